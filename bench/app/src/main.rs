@@ -1,5 +1,6 @@
-//! `onrush-app PORT`: the responses with which Onrush and its peers are measured. It uses only the
-//! public API of Onrush, as a user of the crate does.
+//! `onrush-app PORT [--tls-cert FILE --tls-key FILE]`: the responses with which Onrush and its
+//! peers are measured, over TLS if there is a certificate. It uses only the public API of Onrush,
+//! as a user of the crate does.
 //!
 //! | variable | values | default |
 //! | --- | --- | --- |
@@ -12,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+use onrush::tls::TlsConfig;
 use onrush::{AccessLog, Limits, Metrics, Request, RequestBody, Response, Server};
 use serde::Serialize;
 use std::io::{self, ErrorKind};
@@ -25,6 +27,8 @@ const FEATURES: [&str; 3] = ["access-log", "metrics", "time-limits"];
 
 /// The longest body of an echo.
 const ECHO_BYTES_MAX: usize = 1 << 20;
+
+const USAGE: &str = "usage: onrush-app PORT [--tls-cert FILE --tls-key FILE] | --features";
 
 #[derive(Serialize)]
 struct Message {
@@ -82,15 +86,20 @@ fn refused(error: &io::Error) -> Response {
     })
 }
 
+/// The files of a certificate chain and its key.
+type Certificate<'a> = (&'a str, &'a str);
+
 fn main() -> ExitCode {
-    let mut arguments = std::env::args().skip(1);
-    let served = match (arguments.next().as_deref(), arguments.next()) {
-        (Some("--features"), None) => {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let served = match words[..] {
+        ["--features"] => {
             FEATURES.iter().for_each(|name| println!("{name}"));
             Ok(())
         }
-        (Some(port), None) => serve(port),
-        _ => Err("usage: onrush-app PORT | --features".to_owned()),
+        [port] => serve(port, None),
+        [port, "--tls-cert", chain, "--tls-key", key] => serve(port, Some((chain, key))),
+        _ => Err(USAGE.to_owned()),
     };
     match served {
         Ok(()) => ExitCode::SUCCESS,
@@ -101,7 +110,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn serve(port: &str) -> Result<(), String> {
+fn serve(port: &str, certificate: Option<Certificate<'_>>) -> Result<(), String> {
     let port: u16 = port.parse().map_err(|_| format!("not a port: {port}"))?;
     let access_log = access_log(&variable("APP_ACCESS_LOG", "off"))?;
     let limits = limits(&variable("APP_TIME_LIMITS", "on"))?;
@@ -111,11 +120,23 @@ fn serve(port: &str) -> Result<(), String> {
         other => Err(format!("APP_METRICS: not on or off: {other}")),
     };
     let server = Server::bind(format!("127.0.0.1:{port}")).from_env();
-    measure(server.map_err(|error| error.to_string())?)?
+    let server = measure(server.map_err(|error| error.to_string())?)?;
+    with_tls(server, certificate)?
         .limits(limits)
         .access_log(access_log)
         .serve(route)
         .map_err(|error| error.to_string())
+}
+
+/// Makes it an HTTPS server if there is a certificate.
+fn with_tls(server: Server, certificate: Option<Certificate<'_>>) -> Result<Server, String> {
+    match certificate {
+        None => Ok(server),
+        Some((chain, key)) => {
+            let config = TlsConfig::from_files(chain, key).map_err(|error| error.to_string())?;
+            Ok(server.tls(config))
+        }
+    }
 }
 
 fn variable(name: &str, default: &str) -> String {
@@ -167,7 +188,7 @@ mod tests {
         let wrong = |why: String, name: &str| assert!(why.starts_with(name), "{why}");
         wrong(limits("maybe").unwrap_err(), "APP_TIME_LIMITS: ");
         wrong(access_log("xml").unwrap_err(), "APP_ACCESS_LOG: ");
-        wrong(serve("http").unwrap_err(), "not a port");
+        wrong(serve("http", None).unwrap_err(), "not a port");
         assert_eq!(access_log("off"), Ok(AccessLog::Off));
     }
 

@@ -1,4 +1,5 @@
-//! The common parts of the bare loops: arguments, sockets, the event loop, and fixed responses.
+//! The common parts of the bare loops: arguments, sockets, the event loop, TLS, and fixed
+//! responses.
 //!
 //! A bare loop does the least that a server can do with a driver. It receives, parses each request
 //! with httparse, examines only what its purpose needs, and sends a response of the same length as
@@ -16,3 +17,5 @@ pub mod connections;
 pub mod epoll;
 pub mod net;
 pub mod requests;
+pub mod responses;
+pub mod tls;

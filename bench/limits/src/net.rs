@@ -1,7 +1,7 @@
 //! The system calls of the bare loops on sockets.
 
 use std::{
-    io,
+    io::{self, IoSlice},
     net::TcpListener,
     os::fd::{AsRawFd, OwnedFd},
 };
@@ -147,8 +147,27 @@ pub fn send(socket: i32, bytes: &[u8], follows: Follows) {
     }
 }
 
+/// Sends as much of `parts` as the socket's buffer has room for, with one call. Returns the number
+/// of bytes.
+///
+/// # Errors
+/// There is no room (`WouldBlock`), or the connection has failed.
+#[inline]
+pub fn send_parts(socket: i32, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+    // SAFETY: a message header of zeros is valid: it has no address, no parts and no control data.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    // An `IoSlice` has the layout of an `iovec`. The kernel only reads it.
+    message.msg_iov = parts.as_ptr().cast_mut().cast();
+    message.msg_iovlen = parts.len();
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    // SAFETY: the kernel reads the parts, which outlive the call, and keeps no reference to them.
+    let len = unsafe { libc::sendmsg(socket, &raw const message, flags) };
+    usize::try_from(len).map_err(|_| io::Error::last_os_error())
+}
+
+/// Waits until a connection is writable, or has failed. Blocks the whole loop.
 #[cold]
-fn wait_until_writable(socket: i32) {
+pub fn wait_until_writable(socket: i32) {
     let mut waited = libc::pollfd {
         fd: socket,
         events: libc::POLLOUT,

@@ -4,27 +4,9 @@
 use crate::{
     arguments::Closing,
     net::{self, Follows},
+    responses::{LAST_RESPONSE, RESPONSE},
 };
 use std::collections::HashMap;
-
-/// The response of `hello` with a constant date, which the load generators do not read.
-const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\n\
-    Server: onrush\r\n\
-    Date: Thu, 01 Jan 1970 00:00:00 GMT\r\n\
-    Content-Type: text/plain; charset=utf-8\r\n\
-    Content-Length: 13\r\n\
-    \r\n\
-    Hello, World!";
-
-/// The last response of `hello` on a connection.
-const LAST_RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\n\
-    Server: onrush\r\n\
-    Date: Thu, 01 Jan 1970 00:00:00 GMT\r\n\
-    Content-Type: text/plain; charset=utf-8\r\n\
-    Content-Length: 13\r\n\
-    Connection: close\r\n\
-    \r\n\
-    Hello, World!";
 
 /// The most fields of a request. A request with more closes the connection.
 pub const FIELDS_MAX: usize = 32;
@@ -161,6 +143,49 @@ fn asks_to_close(fields: &[httparse::Header<'_>]) -> bool {
     })
 }
 
+/// Counts the requests of one connection, for loops whose response does not depend on them.
+#[derive(Default)]
+pub struct Counter {
+    /// An incomplete request.
+    begun: Vec<u8>,
+}
+
+impl Counter {
+    /// The number of requests that the `received` bytes complete. `None` if they are malformed or
+    /// too long; the connection must be closed then.
+    #[inline]
+    pub fn count(&mut self, received: &[u8]) -> Option<usize> {
+        let count = if self.begun.is_empty() {
+            let (count, used) = count(received)?;
+            self.begun.extend_from_slice(&received[used..]);
+            count
+        } else {
+            self.begun.extend_from_slice(received);
+            let (count, used) = count(&self.begun)?;
+            self.begun.drain(..used);
+            count
+        };
+        (self.begun.len() <= HEAD_BYTES_MAX).then_some(count)
+    }
+}
+
+/// The number of complete requests at the beginning of `received`, and their length in bytes.
+/// `None` if a request is malformed.
+#[inline]
+fn count(received: &[u8]) -> Option<(usize, usize)> {
+    let (mut count, mut used) = (0, 0);
+    while used < received.len() {
+        let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+        let parsed = httparse::Request::new(&mut fields).parse(&received[used..]);
+        match parsed.ok()? {
+            httparse::Status::Complete(len) => used += len,
+            httparse::Status::Partial => break,
+        }
+        count += 1;
+    }
+    Some((count, used))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -207,10 +232,15 @@ mod tests {
     }
 
     #[test]
-    fn the_last_response_has_one_more_field() {
-        assert_eq!(
-            RESPONSE.len() + b"Connection: close\r\n".len(),
-            LAST_RESPONSE.len()
-        );
+    fn complete_requests_are_counted_at_every_split() {
+        let two = REQUEST.repeat(2);
+        for split in 1..two.len() {
+            let mut counter = Counter::default();
+            let first = counter.count(&two[..split]).expect("well-formed");
+            let second = counter.count(&two[split..]).expect("well-formed");
+            assert_eq!(first + second, 2, "split at {split}");
+            assert!(counter.begun.is_empty());
+        }
+        assert_eq!(Counter::default().count(b"\0\0\0"), None);
     }
 }

@@ -2,14 +2,17 @@
 //! profiles; other modules measure. The public items are for the experiments, which start, load and
 //! observe servers in the same way.
 //!
-//! Modules, lowest first: `stats` `probe` `server` · `row` `wrk` · `uploads` · `work` `calls`
-//! `peers` · `plan` · `bench` · `pair` · `perf` · `profiles` `report` · `beside` `options`.
+//! Modules, lowest first: `stats` `client` · `probe` `server` · `row` `wrk` · `uploads`
+//! `handshakes` · `work` `calls` `peers` · `plan` · `bench` · `pair` · `perf` · `profiles` `report`
+//! · `beside` `options`.
 
 #![forbid(unsafe_code)]
 
 mod bench;
 pub mod beside;
 mod calls;
+mod client;
+mod handshakes;
 mod options;
 mod pair;
 mod peers;
@@ -59,6 +62,9 @@ const QUICK: Duration = Duration::from_secs(9 * 60 + 30);
 pub fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let done = match arguments.first().map(String::as_str) {
+        Some(handshakes::SUBCOMMAND) => {
+            handshakes::main(&arguments[1..]).map(|()| ExitCode::SUCCESS)
+        }
         Some(uploads::SUBCOMMAND) => uploads::main(&arguments[1..]).map(|()| ExitCode::SUCCESS),
         _ => {
             let options = Options::parse();

@@ -10,9 +10,10 @@
 
 use crate::{
     bench::{Bench, NO_TIME, ROUNDS_PER_START},
+    handshakes,
     peers::Launch,
     plan::{Content, Expect, Load, Pairing, Scenario, Subject},
-    probe::{Response, probe},
+    probe::{Response, probe_over},
     row::{Metrics, Round, Row},
     server::{Server, Usage, free_port},
     work::{self, Place},
@@ -235,8 +236,13 @@ fn start(
             let head = shape.head(server.address, 0, 0).into_bytes();
             [head, b"x".repeat(shape.body_bytes as usize)].concat()
         }
+        Load::Handshakes(_) => handshakes::Shape::request(server.address).into_bytes(),
     };
-    let probed = probe(server.address, &request).map_err(named)?;
+    let protocol = scenario.role.protocol();
+    let probed = probe_over(protocol, server.address, &request).map_err(named)?;
+    if scenario.resumes() {
+        handshakes::check_resumption(server.address).map_err(named)?;
+    }
     // A limit sends its prebuilt response in roles that it does not implement, too.
     let expect = match subject.peer.roles.contains(&scenario.role) {
         true => scenario.expect,
@@ -271,9 +277,11 @@ fn check(expect: Expect, response: &Response) -> Outcome {
 }
 
 fn begin(scenario: &Scenario, on: &Started, seconds: u64) -> Outcome<Running> {
+    let (protocol, address) = (scenario.role.protocol(), on.server.address);
     match &scenario.load {
-        Load::Wrk(shape) => shape.start(on.server.address, seconds, &on.scratch),
-        Load::Uploads(shape) => shape.start(on.server.address, seconds),
+        Load::Wrk(shape) => shape.start(protocol, address, seconds, &on.scratch),
+        Load::Uploads(shape) => shape.start_over(protocol, address, seconds),
+        Load::Handshakes(shape) => shape.start(address, seconds),
     }
 }
 
@@ -337,7 +345,7 @@ fn judge(
             let in_flight = shape.connections * shape.depth();
             (f64::from(in_flight), probed.wire_bytes >= COUNTED_BY_BYTES)
         }
-        Load::Uploads(_) => (0.0, false),
+        Load::Uploads(_) | Load::Handshakes(_) => (0.0, false),
     };
     if let Some(reason) = report.void(probed, in_flight, scenario.slack) {
         return Err(reason);

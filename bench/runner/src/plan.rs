@@ -2,6 +2,8 @@
 //! their targets.
 
 use crate::{
+    client::Protocol,
+    handshakes,
     peers::{Driver, Peer, Role},
     row::{About, Target},
     uploads,
@@ -33,11 +35,11 @@ impl Subject {
 /// only; all others apply to every role.
 pub(crate) fn omits(peer: &Peer, role: Role) -> Vec<&'static str> {
     let own = match role {
-        Role::Hello => "hello",
+        Role::Hello | Role::TlsHello => "hello",
         Role::Json => "json",
         Role::Echo => "echo",
-        Role::Files => "files",
-        Role::Put | Role::PutDurable | Role::Sink => "put",
+        Role::Files | Role::TlsFiles => "files",
+        Role::Put | Role::PutDurable | Role::Sink | Role::TlsPut => "put",
         Role::Mixed => "mixed",
     };
     let all = ["hello", "json", "echo", "files", "put", "mixed"];
@@ -53,6 +55,7 @@ pub(crate) fn omits(peer: &Peer, role: Role) -> Vec<&'static str> {
 pub(crate) enum Load {
     Wrk(wrk::Shape),
     Uploads(uploads::Shape),
+    Handshakes(handshakes::Shape),
 }
 
 impl Load {
@@ -72,6 +75,7 @@ impl Load {
         match self {
             Load::Wrk(shape) => shape.connections,
             Load::Uploads(shape) => shape.clients,
+            Load::Handshakes(shape) => shape.clients,
         }
     }
 }
@@ -125,7 +129,7 @@ impl Scenario {
         // matters.
         let seconds_min = 1 + u64::from(load.connections()) / 3000;
         let (content, expect) = match role {
-            Role::Hello => (Content::Nothing, Expect::Body(b"Hello, World!")),
+            Role::Hello | Role::TlsHello => (Content::Nothing, Expect::Body(b"Hello, World!")),
             Role::Json => {
                 let body = br#"{"message":"Hello, World!"}"#;
                 (Content::Nothing, Expect::Body(body))
@@ -146,10 +150,19 @@ impl Scenario {
         }
     }
 
+    /// Whether its connections resume sessions: wrk does, if it opens new ones over TLS.
+    pub(crate) fn resumes(&self) -> bool {
+        let Load::Wrk(shape) = &self.load else {
+            return false;
+        };
+        let closes = matches!(shape.requests, wrk::Requests::Closing { .. });
+        closes && self.role.protocol() == Protocol::Https
+    }
+
     /// The durability that rows about objects state.
     pub(crate) fn durability(&self) -> &'static str {
         match self.role {
-            Role::Put | Role::Mixed => "none",
+            Role::Put | Role::Mixed | Role::TlsPut => "none",
             Role::PutDurable => "full",
             Role::Sink => "nothing is stored",
             _ => "",
@@ -350,6 +363,7 @@ mod tests {
         assert_eq!(omits(&peer, Role::Hello), ["lenient framing: bare LF"]);
         assert_eq!(omits(&peer, Role::Json).len(), 2);
         assert_eq!(omits(&peer, Role::PutDurable)[0], "put: no conditions");
+        assert_eq!(omits(&peer, Role::TlsPut), omits(&peer, Role::Put));
     }
 
     #[test]

@@ -1,5 +1,6 @@
-//! Sends one request over a plain socket and receives the complete response.
+//! Sends one request and receives the complete response.
 
+use crate::client::{Client, Protocol};
 use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpStream},
@@ -25,27 +26,34 @@ pub struct Response {
 
 /// Sends `request` on a new connection and receives the response.
 pub fn probe(address: SocketAddr, request: &[u8]) -> Outcome<Response> {
-    let stream = TcpStream::connect(address);
+    probe_over(Protocol::Http, address, request)
+}
+
+/// As [`probe`], plain or with TLS.
+pub(crate) fn probe_over(
+    protocol: Protocol,
+    address: SocketAddr,
+    request: &[u8],
+) -> Outcome<Response> {
+    let stream = Client::new(protocol)?.connect(address);
     let mut stream = stream.map_err(|error| format!("cannot connect: {error}"))?;
-    let sent = stream.write_all(request);
+    let limited = stream.socket().set_read_timeout(Some(PATIENCE));
+    let sent = limited.and_then(|()| stream.write_all(request));
     sent.map_err(|error| format!("cannot send a request: {error}"))?;
-    receive(&mut stream, &mut Vec::new())
+    read_response(&mut stream, &mut Vec::new())
 }
 
 /// Receives one response from `stream`. `received` holds bytes that were received before, and keeps
 /// those after the response.
 pub fn receive(stream: &mut TcpStream, received: &mut Vec<u8>) -> Outcome<Response> {
-    receive_within(PATIENCE, stream, received)
+    let limited = stream.set_read_timeout(Some(PATIENCE));
+    limited.map_err(|error| format!("no response: {error}"))?;
+    read_response(stream, received)
 }
 
-/// As [`receive`], but fails only if no bytes arrive for `patience`.
-pub(crate) fn receive_within(
-    patience: Duration,
-    stream: &mut TcpStream,
-    received: &mut Vec<u8>,
-) -> Outcome<Response> {
+/// As [`receive`], from a stream that has its own time limit.
+pub(crate) fn read_response(stream: &mut impl Read, received: &mut Vec<u8>) -> Outcome<Response> {
     let failed = |error: std::io::Error| format!("no response: {error}");
-    stream.set_read_timeout(Some(patience)).map_err(failed)?;
     let mut piece = [0; 16 * 1024];
     loop {
         if let Some(response) = take(received, false)? {

@@ -5,13 +5,14 @@
 //! none. This load begins no upload after the end, but completes and counts those in progress.
 
 use crate::{
+    client::{Client, Protocol, Stream},
     probe,
     stats::{percentile, sorted},
     wrk::{Report, Running},
 };
 use std::{
-    io::Write,
-    net::{SocketAddr, TcpStream},
+    io::{self, Write},
+    net::SocketAddr,
     process::Command,
     thread,
     time::{Duration, Instant},
@@ -54,6 +55,16 @@ impl Shape {
 
     /// Starts the load on the server at `address` for `seconds`.
     pub fn start(&self, address: SocketAddr, seconds: u64) -> Outcome<Running> {
+        self.start_over(Protocol::Http, address, seconds)
+    }
+
+    /// As [`Shape::start`], plain or with TLS.
+    pub(crate) fn start_over(
+        &self,
+        protocol: Protocol,
+        address: SocketAddr,
+        seconds: u64,
+    ) -> Outcome<Running> {
         let own = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut command = Command::new(own);
         command.args([SUBCOMMAND, &address.to_string(), &seconds.to_string()]);
@@ -62,14 +73,15 @@ impl Shape {
             self.body_bytes.to_string(),
             self.fresh.to_string(),
             self.count.unwrap_or(0).to_string(),
+            protocol.scheme().to_owned(),
         ]);
         Running::start(&command)
     }
 }
 
-/// Runs the load. The arguments are `ADDRESS SECONDS CLIENTS BYTES FRESH COUNT`.
+/// Runs the load. The arguments are `ADDRESS SECONDS CLIENTS BYTES FRESH COUNT SCHEME`.
 pub fn main(arguments: &[String]) -> Outcome {
-    let [address, seconds, clients, body_bytes, fresh, count] = arguments else {
+    let [address, seconds, clients, body_bytes, fresh, count, scheme] = arguments else {
         return Err(format!("{SUBCOMMAND} is internal"));
     };
     let wrong = |what: &str| format!("{SUBCOMMAND}: not a number: {what}");
@@ -81,7 +93,14 @@ pub fn main(arguments: &[String]) -> Outcome {
         count: Some(number(count)?).filter(|&count| count > 0),
     };
     let address = address.parse().map_err(|_| wrong(address))?;
-    println!("{}", line(&load(&shape, address, number(seconds)?)));
+    let client = Client::new(match &**scheme {
+        "https" => Protocol::Https,
+        _ => Protocol::Http,
+    })?;
+    println!(
+        "{}",
+        load(&client, &shape, address, number(seconds)?).line()
+    );
     Ok(())
 }
 
@@ -94,16 +113,16 @@ struct Seen {
     broken: f64,
 }
 
-fn load(shape: &Shape, address: SocketAddr, seconds: u64) -> Report {
+fn load(client: &Client, shape: &Shape, address: SocketAddr, seconds: u64) -> Report {
     let body = vec![b'x'; shape.body_bytes as usize];
     let begun = Instant::now();
     let end = begun + Duration::from_secs(seconds);
     let all: Vec<Seen> = thread::scope(|scope| {
-        let client = |number: u32| {
+        let run = |number: u32| {
             let body = &body;
-            scope.spawn(move || upload_all(shape, address, number, body, end))
+            scope.spawn(move || upload_all(client, shape, address, number, body, end))
         };
-        let clients: Vec<_> = (0..shape.clients).map(client).collect();
+        let clients: Vec<_> = (0..shape.clients).map(run).collect();
         clients
             .into_iter()
             .map(|client| client.join().unwrap_or_default())
@@ -127,9 +146,17 @@ fn load(shape: &Shape, address: SocketAddr, seconds: u64) -> Report {
 }
 
 /// Runs one client until `end`, or until it has made its share of the uploads.
-fn upload_all(shape: &Shape, address: SocketAddr, client: u32, body: &[u8], end: Instant) -> Seen {
+fn upload_all(
+    client: &Client,
+    shape: &Shape,
+    address: SocketAddr,
+    number_of_client: u32,
+    body: &[u8],
+    end: Instant,
+) -> Seen {
     let clients = u64::from(shape.clients);
-    let share = |count: u64| count / clients + u64::from(u64::from(client) < count % clients);
+    let share =
+        |count: u64| count / clients + u64::from(u64::from(number_of_client) < count % clients);
     let most = shape.count.map_or(u64::MAX, share);
     let mut seen = Seen::default();
     let mut connection = None;
@@ -137,9 +164,9 @@ fn upload_all(shape: &Shape, address: SocketAddr, client: u32, body: &[u8], end:
         if shape.count.is_none() && Instant::now() >= end {
             break;
         }
-        let head = shape.head(address, client, number);
+        let head = shape.head(address, number_of_client, number);
         let begun = Instant::now();
-        match upload(&mut connection, address, head.as_bytes(), body) {
+        match upload(client, &mut connection, address, head.as_bytes(), body) {
             Ok(response) => {
                 seen.times_us.push(begun.elapsed().as_secs_f64() * 1e6);
                 seen.bytes += response.wire_bytes as f64;
@@ -162,45 +189,27 @@ fn upload_all(shape: &Shape, address: SocketAddr, client: u32, body: &[u8], end:
 }
 
 fn upload(
-    connection: &mut Option<TcpStream>,
+    client: &Client,
+    connection: &mut Option<Stream>,
     address: SocketAddr,
     head: &[u8],
     body: &[u8],
 ) -> Outcome<probe::Response> {
+    let failed = |error: io::Error| error.to_string();
     let stream = match connection.take() {
         Some(open) => open,
-        None => TcpStream::connect(address).map_err(|error| error.to_string())?,
+        None => client.connect(address).map_err(failed)?,
     };
+    let limit = stream.socket().set_read_timeout(Some(PATIENCE));
+    limit.map_err(failed)?;
     let stream = connection.insert(stream);
-    stream
-        .set_nodelay(true)
-        .map_err(|error| error.to_string())?;
     let sent = match body.len() {
         // In one segment, as clients do that have head and body in memory.
         0..=65_536 => stream.write_all(&[head, body].concat()),
         _ => stream.write_all(head).and_then(|()| stream.write_all(body)),
     };
-    sent.map_err(|error| error.to_string())?;
-    probe::receive_within(PATIENCE, stream, &mut Vec::new())
-}
-
-/// The line that the script of wrk prints, too.
-fn line(report: &Report) -> String {
-    format!(
-        "bench requests={} bytes={} us={:.0} connect={} read={} write={} status={} timeout={} \
-         p50={:.0} p99={:.0} p999={:.0}",
-        report.requests,
-        report.bytes,
-        report.us,
-        report.connect,
-        report.read,
-        report.write,
-        report.status,
-        report.timeout,
-        report.p50_us,
-        report.p99_us,
-        report.p999_us
-    )
+    sent.map_err(failed)?;
+    probe::read_response(stream, &mut Vec::new())
 }
 
 #[cfg(test)]
@@ -242,14 +251,15 @@ mod tests {
             count: Some(3),
         };
         let (address, server) = sink(3);
-        let report = load(&shape, address, 0);
+        let client = Client::new(Protocol::Http).expect("no TLS");
+        let report = load(&client, &shape, address, 0);
         assert_eq!(
             (report.requests, report.status, report.read),
             (3.0, 0.0, 0.0)
         );
         let names = server.join().expect("ends");
         assert_eq!(names[2], "/object-00-0000002");
-        assert_eq!(Report::read(&line(&report)).expect("whole").requests, 3.0);
+        assert_eq!(Report::read(&report.line()).expect("whole").requests, 3.0);
     }
 
     #[test]
@@ -262,10 +272,11 @@ mod tests {
         };
         let listener = TcpListener::bind("127.0.0.1:0").expect("listens");
         let address = listener.local_addr().expect("an address");
-        assert_eq!(load(&shape, address, 0).requests, 0.0);
+        let client = Client::new(Protocol::Http).expect("no TLS");
+        assert_eq!(load(&client, &shape, address, 0).requests, 0.0);
         drop(listener);
         shape.count = Some(1);
-        assert_eq!(load(&shape, address, 0).read, 1.0);
+        assert_eq!(load(&client, &shape, address, 0).read, 1.0);
         assert!(main(&["x".to_owned()]).is_err());
     }
 }

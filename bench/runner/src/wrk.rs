@@ -1,6 +1,7 @@
 //! Load by wrk: its script with the requests, and its report at the end.
 
 use crate::{
+    client::{OPENSSL_CONF, Protocol},
     probe::Response,
     server::{CLIENT_CORE, pinned},
 };
@@ -104,24 +105,32 @@ impl Shape {
     /// `scratch`.
     pub(crate) fn start(
         &self,
+        protocol: Protocol,
         address: SocketAddr,
         seconds: u64,
         scratch: &Path,
     ) -> Outcome<Running> {
-        let script = scratch.join("load.lua");
-        let written = fs::write(&script, self.script());
-        written.map_err(|error| format!("{}: {error}", script.display()))?;
+        let write = |name: &str, text: &str| {
+            let file = scratch.join(name);
+            let written = fs::write(&file, text);
+            written.map_err(|error| format!("{}: {error}", file.display()))?;
+            Outcome::Ok(file)
+        };
+        let script = write("load.lua", &self.script())?;
         let target = match &self.requests {
             Requests::Get { target, .. } | Requests::Post { target, .. } => target,
             _ => "/",
         };
         let mut wrk = Command::new("wrk");
+        if protocol == Protocol::Https {
+            wrk.env("OPENSSL_CONF", write("openssl.cnf", OPENSSL_CONF)?);
+        }
         wrk.args(["--threads", "1", "--timeout", "10s"])
             .arg(format!("--connections={}", self.connections))
             .arg(format!("--duration={seconds}s"))
             .arg("--script")
             .arg(script)
-            .arg(format!("http://{address}{target}"));
+            .arg(format!("{}://{address}{target}", protocol.scheme()));
         Running::start(&wrk)
     }
 }
@@ -253,6 +262,25 @@ impl Report {
             p99_us: field("p99")?,
             p999_us: field("p999")?,
         })
+    }
+
+    /// The line that [`Report::read`] parses.
+    pub(crate) fn line(&self) -> String {
+        format!(
+            "bench requests={} bytes={} us={:.0} connect={} read={} write={} status={} timeout={} \
+             p50={:.0} p99={:.0} p999={:.0}",
+            self.requests,
+            self.bytes,
+            self.us,
+            self.connect,
+            self.read,
+            self.write,
+            self.status,
+            self.timeout,
+            self.p50_us,
+            self.p99_us,
+            self.p999_us
+        )
     }
 
     /// Maximum share of failed requests.

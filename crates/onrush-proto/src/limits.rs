@@ -19,6 +19,9 @@ pub struct Limits {
     pub trailer_bytes_max: usize,
     /// Responses that may wait for one send. Further requests stay unread until it has finished.
     pub pipelined_requests_max: usize,
+    /// Time from accepting a TLS connection to the end of its handshake; beyond it the connection
+    /// ends.
+    pub handshake_timeout_ms: u32,
     /// Time from the first byte of a request to the end of its head; beyond it 408.
     pub head_timeout_ms: u32,
     /// Longest pause between two pieces of a request body; beyond it 408.
@@ -59,6 +62,7 @@ impl Default for Limits {
             chunk_extension_bytes_max: 4 * 1024,
             trailer_bytes_max: 8 * 1024,
             pipelined_requests_max: 64,
+            handshake_timeout_ms: 15_000,
             head_timeout_ms: 15_000,
             body_timeout_ms: 60_000,
             write_timeout_ms: 60_000,

@@ -12,7 +12,7 @@ mod budget;
 #[cfg(test)]
 mod tests;
 
-pub use budget::Budget;
+pub use budget::{Budget, Reservation};
 
 use std::alloc::{self, Layout};
 use std::cell::{Cell, RefCell};
@@ -118,19 +118,32 @@ impl BufferPool {
         self.0.budget.used_bytes().saturating_sub(unused)
     }
 
+    /// Charges `bytes` to the budget until the result is dropped; `None` when the budget is used
+    /// up.
+    pub fn reserve(&self, bytes: usize) -> Option<Reservation> {
+        self.charge(bytes).then(|| Reservation {
+            budget: self.0.budget.clone(),
+            bytes,
+        })
+    }
+
+    #[inline(never)]
     fn allocate(&self, bytes: usize) -> Option<Block> {
         u32::try_from(bytes).ok()?;
-        if !self.0.budget.charge(HEADER_BYTES + bytes) {
-            // Unused standard blocks must not keep another size from being allocated.
-            for header in self.0.free.take() {
-                // SAFETY: unused blocks belong to the free list alone, which is empty now.
-                unsafe { free(header, &self.0) };
-            }
-            if !self.0.budget.charge(HEADER_BYTES + bytes) {
-                return None;
-            }
+        self.charge(HEADER_BYTES + bytes).then(|| self.make(bytes))
+    }
+
+    /// Charges `bytes`, after unused blocks have been freed if that is necessary.
+    fn charge(&self, bytes: usize) -> bool {
+        if self.0.budget.charge(bytes) {
+            return true;
         }
-        Some(self.make(bytes))
+        // Unused standard blocks must not keep another size from being allocated.
+        for header in self.0.free.take() {
+            // SAFETY: unused blocks belong to the free list alone, which is empty now.
+            unsafe { free(header, &self.0) };
+        }
+        self.0.budget.charge(bytes)
     }
 
     /// A new block of `bytes`. The caller has charged them, and the header.
@@ -250,6 +263,13 @@ impl Block {
     pub fn filled(&self) -> &[u8] {
         // SAFETY: `len <= capacity`, all bytes are initialised, and nothing writes to them.
         unsafe { std::slice::from_raw_parts(self.data().as_ptr(), self.len()) }
+    }
+
+    /// The filled bytes, to be changed in place: decryption replaces them.
+    #[inline]
+    pub fn filled_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `filled`, and borrowed mutably through `self`, the only owner.
+        unsafe { std::slice::from_raw_parts_mut(self.data().as_ptr(), self.len()) }
     }
 
     /// The bytes that are not filled yet.

@@ -7,6 +7,8 @@
 //!
 //! The payloads are opaque, and the caller supplies the time.
 
+use std::num::NonZeroU32;
+
 const LEVELS: usize = 6;
 const SLOT_BITS: u32 = 6;
 const SLOTS: usize = 1 << SLOT_BITS;
@@ -18,12 +20,13 @@ const SPAN_MS: u64 = 1 << (SLOT_BITS * LEVELS as u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimerId {
     index: u32,
-    generation: u32,
+    /// Never 0, so an `Option` of an id takes no more memory.
+    generation: NonZeroU32,
 }
 
 #[derive(Debug)]
 struct Entry {
-    generation: u32,
+    generation: NonZeroU32,
     previous: u32,
     next: u32,
     /// `level * SLOTS + slot`, or `NONE` while the entry is free.
@@ -203,7 +206,7 @@ impl Wheel {
         }
         let index = u32::try_from(self.entries.len()).expect("fewer than 2^32 timers");
         self.entries.push(Entry {
-            generation: 0,
+            generation: NonZeroU32::MIN,
             previous: NONE,
             next: NONE,
             place: NONE,
@@ -215,7 +218,7 @@ impl Wheel {
 
     fn release(&mut self, index: u32) {
         let entry = &mut self.entries[index as usize];
-        entry.generation = entry.generation.wrapping_add(1);
+        entry.generation = entry.generation.checked_add(1).unwrap_or(NonZeroU32::MIN);
         entry.next = std::mem::replace(&mut self.free, index);
         self.count -= 1;
     }

@@ -45,6 +45,8 @@ pub(crate) trait Host {
     fn worker(&self) -> &WorkerHandle;
     fn peer(&self, connection: ConnId) -> Option<SocketAddr>;
     fn local_address(&self, connection: ConnId) -> Option<Address>;
+    #[cfg(feature = "tls")]
+    fn tls(&self, connection: ConnId) -> Option<std::sync::Arc<crate::tls::TlsInfo>>;
     /// Counts a request that was refused because of a [`limited`](crate::limited()) handler.
     fn limit_hit(&self);
     /// Records the route that a router has chosen for the request that is being started.

@@ -52,7 +52,7 @@
 //! ```
 //!
 //! Layers inside this crate, lowest first: `panic_guard` · `pooled_buffer` · `log` · [`body`] ·
-//! [`response`] · `offload` · [`worker`] · `params` · `worker_set` · `watchdog` · `host` ·
+//! [`response`] · `tls` · `offload` · [`worker`] · `params` · `worker_set` · `watchdog` · `host` ·
 //! [`request`] · [`handler`] · [`coroutine`] · `limited` · `route` · [`metrics`] · `engine` ·
 //! [`server`] · `admin` · [`sim`].
 
@@ -76,6 +76,8 @@ pub mod response;
 mod route;
 pub mod server;
 pub mod sim;
+#[cfg(feature = "tls")]
+pub mod tls;
 mod watchdog;
 pub mod worker;
 mod worker_set;
@@ -97,5 +99,7 @@ pub use request::{Request, RequestBody};
 pub use response::{IntoResponse, Response};
 pub use route::Router;
 pub use server::{Handle, Running, Server};
+#[cfg(feature = "tls")]
+pub use tls::{TlsConfig, TlsError, TlsInfo};
 pub use worker::WorkerHandle;
 pub use worker_set::Placement;

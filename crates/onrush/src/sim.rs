@@ -231,6 +231,7 @@ impl Simulation {
             over_limit_max: OVER_LIMIT_MAX,
             accept_warned_s: Arc::default(),
             access_log: AccessLog::Off,
+            tls: None,
             metrics,
             worker_set: Arc::new(WorkerSet::new(workers, Placement::Single)),
             watchdog: Arc::new(Watchdog::new(workers)),

@@ -61,12 +61,12 @@ impl Watchdog {
         std::mem::take(&mut *lock(&self.listeners[worker]))
     }
 
-    /// Accepts a pending connection from a listener of `worker`, if there is one.
-    pub(crate) fn accept_for(&self, worker: usize) -> Option<Socket> {
+    /// Accepts a pending connection from a listener of `worker`, if there is one. Returns the
+    /// position of the listener, and the connection.
+    pub(crate) fn accept_for(&self, worker: usize) -> Option<(usize, Socket)> {
         let sockets = lock(&self.listeners[worker]);
-        sockets
-            .iter()
-            .find_map(|socket| net::accept_now(socket).ok())
+        let accept = |(at, socket)| Some((at, net::accept_now(socket).ok()?));
+        sockets.iter().enumerate().find_map(accept)
     }
 }
 

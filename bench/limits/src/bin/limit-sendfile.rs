@@ -10,14 +10,10 @@ use limits::{
     arguments::argument,
     connections::serve_all,
     net::{self, Follows, Received},
-    requests::{FIELDS_MAX, HEAD_BYTES_MAX},
+    requests::Counter,
+    responses::file_head,
 };
-use std::{
-    fs::{File, Metadata},
-    io,
-    os::{fd::AsRawFd, unix::fs::MetadataExt},
-    path::PathBuf,
-};
+use std::{fs::File, io, os::fd::AsRawFd, path::PathBuf};
 
 const USAGE: &str = "limit-sendfile PORT FILE";
 
@@ -49,7 +45,7 @@ impl Response {
         if !metadata.is_file() {
             return Err(io::Error::other("FILE is not a regular file"));
         }
-        let (head, len) = (head(&metadata), metadata.len());
+        let (head, len) = (file_head(&metadata), metadata.len());
         Ok(Response { head, file, len })
     }
 
@@ -62,30 +58,9 @@ impl Response {
     }
 }
 
-/// The head of `onrush` for a file of unknown type, with constant dates.
-fn head(metadata: &Metadata) -> Vec<u8> {
-    let (inode, len) = (metadata.ino(), metadata.len());
-    let modified = i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
-    format!(
-        "HTTP/1.1 200 OK\r\n\
-         Server: onrush\r\n\
-         Date: Thu, 01 Jan 1970 00:00:00 GMT\r\n\
-         Content-Type: application/octet-stream\r\n\
-         Content-Length: {len}\r\n\
-         Accept-Ranges: bytes\r\n\
-         Cache-Control: no-cache\r\n\
-         X-Content-Type-Options: nosniff\r\n\
-         ETag: \"{inode:x}-{len:x}-{modified:x}\"\r\n\
-         Last-Modified: Thu, 01 Jan 1970 00:00:00 GMT\r\n\
-         \r\n"
-    )
-    .into_bytes()
-}
-
 #[derive(Default)]
 struct Connection {
-    /// An incomplete request.
-    begun: Vec<u8>,
+    requests: Counter,
     /// Requests whose response has not begun.
     waiting: usize,
     /// Bytes of the file that were sent, during a response.
@@ -119,9 +94,10 @@ impl Connection {
                 match net::receive(socket, buffer) {
                     Received::Bytes(len) => {
                         drained = len < buffer.len();
-                        if !self.take(&buffer[..len]) {
+                        let Some(count) = self.requests.count(&buffer[..len]) else {
                             return false;
-                        }
+                        };
+                        self.waiting = count;
                     }
                     Received::Nothing => return true,
                     Received::End => return false,
@@ -129,43 +105,6 @@ impl Connection {
             }
         }
     }
-
-    /// Counts the complete requests in the received bytes. Returns false if they are malformed.
-    #[inline]
-    fn take(&mut self, received: &[u8]) -> bool {
-        if self.begun.is_empty() {
-            let Some((count, used)) = count(received) else {
-                return false;
-            };
-            self.waiting = count;
-            self.begun.extend_from_slice(&received[used..]);
-        } else {
-            self.begun.extend_from_slice(received);
-            let Some((count, used)) = count(&self.begun) else {
-                return false;
-            };
-            self.waiting = count;
-            self.begun.drain(..used);
-        }
-        self.begun.len() <= HEAD_BYTES_MAX
-    }
-}
-
-/// The number of complete requests at the beginning of `received`, and their length in bytes.
-/// `None` if a request is malformed.
-#[inline]
-fn count(received: &[u8]) -> Option<(usize, usize)> {
-    let (mut count, mut used) = (0, 0);
-    while used < received.len() {
-        let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
-        let parsed = httparse::Request::new(&mut fields).parse(&received[used..]);
-        match parsed.ok()? {
-            httparse::Status::Complete(len) => used += len,
-            httparse::Status::Partial => break,
-        }
-        count += 1;
-    }
-    Some((count, used))
 }
 
 enum Sent {
@@ -191,23 +130,4 @@ fn send_file(socket: i32, response: &Response, mut sent: u64) -> Sent {
         }
     }
     Sent::All
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn complete_requests_are_counted_at_every_split() {
-        let two = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n".repeat(2);
-        for split in 1..two.len() {
-            let mut connection = Connection::default();
-            assert!(connection.take(&two[..split]));
-            let first = connection.waiting;
-            assert!(connection.take(&two[split..]));
-            assert_eq!(first + connection.waiting, 2, "split at {split}");
-            assert!(connection.begun.is_empty());
-        }
-        assert!(!Connection::default().take(b"\0\0\0"));
-    }
 }

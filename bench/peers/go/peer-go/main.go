@@ -3,12 +3,14 @@
 //	peer-go PORT           serves /, /json and POST /echo
 //	peer-go PORT FOLDER    serves the files of FOLDER, stores those of PUT, and responds to
 //	                       GET /stream with a body that never ends
+//	peer-go --tls-cert FILE --tls-key FILE PORT [FOLDER]    speaks HTTPS
 //	peer-go --version
 package main
 
 import (
 	"bytes"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"log"
@@ -100,26 +102,33 @@ func servePut(folder string) http.HandlerFunc {
 }
 
 func main() {
-	if len(os.Args) == 2 && os.Args[1] == "--version" {
+	version := flag.Bool("version", false, "print the version of Go")
+	chain := flag.String("tls-cert", "", "the file of the certificate chain, for HTTPS")
+	key := flag.String("tls-key", "", "the file of its key")
+	flag.Parse()
+	if *version {
 		fmt.Println(runtime.Version())
 		return
 	}
-	if len(os.Args) < 2 || len(os.Args) > 3 {
-		log.Fatal("usage: peer-go PORT [FOLDER]")
+	if flag.NArg() < 1 || flag.NArg() > 2 {
+		log.Fatal("usage: peer-go [--tls-cert FILE --tls-key FILE] PORT [FOLDER]")
 	}
 	mux := http.NewServeMux()
-	if len(os.Args) == 3 {
-		mux.Handle("GET /", http.FileServer(http.Dir(os.Args[2])))
+	if folder := flag.Arg(1); folder != "" {
+		mux.Handle("GET /", http.FileServer(http.Dir(folder)))
 		mux.HandleFunc("GET /stream", serveStream)
-		mux.HandleFunc("PUT /{name}", servePut(os.Args[2]))
+		mux.HandleFunc("PUT /{name}", servePut(folder))
 	} else {
 		mux.HandleFunc("GET /{$}", serveHello)
 		mux.HandleFunc("GET /json", serveJSON)
 		mux.HandleFunc("POST /echo", serveEcho)
 	}
-	socket, err := listener.Listen(os.Args[1])
+	socket, err := listener.Listen(flag.Arg(0))
 	if err != nil {
 		log.Fatal(err)
+	}
+	if *chain != "" {
+		log.Fatal(http.ServeTLS(socket, mux, *chain, *key))
 	}
 	log.Fatal(http.Serve(socket, mux))
 }

@@ -5,6 +5,7 @@
 
 pub mod hyper_files;
 pub mod raw;
+pub mod tls;
 pub mod tokio_http1;
 
 use serde::Serialize;
@@ -42,26 +43,61 @@ pub fn json() -> Vec<u8> {
     serde_json::to_vec(&MESSAGE).expect("a struct of strings is always JSON")
 }
 
-/// The loopback address with the only argument, `PORT`. Ends the program if it is missing or
-/// invalid.
-pub fn address() -> SocketAddr {
-    match address_and_folder() {
-        (address, None) => address,
-        _ => usage("PORT"),
+/// What the command line states: `PORT [FOLDER] [--tls-cert FILE --tls-key FILE]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arguments {
+    /// The port of the loopback address.
+    pub address: SocketAddr,
+    /// The folder to serve.
+    pub folder: Option<PathBuf>,
+    /// The files of the certificate chain and of its key. With them the server speaks TLS only.
+    pub certificate: Option<(PathBuf, PathBuf)>,
+}
+
+impl Arguments {
+    /// The arguments of this program. Ends it if they are invalid.
+    pub fn of_program() -> Arguments {
+        let arguments = Arguments::parse(std::env::args().skip(1));
+        arguments.unwrap_or_else(|| usage("PORT [FOLDER] [--tls-cert FILE --tls-key FILE]"))
+    }
+
+    fn parse(mut words: impl Iterator<Item = String>) -> Option<Arguments> {
+        let mut places = Vec::new();
+        let (mut chain, mut key) = (None, None);
+        while let Some(word) = words.next() {
+            match &*word {
+                "--tls-cert" => chain = Some(PathBuf::from(words.next()?)),
+                "--tls-key" => key = Some(PathBuf::from(words.next()?)),
+                _ => places.push(word),
+            }
+        }
+        let mut places = places.into_iter();
+        let port: u16 = places.next()?.parse().ok()?;
+        let folder = places.next().map(PathBuf::from);
+        let certificate = match (chain, key) {
+            (Some(chain), Some(key)) => Some((chain, key)),
+            (None, None) => None,
+            _ => return None,
+        };
+        let arguments = Arguments {
+            address: (Ipv4Addr::LOCALHOST, port).into(),
+            folder,
+            certificate,
+        };
+        places.next().is_none().then_some(arguments)
     }
 }
 
-/// The loopback address with the argument `PORT`, and the second argument if present. Ends the
-/// program if they are invalid.
-pub fn address_and_folder() -> (SocketAddr, Option<PathBuf>) {
-    let mut arguments = std::env::args().skip(1);
-    let port = arguments.next().map(|port| port.parse());
-    match (port, arguments.next(), arguments.next()) {
-        (Some(Ok(port)), folder, None) => {
-            let address = (Ipv4Addr::LOCALHOST, port).into();
-            (address, folder.map(PathBuf::from))
-        }
-        _ => usage("PORT [FOLDER]"),
+/// The loopback address with the only argument, `PORT`. Ends the program if it is missing or
+/// invalid.
+pub fn address() -> SocketAddr {
+    match Arguments::of_program() {
+        Arguments {
+            address,
+            folder: None,
+            certificate: None,
+        } => address,
+        _ => usage("PORT"),
     }
 }
 
@@ -101,4 +137,25 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Option<Arguments> {
+        Arguments::parse(line.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn a_certificate_needs_its_key() {
+        let all = parse("80 files --tls-cert c --tls-key k").expect("valid");
+        assert_eq!((all.address.port(), all.folder), (80, Some("files".into())));
+        assert_eq!(all.certificate, Some(("c".into(), "k".into())));
+        let plain = parse("80").expect("valid");
+        assert_eq!((plain.folder, plain.certificate), (None, None));
+        for line in ["", "x", "80 a b", "80 --tls-cert c", "80 --tls-key"] {
+            assert_eq!(parse(line), None, "{line}");
+        }
+    }
 }

@@ -1,10 +1,14 @@
 //! All measured servers: their configuration, the work that they omit, and how to install and start
 //! them.
 
+mod certificate;
 pub(crate) mod onrush;
 pub(crate) mod other;
 pub(crate) mod rust;
 
+pub(crate) use certificate::Certificate;
+
+use crate::client::Protocol;
 use std::{
     path::{Path, PathBuf},
     process::Command,
@@ -32,6 +36,31 @@ pub(crate) enum Role {
     /// body, which is generated piece by piece, or read from a file that is too long to be sent
     /// completely.
     Mixed,
+    /// [`Role::Hello`] over TLS 1.3. Sessions can be resumed.
+    TlsHello,
+    /// [`Role::Files`] over TLS 1.3.
+    TlsFiles,
+    /// [`Role::Put`] over TLS 1.3.
+    TlsPut,
+}
+
+impl Role {
+    /// The same role without TLS.
+    pub(crate) fn plain(self) -> Role {
+        match self {
+            Role::TlsHello => Role::Hello,
+            Role::TlsFiles => Role::Files,
+            Role::TlsPut => Role::Put,
+            plain => plain,
+        }
+    }
+
+    pub(crate) fn protocol(self) -> Protocol {
+        match self == self.plain() {
+            true => Protocol::Http,
+            false => Protocol::Https,
+        }
+    }
 }
 
 /// Whether a server is a lower bound, Onrush, or another server.
@@ -129,6 +158,23 @@ impl Setup {
     /// The folder for tools and peers from outside the repository.
     pub(crate) fn tools(&self) -> PathBuf {
         self.target.join("bench/tools")
+    }
+
+    /// The certificate of a server in `role`. `None` without TLS.
+    pub(crate) fn certificate(&self, role: Role) -> Outcome<Option<Certificate>> {
+        match role.protocol() {
+            Protocol::Http => Ok(None),
+            Protocol::Https => Certificate::of(self).map(Some),
+        }
+    }
+
+    /// Adds `--tls-cert FILE --tls-key FILE` to `command` if `role` has TLS.
+    pub(crate) fn add_certificate(&self, role: Role, command: &mut Command) -> Outcome {
+        if let Some(Certificate { chain, key }) = self.certificate(role)? {
+            command.arg("--tls-cert").arg(chain);
+            command.arg("--tls-key").arg(key);
+        }
+        Ok(())
     }
 
     pub(crate) fn sources(&self) -> PathBuf {

@@ -1,6 +1,6 @@
 //! Onrush, its examples, and the limits: minimal programs that do one thing.
 
-use super::{Driver, Kind, Launch, Peer, Role, Setup, is_there};
+use super::{Certificate, Driver, Kind, Launch, Peer, Role, Setup, is_there};
 use std::{fs, process::Command};
 use xtask::{
     packages,
@@ -133,6 +133,47 @@ pub(crate) const LIMITS: &[Peer] = &[
         launch: |setup, launch| Ok(bare(setup, "limit-drain", launch)),
     },
     Peer {
+        name: "limit-tls",
+        kind: Kind::Limit,
+        driver: None,
+        roles: &[Role::TlsHello],
+        configuration: "port, certificate, hello; rustls with aws-lc-rs, two stateless tickets",
+        omits: PREBUILT,
+        install: limits,
+        version: own_version,
+        launch: |setup, launch| bare_tls(setup, launch, "hello"),
+    },
+    Peer {
+        name: "limit-tls-close",
+        kind: Kind::Limit,
+        driver: None,
+        roles: &[Role::TlsHello],
+        configuration: "port, certificate, close; rustls with aws-lc-rs, two stateless tickets",
+        omits: CLOSING,
+        install: limits,
+        version: own_version,
+        launch: |setup, launch| bare_tls(setup, launch, "close"),
+    },
+    Peer {
+        name: "limit-tls-file",
+        kind: Kind::Limit,
+        driver: None,
+        roles: &[Role::TlsFiles],
+        configuration: "port, certificate, and its only file; rustls with aws-lc-rs",
+        omits: &[
+            "prebuilt head",
+            "the file is read once, at the start",
+            "no ranges, no conditions, no time limits",
+        ],
+        install: limits,
+        version: own_version,
+        launch: |setup, launch| {
+            let mut command = bare_tls(setup, launch, "file")?;
+            command.arg(launch.folder.join(FILE));
+            Ok(command)
+        },
+    },
+    Peer {
         name: STORE,
         kind: Kind::Limit,
         driver: None,
@@ -194,7 +235,7 @@ pub(crate) const OURS: &[Peer] = &[
         omits: &[],
         install: ours,
         version: own_version,
-        launch: |setup, launch| Ok(onrush(setup, launch, Driver::Uring)),
+        launch: |setup, launch| onrush(setup, launch, Driver::Uring),
     },
     Peer {
         name: "onrush-epoll",
@@ -205,7 +246,7 @@ pub(crate) const OURS: &[Peer] = &[
         omits: &[],
         install: ours,
         version: own_version,
-        launch: |setup, launch| Ok(onrush(setup, launch, Driver::Epoll)),
+        launch: |setup, launch| onrush(setup, launch, Driver::Epoll),
     },
 ];
 
@@ -229,6 +270,9 @@ const ROLES: &[Role] = &[
     Role::PutDurable,
     Role::Sink,
     Role::Mixed,
+    Role::TlsHello,
+    Role::TlsFiles,
+    Role::TlsPut,
 ];
 
 const CONFIGURATION: &str = "one worker, the driver, permission to write and durability; \
@@ -291,7 +335,15 @@ fn closing(setup: &Setup, name: &str, launch: &Launch, when: &str) -> Command {
     command
 }
 
-fn onrush(setup: &Setup, launch: &Launch, driver: Driver) -> Command {
+/// The bare TLS loop with a response.
+fn bare_tls(setup: &Setup, launch: &Launch, response: &str) -> Outcome<Command> {
+    let mut command = bare(setup, "limit-tls", launch);
+    let Certificate { chain, key } = Certificate::of(setup)?;
+    command.arg(chain).arg(key).arg(response);
+    Ok(command)
+}
+
+fn onrush(setup: &Setup, launch: &Launch, driver: Driver) -> Outcome<Command> {
     let port = launch.port.to_string();
     let folder = || {
         let mut command = Command::new(setup.built("onrush"));
@@ -307,20 +359,21 @@ fn onrush(setup: &Setup, launch: &Launch, driver: Driver) -> Command {
             .env("ONRUSH_DRIVER", driver.name());
         command
     };
-    let mut command = match launch.role {
-        Role::Hello | Role::Json | Role::Echo => return program("onrush-app"),
+    let mut command = match launch.role.plain() {
+        Role::Hello | Role::Json | Role::Echo => program("onrush-app"),
         Role::Mixed => {
             let mut command = program("onrush-mixed");
             command.arg(&launch.folder);
-            return command;
+            command
         }
         _ => folder(),
     };
-    match launch.role {
-        Role::Put => command.args(["--allow", "put,delete", "--durability", "none"]),
-        Role::PutDurable => command.args(["--allow", "put,delete", "--durability", "full"]),
-        Role::Sink => command.args(["--allow", "put,delete", "--sink"]),
-        _ => &mut command,
-    };
-    command
+    match launch.role.plain() {
+        Role::Put => _ = command.args(["--allow", "put,delete", "--durability", "none"]),
+        Role::PutDurable => _ = command.args(["--allow", "put,delete", "--durability", "full"]),
+        Role::Sink => _ = command.args(["--allow", "put,delete", "--sink"]),
+        _ => {}
+    }
+    setup.add_certificate(launch.role, &mut command)?;
+    Ok(command)
 }

@@ -13,14 +13,23 @@ const HYPER: Peer = Peer {
     name: "hyper",
     kind: Kind::Peer,
     driver: None,
-    roles: &[Role::Hello, Role::Json, Role::Echo, Role::Mixed],
+    roles: &[
+        Role::Hello,
+        Role::Json,
+        Role::Echo,
+        Role::Mixed,
+        Role::TlsHello,
+        Role::TlsPut,
+    ],
     configuration: "hyper's HTTP/1 on one thread of tokio (`current_thread`) with \
         `pipeline_flush`, no timer; TCP_NODELAY, deferred accept, backlog 4096. Files in memory \
-        are read and written on that thread.",
+        are read and written on that thread. TLS by tokio-rustls with aws-lc-rs and two stateless \
+        tickets.",
     omits: &[
         "no time limits",
         "accepts a missing or second Host",
         "mixed: files have no date, no ETag, no preconditions and no ranges",
+        "put: ignores preconditions",
     ],
     install: |setup| build(setup, "peer-hyper"),
     version: |setup| locked(setup, "hyper"),
@@ -43,9 +52,10 @@ const ACTIX_WEB: Peer = Peer {
     name: "actix-web",
     kind: Kind::Peer,
     driver: None,
-    roles: ROLES,
+    roles: &[Role::Hello, Role::Json, Role::Echo, Role::TlsHello],
     configuration: "One worker and a thread that accepts; keep-alive 75 s and request timeout 15 s \
-        instead of 5 s, TCP_NODELAY, deferred accept, backlog 4096.",
+        instead of 5 s, TCP_NODELAY, deferred accept, backlog 4096. TLS by rustls with aws-lc-rs \
+        and two stateless tickets.",
     omits: &[],
     install: |setup| build(setup, "peer-actix-web"),
     version: |setup| locked(setup, "actix-web"),
@@ -123,9 +133,10 @@ fn build(setup: &Setup, program: &str) -> Outcome {
 fn start(setup: &Setup, program: &str, launch: &Launch) -> Outcome<Command> {
     let mut command = Command::new(setup.built(program));
     command.arg(launch.port.to_string());
-    if launch.role == Role::Mixed {
+    if matches!(launch.role, Role::Mixed | Role::TlsPut) {
         command.arg(&launch.folder);
     }
+    setup.add_certificate(launch.role, &mut command)?;
     Ok(command)
 }
 

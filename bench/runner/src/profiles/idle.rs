@@ -4,6 +4,7 @@
 use super::{Step, others};
 use crate::{
     bench::{Bench, NO_TIME},
+    client::{Client, Protocol},
     peers::{Launch, Role},
     plan::Subject,
     probe,
@@ -14,14 +15,41 @@ use crate::{
 use std::{io::Write, net::TcpStream, thread, time::Duration};
 use xtask::shell::Outcome;
 
-const FEW: usize = 5_000;
-const MANY: usize = 15_000;
+/// What is measured.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kind {
+    pub(super) profile: &'static str,
+    pub(super) role: Role,
+    /// The numbers of connections.
+    pub(super) few: usize,
+    pub(super) many: usize,
+    /// Target for the resident memory of an idle connection.
+    pub(super) bytes_max: f64,
+}
 
-/// Target for the resident memory of an idle connection.
-const BYTES_MAX: f64 = 512.0;
+const PLAIN: Kind = Kind {
+    profile: "idle",
+    role: Role::Hello,
+    few: 5_000,
+    many: 15_000,
+    bytes_max: 512.0,
+};
+
+impl Kind {
+    fn scenario(&self) -> String {
+        let (few, many) = (self.few, self.many);
+        match self.role.protocol() {
+            Protocol::Http => format!("{few} to {many} connections"),
+            Protocol::Https => format!("{few} to {many} idle connections"),
+        }
+    }
+}
 
 /// Rounds of a row at most. The slope hardly differs between starts.
 const ROUNDS_MAX: u32 = 3;
+
+/// Longest wait for a response.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Time for the server to release the buffers of its responses.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -30,6 +58,7 @@ const SETTLE: Duration = Duration::from_secs(1);
 const SLOPE: Duration = Duration::from_secs(8);
 
 pub(super) struct Task {
+    kind: Kind,
     /// Onrush first.
     subjects: Vec<Subject>,
     /// The number of entries that are Onrush.
@@ -37,6 +66,10 @@ pub(super) struct Task {
 }
 
 pub(super) fn idle(bench: &Bench) -> Vec<Step> {
+    vec![step(bench, PLAIN)]
+}
+
+pub(super) fn step(bench: &Bench, kind: Kind) -> Step {
     let ours = bench.field.bases.iter().chain(&bench.field.drivers);
     let mut subjects: Vec<Subject> = Vec::new();
     for subject in ours.filter_map(|&driver| bench.field.ours(driver)) {
@@ -45,14 +78,18 @@ pub(super) fn idle(bench: &Bench) -> Vec<Step> {
         }
     }
     let ours = subjects.len();
-    subjects.extend(others(bench, Role::Hello));
+    subjects.extend(others(bench, kind.role));
     let weight = subjects.len() as u32;
-    vec![Step {
-        profile: "idle",
-        title: format!("{FEW} to {MANY} connections"),
+    Step {
+        profile: kind.profile,
+        title: kind.scenario(),
         weight,
-        task: super::Task::Idle(Task { subjects, ours }),
-    }]
+        task: super::Task::Idle(Task {
+            kind,
+            subjects,
+            ours,
+        }),
+    }
 }
 
 impl Task {
@@ -62,11 +99,12 @@ impl Task {
         let mut first: Vec<f64> = Vec::new();
         for (at, subject) in self.subjects.iter().enumerate() {
             let is_ours = at < self.ours;
-            let mut row = empty_row(bench, subject, is_ours, &self.subjects[0]);
-            let slopes = slopes(bench, subject, &mut row);
+            let mut row = empty_row(bench, &self.kind, subject, is_ours, &self.subjects[0]);
+            let slopes = slopes(bench, &self.kind, subject, &mut row);
             let pair = |(at, &slope): (usize, &f64)| {
                 let own = first.get(at).or(first.last()).copied();
-                let reference = if is_ours { Some(BYTES_MAX) } else { own };
+                let bytes_max = Some(self.kind.bytes_max);
+                let reference = if is_ours { bytes_max } else { own };
                 Some(Round {
                     server: Metrics::only(slope),
                     reference: Metrics::only(reference?),
@@ -85,7 +123,7 @@ impl Task {
     }
 }
 
-fn empty_row(bench: &Bench, subject: &Subject, is_ours: bool, first: &Subject) -> Row {
+fn empty_row(bench: &Bench, kind: &Kind, subject: &Subject, is_ours: bool, first: &Subject) -> Row {
     let (about, reference, target) = match is_ours {
         true => (
             About::Bound,
@@ -94,15 +132,15 @@ fn empty_row(bench: &Bench, subject: &Subject, is_ours: bool, first: &Subject) -
         ),
         false => {
             let target = (subject.peer.name == "nginx").then_some(Target::AtLeast(1.0));
-            (About::Peer, bench.side(first, Role::Hello), target)
+            (About::Peer, bench.side(first, kind.role), target)
         }
     };
     Row {
-        profile: "idle",
-        scenario: format!("{FEW} to {MANY} connections"),
+        profile: kind.profile,
+        scenario: kind.scenario(),
         about,
         unit: "bytes/connection",
-        server: bench.side(subject, Role::Hello),
+        server: bench.side(subject, kind.role),
         reference,
         durability: "",
         access_log: "off",
@@ -115,7 +153,7 @@ fn empty_row(bench: &Bench, subject: &Subject, is_ours: bool, first: &Subject) -
 }
 
 /// Bytes per connection, measured as often as the time permits.
-fn slopes(bench: &mut Bench, subject: &Subject, row: &mut Row) -> Vec<f64> {
+fn slopes(bench: &mut Bench, kind: &Kind, subject: &Subject, row: &mut Row) -> Vec<f64> {
     if let Some(reason) = bench.missing.get(subject.peer.name) {
         row.voids.push(reason.clone());
         return Vec::new();
@@ -129,8 +167,10 @@ fn slopes(bench: &mut Bench, subject: &Subject, row: &mut Row) -> Vec<f64> {
         if bench.clock.row_is_over(SLOPE) {
             break;
         }
-        crate::progress(&format!("idle · {}, {}/{rounds}", subject.label, round + 1));
-        match slope(bench, subject) {
+        let (scenario, number) = (&row.scenario, round + 1);
+        let what = format!("{scenario}: {}, {number}/{rounds}", subject.label);
+        crate::progress(&format!("{} · {what}", kind.profile));
+        match slope(bench, kind, subject) {
             Ok((slope, peak_bytes)) => {
                 slopes.push(slope);
                 row.server.peak_bytes = row.server.peak_bytes.max(Some(peak_bytes));
@@ -148,28 +188,31 @@ fn slopes(bench: &mut Bench, subject: &Subject, row: &mut Row) -> Vec<f64> {
 }
 
 /// Bytes per connection, and the peak resident memory.
-fn slope(bench: &mut Bench, subject: &Subject) -> Outcome<(f64, u64)> {
+fn slope(bench: &mut Bench, kind: &Kind, subject: &Subject) -> Outcome<(f64, u64)> {
     let launch = Launch {
-        role: Role::Hello,
+        role: kind.role,
         port: free_port()?,
         folder: bench.work.empty(Place::Disk)?,
         scratch: bench.work.empty(Place::Disk)?,
-        connections: MANY as u32,
+        connections: kind.many as u32,
     };
     let mut command = (subject.peer.launch)(&bench.setup, &launch)?;
     command.envs(subject.environment.iter().copied());
     let mut server = Server::start(&command, launch.port)?;
-    let mut idle = Vec::with_capacity(MANY);
-    let few = open(bench, &mut server, &mut idle, FEW)?;
-    let many = open(bench, &mut server, &mut idle, MANY)?;
-    let slope = (many as f64 - few as f64) / (MANY - FEW) as f64;
+    let client = Client::new(kind.role.protocol())?;
+    let mut idle = Vec::with_capacity(kind.many);
+    let few = open(bench, &client, &mut server, &mut idle, kind.few)?;
+    let many = open(bench, &client, &mut server, &mut idle, kind.many)?;
+    let slope = (many as f64 - few as f64) / (kind.many - kind.few) as f64;
     Ok((slope, server.peak_bytes()?))
 }
 
 /// Opens connections until there are `count`, with one request and response on each. Returns the
-/// server's resident memory while all of them are idle.
+/// server's resident memory while all of them are idle. The client's state of TLS is dropped, which
+/// the server does not notice.
 fn open(
     bench: &Bench,
+    client: &Client,
     server: &mut Server,
     idle: &mut Vec<TcpStream>,
     count: usize,
@@ -180,15 +223,16 @@ fn open(
         if bench.clock.interrupted() {
             return Err("interrupted".to_owned());
         }
-        let connected = TcpStream::connect(server.address);
+        let connected = client.connect(server.address);
         let mut stream = connected.map_err(|error| failed(error.to_string()))?;
-        let sent = stream.write_all(request.as_bytes());
+        let limited = stream.socket().set_read_timeout(Some(PATIENCE));
+        let sent = limited.and_then(|()| stream.write_all(request.as_bytes()));
         sent.map_err(|error| failed(error.to_string()))?;
-        let response = probe::receive(&mut stream, &mut Vec::new()).map_err(failed)?;
+        let response = probe::read_response(&mut stream, &mut Vec::new()).map_err(failed)?;
         if response.status != 200 {
             return Err(failed(format!("status {}", response.status)));
         }
-        idle.push(stream);
+        idle.push(stream.into_socket());
     }
     thread::sleep(SETTLE);
     match server.runs() && still_open(idle) {

@@ -8,6 +8,7 @@ mod list;
 mod mixed;
 mod objects;
 mod tail;
+mod tls;
 
 use crate::{
     bench::Bench,
@@ -66,6 +67,11 @@ pub(crate) const PROFILES: &[Profile] = &[
         name: "put",
         what: "uploads of 40 MB and 4 KiB: discarded, to memory, to disk; durable and not",
         steps: objects::put,
+    },
+    Profile {
+        name: "tls",
+        what: "HTTPS: small responses, handshakes, files, uploads, and idle connections",
+        steps: tls::tls,
     },
     Profile {
         name: "idle",

@@ -36,8 +36,8 @@ impl Budget {
 
     /// Charges `bytes`; `false` and no change when that much is not left.
     ///
-    /// Not public, like [`Budget::refund`]: only blocks are charged, each once, and refunded when
-    /// they are freed. So the counter cannot wrap.
+    /// Not public, like [`Budget::refund`]: only blocks and reservations are charged, each once,
+    /// and refunded when they are freed. So the counter cannot wrap.
     pub(super) fn charge(&self, bytes: usize) -> bool {
         let used = self.used.get();
         if bytes > self.max.saturating_sub(used) {
@@ -77,5 +77,30 @@ impl Budget {
     #[inline]
     pub fn max_bytes(&self) -> usize {
         self.max
+    }
+}
+
+/// Bytes that are charged to a budget until this is dropped: memory of another kind than blocks
+/// that counts as receive memory as well.
+///
+/// # Examples
+/// ```
+/// use onrush_rt::buf::{Budget, BufferPool};
+///
+/// let pool = BufferPool::new(4_096, 1, Budget::new(8_000));
+/// let keys = pool.reserve(5_000).expect("the budget is not used up");
+/// assert!(pool.take().is_none());
+/// drop(keys);
+/// assert!(pool.take().is_some());
+/// ```
+#[derive(Debug)]
+pub struct Reservation {
+    pub(super) budget: Rc<Budget>,
+    pub(super) bytes: usize,
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.budget.refund(self.bytes);
     }
 }

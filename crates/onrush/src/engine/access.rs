@@ -9,7 +9,7 @@
 //! access log is configured.
 
 use super::Engine;
-use super::connection::Conn;
+use super::connection::{Conn, Expects};
 use crate::host::ConnId;
 use crate::log::{Exchange, Outcome, RequestLine};
 use crate::metrics::CloseReason;
@@ -110,7 +110,7 @@ impl Engine {
         if out.len() == rendered_before {
             return; // A response had begun, so no other was sent.
         }
-        let exchange = if conn.over_limit {
+        let exchange = if conn.expects == Expects::Nothing {
             let Some(suppressed) = log.admit_over_limit(self.context.clock_ns()) else {
                 return;
             };
@@ -154,8 +154,8 @@ impl Engine {
         head_bytes: usize,
         bytes: Option<usize>,
     ) {
+        let unsent = conn.unsent_response_bytes() + rendered_before;
         let active = conn.active();
-        let unsent = active.wire.unsent().len() + rendered_before;
         active
             .wire
             .exchanges
@@ -165,6 +165,7 @@ impl Engine {
     /// Records that the kernel has accepted `bytes` bytes for a connection.
     #[inline(never)]
     pub(super) fn log_accepted(&self, conn: &mut Conn, bytes: usize) {
+        let bytes = conn.accepted_response_bytes(bytes);
         if let Some(active) = conn.active.as_mut() {
             active.wire.exchanges.accept(bytes);
             self.end_exchanges(conn);

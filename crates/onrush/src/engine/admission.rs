@@ -13,14 +13,13 @@
 
 use super::connection::{AfterFlush, Conn, Expects, Phase};
 use super::migration::Transfer;
-use super::{Engine, Settings, count};
+use super::{Engine, Incoming, Settings, count};
 use crate::host::ConnId;
 use crate::log::Outcome;
 use crate::metrics::CloseReason;
 use crate::panic_guard;
 use onrush_proto::limits::Limits;
 use onrush_rt::diagnose;
-use onrush_rt::driver::Socket;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
@@ -64,13 +63,16 @@ impl Conn {
     /// from the deadline.
     fn idleness(&self, limits: &Limits) -> Option<Idleness> {
         let is_idle = self.phase == Phase::Ready
-            && !(self.over_limit || self.ended)
+            && !self.ended
             && self.leaving.is_none()
             && self.active.as_ref().is_none_or(|active| active.is_idle());
         let limit_ms = match self.expects {
             Expects::Head => limits.head_timeout_ms, // The first head: no input was received.
             Expects::Request => limits.idle_timeout_ms,
-            Expects::RestOfBody => return None,
+            Expects::Handshake if !self.transport.has_begun_handshake() => {
+                limits.handshake_timeout_ms
+            }
+            Expects::Handshake | Expects::RestOfBody | Expects::Nothing => return None,
         };
         let began_ms = self.deadline_ms.saturating_sub(u64::from(limit_ms));
         is_idle.then_some((began_ms, self.response_count))
@@ -78,38 +80,38 @@ impl Conn {
 }
 
 impl Engine {
-    pub(super) fn accept(self: &Rc<Self>, socket: Socket) {
+    pub(super) fn accept(self: &Rc<Self>, incoming: Incoming) {
         count(&self.counters.accepted);
-        self.admit(socket, 0);
+        self.admit(incoming, 0);
     }
 
     /// Serves a new connection if there is a place for it. Otherwise passes it to the next worker,
     /// or rejects it if all workers have found no place. `asked` is the number of workers that have
     /// already found none.
-    pub(super) fn admit(self: &Rc<Self>, socket: Socket, asked: usize) {
+    pub(super) fn admit(self: &Rc<Self>, incoming: Incoming, asked: usize) {
         if self.reserve_place() || self.reserve_place_of_idle() {
-            return self.place_connection(socket);
+            return self.place_connection(incoming);
         }
-        match self.forward_over_limit(socket, asked + 1) {
+        match self.forward_over_limit(incoming, asked + 1) {
             Ok(()) => {}
-            Err(socket) => self.reject_over_limit(socket),
+            Err(incoming) => self.reject_over_limit(incoming),
         }
     }
 
     /// Passes a connection to the next worker that may have an idle connection to close, or returns
     /// it if there is no such worker. `asked` counts the workers that had none, this one included.
     #[cold]
-    fn forward_over_limit(&self, socket: Socket, asked: usize) -> Result<(), Socket> {
+    fn forward_over_limit(&self, incoming: Incoming, asked: usize) -> Result<(), Incoming> {
         let (worker_set, own) = (&self.settings.worker_set, self.context.index());
         let next = worker_set.next_with_idle(own, self.context.now_ms());
         let Some(to) = next.filter(|_| asked < worker_set.workers()) else {
-            return Err(socket);
+            return Err(incoming);
         };
         worker_set.reserve(to);
-        match worker_set.transfer(own, to, Transfer::OverLimit(socket, asked)) {
-            Err(Transfer::OverLimit(socket, _)) => {
+        match worker_set.transfer(own, to, Transfer::OverLimit(incoming, asked)) {
+            Err(Transfer::OverLimit(incoming, _)) => {
                 worker_set.release(own);
-                Err(socket)
+                Err(incoming)
             }
             _ => Ok(()),
         }
@@ -210,10 +212,15 @@ impl Engine {
     /// Sends a 503 to a connection over the limit, and keeps the connection open until the client
     /// has read it. There are at most [`Settings::over_limit_max`] of them; the oldest makes room.
     #[cold]
-    fn reject_over_limit(self: &Rc<Self>, socket: Socket) {
+    fn reject_over_limit(self: &Rc<Self>, incoming: Incoming) {
         count(&self.counters.placed);
         count(&self.counters.refused);
         diagnose!(DEBUG, worker = self.context.index(); "too many connections, one is rejected");
+        if incoming.tls {
+            // A response would need a handshake, which costs more than the connection is worth.
+            self.counters.done.count(CloseReason::Refused);
+            return;
+        }
         let oldest = {
             let over_limit = self.over_limit.borrow();
             let is_full = over_limit.len() >= self.settings.over_limit_max;
@@ -223,14 +230,14 @@ impl Engine {
             self.close(oldest, CloseReason::Refused);
         }
         let id = self.conns.borrow_mut().reserve();
-        let attached = self.context.driver().attach(socket, id.token());
+        let attached = self.context.driver().attach(incoming.socket, id.token());
         let Ok(stream) = attached else {
             self.conns.borrow_mut().release(id);
             self.counters.done.count(CloseReason::Refused);
             return;
         };
         let mut conn = Conn::new(stream);
-        conn.over_limit = true;
+        conn.expects = Expects::Nothing;
         if self.log.is_some() {
             // Nothing was received, so the request is not known.
             let (outcome, received) = (Outcome::Rejected, &[]);

@@ -19,17 +19,19 @@
 //! | `Lingering` | none | empty | none | any | on | linger |
 //! | `Leaving` | none | empty | none | set | off | as in `Ready` |
 //!
-//! - `expects` is [`Expects::Request`] unless the phase is `Ready` or `Leaving`.
+//! - `expects` is [`Expects::Request`] unless the phase is `Ready` or `Leaving`, or the connection
+//!   is over the limit.
 //! - `ended` (the client has half-closed, EOF) occurs in `Busy` and `Flushing`. In `Ready` and
 //!   `Lingering` the connection is closed instead; `Leaving` becomes `Ready` first.
 //! - `reader` is set in `Busy` only, while a handler waits for its request's body.
-//! - `over_limit` occurs in `Flushing` and `Lingering` only.
+//! - [`Expects::Nothing`] occurs in `Flushing` and `Lingering` only.
 //! - `links` (the entry is in a list of `connection_table`): in `Ready` with a partial head, and in
 //!   `Busy` and `Flushing` while the client does not take responses.
 //!
 //! This module stores the state; the other modules of the engine change it.
 
 use super::rate_meter::RateMeter;
+use super::transport::Transport;
 use crate::host::ConnId;
 use crate::log::Exchanges;
 use crate::metrics::Measured;
@@ -41,6 +43,7 @@ use onrush_rt::executor::TaskHandle;
 use onrush_rt::timer::TimerId;
 use std::collections::VecDeque;
 use std::io;
+use std::num::NonZeroU16;
 use std::task::Waker;
 
 /// What a connection is doing, which decides how events are handled.
@@ -96,12 +99,16 @@ impl AfterFlush {
 /// What a connection expects to receive while no request is in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expects {
+    /// The rest of a TLS handshake, which has its own time limit.
+    Handshake,
     /// A request. The idle time limit applies.
     Request,
     /// The first head of the connection, or the rest of a head. The head time limit applies.
     Head,
     /// The rest of a body that its request did not read. It is discarded.
     RestOfBody,
+    /// The connection is over the limit: it only receives a 503.
+    Nothing,
 }
 
 /// Whether the driver receives into its buffers.
@@ -124,6 +131,22 @@ impl Receiving {
     }
 }
 
+/// The index of a worker. An `Option` of it takes no more memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WorkerIndex(NonZeroU16);
+
+impl WorkerIndex {
+    /// `None` if the index is too large, which no server reaches.
+    pub(crate) fn new(index: usize) -> Option<WorkerIndex> {
+        let plus_one = u16::try_from(index).ok()?.checked_add(1)?;
+        NonZeroU16::new(plus_one).map(WorkerIndex)
+    }
+
+    pub(crate) fn get(self) -> usize {
+        usize::from(self.0.get()) - 1
+    }
+}
+
 /// The largest number of requests that one connection starts in one event-loop iteration.
 pub(crate) const BURST_MAX: u8 = 64;
 
@@ -131,6 +154,7 @@ pub(crate) const BURST_MAX: u8 = 64;
 #[derive(Debug)]
 pub(crate) struct Conn {
     pub(crate) stream: StreamId,
+    pub(super) transport: Transport,
     pub(crate) machine: Machine,
     /// When the present wait ends, in ms; `u64::MAX` for never. It is compared when the timer
     /// fires, so moving it costs one store.
@@ -145,10 +169,8 @@ pub(crate) struct Conn {
     /// Counts responses. A body that outlives its request is recognized by this number.
     pub(crate) response_count: u32,
     pub(crate) expects: Expects,
-    /// The connection is over the limit: it only receives a 503.
-    pub(crate) over_limit: bool,
     /// The worker to which the connection moves.
-    pub(crate) leaving: Option<u16>,
+    pub(crate) leaving: Option<WorkerIndex>,
     /// Requests started in one event-loop iteration, and the low bits of that iteration's number.
     /// See [`Conn::may_start`].
     pub(crate) burst: u8,
@@ -255,6 +277,7 @@ impl Active {
             && self.wire.unsent().is_empty()
             && self.exchange.task.is_none()
             && self.wire.exchanges.is_empty()
+            && self.links.is_none()
     }
 }
 
@@ -325,6 +348,7 @@ impl Conn {
     pub(crate) fn new(stream: StreamId) -> Conn {
         Conn {
             stream,
+            transport: Transport::Plain,
             machine: Machine::new(),
             deadline_ms: u64::MAX,
             timer_ms: u64::MAX,
@@ -334,7 +358,6 @@ impl Conn {
             receiving: Receiving::On,
             response_count: 0,
             expects: Expects::Request,
-            over_limit: false,
             leaving: None,
             burst: 0,
             burst_iteration: 0,
@@ -394,5 +417,29 @@ impl Conn {
         if self.active.as_ref().is_some_and(|active| active.is_idle()) {
             self.active = None;
         }
+    }
+
+    /// The bytes of responses that the kernel has not accepted, without what TLS adds to them.
+    pub(super) fn unsent_response_bytes(&self) -> usize {
+        match &self.transport {
+            Transport::Plain => {
+                (self.active.as_ref()).map_or(0, |active| active.wire.unsent().len())
+            }
+            Transport::Tls(tls) => tls.unsent_response_bytes(),
+        }
+    }
+
+    /// Given that the kernel has accepted `bytes` bytes, returns how many of them are bytes of
+    /// responses.
+    pub(super) fn accepted_response_bytes(&mut self, bytes: usize) -> usize {
+        match &mut self.transport {
+            Transport::Plain => bytes,
+            Transport::Tls(tls) => tls.accepted_response_bytes(bytes),
+        }
+    }
+
+    /// Whether the connection is in its TLS handshake.
+    pub(super) fn is_handshaking(&self) -> bool {
+        self.expects == Expects::Handshake
     }
 }

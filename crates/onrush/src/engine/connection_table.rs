@@ -129,8 +129,9 @@ struct EvictionLists {
 impl Conns {
     /// Adds a connection with a partial head to its list, or moves it to the list of large heads.
     pub(crate) fn list_head(&mut self, id: ConnId) {
-        let active = self.get(id).and_then(|conn| conn.active.as_ref());
-        let is_large = active.is_some_and(|active| active.wire.input_bytes >= LARGE_HEAD_BYTES);
+        let Some(conn) = self.get(id) else { return };
+        let input_bytes = (conn.active.as_ref()).map_or(0, |active| active.wire.input_bytes);
+        let is_large = input_bytes + conn.transport.received_bytes() >= LARGE_HEAD_BYTES;
         self.list(id, if is_large { LARGE } else { SMALL });
     }
 
@@ -154,10 +155,12 @@ impl Conns {
 
     /// Adds a connection to a list as its newest, or updates its memory if it is in that list.
     fn list(&mut self, id: ConnId, list: usize) {
-        let Some(active) = self.get(id).and_then(|conn| conn.active.as_ref()) else {
+        let Some(conn) = self.get(id) else { return };
+        let Some(active) = conn.active.as_ref() else {
             return;
         };
-        let bytes: usize = active.wire.input.iter().map(Buf::block_bytes).sum();
+        let input_bytes: usize = active.wire.input.iter().map(Buf::block_bytes).sum();
+        let bytes = input_bytes + conn.transport.received_bytes();
         let unsent_bytes = active.unsent_bytes();
         match active.links {
             Some(links) if links.list == list => {

@@ -236,6 +236,11 @@ impl Engine {
 
     fn on_timeout(self: &Rc<Self>, id: ConnId, phase: Phase, limit: TimeLimit) {
         diagnose!(DEBUG, connection = id.token(), phase = phase.name(); "time limit reached");
+        let is_handshaking = |conn: &mut Conn| conn.is_handshaking();
+        let handshaking = self.conns.borrow_mut().get(id).is_some_and(is_handshaking);
+        if handshaking && !self.draining.get() {
+            return self.on_handshake_timeout(id);
+        }
         let has_partial_head = matches!(phase, Phase::Ready | Phase::Leaving) && {
             let mut conns = self.conns.borrow_mut();
             let active = conns.get(id).and_then(|conn| conn.active.as_ref());

@@ -20,7 +20,9 @@ impl EventHandler for EngineHandler {
     fn on_event(&self, event: Event) {
         match event {
             Event::Data { token, data, .. } => self.0.on_data(ConnId::from_token(token), data),
-            Event::Accepted { socket, .. } => self.0.accept(socket),
+            Event::Accepted { listener, socket } => {
+                self.0.accept(self.0.incoming(listener, socket));
+            }
             Event::End { token, result, .. } => self.0.on_end(ConnId::from_token(token), result),
             Event::ReceiveStopped { token, .. } => {
                 self.0.on_readable(ConnId::from_token(token), true)
@@ -58,7 +60,7 @@ impl EventHandler for EngineHandler {
 impl Engine {
     /// The client has half-closed (`Ok`), or the connection is broken. Closes the connection, or
     /// wakes the reader of its body, which finds the end.
-    fn on_end(self: &Rc<Self>, id: ConnId, result: io::Result<()>) {
+    pub(super) fn on_end(self: &Rc<Self>, id: ConnId, result: io::Result<()>) {
         if result.is_err() {
             return self.close(id, CloseReason::Broken);
         }

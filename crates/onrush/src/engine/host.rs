@@ -2,8 +2,9 @@
 
 use super::Engine;
 use super::deadline::Wait;
-use super::request_body::{DISCARD_BYTES, DISCARD_LOW_WATER, Direct, NextPiece};
+use super::request_body::{DISCARD_BYTES, DISCARD_LOW_WATER, NextPiece};
 use super::request_body::{next_piece, present, reject_body, request_gone};
+use super::transport::BodyTarget;
 use crate::host::{BodyId, ConnId, Host};
 use crate::params::Template;
 use crate::worker::WorkerHandle;
@@ -27,6 +28,11 @@ impl Host for Engine {
     fn local_address(&self, connection: ConnId) -> Option<Address> {
         let stream = self.conns.borrow_mut().get(connection)?.stream;
         net::local_address(self.context.driver().descriptor(stream)?)
+    }
+
+    #[cfg(feature = "tls")]
+    fn tls(&self, connection: ConnId) -> Option<std::sync::Arc<crate::tls::TlsInfo>> {
+        self.tls_info(connection)
     }
 
     fn limit_hit(&self) {
@@ -94,11 +100,8 @@ impl Host for Engine {
                 NextPiece::Failed(error) => return Poll::Ready(Err(error)),
                 NextPiece::Empty => {
                     let id = body.connection;
-                    let attempt = self.try_direct(id, conn, low_water, |driver, stream, run| {
-                        let room = run.min(into.capacity() - into.len());
-                        let result = driver.recv_append(stream, into, run);
-                        Direct { room, result }
-                    });
+                    let target = BodyTarget::Append(into);
+                    let attempt = self.try_direct(id, conn, low_water, target);
                     drop(conns);
                     return self.finish_attempt(body, cx, attempt);
                 }
@@ -129,11 +132,8 @@ impl Host for Engine {
                     *discard_buffer = vec![0; DISCARD_BYTES];
                 }
                 let (id, low_water) = (body.connection, DISCARD_LOW_WATER);
-                let attempt = self.try_direct(id, conn, low_water, |driver, stream, run| {
-                    let room = run.min(DISCARD_BYTES);
-                    let result = driver.discard(stream, &mut discard_buffer[..room]);
-                    Direct { room, result }
-                });
+                let target = BodyTarget::Discard(&mut discard_buffer);
+                let attempt = self.try_direct(id, conn, low_water, target);
                 drop((discard_buffer, conns));
                 self.finish_attempt(body, cx, attempt)
             }

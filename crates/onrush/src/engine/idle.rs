@@ -68,7 +68,9 @@ impl Engine {
     pub(super) fn set_idle_deadline(&self, id: ConnId, conn: &mut Conn) {
         let limit_ms = match conn.expects {
             _ if self.draining.get() => DRAIN_IDLE_MS,
-            Expects::Request | Expects::Head => self.limits().idle_timeout_ms,
+            Expects::Request | Expects::Head | Expects::Handshake | Expects::Nothing => {
+                self.limits().idle_timeout_ms
+            }
             Expects::RestOfBody => match self.begin_measured_wait(conn, Wait::Body) {
                 true => self.limits().body_timeout_ms,
                 false => CLOSE_SOON_MS,

@@ -5,9 +5,11 @@
 //! input that it has already received is kept. Then the socket, that input, the protocol state and
 //! the deadline are transferred, and the other worker resumes the connection.
 
-use super::connection::{Conn, Expects, Phase, Receiving};
+use super::connection::{Conn, Expects, Phase, Receiving, WorkerIndex};
 use super::deadline::DRAIN_IDLE_MS;
-use super::{Engine, count};
+use super::tls_state::MovedTls;
+use super::transport::Transport;
+use super::{Engine, Incoming, count};
 use crate::host::ConnId;
 use crate::metrics::CloseReason;
 use crate::panic_guard;
@@ -21,18 +23,20 @@ use std::rc::Rc;
 #[derive(Debug)]
 pub(crate) enum Transfer {
     /// A new connection that is assigned to the other worker.
-    Accepted(Socket),
+    Accepted(Incoming),
     /// An established connection, between two requests.
     Established(Box<EstablishedConn>),
     /// A connection for which so many workers had no place and no idle connection to close. It is
     /// counted at the worker that it goes to, but not against the connection limit.
-    OverLimit(Socket, usize),
+    OverLimit(Incoming, usize),
 }
 
 /// The state of an established connection during a transfer.
 #[derive(Debug)]
 pub(crate) struct EstablishedConn {
     socket: Socket,
+    /// `None` on a plain connection.
+    tls: Option<MovedTls>,
     machine: Machine,
     /// Received and not processed: a partial head, pipelined requests.
     input: Vec<u8>,
@@ -47,15 +51,15 @@ pub(crate) struct EstablishedConn {
 
 impl Engine {
     /// Assigns a new connection to this worker or to another one.
-    pub(super) fn place_connection(self: &Rc<Self>, socket: Socket) {
+    pub(super) fn place_connection(self: &Rc<Self>, incoming: Incoming) {
         let (worker_set, own) = (&self.settings.worker_set, self.context.index());
         let Assignment::Peer(to) = worker_set.place_connection(own, self.context.now_ms()) else {
-            return self.open_connection(socket);
+            return self.open_connection(incoming);
         };
-        if let Err(Transfer::Accepted(socket)) =
-            worker_set.transfer(own, to, Transfer::Accepted(socket))
+        if let Err(Transfer::Accepted(incoming)) =
+            worker_set.transfer(own, to, Transfer::Accepted(incoming))
         {
-            self.open_connection(socket);
+            self.open_connection(incoming);
         }
     }
 
@@ -69,14 +73,14 @@ impl Engine {
         for transfer in transfers {
             // Panics are caught for each connection: one must not lose the others.
             let served = panic_guard::catch(|| match transfer {
-                Transfer::Accepted(socket) => self.open_connection(socket),
+                Transfer::Accepted(incoming) => self.open_connection(incoming),
                 Transfer::Established(live) => {
                     count(&self.counters.taken_over);
                     self.resume_connection(*live);
                 }
-                Transfer::OverLimit(socket, asked) => {
+                Transfer::OverLimit(incoming, asked) => {
                     self.settings.worker_set.release(self.context.index());
-                    self.admit(socket, asked);
+                    self.admit(incoming, asked);
                 }
             });
             if served.is_none() {
@@ -89,11 +93,12 @@ impl Engine {
     pub(crate) fn migrate_to(self: &Rc<Self>, id: ConnId, to: usize) {
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = conns.get(id) else { return };
-        if conn.over_limit || conn.ended || matches!(conn.phase, Phase::Leaving | Phase::Lingering)
+        let moves_already = matches!(conn.phase, Phase::Leaving | Phase::Lingering);
+        if moves_already || conn.expects == Expects::Nothing || conn.ended || conn.is_handshaking()
         {
             return;
         }
-        conn.leaving = u16::try_from(to).ok();
+        conn.leaving = WorkerIndex::new(to);
         if conn.phase == Phase::Ready {
             drop(conns);
             self.begin_migration(id);
@@ -125,16 +130,17 @@ impl Engine {
     /// Transfers a connection that has stopped receiving.
     pub(super) fn finish_migration(self: &Rc<Self>, id: ConnId) {
         let (worker_set, own) = (&self.settings.worker_set, self.context.index());
-        let Some(conn) = self.conns.borrow_mut().remove(id) else {
+        let Some(mut conn) = self.conns.borrow_mut().remove(id) else {
             return;
         };
         diagnose!(DEBUG, worker = own, connection = id.token(),
-            to = conn.leaving.map_or(own, usize::from); "connection migrates to another worker");
+            to = conn.leaving.map_or(own, WorkerIndex::get);
+            "connection migrates to another worker");
         if let Some(timer) = conn.timer {
             self.context.unschedule(timer);
         }
         let detached = self.context.driver().detach(conn.stream);
-        let Some((socket, to)) = detached.zip(conn.leaving) else {
+        let Some((socket, to)) = detached.zip(conn.leaving.map(WorkerIndex::get)) else {
             return self.record_close(CloseReason::Exhausted);
         };
         let mut input = Vec::new();
@@ -143,6 +149,7 @@ impl Engine {
         }
         let live = Box::new(EstablishedConn {
             socket,
+            tls: Engine::move_tls(&mut conn),
             machine: conn.machine,
             input,
             deadline_ms: conn.deadline_ms,
@@ -153,7 +160,7 @@ impl Engine {
         if self.draining.get() || worker_set.is_draining() {
             return self.resume_connection(*live);
         }
-        if let Err(live) = self.send_transfer(usize::from(to), live) {
+        if let Err(live) = self.send_transfer(to, live) {
             self.resume_connection(*live); // That worker has stopped.
         }
     }
@@ -195,10 +202,14 @@ impl Engine {
         };
         diagnose!(DEBUG, worker = self.context.index(), connection = id.token(), from = live.from,
             input_bytes = live.input.len(); "connection migrated from another worker");
-        if lacks_memory {
+        let transport = match live.tls.map(|tls| tls.resume(self.context.pool())) {
+            None => Some(Transport::Plain),
+            Some(tls) => tls.map(|tls| Transport::Tls(Box::new(tls))),
+        };
+        let Some(transport) = transport.filter(|_| !lacks_memory) else {
             // Its input is lost. The reset shows the client that its requests were not processed.
             return self.abort(id, CloseReason::Exhausted);
-        }
+        };
         let input = block.map(|mut block| {
             block.extend(&live.input);
             block.into_buf()
@@ -206,6 +217,7 @@ impl Engine {
         {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
+            conn.transport = transport;
             conn.machine = live.machine;
             conn.expects = live.expects;
             let mut deadline_ms = live.deadline_ms;
@@ -221,7 +233,7 @@ impl Engine {
             self.context.driver().receive(conn.stream);
         }
         if let Some(input) = input
-            && panic_guard::catch(|| self.on_data(id, input)).is_none()
+            && panic_guard::catch(|| self.on_plaintext(id, input)).is_none()
         {
             self.recover_from_panic(Some(id)); // A part of its input is lost.
         }

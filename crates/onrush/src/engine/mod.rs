@@ -4,15 +4,17 @@
 //! borrow of its cells while user code runs, because user code calls back into the engine: it reads
 //! a body or drops a request. Dropping a task runs user code as well.
 //!
-//! Modules, lowest first: `rate_meter` (transfer rates) · `connection` (state of a connection) ·
+//! Modules, lowest first: `rate_meter` (transfer rates) · `tls_state`, `no_tls_state` (TLS state of
+//! a connection) · `transport` (plain or TLS) · `connection` (state of a connection) ·
 //! `connection_table` (all connections of a worker) · `deadline` (time limits) · `access` (access
-//! log) · `send` (sending) · `poll_send` (sends of tasks) · `reject` (requests that break a rule) ·
-//! `request_body` (receiving bodies) · `pressure` (shortage of receive memory) · `host` (the
-//! interface to requests) · `input` (queued input) · `idle` (waiting for requests) ·
-//! `send_response` (large responses) · `render` (responses) · `pending` (responses that are not
-//! ready at once) · `receive` (requests) · `migration` (connections that move between workers) ·
-//! `admission` (which new connections are served) · `rebalance` (which connections move) · `stall`
-//! (blocked workers) · `events` (events of the driver and the worker).
+//! log) · `send` (sending) · `handshake`, `tls`, `no_tls` (TLS connections) · `poll_send` (sends of
+//! tasks) · `reject` (requests that break a rule) · `request_body` (receiving bodies) · `pressure`
+//! (shortage of receive memory) · `host` (the interface to requests) · `input` (queued input) ·
+//! `idle` (waiting for requests) · `send_response` (large responses) · `render` (responses) ·
+//! `pending` (responses that are not ready at once) · `receive` (requests) · `migration`
+//! (connections that move between workers) · `admission` (which new connections are served) ·
+//! `rebalance` (which connections move) · `stall` (blocked workers) · `events` (events of the
+//! driver and the worker).
 
 mod access;
 mod admission;
@@ -20,10 +22,16 @@ mod connection;
 mod connection_table;
 mod deadline;
 mod events;
+#[cfg(feature = "tls")]
+mod handshake;
 mod host;
 mod idle;
 mod input;
 mod migration;
+#[cfg(not(feature = "tls"))]
+mod no_tls;
+#[cfg(not(feature = "tls"))]
+mod no_tls_state;
 mod pending;
 mod poll_send;
 mod pressure;
@@ -36,6 +44,11 @@ mod request_body;
 mod send;
 mod send_response;
 mod stall;
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(feature = "tls")]
+mod tls_state;
+mod transport;
 
 use crate::handler::Service;
 use crate::host::ConnId;
@@ -51,7 +64,11 @@ use admission::IdleOrder;
 use connection::{Conn, Expects, Phase};
 use connection_table::Conns;
 pub(crate) use events::EngineHandler;
+#[cfg(feature = "tls")]
+pub(crate) use handshake::TlsSettings;
 pub(crate) use migration::Transfer;
+#[cfg(not(feature = "tls"))]
+pub(crate) use no_tls::TlsSettings;
 use onrush_proto::limits::Limits;
 use onrush_proto::response::HeadCache;
 use onrush_rt::descriptors::Descriptors;
@@ -70,6 +87,9 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use tls::TlsState;
+#[cfg(not(feature = "tls"))]
+use {no_tls as tls, no_tls_state as tls_state};
 
 /// The largest number of connections over the limit that a worker keeps open while their clients
 /// read the 503. For a further one it closes the oldest of them, whose client may see a reset
@@ -105,6 +125,8 @@ pub(crate) struct Settings {
     /// all workers.
     pub(crate) accept_warned_s: Arc<AtomicU64>,
     pub(crate) access_log: AccessLog,
+    /// `None`: no connection uses TLS.
+    pub(crate) tls: Option<TlsSettings>,
     pub(crate) metrics: Option<Metrics>,
     /// The workers of this server.
     pub(crate) worker_set: Arc<WorkerSet<Transfer>>,
@@ -120,6 +142,14 @@ impl Settings {
         self.connections.fetch_sub(1, Ordering::Relaxed);
         self.descriptors.close_connection();
     }
+}
+
+/// A new connection.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    pub(crate) socket: Socket,
+    /// It begins with a TLS handshake.
+    pub(crate) tls: bool,
 }
 
 /// See the module's description.
@@ -139,7 +169,8 @@ pub(crate) struct Engine {
     head_cache: RefCell<HeadCache>,
     /// Receives discarded bytes that the kernel cannot drop by itself.
     discard_buffer: RefCell<Vec<u8>>,
-    listeners: RefCell<Vec<ListenerId>>,
+    /// The listeners and whether their connections use TLS.
+    listeners: RefCell<Vec<(ListenerId, bool)>>,
     draining: Cell<bool>,
     /// The number of requests of each connection that are still served while draining: the most
     /// that the input may contain that had arrived when the drain began. See [`DRAIN_BYTES`].
@@ -169,6 +200,7 @@ pub(crate) struct Engine {
     measuring: RefCell<Option<Measured>>,
     rebalance_state: RebalanceState,
     stalls: StallReports,
+    tls: TlsState,
 }
 
 #[inline]
@@ -226,6 +258,7 @@ impl Engine {
             measuring: RefCell::default(),
             rebalance_state: RebalanceState::default(),
             stalls: StallReports::default(),
+            tls: TlsState::new(),
         });
         let weak = Rc::downgrade(&engine);
         context.check_before_user_code(move || {
@@ -264,16 +297,28 @@ impl Engine {
         &self.settings.limits
     }
 
-    /// Starts to accept from a listening socket.
+    /// Starts to accept from a listening socket. The order of the calls is that of
+    /// [`Listening::sockets`](crate::server).
     pub(crate) fn listen(&self, socket: ListenSocket) -> io::Result<()> {
         let listener = self.context.driver().listen(socket)?;
-        self.listeners.borrow_mut().push(listener);
+        let mut listeners = self.listeners.borrow_mut();
+        let tls = self.uses_tls(listeners.len());
+        listeners.push((listener, tls));
         Ok(())
+    }
+
+    /// A connection that `listener` has accepted.
+    fn incoming(&self, listener: ListenerId, socket: Socket) -> Incoming {
+        let listeners = self.listeners.borrow();
+        let found = listeners.iter().find(|(other, _)| *other == listener);
+        // A listener that was closed meanwhile is not in the list.
+        let tls = found.map_or(self.uses_tls(0), |&(_, tls)| tls);
+        Incoming { socket, tls }
     }
 
     /// Closes the listeners, after all connections in their queues have been accepted.
     pub(crate) fn stop_accepting(&self) {
-        for listener in self.listeners.take() {
+        for (listener, _) in self.listeners.take() {
             self.context.driver().unlisten(listener);
         }
     }
@@ -300,7 +345,7 @@ impl Engine {
             if arrived == 0 && matches!(conn.phase, Phase::Busy | Phase::Flushing) {
                 conn.machine.close_after_next(); // Its response may have started.
             }
-            if conn.phase == Phase::Ready && queued == 0 {
+            if conn.phase == Phase::Ready && queued == 0 && !conn.is_handshaking() {
                 conn.restart_head(); // A new head gets the full time limit.
                 self.set_deadline(id, conn, conn.deadline_ms.min(soon));
             }
@@ -328,15 +373,22 @@ impl Engine {
 
     /// Begins to serve a new connection. Its places under the connection limit and in the worker
     /// set are already reserved.
-    fn open_connection(self: &Rc<Self>, socket: Socket) {
+    fn open_connection(self: &Rc<Self>, incoming: Incoming) {
         count(&self.counters.placed);
-        let Some(id) = self.attach(socket) else {
+        let Some(id) = self.attach(incoming.socket) else {
             return;
         };
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = conns.get(id) else { return };
         self.context.driver().receive(conn.stream);
-        // The head limit applies from the start of a new connection.
+        match incoming.tls {
+            true => self.start_tls(id, conn),
+            false => self.expect_first_head(id, conn),
+        }
+    }
+
+    /// Waits for the first request of a connection. The head time limit applies from now on.
+    fn expect_first_head(&self, id: ConnId, conn: &mut Conn) {
         let limit_ms = match self.draining.get() {
             true => deadline::DRAIN_IDLE_MS,
             false => {
@@ -390,11 +442,12 @@ impl Engine {
         let Some(mut conn) = conn else { return };
         diagnose!(DEBUG, worker = self.context.index(), connection = id.token(),
             reason = reason.name(), phase = conn.phase.name(); "connection closed");
+        self.close_tls(&mut conn, reason);
         self.context.driver().close(conn.stream);
         if let Some(timer) = conn.timer {
             self.context.unschedule(timer);
         }
-        if conn.over_limit {
+        if conn.expects == Expects::Nothing {
             self.counters.done.count(CloseReason::Refused);
             self.over_limit.borrow_mut().retain(|&other| other != id);
         } else {

@@ -5,9 +5,9 @@ use super::Engine;
 use super::connection::Conn;
 use super::deadline::Wait;
 use super::send::{Sent, connection_gone};
+use super::transport::Output;
 use crate::host::ConnId;
 use onrush_rt::coop;
-use onrush_rt::driver::{Driver, StreamId};
 use onrush_rt::fs::File;
 use onrush_rt::user;
 use std::io;
@@ -30,7 +30,7 @@ impl Engine {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let bytes = &bytes[..bytes.len().min(coop::operation_bytes_max())];
-        self.poll_send_with(id, cx, 0, |driver, stream| driver.send(stream, bytes))
+        self.poll_send_output(id, cx, 0, Output::Bytes(bytes))
     }
 
     /// Sends rendered responses, which count as memory of the engine; returns the number of bytes
@@ -41,9 +41,7 @@ impl Engine {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.poll_send_with(id, cx, bytes.len(), |driver, stream| {
-            driver.send(stream, bytes)
-        })
+        self.poll_send_output(id, cx, bytes.len(), Output::Bytes(bytes))
     }
 
     /// Sends rendered responses with `MSG_MORE`, because a file follows; returns the number of
@@ -54,9 +52,7 @@ impl Engine {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.poll_send_with(id, cx, bytes.len(), |driver, stream| {
-            driver.send_more(stream, bytes)
-        })
+        self.poll_send_output(id, cx, bytes.len(), Output::BytesAndMore(bytes))
     }
 
     /// Sends rendered responses and content behind them; returns the number of bytes accepted of
@@ -69,10 +65,7 @@ impl Engine {
         second: &[u8],
     ) -> Poll<io::Result<usize>> {
         let second = &second[..second.len().min(coop::operation_bytes_max())];
-        let parts = [io::IoSlice::new(first), io::IoSlice::new(second)];
-        self.poll_send_with(id, cx, first.len(), |driver, stream| {
-            driver.send_vectored(stream, &parts)
-        })
+        self.poll_send_output(id, cx, first.len(), Output::Both(first, second))
     }
 
     /// Sends from a file; returns the number of bytes accepted, 0 at the end of the file.
@@ -98,13 +91,13 @@ impl Engine {
         }
         drop(conns);
         let bytes = bytes.min(coop::operation_bytes_max() / FILE_COST);
-        let sent = ready!(self.poll_send_with(id, cx, 0, |driver, stream| {
-            driver.send_file(stream, file, offset, bytes)
-        }));
+        let output = Output::File(file, offset, bytes);
+        let sent = ready!(self.poll_send_output(id, cx, 0, output));
         coop::spend(*sent.as_ref().unwrap_or(&0) * (FILE_COST - 1));
         if let Ok(sent) = sent
             && (1..bytes).contains(&sent)
             && let Some(conn) = self.conns.borrow_mut().get(id)
+            && !conn.transport.is_tls()
         {
             conn.active().wire.socket_full = true;
         }
@@ -113,12 +106,12 @@ impl Engine {
 
     /// Performs a send for a task, after the queued bytes. `rendered_bytes`: memory for rendered
     /// responses that the task holds while it waits.
-    fn poll_send_with(
+    fn poll_send_output(
         &self,
         id: ConnId,
         cx: &mut Context<'_>,
         rendered_bytes: usize,
-        send: impl FnOnce(&mut Driver, StreamId) -> io::Result<usize>,
+        output: Output<'_>,
     ) -> Poll<io::Result<usize>> {
         ready!(coop::poll_proceed(cx));
         let is_queued = match self.send_queued(id) {
@@ -131,9 +124,7 @@ impl Engine {
         };
         if !is_queued {
             let last_try = std::mem::take(&mut conn.active().wire.last_try);
-            // A statement of its own, because [`Engine::count_accepted`] borrows the driver again.
-            let sent = send(&mut self.context.driver(), conn.stream);
-            match sent {
+            match self.send_output(conn, output) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if last_try {
                         return Poll::Ready(Err(self.record_slow_client()));
@@ -146,8 +137,8 @@ impl Engine {
                     conn.active().wire.write_rate.record_bytes(bytes);
                     conn.active().exchange.rendered_bytes = 0;
                     self.count_accepted(conn, bytes);
-                    if self.log.is_some() {
-                        self.log_accepted(conn, bytes);
+                    if self.log.is_some() && !conn.transport.is_tls() {
+                        self.log_accepted(conn, bytes); // With TLS it is logged already.
                     }
                     if conn.is_listed() {
                         conns.unlist(id);

@@ -143,6 +143,12 @@ impl Engine {
             let mut conns = self.conns.borrow_mut();
             conns.unlist(id);
             let Some(conn) = conns.get(id) else { return };
+            if conn.is_handshaking() {
+                drop(conns);
+                self.counters.evicted.add(1);
+                return self.abort(id, CloseReason::Exhausted);
+            }
+            conn.transport.drop_received();
             let active = conn.active();
             active.wire.input_bytes = 0;
             std::mem::take(&mut active.wire.input)

@@ -43,9 +43,13 @@ impl Engine {
     pub(super) fn on_data(self: &Rc<Self>, id: ConnId, data: Buf) {
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = conns.get(id) else { return };
-        if conn.phase != Phase::Ready {
+        if conn.phase != Phase::Ready || conn.transport.is_tls() {
+            let is_tls = conn.transport.is_tls();
             drop(conns);
-            return self.receive_while_busy(id, data);
+            return match is_tls {
+                true => self.on_records(id, data),
+                false => self.receive_while_busy(id, data),
+            };
         }
         // Without queued input there is no partial head that `data` continues.
         let parse_in_place = conn.active.is_none() && !data.is_empty();
@@ -53,6 +57,16 @@ impl Engine {
         match parse_in_place {
             true => self.process_input(id, Some(data), None),
             false => self.process_input(id, None, Some(data)),
+        }
+    }
+
+    /// Handles bytes of HTTP that were received before, or decrypted.
+    pub(super) fn on_plaintext(self: &Rc<Self>, id: ConnId, data: Buf) {
+        let phase = self.conns.borrow_mut().get(id).map(|conn| conn.phase);
+        match phase {
+            Some(Phase::Ready) => self.process_queued_input(id, Some(data)),
+            Some(_) => self.receive_while_busy(id, data),
+            None => {}
         }
     }
 
@@ -97,7 +111,13 @@ impl Engine {
                 return self.begin_migration(id);
             }
         }
-        self.process_input(id, None, None);
+        self.process_queued_input(id, None);
+    }
+
+    /// [`Engine::process_input`] for queued input and `data` behind it.
+    #[inline(never)]
+    fn process_queued_input(self: &Rc<Self>, id: ConnId, data: Option<Buf>) {
+        self.process_input(id, None, data);
     }
 
     /// Parses input as far as possible, and sends the responses. `in_place`: input with no queued

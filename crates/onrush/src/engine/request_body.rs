@@ -8,11 +8,11 @@ use super::Engine;
 use super::connection::{Conn, Receiving};
 use super::connection_table::Conns;
 use super::deadline::Wait;
+use super::transport::BodyTarget;
 use crate::host::{BodyId, ConnId};
 use onrush_proto::limits::Limits;
 use onrush_proto::reject::Reject;
 use onrush_rt::buf::Buf;
-use onrush_rt::driver::{Driver, StreamId};
 use onrush_rt::{coop, diagnose, user};
 use std::io;
 use std::task::{Context, Poll, Waker};
@@ -40,13 +40,6 @@ pub(super) enum NextPiece {
     Failed(io::Error),
     /// No input is queued.
     Empty,
-}
-
-/// One receive that bypasses the driver's buffers.
-pub(super) struct Direct {
-    /// The room that the call had, in bytes.
-    pub(super) room: usize,
-    pub(super) result: io::Result<usize>,
 }
 
 /// The result of an attempt to receive body bytes directly.
@@ -107,6 +100,28 @@ pub(super) fn next_piece(conn: &mut Conn, limits: &Limits, bytes_max: usize) -> 
 }
 
 impl Engine {
+    /// Receives up to `bytes_max` bytes of a body without waiting, while the driver is paused.
+    /// Returns the number of bytes, 0 at the end of the stream, and whether the socket is empty
+    /// now.
+    pub(super) fn receive_body(
+        &self,
+        conn: &mut Conn,
+        target: BodyTarget<'_>,
+        bytes_max: usize,
+    ) -> (io::Result<usize>, bool) {
+        if conn.transport.is_tls() {
+            return self.receive_encrypted(conn, target, bytes_max);
+        }
+        let room = target.room().min(bytes_max);
+        let (mut driver, stream) = (self.context.driver(), conn.stream);
+        let result = match target {
+            BodyTarget::Append(into) => driver.recv_append(stream, into, bytes_max),
+            BodyTarget::Discard(memory) => driver.discard(stream, &mut memory[..room]),
+        };
+        let emptied = result.as_ref().is_ok_and(|&bytes| bytes < room);
+        (result, emptied)
+    }
+
     /// Stores the reader's waker until more bytes arrive. Fails when no more bytes will arrive.
     pub(super) fn wait_for_body(
         &self,
@@ -176,7 +191,7 @@ impl Engine {
         id: ConnId,
         conn: &mut Conn,
         low_water: u32,
-        receive: impl FnOnce(&mut Driver, StreamId, usize) -> Direct,
+        target: BodyTarget<'_>,
     ) -> Attempt {
         let run = conn.machine.body_run();
         let already = conn.receiving == Receiving::Off;
@@ -198,9 +213,8 @@ impl Engine {
         let received = match std::mem::take(&mut conn.active().wire.emptied) {
             true => Err(io::ErrorKind::WouldBlock.into()),
             false => {
-                let Direct { room, result } =
-                    receive(&mut self.context.driver(), conn.stream, bytes_max);
-                conn.active().wire.emptied = result.as_ref().is_ok_and(|&n| n < room);
+                let (result, emptied) = self.receive_body(conn, target, bytes_max);
+                conn.active().wire.emptied = emptied;
                 result
             }
         };

@@ -4,11 +4,11 @@
 use super::Engine;
 use super::connection::{AfterFlush, Conn, Phase};
 use super::deadline::Wait;
+use super::transport::Output;
 use crate::host::ConnId;
 use crate::metrics::{CloseReason, TimeLimit};
-use onrush_rt::driver::{Driver, StreamId};
 use onrush_rt::user;
-use std::io;
+use std::io::{self, IoSlice};
 use std::rc::Rc;
 
 /// The limit on unsent bytes that the kernel holds for a new connection (`TCP_NOTSENT_LOWAT`,
@@ -104,6 +104,27 @@ impl Engine {
         }
     }
 
+    /// Sends without waiting; returns the number of bytes taken. `WouldBlock`: none, because the
+    /// socket buffer is full. Nothing else may be queued in the connection.
+    ///
+    /// With TLS, the records of the bytes taken may be queued. The engine requests a `Writable`
+    /// event for them.
+    #[inline]
+    pub(super) fn send_output(&self, conn: &mut Conn, output: Output<'_>) -> io::Result<usize> {
+        if conn.transport.is_tls() {
+            return self.send_encrypted(conn, output);
+        }
+        let (mut driver, stream) = (self.context.driver(), conn.stream);
+        match output {
+            Output::Bytes(bytes) => driver.send(stream, bytes),
+            Output::BytesAndMore(bytes) => driver.send_more(stream, bytes),
+            Output::Both(first, second) => {
+                driver.send_vectored(stream, &[IoSlice::new(first), IoSlice::new(second)])
+            }
+            Output::File(file, offset, bytes) => driver.send_file(stream, file, offset, bytes),
+        }
+    }
+
     /// Sends `out` and queues what the kernel does not accept.
     pub(super) fn send_or_queue(&self, id: ConnId, out: &[u8]) -> io::Result<Sent> {
         let mut conns = self.conns.borrow_mut();
@@ -115,24 +136,22 @@ impl Engine {
     fn send_last_or_queue(&self, id: ConnId, out: &[u8]) -> io::Result<Sent> {
         let mut conns = self.conns.borrow_mut();
         let conn = conns.get(id).ok_or_else(connection_gone)?;
-        self.send_with(conn, out, Driver::send_more)
+        self.send_with::<true>(conn, out)
     }
 
     /// [`Engine::send_or_queue`] for a borrowed connection.
     #[inline]
     pub(super) fn send_or_queue_conn(&self, conn: &mut Conn, out: &[u8]) -> io::Result<Sent> {
-        self.send_with(conn, out, Driver::send)
+        self.send_with::<false>(conn, out)
     }
 
     #[inline(always)]
-    fn send_with(
-        &self,
-        conn: &mut Conn,
-        out: &[u8],
-        send: impl FnOnce(&mut Driver, StreamId, &[u8]) -> io::Result<usize>,
-    ) -> io::Result<Sent> {
+    fn send_with<const IS_LAST: bool>(&self, conn: &mut Conn, out: &[u8]) -> io::Result<Sent> {
         if let Some(recorder) = &self.recorder {
             recorder.record(); // First, so that a client finds its last request in the metrics.
+        }
+        if conn.transport.is_tls() {
+            return self.encrypt_or_queue(conn, out, IS_LAST);
         }
         if conn
             .active
@@ -145,7 +164,10 @@ impl Engine {
         if out.is_empty() {
             return Ok(Sent::All);
         }
-        let sent = send(&mut self.context.driver(), conn.stream, out);
+        let sent = match IS_LAST {
+            true => self.context.driver().send_more(conn.stream, out),
+            false => self.context.driver().send(conn.stream, out),
+        };
         match sent {
             Ok(sent) if sent == out.len() && self.log.is_none() => Ok(Sent::All),
             sent => self.queue_rest(conn, out, sent),
@@ -154,7 +176,12 @@ impl Engine {
 
     /// Queues what the kernel did not accept of `out`.
     #[inline(never)]
-    fn queue_rest(&self, conn: &mut Conn, out: &[u8], sent: io::Result<usize>) -> io::Result<Sent> {
+    pub(super) fn queue_rest(
+        &self,
+        conn: &mut Conn,
+        out: &[u8],
+        sent: io::Result<usize>,
+    ) -> io::Result<Sent> {
         let sent = match sent {
             Ok(sent) => sent,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
@@ -323,6 +350,7 @@ impl Engine {
                 active.wire.input_bytes = 0;
                 active.exchange.total_deadline_ms = None;
             }
+            self.send_close_notify(conn);
             self.context.driver().shutdown_write(conn.stream);
             self.resume(id, conn);
             self.set_timeout(id, conn, self.limits().linger_timeout_ms.max(1));

@@ -6,7 +6,7 @@
 //! per second while any of them is active (see [`crate::watchdog`]). Meanwhile they serve the new
 //! connections that wait for the blocked worker, at its listeners and in its inbox.
 
-use super::{Engine, count};
+use super::{Engine, Incoming, count};
 use crate::worker_set::BLOCKED_MS;
 use crate::{panic_guard, params};
 use onrush_rt::worker::Blocked;
@@ -106,10 +106,11 @@ impl Engine {
         }
         self.accept_transfers(worker_set.take_inbox_of(own, worker));
         for _ in 0..ACCEPTED_PER_CHECK {
-            let Some(socket) = self.settings.watchdog.accept_for(worker) else {
+            let Some((listener, socket)) = self.settings.watchdog.accept_for(worker) else {
                 return;
             };
-            self.accept(socket);
+            let tls = self.uses_tls(listener);
+            self.accept(Incoming { socket, tls });
         }
     }
 

@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 /// use onrush::metrics::{Kind, TimeLimit};
 ///
 /// let names: Vec<&str> = TimeLimit::ALL.iter().map(|limit| limit.name()).collect();
-/// assert_eq!(names, ["head", "body", "write", "total"]);
+/// assert_eq!(names, ["handshake", "head", "body", "write", "total"]);
 /// ```
 pub trait Kind: Copy + PartialEq + fmt::Debug + 'static {
     /// All values, each of them once.
@@ -184,6 +184,8 @@ impl Kind for CloseReason {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeLimit {
+    /// `Limits::handshake_timeout_ms`: a TLS handshake.
+    Handshake,
     /// `Limits::head_timeout_ms`: the head of a request.
     Head,
     /// `Limits::body_timeout_ms`, or the minimum rate: the body of a request.
@@ -196,6 +198,7 @@ pub enum TimeLimit {
 
 impl Kind for TimeLimit {
     const ALL: &'static [TimeLimit] = &[
+        TimeLimit::Handshake,
         TimeLimit::Head,
         TimeLimit::Body,
         TimeLimit::Write,
@@ -204,10 +207,74 @@ impl Kind for TimeLimit {
 
     fn name(self) -> &'static str {
         match self {
+            TimeLimit::Handshake => "handshake",
             TimeLimit::Head => "head",
             TimeLimit::Body => "body",
             TimeLimit::Write => "write",
             TimeLimit::Total => "total",
+        }
+    }
+}
+
+/// How a TLS handshake ended.
+///
+/// # Examples
+/// ```
+/// use onrush::metrics::{Handshake, Kind};
+///
+/// assert_eq!(Handshake::Tls13Resumed.name(), "tls1.3_resumed");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handshake {
+    /// TLS 1.3 with a full handshake.
+    Tls13,
+    /// TLS 1.3 with a ticket of an earlier session.
+    Tls13Resumed,
+    /// TLS 1.2 with a full handshake.
+    Tls12,
+    /// TLS 1.2 with a ticket of an earlier session.
+    Tls12Resumed,
+    /// The client broke a rule, offered nothing acceptable, or went away.
+    Failed,
+    /// The client exceeded `Limits::handshake_timeout_ms`, or the server shut down.
+    TimedOut,
+    /// The client sent a plain HTTP request, which received a 400.
+    PlainHttp,
+}
+
+#[cfg(feature = "tls")]
+impl Handshake {
+    /// The outcome of a complete handshake.
+    pub(crate) fn of(info: &crate::tls::TlsInfo) -> Handshake {
+        match (info.version(), info.is_resumed()) {
+            ("TLSv1.3", false) => Handshake::Tls13,
+            ("TLSv1.3", true) => Handshake::Tls13Resumed,
+            (_, false) => Handshake::Tls12,
+            (_, true) => Handshake::Tls12Resumed,
+        }
+    }
+}
+
+impl Kind for Handshake {
+    const ALL: &'static [Handshake] = &[
+        Handshake::Tls13,
+        Handshake::Tls13Resumed,
+        Handshake::Tls12,
+        Handshake::Tls12Resumed,
+        Handshake::Failed,
+        Handshake::TimedOut,
+        Handshake::PlainHttp,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Handshake::Tls13 => "tls1.3",
+            Handshake::Tls13Resumed => "tls1.3_resumed",
+            Handshake::Tls12 => "tls1.2",
+            Handshake::Tls12Resumed => "tls1.2_resumed",
+            Handshake::Failed => "failed",
+            Handshake::TimedOut => "timed_out",
+            Handshake::PlainHttp => "plain_http",
         }
     }
 }

@@ -15,7 +15,7 @@ mod requests;
 mod text;
 
 pub use cell::Counter;
-pub use kinds::{CloseReason, CountBy, Kind, Refusal, TimeLimit};
+pub use kinds::{CloseReason, CountBy, Handshake, Kind, Refusal, TimeLimit};
 pub(crate) use requests::{Measured, Recorder};
 pub use text::Format;
 
@@ -67,6 +67,8 @@ pub struct Counters {
     /// Connections closed because receive memory was short: partial heads, which receive 408, and
     /// clients that do not read their responses, which are reset.
     pub evicted: Counter,
+    /// TLS handshakes, by outcome.
+    pub handshakes: CountBy<Handshake>,
     /// Time limits that clients have exceeded.
     pub timed_out: CountBy<TimeLimit>,
     /// Handlers that panicked.
@@ -331,6 +333,13 @@ fn connections(text: &mut TextWriter, workers: &[WorkerSources]) {
     by_worker(text, workers, family, |worker| {
         kinds("reason", &worker.counters.done)
     });
+    #[cfg(feature = "tls")]
+    by_worker(
+        text,
+        workers,
+        counter("onrush_tls_handshakes", "TLS handshakes, by outcome."),
+        |worker| kinds("outcome", &worker.counters.handshakes),
+    );
     let family = counter("onrush_timeouts", "Time limits that clients have exceeded.");
     by_worker(text, workers, family, |worker| {
         kinds("limit", &worker.counters.timed_out)

@@ -201,6 +201,14 @@ impl Request {
         parts.host.local_address(parts.connection)
     }
 
+    /// The TLS session of the connection: version, cipher suite, the name that the client asked
+    /// for, and its certificates. `None` without TLS, and after the client has disconnected.
+    #[cfg(feature = "tls")]
+    pub fn tls(&self) -> Option<std::sync::Arc<crate::tls::TlsInfo>> {
+        let parts = self.parts();
+        parts.host.tls(parts.connection)
+    }
+
     /// A handle to the worker of this request: to sleep, to spawn tasks, and to run blocking calls
     /// or CPU-bound work on other threads.
     ///

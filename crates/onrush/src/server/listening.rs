@@ -18,8 +18,8 @@ pub(super) struct Listening {
 
 impl Listening {
     /// Binds the addresses for the first `accepting` of `workers` workers.
-    pub(super) fn bind(
-        addresses: &[String],
+    pub(super) fn bind<'a>(
+        addresses: impl Iterator<Item = &'a String>,
         mode: ListenMode,
         options: &ListenOptions,
         workers: usize,

@@ -9,11 +9,13 @@ mod running;
 mod socket_file;
 mod worker_thread;
 
-use crate::engine::{OVER_LIMIT_MAX, OVER_LIMIT_MIN, Settings, UNSENT_BYTES_MAX};
+use crate::engine::{OVER_LIMIT_MAX, OVER_LIMIT_MIN, Settings, TlsSettings, UNSENT_BYTES_MAX};
 use crate::handler::Application;
 use crate::log::AccessLog;
 use crate::metrics::Metrics;
 use crate::offload;
+#[cfg(feature = "tls")]
+use crate::tls::TlsConfig;
 use crate::watchdog::Watchdog;
 use crate::worker_set::{Placement, WorkerSet};
 use control::Control;
@@ -59,6 +61,9 @@ use worker_thread::WorkerThread;
 #[derive(Debug)]
 pub struct Server {
     addresses: Vec<String>,
+    plain_addresses: Vec<String>,
+    #[cfg(feature = "tls")]
+    tls: Option<TlsConfig>,
     inherited: Vec<OwnedFd>,
     workers: Option<usize>,
     pinned: bool,
@@ -97,6 +102,9 @@ impl Server {
     pub fn bind(address: impl Into<String>) -> Server {
         Server {
             addresses: vec![address.into()],
+            plain_addresses: Vec::new(),
+            #[cfg(feature = "tls")]
+            tls: None,
             inherited: Vec::new(),
             workers: None,
             pinned: true,
@@ -127,6 +135,33 @@ impl Server {
     /// Adds an address in the form of [`Server::bind`]. The workers accept from all addresses.
     pub fn also_bind(mut self, address: impl Into<String>) -> Server {
         self.addresses.push(address.into());
+        self
+    }
+
+    /// Serves HTTPS with this configuration on all addresses of [`Server::bind`] and
+    /// [`Server::also_bind`], and on inherited sockets. [`Server::also_bind_plain`] adds addresses
+    /// without TLS.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn hello(_: onrush::Request) -> &'static str { "hello" }
+    /// use onrush::Server;
+    /// use onrush::tls::TlsConfig;
+    ///
+    /// let tls = TlsConfig::from_files("cert.pem", "key.pem")?;
+    /// Server::bind("0.0.0.0:443").tls(tls).serve(hello)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, config: impl Into<TlsConfig>) -> Server {
+        self.tls = Some(config.into());
+        self
+    }
+
+    /// Adds an address in the form of [`Server::bind`] that serves HTTP without TLS, whether or not
+    /// the other addresses use TLS.
+    pub fn also_bind_plain(mut self, address: impl Into<String>) -> Server {
+        self.plain_addresses.push(address.into());
         self
     }
 
@@ -399,7 +434,8 @@ impl Server {
             return Listening::inherit(std::mem::take(&mut self.inherited), workers, accepting);
         }
         let (mode, options) = (self.listen_mode, &self.listen);
-        Listening::bind(&self.addresses, mode, options, workers, accepting)
+        let addresses = self.addresses.iter().chain(&self.plain_addresses);
+        Listening::bind(addresses, mode, options, workers, accepting)
     }
 
     /// The configured pools, or new ones.
@@ -413,6 +449,20 @@ impl Server {
         }
     }
 
+    #[cfg(feature = "tls")]
+    fn tls_settings(&self) -> Option<TlsSettings> {
+        let config = self.tls.clone()?;
+        let with = self.addresses.iter().map(|_| true);
+        let without = self.plain_addresses.iter().map(|_| false);
+        let listeners = with.chain(without).collect();
+        Some(TlsSettings { config, listeners })
+    }
+
+    #[cfg(not(feature = "tls"))]
+    fn tls_settings(&self) -> Option<TlsSettings> {
+        None
+    }
+
     fn settings(&self, workers: usize) -> Settings {
         let connections_max = self.connections_max.min(self.descriptors.connections_max());
         Settings {
@@ -423,6 +473,7 @@ impl Server {
             over_limit_max: (connections_max / 32 / workers).clamp(OVER_LIMIT_MIN, OVER_LIMIT_MAX),
             accept_warned_s: Arc::default(),
             access_log: self.access_log,
+            tls: self.tls_settings(),
             metrics: self.metrics.clone(),
             worker_set: Arc::new(WorkerSet::new(workers, self.placement)),
             watchdog: Arc::new(Watchdog::new(workers)),

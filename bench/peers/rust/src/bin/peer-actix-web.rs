@@ -1,4 +1,5 @@
 //! `peer-actix-web PORT`: actix-web with one worker. It accepts on a separate thread.
+//! `--tls-cert FILE --tls-key FILE` makes it an HTTPS server with rustls.
 
 #![forbid(unsafe_code)]
 
@@ -30,6 +31,7 @@ async fn echo(request: HttpRequest, body: Bytes) -> HttpResponse {
 }
 
 fn main() -> io::Result<()> {
+    let arguments = peers::Arguments::of_program();
     rt::System::new().block_on(async {
         let routes = || {
             App::new()
@@ -39,12 +41,17 @@ fn main() -> io::Result<()> {
                 .route("/echo", web::post().to(echo))
         };
         // The default of 5 s would close idle connections during the measurement.
-        HttpServer::new(routes)
+        let server = HttpServer::new(routes)
             .workers(1)
             .keep_alive(KeepAlive::Timeout(Duration::from_secs(75)))
-            .client_request_timeout(Duration::from_secs(15))
-            .listen(peers::listen(peers::address())?)?
-            .run()
-            .await
+            .client_request_timeout(Duration::from_secs(15));
+        let listener = peers::listen(arguments.address)?;
+        let server = match &arguments.certificate {
+            None => server.listen(listener)?,
+            Some((chain, key)) => {
+                server.listen_rustls_0_23(listener, peers::tls::config(chain, key)?)?
+            }
+        };
+        server.run().await
     })
 }

@@ -31,5 +31,6 @@ fn main() -> std::io::Result<()> {
         .route("/", get(hello))
         .route("/json", get(json))
         .route("/echo", echo);
-    peers::tokio_http1::serve(peers::address(), TowerToHyperService::new(routes))
+    let arguments = peers::Arguments::of_program();
+    peers::tokio_http1::serve(&arguments, TowerToHyperService::new(routes))
 }

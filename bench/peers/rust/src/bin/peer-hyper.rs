@@ -1,4 +1,5 @@
 //! `peer-hyper PORT`: hyper alone. `peer-hyper PORT FOLDER` serves the files of a folder instead.
+//! `--tls-cert FILE --tls-key FILE` makes it an HTTPS server with tokio-rustls.
 
 #![forbid(unsafe_code)]
 
@@ -56,12 +57,12 @@ fn refusal(status: StatusCode) -> FullResponse {
 }
 
 fn main() -> std::io::Result<()> {
-    match peers::address_and_folder() {
-        (address, None) => peers::tokio_http1::serve(address, service_fn(route)),
-        (address, Some(folder)) => {
-            let folder = Arc::new(folder);
+    let arguments = peers::Arguments::of_program();
+    match arguments.folder.clone().map(Arc::new) {
+        None => peers::tokio_http1::serve(&arguments, service_fn(route)),
+        Some(folder) => {
             let route = move |request| peers::hyper_files::route(folder.clone(), request);
-            peers::tokio_http1::serve(address, service_fn(route))
+            peers::tokio_http1::serve(&arguments, service_fn(route))
         }
     }
 }

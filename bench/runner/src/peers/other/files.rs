@@ -1,7 +1,7 @@
 //! File servers: caddy, dufs and static-web-server.
 
 use super::{
-    super::{Kind, Launch, Peer, Role, Setup},
+    super::{Certificate, Kind, Launch, Peer, Role, Setup},
     absolute, asked, binaries, program,
     template::{fill, quotable},
     write,
@@ -18,9 +18,15 @@ pub(super) const CADDY: Peer = Peer {
     name: "caddy",
     kind: Kind::Peer,
     driver: None,
-    roles: &[Role::Hello, Role::Json, Role::Files],
+    roles: &[
+        Role::Hello,
+        Role::Json,
+        Role::Files,
+        Role::TlsHello,
+        Role::TlsFiles,
+    ],
     configuration: "GOMAXPROCS=1, HTTP/1.1 only, no access log, no admin listener; `respond` \
-        serves / and /json, `file_server` serves files.",
+        serves / and /json, `file_server` serves files, and `tls` loads the certificate.",
     omits: &[
         "json: the text is constant, not serialised",
         "no time limit for heads",
@@ -31,9 +37,9 @@ pub(super) const CADDY: Peer = Peer {
     launch: launch_caddy,
 };
 
-fn launch_caddy(_: &Setup, launch: &Launch) -> Outcome<Command> {
+fn launch_caddy(setup: &Setup, launch: &Launch) -> Outcome<Command> {
     let file = absolute(&launch.scratch)?.join("Caddyfile");
-    write(&file, &caddyfile(launch)?)?;
+    write(&file, &caddyfile(setup, launch)?)?;
     let mut command = Command::new(program("caddy")?);
     command.args(["run", "--adapter", "caddyfile", "--config"]);
     command.arg(file).env("GOMAXPROCS", "1");
@@ -43,15 +49,26 @@ fn launch_caddy(_: &Setup, launch: &Launch) -> Outcome<Command> {
     Ok(command)
 }
 
-fn caddyfile(launch: &Launch) -> Outcome<String> {
-    let handlers = match launch.role {
+fn caddyfile(setup: &Setup, launch: &Launch) -> Outcome<String> {
+    let tls = match setup.certificate(launch.role)? {
+        None => String::new(),
+        Some(Certificate { chain, key }) => {
+            format!("\ttls \"{}\" \"{}\"", quotable(&chain)?, quotable(&key)?)
+        }
+    };
+    let handlers = match launch.role.plain() {
         Role::Hello => "\trespond \"Hello, World!\"".to_owned(),
         Role::Json => "\theader Content-Type application/json\n\
             \trespond `{\"message\":\"Hello, World!\"}`"
             .to_owned(),
         _ => format!("\troot * \"{}\"\n\tfile_server", quotable(&launch.folder)?),
     };
-    let values = [("port", &*launch.port.to_string()), ("handlers", &handlers)];
+    let values = [
+        ("scheme", launch.role.protocol().scheme()),
+        ("port", &*launch.port.to_string()),
+        ("tls", &tls),
+        ("handlers", &handlers),
+    ];
     fill(CADDYFILE, &values)
 }
 
@@ -183,10 +200,13 @@ mod tests {
                 scratch: "/srv/scratch".into(),
                 connections: 64,
             };
-            let text = caddyfile(&launch).unwrap();
-            assert!(text.contains("http://:40123 {"), "{text}");
+            let text = caddyfile(&Setup::of_repository(), &launch).unwrap();
+            let is_tls = role != &role.plain();
+            let scheme = if is_tls { "https" } else { "http" };
+            assert!(text.contains(&format!("{scheme}://:40123 {{")), "{text}");
+            assert_eq!(text.contains("key.pem\""), is_tls, "{text}");
             let root = text.contains("root * \"/srv/the files\"");
-            assert_eq!(root, *role == Role::Files, "{text}");
+            assert_eq!(root, role.plain() == Role::Files, "{text}");
         }
     }
 }

@@ -22,14 +22,18 @@ pub(super) const GO: Peer = Peer {
         Role::Echo,
         Role::Files,
         Role::Mixed,
+        Role::TlsHello,
+        Role::TlsFiles,
+        Role::TlsPut,
     ],
     configuration: "net/http with GOMAXPROCS=1 and its defaults, deferred accept; encoding/json \
-        for each response, files by `http.FileServer`, uploads by `io.Copy`.",
+        for each response, files by `http.FileServer`, uploads by `io.Copy`, TLS by crypto/tls.",
     omits: &[
         "no Server field",
         "no time limits",
         "lenient framing: Content-Length with Transfer-Encoding, bare LF, obs-fold",
         "files: no ETag",
+        "put: ignores preconditions",
     ],
     install: install_go,
     version: |setup| go_version(setup, "peer-go"),
@@ -75,8 +79,10 @@ fn go_version(setup: &Setup, name: &str) -> Outcome<String> {
 
 fn launch_go(setup: &Setup, launch: &Launch, name: &str) -> Outcome<Command> {
     let mut command = Command::new(binaries(setup).join(name));
+    setup.add_certificate(launch.role, &mut command)?;
     command.arg(launch.port.to_string()).env("GOMAXPROCS", "1");
-    if matches!(launch.role, Role::Files | Role::Mixed) {
+    let role = launch.role.plain();
+    if matches!(role, Role::Files | Role::Put | Role::Mixed) {
         command.arg(&launch.folder);
     }
     Ok(command)

@@ -1,7 +1,7 @@
 //! The web servers in C: nginx, h2o and lighttpd, from Debian's packages.
 
 use super::{
-    super::{Kind, Launch, Peer, Role, Setup},
+    super::{Certificate, Kind, Launch, Peer, Role, Setup},
     absolute, asked, descriptors, is_root, make_folder, program,
     template::{fill, quotable},
     write,
@@ -24,11 +24,21 @@ pub(super) const NGINX: Peer = Peer {
     name: "nginx",
     kind: Kind::Peer,
     driver: None,
-    roles: &[Role::Hello, Role::Json, Role::Files, Role::Put, Role::Mixed],
+    roles: &[
+        Role::Hello,
+        Role::Json,
+        Role::Files,
+        Role::Put,
+        Role::Mixed,
+        Role::TlsHello,
+        Role::TlsFiles,
+        Role::TlsPut,
+    ],
     configuration: "One worker, no access log, deferred accept, unlimited requests per connection; \
         `return` serves / and /json, sendfile with tcp_nopush and an open_file_cache that checks \
         again after 30 s serves files, and the DAV module, which renames a temporary file into \
-        place without a sync, stores PUT; /stream is a long sparse file that is read into buffers.",
+        place without a sync, stores PUT; /stream is a long sparse file that is read into buffers. \
+        TLS by OpenSSL with the defaults of both.",
     omits: &[
         "json: the text is constant, not serialised",
         "put: ignores preconditions",
@@ -39,9 +49,9 @@ pub(super) const NGINX: Peer = Peer {
     launch: launch_nginx,
 };
 
-fn launch_nginx(_: &Setup, launch: &Launch) -> Outcome<Command> {
+fn launch_nginx(setup: &Setup, launch: &Launch) -> Outcome<Command> {
     let file = absolute(&launch.scratch)?.join("nginx.conf");
-    write(&file, &nginx_conf(launch)?)?;
+    write(&file, &nginx_conf(setup, launch)?)?;
     let mut command = Command::new(program("nginx")?);
     // Errors before it has read its configuration go to standard error, too.
     command
@@ -51,10 +61,21 @@ fn launch_nginx(_: &Setup, launch: &Launch) -> Outcome<Command> {
     Ok(command)
 }
 
-fn nginx_conf(launch: &Launch) -> Outcome<String> {
+fn nginx_conf(setup: &Setup, launch: &Launch) -> Outcome<String> {
     // If it is started as root, it stays root. Otherwise it could not read the folder.
     let user = if is_root() { "user root;" } else { "" };
-    let writes = matches!(launch.role, Role::Put | Role::Mixed);
+    let writes = matches!(launch.role.plain(), Role::Put | Role::Mixed);
+    let certificate = setup.certificate(launch.role)?;
+    let tls = if certificate.is_some() { " ssl" } else { "" };
+    let certificate = match certificate {
+        None => String::new(),
+        Some(Certificate { chain, key }) => format!(
+            "        ssl_certificate \"{}\";\n        ssl_certificate_key \"{}\";\n        \
+             ssl_protocols TLSv1.3;",
+            quotable(&chain)?,
+            quotable(&key)?
+        ),
+    };
     let values = [
         ("port", &*launch.port.to_string()),
         ("scratch", &quotable(&launch.scratch)?),
@@ -62,6 +83,8 @@ fn nginx_conf(launch: &Launch) -> Outcome<String> {
         ("descriptors", &descriptors(launch).to_string()),
         ("connections", &places(launch)),
         ("user", user),
+        ("tls", tls),
+        ("certificate", &certificate),
         ("methods", if writes { "PUT DELETE" } else { "off" }),
     ];
     fill(NGINX_CONF, &values)
@@ -77,11 +100,13 @@ pub(super) const H2O: Peer = Peer {
         Role::Echo,
         Role::Files,
         Role::Mixed,
+        Role::TlsHello,
+        Role::TlsFiles,
     ],
     configuration: "One thread, no access log, keep-alive 75 s; / is a file of 13 bytes \
         (`file.file`, which needs less CPU than mruby; there are no constant responses), /json and \
         /echo are mruby handlers, files are `file.dir` with its open file cache; /stream is a long \
-        sparse file.",
+        sparse file. TLS by OpenSSL in the same process (`neverbleed: OFF`).",
     omits: &[
         "Host is not checked",
         "lenient framing: Content-Length with Transfer-Encoding, two lengths, bare LF, obs-fold",
@@ -105,19 +130,28 @@ const H2O_ECHO: &str = r#"        mruby.handler: |
             [200, {"content-type" => "application/octet-stream"}, [body]]
           end"#;
 
-fn launch_h2o(_: &Setup, launch: &Launch) -> Outcome<Command> {
-    if launch.role == Role::Hello {
+fn launch_h2o(setup: &Setup, launch: &Launch) -> Outcome<Command> {
+    if launch.role.plain() == Role::Hello {
         write_hello(&launch.scratch)?;
     }
     let file = absolute(&launch.scratch)?.join("h2o.conf");
-    write(&file, &h2o_conf(launch)?)?;
+    write(&file, &h2o_conf(setup, launch)?)?;
     let mut command = Command::new(program("h2o")?);
     command.arg("-c").arg(file);
     Ok(command)
 }
 
-fn h2o_conf(launch: &Launch) -> Outcome<String> {
-    let handler = match launch.role {
+fn h2o_conf(setup: &Setup, launch: &Launch) -> Outcome<String> {
+    let tls = match setup.certificate(launch.role)? {
+        None => String::new(),
+        Some(Certificate { chain, key }) => format!(
+            "  ssl:\n    certificate-file: \"{}\"\n    key-file: \"{}\"\n    \
+             neverbleed: OFF",
+            quotable(&chain)?,
+            quotable(&key)?
+        ),
+    };
+    let handler = match launch.role.plain() {
         Role::Json => H2O_JSON.to_owned(),
         Role::Echo => H2O_ECHO.to_owned(),
         Role::Hello => {
@@ -131,6 +165,7 @@ fn h2o_conf(launch: &Launch) -> Outcome<String> {
         ("scratch", &quotable(&launch.scratch)?),
         ("connections", &places(launch)),
         ("user", if is_root() { "user: root" } else { "" }),
+        ("tls", &tls),
         ("handler", &handler),
     ];
     fill(H2O_CONF, &values)
@@ -140,11 +175,18 @@ pub(super) const LIGHTTPD: Peer = Peer {
     name: "lighttpd",
     kind: Kind::Peer,
     driver: None,
-    roles: &[Role::Hello, Role::Files, Role::Put],
+    roles: &[
+        Role::Hello,
+        Role::Files,
+        Role::Put,
+        Role::TlsHello,
+        Role::TlsFiles,
+        Role::TlsPut,
+    ],
     configuration: "One process, no access log, epoll and sendfile, deferred accept, keep-alive 75 \
         s and 65,535 requests, its maximum; / is a file of 13 bytes, files are checked again after \
         inotify events, and mod_webdav without locks, which renames a temporary file into place \
-        without a sync, stores PUT.",
+        without a sync, stores PUT. TLS by mod_openssl.",
     omits: &[
         "lenient framing: obs-fold",
         "no time limit for complete heads",
@@ -155,33 +197,47 @@ pub(super) const LIGHTTPD: Peer = Peer {
         need(&[
             ("lighttpd", "lighttpd"),
             ("/usr/lib/lighttpd/mod_webdav.so", "lighttpd-mod-webdav"),
+            ("/usr/lib/lighttpd/mod_openssl.so", "lighttpd-mod-openssl"),
         ])
     },
     version: |_| asked(Command::new(program("lighttpd")?).arg("-v")),
     launch: launch_lighttpd,
 };
 
-fn launch_lighttpd(_: &Setup, launch: &Launch) -> Outcome<Command> {
-    if launch.role == Role::Hello {
+fn launch_lighttpd(setup: &Setup, launch: &Launch) -> Outcome<Command> {
+    if launch.role.plain() == Role::Hello {
         let folder = launch.scratch.join(HELLO_FOLDER);
         make_folder(&folder)?;
         write_hello(&folder)?;
     }
     let file = absolute(&launch.scratch)?.join("lighttpd.conf");
-    write(&file, &lighttpd_conf(launch)?)?;
+    write(&file, &lighttpd_conf(setup, launch)?)?;
     let mut command = Command::new(program("lighttpd")?);
     command.arg("-D").arg("-f").arg(file);
     Ok(command)
 }
 
-fn lighttpd_conf(launch: &Launch) -> Outcome<String> {
-    let folder = match launch.role {
+fn lighttpd_conf(setup: &Setup, launch: &Launch) -> Outcome<String> {
+    let folder = match launch.role.plain() {
         Role::Hello => launch.scratch.join(HELLO_FOLDER),
         _ => launch.folder.clone(),
     };
-    let (modules, writing) = match launch.role {
-        Role::Put => ("\"mod_webdav\"", "webdav.activate = \"enable\""),
-        _ => ("", ""),
+    let mut modules = Vec::new();
+    let mut writing = "";
+    if launch.role.plain() == Role::Put {
+        modules.push("\"mod_webdav\"");
+        writing = "webdav.activate = \"enable\"";
+    }
+    let tls = match setup.certificate(launch.role)? {
+        None => String::new(),
+        Some(Certificate { chain, key }) => {
+            modules.push("\"mod_openssl\"");
+            format!(
+                "ssl.engine = \"enable\"\nssl.pemfile = \"{}\"\nssl.privkey = \"{}\"",
+                quotable(&chain)?,
+                quotable(&key)?
+            )
+        }
     };
     let values = [
         ("port", &*launch.port.to_string()),
@@ -189,8 +245,9 @@ fn lighttpd_conf(launch: &Launch) -> Outcome<String> {
         ("folder", &quotable(&folder)?),
         ("descriptors", &descriptors(launch).to_string()),
         ("connections", &places(launch)),
-        ("modules", modules),
+        ("modules", &modules.join(", ")),
         ("writing", writing),
+        ("tls", &tls),
     ];
     fill(LIGHTTPD_CONF, &values)
 }
@@ -224,7 +281,8 @@ mod tests {
     /// [`fill`] fails if a template and its values do not match.
     #[test]
     fn every_role_has_a_complete_configuration() {
-        type Conf = fn(&Launch) -> Outcome<String>;
+        type Conf = fn(&Setup, &Launch) -> Outcome<String>;
+        let setup = Setup::of_repository();
         let confs: [(&Peer, Conf); 3] = [
             (&NGINX, nginx_conf),
             (&H2O, h2o_conf),
@@ -232,21 +290,24 @@ mod tests {
         ];
         for (peer, conf) in confs {
             for role in peer.roles {
-                let text = conf(&launch(*role)).unwrap();
+                let text = conf(&setup, &launch(*role)).unwrap();
                 assert!(text.contains("40123") && text.contains("6250"), "{text}");
-                let reads = matches!(role, Role::Files | Role::Put | Role::Mixed);
+                let reads = matches!(role.plain(), Role::Files | Role::Put | Role::Mixed);
                 let names_folder = text.contains("\"/srv/the files\"");
                 assert!(!reads || names_folder, "{text}");
+                let is_tls = *role != role.plain();
+                assert_eq!(text.contains("/key.pem\""), is_tls, "{text}");
             }
         }
     }
 
     #[test]
     fn only_the_role_that_writes_may_write() {
-        let nginx = |role| nginx_conf(&launch(role)).unwrap();
+        let setup = Setup::of_repository();
+        let nginx = |role| nginx_conf(&setup, &launch(role)).unwrap();
         assert!(nginx(Role::Put).contains("dav_methods PUT"));
         assert!(nginx(Role::Files).contains("dav_methods off"));
-        let lighttpd = |role| lighttpd_conf(&launch(role)).unwrap();
+        let lighttpd = |role| lighttpd_conf(&setup, &launch(role)).unwrap();
         assert!(lighttpd(Role::Put).contains("mod_webdav"));
         assert!(!lighttpd(Role::Files).contains("webdav"));
     }
@@ -255,8 +316,10 @@ mod tests {
     fn a_path_with_special_characters_is_rejected() {
         let mut odd = launch(Role::Files);
         odd.folder = "/srv/a\"; root /etc; #".into();
-        assert!(nginx_conf(&odd).is_err() && lighttpd_conf(&odd).is_err());
-        assert!(h2o_conf(&odd).is_err());
+        let setup = Setup::of_repository();
+        for conf in [nginx_conf, h2o_conf, lighttpd_conf] {
+            assert!(conf(&setup, &odd).is_err());
+        }
     }
 
     #[test]

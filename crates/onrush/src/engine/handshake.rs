@@ -1,0 +1,218 @@
+//! TLS handshakes of one worker.
+//!
+//! A handshake takes about as much CPU time as a hundred small requests. So a worker continues
+//! few handshakes per event-loop iteration. The others wait in a queue, and a task continues them,
+//! a few per poll, after the events of established connections. At most [`HANDSHAKES_MAX`]
+//! handshakes are in progress on a worker. A further one ends the oldest.
+
+use super::Engine;
+use super::connection::{Conn, Expects};
+use super::tls_state::{HANDSHAKE_STATE_BYTES, Tls};
+use super::transport::Transport;
+use crate::host::ConnId;
+use crate::log::Outcome;
+use crate::metrics::{CloseReason, Handshake, TimeLimit};
+use crate::panic_guard;
+use crate::tls::TlsConfig;
+use crate::tls::session::Session;
+use onrush_proto::reject::Reject;
+use onrush_rt::{coop, diagnose};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// The most handshakes in progress on one worker.
+const HANDSHAKES_MAX: usize = 1024;
+/// The most handshakes that a worker continues in one event-loop iteration: about 0.5 ms.
+const HANDSHAKES_PER_ITERATION: u32 = 4;
+
+/// Which connections of a server begin with a handshake, and how.
+#[derive(Clone, Debug)]
+pub(crate) struct TlsSettings {
+    pub(crate) config: TlsConfig,
+    /// For each listener, in the order of [`Engine::listen`], whether its connections use TLS.
+    pub(crate) listeners: Vec<bool>,
+}
+
+/// The handshakes of one worker.
+#[derive(Debug, Default)]
+pub(super) struct Handshakes {
+    pub(super) in_progress: Cell<usize>,
+    /// Those in progress, oldest first. May contain some that have ended.
+    pub(super) oldest_first: RefCell<VecDeque<ConnId>>,
+    /// Those that have received bytes and wait for their turn.
+    pub(super) waiting: RefCell<VecDeque<ConnId>>,
+    /// A task continues those in `waiting`.
+    pub(super) has_task: Cell<bool>,
+    /// The last iteration in which a handshake was continued, and their number.
+    pub(super) continued: Cell<(u64, u32)>,
+}
+
+impl Handshakes {
+    /// Whether one more handshake may be continued in this iteration.
+    pub(super) fn may_continue(&self, iteration: u64) -> bool {
+        let (last, count) = self.continued.get();
+        let count = if last == iteration { count } else { 0 };
+        let may = count < HANDSHAKES_PER_ITERATION && self.waiting.borrow().is_empty();
+        if may {
+            self.continued.set((iteration, count + 1));
+        }
+        may
+    }
+}
+
+impl Engine {
+    /// Whether connections of the listener with this index begin with a handshake.
+    pub(super) fn uses_tls(&self, listener: usize) -> bool {
+        let settings = self.settings.tls.as_ref();
+        settings.is_some_and(|tls| tls.listeners.get(listener).copied().unwrap_or(true))
+    }
+
+    /// Makes a new connection begin with a handshake.
+    pub(super) fn start_tls(&self, id: ConnId, conn: &mut Conn) {
+        conn.transport = Transport::Tls(Box::default());
+        conn.expects = Expects::Handshake;
+        self.set_timeout(id, conn, self.limits().handshake_timeout_ms);
+    }
+
+    /// Leaves a handshake to a task.
+    pub(super) fn queue_handshake(self: &Rc<Self>, id: ConnId) {
+        {
+            let mut conns = self.conns.borrow_mut();
+            let Some(conn) = conns.get(id) else { return };
+            let Transport::Tls(tls) = &mut conn.transport else {
+                return;
+            };
+            if std::mem::replace(&mut tls.is_waiting, true) {
+                return;
+            }
+        }
+        self.tls.handshakes.waiting.borrow_mut().push_back(id);
+        if self.tls.handshakes.has_task.replace(true) {
+            return;
+        }
+        let engine = self.clone();
+        let work = async move {
+            loop {
+                coop::yield_now().await;
+                for _ in 0..HANDSHAKES_PER_ITERATION {
+                    let Some(id) = engine.tls.handshakes.waiting.borrow_mut().pop_front() else {
+                        engine.tls.handshakes.has_task.set(false);
+                        return;
+                    };
+                    // A panic must not end this task, which all waiting handshakes need.
+                    if panic_guard::catch(|| engine.process_records(id)).is_none() {
+                        engine.recover_from_panic(Some(id));
+                    }
+                }
+            }
+        };
+        self.context.spawn(work).detach();
+    }
+
+    /// Counts a handshake that begins. Ends the oldest one if too many are in progress.
+    pub(super) fn note_handshake_begins(&self, id: ConnId) {
+        let handshakes = &self.tls.handshakes;
+        handshakes.in_progress.set(handshakes.in_progress.get() + 1);
+        handshakes.oldest_first.borrow_mut().push_back(id);
+        while handshakes.in_progress.get() > HANDSHAKES_MAX {
+            let Some(oldest) = handshakes.oldest_first.borrow_mut().pop_front() else {
+                break;
+            };
+            let handshaking =
+                (self.conns.borrow_mut().get(oldest)).is_some_and(|conn| conn.is_handshaking());
+            if handshaking {
+                self.counters.evicted.add(1);
+                self.abort(oldest, CloseReason::Exhausted);
+            }
+        }
+        // Handshakes that have ended are removed in bulk.
+        let mut order = handshakes.oldest_first.borrow_mut();
+        if order.len() > 4 * HANDSHAKES_MAX {
+            let mut conns = self.conns.borrow_mut();
+            order.retain(|&id| conns.get(id).is_some_and(|conn| conn.is_handshaking()));
+        }
+    }
+
+    /// Called when a handshake has ended, or its connection closes.
+    pub(super) fn note_handshake_ends(&self) {
+        let in_progress = &self.tls.handshakes.in_progress;
+        in_progress.set(in_progress.get().saturating_sub(1));
+    }
+
+    /// Creates the session of a connection; `false` if there is no memory for it, or if rustls
+    /// refuses the configuration.
+    pub(super) fn create_session(&self, id: ConnId, tls: &mut Tls) -> bool {
+        let Some(settings) = &self.settings.tls else {
+            return false;
+        };
+        tls.reservation = self.context.pool().reserve(HANDSHAKE_STATE_BYTES);
+        if tls.reservation.is_none() {
+            return false;
+        }
+        match Session::new(settings.config.current()) {
+            Ok(session) => {
+                tls.session = Some(session);
+                self.note_handshake_begins(id);
+                true
+            }
+            Err(error) => {
+                panic_guard::log(|| tracing::error!(%error, "a TLS session could not be created"));
+                false
+            }
+        }
+    }
+
+    /// Records a complete handshake. The connection waits for its first request.
+    pub(super) fn finish_handshake(&self, id: ConnId) {
+        self.note_handshake_ends();
+        let mut conns = self.conns.borrow_mut();
+        let Some(conn) = conns.get(id) else { return };
+        if let Transport::Tls(tls) = &conn.transport
+            && let Some(info) = &tls.info
+        {
+            self.counters.handshakes.count(Handshake::of(info));
+            diagnose!(DEBUG, connection = id.token(), version = info.version(),
+                resumed = info.is_resumed(); "TLS handshake complete");
+        }
+        self.expect_first_head(id, conn);
+    }
+
+    /// Responds to a plain request on a TLS port.
+    pub(super) fn reject_plain_http(self: &Rc<Self>, id: ConnId) {
+        if let Some(conn) = self.conns.borrow_mut().get(id) {
+            self.note_handshake_ends();
+            self.counters.handshakes.count(Handshake::PlainHttp);
+            conn.transport = Transport::Plain;
+            conn.expects = Expects::Request;
+        }
+        let reject = Reject::new(400, "this port requires TLS, use https");
+        self.reject_request(id, reject, Outcome::Rejected);
+    }
+
+    /// Called when the time limit of a handshake has expired.
+    pub(super) fn on_handshake_timeout(&self, id: ConnId) {
+        self.counters.timed_out.count(TimeLimit::Handshake);
+        self.close(id, CloseReason::TimedOut);
+    }
+
+    /// Called when a connection closes.
+    pub(super) fn close_tls(&self, conn: &mut Conn, reason: CloseReason) {
+        let handshaking = conn.is_handshaking();
+        let Transport::Tls(tls) = &conn.transport else {
+            return;
+        };
+        if handshaking && tls.session.is_some() {
+            self.note_handshake_ends();
+            let outcome = match reason {
+                CloseReason::Idle | CloseReason::TimedOut | CloseReason::Drained => {
+                    Handshake::TimedOut
+                }
+                _ => Handshake::Failed,
+            };
+            self.counters.handshakes.count(outcome);
+        } else if reason != CloseReason::Broken {
+            self.send_close_notify(conn);
+        }
+    }
+}

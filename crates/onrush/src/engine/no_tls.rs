@@ -1,0 +1,65 @@
+//! Without the feature `tls`: no connection uses TLS.
+
+use super::Engine;
+use super::connection::Conn;
+use super::send::Sent;
+use super::tls_state::MovedTls;
+use super::transport::{BodyTarget, Output};
+use crate::host::ConnId;
+use crate::metrics::CloseReason;
+use onrush_rt::buf::Buf;
+use std::io;
+use std::rc::Rc;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum TlsSettings {}
+
+#[derive(Debug)]
+pub(super) struct TlsState;
+
+impl TlsState {
+    pub(super) fn new() -> TlsState {
+        TlsState
+    }
+}
+
+impl Engine {
+    pub(super) fn uses_tls(&self, _: usize) -> bool {
+        let TlsState = self.tls;
+        match self.settings.tls {
+            None => false,
+            Some(impossible) => match impossible {},
+        }
+    }
+
+    pub(super) fn start_tls(&self, _: ConnId, _: &mut Conn) {}
+
+    pub(super) fn on_records(self: &Rc<Self>, _: ConnId, _: Buf) {}
+
+    pub(super) fn close_tls(&self, _: &mut Conn, _: CloseReason) {}
+
+    pub(super) fn receive_encrypted(
+        &self,
+        _: &mut Conn,
+        _: BodyTarget<'_>,
+        _: usize,
+    ) -> (io::Result<usize>, bool) {
+        (Err(io::ErrorKind::Unsupported.into()), false)
+    }
+
+    pub(super) fn send_encrypted(&self, _: &mut Conn, _: Output<'_>) -> io::Result<usize> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(super) fn encrypt_or_queue(&self, _: &mut Conn, _: &[u8], _: bool) -> io::Result<Sent> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(super) fn send_close_notify(&self, _: &mut Conn) {}
+
+    pub(super) fn on_handshake_timeout(&self, _: ConnId) {}
+
+    pub(super) fn move_tls(_: &mut Conn) -> Option<MovedTls> {
+        None
+    }
+}

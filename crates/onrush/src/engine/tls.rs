@@ -1,0 +1,505 @@
+//! The records of TLS connections: received ones are decrypted and passed on as input, output is
+//! encrypted and sent or queued.
+
+use super::Engine;
+use super::connection::{Conn, Expects, Phase};
+use super::handshake::Handshakes;
+use super::send::{Sent, connection_gone};
+use super::tls_state::{MovedTls, Next, NoMemory, SESSION_BYTES, Tls, extend};
+use super::transport::{BodyTarget, Output, Transport};
+use crate::host::ConnId;
+use crate::metrics::{CloseReason, Handshake};
+use crate::panic_guard;
+use crate::tls::TlsInfo;
+use crate::tls::session::{Received, Session, SessionError};
+use onrush_rt::buf::{Block, Buf};
+use onrush_rt::{coop, diagnose, user};
+use std::cell::Cell;
+use std::io;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// What continuing a handshake costs of the cooperative budget, in bytes.
+const HANDSHAKE_COST: usize = 64 * 1024;
+/// The most bytes that a client may send before its handshake is complete.
+const HANDSHAKE_BYTES_MAX: usize = 64 * 1024;
+/// The most bytes of a response that are encrypted at once. Three large records fit into one 64 KiB
+/// segment of the kernel. Four do not, and each call then costs about half as much again.
+const ENCRYPT_BYTES_MAX: usize = 48 * 1024;
+/// The largest record: header, content and protection (RFC 8446 §5.2, RFC 5246 §6.2.3).
+const RECORD_BYTES_MAX: usize = 5 + 16 * 1024 + 2048;
+/// The size of the buffer in which records of bodies are received and decrypted. An incomplete
+/// record at its start leaves room for the rest of it.
+const RECEIVE_BUFFER_BYTES: usize = 64 * 1024 + RECORD_BYTES_MAX;
+/// The buffer for records is freed after a call that made it larger than this.
+const RECORDS_KEPT_BYTES: usize = 256 * 1024;
+
+/// What the TLS connections of one worker share.
+#[derive(Default)]
+pub(super) struct TlsState {
+    pub(super) handshakes: Handshakes,
+    /// Records that are made in the present call. Empty while a call uses the buffer.
+    pub(super) records: Cell<Vec<u8>>,
+    /// Records of bodies that are received directly.
+    receive_buffer: Cell<Vec<u8>>,
+    /// Where plaintext is in a block of records that is being processed.
+    plaintext_ranges: Cell<Vec<Range<usize>>>,
+}
+
+impl TlsState {
+    pub(super) fn new() -> TlsState {
+        TlsState::default()
+    }
+}
+
+impl Engine {
+    /// Handles received `data` of a TLS connection.
+    #[inline(never)]
+    pub(super) fn on_records(self: &Rc<Self>, id: ConnId, data: Buf) {
+        let handshaking = {
+            let mut conns = self.conns.borrow_mut();
+            let Some(conn) = conns.get(id) else { return };
+            let handshaking = conn.is_handshaking();
+            let Transport::Tls(tls) = &mut conn.transport else {
+                return;
+            };
+            if conn.phase == Phase::Lingering || tls.close_received {
+                return;
+            }
+            let held = tls.received.as_ref().map_or(0, Block::len);
+            let too_much = handshaking && held + data.len() > HANDSHAKE_BYTES_MAX;
+            if too_much || tls.receive_buf(data, self.context.pool()).is_err() {
+                drop(conns);
+                return self.abort(id, CloseReason::Exhausted);
+            }
+            handshaking
+        };
+        if handshaking && !self.tls.handshakes.may_continue(self.context.iteration()) {
+            return self.queue_handshake(id);
+        }
+        self.process_records(id);
+    }
+
+    /// Processes the received bytes of a TLS connection.
+    pub(super) fn process_records(self: &Rc<Self>, id: ConnId) {
+        // The certificate resolver of a handshake is user code, so the state is not borrowed.
+        let (mut tls, handshaking) = {
+            let mut conns = self.conns.borrow_mut();
+            let Some(conn) = conns.get(id) else { return };
+            let handshaking = conn.is_handshaking();
+            let Transport::Tls(tls) = &mut conn.transport else {
+                return;
+            };
+            tls.is_waiting = false;
+            (std::mem::take(tls), handshaking)
+        };
+        let Some(mut block) = tls.received.take() else {
+            return self.put_tls_back(id, tls);
+        };
+        if handshaking {
+            coop::spend(HANDSHAKE_COST);
+            if tls.session.is_none() && !self.create_session(id, &mut tls) {
+                return self.close(id, CloseReason::Exhausted);
+            }
+        }
+        let mut out = self.tls.records.take();
+        let mut plaintext = self.tls.plaintext_ranges.take();
+        out.clear();
+        plaintext.clear();
+        let pool = self.context.pool();
+        let processed =
+            panic_guard::catch(|| tls.process(&mut block, &mut out, &mut plaintext, pool));
+        let handshaken =
+            handshaking && (tls.session.as_ref()).is_some_and(|session| !session.is_handshaking());
+        let mut early_data = Vec::new();
+        if handshaken {
+            early_data = std::mem::take(&mut tls.early_data);
+            tls.reservation = None; // Frees the larger one first.
+            tls.reservation = pool.reserve(SESSION_BYTES);
+            let parts = tls.session.as_mut().and_then(Session::take_parts);
+            tls.info = parts.map(|parts| Arc::new(TlsInfo::new(parts)));
+        }
+        self.put_tls_back(id, tls);
+        if handshaken {
+            self.finish_handshake(id);
+        }
+        let sent = self.send_records(id, &out);
+        if out.capacity() <= RECORDS_KEPT_BYTES {
+            self.tls.records.set(out);
+        }
+        let next = match processed {
+            None => {
+                self.tls.plaintext_ranges.set(plaintext);
+                return self.recover_from_panic(Some(id));
+            }
+            Some(Err(NoMemory)) => {
+                self.tls.plaintext_ranges.set(plaintext);
+                return self.abort(id, CloseReason::Exhausted);
+            }
+            Some(Ok(next)) => next,
+        };
+        if !early_data.is_empty() {
+            let mut block = None;
+            if extend(&mut block, &early_data, pool).is_err() {
+                return self.abort(id, CloseReason::Exhausted);
+            }
+            if let Some(block) = block {
+                self.on_plaintext(id, block.into_buf());
+            }
+        }
+        let block = block.into_buf();
+        for range in plaintext.drain(..) {
+            self.on_plaintext(id, block.slice(range));
+        }
+        self.tls.plaintext_ranges.set(plaintext);
+        drop(block);
+        self.list_partial_record(id);
+        match next {
+            _ if sent.is_err() => self.close(id, CloseReason::Broken),
+            Next::Continue => {}
+            Next::Closed => self.on_end(id, Ok(())),
+            Next::PlainHttp => self.reject_plain_http(id),
+            Next::Failed(error) => self.fail_tls(id, &error),
+        }
+    }
+
+    /// Lists a connection that waits for the rest of a record, so that it can be evicted like one
+    /// with a partial head. The head time limit applies from now on.
+    fn list_partial_record(self: &Rc<Self>, id: ConnId) {
+        {
+            let mut conns = self.conns.borrow_mut();
+            let Some(conn) = conns.get(id).filter(|conn| conn.phase == Phase::Ready) else {
+                return;
+            };
+            if conn.transport.received_bytes() == 0 {
+                let input = conn
+                    .active
+                    .as_ref()
+                    .map_or(0, |active| active.wire.input_bytes);
+                if input == 0 && conn.is_listed() {
+                    conns.unlist(id);
+                }
+                return;
+            }
+            if conn.expects == Expects::Request {
+                conn.expects = Expects::Head;
+                self.set_timeout(id, conn, self.limits().head_timeout_ms);
+            }
+            conn.active();
+            conns.list_head(id);
+        }
+        self.reclaim_memory();
+    }
+
+    fn put_tls_back(&self, id: ConnId, state: Box<Tls>) {
+        if let Some(conn) = self.conns.borrow_mut().get(id)
+            && let Transport::Tls(tls) = &mut conn.transport
+        {
+            *tls = state;
+        }
+    }
+
+    /// Ends a connection whose client broke a rule of TLS, after the alert was sent.
+    fn fail_tls(self: &Rc<Self>, id: ConnId, error: &SessionError) {
+        let (task, reader) = {
+            let mut conns = self.conns.borrow_mut();
+            let Some(conn) = conns.get(id) else { return };
+            diagnose!(DEBUG, connection = id.token(),
+                error = tracing::field::display(error.clone()); "TLS failed");
+            if conn.is_handshaking() {
+                self.note_handshake_ends();
+                self.counters.handshakes.count(Handshake::Failed);
+                conn.expects = Expects::Request;
+            }
+            let reader = self.take_reader(id, conn);
+            let task = conn
+                .active
+                .as_mut()
+                .and_then(|active| active.exchange.task.take());
+            (task, reader)
+        };
+        drop(task);
+        if let Some(reader) = reader {
+            user::wake(reader);
+        }
+        self.linger(id); // A reset because of unread bytes could overtake the alert.
+    }
+
+    /// Receives records while the driver is paused, and decrypts them in the worker's buffer. Up to
+    /// `bytes_max` bytes of plaintext go to `target`, the rest to the queued input. Returns as
+    /// [`Engine::receive_body`].
+    pub(super) fn receive_encrypted(
+        &self,
+        conn: &mut Conn,
+        mut target: BodyTarget<'_>,
+        bytes_max: usize,
+    ) -> (io::Result<usize>, bool) {
+        let mut buffer = self.tls.receive_buffer.take();
+        buffer.resize(RECEIVE_BUFFER_BYTES, 0);
+        let mut out = self.tls.records.take();
+        out.clear();
+        let result = loop {
+            let pass = self.receive_pass(conn, &mut target, bytes_max, &mut buffer, &mut out);
+            // Without a result, only a part of a record has arrived so far.
+            if let Some(result) = pass.transpose() {
+                break result;
+            }
+        };
+        // Such as the response to a KeyUpdate, or an alert.
+        let sent = match out.is_empty() {
+            true => Ok(Sent::All),
+            false => self.send_or_queue_records(conn, &out, 0, false),
+        };
+        self.tls.records.set(out);
+        self.tls.receive_buffer.set(buffer);
+        match (result, sent) {
+            (Ok(_), Err(error)) | (Err(error), _) => (Err(error), false),
+            (Ok((bytes, emptied)), Ok(_)) => (Ok(bytes), emptied),
+        }
+    }
+
+    /// One receive of [`Engine::receive_encrypted`]. `None`: it must be repeated.
+    fn receive_pass(
+        &self,
+        conn: &mut Conn,
+        target: &mut BodyTarget<'_>,
+        bytes_max: usize,
+        buffer: &mut [u8],
+        out: &mut Vec<u8>,
+    ) -> io::Result<Option<(usize, bool)>> {
+        let Transport::Tls(tls) = &mut conn.transport else {
+            return Err(connection_gone());
+        };
+        let pool = self.context.pool();
+        let room = target.room().min(bytes_max);
+        let begin = match &tls.received {
+            Some(kept) => {
+                let kept = kept.filled();
+                buffer[..kept.len()].copy_from_slice(kept);
+                kept.len()
+            }
+            None => 0,
+        };
+        // More than is needed now would be queued as input.
+        let end = (begin + room.max(RECORD_BYTES_MAX)).min(buffer.len());
+        let received = (self.context.driver()).recv(conn.stream, &mut buffer[begin..end])?;
+        if received == 0 {
+            return Ok(Some((0, false)));
+        }
+        let emptied = received < end - begin;
+        let received = &mut buffer[..begin + received];
+        let session = tls.session.as_mut().ok_or_else(connection_gone)?;
+        let (mut at, mut taken) = (0, 0);
+        let mut surplus: Option<Block> = None;
+        while at < received.len() {
+            match session.receive(&mut received[at..], out) {
+                Received::NeedMore { .. } => break,
+                Received::Handled { consumed } | Received::Handshaken { consumed } => {
+                    at += consumed;
+                }
+                Received::Data {
+                    consumed,
+                    plaintext,
+                } => {
+                    let plaintext = &received[at..][plaintext];
+                    let (body, rest) = plaintext.split_at(plaintext.len().min(room - taken));
+                    if let BodyTarget::Append(into) = target {
+                        into.extend_from_slice(body);
+                    }
+                    taken += body.len();
+                    extend(&mut surplus, rest, pool)?;
+                    at += consumed;
+                }
+                Received::Closed => {
+                    tls.close_received = true;
+                    at = received.len();
+                }
+                Received::EarlyData { .. } | Received::PlainHttp | Received::Failed(_) => {
+                    return Err(io::ErrorKind::InvalidData.into());
+                }
+            }
+        }
+        tls.received = None;
+        extend(&mut tls.received, &received[at..], pool)?;
+        conn.ended |= tls.close_received;
+        if let Some(surplus) = surplus {
+            conn.active().wire.push_input(surplus.into_buf());
+        }
+        match taken {
+            0 if conn.ended => Ok(Some((0, false))),
+            0 if emptied => Err(io::ErrorKind::WouldBlock.into()),
+            0 => Ok(None),
+            taken => Ok(Some((taken, emptied))),
+        }
+    }
+
+    /// Sends records that are no part of a response.
+    fn send_records(&self, id: ConnId, records: &[u8]) -> io::Result<()> {
+        if records.is_empty() {
+            return Ok(());
+        }
+        let mut conns = self.conns.borrow_mut();
+        let conn = conns.get(id).ok_or_else(connection_gone)?;
+        self.send_or_queue_records(conn, records, 0, false)?;
+        Ok(())
+    }
+
+    fn send_or_queue_records(
+        &self,
+        conn: &mut Conn,
+        records: &[u8],
+        response_bytes: usize,
+        is_last: bool,
+    ) -> io::Result<Sent> {
+        if let Transport::Tls(tls) = &mut conn.transport {
+            tls.note_encrypted(records.len(), response_bytes);
+        }
+        if let Some(active) = conn.active.as_mut()
+            && !active.wire.unsent().is_empty()
+        {
+            active.wire.out.extend_from_slice(records);
+            return Ok(Sent::Queued);
+        }
+        if records.is_empty() {
+            return Ok(Sent::All);
+        }
+        let sent = match is_last {
+            true => self.context.driver().send_more(conn.stream, records),
+            false => self.context.driver().send(conn.stream, records),
+        };
+        match sent {
+            Ok(sent) if sent == records.len() && self.log.is_none() => Ok(Sent::All),
+            sent => self.queue_rest(conn, records, sent),
+        }
+    }
+
+    /// Encrypts `output` and sends it; returns the number of bytes taken. Queues the records that
+    /// the kernel does not accept.
+    #[inline(never)]
+    pub(super) fn send_encrypted(&self, conn: &mut Conn, output: Output<'_>) -> io::Result<usize> {
+        self.with_records(|engine, records| {
+            let now_ms = engine.context.now_ms();
+            let Transport::Tls(tls) = &mut conn.transport else {
+                return Err(connection_gone());
+            };
+            let session = tls.session.as_mut().ok_or_else(connection_gone)?;
+            let taken = encrypt(session, output, ENCRYPT_BYTES_MAX, now_ms, records)?;
+            engine.send_or_queue_records(conn, records, taken, false)?;
+            Ok(taken)
+        })
+    }
+
+    /// Encrypts all of `out`, and sends it behind queued records. After the last bytes of the
+    /// connection, `close_notify` follows.
+    #[inline(never)]
+    pub(super) fn encrypt_or_queue(
+        &self,
+        conn: &mut Conn,
+        out: &[u8],
+        is_last: bool,
+    ) -> io::Result<Sent> {
+        self.with_records(|engine, records| {
+            let now_ms = engine.context.now_ms();
+            let Transport::Tls(tls) = &mut conn.transport else {
+                return Err(connection_gone());
+            };
+            let session = tls.session.as_mut().ok_or_else(connection_gone)?;
+            session.send(out, now_ms, records)?;
+            if is_last {
+                session.close_notify(records);
+            }
+            engine.send_or_queue_records(conn, records, out.len(), is_last)
+        })
+    }
+
+    /// Sends `close_notify` if nothing is queued. A client that does not receive it treats the
+    /// connection as truncated (RFC 8446 §6.1).
+    pub(super) fn send_close_notify(&self, conn: &mut Conn) {
+        let has_unsent =
+            (conn.active.as_ref()).is_some_and(|active| !active.wire.unsent().is_empty());
+        if has_unsent || conn.is_handshaking() {
+            return;
+        }
+        let Transport::Tls(tls) = &mut conn.transport else {
+            return;
+        };
+        let Some(session) = &mut tls.session else {
+            return;
+        };
+        let mut records = Vec::new();
+        session.close_notify(&mut records);
+        if !records.is_empty() {
+            // If there is no room, the client has not read its responses either.
+            let _ = self.context.driver().send(conn.stream, &records);
+        }
+    }
+
+    /// Calls `send` with the worker's buffer for records.
+    fn with_records<T>(&self, send: impl FnOnce(&Engine, &mut Vec<u8>) -> T) -> T {
+        let mut records = self.tls.records.take();
+        records.clear();
+        let result = send(self, &mut records);
+        if records.capacity() <= RECORDS_KEPT_BYTES {
+            self.tls.records.set(records);
+        }
+        result
+    }
+
+    /// The TLS session of a connection, for handlers.
+    pub(super) fn tls_info(&self, id: ConnId) -> Option<Arc<TlsInfo>> {
+        match &self.conns.borrow_mut().get(id)?.transport {
+            Transport::Plain => None,
+            Transport::Tls(tls) => tls.info.clone(),
+        }
+    }
+
+    /// Takes the TLS state of a connection that moves to another worker.
+    pub(super) fn move_tls(conn: &mut Conn) -> Option<MovedTls> {
+        let Transport::Tls(tls) = std::mem::replace(&mut conn.transport, Transport::Plain) else {
+            return None;
+        };
+        Some(MovedTls {
+            session: tls.session?,
+            received: tls
+                .received
+                .map_or_else(Vec::new, |block| block.filled().to_vec()),
+            info: tls.info,
+        })
+    }
+}
+
+/// Encrypts up to `bytes_max` bytes of `output`; returns their number.
+fn encrypt(
+    session: &mut Session,
+    output: Output<'_>,
+    bytes_max: usize,
+    now_ms: u64,
+    records: &mut Vec<u8>,
+) -> io::Result<usize> {
+    match output {
+        Output::Bytes(bytes) | Output::BytesAndMore(bytes) => {
+            let bytes = &bytes[..bytes.len().min(bytes_max)];
+            session.send(bytes, now_ms, records)?;
+            Ok(bytes.len())
+        }
+        Output::Both(first, second) => {
+            let second = &second[..second.len().min(bytes_max.saturating_sub(first.len()))];
+            session.send_both(first, second, now_ms, records)?;
+            Ok(first.len() + second.len())
+        }
+        Output::File(file, mut offset, bytes) => {
+            let bytes = bytes.min(bytes_max);
+            let mut taken = 0;
+            while taken < bytes {
+                let fill = |records: &mut Vec<u8>, room| file.read_to_vec(records, room, offset);
+                let read = session.send_with(bytes - taken, now_ms, records, fill)?;
+                if read == 0 {
+                    break; // The end of the file.
+                }
+                (taken, offset) = (taken + read, offset + read as u64);
+            }
+            Ok(taken)
+        }
+    }
+}

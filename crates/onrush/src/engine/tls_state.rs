@@ -1,0 +1,226 @@
+//! The TLS state of one connection: its session, and the bytes between the session and the socket.
+//!
+//! Received bytes are decrypted in the block in which they arrived, and the plaintext is a view of
+//! that block. A record that is incomplete waits in a block of its own, which counts in the receive
+//! memory.
+
+use crate::tls::TlsInfo;
+use crate::tls::session::{Received, Session, SessionError};
+use onrush_rt::buf::{Block, Buf, BufferPool, Reservation};
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What a handshake in progress and an established session count in the receive memory, in bytes.
+/// A test compares the latter with the allocations of a session.
+pub(super) const HANDSHAKE_STATE_BYTES: usize = 16 * 1024;
+pub(super) const SESSION_BYTES: usize = 3 * 1024;
+
+/// The TLS state of one connection.
+#[derive(Debug, Default)]
+pub(crate) struct Tls {
+    /// Created when the first bytes arrive.
+    pub(super) session: Option<Session>,
+    /// Received and not processed: a record that is incomplete, or a handshake that waits for its
+    /// turn.
+    pub(super) received: Option<Block>,
+    /// Early data (RFC 8446 §2.3). It is processed when the handshake is complete: by then the
+    /// client has proven that it is no repetition of an earlier connection (RFC 8470 §3).
+    pub(super) early_data: Vec<u8>,
+    /// It is in [`Handshakes::waiting`].
+    pub(super) is_waiting: bool,
+    /// The client has sent `close_notify`. What follows is ignored.
+    pub(super) close_received: bool,
+    pub(super) info: Option<Arc<TlsInfo>>,
+    /// The memory of the session, in the budget of receive memory.
+    pub(super) reservation: Option<Reservation>,
+    /// Bytes of queued records, and the bytes of responses in them.
+    pub(super) unsent_bytes: usize,
+    pub(super) unsent_response_bytes: usize,
+}
+
+/// What follows the records that were received.
+pub(super) enum Next {
+    Continue,
+    /// The client has sent `close_notify`.
+    Closed,
+    PlainHttp,
+    Failed(SessionError),
+}
+
+/// The state of an established session while its connection moves to another worker.
+#[derive(Debug)]
+pub(super) struct MovedTls {
+    pub(super) session: Session,
+    pub(super) received: Vec<u8>,
+    pub(super) info: Option<Arc<TlsInfo>>,
+}
+
+/// The receive memory of the worker is exhausted.
+pub(super) struct NoMemory;
+
+impl From<NoMemory> for io::Error {
+    fn from(NoMemory: NoMemory) -> io::Error {
+        io::ErrorKind::OutOfMemory.into()
+    }
+}
+
+impl MovedTls {
+    /// The state on the target worker; `None` when there is no memory for it.
+    pub(super) fn resume(self, pool: &BufferPool) -> Option<Tls> {
+        let mut tls = Tls {
+            session: Some(self.session),
+            info: self.info,
+            reservation: Some(pool.reserve(SESSION_BYTES)?),
+            ..Tls::default()
+        };
+        tls.receive(&self.received, pool).ok()?;
+        Some(tls)
+    }
+}
+
+impl Tls {
+    /// Appends received bytes, in place if nothing precedes them.
+    pub(super) fn receive_buf(&mut self, data: Buf, pool: &BufferPool) -> Result<(), NoMemory> {
+        if self.received.is_none() {
+            match data.try_into_block() {
+                Ok(block) => {
+                    self.received = Some(block);
+                    return Ok(());
+                }
+                Err(data) => return self.receive(&data, pool),
+            }
+        }
+        self.receive(&data, pool)
+    }
+
+    /// Appends received bytes.
+    pub(super) fn receive(&mut self, data: &[u8], pool: &BufferPool) -> Result<(), NoMemory> {
+        extend(&mut self.received, data, pool)
+    }
+
+    /// Processes the bytes of `block`. Appends what has to be sent to `out`, and the places of
+    /// plaintext to `plaintext`. Keeps the bytes of an incomplete record.
+    pub(super) fn process(
+        &mut self,
+        block: &mut Block,
+        out: &mut Vec<u8>,
+        plaintext: &mut Vec<Range<usize>>,
+        pool: &BufferPool,
+    ) -> Result<Next, NoMemory> {
+        let Some(session) = &mut self.session else {
+            return Ok(Next::Continue);
+        };
+        let mut at = 0;
+        let mut record_bytes = 0;
+        while at < block.len() {
+            match session.receive(&mut block.filled_mut()[at..], out) {
+                Received::NeedMore {
+                    record_bytes: bytes,
+                } => {
+                    record_bytes = bytes;
+                    break;
+                }
+                Received::Handled { consumed } | Received::Handshaken { consumed } => {
+                    at += consumed
+                }
+                Received::Data {
+                    consumed,
+                    plaintext: range,
+                } => {
+                    if !range.is_empty() {
+                        plaintext.push(at + range.start..at + range.end);
+                    }
+                    at += consumed;
+                }
+                Received::EarlyData {
+                    consumed,
+                    plaintext,
+                } => {
+                    self.early_data.extend_from_slice(&plaintext);
+                    at += consumed;
+                }
+                Received::Closed => {
+                    self.close_received = true;
+                    return Ok(Next::Closed);
+                }
+                Received::PlainHttp => return Ok(Next::PlainHttp),
+                Received::Failed(error) => return Ok(Next::Failed(error)),
+            }
+        }
+        let rest = &block.filled()[at..];
+        if !rest.is_empty() {
+            // A client that announces a long record must send it before it takes that memory.
+            let room = record_bytes.min(2 * rest.len()).max(rest.len());
+            let mut kept = pool.take_exact(room).ok_or(NoMemory)?;
+            kept.extend(rest);
+            self.received = Some(kept);
+        }
+        Ok(Next::Continue)
+    }
+
+    /// The bytes received and not processed.
+    pub(super) fn received_bytes(&self) -> usize {
+        self.received.as_ref().map_or(0, Block::capacity)
+    }
+
+    /// Whether the client has sent anything.
+    pub(super) fn has_begun(&self) -> bool {
+        self.session.is_some() || self.received.is_some()
+    }
+
+    /// Frees the bytes received and not processed.
+    pub(super) fn drop_received(&mut self) {
+        self.received = None;
+    }
+
+    /// Counts records for `response_bytes` bytes of responses that are about to be sent.
+    pub(super) fn note_encrypted(&mut self, record_bytes: usize, response_bytes: usize) {
+        self.unsent_bytes += record_bytes;
+        self.unsent_response_bytes += response_bytes;
+    }
+
+    pub(super) fn unsent_response_bytes(&self) -> usize {
+        self.unsent_response_bytes
+    }
+
+    /// See [`Conn::accepted_response_bytes`]. Within queued records the number is proportional.
+    pub(super) fn accepted_response_bytes(&mut self, bytes: usize) -> usize {
+        let unsent = self.unsent_bytes;
+        self.unsent_bytes = unsent.saturating_sub(bytes);
+        let accepted = match self.unsent_bytes {
+            0 => self.unsent_response_bytes,
+            left => {
+                let left_of_responses =
+                    (self.unsent_response_bytes as u128 * left as u128).div_ceil(unsent as u128);
+                self.unsent_response_bytes - left_of_responses as usize
+            }
+        };
+        self.unsent_response_bytes -= accepted;
+        accepted
+    }
+}
+
+/// Appends `bytes` to a block that may not exist yet.
+pub(super) fn extend(
+    block: &mut Option<Block>,
+    bytes: &[u8],
+    pool: &BufferPool,
+) -> Result<(), NoMemory> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    let kept = block.as_ref().map_or(0, Block::len);
+    let has_room = |block: &&mut Block| block.capacity() - kept >= bytes.len();
+    if let Some(block) = block.as_mut().filter(has_room) {
+        block.extend(bytes);
+        return Ok(());
+    }
+    let mut larger = pool.take_exact(kept + bytes.len()).ok_or(NoMemory)?;
+    if let Some(block) = block {
+        larger.extend(block.filled());
+    }
+    larger.extend(bytes);
+    *block = Some(larger);
+    Ok(())
+}

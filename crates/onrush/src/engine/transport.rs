@@ -1,0 +1,78 @@
+//! How the bytes of a connection get to the kernel: as they are, or as TLS records.
+//!
+//! All sends of the engine pass through here. On a plain connection a send is one call of the
+//! driver: a file part stays a file part and is sent by `sendfile(2)`. On a TLS connection the
+//! bytes are encrypted first, and the records that the kernel does not accept are queued in
+//! [`Wire::out`](super::connection::Wire::out). That queue holds what goes to the socket, so it is
+//! sent and counted alike on both. Kernel TLS would be a third variant, with the driver's sends of
+//! the first.
+
+use super::tls_state::Tls;
+use onrush_rt::fs::File;
+
+/// What is between a connection and its socket.
+#[derive(Debug)]
+pub(crate) enum Transport {
+    Plain,
+    Tls(Box<Tls>),
+}
+
+/// Bytes that are sent by one call.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Output<'a> {
+    Bytes(&'a [u8]),
+    /// More follows at once: a file, or the end of the connection (`MSG_MORE`, send(2)).
+    BytesAndMore(&'a [u8]),
+    /// A rendered head and content behind it.
+    Both(&'a [u8], &'a [u8]),
+    /// A part of a file: the offset and the number of bytes.
+    File(&'a File, u64, usize),
+}
+
+impl Transport {
+    #[inline]
+    pub(super) fn is_tls(&self) -> bool {
+        matches!(self, Transport::Tls(_))
+    }
+
+    /// The memory of received bytes that are not processed, because a record is incomplete.
+    pub(super) fn received_bytes(&self) -> usize {
+        match self {
+            Transport::Plain => 0,
+            Transport::Tls(tls) => tls.received_bytes(),
+        }
+    }
+
+    /// Frees the memory of [`Transport::received_bytes`]. The connection cannot receive afterwards.
+    pub(super) fn drop_received(&mut self) {
+        if let Transport::Tls(tls) = self {
+            tls.drop_received();
+        }
+    }
+
+    /// Whether the connection is encrypted and its client has begun the handshake.
+    pub(super) fn has_begun_handshake(&self) -> bool {
+        match self {
+            Transport::Plain => false,
+            Transport::Tls(tls) => tls.has_begun(),
+        }
+    }
+}
+
+/// Where body bytes go that bypass the driver's buffers.
+pub(super) enum BodyTarget<'a> {
+    /// The spare capacity of the reader's memory.
+    Append(&'a mut Vec<u8>),
+    /// Nowhere. The memory gives the most bytes of one call.
+    Discard(&'a mut [u8]),
+}
+
+impl BodyTarget<'_> {
+    /// The most bytes that the target takes.
+    pub(super) fn room(&self) -> usize {
+        match self {
+            BodyTarget::Append(into) => into.capacity() - into.len(),
+            BodyTarget::Discard(memory) => memory.len(),
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! The builder of a TLS configuration.
+
+use super::chain;
+use super::config::{ClientAuth, Loaded, Sessions, TlsConfig};
+use super::error::{TlsError, TlsErrorKind};
+use super::facts::{Certificate, CertificateFacts};
+use super::ocsp;
+use super::pem::{Role, Source};
+use super::resolver::Resolver;
+use super::tickets::{Resumption, TICKETS};
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::sign::CertifiedKey;
+use rustls::version::{TLS12, TLS13};
+use rustls::{RootCertStore, ServerConfig};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Builds a [`TlsConfig`]. Files are read by [`build`](TlsConfigBuilder::build).
+///
+/// # Examples
+/// Two sites, and clients that may present a certificate of an authority:
+/// ```
+/// use onrush::TlsConfig;
+///
+/// let make = |name: &str| rcgen::generate_simple_self_signed([name.to_owned()]);
+/// let (org, com, ca) = (make("example.org")?, make("*.example.com")?, make("ca")?);
+/// let config = TlsConfig::builder()
+///     .certificate(org.cert.pem(), org.signing_key.serialize_pem())
+///     .certificate(com.cert.pem(), com.signing_key.serialize_pem())
+///     .client_ca(ca.cert.pem())
+///     .client_certificates_optional()
+///     .build()?;
+/// assert_eq!(config.certificates().len(), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct TlsConfigBuilder {
+    certificates: Vec<Pair>,
+    client_authorities: Vec<Source>,
+    is_client_required: bool,
+    alpn: Vec<Vec<u8>>,
+    tickets: usize,
+    early_data_bytes: u32,
+    is_tls12_accepted: bool,
+    /// The first call that does not fit.
+    misuse: Option<&'static str>,
+}
+
+/// A certificate with what belongs to it.
+struct Pair {
+    certificate: Source,
+    key: Source,
+    ocsp: Option<Source>,
+}
+
+impl TlsConfigBuilder {
+    pub(super) fn new() -> TlsConfigBuilder {
+        TlsConfigBuilder {
+            certificates: Vec::new(),
+            client_authorities: Vec::new(),
+            is_client_required: true,
+            alpn: vec![b"http/1.1".to_vec(), b"http/1.0".to_vec()],
+            tickets: TICKETS,
+            early_data_bytes: 0,
+            is_tls12_accepted: true,
+            misuse: None,
+        }
+    }
+
+    /// Adds a certificate and its key as PEM, as for [`TlsConfig::from_pem`].
+    ///
+    /// Clients receive the certificate that has the DNS name they ask for, exactly or by a
+    /// wildcard for one label. Of several, they receive the first whose key they support, so a
+    /// name may have an ECDSA and an RSA certificate. Clients that ask for no name, or for an
+    /// unknown one, receive the certificate that was added first.
+    #[must_use]
+    pub fn certificate(
+        mut self,
+        certificate: impl AsRef<[u8]>,
+        key: impl AsRef<[u8]>,
+    ) -> TlsConfigBuilder {
+        self.certificates.push(Pair {
+            certificate: Source::Memory(certificate.as_ref().to_vec()),
+            key: Source::Memory(key.as_ref().to_vec()),
+            ocsp: None,
+        });
+        self
+    }
+
+    /// Adds a certificate and its key from PEM files. See
+    /// [`certificate`](TlsConfigBuilder::certificate).
+    #[must_use]
+    pub fn certificate_files(
+        mut self,
+        certificate: impl AsRef<Path>,
+        key: impl AsRef<Path>,
+    ) -> TlsConfigBuilder {
+        self.certificates.push(Pair {
+            certificate: Source::File(certificate.as_ref().to_owned()),
+            key: Source::File(key.as_ref().to_owned()),
+            ocsp: None,
+        });
+        self
+    }
+
+    /// Staples an OCSP response, in DER, to the certificate that was added last.
+    #[must_use]
+    pub fn ocsp_response(self, der: impl AsRef<[u8]>) -> TlsConfigBuilder {
+        self.ocsp(Source::Memory(der.as_ref().to_vec()))
+    }
+
+    /// Staples the OCSP response of a file, in DER, to the certificate that was added last. The
+    /// file is read once; to renew the response, [replace](TlsConfig::replace) the configuration.
+    #[must_use]
+    pub fn ocsp_response_file(self, path: impl AsRef<Path>) -> TlsConfigBuilder {
+        self.ocsp(Source::File(path.as_ref().to_owned()))
+    }
+
+    fn ocsp(mut self, source: Source) -> TlsConfigBuilder {
+        match self.certificates.last_mut() {
+            Some(pair) => pair.ocsp = Some(source),
+            None => self.misused("an OCSP response must follow its certificate"),
+        }
+        self
+    }
+
+    /// Requires a certificate of each client, signed by one of the authorities in `pem`. Further
+    /// calls add authorities.
+    ///
+    /// A resumed session is not verified again. So a client whose certificate expires can resume
+    /// for up to 12 more hours.
+    #[must_use]
+    pub fn client_ca(mut self, pem: impl AsRef<[u8]>) -> TlsConfigBuilder {
+        let source = Source::Memory(pem.as_ref().to_vec());
+        self.client_authorities.push(source);
+        self
+    }
+
+    /// Requires a certificate of each client, signed by one of the authorities in a PEM file. See
+    /// [`client_ca`](TlsConfigBuilder::client_ca).
+    #[must_use]
+    pub fn client_ca_file(mut self, path: impl AsRef<Path>) -> TlsConfigBuilder {
+        let source = Source::File(path.as_ref().to_owned());
+        self.client_authorities.push(source);
+        self
+    }
+
+    /// Accepts clients without a certificate, too. A certificate of another authority is still
+    /// refused.
+    #[must_use]
+    pub fn client_certificates_optional(mut self) -> TlsConfigBuilder {
+        self.is_client_required = false;
+        self
+    }
+
+    /// The protocols that ALPN (RFC 7301) offers, in order of preference. The default is
+    /// `http/1.1`, then `http/1.0`. A client that supports ALPN, but none of them, is refused with
+    /// an alert. Without any protocol, ALPN is not used.
+    #[must_use]
+    pub fn alpn<P: Into<Vec<u8>>>(
+        mut self,
+        protocols: impl IntoIterator<Item = P>,
+    ) -> TlsConfigBuilder {
+        self.alpn = protocols.into_iter().map(Into::into).collect();
+        if !self.alpn.iter().all(|name| (1..=255).contains(&name.len())) {
+            self.misused("an ALPN protocol has 1 to 255 bytes");
+        }
+        self
+    }
+
+    /// How many TLS 1.3 tickets a connection receives, to resume its session later. The default is
+    /// 1: each connection yields one, also a resumed connection. Zero turns resumption off, for
+    /// TLS 1.2 as well.
+    ///
+    /// Keys of tickets are made in memory and change every 6 hours. A ticket is valid for 6 to 12
+    /// hours, and until the process ends.
+    #[must_use]
+    pub fn session_tickets(mut self, tickets: usize) -> TlsConfigBuilder {
+        self.tickets = tickets;
+        self
+    }
+
+    /// Accepts up to `bytes` of early data (0-RTT, RFC 8446, section 2.3) from clients that resume
+    /// a TLS 1.3 session. The default is 0: none.
+    ///
+    /// Early data saves one round trip. An attacker can send it again to another server with the
+    /// same certificate, so the engine accepts only GET requests as early data. This server
+    /// accepts the early data of a session only once: it stores the last 4,096 sessions instead of
+    /// issuing stateless tickets, and clients with older ones do a full handshake.
+    #[must_use]
+    pub fn early_data(mut self, bytes: u32) -> TlsConfigBuilder {
+        self.early_data_bytes = bytes;
+        self
+    }
+
+    /// Refuses TLS 1.2.
+    #[must_use]
+    pub fn tls13_only(mut self) -> TlsConfigBuilder {
+        self.is_tls12_accepted = false;
+        self
+    }
+
+    fn misused(&mut self, text: &'static str) {
+        self.misuse.get_or_insert(text);
+    }
+
+    /// Reads all files and makes the configuration.
+    ///
+    /// # Errors
+    /// [`TlsError`] tells the first thing that is wrong.
+    pub fn build(mut self) -> Result<TlsConfig, TlsError> {
+        if self.certificates.is_empty() {
+            self.misused("TLS needs a certificate");
+        }
+        if !self.is_client_required && self.client_authorities.is_empty() {
+            self.misused("optional client certificates need a client CA");
+        }
+        if let Some(text) = self.misuse {
+            return Err(TlsError::new(TlsErrorKind::Settings, None, text));
+        }
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let mut pairs = Vec::new();
+        for pair in self.certificates {
+            pairs.push(pair.load(&provider)?);
+        }
+        let resolver = Resolver::new(
+            pairs
+                .iter()
+                .map(|(key, facts)| (Arc::clone(key), facts.dns_names())),
+        );
+        let (verifier, client_auth) = match self.client_authorities.is_empty() {
+            true => (WebPkiClientVerifier::no_client_auth(), None),
+            false => {
+                let (verifier, auth) =
+                    client_verifier(self.client_authorities, self.is_client_required, &provider)?;
+                (verifier, Some(auth))
+            }
+        };
+        let versions = match self.is_tls12_accepted {
+            true => &[&TLS13, &TLS12][..],
+            false => &[&TLS13],
+        };
+        let mut server = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(versions)
+            .map_err(|error| TlsError::crypto(&error))?
+            .with_client_cert_verifier(verifier)
+            .with_cert_resolver(Arc::new(resolver));
+        // The engine encrypts and decrypts records itself.
+        server.enable_secret_extraction = true;
+        server.alpn_protocols = self.alpn;
+        server.max_early_data_size = self.early_data_bytes;
+        let resumption = Resumption::new(self.tickets, self.early_data_bytes)?;
+        resumption.apply(&mut server, self.tickets);
+        Ok(TlsConfig::new(Loaded {
+            server: Arc::new(server),
+            certificates: pairs.into_iter().map(|(_, facts)| facts).collect(),
+            sessions: Some(Sessions {
+                client_auth,
+                resumption,
+                tickets: self.tickets,
+            }),
+        }))
+    }
+}
+
+impl Pair {
+    fn load(
+        self,
+        provider: &CryptoProvider,
+    ) -> Result<(Arc<CertifiedKey>, CertificateFacts), TlsError> {
+        let certificate = self.certificate.read(Role::Certificate)?;
+        let key = self.key.read(Role::Key)?;
+        let (mut certified, mut facts) = chain::load(&certificate, &key, provider)?;
+        if let Some(ocsp) = self.ocsp {
+            let response = ocsp.read(Role::Ocsp)?;
+            let leaf = certified.cert.first();
+            let serial = leaf
+                .and_then(|der| Certificate::parse(der))
+                .map(|leaf| leaf.serial().to_vec());
+            facts.ocsp_expires = ocsp::check(&response, &serial.unwrap_or_default())?;
+            certified.ocsp = Some(response.bytes().to_vec());
+        }
+        Ok((Arc::new(certified), facts))
+    }
+}
+
+/// The verifier of certificates that one of `authorities` has signed.
+fn client_verifier(
+    authorities: Vec<Source>,
+    is_required: bool,
+    provider: &Arc<CryptoProvider>,
+) -> Result<(Arc<dyn ClientCertVerifier>, ClientAuth), TlsError> {
+    let mut roots = RootCertStore::empty();
+    let mut all = BTreeSet::new();
+    for source in authorities {
+        let input = source.read(Role::ClientCa)?;
+        let certificates = input.certificates()?;
+        chain::parse(&input, &certificates)?;
+        for certificate in certificates {
+            all.insert(certificate.to_vec());
+            roots.add(certificate).map_err(|error| {
+                let predicate = format!("holds a certificate that TLS cannot use: {error}");
+                input.error(TlsErrorKind::MalformedCertificate, predicate)
+            })?;
+        }
+    }
+    let provider = Arc::clone(provider);
+    let mut verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+    if !is_required {
+        verifier = verifier.allow_unauthenticated();
+    }
+    let verifier = verifier.build().map_err(|error| {
+        let text = format!("client certificates cannot be verified: {error}");
+        TlsError::new(TlsErrorKind::Crypto, None, text)
+    })?;
+    let auth = ClientAuth {
+        authorities: all,
+        is_required,
+    };
+    Ok((verifier, auth))
+}
+
+/// Without keys.
+impl fmt::Debug for TlsConfigBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsConfigBuilder")
+            .field("certificates", &self.certificates.len())
+            .field("client_authorities", &self.client_authorities.len())
+            .field("alpn", &self.alpn)
+            .finish_non_exhaustive()
+    }
+}

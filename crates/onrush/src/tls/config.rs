@@ -1,0 +1,235 @@
+//! The TLS configuration that all workers and listeners share, and its replacement at run time.
+
+use super::builder::TlsConfigBuilder;
+use super::error::TlsError;
+use super::facts::CertificateFacts;
+use super::tickets::Resumption;
+use rustls::ServerConfig;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::mem;
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// Certificates, keys and settings for HTTPS.
+///
+/// A clone shares everything with its original: one [`replace`](TlsConfig::replace) changes all of
+/// them, and a client can resume on one listener a session of another. TLS 1.3 and 1.2 are
+/// supported.
+///
+/// # Examples
+/// ```
+/// use onrush::TlsConfig;
+///
+/// let made = rcgen::generate_simple_self_signed(["example.org".to_owned()])?;
+/// let config = TlsConfig::from_pem(made.cert.pem(), made.signing_key.serialize_pem())?;
+/// assert_eq!(config.certificates()[0].dns_names(), ["example.org"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Any configuration of rustls works as well:
+/// ```
+/// use onrush::tls::{TlsConfig, rustls};
+/// use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+/// use std::sync::Arc;
+///
+/// let made = rcgen::generate_simple_self_signed(["example.org".to_owned()])?;
+/// let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+/// let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+/// let mut server = rustls::ServerConfig::builder_with_provider(provider)
+///     .with_safe_default_protocol_versions()?
+///     .with_no_client_auth()
+///     .with_single_cert(vec![made.cert.der().clone()], PrivateKeyDer::Pkcs8(key))?;
+/// server.alpn_protocols = vec![b"http/1.1".to_vec()];
+/// let config = TlsConfig::from(Arc::new(server));
+/// # assert!(config.certificates().is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct TlsConfig {
+    /// The engine takes the read lock once per handshake, for one increment of a reference count
+    /// that rustls needs anyway. Readers do not wait for each other. `replace` prepares everything
+    /// before it takes the write lock, and holds it while it moves a few words. The lock adds two
+    /// atomic operations to a handshake with its signature and key exchange, so a structure
+    /// without locks would gain nothing.
+    loaded: Arc<RwLock<Loaded>>,
+}
+
+/// One version of the configuration.
+#[derive(Clone)]
+pub(super) struct Loaded {
+    pub(super) server: Arc<ServerConfig>,
+    pub(super) certificates: Vec<CertificateFacts>,
+    /// `None` for a configuration of the user.
+    pub(super) sessions: Option<Sessions>,
+}
+
+/// Which sessions clients can resume.
+#[derive(Clone)]
+pub(super) struct Sessions {
+    pub(super) client_auth: Option<ClientAuth>,
+    pub(super) resumption: Resumption,
+    /// How many TLS 1.3 tickets a connection receives.
+    pub(super) tickets: usize,
+}
+
+/// The requirements for client certificates.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct ClientAuth {
+    /// The certificates of the accepted authorities, in DER.
+    pub(super) authorities: BTreeSet<Vec<u8>>,
+    pub(super) is_required: bool,
+}
+
+impl TlsConfig {
+    /// A configuration with one certificate.
+    ///
+    /// `certificate` is PEM: the certificate of the server, then the certificates of the
+    /// authorities up to, and without, the root. `key` is PEM as well, in PKCS#8, PKCS#1 or SEC1.
+    /// Both may be the same text.
+    ///
+    /// # Errors
+    /// [`TlsError`] tells what is wrong with the certificate or the key. An expired certificate is
+    /// no error; see [`CertificateFacts::warning`].
+    pub fn from_pem(
+        certificate: impl AsRef<[u8]>,
+        key: impl AsRef<[u8]>,
+    ) -> Result<TlsConfig, TlsError> {
+        TlsConfig::builder().certificate(certificate, key).build()
+    }
+
+    /// A configuration with one certificate, from PEM files.
+    ///
+    /// # Errors
+    /// As for [`from_pem`](TlsConfig::from_pem), or if a file cannot be read.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use onrush::TlsConfig;
+    ///
+    /// let config = TlsConfig::from_files("/etc/ssl/site.pem", "/etc/ssl/private/site.key")?;
+    /// # Ok::<(), onrush::TlsError>(())
+    /// ```
+    pub fn from_files(
+        certificate: impl AsRef<Path>,
+        key: impl AsRef<Path>,
+    ) -> Result<TlsConfig, TlsError> {
+        TlsConfig::builder()
+            .certificate_files(certificate, key)
+            .build()
+    }
+
+    /// A builder for a configuration with several certificates, client certificates, and more.
+    pub fn builder() -> TlsConfigBuilder {
+        TlsConfigBuilder::new()
+    }
+
+    /// Replaces the configuration with that of `other`, in all clones at once. New handshakes use
+    /// the new certificates. Established connections, and handshakes in progress, keep the old
+    /// ones.
+    ///
+    /// A broken file has no effect, because it is an error while `other` is made.
+    ///
+    /// Clients can resume the sessions that they have, as long as the requirements for client
+    /// certificates stay the same. If they change, old tickets become invalid, because a resumed
+    /// session does not verify the client again. For a configuration from an
+    /// [`Arc<ServerConfig>`](ServerConfig), sessions are the user's choice: they belong to the
+    /// `ticketer` and `session_storage` of each configuration.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::TlsConfig;
+    ///
+    /// let make = || rcgen::generate_simple_self_signed(["example.org".to_owned()]);
+    /// let (first, second) = (make()?, make()?);
+    /// let config = TlsConfig::from_pem(first.cert.pem(), first.signing_key.serialize_pem())?;
+    /// let of_server = config.clone();
+    ///
+    /// // Later, with a renewed certificate:
+    /// let renewed = TlsConfig::from_pem(second.cert.pem(), second.signing_key.serialize_pem());
+    /// match renewed {
+    ///     Ok(renewed) => config.replace(renewed),
+    ///     Err(error) => eprintln!("the certificate was not replaced: {error}"),
+    /// }
+    /// assert_eq!(of_server.certificates(), config.certificates());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn replace(&self, other: TlsConfig) {
+        let mut new = other.loaded();
+        let old = self.loaded();
+        if let (Some(old), Some(sessions)) = (old.sessions, &mut new.sessions)
+            && old.client_auth == sessions.client_auth
+            && old.resumption.is_like(&sessions.resumption)
+        {
+            let mut server = ServerConfig::clone(&new.server);
+            old.resumption.apply(&mut server, sessions.tickets);
+            sessions.resumption = old.resumption;
+            new.server = Arc::new(server);
+        }
+        let mut loaded = self.loaded.write().unwrap_or_else(PoisonError::into_inner);
+        let old = mem::replace(&mut *loaded, new);
+        drop(loaded);
+        // This may free the old certificates, which takes longer than the lock should.
+        drop(old);
+    }
+
+    /// The configuration of rustls for a new handshake. It has `enable_secret_extraction`.
+    ///
+    /// # Examples
+    /// ```
+    /// # use onrush::TlsConfig;
+    /// # let made = rcgen::generate_simple_self_signed(["example.org".to_owned()])?;
+    /// # let config = TlsConfig::from_pem(made.cert.pem(), made.signing_key.serialize_pem())?;
+    /// assert_eq!(config.current().alpn_protocols[0], b"http/1.1");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn current(&self) -> Arc<ServerConfig> {
+        let loaded = self.loaded.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&loaded.server)
+    }
+
+    /// The certificates of the server, in the order of the builder. For a configuration from an
+    /// [`Arc<ServerConfig>`](ServerConfig) the list is empty, because rustls does not list them.
+    pub fn certificates(&self) -> Vec<CertificateFacts> {
+        self.loaded().certificates
+    }
+
+    fn loaded(&self) -> Loaded {
+        let loaded = self.loaded.read().unwrap_or_else(PoisonError::into_inner);
+        loaded.clone()
+    }
+
+    pub(super) fn new(loaded: Loaded) -> TlsConfig {
+        TlsConfig {
+            loaded: Arc::new(RwLock::new(loaded)),
+        }
+    }
+}
+
+/// Uses the configuration as it is, except that `enable_secret_extraction` is set: Onrush encrypts
+/// and decrypts records itself, in place, with the keys of the handshake.
+impl From<Arc<ServerConfig>> for TlsConfig {
+    fn from(mut server: Arc<ServerConfig>) -> TlsConfig {
+        if !server.enable_secret_extraction {
+            let mut copy = ServerConfig::clone(&server);
+            copy.enable_secret_extraction = true;
+            server = Arc::new(copy);
+        }
+        TlsConfig::new(Loaded {
+            server,
+            certificates: Vec::new(),
+            sessions: None,
+        })
+    }
+}
+
+/// Without keys.
+impl fmt::Debug for TlsConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let loaded = self.loaded();
+        f.debug_struct("TlsConfig")
+            .field("certificates", &loaded.certificates)
+            .field("alpn_protocols", &loaded.server.alpn_protocols)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,95 @@
+//! OCSP responses (RFC 6960) from files, to be stapled to the handshake (RFC 6066, section 8).
+//!
+//! The checks find the wrong file: another format, an unsuccessful response, or a response about
+//! another certificate. The signature is the concern of clients.
+
+use super::der::{self, Reader, tag};
+use super::error::{TlsError, TlsErrorKind};
+use super::facts::time_of;
+use super::pem::Input;
+use std::time::SystemTime;
+use x509_parser::prelude::FromDer;
+use x509_parser::time::ASN1Time;
+
+/// `id-pkix-ocsp-basic`, the only type of response in use.
+const BASIC: &[u8] = b"\x2b\x06\x01\x05\x05\x07\x30\x01\x01";
+
+/// Checks that `input` is a successful response for the certificate with the serial number
+/// `serial`, the content of the INTEGER. Returns the time at which the response expires, if it has
+/// one.
+pub(super) fn check(input: &Input, serial: &[u8]) -> Result<Option<SystemTime>, TlsError> {
+    let malformed = || {
+        let predicate = "is not an OCSP response in DER";
+        input.error(TlsErrorKind::MalformedOcsp, predicate)
+    };
+    let status = status(input.bytes()).ok_or_else(malformed)?;
+    if status != 0 {
+        let name = match status {
+            1 => "malformedRequest",
+            2 => "internalError",
+            3 => "tryLater",
+            5 => "sigRequired",
+            6 => "unauthorized",
+            _ => "an unknown status",
+        };
+        let predicate = format!("is an OCSP response without success: {name}");
+        return Err(input.error(TlsErrorKind::MalformedOcsp, predicate));
+    }
+    let certificates = certificates(input.bytes()).ok_or_else(malformed)?;
+    let own = certificates.iter().find(|about| about.serial == serial);
+    own.map(|about| about.expires).ok_or_else(|| {
+        let predicate = "is about another certificate";
+        input.error(TlsErrorKind::OcspMismatch, predicate)
+    })
+}
+
+/// `OCSPResponse.responseStatus`.
+fn status(der: &[u8]) -> Option<u8> {
+    let status = der::sequence(der)?.content(tag::ENUMERATED)?;
+    match status {
+        [status] => Some(*status),
+        _ => None,
+    }
+}
+
+/// What a response says about one certificate (`SingleResponse`).
+struct About<'a> {
+    serial: &'a [u8],
+    expires: Option<SystemTime>,
+}
+
+/// What a successful response says about certificates. `None` if it is malformed.
+fn certificates(der: &[u8]) -> Option<Vec<About<'_>>> {
+    let mut response = der::sequence(der)?;
+    response.any()?; // The status.
+    let mut bytes = response.inside(tag::EXPLICIT_0)?.inside(tag::SEQUENCE)?;
+    if bytes.content(tag::OBJECT_IDENTIFIER)? != BASIC {
+        return None;
+    }
+    let basic = bytes.content(tag::OCTET_STRING)?;
+    let mut data = der::sequence(basic)?.inside(tag::SEQUENCE)?;
+    data.optional(tag::EXPLICIT_0); // The version.
+    data.any()?; // The responder.
+    data.any()?; // The time of the response.
+    let mut responses = data.inside(tag::SEQUENCE)?;
+    let mut all = Vec::new();
+    while !responses.is_empty() {
+        all.push(about(responses.inside(tag::SEQUENCE)?)?);
+    }
+    Some(all)
+}
+
+fn about(mut single: Reader<'_>) -> Option<About<'_>> {
+    let mut id = single.inside(tag::SEQUENCE)?;
+    id.any()?; // The hash algorithm.
+    id.any()?; // The hash of the issuer's name.
+    id.any()?; // The hash of the issuer's key.
+    let serial = id.content(tag::INTEGER)?;
+    single.any()?; // The status of the certificate.
+    single.any()?; // The start of the validity of this statement.
+    let expires = match single.optional(tag::EXPLICIT_0) {
+        Some(time) => Some(time_of(ASN1Time::from_der(time).ok()?.1)),
+        None => None,
+    };
+    Some(About { serial, expires })
+}
