@@ -135,6 +135,7 @@ fn decrypt(mut from: TcpStream, mut to: TcpStream, connection: &Mutex<ClientConn
 /// Makes the end of this connection a reset.
 fn reset(stream: &TcpStream) -> io::Result<()> {
     rustix::net::sockopt::set_socket_linger(stream, Some(std::time::Duration::ZERO))?;
-    // Ends the reads of the other thread, but sends nothing. The reset follows with the last handle.
+    // Ends the reads of the other thread, but sends nothing. The reset follows later, with the last
+    // handle.
     stream.shutdown(Shutdown::Read)
 }
