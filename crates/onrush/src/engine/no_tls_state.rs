@@ -19,6 +19,10 @@ impl Tls {
         match *self {}
     }
 
+    pub(super) fn partial_record_bytes(&self) -> usize {
+        match *self {}
+    }
+
     pub(super) fn has_begun(&self) -> bool {
         match *self {}
     }

@@ -159,7 +159,11 @@ impl Tls {
         Ok(Next::Continue)
     }
 
-    /// The bytes received and not processed.
+    pub(super) fn partial_record_bytes(&self) -> usize {
+        self.received.as_ref().map_or(0, Block::len)
+    }
+
+    /// The memory of bytes received and not processed.
     pub(super) fn received_bytes(&self) -> usize {
         self.received.as_ref().map_or(0, Block::capacity)
     }

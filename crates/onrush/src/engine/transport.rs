@@ -43,6 +43,14 @@ impl Transport {
         }
     }
 
+    /// The bytes of an incomplete record.
+    pub(super) fn partial_record_bytes(&self) -> u64 {
+        match self {
+            Transport::Plain => 0,
+            Transport::Tls(tls) => tls.partial_record_bytes() as u64,
+        }
+    }
+
     /// Frees the memory of [`Transport::received_bytes`]. The connection cannot receive afterwards.
     pub(super) fn drop_received(&mut self) {
         if let Transport::Tls(tls) = self {
