@@ -5,9 +5,12 @@
 //! no two workers write to the same cache line. Metrics of requests have the names that
 //! OpenTelemetry defines for HTTP servers, in the spelling of Prometheus.
 //!
-//! Modules, lowest first: `cell` · `kinds` · `requests` · `text` · `offload` · `process`.
+//! Modules, lowest first: `cell` · `kinds` · `requests` · `text` · `certificates`, `offload` ·
+//! `process`.
 
 mod cell;
+#[cfg(feature = "tls")]
+mod certificates;
 mod kinds;
 mod offload;
 mod process;
@@ -22,6 +25,8 @@ pub use text::Format;
 use crate::handler::Handler;
 use crate::request::Request;
 use crate::response::Response;
+#[cfg(feature = "tls")]
+use crate::tls::TlsConfig;
 use crate::worker_set::WorkerLoad;
 use cell::{DURATION_BUCKETS, HistogramSnapshot, SIZE_BUCKETS, duration_bounds, size_bounds};
 use onrush_rt::coroutine;
@@ -120,6 +125,9 @@ struct Shared {
     workers: Mutex<Vec<WorkerSources>>,
     /// The pools for CPU-bound work, including those that have ended.
     pools: Mutex<Vec<StatsHandle>>,
+    /// The TLS configurations of the servers.
+    #[cfg(feature = "tls")]
+    tls: Mutex<Vec<TlsConfig>>,
 }
 
 /// The sources of the metrics of one worker.
@@ -155,6 +163,17 @@ impl Metrics {
         if !pools.iter().any(|known| known.is_same(&pool)) {
             pools.push(pool);
         }
+    }
+
+    /// Adds the certificates of a server.
+    #[cfg(feature = "tls")]
+    pub(crate) fn tls_config(&self, config: &TlsConfig) {
+        self.tls_configs().push(config.clone());
+    }
+
+    #[cfg(feature = "tls")]
+    fn tls_configs(&self) -> MutexGuard<'_, Vec<TlsConfig>> {
+        self.0.tls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a worker, which begins on this thread.
@@ -210,6 +229,8 @@ impl Metrics {
         connections(&mut text, &workers);
         worker_activity(&mut text, &workers);
         requests(&mut text, &workers);
+        #[cfg(feature = "tls")]
+        certificates::render(&mut text, &self.tls_configs().clone());
         offload::render(&mut text, &self.pools().clone());
         process::write(&mut text);
         text.finish()
