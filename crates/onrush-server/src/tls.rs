@@ -249,3 +249,144 @@ fn utc(time: SystemTime) -> String {
     let (day, year, time) = (part(5..7), part(12..16), part(17..25));
     format!("{year}-{month:02}-{day} {time} UTC")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::sync::{Arc, Mutex};
+
+    #[derive(Clone, Default)]
+    struct Memory(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Memory {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What `act` logs.
+    fn logged(act: impl FnOnce()) -> String {
+        let memory = Memory::default();
+        let writer = memory.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(move || writer.clone())
+            .finish();
+        tracing::subscriber::with_default(subscriber, act);
+        let bytes = memory.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    /// A folder of one test. Dropping it removes it.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new() -> Folder {
+            let name = format!("onrush-tls-{}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            fs::create_dir(&path).expect("a new folder");
+            Folder(path)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    /// A certificate that expires on the first day of `year`, and its key.
+    fn pem(name: &str, year: i32) -> (String, String) {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
+        params.not_after = rcgen::date_time_ymd(year, 1, 1);
+        let certificate = params.self_signed(&key).unwrap();
+        (certificate.pem(), key.serialize_pem())
+    }
+
+    #[test]
+    fn changed_files_are_loaded_without_a_signal() {
+        let folder = Folder::new();
+        let (certificate, key) = (folder.0.join("a.pem"), folder.0.join("a.key"));
+        let write = |path: &Path, text: &str| {
+            let new = folder.0.join("new");
+            fs::write(&new, text).unwrap();
+            fs::rename(&new, path).unwrap();
+        };
+        let (first, first_key) = pem("a.example", 2100);
+        write(&certificate, &first);
+        write(&key, &first_key);
+        let settings = TlsSettings {
+            source: CertificateSource::Files(vec![CertificateFiles {
+                certificate: certificate.clone(),
+                key: key.clone(),
+                ocsp: None,
+            }]),
+            client_ca: Vec::new(),
+            is_client_optional: false,
+            plain: Vec::new(),
+            redirect: Vec::new(),
+            hsts_s: None,
+        };
+        let mut certificates = Certificates::open(&settings, &folder.0).unwrap();
+        let in_use = certificates.config();
+        let name = || in_use.certificates()[0].dns_names()[0].clone();
+        let start = Instant::now();
+        let mut check = |now| logged(|| certificates.check(now));
+        assert_eq!(check(start), "", "nothing has changed");
+
+        // The certificate has been replaced, the key not yet.
+        let (second, second_key) = pem("b.example", 2101);
+        write(&certificate, &second);
+        let log = check(start);
+        assert_eq!(log.matches("ERROR").count(), 1, "{log}");
+        assert!(log.contains(&key.display().to_string()), "{log}");
+        assert_eq!(name(), "a.example");
+        assert_eq!(check(start), "", "it is logged once for each change");
+        write(&key, &second_key);
+        let log = check(start);
+        assert!(log.contains("INFO"), "{log}");
+        let expected = "certificates=\"b.example (expires 2101-01-01 00:00:00 UTC)\"";
+        assert!(log.contains(expected), "{log}");
+        assert_eq!(name(), "b.example");
+
+        // A file that is missing is a change, and so is its return.
+        fs::remove_file(&key).unwrap();
+        assert!(check(start).contains("does not exist; the certificates in use remain"));
+        assert_eq!((check(start).as_str(), name().as_str()), ("", "b.example"));
+        let (third, third_key) = pem("c.example", 2000);
+        write(&certificate, &third);
+        write(&key, &third_key);
+        let warning = "the certificate of c.example in";
+        let log = check(start);
+        assert_eq!(log.matches(warning).count(), 1, "{log}");
+
+        // The warning is repeated once a day.
+        let loaded = Instant::now();
+        assert_eq!(check(loaded + WARNING_INTERVAL / 2), "");
+        for day in 1..3 {
+            let log = check(loaded + WARNING_INTERVAL * day);
+            assert_eq!(log.matches(warning).count(), 1, "{log}");
+            assert_eq!(log.lines().count(), 1, "{log}");
+        }
+    }
+
+    #[test]
+    fn a_certificate_that_expires_within_14_days_causes_a_warning() {
+        let (certificate, key) = pem("a.example", 2100);
+        let config = TlsConfig::from_pem(certificate, key).unwrap();
+        let facts = &config.certificates()[0];
+        let before = |days: u64| facts.not_after() - Duration::from_secs(days * 86_400);
+        assert_eq!(expiry_warning(facts, before(15)), None);
+        assert_eq!(
+            expiry_warning(facts, before(13)).unwrap(),
+            "the certificate of a.example expires at 2100-01-01 00:00:00 UTC"
+        );
+    }
+}
