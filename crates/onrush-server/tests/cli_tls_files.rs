@@ -182,6 +182,15 @@ fn validity_is_a_warning() {
     }
 }
 
+/// The number of reloads under load per driver, which is even; `ONRUSH_TEST_RELOADS` changes it.
+fn reloads() -> usize {
+    let reloads = std::env::var("ONRUSH_TEST_RELOADS").ok();
+    let half = reloads.map_or(20, |reloads| {
+        reloads.parse::<usize>().expect("a number") / 2
+    });
+    2 * half
+}
+
 /// Replaces a file as tools for certificates do.
 fn replace(path: &str, content: &str) {
     let new = format!("{path}.new");
@@ -191,7 +200,7 @@ fn replace(path: &str, content: &str) {
 
 #[test]
 fn reloads_under_load_cause_no_failed_request() {
-    const RELOADS: usize = 40;
+    let reloads = reloads();
     let (folder, files) = (Folder::new(), Folder::new());
     folder.file("x", "content");
     let authority = Authority::new("authority");
@@ -226,7 +235,7 @@ fn reloads_under_load_cause_no_failed_request() {
             }
             // Files that fit together are in use before and after each reload; those that do not
             // are refused.
-            for reload in 0..RELOADS {
+            for reload in 0..reloads {
                 let pair = &pairs[(reload + 1) % 2];
                 replace(&certificate, &pair.certificate);
                 replace(&key, &pair.key);
@@ -237,11 +246,11 @@ fn reloads_under_load_cause_no_failed_request() {
             is_over.store(true, Ordering::Relaxed);
         });
         assert!(requests.load(Ordering::Relaxed) > 0);
-        // RELOADS is even, so that the first certificate is in use again.
+        // The number is even, so that the first certificate is in use again.
         replace(&certificate, &pairs[1].certificate);
         replace(&key, &pairs[1].key);
         server.signal("HUP");
-        wait_for_count(&server, "INFO certificates loaded again", RELOADS + 1);
+        wait_for_count(&server, "INFO certificates loaded again", reloads + 1);
         let new = Client::connect(&server, &authority.client_config()).expect("a connection");
         assert_ne!(old.certificate(), new.certificate(), "{driver}");
         let response = old.get("/x").expect("the connection is open");
@@ -274,7 +283,7 @@ fn reloads_under_load_cause_no_failed_request() {
         // Valid files again.
         replace(&key, &pairs[0].key);
         server.signal("HUP");
-        wait_for_count(&server, "INFO certificates loaded again", RELOADS + 2);
+        wait_for_count(&server, "INFO certificates loaded again", reloads + 2);
         let last = Client::connect(&server, &authority.client_config()).expect("a connection");
         assert_ne!(last.certificate(), new.certificate(), "{driver}");
     }
