@@ -1,4 +1,5 @@
-//! Signals of the process: SIGTERM and SIGINT shut the server down, SIGHUP loads certificates again.
+//! Signals of the process: SIGTERM and SIGINT shut the server down, SIGHUP loads certificates
+//! again.
 
 use crate::tls::Reload;
 use onrush::server::Handle;
@@ -88,7 +89,8 @@ impl Shutdown {
 /// Handles the signals of this process on a separate thread.
 ///
 /// `SIGTERM` and `SIGINT` drain the server. A second one stops it at once, unless it follows within
-/// [`BURST`]. `SIGHUP` loads the certificates again, or is logged without TLS. The standard library already ignores `SIGPIPE`.
+/// [`BURST`]. `SIGHUP` loads the certificates again, or is logged without TLS. The standard library
+/// already ignores `SIGPIPE`.
 pub(crate) fn watch() -> io::Result<Shutdown> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let shutdown = Shutdown::default();

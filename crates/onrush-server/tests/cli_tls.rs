@@ -50,7 +50,7 @@ fn s_client(server: &Server, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&out).into_owned() + &String::from_utf8_lossy(&err)
 }
 
-/// As [`s_client`], with a request, so that tickets arrive, which TLS 1.3 sends after the handshake.
+/// As [`s_client`], with a request, because the tickets of TLS 1.3 arrive after the handshake.
 fn exchange_by_s_client(server: &Server, arguments: &[&str]) -> String {
     let script = "printf 'GET / HTTP/1.1\\r\\nHost: localhost\\r\\nConnection: close\\r\\n\\r\\n' \
         | openssl s_client -ign_eof \"$@\"";

@@ -4,32 +4,47 @@
 use super::text::{MetricType, TextWriter};
 use crate::tls::TlsConfig;
 use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::UNIX_EPOCH;
 
-/// Writes the expiry of each certificate by its first name. Of several certificates with one name,
-/// such as an ECDSA and an RSA certificate, it writes the one that expires first. Without
-/// certificates it writes nothing.
-pub(super) fn render(text: &mut TextWriter, configs: &[TlsConfig]) {
-    let mut expiries: BTreeMap<String, u64> = BTreeMap::new();
-    for facts in configs.iter().flat_map(TlsConfig::certificates) {
-        let name = match facts.dns_names().first() {
-            Some(name) => name.as_str(),
-            None => facts.subject(),
-        };
-        let expiry = facts.not_after().duration_since(UNIX_EPOCH);
-        let expiry_s = expiry.map_or(0, |since| since.as_secs());
-        let expiries = expiries.entry(name.to_owned());
-        let earliest_s = expiries.or_insert(expiry_s);
-        *earliest_s = expiry_s.min(*earliest_s);
+/// The certificates of all servers that share metrics.
+#[derive(Debug, Default)]
+pub(crate) struct Certificates(Mutex<Vec<TlsConfig>>);
+
+impl Certificates {
+    /// Adds the certificates of a server.
+    pub(crate) fn add(&self, config: &TlsConfig) {
+        self.configs().push(config.clone());
     }
-    if expiries.is_empty() {
-        return;
+
+    fn configs(&self) -> MutexGuard<'_, Vec<TlsConfig>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    let help = "Time after which the certificate is not valid, in seconds since 1970.";
-    let name = "onrush_tls_certificate_expiry_timestamp_seconds";
-    text.family(name, MetricType::Gauge, help);
-    for (name, expiry_s) in expiries {
-        text.sample(&[("name", &name)], expiry_s);
+
+    /// Writes the expiry of each certificate by its first name. Of several certificates with one
+    /// name, such as an ECDSA and an RSA certificate, it writes the one that expires first. Without
+    /// certificates it writes nothing.
+    pub(super) fn render(&self, text: &mut TextWriter) {
+        let mut expiries: BTreeMap<String, u64> = BTreeMap::new();
+        for facts in self.configs().iter().flat_map(TlsConfig::certificates) {
+            let name = match facts.dns_names().first() {
+                Some(name) => name.as_str(),
+                None => facts.subject(),
+            };
+            let expiry = facts.not_after().duration_since(UNIX_EPOCH);
+            let expiry_s = expiry.map_or(0, |since| since.as_secs());
+            let earliest_s = expiries.entry(name.to_owned()).or_insert(expiry_s);
+            *earliest_s = expiry_s.min(*earliest_s);
+        }
+        if expiries.is_empty() {
+            return;
+        }
+        let help = "Time after which the certificate is not valid, in seconds since 1970.";
+        let name = "onrush_tls_certificate_expiry_timestamp_seconds";
+        text.family(name, MetricType::Gauge, help);
+        for (name, expiry_s) in expiries {
+            text.sample(&[("name", &name)], expiry_s);
+        }
     }
 }
 
@@ -79,7 +94,7 @@ mod tests {
             ("a.example", 2050),
             ("b.example", 2030),
         ]);
-        metrics.tls_config(&in_use);
+        metrics.certificates().add(&in_use);
         let (a, b) = (2_524_608_000_u64, 1_893_456_000_u64); // 2050 and 2030
         assert_eq!(
             samples(),

@@ -25,10 +25,10 @@ pub use text::Format;
 use crate::handler::Handler;
 use crate::request::Request;
 use crate::response::Response;
-#[cfg(feature = "tls")]
-use crate::tls::TlsConfig;
 use crate::worker_set::WorkerLoad;
 use cell::{DURATION_BUCKETS, HistogramSnapshot, SIZE_BUCKETS, duration_bounds, size_bounds};
+#[cfg(feature = "tls")]
+use certificates::Certificates;
 use onrush_rt::coroutine;
 use onrush_rt::offload::StatsHandle;
 use onrush_rt::worker::{WorkerContext, monotonic_ms};
@@ -125,9 +125,8 @@ struct Shared {
     workers: Mutex<Vec<WorkerSources>>,
     /// The pools for CPU-bound work, including those that have ended.
     pools: Mutex<Vec<StatsHandle>>,
-    /// The TLS configurations of the servers.
     #[cfg(feature = "tls")]
-    tls: Mutex<Vec<TlsConfig>>,
+    certificates: Certificates,
 }
 
 /// The sources of the metrics of one worker.
@@ -165,15 +164,10 @@ impl Metrics {
         }
     }
 
-    /// Adds the certificates of a server.
+    /// The certificates of the servers.
     #[cfg(feature = "tls")]
-    pub(crate) fn tls_config(&self, config: &TlsConfig) {
-        self.tls_configs().push(config.clone());
-    }
-
-    #[cfg(feature = "tls")]
-    fn tls_configs(&self) -> MutexGuard<'_, Vec<TlsConfig>> {
-        self.0.tls.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn certificates(&self) -> &Certificates {
+        &self.0.certificates
     }
 
     /// Adds a worker, which begins on this thread.
@@ -230,7 +224,7 @@ impl Metrics {
         worker_activity(&mut text, &workers);
         requests(&mut text, &workers);
         #[cfg(feature = "tls")]
-        certificates::render(&mut text, &self.tls_configs().clone());
+        self.certificates().render(&mut text);
         offload::render(&mut text, &self.pools().clone());
         process::write(&mut text);
         text.finish()

@@ -399,7 +399,7 @@ impl Server {
             metrics.offload_pool(pools.offload.stats_handle());
             #[cfg(feature = "tls")]
             if let Some(tls) = &self.tls {
-                metrics.tls_config(tls);
+                metrics.certificates().add(tls);
             }
         }
         let control = Arc::new(Control::default());
