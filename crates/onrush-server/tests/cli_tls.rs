@@ -10,7 +10,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 
 /// The options for a certificate.
-fn tls<'a>((certificate, key): &'a (String, String)) -> [&'a str; 4] {
+fn tls((certificate, key): &(String, String)) -> [&str; 4] {
     ["--tls-cert", certificate, "--tls-key", key]
 }
 
