@@ -80,6 +80,11 @@ impl MovedTls {
 }
 
 impl Tls {
+    /// The version, after the handshake.
+    pub(super) fn version(&self) -> Option<&'static str> {
+        self.info.as_ref().map(|info| info.version())
+    }
+
     /// Appends received bytes, in place if nothing precedes them.
     pub(super) fn receive_buf(&mut self, data: Buf, pool: &BufferPool) -> Result<(), NoMemory> {
         if self.received.is_none() {
