@@ -95,6 +95,7 @@ pub use onrush_proto::reject::Reject;
 pub use onrush_proto::response::FieldError;
 pub use onrush_rt::buf::Buf;
 pub use onrush_rt::driver::Preference as DriverPreference;
+pub use onrush_rt::net::Address;
 pub use request::{Request, RequestBody};
 pub use response::{IntoResponse, Response};
 pub use route::Router;

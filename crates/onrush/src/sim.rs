@@ -222,6 +222,25 @@ impl Simulation {
         Simulation::build(net, application, settings, &Pools::inline())
     }
 
+    /// [`Simulation::with_workers`], whose connections use TLS.
+    #[cfg(feature = "tls")]
+    pub fn with_tls(
+        seed: u64,
+        application: &impl Application,
+        limits: Limits,
+        behaviour: Behaviour,
+        workers: usize,
+        config: crate::TlsConfig,
+    ) -> Simulation {
+        let net = Net::new(seed, behaviour);
+        let mut settings = Simulation::settings(workers.max(1), limits, None);
+        settings.tls = Some(crate::engine::TlsSettings {
+            config,
+            listeners: vec![true],
+        });
+        Simulation::build(net, application, settings, &Pools::inline())
+    }
+
     fn settings(workers: usize, limits: Limits, metrics: Option<Metrics>) -> Settings {
         Settings {
             limits,

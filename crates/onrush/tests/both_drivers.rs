@@ -3,7 +3,7 @@
 mod common;
 
 use common::script::{End, Script, script};
-use common::{app::app, drivers, pattern, serve, watchdog};
+use common::{pattern, servers, watchdog};
 
 const GET: &str = "GET /hello HTTP/1.1\r\nHost: t\r\n\r\n";
 const LAST: &str = "GET /hello HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
@@ -45,8 +45,7 @@ fn run(scripts: &[Script]) {
             }
         }
     }
-    for driver in drivers() {
-        let server = serve(driver, app);
+    for (driver, server) in servers() {
         for (script, expected) in scripts.iter().zip(&expected) {
             let whole = script.on_server(&server, &[]);
             if script.end != End::Cut {
@@ -331,8 +330,7 @@ fn cut_at_each_byte() {
         + LAST;
     let script = script(&bytes, &[200; 5], End::Server);
     let expected = script.on_sim(0, false);
-    for driver in drivers() {
-        let server = serve(driver, app);
+    for (driver, server) in servers() {
         for at in 1..bytes.len() {
             assert_eq!(
                 script.on_server(&server, &[at]),

@@ -3,7 +3,7 @@
 mod common;
 
 use common::script::{End, Script, script};
-use common::{app::app, drivers, serve, watchdog};
+use common::{servers, watchdog};
 
 /// A complete request after the violation. A response to it means that it was smuggled.
 const HIDDEN: &str = "GET /hello HTTP/1.1\r\nHost: t\r\n\r\n";
@@ -20,8 +20,7 @@ fn run(rows: &[(u16, String)]) {
             assert_eq!(&script.on_sim(seed, true), expected, "{}", script.name);
         }
     }
-    for driver in drivers() {
-        let server = serve(driver, app);
+    for (driver, server) in servers() {
         for (script, expected) in scripts.iter().zip(&expected) {
             for cuts in [&[][..], &[7, 40]] {
                 let responses = script.on_server(&server, cuts);

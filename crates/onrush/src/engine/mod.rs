@@ -389,13 +389,11 @@ impl Engine {
 
     /// Waits for the first request of a connection. The head time limit applies from now on.
     fn expect_first_head(&self, id: ConnId, conn: &mut Conn) {
-        let limit_ms = match self.draining.get() {
-            true => deadline::DRAIN_IDLE_MS,
-            false => {
-                conn.expects = Expects::Head;
-                self.limits().head_timeout_ms
-            }
+        let (expects, limit_ms) = match self.draining.get() {
+            true => (Expects::Request, deadline::DRAIN_IDLE_MS),
+            false => (Expects::Head, self.limits().head_timeout_ms),
         };
+        conn.expects = expects;
         self.set_timeout(id, conn, limit_ms);
     }
 

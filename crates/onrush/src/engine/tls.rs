@@ -110,15 +110,15 @@ impl Engine {
         let pool = self.context.pool();
         let processed =
             panic_guard::catch(|| tls.process(&mut block, &mut out, &mut plaintext, pool));
-        let handshaken =
-            handshaking && (tls.session.as_ref()).is_some_and(|session| !session.is_handshaking());
+        // Present once, when the handshake is complete. A session that failed has none.
+        let parts = tls.session.as_mut().and_then(Session::take_parts);
+        let handshaken = parts.is_some();
         let mut early_data = Vec::new();
-        if handshaken {
+        if let Some(parts) = parts {
             early_data = std::mem::take(&mut tls.early_data);
             tls.reservation = None; // Frees the larger one first.
             tls.reservation = pool.reserve(SESSION_BYTES);
-            let parts = tls.session.as_mut().and_then(Session::take_parts);
-            tls.info = parts.map(|parts| Arc::new(TlsInfo::new(parts)));
+            tls.info = Some(Arc::new(TlsInfo::new(parts)));
         }
         self.put_tls_back(id, tls);
         if handshaken {

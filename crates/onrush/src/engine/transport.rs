@@ -35,11 +35,27 @@ impl Transport {
         matches!(self, Transport::Tls(_))
     }
 
+    /// The version of TLS, after the handshake.
+    pub(super) fn tls_version(&self) -> Option<&'static str> {
+        match self {
+            Transport::Plain => None,
+            Transport::Tls(tls) => tls.version(),
+        }
+    }
+
     /// The memory of received bytes that are not processed, because a record is incomplete.
     pub(super) fn received_bytes(&self) -> usize {
         match self {
             Transport::Plain => 0,
             Transport::Tls(tls) => tls.received_bytes(),
+        }
+    }
+
+    /// The bytes of an incomplete record.
+    pub(super) fn partial_record_bytes(&self) -> u64 {
+        match self {
+            Transport::Plain => 0,
+            Transport::Tls(tls) => tls.partial_record_bytes() as u64,
         }
     }
 

@@ -8,6 +8,8 @@ pub mod attack;
 pub mod entries;
 pub mod gate;
 pub mod memory;
+#[cfg(feature = "tls")]
+pub mod over_tls;
 pub mod script;
 
 use onrush::{Application, DriverPreference, Limits, Running, Server, sim::Simulation};
@@ -51,7 +53,10 @@ pub fn drivers() -> Vec<DriverPreference> {
 }
 
 /// A server on a free port of 127.0.0.1. Dropping it ends it at once.
-pub struct Served(Option<Running>);
+pub struct Served {
+    running: Option<Running>,
+    uses_tls: bool,
+}
 
 /// Starts a server. `configure` gets one with a single worker.
 pub fn serve_with(
@@ -61,7 +66,36 @@ pub fn serve_with(
 ) -> Served {
     let server = Server::bind("127.0.0.1:0").driver(driver).workers(1);
     let server = configure(server).pinned(false);
-    Served(Some(server.start(application).expect("a server starts")))
+    Served {
+        running: Some(server.start(application).expect("a server starts")),
+        uses_tls: false,
+    }
+}
+
+/// Servers of the scripts' application on each driver, plain, and with TLS if the crate has it.
+pub fn servers() -> impl Iterator<Item = (DriverPreference, Served)> {
+    let each = |driver| {
+        let servers = [
+            serve(driver, app::app),
+            #[cfg(feature = "tls")]
+            serve_tls(driver, app::app, |server| server),
+        ];
+        servers.into_iter().map(move |server| (driver, server))
+    };
+    drivers().into_iter().flat_map(each)
+}
+
+/// [`serve_with`], whose connections go through TLS.
+#[cfg(feature = "tls")]
+pub fn serve_tls(
+    driver: DriverPreference,
+    application: impl Application,
+    configure: impl FnOnce(Server) -> Server,
+) -> Served {
+    let tls = over_tls::CONFIGS.0.clone();
+    let mut served = serve_with(driver, application, |server| configure(server.tls(tls)));
+    served.uses_tls = true;
+    served
 }
 
 pub fn serve(driver: DriverPreference, application: impl Application) -> Served {
@@ -70,7 +104,15 @@ pub fn serve(driver: DriverPreference, application: impl Application) -> Served 
 
 impl Served {
     pub fn running(&self) -> &Running {
-        self.0.as_ref().expect("present until dropped")
+        self.running.as_ref().expect("present until dropped")
+    }
+
+    fn open(&self) -> TcpStream {
+        #[cfg(feature = "tls")]
+        if self.uses_tls {
+            return over_tls::connect(self.address());
+        }
+        TcpStream::connect(self.address()).expect("the server listens")
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -82,7 +124,7 @@ impl Served {
 
     /// A connection whose reads and writes have a timeout.
     pub fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(self.address()).expect("the server listens");
+        let stream = self.open();
         stream.set_nodelay(true).expect("an option");
         let limit = Some(Duration::from_secs(60));
         stream.set_read_timeout(limit).expect("an option");
@@ -105,13 +147,13 @@ impl Served {
 
     /// Waits for the end of the server and returns its result.
     pub fn wait(mut self) -> io::Result<()> {
-        self.0.take().expect("present until dropped").wait()
+        self.running.take().expect("present until dropped").wait()
     }
 }
 
 impl Drop for Served {
     fn drop(&mut self) {
-        if let Some(running) = self.0.take() {
+        if let Some(running) = self.running.take() {
             running.handle().shutdown_now();
             let ended = running.wait();
             if !std::thread::panicking() {

@@ -1,0 +1,141 @@
+//! Connections over TLS for tests that know nothing of it.
+//!
+//! A test talks to a [`Tunnel`] by plain TCP, and the tunnel talks to the server by TLS. The end of
+//! one side becomes the end of the other: `close_notify` and FIN here, FIN there. A connection that
+//! ends without `close_notify` becomes a reset. Records are sent in two pieces, so that the server
+//! receives parts of them.
+
+use onrush::tls::TlsConfig;
+use onrush::tls::rustls::crypto::aws_lc_rs;
+use onrush::tls::rustls::pki_types::pem::PemObject;
+use onrush::tls::rustls::pki_types::{CertificateDer, ServerName};
+use onrush::tls::rustls::{ClientConfig, ClientConnection, RootCertStore};
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, LazyLock, Mutex};
+use std::thread;
+
+/// A configuration of the server, and one of clients that trust it.
+pub static CONFIGS: LazyLock<(TlsConfig, Arc<ClientConfig>)> = LazyLock::new(|| {
+    let CertifiedKey { cert, signing_key } =
+        generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    let server = TlsConfig::from_pem(cert.pem(), signing_key.serialize_pem()).expect("valid");
+    let mut roots = RootCertStore::empty();
+    let der = CertificateDer::from_pem_slice(cert.pem().as_bytes()).expect("a certificate");
+    roots.add(der).expect("a certificate");
+    let client = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("TLS 1.3 and 1.2")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    (server, Arc::new(client))
+});
+
+/// A client before its handshake.
+pub fn client() -> ClientConnection {
+    let name = ServerName::try_from("localhost").expect("a name");
+    ClientConnection::new(CONFIGS.1.clone(), name).expect("a client")
+}
+
+/// A connection to `server` through TLS.
+pub fn connect(server: SocketAddr) -> TcpStream {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let near = TcpStream::connect(listener.local_addr().expect("bound")).expect("a connection");
+    let (inner, _) = listener.accept().expect("a connection");
+    let mut far = TcpStream::connect(server).expect("the server listens");
+    far.set_nodelay(true).expect("an option");
+    inner.set_nodelay(true).expect("an option");
+    let mut connection = client();
+    while connection.is_handshaking() {
+        connection.complete_io(&mut far).expect("a handshake");
+    }
+    let connection = Arc::new(Mutex::new(connection));
+    let (from, to) = (
+        inner.try_clone().expect("a handle"),
+        far.try_clone().expect("a handle"),
+    );
+    let shared = connection.clone();
+    thread::spawn(move || encrypt(from, to, &shared));
+    thread::spawn(move || decrypt(far, inner, &connection));
+    near
+}
+
+fn encrypt(mut from: TcpStream, mut to: TcpStream, connection: &Mutex<ClientConnection>) {
+    let mut piece = vec![0; 32 * 1024];
+    loop {
+        let read = from.read(&mut piece);
+        let mut records = Vec::new();
+        {
+            let mut connection = connection.lock().unwrap();
+            match &read {
+                Ok(1..) => {
+                    let bytes = &piece[..*read.as_ref().unwrap_or(&0)];
+                    connection.writer().write_all(bytes).expect("memory");
+                }
+                Ok(0) => connection.send_close_notify(),
+                Err(_) => {
+                    drop(reset(&to)); // The test has reset the connection.
+                    return;
+                }
+            }
+            while connection.wants_write() {
+                connection.write_tls(&mut records).expect("memory");
+            }
+        }
+        let (first, second) = records.split_at(records.len() / 3);
+        if to
+            .write_all(first)
+            .and_then(|()| to.write_all(second))
+            .is_err()
+        {
+            return;
+        }
+        if matches!(read, Ok(0)) {
+            let _ = to.shutdown(Shutdown::Write);
+            return;
+        }
+    }
+}
+
+fn decrypt(mut from: TcpStream, mut to: TcpStream, connection: &Mutex<ClientConnection>) {
+    let mut piece = vec![0; 64 * 1024];
+    loop {
+        let read = match from.read(&mut piece) {
+            Ok(0) | Err(_) => {
+                // Without `close_notify` the response may be truncated.
+                drop(reset(&to));
+                return;
+            }
+            Ok(read) => read,
+        };
+        let (mut plaintext, mut records) = (Vec::new(), &piece[..read]);
+        let mut has_ended = false;
+        while !records.is_empty() {
+            let mut connection = connection.lock().unwrap();
+            connection.read_tls(&mut records).expect("memory");
+            let state = connection.process_new_packets().expect("valid records");
+            has_ended |= state.peer_has_closed();
+            match connection.reader().read_to_end(&mut plaintext) {
+                Err(error) if error.kind() != ErrorKind::WouldBlock => panic!("{error}"),
+                _ => {}
+            }
+        }
+        if to.write_all(&plaintext).is_err() {
+            let _ = from.shutdown(Shutdown::Both);
+            return;
+        }
+        if has_ended {
+            let _ = to.shutdown(Shutdown::Write);
+            return;
+        }
+    }
+}
+
+/// Makes the end of this connection a reset.
+fn reset(stream: &TcpStream) -> io::Result<()> {
+    rustix::net::sockopt::set_socket_linger(stream, Some(std::time::Duration::ZERO))?;
+    // Ends the reads of the other thread, but sends nothing. The reset follows later, with the last
+    // handle.
+    stream.shutdown(Shutdown::Read)
+}
