@@ -8,8 +8,15 @@ pub(crate) enum Tls {}
 #[derive(Debug)]
 pub(super) enum MovedTls {}
 
+#[derive(Debug)]
+pub(super) struct SessionMemory;
+
 impl MovedTls {
-    pub(super) fn resume(self, _: &BufferPool) -> Option<Tls> {
+    pub(super) fn received(&self) -> usize {
+        match *self {}
+    }
+
+    pub(super) fn resume(self, _: &BufferPool, _: &SessionMemory) -> Result<Tls, Box<MovedTls>> {
         match self {}
     }
 }
@@ -19,7 +26,11 @@ impl Tls {
         match *self {}
     }
 
-    pub(super) fn has_begun(&self) -> bool {
+    pub(super) fn received_len(&self) -> usize {
+        match *self {}
+    }
+
+    pub(super) fn prepare_reset(&mut self) {
         match *self {}
     }
 

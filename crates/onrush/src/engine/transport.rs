@@ -50,11 +50,19 @@ impl Transport {
         }
     }
 
-    /// Whether the connection is encrypted and its client has begun the handshake.
-    pub(super) fn has_begun_handshake(&self) -> bool {
+    /// The number of received bytes that are not processed.
+    #[inline]
+    pub(super) fn received_len(&self) -> usize {
         match self {
-            Transport::Plain => false,
-            Transport::Tls(tls) => tls.has_begun(),
+            Transport::Plain => 0,
+            Transport::Tls(tls) => tls.received_len(),
+        }
+    }
+
+    /// Called before the connection is reset.
+    pub(super) fn prepare_reset(&mut self) {
+        if let Transport::Tls(tls) = self {
+            tls.prepare_reset();
         }
     }
 }
