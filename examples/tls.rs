@@ -1,6 +1,6 @@
 //! Serves HTTPS, and reports the TLS session of each request.
 //!
-//! `cargo run -p onrush --features tls --example tls -- cert.pem key.pem [client-ca.pem]`
+//! `cargo run -p onrush --features tls --example tls -- 8443 cert.pem key.pem [client-ca.pem]`
 //!
 //! A certificate for a first try:
 //! `openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=localhost
@@ -27,16 +27,15 @@ async fn describe(request: Request) -> Response {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let tls = match &arguments[..] {
-        [certificate, key] => TlsConfig::from_files(certificate, key)?,
-        [certificate, key, client_ca] => TlsConfig::builder()
-            .certificate_files(certificate, key)
-            .client_ca_file(client_ca)
-            .build()?,
-        _ => return Err("usage: tls CERTIFICATE KEY [CLIENT_CA]".into()),
+    let (port, tls) = match &arguments[..] {
+        [port, certificate, key] => (port, TlsConfig::from_files(certificate, key)?),
+        [port, certificate, key, client_ca] => {
+            let builder = TlsConfig::builder().certificate_files(certificate, key);
+            (port, builder.client_ca_file(client_ca).build()?)
+        }
+        _ => return Err("usage: tls PORT CERTIFICATE KEY [CLIENT_CA]".into()),
     };
-    Server::bind("127.0.0.1:8443")
-        .also_bind_plain("127.0.0.1:8080")
+    Server::bind(format!("127.0.0.1:{port}"))
         .tls(tls)
         .from_env()?
         .serve(describe)?;

@@ -74,6 +74,13 @@ const COMMANDS: &[(&str, Cover)] = &[
         CURL,
     ),
     (
+        "onrush ./data --tls-self-signed",
+        Tested(
+            "crates/onrush-server/tests/cli_tls.rs",
+            "fn a_self_signed_certificate_remains_the_same",
+        ),
+    ),
+    (
         "onrush --help",
         Tested("crates/onrush-server/tests/cli.rs", "--help"),
     ),

@@ -7,11 +7,13 @@ use crate::{
 use std::{fs, path::PathBuf, process::Command};
 
 /// Programs that the tests and the fuzzers call, and their Debian packages.
-const PROGRAMS: [(&str, &str); 8] = [
+const PROGRAMS: [(&str, &str); 10] = [
     ("c++", "g++"),
     ("curl", "curl"),
+    ("openssl", "openssl"),
     ("prometheus", "prometheus"),
     ("promtool", "prometheus"),
+    ("python3", "python3"),
     ("rclone", "rclone"),
     ("valgrind", "valgrind"),
     ("wget", "wget"),

@@ -71,16 +71,20 @@ Options:
   means true.
 
 Output:
-  When the server is ready, it prints each address on a line of stdout, and after them a separate
-  admin address, as in: admin http://127.0.0.1:9090/-/. The log goes to stderr.
+  When the server is ready, it prints each address on a line of stdout. After them it prints, if
+  there are any, addresses that redirect (redirect http://127.0.0.1:80), a separate admin address
+  (admin http://127.0.0.1:9090/-/), and the fingerprint of a self-signed certificate (certificate
+  sha256 AB:CD:…). The log goes to stderr.
 
 Signals:
   On SIGTERM or SIGINT the server completes the requests in progress, for at most --drain-timeout,
-  and exits; a second signal stops it at once. SIGHUP is logged and has no effect.
+  and exits; a second signal stops it at once. SIGHUP loads certificates again; without HTTPS it is
+  logged and has no effect.
 
 Exit code:
   0 after a signal, even if the drain timeout ended requests. 1 on failure, and after a second
-  signal. 2 on wrong usage, such as an invalid option or a host name that cannot be resolved.";
+  signal. 2 on wrong usage, such as an invalid option, a broken certificate, or a host name that
+  cannot be resolved.";
 
 /// What to do, as the command line requests.
 #[derive(Debug)]

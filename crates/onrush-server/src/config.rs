@@ -1,6 +1,8 @@
 //! The configuration file, and the settings that result from all options. It parses and checks
 //! values; `main` applies them.
 
+mod tls;
+
 use crate::failure::{self, Failure};
 use crate::memory::{self, ReducedDefaults};
 use crate::options::Options;
@@ -17,6 +19,7 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+pub(crate) use tls::{CertificateFiles, CertificateSource, TlsSettings};
 
 /// The maximum size of a configuration file. A larger file was probably named by mistake.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -35,6 +38,8 @@ pub(crate) struct Settings {
     pub(crate) files: FilesOptions,
     /// One or more, in the form of `onrush::Server::bind`.
     pub(crate) addresses: Vec<String>,
+    /// `None`: the addresses serve HTTP without TLS.
+    pub(crate) tls: Option<TlsSettings>,
     /// Host names that are served besides those of the addresses.
     pub(crate) hosts: Vec<String>,
     pub(crate) backlog: u32,
@@ -145,6 +150,7 @@ impl Settings {
         let at_most = u32::MAX as usize;
         let log_format = options.log_format.unwrap_or(LogFormat::Text);
         let files = files_options(&options, memory_bytes)?;
+        let tls = TlsSettings::new(&options)?;
         let receive_bytes_max = match options.receive_memory {
             Some(size) => size.bytes,
             None => memory::share(memory_bytes, memory::RECEIVE_DIVISOR, RECEIVE_BYTES),
@@ -161,6 +167,7 @@ impl Settings {
                 }
             }),
             files,
+            tls,
             addresses: addresses(options.bind, options.port.map_or(8080, |port| port.0)),
             hosts: (options.host.unwrap_or_default().into_iter())
                 .map(|name| name.0)
@@ -217,6 +224,14 @@ impl Settings {
 }
 
 impl Settings {
+    /// The addresses of all listeners, in the order of `onrush::Running::addresses`: those of
+    /// [`Settings::addresses`], those without TLS, and those that redirect to HTTPS.
+    pub(crate) fn all_addresses(&self) -> Vec<String> {
+        let tls = self.tls.iter();
+        let others = tls.flat_map(|tls| tls.plain.iter().chain(&tls.redirect));
+        self.addresses.iter().chain(others).cloned().collect()
+    }
+
     /// The driver configuration of each of `workers`, with an equal share of the receive memory.
     /// The share holds the ring's buffers twice: once posted to the kernel, once received and not
     /// yet processed.

@@ -12,7 +12,7 @@
 //! - *Long bodies* get 413. The engine has a limit as well (`Limits::body_bytes_max`), but its
 //!   response is plain text. This one is a problem document if `Accept` prefers JSON.
 
-mod hosts;
+pub(crate) mod hosts;
 
 pub use hosts::{Hosts, ListenAddress};
 

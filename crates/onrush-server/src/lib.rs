@@ -18,7 +18,9 @@
 //! [`Files`] does not check the origin of a request. A [`Guard`] in front of it refuses requests
 //! that web pages of other sites cause a browser to send.
 //!
-//! Layers inside this crate, lowest first: [`files`] · [`guard`].
+//! [`Https`] redirects requests without TLS and sends `Strict-Transport-Security`.
+//!
+//! Layers inside this crate, lowest first: [`files`] · [`guard`] · [`https`].
 //!
 //! The library does not depend on drivers, and [`files`] does not depend on the command line.
 
@@ -26,7 +28,9 @@
 
 pub mod files;
 pub mod guard;
+pub mod https;
 
 pub use files::{Allow, Files, FilesOptions, Types};
 pub use guard::{Guard, Hosts, ListenAddress};
+pub use https::{Https, Redirect};
 pub use onrush_store::Durability;

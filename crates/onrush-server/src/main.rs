@@ -1,8 +1,9 @@
 //! The program `onrush`: it serves a folder over HTTP.
 //!
-//! Layers, lowest first: `units`, `toml_values`, `failure`, `memory` · `values` · `options` (the
-//! list of options) · `config` (the file and the resulting settings) · `cli` · `combined` ·
-//! `logging`, `signals`, `descriptors` (the process) · this file, which combines them and serves.
+//! Layers, lowest first: `units`, `toml_values`, `failure`, `memory` · `values`, `tls_values` ·
+//! `options` (the list of options) · `config` (the file and the resulting settings) · `cli` ·
+//! `combined`, `self_signed` · `tls` (certificates) · `logging`, `signals`, `descriptors` (the
+//! process) · this file, which combines them and serves.
 
 #![forbid(unsafe_code)]
 
@@ -14,22 +15,27 @@ mod failure;
 mod logging;
 mod memory;
 mod options;
+mod self_signed;
 mod signals;
+mod tls;
+mod tls_values;
 mod toml_values;
 mod units;
 mod values;
 
 use config::Settings;
 use failure::Failure;
-use onrush::{Admin, Metrics, Router, Running, Server};
+use onrush::tls::TlsConfig;
+use onrush::{Admin, Application, Metrics, Router, Running, Server};
 use onrush_rt::descriptors::Descriptors;
 use onrush_rt::net::Address;
 use onrush_rt::worker::affinity;
-use onrush_server::{Files, FilesOptions, Guard, Hosts, ListenAddress};
+use onrush_server::{Files, FilesOptions, Guard, Hosts, Https, ListenAddress, Redirect};
 use std::io::{self, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::process::ExitCode;
+use tls::Certificates;
 use values::{AdminAt, LogFormat};
 
 /// The maximum number of connections to the admin address over its limit. Each stays open until it
@@ -92,15 +98,29 @@ fn serve(settings: Settings) -> Result<(), Failure> {
         };
         Failure::run(failure::error_text(&error) + hint)
     })?;
+    let certificates = match &settings.tls {
+        Some(tls) => Some(Certificates::open(tls, &settings.dir)?),
+        None => None,
+    };
+    let fingerprint = certificates.as_ref().and_then(Certificates::fingerprint);
+    let tls = certificates.as_ref().map(Certificates::config);
     let metrics = Metrics::new();
     let admin = Admin::new(&metrics);
     // The admin server starts first, so that its failure needs no cleanup, and stops last, so that
     // `/-/ready` reports the shutdown.
     let admin_server = start_admin(&settings, &plan, &admin)?;
-    let running = start(&settings, &plan, &files, &admin, &metrics)?;
+    let running = start(&settings, &plan, tls, &files, &admin, &metrics)?;
     admin.watch(running.handle());
     shutdown.attach(running.handle());
-    announce(&running, admin_server.as_ref(), &settings, &plan);
+    if let Some(certificates) = certificates {
+        shutdown.on_hangup(certificates.watch()?);
+    }
+    let announcement = Announcement {
+        running: &running,
+        admin: admin_server.as_ref(),
+        fingerprint,
+    };
+    announcement.make(&settings, &plan);
     let ended = running.wait();
     if let Some(admin_server) = admin_server {
         admin_server.handle().shutdown_now();
@@ -129,7 +149,7 @@ struct Plan {
 impl Plan {
     /// `descriptors`: the limit on open files of this process; `None` if there is no limit.
     fn new(settings: &Settings, descriptors: Option<u64>) -> Plan {
-        let listeners = settings.addresses.len();
+        let listeners = settings.all_addresses().len();
         let workers = settings.workers.unwrap_or_else(|| {
             let max = descriptors::workers_max(descriptors, listeners);
             affinity().len().min(max)
@@ -172,30 +192,65 @@ impl Plan {
 fn start(
     settings: &Settings,
     plan: &Plan,
+    tls: Option<TlsConfig>,
     files: &Files,
     admin: &Admin,
     metrics: &Metrics,
 ) -> Result<Running, Failure> {
-    let addresses: Vec<ListenAddress> = settings
-        .addresses
-        .iter()
+    let addresses: Vec<ListenAddress> = (settings.all_addresses().iter())
         .map(|address| ListenAddress::resolve(address))
         .collect();
     let server = configure_server(settings, &addresses, plan);
-    let server = server.blocking_pool(files.store().pool().clone());
+    let mut server = server.blocking_pool(files.store().pool().clone());
+    if settings.admin.is_some() {
+        server = server.metrics(metrics);
+    }
+    if let Some(tls) = tls {
+        server = server.tls(tls);
+    }
     let hosts = Hosts::for_listeners(&addresses, &settings.hosts);
     let body_bytes_max = settings.body_bytes_max;
-    let guarded = Guard::new(hosts.clone(), files.clone()).body_bytes_max(body_bytes_max);
-    let started = match settings.admin {
-        None => server.start(guarded),
-        Some(AdminAt::Own(_)) => server.metrics(metrics).start(guarded),
+    match settings.admin {
+        None | Some(AdminAt::Own(_)) => {
+            let guarded = Guard::new(hosts.clone(), files.clone()).body_bytes_max(body_bytes_max);
+            start_with(server, guarded, settings, hosts)
+        }
         Some(AdminAt::Same) => {
             let router = admin.add_to(Router::new().fallback(files.clone()));
-            let guarded = Guard::new(hosts, router).body_bytes_max(body_bytes_max);
-            server.metrics(metrics).start(guarded)
+            let guarded = Guard::new(hosts.clone(), router).body_bytes_max(body_bytes_max);
+            start_with(server, guarded, settings, hosts)
         }
+    }
+}
+
+/// Starts the server with redirections and headers if it has HTTPS.
+fn start_with(
+    server: Server,
+    application: impl Application,
+    settings: &Settings,
+    hosts: Hosts,
+) -> Result<Running, Failure> {
+    let fail = |error: io::Error| start_failure(&error, &settings.all_addresses());
+    let Some(tls) = &settings.tls else {
+        return server.start(application).map_err(fail);
     };
-    started.map_err(|error| start_failure(&error, &settings.addresses))
+    let redirect = Redirect::new(hosts, settings.admin == Some(AdminAt::Same));
+    let mut application = Https::new(application);
+    if !tls.redirect.is_empty() {
+        application = application.redirect(&redirect);
+    }
+    if let Some(max_age_s) = tls.hsts_s {
+        application = application.hsts(max_age_s);
+    }
+    let running = server.start(application).map_err(fail)?;
+    let (encrypted, others) = running.addresses().split_at(settings.addresses.len());
+    let (plain, redirecting) = others.split_at(tls.plain.len());
+    let port = encrypted.iter().find_map(|address| match address {
+        Address::Tcp(address) => Some(address.port()),
+        Address::Unix(_) => None,
+    });
+    redirect.set_listeners(port.unwrap_or_default(), plain, redirecting);
+    Ok(running)
 }
 
 /// Starts the server for metrics and health if it has its own address.
@@ -247,10 +302,14 @@ fn is_no_socket(address: &str) -> bool {
     found.is_some_and(|found| found.is_ok_and(|found| !found.file_type().is_socket()))
 }
 
+/// The server for `addresses`, which are [`Settings::all_addresses`].
 fn configure_server(settings: &Settings, addresses: &[ListenAddress], plan: &Plan) -> Server {
-    let mut addresses = addresses.iter().map(ListenAddress::to_bind);
-    let first = Server::bind(addresses.next().unwrap_or_default());
-    let server = addresses.fold(first, Server::also_bind);
+    let (first, plain) = addresses.split_at(settings.addresses.len());
+    let mut first = first.iter().map(ListenAddress::to_bind);
+    let server = Server::bind(first.next().unwrap_or_default());
+    let server = first.fold(server, Server::also_bind);
+    let plain = plain.iter().map(ListenAddress::to_bind);
+    let server = plain.fold(server, Server::also_bind_plain);
     server
         .backlog(settings.backlog)
         .defer_accept(settings.defer_accept)
@@ -266,34 +325,67 @@ fn configure_server(settings: &Settings, addresses: &[ListenAddress], plan: &Pla
         .access_log(settings.access_log)
 }
 
-/// Logs the addresses with other properties of the server, and prints the addresses to stdout, that
-/// of the admin server last.
-fn announce(running: &Running, admin: Option<&Running>, settings: &Settings, plan: &Plan) {
-    let shown = |address: &Address| match address {
-        Address::Tcp(address) => format!("http://{address}"),
-        unix @ Address::Unix(_) => failure::one_line(&unix.to_string()),
-    };
-    let addresses: Vec<String> = running.addresses().iter().map(shown).collect();
-    // Which features of io_uring are in use is in the debug log. Why epoll is used is shown here.
-    let driver = running.driver();
-    let reason = (driver.name() != "io_uring").then(|| driver.reason());
-    tracing::info!(
-        address = addresses.join(" "),
-        dir = %settings.dir.display(),
-        allowed = allowed(&settings.files),
-        driver = driver.name(),
-        reason,
-        connections_max = plan.connections_max,
-        workers = running.workers(),
-        "serving"
-    );
-    let mut lines = addresses.join("\n") + "\n";
-    if let Some(admin) = admin {
-        lines += &format!("admin {}/-/\n", shown(admin.address()));
+/// What the program logs and prints when it is ready.
+struct Announcement<'r> {
+    running: &'r Running,
+    admin: Option<&'r Running>,
+    /// Of a self-signed certificate.
+    fingerprint: Option<String>,
+}
+
+impl Announcement<'_> {
+    /// Logs the addresses with other properties of the server, and prints the addresses to stdout:
+    /// those of the objects, then those that redirect, that of the admin server, and the
+    /// fingerprint.
+    fn make(&self, settings: &Settings, plan: &Plan) {
+        let shown = |address: &Address, scheme: &str| match address {
+            Address::Tcp(address) => format!("{scheme}://{address}"),
+            unix @ Address::Unix(_) => failure::one_line(&unix.to_string()),
+        };
+        let (first, others) = (self.running.addresses()).split_at(settings.addresses.len());
+        let plain = settings.tls.as_ref().map_or(0, |tls| tls.plain.len());
+        let (plain, redirecting) = others.split_at(plain);
+        let scheme = if settings.tls.is_some() {
+            "https"
+        } else {
+            "http"
+        };
+        let first = first.iter().map(|address| shown(address, scheme));
+        let plain = plain.iter().map(|address| shown(address, "http"));
+        let addresses: Vec<String> = first.chain(plain).collect();
+        let redirecting: Vec<String> = (redirecting.iter())
+            .map(|address| shown(address, "http"))
+            .collect();
+        // Which features of io_uring are in use is in the debug log. Why epoll is used is shown
+        // here.
+        let driver = self.running.driver();
+        let reason = (driver.name() != "io_uring").then(|| driver.reason());
+        tracing::info!(
+            address = addresses.join(" "),
+            redirect = (!redirecting.is_empty()).then(|| redirecting.join(" ")),
+            certificate_sha256 = self.fingerprint,
+            dir = %settings.dir.display(),
+            allowed = allowed(&settings.files),
+            driver = driver.name(),
+            reason,
+            connections_max = plan.connections_max,
+            workers = self.running.workers(),
+            "serving"
+        );
+        let mut lines = addresses.join("\n") + "\n";
+        for address in redirecting {
+            lines += &format!("redirect {address}\n");
+        }
+        if let Some(admin) = self.admin {
+            lines += &format!("admin {}/-/\n", shown(admin.address(), "http"));
+        }
+        if let Some(fingerprint) = &self.fingerprint {
+            lines += &format!("certificate sha256 {fingerprint}\n");
+        }
+        // stdout may be closed.
+        let mut out = io::stdout().lock();
+        let _ = out.write_all(lines.as_bytes()).and_then(|()| out.flush());
     }
-    // stdout may be closed.
-    let mut out = io::stdout().lock();
-    let _ = out.write_all(lines.as_bytes()).and_then(|()| out.flush());
 }
 
 /// The permitted operations, for the log.

@@ -5,6 +5,7 @@
 //! To add an option, add one entry to the list below and use its field in `config`. The tests of
 //! `config` fail until the option changes the settings.
 
+use crate::tls_values::{FilePath, Hsts, RedirectAt, SelfSigned};
 use crate::toml_values::{Switch, bool_value, boolish, list, types};
 use crate::units::{Count, Port, Rate, Size, SizeMax, SizeOrOff, Time};
 use crate::values::{
@@ -24,6 +25,7 @@ use std::path::PathBuf;
 /// - `list NAME: TYPE = "PLACEHOLDER"`: a flag with values, separated by commas or given by
 ///   repeating the flag;
 /// - `switch NAME`: a flag that is true or false, and true without a value;
+/// - `optional NAME: TYPE = "PLACEHOLDER"`: a flag whose value may be omitted, which means `true`;
 /// - `table NAME: TYPE`: a table of the configuration file only, since flags and variables have no
 ///   form for pairs. `toml_values::types` reads it.
 ///
@@ -86,6 +88,17 @@ macro_rules! options {
             #[arg(value_delimiter = ',', hide_possible_values = true)]
             #[serde(deserialize_with = "list")]
             pub(crate) $name: Option<Vec<$type>>,
+        ] [$($names)* $name] $heading { $($more)* } $($rest)*);
+    };
+    (@ [$($fields:tt)*] [$($names:ident)*] $heading:literal {
+        $(#[$($about:tt)*])* optional $name:ident: $type:ty = $placeholder:literal; $($more:tt)*
+    } $($rest:tt)*) => {
+        options!(@ [
+            $($fields)*
+            $(#[$($about)*])*
+            #[arg(long, help_heading = $heading, value_name = $placeholder, num_args = 0..=1)]
+            #[arg(require_equals = true, default_missing_value = "true")]
+            pub(crate) $name: Option<$type>,
         ] [$($names)* $name] $heading { $($more)* } $($rest)*);
     };
     (@ [$($fields:tt)*] [$($names:ident)*] $heading:literal {
@@ -180,7 +193,58 @@ options! {
         /// Serve /-/metrics, /-/health and /-/ready: on a port of 127.0.0.1, an address, or same
         ///
         /// With same they share the address of the objects; objects under /-/ are then not served.
+        /// An address of their own is never encrypted, so keep it on a loopback address.
         value admin: AdminAt = "WHERE";
+    }
+
+    "HTTPS" {
+        /// Serve HTTPS with this certificate, in PEM; may be repeated
+        ///
+        /// The file has the certificate of the server, then those of the authorities without the
+        /// root. All addresses of --bind serve HTTPS then. Of several certificates, a client gets
+        /// the one that has the name it asks for, otherwise the first. The files are read again on
+        /// SIGHUP, and within a minute after a change.
+        #[arg(value_hint = ValueHint::FilePath)]
+        list tls_cert: FilePath = "FILE";
+
+        /// The private key of a --tls-cert, in PEM; in the same order
+        #[arg(value_hint = ValueHint::FilePath)]
+        list tls_key: FilePath = "FILE";
+
+        /// The OCSP response for a --tls-cert, in DER; in the same order, may be fewer
+        #[arg(value_hint = ValueHint::FilePath)]
+        list tls_ocsp: FilePath = "FILE";
+
+        /// Serve HTTPS with a certificate that the server makes itself
+        ///
+        /// It is made once and kept in DIR/.onrush/tls/. Its SHA-256 fingerprint is printed at
+        /// start. Its names are localhost, the host name of this machine, the loopback addresses,
+        /// and the names of --bind, --host and this option.
+        optional tls_self_signed: SelfSigned = "NAME,…";
+
+        /// Require client certificates of the authorities in this PEM file; may be repeated
+        #[arg(value_hint = ValueHint::FilePath)]
+        list tls_client_ca: FilePath = "FILE";
+
+        /// Accept clients without a certificate as well, in spite of --tls-client-ca
+        switch tls_client_optional;
+
+        /// An address that serves HTTP without TLS beside HTTPS: HOST:PORT or unix:PATH
+        ///
+        /// Repeat it, or separate addresses with commas, to listen on several.
+        list bind_plain: Bind = "ADDRESS";
+
+        /// Redirect HTTP to HTTPS (308): on a port of each --bind, or an address
+        ///
+        /// Requests get 400 if their Host is one that --host or --bind exclude. The redirection is
+        /// to the port of the first --bind. With --admin same, /-/health and /-/ready are served.
+        value http_redirect: RedirectAt = "WHERE";
+
+        /// Tell browsers to use only HTTPS for so long, in seconds [without a value: 31536000]
+        ///
+        /// Responses over TLS have the header Strict-Transport-Security. A browser cannot be made
+        /// to forget it except by --hsts=0 over HTTPS.
+        optional hsts: Hsts = "SECONDS";
     }
 
     "Limits" {

@@ -1,5 +1,7 @@
-//! Signals of the process: SIGTERM and SIGINT shut the server down, SIGHUP is logged.
+//! Signals of the process: SIGTERM and SIGINT shut the server down, SIGHUP loads certificates
+//! again.
 
+use crate::tls::Reload;
 use onrush::server::Handle;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -23,12 +25,19 @@ pub(crate) struct Shutdown(Arc<State>);
 struct State {
     handle: OnceLock<Handle>,
     forced: AtomicBool,
+    /// Set if the server has TLS.
+    reload: OnceLock<Reload>,
 }
 
 impl Shutdown {
     /// Sets the server that signals shut down. Before this call they end the process.
     pub(crate) fn attach(&self, handle: Handle) {
         let _ = self.0.handle.set(handle); // It is called once.
+    }
+
+    /// Sets what SIGHUP does. Before this call, and without TLS, it has no effect.
+    pub(crate) fn on_hangup(&self, reload: Reload) {
+        let _ = self.0.reload.set(reload); // It is called once.
     }
 
     /// Whether a second signal has ended the requests in progress.
@@ -40,12 +49,16 @@ impl Shutdown {
     fn on_signal(&self, signal: i32, first: &mut Option<Instant>) {
         let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
         match self.0.handle.get() {
-            _ if signal == SIGHUP => {
-                tracing::info!(
+            _ if signal == SIGHUP => match self.0.reload.get() {
+                Some(reload) => {
+                    tracing::debug!(signal = name, "loading the certificates again");
+                    reload.request();
+                }
+                None => tracing::info!(
                     signal = name,
                     "signal ignored: options are read at start only"
-                );
-            }
+                ),
+            },
             // The server does not run yet.
             None => std::process::exit(0),
             Some(_) if first.is_some_and(|first| first.elapsed() < BURST) => {
@@ -76,7 +89,8 @@ impl Shutdown {
 /// Handles the signals of this process on a separate thread.
 ///
 /// `SIGTERM` and `SIGINT` drain the server. A second one stops it at once, unless it follows within
-/// [`BURST`]. `SIGHUP` is logged. The standard library already ignores `SIGPIPE`.
+/// [`BURST`]. `SIGHUP` loads the certificates again, or is logged without TLS. The standard library
+/// already ignores `SIGPIPE`.
 pub(crate) fn watch() -> io::Result<Shutdown> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let shutdown = Shutdown::default();

@@ -162,7 +162,7 @@ pub(crate) enum AdminAt {
 /// The form in a TOML file, where a port may be a number.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum NumberOrText {
+pub(crate) enum NumberOrText {
     Number(i64),
     Text(String),
 }

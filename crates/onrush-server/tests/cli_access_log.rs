@@ -2,8 +2,10 @@
 
 mod program;
 
+use program::certificates::{Authority, Client};
 use program::{Folder, Server, drivers};
 use std::io::{Read, Write};
+use std::net::TcpStream;
 
 /// The line with `mark`, with `TIME` as its time and `N` as its duration.
 fn line(server: &Server, mark: &str) -> String {
@@ -167,5 +169,50 @@ fn aborted_download_is_logged_with_the_bytes_sent() {
         let body_bytes = fields["body_bytes"].as_u64().expect("a number");
         assert!((900_000..BYTES).contains(&body_bytes), "{fields}");
         assert_eq!(fields["received_bytes"], request.len());
+    }
+}
+
+#[test]
+fn the_access_log_has_the_version() {
+    let (folder, files) = (Folder::new(), Folder::new());
+    folder.file("x", "content");
+    let authority = Authority::new("authority");
+    let pair = authority.local(&files);
+    let config = authority.client_config();
+    for driver in drivers() {
+        for (format, has_field) in [("json", true), ("text", true), ("combined", false)] {
+            let more = [
+                "--tls-cert",
+                &pair.0,
+                "--tls-key",
+                &pair.1,
+                "--driver",
+                driver,
+                "--access-log-format",
+                format,
+                "--bind-plain=127.0.0.2:0",
+            ];
+            let server = Server::start(folder.path(), &more);
+            let mut client = Client::connect(&server, &config).expect("a connection");
+            client.get("/x?encrypted").expect("a response");
+            let out = server.prints("\nhttp://127.0.0.2:");
+            let (_, address) = out.split_once("\nhttp://").expect("printed");
+            let mut plain = TcpStream::connect(address.trim_end()).expect("the server accepts");
+            let request = b"GET /x?plain HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+            plain.write_all(request).expect("the server reads");
+            plain.read_to_end(&mut Vec::new()).expect("a response");
+            let entry = |mark: &str| {
+                let log = server.logs(mark);
+                let line = log.lines().find(|line| line.contains(mark));
+                line.expect("an entry").to_owned()
+            };
+            let (encrypted, plain) = (entry("?encrypted"), entry("?plain"));
+            assert_eq!(encrypted.contains("TLSv1.3"), has_field, "{encrypted}");
+            assert!(!plain.contains("tls") && !plain.contains("TLS"), "{plain}");
+            if format == "json" {
+                let entry: serde_json::Value = serde_json::from_str(&encrypted).expect("JSON");
+                assert_eq!(entry["fields"]["tls"], "TLSv1.3", "{encrypted}");
+            }
+        }
     }
 }

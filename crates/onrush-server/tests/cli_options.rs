@@ -33,6 +33,15 @@ const CHANGES: &[(&str, &str)] = &[
     ("bind", "127.0.0.2,[::1]:82"),
     ("host", "a.example,b.example"),
     ("admin", "same"),
+    ("tls-cert", "a.pem,b.pem"),
+    ("tls-key", "a.key,b.key"),
+    ("tls-ocsp", "a.der"),
+    ("tls-self-signed", "a.example,b.example"),
+    ("tls-client-ca", "a.pem,b.pem"),
+    ("tls-client-optional", "true"),
+    ("bind-plain", "127.0.0.2:81,unix:/run/s"),
+    ("http-redirect", "82"),
+    ("hsts", "7"),
     ("body-max", "1GiB"),
     ("depth-max", "3"),
     ("connections-max", "7"),
@@ -60,11 +69,31 @@ const CHANGES: &[(&str, &str)] = &[
     ("ring-buffer-size", "2048"),
 ];
 
+/// Other flags that an option needs.
+fn companions(name: &str) -> &'static [&'static str] {
+    match name {
+        "tls-cert" => &["--tls-key=c.key,d.key"],
+        "tls-key" => &["--tls-cert=c.pem,d.pem"],
+        "tls-ocsp" => &["--tls-cert=a.pem", "--tls-key=a.key"],
+        "tls-client-optional" => &["--tls-self-signed", "--tls-client-ca=a.pem"],
+        "tls-client-ca" | "bind-plain" | "http-redirect" | "hsts" => &["--tls-self-signed"],
+        _ => &[],
+    }
+}
+
 #[test]
 fn every_option_takes_effect_by_flag_by_variable_and_by_file() {
     let folder = Folder::new();
-    let default = settings(onrush().arg(NO_FOLDER));
     for (name, value) in CHANGES {
+        let onrush = || {
+            let mut command = onrush();
+            command.args(companions(name));
+            command
+        };
+        let default = match *name {
+            "tls-cert" | "tls-key" => settings(program::onrush().arg(NO_FOLDER)),
+            _ => settings(onrush().arg(NO_FOLDER)),
+        };
         let by_flag = match *name {
             // `settings` itself sets the variable of this option.
             "log-level" => settings(onrush().args([NO_FOLDER, "--log-level", value])),

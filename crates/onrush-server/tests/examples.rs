@@ -170,6 +170,38 @@ fn hello_examples_greet() {
 }
 
 #[test]
+fn tls_reports_the_session() {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    for driver in DRIVERS.into_iter().filter(|_| is_built("tls")) {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let name = format!("example-tls-{driver}-{}", std::process::id());
+        let (certificate, key) = (
+            folder.join(name.clone() + ".pem"),
+            folder.join(name + ".key"),
+        );
+        std::fs::write(&certificate, made.cert.pem()).unwrap();
+        std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+        let paths = [certificate.to_str().unwrap(), key.to_str().unwrap()];
+        let example = Example::start("tls", driver, &paths);
+        assert!(example.get("/").starts_with("HTTP/1.1 400 "));
+        let url = format!("https://localhost:{}/", example.port);
+        let mut curl = Command::new("curl");
+        curl.args(["-sS", "--max-time", "20", "--cacert", paths[0], &url]);
+        if let Ok(output) = curl.output() {
+            let text = String::from_utf8(output.stdout).unwrap();
+            assert!(text.starts_with("TLSv1.3 with TLS_"), "{text}");
+            assert!(
+                text.ends_with(", resumed: false, client: unknown\n"),
+                "{text}"
+            );
+        }
+        for path in paths {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+}
+
+#[test]
 fn echo_stream_responds_while_it_receives() {
     for driver in DRIVERS.into_iter().filter(|_| is_built("echo_stream")) {
         let example = Example::start("echo_stream", driver, &[]);

@@ -34,6 +34,7 @@ pub enum AccessLog {
     ///   `request` instead: its first line as received. A connection over the limit has neither. A
     ///   request that was rejected because of the length of its body has a valid head.
     /// - `peer`: the address of the client; absent for a Unix socket.
+    /// - `tls`: the version of TLS, `TLSv1.3` or `TLSv1.2`; absent without TLS.
     /// - `status`: the status of the response; absent when no response was started.
     /// - `end`: how the exchange ended: `complete`; `rejected` (the response was sent, but the
     ///   request head broke a rule, arrived too slowly or announced a body over the limit, or the
@@ -105,6 +106,8 @@ pub(crate) enum RequestLine {
 pub(crate) struct Exchange {
     pub(crate) line: RequestLine,
     pub(crate) peer: Option<SocketAddr>,
+    /// The version of TLS.
+    pub(crate) tls: Option<&'static str>,
     pub(crate) user_agent: Option<Vec<u8>>,
     pub(crate) referer: Option<Vec<u8>>,
     /// By the worker's clock.
@@ -258,6 +261,7 @@ impl Ended {
                 method,
                 target,
                 peer = exchange.peer.map(tracing::field::display),
+                tls = exchange.tls,
                 status = exchange.response.map(|response| response.status),
                 end = self.outcome.name(),
                 received_bytes = exchange.received_bytes,

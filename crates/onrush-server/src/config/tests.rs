@@ -214,6 +214,15 @@ const CHANGES: &[(&str, &str)] = &[
     ("bind", "['::1', 'unix:/run/s']"),
     ("host", "'a.example'"),
     ("admin", "'same'"),
+    ("tls_cert", "['a.pem', 'b.pem']"),
+    ("tls_key", "'a.key,b.key'"),
+    ("tls_ocsp", "'a.der'"),
+    ("tls_self_signed", "['a.example']"),
+    ("tls_client_ca", "'ca.pem'"),
+    ("tls_client_optional", "true"),
+    ("bind_plain", "['127.0.0.1:83', 'unix:/run/p']"),
+    ("http_redirect", "84"),
+    ("hsts", "7"),
     ("body_max", "'1GiB'"),
     ("depth_max", "3"),
     ("connections_max", "7"),
@@ -241,16 +250,32 @@ const CHANGES: &[(&str, &str)] = &[
     ("ring_buffer_size", "2048"),
 ];
 
+/// Other options that an option needs.
+fn companions(name: &str) -> &'static str {
+    match name {
+        "tls_cert" => "tls-key = ['a.key', 'b.key']",
+        "tls_key" => "tls-cert = ['a.pem', 'b.pem']",
+        "tls_ocsp" => "tls-cert = 'a.pem'\ntls-key = 'a.key'",
+        "tls_client_optional" => "tls-self-signed = true\ntls-client-ca = 'ca.pem'",
+        "tls_client_ca" | "bind_plain" | "http_redirect" | "hsts" => "tls-self-signed = true",
+        _ => "",
+    }
+}
+
 #[test]
 fn every_option_changes_the_settings() {
     let shown = |options| format!("{:?}", Settings::new(options, None).expect("they fit"));
-    let default = shown(Options::default());
     for name in Options::NAMES {
         let change = CHANGES.iter().find(|(option, _)| option == name);
         let (_, value) = change.unwrap_or_else(|| panic!("{name}: add a value to CHANGES"));
-        let text = format!("{} = {value}", name.replace('_', "-"));
+        let others = companions(name);
+        let default = match *name {
+            "tls_cert" | "tls_key" => Options::default(), // Neither works without the other.
+            _ => parse(others).expect(others),
+        };
+        let text = format!("{} = {value}\n{others}", name.replace('_', "-"));
         let options = parse(&text).expect(&text);
-        assert_ne!(shown(options.clone()), default, "{text}");
+        assert_ne!(shown(options.clone()), shown(default), "{text}");
         // The merge includes every option, on both sides.
         assert_eq!(Options::default().or(options.clone()), options, "{text}");
         assert_eq!(options.clone().or(Options::default()), options, "{text}");

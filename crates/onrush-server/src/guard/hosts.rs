@@ -201,17 +201,21 @@ impl Listener {
     fn specificity(&self, local: &Address) -> Option<(bool, bool)> {
         match (self.place, local) {
             (Place::Unix, Address::Unix(_)) => Some((true, true)),
-            (Place::Tcp(bound), Address::Tcp(local)) => {
-                let (ip, local_ip) = (bound.ip().to_canonical(), local.ip().to_canonical());
-                // [::] accepts connections over IPv4 as well (ipv6(7), `IPV6_V6ONLY`).
-                let fits =
-                    ip == local_ip || ip.is_unspecified() && (ip.is_ipv6() || local_ip.is_ipv4());
-                let port = bound.port();
-                (fits && (port == 0 || port == local.port())).then_some((port != 0, ip == local_ip))
-            }
+            (Place::Tcp(bound), Address::Tcp(local)) => specificity(bound, *local),
             _ => None,
         }
     }
+}
+
+/// How exactly a listener on `bound` fits the local address of a connection: whether the port is
+/// equal, and whether the IP address is. `None`: it cannot have accepted the connection. The port
+/// of `bound` may be 0, which fits every port.
+pub(crate) fn specificity(bound: SocketAddr, local: SocketAddr) -> Option<(bool, bool)> {
+    let (ip, local_ip) = (bound.ip().to_canonical(), local.ip().to_canonical());
+    // [::] accepts connections over IPv4 as well (ipv6(7), `IPV6_V6ONLY`).
+    let fits = ip == local_ip || ip.is_unspecified() && (ip.is_ipv6() || local_ip.is_ipv4());
+    let port = bound.port();
+    (fits && (port == 0 || port == local.port())).then_some((port != 0, ip == local_ip))
 }
 
 impl Served {
@@ -253,14 +257,14 @@ fn is_localhost(name: &str) -> bool {
 }
 
 /// A host without its port.
-enum ParsedHost<'h> {
+pub(crate) enum ParsedHost<'h> {
     Address(IpAddr),
     Other(&'h str),
 }
 
 impl ParsedHost<'_> {
     /// `None` if `host` is not a host with an optional port.
-    fn parse(host: &str) -> Option<ParsedHost<'_>> {
+    pub(crate) fn parse(host: &str) -> Option<ParsedHost<'_>> {
         if let Some(rest) = host.strip_prefix('[') {
             let (address, port) = rest.split_once(']')?;
             let address = address.parse().ok().filter(|_| is_port(port));

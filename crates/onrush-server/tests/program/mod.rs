@@ -3,6 +3,7 @@
 // Each test binary includes this file and uses a part of it.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod certificates;
 #[path = "../../../onrush-rt/tests/common/temp_dir.rs"]
 mod temp_dir;
 
@@ -78,7 +79,7 @@ pub fn wait(child: &mut Child, time: Duration) -> Option<ExitStatus> {
 /// A running server. Dropping it kills it.
 pub struct Server {
     pub child: Child,
-    /// As printed: `http://127.0.0.1:PORT`.
+    /// As printed: `http://127.0.0.1:PORT`, or with `https`.
     pub url: String,
     /// All lines on stdout.
     out: Arc<Mutex<String>>,
@@ -171,7 +172,7 @@ impl Server {
     }
 
     pub fn address(&self) -> SocketAddr {
-        let address = self.url.strip_prefix("http://").expect("a TCP address");
+        let (_, address) = self.url.split_once("://").expect("a TCP address");
         address.parse().expect("an address and port")
     }
 

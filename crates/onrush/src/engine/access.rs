@@ -85,6 +85,7 @@ impl Engine {
         Exchange {
             line,
             peer: self.peer_of_conn(conn),
+            tls: conn.transport.tls_version(),
             user_agent: None,
             referer: None,
             begun_ns: self.context.clock_ns(),

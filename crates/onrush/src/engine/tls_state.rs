@@ -142,6 +142,11 @@ impl MovedTls {
 }
 
 impl Tls {
+    /// The version, after the handshake.
+    pub(super) fn version(&self) -> Option<&'static str> {
+        self.info.as_ref().map(|info| info.version())
+    }
+
     /// Appends received bytes, in place if nothing precedes them.
     pub(super) fn receive(&mut self, mut data: Buf, pool: &BufferPool) -> Result<(), NoMemory> {
         if self.received.is_none() {
@@ -226,7 +231,7 @@ impl Tls {
         Ok(Next::Continue)
     }
 
-    /// The bytes received and not processed.
+    /// The memory of bytes received and not processed.
     pub(super) fn received_bytes(&self) -> usize {
         self.received.as_ref().map_or(0, Block::capacity)
     }

@@ -35,6 +35,14 @@ impl Transport {
         matches!(self, Transport::Tls(_))
     }
 
+    /// The version of TLS, after the handshake.
+    pub(super) fn tls_version(&self) -> Option<&'static str> {
+        match self {
+            Transport::Plain => None,
+            Transport::Tls(tls) => tls.version(),
+        }
+    }
+
     /// The memory of received bytes that are not processed, because a record is incomplete.
     pub(super) fn received_bytes(&self) -> usize {
         match self {

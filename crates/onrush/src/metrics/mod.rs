@@ -5,9 +5,12 @@
 //! no two workers write to the same cache line. Metrics of requests have the names that
 //! OpenTelemetry defines for HTTP servers, in the spelling of Prometheus.
 //!
-//! Modules, lowest first: `cell` · `kinds` · `requests` · `text` · `offload` · `process`.
+//! Modules, lowest first: `cell` · `kinds` · `requests` · `text` · `certificates`, `offload` ·
+//! `process`.
 
 mod cell;
+#[cfg(feature = "tls")]
+mod certificates;
 mod kinds;
 mod offload;
 mod process;
@@ -24,6 +27,8 @@ use crate::request::Request;
 use crate::response::Response;
 use crate::worker_set::WorkerLoad;
 use cell::{DURATION_BUCKETS, HistogramSnapshot, SIZE_BUCKETS, duration_bounds, size_bounds};
+#[cfg(feature = "tls")]
+use certificates::Certificates;
 use onrush_rt::coroutine;
 use onrush_rt::offload::StatsHandle;
 use onrush_rt::worker::{WorkerContext, monotonic_ms};
@@ -120,6 +125,8 @@ struct Shared {
     workers: Mutex<Vec<WorkerSources>>,
     /// The pools for CPU-bound work, including those that have ended.
     pools: Mutex<Vec<StatsHandle>>,
+    #[cfg(feature = "tls")]
+    certificates: Certificates,
 }
 
 /// The sources of the metrics of one worker.
@@ -155,6 +162,12 @@ impl Metrics {
         if !pools.iter().any(|known| known.is_same(&pool)) {
             pools.push(pool);
         }
+    }
+
+    /// The certificates of the servers.
+    #[cfg(feature = "tls")]
+    pub(crate) fn certificates(&self) -> &Certificates {
+        &self.0.certificates
     }
 
     /// Adds a worker, which begins on this thread.
@@ -210,6 +223,8 @@ impl Metrics {
         connections(&mut text, &workers);
         worker_activity(&mut text, &workers);
         requests(&mut text, &workers);
+        #[cfg(feature = "tls")]
+        self.certificates().render(&mut text);
         offload::render(&mut text, &self.pools().clone());
         process::write(&mut text);
         text.finish()

@@ -397,6 +397,10 @@ impl Server {
         let pools = self.pools();
         if let Some(metrics) = &self.metrics {
             metrics.offload_pool(pools.offload.stats_handle());
+            #[cfg(feature = "tls")]
+            if let Some(tls) = &self.tls {
+                metrics.certificates().add(tls);
+            }
         }
         let control = Arc::new(Control::default());
         let application: Arc<dyn Application> = Arc::new(application);

@@ -67,6 +67,7 @@ impl Session {
     }
 
     /// Whether the handshake is in progress.
+    #[cfg(test)]
     pub(crate) fn is_handshaking(&self) -> bool {
         matches!(self.state, State::Handshake(_))
     }

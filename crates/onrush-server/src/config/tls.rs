@@ -1,0 +1,260 @@
+//! The settings for HTTPS: certificates, listeners without TLS, and headers.
+
+use super::addresses;
+use crate::failure::Failure;
+use crate::options::Options;
+use crate::tls_values::{FilePath, Hsts, RedirectAt, SelfSigned};
+use crate::values::Bind;
+use std::path::PathBuf;
+
+/// What a server with HTTPS needs besides its addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TlsSettings {
+    pub(crate) source: CertificateSource,
+    /// If empty, clients are not asked for a certificate.
+    pub(crate) client_ca: Vec<PathBuf>,
+    pub(crate) is_client_optional: bool,
+    /// Addresses that serve HTTP without TLS, in the form of `onrush::Server::bind`.
+    pub(crate) plain: Vec<String>,
+    /// Addresses that redirect to HTTPS. The form is the same.
+    pub(crate) redirect: Vec<String>,
+    /// `max-age` of `Strict-Transport-Security`, in seconds.
+    pub(crate) hsts_s: Option<u32>,
+}
+
+/// Where certificates come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum CertificateSource {
+    /// One or more.
+    Files(Vec<CertificateFiles>),
+    /// The server makes the certificate, with these names besides the usual ones.
+    SelfSigned(Vec<String>),
+}
+
+/// The PEM files of a certificate and its key, and the OCSP response in DER.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CertificateFiles {
+    pub(crate) certificate: PathBuf,
+    pub(crate) key: PathBuf,
+    pub(crate) ocsp: Option<PathBuf>,
+}
+
+impl TlsSettings {
+    /// `None` if TLS is off. An error is [`Failure::Usage`].
+    pub(super) fn new(options: &Options) -> Result<Option<TlsSettings>, Failure> {
+        let paths = |list: &Option<Vec<FilePath>>| -> Vec<PathBuf> {
+            let list = list.iter().flatten();
+            list.map(|path| path.0.clone()).collect()
+        };
+        let certificates = paths(&options.tls_cert);
+        let keys = paths(&options.tls_key);
+        let ocsp = paths(&options.tls_ocsp);
+        let client_ca = paths(&options.tls_client_ca);
+        let is_client_optional = options.tls_client_optional == Some(true);
+        let hsts_s = options.hsts.and_then(|Hsts(seconds)| seconds);
+        let plain = options.bind_plain.clone().unwrap_or_default();
+        let self_signed = match &options.tls_self_signed {
+            Some(SelfSigned::On(names)) => Some(names),
+            Some(SelfSigned::Off) | None => None,
+        };
+        if certificates.len() != keys.len() {
+            return Err(Failure::usage(format!(
+                "tls-cert and tls-key: {} and {} files; each certificate needs its key, in the \
+                 same order",
+                certificates.len(),
+                keys.len()
+            )));
+        }
+        let source = match self_signed {
+            Some(_) if !certificates.is_empty() => {
+                return Err(Failure::usage(
+                    "tls-self-signed cannot be combined with tls-cert; use one of them",
+                ));
+            }
+            Some(names) => {
+                let names = names.iter().map(|name| name.0.clone());
+                CertificateSource::SelfSigned(names.chain(own_names(options)).collect())
+            }
+            None if certificates.is_empty() => {
+                let needing_tls = [
+                    ("tls-ocsp", !ocsp.is_empty()),
+                    ("tls-client-ca", !client_ca.is_empty()),
+                    ("tls-client-optional", is_client_optional),
+                    ("bind-plain", !plain.is_empty()),
+                    ("http-redirect", options.http_redirect.is_some()),
+                    ("hsts", hsts_s.is_some()),
+                ];
+                return match needing_tls.iter().find(|(_, is_set)| *is_set) {
+                    None => Ok(None),
+                    Some((name, _)) => Err(Failure::usage(format!(
+                        "{name}: HTTPS is off; it needs tls-cert and tls-key, or tls-self-signed"
+                    ))),
+                };
+            }
+            None => {
+                let mut ocsp = ocsp.iter().cloned();
+                let pairs = certificates.iter().zip(keys);
+                let files = pairs.map(|(certificate, key)| CertificateFiles {
+                    certificate: certificate.clone(),
+                    key,
+                    ocsp: ocsp.next(),
+                });
+                CertificateSource::Files(files.collect())
+            }
+        };
+        if ocsp.len() > certificates.len() {
+            return Err(Failure::usage(
+                "tls-ocsp: there are more OCSP responses than certificates of tls-cert",
+            ));
+        }
+        if is_client_optional && client_ca.is_empty() {
+            return Err(Failure::usage("tls-client-optional needs tls-client-ca"));
+        }
+        let is_portless = |bind: &&Bind| matches!(bind, Bind::Host(_, None));
+        if let Some(Bind::Host(host, _)) = plain.iter().find(is_portless) {
+            return Err(Failure::usage(format!(
+                "bind-plain: {host} needs a port, because --port is the port of HTTPS"
+            )));
+        }
+        Ok(Some(TlsSettings {
+            source,
+            client_ca,
+            is_client_optional,
+            plain: match plain.is_empty() {
+                true => Vec::new(),
+                false => addresses(Some(plain), 0),
+            },
+            redirect: redirect(options)?,
+            hsts_s,
+        }))
+    }
+}
+
+/// The TCP hosts of `--bind`. IPv6 addresses have brackets.
+fn bind_hosts(options: &Options) -> Vec<String> {
+    let default = [Bind::Host("127.0.0.1".to_owned(), None)];
+    let hosts = match options.bind.as_deref() {
+        None | Some([]) => &default,
+        Some(bind) => bind,
+    };
+    let mut hosts: Vec<String> = hosts
+        .iter()
+        .filter_map(|bind| match bind {
+            Bind::Host(host, _) => Some(host.clone()),
+            Bind::Unix(_) => None,
+        })
+        .collect();
+    hosts.sort();
+    hosts.dedup();
+    hosts
+}
+
+/// The names of `--bind` and `--host` for a self-signed certificate, without wildcard addresses.
+fn own_names(options: &Options) -> Vec<String> {
+    let bare = |host: String| host.trim_matches(['[', ']']).to_owned();
+    let hosts = options.host.iter().flatten().map(|name| name.0.clone());
+    (bind_hosts(options).into_iter().map(bare))
+        .filter(|host| !matches!(host.parse(), Ok(ip) if std::net::IpAddr::is_unspecified(&ip)))
+        .chain(hosts)
+        .collect()
+}
+
+fn redirect(options: &Options) -> Result<Vec<String>, Failure> {
+    let hosts = bind_hosts(options);
+    match &options.http_redirect {
+        None => Ok(Vec::new()),
+        Some(_) if hosts.is_empty() => Err(Failure::usage(
+            "http-redirect: there is no port of HTTPS, because bind has only Unix sockets",
+        )),
+        Some(RedirectAt::Address(address)) => Ok(vec![address.clone()]),
+        Some(RedirectAt::Port(port)) => Ok((hosts.iter())
+            .map(|host| format!("{host}:{port}"))
+            .collect()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Settings, parse};
+
+    #[test]
+    fn https_settings_fit_together() {
+        let tls = |text: &str| {
+            let settings = Settings::new(parse(text).expect(text), None).expect(text);
+            settings.tls.expect("TLS is on")
+        };
+        assert_eq!(Settings::new(Options::default(), None).unwrap().tls, None);
+        let off = "tls-self-signed = false\nhsts = false\ntls-client-optional = false";
+        assert_eq!(Settings::new(parse(off).unwrap(), None).unwrap().tls, None);
+        let pairs = "tls-cert = 'a.pem,b.pem'\ntls-key = ['a.key', 'b.key']\ntls-ocsp = 'a.der'\n\
+            hsts = true\nbind = ['0.0.0.0:443', '[::]:443', 'unix:/s']\nhttp-redirect = 80";
+        let settings = tls(pairs);
+        let files = |name: &str, ocsp: Option<&str>| CertificateFiles {
+            certificate: format!("{name}.pem").into(),
+            key: format!("{name}.key").into(),
+            ocsp: ocsp.map(PathBuf::from),
+        };
+        let expected = vec![files("a", Some("a.der")), files("b", None)];
+        assert_eq!(settings.source, CertificateSource::Files(expected));
+        assert_eq!(settings.redirect, ["0.0.0.0:80", "[::]:80"]);
+        assert_eq!(settings.hsts_s, Some(31_536_000));
+        assert!(settings.plain.is_empty() && settings.client_ca.is_empty());
+        let own = "tls-self-signed = 'a.example'\nhost = '[::2]'\nbind = ['0.0.0.0', 'b.example']\n\
+            bind-plain = ['127.0.0.1:1', 'unix:/s']\nhttp-redirect = '127.0.0.1:2'";
+        let settings = tls(own);
+        let names = ["a.example", "b.example", "::2"].map(str::to_owned);
+        assert_eq!(settings.source, CertificateSource::SelfSigned(names.into()));
+        assert_eq!(settings.plain, ["127.0.0.1:1", "unix:/s"]);
+        assert_eq!(settings.redirect, ["127.0.0.1:2"]);
+        let all = Settings::new(parse(own).unwrap(), None).unwrap();
+        assert_eq!(
+            all.all_addresses().join(" "),
+            "0.0.0.0:8080 b.example:8080 127.0.0.1:1 unix:/s 127.0.0.1:2"
+        );
+    }
+
+    #[test]
+    fn https_options_that_do_not_fit_are_usage_errors() {
+        for (text, expected) in [
+            ("tls-cert = 'a'", "1 and 0 files"),
+            ("tls-key = 'a'", "0 and 1 files"),
+            ("tls-cert = 'a,b'\ntls-key = 'a'", "2 and 1 files"),
+            (
+                "tls-self-signed = true\ntls-cert = 'a'\ntls-key = 'a'",
+                "cannot be combined with tls-cert",
+            ),
+            ("tls-ocsp = 'a'", "tls-ocsp: HTTPS is off"),
+            ("tls-client-ca = 'a'", "tls-client-ca: HTTPS is off"),
+            (
+                "tls-client-optional = true",
+                "tls-client-optional: HTTPS is off",
+            ),
+            ("bind-plain = '127.0.0.1:1'", "bind-plain: HTTPS is off"),
+            ("http-redirect = 80", "http-redirect: HTTPS is off"),
+            ("hsts = true", "hsts: HTTPS is off"),
+            (
+                "tls-self-signed = true\ntls-ocsp = 'a'",
+                "more OCSP responses than certificates",
+            ),
+            (
+                "tls-self-signed = true\ntls-client-optional = true",
+                "needs tls-client-ca",
+            ),
+            (
+                "tls-self-signed = true\nbind-plain = '0.0.0.0'",
+                "0.0.0.0 needs a port",
+            ),
+            (
+                "tls-self-signed = true\nbind = 'unix:/s'\nhttp-redirect = 80",
+                "only Unix sockets",
+            ),
+        ] {
+            let result = Settings::new(parse(text).expect(text), None);
+            let Err(Failure::Usage(message)) = result else {
+                panic!("{text}");
+            };
+            assert!(message.contains(expected), "{text}: {message}");
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! What a server with HTTPS does besides encryption: it redirects plain requests, and it tells
+//! browsers to use HTTPS only.
+
+use crate::files::http_error::HttpError;
+use crate::guard::Hosts;
+use crate::guard::hosts::{ParsedHost, specificity};
+use onrush::handler::{Pending, Service};
+use onrush::{Application, Request, Response, WorkerHandle};
+use onrush_rt::net::Address;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::{Arc, OnceLock};
+use std::task::Context;
+
+const BAD_HOST: HttpError = HttpError::new(400, "this host is not served here");
+const STARTING: HttpError = HttpError::new(503, "the server is starting");
+
+/// The status of the redirection. It keeps the method (RFC 9110 §15.4.9).
+const PERMANENT_REDIRECT: u16 = 308;
+
+/// An application on a server that has HTTPS.
+#[derive(Clone, Debug)]
+pub struct Https<A> {
+    application: A,
+    redirect: Option<Redirect>,
+    /// The value of `Strict-Transport-Security` (RFC 6797 §6.1).
+    hsts: Option<Arc<str>>,
+}
+
+impl<A> Https<A> {
+    /// Passes all requests to `application`.
+    pub fn new(application: A) -> Https<A> {
+        Https {
+            application,
+            redirect: None,
+            hsts: None,
+        }
+    }
+
+    /// Redirects the requests of some listeners without TLS.
+    #[must_use]
+    pub fn redirect(mut self, redirect: &Redirect) -> Https<A> {
+        self.redirect = Some(redirect.clone());
+        self
+    }
+
+    /// Sends `Strict-Transport-Security` with this `max-age`, in seconds, in all responses over
+    /// TLS, and in no other (RFC 6797 §7.2).
+    #[must_use]
+    pub fn hsts(mut self, max_age_s: u32) -> Https<A> {
+        self.hsts = Some(format!("max-age={max_age_s}").into());
+        self
+    }
+}
+
+impl<A: Application> Application for Https<A> {
+    fn instantiate(&self, worker: &WorkerHandle) -> Rc<dyn Service> {
+        Rc::new(HttpsService {
+            service: self.application.instantiate(worker),
+            redirect: self.redirect.clone(),
+            hsts: self.hsts.clone(),
+        })
+    }
+}
+
+/// One worker's instance.
+struct HttpsService {
+    service: Rc<dyn Service>,
+    redirect: Option<Redirect>,
+    hsts: Option<Arc<str>>,
+}
+
+impl Service for HttpsService {
+    fn start(
+        &self,
+        request: Request,
+        cx: &mut Context<'_>,
+        response: &mut Option<Response>,
+    ) -> Option<Pending> {
+        let is_needed = self.redirect.is_some() || self.hsts.is_some();
+        let is_tls = is_needed && request.tls().is_some();
+        if !is_tls && let Some(redirect) = &self.redirect {
+            *response = redirect.response(&request);
+            if response.is_some() {
+                return None;
+            }
+        }
+        let pending = self.service.start(request, cx, response);
+        let Some(hsts) = self.hsts.as_ref().filter(|_| is_tls) else {
+            return pending;
+        };
+        if let Some(response) = response {
+            add_hsts(response, hsts);
+        }
+        let (pending, hsts) = (pending?, hsts.clone());
+        Some(Box::pin(async move {
+            let mut response = pending.await;
+            add_hsts(&mut response, &hsts);
+            response
+        }))
+    }
+}
+
+fn add_hsts(response: &mut Response, value: &str) {
+    response.set_header("Strict-Transport-Security", value);
+}
+
+/// Redirects the requests of some listeners to HTTPS, with the same host, path and query. Clones
+/// share their state.
+///
+/// A request whose `Host` the listener does not serve gets 400, so the redirection leads only to
+/// hosts of this server. On a listener that serves every host, it leads to the host that the client
+/// itself has named. Browsers do not let a page choose `Host`.
+#[derive(Clone, Debug)]
+pub struct Redirect {
+    hosts: Hosts,
+    are_probes_served: bool,
+    listeners: Arc<OnceLock<Listeners>>,
+}
+
+/// The listeners of the server, as bound.
+#[derive(Debug)]
+struct Listeners {
+    https_port: u16,
+    /// Those without TLS, and whether they redirect.
+    plain: Vec<(Address, bool)>,
+}
+
+impl Redirect {
+    /// A redirection for `hosts`. With `serves_probes`, `/-/health` and `/-/ready` are passed to
+    /// the application, because load balancers do not follow redirections.
+    ///
+    /// Until [`Redirect::set_listeners`] is called, requests without TLS get 503.
+    pub fn new(hosts: Hosts, serves_probes: bool) -> Redirect {
+        Redirect {
+            hosts,
+            are_probes_served: serves_probes,
+            listeners: Arc::default(),
+        }
+    }
+
+    /// Sets the bound addresses: those that serve requests without TLS, and those that redirect to
+    /// `https_port`. Only the first call has an effect.
+    pub fn set_listeners(&self, https_port: u16, plain: &[Address], redirecting: &[Address]) {
+        let with = |redirects| move |address: &Address| (address.clone(), redirects);
+        let plain = plain.iter().map(with(false));
+        let listeners = Listeners {
+            https_port,
+            plain: plain.chain(redirecting.iter().map(with(true))).collect(),
+        };
+        let _ = self.listeners.set(listeners);
+    }
+
+    /// The response to a request without TLS. `None`: the application responds.
+    fn response(&self, request: &Request) -> Option<Response> {
+        let Some(listeners) = self.listeners.get() else {
+            return Some(STARTING.into_response(request));
+        };
+        if !listeners.redirect(|| request.local_address()) {
+            return None;
+        }
+        let is_probe = matches!(request.path(), "/-/health" | "/-/ready");
+        if is_probe && self.are_probes_served {
+            return None;
+        }
+        let host = request.host();
+        let is_served = self.hosts.accept_at(host, || request.local_address());
+        let to = host.filter(|_| is_served).and_then(|host| {
+            let (path, query) = (request.path(), request.query());
+            location(host, listeners.https_port, path, query)
+        });
+        Some(match to {
+            None => BAD_HOST.into_response(request).close(),
+            // The client continues on another connection.
+            Some(to) => Response::text("this site is served over HTTPS\n")
+                .with_status(PERMANENT_REDIRECT)
+                .with_header("Location", to)
+                .close(),
+        })
+    }
+}
+
+impl Listeners {
+    /// Whether the listener of a connection redirects. `local` returns the local address of the
+    /// connection; it is not called if all listeners are alike.
+    fn redirect(&self, local: impl FnOnce() -> Option<Address>) -> bool {
+        if self.plain.iter().all(|(_, redirects)| *redirects) {
+            return true;
+        }
+        let Some(local) = local() else { return false };
+        let fit = |(bound, _): &&(Address, bool)| match (bound, &local) {
+            (Address::Unix(_), Address::Unix(_)) => Some((true, true)),
+            (Address::Tcp(bound), Address::Tcp(local)) => specificity(*bound, *local),
+            _ => None,
+        };
+        let found = self.plain.iter().max_by_key(fit);
+        found.is_some_and(|found| fit(&found).is_some() && found.1)
+    }
+}
+
+/// The URI of a request at the HTTPS port (RFC 9110 §4.2.2). `None` if `host` is not a host name or
+/// IP address with an optional port.
+fn location(host: &str, port: u16, path: &str, query: Option<&str>) -> Option<String> {
+    let host = match ParsedHost::parse(host)? {
+        ParsedHost::Address(IpAddr::V4(address)) => address.to_string(),
+        ParsedHost::Address(IpAddr::V6(address)) => format!("[{address}]"),
+        ParsedHost::Other(name) if is_name(name) => name.to_owned(),
+        ParsedHost::Other(_) => return None,
+    };
+    let port = match port {
+        443 => String::new(),
+        port => format!(":{port}"),
+    };
+    // The target `*` of OPTIONS is a URI without a path (RFC 9112 §3.2.4).
+    let path = if path == "*" { "" } else { path };
+    let query = query.map(|query| format!("?{query}")).unwrap_or_default();
+    Some(format!("https://{host}{port}{path}{query}"))
+}
+
+/// Whether the name has only characters of host names, so that it cannot end the authority of a
+/// URI or contain a user name (RFC 3986 §3.2).
+fn is_name(name: &str) -> bool {
+    let is_host = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    !name.is_empty() && name.bytes().all(is_host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::SocketAddr;
+
+    #[test]
+    fn location_has_the_same_host_path_and_query() {
+        for (host, port, path, query, expected) in [
+            ("a.example", 443, "/", None, "https://a.example/"),
+            ("a.example:80", 443, "/", None, "https://a.example/"),
+            (
+                "A.example.",
+                8443,
+                "/b%20c",
+                None,
+                "https://A.example:8443/b%20c",
+            ),
+            (
+                "a.example",
+                1,
+                "/b",
+                Some("c=d?e"),
+                "https://a.example:1/b?c=d?e",
+            ),
+            ("a.example", 443, "/", Some(""), "https://a.example/?"),
+            (
+                "a.example",
+                443,
+                "//evil.example/",
+                None,
+                "https://a.example//evil.example/",
+            ),
+            ("127.0.0.1:80", 8443, "/", None, "https://127.0.0.1:8443/"),
+            ("[::1]:80", 443, "/x", None, "https://[::1]/x"),
+            ("a.example", 443, "*", None, "https://a.example"),
+        ] {
+            let found = location(host, port, path, query);
+            assert_eq!(found.as_deref(), Some(expected), "{host}");
+        }
+        for host in [
+            "",
+            ":80",
+            "u@a.example",
+            "a.example@evil.example",
+            "a.example/x",
+            "a\\evil.example",
+            "a.example:8x",
+            "a,b",
+            "a b",
+            "a%2fb",
+            "[::1",
+            "[x]",
+            "a'b",
+            "ä.example",
+        ] {
+            assert_eq!(location(host, 443, "/", None), None, "{host}");
+        }
+    }
+
+    #[test]
+    fn the_most_specific_listener_decides() {
+        let tcp = |text: &str| Address::Tcp(text.parse::<SocketAddr>().expect("an address"));
+        let redirect = Redirect::new(Hosts::any(), false);
+        let plain = [tcp("127.0.0.1:81"), Address::Unix("/run/s".into())];
+        redirect.set_listeners(443, &plain, &[tcp("0.0.0.0:80"), tcp("0.0.0.0:81")]);
+        let listeners = redirect.listeners.get().expect("set");
+        for (local, redirects) in [
+            (Some(tcp("127.0.0.1:80")), true),
+            (Some(tcp("127.0.0.1:81")), false),
+            (Some(tcp("127.0.0.2:81")), true),
+            (Some(tcp("127.0.0.1:82")), false),
+            (Some(Address::Unix("/run/s".into())), false),
+            (None, false),
+        ] {
+            assert_eq!(listeners.redirect(|| local.clone()), redirects, "{local:?}");
+        }
+        let all = Redirect::new(Hosts::any(), false);
+        all.set_listeners(443, &[], &[tcp("127.0.0.1:80")]);
+        let listeners = all.listeners.get().expect("set");
+        assert!(listeners.redirect(|| panic!("this costs a system call")));
+    }
+}
