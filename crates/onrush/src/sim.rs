@@ -13,6 +13,9 @@
 //! Coroutines live in a [`coroutine::scope`](crate::coroutine::scope). A test whose handlers are
 //! coroutines creates and drops the simulation within such a scope.
 
+#[cfg(feature = "tls")]
+mod tls;
+
 use crate::engine::{Engine, EngineHandler, OVER_LIMIT_MAX, Settings};
 use crate::handler::Application;
 use crate::log::AccessLog;
@@ -219,25 +222,6 @@ impl Simulation {
     ) -> Simulation {
         let net = Net::new(seed, behaviour);
         let settings = Simulation::settings(workers.max(1), limits, None);
-        Simulation::build(net, application, settings, &Pools::inline())
-    }
-
-    /// [`Simulation::with_workers`], whose connections use TLS.
-    #[cfg(feature = "tls")]
-    pub fn with_tls(
-        seed: u64,
-        application: &impl Application,
-        limits: Limits,
-        behaviour: Behaviour,
-        workers: usize,
-        config: crate::TlsConfig,
-    ) -> Simulation {
-        let net = Net::new(seed, behaviour);
-        let mut settings = Simulation::settings(workers.max(1), limits, None);
-        settings.tls = Some(crate::engine::TlsSettings {
-            config,
-            listeners: vec![true],
-        });
         Simulation::build(net, application, settings, &Pools::inline())
     }
 

@@ -69,9 +69,8 @@ impl Conn {
         let limit_ms = match self.expects {
             Expects::Head => limits.head_timeout_ms, // The first head: no input was received.
             Expects::Request => limits.idle_timeout_ms,
-            Expects::Handshake if !self.transport.has_begun_handshake() => {
-                limits.handshake_timeout_ms
-            }
+            // The client has sent nothing, or a part of a handshake and waits.
+            Expects::Handshake if self.transport.received_len() == 0 => limits.handshake_timeout_ms,
             Expects::Handshake | Expects::RestOfBody | Expects::Nothing => return None,
         };
         let began_ms = self.deadline_ms.saturating_sub(u64::from(limit_ms));
@@ -135,16 +134,22 @@ impl Engine {
     /// [`Engine::reserve_place`] after idle connections have been closed.
     #[cold]
     fn reserve_place_of_idle(&self) -> bool {
-        (0..CLOSED_PER_ACCEPT_MAX).any(|_| self.close_idle() && self.reserve_place())
+        (0..CLOSED_PER_ACCEPT_MAX).any(|_| self.close_idle(|_| true) && self.reserve_place())
     }
 
-    /// Closes the connection of this worker that has been idle for the longest time. If none is
-    /// idle, returns `false`, and publishes when this worker looks again, so that the other workers
-    /// pass no connections to it before.
+    /// Closes the TLS connection that has been idle for the longest time; `false` if none is idle.
+    #[cfg(feature = "tls")]
+    pub(super) fn close_idle_session(&self) -> bool {
+        self.close_idle(|conn| conn.transport.is_tls())
+    }
+
+    /// Closes the connection of this worker that has been idle for the longest time, among those
+    /// that `may_close` accepts. If none is idle, returns `false`, and publishes when this worker
+    /// looks again, so that the other workers pass no connections to it before.
     ///
     /// One call makes at most one pass. A connection whose request waits in the kernel is found
     /// idle by each pass and is never closed, so further passes would find it again.
-    fn close_idle(&self) -> bool {
+    fn close_idle(&self, may_close: fn(&Conn) -> bool) -> bool {
         let mut may_pass = true;
         loop {
             let oldest = self.idle_order.longest_first.borrow_mut().pop_front();
@@ -167,6 +172,7 @@ impl Engine {
                 conn.is_some_and(|conn| {
                     // The kernel may hold a request that the driver has not fetched.
                     conn.idleness(self.limits()) == Some(idleness)
+                        && may_close(conn)
                         && !self.context.driver().has_unread(conn.stream)
                 })
             };
@@ -258,6 +264,6 @@ impl Engine {
         if is_due && swap(now_s).is_ok() {
             panic_guard::log(|| tracing::warn!(%error, "accepting pauses"));
         }
-        let _ = (0..CLOSED_PER_PAUSE).all(|_| self.close_idle());
+        let _ = (0..CLOSED_PER_PAUSE).all(|_| self.close_idle(|_| true));
     }
 }

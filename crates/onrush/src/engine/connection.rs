@@ -272,6 +272,11 @@ impl Active {
         kept + self.exchange.rendered_bytes
     }
 
+    /// Whether the kernel has not accepted all of [`Wire::out`].
+    pub(super) fn has_unsent(&self) -> bool {
+        !self.wire.unsent().is_empty()
+    }
+
     pub(super) fn is_idle(&self) -> bool {
         self.wire.input.is_empty()
             && self.wire.unsent().is_empty()

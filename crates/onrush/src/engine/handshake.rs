@@ -6,7 +6,7 @@
 //! handshakes are in progress on a worker. A further one ends the oldest.
 
 use super::Engine;
-use super::connection::{Conn, Expects};
+use super::connection::{Conn, Expects, Phase};
 use super::tls_state::{HANDSHAKE_STATE_BYTES, Tls};
 use super::transport::Transport;
 use crate::host::ConnId;
@@ -25,6 +25,10 @@ use std::rc::Rc;
 const HANDSHAKES_MAX: usize = 1024;
 /// The most handshakes that a worker continues in one event-loop iteration: about 0.5 ms.
 const HANDSHAKES_PER_ITERATION: u32 = 4;
+
+/// The part of the receive memory that sessions may hold, in eighths. It is less than the
+/// thresholds of `pressure`, so sessions alone never make receive memory short.
+const SESSIONS_MARK: usize = 4;
 
 /// Which connections of a server begin with a handshake, and how.
 #[derive(Clone, Debug)]
@@ -86,7 +90,9 @@ impl Engine {
             if std::mem::replace(&mut tls.is_waiting, true) {
                 return;
             }
+            tls.shrink_received(self.context.pool());
         }
+        self.list_partial_record(id);
         self.tls.handshakes.waiting.borrow_mut().push_back(id);
         if self.tls.handshakes.has_task.replace(true) {
             return;
@@ -96,13 +102,13 @@ impl Engine {
             loop {
                 coop::yield_now().await;
                 for _ in 0..HANDSHAKES_PER_ITERATION {
-                    let Some(id) = engine.tls.handshakes.waiting.borrow_mut().pop_front() else {
+                    let Some(id) = engine.next_waiting_handshake() else {
                         engine.tls.handshakes.has_task.set(false);
                         return;
                     };
                     // A panic must not end this task, which all waiting handshakes need.
                     if panic_guard::catch(|| engine.process_records(id)).is_none() {
-                        engine.recover_from_panic(Some(id));
+                        panic_guard::catch(|| engine.recover_from_panic(Some(id)));
                     }
                 }
             }
@@ -110,27 +116,70 @@ impl Engine {
         self.context.spawn(work).detach();
     }
 
+    /// Takes the next handshake out of the queue. Skips those that have been continued already, and
+    /// those whose connection has closed: they must not delay others.
+    fn next_waiting_handshake(&self) -> Option<ConnId> {
+        let mut conns = self.conns.borrow_mut();
+        let mut waiting = self.tls.handshakes.waiting.borrow_mut();
+        loop {
+            let id = waiting.pop_front()?;
+            if let Some(conn) = conns.get(id)
+                && let Transport::Tls(tls) = &conn.transport
+                && tls.is_waiting
+            {
+                return Some(id);
+            }
+        }
+    }
+
     /// Counts a handshake that begins. Ends the oldest one if too many are in progress.
     pub(super) fn note_handshake_begins(&self, id: ConnId) {
         let handshakes = &self.tls.handshakes;
         handshakes.in_progress.set(handshakes.in_progress.get() + 1);
         handshakes.oldest_first.borrow_mut().push_back(id);
-        while handshakes.in_progress.get() > HANDSHAKES_MAX {
-            let Some(oldest) = handshakes.oldest_first.borrow_mut().pop_front() else {
-                break;
-            };
-            let handshaking =
-                (self.conns.borrow_mut().get(oldest)).is_some_and(|conn| conn.is_handshaking());
-            if handshaking {
-                self.counters.evicted.add(1);
-                self.abort(oldest, CloseReason::Exhausted);
-            }
-        }
+        while handshakes.in_progress.get() > HANDSHAKES_MAX && self.evict_oldest_handshake() {}
         // Handshakes that have ended are removed in bulk.
         let mut order = handshakes.oldest_first.borrow_mut();
         if order.len() > 4 * HANDSHAKES_MAX {
             let mut conns = self.conns.borrow_mut();
             order.retain(|&id| conns.get(id).is_some_and(|conn| conn.is_handshaking()));
+        }
+    }
+
+    /// Ends the oldest handshake; `false` when there is none.
+    fn evict_oldest_handshake(&self) -> bool {
+        loop {
+            let oldest = self.tls.handshakes.oldest_first.borrow_mut().pop_front();
+            let Some(oldest) = oldest else { return false };
+            let handshaking =
+                (self.conns.borrow_mut().get(oldest)).is_some_and(|conn| conn.is_handshaking());
+            if handshaking {
+                self.counters.evicted.add(1);
+                self.abort(oldest, CloseReason::Exhausted);
+                return true;
+            }
+        }
+    }
+
+    /// Ends connections until sessions hold at most [`SESSIONS_MARK`] of the receive memory, with
+    /// one more. Otherwise clients that hold connections could keep the server from receiving. If
+    /// most of that memory is for handshakes, the oldest of them ends, otherwise the connection
+    /// that was idle for the longest time.
+    fn make_room_for_session(&self) {
+        let bytes_max = self.context.pool().budget().max_bytes() / 8 * SESSIONS_MARK;
+        loop {
+            let bytes = self.tls.memory.bytes();
+            if bytes + HANDSHAKE_STATE_BYTES <= bytes_max {
+                return;
+            }
+            let of_handshakes = self.tls.handshakes.in_progress.get() * HANDSHAKE_STATE_BYTES;
+            let handshakes_first = of_handshakes > bytes / 2;
+            let has_ended = (handshakes_first && self.evict_oldest_handshake())
+                || self.close_idle_session()
+                || self.evict_oldest_handshake();
+            if !has_ended {
+                return;
+            }
         }
     }
 
@@ -146,7 +195,9 @@ impl Engine {
         let Some(settings) = &self.settings.tls else {
             return false;
         };
-        tls.reservation = self.context.pool().reserve(HANDSHAKE_STATE_BYTES);
+        self.make_room_for_session();
+        let pool = self.context.pool();
+        tls.reservation = self.tls.memory.reserve(pool, HANDSHAKE_STATE_BYTES);
         if tls.reservation.is_none() {
             return false;
         }
@@ -199,6 +250,9 @@ impl Engine {
     /// Called when a connection closes.
     pub(super) fn close_tls(&self, conn: &mut Conn, reason: CloseReason) {
         let handshaking = conn.is_handshaking();
+        // A client that receives `close_notify` treats what it has received as complete.
+        let is_cut =
+            matches!(conn.phase, Phase::Busy | Phase::Flushing) && reason != CloseReason::Complete;
         let Transport::Tls(tls) = &conn.transport else {
             return;
         };
@@ -211,7 +265,7 @@ impl Engine {
                 _ => Handshake::Failed,
             };
             self.counters.handshakes.count(outcome);
-        } else if reason != CloseReason::Broken {
+        } else if reason != CloseReason::Broken && !is_cut && !tls.is_reset {
             self.send_close_notify(conn);
         }
     }

@@ -130,6 +130,18 @@ impl Engine {
     /// Transfers a connection that has stopped receiving.
     pub(super) fn finish_migration(self: &Rc<Self>, id: ConnId) {
         let (worker_set, own) = (&self.settings.worker_set, self.context.index());
+        let has_unsent = {
+            let mut conns = self.conns.borrow_mut();
+            let Some(conn) = conns.get(id) else { return };
+            let has_unsent = (conn.active.as_ref()).is_some_and(|active| active.has_unsent());
+            if has_unsent {
+                conn.leaving = None;
+            }
+            has_unsent
+        };
+        if has_unsent {
+            return self.resume_reading(id); // Such as a response to a key update.
+        }
         let Some(mut conn) = self.conns.borrow_mut().remove(id) else {
             return;
         };
@@ -189,7 +201,16 @@ impl Engine {
             0 => None,
             bytes => self.context.pool().take_exact(bytes),
         };
-        let lacks_memory = block.is_none() && !live.input.is_empty();
+        let mut lacks_memory = block.is_none() && !live.input.is_empty();
+        let mut transport = Transport::Plain;
+        let records = live.tls.as_ref().map_or(0, MovedTls::received);
+        // The rest has to go back with its session, so that is tried last.
+        if !lacks_memory && let Some(moved) = live.tls.take() {
+            match moved.resume(self.context.pool(), &self.tls.memory) {
+                Ok(tls) => transport = Transport::Tls(Box::new(tls)),
+                Err(moved) => (live.tls, lacks_memory) = (Some(*moved), true),
+            }
+        }
         if lacks_memory && !live.returned && live.from != self.context.index() {
             live.returned = true;
             match self.send_transfer(live.from, Box::new(live)) {
@@ -202,14 +223,10 @@ impl Engine {
         };
         diagnose!(DEBUG, worker = self.context.index(), connection = id.token(), from = live.from,
             input_bytes = live.input.len(); "connection migrated from another worker");
-        let transport = match live.tls.map(|tls| tls.resume(self.context.pool())) {
-            None => Some(Transport::Plain),
-            Some(tls) => tls.map(|tls| Transport::Tls(Box::new(tls))),
-        };
-        let Some(transport) = transport.filter(|_| !lacks_memory) else {
+        if lacks_memory {
             // Its input is lost. The reset shows the client that its requests were not processed.
             return self.abort(id, CloseReason::Exhausted);
-        };
+        }
         let input = block.map(|mut block| {
             block.extend(&live.input);
             block.into_buf()
@@ -222,8 +239,8 @@ impl Engine {
             conn.expects = live.expects;
             let mut deadline_ms = live.deadline_ms;
             if self.draining.get() {
-                self.limit_drain_requests(id, live.input.len() as u64);
-                if input.is_none() {
+                self.limit_drain_requests(id, (live.input.len() + records) as u64);
+                if input.is_none() && records == 0 {
                     conn.restart_head(); // A new head gets the full time limit.
                     let soon = self.context.now_ms() + u64::from(DRAIN_IDLE_MS);
                     deadline_ms = deadline_ms.min(soon);
@@ -231,6 +248,9 @@ impl Engine {
             }
             self.set_deadline(id, conn, deadline_ms);
             self.context.driver().receive(conn.stream);
+        }
+        if records > 0 {
+            self.list_partial_record(id);
         }
         if let Some(input) = input
             && panic_guard::catch(|| self.on_plaintext(id, input)).is_none()

@@ -336,10 +336,8 @@ impl Engine {
         for id in ids {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { continue };
-            let queued = conn
-                .active
-                .as_ref()
-                .map_or(0, |active| active.wire.input_bytes);
+            let input = (conn.active.as_ref()).map_or(0, |active| active.wire.input_bytes);
+            let queued = input + conn.transport.received_len();
             let arrived = queued as u64 + self.context.driver().unread_bytes(conn.stream);
             self.limit_drain_requests(id, arrived);
             if arrived == 0 && matches!(conn.phase, Phase::Busy | Phase::Flushing) {
@@ -474,7 +472,10 @@ impl Engine {
     /// Resets a connection, so that the client does not mistake a truncated response for a complete
     /// one.
     fn abort(&self, id: ConnId, reason: CloseReason) {
-        let stream = self.conns.borrow_mut().get(id).map(|conn| conn.stream);
+        let stream = self.conns.borrow_mut().get(id).map(|conn| {
+            conn.transport.prepare_reset();
+            conn.stream
+        });
         if let Some(stream) = stream {
             self.context.driver().reset(stream);
         }

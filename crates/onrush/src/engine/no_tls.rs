@@ -3,7 +3,7 @@
 use super::Engine;
 use super::connection::Conn;
 use super::send::Sent;
-use super::tls_state::MovedTls;
+use super::tls_state::{MovedTls, SessionMemory};
 use super::transport::{BodyTarget, Output};
 use crate::host::ConnId;
 use crate::metrics::CloseReason;
@@ -15,17 +15,20 @@ use std::rc::Rc;
 pub(crate) enum TlsSettings {}
 
 #[derive(Debug)]
-pub(super) struct TlsState;
+pub(super) struct TlsState {
+    pub(super) memory: SessionMemory,
+}
 
 impl TlsState {
     pub(super) fn new() -> TlsState {
-        TlsState
+        TlsState {
+            memory: SessionMemory,
+        }
     }
 }
 
 impl Engine {
     pub(super) fn uses_tls(&self, _: usize) -> bool {
-        let TlsState = self.tls;
         match self.settings.tls {
             None => false,
             Some(impossible) => match impossible {},
@@ -35,6 +38,8 @@ impl Engine {
     pub(super) fn start_tls(&self, _: ConnId, _: &mut Conn) {}
 
     pub(super) fn on_records(self: &Rc<Self>, _: ConnId, _: Buf) {}
+
+    pub(super) fn list_partial_record(self: &Rc<Self>, _: ConnId) {}
 
     pub(super) fn close_tls(&self, _: &mut Conn, _: CloseReason) {}
 

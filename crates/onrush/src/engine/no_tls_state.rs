@@ -8,8 +8,15 @@ pub(crate) enum Tls {}
 #[derive(Debug)]
 pub(super) enum MovedTls {}
 
+#[derive(Debug)]
+pub(super) struct SessionMemory;
+
 impl MovedTls {
-    pub(super) fn resume(self, _: &BufferPool) -> Option<Tls> {
+    pub(super) fn received(&self) -> usize {
+        match *self {}
+    }
+
+    pub(super) fn resume(self, _: &BufferPool, _: &SessionMemory) -> Result<Tls, Box<MovedTls>> {
         match self {}
     }
 }
@@ -23,11 +30,11 @@ impl Tls {
         match *self {}
     }
 
-    pub(super) fn partial_record_bytes(&self) -> usize {
+    pub(super) fn received_len(&self) -> usize {
         match *self {}
     }
 
-    pub(super) fn has_begun(&self) -> bool {
+    pub(super) fn prepare_reset(&mut self) {
         match *self {}
     }
 

@@ -134,7 +134,10 @@ impl Engine {
                     let bytes = *result.as_ref().unwrap_or(&0);
                     coop::spend(bytes);
                     self.set_wait_timeout(id, conn, Wait::Write, 0);
-                    conn.active().wire.write_rate.record_bytes(bytes);
+                    // Queued records count when the kernel accepts them.
+                    let unsent = conn.active().wire.unsent().len();
+                    let accepted = bytes.saturating_sub(unsent);
+                    conn.active().wire.write_rate.record_bytes(accepted);
                     conn.active().exchange.rendered_bytes = 0;
                     self.count_accepted(conn, bytes);
                     if self.log.is_some() && !conn.transport.is_tls() {

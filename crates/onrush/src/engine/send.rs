@@ -92,7 +92,8 @@ impl Engine {
                 .active
                 .as_ref()
                 .map_or(0, |active| active.wire.input_bytes);
-            input > 0 || self.context.driver().has_unread(conn.stream)
+            let received = input + conn.transport.received_len();
+            received > 0 || self.context.driver().has_unread(conn.stream)
         };
         let lingers = match self.conns.borrow_mut().get(id) {
             Some(conn) => then == AfterFlush::Linger || unread(conn),

@@ -2,10 +2,10 @@
 //! encrypted and sent or queued.
 
 use super::Engine;
-use super::connection::{Conn, Expects, Phase};
+use super::connection::{AfterFlush, Conn, Expects, Phase};
 use super::handshake::Handshakes;
 use super::send::{Sent, connection_gone};
-use super::tls_state::{MovedTls, Next, NoMemory, SESSION_BYTES, Tls, extend};
+use super::tls_state::{MovedTls, Next, NoMemory, SESSION_BYTES, SessionMemory, Tls, extend};
 use super::transport::{BodyTarget, Output, Transport};
 use crate::host::ConnId;
 use crate::metrics::{CloseReason, Handshake};
@@ -22,8 +22,9 @@ use std::sync::Arc;
 
 /// What continuing a handshake costs of the cooperative budget, in bytes.
 const HANDSHAKE_COST: usize = 64 * 1024;
-/// The most bytes that a client may send before its handshake is complete.
-const HANDSHAKE_BYTES_MAX: usize = 64 * 1024;
+/// A handshake that has received this much does not wait. The client may have sent its request and
+/// a body behind the last message of the handshake.
+const WAITING_BYTES_MAX: usize = 32 * 1024;
 /// The most bytes of a response that are encrypted at once. Three large records fit into one 64 KiB
 /// segment of the kernel. Four do not, and each call then costs about half as much again.
 const ENCRYPT_BYTES_MAX: usize = 48 * 1024;
@@ -39,6 +40,7 @@ const RECORDS_KEPT_BYTES: usize = 256 * 1024;
 #[derive(Default)]
 pub(super) struct TlsState {
     pub(super) handshakes: Handshakes,
+    pub(super) memory: SessionMemory,
     /// Records that are made in the present call. Empty while a call uses the buffer.
     pub(super) records: Cell<Vec<u8>>,
     /// Records of bodies that are received directly.
@@ -57,7 +59,7 @@ impl Engine {
     /// Handles received `data` of a TLS connection.
     #[inline(never)]
     pub(super) fn on_records(self: &Rc<Self>, id: ConnId, data: Buf) {
-        let handshaking = {
+        let may_wait = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
             let handshaking = conn.is_handshaking();
@@ -67,15 +69,13 @@ impl Engine {
             if conn.phase == Phase::Lingering || tls.close_received {
                 return;
             }
-            let held = tls.received.as_ref().map_or(0, Block::len);
-            let too_much = handshaking && held + data.len() > HANDSHAKE_BYTES_MAX;
-            if too_much || tls.receive_buf(data, self.context.pool()).is_err() {
+            if tls.receive(data, self.context.pool()).is_err() {
                 drop(conns);
                 return self.abort(id, CloseReason::Exhausted);
             }
-            handshaking
+            handshaking && tls.received_len() < WAITING_BYTES_MAX
         };
-        if handshaking && !self.tls.handshakes.may_continue(self.context.iteration()) {
+        if may_wait && !self.tls.handshakes.may_continue(self.context.iteration()) {
             return self.queue_handshake(id);
         }
         self.process_records(id);
@@ -94,9 +94,10 @@ impl Engine {
             tls.is_waiting = false;
             (std::mem::take(tls), handshaking)
         };
-        let Some(mut block) = tls.received.take() else {
+        let mut block = tls.received.take();
+        if block.is_none() {
             return self.put_tls_back(id, tls);
-        };
+        }
         if handshaking {
             coop::spend(HANDSHAKE_COST);
             if tls.session.is_none() && !self.create_session(id, &mut tls) {
@@ -117,7 +118,7 @@ impl Engine {
         if let Some(parts) = parts {
             early_data = std::mem::take(&mut tls.early_data);
             tls.reservation = None; // Frees the larger one first.
-            tls.reservation = pool.reserve(SESSION_BYTES);
+            tls.reservation = self.tls.memory.reserve(pool, SESSION_BYTES);
             tls.info = Some(Arc::new(TlsInfo::new(parts)));
         }
         self.put_tls_back(id, tls);
@@ -148,12 +149,12 @@ impl Engine {
                 self.on_plaintext(id, block.into_buf());
             }
         }
-        let block = block.into_buf();
-        for range in plaintext.drain(..) {
-            self.on_plaintext(id, block.slice(range));
+        if let Some(block) = block.map(Block::into_buf) {
+            for range in plaintext.drain(..) {
+                self.on_plaintext(id, block.slice(range));
+            }
         }
         self.tls.plaintext_ranges.set(plaintext);
-        drop(block);
         self.list_partial_record(id);
         match next {
             _ if sent.is_err() => self.close(id, CloseReason::Broken),
@@ -166,7 +167,7 @@ impl Engine {
 
     /// Lists a connection that waits for the rest of a record, so that it can be evicted like one
     /// with a partial head. The head time limit applies from now on.
-    fn list_partial_record(self: &Rc<Self>, id: ConnId) {
+    pub(super) fn list_partial_record(self: &Rc<Self>, id: ConnId) {
         {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id).filter(|conn| conn.phase == Phase::Ready) else {
@@ -177,6 +178,11 @@ impl Engine {
                     .active
                     .as_ref()
                     .map_or(0, |active| active.wire.input_bytes);
+                if input == 0 && conn.expects == Expects::Head && conn.response_count > 0 {
+                    // The record had no data, such as a key update. The connection is idle.
+                    conn.expects = Expects::Request;
+                    self.set_idle_deadline(id, conn);
+                }
                 if input == 0 && conn.is_listed() {
                     conns.unlist(id);
                 }
@@ -202,7 +208,7 @@ impl Engine {
 
     /// Ends a connection whose client broke a rule of TLS, after the alert was sent.
     fn fail_tls(self: &Rc<Self>, id: ConnId, error: &SessionError) {
-        let (task, reader) = {
+        let (task, reader, has_unsent) = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
             diagnose!(DEBUG, connection = id.token(),
@@ -212,18 +218,24 @@ impl Engine {
                 self.counters.handshakes.count(Handshake::Failed);
                 conn.expects = Expects::Request;
             }
+            if let Transport::Tls(tls) = &mut conn.transport {
+                tls.close_received = true; // What follows is ignored.
+            }
             let reader = self.take_reader(id, conn);
-            let task = conn
-                .active
-                .as_mut()
-                .and_then(|active| active.exchange.task.take());
-            (task, reader)
+            let active = conn.active.as_mut();
+            let has_unsent = (active.as_ref()).is_some_and(|active| active.has_unsent());
+            let task = active.and_then(|active| active.exchange.task.take());
+            (task, reader, has_unsent)
         };
         drop(task);
         if let Some(reader) = reader {
             user::wake(reader);
         }
-        self.linger(id); // A reset because of unread bytes could overtake the alert.
+        // A reset because of unread bytes could overtake the alert.
+        match has_unsent {
+            true => drop(self.after_send(id, Ok(Sent::Queued), AfterFlush::Linger)),
+            false => self.linger(id),
+        }
     }
 
     /// Receives records while the driver is paused, and decrypts them in the worker's buffer. Up to
@@ -354,12 +366,14 @@ impl Engine {
     ) -> io::Result<Sent> {
         if let Transport::Tls(tls) = &mut conn.transport {
             tls.note_encrypted(records.len(), response_bytes);
-        }
-        if let Some(active) = conn.active.as_mut()
-            && !active.wire.unsent().is_empty()
-        {
-            active.wire.out.extend_from_slice(records);
-            return Ok(Sent::Queued);
+            if let Some(active) = conn.active.as_mut().filter(|active| active.has_unsent()) {
+                if response_bytes == 0 && !is_last && !tls.note_queued_control(records.len()) {
+                    return Err(io::ErrorKind::OutOfMemory.into());
+                }
+                active.wire.out.extend_from_slice(records);
+                return Ok(Sent::Queued);
+            }
+            tls.reset_queued_control();
         }
         if records.is_empty() {
             return Ok(Sent::All);
@@ -416,8 +430,7 @@ impl Engine {
     /// Sends `close_notify` if nothing is queued. A client that does not receive it treats the
     /// connection as truncated (RFC 8446 §6.1).
     pub(super) fn send_close_notify(&self, conn: &mut Conn) {
-        let has_unsent =
-            (conn.active.as_ref()).is_some_and(|active| !active.wire.unsent().is_empty());
+        let has_unsent = (conn.active.as_ref()).is_some_and(|active| active.has_unsent());
         if has_unsent || conn.is_handshaking() {
             return;
         }

@@ -7,14 +7,58 @@
 use crate::tls::TlsInfo;
 use crate::tls::session::{Received, Session, SessionError};
 use onrush_rt::buf::{Block, Buf, BufferPool, Reservation};
+use std::cell::Cell;
 use std::io;
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// What a handshake in progress and an established session count in the receive memory, in bytes.
 /// A test compares the latter with the allocations of a session.
 pub(super) const HANDSHAKE_STATE_BYTES: usize = 16 * 1024;
 pub(super) const SESSION_BYTES: usize = 3 * 1024;
+/// The content of a record up to this size is moved behind the content of the record before it.
+/// Many small records are then one input: without this, each would be parsed, queued and responded
+/// to on its own.
+const JOINED_BYTES_MAX: usize = 2 * 1024;
+/// The most bytes of records that are no part of a response and wait until the client reads:
+/// responses to key updates. A client may request them without end, and read nothing.
+const QUEUED_CONTROL_BYTES_MAX: usize = 2 * 1024;
+
+/// The receive memory that the sessions of a worker hold, in bytes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SessionMemory(Rc<Cell<usize>>);
+
+/// The memory of one session, until this is dropped.
+#[derive(Debug)]
+pub(super) struct SessionReservation {
+    _reservation: Reservation,
+    bytes: usize,
+    memory: SessionMemory,
+}
+
+impl SessionMemory {
+    pub(super) fn bytes(&self) -> usize {
+        self.0.get()
+    }
+
+    /// `None` when the receive memory is used up.
+    pub(super) fn reserve(&self, pool: &BufferPool, bytes: usize) -> Option<SessionReservation> {
+        let reservation = pool.reserve(bytes)?;
+        self.0.set(self.0.get() + bytes);
+        Some(SessionReservation {
+            _reservation: reservation,
+            bytes,
+            memory: self.clone(),
+        })
+    }
+}
+
+impl Drop for SessionReservation {
+    fn drop(&mut self) {
+        self.memory.0.set(self.memory.0.get() - self.bytes);
+    }
+}
 
 /// The TLS state of one connection.
 #[derive(Debug, Default)]
@@ -33,7 +77,12 @@ pub(crate) struct Tls {
     pub(super) close_received: bool,
     pub(super) info: Option<Arc<TlsInfo>>,
     /// The memory of the session, in the budget of receive memory.
-    pub(super) reservation: Option<Reservation>,
+    pub(super) reservation: Option<SessionReservation>,
+    /// The connection is about to be reset. A `close_notify` would make a truncated response look
+    /// complete.
+    pub(super) is_reset: bool,
+    /// See [`QUEUED_CONTROL_BYTES_MAX`].
+    queued_control_bytes: usize,
     /// Bytes of queued records, and the bytes of responses in them.
     pub(super) unsent_bytes: usize,
     pub(super) unsent_response_bytes: usize,
@@ -66,16 +115,29 @@ impl From<NoMemory> for io::Error {
 }
 
 impl MovedTls {
-    /// The state on the target worker; `None` when there is no memory for it.
-    pub(super) fn resume(self, pool: &BufferPool) -> Option<Tls> {
-        let mut tls = Tls {
+    /// The bytes that were received and not processed.
+    pub(super) fn received(&self) -> usize {
+        self.received.len()
+    }
+
+    /// The state on the target worker. Returns itself when there is no memory for the received
+    /// bytes. The session does not depend on its reservation: it exists already.
+    pub(super) fn resume(
+        self,
+        pool: &BufferPool,
+        memory: &SessionMemory,
+    ) -> Result<Tls, Box<MovedTls>> {
+        let mut received = None;
+        if extend(&mut received, &self.received, pool).is_err() {
+            return Err(Box::new(self));
+        }
+        Ok(Tls {
             session: Some(self.session),
             info: self.info,
-            reservation: Some(pool.reserve(SESSION_BYTES)?),
+            received,
+            reservation: memory.reserve(pool, SESSION_BYTES),
             ..Tls::default()
-        };
-        tls.receive(&self.received, pool).ok()?;
-        Some(tls)
+        })
     }
 }
 
@@ -86,34 +148,30 @@ impl Tls {
     }
 
     /// Appends received bytes, in place if nothing precedes them.
-    pub(super) fn receive_buf(&mut self, data: Buf, pool: &BufferPool) -> Result<(), NoMemory> {
+    pub(super) fn receive(&mut self, mut data: Buf, pool: &BufferPool) -> Result<(), NoMemory> {
         if self.received.is_none() {
             match data.try_into_block() {
                 Ok(block) => {
                     self.received = Some(block);
                     return Ok(());
                 }
-                Err(data) => return self.receive(&data, pool),
+                Err(shared) => data = shared,
             }
         }
-        self.receive(&data, pool)
+        extend(&mut self.received, &data, pool)
     }
 
-    /// Appends received bytes.
-    pub(super) fn receive(&mut self, data: &[u8], pool: &BufferPool) -> Result<(), NoMemory> {
-        extend(&mut self.received, data, pool)
-    }
-
-    /// Processes the bytes of `block`. Appends what has to be sent to `out`, and the places of
-    /// plaintext to `plaintext`. Keeps the bytes of an incomplete record.
+    /// Processes the bytes of `filled`. Appends what has to be sent to `out`, and the places of
+    /// plaintext to `plaintext`. Keeps the bytes of an incomplete record; takes the block if it has
+    /// nothing else.
     pub(super) fn process(
         &mut self,
-        block: &mut Block,
+        filled: &mut Option<Block>,
         out: &mut Vec<u8>,
         plaintext: &mut Vec<Range<usize>>,
         pool: &BufferPool,
     ) -> Result<Next, NoMemory> {
-        let Some(session) = &mut self.session else {
+        let (Some(session), Some(block)) = (&mut self.session, filled.as_mut()) else {
             return Ok(Next::Continue);
         };
         let mut at = 0;
@@ -133,10 +191,16 @@ impl Tls {
                     consumed,
                     plaintext: range,
                 } => {
-                    if !range.is_empty() {
-                        plaintext.push(at + range.start..at + range.end);
-                    }
+                    let range = at + range.start..at + range.end;
                     at += consumed;
+                    match plaintext.last_mut() {
+                        Some(last) if range.len() <= JOINED_BYTES_MAX => {
+                            let to = last.end;
+                            last.end += range.len();
+                            block.filled_mut().copy_within(range, to);
+                        }
+                        _ => plaintext.push(range),
+                    }
                 }
                 Received::EarlyData {
                     consumed,
@@ -154,7 +218,10 @@ impl Tls {
             }
         }
         let rest = &block.filled()[at..];
-        if !rest.is_empty() {
+        if at == 0 && block.capacity() < pool.block_bytes() {
+            // Record bytes that arrive one by one are copied only when the block is full.
+            self.received = filled.take();
+        } else if !rest.is_empty() {
             // A client that announces a long record must send it before it takes that memory.
             let room = record_bytes.min(2 * rest.len()).max(rest.len());
             let mut kept = pool.take_exact(room).ok_or(NoMemory)?;
@@ -164,18 +231,42 @@ impl Tls {
         Ok(Next::Continue)
     }
 
-    pub(super) fn partial_record_bytes(&self) -> usize {
-        self.received.as_ref().map_or(0, Block::len)
-    }
-
     /// The memory of bytes received and not processed.
     pub(super) fn received_bytes(&self) -> usize {
         self.received.as_ref().map_or(0, Block::capacity)
     }
 
-    /// Whether the client has sent anything.
-    pub(super) fn has_begun(&self) -> bool {
-        self.session.is_some() || self.received.is_some()
+    /// The number of bytes received and not processed.
+    pub(super) fn received_len(&self) -> usize {
+        self.received.as_ref().map_or(0, Block::len)
+    }
+
+    /// Moves the bytes of a handshake that waits to a block of their size.
+    pub(super) fn shrink_received(&mut self, pool: &BufferPool) {
+        let Some(block) = &self.received else { return };
+        if block.len() * 4 < block.capacity()
+            && let Some(mut exact) = pool.take_exact(block.len())
+        {
+            exact.extend(block.filled());
+            self.received = Some(exact);
+        }
+    }
+
+    /// Counts records that are queued and no part of a response. Returns `false` if there are too
+    /// many.
+    pub(super) fn note_queued_control(&mut self, bytes: usize) -> bool {
+        self.queued_control_bytes += bytes;
+        self.queued_control_bytes <= QUEUED_CONTROL_BYTES_MAX
+    }
+
+    /// Called when nothing is queued.
+    pub(super) fn reset_queued_control(&mut self) {
+        self.queued_control_bytes = 0;
+    }
+
+    /// See [`Tls::is_reset`].
+    pub(super) fn prepare_reset(&mut self) {
+        self.is_reset = true;
     }
 
     /// Frees the bytes received and not processed.

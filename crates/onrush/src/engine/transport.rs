@@ -51,14 +51,6 @@ impl Transport {
         }
     }
 
-    /// The bytes of an incomplete record.
-    pub(super) fn partial_record_bytes(&self) -> u64 {
-        match self {
-            Transport::Plain => 0,
-            Transport::Tls(tls) => tls.partial_record_bytes() as u64,
-        }
-    }
-
     /// Frees the memory of [`Transport::received_bytes`]. The connection cannot receive afterwards.
     pub(super) fn drop_received(&mut self) {
         if let Transport::Tls(tls) = self {
@@ -66,11 +58,19 @@ impl Transport {
         }
     }
 
-    /// Whether the connection is encrypted and its client has begun the handshake.
-    pub(super) fn has_begun_handshake(&self) -> bool {
+    /// The number of received bytes that are not processed.
+    #[inline]
+    pub(super) fn received_len(&self) -> usize {
         match self {
-            Transport::Plain => false,
-            Transport::Tls(tls) => tls.has_begun(),
+            Transport::Plain => 0,
+            Transport::Tls(tls) => tls.received_len(),
+        }
+    }
+
+    /// Called before the connection is reset.
+    pub(super) fn prepare_reset(&mut self) {
+        if let Transport::Tls(tls) = self {
+            tls.prepare_reset();
         }
     }
 }

@@ -11,6 +11,8 @@ pub mod memory;
 #[cfg(feature = "tls")]
 pub mod over_tls;
 pub mod script;
+#[cfg(feature = "tls")]
+pub mod sim_tls;
 
 use onrush::{Application, DriverPreference, Limits, Running, Server, sim::Simulation};
 use onrush_rt::driver::sim::{Behaviour, Client};

@@ -1,0 +1,263 @@
+//! Clients that use the rules of TLS against the server, or others that share it with them.
+#![cfg(feature = "tls")]
+mod common;
+
+use common::sim_tls::{TlsClient, hello, limited, simulation};
+use common::{app::app, get, plain, statuses, text, watchdog};
+use onrush::Limits;
+use onrush::metrics::{CloseReason, Handshake};
+use onrush::sim::Simulation;
+use onrush_rt::driver::sim::Client;
+
+const MIB: usize = 1 << 20;
+
+fn is_served(sim: &mut Simulation) -> bool {
+    let mut client = TlsClient::established(sim);
+    let response = client.ask(sim, get("/hello").as_bytes());
+    text(&response).ends_with("\r\n\r\nhello")
+}
+
+/// A client that has sent its first flight and stops.
+fn stalled(sim: &mut Simulation) -> Client {
+    let client = sim.connect();
+    sim.send(&client, &hello());
+    client
+}
+
+#[test]
+fn stalled_handshakes_do_not_take_all_memory() {
+    let _dog = watchdog("stalled_handshakes_do_not_take_all_memory");
+    let mut sim = limited(&app, Limits::default(), plain(1 << 16), MIB, usize::MAX);
+    let mut before = TlsClient::established(&mut sim);
+    let storm: Vec<Client> = (0..300).map(|_| stalled(&mut sim)).collect();
+    assert!(is_served(&mut sim), "a new connection");
+    let request = "POST /fill HTTP/1.1\r\nHost: t\r\nContent-Length: 4\r\n\r\nsome";
+    let response = before.ask(&mut sim, request.as_bytes());
+    assert_eq!(statuses(&response), [200], "{}", text(&response));
+    assert!(sim.counters().evicted.get() > 0);
+    drop((storm, before));
+    sim.run();
+    assert_eq!(sim.open_connections(), 0);
+    let handshakes = &sim.counters().handshakes;
+    assert_eq!(handshakes.of(Handshake::Failed), 300);
+    assert_eq!(handshakes.get(), 302);
+}
+
+#[test]
+fn idle_sessions_do_not_take_all_memory() {
+    let _dog = watchdog("idle_sessions_do_not_take_all_memory");
+    let mut sim = limited(&app, Limits::default(), plain(1 << 16), MIB, usize::MAX);
+    let mut idle = Vec::new();
+    for _ in 0..400 {
+        idle.push(TlsClient::established(&mut sim));
+        sim.advance(1);
+    }
+    let request = "POST /fill HTTP/1.1\r\nHost: t\r\nContent-Length: 4\r\n\r\nsome";
+    let mut newest = idle.pop().unwrap();
+    let response = newest.ask(&mut sim, request.as_bytes());
+    assert_eq!(statuses(&response), [200], "{}", text(&response));
+    // The connections that were idle longest made room.
+    assert!(sim.counters().done.of(CloseReason::Displaced) > 0);
+    idle[0].receive();
+    assert!(idle[0].client.at_end());
+    assert!(idle[0].received_close_notify);
+}
+
+#[test]
+fn stalled_handshakes_do_not_take_all_connections() {
+    let _dog = watchdog("stalled_handshakes_do_not_take_all_connections");
+    let mut sim = limited(&app, Limits::default(), plain(1 << 16), 64 * MIB, 20);
+    let storm: Vec<Client> = (0..20).map(|_| stalled(&mut sim)).collect();
+    assert_eq!(sim.open_connections(), 20);
+    assert!(is_served(&mut sim));
+    drop(storm);
+}
+
+/// Many handshakes begin in one event-loop iteration, so most of them wait.
+fn storm(sim: &mut Simulation, connections: usize) -> Vec<Client> {
+    let hello = hello();
+    let connect = |_| {
+        let client = sim.connect();
+        assert_eq!(client.send(&hello).unwrap(), hello.len());
+        client
+    };
+    (0..connections).map(connect).collect()
+}
+
+#[test]
+fn a_handshake_that_waits_may_be_followed_by_much_data() {
+    let _dog = watchdog("a_handshake_that_waits_may_be_followed_by_much_data");
+    let mut sim = simulation(&app, Limits::default(), plain(1 << 20));
+    let mut client = TlsClient::connect(&sim);
+    client.exchange(&mut sim);
+    assert!(!client.tls.is_handshaking());
+    let others = storm(&mut sim, 300);
+    sim.poll();
+    sim.poll();
+    let body = common::pattern(300_000);
+    let request = "POST /discard HTTP/1.1\r\nHost: t\r\nContent-Length: 300000\r\n\r\n";
+    client.write(request.as_bytes());
+    client.write(&body);
+    // The Finished and the body arrive behind the handshakes of the others.
+    let sent = client.client.send(&client.records).unwrap();
+    assert_eq!(sent, client.records.len());
+    client.records.clear();
+    for _ in 0..5 {
+        client.exchange(&mut sim);
+    }
+    assert_eq!(
+        statuses(&client.received),
+        [200],
+        "{}",
+        text(&client.received)
+    );
+    assert!(client.received.ends_with(b"300000 bytes"));
+    drop(others);
+}
+
+#[test]
+fn connections_that_have_closed_do_not_delay_the_handshakes_of_others() {
+    let _dog = watchdog("connections_that_have_closed_do_not_delay_the_handshakes_of_others");
+    let mut sim = simulation(&app, Limits::default(), plain(1 << 16));
+    let clients = storm(&mut sim, 2_000);
+    while sim.open_connections() < clients.len() {
+        sim.poll();
+    }
+    for client in clients {
+        client.reset();
+    }
+    for _ in 0..20 {
+        sim.poll();
+    }
+    assert_eq!(sim.open_connections(), 0);
+    let mut client = TlsClient::connect(&sim);
+    client.take_records();
+    assert_eq!(
+        client.client.send(&client.records).unwrap(),
+        client.records.len()
+    );
+    client.records.clear();
+    for _ in 0..10 {
+        sim.poll();
+    }
+    client.receive();
+    assert!(!client.tls.is_handshaking());
+}
+
+#[test]
+fn requests_in_small_records_are_answered_together() {
+    let _dog = watchdog("requests_in_small_records_are_answered_together");
+    let mut sim = simulation(&app, Limits::default(), plain(1 << 18));
+    let mut client = TlsClient::established(&mut sim);
+    let before = client.received_records;
+    for _ in 0..40 {
+        client.write(get("/hello").as_bytes());
+    }
+    client.exchange(&mut sim);
+    assert_eq!(statuses(&client.received), [200; 40]);
+    let records = client.received_records - before;
+    assert!(records < 10, "{records} records");
+}
+
+#[test]
+fn single_byte_records_are_one_input() {
+    let _dog = watchdog("single_byte_records_are_one_input");
+    let mut sim = simulation(&app, Limits::default(), plain(1 << 20));
+    let mut client = TlsClient::established(&mut sim);
+    let post = "POST /late-echo HTTP/1.1\r\nHost: t\r\nContent-Length: 2000\r\n\r\n";
+    let requests = post.to_owned() + &"x".repeat(2_000) + &get("/fields?a=1") + &get("/close");
+    for byte in requests.bytes() {
+        client.write(&[byte]);
+    }
+    client.exchange(&mut sim);
+    sim.advance(10);
+    client.exchange(&mut sim);
+    assert_eq!(statuses(&client.received), [200; 3]);
+    assert!(client.received.ends_with(b"bye"));
+    assert!(client.received_close_notify);
+}
+
+#[test]
+fn key_updates_do_not_queue_without_bound() {
+    let _dog = watchdog("key_updates_do_not_queue_without_bound");
+    let mut sim = simulation(&app, Limits::default(), plain(4096));
+    let mut client = TlsClient::established(&mut sim);
+    let request = "POST /discard HTTP/1.1\r\nHost: t\r\nContent-Length: 1000000\r\n\r\n";
+    client.write(request.as_bytes());
+    client.take_records();
+    // The client requests responses and reads none of them.
+    for _ in 0..2_000 {
+        client.tls.refresh_traffic_keys().unwrap();
+        client.write(b"x");
+        let sent = sim.send(&client.client, &client.records);
+        client.records.drain(..sent);
+        if !client.records.is_empty() {
+            break;
+        }
+    }
+    let pipe = client.client.receive().unwrap().len();
+    assert!(pipe > 4000, "{pipe} bytes");
+    let mut queued = 0;
+    while sim.open_connections() > 0 {
+        sim.advance(100);
+        queued += client.client.receive().unwrap_or_default().len();
+    }
+    assert!(queued < 4096, "{queued} bytes");
+    assert!(is_served(&mut sim));
+}
+
+#[test]
+fn a_key_update_in_pieces_leaves_the_idle_time() {
+    let _dog = watchdog("a_key_update_in_pieces_leaves_the_idle_time");
+    let limits = Limits {
+        head_timeout_ms: 1_000,
+        idle_timeout_ms: 60_000,
+        ..Limits::default()
+    };
+    let mut sim = simulation(&app, limits, plain(1 << 16));
+    let mut client = TlsClient::established(&mut sim);
+    client.ask(&mut sim, get("/hello").as_bytes());
+    client.tls.refresh_traffic_keys().unwrap();
+    client.take_records();
+    let rest = client.records.split_off(7);
+    client.exchange(&mut sim);
+    client.records = rest;
+    client.exchange(&mut sim);
+    sim.advance(5_000);
+    let response = client.ask(&mut sim, get("/hello").as_bytes());
+    assert_eq!(statuses(&response), [200]);
+}
+
+#[test]
+fn a_partial_record_is_a_partial_head() {
+    let _dog = watchdog("a_partial_record_is_a_partial_head");
+    let limits = Limits {
+        head_timeout_ms: 5_000,
+        ..Limits::default()
+    };
+    for drains in [false, true] {
+        let mut sim = simulation(&app, limits.clone(), plain(1 << 16));
+        let mut client = TlsClient::established(&mut sim);
+        client.write(get("/hello").as_bytes());
+        let rest = client.records.split_off(10);
+        client.exchange(&mut sim);
+        if drains {
+            sim.drain();
+        }
+        sim.advance(1_000);
+        assert_eq!(sim.open_connections(), 1, "drains: {drains}");
+        client.records = rest;
+        client.exchange(&mut sim);
+        assert_eq!(statuses(&client.received), [200], "drains: {drains}");
+        if !drains {
+            client.received.clear();
+            client.write(get("/hello").as_bytes());
+            client.records.truncate(10);
+            client.exchange(&mut sim);
+            sim.advance(6_000);
+            client.exchange(&mut sim);
+            assert_eq!(statuses(&client.received), [408]);
+            assert!(client.received_close_notify);
+        }
+    }
+}
