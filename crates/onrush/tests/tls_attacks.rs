@@ -261,3 +261,94 @@ fn a_partial_record_is_a_partial_head() {
         }
     }
 }
+
+#[test]
+fn the_oldest_handshakes_end_when_too_many_are_in_progress() {
+    let _dog = watchdog("the_oldest_handshakes_end_when_too_many_are_in_progress");
+    let mut sim = simulation(&app, Limits::default(), plain(1 << 16));
+    let mut before = TlsClient::established(&mut sim);
+    let first = stalled(&mut sim);
+    let storm = storm(&mut sim, 2_000);
+    sim.run();
+    // The established one, and those in progress.
+    assert_eq!(sim.open_connections(), 1 + 1024);
+    let is_reset = |client: &Client| (0..3).any(|_| client.receive().is_err());
+    assert!(is_reset(&first));
+    let resets = storm.iter().filter(|client| is_reset(client)).count();
+    assert_eq!(resets, 2_000 - 1024);
+    assert_eq!(sim.counters().evicted.get(), 2_001 - 1024);
+    assert_eq!(
+        statuses(&before.ask(&mut sim, get("/hello").as_bytes())),
+        [200]
+    );
+    assert!(is_served(&mut sim));
+    sim.advance(20_000);
+    let handshakes = &sim.counters().handshakes;
+    let timed_out = handshakes.of(Handshake::TimedOut);
+    assert_eq!(timed_out + handshakes.of(Handshake::Failed), 2_001);
+    // None is counted as in progress, so as many may begin again.
+    let again = self::storm(&mut sim, 1_024);
+    sim.run();
+    assert_eq!(sim.counters().evicted.get(), 2_001 - 1024 + 1);
+    drop((again, storm));
+}
+
+#[test]
+fn queued_records_do_not_hide_a_slow_reader() {
+    let _dog = watchdog("queued_records_do_not_hide_a_slow_reader");
+    // 4 KiB per second are too few, and five times as many are enough.
+    for pause_ms in [1_000, 200] {
+        let limits = Limits {
+            rate_bytes_per_s_min: 8192,
+            rate_window_ms: 20_000,
+            ..Limits::default()
+        };
+        let mut sim = simulation(&app, limits, plain(4096));
+        let mut client = TlsClient::established(&mut sim);
+        client.write(get("/late-big").as_bytes());
+        client.exchange(&mut sim);
+        let mut is_cut = false;
+        for _ in (0..30_000).step_by(pause_ms) {
+            sim.advance(pause_ms as u64);
+            if client.client.receive().is_err() {
+                is_cut = true;
+                break;
+            }
+        }
+        assert_eq!(is_cut, pause_ms == 1_000, "every {pause_ms} ms");
+    }
+}
+
+const WORKERS: usize = 2;
+
+#[test]
+fn a_connection_with_queued_records_does_not_migrate() {
+    let _dog = watchdog("a_connection_with_queued_records_does_not_migrate");
+    let tls = common::over_tls::CONFIGS.0.clone();
+    let (limits, network) = (Limits::default(), plain(700));
+    let mut sim = Simulation::with_tls(1, &app, limits, network, WORKERS, tls);
+    let mut client = TlsClient::established(&mut sim);
+    let nothing = get("/nothing");
+    client.write(nothing.as_bytes());
+    let sent = sim.send(&client.client, &client.records);
+    client.records.drain(..sent);
+    // The responses to these fill the network, and the last ones are queued.
+    for _ in 0..31 {
+        client.tls.refresh_traffic_keys().unwrap();
+        client.take_records();
+    }
+    let sent = sim.send(&client.client, &client.records);
+    client.records.drain(..sent);
+    assert!(client.records.is_empty());
+    sim.migrate(0, 1);
+    sim.run();
+    for _ in 0..4 {
+        client.exchange(&mut sim);
+    }
+    client.write(nothing.as_bytes());
+    for _ in 0..4 {
+        client.exchange(&mut sim);
+    }
+    assert_eq!(statuses(&client.received), [204; 2]);
+    assert_eq!(sim.counters_of(0).handed_over.get(), 0);
+}
