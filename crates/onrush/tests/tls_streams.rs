@@ -112,7 +112,16 @@ fn a_response_that_is_cut_has_no_close_notify() {
     let _dog = watchdog("a_response_that_is_cut_has_no_close_notify");
     async fn handler(request: Request) -> Response {
         match request.path() {
-            "/endless" => Response::with_body(Body::stream(Endless { left: 1 << 40 }, None)),
+            "/waits" => {
+                let (mut sender, body) = Body::channel(1024);
+                let task = request.worker().spawn(async move {
+                    sender.send("a part").await.unwrap();
+                    std::future::pending::<()>().await;
+                    drop(sender);
+                });
+                task.detach();
+                Response::with_body(body)
+            }
             _ => app(request).await,
         }
     }
@@ -128,12 +137,14 @@ fn a_response_that_is_cut_has_no_close_notify() {
         cut.send(b"GET /broken HTTP/1.0\r\n\r\n");
         cut.read_to_end().unwrap();
         assert!(!cut.received_close_notify, "{driver:?}");
-        let mut endless = Raw::connect(&served);
-        endless.send(b"GET /endless HTTP/1.0\r\n\r\n");
-        assert!(endless.read().unwrap());
+        let mut waits = Raw::connect(&served);
+        waits.send(b"GET /waits HTTP/1.0\r\n\r\n");
+        while !waits.plaintext.ends_with(b"a part") {
+            assert!(waits.read().unwrap());
+        }
         served.running().handle().shutdown_now();
-        endless.read_to_end().unwrap();
-        assert!(!endless.received_close_notify, "{driver:?}");
+        waits.read_to_end().unwrap();
+        assert!(!waits.received_close_notify, "{driver:?}");
     }
 }
 
@@ -409,6 +420,28 @@ fn a_reset_client_does_not_stop_others() {
             client.reset();
             drop(client);
             assert_eq!(statuses(&served.get("/big")), [200], "{driver:?}");
+        }
+    }
+}
+
+#[test]
+fn a_slow_reader_that_reads_is_not_disconnected() {
+    let _dog = watchdog("a_slow_reader_that_reads_is_not_disconnected");
+    async fn endless(_: Request) -> Response {
+        Response::with_body(Body::stream(Endless { left: 1 << 30 }, Some(1 << 30)))
+    }
+    let limits = Limits {
+        write_timeout_ms: 1_000,
+        ..Limits::default()
+    };
+    for driver in drivers() {
+        let served = serve_tls(driver, endless, |server| server.limits(limits.clone()));
+        let mut client = Raw::connect(&served);
+        client.send(get("/").as_bytes());
+        let mut piece = vec![0; 80_000];
+        for _ in 0..30 {
+            thread::sleep(Duration::from_millis(100));
+            client.stream.read_exact(&mut piece).unwrap();
         }
     }
 }
