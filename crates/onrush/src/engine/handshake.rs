@@ -265,7 +265,7 @@ impl Engine {
                 _ => Handshake::Failed,
             };
             self.counters.handshakes.count(outcome);
-        } else if reason != CloseReason::Broken && !is_cut && !tls.is_reset {
+        } else if reason != CloseReason::Broken && !is_cut {
             self.send_close_notify(conn);
         }
     }

@@ -78,9 +78,6 @@ pub(crate) struct Tls {
     pub(super) info: Option<Arc<TlsInfo>>,
     /// The memory of the session, in the budget of receive memory.
     pub(super) reservation: Option<SessionReservation>,
-    /// The connection is about to be reset. A `close_notify` would make a truncated response look
-    /// complete.
-    pub(super) is_reset: bool,
     /// See [`QUEUED_CONTROL_BYTES_MAX`].
     queued_control_bytes: usize,
     /// Bytes of queued records, and the bytes of responses in them.
@@ -262,11 +259,6 @@ impl Tls {
     /// Called when nothing is queued.
     pub(super) fn reset_queued_control(&mut self) {
         self.queued_control_bytes = 0;
-    }
-
-    /// See [`Tls::is_reset`].
-    pub(super) fn prepare_reset(&mut self) {
-        self.is_reset = true;
     }
 
     /// Frees the bytes received and not processed.

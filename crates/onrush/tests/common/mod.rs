@@ -60,6 +60,11 @@ pub struct Served {
     uses_tls: bool,
 }
 
+/// Whether all servers of the tests use TLS.
+fn through_tls() -> bool {
+    cfg!(feature = "tls") && std::env::var_os("ONRUSH_TEST_TLS").is_some()
+}
+
 /// Starts a server. `configure` gets one with a single worker.
 pub fn serve_with(
     driver: DriverPreference,
@@ -67,10 +72,15 @@ pub fn serve_with(
     configure: impl FnOnce(Server) -> Server,
 ) -> Served {
     let server = Server::bind("127.0.0.1:0").driver(driver).workers(1);
-    let server = configure(server).pinned(false);
+    let mut server = configure(server).pinned(false);
+    let uses_tls = through_tls();
+    #[cfg(feature = "tls")]
+    if uses_tls {
+        server = server.tls(over_tls::CONFIGS.0.clone());
+    }
     Served {
         running: Some(server.start(application).expect("a server starts")),
-        uses_tls: false,
+        uses_tls,
     }
 }
 
