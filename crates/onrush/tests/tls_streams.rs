@@ -309,7 +309,7 @@ fn responses_of_every_size() {
 
 /// Where a client ends its connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Stage {
+enum SentSoFar {
     Connected,
     PartOfHello,
     WholeHello,
@@ -323,7 +323,9 @@ enum Stage {
 
 #[test]
 fn connections_that_are_truncated_leave_nothing() {
-    use Stage::{Connected, Established, PartOfBodyRecord, PartOfHead, PartOfHello, PartOfRecord};
+    use SentSoFar::{
+        Connected, Established, PartOfBodyRecord, PartOfHead, PartOfHello, PartOfRecord,
+    };
     let _dog = watchdog("connections_that_are_truncated_leave_nothing");
     static FAILED: AtomicUsize = AtomicUsize::new(0);
     async fn handler(mut request: Request) -> Response {
@@ -337,23 +339,23 @@ fn connections_that_are_truncated_leave_nothing() {
     let stages = [
         Connected,
         PartOfHello,
-        Stage::WholeHello,
+        SentSoFar::WholeHello,
         Established,
         PartOfHead,
         PartOfRecord,
-        Stage::WithinBody,
+        SentSoFar::WithinBody,
         PartOfBodyRecord,
-        Stage::WithinResponse,
+        SentSoFar::WithinResponse,
     ];
     for stage in stages {
         for resets in [false, true] {
             let mut sim = simulation(&handler, Limits::default(), plain(1 << 16));
             let before = FAILED.load(Ordering::SeqCst);
             let mut client = TlsClient::connect(&sim);
-            if stage == PartOfHello || stage == Stage::WholeHello {
+            if stage == PartOfHello || stage == SentSoFar::WholeHello {
                 let bytes = hello();
                 let bytes = match stage {
-                    Stage::WholeHello => &bytes[..],
+                    SentSoFar::WholeHello => &bytes[..],
                     _ => &bytes[..50],
                 };
                 sim.send(&client.client, bytes);
@@ -367,7 +369,7 @@ fn connections_that_are_truncated_leave_nothing() {
                     client.write(get("/").as_bytes());
                     client.records.truncate(20);
                 }
-                Stage::WithinBody | PartOfBodyRecord => {
+                SentSoFar::WithinBody | PartOfBodyRecord => {
                     client.write(post("/", 100_000).as_bytes());
                     client.write(&pattern(50_000));
                     if stage == PartOfBodyRecord {
@@ -375,7 +377,7 @@ fn connections_that_are_truncated_leave_nothing() {
                         client.records.truncate(bytes - 5_000);
                     }
                 }
-                Stage::WithinResponse => client.write(get("/endless").as_bytes()),
+                SentSoFar::WithinResponse => client.write(get("/endless").as_bytes()),
                 _ => {}
             }
             let sent = sim.send(&client.client, &client.records);
@@ -391,7 +393,7 @@ fn connections_that_are_truncated_leave_nothing() {
             sim.advance(3_000);
             assert_eq!(sim.open_connections(), 0, "{stage:?}, resets: {resets}");
             assert_eq!(sim.worker().live_tasks(), 0, "{stage:?}, resets: {resets}");
-            let is_body = matches!(stage, Stage::WithinBody | PartOfBodyRecord);
+            let is_body = matches!(stage, SentSoFar::WithinBody | PartOfBodyRecord);
             let failed = FAILED.load(Ordering::SeqCst) - before;
             // A reset ends the handler instead.
             assert_eq!(
@@ -400,7 +402,7 @@ fn connections_that_are_truncated_leave_nothing() {
                 "{stage:?}, resets: {resets}"
             );
             // A handshake begins with the first bytes.
-            let has_begun = matches!(stage, Stage::WholeHello | PartOfHello);
+            let has_begun = matches!(stage, SentSoFar::WholeHello | PartOfHello);
             let failed = sim.counters().handshakes.of(Handshake::Failed);
             assert_eq!(failed, u64::from(has_begun), "{stage:?}, resets: {resets}");
         }
