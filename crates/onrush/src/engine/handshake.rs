@@ -26,8 +26,8 @@ const HANDSHAKES_MAX: usize = 1024;
 /// The most handshakes that a worker continues in one event-loop iteration: about 0.5 ms.
 const HANDSHAKES_PER_ITERATION: u32 = 4;
 
-/// The part of the receive memory that sessions may hold, in eighths. It is less than the thresholds
-/// of `pressure`, so sessions alone never make receive memory short.
+/// The part of the receive memory that sessions may hold, in eighths. It is less than the
+/// thresholds of `pressure`, so sessions alone never make receive memory short.
 const SESSIONS_MARK: usize = 4;
 
 /// Which connections of a server begin with a handshake, and how.
@@ -174,10 +174,10 @@ impl Engine {
             }
             let of_handshakes = self.tls.handshakes.in_progress.get() * HANDSHAKE_STATE_BYTES;
             let handshakes_first = of_handshakes > bytes / 2;
-            if !(handshakes_first && self.evict_oldest_handshake())
-                && !self.close_idle_session()
-                && !self.evict_oldest_handshake()
-            {
+            let has_ended = (handshakes_first && self.evict_oldest_handshake())
+                || self.close_idle_session()
+                || self.evict_oldest_handshake();
+            if !has_ended {
                 return;
             }
         }

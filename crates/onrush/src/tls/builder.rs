@@ -186,10 +186,11 @@ impl TlsConfigBuilder {
     /// Accepts up to `bytes` of early data (0-RTT, RFC 8446, section 2.3) from clients that resume
     /// a TLS 1.3 session. The default is 0: none.
     ///
-    /// Early data saves one round trip. An attacker can send it again to another server with the
-    /// same certificate, so the engine accepts only GET requests as early data. This server
-    /// accepts the early data of a session only once: it stores the last 4,096 sessions instead of
-    /// issuing stateless tickets, and clients with older ones do a full handshake.
+    /// The engine processes early data when the handshake is complete. By then the client has
+    /// proven that it does not repeat an earlier connection (RFC 8470, section 3), so any method is
+    /// safe, and the response takes as long as without early data. This server accepts the early
+    /// data of a session only once: it stores the last 4,096 sessions instead of using tickets that
+    /// clients keep.
     #[must_use]
     pub fn early_data(mut self, bytes: u32) -> TlsConfigBuilder {
         self.early_data_bytes = bytes;
