@@ -122,7 +122,7 @@ impl Head {
     /// Fails with the refusal to send: 400 for malformed syntax and framing, 414, 417, 431, 501,
     /// 505 (the crate's documentation has the list). The reason for a refusal does not depend on
     /// how many of the bytes an earlier, `Partial` call received.
-    #[inline]
+    #[inline(always)] // The comparison, which most heads need only.
     pub fn parse(&mut self, bytes: &[u8], limits: &Limits) -> Result<Parsed, Reject> {
         // Clients often send byte-identical heads on a persistent connection.
         if !self.seen.is_empty()
@@ -131,6 +131,11 @@ impl Head {
         {
             return Ok(Parsed::Complete(self.seen.len()));
         }
+        self.parse_and_remember(bytes, limits)
+    }
+
+    #[inline(never)]
+    fn parse_and_remember(&mut self, bytes: &[u8], limits: &Limits) -> Result<Parsed, Reject> {
         self.seen.clear();
         let parsed = self.parse_anew(bytes, limits)?;
         if let Parsed::Complete(n @ ..=SEEN_BYTES_MAX) = parsed {

@@ -4,7 +4,8 @@ mod common;
 mod contract;
 
 use common::{
-    ask, calm, content, dechunk, drivers, get, pattern, serve, serve_with, statuses, text, watchdog,
+    ask, calm, content, dechunk, drivers, get, pattern, serve, serve_plain, serve_with, statuses,
+    text, watchdog,
 };
 use contract::contract;
 use onrush::coroutine::{
@@ -407,7 +408,7 @@ fn panics_and_failures_affect_only_their_request() {
 fn handler_that_is_a_client() {
     let _dog = watchdog("handler_that_is_a_client");
     for driver in drivers() {
-        let behind = serve(driver, app());
+        let behind = serve_plain(driver, app()); // The handler's client uses plain HTTP.
         let address = behind.address();
         let front = handler(
             contract(),

@@ -84,6 +84,14 @@ fn storm(sim: &mut Simulation, connections: usize) -> Vec<Client> {
     (0..connections).map(connect).collect()
 }
 
+/// Runs the server until it has accepted this many connections, and has received their first bytes.
+fn accept_all(sim: &mut Simulation, connections: usize) {
+    while sim.open_connections() < connections {
+        sim.poll();
+    }
+    sim.poll();
+}
+
 #[test]
 fn a_handshake_that_waits_may_be_followed_by_much_data() {
     let _dog = watchdog("a_handshake_that_waits_may_be_followed_by_much_data");
@@ -92,8 +100,7 @@ fn a_handshake_that_waits_may_be_followed_by_much_data() {
     client.exchange(&mut sim);
     assert!(!client.tls.is_handshaking());
     let others = storm(&mut sim, 300);
-    sim.poll();
-    sim.poll();
+    accept_all(&mut sim, 301);
     let body = common::pattern(300_000);
     let request = "POST /discard HTTP/1.1\r\nHost: t\r\nContent-Length: 300000\r\n\r\n";
     client.write(request.as_bytes());
@@ -120,9 +127,7 @@ fn connections_that_have_closed_do_not_delay_the_handshakes_of_others() {
     let _dog = watchdog("connections_that_have_closed_do_not_delay_the_handshakes_of_others");
     let mut sim = simulation(&app, Limits::default(), plain(1 << 16));
     let clients = storm(&mut sim, 2_000);
-    while sim.open_connections() < clients.len() {
-        sim.poll();
-    }
+    accept_all(&mut sim, clients.len());
     for client in clients {
         client.reset();
     }
@@ -130,6 +135,9 @@ fn connections_that_have_closed_do_not_delay_the_handshakes_of_others() {
         sim.poll();
     }
     assert_eq!(sim.open_connections(), 0);
+    // Few of them have begun; the others were waiting.
+    let begun = sim.counters().handshakes.of(Handshake::Failed);
+    assert!((1..1_000).contains(&begun), "{begun}");
     let mut client = TlsClient::connect(&sim);
     client.take_records();
     assert_eq!(
@@ -260,4 +268,95 @@ fn a_partial_record_is_a_partial_head() {
             assert!(client.received_close_notify);
         }
     }
+}
+
+#[test]
+fn the_oldest_handshakes_end_when_too_many_are_in_progress() {
+    let _dog = watchdog("the_oldest_handshakes_end_when_too_many_are_in_progress");
+    let mut sim = simulation(&app, Limits::default(), plain(1 << 16));
+    let mut before = TlsClient::established(&mut sim);
+    let first = stalled(&mut sim);
+    let storm = storm(&mut sim, 2_000);
+    sim.run();
+    // The established one, and those in progress.
+    assert_eq!(sim.open_connections(), 1 + 1024);
+    let is_reset = |client: &Client| (0..3).any(|_| client.receive().is_err());
+    assert!(is_reset(&first));
+    let resets = storm.iter().filter(|client| is_reset(client)).count();
+    assert_eq!(resets, 2_000 - 1024);
+    assert_eq!(sim.counters().evicted.get(), 2_001 - 1024);
+    assert_eq!(
+        statuses(&before.ask(&mut sim, get("/hello").as_bytes())),
+        [200]
+    );
+    assert!(is_served(&mut sim));
+    sim.advance(20_000);
+    let handshakes = &sim.counters().handshakes;
+    let timed_out = handshakes.of(Handshake::TimedOut);
+    assert_eq!(timed_out + handshakes.of(Handshake::Failed), 2_001);
+    // None is counted as in progress, so as many may begin again.
+    let again = self::storm(&mut sim, 1_024);
+    sim.run();
+    assert_eq!(sim.counters().evicted.get(), 2_001 - 1024 + 1);
+    drop((again, storm));
+}
+
+#[test]
+fn queued_records_do_not_hide_a_slow_reader() {
+    let _dog = watchdog("queued_records_do_not_hide_a_slow_reader");
+    // 4 KiB per second are too few, and five times as many are enough.
+    for pause_ms in [1_000, 200] {
+        let limits = Limits {
+            rate_bytes_per_s_min: 8192,
+            rate_window_ms: 20_000,
+            ..Limits::default()
+        };
+        let mut sim = simulation(&app, limits, plain(4096));
+        let mut client = TlsClient::established(&mut sim);
+        client.write(get("/late-big").as_bytes());
+        client.exchange(&mut sim);
+        let mut is_cut = false;
+        for _ in (0..30_000).step_by(pause_ms) {
+            sim.advance(pause_ms as u64);
+            if client.client.receive().is_err() {
+                is_cut = true;
+                break;
+            }
+        }
+        assert_eq!(is_cut, pause_ms == 1_000, "every {pause_ms} ms");
+    }
+}
+
+const WORKERS: usize = 2;
+
+#[test]
+fn a_connection_with_queued_records_does_not_migrate() {
+    let _dog = watchdog("a_connection_with_queued_records_does_not_migrate");
+    let tls = common::over_tls::CONFIGS.0.clone();
+    let (limits, network) = (Limits::default(), plain(700));
+    let mut sim = Simulation::with_tls(1, &app, limits, network, WORKERS, tls);
+    let mut client = TlsClient::established(&mut sim);
+    let nothing = get("/nothing");
+    client.write(nothing.as_bytes());
+    let sent = sim.send(&client.client, &client.records);
+    client.records.drain(..sent);
+    // The responses to these fill the network, and the last ones are queued.
+    for _ in 0..31 {
+        client.tls.refresh_traffic_keys().unwrap();
+        client.take_records();
+    }
+    let sent = sim.send(&client.client, &client.records);
+    client.records.drain(..sent);
+    assert!(client.records.is_empty());
+    sim.migrate(0, 1);
+    sim.run();
+    for _ in 0..4 {
+        client.exchange(&mut sim);
+    }
+    client.write(nothing.as_bytes());
+    for _ in 0..4 {
+        client.exchange(&mut sim);
+    }
+    assert_eq!(statuses(&client.received), [204; 2]);
+    assert_eq!(sim.counters_of(0).handed_over.get(), 0);
 }

@@ -191,13 +191,18 @@ impl Engine {
 
     /// Creates the session of a connection; `false` if there is no memory for it, or if rustls
     /// refuses the configuration.
-    pub(super) fn create_session(&self, id: ConnId, tls: &mut Tls) -> bool {
+    pub(super) fn create_session(self: &Rc<Self>, id: ConnId, tls: &mut Tls) -> bool {
         let Some(settings) = &self.settings.tls else {
             return false;
         };
         self.make_room_for_session();
         let pool = self.context.pool();
-        tls.reservation = self.tls.memory.reserve(pool, HANDSHAKE_STATE_BYTES);
+        let reserve = || self.tls.memory.reserve(pool, HANDSHAKE_STATE_BYTES);
+        tls.reservation = reserve();
+        if tls.reservation.is_none() {
+            self.reclaim_memory();
+            tls.reservation = reserve();
+        }
         if tls.reservation.is_none() {
             return false;
         }
@@ -265,7 +270,7 @@ impl Engine {
                 _ => Handshake::Failed,
             };
             self.counters.handshakes.count(outcome);
-        } else if reason != CloseReason::Broken && !is_cut && !tls.is_reset {
+        } else if reason != CloseReason::Broken && !is_cut {
             self.send_close_notify(conn);
         }
     }

@@ -472,10 +472,7 @@ impl Engine {
     /// Resets a connection, so that the client does not mistake a truncated response for a complete
     /// one.
     fn abort(&self, id: ConnId, reason: CloseReason) {
-        let stream = self.conns.borrow_mut().get(id).map(|conn| {
-            conn.transport.prepare_reset();
-            conn.stream
-        });
+        let stream = self.conns.borrow_mut().get(id).map(|conn| conn.stream);
         if let Some(stream) = stream {
             self.context.driver().reset(stream);
         }

@@ -34,10 +34,6 @@ impl Tls {
         match *self {}
     }
 
-    pub(super) fn prepare_reset(&mut self) {
-        match *self {}
-    }
-
     pub(super) fn drop_received(&mut self) {
         match *self {}
     }

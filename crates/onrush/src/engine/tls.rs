@@ -5,7 +5,10 @@ use super::Engine;
 use super::connection::{AfterFlush, Conn, Expects, Phase};
 use super::handshake::Handshakes;
 use super::send::{Sent, connection_gone};
-use super::tls_state::{MovedTls, Next, NoMemory, SESSION_BYTES, SessionMemory, Tls, extend};
+use super::tls_state::{
+    CONTROL_RECORD_COST, MovedTls, Next, NoMemory, RECORD_COST, SESSION_BYTES, SessionMemory, Tls,
+    extend,
+};
 use super::transport::{BodyTarget, Output, Transport};
 use crate::host::ConnId;
 use crate::metrics::{CloseReason, Handshake};
@@ -263,7 +266,9 @@ impl Engine {
             true => Ok(Sent::All),
             false => self.send_or_queue_records(conn, &out, 0, false),
         };
-        self.tls.records.set(out);
+        if out.capacity() <= RECORDS_KEPT_BYTES {
+            self.tls.records.set(out);
+        }
         self.tls.receive_buffer.set(buffer);
         match (result, sent) {
             (Ok(_), Err(error)) | (Err(error), _) => (Err(error), false),
@@ -308,6 +313,7 @@ impl Engine {
             match session.receive(&mut received[at..], out) {
                 Received::NeedMore { .. } => break,
                 Received::Handled { consumed } | Received::Handshaken { consumed } => {
+                    coop::spend(CONTROL_RECORD_COST);
                     at += consumed;
                 }
                 Received::Data {
@@ -320,6 +326,7 @@ impl Engine {
                         into.extend_from_slice(body);
                     }
                     taken += body.len();
+                    coop::spend(RECORD_COST);
                     extend(&mut surplus, rest, pool)?;
                     at += consumed;
                 }

@@ -7,12 +7,17 @@
 use crate::tls::TlsInfo;
 use crate::tls::session::{Received, Session, SessionError};
 use onrush_rt::buf::{Block, Buf, BufferPool, Reservation};
+use onrush_rt::coop;
 use std::cell::Cell;
 use std::io;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
+/// What a record costs of the cooperative budget besides its bytes. A client may send tiny ones.
+pub(super) const RECORD_COST: usize = 256;
+/// What a record without data costs, in bytes. Most are key updates, which derive keys.
+pub(super) const CONTROL_RECORD_COST: usize = 8 * 1024;
 /// What a handshake in progress and an established session count in the receive memory, in bytes.
 /// A test compares the latter with the allocations of a session.
 pub(super) const HANDSHAKE_STATE_BYTES: usize = 16 * 1024;
@@ -78,9 +83,6 @@ pub(crate) struct Tls {
     pub(super) info: Option<Arc<TlsInfo>>,
     /// The memory of the session, in the budget of receive memory.
     pub(super) reservation: Option<SessionReservation>,
-    /// The connection is about to be reset. A `close_notify` would make a truncated response look
-    /// complete.
-    pub(super) is_reset: bool,
     /// See [`QUEUED_CONTROL_BYTES_MAX`].
     queued_control_bytes: usize,
     /// Bytes of queued records, and the bytes of responses in them.
@@ -185,12 +187,14 @@ impl Tls {
                     break;
                 }
                 Received::Handled { consumed } | Received::Handshaken { consumed } => {
-                    at += consumed
+                    coop::spend(CONTROL_RECORD_COST);
+                    at += consumed;
                 }
                 Received::Data {
                     consumed,
                     plaintext: range,
                 } => {
+                    coop::spend(RECORD_COST);
                     let range = at + range.start..at + range.end;
                     at += consumed;
                     match plaintext.last_mut() {
@@ -262,11 +266,6 @@ impl Tls {
     /// Called when nothing is queued.
     pub(super) fn reset_queued_control(&mut self) {
         self.queued_control_bytes = 0;
-    }
-
-    /// See [`Tls::is_reset`].
-    pub(super) fn prepare_reset(&mut self) {
-        self.is_reset = true;
     }
 
     /// Frees the bytes received and not processed.

@@ -66,13 +66,6 @@ impl Transport {
             Transport::Tls(tls) => tls.received_len(),
         }
     }
-
-    /// Called before the connection is reset.
-    pub(super) fn prepare_reset(&mut self) {
-        if let Transport::Tls(tls) = self {
-            tls.prepare_reset();
-        }
-    }
 }
 
 /// Where body bytes go that bypass the driver's buffers.

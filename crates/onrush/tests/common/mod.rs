@@ -60,17 +60,41 @@ pub struct Served {
     uses_tls: bool,
 }
 
+/// Whether all servers of this test binary use TLS. See `tests/through_tls.rs`.
+pub const fn through_tls() -> bool {
+    cfg!(feature = "tls") && matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"through_tls")
+}
+
 /// Starts a server. `configure` gets one with a single worker.
 pub fn serve_with(
     driver: DriverPreference,
     application: impl Application,
     configure: impl FnOnce(Server) -> Server,
 ) -> Served {
+    start(driver, application, configure, through_tls())
+}
+
+/// A server without TLS, also in `tests/through_tls.rs`.
+pub fn serve_plain(driver: DriverPreference, application: impl Application) -> Served {
+    start(driver, application, |server| server, false)
+}
+
+fn start(
+    driver: DriverPreference,
+    application: impl Application,
+    configure: impl FnOnce(Server) -> Server,
+    uses_tls: bool,
+) -> Served {
     let server = Server::bind("127.0.0.1:0").driver(driver).workers(1);
     let server = configure(server).pinned(false);
+    #[cfg(feature = "tls")]
+    let server = match uses_tls {
+        true => server.tls(over_tls::CONFIGS.0.clone()),
+        false => server,
+    };
     Served {
         running: Some(server.start(application).expect("a server starts")),
-        uses_tls: false,
+        uses_tls,
     }
 }
 
@@ -94,10 +118,7 @@ pub fn serve_tls(
     application: impl Application,
     configure: impl FnOnce(Server) -> Server,
 ) -> Served {
-    let tls = over_tls::CONFIGS.0.clone();
-    let mut served = serve_with(driver, application, |server| configure(server.tls(tls)));
-    served.uses_tls = true;
-    served
+    start(driver, application, configure, true)
 }
 
 pub fn serve(driver: DriverPreference, application: impl Application) -> Served {

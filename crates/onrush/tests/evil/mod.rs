@@ -3,7 +3,7 @@
 // Each test binary uses a part of this.
 #![allow(dead_code, unreachable_pub)]
 
-use crate::common::{content, get, read_some, text};
+use super::common::{content, get, read_some, text};
 use onrush::{Body, BodySender, Bytes, Request, Response, WorkerHandle, offload};
 use std::cell::RefCell;
 use std::future::{Future, pending};
