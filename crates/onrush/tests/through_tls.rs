@@ -6,6 +6,8 @@
 //! can be established while all workers are blocked), and files that measure the memory of the
 //! process.
 #![cfg(feature = "tls")]
+// Each of the files includes the common ones.
+#![allow(clippy::duplicate_mod)]
 
 #[path = "access_log.rs"]
 mod access_log;
