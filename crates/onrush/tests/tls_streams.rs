@@ -7,18 +7,17 @@ mod temp_dir;
 use common::app::{Endless, app};
 use common::entries::{Entry, entries, keep_entries};
 use common::gate::until;
-use common::over_tls::client;
+use common::over_tls::Raw;
 use common::sim_tls::{TlsClient, hello, simulation};
 use common::{
-    Served, content, dechunk, drivers, get, pattern, plain, read_some, serve_tls, serve_with,
-    statuses, text, watchdog,
+    content, dechunk, drivers, get, pattern, plain, serve_tls, serve_with, statuses, text, watchdog,
 };
 use onrush::metrics::Handshake;
-use onrush::tls::rustls::{AlertDescription, ClientConnection, Error};
+use onrush::tls::rustls::{AlertDescription, Error};
 use onrush::{AccessLog, Body, Limits, Request, Response};
 use onrush_rt::fs::{Dir, File, OpenHow};
-use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::io::{Read, Write};
+use std::net::Shutdown;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -34,77 +33,6 @@ fn large_bodies() -> Limits {
 
 fn post(path: &str, bytes: usize) -> String {
     format!("POST {path} HTTP/1.1\r\nHost: t\r\nContent-Length: {bytes}\r\n\r\n")
-}
-
-/// A client after its handshake, whose records the test sees.
-struct Raw {
-    stream: TcpStream,
-    tls: ClientConnection,
-    plaintext: Vec<u8>,
-    received_close_notify: bool,
-}
-
-impl Raw {
-    fn connect(served: &Served) -> Raw {
-        let mut stream = TcpStream::connect(served.address()).unwrap();
-        stream.set_nodelay(true).unwrap();
-        let limit = Some(Duration::from_secs(60));
-        stream.set_read_timeout(limit).unwrap();
-        stream.set_write_timeout(limit).unwrap();
-        let mut tls = client();
-        tls.set_buffer_limit(None);
-        while tls.is_handshaking() {
-            tls.complete_io(&mut stream).unwrap();
-        }
-        Raw {
-            stream,
-            tls,
-            plaintext: Vec::new(),
-            received_close_notify: false,
-        }
-    }
-
-    fn encrypt(&mut self, bytes: &[u8]) -> Vec<u8> {
-        let mut records = Vec::new();
-        self.tls.writer().write_all(bytes).unwrap();
-        while self.tls.wants_write() {
-            self.tls.write_tls(&mut records).unwrap();
-        }
-        records
-    }
-
-    fn send(&mut self, bytes: &[u8]) {
-        let records = self.encrypt(bytes);
-        self.stream.write_all(&records).unwrap();
-    }
-
-    /// Reads once; returns whether the connection continues.
-    fn read(&mut self) -> Result<bool, Error> {
-        let mut piece = vec![0; 64 * 1024];
-        let bytes = match read_some(&mut self.stream, &mut piece) {
-            Ok(0) => return Ok(false),
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(false),
-            Err(error) => panic!("{error}"),
-        };
-        let mut records = &piece[..bytes];
-        while !records.is_empty() {
-            self.tls.read_tls(&mut records).unwrap();
-            let state = self.tls.process_new_packets()?;
-            self.received_close_notify |= state.peer_has_closed();
-            let _ = self.tls.reader().read_to_end(&mut self.plaintext);
-        }
-        Ok(true)
-    }
-
-    fn read_to_end(&mut self) -> Result<(), Error> {
-        while self.read()? {}
-        Ok(())
-    }
-
-    fn reset(&self) {
-        rustix::net::sockopt::set_socket_linger(&self.stream, Some(Duration::ZERO)).unwrap();
-    }
 }
 
 #[test]
@@ -336,7 +264,7 @@ fn connections_that_are_truncated_leave_nothing() {
         FAILED.fetch_add(usize::from(failed), Ordering::SeqCst);
         Response::new(200)
     }
-    let stages = [
+    let points = [
         Connected,
         PartOfHello,
         SentSoFar::WholeHello,
@@ -347,23 +275,23 @@ fn connections_that_are_truncated_leave_nothing() {
         PartOfBodyRecord,
         SentSoFar::WithinResponse,
     ];
-    for stage in stages {
+    for point in points {
         for resets in [false, true] {
             let mut sim = simulation(&handler, Limits::default(), plain(1 << 16));
             let before = FAILED.load(Ordering::SeqCst);
             let mut client = TlsClient::connect(&sim);
-            if stage == PartOfHello || stage == SentSoFar::WholeHello {
+            if point == PartOfHello || point == SentSoFar::WholeHello {
                 let bytes = hello();
-                let bytes = match stage {
+                let bytes = match point {
                     SentSoFar::WholeHello => &bytes[..],
                     _ => &bytes[..50],
                 };
                 sim.send(&client.client, bytes);
-            } else if stage != Connected {
+            } else if point != Connected {
                 drop(client);
                 client = TlsClient::established(&mut sim);
             }
-            match stage {
+            match point {
                 PartOfHead => client.write(b"GET / HTTP/1.1\r\nHos"),
                 PartOfRecord => {
                     client.write(get("/").as_bytes());
@@ -372,7 +300,7 @@ fn connections_that_are_truncated_leave_nothing() {
                 SentSoFar::WithinBody | PartOfBodyRecord => {
                     client.write(post("/", 100_000).as_bytes());
                     client.write(&pattern(50_000));
-                    if stage == PartOfBodyRecord {
+                    if point == PartOfBodyRecord {
                         let bytes = client.records.len();
                         client.records.truncate(bytes - 5_000);
                     }
@@ -391,20 +319,20 @@ fn connections_that_are_truncated_leave_nothing() {
                 drop(client);
             }
             sim.advance(3_000);
-            assert_eq!(sim.open_connections(), 0, "{stage:?}, resets: {resets}");
-            assert_eq!(sim.worker().live_tasks(), 0, "{stage:?}, resets: {resets}");
-            let is_body = matches!(stage, SentSoFar::WithinBody | PartOfBodyRecord);
+            assert_eq!(sim.open_connections(), 0, "{point:?}, resets: {resets}");
+            assert_eq!(sim.worker().live_tasks(), 0, "{point:?}, resets: {resets}");
+            let is_body = matches!(point, SentSoFar::WithinBody | PartOfBodyRecord);
             let failed = FAILED.load(Ordering::SeqCst) - before;
             // A reset ends the handler instead.
             assert_eq!(
                 failed == 1,
                 is_body && !resets,
-                "{stage:?}, resets: {resets}"
+                "{point:?}, resets: {resets}"
             );
             // A handshake begins with the first bytes.
-            let has_begun = matches!(stage, SentSoFar::WholeHello | PartOfHello);
+            let has_begun = matches!(point, SentSoFar::WholeHello | PartOfHello);
             let failed = sim.counters().handshakes.of(Handshake::Failed);
-            assert_eq!(failed, u64::from(has_begun), "{stage:?}, resets: {resets}");
+            assert_eq!(failed, u64::from(has_begun), "{point:?}, resets: {resets}");
         }
     }
 }

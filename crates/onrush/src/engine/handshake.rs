@@ -7,25 +7,29 @@
 
 use super::Engine;
 use super::connection::{Conn, Expects, Phase};
-use super::tls_state::{HANDSHAKE_STATE_BYTES, Tls};
+use super::tls_state::{HANDSHAKE_STATE_BYTES, Processed, SESSION_BYTES, Tls};
 use super::transport::Transport;
 use crate::host::ConnId;
 use crate::log::Outcome;
 use crate::metrics::{CloseReason, Handshake, TimeLimit};
 use crate::panic_guard;
-use crate::tls::TlsConfig;
 use crate::tls::session::Session;
+use crate::tls::{TlsConfig, TlsInfo};
 use onrush_proto::reject::Reject;
 use onrush_rt::{coop, diagnose};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// The most handshakes in progress on one worker.
 const HANDSHAKES_MAX: usize = 1024;
 /// The most handshakes that a worker continues in one event-loop iteration: about 0.5 ms.
 const HANDSHAKES_PER_ITERATION: u32 = 4;
 
+/// What continuing a handshake costs of the cooperative budget, in bytes.
+const HANDSHAKE_COST: usize = 64 * 1024;
 /// The part of the receive memory that sessions may hold, in eighths. It is less than the
 /// thresholds of `pressure`, so sessions alone never make receive memory short.
 const SESSIONS_MARK: usize = 4;
@@ -216,6 +220,61 @@ impl Engine {
                 panic_guard::log(|| tracing::error!(%error, "a TLS session could not be created"));
                 false
             }
+        }
+    }
+
+    /// Processes the received bytes of a connection in its handshake. `None` when there are none,
+    /// or when the connection was closed.
+    pub(super) fn process_handshake(
+        self: &Rc<Self>,
+        id: ConnId,
+        out: &mut Vec<u8>,
+        plaintext: &mut Vec<Range<usize>>,
+    ) -> Option<Processed> {
+        // The certificate resolver is user code, so the state is not borrowed.
+        let mut tls = {
+            let mut conns = self.conns.borrow_mut();
+            let Transport::Tls(tls) = &mut conns.get(id)?.transport else {
+                return None;
+            };
+            tls.is_waiting = false;
+            tls.received.as_ref()?;
+            std::mem::take(tls)
+        };
+        let mut block = tls.received.take();
+        coop::spend(HANDSHAKE_COST);
+        if tls.session.is_none() && !self.create_session(id, &mut tls) {
+            self.close(id, CloseReason::Exhausted);
+            return None;
+        }
+        let pool = self.context.pool();
+        let result = panic_guard::catch(|| tls.process(&mut block, out, plaintext, pool));
+        // Present once, when the handshake is complete. A session that failed has none.
+        let parts = tls.session.as_mut().and_then(Session::take_parts);
+        let handshaken = parts.is_some();
+        let mut early_data = Vec::new();
+        if let Some(parts) = parts {
+            early_data = std::mem::take(&mut tls.early_data);
+            tls.reservation = None; // Frees the larger one first.
+            tls.reservation = self.tls.memory.reserve(pool, SESSION_BYTES);
+            tls.info = Some(Arc::new(TlsInfo::new(parts)));
+        }
+        self.put_tls_back(id, tls);
+        if handshaken {
+            self.finish_handshake(id);
+        }
+        Some(Processed {
+            block,
+            early_data,
+            result,
+        })
+    }
+
+    fn put_tls_back(&self, id: ConnId, state: Box<Tls>) {
+        if let Some(conn) = self.conns.borrow_mut().get(id)
+            && let Transport::Tls(tls) = &mut conn.transport
+        {
+            *tls = state;
         }
     }
 

@@ -6,13 +6,11 @@ use super::connection::{AfterFlush, Conn, Expects, Phase};
 use super::handshake::Handshakes;
 use super::send::{Sent, connection_gone};
 use super::tls_state::{
-    CONTROL_RECORD_COST, MovedTls, Next, NoMemory, RECORD_COST, SESSION_BYTES, SessionMemory, Tls,
-    extend,
+    CONTROL_RECORD_COST, MovedTls, Next, NoMemory, Processed, RECORD_COST, SessionMemory, extend,
 };
 use super::transport::{BodyTarget, Output, Transport};
 use crate::host::ConnId;
 use crate::metrics::{CloseReason, Handshake};
-use crate::panic_guard;
 use crate::tls::TlsInfo;
 use crate::tls::session::{Received, Session, SessionError};
 use onrush_rt::buf::{Block, Buf};
@@ -23,8 +21,6 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// What continuing a handshake costs of the cooperative budget, in bytes.
-const HANDSHAKE_COST: usize = 64 * 1024;
 /// A handshake that has received this much does not wait. The client may have sent its request and
 /// a body behind the last message of the handshake.
 const WAITING_BYTES_MAX: usize = 32 * 1024;
@@ -86,53 +82,30 @@ impl Engine {
 
     /// Processes the received bytes of a TLS connection.
     pub(super) fn process_records(self: &Rc<Self>, id: ConnId) {
-        // The certificate resolver of a handshake is user code, so the state is not borrowed.
-        let (mut tls, handshaking) = {
-            let mut conns = self.conns.borrow_mut();
-            let Some(conn) = conns.get(id) else { return };
-            let handshaking = conn.is_handshaking();
-            let Transport::Tls(tls) = &mut conn.transport else {
-                return;
-            };
-            tls.is_waiting = false;
-            (std::mem::take(tls), handshaking)
-        };
-        let mut block = tls.received.take();
-        if block.is_none() {
-            return self.put_tls_back(id, tls);
-        }
-        if handshaking {
-            coop::spend(HANDSHAKE_COST);
-            if tls.session.is_none() && !self.create_session(id, &mut tls) {
-                return self.close(id, CloseReason::Exhausted);
-            }
-        }
         let mut out = self.tls.records.take();
         let mut plaintext = self.tls.plaintext_ranges.take();
         out.clear();
         plaintext.clear();
-        let pool = self.context.pool();
-        let processed =
-            panic_guard::catch(|| tls.process(&mut block, &mut out, &mut plaintext, pool));
-        // Present once, when the handshake is complete. A session that failed has none.
-        let parts = tls.session.as_mut().and_then(Session::take_parts);
-        let handshaken = parts.is_some();
-        let mut early_data = Vec::new();
-        if let Some(parts) = parts {
-            early_data = std::mem::take(&mut tls.early_data);
-            tls.reservation = None; // Frees the larger one first.
-            tls.reservation = self.tls.memory.reserve(pool, SESSION_BYTES);
-            tls.info = Some(Arc::new(TlsInfo::new(parts)));
-        }
-        self.put_tls_back(id, tls);
-        if handshaken {
-            self.finish_handshake(id);
-        }
+        let is_handshaking = |conn: &mut Conn| conn.is_handshaking();
+        let handshaking = self.conns.borrow_mut().get(id).is_some_and(is_handshaking);
+        let processed = match handshaking {
+            true => self.process_handshake(id, &mut out, &mut plaintext),
+            false => self.process_established(id, &mut out, &mut plaintext),
+        };
         let sent = self.send_records(id, &out);
         if out.capacity() <= RECORDS_KEPT_BYTES {
             self.tls.records.set(out);
         }
-        let next = match processed {
+        let Some(Processed {
+            block,
+            early_data,
+            result,
+        }) = processed
+        else {
+            return self.tls.plaintext_ranges.set(plaintext);
+        };
+        let pool = self.context.pool();
+        let next = match result {
             None => {
                 self.tls.plaintext_ranges.set(plaintext);
                 return self.recover_from_panic(Some(id));
@@ -168,6 +141,27 @@ impl Engine {
         }
     }
 
+    /// Processes the received bytes of an established connection. `None` when there are none.
+    fn process_established(
+        &self,
+        id: ConnId,
+        out: &mut Vec<u8>,
+        plaintext: &mut Vec<Range<usize>>,
+    ) -> Option<Processed> {
+        let mut conns = self.conns.borrow_mut();
+        let Transport::Tls(tls) = &mut conns.get(id)?.transport else {
+            return None;
+        };
+        let mut block = Some(tls.received.take()?);
+        // No user code is called, so the state may be borrowed.
+        let result = tls.process(&mut block, out, plaintext, self.context.pool());
+        Some(Processed {
+            block,
+            early_data: Vec::new(),
+            result: Some(result),
+        })
+    }
+
     /// Lists a connection that waits for the rest of a record, so that it can be evicted like one
     /// with a partial head. The head time limit applies from now on.
     pub(super) fn list_partial_record(self: &Rc<Self>, id: ConnId) {
@@ -199,14 +193,6 @@ impl Engine {
             conns.list_head(id);
         }
         self.reclaim_memory();
-    }
-
-    fn put_tls_back(&self, id: ConnId, state: Box<Tls>) {
-        if let Some(conn) = self.conns.borrow_mut().get(id)
-            && let Transport::Tls(tls) = &mut conn.transport
-        {
-            *tls = state;
-        }
     }
 
     /// Ends a connection whose client broke a rule of TLS, after the alert was sent.

@@ -99,6 +99,15 @@ pub(super) enum Next {
     Failed(SessionError),
 }
 
+/// What [`Tls::process`] has left.
+pub(super) struct Processed {
+    /// The plaintext is in here. `None` if the connection has kept the block.
+    pub(super) block: Option<Block>,
+    pub(super) early_data: Vec<u8>,
+    /// `None` after a panic.
+    pub(super) result: Option<Result<Next, NoMemory>>,
+}
+
 /// The state of an established session while its connection moves to another worker.
 #[derive(Debug)]
 pub(super) struct MovedTls {

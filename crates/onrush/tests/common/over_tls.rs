@@ -5,16 +5,18 @@
 //! ends without `close_notify` becomes a reset. Records are sent in two pieces, so that the server
 //! receives parts of them.
 
+use super::{Served, read_some};
 use onrush::tls::TlsConfig;
 use onrush::tls::rustls::crypto::aws_lc_rs;
 use onrush::tls::rustls::pki_types::pem::PemObject;
 use onrush::tls::rustls::pki_types::{CertificateDer, ServerName};
-use onrush::tls::rustls::{ClientConfig, ClientConnection, RootCertStore};
+use onrush::tls::rustls::{ClientConfig, ClientConnection, Error, RootCertStore};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::thread;
+use std::time::Duration;
 
 /// A configuration of the server, and one of clients that trust it.
 pub static CONFIGS: LazyLock<(TlsConfig, Arc<ClientConfig>)> = LazyLock::new(|| {
@@ -138,4 +140,75 @@ fn reset(stream: &TcpStream) -> io::Result<()> {
     // Ends the reads of the other thread, but sends nothing. The reset follows later, with the last
     // handle.
     stream.shutdown(Shutdown::Read)
+}
+
+/// A client after its handshake, whose records the test sees.
+pub struct Raw {
+    pub stream: TcpStream,
+    pub tls: ClientConnection,
+    pub plaintext: Vec<u8>,
+    pub received_close_notify: bool,
+}
+
+impl Raw {
+    pub fn connect(served: &Served) -> Raw {
+        let mut stream = TcpStream::connect(served.address()).unwrap();
+        stream.set_nodelay(true).unwrap();
+        let limit = Some(Duration::from_secs(60));
+        stream.set_read_timeout(limit).unwrap();
+        stream.set_write_timeout(limit).unwrap();
+        let mut tls = client();
+        tls.set_buffer_limit(None);
+        while tls.is_handshaking() {
+            tls.complete_io(&mut stream).unwrap();
+        }
+        Raw {
+            stream,
+            tls,
+            plaintext: Vec::new(),
+            received_close_notify: false,
+        }
+    }
+
+    pub fn encrypt(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut records = Vec::new();
+        self.tls.writer().write_all(bytes).unwrap();
+        while self.tls.wants_write() {
+            self.tls.write_tls(&mut records).unwrap();
+        }
+        records
+    }
+
+    pub fn send(&mut self, bytes: &[u8]) {
+        let records = self.encrypt(bytes);
+        self.stream.write_all(&records).unwrap();
+    }
+
+    /// Reads once; returns whether the connection continues.
+    pub fn read(&mut self) -> Result<bool, Error> {
+        let mut piece = vec![0; 64 * 1024];
+        let bytes = match read_some(&mut self.stream, &mut piece) {
+            Ok(0) => return Ok(false),
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(false),
+            Err(error) => panic!("{error}"),
+        };
+        let mut records = &piece[..bytes];
+        while !records.is_empty() {
+            self.tls.read_tls(&mut records).unwrap();
+            let state = self.tls.process_new_packets()?;
+            self.received_close_notify |= state.peer_has_closed();
+            let _ = self.tls.reader().read_to_end(&mut self.plaintext);
+        }
+        Ok(true)
+    }
+
+    pub fn read_to_end(&mut self) -> Result<(), Error> {
+        while self.read()? {}
+        Ok(())
+    }
+
+    pub fn reset(&self) {
+        rustix::net::sockopt::set_socket_linger(&self.stream, Some(Duration::ZERO)).unwrap();
+    }
 }
