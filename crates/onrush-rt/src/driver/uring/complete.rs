@@ -25,11 +25,21 @@ impl Uring {
             if let Some(event) = self.accept_rest().or_else(|| self.next_unsubmitted()) {
                 return Some(event);
             }
-            if self.taken >= COMPLETIONS {
-                return None;
+            // Alternately, so that neither delays the other.
+            if self.starved_next
+                && let Some(event) = self.next_starved()
+            {
+                return Some(event);
             }
-            let entry = self.ring.completion().next()?;
+            let entry = match self.taken < COMPLETIONS {
+                true => self.ring.completion().next(),
+                false => None,
+            };
+            let Some(entry) = entry else {
+                return self.next_starved();
+            };
             self.taken += 1;
+            self.starved_next = !self.starved.is_empty();
             let (result, flags, data) = (entry.result(), entry.flags(), entry.user_data());
             let (kind, index, generation) = decode_user_data(data);
             let event = match kind {
@@ -88,6 +98,35 @@ impl Uring {
                     return self.end(id, Err(error));
                 }
                 _ => {}
+            }
+        }
+        None
+    }
+
+    /// Receives by a direct system call for the stream that has waited longest for a buffer.
+    /// `None`: no stream waits, or the pool has no block.
+    fn next_starved(&mut self) -> Option<Event> {
+        self.starved_next = false;
+        while let Some(&id) = self.starved.front() {
+            let due = |stream: &&mut Slot| stream.receive == Receive::Queued;
+            if self.streams.get_mut(id).filter(due).is_none() {
+                self.starved.pop_front();
+                continue;
+            }
+            let received = self.receive_block(id);
+            self.out_of_blocks = received.is_none();
+            let received = received?;
+            self.starved.pop_front();
+            match received {
+                Ok(data) if !data.is_empty() => {
+                    self.streams.get_mut(id)?.receive = Receive::Off;
+                    self.rearm_after_poll.push(id);
+                    return self.data(id, data);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.queue_submission(Kind::Receive, id.index, id.generation);
+                }
+                end => return self.end(id, end.map(drop)),
             }
         }
         None
@@ -159,7 +198,7 @@ impl Uring {
                     stream.receive = Receive::Queued;
                     crate::diagnose!(DEBUG, stream = id.index;
                         "no receive buffer is posted, the stream waits");
-                    self.starved.push(id);
+                    self.starved.push_back(id);
                     self.poll(id, Kind::PollEnd, POLL_END);
                     return None;
                 }

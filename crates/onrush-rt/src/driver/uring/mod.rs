@@ -27,6 +27,7 @@ use crate::buf::{Budget, BufferPool};
 use accept::Listener;
 use io_uring::{IoUring, types};
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::collections::VecDeque;
 use std::io;
 use std::mem::MaybeUninit;
 use std::time::Duration;
@@ -151,8 +152,14 @@ pub struct Uring {
     unsubmitted_streams: Vec<StreamId>,
     /// Streams with a direct receive after a poll: armed again unless they are paused.
     rearm_after_poll: Vec<StreamId>,
-    /// Streams whose receive ended because no buffer was posted.
-    starved: Vec<StreamId>,
+    /// Streams whose receive ended because no buffer was posted, the oldest first. Direct receives
+    /// serve them one at a time: submitting all of them again for a few buffers would make most
+    /// fail again.
+    starved: VecDeque<StreamId>,
+    /// A completion was taken last, so a starved stream is next.
+    starved_next: bool,
+    /// A starved stream found no block since the last `poll_events`.
+    out_of_blocks: bool,
     wake_fd: Option<i32>,
     /// Listeners whose accept is cancelled; direct system calls empty them, then they are
     /// closed.
@@ -183,7 +190,9 @@ impl Uring {
             submissions: Vec::new(),
             unsubmitted_streams: Vec::new(),
             rearm_after_poll: Vec::new(),
-            starved: Vec::new(),
+            starved: VecDeque::new(),
+            starved_next: false,
+            out_of_blocks: false,
             wake_fd: None,
             closing: Vec::new(),
             next_stopped: None,
@@ -213,7 +222,9 @@ impl Uring {
     }
 
     pub(super) fn has_ready(&self) -> bool {
-        self.next_stopped.is_some() || !self.closing.is_empty()
+        self.next_stopped.is_some()
+            || !self.closing.is_empty()
+            || !(self.starved.is_empty() || self.out_of_blocks)
     }
 
     pub(super) fn attach(&mut self, socket: Socket, token: u64) -> io::Result<StreamId> {

@@ -15,22 +15,36 @@ impl Uring {
     pub(in crate::driver) fn poll_events(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let timeout = self.resume_listeners(timeout);
         self.buffers.refill();
-        if !self.starved.is_empty() && self.buffers.posted() > 0 {
-            for stream in std::mem::take(&mut self.starved) {
-                self.queue_submission(Kind::Receive, stream.index, stream.generation);
-            }
-        }
-        // Starved and no buffer was freed: check again in a moment instead of spinning.
-        let timeout = match timeout {
-            Some(t) if !self.starved.is_empty() => Some(t.min(Duration::from_millis(1))),
-            None if !self.starved.is_empty() => Some(Duration::from_millis(1)),
-            other => other,
-        };
+        let timeout = self.resume_starved(timeout);
         self.arm_again();
         self.submit_queued()?;
         self.unsubmitted_streams.clear(); // Their receives are in the ring now.
         self.taken = 0;
         self.enter(timeout)
+    }
+
+    /// Returns the time to wait for events. If the pool has blocks for starved streams, direct
+    /// receives serve them. If all blocks are posted, the ring does, for as many streams as there
+    /// are blocks.
+    fn resume_starved(&mut self, timeout: Option<Duration>) -> Option<Duration> {
+        self.out_of_blocks = false;
+        if self.starved.is_empty() {
+            return timeout;
+        }
+        if self.buffers.pool().take().is_some() {
+            return Some(Duration::ZERO);
+        }
+        let resumed = self.buffers.posted().min(self.starved.len());
+        for id in self.starved.drain(..resumed) {
+            self.submissions.push(Submission {
+                kind: Kind::Receive,
+                index: id.index,
+                generation: id.generation,
+            });
+        }
+        // No block was freed: check again in a moment instead of spinning.
+        let moment = Duration::from_millis(1);
+        Some(timeout.map_or(moment, |t| t.min(moment)))
     }
 
     pub(super) fn enter(&mut self, timeout: Option<Duration>) -> io::Result<()> {
