@@ -244,7 +244,7 @@ impl Uring {
         let stream = self.streams.get_mut(id)?;
         let token = stream.token;
         let due = std::mem::take(&mut stream.stopped_event_due);
-        if due && stream.polls & POLL_END != 0 {
+        if due && stream.end_wanted {
             // The poll for the end may have completed while the receive was being cancelled.
             let end = direct::find_end(stream.socket.as_ref()?.as_fd());
             if let Some(end) = end {
@@ -280,7 +280,10 @@ impl Uring {
         let is_starved = self.starved.contains(&id);
         let stream = self.streams.get_mut(id)?;
         stream.polls &= !POLL_END;
-        let is_paused = !stream.wanted && !stream.readable_due && stream.receive == Receive::Off;
+        let is_paused = stream.end_wanted
+            && !stream.wanted
+            && !stream.readable_due
+            && stream.receive == Receive::Off;
         let waits_for_memory = is_starved && stream.receive == Receive::Queued;
         if !is_paused && !waits_for_memory {
             return None;

@@ -122,6 +122,9 @@ struct Stream {
     polls: u8,
     /// A `Readable` event is due; a poll may outlive this.
     readable_due: bool,
+    /// The owner wants the end reported while the stream is paused. A poll for the end may also
+    /// have been queued while the stream waited for a buffer.
+    end_wanted: bool,
     token: u64,
 }
 
@@ -238,6 +241,7 @@ impl Uring {
             poll_before_receive: false,
             polls: 0,
             readable_due: false,
+            end_wanted: false,
             token,
         });
         self.unsubmitted_streams.push(id);
@@ -255,6 +259,7 @@ impl Uring {
         };
         stream.wanted = true;
         (stream.stopped_event_due, stream.readable_due) = (false, false);
+        stream.end_wanted = false;
         if stream.receive == Receive::Off {
             self.arm(id);
         }
@@ -312,11 +317,8 @@ impl Uring {
     }
 
     pub(super) fn watch_end(&mut self, id: StreamId) {
-        if self
-            .streams
-            .get_mut(id)
-            .is_some_and(|stream| !stream.wanted)
-        {
+        if let Some(stream) = self.streams.get_mut(id).filter(|stream| !stream.wanted) {
+            stream.end_wanted = true;
             self.poll(id, Kind::PollEnd, POLL_END);
         }
     }
