@@ -125,6 +125,43 @@ fn accepts_many_connections_and_serves_them() {
     });
 }
 
+/// An established connection does not wait until a burst of new ones is accepted.
+#[test]
+fn a_burst_of_connections_does_not_delay_an_established_one() {
+    const BURST: usize = 1500;
+    let name = "a_burst_of_connections_does_not_delay_an_established_one";
+    on(&KERNEL, name, |rig| {
+        let (sockets, address) =
+            listen(&any_port("127.0.0.1"), ListenMode::Shared, 1, &options()).expect("listens");
+        for socket in sockets {
+            rig.driver.listen(socket).expect("listens");
+        }
+        let mut client = TcpStream::connect(tcp(&address)).expect("connected");
+        let socket = accept(&mut rig.driver, 1).pop().expect("one");
+        let stream = rig.driver.attach(socket, 1).expect("attached");
+        rig.driver.receive(stream);
+        rig.poll_until_idle();
+        let burst: Vec<_> = (0..BURST)
+            .map(|_| TcpStream::connect(tcp(&address)).expect("connected"))
+            .collect();
+        client.write_all(b"x").expect("sent");
+        let (mut accepted, mut before_data) = (0, None);
+        while accepted < burst.len() || before_data.is_none() {
+            let wait = Some(Duration::from_millis(20));
+            rig.driver.poll_events(wait).expect("the poll succeeds");
+            while let Some(event) = rig.driver.next() {
+                match event {
+                    Event::Accepted { .. } => accepted += 1,
+                    Event::Data { .. } => before_data = Some(accepted),
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        assert_eq!(accepted, burst.len());
+        assert!(before_data < Some(BURST / 2), "{before_data:?}");
+    });
+}
+
 #[test]
 fn accepts_on_a_unix_socket_shared_by_two_drivers() {
     let _dog = watchdog("accepts_on_a_unix_socket_shared_by_two_drivers");

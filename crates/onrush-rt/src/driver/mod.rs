@@ -86,6 +86,10 @@ impl Default for Config {
     }
 }
 
+/// Connections that a driver reports per iteration from one queue, so that a burst of new
+/// connections does not delay established ones.
+pub(crate) const ACCEPT_BATCH: u32 = 256;
+
 /// Longest time a listener stays paused after accepting failed.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 

@@ -3,15 +3,13 @@
 //! Does not depend on how streams receive.
 
 use super::{Epoll, LISTENER};
-use crate::driver::{ACCEPT_PAUSE, Event, ListenSocket, ListenerId, Socket, direct, pauses_over};
+use crate::driver::{ACCEPT_BATCH, ACCEPT_PAUSE, Event, ListenSocket, ListenerId, Socket};
+use crate::driver::{direct, pauses_over};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::io;
 use std::time::{Duration, Instant};
-
-/// Connections accepted from one listener per iteration; level-triggered, so the rest is not lost.
-pub(super) const BATCH: u32 = 256;
 
 #[derive(Debug)]
 pub(super) struct Listener {
@@ -158,7 +156,7 @@ impl Epoll {
             let index = index as u32;
             let known = self.accepting.iter().any(|(other, _)| *other == index);
             if listener.closing && listener.socket.is_some() && !known {
-                self.accepting.push((index, BATCH));
+                self.accepting.push((index, ACCEPT_BATCH));
             }
         }
     }

@@ -15,7 +15,7 @@ mod ready;
 mod tests;
 
 use super::slots::Slots;
-use super::{Config, Event, Socket, StreamId, direct, stale};
+use super::{ACCEPT_BATCH, Config, Event, Socket, StreamId, direct, stale};
 use crate::buf::{Budget, BufferPool};
 use accept::Listener;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -197,7 +197,8 @@ impl Epoll {
                 continue;
             }
             if data & LISTENER != 0 {
-                self.accepting.push((data as u32, accept::BATCH));
+                // Level-triggered: the rest is reported again.
+                self.accepting.push((data as u32, ACCEPT_BATCH));
                 continue;
             }
             if let Some(event) = self.handle_kernel_event(data, flags) {

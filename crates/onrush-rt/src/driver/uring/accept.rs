@@ -5,12 +5,19 @@
 #![allow(unsafe_code)]
 
 use super::{COMPLETIONS, Kind, Uring};
-use crate::driver::{ACCEPT_PAUSE, Event, ListenSocket, ListenerId, Socket, direct, pauses_over};
+use crate::driver::{ACCEPT_BATCH, ACCEPT_PAUSE, Event, ListenSocket, ListenerId, Socket};
+use crate::driver::{direct, pauses_over};
 use io_uring::cqueue;
 use rustix::fd::{FromRawFd, OwnedFd};
 use rustix::io::Errno;
 use std::io;
 use std::time::{Duration, Instant};
+
+/// How many of `queued` connections an iteration reports: a batch, and more of a long queue,
+/// because each connection in it holds a descriptor.
+pub(super) fn accepted_max(queued: usize) -> usize {
+    (ACCEPT_BATCH as usize).max(queued / 16)
+}
 
 #[derive(Debug)]
 pub(super) struct Listener {
@@ -97,7 +104,7 @@ impl Uring {
     }
 
     pub(in crate::driver) fn is_listening(&self) -> bool {
-        self.listeners.iter().any(|l| l.socket.is_some())
+        !self.accepted.is_empty() || self.listeners.iter().any(|l| l.socket.is_some())
     }
 
     /// A descriptor is free again: listeners that were paused may accept.
@@ -137,6 +144,18 @@ impl Uring {
         None
     }
 
+    /// The accepted connection that has waited longest, until the limit of this iteration.
+    pub(super) fn next_accepted(&mut self) -> Option<Event> {
+        self.accepted_left = self.accepted_left.checked_sub(1)?;
+        let (listener, socket) = self.accepted.pop_front()?;
+        Some(Event::Accepted {
+            listener,
+            socket: Socket::Os(socket),
+        })
+    }
+
+    /// Queues an accepted connection for [`Uring::next_accepted`]. Returns an event only for a
+    /// failure.
     pub(super) fn on_accept(&mut self, index: u32, result: i32, flags: u32) -> Option<Event> {
         let listener = ListenerId(index);
         if !cqueue::more(flags) {
@@ -149,10 +168,8 @@ impl Uring {
                 self.queue_accept(index);
             }
             // Also if accepting has stopped meanwhile: the connection came before.
-            return Some(Event::Accepted {
-                listener,
-                socket: Socket::Os(socket),
-            });
+            self.accepted.push_back((listener, socket));
+            return None;
         }
         if cqueue::more(flags) || self.listeners[index as usize].closing {
             return None;

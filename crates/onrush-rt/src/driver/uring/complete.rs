@@ -36,7 +36,7 @@ impl Uring {
                 false => None,
             };
             let Some(entry) = entry else {
-                return self.next_starved();
+                return self.next_starved().or_else(|| self.next_accepted());
             };
             self.taken += 1;
             self.starved_next = !self.starved.is_empty();

@@ -22,7 +22,7 @@ pub use setup::Setup;
 
 use super::bufring::BufferRing;
 use super::slots::{self, Slots};
-use super::{Config, Socket, StreamId, direct, stale};
+use super::{Config, ListenerId, Socket, StreamId, direct, stale};
 use crate::buf::{Budget, BufferPool};
 use accept::Listener;
 use io_uring::{IoUring, types};
@@ -163,6 +163,11 @@ pub struct Uring {
     starved_next: bool,
     /// A starved stream found no block since the last `poll_events`.
     out_of_blocks: bool,
+    /// Accepted connections that are not reported yet: one multishot accept takes over the whole
+    /// queue of a listener at once.
+    accepted: VecDeque<(ListenerId, OwnedFd)>,
+    /// How many of them may be reported before the next `poll_events`.
+    accepted_left: usize,
     wake_fd: Option<i32>,
     /// Listeners whose accept is cancelled; direct system calls empty them, then they are
     /// closed.
@@ -196,6 +201,8 @@ impl Uring {
             starved: VecDeque::new(),
             starved_next: false,
             out_of_blocks: false,
+            accepted: VecDeque::new(),
+            accepted_left: 0,
             wake_fd: None,
             closing: Vec::new(),
             next_stopped: None,
@@ -227,6 +234,7 @@ impl Uring {
     pub(super) fn has_ready(&self) -> bool {
         self.next_stopped.is_some()
             || !self.closing.is_empty()
+            || !self.accepted.is_empty()
             || !(self.starved.is_empty() || self.out_of_blocks)
     }
 

@@ -4,6 +4,7 @@
 //! Does not interpret completions.
 #![allow(unsafe_code)]
 
+use super::accept::accepted_max;
 use super::{GROUP, Kind, Receive, Submission, Uring, user_data};
 use crate::driver::StreamId;
 use io_uring::{EnterFlags, opcode, squeue, types};
@@ -15,7 +16,11 @@ impl Uring {
     pub(in crate::driver) fn poll_events(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let timeout = self.resume_listeners(timeout);
         self.buffers.refill();
-        let timeout = self.resume_starved(timeout);
+        let mut timeout = self.resume_starved(timeout);
+        self.accepted_left = accepted_max(self.accepted.len());
+        if !self.accepted.is_empty() {
+            timeout = Some(Duration::ZERO);
+        }
         self.arm_again();
         self.submit_queued()?;
         self.unsubmitted_streams.clear(); // Their receives are in the ring now.
