@@ -25,6 +25,10 @@ impl Table {
         self.rows.push(cells.into_iter().collect());
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
     /// The table as text. The first column is aligned to the left, the others to the right.
     pub(crate) fn shown(&self) -> String {
         let mut text = format!("{}\n", self.title);

@@ -28,6 +28,8 @@ pub mod uploads;
 mod work;
 pub mod wrk;
 
+pub use peers::nginx;
+
 use crate::{
     bench::{Bench, Clock},
     calls::Counter,

@@ -39,6 +39,8 @@ const ATTACKER_NICE: i32 = 10;
 const PROBE_PRIORITY: &str = "10";
 
 const DRIVERS: [&str; 2] = ["io_uring", "epoll"];
+/// The other server that is attacked, for comparison. It has no targets.
+const NGINX: &str = "nginx";
 
 /// One attack in full size.
 #[derive(Debug)]
@@ -144,7 +146,7 @@ pub(crate) fn experiment(run: &Run) -> Outcome<Vec<Target>> {
         &[
             "attack",
             "clients",
-            "driver",
+            "server",
             "made",
             "established",
             "phase",
@@ -157,7 +159,11 @@ pub(crate) fn experiment(run: &Run) -> Outcome<Vec<Target>> {
     );
     let mut targets = Vec::new();
     for case in &CASES {
-        for driver in DRIVERS {
+        for driver in DRIVERS.into_iter().chain([NGINX]) {
+            // nginx has no limit for the receive memory of all connections.
+            if driver == NGINX && (!case.arguments.is_empty() || run.effort == Effort::Quick) {
+                continue;
+            }
             if !run.includes(&format!("{}, {driver}", case.name)) {
                 continue;
             }
@@ -173,14 +179,19 @@ pub(crate) fn experiment(run: &Run) -> Outcome<Vec<Target>> {
                 results.phase(&results.established).to_owned(),
                 format!("{:.1}", results.new.longest_ms()),
                 results.phase(&results.new).to_owned(),
-                format!("{:.0}", case.response_max_ms),
+                match driver {
+                    NGINX => String::new(),
+                    _ => format!("{:.0}", case.response_max_ms),
+                },
                 requests.to_string(),
                 results.lost().to_string(),
             ]);
-            targets.push(target(case, driver, run.effort, &results));
+            if driver != NGINX {
+                targets.push(target(case, driver, run.effort, &results));
+            }
         }
     }
-    if targets.is_empty() {
+    if table.is_empty() {
         return Err(format!("no attack matches {}", run.only.join(" and ")));
     }
     run.show("attack", &table)?;
@@ -215,10 +226,20 @@ fn one(run: &Run, case: &Case, driver: &str) -> Outcome<AttackResults> {
     let clients = clients(run, case);
     clients::prepare(case.attack, clients, &folder)?;
     let port = free_port()?;
-    let mut command = Command::new(xtask::shell::built().join("onrush"));
-    command.arg(&folder).args(["--port", &port.to_string()]);
-    command.args(["--allow", "put", "--workers", "1", "--driver", driver]);
-    command.args(case.arguments);
+    let command = match driver {
+        NGINX => {
+            // `Run::folder` returns an empty folder.
+            let scratch = run.folder("attack-nginx")?;
+            runner::nginx(&folder, &scratch, port, clients as u32)?
+        }
+        _ => {
+            let mut command = Command::new(xtask::shell::built().join("onrush"));
+            command.arg(&folder).args(["--port", &port.to_string()]);
+            command.args(["--allow", "put", "--workers", "1", "--driver", driver]);
+            command.args(case.arguments);
+            command
+        }
+    };
     let server = Server::start_on(&command, port, SERVER_CORE, Stdio::null())?;
     attack(run, case, clients, &server)
 }

@@ -188,6 +188,21 @@ pub(crate) fn all() -> Vec<&'static Peer> {
     lists.into_iter().flatten().collect()
 }
 
+/// The command that starts nginx, which is installed first if needed. It serves `folder`, stores
+/// PUTs there, and keeps its own files in the empty folder `scratch`.
+pub fn nginx(folder: &Path, scratch: &Path, port: u16, connections: u32) -> Outcome<Command> {
+    let setup = Setup::of_repository();
+    (other::NGINX.install)(&setup)?;
+    let launch = Launch {
+        role: Role::Mixed,
+        port,
+        folder: folder.to_owned(),
+        scratch: scratch.to_owned(),
+        connections,
+    };
+    (other::NGINX.launch)(&setup, &launch)
+}
+
 /// Whether `path` is a file.
 pub(crate) fn is_there(path: &Path) -> bool {
     path.is_file()

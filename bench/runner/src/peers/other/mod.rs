@@ -6,6 +6,8 @@ mod runtimes;
 mod template;
 mod web;
 
+pub(super) use web::NGINX;
+
 use super::{Launch, Peer, Setup};
 use std::{
     fs,
@@ -21,7 +23,7 @@ pub(crate) const PEERS: &[Peer] = &[
     runtimes::FASTHTTP,
     runtimes::NODE,
     runtimes::RAPIDOID,
-    web::NGINX,
+    NGINX,
     web::H2O,
     web::LIGHTTPD,
     files::CADDY,

@@ -20,7 +20,7 @@ const HELLO: &str = "Hello, World!";
 /// The folder of the only file, in the scratch folder.
 const HELLO_FOLDER: &str = "hello";
 
-pub(super) const NGINX: Peer = Peer {
+pub(in crate::peers) const NGINX: Peer = Peer {
     name: "nginx",
     kind: Kind::Peer,
     driver: None,
