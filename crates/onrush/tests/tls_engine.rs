@@ -113,6 +113,30 @@ fn plain_and_tls_listeners() {
     }
 }
 
+/// The connections that wait at a listener are accepted when it closes, and keep its protocol.
+#[test]
+fn plain_connections_that_wait_at_a_stop_stay_plain() {
+    let _dog = watchdog("plain_connections_that_wait_at_a_stop_stay_plain");
+    for driver in drivers() {
+        let served = serve_tls(driver, app, |server| {
+            let server = server.defer_accept(true);
+            server.also_bind_plain("127.0.0.1:0")
+        });
+        let onrush::Address::Tcp(address) = served.running().addresses()[1] else {
+            panic!("a TCP address");
+        };
+        // Not accepted before it sends.
+        let mut waiting = TcpStream::connect(address).unwrap();
+        let busy = established(&served);
+        served.running().handle().shutdown();
+        std::thread::sleep(Duration::from_millis(100));
+        waiting.write_all(get("/hello").as_bytes()).unwrap();
+        let (response, _) = read_all(&mut waiting);
+        assert_eq!(content(&response), b"hello", "{driver:?}");
+        drop(busy);
+    }
+}
+
 #[test]
 fn handshakes_have_a_time_limit() {
     let _dog = watchdog("handshakes_have_a_time_limit");

@@ -99,6 +99,20 @@ pub struct Reservation {
     pub(super) bytes: usize,
 }
 
+impl Reservation {
+    /// Changes the number of bytes. Returns `false`, without a change, when the budget has not as
+    /// many left. Fewer bytes are always possible.
+    pub fn resize(&mut self, bytes: usize) -> bool {
+        match bytes.checked_sub(self.bytes) {
+            Some(more) if !self.budget.charge(more) => return false,
+            Some(_) => {}
+            None => self.budget.refund(self.bytes - bytes),
+        }
+        self.bytes = bytes;
+        true
+    }
+}
+
 impl Drop for Reservation {
     fn drop(&mut self) {
         self.budget.refund(self.bytes);

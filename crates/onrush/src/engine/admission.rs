@@ -50,6 +50,14 @@ pub(super) struct IdleOrder {
     longest_first: RefCell<VecDeque<(ConnId, Idleness)>>,
     /// When the next pass may take place, in ms of the worker's clock.
     next_pass_ms: Cell<u64>,
+    /// When an idle TLS connection may be searched for, in ms of the worker's clock.
+    #[cfg(feature = "tls")]
+    next_session_pass_ms: Cell<u64>,
+}
+
+/// The pause after a pass over `connections` connections that found too few to close.
+fn pass_pause_ms(connections: usize) -> u64 {
+    1 + (connections / CONNECTIONS_PER_PAUSE_MS) as u64
 }
 
 /// A key that sorts connections by idleness, longest idle first: when the connection became idle,
@@ -140,23 +148,38 @@ impl Engine {
     /// Closes the TLS connection that has been idle for the longest time; `false` if none is idle.
     #[cfg(feature = "tls")]
     pub(super) fn close_idle_session(&self) -> bool {
-        self.close_idle(|conn| conn.transport.is_tls())
+        let (order, now_ms) = (&self.idle_order, self.context.now_ms());
+        if now_ms < order.next_session_pass_ms.get() {
+            return false;
+        }
+        let is_closed = self.close_idle(|conn| conn.transport.is_tls());
+        if !is_closed {
+            let pause_ms = pass_pause_ms(self.conns.borrow().open());
+            order.next_session_pass_ms.set(now_ms + pause_ms);
+        }
+        is_closed
     }
 
     /// Closes the connection of this worker that has been idle for the longest time, among those
-    /// that `may_close` accepts. If none is idle, returns `false`, and publishes when this worker
-    /// looks again, so that the other workers pass no connections to it before.
+    /// that `may_close` accepts; `false` if there is none. If no connection at all is idle,
+    /// publishes when this worker looks again, so that the other workers pass no connections to it
+    /// before.
     ///
     /// One call makes at most one pass. A connection whose request waits in the kernel is found
     /// idle by each pass and is never closed, so further passes would find it again.
     fn close_idle(&self, may_close: fn(&Conn) -> bool) -> bool {
         let mut may_pass = true;
-        loop {
+        let mut kept = Vec::new(); // Idle ones that are not to be closed.
+        let is_closed = loop {
             let oldest = self.idle_order.longest_first.borrow_mut().pop_front();
             let Some((id, idleness)) = oldest else {
                 if may_pass && self.find_idle() {
                     may_pass = false;
+                    kept.clear(); // They were found again.
                     continue;
+                }
+                if !kept.is_empty() {
+                    break false;
                 }
                 if !may_pass {
                     self.delay_next_pass(self.conns.borrow().open());
@@ -168,21 +191,29 @@ impl Engine {
             };
             let is_idle = {
                 let mut conns = self.conns.borrow_mut();
-                let conn = conns.get(id);
-                conn.is_some_and(|conn| {
-                    // The kernel may hold a request that the driver has not fetched.
-                    conn.idleness(self.limits()) == Some(idleness)
-                        && may_close(conn)
-                        && !self.context.driver().has_unread(conn.stream)
-                })
+                let idle = |conn: &&mut Conn| conn.idleness(self.limits()) == Some(idleness);
+                let Some(conn) = conns.get(id).filter(idle) else {
+                    continue;
+                };
+                if !may_close(conn) {
+                    kept.push((id, idleness));
+                    continue;
+                }
+                // The kernel may hold a request that the driver has not fetched.
+                !self.context.driver().has_unread(conn.stream)
             };
             if is_idle {
                 self.close(id, CloseReason::Displaced);
                 diagnose!(DEBUG, connection = id.token();
-                    "too many connections, the one that was idle longest is closed");
-                return true;
+                    "the connection that was idle longest is closed for a new one");
+                break true;
             }
+        };
+        let mut order = self.idle_order.longest_first.borrow_mut();
+        for entry in kept.into_iter().rev() {
+            order.push_front(entry);
         }
+        is_closed
     }
 
     /// Sorts the idle connections by idleness. Returns `false` when there are none, or when the
@@ -210,8 +241,7 @@ impl Engine {
     /// Postpones the next pass to a later iteration of the event loop. The last pass examined
     /// `connections` connections, and none of them could be closed.
     fn delay_next_pass(&self, connections: usize) {
-        let pause_ms = 1 + (connections / CONNECTIONS_PER_PAUSE_MS) as u64;
-        let next_ms = self.context.now_ms() + pause_ms;
+        let next_ms = self.context.now_ms() + pass_pause_ms(connections);
         self.idle_order.next_pass_ms.set(next_ms);
     }
 

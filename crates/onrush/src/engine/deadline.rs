@@ -238,7 +238,7 @@ impl Engine {
         diagnose!(DEBUG, connection = id.token(), phase = phase.name(); "time limit reached");
         let is_handshaking = |conn: &mut Conn| conn.is_handshaking();
         let handshaking = self.conns.borrow_mut().get(id).is_some_and(is_handshaking);
-        if handshaking && !self.draining.get() {
+        if handshaking {
             return self.on_handshake_timeout(id);
         }
         let has_partial_head = matches!(phase, Phase::Ready | Phase::Leaving) && {

@@ -7,7 +7,9 @@
 
 use super::Engine;
 use super::connection::{Conn, Expects, Phase};
-use super::tls_state::{HANDSHAKE_STATE_BYTES, Processed, SESSION_BYTES, Tls};
+use super::tls_state::{
+    HANDSHAKE_STATE_BYTES, HandshakePlace, Next, NoMemory, Processed, SessionReservation, Tls,
+};
 use super::transport::Transport;
 use crate::host::ConnId;
 use crate::log::Outcome;
@@ -21,13 +23,15 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
-use std::sync::Arc;
 
 /// The most handshakes in progress on one worker.
 const HANDSHAKES_MAX: usize = 1024;
 /// The most handshakes that a worker continues in one event-loop iteration: about 0.5 ms.
 const HANDSHAKES_PER_ITERATION: u32 = 4;
 
+/// The server stops receiving for a handshake that waits and has received this much. The client may
+/// have sent its request and a body behind the last message of the handshake.
+const WAITING_BYTES_MAX: usize = 32 * 1024;
 /// What continuing a handshake costs of the cooperative budget, in bytes.
 const HANDSHAKE_COST: usize = 64 * 1024;
 /// The part of the receive memory that sessions may hold, in eighths. It is less than the
@@ -45,7 +49,7 @@ pub(crate) struct TlsSettings {
 /// The handshakes of one worker.
 #[derive(Debug, Default)]
 pub(super) struct Handshakes {
-    pub(super) in_progress: Cell<usize>,
+    pub(super) in_progress: Rc<Cell<usize>>,
     /// Those in progress, oldest first. May contain some that have ended.
     pub(super) oldest_first: RefCell<VecDeque<ConnId>>,
     /// Those that have received bytes and wait for their turn.
@@ -57,7 +61,7 @@ pub(super) struct Handshakes {
 }
 
 impl Handshakes {
-    /// Whether one more handshake may be continued in this iteration.
+    /// Whether one more handshake may be continued in this iteration, which this call counts.
     pub(super) fn may_continue(&self, iteration: u64) -> bool {
         let (last, count) = self.continued.get();
         let count = if last == iteration { count } else { 0 };
@@ -91,10 +95,17 @@ impl Engine {
             let Transport::Tls(tls) = &mut conn.transport else {
                 return;
             };
-            if std::mem::replace(&mut tls.is_waiting, true) {
+            let is_long = tls.received_len() >= WAITING_BYTES_MAX;
+            let is_queued = std::mem::replace(&mut tls.is_waiting, true);
+            if !is_queued {
+                tls.shrink_received(self.context.pool());
+            }
+            if is_long && !conn.is_paused() && !conn.ended {
+                self.pause_receiving(id, conn);
+            }
+            if is_queued {
                 return;
             }
-            tls.shrink_received(self.context.pool());
         }
         self.list_partial_record(id);
         self.tls.handshakes.waiting.borrow_mut().push_back(id);
@@ -137,9 +148,9 @@ impl Engine {
     }
 
     /// Counts a handshake that begins. Ends the oldest one if too many are in progress.
-    pub(super) fn note_handshake_begins(&self, id: ConnId) {
+    fn begin_handshake(&self, id: ConnId) -> HandshakePlace {
         let handshakes = &self.tls.handshakes;
-        handshakes.in_progress.set(handshakes.in_progress.get() + 1);
+        let place = HandshakePlace::new(&handshakes.in_progress);
         handshakes.oldest_first.borrow_mut().push_back(id);
         while handshakes.in_progress.get() > HANDSHAKES_MAX && self.evict_oldest_handshake() {}
         // Handshakes that have ended are removed in bulk.
@@ -148,6 +159,8 @@ impl Engine {
             let mut conns = self.conns.borrow_mut();
             order.retain(|&id| conns.get(id).is_some_and(|conn| conn.is_handshaking()));
         }
+        drop(order);
+        place
     }
 
     /// Ends the oldest handshake; `false` when there is none.
@@ -187,38 +200,33 @@ impl Engine {
         }
     }
 
-    /// Called when a handshake has ended, or its connection closes.
-    pub(super) fn note_handshake_ends(&self) {
-        let in_progress = &self.tls.handshakes.in_progress;
-        in_progress.set(in_progress.get().saturating_sub(1));
-    }
-
-    /// Creates the session of a connection; `false` if there is no memory for it, or if rustls
-    /// refuses the configuration.
-    pub(super) fn create_session(self: &Rc<Self>, id: ConnId, tls: &mut Tls) -> bool {
-        let Some(settings) = &self.settings.tls else {
-            return false;
-        };
+    /// Reserves the memory of a new session. This may close connections, also the one that needs
+    /// the memory.
+    fn reserve_session(self: &Rc<Self>) -> Option<SessionReservation> {
         self.make_room_for_session();
         let pool = self.context.pool();
         let reserve = || self.tls.memory.reserve(pool, HANDSHAKE_STATE_BYTES);
-        tls.reservation = reserve();
-        if tls.reservation.is_none() {
+        reserve().or_else(|| {
             self.reclaim_memory();
-            tls.reservation = reserve();
-        }
-        if tls.reservation.is_none() {
-            return false;
-        }
+            reserve()
+        })
+    }
+
+    /// Creates the session of a connection. `None` if there is no memory for it, or if rustls
+    /// refuses the configuration.
+    fn create_session(self: &Rc<Self>, id: ConnId) -> Option<Tls> {
+        let settings = self.settings.tls.as_ref()?;
+        let reservation = self.reserve_session()?;
         match Session::new(settings.config.current()) {
-            Ok(session) => {
-                tls.session = Some(session);
-                self.note_handshake_begins(id);
-                true
-            }
+            Ok(session) => Some(Tls {
+                session: Some(session),
+                reservation: Some(reservation),
+                place: Some(self.begin_handshake(id)),
+                ..Tls::default()
+            }),
             Err(error) => {
                 panic_guard::log(|| tracing::error!(%error, "a TLS session could not be created"));
-                false
+                None
             }
         }
     }
@@ -231,33 +239,64 @@ impl Engine {
         out: &mut Vec<u8>,
         plaintext: &mut Vec<Range<usize>>,
     ) -> Option<Processed> {
-        // The certificate resolver is user code, so the state is not borrowed.
-        let mut tls = {
+        let is_new = {
             let mut conns = self.conns.borrow_mut();
-            let Transport::Tls(tls) = &mut conns.get(id)?.transport else {
+            let conn = conns.get(id)?;
+            if conn.is_paused() {
+                self.resume(id, conn);
+            }
+            let Transport::Tls(tls) = &mut conn.transport else {
                 return None;
             };
             tls.is_waiting = false;
             tls.received.as_ref()?;
-            std::mem::take(tls)
+            tls.session.is_none()
+        };
+        coop::spend(HANDSHAKE_COST);
+        if is_new {
+            let created = self.create_session(id);
+            let mut conns = self.conns.borrow_mut();
+            // The connection may have been closed for the memory.
+            let Transport::Tls(tls) = &mut conns.get(id)?.transport else {
+                return None;
+            };
+            match created {
+                Some(created) => {
+                    let received = tls.received.take();
+                    **tls = Tls {
+                        received,
+                        ..created
+                    };
+                }
+                None => {
+                    drop(conns);
+                    self.counters.handshakes.count(Handshake::Refused);
+                    self.close(id, CloseReason::Exhausted);
+                    return None;
+                }
+            }
+        }
+        // The certificate resolver is user code, so the state is not borrowed.
+        let mut tls = match &mut self.conns.borrow_mut().get(id)?.transport {
+            Transport::Tls(tls) => std::mem::take(tls),
+            Transport::Plain => return None,
         };
         let mut block = tls.received.take();
-        coop::spend(HANDSHAKE_COST);
-        if tls.session.is_none() && !self.create_session(id, &mut tls) {
-            self.close(id, CloseReason::Exhausted);
-            return None;
-        }
         let pool = self.context.pool();
-        let result = panic_guard::catch(|| tls.process(&mut block, out, plaintext, pool));
+        let mut result = panic_guard::catch(|| tls.process(&mut block, out, plaintext, pool));
         // Present once, when the handshake is complete. A session that failed has none.
         let parts = tls.session.as_mut().and_then(Session::take_parts);
         let handshaken = parts.is_some();
         let mut early_data = Vec::new();
-        if let Some(parts) = parts {
-            early_data = std::mem::take(&mut tls.early_data);
-            tls.reservation = None; // Frees the larger one first.
-            tls.reservation = self.tls.memory.reserve(pool, SESSION_BYTES);
-            tls.info = Some(Arc::new(TlsInfo::new(parts)));
+        let has_memory = match parts {
+            Some(parts) => {
+                early_data = std::mem::take(&mut tls.early_data);
+                tls.establish(TlsInfo::new(parts))
+            }
+            None => tls.count_held(),
+        };
+        if !has_memory && let Some(Ok(Next::Continue)) = result {
+            result = Some(Err(NoMemory));
         }
         self.put_tls_back(id, tls);
         if handshaken {
@@ -280,7 +319,6 @@ impl Engine {
 
     /// Records a complete handshake. The connection waits for its first request.
     pub(super) fn finish_handshake(&self, id: ConnId) {
-        self.note_handshake_ends();
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = conns.get(id) else { return };
         if let Transport::Tls(tls) = &conn.transport
@@ -296,7 +334,6 @@ impl Engine {
     /// Responds to a plain request on a TLS port.
     pub(super) fn reject_plain_http(self: &Rc<Self>, id: ConnId) {
         if let Some(conn) = self.conns.borrow_mut().get(id) {
-            self.note_handshake_ends();
             self.counters.handshakes.count(Handshake::PlainHttp);
             conn.transport = Transport::Plain;
             conn.expects = Expects::Request;
@@ -307,6 +344,9 @@ impl Engine {
 
     /// Called when the time limit of a handshake has expired.
     pub(super) fn on_handshake_timeout(&self, id: ConnId) {
+        if self.draining.get() {
+            return self.close(id, CloseReason::Drained);
+        }
         self.counters.timed_out.count(TimeLimit::Handshake);
         self.close(id, CloseReason::TimedOut);
     }
@@ -321,7 +361,6 @@ impl Engine {
             return;
         };
         if handshaking && tls.session.is_some() {
-            self.note_handshake_ends();
             let outcome = match reason {
                 CloseReason::Idle | CloseReason::TimedOut | CloseReason::Drained => {
                     Handshake::TimedOut

@@ -169,7 +169,8 @@ pub(crate) struct Engine {
     head_cache: RefCell<HeadCache>,
     /// Receives discarded bytes that the kernel cannot drop by itself.
     discard_buffer: RefCell<Vec<u8>>,
-    /// The listeners and whether their connections use TLS.
+    /// The listeners and whether their connections use TLS. Closed ones stay, because the
+    /// connections in their queues are still accepted.
     listeners: RefCell<Vec<(ListenerId, bool)>>,
     draining: Cell<bool>,
     /// The number of requests of each connection that are still served while draining: the most
@@ -311,14 +312,13 @@ impl Engine {
     fn incoming(&self, listener: ListenerId, socket: Socket) -> Incoming {
         let listeners = self.listeners.borrow();
         let found = listeners.iter().find(|(other, _)| *other == listener);
-        // A listener that was closed meanwhile is not in the list.
-        let tls = found.map_or(self.uses_tls(0), |&(_, tls)| tls);
+        let tls = found.is_some_and(|&(_, tls)| tls);
         Incoming { socket, tls }
     }
 
     /// Closes the listeners, after all connections in their queues have been accepted.
     pub(crate) fn stop_accepting(&self) {
-        for (listener, _) in self.listeners.take() {
+        for &(listener, _) in self.listeners.borrow().iter() {
             self.context.driver().unlisten(listener);
         }
     }

@@ -62,6 +62,12 @@ impl Engine {
 
     pub(super) fn send_close_notify(&self, _: &mut Conn) {}
 
+    pub(super) fn has_failed(&self, _: ConnId) -> bool {
+        false
+    }
+
+    pub(super) fn fail_tls(&self, _: ConnId) {}
+
     pub(super) fn on_handshake_timeout(&self, _: ConnId) {}
 
     pub(super) fn move_tls(_: &mut Conn) -> Option<MovedTls> {

@@ -210,6 +210,7 @@ impl Engine {
         let bytes_max = usize::try_from(run).unwrap_or(usize::MAX);
         // After a short receive the socket was empty. What has arrived since is little, or the
         // driver reports it.
+        let unprocessed = conn.transport.received_len();
         let received = match std::mem::take(&mut conn.active().wire.emptied) {
             true => Err(io::ErrorKind::WouldBlock.into()),
             false => {
@@ -231,6 +232,10 @@ impl Engine {
                 return Attempt::Done(Ok(n));
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if conn.transport.received_len() > unprocessed {
+                    // A part of a record has arrived: the wait begins again.
+                    self.set_wait_timeout(id, conn, Wait::Body, 0);
+                }
                 if std::mem::take(&mut conn.active().exchange.final_poll) {
                     return Attempt::Done(Err(self.body_timeout_error(conn)));
                 }
@@ -245,13 +250,18 @@ impl Engine {
                 self.set_low_water(conn, low_water);
                 self.context.driver().want_read(conn.stream);
             }
-            Err(_) => {
+            Err(error) => {
                 conn.machine.close_after_next();
-                let reject = Reject::new(400, "request body ended early");
-                let error = conn
-                    .active()
-                    .exchange
-                    .fail_body(io::ErrorKind::UnexpectedEof, reject);
+                let (kind, reject) = match error.kind() {
+                    kind @ io::ErrorKind::OutOfMemory => {
+                        (kind, Reject::new(503, "server is low on memory"))
+                    }
+                    _ => (
+                        io::ErrorKind::UnexpectedEof,
+                        Reject::new(400, "request body ended early"),
+                    ),
+                };
+                let error = conn.active().exchange.fail_body(kind, reject);
                 return Attempt::Done(Err(error));
             }
         }

@@ -76,6 +76,10 @@ impl Engine {
                 conns.list_unread(id);
                 false
             }
+            Err(_) if self.has_failed(id) => {
+                self.fail_tls(id);
+                false
+            }
             Err(_) => {
                 self.close(id, CloseReason::Broken);
                 false

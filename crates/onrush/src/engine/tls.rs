@@ -3,16 +3,18 @@
 
 use super::Engine;
 use super::connection::{AfterFlush, Conn, Expects, Phase};
+use super::deadline::Wait;
 use super::handshake::Handshakes;
 use super::send::{Sent, connection_gone};
 use super::tls_state::{
-    CONTROL_RECORD_COST, MovedTls, Next, NoMemory, Processed, RECORD_COST, SessionMemory, extend,
+    CONTROL_RECORD_COST, MovedTls, Next, NoMemory, Processed, RECORD_BYTES_MAX, RECORD_COST,
+    SessionMemory, extend,
 };
 use super::transport::{BodyTarget, Output, Transport};
 use crate::host::ConnId;
 use crate::metrics::{CloseReason, Handshake};
 use crate::tls::TlsInfo;
-use crate::tls::session::{Received, Session, SessionError};
+use crate::tls::session::{Received, Session};
 use onrush_rt::buf::{Block, Buf};
 use onrush_rt::{coop, diagnose, user};
 use std::cell::Cell;
@@ -21,14 +23,9 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// A handshake that has received this much does not wait. The client may have sent its request and
-/// a body behind the last message of the handshake.
-const WAITING_BYTES_MAX: usize = 32 * 1024;
 /// The most bytes of a response that are encrypted at once. Three large records fit into one 64 KiB
 /// segment of the kernel. Four do not, and each call then costs about half as much again.
 const ENCRYPT_BYTES_MAX: usize = 48 * 1024;
-/// The largest record: header, content and protection (RFC 8446 §5.2, RFC 5246 §6.2.3).
-const RECORD_BYTES_MAX: usize = 5 + 16 * 1024 + 2048;
 /// The size of the buffer in which records of bodies are received and decrypted. An incomplete
 /// record at its start leaves room for the rest of it.
 const RECEIVE_BUFFER_BYTES: usize = 64 * 1024 + RECORD_BYTES_MAX;
@@ -58,10 +55,10 @@ impl Engine {
     /// Handles received `data` of a TLS connection.
     #[inline(never)]
     pub(super) fn on_records(self: &Rc<Self>, id: ConnId, data: Buf) {
-        let may_wait = {
+        let is_handshaking = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
-            let handshaking = conn.is_handshaking();
+            let is_handshaking = conn.is_handshaking();
             let Transport::Tls(tls) = &mut conn.transport else {
                 return;
             };
@@ -72,9 +69,14 @@ impl Engine {
                 drop(conns);
                 return self.abort(id, CloseReason::Exhausted);
             }
-            handshaking && tls.received_len() < WAITING_BYTES_MAX
+            let active = conn.active.as_ref();
+            if active.is_some_and(|active| active.exchange.body_deadline_ms.is_some()) {
+                // The bytes may be a part of a record, so the body does not show them.
+                self.set_wait_timeout(id, conn, Wait::Body, self.limits().body_timeout_ms);
+            }
+            is_handshaking
         };
-        if may_wait && !self.tls.handshakes.may_continue(self.context.iteration()) {
+        if is_handshaking && !self.tls.handshakes.may_continue(self.context.iteration()) {
             return self.queue_handshake(id);
         }
         self.process_records(id);
@@ -105,39 +107,34 @@ impl Engine {
             return self.tls.plaintext_ranges.set(plaintext);
         };
         let pool = self.context.pool();
-        let next = match result {
-            None => {
-                self.tls.plaintext_ranges.set(plaintext);
-                return self.recover_from_panic(Some(id));
-            }
-            Some(Err(NoMemory)) => {
+        if let Some(Ok(Next::Continue | Next::Closed)) = result {
+            let mut early = None;
+            if extend(&mut early, &early_data, pool).is_err() {
                 self.tls.plaintext_ranges.set(plaintext);
                 return self.abort(id, CloseReason::Exhausted);
             }
-            Some(Ok(next)) => next,
-        };
-        if !early_data.is_empty() {
-            let mut block = None;
-            if extend(&mut block, &early_data, pool).is_err() {
-                return self.abort(id, CloseReason::Exhausted);
+            if let Some(early) = early {
+                self.on_plaintext(id, early.into_buf());
             }
-            if let Some(block) = block {
-                self.on_plaintext(id, block.into_buf());
-            }
-        }
-        if let Some(block) = block.map(Block::into_buf) {
-            for range in plaintext.drain(..) {
-                self.on_plaintext(id, block.slice(range));
+            if let Some(block) = block.map(Block::into_buf) {
+                for range in plaintext.drain(..) {
+                    self.on_plaintext(id, block.slice(range));
+                }
             }
         }
         self.tls.plaintext_ranges.set(plaintext);
-        self.list_partial_record(id);
-        match next {
+        match result {
+            None => self.recover_from_panic(Some(id)),
+            Some(Err(NoMemory)) => self.abort(id, CloseReason::Exhausted),
+            // Requests in front of the violation get no response, so they are not handled either.
+            Some(Ok(Next::Failed)) => self.fail_tls(id),
             _ if sent.is_err() => self.close(id, CloseReason::Broken),
-            Next::Continue => {}
-            Next::Closed => self.on_end(id, Ok(())),
-            Next::PlainHttp => self.reject_plain_http(id),
-            Next::Failed(error) => self.fail_tls(id, &error),
+            Some(Ok(Next::PlainHttp)) => self.reject_plain_http(id),
+            Some(Ok(Next::Continue)) => self.list_partial_record(id),
+            Some(Ok(Next::Closed)) => {
+                self.list_partial_record(id);
+                self.on_end(id, Ok(()));
+            }
         }
     }
 
@@ -149,12 +146,16 @@ impl Engine {
         plaintext: &mut Vec<Range<usize>>,
     ) -> Option<Processed> {
         let mut conns = self.conns.borrow_mut();
-        let Transport::Tls(tls) = &mut conns.get(id)?.transport else {
+        let conn = conns.get(id)?;
+        let Transport::Tls(tls) = &mut conn.transport else {
             return None;
         };
         let mut block = Some(tls.received.take()?);
         // No user code is called, so the state may be borrowed.
         let result = tls.process(&mut block, out, plaintext, self.context.pool());
+        if tls.session.as_ref().is_some_and(Session::is_worn) {
+            conn.machine.close_after_next();
+        }
         Some(Processed {
             block,
             early_data: Vec::new(),
@@ -195,20 +196,30 @@ impl Engine {
         self.reclaim_memory();
     }
 
-    /// Ends a connection whose client broke a rule of TLS, after the alert was sent.
-    fn fail_tls(self: &Rc<Self>, id: ConnId, error: &SessionError) {
+    /// Whether the session of a connection has failed.
+    pub(super) fn has_failed(&self, id: ConnId) -> bool {
+        match self.conns.borrow_mut().get(id).map(|conn| &conn.transport) {
+            Some(Transport::Tls(tls)) => tls.failure.is_some(),
+            _ => false,
+        }
+    }
+
+    /// Ends a connection whose session has failed, after the alert was sent.
+    pub(super) fn fail_tls(self: &Rc<Self>, id: ConnId) {
         let (task, reader, has_unsent) = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
-            diagnose!(DEBUG, connection = id.token(),
-                error = tracing::field::display(error.clone()); "TLS failed");
             if conn.is_handshaking() {
-                self.note_handshake_ends();
                 self.counters.handshakes.count(Handshake::Failed);
                 conn.expects = Expects::Request;
             }
             if let Transport::Tls(tls) = &mut conn.transport {
                 tls.close_received = true; // What follows is ignored.
+                tls.place = None;
+                if let Some(error) = tls.failure.take() {
+                    diagnose!(DEBUG, connection = id.token(),
+                        error = tracing::field::display(error); "TLS failed");
+                }
             }
             let reader = self.take_reader(id, conn);
             let active = conn.active.as_mut();
@@ -216,6 +227,7 @@ impl Engine {
             let task = active.and_then(|active| active.exchange.task.take());
             (task, reader, has_unsent)
         };
+        self.conns.borrow_mut().unlist(id);
         drop(task);
         if let Some(reader) = reader {
             user::wake(reader);
@@ -320,9 +332,12 @@ impl Engine {
                     tls.close_received = true;
                     at = received.len();
                 }
-                Received::EarlyData { .. } | Received::PlainHttp | Received::Failed(_) => {
+                Received::Failed(error) => {
+                    tls.failure = Some(error);
                     return Err(io::ErrorKind::InvalidData.into());
                 }
+                // Only in a handshake.
+                Received::EarlyData { .. } | Received::PlainHttp => return Err(connection_gone()),
             }
         }
         tls.received = None;
@@ -358,7 +373,9 @@ impl Engine {
         is_last: bool,
     ) -> io::Result<Sent> {
         if let Transport::Tls(tls) = &mut conn.transport {
-            tls.note_encrypted(records.len(), response_bytes);
+            if self.log.is_some() {
+                tls.note_encrypted(records.len(), response_bytes);
+            }
             if let Some(active) = conn.active.as_mut().filter(|active| active.has_unsent()) {
                 if response_bytes == 0 && !is_last && !tls.note_queued_control(records.len()) {
                     return Err(io::ErrorKind::OutOfMemory.into());

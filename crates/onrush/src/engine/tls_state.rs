@@ -18,8 +18,9 @@ use std::sync::Arc;
 pub(super) const RECORD_COST: usize = 256;
 /// What a record without data costs, in bytes. Most are key updates, which derive keys.
 pub(super) const CONTROL_RECORD_COST: usize = 8 * 1024;
-/// What a handshake in progress and an established session count in the receive memory, in bytes.
-/// A test compares the latter with the allocations of a session.
+/// What a handshake in progress, without its incomplete message, and an established session,
+/// without the certificates of the client, count in the receive memory, in bytes. A test compares
+/// the latter with the allocations of a session.
 pub(super) const HANDSHAKE_STATE_BYTES: usize = 16 * 1024;
 pub(super) const SESSION_BYTES: usize = 3 * 1024;
 /// The content of a record up to this size is moved behind the content of the record before it.
@@ -30,6 +31,9 @@ const JOINED_BYTES_MAX: usize = 2 * 1024;
 /// responses to key updates. A client may request them without end, and read nothing.
 const QUEUED_CONTROL_BYTES_MAX: usize = 2 * 1024;
 
+/// The largest record: header, content and protection (RFC 8446 §5.2, RFC 5246 §6.2.3).
+pub(super) const RECORD_BYTES_MAX: usize = 5 + 16 * 1024 + 2048;
+
 /// The receive memory that the sessions of a worker hold, in bytes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SessionMemory(Rc<Cell<usize>>);
@@ -37,9 +41,27 @@ pub(super) struct SessionMemory(Rc<Cell<usize>>);
 /// The memory of one session, until this is dropped.
 #[derive(Debug)]
 pub(super) struct SessionReservation {
-    _reservation: Reservation,
+    reservation: Reservation,
     bytes: usize,
     memory: SessionMemory,
+}
+
+/// A place among the handshakes in progress, until this is dropped.
+#[derive(Debug)]
+pub(super) struct HandshakePlace(Rc<Cell<usize>>);
+
+impl HandshakePlace {
+    /// Counts one more handshake in `in_progress`.
+    pub(super) fn new(in_progress: &Rc<Cell<usize>>) -> HandshakePlace {
+        in_progress.set(in_progress.get() + 1);
+        HandshakePlace(in_progress.clone())
+    }
+}
+
+impl Drop for HandshakePlace {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
 }
 
 impl SessionMemory {
@@ -52,10 +74,23 @@ impl SessionMemory {
         let reservation = pool.reserve(bytes)?;
         self.0.set(self.0.get() + bytes);
         Some(SessionReservation {
-            _reservation: reservation,
+            reservation,
             bytes,
             memory: self.clone(),
         })
+    }
+}
+
+impl SessionReservation {
+    /// Changes the number of bytes. Returns `false`, without a change, when the receive memory is
+    /// used up. Fewer bytes are always possible.
+    pub(super) fn resize(&mut self, bytes: usize) -> bool {
+        let is_resized = self.reservation.resize(bytes);
+        if is_resized {
+            self.memory.0.set(self.memory.0.get() - self.bytes + bytes);
+            self.bytes = bytes;
+        }
+        is_resized
     }
 }
 
@@ -80,11 +115,15 @@ pub(crate) struct Tls {
     pub(super) is_waiting: bool,
     /// The client has sent `close_notify`. What follows is ignored.
     pub(super) close_received: bool,
+    /// Why the session has failed. Its alert was sent, and nothing else can be sent.
+    pub(super) failure: Option<SessionError>,
     pub(super) info: Option<Arc<TlsInfo>>,
     /// The memory of the session, in the budget of receive memory.
     pub(super) reservation: Option<SessionReservation>,
+    /// While the handshake is in progress.
+    pub(super) place: Option<HandshakePlace>,
     /// See [`QUEUED_CONTROL_BYTES_MAX`].
-    queued_control_bytes: usize,
+    pub(super) queued_control_bytes: usize,
     /// Bytes of queued records, and the bytes of responses in them.
     pub(super) unsent_bytes: usize,
     pub(super) unsent_response_bytes: usize,
@@ -96,7 +135,8 @@ pub(super) enum Next {
     /// The client has sent `close_notify`.
     Closed,
     PlainHttp,
-    Failed(SessionError),
+    /// [`Tls::failure`] has the reason.
+    Failed,
 }
 
 /// What [`Tls::process`] has left.
@@ -131,14 +171,17 @@ impl MovedTls {
         self.received.len()
     }
 
-    /// The state on the target worker. Returns itself when there is no memory for the received
-    /// bytes. The session does not depend on its reservation: it exists already.
+    /// The state on the target worker. Returns itself when there is no memory for it.
     pub(super) fn resume(
         self,
         pool: &BufferPool,
         memory: &SessionMemory,
     ) -> Result<Tls, Box<MovedTls>> {
         let mut received = None;
+        let bytes = session_bytes(self.info.as_deref());
+        let Some(reservation) = memory.reserve(pool, bytes) else {
+            return Err(Box::new(self));
+        };
         if extend(&mut received, &self.received, pool).is_err() {
             return Err(Box::new(self));
         }
@@ -146,7 +189,7 @@ impl MovedTls {
             session: Some(self.session),
             info: self.info,
             received,
-            reservation: memory.reserve(pool, SESSION_BYTES),
+            reservation: Some(reservation),
             ..Tls::default()
         })
     }
@@ -227,12 +270,14 @@ impl Tls {
                     return Ok(Next::Closed);
                 }
                 Received::PlainHttp => return Ok(Next::PlainHttp),
-                Received::Failed(error) => return Ok(Next::Failed(error)),
+                Received::Failed(error) => {
+                    self.failure = Some(error);
+                    return Ok(Next::Failed);
+                }
             }
         }
         let rest = &block.filled()[at..];
         if at == 0 && block.capacity() < pool.block_bytes() {
-            // Record bytes that arrive one by one are copied only when the block is full.
             self.received = filled.take();
         } else if !rest.is_empty() {
             // A client that announces a long record must send it before it takes that memory.
@@ -277,9 +322,27 @@ impl Tls {
         self.queued_control_bytes = 0;
     }
 
-    /// Frees the bytes received and not processed.
+    /// Frees the bytes received and not processed. What follows is ignored, because it begins in
+    /// the middle of a record.
     pub(super) fn drop_received(&mut self) {
         self.received = None;
+        self.close_received = true;
+    }
+
+    /// Updates the reservation of a handshake. Returns `false` when the receive memory is used up.
+    pub(super) fn count_held(&mut self) -> bool {
+        let held = self.session.as_ref().map_or(0, Session::held_bytes);
+        let bytes = HANDSHAKE_STATE_BYTES + held;
+        (self.reservation.as_mut()).is_some_and(|reservation| reservation.resize(bytes))
+    }
+
+    /// Keeps what an established session needs, after its handshake. Returns `false` when the
+    /// receive memory is used up, which many certificates of a client can cause.
+    pub(super) fn establish(&mut self, info: TlsInfo) -> bool {
+        let bytes = session_bytes(Some(&info));
+        self.info = Some(Arc::new(info));
+        self.place = None;
+        (self.reservation.as_mut()).is_some_and(|reservation| reservation.resize(bytes))
     }
 
     /// Counts records for `response_bytes` bytes of responses that are about to be sent.
@@ -309,7 +372,17 @@ impl Tls {
     }
 }
 
-/// Appends `bytes` to a block that may not exist yet.
+/// The memory of an established session. The certificates of the client are kept twice: for
+/// handlers, and by rustls.
+fn session_bytes(info: Option<&TlsInfo>) -> usize {
+    let certificates = info.map_or(0, |info| {
+        info.peer_certificates().iter().map(|der| der.len()).sum()
+    });
+    SESSION_BYTES + 2 * certificates
+}
+
+/// Appends `bytes` to a block that may not exist yet. The room doubles, so that bytes that arrive
+/// one by one are not copied each time.
 pub(super) fn extend(
     block: &mut Option<Block>,
     bytes: &[u8],
@@ -324,7 +397,8 @@ pub(super) fn extend(
         block.extend(bytes);
         return Ok(());
     }
-    let mut larger = pool.take_exact(kept + bytes.len()).ok_or(NoMemory)?;
+    let room = (kept + bytes.len()).max((2 * kept).min(RECORD_BYTES_MAX));
+    let mut larger = pool.take_exact(room).ok_or(NoMemory)?;
     if let Some(block) = block {
         larger.extend(block.filled());
     }

@@ -240,6 +240,8 @@ pub enum Handshake {
     TimedOut,
     /// The client sent a plain HTTP request, which received a 400.
     PlainHttp,
+    /// There was no memory for the handshake.
+    Refused,
 }
 
 #[cfg(feature = "tls")]
@@ -264,6 +266,7 @@ impl Kind for Handshake {
         Handshake::Failed,
         Handshake::TimedOut,
         Handshake::PlainHttp,
+        Handshake::Refused,
     ];
 
     fn name(self) -> &'static str {
@@ -275,6 +278,7 @@ impl Kind for Handshake {
             Handshake::Failed => "failed",
             Handshake::TimedOut => "timed_out",
             Handshake::PlainHttp => "plain_http",
+            Handshake::Refused => "refused",
         }
     }
 }

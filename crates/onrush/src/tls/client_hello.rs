@@ -29,6 +29,11 @@ pub(super) struct HelloReader {
 }
 
 impl HelloReader {
+    /// The memory of an incomplete message, in bytes.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.partial.capacity()
+    }
+
     /// Reads a whole record, before rustls processes it.
     pub(super) fn read(&mut self, record: &[u8]) {
         if self.is_done || record.first() != Some(&u8::from(ContentType::Handshake)) {

@@ -12,7 +12,8 @@ use super::record::{HEADER_BYTES, Header, PLAINTEXT_MAX};
 use super::traffic::Traffic;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError};
-use rustls::{AlertDescription, ContentType, Error, HandshakeKind, InvalidMessage, ServerConfig};
+use rustls::{AlertDescription, ContentType, Error, HandshakeKind, InvalidMessage};
+use rustls::{ProtocolVersion, ServerConfig};
 use std::fmt;
 use std::mem;
 use std::sync::Arc;
@@ -90,7 +91,8 @@ impl Handshake {
         let before = out.len();
         match self.process(record, out) {
             Ok(early_data) => {
-                self.is_encrypting |= begins_encryption(&out[before..]);
+                let version = self.connection.protocol_version();
+                self.is_encrypting |= begins_encryption(&out[before..], version);
                 match (early_data, self.connection.is_handshaking()) {
                     (Some(plaintext), true) => Ok(Received::EarlyData {
                         consumed,
@@ -171,6 +173,11 @@ impl Handshake {
         result
     }
 
+    /// The memory of an incomplete message, in bytes.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.held.capacity() + self.hello.held_bytes()
+    }
+
     /// The established connection, after [`Received::Handshaken`].
     pub(super) fn into_traffic(self) -> Result<(Traffic, TlsParts), Error> {
         let connection = self.connection;
@@ -194,16 +201,16 @@ impl Handshake {
     }
 }
 
-/// Whether what we send is encrypted after these records: they have a ChangeCipherSpec, which also
-/// TLS 1.3 may send (RFC 8446 §D.4), or they are encrypted themselves. A HelloRetryRequest of
-/// TLS 1.3 is not followed by encryption, but by a ChangeCipherSpec; then alerts are only those of
-/// rustls, too.
-fn begins_encryption(mut records: &[u8]) -> bool {
+/// Whether what we send is encrypted after these records. In TLS 1.2 a ChangeCipherSpec begins
+/// that. In TLS 1.3 it has no meaning, and also follows a HelloRetryRequest (RFC 8446 §D.4), but
+/// encrypted records have a type of their own.
+fn begins_encryption(mut records: &[u8], version: Option<ProtocolVersion>) -> bool {
+    let first = match version {
+        Some(ProtocolVersion::TLSv1_2) => ContentType::ChangeCipherSpec,
+        _ => ContentType::ApplicationData,
+    };
     while let Some(header) = Header::parse(records) {
-        if matches!(
-            header.content,
-            ContentType::ChangeCipherSpec | ContentType::ApplicationData
-        ) {
+        if header.content == first {
             return true;
         }
         records = records.get(header.record_bytes()..).unwrap_or_default();

@@ -9,6 +9,10 @@ use std::io;
 /// for the last alerts of the connection.
 const RESERVED_RECORDS: u64 = 4;
 
+/// A connection of TLS 1.2 closes after its next response when fewer records than this are left of
+/// its key. They are enough for a response of 16 GiB.
+const WORN_RECORDS: u64 = 1 << 20;
+
 /// The content of a record that fits, with its overhead, a TCP segment on any common path.
 const SMALL_RECORD_BYTES: usize = 1370;
 /// The bytes that are sent in small records after the handshake and after a pause. About as much
@@ -81,6 +85,12 @@ impl Outgoing {
             sizes: RecordSizes::new(record_max),
             has_ended: false,
         }
+    }
+
+    /// Whether at most [`WORN_RECORDS`] are left of a key that cannot be replaced.
+    #[inline]
+    pub(super) fn is_worn(&self, keys: &NextKeys) -> bool {
+        !keys.is_tls13() && self.key.sequence() >= self.key_limit.saturating_sub(WORN_RECORDS)
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -164,7 +174,8 @@ impl Outgoing {
         if keys.is_tls13() {
             return self.update_key(keys, true, out);
         }
-        self.end_with([1, AlertDescription::CloseNotify.into()], out);
+        // Without `close_notify`: the client must not take what it has received for complete.
+        self.has_ended = true;
         Err(io::Error::other(
             "the TLS key has protected as many records as is safe",
         ))

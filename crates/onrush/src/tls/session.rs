@@ -119,6 +119,24 @@ impl Session {
         Ok(received)
     }
 
+    /// The memory of an incomplete message of the handshake, in bytes.
+    pub(crate) fn held_bytes(&self) -> usize {
+        match &self.state {
+            State::Handshake(handshake) => handshake.held_bytes(),
+            State::Traffic(_) | State::Failed(_) => 0,
+        }
+    }
+
+    /// Whether the key for sending is almost used up and cannot be replaced, which only TLS 1.2
+    /// cannot. The connection should close after its next response.
+    #[inline]
+    pub(crate) fn is_worn(&self) -> bool {
+        match &self.state {
+            State::Traffic(traffic) => traffic.is_worn(),
+            State::Handshake(_) | State::Failed(_) => false,
+        }
+    }
+
     /// Encrypts `plaintext` and appends the records to `out`.
     ///
     /// The records are small at the beginning and after a pause, so that the client can decrypt
@@ -127,7 +145,7 @@ impl Session {
     /// # Errors
     /// `BrokenPipe` before the end of the handshake, after
     /// [`close_notify`](Session::close_notify), and after a fatal alert. `Other` if the key must
-    /// not protect more records. What is in `out` is valid and should be sent.
+    /// not protect more records. Then the records in `out` are valid, and the caller may send them.
     #[inline]
     pub(crate) fn send(
         &mut self,

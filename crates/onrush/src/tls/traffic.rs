@@ -75,6 +75,12 @@ impl Traffic {
         })
     }
 
+    /// See [`Session::is_worn`](super::session::Session::is_worn).
+    #[inline]
+    pub(super) fn is_worn(&self) -> bool {
+        self.outgoing.is_worn(&self.next_keys)
+    }
+
     fn is_tls13(&self) -> bool {
         self.next_keys.is_tls13()
     }
