@@ -354,6 +354,41 @@ fn paused_stream_with_unread_bytes_has_not_ended() {
     }
 }
 
+/// The peer ends its side behind bytes that the owner does not receive, and fails later.
+#[test]
+fn failure_behind_the_end_of_a_paused_stream_is_reported() {
+    let _dog = watchdog("failure_behind_the_end_of_a_paused_stream_is_reported");
+    for kind in ALL {
+        // The owner may also receive in between.
+        for receives in [false, true] {
+            let Some(mut rig) = rig_with(kind, &Config::default(), 5) else {
+                continue;
+            };
+            let (client, server) = rig.pair(Transport::Tcp4);
+            assert!(rig.driver.pause(server));
+            rig.driver.watch_end(server);
+            assert_eq!(rig.driver.send(client, b"mail").unwrap(), 4);
+            rig.driver.shutdown_write(client);
+            assert!(rig.poll_until_idle().is_empty(), "{kind:?}");
+            if receives {
+                let mut into = Vec::with_capacity(8);
+                assert_eq!(rig.driver.recv_append(server, &mut into, 8).unwrap(), 4);
+                rig.driver.watch_end(server);
+            } else {
+                rig.driver.reset(client);
+            }
+            rig.until(|_, event| match event {
+                Event::End { result, .. } => {
+                    assert_eq!(result.is_ok(), receives, "{kind:?}");
+                    true
+                }
+                other => panic!("{kind:?}: {other:?}"),
+            });
+            assert!(rig.poll_until_idle().is_empty(), "{kind:?}: one end");
+        }
+    }
+}
+
 /// All receive memory is in use. The end of streams that wait for memory is reported, an orderly
 /// end after the bytes before it were received.
 #[test]

@@ -47,7 +47,7 @@ impl Uring {
                 Some(Kind::Accept) => self.on_accept(index, result, flags),
                 Some(Kind::PollRead) => self.on_poll(index, generation, false),
                 Some(Kind::PollWrite) => self.on_poll(index, generation, true),
-                Some(Kind::PollEnd) => self.on_poll_end(index, generation),
+                Some(Kind::PollEnd) => self.on_poll_end(index, generation, flags),
                 Some(Kind::Wake) => {
                     if !cqueue::more(flags) {
                         self.queue_submission(Kind::Wake, 0, 0);
@@ -108,7 +108,7 @@ impl Uring {
     fn next_starved(&mut self) -> Option<Event> {
         self.starved_next = false;
         while let Some(&id) = self.starved.front() {
-            let due = |stream: &&mut Slot| stream.receive == Receive::Queued;
+            let due = |stream: &&mut Slot| stream.receive == Receive::Starved;
             if self.streams.get_mut(id).filter(due).is_none() {
                 self.starved.pop_front();
                 continue;
@@ -120,10 +120,11 @@ impl Uring {
             match received {
                 Ok(data) if !data.is_empty() => {
                     self.streams.get_mut(id)?.receive = Receive::Off;
-                    self.rearm_after_poll.push(id);
+                    self.rearm.push(id);
                     return self.data(id, data);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.streams.get_mut(id)?.receive = Receive::Queued;
                     self.queue_submission(Kind::Receive, id.index, id.generation);
                 }
                 end => return self.end(id, end.map(drop)),
@@ -159,6 +160,7 @@ impl Uring {
     fn end(&mut self, id: StreamId, result: io::Result<()>) -> Option<Event> {
         let stream = self.streams.get_mut(id)?;
         (stream.receive, stream.wanted) = (Receive::Off, false);
+        (stream.stopped_event_due, stream.end_wanted) = (false, false);
         Some(Event::End {
             stream: id,
             token: stream.token,
@@ -195,7 +197,7 @@ impl Uring {
         match -result {
             libc::ENOBUFS => {
                 if stream.receive == Receive::Armed {
-                    stream.receive = Receive::Queued;
+                    stream.receive = Receive::Starved;
                     crate::diagnose!(DEBUG, stream = id.index;
                         "no receive buffer is posted, the stream waits");
                     self.starved.push_back(id);
@@ -210,18 +212,11 @@ impl Uring {
                 None
             }
             errno => {
-                stream.receive = Receive::Off;
-                (stream.wanted, stream.stopped_event_due) = (false, false);
-                let result = if errno == 0 {
-                    Ok(())
-                } else {
-                    Err(io::Error::from_raw_os_error(errno))
+                let result = match errno {
+                    0 => Ok(()),
+                    errno => Err(io::Error::from_raw_os_error(errno)),
                 };
-                Some(Event::End {
-                    stream: id,
-                    token,
-                    result,
-                })
+                self.end(id, result)
             }
         }
     }
@@ -250,6 +245,7 @@ impl Uring {
             if let Some(end) = end {
                 return self.end(id, end);
             }
+            self.poll(id, Kind::PollEnd, POLL_END);
         }
         due.then_some(Event::ReceiveStopped { stream: id, token })
     }
@@ -275,16 +271,17 @@ impl Uring {
     /// The peer of a stream ended it, or the connection failed. Reported only while the stream is
     /// paused or waits for memory: a receive and an awaited `Readable` report it by themselves.
     #[cold]
-    fn on_poll_end(&mut self, index: u32, generation: u32) -> Option<Event> {
+    fn on_poll_end(&mut self, index: u32, generation: u32, flags: u32) -> Option<Event> {
         let id = StreamId { index, generation };
-        let is_starved = self.starved.contains(&id);
         let stream = self.streams.get_mut(id)?;
-        stream.polls &= !POLL_END;
+        if !cqueue::more(flags) {
+            stream.polls &= !POLL_END;
+        }
         let is_paused = stream.end_wanted
             && !stream.wanted
             && !stream.readable_due
             && stream.receive == Receive::Off;
-        let waits_for_memory = is_starved && stream.receive == Receive::Queued;
+        let waits_for_memory = stream.receive == Receive::Starved;
         if !is_paused && !waits_for_memory {
             return None;
         }
@@ -292,12 +289,17 @@ impl Uring {
         if let Some(end) = end {
             return self.end(id, end);
         }
+        if is_paused {
+            stream.half_closed = true;
+            self.poll(id, Kind::PollEnd, POLL_END);
+            return None;
+        }
         // Receive the bytes before the end into the one block that may exceed the budget
         // (`take_last`). The next receive waits for memory again, and polls again.
         let last = waits_for_memory.then(|| self.buffers.pool().take_last())??;
         let received = self.receive_into(id, last);
         self.streams.get_mut(id)?.receive = Receive::Off;
-        self.rearm_after_poll.push(id);
+        self.rearm.push(id);
         match received {
             Ok(data) if !data.is_empty() => self.data(id, data),
             _ => None,
@@ -311,7 +313,7 @@ impl Uring {
         (stream.receive, stream.poll_before_receive) = (Receive::Off, false);
         match received {
             Some(Ok(data)) if !data.is_empty() => {
-                self.rearm_after_poll.push(id);
+                self.rearm.push(id);
                 self.data(id, data)
             }
             Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {

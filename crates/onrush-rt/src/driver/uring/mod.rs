@@ -87,7 +87,8 @@ fn decode_user_data(data: u64) -> (Option<Kind>, u32, u32) {
 }
 
 /// The receive state of one stream: Off → Queued → Armed → Cancelling → Off; Armed → Off (receive
-/// ended) or → Queued (`ENOBUFS`); Queued → Off (pause); Off → Polled → Off.
+/// ended) or → Starved (`ENOBUFS`); Starved → Off (direct receive) or → Queued (a buffer is posted);
+/// Queued and Starved → Off (pause); Off → Polled → Off.
 ///
 /// A multishot receive moves a large body from the socket into many small buffers before the owner
 /// can provide a better place for it. An owner that receives a body itself pauses the stream. So
@@ -98,8 +99,10 @@ fn decode_user_data(data: u64) -> (Option<Kind>, u32, u32) {
 enum Receive {
     /// The kernel holds no receive of this stream.
     Off,
-    /// Wanted; queued for the next `poll_events`, or waiting for buffers.
+    /// Wanted; queued for the next `poll_events`.
     Queued,
+    /// Wanted; waits for a buffer, in `Uring::starved`.
+    Starved,
     /// The kernel runs it.
     Armed,
     /// Its cancellation is queued or submitted.
@@ -125,6 +128,9 @@ struct Stream {
     /// The owner wants the end reported while the stream is paused. A poll for the end may also
     /// have been queued while the stream waited for a buffer.
     end_wanted: bool,
+    /// The peer has ended the stream behind bytes that were not received. Only a failure can
+    /// follow, which is what polls for the end are for from now on.
+    half_closed: bool,
     token: u64,
 }
 
@@ -153,11 +159,11 @@ pub struct Uring {
     /// Streams that were attached since the last `poll_events`. Most have sent something already,
     /// and many are closed before a receive in the ring pays off.
     unsubmitted_streams: Vec<StreamId>,
-    /// Streams with a direct receive after a poll: armed again unless they are paused.
-    rearm_after_poll: Vec<StreamId>,
+    /// Streams with a direct receive: armed again unless they are paused.
+    rearm: Vec<StreamId>,
     /// Streams whose receive ended because no buffer was posted, the oldest first. Direct receives
     /// serve them one at a time: submitting all of them again for a few buffers would make most
-    /// fail again.
+    /// fail again. May contain some that are no longer [`Receive::Starved`].
     starved: VecDeque<StreamId>,
     /// A completion was taken last, so a starved stream is next.
     starved_next: bool,
@@ -197,7 +203,7 @@ impl Uring {
             listeners: Vec::new(),
             submissions: Vec::new(),
             unsubmitted_streams: Vec::new(),
-            rearm_after_poll: Vec::new(),
+            rearm: Vec::new(),
             starved: VecDeque::new(),
             starved_next: false,
             out_of_blocks: false,
@@ -250,6 +256,7 @@ impl Uring {
             polls: 0,
             readable_due: false,
             end_wanted: false,
+            half_closed: false,
             token,
         });
         self.unsubmitted_streams.push(id);
@@ -287,16 +294,16 @@ impl Uring {
         }
     }
 
-    /// Arms streams again whose receive after a poll is done and that still want buffers.
+    /// Arms streams again whose direct receive is done and that still want buffers.
     fn arm_again(&mut self) {
-        let mut again = std::mem::take(&mut self.rearm_after_poll);
+        let mut again = std::mem::take(&mut self.rearm);
         for id in again.drain(..) {
             let due = |stream: &&mut Slot| stream.wanted && stream.receive == Receive::Off;
             if self.streams.get_mut(id).filter(due).is_some() {
                 self.arm(id);
             }
         }
-        self.rearm_after_poll = again;
+        self.rearm = again;
     }
 
     pub(super) fn pause(&mut self, id: StreamId) -> bool {
@@ -307,7 +314,7 @@ impl Uring {
         stream.poll_before_receive = true;
         match stream.receive {
             Receive::Off => !stream.stopped_event_due,
-            Receive::Queued | Receive::Polled => {
+            Receive::Queued | Receive::Starved | Receive::Polled => {
                 stream.receive = Receive::Off;
                 true
             }
@@ -327,6 +334,10 @@ impl Uring {
     pub(super) fn watch_end(&mut self, id: StreamId) {
         if let Some(stream) = self.streams.get_mut(id).filter(|stream| !stream.wanted) {
             stream.end_wanted = true;
+            if std::mem::take(&mut stream.half_closed) && stream.polls & POLL_END != 0 {
+                // Bytes before the end may have been received meanwhile: look again.
+                return self.queue_submission(Kind::ForgetEnd, id.index, id.generation);
+            }
             self.poll(id, Kind::PollEnd, POLL_END);
         }
     }
@@ -435,11 +446,11 @@ impl Drop for Uring {
             let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
         }
         let cancelled = self.cancel_everything();
-        // If that fails or takes too long, a receive may remain that writes to a buffer.
         // Completes the cancelled operations, which releases the sockets they hold: a listener's
         // address is free when this returns.
         let entered = self.enter(Some(Duration::ZERO));
         if cancelled.is_err() || entered.is_err() {
+            // A receive may remain that writes to a buffer.
             self.buffers.leak();
         }
         self.taken = 0;

@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::accept::accepted_max;
-use super::{GROUP, Kind, Receive, Submission, Uring, user_data};
+use super::{GROUP, Kind, Receive, Slot, Submission, Uring, user_data};
 use crate::driver::StreamId;
 use io_uring::{EnterFlags, opcode, squeue, types};
 use rustix::fd::AsRawFd;
@@ -30,7 +30,7 @@ impl Uring {
 
     /// Returns the time to wait for events. If the pool has blocks for starved streams, direct
     /// receives serve them. If all blocks are posted, the ring does, for as many streams as there
-    /// are blocks.
+    /// are blocks; their receives are queued here.
     fn resume_starved(&mut self, timeout: Option<Duration>) -> Option<Duration> {
         self.out_of_blocks = false;
         if self.starved.is_empty() {
@@ -39,13 +39,16 @@ impl Uring {
         if self.buffers.pool().take().is_some() {
             return Some(Duration::ZERO);
         }
-        let resumed = self.buffers.posted().min(self.starved.len());
-        for id in self.starved.drain(..resumed) {
-            self.submissions.push(Submission {
-                kind: Kind::Receive,
-                index: id.index,
-                generation: id.generation,
-            });
+        let mut blocks = self.buffers.posted();
+        while blocks > 0
+            && let Some(id) = self.starved.pop_front()
+        {
+            let starved = |stream: &&mut Slot| stream.receive == Receive::Starved;
+            if let Some(stream) = self.streams.get_mut(id).filter(starved) {
+                stream.receive = Receive::Queued;
+                self.queue_submission(Kind::Receive, id.index, id.generation);
+                blocks -= 1;
+            }
         }
         // No block was freed: check again in a moment instead of spinning.
         let moment = Duration::from_millis(1);
@@ -150,7 +153,10 @@ impl Uring {
                     Kind::PollWrite => libc::POLLOUT,
                     _ => libc::POLLRDHUP,
                 };
-                opcode::PollAdd::new(fd, events as u32).build()
+                // `POLLRDHUP` holds for good after the peer's end, and io_uring adds it to every
+                // poll. A multishot poll completes again when something changes.
+                let multi = kind == Kind::PollEnd && stream.half_closed;
+                opcode::PollAdd::new(fd, events as u32).multi(multi).build()
             }
         };
         Some(entry.user_data(user_data))
