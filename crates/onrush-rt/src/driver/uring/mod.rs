@@ -87,7 +87,7 @@ fn decode_user_data(data: u64) -> (Option<Kind>, u32, u32) {
 }
 
 /// The receive state of one stream: Off → Queued → Armed → Cancelling → Off; Armed → Off (receive
-/// ended) or → Starved (`ENOBUFS`); Starved → Off (direct receive) or → Queued (a buffer is posted);
+/// ended) or → Starved (`ENOBUFS`); Starved → Off (direct receive) or → Queued (buffer posted);
 /// Queued and Starved → Off (pause); Off → Polled → Off.
 ///
 /// A multishot receive moves a large body from the socket into many small buffers before the owner
