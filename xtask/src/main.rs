@@ -10,7 +10,7 @@ mod tidy;
 mod verify;
 
 use std::process::ExitCode;
-use xtask::{packages, shell};
+use xtask::{go, packages, shell};
 
 const HELP: &str = "\
 The development tasks of Onrush.

@@ -1,7 +1,7 @@
 //! Sets up the programs that the tests need on a fresh Debian machine.
 
 use crate::{
-    packages,
+    go, packages,
     shell::{self, Outcome, capture, cargo, is_executable, run, target, which},
 };
 use std::{fs, path::PathBuf, process::Command};
@@ -24,8 +24,10 @@ const PROGRAMS: [(&str, &str); 10] = [
 const CARGO_DENY: &str = "0.20.2";
 
 /// Ensures that every program of the list can be run. Installs missing programs as root only.
+/// Builds the ACME server that the tests use.
 pub(crate) fn programs() -> Outcome {
-    packages::need(&PROGRAMS)
+    packages::need(&PROGRAMS)?;
+    go::pebble().map(drop)
 }
 
 /// Returns the path of cargo-deny. Builds it into the target directory if it is not on the `PATH`.

@@ -1,0 +1,140 @@
+//! Builds the Go programs that the tests need.
+//!
+//! Debian 12 has Go 1.19, which is too old for them and cannot fetch a newer one. So, if no recent
+//! `go` is on the `PATH`, the toolchain comes from the Go module proxy, as `go` itself would fetch
+//! it. Everything is kept in `target/tools`.
+
+use crate::shell::{Outcome, capture, is_executable, run, target, which};
+use std::{env, fs, os::unix::fs::PermissionsExt, path::Path, path::PathBuf, process::Command};
+
+/// The oldest release of Go that is used, as major and minor version.
+const OLDEST: (u32, u32) = (1, 24);
+/// The release to fetch, and the SHA-256 of its archives.
+const RELEASE: &str = "1.25.4";
+const ARCHIVES: [(&str, &str, &str); 2] = [
+    (
+        "x86_64",
+        "amd64",
+        "f4fa35e13952bae9836a82d8cf077710cd58fee98d31680f94edf435852b1af2",
+    ),
+    (
+        "aarch64",
+        "arm64",
+        "2f51856a090fbee308b1e38e19eb46f59827b1518c61afb4cc46cc4f649b1799",
+    ),
+];
+
+/// The ACME server for tests.
+const PEBBLE: (&str, &str) = ("github.com/letsencrypt/pebble/v2/cmd/pebble", "v2.10.1");
+
+/// The path of a recent `go`: from the `PATH`, or fetched once. Its programs need no C compiler.
+pub fn go() -> Outcome<PathBuf> {
+    if let Some(found) = which("go")
+        && is_recent(&found)
+    {
+        return Ok(found);
+    }
+    let machine = env::consts::ARCH;
+    let archive = ARCHIVES.iter().find(|(name, ..)| *name == machine);
+    let Some((_, name, sha256)) = archive else {
+        return Err(format!("install Go {}.{} or newer", OLDEST.0, OLDEST.1));
+    };
+    let tools = target().join("tools");
+    let module = format!("golang.org/toolchain@v0.0.1-go{RELEASE}.linux-{name}");
+    let go = tools.join(&module).join("bin/go");
+    if is_executable(&go) {
+        return Ok(go);
+    }
+    println!("Fetching Go {RELEASE} into {}.", tools.display());
+    let error = |error: std::io::Error| format!("{}: {error}", tools.display());
+    fs::create_dir_all(&tools).map_err(error)?;
+    let (file, version) = ("go-toolchain.zip", module.rsplit('@').next());
+    let url = format!(
+        "https://proxy.golang.org/golang.org/toolchain/@v/{}.zip",
+        version.unwrap_or_default()
+    );
+    let within = |program: &str| {
+        let mut command = Command::new(program);
+        command.current_dir(&tools);
+        command
+    };
+    run(within("curl").args(["-sSfL", "--retry", "3", "-o", file, &url]))?;
+    let check = format!("echo '{sha256}  {file}' | sha256sum --check --quiet");
+    run(within("sh").args(["-c", &check]))?;
+    run(within("python3").args(["-m", "zipfile", "-e", file, "."]))?;
+    let _ = fs::remove_file(tools.join(file));
+    // The module of Python does not restore permissions. `go` is last, because its permission
+    // shows that the toolchain is complete.
+    let root = tools.join(&module);
+    for folder in [format!("pkg/tool/linux_{name}"), "bin".to_owned()] {
+        let entries = fs::read_dir(root.join(folder)).map_err(error)?;
+        for entry in entries {
+            let path = entry.map_err(error)?.path();
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).map_err(error)?;
+        }
+    }
+    Ok(go)
+}
+
+/// A command of a recent Go that keeps its caches in `target/tools/go`, and never fetches another
+/// release of itself.
+pub fn command() -> Outcome<Command> {
+    let folder = target().join("tools/go");
+    let mut command = Command::new(go()?);
+    command
+        .env("GOTOOLCHAIN", "local")
+        .env("GOPATH", folder.join("path"))
+        .env("GOCACHE", folder.join("cache"))
+        // The folder can then be removed like any other.
+        .env("GOFLAGS", "-modcacherw")
+        .env("CGO_ENABLED", "0")
+        .env_remove("GOROOT");
+    Ok(command)
+}
+
+/// The path of pebble, an ACME server for tests. Builds it into `target/tools/bin` if needed.
+pub fn pebble() -> Outcome<PathBuf> {
+    let (module, version) = PEBBLE;
+    let bin = target().join("tools/bin");
+    let built = bin.join("pebble");
+    // The name of this file has the version, so a change of it causes a build.
+    let stamp = target().join("tools").join(format!("pebble-{version}"));
+    if is_executable(&built) && stamp.exists() {
+        return Ok(built);
+    }
+    println!("Building pebble {version} into {}.", bin.display());
+    run(command()?
+        .args(["install", &format!("{module}@{version}")])
+        .env("GOBIN", &bin)
+        .current_dir("/"))?;
+    fs::write(&stamp, "").map_err(|error| format!("{}: {error}", stamp.display()))?;
+    Ok(built)
+}
+
+/// Whether this `go` is [`OLDEST`] or newer.
+fn is_recent(go: &Path) -> bool {
+    let version = capture(Command::new(go).arg("version").env("GOTOOLCHAIN", "local"));
+    version.is_ok_and(|(ok, text)| ok && release(&text).is_some_and(|found| found >= OLDEST))
+}
+
+/// The release in `go version go1.25.4 linux/amd64`.
+fn release(text: &str) -> Option<(u32, u32)> {
+    let version = text.split_whitespace().nth(2)?.strip_prefix("go")?;
+    let mut parts = version.split('.');
+    let major = parts.next()?.parse().ok()?;
+    let minor: String = (parts.next()?.chars().take_while(char::is_ascii_digit)).collect();
+    Some((major, minor.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_release_of_go_is_read() {
+        assert_eq!(release("go version go1.19.8 linux/amd64"), Some((1, 19)));
+        assert_eq!(release("go version go1.26rc1 linux/arm64\n"), Some((1, 26)));
+        assert_eq!(release("go version devel"), None);
+        assert_eq!(release(""), None);
+    }
+}
