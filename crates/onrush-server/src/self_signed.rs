@@ -6,6 +6,7 @@
 
 use crate::config::CertificateFiles;
 use crate::failure::{self, Failure};
+use crate::key_files::{create_folder, protect, replace};
 use crate::values::HostName;
 use onrush::tls::TlsConfig;
 use onrush::tls::rustls::pki_types::CertificateDer;
@@ -15,10 +16,9 @@ use rustix::system::uname;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::fs::{self, DirBuilder, OpenOptions, Permissions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::io;
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The place of the files in the served folder.
@@ -71,11 +71,7 @@ pub(crate) fn open(dir: &Path, names: &[String]) -> Result<SelfSigned, Failure> 
         None => {
             let text = make(&names, SystemTime::now())
                 .map_err(|error| Failure::run(format!("tls-self-signed: {error}")))?;
-            (DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(&folder))
-            .map_err(|error| fail("create", &folder, &error))?;
+            create_folder(&folder).map_err(|error| fail("create", &folder, &error))?;
             replace(&path, &text, 0o600).map_err(|error| fail("write", &path, &error))?;
             text
         }
@@ -96,6 +92,14 @@ pub(crate) fn open(dir: &Path, names: &[String]) -> Result<SelfSigned, Failure> 
             ocsp: None,
         },
     })
+}
+
+/// A certificate and its key in one PEM text, for the time until there is a better one. It is in no
+/// file.
+pub(crate) fn temporary(names: &[String]) -> Result<String, Failure> {
+    let names = names.iter().cloned().collect();
+    make(&names, SystemTime::now())
+        .map_err(|error| Failure::run(format!("a temporary certificate: {error}")))
 }
 
 /// `names` with those that every self-signed certificate has.
@@ -154,31 +158,6 @@ fn make(names: &BTreeSet<String>, now: SystemTime) -> Result<String, rcgen::Erro
     Ok(first_line + &key.serialize_pem() + &certificate.pem())
 }
 
-/// Replaces the file at `path` atomically.
-fn replace(path: &Path, text: &str, mode: u32) -> io::Result<()> {
-    let new = PathBuf::from(format!("{}.{}", path.display(), std::process::id()));
-    match fs::remove_file(&new) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    // `create_new` follows no link (`O_EXCL`, open(2)).
-    let mut file = (OpenOptions::new().write(true).create_new(true).mode(mode)).open(&new)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&new, path)
-}
-
-/// Removes the permissions of other users, which a backup may have added.
-fn protect(path: &Path) -> io::Result<()> {
-    let mode = fs::metadata(path)?.permissions().mode();
-    if mode & 0o077 != 0 {
-        tracing::warn!(path = %path.display(), mode = format!("{:o}", mode & 0o777),
-            "other users could read the private key; its mode is 600 now");
-        fs::set_permissions(path, Permissions::from_mode(0o600))?;
-    }
-    Ok(())
-}
-
 fn fingerprint(certificate: &[u8]) -> String {
     let mut text = String::new();
     for byte in Sha256::digest(certificate) {
@@ -191,6 +170,9 @@ fn fingerprint(certificate: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::PathBuf;
 
     /// A folder of one test. Dropping it removes it.
     struct Folder(PathBuf);

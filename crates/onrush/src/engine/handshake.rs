@@ -16,7 +16,7 @@ use crate::log::Outcome;
 use crate::metrics::{CloseReason, Handshake, TimeLimit};
 use crate::panic_guard;
 use crate::tls::session::Session;
-use crate::tls::{TlsConfig, TlsInfo};
+use crate::tls::{ACME_TLS, TlsConfig, TlsInfo};
 use onrush_proto::reject::Reject;
 use onrush_rt::{coop, diagnose};
 use std::cell::{Cell, RefCell};
@@ -217,7 +217,7 @@ impl Engine {
     fn create_session(self: &Rc<Self>, id: ConnId) -> Option<Tls> {
         let settings = self.settings.tls.as_ref()?;
         let reservation = self.reserve_session()?;
-        match Session::new(settings.config.current()) {
+        match Session::accept(&settings.config) {
             Ok(session) => Some(Tls {
                 session: Some(session),
                 reservation: Some(reservation),
@@ -298,9 +298,16 @@ impl Engine {
         if !has_memory && let Some(Ok(Next::Continue)) = result {
             result = Some(Err(NoMemory));
         }
+        let is_validation =
+            handshaken && (tls.info.as_ref()).is_some_and(|info| info.alpn() == Some(ACME_TLS));
         self.put_tls_back(id, tls);
         if handshaken {
             self.finish_handshake(id);
+        }
+        if is_validation {
+            // RFC 8737 §3: the handshake is all that the ACME server wants.
+            plaintext.clear();
+            result = result.map(|_| Ok(Next::Closed));
         }
         Some(Processed {
             block,

@@ -258,6 +258,7 @@ impl TlsConfigBuilder {
         Ok(TlsConfig::new(Loaded {
             server: Arc::new(server),
             certificates: pairs.into_iter().map(|(_, facts)| facts).collect(),
+            challenges: None,
             sessions: Some(Sessions {
                 client_auth,
                 resumption,

@@ -4,6 +4,7 @@
 //! return it. So this module reads it from the first message of the client. rustls parses the same
 //! bytes and refuses what is malformed; here malformed bytes have no name.
 
+use super::challenges::ACME_TLS;
 use super::record::HEADER_BYTES;
 use rustls::ContentType;
 use rustls::pki_types::DnsName;
@@ -14,6 +15,8 @@ const MESSAGE_HEADER_BYTES: usize = 4;
 const CLIENT_HELLO: u8 = 1;
 /// The extension that has the server name.
 const SERVER_NAME: u16 = 0;
+/// The extension that has the protocols of the client (RFC 7301).
+const PROTOCOLS: u16 = 16;
 /// The only type of names.
 const HOST_NAME: u8 = 0;
 /// rustls refuses a longer message.
@@ -70,8 +73,30 @@ fn message_bytes(message: &[u8]) -> Option<usize> {
     Some(MESSAGE_HEADER_BYTES + length)
 }
 
-/// The server name of a complete ClientHello (RFC 8446 §4.1.2, RFC 5246 §7.4.1.2).
+/// The name that an ACME server validates by this record. `None` if it is not a whole ClientHello
+/// with a name and exactly the protocol `acme-tls/1` (RFC 8737 §3).
+pub(super) fn validated_name(record: &[u8]) -> Option<String> {
+    if record.first() != Some(&u8::from(ContentType::Handshake)) {
+        return None;
+    }
+    let message = record.get(HEADER_BYTES..)?;
+    let mut list = Reader(Reader(extension(message, PROTOCOLS)?).vector::<2>()?);
+    let is_validation = list.vector::<1>()? == ACME_TLS && list.0.is_empty();
+    is_validation.then(|| server_name(message)).flatten()
+}
+
+/// The server name of a complete ClientHello.
 fn server_name(message: &[u8]) -> Option<String> {
+    let mut names = Reader(Reader(extension(message, SERVER_NAME)?).vector::<2>()?);
+    if names.take(1)? != [HOST_NAME] {
+        return None;
+    }
+    let name = DnsName::try_from(names.vector::<2>()?).ok()?;
+    Some(name.to_lowercase_owned().as_ref().to_owned())
+}
+
+/// The data of an extension of a complete ClientHello (RFC 8446 §4.1.2, RFC 5246 §7.4.1.2).
+fn extension(message: &[u8], wanted: u16) -> Option<&[u8]> {
     let mut hello = Reader(message);
     if hello.take(1)? != [CLIENT_HELLO] {
         return None;
@@ -85,15 +110,9 @@ fn server_name(message: &[u8]) -> Option<String> {
     loop {
         let kind = extensions.number::<2>()?;
         let data = extensions.vector::<2>()?;
-        if kind != usize::from(SERVER_NAME) {
-            continue;
+        if kind == usize::from(wanted) {
+            return Some(data);
         }
-        let mut names = Reader(Reader(data).vector::<2>()?);
-        if names.take(1)? != [HOST_NAME] {
-            return None;
-        }
-        let name = DnsName::try_from(names.vector::<2>()?).ok()?;
-        return Some(name.to_lowercase_owned().as_ref().to_owned());
     }
 }
 
@@ -179,6 +198,28 @@ mod tests {
         let message = hello(&extensions(HOST_NAME, b"WWW.Example.org"));
         let name = name_of(&[record(&message)]);
         assert_eq!(name.as_deref(), Some("www.example.org"));
+    }
+
+    #[test]
+    fn a_validation_offers_only_its_protocol() {
+        let with = |protocols: &[u8]| {
+            let bytes = protocols.len() as u8;
+            let mut extensions = extensions(HOST_NAME, b"Example.org");
+            extensions.extend([0, 16, 0, bytes + 2, 0, bytes]);
+            extensions.extend(protocols);
+            record(&hello(&extensions))
+        };
+        let acme = b"\x0aacme-tls/1";
+        assert_eq!(validated_name(&with(acme)).as_deref(), Some("example.org"));
+        let both = [&acme[..], b"\x08http/1.1"].concat();
+        for protocols in [&both[..], b"\x08http/1.1", b"\x0aacme-tls/2", b""] {
+            assert_eq!(validated_name(&with(protocols)), None, "{protocols:?}");
+        }
+        let unnamed = record(&hello(&[0, 16, 0, 13, 0, 11, 10]));
+        assert_eq!(validated_name(&unnamed), None);
+        let mut other = with(acme);
+        other[0] = 23;
+        assert_eq!(validated_name(&other), None);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The TLS configuration that all workers and listeners share, and its replacement at run time.
 
 use super::builder::TlsConfigBuilder;
+use super::challenges::{self, Challenges};
 use super::error::TlsError;
 use super::facts::CertificateFacts;
 use super::tickets::Resumption;
@@ -60,6 +61,8 @@ pub struct TlsConfig {
 pub(super) struct Loaded {
     pub(super) server: Arc<ServerConfig>,
     pub(super) certificates: Vec<CertificateFacts>,
+    /// `None` if no validation is pending.
+    pub(super) challenges: Option<Arc<Challenges>>,
     /// `None` for a configuration of the user.
     pub(super) sessions: Option<Sessions>,
 }
@@ -167,6 +170,7 @@ impl TlsConfig {
             new.server = Arc::new(server);
         }
         let mut loaded = self.loaded.write().unwrap_or_else(PoisonError::into_inner);
+        new.challenges = loaded.challenges.take();
         let old = mem::replace(&mut *loaded, new);
         drop(loaded);
         // This may free the old certificates, which takes longer than the lock should.
@@ -194,6 +198,60 @@ impl TlsConfig {
         self.loaded().certificates
     }
 
+    /// Serves a certificate for the validation of `name` by an ACME server (TLS-ALPN-01, RFC 8737),
+    /// in all clones, until [`end_acme_challenges`](TlsConfig::end_acme_challenges). `certificate`
+    /// and `key` are PEM; the certificate has the extension `acmeIdentifier`.
+    ///
+    /// Only clients that ask for `name` and offer exactly the protocol `acme-tls/1` receive it. For
+    /// any other name, such a client is refused with the alert `no_application_protocol`. The
+    /// connection ends after the handshake. [`replace`](TlsConfig::replace) keeps the certificate.
+    ///
+    /// # Errors
+    /// As for [`from_pem`](TlsConfig::from_pem).
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::TlsConfig;
+    /// use rcgen::{CertificateParams, CustomExtension, KeyPair};
+    ///
+    /// # let made = rcgen::generate_simple_self_signed(["example.org".to_owned()])?;
+    /// # let config = TlsConfig::from_pem(made.cert.pem(), made.signing_key.serialize_pem())?;
+    /// # let digest = [0; 32];
+    /// // `digest` is the SHA-256 of the key authorization.
+    /// let mut params = CertificateParams::new(["example.org".to_owned()])?;
+    /// params.custom_extensions = vec![CustomExtension::new_acme_identifier(&digest)];
+    /// let key = KeyPair::generate()?;
+    /// let certificate = params.self_signed(&key)?;
+    /// config.set_acme_challenge("example.org", certificate.pem(), key.serialize_pem())?;
+    /// // After the validation:
+    /// config.end_acme_challenges();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_acme_challenge(
+        &self,
+        name: &str,
+        certificate: impl AsRef<[u8]>,
+        key: impl AsRef<[u8]>,
+    ) -> Result<(), TlsError> {
+        let config = Arc::new(challenges::config(certificate.as_ref(), key.as_ref())?);
+        let mut loaded = self.loaded.write().unwrap_or_else(PoisonError::into_inner);
+        let challenges = loaded.challenges.get_or_insert_default();
+        Arc::make_mut(challenges).insert(name.to_ascii_lowercase(), config);
+        Ok(())
+    }
+
+    /// Ends all validations that [`set_acme_challenge`](TlsConfig::set_acme_challenge) has begun.
+    pub fn end_acme_challenges(&self) {
+        let mut loaded = self.loaded.write().unwrap_or_else(PoisonError::into_inner);
+        loaded.challenges = None;
+    }
+
+    /// What a new handshake needs.
+    pub(super) fn for_handshake(&self) -> (Arc<ServerConfig>, Option<Arc<Challenges>>) {
+        let loaded = self.loaded.read().unwrap_or_else(PoisonError::into_inner);
+        (Arc::clone(&loaded.server), loaded.challenges.clone())
+    }
+
     fn loaded(&self) -> Loaded {
         let loaded = self.loaded.read().unwrap_or_else(PoisonError::into_inner);
         loaded.clone()
@@ -218,6 +276,7 @@ impl From<Arc<ServerConfig>> for TlsConfig {
         TlsConfig::new(Loaded {
             server,
             certificates: Vec::new(),
+            challenges: None,
             sessions: None,
         })
     }

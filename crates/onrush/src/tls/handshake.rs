@@ -5,7 +5,8 @@
 //! the receive buffer. Only if a handshake message spans records, rustls needs them side by side,
 //! and they are kept here until the message is complete.
 
-use super::client_hello::HelloReader;
+use super::challenges::Challenges;
+use super::client_hello::{HelloReader, validated_name};
 use super::info::TlsParts;
 use super::received::{Received, SessionError};
 use super::record::{HEADER_BYTES, Header, PLAINTEXT_MAX};
@@ -27,6 +28,8 @@ const METHOD_BYTES_MAX: usize = 16;
 pub(super) struct Handshake {
     connection: UnbufferedServerConnection,
     hello: HelloReader,
+    /// Pending validations of an ACME server.
+    challenges: Option<Arc<Challenges>>,
     /// Records that rustls has read but not released.
     held: Vec<u8>,
     /// The most content of a record that is sent.
@@ -39,7 +42,10 @@ pub(super) struct Handshake {
 
 impl Handshake {
     /// See [`Session::new`](super::session::Session::new).
-    pub(super) fn new(config: Arc<ServerConfig>) -> Result<Handshake, Error> {
+    pub(super) fn new(
+        config: Arc<ServerConfig>,
+        challenges: Option<Arc<Challenges>>,
+    ) -> Result<Handshake, Error> {
         if !config.enable_secret_extraction {
             let reason = "ServerConfig::enable_secret_extraction must be true";
             return Err(Error::General(reason.to_owned()));
@@ -50,6 +56,7 @@ impl Handshake {
         Ok(Handshake {
             connection: UnbufferedServerConnection::new(config)?,
             hello: HelloReader::default(),
+            challenges,
             held: Vec::new(),
             record_max,
             is_new: true,
@@ -86,7 +93,13 @@ impl Handshake {
                 record_bytes: consumed,
             });
         };
-        self.is_new = false;
+        if std::mem::take(&mut self.is_new)
+            && let Some(challenges) = self.challenges.take()
+            && let Some(config) = validated_name(record).and_then(|name| challenges.get(&name))
+        {
+            let connection = UnbufferedServerConnection::new(Arc::clone(config));
+            self.connection = connection.map_err(SessionError::Handshake)?;
+        }
         self.hello.read(record);
         let before = out.len();
         match self.process(record, out) {

@@ -23,13 +23,14 @@
 //! ```
 //!
 //! Modules, lowest first: `der` · `error` · `facts`, `pem` · `chain`, `ocsp`, `resolver`,
-//! `tickets` · `config`, `builder` · `info` · `record` (protection of records) ·
+//! `tickets` · `challenges` · `config`, `builder` · `info` · `record` (protection of records) ·
 //! `next_keys` (key updates) · `outgoing` (sending) · `message` (handshake messages after the
 //! handshake) · `client_hello` (server name) · `received` (results) · `traffic` (an established
 //! connection) · `handshake` · `session`.
 
 mod builder;
 mod chain;
+mod challenges;
 mod client_hello;
 mod config;
 mod der;
@@ -50,6 +51,7 @@ mod tickets;
 mod traffic;
 
 pub use builder::TlsConfigBuilder;
+pub(crate) use challenges::ACME_TLS;
 pub use config::TlsConfig;
 pub use error::{TlsError, TlsErrorKind};
 pub use facts::{CertificateFacts, SubjectName};

@@ -24,6 +24,8 @@
 //! also the interface that kernel TLS would need. The keys, the handshake, and everything about
 //! certificates stay with rustls and aws-lc.
 
+use super::challenges::Challenges;
+use super::config::TlsConfig;
 use super::handshake::Handshake;
 use super::info::TlsParts;
 pub(crate) use super::received::{Received, SessionError};
@@ -59,9 +61,26 @@ impl Session {
     ///
     /// # Errors
     /// If it does not, or if its `max_fragment_size` is out of range.
+    #[cfg(test)]
     pub(crate) fn new(config: Arc<ServerConfig>) -> Result<Session, rustls::Error> {
+        Session::with(config, None)
+    }
+
+    /// A session with the current version of `config`, which may have ACME challenges.
+    ///
+    /// # Errors
+    /// As [`new`](Session::new).
+    pub(crate) fn accept(config: &TlsConfig) -> Result<Session, rustls::Error> {
+        let (server, challenges) = config.for_handshake();
+        Session::with(server, challenges)
+    }
+
+    fn with(
+        config: Arc<ServerConfig>,
+        challenges: Option<Arc<Challenges>>,
+    ) -> Result<Session, rustls::Error> {
         Ok(Session {
-            state: State::Handshake(Box::new(Handshake::new(config)?)),
+            state: State::Handshake(Box::new(Handshake::new(config, challenges)?)),
             parts: None,
         })
     }

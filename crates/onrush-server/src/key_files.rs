@@ -1,0 +1,36 @@
+//! Files that hold private keys: only their owner can read them, and a rename replaces them.
+
+use std::fs::{self, DirBuilder, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Creates a folder that only its owner can open, with those above it.
+pub(crate) fn create_folder(path: &Path) -> io::Result<()> {
+    (DirBuilder::new().recursive(true).mode(0o700)).create(path)
+}
+
+/// Replaces the file at `path` atomically.
+pub(crate) fn replace(path: &Path, text: &str, mode: u32) -> io::Result<()> {
+    let new = PathBuf::from(format!("{}.{}", path.display(), std::process::id()));
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    // `create_new` follows no link (`O_EXCL`, open(2)).
+    let mut file = (OpenOptions::new().write(true).create_new(true).mode(mode)).open(&new)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&new, path)
+}
+
+/// Removes the permissions of other users, which a backup may have added.
+pub(crate) fn protect(path: &Path) -> io::Result<()> {
+    let mode = fs::metadata(path)?.permissions().mode();
+    if mode & 0o077 != 0 {
+        tracing::warn!(path = %path.display(), mode = format!("{:o}", mode & 0o777),
+            "other users could read the private key; its mode is 600 now");
+        fs::set_permissions(path, Permissions::from_mode(0o600))?;
+    }
+    Ok(())
+}
