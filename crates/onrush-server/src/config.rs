@@ -19,7 +19,7 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-pub(crate) use tls::{CertificateFiles, CertificateSource, TlsSettings};
+pub(crate) use tls::{AcmeSettings, CertificateFiles, CertificateSource, TlsSettings};
 
 /// The maximum size of a configuration file. A larger file was probably named by mistake.
 const FILE_BYTES_MAX: u64 = 1 << 20;

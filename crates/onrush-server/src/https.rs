@@ -7,13 +7,17 @@ use crate::guard::hosts::{ParsedHost, specificity};
 use onrush::handler::{Pending, Service};
 use onrush::{Application, Request, Response, WorkerHandle};
 use onrush_rt::net::Address;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::rc::Rc;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::task::Context;
 
 const BAD_HOST: HttpError = HttpError::new(400, "this host is not served here");
 const STARTING: HttpError = HttpError::new(503, "the server is starting");
+
+/// Where an ACME authority looks for the response to a challenge, with the token behind it.
+const CHALLENGE_PATH: &str = "/.well-known/acme-challenge/";
 
 /// The status of the redirection. It keeps the method (RFC 9110 §15.4.9).
 const PERMANENT_REDIRECT: u16 = 308;
@@ -105,6 +109,35 @@ fn add_hsts(response: &mut Response, value: &str) {
     response.set_header("Strict-Transport-Security", value);
 }
 
+/// Responses to the challenges `http-01` of an ACME authority (RFC 8555, section 8.3). Clones share
+/// their state.
+#[derive(Clone, Debug, Default)]
+pub struct HttpChallenges(Arc<RwLock<BTreeMap<String, String>>>);
+
+impl HttpChallenges {
+    /// Without challenges.
+    pub fn new() -> HttpChallenges {
+        HttpChallenges::default()
+    }
+
+    /// Responds to the challenge with this token by `key_authorization`.
+    pub fn set(&self, token: &str, key_authorization: &str) {
+        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        all.insert(token.to_owned(), key_authorization.to_owned());
+    }
+
+    /// Removes all challenges.
+    pub fn clear(&self) {
+        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        all.clear();
+    }
+
+    fn get(&self, token: &str) -> Option<String> {
+        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        all.get(token).cloned()
+    }
+}
+
 /// Redirects the requests of some listeners to HTTPS, with the same host, path and query. Clones
 /// share their state.
 ///
@@ -114,6 +147,7 @@ fn add_hsts(response: &mut Response, value: &str) {
 #[derive(Clone, Debug)]
 pub struct Redirect {
     hosts: Hosts,
+    challenges: Option<HttpChallenges>,
     are_probes_served: bool,
     listeners: Arc<OnceLock<Listeners>>,
 }
@@ -134,9 +168,17 @@ impl Redirect {
     pub fn new(hosts: Hosts, serves_probes: bool) -> Redirect {
         Redirect {
             hosts,
+            challenges: None,
             are_probes_served: serves_probes,
             listeners: Arc::default(),
         }
+    }
+
+    /// Serves the responses to the challenges of an ACME authority instead of a redirection.
+    #[must_use]
+    pub fn challenges(mut self, challenges: &HttpChallenges) -> Redirect {
+        self.challenges = Some(challenges.clone());
+        self
     }
 
     /// Sets the bound addresses: those that serve requests without TLS, and those that redirect to
@@ -158,6 +200,12 @@ impl Redirect {
         };
         if !listeners.redirect(|| request.local_address()) {
             return None;
+        }
+        if let Some(challenges) = &self.challenges
+            && let Some(token) = request.path().strip_prefix(CHALLENGE_PATH)
+            && let Some(proof) = challenges.get(token)
+        {
+            return Some(Response::text(proof).close());
         }
         let is_probe = matches!(request.path(), "/-/health" | "/-/ready");
         if is_probe && self.are_probes_served {

@@ -1,17 +1,21 @@
 //! The program `onrush`: it serves a folder over HTTP.
 //!
-//! Layers, lowest first: `units`, `toml_values`, `failure`, `memory` · `values`, `tls_values` ·
-//! `options` (the list of options) · `config` (the file and the resulting settings) · `cli` ·
-//! `combined`, `self_signed` · `tls` (certificates) · `logging`, `signals`, `descriptors` (the
-//! process) · this file, which combines them and serves.
+//! Layers, lowest first: `units`, `toml_values`, `failure`, `memory`, `key_files` · `values`,
+//! `tls_values`, `acme_values` · `options` (the list of options) · `config` (the file and the
+//! resulting settings) · `cli` · `combined`, `self_signed` · `tls` (certificates), `acme` (their
+//! orders) · `logging`, `signals`, `descriptors` (the process) · this file, which combines them and
+//! serves.
 
 #![forbid(unsafe_code)]
 
+mod acme;
+mod acme_values;
 mod cli;
 mod combined;
 mod config;
 mod descriptors;
 mod failure;
+mod key_files;
 mod logging;
 mod memory;
 mod options;
@@ -23,14 +27,16 @@ mod toml_values;
 mod units;
 mod values;
 
-use config::Settings;
+use config::{CertificateSource, Settings};
 use failure::Failure;
 use onrush::tls::TlsConfig;
 use onrush::{Admin, Application, Metrics, Router, Running, Server};
 use onrush_rt::descriptors::Descriptors;
 use onrush_rt::net::Address;
 use onrush_rt::worker::affinity;
-use onrush_server::{Files, FilesOptions, Guard, Hosts, Https, ListenAddress, Redirect};
+use onrush_server::{
+    Files, FilesOptions, Guard, Hosts, HttpChallenges, Https, ListenAddress, Redirect,
+};
 use std::io::{self, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -109,11 +115,18 @@ fn serve(settings: Settings) -> Result<(), Failure> {
     // The admin server starts first, so that its failure needs no cleanup, and stops last, so that
     // `/-/ready` reports the shutdown.
     let admin_server = start_admin(&settings, &plan, &admin)?;
-    let running = start(&settings, &plan, tls, &files, &admin, &metrics)?;
+    let challenges = HttpChallenges::new();
+    let running = start(&settings, &plan, tls, &files, &admin, &metrics, &challenges)?;
     admin.watch(running.handle());
     shutdown.attach(running.handle());
-    if let Some(certificates) = certificates {
-        shutdown.on_hangup(certificates.watch()?);
+    if let Some((certificates, tls)) = certificates.zip(settings.tls.as_ref()) {
+        let config = certificates.config();
+        let reload = certificates.watch()?;
+        if let CertificateSource::Acme(acme) = &tls.source {
+            let challenges = (!tls.redirect.is_empty()).then_some(challenges);
+            acme::start(acme, &settings.dir, config, challenges, reload.clone())?;
+        }
+        shutdown.on_hangup(reload);
     }
     let announcement = Announcement {
         running: &running,
@@ -196,6 +209,7 @@ fn start(
     files: &Files,
     admin: &Admin,
     metrics: &Metrics,
+    challenges: &HttpChallenges,
 ) -> Result<Running, Failure> {
     let addresses: Vec<ListenAddress> = (settings.all_addresses().iter())
         .map(|address| ListenAddress::resolve(address))
@@ -213,12 +227,12 @@ fn start(
     match settings.admin {
         None | Some(AdminAt::Own(_)) => {
             let guarded = Guard::new(hosts.clone(), files.clone()).body_bytes_max(body_bytes_max);
-            start_with(server, guarded, settings, hosts)
+            start_with(server, guarded, settings, hosts, challenges)
         }
         Some(AdminAt::Same) => {
             let router = admin.add_to(Router::new().fallback(files.clone()));
             let guarded = Guard::new(hosts.clone(), router).body_bytes_max(body_bytes_max);
-            start_with(server, guarded, settings, hosts)
+            start_with(server, guarded, settings, hosts, challenges)
         }
     }
 }
@@ -229,12 +243,14 @@ fn start_with(
     application: impl Application,
     settings: &Settings,
     hosts: Hosts,
+    challenges: &HttpChallenges,
 ) -> Result<Running, Failure> {
     let fail = |error: io::Error| start_failure(&error, &settings.all_addresses());
     let Some(tls) = &settings.tls else {
         return server.start(application).map_err(fail);
     };
     let redirect = Redirect::new(hosts, settings.admin == Some(AdminAt::Same));
+    let redirect = redirect.challenges(challenges);
     let mut application = Https::new(application);
     if !tls.redirect.is_empty() {
         application = application.redirect(&redirect);

@@ -5,6 +5,7 @@
 //! To add an option, add one entry to the list below and use its field in `config`. The tests of
 //! `config` fail until the option changes the settings.
 
+use crate::acme_values::{AcmeName, DirectoryUrl, Email};
 use crate::tls_values::{FilePath, Hsts, RedirectAt, SelfSigned};
 use crate::toml_values::{Switch, bool_value, boolish, list, types};
 use crate::units::{Count, Port, Rate, Size, SizeMax, SizeOrOff, Time};
@@ -221,6 +222,30 @@ options! {
         /// start. Its names are localhost, the host name of this machine, the loopback addresses,
         /// and the names of --bind, --host and this option.
         optional tls_self_signed: SelfSigned = "NAME,…";
+
+        /// Serve HTTPS with a certificate for these names from an ACME authority; may be repeated
+        ///
+        /// The certificate is ordered from Let's Encrypt or --acme-directory, kept in
+        /// DIR/.onrush/acme/, and renewed after two thirds of its validity. Its use means that you
+        /// agree to the terms of the authority. The authority must reach this server by each name
+        /// at port 443, or at port 80 with --http-redirect. Until there is a certificate, clients
+        /// get a temporary one that they do not trust.
+        #[arg(value_hint = ValueHint::Hostname)]
+        list acme: AcmeName = "NAME";
+
+        /// The e-mail address for messages of the ACME authority
+        #[arg(value_hint = ValueHint::EmailAddress)]
+        value acme_email: Email = "ADDRESS";
+
+        /// The directory URL of the ACME authority [default: that of Let's Encrypt]
+        #[arg(value_hint = ValueHint::Url)]
+        value acme_directory: DirectoryUrl = "URL";
+
+        /// Trust an ACME server whose certificate is of these authorities, in PEM
+        ///
+        /// By default the authorities of this machine (ca-certificates) are trusted.
+        #[arg(value_hint = ValueHint::FilePath)]
+        value acme_ca: FilePath = "FILE";
 
         /// Require client certificates of the authorities in this PEM file; may be repeated
         #[arg(value_hint = ValueHint::FilePath)]

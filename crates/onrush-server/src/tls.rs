@@ -7,8 +7,8 @@
 
 use crate::config::{CertificateFiles, CertificateSource, TlsSettings};
 use crate::failure::{self, Failure};
-use crate::self_signed;
-use onrush::tls::{CertificateFacts, TlsConfig, TlsError};
+use crate::{acme, self_signed};
+use onrush::tls::{CertificateFacts, TlsConfig, TlsConfigBuilder, TlsError};
 use onrush_proto::date;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -54,6 +54,8 @@ pub(crate) struct Certificates {
 #[derive(Debug)]
 struct Files {
     pairs: Vec<CertificateFiles>,
+    /// A certificate with its key, in PEM, for the time without the files.
+    placeholder: Option<String>,
     client_ca: Vec<PathBuf>,
     is_client_optional: bool,
 }
@@ -65,12 +67,23 @@ type FileState = Option<(u64, u64, u64, [i64; 4])>;
 impl Files {
     fn load(&self) -> Result<TlsConfig, TlsError> {
         let mut builder = TlsConfig::builder();
+        let is_there = |pair: &CertificateFiles| pair.certificate.exists();
+        if let Some(pem) = &self.placeholder
+            && !self.pairs.iter().all(is_there)
+        {
+            return self.add_clients(builder.certificate(pem, pem));
+        }
         for pair in &self.pairs {
             builder = builder.certificate_files(&pair.certificate, &pair.key);
             if let Some(ocsp) = &pair.ocsp {
                 builder = builder.ocsp_response_file(ocsp);
             }
         }
+        self.add_clients(builder)
+    }
+
+    /// Builds the configuration with the authorities of clients.
+    fn add_clients(&self, mut builder: TlsConfigBuilder) -> Result<TlsConfig, TlsError> {
         for path in &self.client_ca {
             builder = builder.client_ca_file(path);
         }
@@ -108,15 +121,33 @@ impl Certificates {
     /// Loads the certificates, logs them, and makes a self-signed one if `settings` require it.
     /// `dir` is the served folder, which exists. A broken file is [`Failure::Usage`].
     pub(crate) fn open(settings: &TlsSettings, dir: &Path) -> Result<Certificates, Failure> {
+        let mut placeholder = None;
         let (pairs, fingerprint) = match &settings.source {
             CertificateSource::Files(pairs) => (pairs.clone(), None),
             CertificateSource::SelfSigned(names) => {
                 let made = self_signed::open(dir, names)?;
                 (vec![made.files], Some(made.fingerprint))
             }
+            CertificateSource::Acme(acme) => {
+                let path = acme::certificate_path(dir);
+                if !path.exists() {
+                    tracing::warn!(
+                        "there is no certificate yet; clients get a temporary one, which they do \
+                         not trust"
+                    );
+                }
+                placeholder = Some(self_signed::temporary(&acme.names)?);
+                let pair = CertificateFiles {
+                    certificate: path.clone(),
+                    key: path,
+                    ocsp: None,
+                };
+                (vec![pair], None)
+            }
         };
         let files = Files {
             pairs,
+            placeholder,
             client_ca: settings.client_ca.clone(),
             is_client_optional: settings.is_client_optional,
         };
@@ -236,7 +267,7 @@ fn expiry_warning(facts: &CertificateFacts, now: SystemTime) -> Option<String> {
 }
 
 /// The time as `2026-01-31 23:59:59 UTC`.
-fn utc(time: SystemTime) -> String {
+pub(crate) fn utc(time: SystemTime) -> String {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     // Sun, 06 Nov 1994 08:49:37 GMT
     let text = date::format(since.as_secs());

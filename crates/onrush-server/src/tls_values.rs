@@ -10,7 +10,8 @@ use std::str::FromStr;
 const HSTS_DEFAULT_S: u32 = 365 * 86_400;
 
 /// The path of a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(try_from = "String")]
 pub(crate) struct FilePath(pub(crate) PathBuf);
 
 impl FromStr for FilePath {
@@ -21,6 +22,14 @@ impl FromStr for FilePath {
             true => Err("write the path of a file".to_owned()),
             false => Ok(FilePath(PathBuf::from(text))),
         }
+    }
+}
+
+impl TryFrom<String> for FilePath {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<FilePath, String> {
+        text.parse()
     }
 }
 

@@ -113,7 +113,9 @@ pub(crate) fn renewal(not_before: SystemTime, not_after: SystemTime) -> SystemTi
 }
 
 fn seconds(time: SystemTime) -> u64 {
-    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+    time.duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs()
 }
 
 #[cfg(test)]

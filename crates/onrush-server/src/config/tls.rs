@@ -1,6 +1,7 @@
 //! The settings for HTTPS: certificates, listeners without TLS, and headers.
 
 use super::addresses;
+use crate::acme_values::{AcmeName, Email};
 use crate::failure::Failure;
 use crate::options::Options;
 use crate::tls_values::{FilePath, Hsts, RedirectAt, SelfSigned};
@@ -29,6 +30,37 @@ pub(crate) enum CertificateSource {
     Files(Vec<CertificateFiles>),
     /// The server makes the certificate, with these names besides the usual ones.
     SelfSigned(Vec<String>),
+    Acme(AcmeSettings),
+}
+
+/// What is ordered from an ACME authority.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AcmeSettings {
+    /// In order, without repetitions, at least one.
+    pub(crate) names: Vec<String>,
+    pub(crate) email: Option<String>,
+    /// The URL of the directory.
+    pub(crate) directory: String,
+    /// The authorities of the ACME server's own certificate. `None`: those of this machine.
+    pub(crate) ca: Option<PathBuf>,
+}
+
+impl AcmeSettings {
+    /// `None` without `--acme`.
+    fn new(options: &Options) -> Option<AcmeSettings> {
+        let mut names: Vec<String> = Vec::new();
+        for AcmeName(name) in options.acme.iter().flatten() {
+            if !names.contains(name) {
+                names.push(name.clone());
+            }
+        }
+        (!names.is_empty()).then(|| AcmeSettings {
+            names,
+            email: options.acme_email.clone().map(|Email(email)| email),
+            directory: options.acme_directory.clone().unwrap_or_default().0,
+            ca: options.acme_ca.clone().map(|path| path.0),
+        })
+    }
 }
 
 /// The PEM files of a certificate and its key, and the OCSP response in DER.
@@ -65,17 +97,34 @@ impl TlsSettings {
                 keys.len()
             )));
         }
-        let source = match self_signed {
-            Some(_) if !certificates.is_empty() => {
+        let acme = AcmeSettings::new(options);
+        let acme_options = [
+            ("acme-email", options.acme_email.is_some()),
+            ("acme-directory", options.acme_directory.is_some()),
+            ("acme-ca", options.acme_ca.is_some()),
+        ];
+        if acme.is_none()
+            && let Some((name, _)) = acme_options.iter().find(|(_, is_set)| *is_set)
+        {
+            return Err(Failure::usage(format!("{name} needs acme with a name")));
+        }
+        let source = match (acme, self_signed) {
+            (Some(_), _) if self_signed.is_some() || !certificates.is_empty() => {
+                return Err(Failure::usage(
+                    "acme cannot be combined with tls-cert or tls-self-signed; use one of them",
+                ));
+            }
+            (Some(acme), _) => CertificateSource::Acme(acme),
+            (None, Some(_)) if !certificates.is_empty() => {
                 return Err(Failure::usage(
                     "tls-self-signed cannot be combined with tls-cert; use one of them",
                 ));
             }
-            Some(names) => {
+            (None, Some(names)) => {
                 let names = names.iter().map(|name| name.0.clone());
                 CertificateSource::SelfSigned(names.chain(own_names(options)).collect())
             }
-            None if certificates.is_empty() => {
+            (None, None) if certificates.is_empty() => {
                 let needing_tls = [
                     ("tls-ocsp", !ocsp.is_empty()),
                     ("tls-client-ca", !client_ca.is_empty()),
@@ -87,11 +136,11 @@ impl TlsSettings {
                 return match needing_tls.iter().find(|(_, is_set)| *is_set) {
                     None => Ok(None),
                     Some((name, _)) => Err(Failure::usage(format!(
-                        "{name}: HTTPS is off; it needs tls-cert and tls-key, or tls-self-signed"
+                        "{name}: HTTPS is off; it needs tls-cert and tls-key, acme, or tls-self-signed"
                     ))),
                 };
             }
-            None => {
+            (None, None) => {
                 let mut ocsp = ocsp.iter().cloned();
                 let pairs = certificates.iter().zip(keys);
                 let files = pairs.map(|(certificate, key)| CertificateFiles {
@@ -207,6 +256,19 @@ mod tests {
         assert_eq!(settings.source, CertificateSource::SelfSigned(names.into()));
         assert_eq!(settings.plain, ["127.0.0.1:1", "unix:/s"]);
         assert_eq!(settings.redirect, ["127.0.0.1:2"]);
+        let text = "acme = ['A.example', 'b.example', 'a.example.']\nacme-email = 'a@b.c'\n\
+            acme-directory = 'https://127.0.0.1:1/dir'\nacme-ca = 'ca.pem'";
+        let expected = AcmeSettings {
+            names: ["a.example", "b.example"].map(str::to_owned).into(),
+            email: Some("a@b.c".to_owned()),
+            directory: "https://127.0.0.1:1/dir".to_owned(),
+            ca: Some("ca.pem".into()),
+        };
+        assert_eq!(tls(text).source, CertificateSource::Acme(expected));
+        let CertificateSource::Acme(acme) = tls("acme = 'a.example'").source else {
+            panic!("acme");
+        };
+        assert!(acme.directory.contains("letsencrypt") && acme.email.is_none());
         let all = Settings::new(parse(own).unwrap(), None).unwrap();
         assert_eq!(
             all.all_addresses().join(" "),
@@ -223,6 +285,20 @@ mod tests {
             (
                 "tls-self-signed = true\ntls-cert = 'a'\ntls-key = 'a'",
                 "cannot be combined with tls-cert",
+            ),
+            (
+                "acme = 'a.example'\ntls-cert = 'a'\ntls-key = 'a'",
+                "acme cannot be combined",
+            ),
+            (
+                "acme = 'a.example'\ntls-self-signed = true",
+                "acme cannot be combined",
+            ),
+            ("acme-email = 'a@b.c'", "acme-email needs acme"),
+            ("acme-ca = 'a'", "acme-ca needs acme"),
+            (
+                "acme = 'a.example'\ntls-ocsp = 'a'",
+                "more OCSP responses than certificates",
             ),
             ("tls-ocsp = 'a'", "tls-ocsp: HTTPS is off"),
             ("tls-client-ca = 'a'", "tls-client-ca: HTTPS is off"),

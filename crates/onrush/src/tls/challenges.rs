@@ -24,9 +24,11 @@ pub(super) fn config(certificate: &[u8], key: &[u8]) -> Result<ServerConfig, Tls
     let provider = Arc::new(aws_lc_rs::default_provider());
     // `chain` would refuse the certificate, because its extension is critical and unknown.
     let certificate = Source::Memory(certificate.to_vec()).read(Role::Certificate)?;
-    let key = Source::Memory(key.to_vec()).read(Role::Key)?.private_key()?;
-    let key = (provider.key_provider.load_private_key(key))
-        .map_err(|error| TlsError::crypto(&error))?;
+    let key = Source::Memory(key.to_vec())
+        .read(Role::Key)?
+        .private_key()?;
+    let key =
+        (provider.key_provider.load_private_key(key)).map_err(|error| TlsError::crypto(&error))?;
     let certified = CertifiedKey::new(certificate.certificates()?, key);
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()

@@ -1,0 +1,165 @@
+//! The HTTPS client for the ACME server.
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
+use onrush::tls::rustls::pki_types::CertificateDer;
+use onrush::tls::rustls::pki_types::pem::PemObject;
+use onrush::tls::rustls::{ClientConfig, RootCertStore};
+use onrush_proto::date;
+use std::future::Future;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The time limit for one response.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The longest body of a response. Certificate chains have a few kilobytes.
+const BODY_BYTES_MAX: usize = 1 << 20;
+
+/// A client that trusts the authorities of this machine, or one of its own.
+pub(super) struct HttpsClient {
+    client: Client<HttpsConnector<HttpConnector>, BodyWrapper<Bytes>>,
+    retry_after: RetryAfter,
+}
+
+/// The last `Retry-After` (RFC 9110, section 10.2.3) of a response that is an error.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RetryAfter(Arc<Mutex<Option<Duration>>>);
+
+impl RetryAfter {
+    pub(super) fn get(&self) -> Option<Duration> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, pause: Option<Duration>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = pause;
+    }
+}
+
+impl HttpsClient {
+    /// `ca` is a PEM file with the authorities that may have signed the server's certificate.
+    ///
+    /// # Errors
+    /// If the file, or the authorities of this machine, cannot be read. The text is for the log.
+    pub(super) fn new(ca: Option<&Path>, retry_after: RetryAfter) -> Result<HttpsClient, String> {
+        let builder = HttpsConnectorBuilder::new();
+        let builder = match ca {
+            None => builder.try_with_platform_verifier().map_err(|error| {
+                format!("cannot use the authorities of this machine (ca-certificates): {error}")
+            })?,
+            Some(path) => builder.with_tls_config(
+                ClientConfig::builder()
+                    .with_root_certificates(roots(path)?)
+                    .with_no_client_auth(),
+            ),
+        };
+        let connector = builder.https_only().enable_http1().build();
+        Ok(HttpsClient {
+            client: Client::builder(TokioExecutor::new()).build(connector),
+            retry_after,
+        })
+    }
+}
+
+fn roots(path: &Path) -> Result<RootCertStore, String> {
+    let fail = |reason: &str| format!("acme-ca: {}: {reason}", path.display());
+    let certificates = CertificateDer::pem_file_iter(path).map_err(|e| fail(&e.to_string()))?;
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates {
+        let certificate = certificate.map_err(|error| fail(&error.to_string()))?;
+        (roots.add(certificate)).map_err(|error| fail(&error.to_string()))?;
+    }
+    match roots.is_empty() {
+        true => Err(fail("it has no certificate")),
+        false => Ok(roots),
+    }
+}
+
+impl HttpClient for HttpsClient {
+    fn request(
+        &self,
+        request: http::Request<BodyWrapper<Bytes>>,
+    ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
+        let uri = request.uri().clone();
+        let response = self.client.request(request);
+        let retry_after = self.retry_after.clone();
+        let other = |reason: String| Error::Other(reason.into());
+        Box::pin(async move {
+            let received = async {
+                let response = response.await.map_err(|error| chain(&error))?;
+                let (parts, body) = response.into_parts();
+                let body = http_body_util::Limited::new(body, BODY_BYTES_MAX);
+                let body = body.collect().await.map_err(|error| error.to_string())?;
+                Ok::<_, String>(http::Response::from_parts(parts, body.to_bytes()))
+            };
+            let response = tokio::time::timeout(RESPONSE_TIMEOUT, received).await;
+            let response = response.unwrap_or_else(|_| Err("no response in 30 s".to_owned()));
+            let response = response.map_err(|reason| other(format!("{uri}: {reason}")))?;
+            let status = response.status();
+            if status.is_client_error() || status.is_server_error() {
+                let field = response.headers().get(http::header::RETRY_AFTER);
+                let text = field.and_then(|field| field.to_str().ok());
+                retry_after.set(text.and_then(|text| pause(text, SystemTime::now())));
+            }
+            let response = response.map(http_body_util::Full::new);
+            Ok(BytesResponse::from(response))
+        })
+    }
+}
+
+/// The pause that a `Retry-After` asks for: seconds, or a date.
+fn pause(text: &str, now: SystemTime) -> Option<Duration> {
+    if let Ok(seconds) = text.trim().parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let at = UNIX_EPOCH + Duration::from_secs(date::parse(text.trim().as_bytes())?);
+    Some(at.duration_since(now).unwrap_or_default())
+}
+
+/// The text of an error with those of its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let own = error.to_string();
+        if !text.ends_with(&own) {
+            text += &format!(": {own}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_a_number_or_a_date() {
+        let now = UNIX_EPOCH + Duration::from_secs(784_111_777);
+        let pause = |text| pause(text, now);
+        assert_eq!(pause("120"), Some(Duration::from_secs(120)));
+        let date = "Sun, 06 Nov 1994 08:50:37 GMT";
+        assert_eq!(pause(date), Some(Duration::from_secs(60)));
+        let past = "Sun, 06 Nov 1993 08:50:37 GMT";
+        assert_eq!(pause(past), Some(Duration::ZERO));
+        assert_eq!(pause("soon"), None);
+    }
+
+    #[test]
+    fn a_file_without_authorities_is_refused() {
+        let path = std::env::temp_dir().join(format!("onrush-acme-ca-{}", std::process::id()));
+        let error = roots(&path).unwrap_err();
+        assert!(error.starts_with("acme-ca: "), "{error}");
+        std::fs::write(&path, "nothing").unwrap();
+        let error = roots(&path).unwrap_err();
+        assert!(error.ends_with("it has no certificate"), "{error}");
+        std::fs::remove_file(&path).unwrap();
+    }
+}

@@ -1,0 +1,313 @@
+//! Automatic certificates: ordered from an ACME authority (RFC 8555), kept in the served folder,
+//! and renewed.
+//!
+//! A thread of its own does this. It sleeps until an order is due, and runs a small tokio runtime
+//! only while it orders. The new certificate goes to a file, and the thread of `tls` loads it like
+//! any changed file. Until there is a first certificate, the server has a temporary one that no
+//! client trusts.
+//!
+//! Modules, lowest first: `schedule` (when) · `store` (files), `client` (HTTPS) · `order`.
+
+mod client;
+mod order;
+mod schedule;
+mod store;
+
+pub(crate) use store::certificate_path;
+
+use crate::config::AcmeSettings;
+use crate::failure::{self, Failure};
+use crate::tls::{Reload, utc};
+use client::{HttpsClient, RetryAfter};
+use instant_acme::{Account, NewAccount};
+use onrush::tls::TlsConfig;
+use onrush_server::HttpChallenges;
+use order::{Issued, Method, OrderError, Responses};
+use schedule::{Attempts, Cause};
+use std::io;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use store::{SavedAccount, Store};
+use tokio::time::timeout;
+
+/// The time limit for an order. The authority has a limit for each of its steps.
+const ORDER_TIMEOUT: Duration = Duration::from_secs(600);
+/// How long to wait while another process orders for the same folder.
+const LOCKED_PAUSE: Duration = Duration::from_secs(15);
+/// The longest sleep. The clock may be changed meanwhile.
+const SLEEP_MAX: Duration = Duration::from_secs(3600);
+
+/// The orders of one server.
+struct Acme {
+    settings: AcmeSettings,
+    subject: String,
+    store: Store,
+    tls: TlsConfig,
+    http: Option<HttpChallenges>,
+    reload: Reload,
+    /// How often the authority could not be reached, one time after the other.
+    unreachable: u32,
+    /// An authority that could not be reached is tried again after this time.
+    not_before: Option<SystemTime>,
+}
+
+/// Starts the thread that orders and renews the certificate. `dir` is the served folder. `http` is
+/// `None` if no port redirects to HTTPS.
+pub(crate) fn start(
+    settings: &AcmeSettings,
+    dir: &Path,
+    tls: TlsConfig,
+    http: Option<HttpChallenges>,
+    reload: Reload,
+) -> Result<(), Failure> {
+    let fail = |what: &str, error: &io::Error| {
+        Failure::run(format!("acme: {what}: {}", failure::error_text(error)))
+    };
+    let store = Store::open(dir).map_err(|error| {
+        let folder = certificate_path(dir);
+        let folder = folder.parent().unwrap_or(dir).display().to_string();
+        fail(&format!("cannot keep certificates in {folder}"), &error)
+    })?;
+    // A wrong file is found now, not when the first order is due.
+    HttpsClient::new(settings.ca.as_deref(), RetryAfter::default()).map_err(Failure::usage)?;
+    let mut acme = Acme {
+        subject: store::subject(settings),
+        settings: settings.clone(),
+        store,
+        tls,
+        http,
+        reload,
+        unreachable: 0,
+        not_before: None,
+    };
+    let thread = thread::Builder::new().name("onrush-acme".to_owned());
+    let spawned = thread.spawn(move || acme.run());
+    spawned.map_err(|error| fail("cannot start a thread", &error))?;
+    Ok(())
+}
+
+impl Acme {
+    fn run(&mut self) {
+        self.log_next();
+        loop {
+            match self.wait(SystemTime::now()) {
+                Duration::ZERO => self.attempt(),
+                wait => thread::sleep(wait.min(SLEEP_MAX)),
+            }
+        }
+    }
+
+    /// When the certificate of the folder is renewed. `None` if there is none for these names.
+    fn renewal(&self) -> Option<SystemTime> {
+        let stored = self.store.certificate()?;
+        let renewal = schedule::renewal(stored.not_before, stored.not_after);
+        (stored.subject == self.subject).then_some(renewal)
+    }
+
+    /// How long the next order has to wait.
+    fn wait(&self, now: SystemTime) -> Duration {
+        let until = |time: SystemTime| time.duration_since(now).unwrap_or_default();
+        let renewal = self.renewal().map(until).unwrap_or_default();
+        let failed = self.store.attempts(&self.subject).wait(now);
+        let unreachable = self.not_before.map(until).unwrap_or_default();
+        renewal.max(failed).max(unreachable)
+    }
+
+    fn log_next(&self) {
+        let now = SystemTime::now();
+        let wait = self.wait(now);
+        if !wait.is_zero() {
+            let next = utc(now + wait);
+            tracing::info!(next, "the next certificate is ordered at this time");
+        }
+    }
+
+    /// Orders a certificate, unless another process does.
+    fn attempt(&mut self) {
+        let lock = match self.store.lock() {
+            Ok(Some(lock)) => lock,
+            Ok(None) => return thread::sleep(LOCKED_PAUSE),
+            Err(error) => {
+                self.log_store_error(&error);
+                return thread::sleep(LOCKED_PAUSE);
+            }
+        };
+        // Another process may have ordered until now.
+        if !self.wait(SystemTime::now()).is_zero() {
+            self.reload.request();
+            return self.log_next();
+        }
+        let before = self.store.attempts(&self.subject);
+        // An order that cannot be recorded could be repeated without end.
+        if let Err(error) = self.store.save_attempts(&before.begun(SystemTime::now())) {
+            self.log_store_error(&error);
+            return thread::sleep(LOCKED_PAUSE);
+        }
+        let method = match (before.failures % 2, &self.http) {
+            (1, Some(_)) => Method::Http01,
+            _ => Method::TlsAlpn01,
+        };
+        tracing::info!(
+            names = self.settings.names.join(" "),
+            method = method.name(),
+            directory = self.settings.directory,
+            "a certificate is being ordered"
+        );
+        let retry_after = RetryAfter::default();
+        let result = self.order(method, &retry_after);
+        match result {
+            Ok(issued) => self.install(&issued),
+            Err(error) => self.note_failure(&before, &error, retry_after.get()),
+        }
+        drop(lock);
+    }
+
+    /// Orders a certificate on a runtime that exists only for that.
+    fn order(&self, method: Method, retry_after: &RetryAfter) -> Result<Issued, OrderError> {
+        let failed = |cause, reason: String| OrderError {
+            cause,
+            reason,
+            account_is_unknown: false,
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let runtime = runtime.map_err(|error| failed(Cause::Unreachable, error.to_string()))?;
+        let responses = Responses {
+            tls: &self.tls,
+            http: self.http.as_ref(),
+        };
+        let names = &self.settings.names;
+        let order = async {
+            let account = self.account(retry_after).await?;
+            match order::run(&account, names, method, &responses).await {
+                Err(error) if error.account_is_unknown => {
+                    self.store.forget_account();
+                    let account = self.account(retry_after).await?;
+                    order::run(&account, names, method, &responses).await
+                }
+                result => result,
+            }
+        };
+        let ordered = runtime.block_on(async { timeout(ORDER_TIMEOUT, order).await });
+        let late = |_| Err(failed(Cause::Refused, "the order took too long".to_owned()));
+        ordered.unwrap_or_else(late)
+    }
+
+    /// The account of this folder at the authority. Creates it if there is none.
+    async fn account(&self, retry_after: &RetryAfter) -> Result<Account, OrderError> {
+        let failed = |reason: String| OrderError {
+            cause: Cause::Unreachable,
+            reason,
+            account_is_unknown: false,
+        };
+        let AcmeSettings {
+            email, directory, ..
+        } = &self.settings;
+        let client = HttpsClient::new(self.settings.ca.as_deref(), retry_after.clone());
+        let builder = Account::builder_with_http(Box::new(client.map_err(failed)?));
+        let contact = email.as_ref().map(|email| format!("mailto:{email}"));
+        let contact: Vec<&str> = contact.as_deref().into_iter().collect();
+        if let Some(mut saved) = self.store.account(directory) {
+            let credentials = serde_json::to_string(&saved.credentials);
+            let account = builder.from_credentials(saved.credentials).await?;
+            if saved.email != *email {
+                account.update_contacts(&contact).await?;
+                let same = credentials.and_then(|text| serde_json::from_str(&text));
+                saved = SavedAccount {
+                    directory: directory.clone(),
+                    email: email.clone(),
+                    credentials: same.map_err(|error| failed(error.to_string()))?,
+                };
+                self.save_account(&saved)?;
+            }
+            return Ok(account);
+        }
+        let new = NewAccount {
+            contact: &contact,
+            terms_of_service_agreed: true,
+            only_return_existing: false,
+        };
+        let (account, credentials) = builder.create(&new, directory.clone(), None).await?;
+        self.save_account(&SavedAccount {
+            directory: directory.clone(),
+            email: email.clone(),
+            credentials,
+        })?;
+        tracing::info!(
+            directory,
+            account = account.id(),
+            "an ACME account was created"
+        );
+        Ok(account)
+    }
+
+    fn save_account(&self, account: &SavedAccount) -> Result<(), OrderError> {
+        self.store.save_account(account).map_err(|error| {
+            let folder = self.store.path().display();
+            OrderError {
+                cause: Cause::Refused,
+                reason: format!("cannot save the account in {folder}: {error}"),
+                account_is_unknown: false,
+            }
+        })
+    }
+
+    /// Keeps a new certificate, and has it loaded.
+    fn install(&mut self, issued: &Issued) {
+        let Issued { key, chain } = issued;
+        if let Err(error) = TlsConfig::from_pem(chain, key) {
+            tracing::error!("the authority has sent an unusable certificate: {error}");
+            return; // Recorded as a failed order.
+        }
+        if let Err(error) = self.store.save_certificate(&self.subject, key, chain) {
+            return self.log_store_error(&error);
+        }
+        self.store.clear_attempts();
+        (self.unreachable, self.not_before) = (0, None);
+        tracing::info!(
+            names = self.settings.names.join(" "),
+            "a certificate was obtained"
+        );
+        self.reload.request();
+        self.log_next();
+    }
+
+    fn note_failure(&mut self, before: &Attempts, error: &OrderError, pause: Option<Duration>) {
+        let now = SystemTime::now();
+        let after = match error.cause {
+            Cause::Unreachable => {
+                let pause = schedule::unreachable_pause(self.unreachable, pause, jitter(now));
+                self.unreachable = self.unreachable.saturating_add(1);
+                self.not_before = Some(now + pause);
+                before.clone()
+            }
+            Cause::Refused | Cause::RateLimited => {
+                (self.unreachable, self.not_before) = (0, None);
+                before.failed(error.cause, pause, now, jitter(now))
+            }
+        };
+        if let Err(error) = self.store.save_attempts(&after) {
+            self.log_store_error(&error);
+        }
+        let next = utc(now + self.wait(now));
+        tracing::error!(
+            names = self.settings.names.join(" "),
+            next,
+            "no certificate could be obtained: {}; the certificate in use remains",
+            error.reason
+        );
+    }
+
+    fn log_store_error(&self, error: &io::Error) {
+        let folder = self.store.path().display();
+        tracing::error!("cannot write to {folder}: {}", failure::error_text(error));
+    }
+}
+
+/// A number from 0 to 1 that differs between servers.
+fn jitter(now: SystemTime) -> f64 {
+    let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    f64::from(since.subsec_micros() % 1000) / 1000.0
+}
