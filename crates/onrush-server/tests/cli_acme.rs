@@ -285,7 +285,10 @@ fn a_failed_validation_is_logged_and_not_repeated_at_once() {
     // The server listens at another port than the one that is validated.
     let server = pebble.serve_at(0, &folder, &[]);
     let log = server.logs("no certificate could be obtained");
-    assert!(log.contains("files.example: unauthorized: Failed to connect"), "{log}");
+    assert!(
+        log.contains("files.example: unauthorized: Failed to connect"),
+        "{log}"
+    );
     assert!(log.contains("the certificate in use remains"), "{log}");
     let attempts: serde_json::Value =
         serde_json::from_str(&state(&folder, "attempts.json")).expect("JSON");

@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(pause("120"), Some(Duration::from_secs(120)));
         let date = "Sun, 06 Nov 1994 08:50:37 GMT";
         assert_eq!(pause(date), Some(Duration::from_secs(60)));
-        let past = "Sun, 06 Nov 1993 08:50:37 GMT";
+        let past = "Sat, 06 Nov 1993 08:50:37 GMT";
         assert_eq!(pause(past), Some(Duration::ZERO));
         assert_eq!(pause("soon"), None);
     }

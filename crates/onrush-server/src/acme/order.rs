@@ -25,7 +25,7 @@ pub(super) enum Method {
     Http01,
 }
 
-/// Where the answers to challenges are put. Dropping it removes them.
+/// Where the responses to challenges are put. Dropping it removes them.
 pub(super) struct Responses<'a> {
     pub(super) tls: &'a TlsConfig,
     /// If requests without TLS are redirected.
@@ -150,7 +150,7 @@ pub(super) async fn run(
     })
 }
 
-/// Answers the challenges of all names that are not validated yet.
+/// Responds to the challenges of all names that are not validated yet.
 async fn prepare(
     order: &mut Order,
     method: Method,

@@ -136,7 +136,8 @@ impl TlsSettings {
                 return match needing_tls.iter().find(|(_, is_set)| *is_set) {
                     None => Ok(None),
                     Some((name, _)) => Err(Failure::usage(format!(
-                        "{name}: HTTPS is off; it needs tls-cert and tls-key, acme, or tls-self-signed"
+                        "{name}: HTTPS is off; it needs tls-cert and tls-key, acme, or \
+                         tls-self-signed"
                     ))),
                 };
             }
