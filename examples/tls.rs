@@ -15,13 +15,19 @@ async fn describe(request: Request) -> Response {
     let Some(tls) = request.tls() else {
         return Response::text("not encrypted\n");
     };
-    let client = tls.client().and_then(|client| client.common_name());
+    // With a client CA, rustls has verified the certificate before the first request.
+    let names = tls.client().map(|client| client.alternative_names());
+    let client = match names {
+        None => "no certificate".to_owned(),
+        Some([]) => "a certificate without names".to_owned(),
+        Some(names) => format!("{names:?}"),
+    };
     Response::text(format!(
         "{} with {}, resumed: {}, client: {}\n",
         tls.version(),
         tls.cipher_suite(),
         tls.is_resumed(),
-        client.unwrap_or("unknown"),
+        client,
     ))
 }
 

@@ -134,6 +134,7 @@ const COMMANDS: &[(&str, Cover)] = &[
         "cargo xtask bench PROFILE --perf TEXT",
         Tested(OPTIONS, "json --perf mio"),
     ),
+    ("cargo xtask bench tls", Runs(&[BENCH])),
     ("cargo xtask bench mixed", Runs(&[BENCH])),
     (
         "cargo xtask bench mixed --before DIR",

@@ -4,7 +4,7 @@
 //! `go` is on the `PATH`, the toolchain comes from the Go module proxy, as `go` itself would fetch
 //! it. Everything is kept in `target/tools`.
 
-use crate::shell::{Outcome, capture, is_executable, run, target, which};
+use crate::shell::{Outcome, capture, is_executable, root, run, target, which};
 use std::{env, fs, os::unix::fs::PermissionsExt, path::Path, path::PathBuf, process::Command};
 
 /// The oldest release of Go that is used, as major and minor version.
@@ -109,6 +109,17 @@ pub fn pebble() -> Outcome<PathBuf> {
         .current_dir("/"))?;
     fs::write(&stamp, "").map_err(|error| format!("{}: {error}", stamp.display()))?;
     Ok(built)
+}
+
+/// Builds the HTTPS client of the tests into `target/tools/bin`.
+pub fn tls_client() -> Outcome {
+    let source = root().join("crates/onrush-server/tests/tls_clients/client.go");
+    let built = target().join("tools/bin/tls-client");
+    run(command()?
+        .args(["build", "-o"])
+        .arg(built)
+        .arg(source)
+        .current_dir("/"))
 }
 
 /// Whether this `go` is [`OLDEST`] or newer.

@@ -4,6 +4,7 @@
 mod bench;
 mod commands;
 mod fuzz;
+mod python;
 mod setup;
 mod test;
 mod tidy;

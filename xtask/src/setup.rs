@@ -1,15 +1,18 @@
 //! Sets up the programs that the tests need on a fresh Debian machine.
 
 use crate::{
-    go, packages,
+    go, packages, python,
     shell::{self, Outcome, capture, cargo, is_executable, run, target, which},
 };
 use std::{fs, path::PathBuf, process::Command};
 
 /// Programs that the tests and the fuzzers call, and their Debian packages.
-const PROGRAMS: [(&str, &str); 10] = [
+const PROGRAMS: [(&str, &str); 13] = [
     ("c++", "g++"),
+    ("chromium", "chromium"),
     ("curl", "curl"),
+    ("javac", "openjdk-17-jdk-headless"),
+    ("node", "nodejs"),
     ("openssl", "openssl"),
     ("prometheus", "prometheus"),
     ("promtool", "prometheus"),
@@ -24,10 +27,12 @@ const PROGRAMS: [(&str, &str); 10] = [
 const CARGO_DENY: &str = "0.20.2";
 
 /// Ensures that every program of the list can be run. Installs missing programs as root only.
-/// Builds the ACME server that the tests use.
+/// Builds the Go programs and installs the Python packages that the tests use.
 pub(crate) fn programs() -> Outcome {
     packages::need(&PROGRAMS)?;
-    go::pebble().map(drop)
+    go::pebble()?;
+    go::tls_client()?;
+    python::tlslite()
 }
 
 /// Returns the path of cargo-deny. Builds it into the target directory if it is not on the `PATH`.

@@ -48,8 +48,8 @@ impl<A> Https<A> {
         self
     }
 
-    /// Sends `Strict-Transport-Security` with this `max-age`, in seconds, in all responses over
-    /// TLS, and in no other (RFC 6797 §7.2).
+    /// Sends `Strict-Transport-Security` with this `max-age`, in seconds, in all responses of the
+    /// application over TLS, and in no other (RFC 6797 §7.2).
     #[must_use]
     pub fn hsts(mut self, max_age_s: u32) -> Https<A> {
         self.hsts = Some(format!("max-age={max_age_s}").into());
@@ -152,13 +152,10 @@ pub struct Redirect {
     listeners: Arc<OnceLock<Listeners>>,
 }
 
-/// The listeners of the server, as bound.
+/// The listeners of the server without TLS, as bound, and the port that each redirects to. `None`:
+/// it does not redirect.
 #[derive(Debug)]
-struct Listeners {
-    https_port: u16,
-    /// Those without TLS, and whether they redirect.
-    plain: Vec<(Address, bool)>,
-}
+struct Listeners(Vec<(Address, Option<u16>)>);
 
 impl Redirect {
     /// A redirection for `hosts`. With `serves_probes`, `/-/health` and `/-/ready` are passed to
@@ -181,16 +178,16 @@ impl Redirect {
         self
     }
 
-    /// Sets the bound addresses: those that serve requests without TLS, and those that redirect to
-    /// `https_port`. Only the first call has an effect.
-    pub fn set_listeners(&self, https_port: u16, plain: &[Address], redirecting: &[Address]) {
-        let with = |redirects| move |address: &Address| (address.clone(), redirects);
-        let plain = plain.iter().map(with(false));
-        let listeners = Listeners {
-            https_port,
-            plain: plain.chain(redirecting.iter().map(with(true))).collect(),
-        };
-        let _ = self.listeners.set(listeners);
+    /// Sets the bound addresses: those that serve requests without TLS, and those that redirect,
+    /// each with the port of HTTPS that it redirects to. Only the first call has an effect.
+    pub fn set_listeners(&self, plain: &[Address], redirecting: &[(Address, u16)]) {
+        let plain = plain.iter().map(|address| (address.clone(), None));
+        let redirecting = redirecting
+            .iter()
+            .map(|(address, port)| (address.clone(), Some(*port)));
+        let _ = self
+            .listeners
+            .set(Listeners(plain.chain(redirecting).collect()));
     }
 
     /// The response to a request without TLS. `None`: the application responds.
@@ -198,9 +195,7 @@ impl Redirect {
         let Some(listeners) = self.listeners.get() else {
             return Some(STARTING.into_response(request));
         };
-        if !listeners.redirect(|| request.local_address()) {
-            return None;
-        }
+        let port = listeners.redirect(|| request.local_address())?;
         if let Some(challenges) = &self.challenges
             && let Some(token) = request.path().strip_prefix(CHALLENGE_PATH)
             && let Some(proof) = challenges.get(token)
@@ -215,7 +210,7 @@ impl Redirect {
         let is_served = self.hosts.accept_at(host, || request.local_address());
         let to = host.filter(|_| is_served).and_then(|host| {
             let (path, query) = (request.path(), request.query());
-            location(host, listeners.https_port, path, query)
+            location(host, port, path, query)
         });
         Some(match to {
             None => BAD_HOST.into_response(request).close(),
@@ -229,21 +224,36 @@ impl Redirect {
 }
 
 impl Listeners {
-    /// Whether the listener of a connection redirects. `local` returns the local address of the
-    /// connection; it is not called if all listeners are alike.
-    fn redirect(&self, local: impl FnOnce() -> Option<Address>) -> bool {
-        if self.plain.iter().all(|(_, redirects)| *redirects) {
-            return true;
+    /// The port that the listener of a connection redirects to. `local` returns the local address
+    /// of the connection; it is not called if all listeners are alike.
+    fn redirect(&self, local: impl FnOnce() -> Option<Address>) -> Option<u16> {
+        let (_, first) = self.0.first()?;
+        if self.0.iter().all(|(_, port)| port == first) {
+            return *first;
         }
-        let Some(local) = local() else { return false };
-        let fit = |(bound, _): &&(Address, bool)| match (bound, &local) {
+        let local = local()?;
+        let fit = |(bound, _): &&(Address, Option<u16>)| match (bound, &local) {
             (Address::Unix(_), Address::Unix(_)) => Some((true, true)),
             (Address::Tcp(bound), Address::Tcp(local)) => specificity(*bound, *local),
             _ => None,
         };
-        let found = self.plain.iter().max_by_key(fit);
-        found.is_some_and(|found| fit(&found).is_some() && found.1)
+        let found = self.0.iter().max_by_key(fit)?;
+        fit(&found)?;
+        found.1
     }
+}
+
+/// The port of HTTPS that clients of the listener `redirecting` use: that of the listener with TLS
+/// on the same IP address, otherwise of the first one. `None` if all are Unix sockets.
+pub fn https_port(redirecting: &Address, encrypted: &[Address]) -> Option<u16> {
+    let tcp = |address: &Address| match address {
+        Address::Tcp(address) => Some(*address),
+        Address::Unix(_) => None,
+    };
+    let ip = tcp(redirecting).map(|address| address.ip());
+    let mut all = encrypted.iter().filter_map(tcp);
+    let same = all.clone().find(|address| Some(address.ip()) == ip);
+    same.or_else(|| all.next()).map(|address| address.port())
 }
 
 /// The URI of a request at the HTTPS port (RFC 9110 §4.2.2). `None` if `host` is not a host name or
@@ -336,21 +346,34 @@ mod tests {
         let tcp = |text: &str| Address::Tcp(text.parse::<SocketAddr>().expect("an address"));
         let redirect = Redirect::new(Hosts::any(), false);
         let plain = [tcp("127.0.0.1:81"), Address::Unix("/run/s".into())];
-        redirect.set_listeners(443, &plain, &[tcp("0.0.0.0:80"), tcp("0.0.0.0:81")]);
+        let to = |text: &str, port| (tcp(text), port);
+        redirect.set_listeners(&plain, &[to("0.0.0.0:80", 443), to("0.0.0.0:81", 444)]);
         let listeners = redirect.listeners.get().expect("set");
         for (local, redirects) in [
-            (Some(tcp("127.0.0.1:80")), true),
-            (Some(tcp("127.0.0.1:81")), false),
-            (Some(tcp("127.0.0.2:81")), true),
-            (Some(tcp("127.0.0.1:82")), false),
-            (Some(Address::Unix("/run/s".into())), false),
-            (None, false),
+            (Some(tcp("127.0.0.1:80")), Some(443)),
+            (Some(tcp("127.0.0.1:81")), None),
+            (Some(tcp("127.0.0.2:81")), Some(444)),
+            (Some(tcp("127.0.0.1:82")), None),
+            (Some(Address::Unix("/run/s".into())), None),
+            (None, None),
         ] {
             assert_eq!(listeners.redirect(|| local.clone()), redirects, "{local:?}");
         }
         let all = Redirect::new(Hosts::any(), false);
-        all.set_listeners(443, &[], &[tcp("127.0.0.1:80")]);
+        all.set_listeners(&[], &[to("127.0.0.1:80", 443)]);
         let listeners = all.listeners.get().expect("set");
-        assert!(listeners.redirect(|| panic!("this costs a system call")));
+        let port = listeners.redirect(|| panic!("this costs a system call"));
+        assert_eq!(port, Some(443));
+    }
+
+    #[test]
+    fn the_port_of_https_is_that_of_the_same_address() {
+        let tcp = |text: &str| Address::Tcp(text.parse::<SocketAddr>().expect("an address"));
+        let unix = Address::Unix("/run/s".into());
+        let encrypted = [unix.clone(), tcp("127.0.0.1:8443"), tcp("0.0.0.0:443")];
+        assert_eq!(https_port(&tcp("0.0.0.0:80"), &encrypted), Some(443));
+        assert_eq!(https_port(&tcp("127.0.0.1:80"), &encrypted), Some(8443));
+        assert_eq!(https_port(&tcp("192.0.2.1:80"), &encrypted), Some(8443));
+        assert_eq!(https_port(&tcp("127.0.0.1:80"), &[unix]), None);
     }
 }

@@ -32,5 +32,5 @@ pub mod https;
 
 pub use files::{Allow, Files, FilesOptions, Types};
 pub use guard::{Guard, Hosts, ListenAddress};
-pub use https::{HttpChallenges, Https, Redirect};
+pub use https::{HttpChallenges, Https, Redirect, https_port};
 pub use onrush_store::Durability;

@@ -35,7 +35,7 @@ use onrush_rt::descriptors::Descriptors;
 use onrush_rt::net::Address;
 use onrush_rt::worker::affinity;
 use onrush_server::{
-    Files, FilesOptions, Guard, Hosts, HttpChallenges, Https, ListenAddress, Redirect,
+    Files, FilesOptions, Guard, Hosts, HttpChallenges, Https, ListenAddress, Redirect, https_port,
 };
 use std::io::{self, Write};
 use std::os::unix::fs::FileTypeExt;
@@ -261,11 +261,12 @@ fn start_with(
     let running = server.start(application).map_err(fail)?;
     let (encrypted, others) = running.addresses().split_at(settings.addresses.len());
     let (plain, redirecting) = others.split_at(tls.plain.len());
-    let port = encrypted.iter().find_map(|address| match address {
-        Address::Tcp(address) => Some(address.port()),
-        Address::Unix(_) => None,
-    });
-    redirect.set_listeners(port.unwrap_or_default(), plain, redirecting);
+    let to = |address: &Address| {
+        let port = (tls.https_port).or_else(|| https_port(address, encrypted));
+        port.map(|port| (address.clone(), port))
+    };
+    let redirecting: Vec<_> = redirecting.iter().filter_map(to).collect();
+    redirect.set_listeners(plain, &redirecting);
     Ok(running)
 }
 

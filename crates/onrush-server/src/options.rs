@@ -262,8 +262,15 @@ options! {
         /// Redirect HTTP to HTTPS (308): on a port of each --bind, or an address
         ///
         /// Requests get 400 if their Host is one that --host or --bind exclude. The redirection is
-        /// to the port of the first --bind. With --admin same, /-/health and /-/ready are served.
+        /// to the port that --https-port gives, otherwise to that of the --bind with the same
+        /// address, otherwise of the first --bind. With --admin same, /-/health and /-/ready are
+        /// served.
         value http_redirect: RedirectAt = "WHERE";
+
+        /// The port of HTTPS that clients use, for --http-redirect [default: that of --bind]
+        ///
+        /// Give it if another program maps the ports, such as a container or a load balancer.
+        value https_port: Port = "PORT";
 
         /// Tell browsers to use only HTTPS for so long, in seconds [without a value: 31536000]
         ///

@@ -59,11 +59,25 @@ pub(crate) fn open(dir: &Path, names: &[String]) -> Result<SelfSigned, Failure> 
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(fail("read", &path, &error)),
     };
-    let is_usable = match &kept {
-        Some(text) => names.is_subset(&names_of(text)) && is_valid_for_long(&path)?,
-        None => false,
+    let lacks = match &kept {
+        None => Some("it does not exist".to_owned()),
+        Some(text) => {
+            let own = names_of(text)
+                .ok_or_else(|| Failure::run(broken(&path, &"the file is not from onrush")))?;
+            let missing = names.difference(&own).next();
+            match missing {
+                Some(name) => Some(format!("it lacks the name {name}")),
+                None if is_valid_for_long(&path)? => None,
+                None => Some("it expires soon".to_owned()),
+            }
+        }
     };
-    let text = match kept.filter(|_| is_usable) {
+    if let Some(reason) = lacks.as_ref().filter(|_| kept.is_some()) {
+        tracing::warn!(
+            "the self-signed certificate is replaced: {reason}; its fingerprint changes"
+        );
+    }
+    let text = match kept.filter(|_| lacks.is_none()) {
         Some(text) => {
             protect(&path).map_err(|error| fail("protect", &path, &error))?;
             text
@@ -112,14 +126,11 @@ fn all_names(names: &[String], nodename: &str) -> BTreeSet<String> {
     given.chain(usual).chain(nodename).collect()
 }
 
-/// The names in the first line of `self-signed.pem`.
-fn names_of(text: &str) -> BTreeSet<String> {
-    let line = text
-        .lines()
-        .next()
-        .and_then(|line| line.strip_prefix(NAMES));
-    let names = line.unwrap_or_default().split(' ');
-    names.map(str::to_owned).collect()
+/// The names in the first line of `self-signed.pem`. `None` if it has none: the file is from
+/// another program, or was changed by one.
+fn names_of(text: &str) -> Option<BTreeSet<String>> {
+    let names = text.lines().next()?.strip_prefix(NAMES)?.split(' ');
+    Some(names.map(str::to_owned).collect())
 }
 
 /// Whether the certificate need not be replaced yet.
@@ -257,6 +268,14 @@ mod tests {
             "{message}"
         );
         assert_eq!(fs::read_to_string(&path).unwrap(), cut);
+        // The key and the certificate of an operator.
+        let (_, own) = text.split_once('\n').unwrap();
+        fs::write(&path, own).unwrap();
+        let Err(Failure::Run(message)) = open(&folder.0, &[]) else {
+            panic!("it is not from onrush");
+        };
+        assert!(message.contains("the file is not from onrush"), "{message}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), own);
         fs::remove_file(&path).unwrap();
         open(&folder.0, &[]).unwrap();
     }
@@ -267,6 +286,6 @@ mod tests {
         let expected = ["127.0.0.1", "::1", "::2", "b.example", "localhost"];
         assert_eq!(all.iter().collect::<Vec<_>>(), expected.each_ref());
         let text = make(&all, SystemTime::now()).unwrap();
-        assert_eq!(names_of(&text), all);
+        assert_eq!(names_of(&text), Some(all));
     }
 }

@@ -363,6 +363,7 @@ mod tests {
             is_client_optional: false,
             plain: Vec::new(),
             redirect: Vec::new(),
+            https_port: None,
             hsts_s: None,
         };
         let mut certificates = Certificates::open(&settings, &folder.0).unwrap();

@@ -433,6 +433,14 @@ fn hsts_is_sent_over_tls_only() {
     let server = Server::start(folder.path(), &tls(&pair));
     let mut client = Client::connect(&server, &config).expect("a connection");
     assert!(!client.get("/x").expect("a response").contains("Strict"));
+    // Behind a mapping of ports.
+    let mapped = ["--http-redirect=0", "--https-port=443"];
+    let server = Server::start(folder.path(), &[&tls(&pair)[..], &mapped].concat());
+    let response = get(printed(&server, "redirect"), "/x", "localhost");
+    assert!(
+        response.contains("Location: https://localhost/x\r\n"),
+        "{response}"
+    );
 }
 
 #[test]

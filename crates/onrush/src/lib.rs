@@ -28,6 +28,8 @@
 //! - [`WorkerHandle`] gives a handler timers, tasks and thread pools. [`offload()`] runs CPU-bound
 //!   work, [`limited()`] limits how many requests a handler processes at a time.
 //! - [`coroutine`] has handlers in blocking style, with [`std::io::Read`] and [`std::io::Write`].
+//! - With the feature `tls`, `Server::tls` serves HTTPS by a `TlsConfig`, and `Request::tls`
+//!   returns what was negotiated, and the certificate of the client.
 //! - [`Metrics`], [`Admin`] and [`AccessLog`] show what a server does.
 //! - [`sim`] runs an application in a test, without sockets and without waiting.
 //!

@@ -113,6 +113,30 @@ fn plain_and_tls_listeners() {
     }
 }
 
+#[test]
+fn complete_handshakes_are_measured_by_what_they_negotiated() {
+    let _dog = watchdog("complete_handshakes_are_measured_by_what_they_negotiated");
+    for driver in drivers() {
+        let metrics = Metrics::new();
+        let served = serve_tls(driver, app, |server| server.metrics(&metrics));
+        for _ in 0..3 {
+            assert!(serves(&served));
+        }
+        let text = metrics.render(Format::Prometheus);
+        let name = "onrush_tls_handshake_duration_seconds_count{";
+        let lines = text.lines().filter(|line| line.starts_with(name));
+        let mut count = 0;
+        for line in lines {
+            assert!(line.contains("tls_protocol_version=\"1.3\""), "{line}");
+            assert!(line.contains("tls_cipher=\"TLS_AES_"), "{line}");
+            assert!(line.contains("tls_resumed=\""), "{line}");
+            let (_, value) = line.rsplit_once(' ').unwrap();
+            count += value.parse::<u64>().unwrap();
+        }
+        assert_eq!(count, 3, "{text}");
+    }
+}
+
 /// The connections that wait at a listener are accepted when it closes, and keep its protocol.
 #[test]
 fn plain_connections_that_wait_at_a_stop_stay_plain() {
@@ -252,6 +276,21 @@ impl ResolvesServerCert for Panics {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         panic!("on purpose: {:?}", hello.server_name());
     }
+}
+
+#[test]
+fn a_configuration_that_no_session_can_use_is_an_error_at_start() {
+    let provider = Arc::new(onrush::tls::rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(Panics));
+    config.max_fragment_size = Some(1);
+    let server = onrush::Server::bind("127.0.0.1:0").tls(Arc::new(config));
+    let error = server.start(app).expect_err("no session can be created");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert!(error.to_string().starts_with("TLS: "), "{error}");
 }
 
 #[test]

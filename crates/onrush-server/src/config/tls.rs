@@ -5,6 +5,7 @@ use crate::acme_values::{AcmeName, Email};
 use crate::failure::Failure;
 use crate::options::Options;
 use crate::tls_values::{FilePath, Hsts, RedirectAt, SelfSigned};
+use crate::units::Port;
 use crate::values::Bind;
 use std::path::PathBuf;
 
@@ -19,6 +20,8 @@ pub(crate) struct TlsSettings {
     pub(crate) plain: Vec<String>,
     /// Addresses that redirect to HTTPS. The form is the same.
     pub(crate) redirect: Vec<String>,
+    /// The port that they redirect to. `None`: that of the listener.
+    pub(crate) https_port: Option<u16>,
     /// `max-age` of `Strict-Transport-Security`, in seconds.
     pub(crate) hsts_s: Option<u32>,
 }
@@ -131,6 +134,7 @@ impl TlsSettings {
                     ("tls-client-optional", is_client_optional),
                     ("bind-plain", !plain.is_empty()),
                     ("http-redirect", options.http_redirect.is_some()),
+                    ("https-port", options.https_port.is_some()),
                     ("hsts", hsts_s.is_some()),
                 ];
                 return match needing_tls.iter().find(|(_, is_set)| *is_set) {
@@ -157,6 +161,9 @@ impl TlsSettings {
                 "tls-ocsp: there are more OCSP responses than certificates of tls-cert",
             ));
         }
+        if options.https_port.is_some() && options.http_redirect.is_none() {
+            return Err(Failure::usage("https-port needs http-redirect"));
+        }
         if is_client_optional && client_ca.is_empty() {
             return Err(Failure::usage("tls-client-optional needs tls-client-ca"));
         }
@@ -175,6 +182,7 @@ impl TlsSettings {
                 false => addresses(Some(plain), 0),
             },
             redirect: redirect(options)?,
+            https_port: options.https_port.map(|Port(port)| port),
             hsts_s,
         }))
     }
@@ -313,6 +321,10 @@ mod tests {
             (
                 "tls-self-signed = true\ntls-ocsp = 'a'",
                 "more OCSP responses than certificates",
+            ),
+            (
+                "tls-self-signed = true\nhttps-port = 443",
+                "needs http-redirect",
             ),
             (
                 "tls-self-signed = true\ntls-client-optional = true",

@@ -328,9 +328,12 @@ impl Engine {
     pub(super) fn finish_handshake(&self, id: ConnId) {
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = conns.get(id) else { return };
-        if let Transport::Tls(tls) = &conn.transport
+        if let Transport::Tls(tls) = &mut conn.transport
             && let Some(info) = &tls.info
         {
+            if let Some(place) = tls.place.take() {
+                self.counters.tls.record(info, place.elapsed());
+            }
             self.counters.handshakes.count(Handshake::of(info));
             diagnose!(DEBUG, connection = id.token(), version = info.version(),
                 resumed = info.is_resumed(); "TLS handshake complete");

@@ -13,6 +13,7 @@ use std::io;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// What a record costs of the cooperative budget besides its bytes. A client may send tiny ones.
 pub(super) const RECORD_COST: usize = 256;
@@ -48,19 +49,30 @@ pub(super) struct SessionReservation {
 
 /// A place among the handshakes in progress, until this is dropped.
 #[derive(Debug)]
-pub(super) struct HandshakePlace(Rc<Cell<usize>>);
+pub(super) struct HandshakePlace {
+    in_progress: Rc<Cell<usize>>,
+    begun: Instant,
+}
 
 impl HandshakePlace {
     /// Counts one more handshake in `in_progress`.
     pub(super) fn new(in_progress: &Rc<Cell<usize>>) -> HandshakePlace {
         in_progress.set(in_progress.get() + 1);
-        HandshakePlace(in_progress.clone())
+        HandshakePlace {
+            in_progress: in_progress.clone(),
+            begun: Instant::now(),
+        }
+    }
+
+    /// The time since the first bytes of the client were processed.
+    pub(super) fn elapsed(&self) -> Duration {
+        self.begun.elapsed()
     }
 }
 
 impl Drop for HandshakePlace {
     fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
+        self.in_progress.set(self.in_progress.get() - 1);
     }
 }
 
@@ -341,7 +353,6 @@ impl Tls {
     pub(super) fn establish(&mut self, info: TlsInfo) -> bool {
         let bytes = session_bytes(Some(&info));
         self.info = Some(Arc::new(info));
-        self.place = None;
         (self.reservation.as_mut()).is_some_and(|reservation| reservation.resize(bytes))
     }
 

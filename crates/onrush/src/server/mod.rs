@@ -15,7 +15,7 @@ use crate::log::AccessLog;
 use crate::metrics::Metrics;
 use crate::offload;
 #[cfg(feature = "tls")]
-use crate::tls::TlsConfig;
+use crate::tls::{TlsConfig, session::Session};
 use crate::watchdog::Watchdog;
 use crate::worker_set::{Placement, WorkerSet};
 use control::Control;
@@ -387,6 +387,12 @@ impl Server {
             workers,
             "starting"
         );
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            Session::check(tls).map_err(|error| {
+                io::Error::new(io::ErrorKind::InvalidInput, format!("TLS: {error}"))
+            })?;
+        }
         let inherited = !self.inherited.is_empty();
         let Listening {
             sockets,

@@ -13,6 +13,8 @@ use rustls::pki_types::DnsName;
 const MESSAGE_HEADER_BYTES: usize = 4;
 /// The type of a ClientHello (RFC 8446 §4).
 const CLIENT_HELLO: u8 = 1;
+/// The version of TLS 1.2 in a ClientHello.
+const TLS12: [u8; 2] = [3, 3];
 /// The extension that has the server name.
 const SERVER_NAME: u16 = 0;
 /// The extension that has the protocols of the client (RFC 7301).
@@ -28,6 +30,8 @@ pub(super) struct HelloReader {
     /// A message that spans several records, as far as received.
     partial: Vec<u8>,
     server_name: Option<String>,
+    /// The client supports only versions before TLS 1.2.
+    is_outdated: bool,
     is_done: bool,
 }
 
@@ -57,7 +61,16 @@ impl HelloReader {
 
     fn finish(&mut self, message: &[u8]) {
         self.is_done = true;
+        // Later versions than 1.2 are in an extension (RFC 8446 §4.1.2).
+        let version = message.get(MESSAGE_HEADER_BYTES..MESSAGE_HEADER_BYTES + 2);
+        self.is_outdated = message.first() == Some(&CLIENT_HELLO)
+            && version.is_some_and(|version| version < &TLS12[..]);
         self.server_name = server_name(message);
+    }
+
+    /// Whether the client supports only versions before TLS 1.2.
+    pub(super) fn is_outdated(&self) -> bool {
+        self.is_outdated
     }
 
     /// The name, in lower case.

@@ -101,6 +101,13 @@ impl Handshake {
             self.connection = connection.map_err(SessionError::Handshake)?;
         }
         self.hello.read(record);
+        if self.hello.is_outdated() {
+            // rustls first misses extensions that these versions do not have.
+            let alert = AlertDescription::ProtocolVersion;
+            self.alert(alert, out);
+            let reason = "the client supports only versions before TLS 1.2";
+            return Err(SessionError::Protocol { alert, reason });
+        }
         let before = out.len();
         match self.process(record, out) {
             Ok(early_data) => {

@@ -29,7 +29,7 @@ pub(crate) struct TlsParts {
     pub(crate) cipher_suite: CipherSuite,
     pub(crate) server_name: Option<String>,
     pub(crate) alpn: Option<Vec<u8>>,
-    /// The verified certificates of the client, its own first.
+    /// The certificates of the client, its own first, which is verified.
     pub(crate) peer_certificates: Vec<CertificateDer<'static>>,
     pub(crate) is_resumed: bool,
 }
@@ -78,7 +78,8 @@ impl TlsInfo {
         self.parts.alpn.as_deref()
     }
 
-    /// The certificates of the client in DER, its own first, without the root. They are verified.
+    /// The certificates of the client in DER, its own first, which is verified. The others are what
+    /// the client has sent to help with that; they may include certificates that were not needed.
     /// Empty if the client has presented none. In a resumed session, they are those of the first
     /// connection.
     pub fn peer_certificates(&self) -> &[CertificateDer<'static>] {

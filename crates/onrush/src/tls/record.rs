@@ -14,7 +14,7 @@
 //! The module knows nothing about messages and alerts.
 
 use aws_lc_rs::aead::{self, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
-use rustls::{ConnectionTrafficSecrets, ContentType, ProtocolVersion};
+use rustls::{CipherSuite, ConnectionTrafficSecrets, ContentType, ProtocolVersion};
 use std::fmt;
 use std::ops::Range;
 
@@ -30,6 +30,22 @@ pub(super) const OVERHEAD_MAX: usize = HEADER_BYTES + EXPLICIT_NONCE_BYTES + 1 +
 const TAG_BYTES: usize = 16;
 /// The part of the nonce that each record of TLS 1.2 with AES-GCM contains (RFC 5288 §3).
 const EXPLICIT_NONCE_BYTES: usize = 8;
+
+/// Whether the records of this cipher suite can be protected.
+pub(super) fn is_supported(suite: CipherSuite) -> bool {
+    matches!(
+        suite,
+        CipherSuite::TLS13_AES_128_GCM_SHA256
+            | CipherSuite::TLS13_AES_256_GCM_SHA384
+            | CipherSuite::TLS13_CHACHA20_POLY1305_SHA256
+            | CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256
+            | CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384
+            | CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256
+            | CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256
+            | CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384
+            | CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256
+    )
+}
 
 /// The header of a record.
 #[derive(Clone, Copy, Debug)]

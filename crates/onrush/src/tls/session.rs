@@ -29,6 +29,7 @@ use super::config::TlsConfig;
 use super::handshake::Handshake;
 use super::info::TlsParts;
 pub(crate) use super::received::{Received, SessionError};
+use super::record::is_supported;
 use super::traffic::Traffic;
 use rustls::ServerConfig;
 use std::io;
@@ -83,6 +84,22 @@ impl Session {
             state: State::Handshake(Box::new(Handshake::new(config, challenges)?)),
             parts: None,
         })
+    }
+
+    /// Checks what `config` says about all sessions, before there is one.
+    ///
+    /// # Errors
+    /// As [`new`](Session::new), and if the crypto provider offers a cipher suite that the record
+    /// layer does not have.
+    pub(crate) fn check(config: &TlsConfig) -> Result<(), rustls::Error> {
+        let server = config.current();
+        let suites = &server.crypto_provider().cipher_suites;
+        let unknown = suites.iter().find(|suite| !is_supported(suite.suite()));
+        if let Some(unknown) = unknown {
+            let reason = format!("the cipher suite {:?} is not supported", unknown.suite());
+            return Err(rustls::Error::General(reason));
+        }
+        Session::accept(config).map(drop)
     }
 
     /// Whether the handshake is in progress.
