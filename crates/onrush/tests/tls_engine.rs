@@ -113,6 +113,57 @@ fn plain_and_tls_listeners() {
     }
 }
 
+/// The worker finds many records in one receive, because it was busy. The handler of the first one
+/// runs before the others are passed on, and must not receive from the socket what follows them.
+#[test]
+fn records_that_arrive_together_keep_their_order() {
+    let _dog = watchdog("records_that_arrive_together_keep_their_order");
+    async fn blocks(mut request: Request) -> Response {
+        if request.path() == "/block" {
+            std::thread::sleep(Duration::from_millis(200));
+            return Response::text("blocked");
+        }
+        let (mut all, mut part) = (Vec::new(), Vec::with_capacity(100_000));
+        while request.body().fill(&mut part).await.is_ok_and(|n| n > 0) {
+            all.append(&mut part);
+        }
+        Response::with_body(all)
+    }
+    let body = pattern(600_000);
+    let head = "POST /echo HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\
+        Content-Length: 600000\r\n\r\n";
+    for driver in drivers() {
+        let served = serve_tls(driver, blocks, |server| server);
+        for first in [1, 1_000, 3_000] {
+            let (mut stream, mut client) = established(&served);
+            let mut blocker = served.connect();
+            blocker.write_all(get("/block").as_bytes()).unwrap();
+            std::thread::sleep(Duration::from_millis(50));
+            client.set_buffer_limit(None);
+            // The head and the beginning of the body are a record of their own.
+            let begin = [head.as_bytes(), &body[..first]].concat();
+            // The second record fits into the same receive.
+            let second = first + 10_000;
+            for part in [&begin, &body[first..second], &body[second..]] {
+                client.writer().write_all(part).unwrap();
+                while client.wants_write() {
+                    client.write_tls(&mut stream).unwrap();
+                }
+            }
+            let mut received = Vec::new();
+            while client.read_tls(&mut stream).unwrap() > 0 {
+                client.process_new_packets().unwrap();
+                let _ = client.reader().read_to_end(&mut received);
+            }
+            assert_eq!(statuses(&received), [200], "{driver:?}");
+            assert!(
+                received.ends_with(&body),
+                "{driver:?}, first record {first}"
+            );
+        }
+    }
+}
+
 #[test]
 fn complete_handshakes_are_measured_by_what_they_negotiated() {
     let _dog = watchdog("complete_handshakes_are_measured_by_what_they_negotiated");

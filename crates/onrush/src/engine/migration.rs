@@ -118,6 +118,11 @@ impl Engine {
         {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
+            if conn.transport.is_delivering() {
+                // The rest of what was decrypted could not move with it.
+                conn.leaving = None;
+                return;
+            }
             self.set_phase(id, conn, Phase::Leaving);
             conn.receiving = Receiving::Stopping;
             if !self.context.driver().pause(conn.stream) {

@@ -26,6 +26,10 @@ impl Tls {
         match *self {}
     }
 
+    pub(super) fn is_delivering(&self) -> bool {
+        match *self {}
+    }
+
     pub(super) fn received_bytes(&self) -> usize {
         match *self {}
     }

@@ -195,7 +195,8 @@ impl Engine {
     ) -> Attempt {
         let run = conn.machine.body_run();
         let already = conn.receiving == Receiving::Off;
-        if run < DIRECT_BYTES_MIN && !(already && run > 0) || conn.ended {
+        let is_too_short = run < DIRECT_BYTES_MIN && !(already && run > 0);
+        if is_too_short || conn.ended || conn.transport.is_delivering() {
             return Attempt::Wait { resume: true };
         }
         if !conn.is_paused() {

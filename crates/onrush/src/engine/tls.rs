@@ -113,11 +113,21 @@ impl Engine {
                 self.tls.plaintext_ranges.set(plaintext);
                 return self.abort(id, CloseReason::Exhausted);
             }
+            let mut left = plaintext.len();
             if let Some(early) = early {
+                self.set_delivering(id, left > 0);
                 self.on_plaintext(id, early.into_buf());
             }
             if let Some(block) = block.map(Block::into_buf) {
+                let are_many = left > 1 || !early_data.is_empty();
+                if left > 1 {
+                    self.set_delivering(id, true);
+                }
                 for range in plaintext.drain(..) {
+                    left -= 1;
+                    if are_many && left == 0 {
+                        self.set_delivering(id, false);
+                    }
                     self.on_plaintext(id, block.slice(range));
                 }
             }
@@ -135,6 +145,15 @@ impl Engine {
                 self.list_partial_record(id);
                 self.on_end(id, Ok(()));
             }
+        }
+    }
+
+    /// See [`Tls::is_delivering`](super::tls_state::Tls::is_delivering).
+    fn set_delivering(&self, id: ConnId, is_delivering: bool) {
+        if let Some(conn) = self.conns.borrow_mut().get(id)
+            && let Transport::Tls(tls) = &mut conn.transport
+        {
+            tls.is_delivering = is_delivering;
         }
     }
 

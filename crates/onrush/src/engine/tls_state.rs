@@ -125,6 +125,9 @@ pub(crate) struct Tls {
     pub(super) early_data: Vec<u8>,
     /// It is in [`Handshakes::waiting`].
     pub(super) is_waiting: bool,
+    /// Decrypted bytes have not been passed on yet. What is in the socket follows them, so it must
+    /// not be received directly, and the connection must not move to another worker.
+    pub(super) is_delivering: bool,
     /// The client has sent `close_notify`. What follows is ignored.
     pub(super) close_received: bool,
     /// Why the session has failed. Its alert was sent, and nothing else can be sent.
@@ -299,6 +302,10 @@ impl Tls {
             self.received = Some(kept);
         }
         Ok(Next::Continue)
+    }
+
+    pub(super) fn is_delivering(&self) -> bool {
+        self.is_delivering
     }
 
     /// The memory of bytes received and not processed.

@@ -43,6 +43,15 @@ impl Transport {
         }
     }
 
+    /// Whether decrypted bytes have not been passed on yet.
+    #[inline]
+    pub(super) fn is_delivering(&self) -> bool {
+        match self {
+            Transport::Plain => false,
+            Transport::Tls(tls) => tls.is_delivering(),
+        }
+    }
+
     /// The memory of received bytes that are not processed, because a record is incomplete.
     pub(super) fn received_bytes(&self) -> usize {
         match self {
