@@ -191,7 +191,7 @@ fn tls_reports_the_session() {
             let text = String::from_utf8(output.stdout).unwrap();
             assert!(text.starts_with("TLSv1.3 with TLS_"), "{text}");
             assert!(
-                text.ends_with(", resumed: false, client: unknown\n"),
+                text.ends_with(", resumed: false, client: no certificate\n"),
                 "{text}"
             );
         }

@@ -185,6 +185,12 @@ fn complete_handshakes_are_measured_by_what_they_negotiated() {
             count += value.parse::<u64>().unwrap();
         }
         assert_eq!(count, 3, "{text}");
+        let requests = "http_server_request_duration_seconds_count{http_request_method=\"GET\",";
+        let mut lines = text.lines().filter(|line| line.starts_with(requests));
+        assert!(
+            lines.all(|line| line.contains("url_scheme=\"https\"")),
+            "{text}"
+        );
     }
 }
 

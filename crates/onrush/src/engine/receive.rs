@@ -369,7 +369,7 @@ impl Engine {
             self.log_request(id, &parts.head, &head);
         }
         if self.recorder.is_some() {
-            self.measure(&parts.head, &head);
+            self.measure(id, &parts.head, &head);
         }
         let has_body = body.is_some();
         let request = parts.into_request(head, id, body);
@@ -409,12 +409,16 @@ impl Engine {
 
     /// Starts to measure a request. `bytes`: the bytes that `head` refers to.
     #[inline(never)]
-    fn measure(&self, head: &Head, bytes: &Buf) {
+    fn measure(&self, id: ConnId, head: &Head, bytes: &Buf) {
         let Some(recorder) = &self.recorder else {
             return;
         };
         let body_bytes = head.content_length().unwrap_or(0);
-        let measured = recorder.begin(head.method(bytes), head.version(), body_bytes);
+        // Without the feature no connection has TLS, so the lookup is not made.
+        let is_tls = cfg!(feature = "tls")
+            && self.settings.tls.is_some()
+            && (self.conns.borrow_mut().get(id)).is_some_and(|conn| conn.transport.is_tls());
+        let measured = recorder.begin(head.method(bytes), is_tls, head.version(), body_bytes);
         self.measuring.replace(Some(measured));
     }
 

@@ -35,7 +35,7 @@ use certificates::Certificates;
 use onrush_rt::coroutine;
 use onrush_rt::offload::StatsHandle;
 use onrush_rt::worker::WorkerContext;
-use requests::{Labels, METHODS, Requests};
+use requests::{Labels, METHODS, Requests, method_and_scheme};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, ready};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -259,11 +259,12 @@ fn requests(text: &mut TextWriter, workers: &[WorkerSources]) {
 
     let help = "Requests in progress.";
     text.family("http_server_active_requests", MetricType::Gauge, help);
-    for (method, name) in METHODS.iter().enumerate() {
+    for method in 0..2 * METHODS.len() {
         let ended = sum(&|requests| requests.ended[method].get());
         let begun = sum(&|requests| requests.begun[method].get());
         if begun > 0 {
-            let labels = [("http_request_method", *name), ("url_scheme", "http")];
+            let (name, scheme) = method_and_scheme(method);
+            let labels = [("http_request_method", name), ("url_scheme", scheme)];
             text.sample(&labels, begun.saturating_sub(ended));
         }
     }
@@ -306,11 +307,12 @@ fn requests(text: &mut TextWriter, workers: &[WorkerSources]) {
 fn labelled(labels: &Labels, write: impl FnOnce(&[Label<'_>])) {
     let status = labels.status.to_string();
     let version = format!("1.{}", labels.minor_version);
+    let (method, scheme) = method_and_scheme(labels.method);
     let mut all = vec![
-        ("http_request_method", METHODS[labels.method]),
+        ("http_request_method", method),
         ("http_response_status_code", &status),
         ("network_protocol_version", &version),
-        ("url_scheme", "http"),
+        ("url_scheme", scheme),
     ];
     if let Some(route) = &labels.route {
         all.push(("http_route", route));

@@ -23,12 +23,21 @@ pub(crate) const METHODS: [&str; 10] = [
     "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "_OTHER",
 ];
 
+/// The name of a method and the scheme, by [`Labels::method`].
+pub(crate) fn method_and_scheme(index: usize) -> (&'static str, &'static str) {
+    let scheme = match index < METHODS.len() {
+        true => "http",
+        false => "https",
+    };
+    (METHODS[index % METHODS.len()], scheme)
+}
+
 /// The labels of a request.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Labels {
     /// The template of the route, not the path, so that the number of series is bounded.
     pub(crate) route: Option<String>,
-    /// An index of [`METHODS`].
+    /// An index of [`METHODS`], plus their number over TLS.
     pub(crate) method: usize,
     pub(crate) status: u16,
     pub(crate) minor_version: u8,
@@ -46,9 +55,9 @@ pub(crate) struct Series {
 /// The measurements of one worker.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
-    /// Requests that have begun and ended, by method. The difference is in progress.
-    pub(crate) begun: [Counter; METHODS.len()],
-    pub(crate) ended: [Counter; METHODS.len()],
+    /// Requests that have begun and ended, by [`Labels::method`]. The difference is in progress.
+    pub(crate) begun: [Counter; 2 * METHODS.len()],
+    pub(crate) ended: [Counter; 2 * METHODS.len()],
     /// Requests that ended without a complete response.
     pub(crate) aborted: Counter,
     /// The worker locks this only for a new combination of labels. Readers lock it, too.
@@ -132,14 +141,22 @@ impl Recorder {
 
     /// Begins to measure a request whose head is complete.
     #[inline]
-    pub(crate) fn begin(&self, method: &str, version: Version, request_bytes: u64) -> Measured {
-        let method = match method {
-            "GET" => 0,
-            other => METHODS[..METHODS.len() - 1]
-                .iter()
-                .position(|known| *known == other)
-                .unwrap_or(METHODS.len() - 1),
-        };
+    pub(crate) fn begin(
+        &self,
+        method: &str,
+        is_tls: bool,
+        version: Version,
+        request_bytes: u64,
+    ) -> Measured {
+        let of_scheme = usize::from(is_tls) * METHODS.len();
+        let method = of_scheme
+            + match method {
+                "GET" => 0,
+                other => METHODS[..METHODS.len() - 1]
+                    .iter()
+                    .position(|known| *known == other)
+                    .unwrap_or(METHODS.len() - 1),
+            };
         self.requests.begun[method].add(1);
         Measured {
             begun_ns: self.recorded_ns.get().max(self.context.now_ns()),

@@ -253,7 +253,8 @@ impl TlsConfigBuilder {
         server.enable_secret_extraction = true;
         server.alpn_protocols = self.alpn;
         server.max_early_data_size = self.early_data_bytes;
-        let resumption = Resumption::new(self.tickets, self.early_data_bytes)?;
+        let has_client_auth = client_auth.is_some();
+        let resumption = Resumption::new(self.tickets, self.early_data_bytes, has_client_auth)?;
         resumption.apply(&mut server, self.tickets);
         Ok(TlsConfig::new(Loaded {
             server: Arc::new(server),

@@ -26,6 +26,9 @@ const TICKETS_MAX: usize = 4;
 /// the client's certificates.
 const STORED_SESSIONS_MAX: usize = 4096;
 
+/// How many sessions of TLS 1.2 are stored for clients without tickets: some 300 KB.
+const SESSION_IDS_MAX: usize = 1024;
+
 /// The state that lets clients resume. All workers, and all listeners with clones of one
 /// `TlsConfig`, share it, because a client returns to any of them.
 #[derive(Clone)]
@@ -36,9 +39,12 @@ pub(super) enum Resumption {
     /// HMAC-SHA-256. It encrypts with one key for 6 hours and then accepts its tickets for another
     /// 6 hours. The first handshake after that time makes the next key, so no task has to.
     ///
-    /// Nothing is stored, so session IDs of TLS 1.2 are not supported: a store of all handshakes
-    /// would take memory and a lock for the few clients without tickets.
-    Tickets(Arc<dyn ProducesTickets>),
+    /// Clients of TLS 1.2 that support no tickets, such as curl, resume by a session ID. For them
+    /// the last sessions are stored.
+    Tickets {
+        ticketer: Arc<dyn ProducesTickets>,
+        ids: Arc<dyn StoresServerSessions>,
+    },
     /// Sessions in memory; a TLS 1.3 ticket is the key of an entry. Early data requires it: each
     /// session is removed when it is used, so early data cannot be replayed to this server
     /// (RFC 8446, section 8.1). rustls refuses early data with stateless tickets.
@@ -46,10 +52,22 @@ pub(super) enum Resumption {
 }
 
 impl Resumption {
-    pub(super) fn new(tickets: usize, early_data_bytes: u32) -> Result<Resumption, TlsError> {
+    /// `has_client_auth`: sessions contain the certificates of clients.
+    pub(super) fn new(
+        tickets: usize,
+        early_data_bytes: u32,
+        has_client_auth: bool,
+    ) -> Result<Resumption, TlsError> {
         Ok(match (tickets, early_data_bytes) {
             (0, _) => Resumption::Off,
-            (_, 0) => Resumption::Tickets(Ticketer::new().map_err(|e| TlsError::crypto(&e))?),
+            (_, 0) => Resumption::Tickets {
+                ticketer: Ticketer::new().map_err(|e| TlsError::crypto(&e))?,
+                ids: match has_client_auth {
+                    // Certificates may be long.
+                    true => Arc::new(NoServerSessionStorage {}),
+                    false => ServerSessionMemoryCache::new(SESSION_IDS_MAX),
+                },
+            },
             (_, _) => Resumption::Stored(ServerSessionMemoryCache::new(STORED_SESSIONS_MAX)),
         })
     }
@@ -65,8 +83,8 @@ impl Resumption {
         // A new configuration of rustls has a ticketer that is disabled.
         match self {
             Resumption::Off => config.session_storage = Arc::new(NoServerSessionStorage {}),
-            Resumption::Tickets(ticketer) => {
-                config.session_storage = Arc::new(NoServerSessionStorage {});
+            Resumption::Tickets { ticketer, ids } => {
+                config.session_storage = Arc::clone(ids);
                 config.ticketer = Arc::clone(ticketer);
             }
             Resumption::Stored(sessions) => config.session_storage = Arc::clone(sessions),
@@ -83,7 +101,7 @@ impl fmt::Debug for Resumption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Resumption::Off => "Off",
-            Resumption::Tickets(_) => "Tickets",
+            Resumption::Tickets { .. } => "Tickets",
             Resumption::Stored(_) => "Stored",
         })
     }
