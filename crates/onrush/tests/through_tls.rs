@@ -2,29 +2,40 @@
 //! does is the same. `common::through_tls` is true in this binary. Tests on the simulator do not
 //! change.
 //!
-//! Not among them are files about what differs (a connection over the limit gets no 503, and none
-//! can be established while all workers are blocked), and files that measure the memory of the
-//! process.
+//! Not among them are `blocked`, because no handshake takes place while all workers are blocked,
+//! files that measure the memory of the process or need thousands of handshakes (`memory_heads`,
+//! `memory_unread`, `pressure`), and single tests about what differs. The latter return at once,
+//! with the reason.
 #![cfg(feature = "tls")]
 // Each of the files includes the common ones.
 #![allow(clippy::duplicate_mod)]
 
 #[path = "access_log.rs"]
 mod access_log;
+#[path = "access_log_limit.rs"]
+mod access_log_limit;
 #[path = "adversarial_ends.rs"]
 mod adversarial_ends;
 #[path = "adversarial_lifetimes.rs"]
 mod adversarial_lifetimes;
+#[path = "connections.rs"]
+mod connections;
 #[path = "coroutine.rs"]
 mod coroutine;
+#[path = "drain.rs"]
+mod drain;
 #[path = "fairness.rs"]
 mod fairness;
 #[path = "files.rs"]
 mod files;
 #[path = "hostile.rs"]
 mod hostile;
+#[path = "lifecycle.rs"]
+mod lifecycle;
 #[path = "limited.rs"]
 mod limited;
+#[path = "memory_requests.rs"]
+mod memory_requests;
 #[path = "metrics.rs"]
 mod metrics;
 #[path = "migration.rs"]

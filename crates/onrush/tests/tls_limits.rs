@@ -44,6 +44,39 @@ fn handshakes_beside_busy_sessions_are_counted_once() {
     assert!(is_served(&mut sim));
 }
 
+/// Sessions with requests in progress leave memory for receiving: a session too many is refused.
+#[test]
+fn busy_sessions_leave_memory_for_their_requests() {
+    let _dog = watchdog("busy_sessions_leave_memory_for_their_requests");
+    let mut sim = limited(&app, Limits::default(), plain(1 << 16), MIB, usize::MAX);
+    let begun = "POST /discard HTTP/1.1\r\nHost: t\r\nContent-Length: 9\r\n\r\n1";
+    let mut busy = Vec::new();
+    let mut refused = 0;
+    for _ in 0..400 {
+        let mut client = TlsClient::connect(&sim);
+        for _ in 0..4 {
+            client.exchange(&mut sim);
+        }
+        if client.tls.is_handshaking() {
+            refused += 1;
+            continue;
+        }
+        client.write(begun.as_bytes());
+        client.exchange(&mut sim);
+        busy.push(client);
+    }
+    assert!(refused > 100, "{refused} of 400");
+    assert_eq!(sim.counters().handshakes.of(Handshake::Refused), refused);
+    assert!(sim.receive_bytes() < MIB * 3 / 4, "{}", sim.receive_bytes());
+    for client in &mut busy {
+        let response = client.ask(&mut sim, b"23456789");
+        assert_eq!(statuses(&response), [200]);
+    }
+    // They are idle now, so the oldest make room, after the pause between two searches.
+    sim.advance(1_000);
+    assert!(is_served(&mut sim));
+}
+
 /// A message of 64 KiB in records of 16 KiB, without its last byte.
 fn unfinished_hello() -> Vec<u8> {
     let mut message = vec![1, 0, 0xff, 0xff];

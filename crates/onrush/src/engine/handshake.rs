@@ -34,9 +34,12 @@ const HANDSHAKES_PER_ITERATION: u32 = 4;
 const WAITING_BYTES_MAX: usize = 32 * 1024;
 /// What continuing a handshake costs of the cooperative budget, in bytes.
 const HANDSHAKE_COST: usize = 64 * 1024;
-/// The part of the receive memory that sessions may hold, in eighths. It is less than the
-/// thresholds of `pressure`, so sessions alone never make receive memory short.
+/// The part of the receive memory above which a new session ends an idle one, in eighths.
 const SESSIONS_MARK: usize = 4;
+/// The part of the receive memory that sessions may hold, in eighths: requests in progress do not
+/// end for a new session, which is refused instead. It is less than the thresholds of `pressure`,
+/// so sessions alone never make receive memory short.
+const SESSIONS_MAX: usize = 5;
 
 /// Which connections of a server begin with a handshake, and how.
 #[derive(Clone, Debug)]
@@ -181,13 +184,14 @@ impl Engine {
     /// Ends connections until sessions hold at most [`SESSIONS_MARK`] of the receive memory, with
     /// one more. Otherwise clients that hold connections could keep the server from receiving. If
     /// most of that memory is for handshakes, the oldest of them ends, otherwise the connection
-    /// that was idle for the longest time.
-    fn make_room_for_session(&self) {
-        let bytes_max = self.context.pool().budget().max_bytes() / 8 * SESSIONS_MARK;
+    /// that was idle for the longest time. Returns `false` when neither exists and sessions with
+    /// requests in progress hold [`SESSIONS_MAX`].
+    fn make_room_for_session(&self) -> bool {
+        let eighth = self.context.pool().budget().max_bytes() / 8;
         loop {
-            let bytes = self.tls.memory.bytes();
-            if bytes + HANDSHAKE_STATE_BYTES <= bytes_max {
-                return;
+            let bytes = self.tls.memory.bytes() + HANDSHAKE_STATE_BYTES;
+            if bytes <= eighth * SESSIONS_MARK {
+                return true;
             }
             let of_handshakes = self.tls.handshakes.in_progress.get() * HANDSHAKE_STATE_BYTES;
             let handshakes_first = of_handshakes > bytes / 2;
@@ -195,7 +199,7 @@ impl Engine {
                 || self.close_idle_session()
                 || self.evict_oldest_handshake();
             if !has_ended {
-                return;
+                return bytes <= eighth * SESSIONS_MAX;
             }
         }
     }
@@ -203,7 +207,9 @@ impl Engine {
     /// Reserves the memory of a new session. This may close connections, also the one that needs
     /// the memory.
     fn reserve_session(self: &Rc<Self>) -> Option<SessionReservation> {
-        self.make_room_for_session();
+        if !self.make_room_for_session() {
+            return None;
+        }
         let pool = self.context.pool();
         let reserve = || self.tls.memory.reserve(pool, HANDSHAKE_STATE_BYTES);
         reserve().or_else(|| {

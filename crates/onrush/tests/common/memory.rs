@@ -7,8 +7,13 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// Receive memory of the single worker. The attackers send several times as much.
-pub const MEMORY: usize = 4 << 20;
+/// Receive memory of the single worker. The attackers send several times as much. With TLS, more
+/// than a thousand sessions take memory besides.
+pub const MEMORY: usize = if super::through_tls() {
+    16 << 20
+} else {
+    4 << 20
+};
 
 /// The time limit of a response during an attack. The target is 1 s. Tests share their cores, so
 /// `cargo xtask experiment attack` measures it instead.

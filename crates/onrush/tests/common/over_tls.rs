@@ -14,7 +14,7 @@ use onrush::tls::rustls::{ClientConfig, ClientConnection, Error, RootCertStore};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, LazyLock, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -40,7 +40,8 @@ pub fn client() -> ClientConnection {
     ClientConnection::new(CONFIGS.1.clone(), name).expect("a client")
 }
 
-/// A connection to `server` through TLS.
+/// A connection to `server` through TLS. As with TCP, it is made before the server knows of it: the
+/// handshake takes place behind it.
 pub fn connect(server: SocketAddr) -> TcpStream {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let near = TcpStream::connect(listener.local_addr().expect("bound")).expect("a connection");
@@ -48,18 +49,38 @@ pub fn connect(server: SocketAddr) -> TcpStream {
     let mut far = TcpStream::connect(server).expect("the server listens");
     far.set_nodelay(true).expect("an option");
     inner.set_nodelay(true).expect("an option");
-    let mut connection = client();
-    while connection.is_handshaking() {
-        connection.complete_io(&mut far).expect("a handshake");
-    }
-    let connection = Arc::new(Mutex::new(connection));
     let (from, to) = (
         inner.try_clone().expect("a handle"),
         far.try_clone().expect("a handle"),
     );
-    let shared = connection.clone();
-    thread::spawn(move || encrypt(from, to, &shared));
-    thread::spawn(move || decrypt(far, inner, &connection));
+    let (established, handshake) = mpsc::channel();
+    thread::spawn(move || {
+        // A client that is gone does not wait for the handshake.
+        let is_gone = !matches!(from.peek(&mut [0]), Ok(1));
+        let connection: Option<Arc<Mutex<ClientConnection>>> = match is_gone {
+            true => handshake.try_recv().ok(),
+            false => handshake.recv().ok(),
+        };
+        match connection {
+            Some(connection) => encrypt(from, to, &connection),
+            None => {
+                let _ = reset(&to);
+            }
+        }
+    });
+    thread::spawn(move || {
+        let mut connection = client();
+        while connection.is_handshaking() {
+            if connection.complete_io(&mut far).is_err() {
+                drop(reset(&inner)); // The server has refused the connection.
+                return;
+            }
+        }
+        let connection = Arc::new(Mutex::new(connection));
+        // The other thread may have ended.
+        let _ = established.send(connection.clone());
+        decrypt(far, inner, &connection);
+    });
     near
 }
 
