@@ -215,7 +215,7 @@ fn start(
         .map(|address| ListenAddress::resolve(address))
         .collect();
     let server = configure_server(settings, &addresses, plan);
-    let mut server = server.blocking_pool(files.store().pool().clone());
+    let mut server = server.blocking_pool(files.pool().clone());
     if settings.admin.is_some() {
         server = server.metrics(metrics);
     }

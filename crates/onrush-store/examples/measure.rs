@@ -89,7 +89,7 @@ fn main() {
     measure("put 64 MiB, no sync", 5, |_| put(&quick, &large, &mib64));
     measure("put 64 MiB, durable", 5, |_| put(&full, &large, &mib64));
     measure("open now", 20_000, |_| {
-        drop(full.try_open_cached(&small).unwrap().unwrap())
+        drop(full.try_get(&small).unwrap().unwrap())
     });
     let none = Key::parse(b"some/folder/none").unwrap();
     measure("get, absent", 20_000, |_| {
@@ -100,11 +100,14 @@ fn main() {
     });
     let mut buf = [0; 1024];
     measure("open now and read 1 KiB now", 20_000, |_| {
-        let object = full.try_open_cached(&small).unwrap().unwrap();
-        assert_eq!(object.try_read(0, &mut buf), Some(Ok(1024)));
+        let object = full.try_get(&small).unwrap().unwrap();
+        assert_eq!(
+            object.local().unwrap().try_read(0, &mut buf),
+            Some(Ok(1024))
+        );
     });
     let object = block_on(full.get(&large)).unwrap();
-    let file = object.local_file().unwrap();
+    let file = object.local().unwrap().file();
     measure("is 64 MiB resident", 2000, |_| {
         assert!(file.is_resident(0, 64 << 20))
     });

@@ -5,6 +5,7 @@
 use onrush_rt::blocking::JobPanicked;
 use std::fmt;
 use std::io;
+use std::time::Duration;
 
 /// The result type of this crate.
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
@@ -44,6 +45,19 @@ pub enum StoreError {
     NoMetadata,
     /// The process or the system is out of descriptors or memory. A later attempt may succeed.
     Busy,
+    /// The object was replaced while it was read, and the store cannot read the old bytes.
+    Changed,
+    /// The store cannot do this: a condition, metadata or an operation that its service lacks.
+    Unsupported,
+    /// The service of the store refuses requests because there are too many.
+    Throttled {
+        /// When to try again, if the service says so.
+        retry_after: Option<Duration>,
+    },
+    /// The service of the store cannot be reached or reports that it is unavailable.
+    Unavailable,
+    /// The service of the store did not answer in time. A change may have been made.
+    Timeout,
     /// Any other error of a system call, usually of the disk; or a job that panicked.
     Io(Cause),
 }
@@ -121,6 +135,11 @@ impl fmt::Display for StoreError {
             StoreError::InvalidKey => "this name cannot be stored",
             StoreError::NoMetadata => "the disk does not support metadata",
             StoreError::Busy => "the server is temporarily out of files or memory",
+            StoreError::Changed => "the object changed while it was read",
+            StoreError::Unsupported => "the store does not support this",
+            StoreError::Throttled { .. } => "the store has too many requests",
+            StoreError::Unavailable => "the store is unavailable",
+            StoreError::Timeout => "the store did not answer in time",
             StoreError::Io(cause) => return write!(f, "the disk failed: {cause}"),
         })
     }

@@ -1,8 +1,8 @@
 //! Objects as plain files, with atomic and durable replacement.
 //!
 //! The server uses the trait [`Store`]: a ranged get, a staged conditional put, a delete, and an
-//! ordered list. The trait contains no descriptors and no paths, so other stores can implement it.
-//! [`Folder`] is the store on a disk. Every object is an ordinary file beneath one directory, so
+//! ordered list. The trait contains no files, descriptors or paths, so stores on other machines can
+//! implement it. [`Folder`] is the store on a disk. Every object is an ordinary file beneath one directory, so
 //! other tools can read it.
 //!
 //! ```
@@ -28,20 +28,22 @@
 //! # Ok::<(), StoreError>(())
 //! ```
 //!
-//! Layers inside this crate, lowest first: `error` · `key` · `meta` · `store` · `folder`.
+//! Layers inside this crate, lowest first: `error` · `key` · `meta` · `local` · `object` ·
+//! `store` · `folder`.
 //! This crate does not contain HTTP: no headers, no statuses, no percent-encoding.
 
 mod error;
 mod folder;
 mod key;
+mod local;
 mod meta;
+mod object;
 mod store;
 
 pub use error::{Cause, Result, StoreError};
 pub use folder::{Durability, Folder, FolderOptions};
 pub use key::Key;
-pub use meta::{Kind, Meta, Version};
-pub use store::{
-    Check, Committed, Condition, Entry, ListHow, LocalFuture, METADATA_BYTES_MAX, Object, Page,
-    ReadAt, Store, Upload,
-};
+pub use local::LocalFile;
+pub use meta::{Kind, METADATA_BYTES_MAX, Meta, Version};
+pub use object::{ByteStream, LocalFuture, Object, ReadAt};
+pub use store::{Committed, Condition, Entry, Features, ListHow, Page, Store, Upload};

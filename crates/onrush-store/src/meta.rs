@@ -7,6 +7,10 @@ use onrush_rt::fs::{FileKind, Metadata};
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
+/// The maximum size of an object's metadata in bytes. Few file systems have room for more than
+/// 4 KiB of extended attributes.
+pub const METADATA_BYTES_MAX: usize = 2048;
+
 /// The kind of thing that a key names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {

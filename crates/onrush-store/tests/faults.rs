@@ -302,15 +302,14 @@ fn failed_sync_of_another_request_fails_the_put() {
     let disk = SimFs::new(0);
     let folder = open(&disk);
     let (other, at) = (folder.clone(), disk.clone());
-    let meanwhile = Condition::Check(Box::new(move |_| {
+    folder.set_check_hook(move || {
         at.fail_at(at.operations() + count - 1, EIO);
         assert!(matches!(
             put(&other, "a", &[b'n'; 3000]),
             Err(StoreError::Io(_))
         ));
-        Ok(())
-    }));
-    let result = put_if(&folder, "b", b"x", meanwhile);
+    });
+    let result = put_if(&folder, "b", b"x", Condition::Absent);
     assert!(matches!(result, Err(StoreError::Io(_))), "{result:?}");
     put(&folder, "b", b"x").unwrap();
 }
@@ -322,14 +321,13 @@ fn failed_sync_of_another_request_removes_created_folders() {
     let disk = SimFs::new(0);
     let folder = open(&disk);
     let (other, at) = (folder.clone(), disk.clone());
-    let meanwhile = Condition::Check(Box::new(move |_| {
+    folder.set_check_hook(move || {
         at.fail_at(at.operations() + count - 1, EIO);
         let failed = put(&other, "a", &[b'n'; 3000]);
         assert!(matches!(failed, Err(StoreError::Io(_))));
-        Ok(())
-    }));
+    });
     // The condition is checked before the folders are created.
-    let result = put_if(&folder, "x/y/b", b"x", meanwhile);
+    let result = put_if(&folder, "x/y/b", b"x", Condition::Absent);
     assert!(matches!(result, Err(StoreError::Io(_))), "{result:?}");
     assert!(disk.root().unwrap().entry_metadata(b"x").is_err());
     put(&folder, "x/y/b", b"kept").unwrap();

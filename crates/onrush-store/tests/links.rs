@@ -176,7 +176,7 @@ fn reserved_folder_is_not_accessible(backend: &Backend) {
     for at in [".onrush", ".onrush/staging", ".onrush/x", ".ONRUSH/x"] {
         assert_eq!(get(&folder, at), Err(StoreError::NotFound));
         assert!(matches!(
-            folder.try_open_cached(&key(at)),
+            folder.try_get(&key(at)),
             Some(Err(StoreError::NotFound))
         ));
         assert_eq!(block_on(folder.meta(&key(at))), Err(StoreError::NotFound));

@@ -95,7 +95,10 @@ fn contents_around_buffer_limits_are_stored(backend: &Backend) {
                 .is_empty()
         );
         let mut some = [0; 10];
-        assert_eq!(object.try_read(50_000, &mut some), Some(Ok(10)));
+        assert_eq!(
+            object.local().unwrap().try_read(50_000, &mut some),
+            Some(Ok(10))
+        );
         assert_eq!(some, all[50_000..50_010]);
     });
 }
@@ -116,21 +119,21 @@ fn failed_conditions_change_nothing(backend: &Backend) {
     .unwrap();
     let stale = || Condition::Versions(vec![one.meta.version]);
     assert_eq!(put_if(&folder, "a", b"x", stale()), refused);
-    let seen = Condition::Check(Box::new(move |meta| {
-        assert_eq!(meta, Some(&two.meta));
-        Err(StoreError::Forbidden)
-    }));
-    assert_eq!(put_if(&folder, "a", b"x", seen), Err(StoreError::Forbidden));
     assert_eq!(get(&folder, "a").unwrap(), b"2");
-    let gone = block_on(folder.delete(&key("a"), stale()));
+    let seen = Condition::unchanged(Some(&two.meta));
+    let three = put_if(&folder, "a", b"3", seen.clone()).unwrap();
+    assert!(!three.created);
+    assert_eq!(put_if(&folder, "a", b"x", seen), refused);
+    assert_eq!(get(&folder, "a").unwrap(), b"3");
+    let gone = delete_if(&folder, "a", stale());
     assert_eq!(gone, Err(StoreError::PreconditionFailed));
     assert_eq!(put_if(&folder, "new/a", b"x", Condition::Present), refused);
     assert_eq!(
         list(&folder, Some("new"), ListHow::default()),
         Err(StoreError::NotFound)
     );
-    block_on(folder.delete(&key("a"), Condition::Present)).unwrap();
-    let gone = block_on(folder.delete(&key("a"), Condition::Present));
+    delete_if(&folder, "a", Condition::Present).unwrap();
+    let gone = delete_if(&folder, "a", Condition::Present);
     assert_eq!(gone, Err(StoreError::PreconditionFailed));
     assert_eq!(staged(&folder, backend), 0);
 }
@@ -165,12 +168,11 @@ fn delete_removes_objects_and_empty_folders(backend: &Backend) {
     assert_eq!(delete(&folder, "d/e"), Err(StoreError::NotEmpty));
     assert_eq!(delete(&folder, "d/e/a"), Ok(put_meta));
     assert_eq!(get(&folder, "d/e/a"), Err(StoreError::NotFound));
-    let files_only = Condition::Check(Box::new(|meta| match meta.map(|meta| meta.kind) {
-        Some(Kind::Directory) => Err(StoreError::IsDirectory),
-        _ => Ok(()),
-    }));
-    let kept = block_on(folder.delete(&key("d/e"), files_only));
-    assert_eq!(kept, Err(StoreError::IsDirectory));
+    let ask = |at: &str, kind| block_on(folder.delete(&key(at), kind, Condition::None));
+    assert_eq!(ask("d/e", Kind::File), Err(StoreError::IsDirectory));
+    put(&folder, "d/f", b"").unwrap();
+    assert_eq!(ask("d/f", Kind::Directory), Err(StoreError::NotFound));
+    assert_eq!(get(&folder, "d/f").unwrap(), b"");
     assert_eq!(delete(&folder, "d/e").unwrap().kind, Kind::Directory);
     assert_eq!(delete(&folder, "d/e/a"), Err(StoreError::NotFound));
     put(&folder, "d/e/a", b"again").unwrap();
@@ -260,7 +262,7 @@ fn full_disk_is_reported_and_uncached_object_is_read(backend: &Backend) {
     let folder = backend.folder();
     put(&folder, "a", &body(30_000)).unwrap();
     disk.set_cold(true);
-    assert!(folder.try_open_cached(&key("a")).is_none());
+    assert!(folder.try_get(&key("a")).is_none());
     assert_eq!(get(&folder, "a").unwrap(), body(30_000));
     disk.set_cold(false);
     disk.disk_full_after(Some(25_000));
@@ -292,7 +294,7 @@ fn readers_keep_a_replaced_object(backend: &Backend) {
     let read = block_on(old.read(0, 99, Vec::with_capacity(99))).unwrap();
     assert_eq!(read, b"the old one");
     assert_eq!(
-        old.local_file().is_some_and(|file| file.as_fd().is_some()),
+        old.local().unwrap().file().as_fd().is_some(),
         backend.path(b"").is_some()
     );
 }

@@ -116,11 +116,10 @@ fn folder_that_is_deleted_during_each_attempt_is_a_conflict() {
         delete(&folder, "d/x").unwrap();
         let (root, deleted) = (backend.root(), Arc::new(AtomicUsize::new(0)));
         let count = deleted.clone();
-        let meanwhile = Condition::Check(Box::new(move |_| {
+        folder.set_check_hook(move || {
             count.fetch_add(usize::from(root.remove_dir(b"d").is_ok()), Ordering::SeqCst);
-            Ok(())
-        }));
-        let response = put_if(&folder, "d/x", b"new", meanwhile);
+        });
+        let response = put_if(&folder, "d/x", b"new", Condition::Absent);
         assert!(deleted.load(Ordering::SeqCst) > 1, "no attack");
         assert!(
             matches!(response, Err(StoreError::Conflict)),

@@ -9,6 +9,8 @@
 //!   ago. So a change by another program is visible within that time. The same holds for a change
 //!   through this server under another name of the file (a link).
 //!
+//! A store without generations has no entries: each of its objects is opened for each request.
+//!
 //! Afterwards the object is opened again. If only the time had passed and the version is the same,
 //! the bytes in memory stay. The cache keeps only objects whose version is reliable (see
 //! `LoadedObject::has_reliable_version`).
@@ -123,11 +125,11 @@ impl Cache {
         &self,
         key: &[u8],
         context: CacheContext,
-        generation: impl Fn(&Key) -> u64,
+        generation: impl Fn(&Key) -> Option<u64>,
     ) -> Option<LoadedObject> {
         let mut shard = self.shard(context.worker);
         let entry = shard.entries.get_mut(key)?;
-        if generation(&entry.key) != entry.generation {
+        if generation(&entry.key) != Some(entry.generation) {
             if entry.object.bytes_in_memory().is_none() {
                 shard.remove(key); // Closing the file may free disk space.
             }
@@ -156,14 +158,14 @@ impl Cache {
         &self,
         key: &Key,
         context: CacheContext,
-        generation: u64,
+        generation: Option<u64>,
         version: &Version,
     ) -> Option<LoadedObject> {
         let mut shard = self.shard(context.worker);
         let entry = shard.entries.get_mut(key.as_bytes())?;
         // After a change through this server, an equal version proves nothing: an inode number may
         // have been reused for a file with the same time.
-        let same = entry.generation == generation && entry.object.version() == version;
+        let same = Some(entry.generation) == generation && entry.object.version() == version;
         if !same || entry.object.bytes_in_memory().is_none() {
             return None; // The new open file replaces the old one.
         }
@@ -178,9 +180,13 @@ impl Cache {
         &self,
         key: &Key,
         context: CacheContext,
-        generation: u64,
+        generation: Option<u64>,
         object: &LoadedObject,
     ) -> bool {
+        // Without a generation, a change by another machine would not be visible at once.
+        let Some(generation) = generation.filter(|_| object.is_cacheable()) else {
+            return false;
+        };
         let mut shard = self.shard(context.worker);
         let before = shard.entries.get(key.as_bytes());
         let in_memory = before.map(|before| before.object.bytes_in_memory().is_some());

@@ -6,12 +6,15 @@ use super::negotiate::prefers_json;
 use onrush::{Request, Response};
 use onrush_proto::response::reason_phrase;
 use onrush_store::StoreError;
+use std::time::Duration;
 
 /// An error response: its status and the sentence of its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HttpError {
     pub(crate) status: u16,
     pub(super) detail: &'static str,
+    /// For 503 and 504: when the client may try again.
+    retry_after_s: u64,
 }
 
 /// Whether a request reads or writes. An invalid name is not found when it is read, and an error of
@@ -24,7 +27,11 @@ pub(super) enum Operation {
 
 impl HttpError {
     pub(crate) const fn new(status: u16, detail: &'static str) -> HttpError {
-        HttpError { status, detail }
+        HttpError {
+            status,
+            detail,
+            retry_after_s: 1,
+        }
     }
 
     pub(super) const NOT_FOUND: HttpError = HttpError::new(404, "there is no such object");
@@ -66,9 +73,21 @@ impl HttpError {
                 503,
                 "the server is short of file descriptors or memory; try again later",
             ),
+            (StoreError::Changed, _) => (503, "the object changed while it was read"),
+            (StoreError::Unsupported, _) => (501, "the store does not support this request"),
+            (StoreError::Throttled { retry_after }, _) => {
+                let retry_after = retry_after.unwrap_or(Duration::from_secs(1));
+                return HttpError {
+                    // Rounded up, so that a client does not come too early.
+                    retry_after_s: retry_after.as_millis().div_ceil(1000).clamp(1, 86_400) as u64,
+                    ..HttpError::new(503, "the store has too many requests; try again later")
+                };
+            }
+            (StoreError::Unavailable, _) => (503, "the store is unavailable; try again later"),
+            (StoreError::Timeout, _) => (504, "the store did not answer in time"),
             (_, _) => (500, "the disk failed"),
         };
-        HttpError { status, detail }
+        HttpError::new(status, detail)
     }
 
     /// The response: a line of text, or a problem document (RFC 9457) if the client prefers JSON.
@@ -78,7 +97,11 @@ impl HttpError {
 
     /// The same as [`HttpError::into_response`], for use after the request's head was dropped.
     pub(super) fn render(self, json: bool) -> Response {
-        let HttpError { status, detail } = self;
+        let HttpError {
+            status,
+            detail,
+            retry_after_s,
+        } = self;
         let title = reason_phrase(status);
         let response = if json {
             let text = format!(
@@ -95,7 +118,7 @@ impl HttpError {
             .with_header("Cache-Control", "no-cache")
             .with_header("X-Content-Type-Options", "nosniff");
         match status {
-            503 => response.with_header("Retry-After", "1"),
+            503 | 504 => response.with_header("Retry-After", retry_after_s.to_string()),
             // The codings that would be accepted (RFC 9110 §12.5.3, §15.5.16).
             415 => response.with_header("Accept-Encoding", "identity"),
             _ => response,
@@ -123,6 +146,22 @@ mod tests {
             Some(&b"application/problem+json"[..])
         );
         assert_eq!(failure.render(false).body().length(), Some(17));
+        for (retry_after, seconds) in [(None, "1"), (Some(1), "1"), (Some(2001), "3")] {
+            let retry_after = retry_after.map(Duration::from_millis);
+            let throttled = StoreError::Throttled { retry_after };
+            let response = HttpError::from_store(throttled, Operation::Read).render(false);
+            assert_eq!(response.status(), 503);
+            assert_eq!(response.header("retry-after"), Some(seconds.as_bytes()));
+        }
+        for (error, status) in [
+            (StoreError::Unsupported, 501),
+            (StoreError::Unavailable, 503),
+            (StoreError::Timeout, 504),
+        ] {
+            let response = HttpError::from_store(error, Operation::Write).render(false);
+            assert_eq!(response.status(), status);
+            assert_eq!(response.header("retry-after").is_some(), status != 501);
+        }
         assert_eq!(
             HttpError::from_store(StoreError::InvalidKey, Operation::Read),
             HttpError::NOT_FOUND

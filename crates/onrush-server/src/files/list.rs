@@ -19,7 +19,7 @@ use super::path::{self, Split};
 use super::{Inner, html, json, negotiate};
 use futures_core::Stream;
 use onrush::{Body, Bytes, Request, Response};
-use onrush_store::{Entry, Key, ListHow, Page, Store};
+use onrush_store::{Entry, Key, ListHow, Page};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;

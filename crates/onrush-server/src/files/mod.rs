@@ -2,9 +2,10 @@
 //!
 //! Submodules, lowest first: `negotiate` and `http_error` (error responses) · `path` (paths and
 //! keys) · `storage_log` · `budget` · `buffers` · `media_type` · `types` · `stored_fields` (fields
-//! of a PUT) · `digest` · `object` (an object that is ready to be served) · `cache` · `ranges` ·
-//! `upload` (receiving) · `location` · `json` and `html` (the forms of listings) · `list` · `read`
-//! (GET) · `write` (PUT, DELETE).
+//! of a PUT) · `digest` · `pieces` ·
+//! `object` (an object that is ready to be served) · `cache` · `ranges` ·
+//! `conditions` (of changes) · `upload` (receiving) · `location` · `json` and `html` (the forms of
+//! listings) · `list` · `read` (GET) · `write` (PUT, DELETE).
 //!
 //! Nothing here blocks a worker: operations that may wait for a disk use the futures of the store.
 //! The modules do not depend on the command line, sockets or drivers.
@@ -12,6 +13,7 @@
 mod budget;
 mod buffers;
 mod cache;
+mod conditions;
 mod digest;
 mod html;
 pub(crate) mod http_error;
@@ -22,6 +24,7 @@ mod media_type;
 mod negotiate;
 mod object;
 mod path;
+mod pieces;
 mod ranges;
 mod read;
 mod storage_log;
@@ -36,7 +39,8 @@ use http_error::{HttpError, Operation};
 use onrush::{Handler, Request, Response};
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::Descriptors;
-use onrush_store::{Durability, Folder, FolderOptions, Key, StoreError};
+use onrush_store::{Durability, Folder, FolderOptions, Key, Store, StoreError};
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::path::Path;
@@ -147,12 +151,22 @@ impl Default for FilesOptions {
 /// Symbolic links are followed if their target is beneath the folder. `PUT` to a link is refused
 /// (409); `DELETE` removes the link itself. A page of a listing may have fewer entries than
 /// `?limit=` if slow clients hold many pages; `next` always points to the remaining entries.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Files(Arc<Inner>);
 
-#[derive(Debug)]
+impl fmt::Debug for Files {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Files")
+            .field("store", &self.0.store)
+            .field("options", &self.0.options)
+            .finish_non_exhaustive()
+    }
+}
+
 struct Inner {
-    store: Folder,
+    store: Arc<dyn Store>,
+    /// Closes the local files that the store has handed out.
+    pool: BlockingPool,
     options: FilesOptions,
     /// The value of the field `Allow`.
     methods: &'static str,
@@ -195,21 +209,29 @@ impl Files {
         }
     }
 
-    /// Serves a store that is already open. Writes that the store does not permit get 403,
+    /// Serves a folder that is already open. Writes that the store does not permit get 403,
     /// regardless of the options.
     pub fn new(store: Folder, options: FilesOptions) -> Files {
+        let pool = store.pool().clone();
+        Files::on_store(Arc::new(store), pool, options)
+    }
+
+    /// As [`Files::new`], for any store. If the store hands out local files, `pool` closes them:
+    /// that may wait for a disk.
+    pub fn on_store(store: Arc<dyn Store>, pool: BlockingPool, options: FilesOptions) -> Files {
         let methods = match (options.allow.put || options.sink, options.allow.delete) {
             (false, false) => "GET, HEAD, OPTIONS",
             (true, false) => "GET, HEAD, OPTIONS, PUT",
             (false, true) => "DELETE, GET, HEAD, OPTIONS",
             (true, true) => "DELETE, GET, HEAD, OPTIONS, PUT",
         };
-        let buffers_per_core = match store.writes_inline() {
+        let buffers_per_core = match store.features().inline_writes {
             true => 1,
             false => 2, // One is filled while the other one is written.
         };
         Files(Arc::new(Inner {
             store,
+            pool,
             methods,
             cache: Cache::new(
                 options.cache_bytes_max,
@@ -229,8 +251,13 @@ impl Files {
     }
 
     /// The store that contains the objects.
-    pub fn store(&self) -> &Folder {
+    pub fn store(&self) -> &Arc<dyn Store> {
         &self.0.store
+    }
+
+    /// The pool for operations that may wait for a disk.
+    pub fn pool(&self) -> &BlockingPool {
+        &self.0.pool
     }
 }
 

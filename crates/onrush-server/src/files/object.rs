@@ -2,6 +2,7 @@
 //! file.
 
 use super::budget::{Budget, Lease};
+use super::pieces::{self, Piece};
 use super::stored_fields::StoredFields;
 use super::types::{self, Types};
 use onrush::{Body, Bytes, Part, Response};
@@ -11,7 +12,8 @@ use onrush_proto::precondition::Current;
 use onrush_proto::response::FieldLines;
 use onrush_rt::descriptors::FileUse;
 use onrush_rt::fs::File;
-use onrush_store::{Key, Meta, Object, Result, StoreError, Version};
+use onrush_store::{Key, LocalFile, Meta, Object, ReadAt, Result, StoreError, Version};
+use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
@@ -35,7 +37,7 @@ const RELIABLE_AFTER_S: u64 = 2;
 const SANDBOX: &[u8] = b"sandbox";
 
 /// An object that is ready to be served.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct LoadedObject {
     pub(super) size: u64,
     version: Version,
@@ -50,10 +52,12 @@ pub(super) struct LoadedObject {
     content: Content,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 enum Content {
     Memory(Bytes),
     File(Arc<File>),
+    /// An object of a store that is not local. It is read while it is sent, and never cached.
+    Reader(Arc<dyn ReadAt>),
 }
 
 impl LoadedObject {
@@ -67,7 +71,8 @@ impl LoadedObject {
         types: &Types,
     ) -> Option<LoadedObject> {
         let meta = object.meta();
-        let file = object.local_file()?;
+        let local = object.local()?;
+        let file = local.file();
         let content = match Reservation::new(meta.size, budget) {
             Reservation::Unavailable if !file.may_stay_open(FileUse::Download) => return None,
             // If the first byte is in the page cache, the attributes most likely are in memory too.
@@ -85,7 +90,7 @@ impl LoadedObject {
                 Content::Memory(reservation.into_bytes(bytes))
             }
         };
-        let stored = StoredFields::parse(&object.metadata_blocking().ok()?);
+        let stored = StoredFields::parse(&local.metadata_blocking().ok()?);
         Some(LoadedObject::new(meta, key, now_s, content, stored, types))
     }
 
@@ -100,13 +105,12 @@ impl LoadedObject {
         types: &Types,
     ) -> Result<LoadedObject> {
         let meta = object.meta();
-        let content = match (Reservation::new(meta.size, budget), object.local_file()) {
-            (Reservation::Unavailable, Some(file)) => match file.may_stay_open(FileUse::Download) {
-                true => Content::File(file.clone()),
-                false => return Err(StoreError::Busy),
-            },
+        let content = match (Reservation::new(meta.size, budget), object.reader()) {
+            (Reservation::Unavailable, Some(reader)) => Content::Reader(reader.clone()),
             (Reservation::Unavailable, None) => {
-                return Err(StoreError::Io(io::ErrorKind::Unsupported.into()));
+                let file = object.local().map(LocalFile::file);
+                let file = file.filter(|file| file.may_stay_open(FileUse::Download));
+                Content::File(file.ok_or(StoreError::Busy)?.clone())
             }
             (reservation, _) => {
                 let size = meta.size as usize;
@@ -166,7 +170,7 @@ impl LoadedObject {
     /// that is kept open. For a file this calls `statx(2)` on the descriptor, which needs no disk.
     pub(super) fn is_unchanged(&self) -> bool {
         match &self.content {
-            Content::Memory(_) => true,
+            Content::Memory(_) | Content::Reader(_) => true,
             Content::File(file) => {
                 let now = file
                     .metadata()
@@ -217,7 +221,7 @@ impl LoadedObject {
     /// Whether it is an open file that no response refers to.
     pub(super) fn is_idle_file(&self) -> bool {
         match &self.content {
-            Content::Memory(_) => false,
+            Content::Memory(_) | Content::Reader(_) => false,
             Content::File(file) => Arc::strong_count(file) == 1,
         }
     }
@@ -226,8 +230,13 @@ impl LoadedObject {
     pub(super) fn bytes_in_memory(&self) -> Option<&Bytes> {
         match &self.content {
             Content::Memory(bytes) => Some(bytes),
-            Content::File(_) => None,
+            Content::File(_) | Content::Reader(_) => None,
         }
+    }
+
+    /// Whether the cache may keep it: it is in memory or an open file.
+    pub(super) fn is_cacheable(&self) -> bool {
+        !matches!(self.content, Content::Reader(_))
     }
 
     /// The state that preconditions are compared with.
@@ -240,26 +249,50 @@ impl LoadedObject {
         self.slice(0..self.size)
     }
 
-    /// A range of the content as a body.
+    /// A range of the content as a body. `range` lies within the size.
     pub(super) fn slice(&self, range: Range<u64>) -> Body {
-        match self.part(range) {
-            Part::Bytes(bytes) => bytes.into(),
-            part => Body::parts([part]),
+        match &self.content {
+            Content::Memory(bytes) => slice_bytes(bytes, range).into(),
+            Content::File(file) => Body::parts([file_part(file, range)]),
+            Content::Reader(reader) => pieces::body(reader, vec![Piece::Range(range)]),
         }
     }
 
-    /// A range of the content as a part of a body. `range` lies within the size.
-    pub(super) fn part(&self, range: Range<u64>) -> Part {
+    /// A body of `pieces`. Their ranges lie within the size.
+    pub(super) fn body_of(&self, pieces: Vec<Piece>) -> Body {
+        let parts = |part: &dyn Fn(Range<u64>) -> Part| {
+            let parts = pieces.iter().map(|piece| match piece {
+                Piece::Bytes(bytes) => Part::Bytes(bytes.clone()),
+                Piece::Range(range) => part(range.clone()),
+            });
+            Body::parts(parts)
+        };
         match &self.content {
-            Content::Memory(bytes) => {
-                Part::Bytes(bytes.slice(range.start as usize..range.end as usize))
-            }
-            Content::File(file) => Part::File {
-                file: file.clone(),
-                offset: range.start,
-                length: range.end - range.start,
-            },
+            Content::Memory(bytes) => parts(&|range| Part::Bytes(slice_bytes(bytes, range))),
+            Content::File(file) => parts(&|range| file_part(file, range)),
+            Content::Reader(reader) => pieces::body(reader, pieces),
         }
+    }
+}
+
+impl fmt::Debug for LoadedObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LoadedObject")
+            .field("size", &self.size)
+            .field("version", &self.version)
+            .finish_non_exhaustive()
+    }
+}
+
+fn slice_bytes(bytes: &Bytes, range: Range<u64>) -> Bytes {
+    bytes.slice(range.start as usize..range.end as usize)
+}
+
+fn file_part(file: &Arc<File>, range: Range<u64>) -> Part {
+    Part::File {
+        file: file.clone(),
+        offset: range.start,
+        length: range.end - range.start,
     }
 }
 

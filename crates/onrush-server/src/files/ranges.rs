@@ -2,7 +2,8 @@
 
 use super::http_error::HttpError;
 use super::object::LoadedObject;
-use onrush::{Body, Part, Request, Response};
+use super::pieces::Piece;
+use onrush::{Body, Request, Response};
 use onrush_proto::range::{self, Ranges, Requested};
 use std::hash::{BuildHasher, RandomState};
 
@@ -39,20 +40,20 @@ fn partial(loaded: &LoadedObject, body: Body) -> Response {
 /// A response with several ranges, each a part with its own head (RFC 9110 §14.6).
 fn multipart(loaded: &LoadedObject, ranges: &Ranges) -> Response {
     let boundary = boundary();
-    let mut parts = Vec::with_capacity(2 * ranges.len() + 1);
+    let mut pieces = Vec::with_capacity(2 * ranges.len() + 1);
     for range in ranges.iter() {
-        let lead = if parts.is_empty() { "--" } else { "\r\n--" };
+        let lead = if pieces.is_empty() { "--" } else { "\r\n--" };
         let content_type = loaded.content_type();
         let mut head =
             format!("{lead}{boundary}\r\nContent-Type: {content_type}\r\nContent-Range: ")
                 .into_bytes();
         range::write_content_range(&range, loaded.size, &mut head);
         head.extend_from_slice(b"\r\n\r\n");
-        parts.push(Part::Bytes(head.into()));
-        parts.push(loaded.part(range));
+        pieces.push(Piece::Bytes(head.into()));
+        pieces.push(Piece::Range(range));
     }
-    parts.push(Part::Bytes(format!("\r\n--{boundary}--\r\n").into()));
-    partial(loaded, Body::parts(parts)).with_header(
+    pieces.push(Piece::Bytes(format!("\r\n--{boundary}--\r\n").into()));
+    partial(loaded, loaded.body_of(pieces)).with_header(
         "Content-Type",
         format!("multipart/byteranges; boundary={boundary}"),
     )

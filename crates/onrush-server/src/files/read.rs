@@ -10,7 +10,7 @@ use onrush::{Request, Response, WorkerHandle};
 use onrush_proto::etag::EntityTag;
 use onrush_proto::precondition::{Outcome, evaluate};
 use onrush_proto::range;
-use onrush_store::{Key, Result, Store, StoreError};
+use onrush_store::{Key, Result, StoreError};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -106,7 +106,7 @@ impl Inner {
         request: &Request,
     ) -> Option<Result<LoadedObject>> {
         let generation = self.store.generation(key);
-        let object = match self.store.try_open_cached(key)? {
+        let object = match self.store.try_get(key)? {
             Ok(object) => object,
             Err(StoreError::Busy) => return None, // It may work after other files are closed.
             Err(error) => return Some(Err(error)),
@@ -135,7 +135,7 @@ impl Inner {
         let loaded = match self.load(key, context).await {
             Err(StoreError::Busy) => {
                 let idle = self.cache.take_idle_files();
-                self.store.pool().run(move || drop(idle)).await?;
+                self.pool.run(move || drop(idle)).await?;
                 self.load(key, context).await?
             }
             result => result?,
@@ -192,7 +192,7 @@ impl Inner {
         self: &Arc<Self>,
         key: &Key,
         context: CacheContext,
-        generation: u64,
+        generation: Option<u64>,
         loaded: &LoadedObject,
         request: &Request,
     ) {
@@ -219,7 +219,7 @@ impl FileCloser {
         while let Some(inner) = self.inner.upgrade() {
             let (stale, next_ms) = inner.cache.take_stale(cache_context(&worker));
             if !stale.is_empty() {
-                inner.store.pool().run(move || drop(stale)).detach();
+                inner.pool.run(move || drop(stale)).detach();
             }
             let Some(next_ms) = next_ms else { return };
             drop(inner);

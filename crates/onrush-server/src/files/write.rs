@@ -9,15 +9,15 @@
 //! target. `DELETE` of a link to a target beneath the folder removes the link, never the target. A
 //! link to a target outside the folder, or without a target, is not found (404).
 
+use super::conditions::Conditions;
 use super::digest::Digests;
 use super::http_error::{HttpError, Operation};
-use super::object::{current_of, etag};
+use super::object::etag;
 use super::path::{self, Target};
 use super::upload::{self, ReceiveError};
 use super::{Inner, stored_fields};
 use onrush::{Request, Response};
-use onrush_proto::precondition::{Current, Outcome, evaluate};
-use onrush_store::{Condition, Key, Kind, Meta, Store, StoreError};
+use onrush_store::{Key, Kind, StoreError};
 
 /// For uploads of at least this size or of unknown size, conflicts are detected before the body is
 /// received.
@@ -29,10 +29,10 @@ impl Inner {
         let key = self.put_key(&request)?;
         let location = path::href(path::split(&request)?.mount, key.as_bytes());
         let conditions = Conditions::from_request(&request);
-        let keeps_metadata = self.store.keeps_metadata();
+        let keeps_metadata = self.store.features().metadata;
         let (metadata, mut digests) = content_fields(&request, keeps_metadata)?;
         let length = request.content_length();
-        let check_first = !conditions.is_empty()
+        let check_first = !conditions.is_none()
             || request.header("expect").is_some()
             || length.is_none_or(|bytes| bytes >= CHECK_FIRST_BYTES);
         let mut body = request.into_body(); // Drops the head, which is not needed any more.
@@ -57,10 +57,9 @@ impl Inner {
             ReceiveError::Store(error) => failed(error),
         })?;
         digests.check()?; // On failure, dropping the upload discards it.
-        let committed = upload
-            .commit(conditions.into_condition())
-            .await
-            .map_err(failed)?;
+        let look_up = async || self.store.existing_object(&key).await;
+        let condition = conditions.into_condition(look_up).await.map_err(failed)?;
+        let committed = upload.commit(condition).await.map_err(failed)?;
         let response = if committed.created {
             Response::new(201).with_header("Location", location)
         } else {
@@ -115,16 +114,17 @@ impl Inner {
                 return Err(HttpError::new(403, "the top folder cannot be deleted"));
             }
         };
-        let conditions = Conditions::from_request(request);
-        let check = move |current: Option<&Meta>| match current {
-            Some(meta) if meta.kind != kind => Err(match kind {
-                Kind::File => StoreError::IsDirectory,
-                Kind::Directory => StoreError::NotFound,
-            }),
-            current => conditions.check(current),
+        let look_up = async || match self.store.meta(&key).await {
+            Ok(meta) => Ok(Some(meta)),
+            Err(StoreError::NotFound) => Ok(None),
+            Err(error) => Err(error),
         };
-        let condition = Condition::Check(Box::new(check));
-        match self.store.delete(&key, condition).await {
+        let deleted = async {
+            let conditions = Conditions::from_request(request);
+            let condition = conditions.into_condition(look_up).await?;
+            self.store.delete(&key, kind, condition).await
+        };
+        match deleted.await {
             Ok(_) => Ok(Response::new(204)),
             // `a` and `a/` are different: a request to delete an object must not delete a folder.
             Err(StoreError::IsDirectory) => Err(HttpError::new(
@@ -162,43 +162,5 @@ fn reject_content_range(request: &Request) -> Result<(), HttpError> {
             "Content-Range is not supported: PUT writes whole objects",
         )),
         None => Ok(()),
-    }
-}
-
-/// The conditional fields of a request, kept after its head is dropped.
-struct Conditions(Vec<(String, Vec<u8>)>);
-
-impl Conditions {
-    fn from_request(request: &Request) -> Conditions {
-        let conditional = |name: &str| {
-            name.get(..3)
-                .is_some_and(|start| start.eq_ignore_ascii_case("if-"))
-        };
-        let fields = request.headers().filter(|(name, _)| conditional(name));
-        Conditions(
-            fields
-                .map(|(name, value)| (name.to_owned(), value.to_owned()))
-                .collect(),
-        )
-    }
-
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    fn check(&self, current: Option<&Meta>) -> onrush_store::Result<()> {
-        let current = current.map_or(Current::default(), current_of);
-        let fields = self.0.iter().map(|(name, value)| (&name[..], &value[..]));
-        match evaluate(false, &current, fields) {
-            Outcome::Proceed => Ok(()),
-            Outcome::NotModified | Outcome::Failed => Err(StoreError::PreconditionFailed),
-        }
-    }
-
-    fn into_condition(self) -> Condition {
-        if self.is_empty() {
-            return Condition::None;
-        }
-        Condition::Check(Box::new(move |current| self.check(current)))
     }
 }

@@ -65,13 +65,13 @@ fn publish(
 ) -> Result<Option<Committed>> {
     // Most puts create a new object. `RENAME_NOREPLACE` makes the lookup unnecessary: it fails if
     // the object exists.
-    let has_condition = !matches!(condition, Condition::None);
+    let has_condition = !condition.is_none();
     let mut no_replace = matches!(condition, Condition::None | Condition::Absent);
     let mut current = match has_condition {
         true => inner.existing_object(key)?,
         false => None,
     };
-    condition.check(current.as_ref())?;
+    inner.check(condition, current.as_ref())?;
 
     staged
         .file
@@ -219,15 +219,21 @@ impl Undo {
 
 /// Deletes an object or an empty folder, and returns its properties. After a failure of the last
 /// sync it is gone for readers, but a power cut may bring it back.
-pub(super) fn delete(inner: &Inner, key: &Key, condition: Condition) -> Result<Meta> {
+pub(super) fn delete(inner: &Inner, key: &Key, kind: Kind, condition: &Condition) -> Result<Meta> {
     let meta = match inner.meta(key) {
         Err(StoreError::NotFound) => {
-            condition.check(None)?;
+            inner.check(condition, None)?;
             return Err(StoreError::NotFound);
         }
         other => other?,
     };
-    condition.check(Some(&meta))?;
+    if meta.kind != kind {
+        return Err(match kind {
+            Kind::File => StoreError::IsDirectory,
+            Kind::Directory => StoreError::NotFound,
+        });
+    }
+    inner.check(condition, Some(&meta))?;
 
     let parent = parents::open(inner, key.split().0).map_err(StoreError::from_lookup)?;
     let _content = DeferredFree::hold(inner, parent.dir(), key.name(), Some(&meta));

@@ -20,10 +20,10 @@ mod upload;
 
 use crate::error::{Result, StoreError};
 use crate::key::Key;
+use crate::local::{LocalFile, unless_would_block};
 use crate::meta::{Kind, Meta};
-use crate::store::{
-    Condition, ListHow, LocalFuture, Object, Page, Store, Upload, unless_would_block,
-};
+use crate::object::{LocalFuture, Object};
+use crate::store::{Condition, Features, ListHow, Page, Store, Upload};
 use key_locks::KeyLocks;
 use listing_queue::{Admission, ListingQueue, Query};
 use onrush_rt::blocking::BlockingPool;
@@ -108,7 +108,13 @@ struct Inner {
     parents: Parents,
     /// The last modification time that was set, in nanoseconds since 1970.
     stamp_ns: AtomicI64,
+    /// See [`Folder::set_check_hook`].
+    #[cfg(feature = "testing")]
+    check_hook: std::sync::OnceLock<CheckHook>,
 }
+
+#[cfg(feature = "testing")]
+type CheckHook = Box<dyn Fn() + Send + Sync>;
 
 impl Folder {
     /// Opens the directory at `path` as a store. If `options.writable` is set, it creates a missing
@@ -147,29 +153,12 @@ impl Folder {
             listing_queue: ListingQueue::new(),
             parents: Parents::new(pool_threads),
             stamp_ns: AtomicI64::new(0),
+            #[cfg(feature = "testing")]
+            check_hook: std::sync::OnceLock::new(),
         };
         Ok(Folder {
             inner: Arc::new(inner),
         })
-    }
-
-    /// Opens an object without waiting for a disk, for the hot path of a worker (`openat2(2)` with
-    /// `RESOLVE_CACHED`, `statx(2)`). `None`: this would wait, so use [`Store::get`].
-    pub fn try_open_cached(&self, key: &Key) -> Option<Result<Object>> {
-        if key.reserved() {
-            return Some(Err(StoreError::NotFound));
-        }
-        let Some(permit) = self.inner.options.descriptors.open_file(FileUse::Brief) else {
-            return Some(Err(StoreError::Busy));
-        };
-        let opened = unless_would_block(self.inner.root.open_cached(key.as_bytes()))?;
-        let checked = opened.and_then(|file| check_regular(file.with_permit(permit)));
-        Some(checked.map(|opened| self.inner.object(opened)))
-    }
-
-    /// See [`Store::generation`].
-    pub fn generation(&self, key: &Key) -> u64 {
-        self.inner.key_locks.generation(key)
     }
 
     /// The free space of this file system in bytes.
@@ -209,6 +198,13 @@ impl Folder {
         &self.inner.pool
     }
 
+    /// Calls `hook` before each check of a condition other than [`Condition::None`], while the
+    /// lock of the key is held. Tests change the disk there. Only the first hook is used.
+    #[cfg(feature = "testing")]
+    pub fn set_check_hook(&self, hook: impl Fn() + Send + Sync + 'static) {
+        let _ = self.inner.check_hook.set(Box::new(hook));
+    }
+
     /// Runs `job` on `pool`, one of the two of this folder. A panic of the job becomes an error.
     async fn run<T, F>(&self, pool: &BlockingPool, job: F) -> Result<T>
     where
@@ -234,7 +230,7 @@ impl Inner {
             true => file.release_on(&self.releaser),
             false => file,
         };
-        Object::from_file(meta, Arc::new(file), self.pool.clone())
+        Object::from_local(meta, LocalFile::new(Arc::new(file), self.pool.clone()))
     }
 
     fn meta(&self, key: &Key) -> Result<Meta> {
@@ -258,6 +254,17 @@ impl Inner {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(StoreError::from_change(error)),
         }
+    }
+
+    /// Checks the condition of a change. The caller holds the lock of the key.
+    fn check(&self, condition: &Condition, current: Option<&Meta>) -> Result<()> {
+        #[cfg(feature = "testing")]
+        if let Some(hook) = self.check_hook.get()
+            && !condition.is_none()
+        {
+            hook();
+        }
+        condition.check(current)
     }
 
     /// A modification time that this store has not set before.
@@ -295,7 +302,7 @@ fn check_regular(file: File) -> Result<(Meta, File)> {
 impl Store for Folder {
     fn get<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Object>> {
         Box::pin(async move {
-            if let Some(result) = self.try_open_cached(key) {
+            if let Some(result) = self.try_get(key) {
                 return result;
             }
             let key = key.clone();
@@ -341,7 +348,12 @@ impl Store for Folder {
         })
     }
 
-    fn delete<'a>(&'a self, key: &'a Key, condition: Condition) -> LocalFuture<'a, Result<Meta>> {
+    fn delete<'a>(
+        &'a self,
+        key: &'a Key,
+        kind: Kind,
+        condition: Condition,
+    ) -> LocalFuture<'a, Result<Meta>> {
         Box::pin(async move {
             if key.reserved() || !self.writable() {
                 return Err(StoreError::Forbidden);
@@ -350,7 +362,7 @@ impl Store for Folder {
             let key = key.clone();
             self.run(&self.inner.change_pool, move |inner| {
                 let _lock = lock;
-                commit::delete(inner, &key, condition)
+                commit::delete(inner, &key, kind, &condition)
             })
             .await
         })
@@ -381,8 +393,28 @@ impl Store for Folder {
         })
     }
 
-    fn generation(&self, key: &Key) -> u64 {
-        self.inner.key_locks.generation(key)
+    /// `openat2(2)` with `RESOLVE_CACHED`, `statx(2)`: for the hot path of a worker.
+    fn try_get(&self, key: &Key) -> Option<Result<Object>> {
+        if key.reserved() {
+            return Some(Err(StoreError::NotFound));
+        }
+        let Some(permit) = self.inner.options.descriptors.open_file(FileUse::Brief) else {
+            return Some(Err(StoreError::Busy));
+        };
+        let opened = unless_would_block(self.inner.root.open_cached(key.as_bytes()))?;
+        let checked = opened.and_then(|file| check_regular(file.with_permit(permit)));
+        Some(checked.map(|opened| self.inner.object(opened)))
+    }
+
+    fn generation(&self, key: &Key) -> Option<u64> {
+        Some(self.inner.key_locks.generation(key))
+    }
+
+    fn features(&self) -> Features {
+        Features {
+            metadata: self.keeps_metadata(),
+            inline_writes: self.writes_inline(),
+        }
     }
 }
 

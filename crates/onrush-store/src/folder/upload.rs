@@ -7,7 +7,10 @@ use super::staging::StagedFile;
 use super::{Inner, commit, key_locks, parents};
 use crate::error::{Cause, Result, StoreError};
 use crate::key::Key;
-use crate::store::{Committed, Condition, LocalFuture, METADATA, METADATA_BYTES_MAX, Upload};
+use crate::local::METADATA;
+use crate::meta::METADATA_BYTES_MAX;
+use crate::object::LocalFuture;
+use crate::store::{Committed, Condition, Upload};
 use onrush_rt::coop;
 use onrush_rt::descriptors::FileUse;
 use std::io;
@@ -236,7 +239,7 @@ fn try_commit(
         ParentState::Ready(parent) => parent,
         ParentState::NotDurable => return Ok(CommitAttempt::ParentNotReady(pending)),
         ParentState::Missing => {
-            pending.condition.check(None)?; // Before any folder is created.
+            inner.check(&pending.condition, None)?; // Before any folder is created.
             return Ok(CommitAttempt::ParentNotReady(pending));
         }
     };

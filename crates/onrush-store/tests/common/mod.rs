@@ -177,7 +177,7 @@ pub fn get_both(folder: &Folder, at: &str) -> Result<(Vec<u8>, Vec<u8>)> {
             if piece.is_empty() {
                 assert_eq!(all.len() as u64, object.meta().size);
                 let metadata = object.metadata().await?;
-                assert_eq!(object.metadata_blocking()?, metadata);
+                assert_eq!(object.local().unwrap().metadata_blocking()?, metadata);
                 return Ok((all, metadata));
             }
             all.extend_from_slice(&piece);
@@ -186,7 +186,16 @@ pub fn get_both(folder: &Folder, at: &str) -> Result<(Vec<u8>, Vec<u8>)> {
 }
 
 pub fn delete(folder: &Folder, at: &str) -> Result<Meta> {
-    block_on(folder.delete(&key(at), Condition::None))
+    delete_if(folder, at, Condition::None)
+}
+
+/// Deletes an object or a folder.
+pub fn delete_if(folder: &Folder, at: &str, condition: Condition) -> Result<Meta> {
+    let at = key(at);
+    match block_on(folder.delete(&at, Kind::File, condition.clone())) {
+        Err(StoreError::IsDirectory) => block_on(folder.delete(&at, Kind::Directory, condition)),
+        result => result,
+    }
 }
 
 pub fn list(folder: &Folder, at: Option<&str>, how: ListHow) -> Result<Page> {
