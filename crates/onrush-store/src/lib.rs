@@ -29,7 +29,7 @@
 //! ```
 //!
 //! Layers inside this crate, lowest first: `error` · `key` · `meta` · `local` · `object` ·
-//! `store` · `folder`.
+//! `store` · `folder` · `testing`.
 //! This crate does not contain HTTP: no headers, no statuses, no percent-encoding.
 
 mod error;
@@ -39,6 +39,8 @@ mod local;
 mod meta;
 mod object;
 mod store;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use error::{Cause, Result, StoreError};
 pub use folder::{Durability, Folder, FolderOptions};

@@ -72,15 +72,20 @@ impl Version {
 
     /// Inode, size and modification time, in hexadecimal, separated by dashes.
     fn from_file(file: &Metadata) -> Version {
+        Version::from_numbers([file.inode, file.size, file.modified_ns as u64])
+    }
+
+    /// The numbers in hexadecimal, separated by dashes.
+    pub(crate) fn from_numbers(numbers: [u64; 3]) -> Version {
         let mut version = Version {
             text: [0; Version::BYTES_MAX],
             len: 0,
         };
-        version.push_hex(file.inode);
+        version.push_hex(numbers[0]);
         version.push(b'-');
-        version.push_hex(file.size);
+        version.push_hex(numbers[1]);
         version.push(b'-');
-        version.push_hex(file.modified_ns as u64);
+        version.push_hex(numbers[2]);
         version
     }
 

@@ -77,7 +77,7 @@ pub trait Store: fmt::Debug + Send + Sync {
     ) -> LocalFuture<'a, Result<Box<dyn Upload>>>;
 
     /// Deletes an object, or a folder if it is empty ([`StoreError::NotEmpty`] otherwise), and
-    /// returns its properties. Parent folders stay. `kind` says which of both the caller means: a
+    /// returns its properties. Parent folders stay if the store has empty folders. `kind` says which of both the caller means: a
     /// folder in the place of the object is [`StoreError::IsDirectory`], an object in the place of
     /// the folder is [`StoreError::NotFound`]. If the key is a symbolic link, only the link is
     /// deleted, even if it names a folder that is not empty.

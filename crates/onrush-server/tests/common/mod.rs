@@ -16,11 +16,12 @@ use onrush_rt::driver::sim::Client;
 use onrush_rt::fs::sim::SimFs;
 use onrush_rt::fs::{Create, Dir, OpenHow};
 use onrush_server::{Allow, Files, FilesOptions, Guard, Hosts, ListenAddress};
-use onrush_store::{Folder, FolderOptions};
+use onrush_store::{Folder, FolderOptions, Store};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A time long ago, so that an object changed then may be cached.
@@ -117,6 +118,25 @@ impl TestServer {
     }
 
     /// Ends the server at once and starts another one with the same [`Files`].
+    /// A real server in front of any store.
+    pub fn on_store(
+        store: Arc<dyn Store>,
+        options: &FilesOptions,
+        driver: DriverPreference,
+    ) -> TestServer {
+        let files = Files::on_store(store, BlockingPool::inline(), options.clone());
+        let running = start(guarded("/", &files), driver);
+        TestServer {
+            name: running.driver().name(),
+            backend: Backend::Real {
+                running: Some(running),
+                dir: TempDir::new(),
+            },
+            files,
+            mount: "/",
+        }
+    }
+
     pub fn restart(&mut self, driver: DriverPreference) {
         let Backend::Real { running, .. } = &mut self.backend else {
             panic!("only a real server can restart");

@@ -1,0 +1,296 @@
+//! What every store does alike. Each implementation of [`Store`] runs these checks in its tests.
+
+use crate::error::{Result, StoreError};
+use crate::key::Key;
+use crate::meta::{Kind, METADATA_BYTES_MAX, Meta};
+use crate::object::Object;
+use crate::store::{Committed, Condition, ListHow, Store};
+use std::collections::HashSet;
+use std::future::poll_fn;
+use std::ops::Range;
+
+/// Checks that an empty, writable store keeps the promises of the trait [`Store`]. Panics at the
+/// first one that it breaks. The caller's executor polls this future.
+///
+/// # Panics
+///
+/// If the store is not empty, or does not behave as documented.
+pub async fn conformance(store: &dyn Store) {
+    let root = store.list(None, ListHow::default()).await;
+    assert_eq!(root.expect("the top folder").entries, [], "a new store");
+    objects_are_replaced_whole(store).await;
+    contents_are_read_by_position_and_as_streams(store).await;
+    failed_conditions_change_nothing(store).await;
+    versions_are_never_used_twice(store).await;
+    dropped_uploads_leave_nothing(store).await;
+    metadata_belongs_to_the_content(store).await;
+    readers_never_mix_versions(store).await;
+    delete_distinguishes_objects_and_folders(store).await;
+    listings_are_ordered_and_paged(store).await;
+}
+
+fn key(text: &str) -> Key {
+    Key::parse(text.as_bytes()).expect("a valid key")
+}
+
+/// Content that differs at each position.
+fn body(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 31 + i / 251) as u8).collect()
+}
+
+async fn put_if(store: &dyn Store, at: &str, body: &[u8], how: Condition) -> Result<Committed> {
+    let mut upload = store.stage(&key(at), Some(body.len() as u64)).await?;
+    for piece in body.chunks(7000) {
+        let back = upload.write(piece.to_vec()).await?;
+        assert!(back.is_empty(), "an upload returns an empty buffer");
+    }
+    assert_eq!(upload.written_bytes(), body.len() as u64);
+    upload.commit(how).await
+}
+
+async fn put(store: &dyn Store, at: &str, body: &[u8]) -> Result<Committed> {
+    put_if(store, at, body, Condition::None).await
+}
+
+async fn get(store: &dyn Store, at: &str) -> Result<Vec<u8>> {
+    let object = store.get(&key(at)).await?;
+    let size = object.meta().size;
+    read_stream(&object, 0..size).await
+}
+
+async fn delete(store: &dyn Store, at: &str, kind: Kind) -> Result<Meta> {
+    store.delete(&key(at), kind, Condition::None).await
+}
+
+async fn read_stream(object: &Object, range: Range<u64>) -> Result<Vec<u8>> {
+    let mut stream = object.stream(range);
+    let mut all = Vec::new();
+    while let Some(piece) = poll_fn(|cx| stream.as_mut().poll_next(cx)).await {
+        let piece = piece?;
+        assert!(!piece.is_empty(), "a stream returns no empty piece");
+        all.extend_from_slice(&piece);
+    }
+    Ok(all)
+}
+
+async fn objects_are_replaced_whole(store: &dyn Store) {
+    assert_eq!(get(store, "whole/a").await, Err(StoreError::NotFound));
+    assert_eq!(store.existing_object(&key("whole/a")).await, Ok(None));
+    let first = put(store, "whole/a", b"one").await.expect("a new object");
+    assert!(first.created && first.meta.size == 3 && first.meta.kind == Kind::File);
+    assert_eq!(get(store, "whole/a").await.expect("content"), b"one");
+    let second = put(store, "whole/a", b"other").await.expect("replaced");
+    assert!(!second.created);
+    assert_eq!(get(store, "whole/a").await.expect("content"), b"other");
+    assert_eq!(store.meta(&key("whole/a")).await, Ok(second.meta));
+    let existing = store.existing_object(&key("whole/a")).await;
+    assert_eq!(existing, Ok(Some(second.meta)));
+    if let Some(opened) = store.try_get(&key("whole/a")) {
+        assert_eq!(opened.expect("an object").meta(), &second.meta);
+    }
+    assert_eq!(get(store, "whole").await, Err(StoreError::IsDirectory));
+    let folder = store.meta(&key("whole")).await.expect("a folder");
+    assert_eq!((folder.kind, folder.size), (Kind::Directory, 0));
+}
+
+async fn contents_are_read_by_position_and_as_streams(store: &dyn Store) {
+    for len in [0, 1, 16_383, 16_384, 16_385, 300_000] {
+        let all = body(len);
+        put(store, "read/a", &all).await.expect("an object");
+        let object = store.get(&key("read/a")).await.expect("an object");
+        let size = len as u64;
+        for range in [
+            0..size,
+            0..size / 2,
+            size / 3..size,
+            size / 3..size / 2,
+            size..size,
+        ] {
+            let expected = &all[range.start as usize..range.end as usize];
+            let found = read_stream(&object, range.clone()).await.expect("bytes");
+            assert!(found == expected, "stream of {range:?} of {len} bytes");
+        }
+        let beyond = read_stream(&object, size / 2..size + 9).await;
+        assert!(
+            beyond.expect("bytes") == all[len / 2..],
+            "a range ends with the object"
+        );
+        let mut read = Vec::with_capacity(len + 5);
+        loop {
+            let had = read.len();
+            read = object.read(had as u64, 70_000, read).await.expect("bytes");
+            assert!(read.len() - had <= 70_000);
+            if read.len() == had {
+                break;
+            }
+        }
+        assert!(read == all, "read of {len} bytes");
+        drop(object.stream(0..size)); // Dropping it ends the transfer.
+    }
+}
+
+async fn failed_conditions_change_nothing(store: &dyn Store) {
+    let refused = Err(StoreError::PreconditionFailed);
+    let at = "condition/a";
+    assert_eq!(put_if(store, at, b"x", Condition::Present).await, refused);
+    let none = Condition::Versions(Vec::new());
+    assert_eq!(put_if(store, at, b"x", none).await, refused);
+    assert_eq!(get(store, at).await, Err(StoreError::NotFound));
+    let one = put_if(store, at, b"1", Condition::Absent).await;
+    let one = one.expect("a new object");
+    assert!(one.created);
+    assert_eq!(put_if(store, at, b"x", Condition::Absent).await, refused);
+    let versions = Condition::Versions(vec![one.meta.version]);
+    let two = put_if(store, at, b"2", versions.clone()).await;
+    let two = two.expect("the version is current");
+    assert_eq!(put_if(store, at, b"x", versions.clone()).await, refused);
+    let either = Condition::Versions(vec![one.meta.version, two.meta.version]);
+    let three = put_if(store, at, b"3", either).await;
+    let three = three.expect("one of them is current");
+    let stale = store.delete(&key(at), Kind::File, versions).await;
+    assert_eq!(stale, Err(StoreError::PreconditionFailed));
+    assert_eq!(get(store, at).await.expect("content"), b"3");
+    let current = Condition::unchanged(Some(&three.meta));
+    let deleted = store.delete(&key(at), Kind::File, current).await;
+    assert_eq!(deleted, Ok(three.meta));
+    let gone = store.delete(&key(at), Kind::File, Condition::Present).await;
+    assert_eq!(gone, Err(StoreError::PreconditionFailed));
+    let new = put_if(store, at, b"4", Condition::unchanged(None)).await;
+    assert!(new.expect("there is no object").created);
+}
+
+async fn versions_are_never_used_twice(store: &dyn Store) {
+    let mut seen = HashSet::new();
+    for _ in 0..20 {
+        let before = store.generation(&key("version/a"));
+        let done = put(store, "version/a", b"same").await.expect("an object");
+        assert!(seen.insert(done.meta.version), "a version was used twice");
+        let object = store.get(&key("version/a")).await.expect("an object");
+        assert_eq!(object.meta().version, done.meta.version);
+        if before.is_some() {
+            assert_ne!(store.generation(&key("version/a")), before);
+        }
+    }
+}
+
+async fn dropped_uploads_leave_nothing(store: &dyn Store) {
+    for len in [0, 10, 300_000] {
+        let mut upload = store.stage(&key("drop/a"), None).await.expect("an upload");
+        upload.write(body(len)).await.expect("room");
+        drop(upload);
+        let upload = store.stage(&key("drop/a"), None).await.expect("an upload");
+        drop(upload.commit(Condition::None)); // Never polled.
+        assert_eq!(get(store, "drop/a").await, Err(StoreError::NotFound));
+    }
+}
+
+async fn metadata_belongs_to_the_content(store: &dyn Store) {
+    if !store.features().metadata {
+        return;
+    }
+    let at = key("metadata/a");
+    for metadata in [
+        b"first".to_vec(),
+        vec![b'x'; METADATA_BYTES_MAX],
+        Vec::new(),
+    ] {
+        let mut upload = store.stage(&at, None).await.expect("an upload");
+        let too_long = upload.set_metadata(vec![b'x'; METADATA_BYTES_MAX + 1]);
+        assert_eq!(too_long, Err(StoreError::TooLarge));
+        upload.set_metadata(metadata.clone()).expect("short enough");
+        upload.commit(Condition::None).await.expect("an object");
+        let object = store.get(&at).await.expect("an object");
+        assert_eq!(object.metadata().await.expect("metadata"), metadata);
+    }
+}
+
+/// An open object keeps its content, or reports that it changed.
+async fn readers_never_mix_versions(store: &dyn Store) {
+    let old = body(200_000);
+    put(store, "reader/a", &old).await.expect("an object");
+    let object = store.get(&key("reader/a")).await.expect("an object");
+    let mut stream = object.stream(0..200_000);
+    let first = poll_fn(|cx| stream.as_mut().poll_next(cx)).await;
+    let mut read = first.expect("a piece").expect("bytes").to_vec();
+    put(store, "reader/a", &[7; 200_000])
+        .await
+        .expect("replaced");
+    loop {
+        match poll_fn(|cx| stream.as_mut().poll_next(cx)).await {
+            Some(Ok(piece)) => read.extend_from_slice(&piece),
+            Some(Err(error)) => return assert_eq!(error, StoreError::Changed),
+            None => break,
+        }
+    }
+    assert!(read == old, "the stream has bytes of two objects");
+}
+
+async fn delete_distinguishes_objects_and_folders(store: &dyn Store) {
+    let missing = delete(store, "delete/a", Kind::File).await;
+    assert_eq!(missing, Err(StoreError::NotFound));
+    let done = put(store, "delete/d/a", b"x").await.expect("an object");
+    let folder = delete(store, "delete/d", Kind::File).await;
+    assert_eq!(folder, Err(StoreError::IsDirectory));
+    let full = delete(store, "delete/d", Kind::Directory).await;
+    assert_eq!(full, Err(StoreError::NotEmpty));
+    let object = delete(store, "delete/d/a", Kind::Directory).await;
+    assert_eq!(object, Err(StoreError::NotFound));
+    let deleted = delete(store, "delete/d/a", Kind::File).await;
+    assert_eq!(deleted, Ok(done.meta));
+    assert_eq!(get(store, "delete/d/a").await, Err(StoreError::NotFound));
+    // Some stores have no empty folders.
+    match delete(store, "delete/d", Kind::Directory).await {
+        Ok(meta) => assert_eq!(meta.kind, Kind::Directory),
+        Err(error) => assert_eq!(error, StoreError::NotFound),
+    }
+    put(store, "delete/d/a", b"again").await.expect("an object");
+    assert_eq!(get(store, "delete/d/a").await.expect("content"), b"again");
+}
+
+async fn listings_are_ordered_and_paged(store: &dyn Store) {
+    let names = ["B", "a", "a.b", "b", "c"];
+    for name in ["b", "c/x", "a.b", ".hidden", "B", "a", "c/y"] {
+        let put = put(store, &format!("list/{name}"), name.as_bytes()).await;
+        put.expect("an object");
+    }
+    let folder = key("list");
+    let ask = async |after: Option<Vec<u8>>, limit, hidden| {
+        let how = ListHow {
+            after,
+            limit,
+            hidden,
+        };
+        store.list(Some(&folder), how).await.expect("a page")
+    };
+    let all = ask(None, 100, false).await;
+    let found: Vec<&[u8]> = all.entries.iter().map(|entry| &entry.name[..]).collect();
+    assert_eq!(found, names.map(str::as_bytes));
+    assert_eq!(all.next, None);
+    for entry in &all.entries {
+        let at = [b"list/", &entry.name[..]].concat();
+        let meta = store.meta(&Key::parse(&at).expect("a key")).await;
+        let meta = meta.expect("a listed name");
+        assert_eq!((entry.kind, entry.size), (meta.kind, meta.size));
+        if entry.kind == Kind::File {
+            assert_eq!(entry.version, meta.version);
+        }
+    }
+    assert_eq!(ask(None, 100, true).await.entries[0].name, b".hidden");
+    for limit in 1..=names.len() {
+        let (mut after, mut found) = (None, Vec::new());
+        loop {
+            let page = ask(after, limit, false).await;
+            assert!(page.entries.len() <= limit);
+            found.extend(page.entries);
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        assert_eq!(found, all.entries, "pages of {limit}");
+    }
+    let missing = store
+        .list(Some(&key("list/none")), ListHow::default())
+        .await;
+    assert_eq!(missing, Err(StoreError::NotFound));
+}
