@@ -10,6 +10,9 @@ use std::sync::Arc;
 /// systems ignore case.
 pub(crate) const RESERVED: &[u8] = b".onrush";
 
+/// The beginning of the keys of [`Key::state`], within the reserved folder.
+const STATE: &[u8] = b".onrush/state/";
+
 /// The name of an object or a folder: segments separated by `/`. No segment is empty, `.` or `..`,
 /// or contains a NUL. A segment has at most 255 bytes and a key at most 4095. Bytes that are not
 /// UTF-8 are kept. Cheap to clone.
@@ -45,6 +48,20 @@ impl Key {
         Ok(Key(bytes.into()))
     }
 
+    /// The key of an object in which a server stores its own state, such as users or uploads to
+    /// continue. `name` is checked as by [`Key::parse`]. Requests cannot access it
+    /// ([`Key::reserved`]), but each [`Store`](crate::Store) treats it like any other object: it
+    /// has conditions, metadata and listings, and another replica finds it.
+    ///
+    /// ```
+    /// # use onrush_store::Key;
+    /// assert!(Key::state(b"users/ann")?.reserved());
+    /// # Ok::<(), onrush_store::StoreError>(())
+    /// ```
+    pub fn state(name: &[u8]) -> Result<Key> {
+        Key::parse(&[STATE, name].concat())
+    }
+
     /// The bytes of the whole key.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
@@ -75,6 +92,12 @@ impl Key {
         self.segments()
             .next()
             .is_some_and(|top| top.eq_ignore_ascii_case(RESERVED))
+    }
+
+    /// Whether a store on a disk keeps its own files there: reserved, but not made by
+    /// [`Key::state`].
+    pub(crate) fn is_internal(&self) -> bool {
+        self.reserved() && !self.0.starts_with(STATE)
     }
 
     /// The parent's bytes and the last segment.

@@ -65,4 +65,9 @@ fn keys_are_split_and_reserved_names_detected() {
     assert_eq!(class(".onrush"), (true, true));
     assert_eq!(class(".ONrush/staging/x"), (true, true));
     assert_eq!(class(".onrush2"), (true, false));
+    let state = Key::state(b"users/ann").unwrap();
+    assert!(state.reserved() && state.name() == b"ann");
+    for name in [&b""[..], b"../staging", b"a/"] {
+        assert_eq!(Key::state(name), Err(StoreError::InvalidKey));
+    }
 }

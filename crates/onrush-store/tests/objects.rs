@@ -16,6 +16,7 @@ on_all! {
     sizes_beyond_the_file_limit_are_refused
     metadata_is_stored_with_the_object
     read_only_disk_is_reported
+    files_of_the_store_are_not_objects
     read_only_store_refuses_changes
     full_disk_is_reported_and_uncached_object_is_read
     readers_keep_a_replaced_object
@@ -244,6 +245,24 @@ fn read_only_disk_is_reported(backend: &Backend) {
     refused(&|| put(&folder, "b", b"x").map(|_| ()));
     refused(&|| delete(&folder, "a").map(|_| ()));
     assert_eq!(get(&folder, "a").unwrap(), b"x");
+}
+
+fn files_of_the_store_are_not_objects(backend: &Backend) {
+    let folder = backend.folder();
+    for at in [
+        ".onrush",
+        ".onrush/staging",
+        ".onrush/x",
+        ".ONRUSH/state/x",
+        ".onrush/state",
+    ] {
+        assert_eq!(put(&folder, at, b"x"), Err(StoreError::Forbidden), "{at}");
+        assert_eq!(delete(&folder, at), Err(StoreError::Forbidden), "{at}");
+        assert_eq!(get(&folder, at), Err(StoreError::NotFound), "{at}");
+        assert_eq!(block_on(folder.meta(&key(at))), Err(StoreError::NotFound));
+        let page = list(&folder, Some(at), ListHow::default());
+        assert_eq!(page, Err(StoreError::NotFound), "{at}");
+    }
 }
 
 fn read_only_store_refuses_changes(backend: &Backend) {

@@ -315,7 +315,7 @@ impl Store for Folder {
 
     fn meta<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Meta>> {
         Box::pin(async move {
-            if key.reserved() {
+            if key.is_internal() {
                 return Err(StoreError::NotFound);
             }
             let key = key.clone();
@@ -326,7 +326,7 @@ impl Store for Folder {
 
     fn existing_object<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Option<Meta>>> {
         Box::pin(async move {
-            if key.reserved() {
+            if key.is_internal() {
                 return Err(StoreError::Forbidden);
             }
             let key = key.clone();
@@ -355,7 +355,7 @@ impl Store for Folder {
         condition: Condition,
     ) -> LocalFuture<'a, Result<Meta>> {
         Box::pin(async move {
-            if key.reserved() || !self.writable() {
+            if key.is_internal() || !self.writable() {
                 return Err(StoreError::Forbidden);
             }
             let lock = key_locks::acquire(&self.inner, key).await;
@@ -370,7 +370,7 @@ impl Store for Folder {
 
     fn list<'a>(&'a self, folder: Option<&'a Key>, how: ListHow) -> LocalFuture<'a, Result<Page>> {
         Box::pin(async move {
-            if folder.is_some_and(Key::reserved) {
+            if folder.is_some_and(Key::is_internal) {
                 return Err(StoreError::NotFound);
             }
             let query = Arc::new(Query {
@@ -395,7 +395,7 @@ impl Store for Folder {
 
     /// `openat2(2)` with `RESOLVE_CACHED`, `statx(2)`: for the hot path of a worker.
     fn try_get(&self, key: &Key) -> Option<Result<Object>> {
-        if key.reserved() {
+        if key.is_internal() {
             return Some(Err(StoreError::NotFound));
         }
         let Some(permit) = self.inner.options.descriptors.open_file(FileUse::Brief) else {

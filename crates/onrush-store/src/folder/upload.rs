@@ -67,7 +67,7 @@ impl StagedUpload {
         size_bytes: Option<u64>,
     ) -> Result<StagedUpload> {
         inner.staging()?;
-        if key.reserved() {
+        if key.is_internal() {
             return Err(StoreError::Forbidden);
         }
         let size_bytes = size_bytes.unwrap_or(0);

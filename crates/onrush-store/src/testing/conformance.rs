@@ -27,6 +27,7 @@ pub async fn conformance(store: &dyn Store) {
     readers_never_mix_versions(store).await;
     delete_distinguishes_objects_and_folders(store).await;
     listings_are_ordered_and_paged(store).await;
+    state_of_the_server_is_stored(store).await;
 }
 
 fn key(text: &str) -> Key {
@@ -245,6 +246,31 @@ async fn delete_distinguishes_objects_and_folders(store: &dyn Store) {
     }
     put(store, "delete/d/a", b"again").await.expect("an object");
     assert_eq!(get(store, "delete/d/a").await.expect("content"), b"again");
+}
+
+async fn state_of_the_server_is_stored(store: &dyn Store) {
+    let at = Key::state(b"users/ann").expect("a key");
+    for (content, condition) in [(b"1", Condition::Absent), (b"2", Condition::Present)] {
+        let mut upload = store.stage(&at, None).await.expect("an upload");
+        upload.write(content.to_vec()).await.expect("room");
+        upload.commit(condition).await.expect("an object");
+        let object = store.get(&at).await.expect("an object");
+        assert_eq!(read_stream(&object, 0..1).await.expect("bytes"), content);
+    }
+    let users = Key::state(b"users").expect("a key");
+    let page = store.list(Some(&users), ListHow::default()).await;
+    let page = page.expect("a page");
+    assert_eq!(page.entries.len(), 1);
+    assert_eq!(page.entries[0].name, b"ann");
+    let how = ListHow {
+        hidden: true,
+        ..ListHow::default()
+    };
+    let root = store.list(None, how).await.expect("a page");
+    assert!(root.entries.iter().all(|entry| entry.name != b".onrush"));
+    let deleted = store.delete(&at, Kind::File, Condition::Present).await;
+    assert_eq!(deleted.expect("the object").size, 1);
+    assert_eq!(store.meta(&at).await, Err(StoreError::NotFound));
 }
 
 async fn listings_are_ordered_and_paged(store: &dyn Store) {

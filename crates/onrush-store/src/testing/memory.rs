@@ -2,7 +2,7 @@
 //! exist only while they contain an object.
 
 use crate::error::{Result, StoreError};
-use crate::key::Key;
+use crate::key::{Key, RESERVED};
 use crate::meta::{Kind, METADATA_BYTES_MAX, Meta, Version};
 use crate::object::{ByteStream, LocalFuture, Object, ReadAt};
 use crate::store::{Committed, Condition, Entry, Features, ListHow, Page, Store, Upload};
@@ -160,7 +160,9 @@ impl Objects {
         }
         let after = how.after.as_deref();
         entries.retain(|name, _| {
-            after.is_none_or(|after| *name > after) && (how.hidden || name[0] != b'.')
+            let is_shown = how.hidden || name[0] != b'.';
+            let is_own = folder.is_none() && name.eq_ignore_ascii_case(RESERVED);
+            after.is_none_or(|after| *name > after) && is_shown && !is_own
         });
         let limit = how.limit.clamp(1, ListHow::LIMIT_MAX);
         let has_more = entries.len() > limit;
