@@ -56,7 +56,7 @@ pub enum StoreError {
     },
     /// The service of the store cannot be reached or reports that it is unavailable.
     Unavailable,
-    /// The service of the store did not answer in time. A change may have been made.
+    /// The service of the store did not respond in time. A change may have been made.
     Timeout,
     /// Any other error of a system call, usually of the disk; or a job that panicked.
     Io(Cause),
@@ -139,7 +139,7 @@ impl fmt::Display for StoreError {
             StoreError::Unsupported => "the store does not support this",
             StoreError::Throttled { .. } => "the store has too many requests",
             StoreError::Unavailable => "the store is unavailable",
-            StoreError::Timeout => "the store did not answer in time",
+            StoreError::Timeout => "the store did not respond in time",
             StoreError::Io(cause) => return write!(f, "the disk failed: {cause}"),
         })
     }

@@ -2,8 +2,8 @@
 //!
 //! The server uses the trait [`Store`]: a ranged get, a staged conditional put, a delete, and an
 //! ordered list. The trait contains no files, descriptors or paths, so stores on other machines can
-//! implement it. [`Folder`] is the store on a disk. Every object is an ordinary file beneath one directory, so
-//! other tools can read it.
+//! implement it. [`Folder`] is the store on a disk. Every object is an ordinary file beneath one
+//! directory, so other tools can read it.
 //!
 //! ```
 //! # use onrush_store::*;

@@ -1,5 +1,5 @@
-//! An object that is open for reading: its properties, its metadata, and its bytes by position or as
-//! a stream.
+//! An object that is open for reading: its properties, its metadata, and its bytes by position or
+//! as a stream.
 
 use crate::error::{Result, StoreError};
 use crate::local::LocalFile;
@@ -95,7 +95,8 @@ impl Object {
         }
     }
 
-    /// Its metadata ([`Upload::set_metadata`](crate::Upload::set_metadata)). Empty if there is none.
+    /// Its metadata ([`Upload::set_metadata`](crate::Upload::set_metadata)). Empty if there is
+    /// none.
     pub async fn metadata(&self) -> Result<Vec<u8>> {
         match &self.source {
             Source::Local(file) => file.metadata().await,

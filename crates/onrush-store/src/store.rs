@@ -77,10 +77,11 @@ pub trait Store: fmt::Debug + Send + Sync {
     ) -> LocalFuture<'a, Result<Box<dyn Upload>>>;
 
     /// Deletes an object, or a folder if it is empty ([`StoreError::NotEmpty`] otherwise), and
-    /// returns its properties. Parent folders stay if the store has empty folders. `kind` says which of both the caller means: a
-    /// folder in the place of the object is [`StoreError::IsDirectory`], an object in the place of
-    /// the folder is [`StoreError::NotFound`]. If the key is a symbolic link, only the link is
-    /// deleted, even if it names a folder that is not empty.
+    /// returns its properties. Parent folders stay if the store has empty folders. `kind` says
+    /// which of both the caller means: a folder in the place of the object is
+    /// [`StoreError::IsDirectory`], an object in the place of the folder is
+    /// [`StoreError::NotFound`]. If the key is a symbolic link, only the link is deleted, even if
+    /// it names a folder that is not empty.
     fn delete<'a>(
         &'a self,
         key: &'a Key,
@@ -132,10 +133,10 @@ pub trait Upload {
     fn write(&mut self, buf: Vec<u8>) -> LocalFuture<'_, Result<Vec<u8>>>;
 
     /// Sets the metadata: bytes that the store keeps with the content and does not interpret. Fails
-    /// with [`StoreError::TooLarge`] if there are more than [`METADATA_BYTES_MAX`](crate::METADATA_BYTES_MAX). The commit
-    /// makes them visible together with the content, and they replace the metadata of the old
-    /// object. By default there is no metadata. The commit fails with [`StoreError::NoMetadata`] if
-    /// the store does not support it.
+    /// with [`StoreError::TooLarge`] if there are more than
+    /// [`METADATA_BYTES_MAX`](crate::METADATA_BYTES_MAX). The commit makes them visible together
+    /// with the content, and they replace the metadata of the old object. By default there is no
+    /// metadata. The commit fails with [`StoreError::NoMetadata`] if the store does not support it.
     fn set_metadata(&mut self, metadata: Vec<u8>) -> Result<()>;
 
     /// The number of bytes written so far.

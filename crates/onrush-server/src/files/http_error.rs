@@ -84,7 +84,7 @@ impl HttpError {
                 };
             }
             (StoreError::Unavailable, _) => (503, "the store is unavailable; try again later"),
-            (StoreError::Timeout, _) => (504, "the store did not answer in time"),
+            (StoreError::Timeout, _) => (504, "the store did not respond in time"),
             (_, _) => (500, "the disk failed"),
         };
         HttpError::new(status, detail)

@@ -2,10 +2,10 @@
 //!
 //! Submodules, lowest first: `negotiate` and `http_error` (error responses) · `path` (paths and
 //! keys) · `storage_log` · `budget` · `buffers` · `media_type` · `types` · `stored_fields` (fields
-//! of a PUT) · `digest` · `pieces` ·
-//! `object` (an object that is ready to be served) · `cache` · `ranges` ·
-//! `conditions` (of changes) · `upload` (receiving) · `location` · `json` and `html` (the forms of
-//! listings) · `list` · `read` (GET) · `write` (PUT, DELETE).
+//! of a PUT) · `digest` · `pieces` (bodies from a remote store) · `object` (an object that is ready
+//! to be served) · `cache` · `ranges` · `conditions` (of changes) · `upload` (receiving) ·
+//! `location` · `json` and `html` (the forms of listings) · `list` · `read` (GET) · `write` (PUT,
+//! DELETE).
 //!
 //! Nothing here blocks a worker: operations that may wait for a disk use the futures of the store.
 //! The modules do not depend on the command line, sockets or drivers.
