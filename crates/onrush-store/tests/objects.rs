@@ -4,8 +4,10 @@
 mod common;
 
 use common::*;
-use onrush_rt::fs::OpenHow;
+use onrush_rt::fs::{Create, OpenHow};
 use onrush_store::*;
+use std::future::poll_fn;
+use std::io::ErrorKind;
 
 on_all! {
     put_objects_can_be_read
@@ -20,6 +22,7 @@ on_all! {
     read_only_store_refuses_changes
     full_disk_is_reported_and_uncached_object_is_read
     readers_keep_a_replaced_object
+    truncated_file_ends_its_stream_with_an_error
 }
 
 fn put_objects_can_be_read(backend: &Backend) {
@@ -316,6 +319,25 @@ fn readers_keep_a_replaced_object(backend: &Backend) {
         old.local().unwrap().file().as_fd().is_some(),
         backend.path(b"").is_some()
     );
+}
+
+/// A stream must not end as if it were complete.
+fn truncated_file_ends_its_stream_with_an_error(backend: &Backend) {
+    let folder = backend.folder();
+    put(&folder, "a", &body(200_000)).unwrap();
+    let object = block_on(folder.get(&key("a"))).unwrap();
+    let mut stream = object.stream(0..200_000);
+    let mut next = || block_on(poll_fn(|cx| stream.as_mut().poll_next(cx)));
+    assert_eq!(next().unwrap().unwrap()[..], body(200_000)[..64 << 10]);
+    let how = OpenHow {
+        create: Create::IfMissing,
+        ..OpenHow::create_new(0o644)
+    };
+    let file = backend.root().open(b"a", how).unwrap();
+    file.set_len(100_000).unwrap();
+    assert_eq!(next().unwrap().unwrap()[..], body(100_000)[64 << 10..]);
+    let end = next().unwrap().unwrap_err();
+    assert_eq!(end.cause().unwrap().kind(), ErrorKind::UnexpectedEof);
 }
 
 /// Without a disk to wait for, a change does not pay for passing a job to another thread and back.
