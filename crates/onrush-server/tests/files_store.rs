@@ -4,8 +4,10 @@ mod common;
 
 use common::*;
 use onrush::DriverPreference;
+use onrush_store::StoreError;
 use onrush_store::testing::MemoryStore;
 use std::sync::Arc;
+use std::time::Duration;
 
 fn on_memory_store(test: impl Fn(&mut TestServer)) {
     for driver in [DriverPreference::Uring, DriverPreference::Epoll] {
@@ -101,6 +103,40 @@ fn preconditions_and_stored_fields_hold() {
         let delete = server.request("DELETE /a\nIf-Match: *", b"");
         assert_eq!(delete.status, 412);
     });
+}
+
+/// The client learns whether and when to try again, and the object stays as it was.
+#[test]
+fn failures_of_the_store_have_their_status() {
+    let throttled = |ms| StoreError::Throttled {
+        retry_after: Some(Duration::from_millis(ms)),
+    };
+    for driver in [DriverPreference::Uring, DriverPreference::Epoll] {
+        let store = MemoryStore::new();
+        let mut server = TestServer::on_store(Arc::new(store.clone()), &writable(), driver);
+        server.put("/a", b"old");
+        for (failure, status, retry_after) in [
+            (throttled(6500), 503, Some("7")),
+            (StoreError::Unavailable, 503, Some("1")),
+            (StoreError::Timeout, 504, Some("1")),
+            (StoreError::Unsupported, 501, None),
+        ] {
+            store.fail_with(Some(failure));
+            for head in [
+                "GET /a",
+                "GET /",
+                "PUT /a",
+                "PUT /a\nIf-Match: *",
+                "DELETE /a",
+            ] {
+                let reply = server.request(head, b"");
+                assert_eq!(reply.status, status, "{head}: {failure}");
+                assert_eq!(reply.field("retry-after"), retry_after, "{head}: {failure}");
+            }
+            store.fail_with(None);
+            assert_eq!(server.get("/a").body, b"old");
+        }
+    }
 }
 
 #[test]

@@ -27,6 +27,8 @@ struct Objects {
     by_key: BTreeMap<Vec<u8>, Stored>,
     /// The number of changes. Each version is made from it.
     changes: u64,
+    /// See [`MemoryStore::fail_with`].
+    failure: Option<StoreError>,
 }
 
 #[derive(Clone, Debug)]
@@ -42,8 +44,21 @@ impl MemoryStore {
         MemoryStore::default()
     }
 
+    /// Lets every operation fail, as if the service of the store failed. `None` ends that.
+    pub fn fail_with(&self, failure: Option<StoreError>) {
+        self.lock().failure = failure;
+    }
+
     fn lock(&self) -> MutexGuard<'_, Objects> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn objects(&self) -> Result<MutexGuard<'_, Objects>> {
+        let objects = self.lock();
+        match objects.failure {
+            Some(failure) => Err(failure),
+            None => Ok(objects),
+        }
     }
 }
 
@@ -194,18 +209,18 @@ fn folder_meta() -> Meta {
 impl Store for MemoryStore {
     fn get<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Object>> {
         Box::pin(async move {
-            let stored = self.lock().object(key)?.clone();
+            let stored = self.objects()?.object(key)?.clone();
             let reader = Arc::new(Reader(stored.content));
             Ok(Object::from_reader(stored.meta, stored.metadata, reader))
         })
     }
 
     fn meta<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Meta>> {
-        Box::pin(async move { self.lock().meta(key) })
+        Box::pin(async move { self.objects()?.meta(key) })
     }
 
     fn existing_object<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Option<Meta>>> {
-        Box::pin(async move { self.lock().existing_object(key) })
+        Box::pin(async move { self.objects()?.existing_object(key) })
     }
 
     fn stage<'a>(
@@ -225,11 +240,11 @@ impl Store for MemoryStore {
         kind: Kind,
         condition: Condition,
     ) -> LocalFuture<'a, Result<Meta>> {
-        Box::pin(async move { self.lock().delete(key, kind, &condition) })
+        Box::pin(async move { self.objects()?.delete(key, kind, &condition) })
     }
 
     fn list<'a>(&'a self, folder: Option<&'a Key>, how: ListHow) -> LocalFuture<'a, Result<Page>> {
-        Box::pin(async move { self.lock().list(folder, &how) })
+        Box::pin(async move { self.objects()?.list(folder, &how) })
     }
 
     fn features(&self) -> Features {
@@ -275,7 +290,7 @@ impl Upload for MemoryUpload {
 
     fn commit(self: Box<Self>, condition: Condition) -> LocalFuture<'static, Result<Committed>> {
         let MemoryUpload { store, key, body } = *self;
-        Box::pin(async move { store.lock().put(&key, body, &condition) })
+        Box::pin(async move { store.objects()?.put(&key, body, &condition) })
     }
 }
 
