@@ -51,7 +51,7 @@ fn serve(port: &str, folder: &Path) -> io::Result<()> {
     Server::bind(format!("127.0.0.1:{port}"))
         .from_env()?
         .limits(limits)
-        .blocking_pool(files.store().pool().clone())
+        .blocking_pool(files.pool().clone())
         .serve(Router::new().get("/stream", stream).fallback(files))
 }
 

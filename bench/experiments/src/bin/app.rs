@@ -71,7 +71,7 @@ fn serve(port: &str, dir: &Path) -> Result<(), String> {
         .map_err(|error| error.to_string())?
         .placement(placement)
         .rebalance(rebalance)
-        .blocking_pool(files.store().pool().clone())
+        .blocking_pool(files.pool().clone())
         .metrics(&metrics)
         .serve(app)
         .map_err(|error| error.to_string())
