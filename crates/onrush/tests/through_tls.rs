@@ -2,10 +2,9 @@
 //! does is the same. `common::through_tls` is true in this binary. Tests on the simulator do not
 //! change.
 //!
-//! Not among them are `blocked`, because no handshake takes place while all workers are blocked,
-//! files that measure the memory of the process or need thousands of handshakes (`memory_heads`,
-//! `memory_unread`, `pressure`), and single tests about what differs. The latter return at once,
-//! with the reason.
+//! Not among them are files that measure the memory of the process or need thousands of handshakes
+//! (`memory_heads`, `memory_unread`, `pressure`), and single tests about what differs. The latter
+//! return at once, with the reason.
 #![cfg(feature = "tls")]
 // Each of the files includes the common ones.
 #![allow(clippy::duplicate_mod)]
@@ -18,6 +17,8 @@ mod access_log_limit;
 mod adversarial_ends;
 #[path = "adversarial_lifetimes.rs"]
 mod adversarial_lifetimes;
+#[path = "blocked.rs"]
+mod blocked;
 #[path = "connections.rs"]
 mod connections;
 #[path = "coroutine.rs"]

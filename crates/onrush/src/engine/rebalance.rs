@@ -49,7 +49,8 @@ impl Engine {
         // A check that only a timer caused must not delay the next one: other workers rely on a
         // check when a request arrives. See `watchdog`.
         let pause_ms = if self.check_workers() { PERIOD_MS } else { 0 };
-        rebalance_state.next_ms.set(now_ms + pause_ms);
+        let next_ms = self.until_next_check(now_ms, now_ms + pause_ms);
+        rebalance_state.next_ms.set(next_ms);
         if now_ms >= rebalance_state.measure_ms.get() {
             rebalance_state.measure_ms.set(now_ms + PERIOD_MS);
             self.measure_load();

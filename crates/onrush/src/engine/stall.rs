@@ -97,6 +97,16 @@ impl Engine {
         is_active
     }
 
+    /// The earlier of `next_ms` and the time of the scheduled check. If the timer fired before the
+    /// next check may take place, the check would be lost, and this worker would sleep.
+    pub(super) fn until_next_check(&self, now_ms: u64, next_ms: u64) -> u64 {
+        let check_ms = self.stalls.check_ms.get();
+        match check_ms > now_ms {
+            true => next_ms.min(check_ms),
+            false => next_ms,
+        }
+    }
+
     /// Serves the new connections that wait for a blocked worker.
     #[cold]
     fn accept_for_blocked(self: &Rc<Self>, worker: usize) {
