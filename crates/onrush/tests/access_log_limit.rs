@@ -3,7 +3,7 @@
 mod common;
 
 use common::entries::{Entry, entries, expect, keep_entries, number};
-use common::{drivers, get, plain, serve_with, through_tls, watchdog};
+use common::{drivers, get, plain, serve_with, watchdog};
 use onrush::sim::Simulation;
 use onrush::{AccessLog, Limits, Request, Response};
 use onrush_rt::driver::sim::Behaviour;
@@ -38,9 +38,6 @@ const OVER_LIMIT_COUNT: usize = 8;
 
 #[test]
 fn connections_over_the_limit_are_logged() {
-    if through_tls() {
-        return; // They are closed without a response and an entry.
-    }
     let _dog = watchdog("connections_over_the_limit_are_logged");
     keep_entries();
     for driver in drivers() {

@@ -2,23 +2,21 @@
 //! does is the same. `common::through_tls` is true in this binary. Tests on the simulator do not
 //! change.
 //!
-//! Not among them are files that measure the memory of the process or need thousands of handshakes
-//! (`memory_heads`, `memory_unread`, `pressure`), and single tests about what differs. The latter
-//! return at once, with the reason.
+//! `through_tls_blocked` is a binary of its own, because it records events of the whole process. Not
+//! among them are files that measure the memory of the process or need thousands of handshakes
+//! (`memory_heads`, `memory_unread`, `pressure`), `access_log_limit`, because connections over the
+//! limit have no entry, and single tests about what differs. The latter return at once, with the
+//! reason.
 #![cfg(feature = "tls")]
 // Each of the files includes the common ones.
 #![allow(clippy::duplicate_mod)]
 
 #[path = "access_log.rs"]
 mod access_log;
-#[path = "access_log_limit.rs"]
-mod access_log_limit;
 #[path = "adversarial_ends.rs"]
 mod adversarial_ends;
 #[path = "adversarial_lifetimes.rs"]
 mod adversarial_lifetimes;
-#[path = "blocked.rs"]
-mod blocked;
 #[path = "connections.rs"]
 mod connections;
 #[path = "coroutine.rs"]

@@ -304,6 +304,7 @@ fn a_handshake_storm_delays_others_little() {
         let metrics = Metrics::new();
         let served = serve_tls(driver, app, |server| server.metrics(&metrics));
         let mut established = served.connect();
+        common::memory::assert_prompt(&mut established);
         let hello = hello();
         // More than a worker keeps; the oldest ones end.
         let storm: Vec<TcpStream> = (0..1200)

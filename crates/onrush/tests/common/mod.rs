@@ -62,7 +62,11 @@ pub struct Served {
 
 /// Whether all servers of this test binary use TLS. See `tests/through_tls.rs`.
 pub const fn through_tls() -> bool {
-    cfg!(feature = "tls") && matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"through_tls")
+    cfg!(feature = "tls")
+        && matches!(
+            env!("CARGO_CRATE_NAME").as_bytes(),
+            b"through_tls" | b"through_tls_blocked"
+        )
 }
 
 /// Starts a server. `configure` gets one with a single worker.

@@ -55,11 +55,10 @@ pub fn connect(server: SocketAddr) -> TcpStream {
     );
     let (established, handshake) = mpsc::channel();
     thread::spawn(move || {
-        // A client that is gone does not wait for the handshake.
-        let is_gone = !matches!(from.peek(&mut [0]), Ok(1));
-        let connection: Option<Arc<Mutex<ClientConnection>>> = match is_gone {
-            true => handshake.try_recv().ok(),
-            false => handshake.recv().ok(),
+        // A client that has reset its connection does not wait for the handshake.
+        let connection: Option<Arc<Mutex<ClientConnection>>> = match from.peek(&mut [0]) {
+            Ok(_) => handshake.recv().ok(),
+            Err(_) => handshake.try_recv().ok(),
         };
         match connection {
             Some(connection) => encrypt(from, to, &connection),
