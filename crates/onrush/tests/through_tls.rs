@@ -2,8 +2,8 @@
 //! does is the same. `common::through_tls` is true in this binary. Tests on the simulator do not
 //! change.
 //!
-//! `through_tls_blocked` is a binary of its own, because it records events of the whole process. Not
-//! among them are files that measure the memory of the process or need thousands of handshakes
+//! `through_tls_blocked` is a binary of its own, because it records events of the whole process.
+//! Not among them are files that measure the memory of the process or need thousands of handshakes
 //! (`memory_heads`, `memory_unread`, `pressure`), `access_log_limit`, because connections over the
 //! limit have no entry, and single tests about what differs. The latter return at once, with the
 //! reason.
