@@ -115,6 +115,10 @@ const COMMANDS: &[(&str, Cover)] = &[
         "cargo xtask miri",
         Tested("xtask/src/verify.rs", "pub(crate) fn miri"),
     ),
+    (
+        "cargo xtask tls",
+        Tested("xtask/src/tls.rs", "fn only_findings_are_reported"),
+    ),
     ("cargo xtask fuzz [TARGET…]", Step("fuzz")),
     ("cargo xtask bench", Runs(&[BENCH])),
     ("cargo xtask bench [PROFILE…]", Runs(&[BENCH_PAIR])),

@@ -8,6 +8,7 @@ mod python;
 mod setup;
 mod test;
 mod tidy;
+mod tls;
 mod verify;
 
 use std::process::ExitCode;
@@ -31,6 +32,8 @@ usage: cargo xtask TASK [OPTIONS]
   experiment [NAME…]  repeat experiments that other projects could not finish; see
                       `cargo xtask experiment --help`
   loom                test shared state under all thread interleavings (part of test)
+  tls                 scan HTTPS with testssl.sh and sslyze, and reload certificates under load
+        --reloads N       reloads per driver (default: 1000)
   miri                run unsafe code without system calls under Miri; needs a nightly toolchain
 ";
 
@@ -54,6 +57,7 @@ fn main() -> ExitCode {
         "experiment" => bench::experiment(arguments),
         "loom" => verify::loom(arguments),
         "miri" => verify::miri(arguments),
+        "tls" => tls::main(arguments),
         other => Err(Failure::Usage(format!("unknown task '{other}'"))),
     };
     match done {

@@ -1,4 +1,5 @@
-//! Python packages that the tests need, from PyPI, in an environment in `target/tools`.
+//! Python packages that the tests and other tasks need, from PyPI, in environments in
+//! `target/tools`.
 
 use crate::packages::need;
 use crate::shell::{Outcome, run, target};
@@ -6,12 +7,19 @@ use std::{fs, path::PathBuf, process::Command};
 
 /// The TLS stack that sends what the RFCs forbid.
 const TLSLITE: &str = "tlslite-ng==0.8.2";
+/// The scanner of TLS servers.
+const SSLYZE: &str = "sslyze==6.3.1";
 /// What environments need, and Debian has in a package of its own.
 const ENSUREPIP: &str = "/usr/lib/python3.11/ensurepip/__init__.py";
 
 /// Installs tlslite-ng for the tests.
 pub(crate) fn tlslite() -> Outcome {
     install("tlslite", TLSLITE).map(drop)
+}
+
+/// Installs sslyze, and returns its environment.
+pub(crate) fn sslyze() -> Outcome<PathBuf> {
+    install("sslyze", SSLYZE)
 }
 
 /// Installs a package into an environment of its own, and returns the environment.

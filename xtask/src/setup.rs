@@ -7,8 +7,9 @@ use crate::{
 use std::{fs, path::PathBuf, process::Command};
 
 /// Programs that the tests and the fuzzers call, and their Debian packages.
-const PROGRAMS: [(&str, &str); 13] = [
+const PROGRAMS: [(&str, &str); 14] = [
     ("c++", "g++"),
+    ("certutil", "libnss3-tools"),
     ("chromium", "chromium"),
     ("curl", "curl"),
     ("javac", "openjdk-17-jdk-headless"),

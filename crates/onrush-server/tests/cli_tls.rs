@@ -4,40 +4,13 @@
 mod program;
 
 use program::certificates::{Authority, Client};
-use program::{Folder, Server, TIMEOUT, curl, drivers, is_installed, onrush, output, pattern};
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use program::plain::{get, handshakes, plain, printed};
+use program::{Folder, Server, curl, drivers, is_installed, onrush, output, pattern};
 use std::process::{Command, Stdio};
 
 /// The options for a certificate.
 fn tls((certificate, key): &(String, String)) -> [&str; 4] {
     ["--tls-cert", certificate, "--tls-key", key]
-}
-
-/// An address that the program printed after this word.
-fn printed(server: &Server, word: &str) -> SocketAddr {
-    let line = format!("{word} http://");
-    let out = server.prints(&line);
-    let (_, rest) = out.split_once(&line).expect("printed");
-    let address = rest.split(['/', '\n']).next().expect("an address");
-    address.parse().expect("an address")
-}
-
-/// The response to a request without TLS, up to the end of the connection.
-fn plain(address: SocketAddr, request: &str) -> String {
-    let mut stream = TcpStream::connect(address).expect("the server accepts");
-    stream.set_read_timeout(Some(TIMEOUT)).expect("set");
-    let written = stream.write_all(request.as_bytes());
-    written.expect("the server reads");
-    let mut response = Vec::new();
-    let read = stream.read_to_end(&mut response);
-    read.expect("the server responds and closes");
-    String::from_utf8_lossy(&response).into_owned()
-}
-
-fn get(address: SocketAddr, target: &str, host: &str) -> String {
-    let request = format!("GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
-    plain(address, &request)
 }
 
 /// Runs `openssl s_client`, which sends nothing, and returns what it prints.
@@ -59,19 +32,6 @@ fn exchange_by_s_client(server: &Server, arguments: &[&str]) -> String {
     shell.args(["-c", script, "sh", "-connect", &address]);
     let shown = output(shell.args(arguments)).stdout;
     String::from_utf8_lossy(&shown).into_owned()
-}
-
-/// The number of handshakes with this outcome.
-fn handshakes(server: &Server, outcome: &str) -> u64 {
-    let metrics = get(printed(server, "admin"), "/-/metrics", "localhost");
-    let label = format!("outcome=\"{outcome}\"");
-    let samples = metrics
-        .lines()
-        .filter(|line| line.starts_with("onrush_tls_handshakes_total") && line.contains(&label));
-    let values = samples.map(|line| line.rsplit_once(' ').expect("a value").1);
-    values
-        .map(|value| value.parse::<u64>().expect("a number"))
-        .sum()
 }
 
 #[test]
@@ -125,6 +85,14 @@ fn curl_reads_and_writes_over_both_versions() {
             assert_eq!(curl(&[&["-o", got, &url], &status[..]].concat()), "200 0");
             assert_eq!(std::fs::read(got).expect("a file"), content, "{driver}");
             assert_eq!(handshakes(&server, outcome), 2);
+            curl(&["-r", "1000000-1999999", "-o", got, &url]);
+            let range = std::fs::read(got).expect("a file");
+            assert!(range == content[1_000_000..2_000_000], "{driver}");
+            let head = curl(&["-I", &url]).to_ascii_lowercase();
+            assert!(head.contains("content-length: 3000000\r\n"), "{head}");
+            // ALPN selects what both speak; HTTP/2 is not among it.
+            let protocol = ["-o", got, "-w", "%{http_version}", "--http2", &url];
+            assert_eq!(curl(&protocol), "1.1");
             // Two connections of one process: the second resumes the session of the first. With
             // TLS 1.2 curl asks for no tickets, so it resumes by the session ID.
             let twice = ["-H", "Connection: close", "-o", got, &url, "-o", got, &url];

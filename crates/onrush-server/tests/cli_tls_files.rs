@@ -4,7 +4,7 @@
 mod program;
 
 use program::certificates::{Authority, Client, Pair, text};
-use program::{Folder, Server, drivers, onrush, output};
+use program::{Folder, Server, drivers, onrush, output, wait_until};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// The line of a server that does not start, and the exit code.
@@ -182,6 +182,9 @@ fn validity_is_a_warning() {
     }
 }
 
+/// The clients of a test under load. Each makes a connection for every twenty requests.
+const CLIENTS: usize = 16;
+
 /// The number of reloads under load per driver, which is even; `ONRUSH_TEST_RELOADS` changes it.
 fn reloads() -> usize {
     let reloads = std::env::var("ONRUSH_TEST_RELOADS").ok();
@@ -215,13 +218,15 @@ fn reloads_under_load_cause_no_failed_request() {
             &key,
             "--driver",
             driver,
+            "--idle-timeout",
+            "off",
         ];
         let server = Server::start(folder.path(), &arguments);
         // Each configuration has its own sessions. A resumed one shows the old certificate.
         let mut old = Client::connect(&server, &config).expect("a connection");
         let (is_over, requests) = (AtomicBool::new(false), AtomicUsize::new(0));
         std::thread::scope(|scope| {
-            for _ in 0..2 {
+            for _ in 0..CLIENTS {
                 scope.spawn(|| {
                     while !is_over.load(Ordering::Relaxed) {
                         let mut client = Client::connect(&server, &config).expect("a connection");
@@ -245,7 +250,9 @@ fn reloads_under_load_cause_no_failed_request() {
             }
             is_over.store(true, Ordering::Relaxed);
         });
-        assert!(requests.load(Ordering::Relaxed) > 0);
+        let requests = requests.into_inner();
+        assert!(requests > reloads, "{requests} requests");
+        println!("{driver}: {reloads} reloads, {requests} requests, none failed");
         // The number is even, so that the first certificate is in use again.
         replace(&certificate, &pairs[1].certificate);
         replace(&key, &pairs[1].key);
@@ -291,11 +298,7 @@ fn reloads_under_load_cause_no_failed_request() {
 
 /// Waits until the log contains `text` so many times.
 fn wait_for_count(server: &Server, text: &str, count: usize) {
-    let end = std::time::Instant::now() + program::TIMEOUT;
-    while server.log().matches(text).count() < count {
-        assert!(std::time::Instant::now() < end, "{count}: {}", server.log());
-        std::thread::sleep(std::time::Duration::from_millis(2));
-    }
+    wait_until(|| server.log().matches(text).count() >= count);
 }
 
 /// A signal that ends the server does so while certificates are watched.

@@ -3,9 +3,10 @@
 mod program;
 
 use program::certificates::Authority;
-use program::{Folder, Server, TIMEOUT, drivers, is_installed, output_within};
+use program::plain::handshakes;
+use program::{Folder, Server, TIMEOUT, drivers, is_installed, output_within, wait_until};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 /// A file of `tests/tls_clients`.
 fn source(name: &str) -> PathBuf {
@@ -76,10 +77,16 @@ fn s_time_connects_with_and_without_earlier_sessions() {
     for driver in drivers() {
         let folder = Folder::new();
         folder.file("x", "content");
-        let server = Server::start(folder.path(), &["--tls-self-signed", "--driver", driver]);
+        let arguments = ["--tls-self-signed", "--admin", "127.0.0.1:0"];
+        let server = Server::start(
+            folder.path(),
+            &[&arguments[..], &["--driver", driver]].concat(),
+        );
         let address = server.address().to_string();
-        for version in ["-tls1_2", "-tls1_3"] {
+        for (version, label) in [("-tls1_2", "tls1.2"), ("-tls1_3", "tls1.3")] {
             for mode in ["-new", "-reuse"] {
+                let outcome = format!("{label}_resumed");
+                let before = handshakes(&server, &outcome);
                 let mut command = Command::new("openssl");
                 command.args(["s_time", "-connect", &address, "-www", "/x", "-time", "1"]);
                 let output = output_within(command.args([version, mode]), 4 * TIMEOUT);
@@ -89,8 +96,54 @@ fn s_time_connects_with_and_without_earlier_sessions() {
                 let number = line.and_then(|line| line.split(' ').next());
                 let number = number.and_then(|number| number.parse::<u32>().ok());
                 assert!(number > Some(1), "{driver} {version} {mode}: {out}");
+                let resumed = handshakes(&server, &outcome) - before;
+                assert_eq!(resumed > 0, mode == "-reuse", "{driver} {version} {mode}");
             }
         }
+    }
+}
+
+/// A response that ends early has no `close_notify`, so that the client reports an error even if
+/// the length of the body is not known.
+#[test]
+fn curl_reports_a_truncated_response() {
+    if !is_installed("curl") {
+        return;
+    }
+    for driver in drivers() {
+        let (folder, files) = (Folder::new(), Folder::new());
+        let path = folder.file("large", vec![b'x'; 64 << 20]);
+        let authority = Authority::new("authority");
+        let ca = authority.file(&files, "ca.pem");
+        let (certificate, key) = authority.local(&files);
+        let arguments = ["--tls-cert", &certificate, "--tls-key", &key];
+        let more = ["--driver", driver];
+        let server = Server::start(folder.path(), &[&arguments[..], &more].concat());
+        let url = format!("https://localhost:{}/large", server.address().port());
+        let got = files.path().join("got");
+        let mut curl = Command::new("curl");
+        curl.args([
+            "-sS",
+            "--cacert",
+            &ca,
+            "--ignore-content-length",
+            &url,
+            "-o",
+        ]);
+        // The file shrinks while the client reads slowly.
+        let child = curl
+            .arg(&got)
+            .args(["--limit-rate", "4M"])
+            .stderr(Stdio::piped());
+        let child = child.spawn().expect("curl");
+        wait_until(|| std::fs::metadata(&got).is_ok_and(|got| got.len() > 1 << 20));
+        let file = std::fs::File::options().write(true).open(&path);
+        file.and_then(|file| file.set_len(3 << 20))
+            .expect("truncated");
+        let Output { status, stderr, .. } = child.wait_with_output().expect("curl");
+        let shown = String::from_utf8_lossy(&stderr);
+        // 56: "Failure with receiving network data".
+        assert_eq!(status.code(), Some(56), "{driver}: {shown}");
     }
 }
 
@@ -135,38 +188,58 @@ fn violations_end_in_the_alert_of_the_rfc() {
     });
 }
 
-/// The browser shows a listing and a file, and uploads one.
+/// Adds an authority to the ones that Chromium trusts when `home` is the home directory. Returns
+/// false if the program that does is not installed.
+fn trust(home: &Path, ca: &str) -> bool {
+    if !is_installed("certutil") {
+        return false;
+    }
+    let store = home.join(".pki/nssdb");
+    std::fs::create_dir_all(&store).expect("a folder");
+    let store = format!("sql:{}", store.display());
+    for arguments in [
+        &["-N", "--empty-password"][..],
+        &["-A", "-n", "authority", "-t", "C,,", "-i", ca],
+    ] {
+        let mut command = Command::new("certutil");
+        let output = output_within(command.args(["-d", &store]).args(arguments), TIMEOUT);
+        assert!(output.status.success(), "{output:?}");
+    }
+    true
+}
+
+/// The browser trusts the certificate, shows a listing and a file, and uploads one.
 #[test]
 fn chromium_shows_a_listing() {
     if !is_installed("chromium") {
         return;
     }
-    let (folder, profile) = (Folder::new(), Folder::new());
+    let (folder, profile, files) = (Folder::new(), Folder::new(), Folder::new());
+    let authority = Authority::new("authority");
+    let ca = authority.file(&files, "ca.pem");
+    let (certificate, key) = authority.local(&files);
+    if !trust(profile.path(), &ca) {
+        return;
+    }
     folder.file("a file.txt", "the content of the file");
     let script = "fetch('/uploaded', { method: 'PUT', body: 'x'.repeat(3000000) })\
         .then((response) => { document.title = 'status ' + response.status; });";
     let page = format!("<!doctype html><title>upload</title><script>{script}</script>");
     folder.file("upload.html", page);
     for driver in drivers() {
-        let arguments = [
-            "--tls-self-signed",
-            "--allow",
-            "put",
-            "--site",
-            "--driver",
-            driver,
-        ];
-        let server = Server::start(folder.path(), &arguments);
+        let arguments = ["--tls-cert", &certificate, "--tls-key", &key];
+        let more = ["--allow", "put", "--site", "--driver", driver];
+        let server = Server::start(folder.path(), &[&arguments[..], &more].concat());
         let dump = |path: &str| {
             let mut command = Command::new("chromium");
+            command.env("HOME", profile.path());
             command.args([
                 "--headless=new",
                 "--no-sandbox",
                 "--disable-gpu",
                 "--dump-dom",
             ]);
-            command.args(["--ignore-certificate-errors", "--disable-dev-shm-usage"]);
-            command.arg("--virtual-time-budget=10000");
+            command.args(["--disable-dev-shm-usage", "--virtual-time-budget=10000"]);
             command.arg(format!("--user-data-dir={}", profile.path().display()));
             command.arg(format!(
                 "https://localhost:{}{path}",

@@ -4,6 +4,7 @@
 #![allow(dead_code, unreachable_pub)]
 
 pub mod certificates;
+pub mod plain;
 #[path = "../../../onrush-rt/tests/common/temp_dir.rs"]
 mod temp_dir;
 
@@ -234,6 +235,15 @@ fn wait_for(output: &Mutex<String>, text: &str) -> String {
             return all;
         }
         assert!(Instant::now() < end, "no {text:?} in the output:\n{all}");
+        sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits until the condition holds.
+pub fn wait_until(mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + TIMEOUT;
+    while !condition() {
+        assert!(Instant::now() < end, "the condition does not hold in time");
         sleep(Duration::from_millis(5));
     }
 }

@@ -1,0 +1,165 @@
+//! Checks of HTTPS that take too long for the test run: two scanners, and many reloads of
+//! certificates under load.
+
+use crate::{
+    Arguments, Failure, python,
+    shell::{Outcome, cannot_run, capture, cargo, run, target},
+};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::{fs, path::Path};
+use xtask::packages;
+
+/// Findings of testssl.sh that every self-signed certificate has: no authority signed it, and
+/// none can revoke it.
+const SELF_SIGNED: [&str; 4] = [
+    "cert_chain_of_trust",
+    "cert_revocation",
+    "cert_caIssuers",
+    "cert_notAfter",
+];
+/// Severities of testssl.sh that are not findings.
+const HARMLESS: [&str; 3] = ["OK", "INFO", "DEBUG"];
+
+pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
+    let reloads = arguments.number("--reloads", 1000)?;
+    arguments.end()?;
+    packages::need(&[("testssl", "testssl.sh")])?;
+    let sslyze = python::sslyze()?.join("bin/sslyze");
+    run(&mut cargo("build --release --quiet -p onrush-server"))?;
+    let folder = target().join("tls-checks");
+    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+
+    let server = Server::start(&folder)?;
+    println!("== testssl.sh");
+    let findings = testssl(&server, &folder)?;
+    println!("== sslyze");
+    let complaints = scan_by_sslyze(&sslyze, &server)?;
+    drop(server);
+
+    println!("== {reloads} reloads under load");
+    let mut test = cargo("test --release --quiet -p onrush-server --test cli_tls_files");
+    test.args(["reloads_under_load", "--", "--nocapture"]);
+    run(test.env("ONRUSH_TEST_RELOADS", reloads.to_string()))?;
+
+    let all: Vec<String> = findings.into_iter().chain(complaints).collect();
+    match all.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::Because(all.join("\n"))),
+    }
+}
+
+/// The binary with a self-signed certificate, on a port that it selects. Dropping it ends it.
+struct Server {
+    child: Child,
+    /// Host and port.
+    address: String,
+}
+
+impl Server {
+    fn start(folder: &Path) -> Outcome<Server> {
+        let mut command = Command::new(target().join("release/onrush"));
+        command
+            .arg(folder)
+            .args(["--port", "0", "--tls-self-signed"]);
+        command.stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command
+            .spawn()
+            .map_err(|error| cannot_run(&command, &error))?;
+        let output = child.stdout.take();
+        let mut lines = output
+            .into_iter()
+            .flat_map(|out| BufReader::new(out).lines());
+        let address = lines.find_map(|line| address(&line.ok()?));
+        let address = address.ok_or("the server printed no address")?;
+        // A pipe that is not read would fill up.
+        std::thread::spawn(move || lines.for_each(drop));
+        Ok(Server { child, address })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Host and port of the HTTPS address in a line, if there is one.
+fn address(line: &str) -> Option<String> {
+    let (_, rest) = line.split_once("https://")?;
+    let end = rest.find(['/', ' ']).unwrap_or(rest.len());
+    Some(rest[..end].to_owned())
+}
+
+/// Runs testssl.sh. Returns its findings, except those of every self-signed certificate.
+fn testssl(server: &Server, folder: &Path) -> Outcome<Vec<String>> {
+    let file = folder.join("testssl.csv");
+    let _ = fs::remove_file(&file);
+    let mut command = Command::new("testssl");
+    command.args(["--quiet", "--warnings", "off", "--color", "0", "--csvfile"]);
+    // The exit code counts findings.
+    capture(command.arg(&file).arg(&server.address))?;
+    let csv = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let lines: Vec<&str> = csv.lines().skip(1).collect();
+    println!("{} results", lines.len());
+    if lines.len() < 100 {
+        return Err(format!("testssl.sh did not complete: {}", file.display()));
+    }
+    Ok(lines.into_iter().filter_map(finding).collect())
+}
+
+/// What a line of testssl.sh reports, if it is a finding:
+/// `"id","host/ip","port","severity","finding","cve","cwe"`.
+fn finding(line: &str) -> Option<String> {
+    let fields: Vec<&str> = line.trim_matches('"').split("\",\"").collect();
+    let [name, _, _, severity, text, ..] = fields[..] else {
+        return Some(format!("testssl.sh: {line}"));
+    };
+    let expected = HARMLESS.contains(&severity) || SELF_SIGNED.iter().any(|n| name.starts_with(n));
+    (!expected).then(|| format!("testssl.sh: {name}: {severity}: {text}"))
+}
+
+/// Runs sslyze with Mozilla's intermediate configuration. Returns what does not comply, except that
+/// the certificate is not signed by an authority.
+fn scan_by_sslyze(program: &Path, server: &Server) -> Outcome<Vec<String>> {
+    let mut command = Command::new(program);
+    command.args(["--mozilla_config", "intermediate", &server.address]);
+    let (_, text) = capture(&mut command)?;
+    let Some((_, compliance)) = text.split_once("COMPLIANCE AGAINST") else {
+        print!("{text}");
+        return Err("sslyze did not complete".to_owned());
+    };
+    print!("{compliance}");
+    let lines = compliance.lines().filter(|line| line.contains("* "));
+    let lines = lines.filter(|line| !line.contains("certificate_path_validation"));
+    Ok(lines
+        .map(|line| format!("sslyze: {}", line.trim()))
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{address, finding};
+
+    #[test]
+    fn the_address_is_found() {
+        let line = "Serving /x at https://127.0.0.1:4567/ (self-signed)";
+        assert_eq!(address(line).as_deref(), Some("127.0.0.1:4567"));
+        assert_eq!(address("nothing"), None);
+    }
+
+    #[test]
+    fn only_findings_are_reported() {
+        let line = |name: &str, severity: &str| {
+            finding(&format!(
+                "\"{name}\",\"h/1\",\"443\",\"{severity}\",\"text\",\"\",\"\""
+            ))
+        };
+        assert_eq!(line("TLS1_3", "OK"), None);
+        assert_eq!(line("cert_chain_of_trust", "CRITICAL"), None);
+        let found = line("BEAST", "MEDIUM");
+        assert_eq!(found.as_deref(), Some("testssl.sh: BEAST: MEDIUM: text"));
+        assert!(finding("unexpected").is_some());
+    }
+}
