@@ -51,6 +51,7 @@ const LISTING: Cover = Tested(
     "crates/onrush-server/tests/files_list.rs",
     "application/json",
 );
+const REMOTE: &str = "crates/onrush-server/tests/cli_remote.rs";
 const DRAIN: &str = "crates/onrush/tests/drain.rs";
 const OPTIONS: &str = "bench/runner/src/options.rs";
 
@@ -79,6 +80,14 @@ const COMMANDS: &[(&str, Cover)] = &[
             "crates/onrush-server/tests/cli_tls.rs",
             "fn a_self_signed_certificate_remains_the_same",
         ),
+    ),
+    (
+        "onrush s3://bucket/prefix",
+        Tested(REMOTE, "fn a_bucket_is_served"),
+    ),
+    (
+        "onrush s3://bucket/prefix --allow put,delete",
+        Tested(REMOTE, "fn a_bucket_is_served"),
     ),
     (
         "onrush --help",

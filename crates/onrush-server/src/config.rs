@@ -6,6 +6,7 @@ mod tls;
 use crate::failure::{self, Failure};
 use crate::memory::{self, ReducedDefaults};
 use crate::options::Options;
+use crate::storage::Storage;
 use crate::toml_values::Switch;
 use crate::units::{Count, Rate, Size, Time};
 use crate::values::{
@@ -34,7 +35,7 @@ const WORKER_BYTES_MIN: usize = 1 << 20;
 /// All settings of the server, with the defaults filled in.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    pub(crate) dir: PathBuf,
+    pub(crate) storage: Storage,
     pub(crate) files: FilesOptions,
     /// One or more, in the form of `onrush::Server::bind`.
     pub(crate) addresses: Vec<String>,
@@ -143,6 +144,27 @@ fn value_to_show<'t>(line: &'t str, message: &str) -> Option<&'t str> {
     (fits && !is_shown).then_some(value)
 }
 
+/// Refuses options that need a folder.
+fn check_remote(
+    storage: &Storage,
+    tls: Option<&TlsSettings>,
+    has_durability: bool,
+) -> Result<(), Failure> {
+    let option = match tls.map(|tls| &tls.source) {
+        Some(CertificateSource::SelfSigned(_)) => "tls-self-signed",
+        Some(CertificateSource::Acme(_)) => "acme",
+        _ if has_durability => "durability",
+        _ => return Ok(()),
+    };
+    Err(Failure::usage(match option {
+        "durability" => format!("--durability: {storage} decides itself when a PUT is durable"),
+        _ => format!(
+            "--{option} keeps the certificate in the served folder, and {storage} is none: use \
+             --tls-cert and --tls-key"
+        ),
+    }))
+}
+
 impl Settings {
     /// Fills in the defaults and checks the values. `memory_bytes`: the memory that the process may
     /// use, if that is known. An error is [`Failure::Usage`].
@@ -151,6 +173,11 @@ impl Settings {
         let log_format = options.log_format.unwrap_or(LogFormat::Text);
         let files = files_options(&options, memory_bytes)?;
         let tls = TlsSettings::new(&options)?;
+        let dir = options.dir.clone().unwrap_or_else(|| PathBuf::from("."));
+        let storage = Storage::parse(dir)?;
+        if storage.folder().is_none() {
+            check_remote(&storage, tls.as_ref(), options.durability.is_some())?;
+        }
         let receive_bytes_max = match options.receive_memory {
             Some(size) => size.bytes,
             None => memory::share(memory_bytes, memory::RECEIVE_DIVISOR, RECEIVE_BYTES),
@@ -218,7 +245,7 @@ impl Settings {
                 (Some(Switch::On), _) | (None, Some(_)) => AccessLog::On,
                 (Some(Switch::Off), _) | (None, None) => AccessLog::Off,
             },
-            dir: options.dir.unwrap_or_else(|| PathBuf::from(".")),
+            storage,
         })
     }
 }

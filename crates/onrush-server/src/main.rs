@@ -21,6 +21,7 @@ mod memory;
 mod options;
 mod self_signed;
 mod signals;
+mod storage;
 mod tls;
 mod tls_values;
 mod toml_values;
@@ -97,15 +98,11 @@ fn serve(settings: Settings) -> Result<(), Failure> {
         descriptors: plan.descriptors.clone(),
         ..settings.files.clone()
     };
-    let files = Files::open(&settings.dir, options).map_err(|error| {
-        let hint = match error.kind() {
-            io::ErrorKind::NotFound if !settings.files.sink => " (--allow put)",
-            _ => "",
-        };
-        Failure::run(failure::error_text(&error) + hint)
-    })?;
+    let files = settings.storage.open(options)?;
+    // Only certificates that are kept in a folder need it, and a check has ensured that it is one.
+    let dir = settings.storage.folder().unwrap_or(Path::new("."));
     let certificates = match &settings.tls {
-        Some(tls) => Some(Certificates::open(tls, &settings.dir)?),
+        Some(tls) => Some(Certificates::open(tls, dir)?),
         None => None,
     };
     let fingerprint = certificates.as_ref().and_then(Certificates::fingerprint);
@@ -124,7 +121,7 @@ fn serve(settings: Settings) -> Result<(), Failure> {
         let reload = certificates.watch()?;
         if let CertificateSource::Acme(acme) = &tls.source {
             let challenges = (!tls.redirect.is_empty()).then_some(challenges);
-            acme::start(acme, &settings.dir, config, challenges, reload.clone())?;
+            acme::start(acme, dir, config, challenges, reload.clone())?;
         }
         shutdown.on_hangup(reload);
     }
@@ -381,7 +378,7 @@ impl Announcement<'_> {
             address = addresses.join(" "),
             redirect = (!redirecting.is_empty()).then(|| redirecting.join(" ")),
             certificate_sha256 = self.fingerprint,
-            dir = %settings.dir.display(),
+            store = %settings.storage,
             allowed = allowed(&settings.files),
             driver = driver.name(),
             reason,

@@ -130,7 +130,11 @@ macro_rules! options {
 
 options! {
     "What to serve" {
-        /// The folder to serve [default: .]
+        /// The folder to serve, or a bucket: s3://BUCKET/PREFIX [default: .]
+        ///
+        /// A bucket of Ceph, S3 or a compatible service. The variables AWS_ENDPOINT_URL,
+        /// AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION say where it is and how to
+        /// access it; see docs/scale.md.
         #[arg(value_hint = ValueHint::DirPath)]
         positional dir: PathBuf;
 

@@ -139,7 +139,7 @@ fn flag_overrides_environment_overrides_file_overrides_default() {
     let file = "port = 0\nworkers = 3\ndriver = 'epoll'\nallow = ['put']\nlog-format = 'text'\n";
     let log = serving(&[], &[], "port = 0").log();
     assert!(
-        log.contains(" allowed=get ") && log.contains(" dir=. "),
+        log.contains(" allowed=get ") && log.contains(" store=. "),
         "{log}"
     );
 

@@ -49,13 +49,16 @@ fn measure(what: &str, times: usize, mut each: impl FnMut(usize)) {
 
 fn put(folder: &Folder, key: &Key, body: &[u8]) {
     block_on(async {
-        let mut upload = folder.stage(key, Some(body.len() as u64)).await.unwrap();
+        let mut upload = folder
+            .stage(key, Condition::None, Some(body.len() as u64))
+            .await
+            .unwrap();
         let mut buf = Vec::with_capacity(65_536);
         for piece in body.chunks(65_536) {
             buf.extend_from_slice(piece);
             buf = upload.write(buf).await.unwrap();
         }
-        upload.commit(Condition::None).await.unwrap();
+        upload.commit().await.unwrap();
     });
 }
 

@@ -17,9 +17,9 @@
 //! let folder = Folder::on(root, BlockingPool::inline(), FolderOptions::default())?;
 //! let key = Key::parse(b"notes/today.txt")?;
 //! block_on(async {
-//!     let mut upload = folder.stage(&key, Some(5)).await?;
+//!     let mut upload = folder.stage(&key, Condition::Absent, Some(5)).await?;
 //!     upload.write(b"hello".to_vec()).await?;
-//!     let done = upload.commit(Condition::Absent).await?; // durable on the disk, or an error
+//!     let done = upload.commit().await?; // durable on the disk, or an error
 //!     assert!(done.created && done.meta.size == 5);
 //!     let object = folder.get(&key).await?;
 //!     assert_eq!(object.read(1, 3, Vec::with_capacity(64)).await?, b"ell");

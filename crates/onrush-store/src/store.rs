@@ -68,11 +68,14 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// commit would if another entry (such as a folder) is in the way.
     fn existing_object<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Option<Meta>>>;
 
-    /// Begins an upload that becomes the object `key` when it is committed. If `size_bytes` is
-    /// known, a full disk is reported now. Nothing is visible before the commit.
+    /// Begins an upload that becomes the object `key` when it is committed, if `condition` holds
+    /// at that time. If `size_bytes` is known, a full disk is reported now. Nothing is visible
+    /// before the commit. Fails with [`StoreError::Unsupported`] if the store cannot evaluate the
+    /// condition together with the change.
     fn stage<'a>(
         &'a self,
         key: &'a Key,
+        condition: Condition,
         size_bytes: Option<u64>,
     ) -> LocalFuture<'a, Result<Box<dyn Upload>>>;
 
@@ -90,7 +93,8 @@ pub trait Store: fmt::Debug + Send + Sync {
     ) -> LocalFuture<'a, Result<Meta>>;
 
     /// One page of the entries of `folder` (`None`: the root folder), ordered by the bytes of their
-    /// names. It includes every change that completed before this future was first polled.
+    /// names, or of their names with a slash at the end of those of folders. It includes every
+    /// change that completed before this future was first polled.
     fn list<'a>(&'a self, folder: Option<&'a Key>, how: ListHow) -> LocalFuture<'a, Result<Page>>;
 
     /// As [`Store::get`], but without waiting. `None`: this would wait, or the store always waits.
@@ -117,8 +121,11 @@ pub trait Store: fmt::Debug + Send + Sync {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Features {
-    /// Uploads may have metadata ([`Upload::set_metadata`]).
-    pub metadata: bool,
+    /// The maximum size in bytes of the metadata of an upload ([`Upload::set_metadata`]); 0 if
+    /// uploads cannot have metadata.
+    pub metadata_bytes_max: usize,
+    /// The same bytes have the same version. Without it, no version is used twice.
+    pub versions_by_content: bool,
     /// [`Upload::write`] completes on the calling worker. Receiving bytes while others are written
     /// then gains nothing.
     pub inline_writes: bool,
@@ -133,19 +140,19 @@ pub trait Upload {
     fn write(&mut self, buf: Vec<u8>) -> LocalFuture<'_, Result<Vec<u8>>>;
 
     /// Sets the metadata: bytes that the store keeps with the content and does not interpret. Fails
-    /// with [`StoreError::TooLarge`] if there are more than
-    /// [`METADATA_BYTES_MAX`](crate::METADATA_BYTES_MAX). The commit makes them visible together
-    /// with the content, and they replace the metadata of the old object. By default there is no
-    /// metadata. The commit fails with [`StoreError::NoMetadata`] if the store does not support it.
+    /// with [`StoreError::TooLarge`] if there are more than [`Features::metadata_bytes_max`]. Must
+    /// precede the first write. The commit makes them visible together with the content, and they
+    /// replace the metadata of the old object. By default there is no metadata. The commit fails
+    /// with [`StoreError::NoMetadata`] if the store does not support it.
     fn set_metadata(&mut self, metadata: Vec<u8>) -> Result<()>;
 
     /// The number of bytes written so far.
     fn written_bytes(&self) -> u64;
 
-    /// Publishes the upload as the object, atomically, if `condition` holds: readers see the old
+    /// Publishes the upload as the object, atomically, if its condition holds: readers see the old
     /// object or the new one. Success means that the object is durable, as far as the store
     /// promises that.
-    fn commit(self: Box<Self>, condition: Condition) -> LocalFuture<'static, Result<Committed>>;
+    fn commit(self: Box<Self>) -> LocalFuture<'static, Result<Committed>>;
 }
 
 /// The result of a successful commit.

@@ -99,9 +99,10 @@ fn puts_dropped_while_folders_are_created_leave_nothing() {
     let waker = std::task::Waker::noop();
     let mut commits = Vec::new();
     for number in 0..6 {
-        let mut upload = block_on(folder.stage(&key(deep_path(number)), Some(1))).unwrap();
+        let mut upload =
+            block_on(folder.stage(&key(deep_path(number)), Condition::None, Some(1))).unwrap();
         block_on(upload.write(b"x".to_vec())).unwrap();
-        let mut commit = upload.commit(Condition::None);
+        let mut commit = upload.commit();
         // Until the first job and, when that has found no folder, until the wait for a permit.
         let mut context = std::task::Context::from_waker(waker);
         for _ in 0..2 {
@@ -137,9 +138,10 @@ fn puts_dropped_between_steps_leave_nothing() {
         let pool = BlockingPool::threads(4, 1024);
         let options = FolderOptions::default();
         let folder = Folder::on(disk.root().unwrap(), pool.clone(), options).unwrap();
-        let mut upload = block_on(folder.stage(&key(deep_path(0)), Some(1))).unwrap();
+        let mut upload =
+            block_on(folder.stage(&key(deep_path(0)), Condition::None, Some(1))).unwrap();
         block_on(upload.write(b"x".to_vec())).unwrap();
-        let mut commit = upload.commit(Condition::None);
+        let mut commit = upload.commit();
         let root = disk.root().unwrap();
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         // `steps` steps of eight folders complete, and a part of the next one.

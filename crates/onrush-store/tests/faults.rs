@@ -343,10 +343,10 @@ fn next_start_removes_files_of_a_killed_process() {
         let disk = SimFs::new(seed);
         let folder = open(&disk);
         put(&folder, "a", b"old").unwrap();
-        let mut upload = block_on(folder.stage(&key("a"), Some(1 << 20))).unwrap();
+        let mut upload = block_on(folder.stage(&key("a"), Condition::None, Some(1 << 20))).unwrap();
         block_on(upload.write(vec![0; 100_000])).unwrap();
         disk.kill_processes();
-        assert!(block_on(upload.commit(Condition::None)).is_err());
+        assert!(block_on(upload.commit()).is_err());
         drop(folder);
         let folder = open(&disk);
         assert_eq!(staged(&folder, &Backend::Sim(disk.clone())), 0);

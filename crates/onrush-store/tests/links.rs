@@ -27,7 +27,7 @@ fn other_entries_in_the_way_are_conflicts(backend: &Backend) {
         for size in [3, 50_000] {
             assert_eq!(put(&folder, at, &body(size)), Err(error), "{at}");
         }
-        let early = block_on(folder.stage(&key(at), Some(1 << 20))).err();
+        let early = block_on(folder.stage(&key(at), Condition::None, Some(1 << 20))).err();
         assert_eq!(early, Some(error), "{at}");
     }
     assert_eq!(get(&folder, "file").unwrap(), b"x");
@@ -124,7 +124,7 @@ fn links_are_never_replaced(backend: &Backend) {
         let replaced = block_on(folder.existing_object(&key(link)));
         assert_eq!(replaced, Err(StoreError::Conflict));
         // A long upload fails before its first byte.
-        let early = block_on(folder.stage(&key(link), Some(1 << 20))).err();
+        let early = block_on(folder.stage(&key(link), Condition::None, Some(1 << 20))).err();
         assert_eq!(early, Some(StoreError::Conflict));
         assert!(is_link(link), "{link}");
     }

@@ -85,9 +85,11 @@ fn put_waits_for_few_of_many_listings() {
     assert!(ahead <= simultaneous_max(), "{ahead} jobs are ahead");
 
     let mut put: LocalFuture<'_, _> = Box::pin(async {
-        let mut upload = folder.stage(&Key::parse(b"dir/new")?, Some(3)).await?;
+        let mut upload = folder
+            .stage(&Key::parse(b"dir/new")?, Condition::None, Some(3))
+            .await?;
         upload.write(b"new".to_vec()).await?;
-        upload.commit(Condition::None).await
+        upload.commit().await
     });
     assert!(poll(&mut put).is_none());
     assert_eq!(folder.pool().stats().queued, ahead + 1);

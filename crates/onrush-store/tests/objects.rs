@@ -46,8 +46,8 @@ fn put_objects_can_be_read(backend: &Backend) {
     assert_eq!(get(&folder, "a/b"), Err(StoreError::NotFound));
     let odd = Key::parse(b"\xff\xfe\n").unwrap();
     block_on(async {
-        let upload = folder.stage(&odd, None).await.unwrap();
-        upload.commit(Condition::None).await.unwrap();
+        let upload = folder.stage(&odd, Condition::None, None).await.unwrap();
+        upload.commit().await.unwrap();
         assert_eq!(folder.get(&odd).await.unwrap().meta().size, 0);
     });
     if let Some(path) = backend.path(odd.as_bytes()) {
@@ -63,14 +63,17 @@ fn contents_around_buffer_limits_are_stored(backend: &Backend) {
         put(&folder, "announced", &body).unwrap();
         assert_eq!(get(&folder, "announced").unwrap(), body);
         block_on(async {
-            let mut upload = folder.stage(&key("not"), None).await.unwrap();
+            let mut upload = folder
+                .stage(&key("not"), Condition::None, None)
+                .await
+                .unwrap();
             for (number, piece) in body.chunks(6000).enumerate() {
                 let back = upload.write(piece.to_vec()).await.unwrap();
                 // The upload may keep the buffer of the first piece.
                 assert!(back.is_empty() && (number == 0 || back.capacity() >= piece.len()));
             }
             assert_eq!(upload.written_bytes(), len as u64);
-            upload.commit(Condition::None).await.unwrap();
+            upload.commit().await.unwrap();
         });
         assert_eq!(get(&folder, "not").unwrap(), body);
     }
@@ -185,7 +188,7 @@ fn delete_removes_objects_and_empty_folders(backend: &Backend) {
 
 fn sizes_beyond_the_file_limit_are_refused(backend: &Backend) {
     let folder = backend.folder();
-    let ask = |bytes| block_on(folder.stage(&key("a"), Some(bytes))).err();
+    let ask = |bytes| block_on(folder.stage(&key("a"), Condition::None, Some(bytes))).err();
     for bytes in [i64::MAX as u64 + 1, u64::MAX] {
         assert_eq!(ask(bytes), Some(StoreError::TooLarge));
     }
@@ -201,18 +204,24 @@ fn metadata_is_stored_with_the_object(backend: &Backend) {
     assert_eq!(get_both(&folder, "a").unwrap().1, metadata_of(b"first"));
     let too_long = vec![b'x'; METADATA_BYTES_MAX + 1];
     block_on(async {
-        let mut upload = folder.stage(&key("a"), None).await.unwrap();
+        let mut upload = folder
+            .stage(&key("a"), Condition::None, None)
+            .await
+            .unwrap();
         let refused = upload.set_metadata(too_long.clone());
         assert_eq!(refused, Err(StoreError::TooLarge));
         upload.write(b"second".to_vec()).await.unwrap();
-        upload.commit(Condition::None).await.unwrap();
+        upload.commit().await.unwrap();
     });
     let both = get_both(&folder, "a").unwrap();
     assert_eq!(both, (b"second".to_vec(), Vec::new()), "replaced, too");
     block_on(async {
-        let mut upload = folder.stage(&key("a"), None).await.unwrap();
+        let mut upload = folder
+            .stage(&key("a"), Condition::None, None)
+            .await
+            .unwrap();
         upload.set_metadata(too_long[1..].to_vec()).unwrap();
-        upload.commit(Condition::None).await.unwrap();
+        upload.commit().await.unwrap();
     });
     assert_eq!(get_both(&folder, "a").unwrap().1, &too_long[1..]);
     // An attribute that this store would not have written is not metadata.
@@ -288,14 +297,17 @@ fn full_disk_is_reported_and_uncached_object_is_read(backend: &Backend) {
     assert_eq!(get(&folder, "a").unwrap(), body(30_000));
     disk.set_cold(false);
     disk.disk_full_after(Some(25_000));
-    let early = block_on(folder.stage(&key("a"), Some(25_001))).err();
+    let early = block_on(folder.stage(&key("a"), Condition::None, Some(25_001))).err();
     assert!(matches!(early, Some(StoreError::Full(_))));
     block_on(async {
-        let mut upload = folder.stage(&key("a"), None).await.unwrap();
+        let mut upload = folder
+            .stage(&key("a"), Condition::None, None)
+            .await
+            .unwrap();
         upload.write(body(20_000)).await.unwrap();
         let full = upload.write(body(20_000)).await;
         assert!(matches!(full, Err(StoreError::Full(_))), "{full:?}");
-        let again = upload.commit(Condition::None).await;
+        let again = upload.commit().await;
         assert!(
             matches!(again, Err(StoreError::Io(_))),
             "an upload cannot be committed after an error"

@@ -18,16 +18,22 @@ fn aborted_uploads_leave_nothing(backend: &Backend) {
     let folder = backend.folder();
     put(&folder, "a", b"old").unwrap();
     block_on(async {
-        let mut upload = folder.stage(&key("a"), Some(1 << 20)).await.unwrap();
+        let mut upload = folder
+            .stage(&key("a"), Condition::None, Some(1 << 20))
+            .await
+            .unwrap();
         assert_eq!(staged(&folder, backend), 0, "no byte has arrived");
         upload.write(body(50_000)).await.unwrap();
         assert_eq!(staged(&folder, backend), 1);
         drop(upload);
         assert_eq!(staged(&folder, backend), 0);
-        let mut upload = folder.stage(&key("a"), None).await.unwrap();
+        let mut upload = folder
+            .stage(&key("a"), Condition::None, None)
+            .await
+            .unwrap();
         upload.write(body(50_000)).await.unwrap();
         drop(upload.write(body(50_000))); // never polled, so the upload is still valid
-        drop(upload.commit(Condition::None)); // the commit happens completely or not at all
+        drop(upload.commit()); // the commit happens completely or not at all
     });
     assert_eq!(staged(&folder, backend), 0);
     assert!([3, 50_000].contains(&get(&folder, "a").unwrap().len()));
@@ -66,10 +72,13 @@ fn removed_staging_is_created_again(backend: &Backend) {
     }
     // An upload in progress loses its file. That is no conflict with another object.
     block_on(async {
-        let mut upload = folder.stage(&key("lost"), Some(50_000)).await.unwrap();
+        let mut upload = folder
+            .stage(&key("lost"), Condition::None, Some(50_000))
+            .await
+            .unwrap();
         upload.write(body(50_000)).await.unwrap();
         remove_staging(&root);
-        let lost = upload.commit(Condition::None).await;
+        let lost = upload.commit().await;
         assert!(matches!(lost, Err(StoreError::Io(_))), "{lost:?}");
     });
     put(&folder, "d", b"in the new folder").unwrap();
@@ -80,10 +89,13 @@ fn removed_staging_is_created_again(backend: &Backend) {
 fn uploads_of_live_processes_are_not_swept(backend: &Backend) {
     let one = backend.folder();
     block_on(async {
-        let mut upload = one.stage(&key("a"), Some(1 << 20)).await.unwrap();
+        let mut upload = one
+            .stage(&key("a"), Condition::None, Some(1 << 20))
+            .await
+            .unwrap();
         upload.write(body(20_000)).await.unwrap();
         let two = backend.folder(); // sweeps
-        upload.commit(Condition::None).await.unwrap();
+        upload.commit().await.unwrap();
         assert_eq!(get(&two, "a").unwrap(), body(20_000));
     });
     // A dead process leaves a folder without a lock.

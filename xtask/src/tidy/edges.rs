@@ -4,14 +4,21 @@
 use super::{Complaint, source::Source};
 
 /// The product's crates, each with those it may depend on.
-const ALLOWED: [(&str, &[&str]); 5] = [
+const ALLOWED: [(&str, &[&str]); 6] = [
     ("onrush-rt", &[]),
     ("onrush-proto", &[]),
     ("onrush", &["onrush-rt", "onrush-proto"]),
     ("onrush-store", &["onrush-rt"]),
+    ("onrush-remote", &["onrush-store"]),
     (
         "onrush-server",
-        &["onrush", "onrush-store", "onrush-rt", "onrush-proto"],
+        &[
+            "onrush",
+            "onrush-remote",
+            "onrush-store",
+            "onrush-rt",
+            "onrush-proto",
+        ],
     ),
 ];
 

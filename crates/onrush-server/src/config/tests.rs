@@ -16,7 +16,7 @@ fn a_file_sets_the_same_options_as_flags() {
         host = ['a.example', '[::2]']\n\
         depth-max = 3\n";
     let settings = Settings::new(parse(text).unwrap(), None).unwrap();
-    assert_eq!(settings.dir, Path::new("/srv"));
+    assert_eq!(settings.storage, Storage::Folder("/srv".into()));
     assert_eq!(
         settings.files.allow,
         Allow {

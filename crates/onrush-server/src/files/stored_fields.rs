@@ -9,7 +9,6 @@ use super::http_error::HttpError;
 use super::media_type;
 use onrush::{Request, Response};
 use onrush_proto::token;
-use onrush_store::METADATA_BYTES_MAX;
 
 /// The maximum length of a field value, in bytes.
 const VALUE_BYTES_MAX: usize = 1024;
@@ -58,12 +57,12 @@ impl Syntax {
     }
 }
 
-/// The fields of a `PUT` in the stored format; empty if there are none. `keeps_metadata`: whether
-/// the store keeps them. If not, a content coding is refused (415), because without the field the
-/// content means something else. Other fields are ignored.
+/// The fields of a `PUT` in the stored format; empty if there are none. The store keeps up to
+/// `metadata_bytes_max` bytes of them. If it keeps none, a content coding is refused (415), because
+/// without the field the content means something else, and other fields are ignored.
 pub(super) fn metadata_from_request(
     request: &Request,
-    keeps_metadata: bool,
+    metadata_bytes_max: usize,
 ) -> Result<Vec<u8>, HttpError> {
     let mut metadata = Vec::new();
     for (name, syntax) in FIELDS {
@@ -83,7 +82,7 @@ pub(super) fn metadata_from_request(
         if !syntax.accepts(&value) {
             return Err(HttpError::new(400, malformed(name)));
         }
-        if keeps_metadata {
+        if metadata_bytes_max > 0 {
             metadata.extend_from_slice(name.as_bytes());
             metadata.extend_from_slice(b": ");
             metadata.extend_from_slice(&value);
@@ -92,7 +91,7 @@ pub(super) fn metadata_from_request(
             return Err(HttpError::ENCODING_UNSUPPORTED);
         }
     }
-    match metadata.len() > METADATA_BYTES_MAX {
+    match metadata.len() > metadata_bytes_max {
         true => Err(TOO_LONG),
         false => Ok(metadata),
     }
@@ -100,7 +99,7 @@ pub(super) fn metadata_from_request(
 
 const TOO_LONG: HttpError = HttpError::new(
     431,
-    "a field to store with the object is longer than 1024 bytes, or all fields than 2048",
+    "a field to store with the object is longer than 1024 bytes, or all fields are too long",
 );
 
 fn malformed(name: &str) -> &'static str {

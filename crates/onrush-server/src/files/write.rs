@@ -17,7 +17,7 @@ use super::path::{self, Target};
 use super::upload::{self, ReceiveError};
 use super::{Inner, stored_fields};
 use onrush::{Request, Response};
-use onrush_store::{Key, Kind, StoreError};
+use onrush_store::{Condition, Key, Kind, METADATA_BYTES_MAX, Meta, StoreError};
 
 /// For uploads of at least this size or of unknown size, conflicts are detected before the body is
 /// received.
@@ -29,19 +29,25 @@ impl Inner {
         let key = self.put_key(&request)?;
         let location = path::href(path::split(&request)?.mount, key.as_bytes());
         let conditions = Conditions::from_request(&request);
-        let keeps_metadata = self.store.features().metadata;
-        let (metadata, mut digests) = content_fields(&request, keeps_metadata)?;
+        let metadata_bytes_max = self.store.features().metadata_bytes_max;
+        let (metadata, mut digests) = content_fields(&request, metadata_bytes_max)?;
         let length = request.content_length();
         let check_first = !conditions.is_none()
             || request.header("expect").is_some()
             || length.is_none_or(|bytes| bytes >= CHECK_FIRST_BYTES);
         let mut body = request.into_body(); // Drops the head, which is not needed any more.
 
-        if check_first {
-            self.check_conditions(&key, &conditions).await?;
-        }
         let failed = |error| self.store_failure(error, Operation::Write, Some(&key));
-        let mut upload = self.store.stage(&key, length).await.map_err(failed)?;
+        let condition = match check_first {
+            true => {
+                let current = self.check_conditions(&key, &conditions).await?;
+                let look_up = async || Ok(current);
+                conditions.into_condition(look_up).await.map_err(failed)?
+            }
+            false => Condition::None,
+        };
+        let staged = self.store.stage(&key, condition, length).await;
+        let mut upload = staged.map_err(failed)?;
         if !metadata.is_empty() {
             upload.set_metadata(metadata).map_err(failed)?;
         }
@@ -57,9 +63,7 @@ impl Inner {
             ReceiveError::Store(error) => failed(error),
         })?;
         digests.check()?; // On failure, dropping the upload discards it.
-        let look_up = async || self.store.existing_object(&key).await;
-        let condition = conditions.into_condition(look_up).await.map_err(failed)?;
-        let committed = upload.commit(condition).await.map_err(failed)?;
+        let committed = upload.commit().await.map_err(failed)?;
         let response = if committed.created {
             Response::new(201).with_header("Location", location)
         } else {
@@ -84,11 +88,17 @@ impl Inner {
     }
 
     /// Refuses a request whose preconditions fail, or whose key is a folder or a symbolic link.
-    async fn check_conditions(&self, key: &Key, conditions: &Conditions) -> Result<(), HttpError> {
-        let current = self.store.existing_object(key).await;
-        current
-            .and_then(|current| conditions.check(current.as_ref()))
-            .map_err(|error| self.store_failure(error, Operation::Write, Some(key)))
+    /// Returns the current object.
+    async fn check_conditions(
+        &self,
+        key: &Key,
+        conditions: &Conditions,
+    ) -> Result<Option<Meta>, HttpError> {
+        let current = self.store.existing_object(key).await.and_then(|current| {
+            conditions.check(current.as_ref())?;
+            Ok(current)
+        });
+        current.map_err(|error| self.store_failure(error, Operation::Write, Some(key)))
     }
 
     /// `PUT` with the option `sink`: makes the same checks as a `PUT`, then reads, counts and
@@ -96,7 +106,7 @@ impl Inner {
     /// body.
     pub(super) async fn put_to_sink(&self, request: Request) -> Result<Response, HttpError> {
         let key = self.put_key(&request)?;
-        content_fields(&request, true)?;
+        content_fields(&request, METADATA_BYTES_MAX)?;
         self.check_conditions(&key, &Conditions::from_request(&request))
             .await?;
         let received = upload::discard(&mut request.into_body()).await?;
@@ -140,7 +150,7 @@ impl Inner {
 /// the digests.
 fn content_fields(
     request: &Request,
-    keeps_metadata: bool,
+    metadata_bytes_max: usize,
 ) -> Result<(Vec<u8>, Digests), HttpError> {
     // Most requests have none of these fields. One pass that compares first letters finds that out.
     let may_describe = |name: &str| match name.as_bytes() {
@@ -150,7 +160,7 @@ fn content_fields(
     if !request.headers().any(|(name, _)| may_describe(name)) {
         return Ok((Vec::new(), Digests::default()));
     }
-    let metadata = stored_fields::metadata_from_request(request, keeps_metadata)?;
+    let metadata = stored_fields::metadata_from_request(request, metadata_bytes_max)?;
     Ok((metadata, Digests::from_request(request)?))
 }
 

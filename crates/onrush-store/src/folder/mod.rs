@@ -21,7 +21,7 @@ mod upload;
 use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::local::{LocalFile, unless_would_block};
-use crate::meta::{Kind, Meta};
+use crate::meta::{Kind, METADATA_BYTES_MAX, Meta};
 use crate::object::{LocalFuture, Object};
 use crate::store::{Condition, Features, ListHow, Page, Store, Upload};
 use key_locks::KeyLocks;
@@ -340,10 +340,12 @@ impl Store for Folder {
     fn stage<'a>(
         &'a self,
         key: &'a Key,
+        condition: Condition,
         size_bytes: Option<u64>,
     ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
         Box::pin(async move {
-            let upload = upload::StagedUpload::begin(&self.inner, key, size_bytes).await?;
+            let inner = &self.inner;
+            let upload = upload::StagedUpload::begin(inner, key, condition, size_bytes).await?;
             Ok(Box::new(upload) as Box<dyn Upload>)
         })
     }
@@ -412,8 +414,12 @@ impl Store for Folder {
 
     fn features(&self) -> Features {
         Features {
-            metadata: self.keeps_metadata(),
+            metadata_bytes_max: match self.keeps_metadata() {
+                true => METADATA_BYTES_MAX,
+                false => 0,
+            },
             inline_writes: self.writes_inline(),
+            ..Features::default()
         }
     }
 }

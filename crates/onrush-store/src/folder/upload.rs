@@ -42,6 +42,7 @@ const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 pub(super) struct StagedUpload {
     inner: Arc<Inner>,
     key: Key,
+    condition: Condition,
     body: Body,
     /// See [`Upload::set_metadata`].
     metadata: Option<Arc<[u8]>>,
@@ -64,6 +65,7 @@ impl StagedUpload {
     pub(super) async fn begin(
         inner: &Arc<Inner>,
         key: &Key,
+        condition: Condition,
         size_bytes: Option<u64>,
     ) -> Result<StagedUpload> {
         inner.staging()?;
@@ -87,6 +89,7 @@ impl StagedUpload {
         Ok(StagedUpload {
             inner: inner.clone(),
             key: key.clone(),
+            condition,
             body,
             metadata: None,
             written_bytes: 0,
@@ -169,10 +172,11 @@ impl Upload for StagedUpload {
         self.written_bytes
     }
 
-    fn commit(self: Box<Self>, condition: Condition) -> LocalFuture<'static, Result<Committed>> {
+    fn commit(self: Box<Self>) -> LocalFuture<'static, Result<Committed>> {
         let StagedUpload {
             inner,
             key,
+            condition,
             body,
             metadata,
             ..

@@ -226,11 +226,16 @@ impl Store for MemoryStore {
     fn stage<'a>(
         &'a self,
         key: &'a Key,
+        condition: Condition,
         _size_bytes: Option<u64>,
     ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
         Box::pin(async move {
-            let (store, key, body) = (self.clone(), key.clone(), Body::default());
-            Ok(Box::new(MemoryUpload { store, key, body }) as Box<dyn Upload>)
+            Ok(Box::new(MemoryUpload {
+                store: self.clone(),
+                key: key.clone(),
+                condition,
+                body: Body::default(),
+            }) as Box<dyn Upload>)
         })
     }
 
@@ -249,8 +254,9 @@ impl Store for MemoryStore {
 
     fn features(&self) -> Features {
         Features {
-            metadata: true,
+            metadata_bytes_max: METADATA_BYTES_MAX,
             inline_writes: true,
+            ..Features::default()
         }
     }
 }
@@ -265,6 +271,7 @@ struct Body {
 struct MemoryUpload {
     store: MemoryStore,
     key: Key,
+    condition: Condition,
     body: Body,
 }
 
@@ -288,9 +295,11 @@ impl Upload for MemoryUpload {
         self.body.content.len() as u64
     }
 
-    fn commit(self: Box<Self>, condition: Condition) -> LocalFuture<'static, Result<Committed>> {
-        let MemoryUpload { store, key, body } = *self;
-        Box::pin(async move { store.objects()?.put(&key, body, &condition) })
+    fn commit(self: Box<Self>) -> LocalFuture<'static, Result<Committed>> {
+        Box::pin(async move {
+            let mut objects = self.store.objects()?;
+            objects.put(&self.key, self.body, &self.condition)
+        })
     }
 }
 

@@ -149,12 +149,14 @@ pub fn metadata_of(body: &[u8]) -> Vec<u8> {
 /// A put in pieces with an announced size.
 pub fn put_if(folder: &Folder, at: &str, body: &[u8], condition: Condition) -> Result<Committed> {
     block_on(async {
-        let mut upload = folder.stage(&key(at), Some(body.len() as u64)).await?;
+        let mut upload = folder
+            .stage(&key(at), condition, Some(body.len() as u64))
+            .await?;
         upload.set_metadata(metadata_of(body))?;
         for piece in body.chunks(7000) {
             upload.write(piece.to_vec()).await?;
         }
-        upload.commit(condition).await
+        upload.commit().await
     })
 }
 

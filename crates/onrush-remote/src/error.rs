@@ -1,0 +1,103 @@
+//! What a failure of the service means for the caller.
+
+use object_store::Error;
+use object_store::client::{HttpError, HttpErrorKind};
+use onrush_store::StoreError;
+use std::error::Error as StdError;
+use std::io;
+use std::time::Duration;
+
+/// How a request to the service failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// The service responded with an error.
+    Status {
+        status: u16,
+        retry_after: Option<Duration>,
+    },
+    /// No connection, or it ended before the response.
+    Connection,
+    /// The service did not respond in time.
+    Timeout,
+}
+
+impl Failure {
+    pub(crate) fn to_store_error(self) -> StoreError {
+        match self {
+            // SlowDown of S3 is a 503; Ceph may use 429 as well.
+            Failure::Status {
+                status: 429 | 503,
+                retry_after,
+            } => StoreError::Throttled { retry_after },
+            Failure::Status {
+                status: 401 | 403, ..
+            } => StoreError::PermissionDenied(io::ErrorKind::PermissionDenied.into()),
+            Failure::Status { status: 404, .. } => StoreError::NotFound,
+            Failure::Status { status: 501, .. } => StoreError::Unsupported,
+            Failure::Status { status: 507, .. } => {
+                StoreError::Full(io::ErrorKind::StorageFull.into())
+            }
+            Failure::Status {
+                status: 500..=599, ..
+            }
+            | Failure::Connection => StoreError::Unavailable,
+            Failure::Timeout | Failure::Status { status: 408, .. } => StoreError::Timeout,
+            Failure::Status { .. } => StoreError::Io(io::ErrorKind::Other.into()),
+        }
+    }
+}
+
+/// Translates an error of `object_store`. `last`: how the last request failed.
+pub(crate) fn store_error(error: &Error, last: Option<Failure>) -> StoreError {
+    match error {
+        Error::NotFound { .. } => StoreError::NotFound,
+        Error::AlreadyExists { .. } | Error::Precondition { .. } => StoreError::PreconditionFailed,
+        Error::NotSupported { .. } | Error::NotImplemented { .. } => StoreError::Unsupported,
+        Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
+            StoreError::PermissionDenied(io::ErrorKind::PermissionDenied.into())
+        }
+        Error::InvalidPath { .. } => StoreError::InvalidKey,
+        error => match last.or_else(|| cause(error)) {
+            Some(failure) => failure.to_store_error(),
+            None => StoreError::Io(io::ErrorKind::InvalidData.into()),
+        },
+    }
+}
+
+/// The failure in the chain of causes: a body that ended early has no request of its own.
+fn cause(error: &Error) -> Option<Failure> {
+    let mut source: Option<&(dyn StdError + 'static)> = Some(error);
+    while let Some(error) = source {
+        if let Some(error) = error.downcast_ref::<HttpError>() {
+            return Some(match error.kind() {
+                HttpErrorKind::Timeout => Failure::Timeout,
+                _ => Failure::Connection,
+            });
+        }
+        source = error.source();
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_have_the_meaning_of_the_service() {
+        let of = |status, retry_after| {
+            let failure = Failure::Status {
+                status,
+                retry_after,
+            };
+            failure.to_store_error()
+        };
+        let retry_after = Some(Duration::from_secs(7));
+        assert_eq!(of(503, retry_after), StoreError::Throttled { retry_after });
+        assert_eq!(of(500, None), StoreError::Unavailable);
+        assert_eq!(of(501, None), StoreError::Unsupported);
+        assert_eq!(of(408, None), StoreError::Timeout);
+        assert!(matches!(of(400, None), StoreError::Io(_)));
+        assert_eq!(Failure::Timeout.to_store_error(), StoreError::Timeout);
+    }
+}

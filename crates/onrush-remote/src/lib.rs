@@ -1,0 +1,40 @@
+//! A [`Store`](onrush_store::Store) on a service with the S3 interface: Ceph, AWS, Garage, MinIO.
+//!
+//! The service stores the objects and replicates them. This crate keeps nothing on the local disk,
+//! so any number of servers can be in front of one bucket. An object is stored as it is, under its
+//! key: other S3 clients can read and write it.
+//!
+//! Requests run on a small tokio runtime of this crate; the workers of the server wait for them
+//! without blocking. They are made by `object_store`, which signs them, finds the credentials, and
+//! repeats a request after a failure if that is safe.
+//!
+//! | operation | requests |
+//! | --- | --- |
+//! | get | one GET of the first 256 KiB; for a longer object a second GET of the rest, if the object is still the same (`If-Match`) |
+//! | meta | HEAD; a listing of one key if there is no object |
+//! | put up to 1 MiB | PUT, with `If-Match` or `If-None-Match: *` if there is a condition |
+//! | put of known length, up to 5 GiB | the same; the body is passed on as it arrives |
+//! | other puts | multipart upload, without a condition only; aborted if the client disconnects |
+//! | delete | HEAD and DELETE |
+//! | list | one page of `ListObjectsV2` with the delimiter `/` |
+//!
+//! What cannot be done atomically fails with
+//! [`StoreError::Unsupported`](onrush_store::StoreError::Unsupported).
+//!
+//! Layers, lowest first: `error` · `observer` · `location` · `service` ·
+//! `properties` · `reader` · `transfer` · `upload` · `listing` · `store`.
+
+mod error;
+mod listing;
+mod location;
+mod observer;
+mod properties;
+mod reader;
+mod service;
+mod store;
+mod transfer;
+mod upload;
+
+pub use location::{InvalidLocation, Location};
+pub use service::{Check, OpenError, Options};
+pub use store::RemoteStore;

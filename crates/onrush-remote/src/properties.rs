@@ -1,0 +1,68 @@
+//! The properties and the metadata of an object, as the service has them.
+
+use crate::service::{Service, Task};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
+use object_store::path::Path;
+use object_store::{Attribute, AttributeValue, Attributes, Error, ObjectMeta, ObjectStoreExt};
+use onrush_store::{Kind, Meta, Result, StoreError, Version};
+use std::io;
+use std::sync::LazyLock;
+
+/// The name of the metadata of an object: `x-amz-meta-onrush`.
+const METADATA: &str = "onrush";
+
+/// The version of each folder: a folder is only the beginning of keys.
+pub(crate) static FOLDER_VERSION: LazyLock<Version> =
+    LazyLock::new(|| Version::parse(b"folder").expect("visible ASCII"));
+
+/// Starts to find out whether there is an object.
+pub(crate) fn exists(service: &Service, path: Path) -> Task<bool> {
+    let client = service.client.clone();
+    service.start(async move {
+        match client.head(&path).await {
+            Ok(_) => Ok(true),
+            Err(Error::NotFound { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    })
+}
+
+/// The properties of an object from those of the service.
+pub(crate) fn properties(found: &ObjectMeta) -> Result<Meta> {
+    let version = found.e_tag.as_deref().and_then(tag_version);
+    Ok(Meta {
+        kind: Kind::File,
+        size: found.size,
+        modified_ns: found.last_modified.timestamp_nanos_opt().unwrap_or(0),
+        // Without an entity tag, nothing tells versions apart.
+        version: version.ok_or(StoreError::Io(io::ErrorKind::InvalidData.into()))?,
+    })
+}
+
+/// The version with the text of an entity tag, which has quotes.
+pub(crate) fn tag_version(tag: &str) -> Option<Version> {
+    Version::parse(tag.trim_start_matches("W/").trim_matches('"').as_bytes())
+}
+
+/// The attributes with the metadata of an upload.
+pub(crate) fn with_metadata(metadata: &[u8]) -> Attributes {
+    let mut attributes = Attributes::new();
+    if !metadata.is_empty() {
+        let value = AttributeValue::from(encoded(metadata));
+        attributes.insert(Attribute::Metadata(METADATA.into()), value);
+    }
+    attributes
+}
+
+/// Metadata as the value of a field.
+pub(crate) fn encoded(metadata: &[u8]) -> String {
+    STANDARD_NO_PAD.encode(metadata)
+}
+
+/// The metadata in the attributes of an object. Empty if another program wrote something else.
+pub(crate) fn metadata_of(attributes: &Attributes) -> Vec<u8> {
+    let value = attributes.get(&Attribute::Metadata(METADATA.into()));
+    let decoded = value.and_then(|value| STANDARD_NO_PAD.decode(value.as_ref()).ok());
+    decoded.unwrap_or_default()
+}

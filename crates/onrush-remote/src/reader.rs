@@ -1,0 +1,257 @@
+//! Reads an object. The first bytes arrive with the request that opens it; each later request asks
+//! for the same version, so bytes of two versions are never mixed.
+
+use crate::error::store_error;
+use crate::properties::{metadata_of, properties};
+use crate::service::{Service, Task};
+use bytes::Bytes;
+use futures_core::Stream;
+use object_store::path::Path;
+use object_store::{Error, GetOptions, GetRange, GetResult, ObjectStore};
+use onrush_store::{ByteStream, LocalFuture, Object, ReadAt, Result, StoreError};
+use std::future::Future;
+use std::io;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+
+/// The bytes that are requested when an object is opened. A longer object needs a second request.
+const FIRST_BYTES: u64 = 256 * 1024;
+
+type Pieces = Pin<Box<dyn Stream<Item = object_store::Result<Bytes>> + Send>>;
+
+/// Opens an object.
+pub(crate) async fn open(service: &Arc<Service>, path: Path) -> Result<Object> {
+    let first = get(service, &path, None, Some(0..FIRST_BYTES));
+    let first = match first.await {
+        // A range of an empty object cannot be satisfied: 416, which has no kind of its own.
+        Err(StoreError::Io(_)) => get(service, &path, None, None).await?,
+        first => first?,
+    };
+    let (meta, metadata) = (properties(&first.meta)?, metadata_of(&first.attributes));
+    let first_end = first.range.end;
+    let pieces = first.into_stream();
+    let first = match meta.size <= first_end {
+        // Complete: the connection is free for the next request.
+        true => First::Whole(collect(service, pieces, meta.size).await?),
+        false => First::Pieces(Mutex::new(Some(pieces)), first_end),
+    };
+    let reader = Reader {
+        service: service.clone(),
+        path,
+        tag: meta.version.as_str().to_owned(),
+        first,
+    };
+    Ok(Object::from_reader(meta, metadata, Arc::new(reader)))
+}
+
+/// Requests an object, or a range of it. With `tag`, fails with [`StoreError::Changed`] if it is
+/// not the same version any more.
+fn get(
+    service: &Service,
+    path: &Path,
+    tag: Option<&str>,
+    range: Option<Range<u64>>,
+) -> impl Future<Output = Result<GetResult>> + use<> {
+    let options = GetOptions {
+        if_match: tag.map(str::to_owned),
+        range: range.map(GetRange::Bounded),
+        ..GetOptions::default()
+    };
+    let (client, path, is_pinned) = (service.client.clone(), path.clone(), tag.is_some());
+    let task = service.start(async move { client.get_opts(&path, options).await });
+    async move {
+        match task.await {
+            // Deleted since then, or another version.
+            Err(StoreError::PreconditionFailed | StoreError::NotFound) if is_pinned => {
+                Err(StoreError::Changed)
+            }
+            result => result,
+        }
+    }
+}
+
+/// All bytes of a short object.
+fn collect(service: &Service, mut pieces: Pieces, size: u64) -> Task<Bytes> {
+    service.start(async move {
+        let mut all: Vec<Bytes> = Vec::new();
+        while let Some(piece) = std::future::poll_fn(|cx| pieces.as_mut().poll_next(cx)).await {
+            all.push(piece?);
+        }
+        let all = match &all[..] {
+            [one] => one.clone(),
+            many => many.concat().into(),
+        };
+        match all.len() as u64 == size {
+            true => Ok(all),
+            false => Err(ended_early()),
+        }
+    })
+}
+
+/// A response with fewer bytes than it announced.
+fn ended_early() -> Error {
+    Error::Generic {
+        store: "S3",
+        source: Box::new(io::Error::from(io::ErrorKind::UnexpectedEof)),
+    }
+}
+
+struct Reader {
+    service: Arc<Service>,
+    path: Path,
+    /// The entity tag without quotes: Ceph 16 does not accept them.
+    tag: String,
+    first: First,
+}
+
+/// What the first request returned.
+enum First {
+    Whole(Bytes),
+    /// The bytes from 0, until the first reader takes them, and their end.
+    Pieces(Mutex<Option<Pieces>>, u64),
+}
+
+impl Reader {
+    /// The bytes from the first request, if they begin `range` and are not taken.
+    fn take_first(&self, range: &Range<u64>) -> Option<(Pieces, u64)> {
+        match &self.first {
+            First::Pieces(pieces, end) if range.start == 0 => {
+                let pieces = pieces.lock().unwrap_or_else(PoisonError::into_inner).take();
+                pieces.map(|pieces| (pieces, *end))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl ReadAt for Reader {
+    fn read(
+        &self,
+        offset: u64,
+        len_max: usize,
+        mut buf: Vec<u8>,
+    ) -> LocalFuture<'_, Result<Vec<u8>>> {
+        Box::pin(async move {
+            let room = len_max.min(buf.capacity() - buf.len()) as u64;
+            if let First::Whole(bytes) = &self.first {
+                let from = offset.min(bytes.len() as u64);
+                let end = (from + room).min(bytes.len() as u64);
+                buf.extend_from_slice(&bytes[from as usize..end as usize]);
+                return Ok(buf);
+            }
+            if room == 0 {
+                return Ok(buf);
+            }
+            let range = offset..offset.saturating_add(room);
+            let found = match get(&self.service, &self.path, Some(&self.tag), Some(range)).await {
+                Err(StoreError::Io(_)) => return Ok(buf), // 416: the range begins at the end.
+                found => found?,
+            };
+            let len = found.range.end - found.range.start;
+            let bytes = collect(&self.service, found.into_stream(), len).await?;
+            buf.extend_from_slice(&bytes[..bytes.len().min(room as usize)]);
+            Ok(buf)
+        })
+    }
+
+    fn stream(&self, range: Range<u64>) -> ByteStream {
+        if let First::Whole(bytes) = &self.first {
+            let piece = bytes.slice(range.start as usize..range.end as usize);
+            return Box::pin(Once((!piece.is_empty()).then_some(piece)));
+        }
+        let state = match self.take_first(&range) {
+            Some((pieces, end)) => State::Pieces(pieces, end.min(range.end)),
+            None => State::Idle,
+        };
+        Box::pin(Remaining {
+            service: self.service.clone(),
+            path: self.path.clone(),
+            tag: self.tag.clone(),
+            range,
+            state,
+        })
+    }
+}
+
+/// A stream of one piece.
+struct Once(Option<Bytes>);
+
+impl Stream for Once {
+    type Item = Result<Bytes>;
+
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Bytes>>> {
+        Poll::Ready(self.0.take().map(Ok))
+    }
+}
+
+/// A stream of a range.
+struct Remaining {
+    service: Arc<Service>,
+    path: Path,
+    tag: String,
+    /// What has not been returned yet.
+    range: Range<u64>,
+    state: State,
+}
+
+enum State {
+    /// The next poll makes a request.
+    Idle,
+    Requested(LocalFuture<'static, Result<GetResult>>),
+    /// Bytes up to this offset arrive.
+    Pieces(Pieces, u64),
+}
+
+impl Stream for Remaining {
+    type Item = Result<Bytes>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes>>> {
+        let this = &mut *self;
+        loop {
+            if this.range.is_empty() {
+                return Poll::Ready(None);
+            }
+            match &mut this.state {
+                State::Idle => {
+                    let range = Some(this.range.clone());
+                    let request = get(&this.service, &this.path, Some(&this.tag), range);
+                    this.state = State::Requested(Box::pin(request));
+                }
+                State::Requested(request) => match ready!(request.as_mut().poll(cx)) {
+                    Ok(found) if found.range == this.range => {
+                        let end = found.range.end;
+                        this.state = State::Pieces(found.into_stream(), end);
+                    }
+                    Ok(_) => return Poll::Ready(Some(Err(StoreError::Changed))),
+                    Err(error) => return Poll::Ready(Some(Err(error))),
+                },
+                State::Pieces(pieces, end) => {
+                    let entered = this.service.enter(); // For the time limit of the transfer.
+                    let piece = ready!(pieces.as_mut().poll_next(cx));
+                    drop(entered);
+                    match piece {
+                        Some(Ok(piece)) if piece.is_empty() => {}
+                        Some(Ok(mut piece)) => {
+                            let left = *end - this.range.start;
+                            piece.truncate(usize::try_from(left).unwrap_or(usize::MAX));
+                            this.range.start += piece.len() as u64;
+                            if this.range.start == *end {
+                                this.state = State::Idle;
+                            }
+                            return Poll::Ready(Some(Ok(piece)));
+                        }
+                        Some(Err(error)) => {
+                            return Poll::Ready(Some(Err(store_error(&error, None))));
+                        }
+                        None => {
+                            let error = io::ErrorKind::UnexpectedEof;
+                            return Poll::Ready(Some(Err(StoreError::Io(error.into()))));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! The connection to the service: its client, the runtime on which requests run, and their time
+//! limits.
+
+use crate::error::{Failure, store_error};
+use crate::location::Location;
+use crate::observer::{Connector, observe};
+use object_store::aws::{AmazonS3, AmazonS3Builder};
+use object_store::path::Path;
+use object_store::{BackoffConfig, ClientOptions, RetryConfig};
+use onrush_store::{Key, Result, StoreError};
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::runtime::{EnterGuard, Handle, Runtime};
+use tokio::task::JoinHandle;
+
+/// The region of the signature if none is configured. Services other than AWS accept any.
+const REGION: &str = "us-east-1";
+/// The pauses between attempts. Each is random, up to twice the one before.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// Time limits and sizes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Options {
+    /// The threads of the runtime.
+    pub threads: usize,
+    /// The maximum time to connect.
+    pub connect_timeout: Duration,
+    /// The maximum time between two pieces of a response.
+    pub read_timeout: Duration,
+    /// The maximum time of an operation, with all its attempts. The transfer of an object that is
+    /// read has no limit, as long as bytes arrive.
+    pub operation_timeout: Duration,
+    /// The number of attempts after the first one. Only requests that are safe to repeat are.
+    pub retries: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            threads: 2,
+            connect_timeout: Duration::from_secs(5),
+            read_timeout: Duration::from_secs(30),
+            operation_timeout: Duration::from_secs(60),
+            retries: 4,
+        }
+    }
+}
+
+/// How a service responds to a request for the bucket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Check {
+    /// With a listing.
+    Responds,
+    /// It cannot be reached or reports a failure of its own. It may respond later.
+    Unreachable(String),
+    /// The bucket does not exist, the key is wrong, or the address is not that of such a service.
+    Refuses(String),
+}
+
+/// Why the client cannot be made.
+#[derive(Debug)]
+pub struct OpenError(String);
+
+impl OpenError {
+    pub(crate) fn new(reason: impl fmt::Display) -> OpenError {
+        OpenError(reason.to_string())
+    }
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+/// A bucket of a service, and what requests to it need.
+pub(crate) struct Service {
+    pub(crate) client: AmazonS3,
+    /// For requests whose body is a stream. It has no time limit of its own: the response to an
+    /// upload arrives after all its bytes.
+    pub(crate) streams: reqwest::Client,
+    location: Location,
+    options: Options,
+    /// `None` only while it is dropped.
+    runtime: Option<Runtime>,
+    handle: Handle,
+}
+
+impl Service {
+    /// `builder` has the credentials and the endpoint.
+    pub(crate) fn open(
+        builder: AmazonS3Builder,
+        location: Location,
+        options: Options,
+    ) -> Result<Arc<Service>, OpenError> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(options.threads.max(1))
+            .thread_name("onrush-remote")
+            .enable_all()
+            .build();
+        let runtime = runtime.map_err(|error| OpenError::new(format!("no threads: {error}")))?;
+        let handle = runtime.handle().clone();
+        let client = {
+            let _entered = handle.enter();
+            configure(builder, &location, &options)
+                .build()
+                .map_err(|error| OpenError::new(causes(&error)))?
+        };
+        let streams = reqwest::Client::builder()
+            .http1_only()
+            .connect_timeout(options.connect_timeout)
+            .redirect(reqwest::redirect::Policy::none())
+            .build();
+        let streams = streams.map_err(|error| OpenError::new(causes(&error)))?;
+        Ok(Arc::new(Service {
+            client,
+            streams,
+            location,
+            options,
+            runtime: Some(runtime),
+            handle,
+        }))
+    }
+
+    /// Where the objects are.
+    pub(crate) fn location(&self) -> &Location {
+        &self.location
+    }
+
+    /// The path of an object. Fails if a name is not UTF-8 or has control characters, which the
+    /// interface cannot transport.
+    pub(crate) fn path(&self, key: &Key) -> Result<Path> {
+        let key = std::str::from_utf8(key.as_bytes()).map_err(|_| StoreError::InvalidKey)?;
+        let path = match self.location.prefix() {
+            "" => Path::parse(key),
+            prefix => Path::parse(format!("{prefix}/{key}")),
+        };
+        let path = path.map_err(|_| StoreError::InvalidKey)?;
+        // S3 limits keys to 1024 bytes.
+        match path.as_ref().len() > 1024 {
+            true => Err(StoreError::InvalidKey),
+            false => Ok(path),
+        }
+    }
+
+    /// The beginning of the keys in a folder, with a slash at its end, or empty.
+    pub(crate) fn folder_prefix(&self, folder: Option<&Key>) -> Result<String> {
+        Ok(match (folder, self.location.prefix()) {
+            (Some(folder), _) => self.path(folder)?.to_string() + "/",
+            (None, "") => String::new(),
+            (None, prefix) => format!("{prefix}/"),
+        })
+    }
+
+    /// Starts an operation with the time limit. Dropping the task cancels it.
+    pub(crate) fn start<T: Send + 'static>(
+        &self,
+        operation: impl Future<Output = object_store::Result<T>> + Send + 'static,
+    ) -> Task<T> {
+        self.start_within(self.options.operation_timeout, operation)
+    }
+
+    /// As [`Service::start`], with another time limit.
+    pub(crate) fn start_within<T: Send + 'static>(
+        &self,
+        time: Duration,
+        operation: impl Future<Output = object_store::Result<T>> + Send + 'static,
+    ) -> Task<T> {
+        Task(self.handle.spawn(async move {
+            match tokio::time::timeout(time, observe(operation)).await {
+                Ok((Ok(output), _)) => Ok(output),
+                Ok((Err(error), last)) => Err(store_error(&error, last)),
+                Err(_) => Err(StoreError::Timeout),
+            }
+        }))
+    }
+
+    /// Starts an operation without a time limit. Dropping the task cancels it.
+    pub(crate) fn spawn<T: Send + 'static>(
+        &self,
+        operation: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Task<T> {
+        Task(self.handle.spawn(operation))
+    }
+
+    /// A task that ends when an operation has taken too long.
+    pub(crate) fn spawn_limit(&self) -> Task<()> {
+        let time = self.options.operation_timeout;
+        self.spawn(async move {
+            tokio::time::sleep(time).await;
+            Ok(())
+        })
+    }
+
+    /// Starts to pass bytes on. Fails if the service does not take any in time.
+    pub(crate) fn spawn_within_limit<T: Send + 'static>(
+        &self,
+        operation: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Task<T> {
+        let time = self.options.read_timeout;
+        self.spawn(async move {
+            let limited = tokio::time::timeout(time, operation).await;
+            limited.unwrap_or(Err(StoreError::Timeout))
+        })
+    }
+
+    /// Starts an operation that is completed in any case.
+    pub(crate) fn detach(&self, operation: impl Future<Output = ()> + Send + 'static) {
+        self.handle.spawn(operation);
+    }
+
+    /// Lets the caller poll what needs the runtime's timers.
+    pub(crate) fn enter(&self) -> EnterGuard<'_> {
+        self.handle.enter()
+    }
+
+    /// Requests the bucket and waits for the response.
+    pub(crate) fn check(&self) -> Check {
+        let client = self.client.clone();
+        let (send, receive) = std::sync::mpsc::channel();
+        let options = object_store::list::PaginatedListOptions {
+            max_keys: Some(1),
+            ..Default::default()
+        };
+        let time = self.options.operation_timeout;
+        self.handle.spawn(async move {
+            use object_store::list::PaginatedListStore;
+            let listing = client.list_paginated(None, options);
+            let check = match tokio::time::timeout(time, observe(listing)).await {
+                Ok((Ok(_), _)) => Check::Responds,
+                Ok((Err(error), last)) => match last {
+                    Some(Failure::Status { status, .. }) if status < 500 && status != 429 => {
+                        Check::Refuses(causes(&error))
+                    }
+                    _ => Check::Unreachable(causes(&error)),
+                },
+                Err(_) => Check::Unreachable("it did not respond in time".to_owned()),
+            };
+            let _ = send.send(check);
+        });
+        let ended = "the runtime has ended".to_owned();
+        receive.recv().unwrap_or(Check::Unreachable(ended))
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background(); // It may be dropped by a worker.
+        }
+    }
+}
+
+impl fmt::Debug for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Service")
+            .field("location", &self.location)
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}
+
+fn configure(builder: AmazonS3Builder, location: &Location, options: &Options) -> AmazonS3Builder {
+    use object_store::aws::AmazonS3ConfigKey::{Client, Endpoint, Region};
+    use object_store::client::ClientConfigKey::AllowHttp;
+    let mut client = ClientOptions::new()
+        .with_timeout_disabled()
+        .with_connect_timeout(options.connect_timeout)
+        .with_read_timeout(options.read_timeout)
+        .with_http1_only();
+    let endpoint = builder.get_config_value(&Endpoint).unwrap_or_default();
+    let allows_http = builder.get_config_value(&Client(AllowHttp));
+    // An endpoint that begins with http:// is meant so.
+    if endpoint.starts_with("http://") || allows_http.as_deref() == Some("true") {
+        client = client.with_allow_http(true);
+    }
+    let has_region = builder.get_config_value(&Region).is_some();
+    let builder = match has_region {
+        true => builder,
+        false => builder.with_region(REGION),
+    };
+    builder
+        .with_bucket_name(location.bucket())
+        .with_client_options(client)
+        .with_http_connector(Connector::default())
+        // A hash of the payload would be computed before the first byte is sent.
+        .with_unsigned_payload(true)
+        .with_disable_tagging(true)
+        // One DELETE per object: not every service has the request for many, and it is no faster.
+        .with_disable_bulk_delete(true)
+        .with_retry(RetryConfig {
+            backoff: BackoffConfig {
+                init_backoff: FIRST_PAUSE,
+                max_backoff: LONGEST_PAUSE,
+                base: 2.0,
+            },
+            max_retries: options.retries,
+            retry_timeout: options.operation_timeout,
+        })
+}
+
+/// An error and its causes on one line.
+fn causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let shown = cause.to_string();
+        if !text.contains(&shown) {
+            text += ": ";
+            text += &shown;
+        }
+        source = cause.source();
+    }
+    text.replace(['\n', '\r'], " ")
+}
+
+/// An operation in progress. Dropping it cancels the operation.
+pub(crate) struct Task<T>(JoinHandle<Result<T>>);
+
+impl<T> Future for Task<T> {
+    type Output = Result<T>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
+        let joined = std::task::ready!(Pin::new(&mut self.0).poll(cx));
+        // It panicked, or the runtime ends.
+        Poll::Ready(joined.unwrap_or(Err(StoreError::Io(io::ErrorKind::Other.into()))))
+    }
+}
+
+impl<T> Drop for Task<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

@@ -1,0 +1,189 @@
+//! The store: each operation of the trait as requests to the service.
+
+use crate::listing::{is_folder, list};
+use crate::location::Location;
+use crate::properties::{FOLDER_VERSION, properties};
+use crate::reader;
+use crate::service::{Check, OpenError, Options, Service, Task};
+use crate::upload::{METADATA_BYTES_MAX, RemoteUpload};
+use object_store::aws::AmazonS3Builder;
+use object_store::path::Path;
+use object_store::{ObjectMeta, ObjectStoreExt};
+use onrush_store::{
+    Condition, Features, Key, Kind, ListHow, LocalFuture, Meta, Object, Page, Result, Store,
+    StoreError, Upload,
+};
+use std::sync::Arc;
+
+/// Objects in a bucket. Clones share the connections.
+#[derive(Clone, Debug)]
+pub struct RemoteStore {
+    service: Arc<Service>,
+}
+
+impl RemoteStore {
+    /// A store with the endpoint and the credentials of the standard variables
+    /// (`AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, …), or of
+    /// the instance's role or web identity. Makes no request.
+    ///
+    /// # Errors
+    ///
+    /// If a variable is invalid.
+    pub fn from_env(location: Location, options: Options) -> Result<RemoteStore, OpenError> {
+        RemoteStore::new(AmazonS3Builder::from_env(), location, options)
+    }
+
+    /// A store at an endpoint (`http://HOST:PORT`), with a key.
+    ///
+    /// # Errors
+    ///
+    /// If the endpoint is not a URL.
+    pub fn at(
+        endpoint: &str,
+        (key_id, secret): (&str, &str),
+        location: Location,
+        options: Options,
+    ) -> Result<RemoteStore, OpenError> {
+        let builder = AmazonS3Builder::new()
+            .with_endpoint(endpoint)
+            .with_access_key_id(key_id)
+            .with_secret_access_key(secret);
+        RemoteStore::new(builder, location, options)
+    }
+
+    fn new(
+        builder: AmazonS3Builder,
+        location: Location,
+        options: Options,
+    ) -> Result<RemoteStore, OpenError> {
+        let service = Service::open(builder, location, options)?;
+        Ok(RemoteStore { service })
+    }
+
+    /// Makes a request for the bucket and waits for the response, so that a wrong endpoint, bucket
+    /// or key is known before a client asks. Blocks the calling thread.
+    pub fn check(&self) -> Check {
+        self.service.check()
+    }
+
+    /// Where the objects are.
+    pub fn location(&self) -> &Location {
+        self.service.location()
+    }
+
+    fn head(&self, path: Path) -> Task<ObjectMeta> {
+        let client = self.service.client.clone();
+        self.service.start(async move { client.head(&path).await })
+    }
+
+    /// The properties of an object. Fails with [`StoreError::IsDirectory`] for a folder.
+    async fn object_meta(&self, key: &Key) -> Result<Meta> {
+        match self.head(self.service.path(key)?).await {
+            Ok(found) => properties(&found),
+            Err(StoreError::NotFound) => Err(self.no_object(key).await),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Why there is no object.
+    async fn no_object(&self, key: &Key) -> StoreError {
+        match is_folder(&self.service, key).await {
+            Ok(true) => StoreError::IsDirectory,
+            Ok(false) => StoreError::NotFound,
+            Err(error) => error,
+        }
+    }
+
+    async fn delete(&self, key: &Key, kind: Kind, condition: Condition) -> Result<Meta> {
+        if kind == Kind::Directory {
+            return match is_folder(&self.service, key).await? {
+                true => Err(StoreError::NotEmpty),
+                false => Err(StoreError::NotFound),
+            };
+        }
+        let current = match self.object_meta(key).await {
+            Err(StoreError::NotFound) => None,
+            found => Some(found?),
+        };
+        condition.check(current.as_ref())?;
+        let Some(current) = current else {
+            return Err(StoreError::NotFound);
+        };
+        // Between this comparison and the request, another client may replace the object, and the
+        // service deletes whatever it has.
+        if matches!(condition, Condition::Versions(_)) {
+            return Err(StoreError::Unsupported);
+        }
+        let (client, path) = (self.service.client.clone(), self.service.path(key)?);
+        let delete = async move { ObjectStoreExt::delete(&client, &path).await };
+        self.service.start(delete).await?;
+        Ok(current)
+    }
+}
+
+impl Store for RemoteStore {
+    fn get<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Object>> {
+        Box::pin(async move {
+            match reader::open(&self.service, self.service.path(key)?).await {
+                Err(StoreError::NotFound) => Err(self.no_object(key).await),
+                result => result,
+            }
+        })
+    }
+
+    fn meta<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Meta>> {
+        Box::pin(async move {
+            match self.object_meta(key).await {
+                Err(StoreError::IsDirectory) => Ok(Meta {
+                    kind: Kind::Directory,
+                    size: 0,
+                    modified_ns: 0,
+                    version: *FOLDER_VERSION,
+                }),
+                result => result,
+            }
+        })
+    }
+
+    fn existing_object<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Option<Meta>>> {
+        Box::pin(async move {
+            match self.object_meta(key).await {
+                Err(StoreError::NotFound) => Ok(None),
+                result => result.map(Some),
+            }
+        })
+    }
+
+    fn stage<'a>(
+        &'a self,
+        key: &'a Key,
+        condition: Condition,
+        size_bytes: Option<u64>,
+    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
+        Box::pin(async move {
+            let path = self.service.path(key)?;
+            let upload = RemoteUpload::begin(&self.service, path, condition, size_bytes)?;
+            Ok(Box::new(upload) as Box<dyn Upload>)
+        })
+    }
+
+    fn delete<'a>(
+        &'a self,
+        key: &'a Key,
+        kind: Kind,
+        condition: Condition,
+    ) -> LocalFuture<'a, Result<Meta>> {
+        Box::pin(self.delete(key, kind, condition))
+    }
+
+    fn list<'a>(&'a self, folder: Option<&'a Key>, how: ListHow) -> LocalFuture<'a, Result<Page>> {
+        Box::pin(async move { list(&self.service, folder, &how).await })
+    }
+
+    fn features(&self) -> Features {
+        let mut features = Features::default();
+        features.metadata_bytes_max = METADATA_BYTES_MAX;
+        features.versions_by_content = true;
+        features
+    }
+}

@@ -1,0 +1,224 @@
+//! Sends an object of known length by one request, while its bytes arrive.
+//!
+//! `object_store` needs the whole payload of a request in memory. Here the request is a signed URL,
+//! and its body is a stream: an upload takes the memory of a few pieces, whatever its length. The
+//! service sees the condition with the first bytes and evaluates it when the last one has arrived.
+//! The caller withholds the last byte until the commit: an incomplete request changes nothing.
+
+use crate::error::Failure;
+use crate::service::{Service, Task};
+use bytes::Bytes;
+use http::header::{
+    CONTENT_LENGTH, ETAG, HeaderName, HeaderValue, IF_MATCH, IF_NONE_MATCH, RETRY_AFTER,
+};
+use http::{HeaderMap, Method, StatusCode};
+use http_body::{Body, Frame, SizeHint};
+use object_store::path::Path;
+use object_store::signer::{SignedUrlOptions, Signer};
+use onrush_store::{Result, StoreError};
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::sync::mpsc::{self, Receiver, Sender};
+
+/// The most bytes of one request (a limit of S3).
+pub(crate) const BYTES_MAX: u64 = 5 << 30;
+/// Pieces between the client and the service. More would not be faster, since the kernel buffers.
+const PIECES: usize = 2;
+/// A signed URL is valid for so long. It is checked when the request begins.
+const VALID: Duration = Duration::from_secs(900);
+/// The field with the metadata.
+const METADATA: HeaderName = HeaderName::from_static("x-amz-meta-onrush");
+
+/// The condition of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Pinned {
+    None,
+    Absent,
+    /// This entity tag, without quotes.
+    Tag(String),
+}
+
+/// A request whose body is being sent. Dropping it aborts the request.
+pub(crate) struct Transfer {
+    service: Arc<Service>,
+    pieces: Option<Sender<Bytes>>,
+    response: Task<Option<String>>,
+}
+
+impl Transfer {
+    /// Begins to send an object of `size` bytes.
+    pub(crate) fn begin(
+        service: &Arc<Service>,
+        path: Path,
+        pinned: Pinned,
+        metadata: Option<String>,
+        size: u64,
+    ) -> Transfer {
+        let (pieces, receiver) = mpsc::channel(PIECES);
+        let body = Pieces {
+            receiver,
+            left: size,
+        };
+        let request = put(service.clone(), path, pinned, metadata, body);
+        Transfer {
+            service: service.clone(),
+            pieces: Some(pieces),
+            response: service.spawn(request),
+        }
+    }
+
+    /// Sends the next bytes. If the service does not take them, fails with its response.
+    pub(crate) async fn send(&mut self, piece: Bytes) -> Result<()> {
+        let Some(pieces) = &self.pieces else {
+            return Err(StoreError::Io(io::ErrorKind::BrokenPipe.into()));
+        };
+        let piece = match pieces.try_send(piece) {
+            Ok(()) => return Ok(()),
+            Err(mpsc::error::TrySendError::Closed(_)) => return Err(self.failure().await),
+            Err(mpsc::error::TrySendError::Full(piece)) => piece,
+        };
+        let pieces = pieces.clone();
+        let wait = async move { Ok(pieces.send(piece).await.is_ok()) };
+        match self.service.spawn_within_limit(wait).await? {
+            true => Ok(()),
+            false => Err(self.failure().await),
+        }
+    }
+
+    /// Waits for the response after the last byte. Returns the entity tag, if there is one.
+    pub(crate) async fn finish(mut self) -> Result<Option<String>> {
+        self.pieces = None;
+        self.response().await
+    }
+
+    /// Why the service did not take all bytes.
+    async fn failure(&mut self) -> StoreError {
+        match self.response().await {
+            Err(error) => error,
+            Ok(_) => StoreError::Io(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    async fn response(&mut self) -> Result<Option<String>> {
+        let mut limit = self.service.spawn_limit();
+        std::future::poll_fn(|cx| {
+            if let Poll::Ready(response) = Pin::new(&mut self.response).poll(cx) {
+                return Poll::Ready(response);
+            }
+            Pin::new(&mut limit)
+                .poll(cx)
+                .map(|_| Err(StoreError::Timeout))
+        })
+        .await
+    }
+}
+
+/// Makes the request.
+async fn put(
+    service: Arc<Service>,
+    path: Path,
+    pinned: Pinned,
+    metadata: Option<String>,
+    body: Pieces,
+) -> Result<Option<String>> {
+    let signed = sign(&service, &path, metadata).await?;
+    let (url, mut headers) = signed;
+    headers.insert(CONTENT_LENGTH, body.left.into());
+    let has_tag = matches!(pinned, Pinned::Tag(_));
+    match pinned {
+        Pinned::None => {}
+        Pinned::Absent => drop(headers.insert(IF_NONE_MATCH, HeaderValue::from_static("*"))),
+        Pinned::Tag(tag) => {
+            let tag = HeaderValue::try_from(tag).map_err(|_| StoreError::Unsupported)?;
+            headers.insert(IF_MATCH, tag);
+        }
+    }
+    let request = service.streams.put(url).headers(headers);
+    let response = request.body(reqwest::Body::wrap(body)).send().await;
+    let response = response.map_err(|error| match error.is_timeout() {
+        true => StoreError::Timeout,
+        false => StoreError::Unavailable,
+    })?;
+    let status = response.status();
+    if status.is_success() {
+        let tag = response.headers().get(ETAG);
+        return Ok(tag.and_then(|tag| Some(tag.to_str().ok()?.to_owned())));
+    }
+    Err(match status {
+        // 409: another conditional request for the key is in progress. 404: there is no object.
+        StatusCode::PRECONDITION_FAILED | StatusCode::CONFLICT => StoreError::PreconditionFailed,
+        StatusCode::NOT_FOUND if has_tag => StoreError::PreconditionFailed,
+        StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED => {
+            StoreError::PermissionDenied(io::ErrorKind::PermissionDenied.into())
+        }
+        status => {
+            let field = response.headers().get(RETRY_AFTER);
+            let seconds = field.and_then(|value| value.to_str().ok()?.trim().parse().ok());
+            Failure::Status {
+                status: status.as_u16(),
+                retry_after: seconds.map(Duration::from_secs),
+            }
+            .to_store_error()
+        }
+    })
+}
+
+/// The URL of a request with its signature, and the fields that the signature covers.
+async fn sign(
+    service: &Service,
+    path: &Path,
+    metadata: Option<String>,
+) -> Result<(String, HeaderMap)> {
+    let mut options = SignedUrlOptions::new();
+    if let Some(metadata) = metadata {
+        let value = HeaderValue::try_from(metadata).map_err(|_| StoreError::InvalidKey)?;
+        options = options.with_signed_header(METADATA, value);
+    }
+    let url = service
+        .client
+        .signed_url_opts(Method::PUT, path, VALID, &options);
+    let url = url
+        .await
+        .map_err(|error| crate::error::store_error(&error, None))?;
+    Ok((url.into(), options.signed_headers))
+}
+
+/// The body of a request: pieces that arrive, and the number of bytes that must.
+struct Pieces {
+    receiver: Receiver<Bytes>,
+    left: u64,
+}
+
+impl Body for Pieces {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        if self.left == 0 {
+            return Poll::Ready(None);
+        }
+        let piece = ready!(self.receiver.poll_recv(cx));
+        Poll::Ready(Some(match piece {
+            Some(piece) if piece.len() as u64 <= self.left => {
+                self.left -= piece.len() as u64;
+                Ok(Frame::data(piece))
+            }
+            // Dropped, or more bytes than announced. The request ends incomplete.
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.left == 0
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left)
+    }
+}

@@ -1,0 +1,369 @@
+//! Writes an object. A short one is one request, which can be repeated. A longer one of known
+//! length is one request, too, and its bytes are passed on as they arrive ([`Transfer`]). Of
+//! unknown length, or longer than a request can be, it is a multipart upload, with one part in
+//! memory while the one before is sent.
+//!
+//! A multipart upload is only possible without a condition: Ceph 16 completes one without looking
+//! at the condition, and would replace an object silently.
+
+use crate::properties::{encoded, exists, properties, tag_version, with_metadata};
+use crate::service::{Service, Task};
+use crate::transfer::{self, Pinned, Transfer};
+use bytes::Bytes;
+use object_store::path::Path;
+use object_store::{
+    Attributes, MultipartUpload, ObjectStore, ObjectStoreExt, PutMode, PutMultipartOptions,
+    PutOptions, PutPayload, PutResult, UpdateVersion,
+};
+use onrush_store::{Committed, Condition, Kind, LocalFuture, Meta, Result, StoreError, Upload};
+use std::io;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The most bytes that are held until the commit if their number is known.
+const SHORT_BYTES: u64 = 1024 * 1024;
+/// The size of the first parts of a multipart upload. Uploads of unknown length that are not longer
+/// are one request.
+const PART_BYTES: usize = 8 * 1024 * 1024;
+/// The most bytes that are passed on at a time.
+const PIECE_BYTES: usize = 256 * 1024;
+/// After this many parts their size doubles: S3 permits 10,000 parts, and objects of 5 TiB.
+const PARTS_OF_A_SIZE: usize = 1000;
+/// Base64 makes 1,868 bytes of these, and S3 permits 2 KiB of metadata.
+pub(crate) const METADATA_BYTES_MAX: usize = 1400;
+/// Attempts to replace the current version of an object, when others replace it at the same time.
+const ATTEMPTS: usize = 5;
+
+pub(crate) struct RemoteUpload {
+    service: Arc<Service>,
+    path: Path,
+    condition: Condition,
+    metadata: Vec<u8>,
+    /// If the bytes are passed on as they arrive.
+    stream_bytes: Option<u64>,
+    transfer: Option<Transfer>,
+    /// Whether there was an object at the begin. Only if there is no condition.
+    existed: Option<Task<bool>>,
+    /// What has not been sent.
+    held: Vec<u8>,
+    written_bytes: u64,
+    parts: Option<Parts>,
+    failed: bool,
+}
+
+impl RemoteUpload {
+    pub(crate) fn begin(
+        service: &Arc<Service>,
+        path: Path,
+        condition: Condition,
+        size_bytes: Option<u64>,
+    ) -> Result<RemoteUpload> {
+        if !condition.is_none() && size_bytes.is_some_and(|bytes| bytes > transfer::BYTES_MAX) {
+            return Err(StoreError::Unsupported);
+        }
+        let streams = |bytes: &u64| (SHORT_BYTES + 1..=transfer::BYTES_MAX).contains(bytes);
+        // Meanwhile the body arrives.
+        let existed = condition.is_none().then(|| exists(service, path.clone()));
+        Ok(RemoteUpload {
+            service: service.clone(),
+            path,
+            condition,
+            metadata: Vec::new(),
+            stream_bytes: size_bytes.filter(streams),
+            transfer: None,
+            existed,
+            held: Vec::new(),
+            written_bytes: 0,
+            parts: None,
+            failed: false,
+        })
+    }
+
+    async fn append(&mut self, mut buf: Vec<u8>) -> Result<Vec<u8>> {
+        if std::mem::replace(&mut self.failed, true) {
+            return Err(StoreError::Io(io::ErrorKind::BrokenPipe.into()));
+        }
+        self.written_bytes += buf.len() as u64;
+        if let Some(size) = self.stream_bytes {
+            self.pass_on(&buf, size).await?;
+            buf.clear();
+            self.failed = false;
+            return Ok(buf);
+        }
+        if self.held.is_empty() && self.parts.is_none() && buf.len() * 2 >= buf.capacity() {
+            self.held = std::mem::take(&mut buf); // Most uploads are one piece.
+        } else {
+            self.held.extend_from_slice(&buf);
+            buf.clear();
+        }
+        while self.held.len() > self.part_bytes() {
+            self.send_part().await?;
+        }
+        self.failed = false;
+        Ok(buf)
+    }
+
+    /// Passes bytes on, except the last one: the commit sends it.
+    async fn pass_on(&mut self, bytes: &[u8], size: u64) -> Result<()> {
+        if self.written_bytes > size {
+            return Err(StoreError::Io(io::ErrorKind::InvalidInput.into()));
+        }
+        let transfer = match &mut self.transfer {
+            Some(transfer) => transfer,
+            None => {
+                let pinned = self.pinned().await?;
+                let metadata = (!self.metadata.is_empty()).then(|| encoded(&self.metadata));
+                let (service, path) = (&self.service, self.path.clone());
+                let transfer = Transfer::begin(service, path, pinned, metadata, size);
+                self.transfer.insert(transfer)
+            }
+        };
+        let is_last = self.written_bytes == size && !bytes.is_empty();
+        let now = bytes.len() - usize::from(is_last);
+        self.held.extend_from_slice(&bytes[now..]);
+        for piece in bytes[..now].chunks(PIECE_BYTES) {
+            transfer.send(Bytes::copy_from_slice(piece)).await?;
+        }
+        Ok(())
+    }
+
+    /// The condition as the service can evaluate it: at most one version.
+    async fn pinned(&self) -> Result<Pinned> {
+        Ok(match &self.condition {
+            Condition::None => Pinned::None,
+            Condition::Absent => Pinned::Absent,
+            condition => {
+                let current = self.current().await?;
+                condition.check(Some(&current))?;
+                Pinned::Tag(current.version.as_str().to_owned())
+            }
+        })
+    }
+
+    /// Sends the last byte of an upload that was passed on.
+    async fn finish_transfer(&mut self, mut transfer: Transfer) -> Result<Option<String>> {
+        if Some(self.written_bytes) != self.stream_bytes {
+            return Err(StoreError::Io(io::ErrorKind::UnexpectedEof.into()));
+        }
+        transfer.send(std::mem::take(&mut self.held).into()).await?;
+        transfer.finish().await
+    }
+
+    /// The size of the next part.
+    fn part_bytes(&self) -> usize {
+        let sent = self.parts.as_ref().map_or(0, |parts| parts.count);
+        PART_BYTES << (sent / PARTS_OF_A_SIZE)
+    }
+
+    /// Begins to send the next part, after the one before is complete.
+    async fn send_part(&mut self) -> Result<()> {
+        if !self.condition.is_none() {
+            return Err(StoreError::Unsupported);
+        }
+        let bytes = self.part_bytes();
+        let rest = self.held.split_off(self.held.len().min(bytes));
+        let part = std::mem::replace(&mut self.held, rest);
+        let parts = match &mut self.parts {
+            Some(parts) => parts,
+            parts => {
+                let attributes = with_metadata(&self.metadata);
+                parts.insert(Parts::begin(&self.service, &self.path, attributes).await?)
+            }
+        };
+        parts.send(part).await
+    }
+
+    async fn finish(mut self) -> Result<Committed> {
+        if self.failed {
+            return Err(StoreError::Io(io::ErrorKind::BrokenPipe.into()));
+        }
+        if self.parts.is_some() {
+            self.send_part().await?;
+        }
+        // Before the change: afterwards there is an object in any case.
+        let created = match self.condition {
+            Condition::None => !existed(self.existed.take()).await,
+            Condition::Absent => true,
+            Condition::Present | Condition::Versions(_) => false,
+        };
+        let tag = match (self.parts.take(), self.transfer.take()) {
+            (Some(parts), _) => parts.complete().await?.e_tag,
+            (None, Some(transfer)) => self.finish_transfer(transfer).await?,
+            (None, None) if self.stream_bytes.is_some() => {
+                return Err(StoreError::Io(io::ErrorKind::UnexpectedEof.into()));
+            }
+            (None, None) => self.put_whole().await?.e_tag,
+        };
+        let meta = self.meta(tag).await?;
+        Ok(Committed { created, meta })
+    }
+
+    /// Sends an object by one request.
+    async fn put_whole(&mut self) -> Result<PutResult> {
+        let payload = PutPayload::from(std::mem::take(&mut self.held));
+        let condition = std::mem::replace(&mut self.condition, Condition::None);
+        match condition {
+            Condition::None => self.put(payload, PutMode::Overwrite).await,
+            Condition::Absent => self.put(payload, PutMode::Create).await,
+            condition => {
+                // One of several versions: the service compares with one.
+                for _ in 0..ATTEMPTS {
+                    let current = self.current().await?;
+                    condition.check(Some(&current))?;
+                    let mode = PutMode::Update(UpdateVersion {
+                        e_tag: Some(current.version.as_str().to_owned()),
+                        version: None,
+                    });
+                    match self.put(payload.clone(), mode).await {
+                        // Replaced at this moment, perhaps by another version that is permitted.
+                        Err(StoreError::PreconditionFailed) => {}
+                        result => return result,
+                    }
+                }
+                match condition {
+                    Condition::Present => Err(StoreError::Conflict),
+                    _ => Err(StoreError::PreconditionFailed),
+                }
+            }
+        }
+    }
+
+    async fn put(&self, payload: PutPayload, mode: PutMode) -> Result<PutResult> {
+        let options = PutOptions {
+            mode,
+            attributes: with_metadata(&self.metadata),
+            ..PutOptions::default()
+        };
+        let (client, path) = (self.service.client.clone(), self.path.clone());
+        let put = async move { client.put_opts(&path, payload, options).await };
+        self.service.start(put).await
+    }
+
+    /// The object that has the key now.
+    async fn current(&self) -> Result<Meta> {
+        let (client, path) = (self.service.client.clone(), self.path.clone());
+        let head = self.service.start(async move { client.head(&path).await });
+        match head.await {
+            Ok(found) => properties(&found),
+            Err(StoreError::NotFound) => Err(StoreError::PreconditionFailed),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The properties of the new object. Its time is that of this machine, in seconds; the service
+    /// tells its own only on request.
+    async fn meta(&self, tag: Option<String>) -> Result<Meta> {
+        match tag.as_deref().and_then(tag_version) {
+            Some(version) => {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH);
+                let seconds = now.map_or(0, |now| now.as_secs() as i64);
+                Ok(Meta {
+                    kind: Kind::File,
+                    size: self.written_bytes,
+                    modified_ns: seconds * 1_000_000_000,
+                    version,
+                })
+            }
+            // Ceph 16 returns no tag when a multipart upload is complete.
+            None => self.current().await,
+        }
+    }
+}
+
+/// Whether there was an object. If that is not known, it is reported as new.
+async fn existed(task: Option<Task<bool>>) -> bool {
+    match task {
+        Some(task) => task.await.unwrap_or(false),
+        None => false,
+    }
+}
+
+impl Upload for RemoteUpload {
+    fn write(&mut self, buf: Vec<u8>) -> LocalFuture<'_, Result<Vec<u8>>> {
+        Box::pin(self.append(buf))
+    }
+
+    fn set_metadata(&mut self, metadata: Vec<u8>) -> Result<()> {
+        if metadata.len() > METADATA_BYTES_MAX {
+            return Err(StoreError::TooLarge);
+        }
+        self.metadata = metadata;
+        Ok(())
+    }
+
+    fn written_bytes(&self) -> u64 {
+        self.written_bytes
+    }
+
+    fn commit(self: Box<Self>) -> LocalFuture<'static, Result<Committed>> {
+        Box::pin(self.finish())
+    }
+}
+
+/// A multipart upload in progress. Dropping it aborts it.
+struct Parts {
+    service: Arc<Service>,
+    /// `None` after it is complete.
+    upload: Option<Box<dyn MultipartUpload>>,
+    sending: Option<Task<()>>,
+    count: usize,
+}
+
+impl Parts {
+    async fn begin(service: &Arc<Service>, path: &Path, attributes: Attributes) -> Result<Parts> {
+        let options = PutMultipartOptions {
+            attributes,
+            ..PutMultipartOptions::default()
+        };
+        let (client, path) = (service.client.clone(), path.clone());
+        let upload = service.start(async move { client.put_multipart_opts(&path, options).await });
+        Ok(Parts {
+            service: service.clone(),
+            upload: Some(upload.await?),
+            sending: None,
+            count: 0,
+        })
+    }
+
+    async fn send(&mut self, part: Vec<u8>) -> Result<()> {
+        self.wait().await?;
+        if let Some(upload) = &mut self.upload {
+            let _entered = self.service.enter();
+            let sending = upload.put_part(part.into());
+            self.sending = Some(self.service.start(sending));
+            self.count += 1;
+        }
+        Ok(())
+    }
+
+    async fn wait(&mut self) -> Result<()> {
+        match &mut self.sending {
+            Some(sending) => sending.await?,
+            None => return Ok(()),
+        }
+        self.sending = None;
+        Ok(())
+    }
+
+    async fn complete(mut self) -> Result<PutResult> {
+        self.wait().await?;
+        let Some(mut upload) = self.upload.take() else {
+            return Err(StoreError::Io(io::ErrorKind::BrokenPipe.into()));
+        };
+        // If it fails, the parts remain until they are swept: whether the object exists is unknown.
+        self.service
+            .start(async move { upload.complete().await })
+            .await
+    }
+}
+
+impl Drop for Parts {
+    fn drop(&mut self) {
+        drop(self.sending.take());
+        if let Some(mut upload) = self.upload.take() {
+            self.service.detach(async move {
+                let _ = upload.abort().await;
+            });
+        }
+    }
+}

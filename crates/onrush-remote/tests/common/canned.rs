@@ -1,0 +1,76 @@
+//! A server that responds with given bytes.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+/// What the server does with a request.
+#[derive(Clone, Debug)]
+pub enum Reply {
+    /// Sends the bytes and closes.
+    Send(String),
+    /// Closes without a response.
+    Close,
+    /// Never responds.
+    Silence,
+}
+
+/// Responds to requests in turn; the last reply is repeated.
+pub struct Canned {
+    pub address: SocketAddr,
+    requests: Arc<Mutex<Vec<String>>>,
+}
+
+impl Canned {
+    pub fn new(replies: Vec<Reply>) -> Canned {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let seen = requests.clone();
+        thread::spawn(move || {
+            for (number, stream) in listener.incoming().enumerate() {
+                let reply = replies[number.min(replies.len() - 1)].clone();
+                let (Ok(stream), seen) = (stream, seen.clone()) else {
+                    return;
+                };
+                thread::spawn(move || respond(stream, reply, &seen));
+            }
+        });
+        Canned { address, requests }
+    }
+
+    /// The heads of the requests so far.
+    pub fn requests(&self) -> Vec<String> {
+        self.requests.lock().expect("no panic").clone()
+    }
+}
+
+fn respond(mut stream: TcpStream, reply: Reply, seen: &Mutex<Vec<String>>) {
+    let (mut head, mut byte) = (Vec::new(), [0]);
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut byte) {
+            Ok(1) => head.push(byte[0]),
+            _ => return,
+        }
+    }
+    let head = String::from_utf8_lossy(&head).into_owned();
+    let length = head.to_ascii_lowercase();
+    let length = length.split("content-length: ").nth(1);
+    let length = length.and_then(|rest| rest.lines().next()?.parse::<u64>().ok());
+    seen.lock().expect("no panic").push(head);
+    let mut body = Vec::new();
+    if (&mut stream)
+        .take(length.unwrap_or(0))
+        .read_to_end(&mut body)
+        .is_err()
+    {
+        return;
+    }
+    match reply {
+        Reply::Send(bytes) => drop(stream.write_all(bytes.as_bytes())),
+        Reply::Close => {}
+        Reply::Silence => thread::sleep(Duration::from_secs(60)),
+    }
+}

@@ -1,0 +1,141 @@
+//! An S3 server in this process, with its objects in memory.
+#![allow(dead_code, unreachable_pub)]
+
+pub mod canned;
+pub mod s3;
+
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, HeaderMap, HeaderValue, IF_MATCH};
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto::Builder;
+use onrush_remote::{Options, RemoteStore};
+use onrush_store::{Object, Result};
+use s3::MemoryS3;
+use s3s::S3Result;
+use s3s::access::{S3Access, S3AccessContext};
+use s3s::auth::SimpleAuth;
+use s3s::service::S3ServiceBuilder;
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+
+pub const KEY: (&str, &str) = ("test-key", "test-secret");
+
+/// A server with one bucket, which is named `bucket`.
+pub struct Bucket {
+    pub service: MemoryS3,
+    pub address: SocketAddr,
+    _runtime: Runtime,
+}
+
+impl Bucket {
+    pub fn new() -> Bucket {
+        Bucket::with(MemoryS3::default())
+    }
+
+    /// As [`Bucket::new`], with the behaviour of Ceph 16.
+    pub fn ceph() -> Bucket {
+        let mut service = MemoryS3::default();
+        service.is_ceph = true;
+        Bucket::with(service)
+    }
+
+    fn with(memory: MemoryS3) -> Bucket {
+        let mut service = S3ServiceBuilder::new(memory.clone());
+        service.set_auth(SimpleAuth::from_single(KEY.0, KEY.1));
+        service.set_access(Everyone);
+        let service = service.build();
+        let runtime = Runtime::new().expect("a runtime");
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0"));
+        let listener = listener.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        runtime.spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let service = service.clone();
+                let service = service_fn(move |mut request: Request<Incoming>| {
+                    quote_tag(request.headers_mut());
+                    let service = service.clone();
+                    async move { service.call(request.map(s3s::Body::from)).await }
+                });
+                tokio::spawn(async move {
+                    let server = Builder::new(TokioExecutor::new());
+                    let _ = server.serve_connection(TokioIo::new(stream), service).await;
+                });
+            }
+        });
+        Bucket {
+            service: memory,
+            address,
+            _runtime: runtime,
+        }
+    }
+
+    pub fn store(&self, location: &str) -> RemoteStore {
+        let location = location.parse().expect("a location");
+        let endpoint = format!("http://{}", self.address);
+        RemoteStore::at(&endpoint, KEY, location, Options::default()).expect("a store")
+    }
+}
+
+/// Also permits requests without a signature. One with a wrong signature is refused.
+struct Everyone;
+
+#[async_trait::async_trait]
+impl S3Access for Everyone {
+    async fn check(&self, _: &mut S3AccessContext<'_>) -> S3Result<()> {
+        Ok(())
+    }
+}
+
+/// AWS accepts a tag without quotes, and Ceph 16 only that; s3s does not. If the field is signed,
+/// the change removes the signature.
+fn quote_tag(headers: &mut HeaderMap) {
+    let Some(tag) = headers.get(IF_MATCH) else {
+        return;
+    };
+    if !tag.as_bytes().starts_with(b"\"") {
+        let quoted = [b"\"", tag.as_bytes(), b"\""].concat();
+        let quoted = HeaderValue::try_from(quoted).expect("a tag");
+        headers.insert(IF_MATCH, quoted);
+        headers.remove(AUTHORIZATION);
+    }
+}
+
+/// All bytes of an object.
+pub async fn read_all(object: &Object) -> Result<Vec<u8>> {
+    let mut stream = object.stream(0..object.meta().size);
+    let mut all = Vec::new();
+    while let Some(piece) = poll_fn(|cx| stream.as_mut().poll_next(cx)).await {
+        let piece: Bytes = piece?;
+        all.extend_from_slice(&piece);
+    }
+    Ok(all)
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Polls a future to completion on this thread, as a worker would: without tokio.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let (mut future, mut cx) = (pin!(future), Context::from_waker(&waker));
+    loop {
+        match future.as_mut().poll(&mut cx) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}

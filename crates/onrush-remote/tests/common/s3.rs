@@ -1,0 +1,354 @@
+//! Objects in memory behind the S3 protocol. Conditions are evaluated together with the change, as
+//! AWS does, or ignored where Ceph 16 ignores them.
+
+use bytes::Bytes;
+use futures_core::Stream;
+use md5::{Digest, Md5};
+use s3s::dto::*;
+use s3s::{S3, S3Request, S3Response, S3Result, s3_error};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt::Write;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::SystemTime;
+
+/// The name of the only bucket.
+pub const BUCKET: &str = "bucket";
+
+#[derive(Clone, Debug)]
+pub struct Stored {
+    pub content: Bytes,
+    pub tag: String,
+    metadata: Option<HashMap<String, String>>,
+    modified: SystemTime,
+}
+
+#[derive(Debug, Default)]
+pub struct Objects {
+    pub by_key: BTreeMap<String, Stored>,
+    pub uploads: BTreeMap<String, Parts>,
+    /// The number of requests that were begun, by method and kind.
+    pub requests: BTreeMap<&'static str, usize>,
+    next_upload: usize,
+}
+
+#[derive(Debug, Default)]
+pub struct Parts {
+    metadata: Option<HashMap<String, String>>,
+    parts: BTreeMap<i32, Bytes>,
+}
+
+/// A service with one bucket. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryS3 {
+    objects: Arc<Mutex<Objects>>,
+    /// Behaves as Ceph 16 does where AWS does otherwise.
+    pub is_ceph: bool,
+}
+
+impl MemoryS3 {
+    pub fn lock(&self) -> MutexGuard<'_, Objects> {
+        self.objects.lock().expect("no panic")
+    }
+
+    fn begin(&self, bucket: &str, request: &'static str) -> S3Result<MutexGuard<'_, Objects>> {
+        if bucket != BUCKET {
+            return Err(s3_error!(NoSuchBucket));
+        }
+        let mut objects = self.lock();
+        *objects.requests.entry(request).or_default() += 1;
+        Ok(objects)
+    }
+}
+
+impl Objects {
+    fn get(&self, key: &str) -> S3Result<Stored> {
+        let found = self.by_key.get(key).cloned();
+        found.ok_or_else(|| s3_error!(NoSuchKey))
+    }
+
+    fn put(
+        &mut self,
+        key: String,
+        content: Bytes,
+        metadata: Option<HashMap<String, String>>,
+    ) -> ETag {
+        let tag = hash(&content);
+        let stored = Stored {
+            content,
+            tag: tag.clone(),
+            metadata,
+            modified: SystemTime::now(),
+        };
+        self.by_key.insert(key, stored);
+        ETag::Strong(tag)
+    }
+}
+
+fn hash(content: &[u8]) -> String {
+    let mut text = String::new();
+    for byte in Md5::digest(content) {
+        write!(text, "{byte:02x}").expect("memory");
+    }
+    text
+}
+
+fn holds(condition: Option<&ETagCondition>, current: Option<&Stored>) -> bool {
+    match (condition, current) {
+        (None, _) | (Some(ETagCondition::Any), Some(_)) => true,
+        (Some(ETagCondition::ETag(tag)), Some(current)) => tag.value() == current.tag,
+        (Some(_), None) => false,
+    }
+}
+
+async fn read(body: Option<StreamingBlob>, length: Option<i64>) -> S3Result<Bytes> {
+    let (mut all, Some(mut body)) = (Vec::new(), body) else {
+        return Ok(Bytes::new());
+    };
+    while let Some(piece) = poll_fn(|cx| Pin::new(&mut body).poll_next(cx)).await {
+        all.extend_from_slice(&piece.map_err(|_| s3_error!(IncompleteBody))?);
+    }
+    match length {
+        Some(length) if length as usize != all.len() => Err(s3_error!(IncompleteBody)),
+        _ => Ok(all.into()),
+    }
+}
+
+fn blob(content: Bytes) -> StreamingBlob {
+    StreamingBlob::from(s3s::Body::from(content))
+}
+
+#[async_trait::async_trait]
+impl S3 for MemoryS3 {
+    async fn get_object(
+        &self,
+        request: S3Request<GetObjectInput>,
+    ) -> S3Result<S3Response<GetObjectOutput>> {
+        let input = request.input;
+        let found = self.begin(&input.bucket, "GET")?.get(&input.key)?;
+        if !holds(input.if_match.as_ref(), Some(&found)) {
+            return Err(s3_error!(PreconditionFailed));
+        }
+        let (size, mut output) = (found.content.len() as u64, GetObjectOutput::default());
+        let content = match input.range {
+            None => found.content,
+            Some(range) => {
+                let range = range.check(size)?;
+                let shown = format!("bytes {}-{}/{size}", range.start, range.end - 1);
+                output.content_range = Some(shown);
+                found
+                    .content
+                    .slice(range.start as usize..range.end as usize)
+            }
+        };
+        output.content_length = Some(content.len() as i64);
+        output.body = Some(blob(content));
+        output.e_tag = Some(ETag::Strong(found.tag));
+        output.last_modified = Some(Timestamp::from(found.modified));
+        output.metadata = found.metadata;
+        Ok(S3Response::new(output))
+    }
+
+    async fn head_object(
+        &self,
+        request: S3Request<HeadObjectInput>,
+    ) -> S3Result<S3Response<HeadObjectOutput>> {
+        let input = request.input;
+        let found = self.begin(&input.bucket, "HEAD")?.get(&input.key)?;
+        Ok(S3Response::new(HeadObjectOutput {
+            content_length: Some(found.content.len() as i64),
+            e_tag: Some(ETag::Strong(found.tag)),
+            last_modified: Some(Timestamp::from(found.modified)),
+            metadata: found.metadata,
+            ..Default::default()
+        }))
+    }
+
+    async fn put_object(
+        &self,
+        request: S3Request<PutObjectInput>,
+    ) -> S3Result<S3Response<PutObjectOutput>> {
+        let input = request.input;
+        drop(self.begin(&input.bucket, "PUT")?);
+        let content = read(input.body, input.content_length).await?;
+        let mut objects = self.lock();
+        let current = objects.by_key.get(&input.key);
+        if !holds(input.if_match.as_ref(), current)
+            || input.if_none_match.is_some() && current.is_some()
+        {
+            return Err(s3_error!(PreconditionFailed));
+        }
+        let tag = objects.put(input.key, content, input.metadata);
+        Ok(S3Response::new(PutObjectOutput {
+            e_tag: Some(tag),
+            ..Default::default()
+        }))
+    }
+
+    async fn delete_object(
+        &self,
+        request: S3Request<DeleteObjectInput>,
+    ) -> S3Result<S3Response<DeleteObjectOutput>> {
+        let input = request.input;
+        let mut objects = self.begin(&input.bucket, "DELETE")?;
+        objects.by_key.remove(&input.key);
+        Ok(S3Response::new(DeleteObjectOutput::default()))
+    }
+
+    async fn delete_objects(
+        &self,
+        request: S3Request<DeleteObjectsInput>,
+    ) -> S3Result<S3Response<DeleteObjectsOutput>> {
+        let input = request.input;
+        let mut objects = self.begin(&input.bucket, "DELETE")?;
+        for object in input.delete.objects {
+            objects.by_key.remove(&object.key);
+        }
+        Ok(S3Response::new(DeleteObjectsOutput::default()))
+    }
+
+    async fn list_objects_v2(
+        &self,
+        request: S3Request<ListObjectsV2Input>,
+    ) -> S3Result<S3Response<ListObjectsV2Output>> {
+        let input = request.input;
+        let objects = self.begin(&input.bucket, "LIST")?;
+        let prefix = input.prefix.clone().unwrap_or_default();
+        let after = input
+            .continuation_token
+            .clone()
+            .or(input.start_after.clone());
+        let limit = input.max_keys.unwrap_or(1000) as usize;
+        let (mut contents, mut folders, mut last) = (Vec::new(), BTreeSet::new(), None);
+        let mut is_truncated = false;
+        for (key, stored) in objects.by_key.range(prefix.clone()..) {
+            let Some(rest) = key.strip_prefix(&prefix) else {
+                break;
+            };
+            let folder = input
+                .delimiter
+                .as_deref()
+                .and_then(|delimiter| rest.split_once(delimiter));
+            let name = match folder {
+                Some((folder, _)) => format!("{prefix}{folder}/"),
+                None => key.clone(),
+            };
+            // Ceph omits a common prefix that contains the key after which the page begins.
+            let compared = if self.is_ceph || input.continuation_token.is_some() {
+                &name
+            } else {
+                key
+            };
+            let is_before = |after: &String| {
+                compared <= after || after.starts_with(&name) && self.is_ceph && folder.is_some()
+            };
+            if after.as_ref().is_some_and(is_before) || folders.contains(&name) {
+                continue;
+            }
+            if contents.len() + folders.len() == limit {
+                is_truncated = true;
+                break;
+            }
+            last = Some(name.clone());
+            match folder {
+                Some(_) => drop(folders.insert(name)),
+                None => contents.push(Object {
+                    key: Some(key.clone()),
+                    size: Some(stored.content.len() as i64),
+                    e_tag: Some(ETag::Strong(stored.tag.clone())),
+                    last_modified: Some(Timestamp::from(stored.modified)),
+                    ..Default::default()
+                }),
+            }
+        }
+        let folders = folders.into_iter().map(|prefix| CommonPrefix {
+            prefix: Some(prefix),
+        });
+        Ok(S3Response::new(ListObjectsV2Output {
+            key_count: Some((contents.len() + folders.len()) as i32),
+            contents: Some(contents),
+            common_prefixes: Some(folders.collect()),
+            is_truncated: Some(is_truncated),
+            next_continuation_token: last.filter(|_| is_truncated),
+            name: Some(input.bucket),
+            prefix: input.prefix,
+            ..Default::default()
+        }))
+    }
+
+    async fn create_multipart_upload(
+        &self,
+        request: S3Request<CreateMultipartUploadInput>,
+    ) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
+        let input = request.input;
+        let mut objects = self.begin(&input.bucket, "MULTIPART")?;
+        objects.next_upload += 1;
+        let id = objects.next_upload.to_string();
+        let upload = Parts {
+            metadata: input.metadata,
+            parts: BTreeMap::new(),
+        };
+        objects.uploads.insert(id.clone(), upload);
+        Ok(S3Response::new(CreateMultipartUploadOutput {
+            bucket: Some(input.bucket),
+            key: Some(input.key),
+            upload_id: Some(id),
+            ..Default::default()
+        }))
+    }
+
+    async fn upload_part(
+        &self,
+        request: S3Request<UploadPartInput>,
+    ) -> S3Result<S3Response<UploadPartOutput>> {
+        let input = request.input;
+        drop(self.begin(&input.bucket, "PART")?);
+        let content = read(input.body, input.content_length).await?;
+        let tag = ETag::Strong(hash(&content));
+        let mut objects = self.lock();
+        let upload = objects.uploads.get_mut(&input.upload_id);
+        let upload = upload.ok_or_else(|| s3_error!(NoSuchUpload))?;
+        upload.parts.insert(input.part_number, content);
+        Ok(S3Response::new(UploadPartOutput {
+            e_tag: Some(tag),
+            ..Default::default()
+        }))
+    }
+
+    async fn complete_multipart_upload(
+        &self,
+        request: S3Request<CompleteMultipartUploadInput>,
+    ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
+        let input = request.input;
+        let mut objects = self.begin(&input.bucket, "COMPLETE")?;
+        let current = objects.by_key.get(&input.key);
+        if !self.is_ceph && input.if_none_match.is_some() && current.is_some() {
+            return Err(s3_error!(PreconditionFailed));
+        }
+        let upload = objects.uploads.remove(&input.upload_id);
+        let upload = upload.ok_or_else(|| s3_error!(NoSuchUpload))?;
+        let content = upload.parts.into_values().collect::<Vec<_>>().concat();
+        let tag = objects.put(input.key.clone(), content.into(), upload.metadata);
+        Ok(S3Response::new(CompleteMultipartUploadOutput {
+            bucket: Some(input.bucket),
+            key: Some(input.key),
+            e_tag: Some(match self.is_ceph {
+                true => ETag::Strong(String::new()),
+                false => tag,
+            }),
+            ..Default::default()
+        }))
+    }
+
+    async fn abort_multipart_upload(
+        &self,
+        request: S3Request<AbortMultipartUploadInput>,
+    ) -> S3Result<S3Response<AbortMultipartUploadOutput>> {
+        let input = request.input;
+        self.begin(&input.bucket, "ABORT")?
+            .uploads
+            .remove(&input.upload_id);
+        Ok(S3Response::new(AbortMultipartUploadOutput::default()))
+    }
+}

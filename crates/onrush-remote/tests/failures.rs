@@ -1,0 +1,126 @@
+//! Services that fail: each failure is an error that says what the client can do, within the time
+//! limits, and never bytes that look complete.
+
+mod common;
+
+use common::canned::{Canned, Reply};
+use common::{KEY, block_on, read_all};
+use onrush_remote::{Check, Options, RemoteStore};
+use onrush_store::{Condition, Key, Kind, ListHow, Store, StoreError};
+use std::time::Duration;
+
+fn store(server: &Canned) -> RemoteStore {
+    let mut options = Options::default();
+    options.read_timeout = Duration::from_millis(300);
+    options.operation_timeout = Duration::from_secs(2);
+    options.retries = 2;
+    let endpoint = format!("http://{}", server.address);
+    let location = "s3://bucket".parse().expect("a location");
+    RemoteStore::at(&endpoint, KEY, location, options).expect("a store")
+}
+
+fn key(text: &str) -> Key {
+    Key::parse(text.as_bytes()).expect("a key")
+}
+
+fn status(line: &str) -> Reply {
+    Reply::Send(format!(
+        "HTTP/1.1 {line}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    ))
+}
+
+/// The error of each operation on a service that always replies so.
+fn errors(reply: &Reply) -> Vec<StoreError> {
+    let server = Canned::new(vec![reply.clone()]);
+    let store = store(&server);
+    let at = key("a");
+    block_on(async {
+        let get = store.get(&at).await.map(drop);
+        let meta = store.meta(&at).await.map(drop);
+        let list = store.list(None, ListHow::default()).await.map(drop);
+        let delete = store.delete(&at, Kind::File, Condition::None).await;
+        let put = async {
+            let mut upload = store.stage(&at, Condition::None, Some(3)).await?;
+            upload.write(b"abc".to_vec()).await?;
+            upload.commit().await.map(drop)
+        };
+        let put = put.await;
+        let all = [get, meta, list, delete.map(drop), put];
+        all.map(|result| result.expect_err("the service fails"))
+            .into()
+    })
+}
+
+#[test]
+fn failures_of_the_service_have_their_meaning() {
+    let retry_after = Some(Duration::from_secs(3));
+    for (reply, expected) in [
+        (
+            status("503 Slow Down\r\nRetry-After: 3"),
+            StoreError::Throttled { retry_after },
+        ),
+        (status("500 Internal"), StoreError::Unavailable),
+        (status("501 Not Implemented"), StoreError::Unsupported),
+        (Reply::Close, StoreError::Unavailable),
+        (Reply::Silence, StoreError::Timeout),
+    ] {
+        for error in errors(&reply) {
+            assert_eq!(error, expected, "{reply:?}");
+        }
+    }
+    for error in errors(&status("403 Forbidden")) {
+        assert!(
+            matches!(error, StoreError::PermissionDenied(_)),
+            "{error:?}"
+        );
+    }
+}
+
+#[test]
+fn a_failure_that_passes_is_not_noticed() {
+    let listing = "<?xml version=\"1.0\"?><ListBucketResult><Name>bucket</Name>\
+        <Contents><Key>a</Key><Size>3</Size><ETag>\"x\"</ETag>\
+        <LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents></ListBucketResult>";
+    let found = Reply::Send(format!(
+        "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{listing}",
+        listing.len()
+    ));
+    let server = Canned::new(vec![Reply::Close, status("503 Slow Down"), found]);
+    let store = store(&server);
+    let page = block_on(store.list(None, ListHow::default())).expect("a page");
+    assert_eq!(page.entries.len(), 1);
+    assert_eq!(server.requests().len(), 3);
+}
+
+#[test]
+fn a_truncated_object_is_an_error() {
+    // The first has a short object, which is received when it is opened; the second a long one.
+    for (range, size) in [("0-9/10", 10), ("0-262143/300000", 262_144)] {
+        let response = format!(
+            "HTTP/1.1 206 Partial Content\r\nContent-Length: {size}\r\nContent-Range: bytes \
+             {range}\r\nETag: \"x\"\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n\
+             Connection: close\r\n\r\nabc"
+        );
+        let server = Canned::new(vec![Reply::Send(response)]);
+        let store = store(&server);
+        let read = block_on(async {
+            let object = store.get(&key("a")).await?;
+            read_all(&object).await
+        });
+        let error = read.expect_err("bytes are missing");
+        assert!(
+            matches!(error, StoreError::Unavailable | StoreError::Io(_)),
+            "{error:?}"
+        );
+    }
+}
+
+#[test]
+fn a_check_distinguishes_refusals_from_outages() {
+    let check = |reply| store(&Canned::new(vec![reply])).check();
+    assert!(matches!(check(status("403 Forbidden")), Check::Refuses(_)));
+    assert!(matches!(check(status("404 Not Found")), Check::Refuses(_)));
+    for reply in [status("503 Slow Down"), Reply::Close, Reply::Silence] {
+        assert!(matches!(check(reply), Check::Unreachable(_)));
+    }
+}

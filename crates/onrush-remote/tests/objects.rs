@@ -1,0 +1,174 @@
+//! Objects of all sizes, and what other S3 clients leave in a bucket.
+
+mod common;
+
+use common::{Bucket, block_on, read_all};
+use onrush_store::{Condition, Key, Kind, ListHow, Store, StoreError};
+
+fn key(text: &str) -> Key {
+    Key::parse(text.as_bytes()).expect("a key")
+}
+
+fn body(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 31 + i / 251) as u8).collect()
+}
+
+async fn put(
+    store: &dyn Store,
+    at: &str,
+    condition: Condition,
+    body: &[u8],
+    size: Option<u64>,
+) -> Result<bool, StoreError> {
+    let mut upload = store.stage(&key(at), condition, size).await?;
+    upload.set_metadata(b"Content-Type: text/x\n".to_vec())?;
+    for piece in body.chunks(1 << 20) {
+        upload.write(piece.to_vec()).await?;
+    }
+    assert_eq!(upload.written_bytes(), body.len() as u64);
+    Ok(upload.commit().await?.created)
+}
+
+/// Sizes around those of the first request and of a part.
+const SIZES: [usize; 10] = [
+    0,
+    262_143,
+    262_144,
+    262_145,
+    1 << 20,
+    (1 << 20) + 1,
+    8 << 20,
+    (8 << 20) + 1,
+    16 << 20,
+    (16 << 20) + 1,
+];
+
+#[test]
+fn objects_of_each_size_are_stored_whole() {
+    let bucket = Bucket::new();
+    let store = bucket.store("s3://bucket");
+    block_on(async {
+        for size in SIZES {
+            let content = body(size);
+            for known in [Some(size as u64), None] {
+                let created = put(&store, "a", Condition::None, &content, known).await;
+                created.expect("stored");
+                let object = store.get(&key("a")).await.expect("an object");
+                assert_eq!(object.meta().size, size as u64);
+                let metadata = object.metadata().await.expect("metadata");
+                assert_eq!(metadata, b"Content-Type: text/x\n");
+                assert!(read_all(&object).await.expect("bytes") == content, "{size}");
+                // The bytes of the first request are used once.
+                assert!(read_all(&object).await.expect("bytes") == content, "{size}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_long_upload_with_a_condition_is_refused_and_changes_nothing() {
+    let bucket = Bucket::new();
+    let store = bucket.store("s3://bucket");
+    let content = body((8 << 20) + 1);
+    block_on(async {
+        for condition in [Condition::Absent, Condition::Present] {
+            let early = store
+                .stage(&key("a"), condition.clone(), Some((5 << 30) + 1))
+                .await;
+            assert_eq!(early.map(drop), Err(StoreError::Unsupported));
+            let late = put(&store, "a", condition, &content, None).await;
+            assert_eq!(late, Err(StoreError::Unsupported));
+        }
+        assert_eq!(store.meta(&key("a")).await, Err(StoreError::NotFound));
+        // Of known length it is one request.
+        let known = Some(content.len() as u64);
+        let absent = put(&store, "a", Condition::Absent, &content, known).await;
+        assert_eq!(absent, Ok(true));
+        let again = put(&store, "a", Condition::Absent, &content, known).await;
+        assert_eq!(again, Err(StoreError::PreconditionFailed));
+        let meta = store.meta(&key("a")).await.expect("an object");
+        let current = Condition::Versions(vec![meta.version]);
+        let other = vec![7; content.len()];
+        let replaced = put(&store, "a", current.clone(), &other, known).await;
+        assert_eq!(replaced, Ok(false));
+        let stale = put(&store, "a", current, &content, known).await;
+        assert_eq!(stale, Err(StoreError::PreconditionFailed));
+        let object = store.get(&key("a")).await.expect("an object");
+        assert!(read_all(&object).await.expect("bytes") == other);
+    });
+}
+
+/// The service has all bytes but one when an upload is dropped.
+#[test]
+fn an_upload_that_is_dropped_before_its_commit_changes_nothing() {
+    let bucket = Bucket::new();
+    let store = bucket.store("s3://bucket");
+    block_on(async {
+        for size in [5_u64, 3 << 20] {
+            let mut upload = store.stage(&key("a"), Condition::None, Some(size)).await;
+            let upload = upload.as_mut().expect("an upload");
+            upload.write(body(size as usize)).await.expect("room");
+        }
+        let short = store.stage(&key("a"), Condition::None, Some(3 << 20)).await;
+        let mut short = short.expect("an upload");
+        short.write(body(2 << 20)).await.expect("room");
+        short.commit().await.expect_err("bytes are missing");
+        assert_eq!(store.meta(&key("a")).await, Err(StoreError::NotFound));
+    });
+}
+
+#[test]
+fn a_conditional_delete_is_refused() {
+    let bucket = Bucket::new();
+    let store = bucket.store("s3://bucket");
+    block_on(async {
+        let created = put(&store, "a", Condition::Absent, b"x", Some(1)).await;
+        assert_eq!(created, Ok(true));
+        let meta = store.meta(&key("a")).await.expect("an object");
+        let current = Condition::Versions(vec![meta.version]);
+        let refused = store.delete(&key("a"), Kind::File, current).await;
+        assert_eq!(refused, Err(StoreError::Unsupported));
+        store.meta(&key("a")).await.expect("it still exists");
+        let deleted = store
+            .delete(&key("a"), Kind::File, Condition::Present)
+            .await;
+        assert_eq!(deleted, Ok(meta));
+    });
+}
+
+#[test]
+fn keys_of_each_kind_are_stored() {
+    let bucket = Bucket::new();
+    let store = bucket.store("s3://bucket/p");
+    let names = [
+        "a b",
+        "ü",
+        "a+b",
+        "a%20b",
+        "a?b#c",
+        "~a'(b)!*",
+        "&=;,",
+        "日本語",
+    ];
+    block_on(async {
+        for name in names {
+            put(&store, name, Condition::None, name.as_bytes(), None)
+                .await
+                .expect(name);
+        }
+        for name in names {
+            let object = store.get(&key(name)).await.expect(name);
+            assert_eq!(read_all(&object).await.expect(name), name.as_bytes());
+        }
+        let page = store.list(None, ListHow::default()).await.expect("a page");
+        let mut expected = names.map(str::as_bytes);
+        expected.sort_unstable();
+        let found: Vec<&[u8]> = page.entries.iter().map(|entry| &entry.name[..]).collect();
+        assert_eq!(found, expected);
+        for bad in [&b"\xff"[..], b"a\nb", &[&b"a"[..]; 600].join(&b'/')] {
+            let Ok(bad) = Key::parse(bad) else { continue };
+            let result = store.get(&bad).await.map(drop);
+            assert_eq!(result, Err(StoreError::InvalidKey), "{bad:?}");
+        }
+    });
+}

@@ -1,0 +1,104 @@
+//! Opens the store of the objects: a folder, or a bucket of a service.
+
+use crate::failure::{self, Failure};
+use onrush_remote::{Check, Location, Options, RemoteStore};
+use onrush_rt::blocking::BlockingPool;
+use onrush_server::{Files, FilesOptions};
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Where the objects are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Storage {
+    Folder(PathBuf),
+    Remote(Location),
+}
+
+impl Storage {
+    /// A location if the text has a scheme, otherwise a folder.
+    pub(crate) fn parse(text: PathBuf) -> Result<Storage, Failure> {
+        match text.to_str().filter(|text| Location::is_one(text)) {
+            None => Ok(Storage::Folder(text)),
+            Some(location) => match location.parse() {
+                Ok(location) => Ok(Storage::Remote(location)),
+                Err(error) => Err(Failure::usage(format!("{location}: {error}"))),
+            },
+        }
+    }
+
+    /// The folder, if it is one.
+    pub(crate) fn folder(&self) -> Option<&Path> {
+        match self {
+            Storage::Folder(path) => Some(path),
+            Storage::Remote(_) => None,
+        }
+    }
+
+    /// Opens the store and serves it. A service that does not respond is logged; it may respond
+    /// later. One that refuses is a failure.
+    pub(crate) fn open(&self, options: FilesOptions) -> Result<Files, Failure> {
+        match self {
+            Storage::Folder(path) => open_folder(path, options),
+            Storage::Remote(location) => open_remote(location, options),
+        }
+    }
+}
+
+impl fmt::Display for Storage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Storage::Folder(path) => path.display().fmt(f),
+            Storage::Remote(location) => location.fmt(f),
+        }
+    }
+}
+
+fn open_folder(path: &Path, options: FilesOptions) -> Result<Files, Failure> {
+    let is_sink = options.sink;
+    Files::open(path, options).map_err(|error| {
+        let hint = match error.kind() {
+            io::ErrorKind::NotFound if !is_sink => " (--allow put)",
+            _ => "",
+        };
+        Failure::run(failure::error_text(&error) + hint)
+    })
+}
+
+fn open_remote(location: &Location, options: FilesOptions) -> Result<Files, Failure> {
+    let fail = |reason: &dyn fmt::Display| Failure::run(format!("{location}: {reason}"));
+    let store = RemoteStore::from_env(location.clone(), Options::default());
+    let store = store.map_err(|error| fail(&error))?;
+    match store.check() {
+        Check::Responds => {}
+        Check::Unreachable(reason) => {
+            tracing::warn!(
+                store = %location,
+                reason,
+                "the store does not respond; requests get 503 until it does"
+            );
+        }
+        Check::Refuses(reason) => return Err(fail(&reason)),
+    }
+    let pool = BlockingPool::threads(options.blocking_threads, 4096);
+    Ok(Files::on_store(Arc::new(store), pool, options))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scheme_distinguishes_locations_from_folders() {
+        let of = |text: &str| Storage::parse(PathBuf::from(text));
+        let folder = of("data").expect("a folder");
+        assert_eq!(folder.folder(), Some(Path::new("data")));
+        let remote = of("s3://bucket/prefix/").expect("a location");
+        assert_eq!(remote.folder(), None);
+        assert_eq!(remote.to_string(), "s3://bucket/prefix");
+        for text in ["s3://", "gs://bucket", "http://a.example/"] {
+            assert!(matches!(of(text), Err(Failure::Usage(_))), "{text}");
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! The binary in front of a bucket of an S3 server in this process.
+
+#[path = "../../onrush-remote/tests/common/mod.rs"]
+mod common;
+mod program;
+
+use common::canned::{Canned, Reply};
+use common::{Bucket, KEY};
+use program::{Folder, Server, curl, drivers, is_installed, onrush, output, pattern};
+use std::net::SocketAddr;
+use std::process::Command;
+
+/// The binary with the variables of a service.
+fn command(service: SocketAddr, arguments: &[&str]) -> Command {
+    let mut command = onrush();
+    command.args(["--port", "0"]).args(arguments);
+    command.env("AWS_ENDPOINT_URL", format!("http://{service}"));
+    command.env("AWS_ACCESS_KEY_ID", KEY.0);
+    command.env("AWS_SECRET_ACCESS_KEY", KEY.1);
+    command
+}
+
+#[test]
+fn a_bucket_is_served() {
+    if !is_installed("curl") {
+        return;
+    }
+    let files = Folder::new();
+    let content = pattern(1, 20_000_000);
+    let upload = files.file("upload", &content);
+    let (upload, got) = (upload.to_str().expect("UTF-8"), files.path().join("got"));
+    let got = got.to_str().expect("UTF-8");
+    for driver in drivers() {
+        let bucket = Bucket::new();
+        let arguments = [
+            "s3://bucket/prefix",
+            "--allow",
+            "put,delete",
+            "--driver",
+            driver,
+        ];
+        // Two servers, one bucket.
+        let servers = [(); 2].map(|()| Server::run(command(bucket.address, &arguments)));
+        let [one, two] = servers
+            .each_ref()
+            .map(|server| server.url.trim_end_matches('/'));
+        let status = |arguments: &[&str]| curl(&[&["-w", "%{http_code}"], arguments].concat());
+
+        let typed = ["-H", "Content-Type: text/x", "-T", upload];
+        assert_eq!(
+            status(&[&typed[..], &[&format!("{one}/a%20b/large")]].concat()),
+            "201"
+        );
+        assert_eq!(status(&["-o", got, &format!("{two}/a%20b/large")]), "200");
+        assert!(std::fs::read(got).expect("a file") == content);
+        let head = curl(&["-I", &format!("{two}/a%20b/large")]).to_ascii_lowercase();
+        assert!(head.contains("content-length: 20000000\r\n"), "{head}");
+        assert!(head.contains("content-type: text/x\r\n"), "{head}");
+        assert!(head.contains("etag: \""), "{head}");
+        curl(&[
+            "-r",
+            "9999999-10000001",
+            "-o",
+            got,
+            &format!("{two}/a%20b/large"),
+        ]);
+        assert_eq!(
+            std::fs::read(got).expect("a file"),
+            content[9_999_999..=10_000_001]
+        );
+        // The object has its own key.
+        let objects = bucket.service.lock();
+        assert!(objects.by_key["prefix/a b/large"].content == content);
+        drop(objects);
+
+        let small = format!("{one}/small");
+        let put = |body: &str, field: &str| {
+            status(&["-o", got, "-X", "PUT", "-d", body, "-H", field, &small])
+        };
+        assert_eq!(put("one", "If-None-Match: *"), "201");
+        assert_eq!(put("two", "If-None-Match: *"), "412");
+        assert_eq!(put("two", "If-Match: \"x\""), "412");
+        assert_eq!(put("two", "If-Match: *"), "204");
+        assert_eq!(curl(&[&format!("{two}/small")]), "two");
+        let not_modified = format!("If-None-Match: {}", tag(&small));
+        assert_eq!(status(&["-H", &not_modified, "-o", got, &small]), "304");
+
+        let json = ["-H", "Accept: application/json"];
+        let listing = curl(&[&json[..], &[&format!("{two}/")]].concat());
+        assert!(
+            listing.contains("\"small\"") && listing.contains("\"a b"),
+            "{listing}"
+        );
+        assert_eq!(status(&[&format!("{one}/a%20b"), "-o", got]), "301");
+        assert_eq!(status(&["-X", "DELETE", &small]), "204");
+        assert_eq!(status(&[&format!("{two}/small"), "-o", got]), "404");
+    }
+}
+
+/// The entity tag of an object, with its quotes.
+fn tag(url: &str) -> String {
+    let head = curl(&["-I", url]);
+    let line = head
+        .lines()
+        .find(|line| line.to_ascii_lowercase().starts_with("etag: "));
+    line.expect("a tag")[6..].trim().to_owned()
+}
+
+#[test]
+fn a_wrong_bucket_or_option_is_one_clear_line() {
+    let bucket = Bucket::new();
+    for (arguments, code, reason) in [
+        (&["s3://absent"][..], 1, "s3://absent: "),
+        (&["s3://"], 2, "s3://: the name of a bucket"),
+        (
+            &["gs://bucket"],
+            2,
+            "gs://bucket: a location is s3://BUCKET",
+        ),
+        (
+            &["s3://bucket", "--tls-self-signed"],
+            2,
+            "--tls-self-signed keeps the certificate in the served folder",
+        ),
+        (
+            &["s3://bucket", "--durability", "full"],
+            2,
+            "--durability: s3://bucket",
+        ),
+    ] {
+        let output = output(&mut command(bucket.address, arguments));
+        let log = String::from_utf8(output.stderr).expect("text");
+        assert_eq!(output.status.code(), Some(code), "{log}");
+        let line = log.lines().last().expect("a line");
+        assert!(line.contains(reason), "{line}");
+    }
+}
+
+#[test]
+fn a_service_that_does_not_respond_is_a_warning() {
+    let silent = Canned::new(vec![Reply::Close]);
+    let server = Server::run(command(silent.address, &["s3://bucket"]));
+    assert!(
+        server.log().contains("the store does not respond"),
+        "{}",
+        server.log()
+    );
+    let response = server.get("/a");
+    assert!(response.starts_with("HTTP/1.1 503 "), "{response}");
+    assert!(
+        response.to_ascii_lowercase().contains("retry-after: "),
+        "{response}"
+    );
+}
