@@ -21,9 +21,10 @@
 //! What cannot be done atomically fails with
 //! [`StoreError::Unsupported`](onrush_store::StoreError::Unsupported).
 //!
-//! Layers, lowest first: `error` · `observer` · `location` · `service` ·
+//! Layers, lowest first: `error` · `observer` · `location` · `service` · `credentials` ·
 //! `properties` · `reader` · `transfer` · `upload` · `listing` · `store`.
 
+mod credentials;
 mod error;
 mod listing;
 mod location;

@@ -1,5 +1,6 @@
 //! The store: each operation of the trait as requests to the service.
 
+use crate::credentials;
 use crate::listing::{is_folder, list};
 use crate::location::Location;
 use crate::properties::{FOLDER_VERSION, properties};
@@ -23,14 +24,16 @@ pub struct RemoteStore {
 
 impl RemoteStore {
     /// A store with the endpoint and the credentials of the standard variables
-    /// (`AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, …), or of
-    /// the instance's role or web identity. Makes no request.
+    /// (`AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, …), of the
+    /// credentials file (`AWS_SHARED_CREDENTIALS_FILE`, `AWS_PROFILE`), or of the instance's role
+    /// or web identity. Makes no request.
     ///
     /// # Errors
     ///
-    /// If a variable is invalid.
+    /// If a variable is invalid, or if a file or a profile that it names does not exist.
     pub fn from_env(location: Location, options: Options) -> Result<RemoteStore, OpenError> {
-        RemoteStore::new(AmazonS3Builder::from_env(), location, options)
+        let builder = credentials::add(AmazonS3Builder::from_env())?;
+        RemoteStore::new(builder, location, options)
     }
 
     /// A store at an endpoint (`http://HOST:PORT`), with a key.
