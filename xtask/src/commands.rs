@@ -125,6 +125,21 @@ const COMMANDS: &[(&str, Cover)] = &[
         Tested("xtask/src/verify.rs", "pub(crate) fn miri"),
     ),
     (
+        "cargo xtask ceph up",
+        Tested("xtask/src/ceph.rs", "[\"up\"]"),
+    ),
+    (
+        "cargo xtask ceph down",
+        Tested("xtask/src/ceph.rs", "[\"down\"]"),
+    ),
+    (
+        "cargo xtask scale",
+        Tested(
+            "crates/onrush-remote/tests/conformance.rs",
+            "fn a_real_service_is_a_store",
+        ),
+    ),
+    (
         "cargo xtask tls",
         Tested("xtask/src/tls.rs", "fn only_findings_are_reported"),
     ),

@@ -2,6 +2,7 @@
 //! task has its own module. This crate is not part of the product and depends only on std.
 
 mod bench;
+mod ceph;
 mod commands;
 mod fuzz;
 mod python;
@@ -32,6 +33,9 @@ usage: cargo xtask TASK [OPTIONS]
   experiment [NAME…]  repeat experiments that other projects could not finish; see
                       `cargo xtask experiment --help`
   loom                test shared state under all thread interleavings (part of test)
+  ceph up|down|status|kill-osd N|start-osd N|kill-gateway|start-gateway
+                      a Ceph cluster on loopback, from Debian's packages (90, 72 MB)
+  scale               run the tests of remote stores on that cluster
   tls                 scan HTTPS with testssl.sh and sslyze, and reload certificates under load
         --reloads N       reloads per driver (default: 1000)
   miri                run unsafe code without system calls under Miri; needs a nightly toolchain
@@ -58,6 +62,8 @@ fn main() -> ExitCode {
         "loom" => verify::loom(arguments),
         "miri" => verify::miri(arguments),
         "tls" => tls::main(arguments),
+        "ceph" => ceph::main(arguments),
+        "scale" => ceph::scale(arguments),
         other => Err(Failure::Usage(format!("unknown task '{other}'"))),
     };
     match done {

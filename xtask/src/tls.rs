@@ -18,6 +18,11 @@ const SELF_SIGNED: [&str; 4] = [
     "cert_caIssuers",
     "cert_notAfter",
 ];
+/// The same of sslyze. Mozilla's limit of 366 days is one for authorities.
+const UNSIGNED: [&str; 2] = [
+    "certificate_path_validation",
+    "maximum_certificate_lifespan",
+];
 /// Severities of testssl.sh that are not findings.
 const HARMLESS: [&str; 3] = ["OK", "INFO", "DEBUG"];
 
@@ -132,7 +137,7 @@ fn scan_by_sslyze(program: &Path, server: &Server) -> Outcome<Vec<String>> {
     };
     print!("{compliance}");
     let lines = compliance.lines().filter(|line| line.contains("* "));
-    let lines = lines.filter(|line| !line.contains("certificate_path_validation"));
+    let lines = lines.filter(|line| !UNSIGNED.iter().any(|finding| line.contains(finding)));
     Ok(lines
         .map(|line| format!("sslyze: {}", line.trim()))
         .collect())
