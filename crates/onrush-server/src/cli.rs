@@ -193,10 +193,35 @@ fn usage_message(error: &clap::Error, command: &clap::Command, arguments: &[OsSt
         }
         message.push_str(line.trim_start_matches("error: "));
     }
+    if let Some(flag) = flag_without_equals(error, command, arguments) {
+        message = format!("{message}; write {flag}");
+    }
     if let Some(variable) = source_variable(error, command, arguments) {
         message = format!("{message} (from {variable})");
     }
     message + " (see onrush --help)"
+}
+
+/// `--flag=value` if the unexpected argument is the value of a flag whose value may be omitted.
+fn flag_without_equals(
+    error: &clap::Error,
+    command: &clap::Command,
+    arguments: &[OsString],
+) -> Option<String> {
+    let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    if error.kind() != ErrorKind::UnknownArgument {
+        return None;
+    }
+    let at = arguments.iter().position(|given| given == value.as_str())?;
+    let before = arguments.get(at.checked_sub(1)?)?.to_str()?;
+    let mut all = command.get_arguments();
+    let has_equals = all.any(|argument| {
+        let long = argument.get_long();
+        argument.is_require_equals_set() && long == before.strip_prefix("--")
+    });
+    has_equals.then(|| format!("{before}={value}"))
 }
 
 /// The environment variable that an invalid value is from. `None` if it is from a flag: flags take
@@ -341,6 +366,8 @@ mod tests {
             usage(&["--prot", "1"]).contains("'--port'"),
             "a similar flag is suggested"
         );
+        let message = usage(&["data", "--hsts", "1h"]);
+        assert!(message.contains("write --hsts=1h"), "{message}");
         assert!(usage(&["--driver", "x"]).contains("[possible values: auto, io_uring, epoll]"));
         assert!(usage(&["--header-timeout", "30"]).contains("write a unit, as in 30s"));
     }

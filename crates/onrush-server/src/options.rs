@@ -280,7 +280,7 @@ options! {
         ///
         /// Responses over TLS have the header Strict-Transport-Security. A browser cannot be made
         /// to forget it except by --hsts=0 over HTTPS.
-        optional hsts: Hsts = "SECONDS";
+        optional hsts: Hsts = "TIME";
     }
 
     "Limits" {

@@ -151,16 +151,31 @@ impl FromStr for Hsts {
 
     fn from_str(text: &str) -> Result<Hsts, String> {
         // 0 and 1 are numbers of seconds here.
-        let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        if is_number && let Ok(seconds) = text.parse() {
-            return Ok(Hsts(Some(seconds)));
+        if text.starts_with(|first: char| first.is_ascii_digit()) {
+            let wrong = "write a number of seconds below 4294967296, or a time as in 24h or 365d";
+            return seconds(text)
+                .map(|seconds| Hsts(Some(seconds)))
+                .ok_or_else(|| wrong.to_owned());
         }
-        match bool_value(text).ok().filter(|_| !is_number) {
-            Some(true) => Ok(Hsts(Some(HSTS_DEFAULT_S))),
-            Some(false) => Ok(Hsts(None)),
-            None => Err("write a number of seconds below 4294967296, or off".to_owned()),
+        match bool_value(text) {
+            Ok(true) => Ok(Hsts(Some(HSTS_DEFAULT_S))),
+            Ok(false) => Ok(Hsts(None)),
+            Err(_) => Err("write a number of seconds, a time as in 365d, or off".to_owned()),
         }
     }
+}
+
+/// The seconds of a number, which may have the unit s, m, h or d.
+fn seconds(text: &str) -> Option<u32> {
+    let digits = text.trim_end_matches(|last: char| !last.is_ascii_digit());
+    let unit_s = match &text[digits.len()..] {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => return None,
+    };
+    digits.parse::<u32>().ok()?.checked_mul(unit_s)
 }
 
 #[cfg(test)]
@@ -200,12 +215,15 @@ mod tests {
             ("0", Some(0)),
             ("1", Some(1)),
             ("4294967295", Some(u32::MAX)),
+            ("90s", Some(90)),
+            ("24h", Some(86_400)),
+            ("365d", Some(31_536_000)),
             ("off", None),
             ("false", None),
         ] {
             assert_eq!(text.parse(), Ok(Hsts(seconds)), "{text}");
         }
-        for wrong in ["", "-1", "+1", "1h", "4294967296"] {
+        for wrong in ["", "-1", "+1", "1y", "1h30m", "4294967296", "99999d"] {
             assert!(wrong.parse::<Hsts>().is_err(), "{wrong}");
         }
     }
