@@ -90,6 +90,10 @@ const COMMANDS: &[(&str, Cover)] = &[
         Tested(REMOTE, "fn a_bucket_is_served"),
     ),
     (
+        "onrush sweep s3://bucket/prefix",
+        Tested(REMOTE, "fn sweep_lists_and_removes_unfinished_uploads"),
+    ),
+    (
         "onrush --help",
         Tested("crates/onrush-server/tests/cli.rs", "--help"),
     ),

@@ -22,7 +22,8 @@
 //! [`StoreError::Unsupported`](onrush_store::StoreError::Unsupported).
 //!
 //! Layers, lowest first: `error` · `observer` · `location` · `service` · `credentials` ·
-//! `properties` · `reader` · `transfer` · `upload` · `listing` · `store`.
+//! `properties` · `reader` · `transfer` · `upload` · `listing` · `store` ·
+//! `unfinished`.
 
 mod credentials;
 mod error;
@@ -34,8 +35,10 @@ mod reader;
 mod service;
 mod store;
 mod transfer;
+mod unfinished;
 mod upload;
 
 pub use location::{InvalidLocation, Location};
 pub use service::{Check, OpenError, Options};
 pub use store::RemoteStore;
+pub use unfinished::UnfinishedUpload;

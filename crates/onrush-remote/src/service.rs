@@ -218,6 +218,19 @@ impl Service {
         self.handle.spawn(operation);
     }
 
+    /// Runs an operation with the time limit on the calling thread, which must not be that of a
+    /// worker.
+    pub(crate) fn block_on<T>(
+        &self,
+        operation: impl Future<Output = Result<T, OpenError>>,
+    ) -> Result<T, OpenError> {
+        let time = self.options.operation_timeout;
+        self.handle.block_on(async {
+            let limited = tokio::time::timeout(time, operation).await;
+            limited.unwrap_or_else(|_| Err(OpenError::new("no response in time")))
+        })
+    }
+
     /// Lets the caller poll what needs the runtime's timers.
     pub(crate) fn enter(&self) -> EnterGuard<'_> {
         self.handle.enter()

@@ -74,6 +74,10 @@ impl RemoteStore {
         self.service.location()
     }
 
+    pub(crate) fn service(&self) -> &Service {
+        &self.service
+    }
+
     fn head(&self, path: Path) -> Task<ObjectMeta> {
         let client = self.service.client.clone();
         self.service.start(async move { client.head(&path).await })

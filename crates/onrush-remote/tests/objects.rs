@@ -172,3 +172,53 @@ fn keys_of_each_kind_are_stored() {
         }
     });
 }
+
+#[test]
+fn uploads_that_never_ended_are_found_and_removed() {
+    let bucket = Bucket::new();
+    let store = bucket.store("s3://bucket/p");
+    let other = bucket.store("s3://bucket/q");
+    block_on(async {
+        let content = body((8 << 20) + 1);
+        for (store, name) in [(&store, "a"), (&store, "b c&d"), (&other, "e")] {
+            let mut upload = store.stage(&key(name), Condition::None, None).await;
+            let upload = upload.as_mut().expect("an upload");
+            upload.write(content.clone()).await.expect("room");
+            // As if the process were killed: it is not aborted.
+            std::mem::forget(std::mem::replace(
+                upload,
+                other
+                    .stage(&key("x"), Condition::None, None)
+                    .await
+                    .expect("an upload"),
+            ));
+        }
+    });
+    let found = store.unfinished_uploads().expect("a list");
+    let keys: Vec<&str> = found.iter().map(|upload| &upload.key[..]).collect();
+    assert_eq!(keys, ["p/a", "p/b c&d"]);
+    for upload in &found {
+        store.abort_upload(upload).expect("aborted");
+        store.abort_upload(upload).expect("it is gone");
+    }
+    assert_eq!(store.unfinished_uploads().expect("a list"), []);
+    assert_eq!(other.unfinished_uploads().expect("a list").len(), 1);
+}
+
+/// A client that disconnects drops the upload.
+#[test]
+fn a_dropped_multipart_upload_is_aborted() {
+    let bucket = Bucket::new();
+    let store = bucket.store("s3://bucket");
+    block_on(async {
+        let upload = store.stage(&key("a"), Condition::None, None).await;
+        let mut upload = upload.expect("an upload");
+        upload.write(body((8 << 20) + 1)).await.expect("room");
+        assert_eq!(bucket.service.lock().uploads.len(), 1);
+    });
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while !bucket.service.lock().uploads.is_empty() {
+        assert!(std::time::Instant::now() < end, "it is not aborted");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}

@@ -1,10 +1,10 @@
 //! The program `onrush`: it serves a folder over HTTP.
 //!
 //! Layers, lowest first: `units`, `toml_values`, `failure`, `memory`, `key_files` · `values`,
-//! `tls_values`, `acme_values` · `options` (the list of options) · `config` (the file and the
-//! resulting settings) · `cli` · `combined`, `self_signed` · `tls` (certificates), `acme` (their
-//! orders) · `logging`, `signals`, `descriptors` (the process) · this file, which combines them and
-//! serves.
+//! `tls_values`, `acme_values`, `storage` (where the objects are) · `options` (their list) ·
+//! `config` (the file and the resulting settings) · `cli` · `combined`, `self_signed` · `tls`
+//! (certificates), `acme` (their orders) · `sweep` (a command of its own) · `logging`, `signals`,
+//! `descriptors` (the process) · this file, which combines them and serves.
 
 #![forbid(unsafe_code)]
 
@@ -22,6 +22,7 @@ mod options;
 mod self_signed;
 mod signals;
 mod storage;
+mod sweep;
 mod tls;
 mod tls_values;
 mod toml_values;
@@ -50,7 +51,14 @@ use values::{AdminAt, LogFormat};
 const ADMIN_OVER_LIMIT: usize = 4;
 
 fn main() -> ExitCode {
-    let settings = match cli::read(std::env::args_os().collect()) {
+    let arguments: Vec<_> = std::env::args_os().collect();
+    if let Some(words) = sweep::arguments(&arguments) {
+        return match sweep::main(words) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => failure.report(false),
+        };
+    }
+    let settings = match cli::read(arguments) {
         Ok(cli::Action::Serve(options)) => {
             Settings::new(*options, memory::limit_bytes(Path::new("/")))
         }

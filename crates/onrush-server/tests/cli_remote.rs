@@ -10,13 +10,18 @@ use program::{Folder, Server, curl, drivers, is_installed, onrush, output, patte
 use std::net::SocketAddr;
 use std::process::Command;
 
-/// The binary with the variables of a service.
-fn command(service: SocketAddr, arguments: &[&str]) -> Command {
-    let mut command = onrush();
-    command.args(["--port", "0"]).args(arguments);
-    command.env("AWS_ENDPOINT_URL", format!("http://{service}"));
+/// Adds the variables of a service.
+fn service(mut command: Command, address: SocketAddr) -> Command {
+    command.env("AWS_ENDPOINT_URL", format!("http://{address}"));
     command.env("AWS_ACCESS_KEY_ID", KEY.0);
     command.env("AWS_SECRET_ACCESS_KEY", KEY.1);
+    command
+}
+
+/// The server in front of a service.
+fn command(address: SocketAddr, arguments: &[&str]) -> Command {
+    let mut command = service(onrush(), address);
+    command.args(["--port", "0"]).args(arguments);
     command
 }
 
@@ -151,4 +156,42 @@ fn a_service_that_does_not_respond_is_a_warning() {
         response.to_ascii_lowercase().contains("retry-after: "),
         "{response}"
     );
+}
+
+#[test]
+fn sweep_lists_and_removes_unfinished_uploads() {
+    use onrush_store::{Condition, Key, Store};
+    let bucket = Bucket::new();
+    let store = bucket.store("s3://bucket/p");
+    common::block_on(async {
+        let key = Key::parse(b"left").expect("a key");
+        let upload = store.stage(&key, Condition::None, None).await;
+        let mut upload = upload.expect("an upload");
+        upload.write(vec![1; 9 << 20]).await.expect("room");
+        std::mem::forget(upload); // As if the process were killed.
+    });
+    let sweep = |arguments: &[&str]| {
+        let mut command = service(onrush(), bucket.address);
+        let output = output(command.arg("sweep").args(arguments));
+        let text = String::from_utf8(output.stdout).expect("text");
+        assert!(output.status.success(), "{text}");
+        text
+    };
+    let at = "s3://bucket/p";
+    assert_eq!(sweep(&[at]), "nothing to remove; 1 younger\n");
+    let found = sweep(&[at, "--older-than", "0"]);
+    assert!(
+        found.contains(" p/left\n1 found, --delete removes them; 0 younger\n"),
+        "{found}"
+    );
+    assert_eq!(bucket.service.lock().uploads.len(), 1);
+    let removed = sweep(&[at, "--older-than", "0", "--delete"]);
+    assert!(
+        removed.ends_with(" p/left\n1 removed; 0 younger\n"),
+        "{removed}"
+    );
+    assert!(bucket.service.lock().uploads.is_empty());
+    let mut wrong = service(onrush(), bucket.address);
+    let wrong = output(wrong.args(["sweep", "./data"]));
+    assert_eq!(wrong.status.code(), Some(2));
 }

@@ -33,8 +33,10 @@ pub struct Objects {
     next_upload: usize,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Parts {
+    key: String,
+    pub begun: SystemTime,
     metadata: Option<HashMap<String, String>>,
     parts: BTreeMap<i32, Bytes>,
 }
@@ -286,6 +288,8 @@ impl S3 for MemoryS3 {
         objects.next_upload += 1;
         let id = objects.next_upload.to_string();
         let upload = Parts {
+            key: input.key.clone(),
+            begun: SystemTime::now(),
             metadata: input.metadata,
             parts: BTreeMap::new(),
         };
@@ -337,6 +341,46 @@ impl S3 for MemoryS3 {
                 true => ETag::Strong(String::new()),
                 false => tag,
             }),
+            ..Default::default()
+        }))
+    }
+
+    async fn list_multipart_uploads(
+        &self,
+        request: S3Request<ListMultipartUploadsInput>,
+    ) -> S3Result<S3Response<ListMultipartUploadsOutput>> {
+        let input = request.input;
+        let objects = self.begin(&input.bucket, "UPLOADS")?;
+        let prefix = input.prefix.unwrap_or_default();
+        let mut uploads = objects
+            .uploads
+            .iter()
+            .filter(|(_, upload)| upload.key.starts_with(&prefix))
+            .map(|(id, upload)| ((&upload.key, id), upload.begun))
+            .collect::<Vec<_>>();
+        uploads.sort();
+        let after = input.key_marker.unwrap_or_default();
+        uploads.retain(|((key, _), _)| **key > after);
+        // One per page.
+        let is_truncated = uploads.len() > 1;
+        uploads.truncate(1);
+        let last = uploads
+            .last()
+            .map(|((key, id), _)| ((*key).clone(), (*id).clone()));
+        let (next_key_marker, next_upload_id_marker) = last.filter(|_| is_truncated).unzip();
+        let uploads = uploads
+            .into_iter()
+            .map(|((key, id), begun)| MultipartUpload {
+                key: Some(key.clone()),
+                upload_id: Some(id.clone()),
+                initiated: Some(Timestamp::from(begun)),
+                ..Default::default()
+            });
+        Ok(S3Response::new(ListMultipartUploadsOutput {
+            uploads: Some(uploads.collect()),
+            is_truncated: Some(is_truncated),
+            next_key_marker,
+            next_upload_id_marker,
             ..Default::default()
         }))
     }

@@ -25,6 +25,7 @@ use onrush_server::HttpChallenges;
 use order::{Issued, Method, OrderError, Responses};
 use schedule::{Attempts, Cause};
 use std::io;
+use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -92,7 +93,14 @@ impl Acme {
         self.log_next();
         loop {
             match self.wait(SystemTime::now()) {
-                Duration::ZERO => self.attempt(),
+                Duration::ZERO => {
+                    // The attempt was recorded when it began, so the next one waits.
+                    let attempt = AssertUnwindSafe(|| self.attempt());
+                    if panic::catch_unwind(attempt).is_err() {
+                        tracing::error!("the order of a certificate has panicked");
+                        thread::sleep(LOCKED_PAUSE);
+                    }
+                }
                 wait => thread::sleep(wait.min(SLEEP_MAX)),
             }
         }

@@ -1,0 +1,74 @@
+//! `onrush sweep`: lists and removes what uploads that never ended have left in a bucket.
+
+use crate::failure::{Failure, one_line};
+use crate::tls::utc;
+use crate::units::Time;
+use clap::Parser;
+use onrush_remote::{Location, Options, RemoteStore, UnfinishedUpload};
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::time::SystemTime;
+
+/// List the multipart uploads of a bucket that were begun and not completed, and remove them
+///
+/// A server that is killed leaves the parts of uploads that were in progress. An upload that
+/// another server is receiving now is in the list, too: do not remove young ones.
+#[derive(Debug, Parser)]
+#[command(name = "onrush sweep")]
+struct Arguments {
+    /// The bucket, as s3://BUCKET/PREFIX
+    location: String,
+
+    /// Only uploads that began before this time
+    #[arg(long, value_name = "TIME", default_value = "24h")]
+    older_than: Time,
+
+    /// Remove them
+    #[arg(long)]
+    delete: bool,
+}
+
+/// Whether the command line is that of this command. Returns its arguments.
+pub(crate) fn arguments(all: &[OsString]) -> Option<&[OsString]> {
+    let is_sweep = all.get(1).is_some_and(|word| word == "sweep");
+    is_sweep.then(|| &all[1..])
+}
+
+pub(crate) fn main(words: &[OsString]) -> Result<(), Failure> {
+    let arguments = match Arguments::try_parse_from(words) {
+        Ok(arguments) => arguments,
+        Err(error) if !error.use_stderr() => {
+            print!("{error}");
+            return Ok(());
+        }
+        Err(error) => {
+            let text = error.to_string();
+            let line = text.lines().next().unwrap_or_default();
+            let line = line.trim_start_matches("error: ");
+            return Err(Failure::usage(format!("{line} (see onrush sweep --help)")));
+        }
+    };
+    let location: Location = (arguments.location.parse())
+        .map_err(|error| Failure::usage(format!("{}: {error}", arguments.location)))?;
+    let fail = |error| Failure::run(format!("{location}: {error}"));
+    let store = RemoteStore::from_env(location.clone(), Options::default()).map_err(fail)?;
+    let before = SystemTime::now() - arguments.older_than.duration();
+    let all = store.unfinished_uploads().map_err(fail)?;
+    let young = all.len();
+    let old: Vec<UnfinishedUpload> = all.into_iter().filter(|one| one.begun <= before).collect();
+    let young = young - old.len();
+    let mut out = io::stdout().lock();
+    for upload in &old {
+        if arguments.delete {
+            store.abort_upload(upload).map_err(fail)?;
+        }
+        let _ = writeln!(out, "{} {}", utc(upload.begun), one_line(&upload.key));
+    }
+    let found = old.len();
+    let _ = match (found, arguments.delete) {
+        (0, _) => writeln!(out, "nothing to remove; {young} younger"),
+        (_, true) => writeln!(out, "{found} removed; {young} younger"),
+        (_, false) => writeln!(out, "{found} found, --delete removes them; {young} younger"),
+    };
+    Ok(())
+}
