@@ -96,6 +96,9 @@ fn a_bucket_is_served() {
             listing.contains("\"small\"") && listing.contains("\"a b"),
             "{listing}"
         );
+        // A bucket does not know when a folder was modified.
+        let folder = "\"type\":\"directory\",\"size\":null,\"modified\":null";
+        assert!(listing.contains(folder), "{listing}");
         assert_eq!(status(&[&format!("{one}/a%20b"), "-o", got]), "301");
         assert_eq!(status(&["-X", "DELETE", &small]), "204");
         assert_eq!(status(&[&format!("{two}/small"), "-o", got]), "404");

@@ -208,7 +208,7 @@ pub struct Entry {
     pub kind: Kind,
     /// Size of the content in bytes; 0 for a folder.
     pub size: u64,
-    /// Time of the last change, in nanoseconds since 1970.
+    /// Time of the last change, in nanoseconds since 1970; 0 for a folder if it is not known.
     pub modified_ns: i64,
     /// Changes whenever the bytes may have changed.
     pub version: Version,

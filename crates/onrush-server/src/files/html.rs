@@ -1,7 +1,7 @@
 //! A listing as an HTML page: a table of links with a light and a dark style, without scripts.
 //! Links are relative, so they work behind a proxy that changes paths.
 
-use super::json::rfc3339;
+use super::json::{is_modified_known, rfc3339};
 use super::location::Location;
 use super::path;
 use onrush_store::{Entry, Kind};
@@ -55,13 +55,14 @@ pub(super) fn entry(out: &mut String, entry: &Entry) {
     if entry.kind == Kind::File {
         write_size(out, entry.size);
     }
-    let modified = rfc3339(entry.modified_ns);
-    let (day, time) = (&modified[..10], &modified[11..16]);
-    // Writing to a String does not fail.
-    let _ = writeln!(
-        out,
-        "</td><td><time datetime=\"{modified}\">{day} {time}</time></td></tr>"
-    );
+    out.push_str("</td><td>");
+    if is_modified_known(entry) {
+        let modified = rfc3339(entry.modified_ns);
+        let (day, time) = (&modified[..10], &modified[11..16]);
+        // Writing to a String does not fail.
+        let _ = write!(out, "<time datetime=\"{modified}\">{day} {time}</time>");
+    }
+    out.push_str("</td></tr>\n");
 }
 
 /// Everything after the last row.

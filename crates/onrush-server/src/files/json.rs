@@ -34,21 +34,24 @@ pub(super) fn entry(out: &mut String, location: &Location, entry: &Entry, first:
     out.push_str(",\"href\":\"");
     out.push_str(&location.href);
     path::encode(&entry.name, out);
-    let modified = rfc3339(entry.modified_ns);
     // Writing to a String does not fail.
     let _ = match entry.kind {
-        Kind::File => write!(
-            out,
-            "\",\"type\":\"file\",\"size\":{},\"modified\":\"{modified}\",\
-             \"etag\":\"\\\"{}\\\"\"}}",
-            entry.size, entry.version
-        ),
-        Kind::Directory => write!(
-            out,
-            "/\",\"type\":\"directory\",\"size\":null,\"modified\":\"{modified}\",\
-             \"etag\":null}}"
-        ),
+        Kind::File => write!(out, "\",\"type\":\"file\",\"size\":{}", entry.size),
+        Kind::Directory => write!(out, "/\",\"type\":\"directory\",\"size\":null"),
     };
+    let _ = match is_modified_known(entry) {
+        true => write!(out, ",\"modified\":\"{}\"", rfc3339(entry.modified_ns)),
+        false => write!(out, ",\"modified\":null"),
+    };
+    let _ = match entry.kind {
+        Kind::File => write!(out, ",\"etag\":\"\\\"{}\\\"\"}}", entry.version),
+        Kind::Directory => write!(out, ",\"etag\":null}}"),
+    };
+}
+
+/// Whether the store knows when an entry was modified. A bucket does not know it for folders.
+pub(super) fn is_modified_known(entry: &Entry) -> bool {
+    entry.kind == Kind::File || entry.modified_ns != 0
 }
 
 /// Everything after the last entry.
