@@ -21,7 +21,7 @@
 //! What cannot be done atomically fails with
 //! [`StoreError::Unsupported`](onrush_store::StoreError::Unsupported).
 //!
-//! Layers, lowest first: `error` · `observer` · `location` · `service` · `credentials` ·
+//! Layers, lowest first: `error` · `metrics` · `observer` · `location` · `service` · `credentials` ·
 //! `properties` · `reader` · `transfer` · `upload` · `listing` · `store` ·
 //! `unfinished`.
 
@@ -29,6 +29,7 @@ mod credentials;
 mod error;
 mod listing;
 mod location;
+mod metrics;
 mod observer;
 mod properties;
 mod reader;
@@ -39,6 +40,7 @@ mod unfinished;
 mod upload;
 
 pub use location::{InvalidLocation, Location};
+pub use metrics::{DURATION_BOUNDS, RemoteMetrics, RequestCounts};
 pub use service::{Check, OpenError, Options};
 pub use store::RemoteStore;
 pub use unfinished::UnfinishedUpload;

@@ -2,48 +2,97 @@
 //! status of the last response is kept beside the operation.
 
 use crate::error::Failure;
+use crate::metrics::RemoteMetrics;
 use async_trait::async_trait;
-use http::header::RETRY_AFTER;
+use http::Method;
+use http::header::{CONTENT_LENGTH, HeaderMap, RETRY_AFTER};
 use object_store::ClientOptions;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
     ReqwestConnector,
 };
 use std::cell::Cell;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 tokio::task_local! {
-    /// How the last request of this operation failed. `None` before the first one, and after one
-    /// that succeeded.
-    static LAST: Cell<Option<Failure>>;
+    /// The requests of the operation that this task runs.
+    static LAST: Cell<Last>;
+}
+
+/// The requests of an operation so far.
+#[derive(Clone, Copy, Default)]
+struct Last {
+    /// How the last one failed, if it did.
+    failure: Option<Failure>,
+    /// Whether it may be repeated: no response, or an error of the service.
+    may_be_repeated: bool,
 }
 
 /// Runs an operation. Also returns how its last request failed.
 pub(crate) async fn observe<T>(operation: impl Future<Output = T>) -> (T, Option<Failure>) {
-    LAST.scope(Cell::new(None), async {
+    LAST.scope(Cell::default(), async {
         let output = operation.await;
-        (output, LAST.get().take())
+        (output, LAST.with(Cell::get).failure)
     })
     .await
 }
 
 /// Makes clients that note the result of each request.
-#[derive(Debug, Default)]
-pub(crate) struct Connector(ReqwestConnector);
+#[derive(Debug)]
+pub(crate) struct Connector {
+    connector: ReqwestConnector,
+    metrics: Arc<RemoteMetrics>,
+}
+
+impl Connector {
+    pub(crate) fn new(metrics: Arc<RemoteMetrics>) -> Connector {
+        Connector {
+            connector: ReqwestConnector::default(),
+            metrics,
+        }
+    }
+}
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        Ok(HttpClient::new(Observed(self.0.connect(options)?)))
+        Ok(HttpClient::new(Observed {
+            client: self.connector.connect(options)?,
+            metrics: self.metrics.clone(),
+        }))
     }
 }
 
 #[derive(Debug)]
-struct Observed(HttpClient);
+struct Observed {
+    client: HttpClient,
+    metrics: Arc<RemoteMetrics>,
+}
 
 #[async_trait]
 impl HttpService for Observed {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let result = self.0.execute(request).await;
+        let method = request.method().clone();
+        if LAST
+            .try_with(|last| last.get().may_be_repeated)
+            .unwrap_or_default()
+        {
+            self.metrics.retry();
+        }
+        self.metrics.sent(length(request.headers()));
+        let begun = Instant::now();
+        let result = self.client.execute(request).await;
+        let status = result
+            .as_ref()
+            .ok()
+            .map(|response| response.status().as_u16());
+        self.metrics
+            .record(method.as_str(), status, begun.elapsed());
+        if let Ok(response) = &result
+            && method != Method::HEAD
+        {
+            self.metrics.received(length(response.headers()));
+        }
         let failure = match &result {
             Ok(response) if response.status().is_success() => None,
             Ok(response) => {
@@ -60,7 +109,18 @@ impl HttpService for Observed {
             }),
         };
         // Requests of the runtime itself, such as for credentials, belong to no operation.
-        let _ = LAST.try_with(|last| last.set(failure));
+        let last = Last {
+            failure,
+            may_be_repeated: status.is_none_or(|status| status >= 500 || status == 429),
+        };
+        let _ = LAST.try_with(|stored| stored.set(last));
         result
     }
+}
+
+/// The announced length of a body; 0 without one.
+pub(crate) fn length(headers: &HeaderMap) -> u64 {
+    let field = headers.get(CONTENT_LENGTH);
+    let length = field.and_then(|value| value.to_str().ok()?.parse().ok());
+    length.unwrap_or(0)
 }

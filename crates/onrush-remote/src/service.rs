@@ -3,6 +3,7 @@
 
 use crate::error::{Failure, store_error};
 use crate::location::Location;
+use crate::metrics::RemoteMetrics;
 use crate::observer::{Connector, observe};
 use object_store::aws::{AmazonS3, AmazonS3Builder};
 use object_store::path::Path;
@@ -88,6 +89,7 @@ pub(crate) struct Service {
     /// For requests whose body is a stream. It has no time limit of its own: the response to an
     /// upload arrives after all its bytes.
     pub(crate) streams: reqwest::Client,
+    pub(crate) metrics: Arc<RemoteMetrics>,
     location: Location,
     options: Options,
     /// `None` only while it is dropped.
@@ -109,9 +111,10 @@ impl Service {
             .build();
         let runtime = runtime.map_err(|error| OpenError::new(format!("no threads: {error}")))?;
         let handle = runtime.handle().clone();
+        let metrics = Arc::<RemoteMetrics>::default();
         let client = {
             let _entered = handle.enter();
-            configure(builder, &location, &options)
+            configure(builder, &location, &options, metrics.clone())
                 .build()
                 .map_err(|error| OpenError::new(causes(&error)))?
         };
@@ -124,6 +127,7 @@ impl Service {
         Ok(Arc::new(Service {
             client,
             streams,
+            metrics,
             location,
             options,
             runtime: Some(runtime),
@@ -282,7 +286,12 @@ impl fmt::Debug for Service {
     }
 }
 
-fn configure(builder: AmazonS3Builder, location: &Location, options: &Options) -> AmazonS3Builder {
+fn configure(
+    builder: AmazonS3Builder,
+    location: &Location,
+    options: &Options,
+    metrics: Arc<RemoteMetrics>,
+) -> AmazonS3Builder {
     use object_store::aws::AmazonS3ConfigKey::{Client, Endpoint, Region};
     use object_store::client::ClientConfigKey::AllowHttp;
     let mut client = ClientOptions::new()
@@ -304,7 +313,7 @@ fn configure(builder: AmazonS3Builder, location: &Location, options: &Options) -
     builder
         .with_bucket_name(location.bucket())
         .with_client_options(client)
-        .with_http_connector(Connector::default())
+        .with_http_connector(Connector::new(metrics))
         // A hash of the payload would be computed before the first byte is sent.
         .with_unsigned_payload(true)
         .with_disable_tagging(true)

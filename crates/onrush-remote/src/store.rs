@@ -3,6 +3,7 @@
 use crate::credentials;
 use crate::listing::{is_folder, list};
 use crate::location::Location;
+use crate::metrics::RemoteMetrics;
 use crate::properties::{FOLDER_VERSION, properties};
 use crate::reader;
 use crate::service::{Check, OpenError, Options, Service, Task};
@@ -72,6 +73,11 @@ impl RemoteStore {
     /// Where the objects are.
     pub fn location(&self) -> &Location {
         self.service.location()
+    }
+
+    /// The requests to the service since the store was opened.
+    pub fn metrics(&self) -> Arc<RemoteMetrics> {
+        self.service.metrics.clone()
     }
 
     pub(crate) fn service(&self) -> &Service {

@@ -20,7 +20,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{self, Receiver, Sender};
 
 /// The most bytes of one request (a limit of S3).
@@ -136,8 +136,16 @@ async fn put(
             headers.insert(IF_MATCH, tag);
         }
     }
+    let size = body.left;
     let request = service.streams.put(url).headers(headers);
+    let begun = Instant::now();
     let response = request.body(reqwest::Body::wrap(body)).send().await;
+    let status = response
+        .as_ref()
+        .ok()
+        .map(|response| response.status().as_u16());
+    service.metrics.record("PUT", status, begun.elapsed());
+    service.metrics.sent(size);
     let response = response.map_err(|error| match error.is_timeout() {
         true => StoreError::Timeout,
         false => StoreError::Unavailable,

@@ -317,9 +317,11 @@ impl Parts {
         };
         let (client, path) = (service.client.clone(), path.clone());
         let upload = service.start(async move { client.put_multipart_opts(&path, options).await });
+        let upload = upload.await?;
+        service.metrics.upload_begins();
         Ok(Parts {
             service: service.clone(),
-            upload: Some(upload.await?),
+            upload: Some(upload),
             sending: None,
             count: 0,
         })
@@ -359,6 +361,7 @@ impl Parts {
 
 impl Drop for Parts {
     fn drop(&mut self) {
+        self.service.metrics.upload_ends();
         drop(self.sending.take());
         if let Some(mut upload) = self.upload.take() {
             self.service.detach(async move {

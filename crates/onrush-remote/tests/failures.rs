@@ -90,6 +90,7 @@ fn a_failure_that_passes_is_not_noticed() {
     let page = block_on(store.list(None, ListHow::default())).expect("a page");
     assert_eq!(page.entries.len(), 1);
     assert_eq!(server.requests().len(), 3);
+    assert_eq!(store.metrics().retries(), 2);
 }
 
 #[test]

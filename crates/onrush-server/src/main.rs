@@ -43,6 +43,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::process::ExitCode;
+use storage::Opened;
 use tls::Certificates;
 use values::{AdminAt, LogFormat};
 
@@ -106,7 +107,7 @@ fn serve(settings: Settings) -> Result<(), Failure> {
         descriptors: plan.descriptors.clone(),
         ..settings.files.clone()
     };
-    let files = settings.storage.open(options)?;
+    let Opened { files, collector } = settings.storage.open(options)?;
     // Only certificates that are kept in a folder need it, and a check has ensured that it is one.
     let dir = settings.storage.folder().unwrap_or(Path::new("."));
     let certificates = match &settings.tls {
@@ -116,6 +117,9 @@ fn serve(settings: Settings) -> Result<(), Failure> {
     let fingerprint = certificates.as_ref().and_then(Certificates::fingerprint);
     let tls = certificates.as_ref().map(Certificates::config);
     let metrics = Metrics::new();
+    if let Some(collector) = collector {
+        metrics.add_collector(collector);
+    }
     let admin = Admin::new(&metrics);
     // The admin server starts first, so that its failure needs no cleanup, and stops last, so that
     // `/-/ready` reports the shutdown.

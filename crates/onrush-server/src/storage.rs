@@ -1,7 +1,8 @@
 //! Opens the store of the objects: a folder, or a bucket of a service.
 
 use crate::failure::{self, Failure};
-use onrush_remote::{Check, Location, Options, RemoteStore};
+use onrush::metrics::{Collector, MetricType, TextWriter};
+use onrush_remote::{Check, DURATION_BOUNDS, Location, Options, RemoteMetrics, RemoteStore};
 use onrush_rt::blocking::BlockingPool;
 use onrush_server::{Files, FilesOptions};
 use std::fmt;
@@ -14,6 +15,53 @@ use std::sync::Arc;
 pub(crate) enum Storage {
     Folder(PathBuf),
     Remote(Location),
+}
+
+/// An open store.
+pub(crate) struct Opened {
+    pub(crate) files: Files,
+    /// What the store counts.
+    pub(crate) collector: Option<Arc<dyn Collector>>,
+}
+
+/// The requests to a service, as metrics.
+#[derive(Debug)]
+struct Requests(Arc<RemoteMetrics>);
+
+impl Collector for Requests {
+    fn collect(&self, text: &mut TextWriter) {
+        let help = "Requests to the store's service, until the response begins.";
+        let name = "onrush_store_request_duration_seconds";
+        text.family(name, MetricType::Histogram, help);
+        for request in self.0.requests() {
+            let labels = [("method", request.method), ("outcome", request.outcome)];
+            text.buckets(&labels, &DURATION_BOUNDS, &request.buckets, request.seconds);
+        }
+        let counters = [
+            (
+                "onrush_store_retries",
+                "Requests to the store's service that repeat one that has failed.",
+                self.0.retries(),
+            ),
+            (
+                "onrush_store_sent_bytes",
+                "Bytes of the bodies of requests to the store's service.",
+                self.0.sent_bytes(),
+            ),
+            (
+                "onrush_store_received_bytes",
+                "Bytes of the bodies of responses of the store's service.",
+                self.0.received_bytes(),
+            ),
+        ];
+        for (name, help, value) in counters {
+            text.family(name, MetricType::Counter, help);
+            text.sample(&[], value);
+        }
+        let help = "Multipart uploads in progress.";
+        text.family("onrush_store_open_uploads", MetricType::Gauge, help);
+        text.sample(&[], self.0.open_uploads());
+    }
 }
 
 impl Storage {
@@ -38,9 +86,12 @@ impl Storage {
 
     /// Opens the store and serves it. A service that does not respond is logged; it may respond
     /// later. One that refuses is a failure.
-    pub(crate) fn open(&self, options: FilesOptions) -> Result<Files, Failure> {
+    pub(crate) fn open(&self, options: FilesOptions) -> Result<Opened, Failure> {
         match self {
-            Storage::Folder(path) => open_folder(path, options),
+            Storage::Folder(path) => Ok(Opened {
+                files: open_folder(path, options)?,
+                collector: None,
+            }),
             Storage::Remote(location) => open_remote(location, options),
         }
     }
@@ -66,7 +117,7 @@ fn open_folder(path: &Path, options: FilesOptions) -> Result<Files, Failure> {
     })
 }
 
-fn open_remote(location: &Location, options: FilesOptions) -> Result<Files, Failure> {
+fn open_remote(location: &Location, options: FilesOptions) -> Result<Opened, Failure> {
     let fail = |reason: &dyn fmt::Display| Failure::run(format!("{location}: {reason}"));
     let store = RemoteStore::from_env(location.clone(), Options::default());
     let store = store.map_err(|error| fail(&error))?;
@@ -82,7 +133,10 @@ fn open_remote(location: &Location, options: FilesOptions) -> Result<Files, Fail
         Check::Refuses(reason) => return Err(fail(&reason)),
     }
     let pool = BlockingPool::threads(options.blocking_threads, 4096);
-    Ok(Files::on_store(Arc::new(store), pool, options))
+    Ok(Opened {
+        collector: Some(Arc::new(Requests(store.metrics()))),
+        files: Files::on_store(Arc::new(store), pool, options),
+    })
 }
 
 #[cfg(test)]

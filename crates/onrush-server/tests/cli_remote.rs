@@ -6,6 +6,7 @@ mod program;
 
 use common::canned::{Canned, Reply};
 use common::{Bucket, KEY};
+use program::plain::{get, printed};
 use program::{Folder, Server, curl, drivers, is_installed, onrush, output, pattern};
 use std::net::SocketAddr;
 use std::process::Command;
@@ -43,6 +44,8 @@ fn a_bucket_is_served() {
             "put,delete",
             "--driver",
             driver,
+            "--admin",
+            "127.0.0.1:0",
         ];
         // Two servers, one bucket.
         let servers = [(); 2].map(|()| Server::run(command(bucket.address, &arguments)));
@@ -102,6 +105,22 @@ fn a_bucket_is_served() {
         assert_eq!(status(&[&format!("{one}/a%20b"), "-o", got]), "301");
         assert_eq!(status(&["-X", "DELETE", &small]), "204");
         assert_eq!(status(&[&format!("{two}/small"), "-o", got]), "404");
+
+        let metrics = get(printed(&servers[0], "admin"), "/-/metrics", "localhost");
+        let value = |name: &str| {
+            let line = metrics.lines().find_map(|line| line.strip_prefix(name));
+            let line = line.unwrap_or_else(|| panic!("{name}: {metrics}"));
+            line.trim().parse::<f64>().expect("a number")
+        };
+        let count = "onrush_store_request_duration_seconds_count";
+        // One for each PUT that the service has accepted.
+        assert_eq!(
+            value(&format!("{count}{{method=\"PUT\",outcome=\"2xx\"}}")),
+            3.0
+        );
+        assert!(value("onrush_store_sent_bytes_total") >= 20_000_000.0);
+        assert_eq!(value("onrush_store_retries_total"), 0.0);
+        assert_eq!(value("onrush_store_open_uploads"), 0.0);
     }
 }
 

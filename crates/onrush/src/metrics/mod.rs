@@ -23,7 +23,7 @@ mod workers;
 pub use cell::Counter;
 pub use kinds::{CloseReason, CountBy, Handshake, Kind, Refusal, TimeLimit};
 pub(crate) use requests::{Measured, Recorder};
-pub use text::Format;
+pub use text::{Format, Label, MetricType, TextWriter};
 
 use crate::handler::Handler;
 use crate::request::Request;
@@ -39,7 +39,6 @@ use requests::{Labels, METHODS, Requests, method_and_scheme};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, ready};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use text::{Label, MetricType, TextWriter};
 
 /// The counters of one worker since its start.
 ///
@@ -131,8 +130,15 @@ struct Shared {
     workers: Mutex<Vec<WorkerSources>>,
     /// The pools for CPU-bound work, including those that have ended.
     pools: Mutex<Vec<StatsHandle>>,
+    collectors: Mutex<Vec<Arc<dyn Collector>>>,
     #[cfg(feature = "tls")]
     certificates: Certificates,
+}
+
+/// Metrics of the application ([`Metrics::add_collector`]).
+pub trait Collector: std::fmt::Debug + Send + Sync {
+    /// Writes the present values. It is called for each rendering, by a worker, and must not wait.
+    fn collect(&self, text: &mut TextWriter);
 }
 
 /// The sources of the metrics of one worker.
@@ -160,6 +166,16 @@ impl Metrics {
     fn pools(&self) -> MutexGuard<'_, Vec<StatsHandle>> {
         let pools = self.0.pools.lock();
         pools.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds metrics of the application. They follow those of the engine.
+    pub fn add_collector(&self, collector: Arc<dyn Collector>) {
+        self.collectors().push(collector);
+    }
+
+    fn collectors(&self) -> MutexGuard<'_, Vec<Arc<dyn Collector>>> {
+        let collectors = self.0.collectors.lock();
+        collectors.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds the pool of a server. Servers may share a pool.
@@ -237,6 +253,11 @@ impl Metrics {
         }
         offload::render(&mut text, &self.pools().clone());
         process::write(&mut text);
+        // A copy, because a collector may add another one.
+        let collectors = self.collectors().clone();
+        for collector in collectors {
+            collector.collect(&mut text);
+        }
         text.finish()
     }
 }

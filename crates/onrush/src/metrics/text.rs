@@ -34,19 +34,43 @@ impl Format {
 
 /// The type of a metric family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MetricType {
+pub enum MetricType {
+    /// A number that only increases. The name of its samples ends with `_total`.
     Counter,
+    /// A number that can decrease.
     Gauge,
+    /// Numbers of values, by size.
     Histogram,
+    /// Labels without a value. The name of its samples ends with `_info`.
     Info,
 }
 
 /// A label and its value.
-pub(crate) type Label<'l> = (&'static str, &'l str);
+pub type Label<'l> = (&'static str, &'l str);
 
 /// A text under construction.
+///
+/// # Examples
+/// ```
+/// use onrush::metrics::{Collector, Format, MetricType, Metrics, TextWriter};
+/// use std::sync::Arc;
+///
+/// #[derive(Debug)]
+/// struct Queue;
+///
+/// impl Collector for Queue {
+///     fn collect(&self, text: &mut TextWriter) {
+///         text.family("queue_length", MetricType::Gauge, "Jobs that wait.");
+///         text.sample(&[("kind", "mail")], 3);
+///     }
+/// }
+///
+/// let metrics = Metrics::new();
+/// metrics.add_collector(Arc::new(Queue));
+/// assert!(metrics.render(Format::Prometheus).contains("queue_length{kind=\"mail\"} 3\n"));
+/// ```
 #[derive(Debug)]
-pub(crate) struct TextWriter {
+pub struct TextWriter {
     out: String,
     format: Format,
     /// The name of the present family.
@@ -65,7 +89,7 @@ impl TextWriter {
     }
 
     /// Begins a family. `name` has no suffix; the type determines it.
-    pub(crate) fn family(&mut self, name: &'static str, kind: MetricType, help: &str) {
+    pub fn family(&mut self, name: &'static str, kind: MetricType, help: &str) {
         (self.name, self.kind) = (name, kind);
         let open = self.format == Format::OpenMetrics;
         let (ending, kind) = match kind {
@@ -80,7 +104,7 @@ impl TextWriter {
     }
 
     /// Adds a sample of the present family.
-    pub(crate) fn sample(&mut self, labels: &[Label<'_>], value: impl Display) {
+    pub fn sample(&mut self, labels: &[Label<'_>], value: impl Display) {
         let ending = match self.kind {
             MetricType::Counter => "_total",
             MetricType::Info => "_info",
@@ -105,6 +129,19 @@ impl TextWriter {
             self.line("_bucket", labels, Some(&bound), count);
         }
         self.line("_sum", labels, None, histogram.sum as f64 * unit);
+        self.line("_count", labels, None, count);
+    }
+
+    /// Adds a histogram of the present family: the upper bounds of all buckets but the last, the
+    /// number of values in each bucket, and the sum of all values.
+    pub fn buckets(&mut self, labels: &[Label<'_>], bounds: &[f64], counts: &[u64], sum: f64) {
+        let bounds = bounds.iter().map(ToString::to_string);
+        let mut count = 0;
+        for (bound, count_of_bucket) in bounds.chain(["+Inf".to_owned()]).zip(counts) {
+            count += count_of_bucket;
+            self.line("_bucket", labels, Some(&bound), count);
+        }
+        self.line("_sum", labels, None, sum);
         self.line("_count", labels, None, count);
     }
 
