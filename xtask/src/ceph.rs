@@ -58,11 +58,30 @@ pub(crate) fn scale(arguments: Arguments) -> Result<(), Failure> {
     arguments.end()?;
     let cluster = Cluster::new()?;
     cluster.up()?;
-    let mut test = cargo("test --quiet -p onrush-remote -- real");
     let service = format!("{} {} {}", cluster.endpoint(), KEY.0, KEY.1);
-    run(test.env("ONRUSH_TEST_S3", service))?;
-    Ok(())
+    let test = |arguments: &str| {
+        let mut test = cargo(&format!("test --quiet -p onrush-remote {arguments}"));
+        test.env("ONRUSH_TEST_S3", &service);
+        test
+    };
+    run(&mut test("-- real"))?;
+    println!("== outages");
+    let mut outages = test("--test outages -- --nocapture");
+    outages.env("ONRUSH_TEST_SECONDS", OUTAGES_SECONDS.to_string());
+    let mut running = outages
+        .spawn()
+        .map_err(|error| cannot_run(&outages, &error))?;
+    let caused = cluster.cause_outages();
+    let ended = running.wait().map_err(|error| error.to_string())?;
+    caused?;
+    match ended.success() {
+        true => Ok(()),
+        false => Err(Failure::Because("an object was lost or torn".to_owned())),
+    }
 }
+
+/// How long the test writes. The outages take less.
+const OUTAGES_SECONDS: u64 = 60;
 
 const GATEWAY: &str = "gateway";
 
@@ -137,6 +156,28 @@ impl Cluster {
         }
         self.stop("mgr", "TERM")?;
         self.stop("mon", "TERM")
+    }
+
+    /// Kills one OSD, the gateway, and two OSDs, one after the other, and starts them again.
+    fn cause_outages(&self) -> Outcome {
+        let pause = |seconds| thread::sleep(Duration::from_secs(seconds));
+        pause(5);
+        println!("kill osd.1");
+        self.stop("osd.1", "KILL")?;
+        pause(8);
+        self.start_osd("osd.1")?;
+        pause(5);
+        println!("kill the gateway");
+        self.stop(GATEWAY, "KILL")?;
+        pause(3);
+        self.start_gateway()?;
+        pause(10);
+        println!("kill osd.0 and osd.2");
+        self.stop("osd.0", "KILL")?;
+        self.stop("osd.2", "KILL")?;
+        pause(5);
+        self.start_osd("osd.0")?;
+        self.start_osd("osd.2")
     }
 
     fn start_osd(&self, name: &str) -> Outcome {

@@ -21,8 +21,8 @@
 //! What cannot be done atomically fails with
 //! [`StoreError::Unsupported`](onrush_store::StoreError::Unsupported).
 //!
-//! Layers, lowest first: `error` · `metrics` · `observer` · `location` · `service` · `credentials` ·
-//! `properties` · `reader` · `transfer` · `upload` · `listing` · `store` ·
+//! Layers, lowest first: `error` · `metrics` · `observer` · `location` · `service` ·
+//! `credentials` · `properties` · `reader` · `transfer` · `upload` · `listing` · `store` ·
 //! `unfinished`.
 
 mod credentials;
