@@ -69,9 +69,14 @@ fn metric(metrics: &Metrics, name: &str) -> f64 {
         .sum()
 }
 
-/// A new connection that the server has accepted.
+/// A new connection that the server has accepted. With TLS its handshake is complete: before that
+/// it is not idle.
 fn accepted(server: &Served, metrics: &Metrics) -> TcpStream {
-    let count = || metric(metrics, "onrush_connections_accepted_total");
+    let name = match through_tls() {
+        true => "onrush_tls_handshake_duration_seconds_count",
+        false => "onrush_connections_accepted_total",
+    };
+    let count = || metric(metrics, name);
     let before = count();
     let stream = server.connect();
     while count() == before {
