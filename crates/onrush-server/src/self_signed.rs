@@ -28,6 +28,8 @@ const FOLDER: &str = ".onrush/tls";
 const NAMES: &str = "Self-signed by onrush for: ";
 /// The validity. Clients of Apple refuse certificates of more than 825 days.
 const VALID: Duration = Duration::from_secs(825 * 86_400);
+/// The validity of [`temporary`] certificates.
+const TEMPORARY: Duration = Duration::from_secs(86_400);
 /// A certificate that is valid for less than this at start is replaced.
 const RENEWED_BEFORE: Duration = Duration::from_secs(30 * 86_400);
 /// The certificate is valid from this long ago, because clocks differ.
@@ -109,10 +111,11 @@ pub(crate) fn open(dir: &Path, names: &[String]) -> Result<SelfSigned, Failure> 
 }
 
 /// A certificate and its key in one PEM text, for the time until there is a better one. It is in no
-/// file.
+/// file. It is valid for a day, so an alert for certificates that expire soon reports that there is
+/// no better one.
 pub(crate) fn temporary(names: &[String]) -> Result<String, Failure> {
     let names = names.iter().cloned().collect();
-    make(&names, SystemTime::now())
+    make(&names, SystemTime::now() - (VALID - TEMPORARY))
         .map_err(|error| Failure::run(format!("a temporary certificate: {error}")))
 }
 

@@ -103,6 +103,12 @@ impl HttpClient for HttpsClient {
             let response = response.map_err(|reason| other(format!("{uri}: {reason}")))?;
             let status = response.status();
             if status.is_client_error() || status.is_server_error() {
+                // RFC 8555, section 6.7. Anything else is no ACME server, or not at this URL.
+                let kind = response.headers().get(http::header::CONTENT_TYPE);
+                let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+                if !kind.starts_with("application/problem+json") {
+                    return Err(other(format!("{uri} responds with {status}")));
+                }
                 let field = response.headers().get(http::header::RETRY_AFTER);
                 let text = field.and_then(|field| field.to_str().ok());
                 retry_after.set(text.and_then(|text| pause(text, SystemTime::now())));

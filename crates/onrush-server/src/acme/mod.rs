@@ -303,8 +303,12 @@ impl Acme {
         tracing::error!(
             names = self.settings.names.join(" "),
             next,
-            "no certificate could be obtained: {}; the certificate in use remains",
-            error.reason
+            "no certificate could be obtained: {}; {}",
+            error.reason,
+            match self.store.certificate() {
+                Some(_) => "the certificate in use remains",
+                None => "clients still get a temporary certificate, which they do not trust",
+            }
         );
     }
 
