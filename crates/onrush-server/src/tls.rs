@@ -51,7 +51,7 @@ pub(crate) struct Certificates {
     last_warning: Instant,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Files {
     pairs: Vec<CertificateFiles>,
     /// A certificate with its key, in PEM, for the time without the files.
@@ -80,6 +80,29 @@ impl Files {
             }
         }
         self.add_clients(builder)
+    }
+
+    /// As [`Files::load`], but OCSP responses that cannot be used are omitted: one that belongs to
+    /// the certificate before must not prevent a renewal. Also returns why.
+    fn load_without_bad_staples(&self) -> Result<(TlsConfig, Vec<TlsError>), TlsError> {
+        let first = match self.load() {
+            Ok(config) => return Ok((config, Vec::new())),
+            Err(error) => error,
+        };
+        let mut problems = Vec::new();
+        let mut files = self.clone();
+        for pair in &mut files.pairs {
+            let Some(ocsp) = &pair.ocsp else { continue };
+            let alone = TlsConfig::builder().certificate_files(&pair.certificate, &pair.key);
+            if let Err(error) = alone.ocsp_response_file(ocsp).build() {
+                problems.push(error);
+                pair.ocsp = None;
+            }
+        }
+        match problems.is_empty() {
+            true => Err(first),
+            false => files.load().map(|config| (config, problems)),
+        }
     }
 
     /// Builds the configuration with the authorities of clients.
@@ -214,8 +237,11 @@ impl Certificates {
     fn reload(&mut self) {
         // Before the files are read, so that a later change is not missed.
         self.states = self.files.states();
-        match self.files.load() {
-            Ok(config) => {
+        match self.files.load_without_bad_staples() {
+            Ok((config, problems)) => {
+                for problem in problems {
+                    tracing::warn!("TLS: {problem}; its certificate is served without it");
+                }
                 self.config.replace(config);
                 self.log("certificates loaded again");
                 self.last_warning = Instant::now();

@@ -303,6 +303,38 @@ fn wait_for_count(server: &Server, text: &str, count: usize) {
     wait_until(|| server.log().matches(text).count() >= count);
 }
 
+/// Copies a file of the engine's tests.
+fn fixture(name: &str) -> Vec<u8> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../onrush/tests/tls/");
+    std::fs::read(format!("{folder}{name}")).expect("a file of the tests")
+}
+
+#[test]
+fn an_ocsp_response_of_the_certificate_before_does_not_prevent_a_renewal() {
+    let (folder, files) = (Folder::new(), Folder::new());
+    let file = |name: &str, content: Vec<u8>| text(files.file(name, content));
+    let certificate = file("site.pem", fixture("stapled.pem"));
+    let key = file("site.key", fixture("p256-pkcs8.key"));
+    let ocsp = file("site.ocsp", fixture("stapled-unlimited.ocsp"));
+    let arguments = ["--tls-cert", &certificate, "--tls-key", &key];
+    let server = Server::start(
+        folder.path(),
+        &[&arguments[..], &["--tls-ocsp", &ocsp]].concat(),
+    );
+    let renewed = Authority::new("authority").issue(&["renewed.example"]);
+    replace(&certificate, &renewed.certificate);
+    replace(&key, &renewed.key);
+    server.signal("HUP");
+    let log = server.logs("certificates loaded again");
+    assert!(log.contains("renewed.example (expires"), "{log}");
+    let warning = format!(" WARN TLS: {ocsp} is about another certificate");
+    assert!(log.contains(&warning), "{log}");
+    // A broken certificate is an error as before.
+    replace(&certificate, "");
+    server.signal("HUP");
+    server.logs("site.pem is empty; the certificates in use remain");
+}
+
 /// A signal that ends the server does so while certificates are watched.
 #[test]
 fn the_server_ends_with_certificates() {
