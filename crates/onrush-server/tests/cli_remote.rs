@@ -217,3 +217,35 @@ fn sweep_lists_and_removes_unfinished_uploads() {
     let wrong = output(wrong.args(["sweep", "./data"]));
     assert_eq!(wrong.status.code(), Some(2));
 }
+
+/// The service ends the transfer early. The client sees that the object is incomplete.
+#[test]
+fn a_truncated_response_of_the_service_is_truncated_for_the_client() {
+    if !is_installed("curl") {
+        return;
+    }
+    let listing = "<ListBucketResult><Name>bucket</Name></ListBucketResult>";
+    let listing = format!(
+        "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{listing}",
+        listing.len()
+    );
+    let truncated = format!(
+        "HTTP/1.1 206 Partial Content\r\nContent-Length: 262144\r\n\
+         Content-Range: bytes 0-262143/300000\r\nETag: \"x\"\r\nConnection: close\r\n\
+         Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n\r\n{}",
+        "x".repeat(100_000)
+    );
+    for driver in drivers() {
+        let replies = vec![Reply::Send(listing.clone()), Reply::Send(truncated.clone())];
+        let canned = Canned::new(replies);
+        let arguments = ["s3://bucket", "--driver", driver];
+        let server = Server::run(command(canned.address, &arguments));
+        let mut curl = Command::new("curl");
+        let url = format!("{}a", server.url.trim_end_matches('/').to_owned() + "/");
+        let output = output(curl.args(["-sS", "--max-time", "60", &url]));
+        // 18: "Partial file". 56: the connection was reset.
+        let code = output.status.code();
+        assert!(matches!(code, Some(18 | 56)), "{driver}: {code:?}");
+        assert!(output.stdout.len() <= 100_000, "{driver}");
+    }
+}
