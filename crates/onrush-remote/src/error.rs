@@ -1,5 +1,7 @@
 //! What a failure of the service means for the caller.
 
+use http::StatusCode;
+use http::header::{HeaderMap, RETRY_AFTER};
 use object_store::Error;
 use object_store::client::{HttpError, HttpErrorKind};
 use onrush_store::StoreError;
@@ -22,6 +24,16 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// The failure of a response with an error status.
+    pub(crate) fn of_response(status: StatusCode, headers: &HeaderMap) -> Failure {
+        let field = headers.get(RETRY_AFTER);
+        let seconds = field.and_then(|value| value.to_str().ok()?.trim().parse().ok());
+        Failure::Status {
+            status: status.as_u16(),
+            retry_after: seconds.map(Duration::from_secs),
+        }
+    }
+
     pub(crate) fn to_store_error(self) -> StoreError {
         match self {
             // SlowDown of S3 is a 503; Ceph may use 429 as well.

@@ -5,7 +5,7 @@ use crate::error::Failure;
 use crate::metrics::RemoteMetrics;
 use async_trait::async_trait;
 use http::Method;
-use http::header::{CONTENT_LENGTH, HeaderMap, RETRY_AFTER};
+use http::header::{CONTENT_LENGTH, HeaderMap};
 use object_store::ClientOptions;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
@@ -13,7 +13,7 @@ use object_store::client::{
 };
 use std::cell::Cell;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 tokio::task_local! {
     /// The requests of the operation that this task runs.
@@ -95,14 +95,7 @@ impl HttpService for Observed {
         }
         let failure = match &result {
             Ok(response) if response.status().is_success() => None,
-            Ok(response) => {
-                let field = response.headers().get(RETRY_AFTER);
-                let seconds = field.and_then(|value| value.to_str().ok()?.trim().parse().ok());
-                Some(Failure::Status {
-                    status: response.status().as_u16(),
-                    retry_after: seconds.map(Duration::from_secs),
-                })
-            }
+            Ok(response) => Some(Failure::of_response(response.status(), response.headers())),
             Err(error) => Some(match error.kind() {
                 HttpErrorKind::Timeout => Failure::Timeout,
                 _ => Failure::Connection,

@@ -8,9 +8,7 @@
 use crate::error::Failure;
 use crate::service::{Service, Task};
 use bytes::Bytes;
-use http::header::{
-    CONTENT_LENGTH, ETAG, HeaderName, HeaderValue, IF_MATCH, IF_NONE_MATCH, RETRY_AFTER,
-};
+use http::header::{CONTENT_LENGTH, ETAG, HeaderName, HeaderValue, IF_MATCH, IF_NONE_MATCH};
 use http::{HeaderMap, Method, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use object_store::path::Path;
@@ -162,15 +160,7 @@ async fn put(
         StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED => {
             StoreError::PermissionDenied(io::ErrorKind::PermissionDenied.into())
         }
-        status => {
-            let field = response.headers().get(RETRY_AFTER);
-            let seconds = field.and_then(|value| value.to_str().ok()?.trim().parse().ok());
-            Failure::Status {
-                status: status.as_u16(),
-                retry_after: seconds.map(Duration::from_secs),
-            }
-            .to_store_error()
-        }
+        status => Failure::of_response(status, response.headers()).to_store_error(),
     })
 }
 

@@ -136,10 +136,7 @@ async fn request(
     let status = response.status();
     let is_gone = method == Method::DELETE && status == StatusCode::NOT_FOUND;
     if !status.is_success() && !is_gone {
-        let failure = Failure::Status {
-            status: status.as_u16(),
-            retry_after: None,
-        };
+        let failure = Failure::of_response(status, response.headers());
         let meaning: StoreError = failure.to_store_error();
         return Err(OpenError::new(format!("{status}: {meaning}")));
     }
