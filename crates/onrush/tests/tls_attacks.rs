@@ -270,6 +270,67 @@ fn a_partial_record_is_a_partial_head() {
     }
 }
 
+/// A client whose response was sent after 16 KiB of its next record had arrived.
+fn with_a_record_behind_a_request(sim: &mut Simulation, path: &str) -> TlsClient {
+    let mut client = TlsClient::established(sim);
+    client.write(get(path).as_bytes());
+    let request_bytes = client.records.len();
+    client.write(&[b'x'; 16 * 1024]);
+    client.records.truncate(request_bytes + 16 * 1000);
+    client
+}
+
+#[test]
+fn a_partial_record_behind_a_request_is_a_partial_head() {
+    let _dog = watchdog("a_partial_record_behind_a_request_is_a_partial_head");
+    let limits = Limits {
+        head_timeout_ms: 5_000,
+        idle_timeout_ms: 60_000,
+        ..Limits::default()
+    };
+    for path in ["/hello", "/late", "/big", "/late-big"] {
+        let mut sim = simulation(&app, limits.clone(), plain(1 << 16));
+        let mut client = with_a_record_behind_a_request(&mut sim, path);
+        client.exchange(&mut sim);
+        sim.advance(100);
+        for _ in 0..20 {
+            client.exchange(&mut sim);
+        }
+        assert_eq!(statuses(&client.received), [200], "{path}");
+        client.received.clear();
+        sim.advance(5_500);
+        client.exchange(&mut sim);
+        assert_eq!(statuses(&client.received), [408], "{path}");
+        assert!(client.received_close_notify, "{path}");
+    }
+}
+
+/// Records that are never completed leave memory for the requests of others, whether the client
+/// has read the response before them or not.
+#[test]
+fn partial_records_behind_requests_do_not_take_all_memory() {
+    let _dog = watchdog("partial_records_behind_requests_do_not_take_all_memory");
+    for reads in [true, false] {
+        let mut sim = limited(&app, Limits::default(), plain(1 << 16), MIB, usize::MAX);
+        let mut clients = Vec::new();
+        for _ in 0..80 {
+            let mut client = with_a_record_behind_a_request(&mut sim, "/big");
+            let records = std::mem::take(&mut client.records);
+            sim.send(&client.client, &records);
+            sim.run();
+            for _ in 0..if reads { 20 } else { 0 } {
+                client.exchange(&mut sim);
+            }
+            clients.push(client);
+        }
+        let mut client = TlsClient::established(&mut sim);
+        let post = "POST /discard HTTP/1.1\r\nHost: t\r\nContent-Length: 9\r\n\r\n123456789";
+        let response = client.ask(&mut sim, post.as_bytes());
+        assert_eq!(statuses(&response), [200], "reads: {reads}");
+        assert!(is_served(&mut sim), "reads: {reads}");
+    }
+}
+
 #[test]
 fn the_oldest_handshakes_end_when_too_many_are_in_progress() {
     let _dog = watchdog("the_oldest_handshakes_end_when_too_many_are_in_progress");

@@ -414,7 +414,10 @@ impl Conn {
     /// Whether nothing has to be done before the connection waits for its next request.
     #[inline]
     pub(crate) fn needs_no_work(&self) -> bool {
-        self.receiving == Receiving::On && self.expects == Expects::Request && !self.ended
+        self.receiving == Receiving::On
+            && self.expects == Expects::Request
+            && !self.ended
+            && self.transport.received_len() == 0
     }
 
     /// Frees the state that an idle connection does not need.

@@ -55,6 +55,11 @@ impl Engine {
                 }
                 self.set_idle_deadline(id, conn);
             }
+            if !conn.ended && conn.transport.received_len() > 0 {
+                drop(conns);
+                // A part of a record, which arrived behind the request.
+                return self.list_partial_record(id);
+            }
             (conn.ended, conn.expects)
         };
         if ended {
