@@ -1,6 +1,6 @@
 //! Files that hold private keys: only their owner can read them, and a rename replaces them.
 
-use std::fs::{self, DirBuilder, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,8 @@ pub(crate) fn create_folder(path: &Path) -> io::Result<()> {
     (DirBuilder::new().recursive(true).mode(0o700)).create(path)
 }
 
-/// Replaces the file at `path` atomically.
+/// Replaces the file at `path` atomically, and durably. The new file has this name with the number
+/// of the process behind it until it is complete; see [`is_process`].
 pub(crate) fn replace(path: &Path, text: &str, mode: u32) -> io::Result<()> {
     let new = PathBuf::from(format!("{}.{}", path.display(), std::process::id()));
     match fs::remove_file(&new) {
@@ -21,7 +22,17 @@ pub(crate) fn replace(path: &Path, text: &str, mode: u32) -> io::Result<()> {
     let mut file = (OpenOptions::new().write(true).create_new(true).mode(mode)).open(&new)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
-    fs::rename(&new, path)
+    fs::rename(&new, path)?;
+    match path.parent() {
+        Some(folder) => File::open(folder)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
+/// Whether `suffix` is what [`replace`] adds to the name of a file.
+pub(crate) fn is_process(suffix: &str) -> bool {
+    let number = suffix.strip_prefix('.').unwrap_or_default();
+    !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Removes the permissions of other users, which a backup may have added.

@@ -54,8 +54,6 @@ pub(crate) struct Certificates {
 #[derive(Clone, Debug)]
 struct Files {
     pairs: Vec<CertificateFiles>,
-    /// A certificate with its key, in PEM, for the time without the files.
-    placeholder: Option<String>,
     client_ca: Vec<PathBuf>,
     is_client_optional: bool,
 }
@@ -67,12 +65,6 @@ type FileState = Option<(u64, u64, u64, [i64; 4])>;
 impl Files {
     fn load(&self) -> Result<TlsConfig, TlsError> {
         let mut builder = TlsConfig::builder();
-        let is_there = |pair: &CertificateFiles| pair.certificate.exists();
-        if let Some(pem) = &self.placeholder
-            && !self.pairs.iter().all(is_there)
-        {
-            return self.add_clients(builder.certificate(pem, pem));
-        }
         for pair in &self.pairs {
             builder = builder.certificate_files(&pair.certificate, &pair.key);
             if let Some(ocsp) = &pair.ocsp {
@@ -144,7 +136,7 @@ impl Certificates {
     /// Loads the certificates, logs them, and makes a self-signed one if `settings` require it.
     /// `dir` is the served folder, which exists. A broken file is [`Failure::Usage`].
     pub(crate) fn open(settings: &TlsSettings, dir: &Path) -> Result<Certificates, Failure> {
-        let mut placeholder = None;
+        let mut temporary = None;
         let (pairs, fingerprint) = match &settings.source {
             CertificateSource::Files(pairs) => (pairs.clone(), None),
             CertificateSource::SelfSigned(names) => {
@@ -153,13 +145,7 @@ impl Certificates {
             }
             CertificateSource::Acme(acme) => {
                 let path = acme::certificate_path(dir);
-                if !path.exists() {
-                    tracing::warn!(
-                        "there is no certificate yet; clients get a temporary one, which they do \
-                         not trust"
-                    );
-                }
-                placeholder = Some(self_signed::temporary(&acme.names)?);
+                temporary = Some(self_signed::temporary(&acme.names)?);
                 let pair = CertificateFiles {
                     certificate: path.clone(),
                     key: path,
@@ -170,14 +156,25 @@ impl Certificates {
         };
         let files = Files {
             pairs,
-            placeholder,
             client_ca: settings.client_ca.clone(),
             is_client_optional: settings.is_client_optional,
         };
         let states = files.states();
-        let config = files
-            .load()
-            .map_err(|error| Failure::usage(format!("TLS: {error}")))?;
+        let loaded = match (files.load(), temporary) {
+            (Err(error), Some(pem)) => {
+                let reason = match files.pairs.iter().all(|pair| pair.certificate.exists()) {
+                    true => format!("the certificate cannot be used: {error}"),
+                    false => "there is no certificate yet".to_owned(),
+                };
+                tracing::warn!(
+                    "{reason}; clients get a temporary one until another is ordered, which they \
+                     do not trust"
+                );
+                files.add_clients(TlsConfig::builder().certificate(&pem, &pem))
+            }
+            (loaded, _) => loaded,
+        };
+        let config = loaded.map_err(|error| Failure::usage(format!("TLS: {error}")))?;
         let certificates = Certificates {
             files,
             states,

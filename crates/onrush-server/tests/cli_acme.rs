@@ -242,6 +242,39 @@ fn a_certificate_is_obtained_kept_and_not_ordered_again() {
 }
 
 #[test]
+fn a_certificate_that_cannot_be_used_is_ordered_again() {
+    let (pebble, folder) = (Pebble::new(MONTH).start(), folder());
+    for broken in [
+        "",
+        "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+    ] {
+        folder.file(".onrush/acme/certificate.pem", broken);
+        let server = pebble.serve(&folder, &[]);
+        server.logs("the certificate cannot be used");
+        server.logs("a certificate was obtained");
+        server.logs("certificates loaded again");
+        assert_eq!(pebble.get(), "content");
+        let path = folder.path().join(".onrush/acme/certificate.pem");
+        let mode = fs::metadata(path).expect("exists").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+}
+
+#[test]
+fn a_certificate_that_is_due_at_once_is_not_ordered_without_pause() {
+    // It is renewed after two thirds of no time.
+    let (pebble, folder) = (Pebble::new(Duration::from_secs(1)).start(), folder());
+    let server = pebble.serve(&folder, &[]);
+    let log = server.logs("the next certificate is ordered at this time");
+    let is_due = log.contains("is due for renewal already");
+    assert!(is_due || log.contains("it has expired at"), "{log}");
+    let attempts: serde_json::Value =
+        serde_json::from_str(&state(&folder, "attempts.json")).expect("JSON");
+    assert_eq!(attempts["failures"], 1, "{log}");
+    assert_eq!(log.matches("is being ordered").count(), 1, "{log}");
+}
+
+#[test]
 fn a_certificate_is_obtained_at_the_port_that_redirects() {
     let (pebble, folder) = (Pebble::new(MONTH).start(), folder());
     // The first order used the other method and has failed.

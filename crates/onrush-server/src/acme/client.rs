@@ -1,6 +1,8 @@
 //! The HTTPS client for the ACME server.
 
 use bytes::Bytes;
+use http::HeaderMap;
+use http::header::RETRY_AFTER;
 use http_body_util::BodyExt;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
@@ -19,6 +21,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The time limit for one response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The longest pause between two requests of an order.
+const PAUSE_MAX: Duration = Duration::from_secs(86_400);
 /// The longest body of a response. Certificate chains have a few kilobytes.
 const BODY_BYTES_MAX: usize = 1 << 20;
 
@@ -100,7 +104,8 @@ impl HttpClient for HttpsClient {
             };
             let response = tokio::time::timeout(RESPONSE_TIMEOUT, received).await;
             let response = response.unwrap_or_else(|_| Err("no response in 30 s".to_owned()));
-            let response = response.map_err(|reason| other(format!("{uri}: {reason}")))?;
+            let mut response = response.map_err(|reason| other(format!("{uri}: {reason}")))?;
+            limit_pause(response.headers_mut(), SystemTime::now());
             let status = response.status();
             if status.is_client_error() || status.is_server_error() {
                 // RFC 8555, section 6.7. Anything else is no ACME server, or not at this URL.
@@ -109,13 +114,22 @@ impl HttpClient for HttpsClient {
                 if !kind.starts_with("application/problem+json") {
                     return Err(other(format!("{uri} responds with {status}")));
                 }
-                let field = response.headers().get(http::header::RETRY_AFTER);
+                let field = response.headers().get(RETRY_AFTER);
                 let text = field.and_then(|field| field.to_str().ok());
                 retry_after.set(text.and_then(|text| pause(text, SystemTime::now())));
             }
             let response = response.map(http_body_util::Full::new);
             Ok(BytesResponse::from(response))
         })
+    }
+}
+
+/// Limits `Retry-After` to a day. The ACME library adds it to times, which must not overflow.
+fn limit_pause(headers: &mut HeaderMap, now: SystemTime) {
+    let field = headers.remove(RETRY_AFTER);
+    let text = field.as_ref().and_then(|field| field.to_str().ok());
+    if let Some(pause) = text.and_then(|text| pause(text, now)) {
+        headers.insert(RETRY_AFTER, pause.min(PAUSE_MAX).as_secs().into());
     }
 }
 
@@ -156,6 +170,22 @@ mod tests {
         let past = "Sat, 06 Nov 1993 08:50:37 GMT";
         assert_eq!(pause(past), Some(Duration::ZERO));
         assert_eq!(pause("soon"), None);
+    }
+
+    #[test]
+    fn retry_after_is_limited_to_a_day() {
+        let limited = |text: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(RETRY_AFTER, text.parse().unwrap());
+            limit_pause(&mut headers, UNIX_EPOCH + Duration::from_secs(784_111_777));
+            let field = headers.get(RETRY_AFTER)?;
+            Some(field.to_str().unwrap().to_owned())
+        };
+        assert_eq!(limited("120").as_deref(), Some("120"));
+        assert_eq!(limited("18446744073709551615").as_deref(), Some("86400"));
+        assert_eq!(limited("99999999999999999999"), None);
+        let date = "Sun, 06 Nov 1994 08:50:37 GMT";
+        assert_eq!(limited(date).as_deref(), Some("60"));
     }
 
     #[test]

@@ -36,6 +36,8 @@ use tokio::time::timeout;
 const ORDER_TIMEOUT: Duration = Duration::from_secs(600);
 /// How long to wait while another process orders for the same folder.
 const LOCKED_PAUSE: Duration = Duration::from_secs(15);
+/// The most characters of an authority's text in a log line.
+const REASON_CHARS_MAX: usize = 1000;
 /// The longest sleep. The clock may be changed meanwhile.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
@@ -147,8 +149,9 @@ impl Acme {
             return self.log_next();
         }
         let before = self.store.attempts(&self.subject);
+        let begun = before.begun(SystemTime::now());
         // An order that cannot be recorded could be repeated without end.
-        if let Err(error) = self.store.save_attempts(&before.begun(SystemTime::now())) {
+        if let Err(error) = self.store.save_attempts(&begun) {
             self.log_store_error(&error);
             return thread::sleep(LOCKED_PAUSE);
         }
@@ -165,7 +168,7 @@ impl Acme {
         let retry_after = RetryAfter::default();
         let result = self.order(method, &retry_after);
         match result {
-            Ok(issued) => self.install(&issued),
+            Ok(issued) => self.install(&issued, begun),
             Err(error) => self.note_failure(&before, &error, retry_after.get()),
         }
         drop(lock);
@@ -262,17 +265,27 @@ impl Acme {
         })
     }
 
-    /// Keeps a new certificate, and has it loaded.
-    fn install(&mut self, issued: &Issued) {
+    /// Keeps a new certificate, and has it loaded. `begun`: the orders, with this one as failed.
+    fn install(&mut self, issued: &Issued, begun: Attempts) {
         let Issued { key, chain } = issued;
-        if let Err(error) = TlsConfig::from_pem(chain, key) {
-            tracing::error!("the authority has sent an unusable certificate: {error}");
-            return; // Recorded as a failed order.
-        }
-        if let Err(error) = self.store.save_certificate(&self.subject, key, chain) {
+        let (names, now) = (&self.settings.names, SystemTime::now());
+        let text = match store::certificate_file(&self.subject, names, key, chain, now) {
+            Ok(text) => text,
+            Err(reason) => {
+                let reason = one_line(&reason);
+                tracing::error!("the authority has sent an unusable certificate: {reason}");
+                return self.log_next(); // Recorded as a failed order.
+            }
+        };
+        if let Err(error) = self.store.save_certificate(&text) {
             return self.log_store_error(&error);
         }
-        self.store.clear_attempts();
+        let renewal = self.renewal().unwrap_or(now);
+        if begun.obtained(renewal, now).is_none() {
+            self.store.clear_attempts();
+        } else {
+            tracing::warn!("the new certificate is due for renewal already; is the clock right?");
+        }
         (self.unreachable, self.not_before) = (0, None);
         tracing::info!(
             names = self.settings.names.join(" "),
@@ -304,7 +317,7 @@ impl Acme {
             names = self.settings.names.join(" "),
             next,
             "no certificate could be obtained: {}; {}",
-            error.reason,
+            one_line(&error.reason),
             match self.store.certificate() {
                 Some(_) => "the certificate in use remains",
                 None => "clients still get a temporary certificate, which they do not trust",
@@ -318,8 +331,31 @@ impl Acme {
     }
 }
 
+/// The text of an authority for the log: one line of limited length.
+fn one_line(text: &str) -> String {
+    let shown = |c: char| if c.is_control() { ' ' } else { c };
+    let mut line: String = text.chars().take(REASON_CHARS_MAX).map(shown).collect();
+    if text.chars().nth(REASON_CHARS_MAX).is_some() {
+        line.push_str(" [...]");
+    }
+    line
+}
+
 /// A number from 0 to 1 that differs between servers.
 fn jitter(now: SystemTime) -> f64 {
     let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     f64::from(since.subsec_micros() % 1000) / 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_in_the_log_are_short_lines() {
+        assert_eq!(one_line("a\nb\x1b[1m"), "a b [1m");
+        let long = one_line(&"é".repeat(5000));
+        assert_eq!(long.chars().count(), REASON_CHARS_MAX + 6);
+        assert_eq!(one_line(&"é".repeat(1000)), "é".repeat(1000));
+    }
 }

@@ -128,7 +128,7 @@ pub(super) async fn run(
 ) -> Result<Issued, OrderError> {
     let identifiers: Vec<_> = names.iter().cloned().map(Identifier::Dns).collect();
     let mut order = account.new_order(&NewOrder::new(&identifiers)).await?;
-    prepare(&mut order, method, responses).await?;
+    prepare(&mut order, names, method, responses).await?;
     let status = order.poll_ready(&POLL).await;
     if !matches!(status, Ok(OrderStatus::Ready)) {
         // The order has no details; the challenges do.
@@ -153,6 +153,7 @@ pub(super) async fn run(
 /// Responds to the challenges of all names that are not validated yet.
 async fn prepare(
     order: &mut Order,
+    names: &[String],
     method: Method,
     responses: &Responses<'_>,
 ) -> Result<(), OrderError> {
@@ -160,6 +161,9 @@ async fn prepare(
     while let Some(authorization) = authorizations.next().await {
         let mut authorization = authorization?;
         let name = authorization.identifier().to_string();
+        if !names.iter().any(|own| own.eq_ignore_ascii_case(&name)) {
+            return Err(refused(format!("the authority asks for {name}")));
+        }
         match authorization.status {
             AuthorizationStatus::Pending => {}
             AuthorizationStatus::Valid => continue,

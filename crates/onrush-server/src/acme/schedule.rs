@@ -74,6 +74,13 @@ impl Attempts {
         }
     }
 
+    /// The state after a certificate was obtained that is renewed at `renewal`. `self` is the state
+    /// while it was ordered. `None`: the next order only waits for the renewal. If that is due
+    /// already, because the certificate or the clock is wrong, it waits as after a failure.
+    pub(crate) fn obtained(self, renewal: SystemTime, now: SystemTime) -> Option<Attempts> {
+        (renewal <= now).then_some(self)
+    }
+
     /// How long the next order has to wait.
     pub(crate) fn wait(&self, now: SystemTime) -> Duration {
         // A clock that was wrong must not stop renewals for good.
@@ -189,6 +196,17 @@ mod tests {
     fn a_clock_in_the_past_does_not_stop_renewals() {
         let attempts = Attempts::new("a").failed(Cause::Refused, None, at(1 << 40), 0.0);
         assert_eq!(attempts.wait(at(0)), RETRY_AFTER_MAX);
+    }
+
+    #[test]
+    fn a_certificate_that_is_due_for_renewal_is_not_renewed_at_once() {
+        let now = at(1_000_000);
+        let begun = || Attempts::new("a").begun(now);
+        assert_eq!(begun().obtained(at(1_000_001), now), None);
+        for renewal in [now, at(0)] {
+            let after = begun().obtained(renewal, now).unwrap();
+            assert_eq!(after.wait(now).as_secs(), 120);
+        }
     }
 
     #[test]
