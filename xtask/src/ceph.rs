@@ -85,6 +85,12 @@ const OUTAGES_SECONDS: u64 = 60;
 
 const GATEWAY: &str = "gateway";
 
+/// A new UUID.
+fn random_id() -> Result<String, String> {
+    let id = fs::read_to_string("/proc/sys/kernel/random/uuid").map_err(|e| e.to_string())?;
+    Ok(id.trim().to_owned())
+}
+
 fn osd(number: &str) -> Result<String, Failure> {
     match number.parse::<usize>() {
         Ok(number) if number < OSDS => Ok(format!("osd.{number}")),
@@ -210,8 +216,8 @@ impl Cluster {
         }
         let _ = fs::remove_dir_all(self.path("mon"));
         make_folder(&self.path("mon"))?;
-        let id = fs::read_to_string("/proc/sys/kernel/random/uuid").map_err(|e| e.to_string())?;
-        write(&self.path("ceph.conf"), &self.configuration(id.trim()))?;
+        let id = random_id()?;
+        write(&self.path("ceph.conf"), &self.configuration(&id))?;
         let keyring = self.text("keyring");
         let mut names = vec!["mon.".to_owned()];
         names.extend(["client.admin", "client.rgw", "mgr.x"].map(str::to_owned));
@@ -231,7 +237,7 @@ impl Cluster {
         }
         let (map, address) = (self.text("monmap"), format!("[v2:127.0.0.1:{}]", PORT + 1));
         let mut tool = Command::new("monmaptool");
-        tool.args(["--create", "--clobber", "--fsid", id.trim()]);
+        tool.args(["--create", "--clobber", "--fsid", &id]);
         quietly(tool.args(["--addv", "a", &address, &map]))?;
         let mkfs = format!("-i a --mkfs --monmap {map} --keyring {keyring}");
         quietly(&mut self.command("ceph-mon", &mkfs))?;
@@ -242,8 +248,7 @@ impl Cluster {
         let folder = self.path(&format!("osd.{number}"));
         let _ = fs::remove_dir_all(&folder);
         make_folder(&folder)?;
-        let id = fs::read_to_string("/proc/sys/kernel/random/uuid").map_err(|e| e.to_string())?;
-        let id = id.trim();
+        let id = random_id()?;
         quietly(&mut self.ceph(&format!("osd new {id} {number}")))?;
         let mkfs = format!("-i {number} --mkfs --osd-uuid {id}");
         quietly(&mut self.command("ceph-osd", &mkfs))?;

@@ -34,6 +34,15 @@ impl Failure {
         }
     }
 
+    /// Whether the client repeats such a request: there was no response, or it reports a failure of
+    /// the service.
+    pub(crate) fn may_be_repeated(self) -> bool {
+        match self {
+            Failure::Status { status, .. } => status >= 500 || status == 429,
+            Failure::Connection | Failure::Timeout => true,
+        }
+    }
+
     pub(crate) fn to_store_error(self) -> StoreError {
         match self {
             // SlowDown of S3 is a 503; Ceph may use 429 as well.

@@ -43,10 +43,8 @@ pub(crate) async fn list(
             let is_own = folder.is_none() && entry.name.eq_ignore_ascii_case(b".onrush");
             let is_hidden = entry.name.starts_with(b".") && !how.hidden;
             // Ceph and AWS differ in whether they repeat the folder at which a page begins.
-            let is_repeated = how
-                .after
-                .as_deref()
-                .is_some_and(|after| entry_key(&entry) <= after.to_vec());
+            let is_repeated =
+                (how.after.as_deref()).is_some_and(|after| entry_key(&entry).as_slice() <= after);
             if !is_own && !is_hidden && !is_repeated {
                 entries.push(entry);
             }

@@ -16,24 +16,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 tokio::task_local! {
-    /// The requests of the operation that this task runs.
-    static LAST: Cell<Last>;
-}
-
-/// The requests of an operation so far.
-#[derive(Clone, Copy, Default)]
-struct Last {
-    /// How the last one failed, if it did.
-    failure: Option<Failure>,
-    /// Whether it may be repeated: no response, or an error of the service.
-    may_be_repeated: bool,
+    /// How the last request of the operation that this task runs failed, if it did.
+    static LAST: Cell<Option<Failure>>;
 }
 
 /// Runs an operation. Also returns how its last request failed.
 pub(crate) async fn observe<T>(operation: impl Future<Output = T>) -> (T, Option<Failure>) {
     LAST.scope(Cell::default(), async {
         let output = operation.await;
-        (output, LAST.with(Cell::get).failure)
+        (output, LAST.with(Cell::get))
     })
     .await
 }
@@ -73,10 +64,9 @@ struct Observed {
 impl HttpService for Observed {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let method = request.method().clone();
-        if LAST
-            .try_with(|last| last.get().may_be_repeated)
-            .unwrap_or_default()
-        {
+        // Requests of the runtime itself, such as for credentials, belong to no operation.
+        let last = LAST.try_with(Cell::get).unwrap_or_default();
+        if last.is_some_and(Failure::may_be_repeated) {
             self.metrics.retry();
         }
         self.metrics.sent(length(request.headers()));
@@ -101,12 +91,7 @@ impl HttpService for Observed {
                 _ => Failure::Connection,
             }),
         };
-        // Requests of the runtime itself, such as for credentials, belong to no operation.
-        let last = Last {
-            failure,
-            may_be_repeated: status.is_none_or(|status| status >= 500 || status == 429),
-        };
-        let _ = LAST.try_with(|stored| stored.set(last));
+        let _ = LAST.try_with(|last| last.set(failure));
         result
     }
 }

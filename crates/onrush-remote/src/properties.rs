@@ -4,7 +4,7 @@ use crate::service::{Service, Task};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use object_store::path::Path;
-use object_store::{Attribute, AttributeValue, Attributes, Error, ObjectMeta, ObjectStoreExt};
+use object_store::{Attribute, AttributeValue, Attributes, ObjectMeta, ObjectStoreExt};
 use onrush_store::{Kind, Meta, Result, StoreError, Version};
 use std::io;
 use std::sync::LazyLock;
@@ -16,16 +16,10 @@ const METADATA: &str = "onrush";
 pub(crate) static FOLDER_VERSION: LazyLock<Version> =
     LazyLock::new(|| Version::parse(b"folder").expect("visible ASCII"));
 
-/// Starts to find out whether there is an object.
-pub(crate) fn exists(service: &Service, path: Path) -> Task<bool> {
+/// Requests the properties of an object.
+pub(crate) fn head(service: &Service, path: Path) -> Task<ObjectMeta> {
     let client = service.client.clone();
-    service.start(async move {
-        match client.head(&path).await {
-            Ok(_) => Ok(true),
-            Err(Error::NotFound { .. }) => Ok(false),
-            Err(error) => Err(error),
-        }
-    })
+    service.start(async move { client.head(&path).await })
 }
 
 /// The properties of an object from those of the service.

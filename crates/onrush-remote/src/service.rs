@@ -1,11 +1,12 @@
 //! The connection to the service: its client, the runtime on which requests run, and their time
 //! limits.
 
-use crate::error::{Failure, store_error};
+use crate::error::store_error;
 use crate::location::Location;
 use crate::metrics::RemoteMetrics;
 use crate::observer::{Connector, observe};
 use object_store::aws::{AmazonS3, AmazonS3Builder};
+use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::path::Path;
 use object_store::{BackoffConfig, ClientOptions, RetryConfig};
 use onrush_store::{Key, Result, StoreError};
@@ -170,15 +171,7 @@ impl Service {
         &self,
         operation: impl Future<Output = object_store::Result<T>> + Send + 'static,
     ) -> Task<T> {
-        self.start_within(self.options.operation_timeout, operation)
-    }
-
-    /// As [`Service::start`], with another time limit.
-    pub(crate) fn start_within<T: Send + 'static>(
-        &self,
-        time: Duration,
-        operation: impl Future<Output = object_store::Result<T>> + Send + 'static,
-    ) -> Task<T> {
+        let time = self.options.operation_timeout;
         Task(self.handle.spawn(async move {
             match tokio::time::timeout(time, observe(operation)).await {
                 Ok((Ok(output), _)) => Ok(output),
@@ -240,32 +233,23 @@ impl Service {
         self.handle.enter()
     }
 
-    /// Requests the bucket and waits for the response.
+    /// Requests the bucket and waits for the response, as [`Service::block_on`] does.
     pub(crate) fn check(&self) -> Check {
-        let client = self.client.clone();
-        let (send, receive) = std::sync::mpsc::channel();
-        let options = object_store::list::PaginatedListOptions {
+        let options = PaginatedListOptions {
             max_keys: Some(1),
-            ..Default::default()
+            ..PaginatedListOptions::default()
         };
+        let listing = observe(self.client.list_paginated(None, options));
         let time = self.options.operation_timeout;
-        self.handle.spawn(async move {
-            use object_store::list::PaginatedListStore;
-            let listing = client.list_paginated(None, options);
-            let check = match tokio::time::timeout(time, observe(listing)).await {
-                Ok((Ok(_), _)) => Check::Responds,
-                Ok((Err(error), last)) => match last {
-                    Some(Failure::Status { status, .. }) if status < 500 && status != 429 => {
-                        Check::Refuses(causes(&error))
-                    }
-                    _ => Check::Unreachable(causes(&error)),
-                },
-                Err(_) => Check::Unreachable("it did not respond in time".to_owned()),
-            };
-            let _ = send.send(check);
-        });
-        let ended = "the runtime has ended".to_owned();
-        receive.recv().unwrap_or(Check::Unreachable(ended))
+        let listed = (self.handle).block_on(async { tokio::time::timeout(time, listing).await });
+        match listed {
+            Ok((Ok(_), _)) => Check::Responds,
+            Ok((Err(error), last)) => match last.is_some_and(|last| !last.may_be_repeated()) {
+                true => Check::Refuses(causes(&error)),
+                false => Check::Unreachable(causes(&error)),
+            },
+            Err(_) => Check::Unreachable("it did not respond in time".to_owned()),
+        }
     }
 }
 

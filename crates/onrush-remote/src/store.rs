@@ -4,13 +4,12 @@ use crate::credentials;
 use crate::listing::{is_folder, list};
 use crate::location::Location;
 use crate::metrics::RemoteMetrics;
-use crate::properties::{FOLDER_VERSION, properties};
+use crate::properties::{FOLDER_VERSION, head, properties};
 use crate::reader;
-use crate::service::{Check, OpenError, Options, Service, Task};
+use crate::service::{Check, OpenError, Options, Service};
 use crate::upload::{METADATA_BYTES_MAX, RemoteUpload};
+use object_store::ObjectStoreExt;
 use object_store::aws::AmazonS3Builder;
-use object_store::path::Path;
-use object_store::{ObjectMeta, ObjectStoreExt};
 use onrush_store::{
     Condition, Features, Key, Kind, ListHow, LocalFuture, Meta, Object, Page, Result, Store,
     StoreError, Upload,
@@ -84,14 +83,9 @@ impl RemoteStore {
         &self.service
     }
 
-    fn head(&self, path: Path) -> Task<ObjectMeta> {
-        let client = self.service.client.clone();
-        self.service.start(async move { client.head(&path).await })
-    }
-
     /// The properties of an object. Fails with [`StoreError::IsDirectory`] for a folder.
     async fn object_meta(&self, key: &Key) -> Result<Meta> {
-        match self.head(self.service.path(key)?).await {
+        match head(&self.service, self.service.path(key)?).await {
             Ok(found) => properties(&found),
             Err(StoreError::NotFound) => Err(self.no_object(key).await),
             Err(error) => Err(error),

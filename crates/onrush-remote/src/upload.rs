@@ -6,14 +6,14 @@
 //! A multipart upload is only possible without a condition: Ceph 16 completes one without looking
 //! at the condition, and would replace an object silently.
 
-use crate::properties::{encoded, exists, properties, tag_version, with_metadata};
+use crate::properties::{encoded, head, properties, tag_version, with_metadata};
 use crate::service::{Service, Task};
 use crate::transfer::{self, Pinned, Transfer};
 use bytes::Bytes;
 use object_store::path::Path;
 use object_store::{
-    Attributes, MultipartUpload, ObjectStore, ObjectStoreExt, PutMode, PutMultipartOptions,
-    PutOptions, PutPayload, PutResult, UpdateVersion,
+    Attributes, MultipartUpload, ObjectMeta, ObjectStore, PutMode, PutMultipartOptions, PutOptions,
+    PutPayload, PutResult, UpdateVersion,
 };
 use onrush_store::{Committed, Condition, Kind, LocalFuture, Meta, Result, StoreError, Upload};
 use std::io;
@@ -43,7 +43,7 @@ pub(crate) struct RemoteUpload {
     stream_bytes: Option<u64>,
     transfer: Option<Transfer>,
     /// Whether there was an object at the begin. Only if there is no condition.
-    existed: Option<Task<bool>>,
+    existed: Option<Task<ObjectMeta>>,
     /// What has not been sent.
     held: Vec<u8>,
     written_bytes: u64,
@@ -63,7 +63,7 @@ impl RemoteUpload {
         }
         let streams = |bytes: &u64| (SHORT_BYTES + 1..=transfer::BYTES_MAX).contains(bytes);
         // Meanwhile the body arrives.
-        let existed = condition.is_none().then(|| exists(service, path.clone()));
+        let existed = condition.is_none().then(|| head(service, path.clone()));
         Ok(RemoteUpload {
             service: service.clone(),
             path,
@@ -182,7 +182,11 @@ impl RemoteUpload {
         }
         // Before the change: afterwards there is an object in any case.
         let created = match self.condition {
-            Condition::None => !existed(self.existed.take()).await,
+            Condition::None => match self.existed.take() {
+                // If it is not known whether there was an object, it is reported as new.
+                Some(existed) => existed.await.is_err(),
+                None => true,
+            },
             Condition::Absent => true,
             Condition::Present | Condition::Versions(_) => false,
         };
@@ -241,9 +245,7 @@ impl RemoteUpload {
 
     /// The object that has the key now.
     async fn current(&self) -> Result<Meta> {
-        let (client, path) = (self.service.client.clone(), self.path.clone());
-        let head = self.service.start(async move { client.head(&path).await });
-        match head.await {
+        match head(&self.service, self.path.clone()).await {
             Ok(found) => properties(&found),
             Err(StoreError::NotFound) => Err(StoreError::PreconditionFailed),
             Err(error) => Err(error),
@@ -267,14 +269,6 @@ impl RemoteUpload {
             // Ceph 16 returns no tag when a multipart upload is complete.
             None => self.current().await,
         }
-    }
-}
-
-/// Whether there was an object. If that is not known, it is reported as new.
-async fn existed(task: Option<Task<bool>>) -> bool {
-    match task {
-        Some(task) => task.await.unwrap_or(false),
-        None => false,
     }
 }
 

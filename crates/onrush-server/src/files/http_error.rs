@@ -75,14 +75,8 @@ impl HttpError {
             ),
             (StoreError::Changed, _) => (503, "the object changed while it was read"),
             (StoreError::Unsupported, _) => (501, "the store does not support this request"),
-            (StoreError::Throttled { retry_after }, _) => {
-                let detail = "the store has too many requests; try again later";
-                return HttpError::unavailable(detail, retry_after);
-            }
-            (StoreError::Unavailable, _) => {
-                let detail = "the store is unavailable; try again later";
-                return HttpError::unavailable(detail, None);
-            }
+            (StoreError::Throttled { retry_after }, _) => return HttpError::throttled(retry_after),
+            (StoreError::Unavailable, _) => (503, "the store is unavailable; try again later"),
             (StoreError::Timeout, _) => (504, "the store did not respond in time"),
             (_, _) => (500, "the disk failed"),
         };
@@ -90,12 +84,12 @@ impl HttpError {
     }
 
     /// 503 with `Retry-After`, by default one second.
-    fn unavailable(detail: &'static str, retry_after: Option<Duration>) -> HttpError {
+    fn throttled(retry_after: Option<Duration>) -> HttpError {
         let retry_after = retry_after.unwrap_or(Duration::from_secs(1));
         HttpError {
             // Rounded up, so that a client does not come too early.
             retry_after_s: retry_after.as_millis().div_ceil(1000).clamp(1, 86_400) as u64,
-            ..HttpError::new(503, detail)
+            ..HttpError::new(503, "the store has too many requests; try again later")
         }
     }
 
