@@ -21,10 +21,13 @@
 //! What cannot be done atomically fails with
 //! [`StoreError::Unsupported`](onrush_store::StoreError::Unsupported).
 //!
-//! Layers, lowest first: `error` · `metrics` · `observer` · `location` · `service` ·
+//! While the service cannot be reached, requests fail at once; see [`RemoteStore::is_reachable`].
+//!
+//! Layers, lowest first: `error` · `metrics` · `breaker` · `observer` · `location` · `service` ·
 //! `credentials` · `properties` · `reader` · `transfer` · `upload` · `listing` · `store` ·
 //! `unfinished`.
 
+mod breaker;
 mod credentials;
 mod error;
 mod listing;

@@ -79,6 +79,13 @@ impl RemoteStore {
         self.service.metrics.clone()
     }
 
+    /// Whether the service can be reached, as far as the requests so far have shown. While it is
+    /// not, operations fail with [`StoreError::Unavailable`] at once, and a request per second
+    /// finds out when it can be.
+    pub fn is_reachable(&self) -> bool {
+        !self.service.breaker.is_open()
+    }
+
     pub(crate) fn service(&self) -> &Service {
         &self.service
     }

@@ -10,6 +10,7 @@ use program::plain::{get, printed};
 use program::{Folder, Server, curl, drivers, is_installed, onrush, output, pattern};
 use std::net::SocketAddr;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// Adds the variables of a service.
 fn service(mut command: Command, address: SocketAddr) -> Command {
@@ -172,7 +173,8 @@ fn a_wrong_bucket_or_option_is_one_clear_line() {
 #[test]
 fn a_service_that_does_not_respond_is_a_warning() {
     let silent = Canned::new(vec![Reply::Close]);
-    let server = Server::run(command(silent.address, &["s3://bucket"]));
+    let arguments = ["s3://bucket", "--admin", "127.0.0.1:0"];
+    let server = Server::run(command(silent.address, &arguments));
     assert!(
         server.log().contains("the store does not respond"),
         "{}",
@@ -184,6 +186,16 @@ fn a_service_that_does_not_respond_is_a_warning() {
         response.to_ascii_lowercase().contains("retry-after: "),
         "{response}"
     );
+    // Requests that fail for some seconds are an outage, which readiness and metrics report.
+    let admin = |path: &str| get(printed(&server, "admin"), path, "localhost");
+    let end = Instant::now() + Duration::from_secs(120);
+    while !admin("/-/ready").contains("the store cannot be reached") {
+        assert!(Instant::now() < end, "{}", server.log());
+        server.get("/a");
+    }
+    assert!(admin("/-/ready").starts_with("HTTP/1.1 503 "));
+    assert!(admin("/-/metrics").contains("onrush_store_reachable 0\n"));
+    assert!(server.log().contains("the store cannot be reached"));
 }
 
 #[test]
