@@ -10,7 +10,7 @@
 //!
 //! | operation | requests |
 //! | --- | --- |
-//! | get | one GET of the first 256 KiB; for a longer object a second GET of the rest, if the object is still the same (`If-Match`) |
+//! | open | one GET of what the caller wants, or HEAD if it wants no bytes; a further GET for other bytes, if the object is still the same (`If-Match`) |
 //! | meta | HEAD; a listing of one key if there is no object |
 //! | put up to 1 MiB | PUT, with `If-Match` or `If-None-Match: *` if there is a condition |
 //! | put of known length, up to 5 GiB | the same; the body is passed on as it arrives |
