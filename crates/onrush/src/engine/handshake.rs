@@ -8,7 +8,8 @@
 use super::Engine;
 use super::connection::{Conn, Expects, Phase};
 use super::tls_state::{
-    HANDSHAKE_STATE_BYTES, HandshakePlace, Next, NoMemory, Processed, SessionReservation, Tls,
+    HANDSHAKE_STATE_BYTES, HandshakePlace, InProgress, Next, NoMemory, Processed,
+    SessionReservation, Tls,
 };
 use super::transport::Transport;
 use crate::host::ConnId;
@@ -52,7 +53,7 @@ pub(crate) struct TlsSettings {
 /// The handshakes of one worker.
 #[derive(Debug, Default)]
 pub(super) struct Handshakes {
-    pub(super) in_progress: Rc<Cell<usize>>,
+    pub(super) in_progress: Rc<InProgress>,
     /// Those in progress, oldest first. May contain some that have ended.
     pub(super) oldest_first: RefCell<VecDeque<ConnId>>,
     /// Those that have received bytes and wait for their turn.
@@ -171,7 +172,7 @@ impl Engine {
         let handshakes = &self.tls.handshakes;
         let place = HandshakePlace::new(&handshakes.in_progress);
         handshakes.oldest_first.borrow_mut().push_back(id);
-        while handshakes.in_progress.get() > HANDSHAKES_MAX && self.evict_oldest_handshake() {}
+        while handshakes.in_progress.count() > HANDSHAKES_MAX && self.evict_oldest_handshake() {}
         // Handshakes that have ended are removed in bulk.
         let mut order = handshakes.oldest_first.borrow_mut();
         if order.len() > 4 * HANDSHAKES_MAX {
@@ -198,19 +199,18 @@ impl Engine {
     }
 
     /// Ends connections until sessions hold at most [`SESSIONS_MARK`] of the receive memory, with
-    /// one more. Otherwise clients that hold connections could keep the server from receiving. If
-    /// most of that memory is for handshakes, the oldest of them ends, otherwise the connection
+    /// `more` bytes. Otherwise clients that hold connections could keep the server from receiving.
+    /// If most of that memory is for handshakes, the oldest of them ends, otherwise the connection
     /// that was idle for the longest time. Returns `false` when neither exists and sessions with
     /// requests in progress hold [`SESSIONS_MAX`].
-    fn make_room_for_session(&self) -> bool {
+    fn make_room_for_session(&self, more: usize) -> bool {
         let eighth = self.context.pool().budget().max_bytes() / 8;
         loop {
-            let bytes = self.tls.memory.bytes() + HANDSHAKE_STATE_BYTES;
+            let bytes = self.tls.memory.bytes() + more;
             if bytes <= eighth * SESSIONS_MARK {
                 return true;
             }
-            let of_handshakes = self.tls.handshakes.in_progress.get() * HANDSHAKE_STATE_BYTES;
-            let handshakes_first = of_handshakes > bytes / 2;
+            let handshakes_first = self.tls.handshakes.in_progress.bytes() > bytes / 2;
             let has_ended = (handshakes_first && self.evict_oldest_handshake())
                 || self.close_idle_session()
                 || self.evict_oldest_handshake();
@@ -223,7 +223,7 @@ impl Engine {
     /// Reserves the memory of a new session. This may close connections, also the one that needs
     /// the memory.
     fn reserve_session(self: &Rc<Self>) -> Option<SessionReservation> {
-        if !self.make_room_for_session() {
+        if !self.make_room_for_session(HANDSHAKE_STATE_BYTES) {
             return None;
         }
         let pool = self.context.pool();
@@ -323,6 +323,10 @@ impl Engine {
         let is_validation =
             handshaken && (tls.info.as_ref()).is_some_and(|info| info.alpn() == Some(ACME_TLS));
         self.put_tls_back(id, tls);
+        if !handshaken {
+            // Its incomplete message may have grown. The oldest handshake may be this one.
+            self.make_room_for_session(0);
+        }
         if handshaken {
             self.finish_handshake(id);
         }

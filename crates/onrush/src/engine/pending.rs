@@ -65,7 +65,7 @@ impl Engine {
         let waiting = PendingHandler::new(self);
         let pending = PanicGuard::new(pending);
         let Ok(sent) = self.send_or_queue(id, out) else {
-            return self.close(id, CloseReason::Broken);
+            return self.send_failed(id);
         };
         let write_ms = self.limits().write_timeout_ms;
         self.set_write_timeout(id, if sent == Sent::All { 0 } else { write_ms });

@@ -7,6 +7,8 @@
 //! evicted with a 408 each, until usage is at the threshold. The memory above it is a reserve for
 //! complete requests. Partial heads are in two lists, each in order of age. Large heads are evicted
 //! before small ones, so that clients that send much cannot displace slow clients that send little.
+//! A part of a TLS record is treated like a partial head, also one of a body: it cannot be passed
+//! on before the rest has arrived.
 //!
 //! Rendered responses that clients do not read count in the same budget, together with the requests
 //! that were sent behind them. When they hold more memory than partial heads do, their connections
@@ -23,7 +25,8 @@ use crate::metrics::{CloseReason, Refusal};
 use crate::request::RequestParts;
 use onrush_proto::reject::Reject;
 use onrush_rt::buf::BufferPool;
-use onrush_rt::diagnose;
+use onrush_rt::{diagnose, user};
+use std::io;
 use std::rc::Rc;
 
 /// The part of the budget above which nothing is received ahead of handlers, in eighths.
@@ -149,6 +152,10 @@ impl Engine {
                 return self.abort(id, CloseReason::Exhausted);
             }
             conn.transport.drop_received();
+            if conn.phase == Phase::Busy {
+                drop(conns);
+                return self.fail_evicted_body(id);
+            }
             let active = conn.active();
             active.wire.input_bytes = 0;
             std::mem::take(&mut active.wire.input)
@@ -159,6 +166,27 @@ impl Engine {
         self.reject_request(id, reject, Outcome::Evicted);
         diagnose!(DEBUG, connection = id.token();
             "receive memory is short, a partial request head is evicted");
+    }
+
+    /// Fails the body of a request whose last record was incomplete and has been evicted. The
+    /// response is the last one of the connection.
+    fn fail_evicted_body(&self, id: ConnId) {
+        self.counters.evicted.add(1);
+        diagnose!(DEBUG, connection = id.token();
+            "receive memory is short, a part of a record is evicted");
+        let reader = {
+            let mut conns = self.conns.borrow_mut();
+            let Some(conn) = conns.get(id) else { return };
+            conn.machine.close_after_next();
+            if !conn.machine.body_ended() {
+                let reject = Reject::new(503, "server is low on memory");
+                (conn.active().exchange).fail_body(io::ErrorKind::OutOfMemory, reject);
+            }
+            self.take_reader(id, conn)
+        };
+        if let Some(reader) = reader {
+            user::wake(reader);
+        }
     }
 
     /// Pauses all connections with requests in progress whose handlers do not wait for input. Done
@@ -189,6 +217,7 @@ impl Engine {
             self.pause_receiving(id, conn);
         }
     }
+
     /// Pauses receiving for a connection that has enough input. The driver still reports its end: a
     /// handler must not continue for a client that has reset the connection.
     pub(super) fn pause_receiving(&self, id: ConnId, conn: &mut Conn) {

@@ -10,7 +10,7 @@ use super::render::{Rendered, SendFuture};
 use super::request_body::AHEAD_BYTES_MAX;
 use super::{Engine, count, guarded, panic_response};
 use crate::host::{BodyId, ConnId};
-use crate::metrics::{CloseReason, Refusal};
+use crate::metrics::Refusal;
 use crate::params::UNROUTED;
 use crate::request::RequestParts;
 use onrush_proto::connection::{After, Step};
@@ -344,7 +344,7 @@ impl Engine {
         if parts.head.framing() != Framing::None {
             // Reading the body may send a 100 (Continue), which has to follow earlier responses.
             if self.send_or_queue(id, out).is_err() {
-                self.close(id, CloseReason::Broken);
+                self.send_failed(id);
                 return LoopStep::Yield;
             }
             out.clear();

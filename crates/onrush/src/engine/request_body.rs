@@ -158,6 +158,9 @@ impl Engine {
                 return Err(self.body_timeout_error(conn));
             }
         }
+        if conn.transport.is_tls() {
+            conns.list_awaited_record(id);
+        }
         Ok(())
     }
 
@@ -241,10 +244,9 @@ impl Engine {
                     return Attempt::Done(Err(self.body_timeout_error(conn)));
                 }
                 // Never more than the outstanding bytes: the kernel would not report the end of the
-                // body. A part of a record was received already.
-                let outstanding = run.saturating_sub(conn.transport.received_len() as u64);
-                let low_water = match outstanding {
-                    _ if conn.active().exchange.slow_sender => 1,
+                // body. With TLS, not even that: an alert is short.
+                let low_water = match run {
+                    _ if conn.transport.is_tls() || conn.active().exchange.slow_sender => 1,
                     run if run < LOW_WATER_MIN && conn.active().wire.low_water <= 1 => 1,
                     run => low_water.min(u32::try_from(run).unwrap_or(u32::MAX)).max(1),
                 };

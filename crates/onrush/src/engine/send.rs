@@ -77,14 +77,19 @@ impl Engine {
                 conns.list_unread(id);
                 false
             }
-            Err(_) if self.has_failed(id) => {
-                self.fail_tls(id);
-                false
-            }
             Err(_) => {
-                self.close(id, CloseReason::Broken);
+                self.send_failed(id);
                 false
             }
+        }
+    }
+
+    /// Ends a connection after a send has failed. If the TLS session has failed, its alert is on
+    /// its way to the client.
+    pub(super) fn send_failed(self: &Rc<Self>, id: ConnId) {
+        match self.has_failed(id) {
+            true => self.fail_tls(id),
+            false => self.close(id, CloseReason::Broken),
         }
     }
 
@@ -351,6 +356,7 @@ impl Engine {
                 active.wire.input_bytes = 0;
                 active.exchange.total_deadline_ms = None;
             }
+            conn.transport.drop_received();
             self.send_close_notify(conn);
             self.context.driver().shutdown_write(conn.stream);
             self.resume(id, conn);

@@ -90,6 +90,11 @@ impl Engine {
     fn note_record_bytes(&self, id: ConnId, conn: &mut Conn, bytes: usize) -> Option<Waker> {
         let active = conn.active.as_mut()?;
         active.exchange.body_rate.record_bytes(bytes);
+        if conn.phase == Phase::Ready && conn.expects == Expects::RestOfBody {
+            active.exchange.body_rate.end_wait(self.context.now_ms());
+            self.set_idle_deadline(id, conn);
+            return None;
+        }
         active.exchange.body_deadline_ms?;
         self.set_wait_timeout(id, conn, Wait::Body, 0);
         if !self.begin_measured_wait(conn, Wait::Body) {
@@ -205,9 +210,16 @@ impl Engine {
     pub(super) fn list_partial_record(self: &Rc<Self>, id: ConnId) {
         {
             let mut conns = self.conns.borrow_mut();
-            let Some(conn) = conns.get(id).filter(|conn| conn.phase == Phase::Ready) else {
-                return;
-            };
+            let Some(conn) = conns.get(id) else { return };
+            match conn.phase {
+                Phase::Ready => {}
+                Phase::Busy => {
+                    conns.list_awaited_record(id);
+                    drop(conns);
+                    return self.reclaim_memory();
+                }
+                Phase::Flushing | Phase::Lingering | Phase::Leaving => return,
+            }
             if conn.transport.received_bytes() == 0 {
                 let input = conn.input_bytes();
                 if input == 0 && conn.expects == Expects::Head && conn.response_count > 0 {

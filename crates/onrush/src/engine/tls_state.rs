@@ -47,21 +47,49 @@ pub(super) struct SessionReservation {
     memory: SessionMemory,
 }
 
+/// The handshakes in progress on a worker.
+#[derive(Debug, Default)]
+pub(super) struct InProgress {
+    count: Cell<usize>,
+    /// The memory of their incomplete messages.
+    held_bytes: Cell<usize>,
+}
+
+impl InProgress {
+    pub(super) fn count(&self) -> usize {
+        self.count.get()
+    }
+
+    /// Their memory, as far as it counts in the receive memory.
+    pub(super) fn bytes(&self) -> usize {
+        self.count.get() * HANDSHAKE_STATE_BYTES + self.held_bytes.get()
+    }
+}
+
 /// A place among the handshakes in progress, until this is dropped.
 #[derive(Debug)]
 pub(super) struct HandshakePlace {
-    in_progress: Rc<Cell<usize>>,
+    in_progress: Rc<InProgress>,
+    held_bytes: usize,
     begun: Instant,
 }
 
 impl HandshakePlace {
     /// Counts one more handshake in `in_progress`.
-    pub(super) fn new(in_progress: &Rc<Cell<usize>>) -> HandshakePlace {
-        in_progress.set(in_progress.get() + 1);
+    pub(super) fn new(in_progress: &Rc<InProgress>) -> HandshakePlace {
+        in_progress.count.set(in_progress.count.get() + 1);
         HandshakePlace {
             in_progress: in_progress.clone(),
+            held_bytes: 0,
             begun: Instant::now(),
         }
+    }
+
+    /// Sets the memory of the incomplete message.
+    fn set_held(&mut self, bytes: usize) {
+        let all = &self.in_progress.held_bytes;
+        all.set(all.get() - self.held_bytes + bytes);
+        self.held_bytes = bytes;
     }
 
     /// The time since the first bytes of the client were processed.
@@ -72,7 +100,8 @@ impl HandshakePlace {
 
 impl Drop for HandshakePlace {
     fn drop(&mut self) {
-        self.in_progress.set(self.in_progress.get() - 1);
+        self.set_held(0);
+        self.in_progress.count.set(self.in_progress.count.get() - 1);
     }
 }
 
@@ -363,7 +392,12 @@ impl Tls {
     pub(super) fn count_held(&mut self) -> bool {
         let held = self.session.as_ref().map_or(0, Session::held_bytes);
         let bytes = HANDSHAKE_STATE_BYTES + held;
-        (self.reservation.as_mut()).is_some_and(|reservation| reservation.resize(bytes))
+        let is_resized =
+            (self.reservation.as_mut()).is_some_and(|reservation| reservation.resize(bytes));
+        if let Some(place) = self.place.as_mut().filter(|_| is_resized) {
+            place.set_held(held);
+        }
+        is_resized
     }
 
     /// Keeps what an established session needs, after its handshake. Returns `false` when the
