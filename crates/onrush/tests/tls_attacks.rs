@@ -5,7 +5,7 @@ mod common;
 use common::sim_tls::{TlsClient, hello, limited, simulation};
 use common::{app::app, get, plain, statuses, text, watchdog};
 use onrush::Limits;
-use onrush::metrics::{CloseReason, Handshake};
+use onrush::metrics::{CloseReason, HandshakeOutcome};
 use onrush::sim::Simulation;
 use onrush_rt::driver::sim::Client;
 
@@ -39,7 +39,8 @@ fn stalled_handshakes_do_not_take_all_memory() {
     sim.run();
     assert_eq!(sim.open_connections(), 0);
     let handshakes = &sim.counters().handshakes;
-    assert_eq!(handshakes.of(Handshake::Failed), 300);
+    let refused = handshakes.of(HandshakeOutcome::Refused);
+    assert_eq!(handshakes.of(HandshakeOutcome::Failed) + refused, 300);
     assert_eq!(handshakes.get(), 302);
 }
 
@@ -136,7 +137,7 @@ fn connections_that_have_closed_do_not_delay_the_handshakes_of_others() {
     }
     assert_eq!(sim.open_connections(), 0);
     // Few of them have begun; the others were waiting.
-    let begun = sim.counters().handshakes.of(Handshake::Failed);
+    let begun = sim.counters().handshakes.of(HandshakeOutcome::Failed);
     assert!((1..1_000).contains(&begun), "{begun}");
     let mut client = TlsClient::connect(&sim);
     client.take_records();
@@ -353,8 +354,13 @@ fn the_oldest_handshakes_end_when_too_many_are_in_progress() {
     assert!(is_served(&mut sim));
     sim.advance(20_000);
     let handshakes = &sim.counters().handshakes;
-    let timed_out = handshakes.of(Handshake::TimedOut);
-    assert_eq!(timed_out + handshakes.of(Handshake::Failed), 2_001);
+    let timed_out = handshakes.of(HandshakeOutcome::TimedOut);
+    let refused = handshakes.of(HandshakeOutcome::Refused);
+    assert_eq!(refused, 2_001 - 1024);
+    assert_eq!(
+        timed_out + refused + handshakes.of(HandshakeOutcome::Failed),
+        2_001
+    );
     // None is counted as in progress, so as many may begin again.
     let again = self::storm(&mut sim, 1_024);
     sim.run();

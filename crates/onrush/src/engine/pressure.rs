@@ -17,8 +17,9 @@
 //! memory and does not count. Files do not use this memory.
 
 use super::Engine;
-use super::connection::{AfterFlush, Conn, Phase, Receiving};
+use super::connection::Conn;
 use super::request_body::AHEAD_BYTES_MAX;
+use super::state::AfterFlush;
 use crate::host::ConnId;
 use crate::log::Outcome;
 use crate::metrics::{CloseReason, Refusal};
@@ -146,13 +147,13 @@ impl Engine {
             let mut conns = self.conns.borrow_mut();
             conns.unlist(id);
             let Some(conn) = conns.get(id) else { return };
-            if conn.is_handshaking() {
+            if conn.state.is_handshaking() {
                 drop(conns);
                 self.counters.evicted.add(1);
                 return self.abort(id, CloseReason::Exhausted);
             }
             conn.transport.drop_received();
-            if conn.phase == Phase::Busy {
+            if conn.state.is_busy() {
                 drop(conns);
                 return self.fail_evicted_body(id);
             }
@@ -211,9 +212,9 @@ impl Engine {
     }
 
     pub(super) fn pause_ahead(&self, id: ConnId, conn: &mut Conn) {
-        let at_work = matches!(conn.phase, Phase::Busy | Phase::Flushing);
+        let at_work = conn.state.phase().has_request();
         let awaited = (conn.active.as_ref()).is_some_and(|active| active.exchange.reader.is_some());
-        if at_work && !awaited && !conn.is_paused() && !conn.ended {
+        if at_work && !awaited && !conn.state.is_paused() && !conn.state.has_ended() {
             self.pause_receiving(id, conn);
         }
     }
@@ -224,7 +225,7 @@ impl Engine {
         let bytes = conn.active().wire.input_bytes;
         diagnose!(DEBUG, connection = id.token(), input_bytes = bytes; "receiving paused");
         let mut driver = self.context.driver();
-        conn.receiving = Receiving::after_pause(driver.pause(conn.stream));
+        conn.state.pause_receiving(driver.pause(conn.stream));
         driver.watch_end(conn.stream);
     }
 }

@@ -2,8 +2,9 @@
 //! rest when the socket becomes writable. `poll_send` has the sends of tasks.
 
 use super::Engine;
-use super::connection::{AfterFlush, Conn, Phase};
+use super::connection::Conn;
 use super::deadline::Wait;
+use super::state::{AfterFlush, Phase};
 use super::transport::Output;
 use crate::host::ConnId;
 use crate::metrics::{CloseReason, TimeLimit};
@@ -62,9 +63,7 @@ impl Engine {
             Ok(Sent::Queued) => {
                 let mut conns = self.conns.borrow_mut();
                 if let Some(conn) = conns.get(id) {
-                    self.set_phase(id, conn, Phase::Flushing);
-                    conn.restart_head(); // Its time limit begins when the responses are sent.
-                    conn.active().wire.after_flush = Some(then);
+                    conn.state.begin_flush(id, then);
                     self.pause_ahead(id, conn); // No request can start before this is sent.
                     let response_count = conn.response_count;
                     conn.active()
@@ -248,7 +247,7 @@ impl Engine {
             self.context.driver().want_write(stream);
             self.limits().write_timeout_ms
         };
-        if conn.phase == Phase::Flushing {
+        if matches!(conn.state.phase(), Phase::Flushing(_)) {
             self.set_timeout(id, conn, limit_ms);
         } else {
             self.set_wait_timeout(id, conn, Wait::Write, limit_ms);
@@ -271,12 +270,15 @@ impl Engine {
         let (writer, then) = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
-            let flushing = conn.phase == Phase::Flushing;
+            let then = match conn.state.phase() {
+                Phase::Flushing(then) => Some(then),
+                _ => None,
+            };
             let Some(active) = conn.active.as_mut() else {
                 return;
             };
             match sent {
-                Ok(Sent::All) if flushing => (None, active.wire.after_flush.take()),
+                Ok(Sent::All) if then.is_some() => (None, then),
                 Ok(Sent::All) => (active.exchange.writer.take(), None),
                 Ok(Sent::Queued) => return,
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
@@ -346,8 +348,8 @@ impl Engine {
         let (ended, input) = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
-            self.set_phase(id, conn, Phase::Lingering);
-            let ended = conn.ended;
+            conn.state.begin_linger(id);
+            let ended = conn.state.has_ended();
             let input = conn
                 .active
                 .as_mut()

@@ -2,17 +2,18 @@
 //! encrypted and sent or queued.
 
 use super::Engine;
-use super::connection::{AfterFlush, Conn, Expects, Phase};
+use super::connection::Conn;
 use super::deadline::Wait;
-use super::handshake::Handshakes;
+use super::handshake::HandshakeQueue;
 use super::send::{Sent, connection_gone};
-use super::tls_state::{
+use super::state::{AfterFlush, Expects, Phase};
+use super::tls_connection::{
     CONTROL_RECORD_COST, MovedTls, Next, NoMemory, Processed, RECORD_BYTES_MAX, RECORD_COST,
     SessionMemory, extend,
 };
 use super::transport::{BodyTarget, Output, Transport};
 use crate::host::ConnId;
-use crate::metrics::{CloseReason, Handshake};
+use crate::metrics::{CloseReason, HandshakeOutcome};
 use crate::tls::TlsInfo;
 use crate::tls::session::{Received, Session, SessionError};
 use onrush_rt::buf::{Block, Buf};
@@ -35,8 +36,8 @@ const RECORDS_KEPT_BYTES: usize = 256 * 1024;
 
 /// What the TLS connections of one worker share.
 #[derive(Default)]
-pub(super) struct TlsState {
-    pub(super) handshakes: Handshakes,
+pub(super) struct WorkerTls {
+    pub(super) handshakes: HandshakeQueue,
     pub(super) memory: SessionMemory,
     /// Records that are made in the present call. Empty while a call uses the buffer.
     pub(super) records: Cell<Vec<u8>>,
@@ -46,9 +47,9 @@ pub(super) struct TlsState {
     plaintext_ranges: Cell<Vec<Range<usize>>>,
 }
 
-impl TlsState {
-    pub(super) fn new() -> TlsState {
-        TlsState::default()
+impl WorkerTls {
+    pub(super) fn new() -> WorkerTls {
+        WorkerTls::default()
     }
 }
 
@@ -60,11 +61,11 @@ impl Engine {
         let is_handshaking = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
-            let is_handshaking = conn.is_handshaking();
+            let is_handshaking = conn.state.is_handshaking();
             let Transport::Tls(tls) = &mut conn.transport else {
                 return;
             };
-            if conn.phase == Phase::Lingering || tls.close_received {
+            if conn.state.phase() == Phase::Lingering || tls.ignores_input {
                 return;
             }
             let bytes = data.len();
@@ -90,7 +91,7 @@ impl Engine {
     fn note_record_bytes(&self, id: ConnId, conn: &mut Conn, bytes: usize) -> Option<Waker> {
         let active = conn.active.as_mut()?;
         active.exchange.body_rate.record_bytes(bytes);
-        if conn.phase == Phase::Ready && conn.expects == Expects::RestOfBody {
+        if conn.state.is_ready() && conn.state.expects() == Expects::RestOfBody {
             active.exchange.body_rate.end_wait(self.context.now_ms());
             self.set_idle_deadline(id, conn);
             return None;
@@ -111,7 +112,7 @@ impl Engine {
         let mut plaintext = self.tls.plaintext_ranges.take();
         out.clear();
         plaintext.clear();
-        let is_handshaking = |conn: &mut Conn| conn.is_handshaking();
+        let is_handshaking = |conn: &mut Conn| conn.state.is_handshaking();
         let handshaking = self.conns.borrow_mut().get(id).is_some_and(is_handshaking);
         let processed = match handshaking {
             true => self.process_handshake(id, &mut out, &mut plaintext),
@@ -171,7 +172,7 @@ impl Engine {
         }
     }
 
-    /// See [`Tls::is_delivering`](super::tls_state::Tls::is_delivering).
+    /// See [`Tls::is_delivering`](super::tls_connection::Tls::is_delivering).
     fn set_delivering(&self, id: ConnId, is_delivering: bool) {
         if let Some(conn) = self.conns.borrow_mut().get(id)
             && let Transport::Tls(tls) = &mut conn.transport
@@ -211,20 +212,20 @@ impl Engine {
         {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
-            match conn.phase {
+            match conn.state.phase() {
                 Phase::Ready => {}
                 Phase::Busy => {
                     conns.list_awaited_record(id);
                     drop(conns);
                     return self.reclaim_memory();
                 }
-                Phase::Flushing | Phase::Lingering | Phase::Leaving => return,
+                Phase::Flushing(_) | Phase::Lingering | Phase::Leaving => return,
             }
             if conn.transport.received_bytes() == 0 {
                 let input = conn.input_bytes();
-                if input == 0 && conn.expects == Expects::Head && conn.response_count > 0 {
+                if input == 0 && conn.state.expects() == Expects::Head && conn.response_count > 0 {
                     // The record had no data, such as a key update. The connection is idle.
-                    conn.expects = Expects::Request;
+                    conn.state.expect_request();
                     self.set_idle_deadline(id, conn);
                 }
                 if input == 0 && conn.is_listed() {
@@ -232,8 +233,8 @@ impl Engine {
                 }
                 return;
             }
-            if conn.expects == Expects::Request {
-                conn.expects = Expects::Head;
+            if conn.state.expects() == Expects::Request {
+                conn.state.expect_head();
                 self.set_timeout(id, conn, self.limits().head_timeout_ms);
             }
             conn.active();
@@ -255,13 +256,13 @@ impl Engine {
         let (task, reader, has_unsent) = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
-            if conn.is_handshaking() {
-                self.counters.handshakes.count(Handshake::Failed);
-                conn.expects = Expects::Request;
+            if conn.state.is_handshaking() {
+                self.counters.handshakes.count(HandshakeOutcome::Failed);
+                conn.state.expect_request();
             }
             let mut failure = None;
             if let Transport::Tls(tls) = &mut conn.transport {
-                tls.close_received = true; // What follows is ignored.
+                tls.ignores_input = true;
                 tls.place = None;
                 failure = tls.failure.take();
             }
@@ -396,7 +397,7 @@ impl Engine {
                     at += consumed;
                 }
                 Received::Closed => {
-                    tls.close_received = true;
+                    tls.ignores_input = true;
                     at = received.len();
                 }
                 Received::Failed(error) => {
@@ -409,12 +410,14 @@ impl Engine {
         }
         tls.received = None;
         extend(&mut tls.received, &received[at..], pool)?;
-        conn.ended |= tls.close_received;
+        if tls.ignores_input {
+            conn.state.end();
+        }
         if let Some(surplus) = surplus {
             conn.active().wire.push_input(surplus.into_buf());
         }
         match taken {
-            0 if conn.ended => Ok(Some((0, false))),
+            0 if conn.state.has_ended() => Ok(Some((0, false))),
             0 if emptied => Err(io::ErrorKind::WouldBlock.into()),
             0 => Ok(None),
             taken => Ok(Some((taken, emptied))),
@@ -508,7 +511,7 @@ impl Engine {
     /// connection as truncated (RFC 8446 §6.1).
     pub(super) fn send_close_notify(&self, conn: &mut Conn) {
         let has_unsent = (conn.active.as_ref()).is_some_and(|active| active.has_unsent());
-        if has_unsent || conn.is_handshaking() {
+        if has_unsent || conn.state.is_handshaking() {
             return;
         }
         let Transport::Tls(tls) = &mut conn.transport else {

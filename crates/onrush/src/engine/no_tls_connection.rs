@@ -1,4 +1,4 @@
-//! Without the feature `tls`: the types of `tls_state.rs` without values.
+//! Without the feature `tls`: the types of `tls_connection.rs` without values.
 
 use onrush_rt::buf::BufferPool;
 

@@ -152,13 +152,13 @@ pub(crate) struct Tls {
     /// Early data (RFC 8446 §2.3). It is processed when the handshake is complete: by then the
     /// client has proven that it is no repetition of an earlier connection (RFC 8470 §3).
     pub(super) early_data: Vec<u8>,
-    /// It is in [`Handshakes::waiting`].
+    /// It is in [`HandshakeQueue::waiting`].
     pub(super) is_waiting: bool,
     /// Decrypted bytes have not been passed on yet. What is in the socket follows them, so it must
     /// not be received directly, and the connection must not move to another worker.
     pub(super) is_delivering: bool,
-    /// The client has sent `close_notify`. What follows is ignored.
-    pub(super) close_received: bool,
+    /// `close_notify` was received, or the session is over. Input is ignored.
+    pub(super) ignores_input: bool,
     /// Why the session has failed. Its alert was sent, and nothing else can be sent.
     pub(super) failure: Option<SessionError>,
     pub(super) info: Option<Arc<TlsInfo>>,
@@ -321,7 +321,7 @@ impl Tls {
                     at += consumed;
                 }
                 Received::Closed => {
-                    self.close_received = true;
+                    self.ignores_input = true;
                     return Ok(Next::Closed);
                 }
                 Received::PlainHttp => return Ok(Next::PlainHttp),
@@ -385,7 +385,7 @@ impl Tls {
     /// the middle of a record.
     pub(super) fn drop_received(&mut self) {
         self.received = None;
-        self.close_received = true;
+        self.ignores_input = true;
     }
 
     /// Updates the reservation of a handshake. Returns `false` when the receive memory is used up.
