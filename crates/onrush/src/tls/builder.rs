@@ -130,8 +130,8 @@ impl TlsConfigBuilder {
     /// Requires a certificate of each client, signed by one of the authorities in `pem`. Further
     /// calls add authorities.
     ///
-    /// A resumed session is not verified again. So a client whose certificate expires can resume
-    /// for up to 12 more hours.
+    /// A client whose certificate has expired is refused, also if it resumes a session. Otherwise a
+    /// resumed session is not verified again.
     #[must_use]
     pub fn client_ca(mut self, pem: impl AsRef<[u8]>) -> TlsConfigBuilder {
         let source = Source::Memory(pem.as_ref().to_vec());

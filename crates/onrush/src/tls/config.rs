@@ -266,6 +266,9 @@ impl TlsConfig {
 
 /// Uses the configuration as it is, except that `enable_secret_extraction` is set: Onrush encrypts
 /// and decrypts records itself, in place, with the keys of the handshake.
+///
+/// A client whose certificate has expired (by `time_provider`) cannot resume a session, whatever
+/// the `ClientCertVerifier` does. If it accepts expired certificates, turn resumption off.
 impl From<Arc<ServerConfig>> for TlsConfig {
     fn from(mut server: Arc<ServerConfig>) -> TlsConfig {
         if !server.enable_secret_extraction {

@@ -2,6 +2,7 @@
 
 use super::der::{self, tag};
 use rustls::crypto::WebPkiSupportedAlgorithms;
+use rustls::pki_types::UnixTime;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -176,6 +177,12 @@ impl<'a> Certificate<'a> {
             path: path.map(Path::to_owned),
             ocsp_expires: None,
         }
+    }
+
+    /// The end of the validity, in the form that rustls uses.
+    pub(super) fn expires(&self) -> UnixTime {
+        let seconds = self.parsed.validity().not_after.timestamp();
+        UnixTime::since_unix_epoch(Duration::from_secs(seconds.try_into().unwrap_or(0)))
     }
 
     /// Whether clients' certificates can be verified with this one: it is an authority (RFC 5280
