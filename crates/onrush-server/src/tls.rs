@@ -9,12 +9,12 @@ use crate::config::{CertificateFiles, CertificateSource, TlsSettings};
 use crate::failure::{self, Failure};
 use crate::{acme, self_signed};
 use onrush::tls::{CertificateFacts, TlsConfig, TlsConfigBuilder, TlsError};
-use onrush_proto::date;
+use onrush_proto::date::utc;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime};
 
 /// How often the files are checked for changes.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
@@ -287,21 +287,6 @@ fn expiry_warning(facts: &CertificateFacts, now: SystemTime) -> Option<String> {
         file.unwrap_or_default(),
         utc(facts.not_after())
     ))
-}
-
-/// The time as `2026-01-31 23:59:59 UTC`.
-pub(crate) fn utc(time: SystemTime) -> String {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    // Sun, 06 Nov 1994 08:49:37 GMT
-    let text = date::format(since.as_secs());
-    let part = |range| {
-        let bytes = text.get::<std::ops::Range<usize>>(range);
-        std::str::from_utf8(bytes.unwrap_or_default()).unwrap_or_default()
-    };
-    let months = "JanFebMarAprMayJunJulAugSepOctNovDec";
-    let month = months.find(part(8..11)).map_or(1, |at| at / 3 + 1);
-    let (day, year, time) = (part(5..7), part(12..16), part(17..25));
-    format!("{year}-{month:02}-{day} {time} UTC")
 }
 
 #[cfg(test)]

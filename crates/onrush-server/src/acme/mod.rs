@@ -17,10 +17,11 @@ pub(crate) use store::certificate_path;
 
 use crate::config::AcmeSettings;
 use crate::failure::{self, Failure};
-use crate::tls::{Reload, utc};
+use crate::tls::Reload;
 use client::{HttpsClient, RetryAfter};
 use instant_acme::{Account, NewAccount};
 use onrush::tls::TlsConfig;
+use onrush_proto::date::utc;
 use onrush_server::HttpChallenges;
 use order::{Issued, Method, OrderError, Responses};
 use schedule::{Attempts, Cause};

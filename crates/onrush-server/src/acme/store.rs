@@ -5,10 +5,10 @@
 use super::schedule::Attempts;
 use crate::config::AcmeSettings;
 use crate::key_files::{create_folder, is_process, protect, replace};
-use crate::tls::utc;
 use instant_acme::AccountCredentials;
 use onrush::tls::TlsConfig;
 use onrush::tls::rustls::pki_types::pem::{PemObject, SectionKind};
+use onrush_proto::date::utc;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
