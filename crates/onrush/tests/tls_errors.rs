@@ -272,7 +272,7 @@ fn a_bad_client_authority_has_its_line() {
                 .into(),
             TlsErrorKind::NotAuthority,
             "clients.pem holds the certificate CN=alice, which is not an authority, so it cannot \
-             verify clients",
+             verify others",
         ),
     ] {
         let path = folder.write("clients.pem", content);

@@ -9,9 +9,8 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
-use onrush::tls::rustls::pki_types::CertificateDer;
-use onrush::tls::rustls::pki_types::pem::PemObject;
-use onrush::tls::rustls::{ClientConfig, RootCertStore};
+use onrush::tls::read_authorities;
+use onrush::tls::rustls::ClientConfig;
 use onrush_proto::date;
 use std::future::Future;
 use std::path::Path;
@@ -59,7 +58,9 @@ impl HttpsClient {
             })?,
             Some(path) => builder.with_tls_config(
                 ClientConfig::builder()
-                    .with_root_certificates(roots(path)?)
+                    .with_root_certificates(
+                        read_authorities(path).map_err(|error| format!("acme-ca: {error}"))?,
+                    )
                     .with_no_client_auth(),
             ),
         };
@@ -68,20 +69,6 @@ impl HttpsClient {
             client: Client::builder(TokioExecutor::new()).build(connector),
             retry_after,
         })
-    }
-}
-
-fn roots(path: &Path) -> Result<RootCertStore, String> {
-    let fail = |reason: &str| format!("acme-ca: {}: {reason}", path.display());
-    let certificates = CertificateDer::pem_file_iter(path).map_err(|e| fail(&e.to_string()))?;
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates {
-        let certificate = certificate.map_err(|error| fail(&error.to_string()))?;
-        (roots.add(certificate)).map_err(|error| fail(&error.to_string()))?;
-    }
-    match roots.is_empty() {
-        true => Err(fail("it has no certificate")),
-        false => Ok(roots),
     }
 }
 
@@ -214,16 +201,5 @@ mod tests {
         response.headers_mut().remove("content-type");
         let error = check(&mut response, &retry_after, UNIX_EPOCH).unwrap_err();
         assert_eq!(error, "responds with 429 Too Many Requests");
-    }
-
-    #[test]
-    fn a_file_without_authorities_is_refused() {
-        let path = std::env::temp_dir().join(format!("onrush-acme-ca-{}", std::process::id()));
-        let error = roots(&path).unwrap_err();
-        assert!(error.starts_with("acme-ca: "), "{error}");
-        std::fs::write(&path, "nothing").unwrap();
-        let error = roots(&path).unwrap_err();
-        assert!(error.ends_with("it has no certificate"), "{error}");
-        std::fs::remove_file(&path).unwrap();
     }
 }

@@ -1,5 +1,6 @@
 //! The builder of a TLS configuration.
 
+use super::authorities;
 use super::chain;
 use super::config::{ClientAuth, Loaded, Sessions, TlsConfig};
 use super::error::{TlsError, TlsErrorKind};
@@ -299,25 +300,7 @@ fn client_verifier(
     let mut roots = RootCertStore::empty();
     let mut all = BTreeSet::new();
     for source in authorities {
-        let input = source.read(Role::ClientCa)?;
-        let certificates = input.certificates()?;
-        let parsed = chain::parse(&input, &certificates)?;
-        let algorithms = &provider.signature_verification_algorithms;
-        let other = |certificate: &&Certificate<'_>| !certificate.verifies_clients(algorithms);
-        if let Some(other) = parsed.iter().find(other) {
-            let predicate = format!(
-                "holds the certificate {}, which is not an authority, so it cannot verify clients",
-                other.title()
-            );
-            return Err(input.error(TlsErrorKind::NotAuthority, predicate));
-        }
-        for certificate in certificates {
-            all.insert(certificate.to_vec());
-            roots.add(certificate).map_err(|error| {
-                let predicate = format!("holds a certificate that TLS cannot use: {error}");
-                input.error(TlsErrorKind::MalformedCertificate, predicate)
-            })?;
-        }
+        all.extend(authorities::add(source, &mut roots, provider)?);
     }
     let provider = Arc::clone(provider);
     let mut verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);

@@ -186,9 +186,9 @@ impl<'a> Certificate<'a> {
         UnixTime::since_unix_epoch(Duration::from_secs(seconds.try_into().unwrap_or(0)))
     }
 
-    /// Whether clients' certificates can be verified with this one: it is an authority (RFC 5280
-    /// §4.2.1.9), too old to say so, or itself the certificate of a client.
-    pub(super) fn verifies_clients(&self, algorithms: &WebPkiSupportedAlgorithms) -> bool {
+    /// Whether other certificates can be verified with this one: it is an authority (RFC 5280
+    /// §4.2.1.9), too old to say so, or signed by itself, so that it verifies itself.
+    pub(super) fn verifies_others(&self, algorithms: &WebPkiSupportedAlgorithms) -> bool {
         self.parsed.is_ca()
             || self.parsed.version() != X509Version::V3
             || self.is_signed_by(self, algorithms)
