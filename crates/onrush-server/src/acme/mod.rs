@@ -222,6 +222,7 @@ impl Acme {
         let contact = email.as_ref().map(|email| format!("mailto:{email}"));
         let contact: Vec<&str> = contact.as_deref().into_iter().collect();
         if let Some(mut saved) = self.store.account(directory) {
+            // `AccountCredentials` cannot be cloned, so they pass through JSON.
             let credentials = serde_json::to_string(&saved.credentials);
             let account = builder.from_credentials(saved.credentials).await?;
             if saved.email != *email {

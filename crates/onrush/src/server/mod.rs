@@ -269,7 +269,7 @@ impl Server {
     ///
     /// For a connection beyond the limit, the worker that accepts it closes the one of its
     /// connections that has been idle for the longest time. If none is idle, the new connection
-    /// receives 503 and is closed.
+    /// receives 503 and is closed; with TLS it is closed without a response.
     pub fn connections_max(mut self, connections: usize) -> Server {
         self.connections_max = connections;
         self
