@@ -16,7 +16,7 @@ use onrush::tls::rustls::{ClientConnection, ServerConfig};
 use onrush::{Limits, Metrics, Request, Response, TlsConfig};
 use onrush_rt::driver::sim::{Behaviour, Client};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -110,6 +110,26 @@ fn plain_and_tls_listeners() {
         let last = "GET / HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
         stream.write_all(last.as_bytes()).unwrap();
         assert_eq!(content(&read_all(&mut stream).0), b"false");
+    }
+}
+
+#[test]
+fn every_inherited_socket_uses_tls() {
+    let _dog = watchdog("every_inherited_socket_uses_tls");
+    for driver in drivers() {
+        let sockets = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let addresses = sockets.each_ref().map(|own| own.local_addr().unwrap());
+        let served = serve_tls(driver, app, |server| {
+            // The addresses are not bound, so what they use has no effect.
+            let server = server.also_bind_plain("127.0.0.1:0");
+            server.inherit(sockets.map(Into::into).into())
+        });
+        for address in addresses {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(get("/hello").as_bytes()).unwrap();
+            assert_eq!(statuses(&read_all(&mut stream).0), [400], "{driver:?}");
+        }
+        drop(served);
     }
 }
 

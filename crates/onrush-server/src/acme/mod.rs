@@ -17,10 +17,11 @@ pub(crate) use store::certificate_path;
 
 use crate::config::AcmeSettings;
 use crate::failure::{self, Failure};
-use crate::tls::{Reload, utc};
+use crate::tls::Reload;
 use client::{HttpsClient, RetryAfter};
 use instant_acme::{Account, NewAccount};
 use onrush::tls::TlsConfig;
+use onrush_proto::date::utc;
 use onrush_server::HttpChallenges;
 use order::{Issued, Method, OrderError, Responses};
 use schedule::{Attempts, Cause};
@@ -221,6 +222,7 @@ impl Acme {
         let contact = email.as_ref().map(|email| format!("mailto:{email}"));
         let contact: Vec<&str> = contact.as_deref().into_iter().collect();
         if let Some(mut saved) = self.store.account(directory) {
+            // `AccountCredentials` cannot be cloned, so they pass through JSON.
             let credentials = serde_json::to_string(&saved.credentials);
             let account = builder.from_credentials(saved.credentials).await?;
             if saved.email != *email {

@@ -4,11 +4,11 @@
 
 use super::schedule::Attempts;
 use crate::config::AcmeSettings;
-use crate::key_files::{create_folder, is_process, protect, replace};
-use crate::tls::utc;
+use crate::key_files::{create_folder, protect, remove_leftovers, replace};
 use instant_acme::AccountCredentials;
 use onrush::tls::TlsConfig;
 use onrush::tls::rustls::pki_types::pem::{PemObject, SectionKind};
+use onrush_proto::date::utc;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
@@ -123,26 +123,11 @@ impl Store {
         let file = self.lock_file()?;
         match file.try_lock() {
             Ok(()) => {
-                self.remove_leftovers();
+                remove_leftovers(&self.0, &[CERTIFICATE, ACCOUNT, ATTEMPTS]);
                 Ok(Some(file))
             }
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(error)) => Err(error),
-        }
-    }
-
-    /// Removes what a process left that was killed while it replaced a file.
-    fn remove_leftovers(&self) {
-        for entry in fs::read_dir(&self.0).into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            let name = name.to_string_lossy();
-            let is_leftover = |kept: &str| name.strip_prefix(kept).is_some_and(is_process);
-            if [CERTIFICATE, ACCOUNT, ATTEMPTS]
-                .into_iter()
-                .any(is_leftover)
-            {
-                let _ = fs::remove_file(entry.path());
-            }
         }
     }
 
