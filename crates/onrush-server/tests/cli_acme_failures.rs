@@ -182,6 +182,22 @@ fn an_order_that_a_shutdown_interrupts_has_not_failed() {
 }
 
 #[test]
+fn a_signal_before_the_first_certificate_is_no_error() {
+    let (authority, folder) = (AcmeServer::start(NAME, Fault::Slow), Folder::new());
+    let server = serve(&authority, &folder);
+    server.logs("serving");
+    server.signal("HUP");
+    let log = server.logs("there is no certificate yet; the temporary one remains");
+    assert!(!log.contains("ERROR"), "{log}");
+    authority.set(Fault::None);
+    server.logs("certificates loaded again");
+    // Now it is one.
+    fs::remove_file(path(&folder, "certificate.pem")).expect("removed");
+    server.signal("HUP");
+    server.logs("does not exist; the certificates in use remain");
+}
+
+#[test]
 fn the_log_names_the_option_for_a_private_authority() {
     let (authority, folder) = (AcmeServer::start(NAME, Fault::None), Folder::new());
     let server = serve_with(&authority, &folder, &[]);
@@ -189,9 +205,13 @@ fn the_log_names_the_option_for_a_private_authority() {
     drop(server);
     let other = Authority::new("another authority").file(&folder, "other.pem");
     let server = serve_with(&authority, &folder, &["--acme-ca", &other]);
+    // If the first server was killed within an attempt, the next one would wait.
+    server.signal("HUP");
     server.logs("UnknownIssuer; the file of --acme-ca does not have its authority;");
     drop(server);
-    serve(&authority, &folder).logs(OBTAINED);
+    let server = serve(&authority, &folder);
+    server.signal("HUP");
+    server.logs(OBTAINED);
 }
 
 #[test]
