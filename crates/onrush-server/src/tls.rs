@@ -47,6 +47,8 @@ pub(crate) struct Certificates {
     /// The state of the files before they were last read.
     states: Vec<FileState>,
     config: TlsConfig,
+    /// The certificate in use is a temporary one, until the first is ordered.
+    is_temporary: bool,
     fingerprint: Option<String>,
     last_warning: Instant,
 }
@@ -108,6 +110,10 @@ impl Files {
         builder.build()
     }
 
+    fn are_certificates_there(&self) -> bool {
+        self.pairs.iter().all(|pair| pair.certificate.exists())
+    }
+
     fn states(&self) -> Vec<FileState> {
         let pairs = self.pairs.iter().flat_map(|pair| {
             let both = [&pair.certificate, &pair.key];
@@ -160,9 +166,11 @@ impl Certificates {
             is_client_optional: settings.is_client_optional,
         };
         let states = files.states();
+        let mut is_temporary = false;
         let loaded = match (files.load(), temporary) {
             (Err(error), Some(pem)) => {
-                let reason = match files.pairs.iter().all(|pair| pair.certificate.exists()) {
+                is_temporary = true;
+                let reason = match files.are_certificates_there() {
                     true => format!("the certificate cannot be used: {error}"),
                     false => "there is no certificate yet".to_owned(),
                 };
@@ -179,6 +187,7 @@ impl Certificates {
             files,
             states,
             config,
+            is_temporary,
             fingerprint,
             last_warning: Instant::now(),
         };
@@ -240,8 +249,12 @@ impl Certificates {
                     tracing::warn!("TLS: {problem}; its certificate is served without it");
                 }
                 self.config.replace(config);
+                self.is_temporary = false;
                 self.log("certificates loaded again");
                 self.last_warning = Instant::now();
+            }
+            Err(_) if self.is_temporary && !self.files.are_certificates_there() => {
+                tracing::info!("there is no certificate yet; the temporary one remains");
             }
             Err(error) => {
                 tracing::error!("TLS: {error}; the certificates in use remain");

@@ -29,6 +29,8 @@ const BODY_BYTES_MAX: usize = 1 << 20;
 pub(super) struct HttpsClient {
     client: Client<HttpsConnector<HttpConnector>, BodyWrapper<Bytes>>,
     retry_after: RetryAfter,
+    /// What to do if the authority of the server's certificate is unknown.
+    unknown_issuer: &'static str,
 }
 
 /// The last `Retry-After` (RFC 9110, section 10.2.3) of a response that is an error.
@@ -68,6 +70,10 @@ impl HttpsClient {
         Ok(HttpsClient {
             client: Client::builder(TokioExecutor::new()).build(connector),
             retry_after,
+            unknown_issuer: match ca {
+                None => "; --acme-ca names the certificates of a private authority",
+                Some(_) => "; the file of --acme-ca does not have its authority",
+            },
         })
     }
 }
@@ -81,9 +87,16 @@ impl HttpClient for HttpsClient {
         let response = self.client.request(request);
         let retry_after = self.retry_after.clone();
         let other = |reason: String| Error::Other(reason.into());
+        let unknown_issuer = self.unknown_issuer;
         Box::pin(async move {
             let received = async {
-                let response = response.await.map_err(|error| chain(&error))?;
+                let response = response.await.map_err(|error| {
+                    let mut text = chain(&error);
+                    if text.ends_with("UnknownIssuer") {
+                        text += unknown_issuer;
+                    }
+                    text
+                })?;
                 let (parts, body) = response.into_parts();
                 let body = http_body_util::Limited::new(body, BODY_BYTES_MAX);
                 let body = body.collect().await.map_err(|error| error.to_string())?;
@@ -100,8 +113,8 @@ impl HttpClient for HttpsClient {
     }
 }
 
-/// Checks that an error is one of an ACME server (RFC 8555, section 6.7), and stores the pause that
-/// it asks for. Otherwise this is no ACME server, or the URL is wrong.
+/// Stores the pause that an error asks for, and checks that it is one of an ACME server (RFC 8555,
+/// section 6.7). Otherwise this is a proxy in front of it, no ACME server, or the URL is wrong.
 fn check<B>(
     response: &mut http::Response<B>,
     retry_after: &RetryAfter,
@@ -112,12 +125,12 @@ fn check<B>(
     if !status.is_client_error() && !status.is_server_error() {
         return Ok(());
     }
+    retry_after.set(pause);
     let kind = response.headers().get(http::header::CONTENT_TYPE);
     let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if !kind.starts_with("application/problem+json") {
         return Err(format!("responds with {status}"));
     }
-    retry_after.set(pause);
     Ok(())
 }
 
@@ -198,8 +211,11 @@ mod tests {
         check(&mut response, &retry_after, UNIX_EPOCH).unwrap();
         assert_eq!(retry_after.get(), Some(Duration::from_secs(604_800)));
         assert_eq!(response.headers()[RETRY_AFTER], "86400");
+        // The error of a proxy.
         response.headers_mut().remove("content-type");
+        response.headers_mut().insert(RETRY_AFTER, 600.into());
         let error = check(&mut response, &retry_after, UNIX_EPOCH).unwrap_err();
         assert_eq!(error, "responds with 429 Too Many Requests");
+        assert_eq!(retry_after.get(), Some(Duration::from_secs(600)));
     }
 }
