@@ -179,7 +179,7 @@ impl Store {
         let file = self.lock_file()?;
         match file.try_lock() {
             Ok(()) => {
-                remove_leftovers(&self.0, &[CERTIFICATE, ACCOUNT, ATTEMPTS]);
+                remove_leftovers(&self.0, &[CERTIFICATE, ACCOUNT, ORDER, ATTEMPTS]);
                 Ok(Some(file))
             }
             Err(TryLockError::WouldBlock) => Ok(None),
@@ -187,22 +187,6 @@ impl Store {
         }
     }
 
-<<<<<<< HEAD
-=======
-    /// Removes what a process left that was killed while it replaced a file.
-    fn remove_leftovers(&self) {
-        for entry in fs::read_dir(&self.0).into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            let name = name.to_string_lossy();
-            let is_leftover = |kept: &str| name.strip_prefix(kept).is_some_and(is_process);
-            let kept = [CERTIFICATE, ACCOUNT, ORDER, ATTEMPTS];
-            if kept.into_iter().any(is_leftover) {
-                let _ = fs::remove_file(entry.path());
-            }
-        }
-    }
-
->>>>>>> w-acme
     /// The certificate. `None` if there is none, or none that can be used.
     pub(super) fn certificate(&self) -> Option<Stored> {
         let text = fs::read_to_string(self.0.join(CERTIFICATE)).ok()?;
