@@ -388,6 +388,26 @@ impl Conn {
         self.active.get_or_insert_default()
     }
 
+    /// The number of queued bytes of requests.
+    #[inline]
+    pub(crate) fn input_bytes(&self) -> usize {
+        (self.active.as_ref()).map_or(0, |active| active.wire.input_bytes)
+    }
+
+    /// The number of received bytes that are not processed, with those of an incomplete record.
+    pub(crate) fn unprocessed_bytes(&self) -> usize {
+        self.input_bytes() + self.transport.received_len()
+    }
+
+    /// Counts body bytes that the client has sent, for its minimum rate. With TLS, a record counts
+    /// while it arrives ([`Engine::on_records`](super::Engine::on_records)), because a slow client
+    /// takes long for one.
+    pub(super) fn count_body_bytes(&mut self, bytes: usize) {
+        if !self.transport.is_tls() {
+            self.active().exchange.body_rate.record_bytes(bytes);
+        }
+    }
+
     /// Whether the connection is in a list of connections that may be evicted.
     #[inline]
     pub(crate) fn is_listed(&self) -> bool {

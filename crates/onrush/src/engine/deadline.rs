@@ -243,11 +243,7 @@ impl Engine {
         }
         let has_partial_head = matches!(phase, Phase::Ready | Phase::Leaving) && {
             let mut conns = self.conns.borrow_mut();
-            conns.get(id).is_some_and(|conn| {
-                let active = conn.active.as_ref();
-                let input = active.map_or(0, |active| active.wire.input_bytes);
-                input + conn.transport.received_len() > 0
-            })
+            (conns.get(id)).is_some_and(|conn| conn.unprocessed_bytes() > 0)
         };
         match phase {
             Phase::Ready | Phase::Leaving if has_partial_head => {

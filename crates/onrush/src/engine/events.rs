@@ -64,15 +64,18 @@ impl Engine {
         if result.is_err() {
             return self.close(id, CloseReason::Broken);
         }
-        let (phase, reader) = {
+        let (phase, is_waiting, reader) = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
             conn.ended = true;
             diagnose!(TRACE, connection = id.token(), phase = conn.phase.name();
                 "the client has half-closed (EOF)");
-            (conn.phase, self.take_reader(id, conn))
+            let is_waiting = conn.transport.is_handshake_waiting();
+            (conn.phase, is_waiting, self.take_reader(id, conn))
         };
         match phase {
+            // Its records, perhaps with a request, wait for their turn.
+            Phase::Ready if is_waiting => {}
             Phase::Ready => self.close(id, CloseReason::Client),
             Phase::Lingering => self.close(id, CloseReason::Complete),
             Phase::Leaving => self.cancel_migration(id),

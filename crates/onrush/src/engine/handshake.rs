@@ -127,13 +127,27 @@ impl Engine {
                         return;
                     };
                     // A panic must not end this task, which all waiting handshakes need.
-                    if panic_guard::catch(|| engine.process_records(id)).is_none() {
+                    let process = || {
+                        engine.process_records(id);
+                        engine.close_if_ended(id);
+                    };
+                    if panic_guard::catch(process).is_none() {
                         panic_guard::catch(|| engine.recover_from_panic(Some(id)));
                     }
                 }
             }
         };
         self.context.spawn(work).detach();
+    }
+
+    /// Closes a connection whose client has half-closed while its handshake waited, unless it has
+    /// sent a request that is in progress.
+    fn close_if_ended(self: &Rc<Self>, id: ConnId) {
+        let has_ended = |conn: &mut Conn| conn.ended && conn.phase == Phase::Ready;
+        let has_ended = self.conns.borrow_mut().get(id).is_some_and(has_ended);
+        if has_ended {
+            self.close(id, CloseReason::Client);
+        }
     }
 
     /// Takes the next handshake out of the queue. Skips those that have been continued already, and

@@ -41,8 +41,7 @@ impl Engine {
     /// Whether input is queued.
     pub(super) fn has_queued_input(&self, id: ConnId) -> bool {
         let mut conns = self.conns.borrow_mut();
-        let active = conns.get(id).and_then(|conn| conn.active.as_ref());
-        active.is_some_and(|active| active.wire.input_bytes > 0)
+        (conns.get(id)).is_some_and(|conn| conn.input_bytes() > 0)
     }
 
     /// Returns the input to parse next. Inside a head, `data` is queued and joined to the head.

@@ -336,8 +336,7 @@ impl Engine {
         for id in ids {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { continue };
-            let input = (conn.active.as_ref()).map_or(0, |active| active.wire.input_bytes);
-            let queued = input + conn.transport.received_len();
+            let queued = conn.unprocessed_bytes();
             let arrived = queued as u64 + self.context.driver().unread_bytes(conn.stream);
             self.limit_drain_requests(id, arrived);
             if arrived == 0 && matches!(conn.phase, Phase::Busy | Phase::Flushing) {

@@ -30,6 +30,10 @@ impl Tls {
         match *self {}
     }
 
+    pub(super) fn is_waiting(&self) -> bool {
+        match *self {}
+    }
+
     pub(super) fn is_delivering(&self) -> bool {
         match *self {}
     }

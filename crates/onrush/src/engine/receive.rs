@@ -98,11 +98,7 @@ impl Engine {
             }
             let Some(conn) = conns.get(id) else { return };
             // Queued input is parsed first. While much is queued, the kernel buffers what follows.
-            let queued = conn
-                .active
-                .as_ref()
-                .map_or(0, |active| active.wire.input_bytes);
-            if conn.is_paused() && queued < AHEAD_BYTES_MAX / 2 {
+            if conn.is_paused() && conn.input_bytes() < AHEAD_BYTES_MAX / 2 {
                 self.resume(id, conn);
             }
             if conn.leaving.is_some() && !conn.ended {
@@ -318,9 +314,9 @@ impl Engine {
                 }
                 data.advance(piece.consumed);
                 conn.active().wire.exchanges.receive(piece.consumed);
-                let rate_meter = &mut conn.active().exchange.body_rate;
-                rate_meter.end_wait(self.context.now_ms());
-                rate_meter.record_bytes(piece.consumed);
+                let now_ms = self.context.now_ms();
+                conn.active().exchange.body_rate.end_wait(now_ms);
+                conn.count_body_bytes(piece.consumed);
                 LoopStep::Parse(data)
             }
             Err(_) => LoopStep::End(AfterFlush::Linger), // The response was already sent.

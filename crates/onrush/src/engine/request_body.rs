@@ -93,7 +93,7 @@ pub(super) fn next_piece(conn: &mut Conn, limits: &Limits, bytes_max: usize) -> 
         conn.active().wire.exchanges.receive(piece.consumed);
         conn.active().wire.unpop_input(data);
         if !body.is_empty() {
-            conn.active().exchange.body_rate.record_bytes(body.len());
+            conn.count_body_bytes(body.len());
             return NextPiece::Piece(body);
         }
     }
@@ -229,7 +229,7 @@ impl Engine {
                 coop::spend(n);
                 self.set_wait_timeout(id, conn, Wait::Body, 0);
                 conn.active().wire.exchanges.receive(n);
-                conn.active().exchange.body_rate.record_bytes(n);
+                conn.count_body_bytes(n);
                 return Attempt::Done(Ok(n));
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {

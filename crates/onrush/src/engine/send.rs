@@ -63,6 +63,7 @@ impl Engine {
                 let mut conns = self.conns.borrow_mut();
                 if let Some(conn) = conns.get(id) {
                     self.set_phase(id, conn, Phase::Flushing);
+                    conn.restart_head(); // Its time limit begins when the responses are sent.
                     conn.active().wire.after_flush = Some(then);
                     self.pause_ahead(id, conn); // No request can start before this is sent.
                     let response_count = conn.response_count;
@@ -92,12 +93,7 @@ impl Engine {
     /// instead.
     fn finish_connection(self: &Rc<Self>, id: ConnId, then: AfterFlush) {
         let unread = |conn: &Conn| {
-            let input = conn
-                .active
-                .as_ref()
-                .map_or(0, |active| active.wire.input_bytes);
-            let received = input + conn.transport.received_len();
-            received > 0 || self.context.driver().has_unread(conn.stream)
+            conn.unprocessed_bytes() > 0 || self.context.driver().has_unread(conn.stream)
         };
         let lingers = match self.conns.borrow_mut().get(id) {
             Some(conn) => then == AfterFlush::Linger || unread(conn),

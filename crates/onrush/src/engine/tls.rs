@@ -22,6 +22,7 @@ use std::io;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Waker;
 
 /// The most bytes of a response that are encrypted at once. Three large records fit into one 64 KiB
 /// segment of the kernel. Four do not, and each call then costs about half as much again.
@@ -55,6 +56,7 @@ impl Engine {
     /// Handles received `data` of a TLS connection.
     #[inline(never)]
     pub(super) fn on_records(self: &Rc<Self>, id: ConnId, data: Buf) {
+        let reader;
         let is_handshaking = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
@@ -65,21 +67,37 @@ impl Engine {
             if conn.phase == Phase::Lingering || tls.close_received {
                 return;
             }
+            let bytes = data.len();
             if tls.receive(data, self.context.pool()).is_err() {
                 drop(conns);
                 return self.abort(id, CloseReason::Exhausted);
             }
-            let active = conn.active.as_ref();
-            if active.is_some_and(|active| active.exchange.body_deadline_ms.is_some()) {
-                // The bytes may be a part of a record, so the body does not show them.
-                self.set_wait_timeout(id, conn, Wait::Body, self.limits().body_timeout_ms);
-            }
+            reader = self.note_record_bytes(id, conn, bytes);
             is_handshaking
         };
+        if let Some(reader) = reader {
+            user::wake(reader);
+        }
         if is_handshaking && !self.tls.handshakes.may_continue(self.context.iteration()) {
             return self.queue_handshake(id);
         }
         self.process_records(id);
+    }
+
+    /// Counts received bytes of records for the minimum rate of a body. They may be a part of a
+    /// record, which the body does not show, so the wait of its reader begins again. Returns the
+    /// reader if the client is too slow.
+    fn note_record_bytes(&self, id: ConnId, conn: &mut Conn, bytes: usize) -> Option<Waker> {
+        let active = conn.active.as_mut()?;
+        active.exchange.body_rate.record_bytes(bytes);
+        active.exchange.body_deadline_ms?;
+        self.set_wait_timeout(id, conn, Wait::Body, 0);
+        if !self.begin_measured_wait(conn, Wait::Body) {
+            let _for_the_reader = self.body_timeout_error(conn);
+            return self.take_reader(id, conn);
+        }
+        self.set_wait_timeout(id, conn, Wait::Body, self.limits().body_timeout_ms);
+        None
     }
 
     /// Processes the received bytes of a TLS connection.
@@ -191,10 +209,7 @@ impl Engine {
                 return;
             };
             if conn.transport.received_bytes() == 0 {
-                let input = conn
-                    .active
-                    .as_ref()
-                    .map_or(0, |active| active.wire.input_bytes);
+                let input = conn.input_bytes();
                 if input == 0 && conn.expects == Expects::Head && conn.response_count > 0 {
                     // The record had no data, such as a key update. The connection is idle.
                     conn.expects = Expects::Request;
@@ -340,6 +355,9 @@ impl Engine {
             return Ok(Some((0, false)));
         }
         let emptied = received < end - begin;
+        if let Some(active) = conn.active.as_mut() {
+            active.exchange.body_rate.record_bytes(received);
+        }
         let received = &mut buffer[..begin + received];
         let session = tls.session.as_mut().ok_or_else(connection_gone)?;
         let (mut at, mut taken) = (0, 0);

@@ -216,6 +216,11 @@ impl Tls {
         self.info.as_ref().map(|info| info.version())
     }
 
+    /// Whether the handshake has received bytes that wait for their turn.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.is_waiting
+    }
+
     /// The subject of the client's certificate.
     pub(super) fn client_subject(&self) -> Option<String> {
         let client = self.info.as_ref()?.client()?;

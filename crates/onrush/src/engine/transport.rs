@@ -60,6 +60,14 @@ impl Transport {
         }
     }
 
+    /// Whether a handshake has received bytes that wait for their turn.
+    pub(super) fn is_handshake_waiting(&self) -> bool {
+        match self {
+            Transport::Plain => false,
+            Transport::Tls(tls) => tls.is_waiting(),
+        }
+    }
+
     /// The memory of received bytes that are not processed, because a record is incomplete.
     pub(super) fn received_bytes(&self) -> usize {
         match self {
