@@ -76,6 +76,12 @@ fn every_bad_certificate_file_has_its_line() {
             "site.pem is UTF-16 text, not PEM; convert it: iconv -f UTF-16 -t UTF-8",
         ),
         (
+            &read("version1.pem"),
+            TlsErrorKind::MalformedCertificate,
+            "site.pem holds the certificate CN=old.example.org, which is X.509 version 1; sign it \
+             with extensions, among them subjectAltName, which makes it version 3",
+        ),
+        (
             b"\x30\x82\x01\x02",
             TlsErrorKind::NotPem,
             "site.pem is DER or PKCS#12, not PEM; convert it with openssl x509, openssl pkey or \
@@ -312,8 +318,24 @@ fn a_bad_client_authority_has_its_line() {
                 .certificate
                 .into(),
             TlsErrorKind::NotAuthority,
-            "clients.pem holds the certificate CN=alice, which is not an authority, so it cannot \
-             verify clients",
+            "clients.pem holds the certificate CN=alice, which is not an authority \
+             (basicConstraints CA:TRUE), so it cannot verify clients; use the certificate of its \
+             issuer, CN=Clients",
+        ),
+        // Its key could sign the certificate of any client.
+        (
+            read("p256.pem"),
+            TlsErrorKind::NotAuthority,
+            "clients.pem holds the certificate CN=p256.example.org, which is not an authority \
+             (basicConstraints CA:TRUE), so it cannot verify clients; make an authority, and sign \
+             the certificates of clients with it",
+        ),
+        (
+            read("version1.pem"),
+            TlsErrorKind::NotAuthority,
+            "clients.pem holds the certificate CN=old.example.org, which is not an authority \
+             (basicConstraints CA:TRUE), so it cannot verify clients; make an authority, and sign \
+             the certificates of clients with it",
         ),
     ] {
         let path = folder.write("clients.pem", content);

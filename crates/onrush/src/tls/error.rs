@@ -71,6 +71,8 @@ pub enum TlsErrorKind {
     MalformedOcsp,
     /// The OCSP response is about another certificate.
     OcspMismatch,
+    /// The OCSP response says that the certificate is revoked.
+    Revoked,
     /// The calls of the builder do not fit together.
     Settings,
     /// The cryptographic library failed, for example because no randomness is available.
