@@ -1,6 +1,7 @@
 //! The configuration file, and the settings that result from all options. It parses and checks
 //! values; `main` applies them.
 
+mod conflicts;
 mod tls;
 
 use crate::failure::{self, Failure};
@@ -17,7 +18,6 @@ use onrush_rt::driver;
 use onrush_server::{Allow, FilesOptions};
 use onrush_store::Key;
 use std::fmt::Display;
-use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -252,67 +252,6 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Refuses an address that two options name. Otherwise the second listener would report that
-    /// another server has it.
-    fn check_addresses(&self) -> Result<(), Failure> {
-        let tls = self.tls.as_ref();
-        let admin = match &self.admin {
-            Some(AdminAt::Own(address)) => Some(address),
-            Some(AdminAt::Same) | None => None,
-        };
-        let lists = [
-            ("bind", self.addresses.iter().collect::<Vec<_>>()),
-            (
-                "bind-plain",
-                tls.iter().flat_map(|tls| &tls.plain).collect(),
-            ),
-            (
-                "http-redirect",
-                tls.iter().flat_map(|tls| &tls.redirect).collect(),
-            ),
-            ("admin", admin.into_iter().collect()),
-        ];
-        let named = lists.iter().flat_map(|(option, addresses)| {
-            addresses.iter().map(move |address| (*option, *address))
-        });
-        let named: Vec<(&str, &String)> = named.collect();
-        for (at, (option, address)) in named.iter().enumerate() {
-            if let Some((other, _)) = named[..at].iter().find(|(_, a)| is_same(a, address)) {
-                let port = match *other {
-                    "bind" => "--port or --bind",
-                    other => &format!("--{other}"),
-                };
-                return Err(Failure::usage(format!(
-                    "{option}: {address} is the address of {port} as well; choose another port"
-                )));
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Whether both addresses cannot be bound: they are equal, or one of them is all addresses of a
-/// family and the other is one of that family. Names are not resolved.
-fn is_same(one: &str, other: &str) -> bool {
-    let split = |address: &str| {
-        let (host, port) = address.rsplit_once(':')?;
-        let port = port.parse::<u16>().ok().filter(|port| *port != 0)?;
-        Some((host.to_owned(), port))
-    };
-    let includes = |all: &str, host: &str| match all {
-        "0.0.0.0" => host.parse::<Ipv4Addr>().is_ok(),
-        "[::]" => host.starts_with('['),
-        all => all == host,
-    };
-    match (split(one), split(other)) {
-        (Some((host, port)), Some((other_host, other_port))) => {
-            port == other_port && (includes(&host, &other_host) || includes(&other_host, &host))
-        }
-        _ => one == other && one.starts_with("unix:"),
-    }
-}
-
-impl Settings {
     /// The addresses of all listeners, in the order of `onrush::Running::addresses`: those of
     /// [`Settings::addresses`], those without TLS, and those that redirect to HTTPS.
     pub(crate) fn all_addresses(&self) -> Vec<String> {

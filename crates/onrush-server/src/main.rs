@@ -127,6 +127,9 @@ fn serve(settings: Settings) -> Result<(), Failure> {
         metrics.add_collector(storage::collector(&store));
         admin = admin.ready_if(move || storage::not_ready(&store));
     }
+    if let Some(certificates) = &certificates {
+        metrics.add_collector(certificates.collector());
+    }
     // The admin server starts first, so that its failure needs no cleanup, and stops last, so that
     // `/-/ready` reports the shutdown.
     let admin_server = start_admin(&settings, &plan, &admin)?;

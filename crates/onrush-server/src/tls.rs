@@ -8,11 +8,15 @@
 use crate::config::{CertificateFiles, CertificateSource, TlsSettings};
 use crate::failure::{self, Failure};
 use crate::{acme, self_signed};
-use onrush::tls::{CertificateFacts, TlsConfig, TlsConfigBuilder, TlsError};
+use onrush::metrics::{Collector, MetricType, TextWriter};
+use onrush::tls::{CertificateFacts, TlsConfig, TlsConfigBuilder, TlsError, TlsErrorKind};
 use onrush_proto::date::utc;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -20,8 +24,10 @@ use std::time::{Duration, Instant, SystemTime};
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// How often warnings about certificates are repeated.
 const WARNING_INTERVAL: Duration = Duration::from_secs(86_400);
-/// A certificate that expires within this time causes a warning.
-const EXPIRES_SOON: Duration = Duration::from_secs(14 * 86_400);
+/// How often the reason is repeated why the certificates could not be loaded again.
+const FAILURE_INTERVAL: Duration = Duration::from_secs(3600);
+/// How many certificates, and how many names of each, a line of the log has.
+const SHOWN_MAX: usize = 10;
 
 /// Requests to load the certificates again.
 #[derive(Clone, Debug)]
@@ -50,7 +56,24 @@ pub(crate) struct Certificates {
     /// The certificate in use is a temporary one, until the first is ordered.
     is_temporary: bool,
     fingerprint: Option<String>,
-    last_warning: Instant,
+    /// The present warnings, and when each was last logged.
+    warned: BTreeMap<String, Instant>,
+    /// Why the files could not be loaded the last time, and when that was last logged.
+    failure: Option<(String, Instant)>,
+    has_failed: Arc<HasFailed>,
+}
+
+/// Whether the certificates could not be loaded again the last time, for the metrics.
+#[derive(Debug, Default)]
+struct HasFailed(AtomicBool);
+
+impl Collector for HasFailed {
+    fn collect(&self, text: &mut TextWriter) {
+        let name = "onrush_tls_reload_failed";
+        let help = "1 if the certificates could not be loaded again the last time.";
+        text.family(name, MetricType::Gauge, help);
+        text.sample(&[], u64::from(self.0.load(Ordering::Relaxed)));
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -77,7 +100,8 @@ impl Files {
     }
 
     /// As [`Files::load`], but OCSP responses that cannot be used are omitted: one that belongs to
-    /// the certificate before must not prevent a renewal. Also returns why.
+    /// the certificate before must not prevent a renewal. Also returns why. A revoked certificate
+    /// remains an error, because it is no better without the response.
     fn load_without_bad_staples(&self) -> Result<(TlsConfig, Vec<TlsError>), TlsError> {
         let first = match self.load() {
             Ok(config) => return Ok((config, Vec::new())),
@@ -89,6 +113,9 @@ impl Files {
             let Some(ocsp) = &pair.ocsp else { continue };
             let alone = TlsConfig::builder().certificate_files(&pair.certificate, &pair.key);
             if let Err(error) = alone.ocsp_response_file(ocsp).build() {
+                if error.kind() == TlsErrorKind::Revoked {
+                    return Err(error);
+                }
                 problems.push(error);
                 pair.ocsp = None;
             }
@@ -183,15 +210,17 @@ impl Certificates {
             (loaded, _) => loaded,
         };
         let config = loaded.map_err(|error| Failure::usage(format!("TLS: {error}")))?;
-        let certificates = Certificates {
+        let mut certificates = Certificates {
             files,
             states,
             config,
             is_temporary,
             fingerprint,
-            last_warning: Instant::now(),
+            warned: BTreeMap::new(),
+            failure: None,
+            has_failed: Arc::default(),
         };
-        certificates.log("certificates loaded");
+        certificates.log("certificates loaded", Instant::now());
         Ok(certificates)
     }
 
@@ -202,6 +231,11 @@ impl Certificates {
     /// The SHA-256 of a self-signed certificate.
     pub(crate) fn fingerprint(&self) -> Option<String> {
         self.fingerprint.clone()
+    }
+
+    /// Whether the certificates could not be loaded again the last time.
+    pub(crate) fn collector(&self) -> Arc<dyn Collector> {
+        self.has_failed.clone()
     }
 
     /// Starts the thread that loads the certificates again.
@@ -221,26 +255,32 @@ impl Certificates {
     fn run(&mut self, requests: &Receiver<()>) {
         loop {
             match requests.recv_timeout(CHECK_INTERVAL) {
-                Ok(()) => self.reload(),
+                Ok(()) => self.reload(Instant::now()),
                 Err(RecvTimeoutError::Timeout) => self.check(Instant::now()),
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
     }
 
-    /// Loads the certificates if a file has changed. Repeats warnings once a day.
+    /// Loads the certificates if a file has changed. Logs new warnings, repeats the others once a
+    /// day, and a failure once an hour.
     fn check(&mut self, now: Instant) {
         if self.files.states() != self.states {
-            self.reload();
-        } else if now.saturating_duration_since(self.last_warning) >= WARNING_INTERVAL {
-            self.warn(SystemTime::now());
-            self.last_warning = now;
+            self.reload(now);
+            return;
+        }
+        self.warn(now);
+        if let Some((line, last)) = &mut self.failure
+            && now.saturating_duration_since(*last) >= FAILURE_INTERVAL
+        {
+            tracing::error!("{line}");
+            *last = now;
         }
     }
 
     /// Loads the certificates. If that fails, those in use remain, and the next attempt follows a
     /// request or a further change.
-    fn reload(&mut self) {
+    fn reload(&mut self, now: Instant) {
         // Before the files are read, so that a later change is not missed.
         self.states = self.files.states();
         match self.files.load_without_bad_staples() {
@@ -250,33 +290,59 @@ impl Certificates {
                 }
                 self.config.replace(config);
                 self.is_temporary = false;
-                self.log("certificates loaded again");
-                self.last_warning = Instant::now();
+                self.failure = None;
+                self.log("certificates loaded again", now);
             }
             Err(_) if self.is_temporary && !self.files.are_certificates_there() => {
                 tracing::info!("there is no certificate yet; the temporary one remains");
             }
             Err(error) => {
-                tracing::error!("TLS: {error}; the certificates in use remain");
+                let line = format!("TLS: {error}; the certificates in use remain");
+                tracing::error!("{line}");
+                self.failure = Some((line, now));
             }
         }
+        (self.has_failed.0).store(self.failure.is_some(), Ordering::Relaxed);
     }
 
-    fn log(&self, message: &str) {
+    fn log(&mut self, message: &str, now: Instant) {
         let certificates = self.config.certificates();
-        let shown: Vec<String> = certificates.iter().map(shown).collect();
-        tracing::info!(certificates = shown.join(", "), "{message}");
-        self.warn(SystemTime::now());
+        let shown = list(certificates.iter().map(shown), ", ");
+        tracing::info!(certificates = shown, "{message}");
+        self.warned.clear();
+        self.warn(now);
     }
 
-    fn warn(&self, now: SystemTime) {
-        let certificates = self.config.certificates();
-        // The temporary certificate is from no file. Its expiry is no further problem.
-        for facts in certificates.iter().filter(|facts| facts.path().is_some()) {
-            if let Some(warning) = facts.warning(now).or_else(|| expiry_warning(facts, now)) {
-                tracing::warn!("{warning}");
-            }
+    fn warn(&mut self, now: Instant) {
+        let before = std::mem::take(&mut self.warned);
+        let system_now = SystemTime::now();
+        let mut lines = self.config.warnings(system_now);
+        if self.is_temporary {
+            // Its expiry is no further problem.
+            let own = self.config.certificates();
+            let own: Vec<String> =
+                (own.iter().flat_map(|facts| facts.warnings(system_now))).collect();
+            lines.retain(|line| !own.contains(line));
         }
+        for line in lines {
+            let last = before.get(&line).copied();
+            let recent =
+                last.filter(|last| now.saturating_duration_since(*last) < WARNING_INTERVAL);
+            if recent.is_none() {
+                tracing::warn!("{line}");
+            }
+            self.warned.insert(line, recent.unwrap_or(now));
+        }
+    }
+}
+
+/// The first items, and the number of the others.
+fn list(mut items: impl ExactSizeIterator<Item = String>, separator: &str) -> String {
+    let first: Vec<String> = items.by_ref().take(SHOWN_MAX).collect();
+    let first = first.join(separator);
+    match items.len() {
+        0 => first,
+        more => format!("{first} and {more} more"),
     }
 }
 
@@ -284,187 +350,10 @@ impl Certificates {
 fn shown(facts: &CertificateFacts) -> String {
     let names = match facts.dns_names() {
         [] => facts.subject().to_owned(),
-        names => names.join(" "),
+        names => list(names.iter().cloned(), " "),
     };
     format!("{names} (expires {})", utc(facts.not_after()))
 }
 
-/// A line for the log if the certificate expires soon.
-fn expiry_warning(facts: &CertificateFacts, now: SystemTime) -> Option<String> {
-    if facts.not_after() > now + EXPIRES_SOON {
-        return None;
-    }
-    let name = facts.dns_names().first().map(String::as_str);
-    let file = facts.path().map(|path| format!(" in {}", path.display()));
-    Some(format!(
-        "the certificate of {}{} expires at {}",
-        name.unwrap_or(facts.subject()),
-        file.unwrap_or_default(),
-        utc(facts.not_after())
-    ))
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::AcmeSettings;
-    use std::fs;
-    use std::sync::{Arc, Mutex};
-
-    #[derive(Clone, Default)]
-    struct Memory(Arc<Mutex<Vec<u8>>>);
-
-    impl io::Write for Memory {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    /// What `act` logs.
-    fn logged(act: impl FnOnce()) -> String {
-        let memory = Memory::default();
-        let writer = memory.clone();
-        let subscriber = tracing_subscriber::fmt()
-            .with_ansi(false)
-            .with_writer(move || writer.clone())
-            .finish();
-        tracing::subscriber::with_default(subscriber, act);
-        let bytes = memory.0.lock().unwrap().clone();
-        String::from_utf8(bytes).unwrap()
-    }
-
-    /// A folder of one test. Dropping it removes it.
-    struct Folder(PathBuf);
-
-    impl Folder {
-        fn new(name: &str) -> Folder {
-            let name = format!("onrush-tls-{name}-{}", std::process::id());
-            let path = std::env::temp_dir().join(name);
-            fs::create_dir(&path).expect("a new folder");
-            Folder(path)
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
-    /// A certificate that expires on the first day of `year`, and its key.
-    fn pem(name: &str, year: i32) -> (String, String) {
-        let key = rcgen::KeyPair::generate().unwrap();
-        let mut params = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
-        params.not_after = rcgen::date_time_ymd(year, 1, 1);
-        let certificate = params.self_signed(&key).unwrap();
-        (certificate.pem(), key.serialize_pem())
-    }
-
-    fn settings(source: CertificateSource) -> TlsSettings {
-        TlsSettings {
-            source,
-            client_ca: Vec::new(),
-            is_client_optional: false,
-            plain: Vec::new(),
-            redirect: Vec::new(),
-            https_port: None,
-            hsts_s: None,
-        }
-    }
-
-    #[test]
-    fn changed_files_are_loaded_without_a_signal() {
-        let folder = Folder::new("changed");
-        let (certificate, key) = (folder.0.join("a.pem"), folder.0.join("a.key"));
-        let write = |path: &Path, text: &str| {
-            let new = folder.0.join("new");
-            fs::write(&new, text).unwrap();
-            fs::rename(&new, path).unwrap();
-        };
-        let (first, first_key) = pem("a.example", 2100);
-        write(&certificate, &first);
-        write(&key, &first_key);
-        let settings = settings(CertificateSource::Files(vec![CertificateFiles {
-            certificate: certificate.clone(),
-            key: key.clone(),
-            ocsp: None,
-        }]));
-        let mut certificates = Certificates::open(&settings, &folder.0).unwrap();
-        let in_use = certificates.config();
-        let name = || in_use.certificates()[0].dns_names()[0].clone();
-        let start = Instant::now();
-        let mut check = |now| logged(|| certificates.check(now));
-        assert_eq!(check(start), "", "nothing has changed");
-
-        // The certificate has been replaced, the key not yet.
-        let (second, second_key) = pem("b.example", 2101);
-        write(&certificate, &second);
-        let log = check(start);
-        assert_eq!(log.matches("ERROR").count(), 1, "{log}");
-        assert!(log.contains(&key.display().to_string()), "{log}");
-        assert_eq!(name(), "a.example");
-        assert_eq!(check(start), "", "it is logged once for each change");
-        write(&key, &second_key);
-        let log = check(start);
-        assert!(log.contains("INFO"), "{log}");
-        let expected = "certificates=\"b.example (expires 2101-01-01 00:00:00 UTC)\"";
-        assert!(log.contains(expected), "{log}");
-        assert_eq!(name(), "b.example");
-
-        // A file that is missing is a change, and so is its return.
-        fs::remove_file(&key).unwrap();
-        assert!(check(start).contains("does not exist; the certificates in use remain"));
-        assert_eq!((check(start).as_str(), name().as_str()), ("", "b.example"));
-        let (third, third_key) = pem("c.example", 2000);
-        write(&certificate, &third);
-        write(&key, &third_key);
-        let warning = "the certificate of c.example in";
-        let log = check(start);
-        assert_eq!(log.matches(warning).count(), 1, "{log}");
-
-        // The warning is repeated once a day.
-        let loaded = Instant::now();
-        assert_eq!(check(loaded + WARNING_INTERVAL / 2), "");
-        for day in 1..3 {
-            let log = check(loaded + WARNING_INTERVAL * day);
-            assert_eq!(log.matches(warning).count(), 1, "{log}");
-            assert_eq!(log.lines().count(), 1, "{log}");
-        }
-    }
-
-    #[test]
-    fn a_temporary_certificate_is_one_warning() {
-        let folder = Folder::new("temporary");
-        let settings = settings(CertificateSource::Acme(AcmeSettings {
-            names: vec!["a.example".to_owned()],
-            email: None,
-            directory: "https://127.0.0.1:1/dir".to_owned(),
-            ca: None,
-        }));
-        let log = logged(|| {
-            let mut certificates = Certificates::open(&settings, &folder.0).unwrap();
-            certificates.check(Instant::now() + 2 * WARNING_INTERVAL);
-        });
-        assert!(log.contains("clients get a temporary one"), "{log}");
-        assert!(log.contains("a.example (expires "), "{log}");
-        assert_eq!(log.matches("WARN").count(), 1, "{log}");
-    }
-
-    #[test]
-    fn a_certificate_that_expires_within_14_days_causes_a_warning() {
-        let (certificate, key) = pem("a.example", 2100);
-        let config = TlsConfig::from_pem(certificate, key).unwrap();
-        let facts = &config.certificates()[0];
-        let before = |days: u64| facts.not_after() - Duration::from_secs(days * 86_400);
-        assert_eq!(expiry_warning(facts, before(15)), None);
-        assert_eq!(
-            expiry_warning(facts, before(13)).unwrap(),
-            "the certificate of a.example expires at 2100-01-01 00:00:00 UTC"
-        );
-    }
-}
+mod tests;

@@ -161,7 +161,10 @@ pub(crate) enum AdminAt {
 
 /// The form in a TOML file, where a port may be a number.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "expected a port, or an address such as \"127.0.0.1:80\""
+)]
 pub(crate) enum NumberOrText {
     Number(i64),
     Text(String),

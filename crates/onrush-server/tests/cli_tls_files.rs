@@ -45,13 +45,7 @@ fn each_kind_of_bad_file_is_one_clear_line() {
     for (certificate, key, more, named, reason) in [
         (&absent, &key, None, &absent, "does not exist"),
         (&certificate, &absent, None, &absent, "does not exist"),
-        (
-            &folder,
-            &key,
-            None,
-            &folder,
-            "cannot be read: Is a directory",
-        ),
+        (&folder, &key, None, &folder, "is a folder"),
         (&empty, &key, None, &empty, "is empty"),
         (&certificate, &empty, None, &empty, "is empty"),
         (&words, &key, None, &words, "no certificate"),

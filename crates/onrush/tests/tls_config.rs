@@ -2,17 +2,12 @@
 //! accepted, and what else is negotiated.
 #![cfg(feature = "tls")]
 
-#[path = "../../onrush-rt/tests/common/temp_dir.rs"]
-mod temp_dir;
 mod tls;
 
 use onrush::TlsConfig;
 use onrush::tls::rustls::pki_types::CertificateDer;
 use onrush::tls::rustls::{AlertDescription, Error, ProtocolVersion, ServerConfig};
-use std::fs;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
-use temp_dir::TempDir;
 use tls::{Authority, Client, VERSIONS, clients, der, fixture, provider, read, with};
 
 /// The certificate that a client receives for `name`, whether or not it is valid for that name.
@@ -216,9 +211,6 @@ fn ocsp_responses_are_stapled_to_their_certificates() {
     let expires = facts[0].ocsp_expires().unwrap();
     assert_eq!(facts[1].ocsp_expires(), None);
     assert!(expires < facts[1].not_after());
-    // The response was made before the certificate's last second, both for 100 years.
-    let warning = facts[0].warning(expires.min(facts[0].not_after()) + Duration::from_secs(1));
-    assert!(warning.unwrap().contains("stapled.example.org"));
 
     let unlimited = TlsConfig::builder()
         .certificate(read("stapled.pem"), read("p256-sec1.key"))
@@ -226,29 +218,6 @@ fn ocsp_responses_are_stapled_to_their_certificates() {
         .build()
         .unwrap();
     assert_eq!(unlimited.certificates()[0].ocsp_expires(), None);
-}
-
-#[test]
-fn an_expired_certificate_is_a_warning() {
-    let made = tls::made_for_the_eighties();
-    let dir = TempDir::new();
-    let path = dir.path().join("old.pem");
-    fs::write(&path, [made.certificate, made.key].concat()).unwrap();
-    let config = TlsConfig::from_files(&path, &path).unwrap();
-    let facts = &config.certificates()[0];
-    let name = path.display();
-    assert_eq!(
-        facts.warning(SystemTime::now()).unwrap(),
-        format!("the certificate of example.org in {name} expired at 1989-12-31 00:00:00 UTC")
-    );
-    assert_eq!(
-        facts.warning(SystemTime::UNIX_EPOCH).unwrap(),
-        format!(
-            "the certificate of example.org in {name} is not valid before 1980-01-01 00:00:00 UTC"
-        )
-    );
-    let in_1985 = SystemTime::UNIX_EPOCH + Duration::from_secs(15 * 365 * 86_400);
-    assert_eq!(facts.warning(in_1985), None);
 }
 
 #[test]

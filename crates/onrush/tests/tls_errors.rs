@@ -68,7 +68,18 @@ fn every_bad_certificate_file_has_its_line() {
         (
             b"no PEM",
             TlsErrorKind::NoCertificate,
-            "site.pem holds no certificate",
+            "site.pem holds no certificate in PEM",
+        ),
+        (
+            b"-\0-\0-\0-\0",
+            TlsErrorKind::NotPem,
+            "site.pem is UTF-16 text, not PEM; convert it: iconv -f UTF-16 -t UTF-8",
+        ),
+        (
+            &read("version1.pem"),
+            TlsErrorKind::MalformedCertificate,
+            "site.pem holds the certificate CN=old.example.org, which is X.509 version 1; sign it \
+             with extensions, among them subjectAltName, which makes it version 3",
         ),
         (
             b"\x30\x82\x01\x02",
@@ -105,11 +116,47 @@ fn every_bad_certificate_file_has_its_line() {
     let text = "none.pem does not exist";
     folder.assert(&error, TlsErrorKind::NotFound, "none.pem", text);
     let error = TlsConfig::from_files(folder.path(""), &key).unwrap_err();
-    assert_eq!(error.kind(), TlsErrorKind::Unreadable);
-    let expected = format!("{}/ cannot be read: Is a directory (os error 21)", {
-        folder.dir.path().display()
-    });
-    assert_eq!(error.to_string(), expected);
+    let text = " is a folder, not a file that can be read again";
+    folder.assert(&error, TlsErrorKind::NotFile, "", text);
+}
+
+/// A pipe would make the reader wait for its writer.
+#[test]
+fn a_pipe_is_refused() {
+    let folder = Folder::new();
+    let key = folder.path("site.key");
+    let made = std::process::Command::new("mkfifo").arg(&key).status();
+    assert!(made.unwrap().success());
+    let error = TlsConfig::from_files(fixture("p256.pem"), key).unwrap_err();
+    let text = "site.key is a pipe, a socket or a device, not a file that can be read again";
+    folder.assert(&error, TlsErrorKind::NotFile, "site.key", text);
+}
+
+#[test]
+fn other_content_is_named() {
+    for (label, other) in [
+        (
+            "CERTIFICATE REQUEST",
+            "a certificate signing request; use the certificate that the authority has made for \
+             it",
+        ),
+        ("PKCS7", "PKCS#7; convert it: openssl pkcs7 -print_certs"),
+        (
+            "TRUSTED CERTIFICATE",
+            "a trusted certificate of OpenSSL; convert it: openssl x509",
+        ),
+        ("X509 CRL", "a revocation list"),
+        ("PUBLIC KEY", "a public key"),
+        ("DH PARAMETERS", "the section DH PARAMETERS"),
+    ] {
+        let pem = format!("-----BEGIN {label}-----\nAQID\n-----END {label}-----\n");
+        let error = in_memory(pem.as_bytes(), &read("p256-pkcs8.key"));
+        let text = format!("the certificate holds no certificate, but {other}");
+        assert_in_memory(&error, TlsErrorKind::NoCertificate, &text);
+        let error = in_memory(&read("p256.pem"), pem.as_bytes());
+        let text = format!("the private key holds no private key, but {other}");
+        assert_in_memory(&error, TlsErrorKind::NoKey, &text);
+    }
 }
 
 #[test]
@@ -129,7 +176,7 @@ fn every_bad_key_file_has_its_line() {
         (
             b"no PEM".to_vec(),
             TlsErrorKind::NoKey,
-            "site.key holds no private key".into(),
+            "site.key holds no private key in PEM".into(),
         ),
         (
             read("encrypted-pkcs8.key"),
@@ -253,7 +300,7 @@ fn a_bad_client_authority_has_its_line() {
         (
             b"#".to_vec(),
             TlsErrorKind::NoCertificate,
-            "clients.pem holds no certificate",
+            "clients.pem holds no certificate in PEM",
         ),
         (
             read("p256-pkcs8.key"),
@@ -271,8 +318,24 @@ fn a_bad_client_authority_has_its_line() {
                 .certificate
                 .into(),
             TlsErrorKind::NotAuthority,
-            "clients.pem holds the certificate CN=alice, which is not an authority, so it cannot \
-             verify others",
+            "clients.pem holds the certificate CN=alice, which is not an authority \
+             (basicConstraints CA:TRUE), so it cannot verify clients; use the certificate of its \
+             issuer, CN=Clients",
+        ),
+        // Its key could sign the certificate of any client.
+        (
+            read("p256.pem"),
+            TlsErrorKind::NotAuthority,
+            "clients.pem holds the certificate CN=p256.example.org, which is not an authority \
+             (basicConstraints CA:TRUE), so it cannot verify clients; make an authority, and sign \
+             the certificates of clients with it",
+        ),
+        (
+            read("version1.pem"),
+            TlsErrorKind::NotAuthority,
+            "clients.pem holds the certificate CN=old.example.org, which is not an authority \
+             (basicConstraints CA:TRUE), so it cannot verify clients; make an authority, and sign \
+             the certificates of clients with it",
         ),
     ] {
         let path = folder.write("clients.pem", content);

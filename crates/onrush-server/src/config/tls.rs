@@ -164,6 +164,11 @@ impl TlsSettings {
         if options.https_port.is_some() && options.http_redirect.is_none() {
             return Err(Failure::usage("https-port needs http-redirect"));
         }
+        if let Some(Port(0)) = options.https_port {
+            return Err(Failure::usage(
+                "https-port: clients cannot connect to port 0; write the port that they use",
+            ));
+        }
         if is_client_optional && client_ca.is_empty() {
             return Err(Failure::usage("tls-client-optional needs tls-client-ca"));
         }
@@ -325,6 +330,10 @@ mod tests {
             (
                 "tls-self-signed = true\nhttps-port = 443",
                 "needs http-redirect",
+            ),
+            (
+                "tls-self-signed = true\nhttp-redirect = 80\nhttps-port = 0",
+                "cannot connect to port 0",
             ),
             (
                 "tls-self-signed = true\ntls-client-optional = true",

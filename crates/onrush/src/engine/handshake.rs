@@ -42,6 +42,9 @@ const SESSIONS_MARK: usize = 4;
 /// so sessions alone never make receive memory short.
 const SESSIONS_MAX: usize = 5;
 
+/// The part of the receive memory that incomplete messages of handshakes may hold, in eighths.
+const MESSAGES_MAX: usize = 1;
+
 /// Which connections of a server begin with a handshake, and how.
 #[derive(Clone, Debug)]
 pub(crate) struct TlsSettings {
@@ -202,15 +205,23 @@ impl Engine {
         }
     }
 
+    /// Ends the oldest handshakes until incomplete messages hold at most [`MESSAGES_MAX`] of the
+    /// receive memory. The present one may be among them.
+    fn bound_messages(&self) {
+        let most = self.context.pool().budget().max_bytes() / 8 * MESSAGES_MAX;
+        let in_progress = &self.tls.handshakes.in_progress;
+        while in_progress.held_bytes() > most && self.evict_oldest_handshake() {}
+    }
+
     /// Ends connections until sessions hold at most [`SESSIONS_MARK`] of the receive memory, with
-    /// `more` bytes. Otherwise clients that hold connections could keep the server from receiving.
+    /// one more. Otherwise clients that hold connections could keep the server from receiving.
     /// If most of that memory is for handshakes, the oldest of them ends, otherwise the connection
     /// that was idle for the longest time. Returns `false` when neither exists and sessions with
     /// requests in progress hold [`SESSIONS_MAX`].
-    fn make_room_for_session(&self, more: usize) -> bool {
+    fn make_room_for_session(&self) -> bool {
         let eighth = self.context.pool().budget().max_bytes() / 8;
         loop {
-            let bytes = self.tls.memory.bytes() + more;
+            let bytes = self.tls.memory.bytes() + HANDSHAKE_STATE_BYTES;
             if bytes <= eighth * SESSIONS_MARK {
                 return true;
             }
@@ -227,7 +238,7 @@ impl Engine {
     /// Reserves the memory of a new session. This may close connections, also the one that needs
     /// the memory.
     fn reserve_session(self: &Rc<Self>) -> Option<SessionReservation> {
-        if !self.make_room_for_session(HANDSHAKE_STATE_BYTES) {
+        if !self.make_room_for_session() {
             return None;
         }
         let pool = self.context.pool();
@@ -328,8 +339,7 @@ impl Engine {
             handshaken && (tls.info.as_ref()).is_some_and(|info| info.alpn() == Some(ACME_TLS));
         self.put_tls_back(id, tls);
         if !handshaken {
-            // Its incomplete message may have grown. The oldest handshake may be this one.
-            self.make_room_for_session(0);
+            self.bound_messages();
         }
         if handshaken {
             self.finish_handshake(id);

@@ -60,6 +60,11 @@ impl InProgress {
         self.count.get()
     }
 
+    /// The memory of their incomplete messages.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.held_bytes.get()
+    }
+
     /// Their memory, as far as it counts in the receive memory.
     pub(super) fn bytes(&self) -> usize {
         self.count.get() * HANDSHAKE_STATE_BYTES + self.held_bytes.get()

@@ -1,11 +1,11 @@
-//! The expiry of certificates. They are read from the TLS configuration when metrics are rendered,
-//! so a replaced certificate is included.
+//! The expiry of certificates and of their OCSP responses. They are read from the TLS
+//! configuration when metrics are rendered, so a replaced certificate is included.
 
 use super::text::{MetricType, TextWriter};
-use crate::tls::TlsConfig;
+use crate::tls::{CertificateFacts, TlsConfig};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::UNIX_EPOCH;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The certificates of all servers that share metrics.
 #[derive(Debug, Default)]
@@ -21,30 +21,54 @@ impl Certificates {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes the expiry of each certificate by its first name. Of several certificates with one
-    /// name, such as an ECDSA and an RSA certificate, it writes the one that expires first. Without
-    /// certificates it writes nothing.
+    /// Writes when each certificate expires, and its OCSP response. Without them it writes nothing.
     pub(super) fn render(&self, text: &mut TextWriter) {
-        let mut expiries: BTreeMap<String, u64> = BTreeMap::new();
-        for facts in self.configs().iter().flat_map(TlsConfig::certificates) {
-            let name = match facts.dns_names().first() {
-                Some(name) => name.as_str(),
-                None => facts.subject(),
-            };
-            let expiry = facts.not_after().duration_since(UNIX_EPOCH);
-            let expiry_s = expiry.map_or(0, |since| since.as_secs());
-            let earliest_s = expiries.entry(name.to_owned()).or_insert(expiry_s);
-            *earliest_s = expiry_s.min(*earliest_s);
-        }
-        if expiries.is_empty() {
-            return;
-        }
-        let help = "Time after which the certificate is not valid, in seconds since 1970.";
-        let name = "onrush_tls_certificate_expiry_timestamp_seconds";
-        text.family(name, MetricType::Gauge, help);
-        for (name, expiry_s) in expiries {
-            text.sample(&[("name", &name)], expiry_s);
-        }
+        let all = self.configs();
+        let all: Vec<CertificateFacts> = all.iter().flat_map(TlsConfig::certificates).collect();
+        let chains = all.iter().map(|facts| (facts, facts.chain_not_after()));
+        write(
+            text,
+            "onrush_tls_certificate_expiry_timestamp_seconds",
+            "Time after which the certificate chain is not valid, in seconds since 1970.",
+            chains,
+        );
+        let responses = all
+            .iter()
+            .filter_map(|facts| Some((facts, facts.ocsp_expires()?)));
+        write(
+            text,
+            "onrush_tls_ocsp_expiry_timestamp_seconds",
+            "Time after which the OCSP response is not valid, in seconds since 1970.",
+            responses,
+        );
+    }
+}
+
+/// Writes a time by the first name of each certificate. Of several certificates with one name, such
+/// as an ECDSA and an RSA certificate, it writes the earliest time.
+fn write<'c>(
+    text: &mut TextWriter,
+    family: &'static str,
+    help: &'static str,
+    times: impl Iterator<Item = (&'c CertificateFacts, SystemTime)>,
+) {
+    let mut earliest: BTreeMap<&str, u64> = BTreeMap::new();
+    for (facts, time) in times {
+        let name = match facts.dns_names().first() {
+            Some(name) => name.as_str(),
+            None => facts.subject(),
+        };
+        let time = time.duration_since(UNIX_EPOCH);
+        let time_s = time.map_or(0, |since| since.as_secs());
+        let earliest_s = earliest.entry(name).or_insert(time_s);
+        *earliest_s = time_s.min(*earliest_s);
+    }
+    if earliest.is_empty() {
+        return;
+    }
+    text.family(family, MetricType::Gauge, help);
+    for (name, time_s) in earliest {
+        text.sample(&[("name", name)], time_s);
     }
 }
 

@@ -204,6 +204,9 @@ impl Request {
     /// The TLS session of the connection: version, cipher suite, the name that the client asked
     /// for, and its certificates. `None` without TLS, and after the client has disconnected: read
     /// it before the first `.await`, and do not take `None` for an anonymous client.
+    ///
+    /// Keep the value while you use what it lends; [`TlsInfo::client`](crate::TlsInfo::client) has
+    /// an example.
     #[cfg(feature = "tls")]
     pub fn tls(&self) -> Option<std::sync::Arc<crate::tls::TlsInfo>> {
         let parts = self.parts();

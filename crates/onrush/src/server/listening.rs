@@ -102,10 +102,29 @@ fn explain(address: &Address, error: io::Error) -> io::Error {
         io::ErrorKind::PermissionDenied if is_unix => "may not be created by this user".to_owned(),
         io::ErrorKind::AddrInUse => "is in use by another server; choose another port".to_owned(),
         io::ErrorKind::PermissionDenied => {
-            "may not be bound by this user; ports below 1024 need a privilege".to_owned()
+            "may not be bound by this user: a port below 1024 needs CAP_NET_BIND_SERVICE, or a \
+             lower net.ipv4.ip_unprivileged_port_start (sysctl)"
+                .to_owned()
         }
         io::ErrorKind::AddrNotAvailable => "is not an address of this machine".to_owned(),
         _ => format!("cannot be listened on: {error}"),
     };
     io::Error::new(error.kind(), format!("{address} {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tests often run as root, who may bind every port.
+    #[test]
+    fn a_port_below_1024_has_a_remedy() {
+        let address = Address::Tcp(([0, 0, 0, 0], 443).into());
+        let error = explain(&address, io::ErrorKind::PermissionDenied.into());
+        assert_eq!(
+            error.to_string(),
+            "0.0.0.0:443 may not be bound by this user: a port below 1024 needs \
+             CAP_NET_BIND_SERVICE, or a lower net.ipv4.ip_unprivileged_port_start (sysctl)"
+        );
+    }
 }

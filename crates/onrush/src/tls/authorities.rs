@@ -5,7 +5,7 @@ use super::error::{TlsError, TlsErrorKind};
 use super::facts::Certificate;
 use super::pem::{Role, Source};
 use rustls::RootCertStore;
-use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::crypto::aws_lc_rs;
 use std::path::Path;
 
 /// Reads the authorities of a PEM file, for a client of rustls that trusts only them.
@@ -25,28 +25,33 @@ use std::path::Path;
 pub fn read_authorities(path: impl AsRef<Path>) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     let source = Source::File(path.as_ref().to_owned());
-    add(source, &mut roots, &aws_lc_rs::default_provider())?;
+    let provider = aws_lc_rs::default_provider();
+    let algorithms = &provider.signature_verification_algorithms;
+    add(source, &mut roots, |certificate, _| {
+        match certificate.verifies_others(algorithms) {
+            true => Ok(()),
+            false => Err(format!(
+                "holds the certificate {}, which is not an authority, so it cannot verify others",
+                certificate.title()
+            )),
+        }
+    })?;
     Ok(roots)
 }
 
-/// Adds the authorities of `source` to `roots`. Returns them in DER.
+/// Adds the authorities of `source` to `roots`. Returns them in DER. `check` says what is wrong with
+/// a certificate, given the file.
 pub(super) fn add(
     source: Source,
     roots: &mut RootCertStore,
-    provider: &CryptoProvider,
+    mut check: impl FnMut(&Certificate<'_>, Option<&Path>) -> Result<(), String>,
 ) -> Result<Vec<Vec<u8>>, TlsError> {
     // Only the clients' authorities are in memory, so the name of the role fits.
     let input = source.read(Role::ClientCa)?;
     let certificates = input.certificates()?;
-    let parsed = chain::parse(&input, &certificates)?;
-    let algorithms = &provider.signature_verification_algorithms;
-    let other = |certificate: &&Certificate<'_>| !certificate.verifies_others(algorithms);
-    if let Some(other) = parsed.iter().find(other) {
-        let predicate = format!(
-            "holds the certificate {}, which is not an authority, so it cannot verify others",
-            other.title()
-        );
-        return Err(input.error(TlsErrorKind::NotAuthority, predicate));
+    for certificate in chain::parse(&input, &certificates)? {
+        check(&certificate, input.path())
+            .map_err(|predicate| input.error(TlsErrorKind::NotAuthority, predicate))?;
     }
     let mut all = Vec::new();
     for certificate in certificates {

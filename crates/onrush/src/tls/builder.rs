@@ -1,24 +1,23 @@
 //! The builder of a TLS configuration.
 
-use super::authorities;
 use super::chain;
-use super::config::{ClientAuth, Loaded, Sessions, TlsConfig};
+use super::client_verifier::Clients;
+use super::config::{Loaded, Sessions, TlsConfig};
 use super::error::{TlsError, TlsErrorKind};
 use super::facts::{Certificate, CertificateFacts};
 use super::ocsp;
 use super::pem::{Role, Source};
-use super::resolver::Resolver;
+use super::resolver::{Resolver, Served};
 use super::tickets::{Resumption, TICKETS};
+use rustls::ServerConfig;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::server::WebPkiClientVerifier;
-use rustls::server::danger::ClientCertVerifier;
-use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
-use rustls::{RootCertStore, ServerConfig};
-use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
+
+const UNSTAPLED: &str = "requires an OCSP response (must-staple, RFC 7633) and has none";
 
 /// Builds a [`TlsConfig`]. Files are read by [`build`](TlsConfigBuilder::build).
 ///
@@ -26,13 +25,17 @@ use std::sync::Arc;
 /// Two sites, and clients that may present a certificate of an authority:
 /// ```
 /// use onrush::TlsConfig;
+/// use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 ///
 /// let make = |name: &str| rcgen::generate_simple_self_signed([name.to_owned()]);
-/// let (org, com, ca) = (make("example.org")?, make("*.example.com")?, make("ca")?);
+/// let (org, com) = (make("example.org")?, make("*.example.com")?);
+/// let mut ca = CertificateParams::default();
+/// ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+/// let ca = ca.self_signed(&KeyPair::generate()?)?;
 /// let config = TlsConfig::builder()
 ///     .certificate(org.cert.pem(), org.signing_key.serialize_pem())
 ///     .certificate(com.cert.pem(), com.signing_key.serialize_pem())
-///     .client_ca(ca.cert.pem())
+///     .client_ca(ca.pem())
 ///     .client_certificates_optional()
 ///     .build()?;
 /// assert_eq!(config.certificates().len(), 2);
@@ -107,7 +110,11 @@ impl TlsConfigBuilder {
         self
     }
 
-    /// Staples an OCSP response, in DER, to the certificate that was added last.
+    /// Staples an OCSP response, in DER, to the certificate that was added last. Clients do not
+    /// receive it any more when it has expired.
+    ///
+    /// A response that says that the certificate is revoked is an error of
+    /// [`build`](TlsConfigBuilder::build).
     #[must_use]
     pub fn ocsp_response(self, der: impl AsRef<[u8]>) -> TlsConfigBuilder {
         self.ocsp(Source::Memory(der.as_ref().to_vec()))
@@ -130,6 +137,10 @@ impl TlsConfigBuilder {
 
     /// Requires a certificate of each client, signed by one of the authorities in `pem`. Further
     /// calls add authorities.
+    ///
+    /// Each must be the certificate of an authority (basicConstraints CA:TRUE): who has the key of
+    /// a certificate here can make clients of any name. It may have expired, because only its key
+    /// matters; [`warnings`](TlsConfig::warnings) reports that.
     ///
     /// A client whose certificate has expired is refused, also if it resumes a session. Otherwise a
     /// resumed session is not verified again.
@@ -231,16 +242,18 @@ impl TlsConfigBuilder {
         let resolver = Resolver::new(
             pairs
                 .iter()
-                .map(|(key, facts)| (Arc::clone(key), facts.dns_names())),
+                .map(|(served, facts)| (Arc::clone(served), facts.dns_names())),
         );
-        let (verifier, client_auth) = match self.client_authorities.is_empty() {
-            true => (WebPkiClientVerifier::no_client_auth(), None),
-            false => {
-                let (verifier, auth) =
-                    client_verifier(self.client_authorities, self.is_client_required, &provider)?;
-                (verifier, Some(auth))
-            }
-        };
+        let mut verifier = WebPkiClientVerifier::no_client_auth();
+        let mut client_auth = None;
+        let mut client_authorities = Vec::new();
+        if !self.client_authorities.is_empty() {
+            let clients =
+                Clients::load(self.client_authorities, self.is_client_required, &provider)?;
+            verifier = clients.verifier;
+            client_auth = Some(clients.auth);
+            client_authorities = clients.periods;
+        }
         let versions = match self.is_tls12_accepted {
             true => &[&TLS13, &TLS12][..],
             false => &[&TLS13],
@@ -260,6 +273,7 @@ impl TlsConfigBuilder {
         Ok(TlsConfig::new(Loaded {
             server: Arc::new(server),
             certificates: pairs.into_iter().map(|(_, facts)| facts).collect(),
+            client_authorities,
             challenges: None,
             sessions: Some(Sessions {
                 client_auth,
@@ -271,51 +285,28 @@ impl TlsConfigBuilder {
 }
 
 impl Pair {
-    fn load(
-        self,
-        provider: &CryptoProvider,
-    ) -> Result<(Arc<CertifiedKey>, CertificateFacts), TlsError> {
+    fn load(self, provider: &CryptoProvider) -> Result<(Arc<Served>, CertificateFacts), TlsError> {
         let certificate = self.certificate.read(Role::Certificate)?;
         let key = self.key.read(Role::Key)?;
         let (mut certified, mut facts) = chain::load(&certificate, &key, provider)?;
-        if let Some(ocsp) = self.ocsp {
-            let response = ocsp.read(Role::Ocsp)?;
-            let leaf = certified.cert.first();
-            let serial = leaf
-                .and_then(|der| Certificate::parse(der))
-                .map(|leaf| leaf.serial().to_vec());
-            facts.ocsp_expires = ocsp::check(&response, &serial.unwrap_or_default())?;
-            certified.ocsp = Some(response.bytes().to_vec());
+        // `chain::load` has parsed it.
+        let leaf = certified.cert.first().map(|der| der.to_vec());
+        let leaf = leaf.as_deref().and_then(Certificate::parse);
+        match self.ocsp {
+            Some(ocsp) => {
+                let response = ocsp.read(Role::Ocsp)?;
+                let serial = leaf.map_or(&[][..], |leaf| leaf.serial());
+                let period = ocsp::check(&response, serial)?;
+                let title = format!("the OCSP response for {}", facts.title());
+                facts.ocsp = Some(period.titled(title));
+                certified.ocsp = Some(response.bytes().to_vec());
+            }
+            None if leaf.is_some_and(|leaf| leaf.must_staple()) => facts.flaws.push(UNSTAPLED),
+            None => {}
         }
-        Ok((Arc::new(certified), facts))
+        let served = Served::new(certified, facts.ocsp_expires());
+        Ok((Arc::new(served), facts))
     }
-}
-
-/// The verifier of certificates that one of `authorities` has signed.
-fn client_verifier(
-    authorities: Vec<Source>,
-    is_required: bool,
-    provider: &Arc<CryptoProvider>,
-) -> Result<(Arc<dyn ClientCertVerifier>, ClientAuth), TlsError> {
-    let mut roots = RootCertStore::empty();
-    let mut all = BTreeSet::new();
-    for source in authorities {
-        all.extend(authorities::add(source, &mut roots, provider)?);
-    }
-    let provider = Arc::clone(provider);
-    let mut verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-    if !is_required {
-        verifier = verifier.allow_unauthenticated();
-    }
-    let verifier = verifier.build().map_err(|error| {
-        let text = format!("client certificates cannot be verified: {error}");
-        TlsError::new(TlsErrorKind::Crypto, None, text)
-    })?;
-    let auth = ClientAuth {
-        authorities: all,
-        is_required,
-    };
-    Ok((verifier, auth))
 }
 
 /// Without keys.

@@ -32,6 +32,14 @@ pub(super) fn load(
         .split_first()
         .ok_or_else(|| certificates.error(TlsErrorKind::NoCertificate, "holds no certificate"))?;
     let signing_key = signing_key(key, key_der, provider)?;
+    if !leaf.is_version_3() {
+        let predicate = format!(
+            "holds the certificate {}, which is X.509 version 1; sign it with extensions, among \
+             them subjectAltName, which makes it version 3",
+            leaf.title()
+        );
+        return Err(certificates.error(TlsErrorKind::MalformedCertificate, predicate));
+    }
 
     match belongs(&signing_key, &chain[0]) {
         Ok(true) => {}
@@ -83,7 +91,19 @@ pub(super) fn load(
         }
         signed = issuer;
     }
-    let facts = leaf.facts(certificates.path());
+    let mut facts = leaf.facts(certificates.path());
+    let holder = match certificates.path() {
+        Some(path) => format!(" in {}", path.display()),
+        None => String::new(),
+    };
+    let period = |issuer: &Certificate<'_>| {
+        let title = format!(
+            "the certificate of the authority {}{holder}",
+            issuer.title()
+        );
+        issuer.period(title)
+    };
+    facts.issuers = issuers.iter().map(period).collect();
     Ok((CertifiedKey::new(chain, signing_key), facts))
 }
 

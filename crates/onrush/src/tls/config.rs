@@ -5,12 +5,14 @@ use super::challenges::{self, Challenges};
 use super::error::TlsError;
 use super::facts::CertificateFacts;
 use super::tickets::Resumption;
+use super::warnings::Period;
 use rustls::ServerConfig;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::mem;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::SystemTime;
 
 /// Certificates, keys and settings for HTTPS.
 ///
@@ -61,6 +63,8 @@ pub struct TlsConfig {
 pub(super) struct Loaded {
     pub(super) server: Arc<ServerConfig>,
     pub(super) certificates: Vec<CertificateFacts>,
+    /// The validity of the authorities of clients.
+    pub(super) client_authorities: Vec<Period>,
     /// `None` if no validation is pending.
     pub(super) challenges: Option<Arc<Challenges>>,
     /// `None` for a configuration of the user.
@@ -93,7 +97,7 @@ impl TlsConfig {
     ///
     /// # Errors
     /// [`TlsError`] tells what is wrong with the certificate or the key. An expired certificate is
-    /// no error; see [`CertificateFacts::warning`].
+    /// no error; see [`TlsConfig::warnings`].
     pub fn from_pem(
         certificate: impl AsRef<[u8]>,
         key: impl AsRef<[u8]>,
@@ -198,6 +202,19 @@ impl TlsConfig {
         self.loaded().certificates
     }
 
+    /// Lines for the log about certificates that clients refuse at the time `now`, or will soon.
+    /// They are those of [`CertificateFacts::warnings`]. There are also lines about client CAs that
+    /// have expired, or will within 14 days; their clients are accepted nevertheless. A server
+    /// repeats the lines, for example once a day.
+    pub fn warnings(&self, now: SystemTime) -> Vec<String> {
+        let loaded = self.loaded();
+        let own = loaded.certificates.iter();
+        let own = own.flat_map(|facts| facts.warnings(now));
+        let authorities = loaded.client_authorities.iter();
+        own.chain(authorities.filter_map(|period| period.warning(now)))
+            .collect()
+    }
+
     /// Serves a certificate for the validation of `name` by an ACME server (TLS-ALPN-01, RFC 8737),
     /// in all clones, until [`end_acme_challenges`](TlsConfig::end_acme_challenges). `certificate`
     /// and `key` are PEM; the certificate has the extension `acmeIdentifier`.
@@ -280,6 +297,7 @@ impl From<Arc<ServerConfig>> for TlsConfig {
         TlsConfig::new(Loaded {
             server,
             certificates: Vec::new(),
+            client_authorities: Vec::new(),
             challenges: None,
             sessions: None,
         })

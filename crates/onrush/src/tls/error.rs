@@ -19,7 +19,6 @@ use std::path::{Path, PathBuf};
 /// assert_eq!(error.kind(), TlsErrorKind::NotFound);
 /// assert_eq!(error.path().unwrap().to_str(), Some("absent.pem"));
 /// ```
-#[derive(Debug)]
 pub struct TlsError {
     kind: TlsErrorKind,
     path: Option<PathBuf>,
@@ -36,11 +35,13 @@ pub enum TlsErrorKind {
     /// A file cannot be read, mostly for lack of permission. [`Error::source`] is the
     /// [`io::Error`].
     Unreadable,
+    /// A path leads to a folder, a pipe, a socket or a device.
+    NotFile,
     /// A file is larger than 16 MiB.
     TooLarge,
     /// A file is empty.
     Empty,
-    /// A file is not PEM (RFC 7468), but DER or PKCS#12.
+    /// A file is not PEM (RFC 7468), but DER, PKCS#12 or UTF-16.
     NotPem,
     /// A PEM section has no end, or is not Base64.
     MalformedPem,
@@ -70,6 +71,8 @@ pub enum TlsErrorKind {
     MalformedOcsp,
     /// The OCSP response is about another certificate.
     OcspMismatch,
+    /// The OCSP response says that the certificate is revoked.
+    Revoked,
     /// The calls of the builder do not fit together.
     Settings,
     /// The cryptographic library failed, for example because no randomness is available.
@@ -121,6 +124,13 @@ impl TlsError {
     }
 }
 
+/// The text, because a `main` that returns the error prints it so.
+impl fmt::Debug for TlsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
 impl Display for TlsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
@@ -168,6 +178,7 @@ mod tests {
         let path = Path::new("a\nb.pem");
         let error = TlsError::io(path, io::ErrorKind::NotFound.into());
         assert_eq!(error.to_string(), "a b.pem does not exist");
+        assert_eq!(format!("{error:?}"), "a b.pem does not exist");
         assert_eq!(error.path(), Some(path));
     }
 }

@@ -1,7 +1,7 @@
 //! What a certificate says (RFC 5280): its names, its validity, and who signed it.
 
 use super::der::{self, tag};
-use onrush_proto::date::utc;
+use super::warnings::Period;
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::UnixTime;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,6 +12,11 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 use x509_parser::time::ASN1Time;
 use x509_parser::x509::X509Version;
+
+/// `id-pe-tlsfeature` (RFC 7633).
+const TLS_FEATURE: &[u8] = b"\x2b\x06\x01\x05\x05\x07\x01\x18";
+/// The content of the INTEGER of the TLS extension `status_request`.
+const STATUS_REQUEST: &[u8] = &[5];
 
 /// A certificate of the server, for metrics and warnings.
 ///
@@ -25,10 +30,10 @@ use x509_parser::x509::X509Version;
 /// let facts = &config.certificates()[0];
 /// assert_eq!(facts.dns_names(), ["example.org"]);
 /// assert!(facts.not_before() < facts.not_after());
-/// assert_eq!(facts.warning(SystemTime::now()), None);
+/// assert!(facts.warnings(SystemTime::now()).is_empty());
 /// assert_eq!(
-///     facts.warning(SystemTime::UNIX_EPOCH).unwrap(),
-///     "the certificate of example.org is not valid before 1975-01-01 00:00:00 UTC"
+///     facts.warnings(SystemTime::UNIX_EPOCH),
+///     ["the certificate of example.org is not valid before 1975-01-01 00:00:00 UTC"]
 /// );
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -39,7 +44,11 @@ pub struct CertificateFacts {
     pub(super) not_before: SystemTime,
     pub(super) not_after: SystemTime,
     pub(super) path: Option<PathBuf>,
-    pub(super) ocsp_expires: Option<SystemTime>,
+    /// The validity of the further certificates of the chain.
+    pub(super) issuers: Vec<Period>,
+    pub(super) ocsp: Option<Period>,
+    /// Why clients refuse the certificate at any time, as predicates.
+    pub(super) flaws: Vec<&'static str>,
 }
 
 impl CertificateFacts {
@@ -69,37 +78,31 @@ impl CertificateFacts {
         self.path.as_deref()
     }
 
-    /// The time after which the stapled OCSP response is no longer valid (`nextUpdate`, RFC 6960).
-    /// `None` if there is no response, or if it has no such time.
-    pub fn ocsp_expires(&self) -> Option<SystemTime> {
-        self.ocsp_expires
+    /// The time after which the whole chain is no longer valid: the earliest end of the validity of
+    /// this certificate and of the further ones of its file.
+    pub fn chain_not_after(&self) -> SystemTime {
+        let issuers = self.issuers.iter().filter_map(|issuer| issuer.end);
+        issuers.fold(self.not_after, SystemTime::min)
     }
 
-    /// A line for the log if, at the time `now`, the certificate is expired or not yet valid, or
-    /// the OCSP response is expired. Clients then refuse the connection, but the server works.
-    pub fn warning(&self, now: SystemTime) -> Option<String> {
-        let file = match &self.path {
-            Some(path) => format!(" in {}", path.display()),
-            None => String::new(),
-        };
+    /// The time after which the stapled OCSP response is no longer valid (`nextUpdate`, RFC 6960).
+    /// Clients do not receive it any more then. `None` if there is no response, or if it has no
+    /// such time.
+    pub fn ocsp_expires(&self) -> Option<SystemTime> {
+        self.ocsp.as_ref()?.end
+    }
+
+    /// The certificate for the log.
+    pub(super) fn title(&self) -> String {
         let name = match (self.dns_names.first(), self.subject.as_str()) {
             (Some(name), _) => name,
             (None, "") => "an empty subject",
             (None, subject) => subject,
         };
-        let text = if now > self.not_after {
-            let time = utc(self.not_after);
-            format!("the certificate of {name}{file} expired at {time}")
-        } else if now < self.not_before {
-            let time = utc(self.not_before);
-            format!("the certificate of {name}{file} is not valid before {time}")
-        } else if let Some(expires) = self.ocsp_expires.filter(|expires| now > *expires) {
-            let time = utc(expires);
-            format!("the OCSP response for the certificate of {name}{file} expired at {time}")
-        } else {
-            return None;
-        };
-        Some(text.replace(char::is_control, " "))
+        match &self.path {
+            Some(path) => format!("the certificate of {name} in {}", path.display()),
+            None => format!("the certificate of {name}"),
+        }
     }
 }
 
@@ -176,8 +179,48 @@ impl<'a> Certificate<'a> {
             not_before: time_of(validity.not_before),
             not_after: time_of(validity.not_after),
             path: path.map(Path::to_owned),
-            ocsp_expires: None,
+            issuers: Vec::new(),
+            ocsp: None,
+            flaws: self.flaws(),
         }
+    }
+
+    /// Why clients refuse the certificate as the one of a server, at any time.
+    fn flaws(&self) -> Vec<&'static str> {
+        let is_host = |name| matches!(name, SubjectName::Dns(_) | SubjectName::Ip(_));
+        let has_name = self.alternative_names().into_iter().any(is_host);
+        let usage = self.parsed.extended_key_usage().ok().flatten();
+        let is_for_servers = usage.is_none_or(|usage| usage.value.server_auth || usage.value.any);
+        [
+            (has_name, "has no host name or IP address in subjectAltName"),
+            (is_for_servers, "has an extendedKeyUsage without serverAuth"),
+        ]
+        .into_iter()
+        .filter_map(|(is_right, flaw)| (!is_right).then_some(flaw))
+        .collect()
+    }
+
+    /// Whether clients may insist on a stapled OCSP response: the certificate has the TLS feature
+    /// `status_request` (RFC 7633).
+    pub(super) fn must_staple(&self) -> bool {
+        let extensions = self.parsed.extensions().iter();
+        let mut features = extensions
+            .filter(|extension| extension.oid.as_bytes() == TLS_FEATURE)
+            .filter_map(|extension| der::sequence(extension.value));
+        features.any(|mut all| {
+            std::iter::from_fn(|| all.content(tag::INTEGER))
+                .any(|feature| feature == STATUS_REQUEST)
+        })
+    }
+
+    /// The validity of this certificate, which the log calls `title`.
+    pub(super) fn period(&self, title: String) -> Period {
+        let validity = self.parsed.validity();
+        Period::new(
+            title,
+            time_of(validity.not_before),
+            Some(time_of(validity.not_after)),
+        )
     }
 
     /// The end of the validity, in the form that rustls uses.
@@ -186,12 +229,27 @@ impl<'a> Certificate<'a> {
         UnixTime::since_unix_epoch(Duration::from_secs(seconds.try_into().unwrap_or(0)))
     }
 
-    /// Whether other certificates can be verified with this one: it is an authority (RFC 5280
-    /// §4.2.1.9), too old to say so, or signed by itself, so that it verifies itself.
-    pub(super) fn verifies_others(&self, algorithms: &WebPkiSupportedAlgorithms) -> bool {
+    /// Whether it is the certificate of an authority (RFC 5280, section 4.2.1.9).
+    pub(super) fn is_authority(&self) -> bool {
         self.parsed.is_ca()
-            || self.parsed.version() != X509Version::V3
-            || self.is_signed_by(self, algorithms)
+    }
+
+    /// Whether other certificates can be verified with this one: it is an authority, too old to say
+    /// so, or signed by itself, so that it verifies itself.
+    pub(super) fn verifies_others(&self, algorithms: &WebPkiSupportedAlgorithms) -> bool {
+        self.is_authority() || !self.is_version_3() || self.is_signed_by(self, algorithms)
+    }
+
+    /// Whether the certificate can have extensions, such as names of hosts.
+    pub(super) fn is_version_3(&self) -> bool {
+        self.parsed.version() == X509Version::V3
+    }
+
+    /// The name of the issuer. `None` if it is the subject.
+    pub(super) fn issuer(&self) -> Option<String> {
+        let issuer = self.parsed.issuer();
+        let is_other = issuer.as_raw() != self.parsed.subject().as_raw();
+        is_other.then(|| issuer.to_string())
     }
 
     /// Whether `issuer` signed this certificate. If no algorithm of `algorithms` is the one of the
@@ -328,35 +386,6 @@ mod tests {
             let time = ASN1Time::from_timestamp(seconds).unwrap();
             assert_eq!(time_of(time), expected);
         }
-    }
-
-    #[test]
-    fn every_warning_names_the_certificate() {
-        let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
-        let facts = CertificateFacts {
-            subject: "CN=a".to_owned(),
-            dns_names: Vec::new(),
-            not_before: at(100),
-            not_after: at(200),
-            path: Some(PathBuf::from("a.pem")),
-            ocsp_expires: Some(at(150)),
-        };
-        let warning = |seconds| facts.warning(at(seconds)).unwrap_or_default();
-        assert_eq!(
-            warning(99),
-            "the certificate of CN=a in a.pem is not valid before 1970-01-01 00:01:40 UTC"
-        );
-        assert_eq!(warning(100), "");
-        assert_eq!(warning(150), "");
-        assert_eq!(
-            warning(151),
-            "the OCSP response for the certificate of CN=a in a.pem expired at \
-             1970-01-01 00:02:30 UTC"
-        );
-        assert_eq!(
-            warning(201),
-            "the certificate of CN=a in a.pem expired at 1970-01-01 00:03:20 UTC"
-        );
     }
 
     #[test]

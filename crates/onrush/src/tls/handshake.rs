@@ -7,6 +7,7 @@
 
 use super::challenges::Challenges;
 use super::client_hello::{HelloReader, validated_name};
+use super::client_verifier;
 use super::facts::Certificate;
 use super::info::TlsParts;
 use super::received::{Received, SessionError};
@@ -138,7 +139,10 @@ impl Handshake {
                 if let (false, Some(alert)) = (has_alert, missing_alert(&error)) {
                     self.alert(alert, out);
                 }
-                Err(SessionError::Handshake(error))
+                Err(match client_verifier::take_refused() {
+                    Some(certificate) => SessionError::ClientCertificate { error, certificate },
+                    None => SessionError::Handshake(error),
+                })
             }
         }
     }
@@ -200,6 +204,7 @@ impl Handshake {
         let leaf = Certificate::parse(leaf).ok_or(CertificateError::BadEncoding)?;
         match leaf.expires() {
             not_after if time > not_after => {
+                client_verifier::refuse(&leaf);
                 Err(CertificateError::ExpiredContext { time, not_after }.into())
             }
             _ => Ok(()),

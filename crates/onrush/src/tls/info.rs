@@ -97,6 +97,17 @@ impl TlsInfo {
     ///     tls.client().is_some_and(|client| client.common_name() == Some("admin"))
     /// }
     /// ```
+    /// The identity is borrowed, so keep the value of [`Request::tls`](crate::Request::tls):
+    /// ```
+    /// use onrush::{Request, Response, TlsInfo};
+    ///
+    /// async fn greet(request: Request) -> Response {
+    ///     let tls = request.tls();
+    ///     let client = tls.as_deref().and_then(TlsInfo::client);
+    ///     let name = client.and_then(|client| client.common_name());
+    ///     Response::text(format!("hello {}\n", name.unwrap_or("stranger")))
+    /// }
+    /// ```
     pub fn client(&self) -> Option<&ClientIdentity> {
         self.client.as_ref()
     }

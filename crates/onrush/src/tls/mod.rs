@@ -14,25 +14,24 @@
 //!
 //! let made = rcgen::generate_simple_self_signed(["example.org".to_owned()])?;
 //! let config = TlsConfig::from_pem(made.cert.pem(), made.signing_key.serialize_pem())?;
-//! for certificate in config.certificates() {
-//!     if let Some(warning) = certificate.warning(SystemTime::now()) {
-//!         eprintln!("{warning}");
-//!     }
+//! for warning in config.warnings(SystemTime::now()) {
+//!     eprintln!("{warning}");
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
-//!
-//! Modules, lowest first: `der` · `error` · `facts`, `pem` · `chain`, `ocsp`, `resolver`,
-//! `tickets` · `authorities`, `challenges` · `config`, `builder` · `info` · `record` (protection of
-//! records) · `next_keys` (key updates) · `outgoing` (sending) · `message` (handshake messages
-//! after the handshake) · `client_hello` (server name) · `received` (results) · `traffic` (an
-//! established connection) · `handshake` · `session`.
+
+// Modules, lowest first: `der` · `error` · `warnings`, `facts`, `pem` · `chain`, `ocsp`,
+// `resolver`, `tickets` · `authorities`, `challenges` · `config`, `client_verifier`, `builder` · `info` · `record`
+// (protection of records) · `next_keys` (key updates) · `outgoing` (sending) · `message` (handshake
+// messages after the handshake) · `client_hello` (server name) · `received` (results) · `traffic`
+// (an established connection) · `handshake` · `session`.
 
 mod authorities;
 mod builder;
 mod chain;
 mod challenges;
 mod client_hello;
+mod client_verifier;
 mod config;
 mod der;
 mod error;
@@ -50,6 +49,7 @@ mod resolver;
 pub(crate) mod session;
 mod tickets;
 mod traffic;
+mod warnings;
 
 pub use authorities::read_authorities;
 pub use builder::TlsConfigBuilder;

@@ -7,6 +7,7 @@ use super::der::{self, Reader, tag};
 use super::error::{TlsError, TlsErrorKind};
 use super::facts::time_of;
 use super::pem::Input;
+use super::warnings::Period;
 use std::time::SystemTime;
 use x509_parser::prelude::FromDer;
 use x509_parser::time::ASN1Time;
@@ -14,10 +15,14 @@ use x509_parser::time::ASN1Time;
 /// `id-pkix-ocsp-basic`, the only type of response in use.
 const BASIC: &[u8] = b"\x2b\x06\x01\x05\x05\x07\x30\x01\x01";
 
+/// The tags of `CertStatus`.
+const GOOD: u8 = 0x80;
+const REVOKED: u8 = 0xa1;
+
 /// Checks that `input` is a successful response for the certificate with the serial number
-/// `serial`, the content of the INTEGER. Returns the time at which the response expires, if it has
-/// one.
-pub(super) fn check(input: &Input, serial: &[u8]) -> Result<Option<SystemTime>, TlsError> {
+/// `serial`, the content of the INTEGER, and that the certificate is not revoked. Returns the
+/// validity of the response, without a title.
+pub(super) fn check(input: &Input, serial: &[u8]) -> Result<Period, TlsError> {
     let malformed = || {
         let predicate = "is not an OCSP response in DER";
         input.error(TlsErrorKind::MalformedOcsp, predicate)
@@ -37,10 +42,22 @@ pub(super) fn check(input: &Input, serial: &[u8]) -> Result<Option<SystemTime>, 
     }
     let certificates = certificates(input.bytes()).ok_or_else(malformed)?;
     let own = certificates.iter().find(|about| about.serial == serial);
-    own.map(|about| about.expires).ok_or_else(|| {
+    let own = own.ok_or_else(|| {
         let predicate = "is about another certificate";
         input.error(TlsErrorKind::OcspMismatch, predicate)
-    })
+    })?;
+    let (kind, predicate) = match own.status {
+        GOOD => return Ok(Period::of_ocsp(own.begins, own.expires)),
+        REVOKED => (
+            TlsErrorKind::Revoked,
+            "says that the certificate is revoked; clients refuse it: use a new certificate",
+        ),
+        _ => (
+            TlsErrorKind::MalformedOcsp,
+            "says that the authority does not know the certificate",
+        ),
+    };
+    Err(input.error(kind, predicate))
 }
 
 /// `OCSPResponse.responseStatus`.
@@ -55,6 +72,9 @@ fn status(der: &[u8]) -> Option<u8> {
 /// What a response says about one certificate (`SingleResponse`).
 struct About<'a> {
     serial: &'a [u8],
+    /// The tag of the certificate's status.
+    status: u8,
+    begins: SystemTime,
     expires: Option<SystemTime>,
 }
 
@@ -85,11 +105,14 @@ fn about(mut single: Reader<'_>) -> Option<About<'_>> {
     id.any()?; // The hash of the issuer's name.
     id.any()?; // The hash of the issuer's key.
     let serial = id.content(tag::INTEGER)?;
-    single.any()?; // The status of the certificate.
-    single.any()?; // The start of the validity of this statement.
-    let expires = match single.optional(tag::EXPLICIT_0) {
-        Some(time) => Some(time_of(ASN1Time::from_der(time).ok()?.1)),
-        None => None,
-    };
-    Some(About { serial, expires })
+    let time = |der| ASN1Time::from_der(der).ok().map(|(_, time)| time_of(time));
+    Some(About {
+        serial,
+        status: single.any()?.tag,
+        begins: time(single.any()?.whole)?,
+        expires: match single.optional(tag::EXPLICIT_0) {
+            Some(der) => Some(time(der)?),
+            None => None,
+        },
+    })
 }

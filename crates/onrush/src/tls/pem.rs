@@ -5,7 +5,7 @@ use super::error::{TlsError, TlsErrorKind};
 use rustls::pki_types::pem::{PemObject, SectionKind};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::fmt::{self, Display};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -55,6 +55,19 @@ impl Source {
 }
 
 fn read_file(path: &Path) -> Result<Vec<u8>, TlsError> {
+    // To open a pipe would wait for its writer, and it could be read only once.
+    let found = fs::metadata(path).map_err(|error| TlsError::io(path, error))?;
+    if !found.is_file() {
+        let kind = match found.is_dir() {
+            true => "a folder",
+            false => "a pipe, a socket or a device",
+        };
+        let text = format!(
+            "{} is {kind}, not a file that can be read again",
+            path.display()
+        );
+        return Err(TlsError::new(TlsErrorKind::NotFile, Some(path), text));
+    }
     let file = File::open(path).map_err(|error| TlsError::io(path, error))?;
     let mut bytes = Vec::new();
     file.take(FILE_BYTES_MAX + 1)
@@ -111,7 +124,7 @@ impl Input {
                 "holds a private key, not a certificate; are the two files swapped?"
             }
             (_, true) => "holds a private key, not a certificate",
-            (_, false) => "holds no certificate",
+            (_, false) => &absent("certificate", &sections),
         };
         Err(self.error(TlsErrorKind::NoCertificate, predicate))
     }
@@ -130,7 +143,7 @@ impl Input {
                         "holds a certificate, not a private key; are the two files swapped?"
                     }
                     true => "holds a certificate, not a private key",
-                    false => "holds no private key",
+                    false => &absent("private key", &sections),
                 };
                 return Err(self.error(TlsErrorKind::NoKey, predicate));
             }
@@ -164,7 +177,7 @@ impl Input {
         })
     }
 
-    /// The sections of the PEM. It is an error if the input is DER.
+    /// The sections of the PEM. It is an error if the input is DER or UTF-16.
     fn sections(&self) -> Result<Vec<Section<'_>>, TlsError> {
         // Editors of other systems write a byte order mark.
         let bytes = &self.bytes;
@@ -174,6 +187,13 @@ impl Input {
         if bytes.starts_with(&[tag::SEQUENCE, 0x82]) || der::sequence(bytes).is_some() {
             let predicate = "is DER or PKCS#12, not PEM; convert it with openssl x509, \
                              openssl pkey or openssl pkcs12";
+            return Err(self.error(TlsErrorKind::NotPem, predicate));
+        }
+        if matches!(
+            bytes,
+            [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [b'-', 0, ..] | [0, b'-', ..]
+        ) {
+            let predicate = "is UTF-16 text, not PEM; convert it: iconv -f UTF-16 -t UTF-8";
             return Err(self.error(TlsErrorKind::NotPem, predicate));
         }
         let mut sections = Vec::new();
@@ -212,6 +232,28 @@ impl Input {
             self.error(TlsErrorKind::MalformedPem, predicate)
         })
     }
+}
+
+/// The predicate of a PEM without `wanted`, which says what it holds instead.
+fn absent(wanted: &str, sections: &[Section<'_>]) -> String {
+    let Some(other) = sections.first() else {
+        return format!("holds no {wanted} in PEM");
+    };
+    let (other, remedy) = match other.label {
+        "CERTIFICATE REQUEST" | "NEW CERTIFICATE REQUEST" => (
+            "a certificate signing request",
+            "; use the certificate that the authority has made for it",
+        ),
+        "PKCS7" | "CMS" => ("PKCS#7", "; convert it: openssl pkcs7 -print_certs"),
+        "TRUSTED CERTIFICATE" => (
+            "a trusted certificate of OpenSSL",
+            "; convert it: openssl x509",
+        ),
+        "X509 CRL" => ("a revocation list", ""),
+        "PUBLIC KEY" | "RSA PUBLIC KEY" => ("a public key", ""),
+        label => return format!("holds no {wanted}, but the section {label}"),
+    };
+    format!("holds no {wanted}, but {other}{remedy}")
 }
 
 /// A section of a PEM.
@@ -307,11 +349,32 @@ mod tests {
         assert!(input(Role::Key, &text).private_key().is_ok());
     }
 
+    /// They have no end, or are read only once, or make the reader wait.
     #[test]
-    fn a_file_that_never_ends_is_refused() {
-        let file = Source::File(PathBuf::from("/dev/zero"));
-        let error = file.read(Role::Key).err().unwrap();
+    fn only_regular_files_are_read() {
+        for (path, kind) in [
+            ("/dev/zero", "a pipe, a socket or a device"),
+            ("/", "a folder"),
+        ] {
+            let error = Source::File(PathBuf::from(path)).read(Role::Key);
+            let error = error.err().unwrap();
+            assert_eq!(error.kind(), TlsErrorKind::NotFile);
+            let text = format!("{path} is {kind}, not a file that can be read again");
+            assert_eq!(error.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_too_large_is_refused() {
+        let path = std::env::temp_dir().join(format!("onrush-large-{}.pem", std::process::id()));
+        let file = File::create(&path).unwrap();
+        file.set_len(FILE_BYTES_MAX + 1).unwrap();
+        let error = Source::File(path.clone()).read(Role::Key).err().unwrap();
+        fs::remove_file(&path).unwrap();
         assert_eq!(error.kind(), TlsErrorKind::TooLarge);
-        assert_eq!(error.to_string(), "/dev/zero is larger than 16 MiB");
+        assert_eq!(
+            error.to_string(),
+            format!("{} is larger than 16 MiB", path.display())
+        );
     }
 }

@@ -1,8 +1,12 @@
 //! What a session does with received bytes, and why it ends.
 
-use rustls::AlertDescription;
+use onrush_proto::date::utc;
+use rustls::pki_types::UnixTime;
+use rustls::{AlertDescription, CertificateError};
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
+use std::time::{Duration, UNIX_EPOCH};
 
 /// What [`Session::receive`](super::session::Session::receive) has done. `consumed` is the number
 /// of bytes at the front of the input that it does not need any more.
@@ -39,6 +43,12 @@ pub(crate) enum Received {
 pub(crate) enum SessionError {
     /// rustls ended the handshake.
     Handshake(rustls::Error),
+    /// The certificate of the client was refused.
+    ClientCertificate {
+        error: rustls::Error,
+        /// Its subject and its issuer.
+        certificate: String,
+    },
     /// The client broke a rule. This alert was sent, unless the end was sent before.
     Protocol {
         alert: AlertDescription,
@@ -58,22 +68,73 @@ impl SessionError {
         };
         matches!(
             self,
-            SessionError::Handshake(
-                InvalidCertificate(_) | InvalidCertRevocationList(_) | NoCertificatesPresented
-            )
+            SessionError::ClientCertificate { .. }
+                | SessionError::Handshake(
+                    InvalidCertificate(_) | InvalidCertRevocationList(_) | NoCertificatesPresented
+                )
         )
     }
 }
 
 impl fmt::Display for SessionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use rustls::Error::{InvalidCertificate, NoCertificatesPresented};
         match self {
+            SessionError::Handshake(NoCertificatesPresented) => {
+                f.write_str("the client has sent no certificate")
+            }
+            SessionError::Handshake(InvalidCertificate(error)) => {
+                write!(f, "the certificate of the client {}", refusal(error))
+            }
             SessionError::Handshake(error) => write!(f, "TLS handshake failed: {error}"),
+            SessionError::ClientCertificate { error, certificate } => match error {
+                InvalidCertificate(error) => write!(f, "{certificate} {}", refusal(error)),
+                error => write!(f, "{certificate}: {error}"),
+            },
             SessionError::Protocol { alert, reason } => write!(f, "{reason} (alert {alert:?})"),
             SessionError::AlertReceived(alert) => write!(f, "the client sent alert {alert:?}"),
             SessionError::Internal(reason) => f.write_str(reason),
         }
     }
+}
+
+/// Why the certificate of a client was refused, as a predicate.
+fn refusal(error: &CertificateError) -> Cow<'static, str> {
+    let text = |time: &UnixTime| utc(UNIX_EPOCH + Duration::from_secs(time.as_secs()));
+    Cow::Borrowed(match error {
+        CertificateError::UnknownIssuer => {
+            "has an issuer that is no client CA of this server, or the client has not sent the \
+             certificates between them"
+        }
+        CertificateError::Expired => "has expired, or one between it and the client CA",
+        CertificateError::ExpiredContext { not_after, .. } => {
+            let time = text(not_after);
+            let line = format!("expired at {time}, or one between it and the client CA");
+            return line.into();
+        }
+        CertificateError::NotValidYet => "is not yet valid, or one between it and the client CA",
+        CertificateError::NotValidYetContext { not_before, .. } => {
+            let time = text(not_before);
+            let line = format!("is not valid before {time}, or one between it and the client CA");
+            return line.into();
+        }
+        CertificateError::BadEncoding => "is malformed",
+        CertificateError::BadSignature => "has a wrong signature, or the client has not its key",
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+            "has an extendedKeyUsage without clientAuth"
+        }
+        // Errors of rustls-webpki, whose text is their name.
+        CertificateError::Other(error) => match error.to_string().as_str() {
+            "UnsupportedCertVersion" => "is X.509 version 1; sign it with extensions",
+            "CaUsedAsEndEntity" => {
+                "is the one of an authority (CA:TRUE), which cannot be a client; sign another \
+                 with it"
+            }
+            "EndEntityUsedAsCa" => "has an issuer that is not an authority (CA:TRUE)",
+            name => return format!("cannot be used: {name}").into(),
+        },
+        error => return format!("cannot be used: {error}").into(),
+    })
 }
 
 impl std::error::Error for SessionError {}

@@ -8,6 +8,38 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::SystemTime;
+
+/// A certificate with its key, as it is sent.
+pub(super) struct Served {
+    key: Arc<CertifiedKey>,
+    /// When the OCSP response of `key` ends, and what is sent after that: clients refuse a
+    /// certificate with an expired response, but accept it without one.
+    after_ocsp: Option<(SystemTime, Arc<CertifiedKey>)>,
+}
+
+impl Served {
+    /// `ocsp_expires`: when the OCSP response in `key` ends.
+    pub(super) fn new(key: CertifiedKey, ocsp_expires: Option<SystemTime>) -> Served {
+        let without = || CertifiedKey {
+            ocsp: None,
+            ..key.clone()
+        };
+        Served {
+            after_ocsp: ocsp_expires.map(|end| (end, Arc::new(without()))),
+            key: Arc::new(key),
+        }
+    }
+
+    /// What is sent at the time `now`, which costs nothing if it does not matter.
+    fn at(&self, now: impl FnOnce() -> SystemTime) -> Arc<CertifiedKey> {
+        let key = match &self.after_ocsp {
+            Some((end, without)) if now() > *end => without,
+            _ => &self.key,
+        };
+        Arc::clone(key)
+    }
+}
 
 /// The certificates of a server, by name.
 ///
@@ -20,17 +52,17 @@ use std::sync::Arc;
 /// explain the mismatch to its user, which an alert cannot.
 pub(super) struct Resolver {
     /// Certificates by exact name, in lower case.
-    exact: HashMap<String, Vec<Arc<CertifiedKey>>>,
+    exact: HashMap<String, Vec<Arc<Served>>>,
     /// Certificates by the part of a wildcard name after `*.`, in lower case.
-    wildcard: HashMap<String, Vec<Arc<CertifiedKey>>>,
+    wildcard: HashMap<String, Vec<Arc<Served>>>,
     /// The first certificate, then those that share a name with it.
-    default: Vec<Arc<CertifiedKey>>,
+    default: Vec<Arc<Served>>,
 }
 
 impl Resolver {
     /// `certificates` are in order of preference, each with its DNS names in lower case.
     pub(super) fn new<'a>(
-        certificates: impl IntoIterator<Item = (Arc<CertifiedKey>, &'a [String])>,
+        certificates: impl IntoIterator<Item = (Arc<Served>, &'a [String])>,
     ) -> Resolver {
         let mut resolver = Resolver {
             exact: HashMap::new(),
@@ -58,7 +90,7 @@ impl Resolver {
 
     /// The certificate for a client that asks for `name` and verifies signatures of the types
     /// `schemes`.
-    fn choose(&self, name: Option<&str>, schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+    fn choose(&self, name: Option<&str>, schemes: &[SignatureScheme]) -> Option<&Served> {
         let named = name.and_then(|name| {
             let name = match name.bytes().any(|byte| byte.is_ascii_uppercase()) {
                 true => Cow::Owned(name.to_ascii_lowercase()),
@@ -76,15 +108,16 @@ impl Resolver {
             [_] => None,
             several => several
                 .iter()
-                .find(|certified| certified.key.choose_scheme(schemes).is_some()),
+                .find(|served| served.key.key.choose_scheme(schemes).is_some()),
         };
-        usable.or(keys.first()).cloned()
+        usable.or(keys.first()).map(Arc::as_ref)
     }
 }
 
 impl ResolvesServerCert for Resolver {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        self.choose(hello.server_name(), hello.signature_schemes())
+        let served = self.choose(hello.server_name(), hello.signature_schemes())?;
+        Some(served.at(SystemTime::now))
     }
 }
 
@@ -103,13 +136,15 @@ mod tests {
     use super::*;
     use rustls::crypto::aws_lc_rs::sign::any_supported_type;
     use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+    use std::time::Duration;
 
     /// A certificate whose content is `tag`.
-    fn certified(tag: u8, algorithm: &'static rcgen::SignatureAlgorithm) -> Arc<CertifiedKey> {
+    fn certified(tag: u8, algorithm: &'static rcgen::SignatureAlgorithm) -> Arc<Served> {
         let key = rcgen::KeyPair::generate_for(algorithm).unwrap();
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
         let chain = vec![CertificateDer::from(vec![tag])];
-        Arc::new(CertifiedKey::new(chain, any_supported_type(&key).unwrap()))
+        let key = CertifiedKey::new(chain, any_supported_type(&key).unwrap());
+        Arc::new(Served::new(key, None))
     }
 
     const P256: &[SignatureScheme] = &[SignatureScheme::ECDSA_NISTP256_SHA256];
@@ -142,7 +177,7 @@ mod tests {
             (Some(".example.org"), 1),
         ] {
             let chosen = resolver.choose(name, P256).unwrap();
-            assert_eq!(chosen.cert[0].as_ref(), [tag], "{name:?}");
+            assert_eq!(chosen.key.cert[0].as_ref(), [tag], "{name:?}");
         }
     }
 
@@ -156,10 +191,24 @@ mod tests {
         let resolver =
             Resolver::new([(first, &name[..]), (third, &other[..]), (second, &name[..])]);
         for name in [Some("example.org"), None] {
-            let tag = |schemes| resolver.choose(name, schemes).unwrap().cert[0][0];
+            let tag = |schemes| resolver.choose(name, schemes).unwrap().key.cert[0][0];
             assert_eq!(tag(P256), 1);
             assert_eq!(tag(P384), 2);
             assert_eq!(tag(&[SignatureScheme::ED25519]), 1, "the handshake fails");
         }
+    }
+
+    #[test]
+    fn an_ocsp_response_is_sent_until_it_expires() {
+        let mut key = CertifiedKey::clone(&certified(1, &rcgen::PKCS_ED25519).key);
+        key.ocsp = Some(vec![7]);
+        let end = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+        let unlimited = Served::new(key.clone(), None);
+        let served = Served::new(key, Some(end));
+        let later = end + Duration::from_secs(1);
+        assert!(served.at(|| end).ocsp.is_some());
+        assert_eq!(served.at(|| later).ocsp, None);
+        assert_eq!(served.at(|| later).cert, served.at(|| end).cert);
+        assert!(unlimited.at(|| panic!("the time")).ocsp.is_some());
     }
 }

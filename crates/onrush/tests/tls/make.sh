@@ -37,6 +37,10 @@ openssl pkey -in rsa1024-pkcs8.key -traditional -out rsa1024-pkcs1.key
 openssl ecparam -name secp256k1 -genkey -noout -out secp256k1-sec1.key
 openssl genpkey -algorithm ED448 -out ed448-pkcs8.key
 
+# A certificate without extensions, so of version 1, which is refused.
+openssl req -config openssl.cnf -new -key p256-pkcs8.key -subj "/CN=old.example.org" -out old.csr
+openssl x509 -req -in old.csr -signkey p256-pkcs8.key -days 36500 -out version1.pem
+
 # An authority, a certificate of it, and OCSP responses about it: one for 100 years, one without an
 # end.
 openssl ecparam -name prime256v1 -genkey -noout -out ca.key

@@ -68,7 +68,17 @@ impl Authority {
 
     /// An authority that this one has certified.
     pub fn intermediate(&self, name: &str) -> Authority {
-        let params = authority_params(name);
+        self.intermediate_with(name, |_| {})
+    }
+
+    /// As [`Authority::intermediate`], with other parameters.
+    pub fn intermediate_with(
+        &self,
+        name: &str,
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> Authority {
+        let mut params = authority_params(name);
+        change(&mut params);
         let key = KeyPair::generate().unwrap();
         let issuer = CertifiedIssuer::signed_by(params, key, &self.issuer).unwrap();
         Authority { issuer }
@@ -89,6 +99,11 @@ impl Authority {
         let subject = &mut params.distinguished_name;
         *subject = rcgen::DistinguishedName::new();
         subject.push(DnType::CommonName, names[0].as_str());
+        self.sign_params(params)
+    }
+
+    /// A certificate with these parameters.
+    pub fn sign_params(&self, params: CertificateParams) -> Made {
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         Made {
