@@ -22,10 +22,9 @@ const PROGRAMS: [(&str, &str); 7] = [
     ("ceph", "ceph-common"),
     ("curl", "curl"),
 ];
-/// The port of the gateway; the monitor has the next one. Below the range of ephemeral ports.
+/// The port of the gateway, unless another one is selected. The monitor has the next port and the
+/// other daemons have some of the forty after it. Below the range of ephemeral ports.
 const PORT: u16 = 28_900;
-/// Ports of the other daemons.
-const OTHER_PORTS: (u16, u16) = (PORT + 10, PORT + 40);
 const OSDS: usize = 3;
 const OSD_BYTES: u64 = 8 << 30;
 /// The key of the gateway's user. The cluster listens on loopback only.
@@ -33,10 +32,10 @@ const KEY: (&str, &str) = ("onrush-test", "onrush-test-secret");
 /// The bucket of the tests.
 const BUCKET: &str = "conformance";
 
-pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
+pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
+    let cluster = Cluster::new(&mut arguments)?;
     let words = arguments.names()?;
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let cluster = Cluster::new()?;
     match words[..] {
         ["up"] => cluster.up()?,
         ["down"] => cluster.down()?,
@@ -54,9 +53,9 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
 }
 
 /// Runs the tests of remote stores on the cluster, and starts it if it is not running.
-pub(crate) fn scale(arguments: Arguments) -> Result<(), Failure> {
+pub(crate) fn scale(mut arguments: Arguments) -> Result<(), Failure> {
+    let cluster = Cluster::new(&mut arguments)?;
     arguments.end()?;
-    let cluster = Cluster::new()?;
     cluster.up()?;
     let service = format!("{} {} {}", cluster.endpoint(), KEY.0, KEY.1);
     let test = |arguments: &str| {
@@ -101,20 +100,29 @@ fn osd(number: &str) -> Result<String, Failure> {
     }
 }
 
-struct Cluster {
+/// The cluster of this build directory.
+pub(crate) struct Cluster {
     dir: PathBuf,
+    /// The port of the gateway.
+    port: u16,
 }
 
 impl Cluster {
-    fn new() -> Outcome<Cluster> {
+    /// A cluster that exists keeps its port; `--port` selects that of a new one.
+    pub(crate) fn new(arguments: &mut Arguments) -> Result<Cluster, Failure> {
+        let wanted = arguments.number("--port", PORT.into())?;
+        let Some(wanted) = u16::try_from(wanted).ok().filter(|port| *port < 32_000) else {
+            return Err(Failure::Usage("--port needs a port below 32000".to_owned()));
+        };
         packages::need(&PROGRAMS)?;
-        Ok(Cluster {
-            dir: target().join("ceph"),
-        })
+        let dir = target().join("ceph");
+        let configuration = fs::read_to_string(dir.join("ceph.conf")).unwrap_or_default();
+        let port = port_in(&configuration).unwrap_or(wanted);
+        Ok(Cluster { dir, port })
     }
 
-    fn endpoint(&self) -> String {
-        format!("http://127.0.0.1:{PORT}")
+    pub(crate) fn endpoint(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -235,7 +243,10 @@ impl Cluster {
             }
             quietly(&mut tool)?;
         }
-        let (map, address) = (self.text("monmap"), format!("[v2:127.0.0.1:{}]", PORT + 1));
+        let (map, address) = (
+            self.text("monmap"),
+            format!("[v2:127.0.0.1:{}]", self.port + 1),
+        );
         let mut tool = Command::new("monmaptool");
         tool.args(["--create", "--clobber", "--fsid", &id]);
         quietly(tool.args(["--addv", "a", &address, &map]))?;
@@ -260,7 +271,7 @@ impl Cluster {
     /// small request takes 43 ms more.
     fn configuration(&self, id: &str) -> String {
         let dir = self.dir.display();
-        let (mon, (low, high)) = (PORT + 1, OTHER_PORTS);
+        let (port, mon, low, high) = (self.port, self.port + 1, self.port + 10, self.port + 40);
         format!(
             "[global]\nfsid = {id}\nmon host = v2:127.0.0.1:{mon}\npublic addr = 127.0.0.1\n\
              cluster addr = 127.0.0.1\nms bind msgr1 = false\nms bind port min = {low}\n\
@@ -270,7 +281,7 @@ impl Cluster {
              mon cluster log file = {dir}/log/cluster.log\ncrash dir = {dir}/crash\n\
              mon data = {dir}/mon\nmon data avail warn = 6\n\
              mon osd reporter subtree level = osd\nmgr data = {dir}/mgr\n\
-             rgw frontends = beast endpoint=127.0.0.1:{PORT} tcp_nodelay=1\n\
+             rgw frontends = beast endpoint=127.0.0.1:{port} tcp_nodelay=1\n\
              osd pool default size = 3\nosd pool default min size = 2\n\
              osd pool default pg num = 8\nosd pool default pg autoscale mode = off\n\
              osd crush chooseleaf type = 0\npaxos propose interval = 0.1\n[osd]\n\
@@ -369,6 +380,12 @@ impl Cluster {
         }
         Ok(())
     }
+}
+
+/// The port of the gateway in a configuration.
+fn port_in(configuration: &str) -> Option<u16> {
+    let (_, rest) = configuration.split_once("endpoint=127.0.0.1:")?;
+    rest.split_whitespace().next()?.parse().ok()
 }
 
 fn succeeds(command: &mut Command) -> bool {

@@ -68,14 +68,22 @@ impl Failure {
     }
 }
 
+/// Translates a refusal (403) with the beginning of its body: a quota of Ceph is reported so.
+pub(crate) fn refusal(body: &str) -> StoreError {
+    match body.contains("<Code>QuotaExceeded</Code>") {
+        true => StoreError::Full(io::ErrorKind::QuotaExceeded.into()),
+        false => StoreError::PermissionDenied(io::ErrorKind::PermissionDenied.into()),
+    }
+}
+
 /// Translates an error of `object_store`. `last`: how the last request failed.
 pub(crate) fn store_error(error: &Error, last: Option<Failure>) -> StoreError {
     match error {
         Error::NotFound { .. } => StoreError::NotFound,
         Error::AlreadyExists { .. } | Error::Precondition { .. } => StoreError::PreconditionFailed,
         Error::NotSupported { .. } | Error::NotImplemented { .. } => StoreError::Unsupported,
-        Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
-            StoreError::PermissionDenied(io::ErrorKind::PermissionDenied.into())
+        Error::PermissionDenied { source, .. } | Error::Unauthenticated { source, .. } => {
+            refusal(&source.to_string())
         }
         Error::InvalidPath { .. } => StoreError::InvalidKey,
         error => match last.or_else(|| cause(error)) {
@@ -119,6 +127,14 @@ mod tests {
         assert_eq!(of(501, None), StoreError::Unsupported);
         assert_eq!(of(408, None), StoreError::Timeout);
         assert!(matches!(of(400, None), StoreError::Io(_)));
+        assert!(matches!(
+            refusal("<Code>AccessDenied</Code>"),
+            StoreError::PermissionDenied(_)
+        ));
+        assert!(matches!(
+            refusal("<Code>QuotaExceeded</Code>"),
+            StoreError::Full(_)
+        ));
         assert_eq!(Failure::Timeout.to_store_error(), StoreError::Timeout);
     }
 }

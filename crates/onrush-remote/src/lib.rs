@@ -19,12 +19,14 @@
 //! | list | one page of `ListObjectsV2` with the delimiter `/` |
 //!
 //! What cannot be done atomically fails with
-//! [`StoreError::Unsupported`](onrush_store::StoreError::Unsupported).
+//! [`StoreError::Unsupported`](onrush_store::StoreError::Unsupported). Before the first put with a
+//! condition, two or three requests tell whether the service evaluates conditions.
 //!
 //! Layers, lowest first: `error` · `metrics` · `observer` · `location` · `service` ·
-//! `credentials` · `properties` · `reader` · `transfer` · `upload` · `listing` · `store` ·
-//! `unfinished`.
+//! `credentials` · `conditions` · `properties` · `reader` · `transfer` · `upload` · `listing` ·
+//! `store` · `unfinished`.
 
+mod conditions;
 mod credentials;
 mod error;
 mod listing;

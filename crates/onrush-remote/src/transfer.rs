@@ -5,7 +5,7 @@
 //! service sees the condition with the first bytes and evaluates it when the last one has arrived.
 //! The caller withholds the last byte until the commit: an incomplete request changes nothing.
 
-use crate::error::Failure;
+use crate::error::{Failure, refusal, store_error};
 use crate::service::{Service, Task};
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, ETAG, HeaderName, HeaderValue, IF_MATCH, IF_NONE_MATCH};
@@ -144,7 +144,7 @@ async fn put(
         .map(|response| response.status().as_u16());
     service.metrics.record("PUT", status, begun.elapsed());
     service.metrics.sent(size);
-    let response = response.map_err(|error| match error.is_timeout() {
+    let mut response = response.map_err(|error| match error.is_timeout() {
         true => StoreError::Timeout,
         false => StoreError::Unavailable,
     })?;
@@ -158,7 +158,8 @@ async fn put(
         StatusCode::PRECONDITION_FAILED | StatusCode::CONFLICT => StoreError::PreconditionFailed,
         StatusCode::NOT_FOUND if has_tag => StoreError::PreconditionFailed,
         StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED => {
-            StoreError::PermissionDenied(io::ErrorKind::PermissionDenied.into())
+            let body = response.chunk().await.ok().flatten().unwrap_or_default();
+            refusal(&String::from_utf8_lossy(&body))
         }
         status => Failure::of_response(status, response.headers()).to_store_error(),
     })
@@ -178,9 +179,7 @@ async fn sign(
     let url = service
         .client
         .signed_url_opts(Method::PUT, path, VALID, &options);
-    let url = url
-        .await
-        .map_err(|error| crate::error::store_error(&error, None))?;
+    let url = url.await.map_err(|error| store_error(&error, None))?;
     Ok((url.into(), options.signed_headers))
 }
 
