@@ -10,7 +10,7 @@ use std::collections::HashSet;
 /// What the object contains: a number that is written once, or nothing if there is no object.
 pub type Value = Option<u64>;
 
-/// What a client has asked, and what it was told.
+/// What a client has asked, and the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// A read that has returned this value.
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn each_kind_of_violation_is_found() {
-        // A stale read, a lost change, and a value that nobody has written.
+        // A stale read, a lost change, and a value that no client has written.
         assert!(!holds(&[(1, 2, changed(0, 1)), (3, 4, Read(Some(0)))]));
         assert!(!holds(&[(1, 2, changed(0, 1)), (3, 4, Read(None))]));
         assert!(!holds(&[(1, 2, Read(Some(7)))]));

@@ -1,6 +1,7 @@
 //! Observes each HTTP request to the service: `object_store` reports a failure only as text, so the
 //! status of the last response is kept beside the operation.
 
+use crate::breaker::Breaker;
 use crate::error::Failure;
 use crate::metrics::RemoteMetrics;
 use async_trait::async_trait;
@@ -12,12 +13,15 @@ use object_store::client::{
     ReqwestConnector,
 };
 use std::cell::Cell;
+use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
 tokio::task_local! {
     /// The requests of the operation that this task runs.
     static SEEN: Cell<Seen>;
+    /// Set if the operation finds out whether the service responds.
+    static IS_PROBE: ();
 }
 
 /// What the requests of an operation have shown.
@@ -39,18 +43,25 @@ pub(crate) async fn observe<T>(operation: impl Future<Output = T>) -> (T, Seen) 
     .await
 }
 
+/// Runs an operation whose requests are sent even if the service cannot be reached.
+pub(crate) async fn probe<T>(operation: impl Future<Output = T>) -> T {
+    IS_PROBE.scope((), operation).await
+}
+
 /// Makes clients that note the result of each request.
 #[derive(Debug)]
 pub(crate) struct Connector {
     connector: ReqwestConnector,
     metrics: Arc<RemoteMetrics>,
+    breaker: Arc<Breaker>,
 }
 
 impl Connector {
-    pub(crate) fn new(metrics: Arc<RemoteMetrics>) -> Connector {
+    pub(crate) fn new(metrics: Arc<RemoteMetrics>, breaker: Arc<Breaker>) -> Connector {
         Connector {
             connector: ReqwestConnector::default(),
             metrics,
+            breaker,
         }
     }
 }
@@ -60,6 +71,7 @@ impl HttpConnector for Connector {
         Ok(HttpClient::new(Observed {
             client: self.connector.connect(options)?,
             metrics: self.metrics.clone(),
+            breaker: self.breaker.clone(),
         }))
     }
 }
@@ -68,6 +80,7 @@ impl HttpConnector for Connector {
 struct Observed {
     client: HttpClient,
     metrics: Arc<RemoteMetrics>,
+    breaker: Arc<Breaker>,
 }
 
 #[async_trait]
@@ -76,6 +89,12 @@ impl HttpService for Observed {
         let method = request.method().clone();
         // Requests of the runtime itself, such as for credentials, belong to no operation.
         let mut seen = SEEN.try_with(Cell::get).unwrap_or_default();
+        if self.breaker.is_open() && IS_PROBE.try_with(|()| ()).is_err() {
+            seen.last = Some(Failure::Connection);
+            let _ = SEEN.try_with(|cell| cell.set(seen));
+            let reason = io::Error::other("the service cannot be reached");
+            return Err(HttpError::new(HttpErrorKind::Unknown, reason)); // It is not repeated.
+        }
         if seen.last.is_some_and(Failure::may_be_repeated) {
             self.metrics.retry();
         }
@@ -101,6 +120,7 @@ impl HttpService for Observed {
                 _ => Failure::Connection,
             }),
         };
+        self.breaker.record(seen.last, Instant::now());
         seen.may_have_changed |= method == Method::PUT
             && match &result {
                 Ok(response) => response.status().is_server_error(),
