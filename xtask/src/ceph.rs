@@ -4,7 +4,7 @@
 
 use crate::{
     Arguments, Failure,
-    shell::{Outcome, cannot_run, capture, cargo, run, target},
+    shell::{Outcome, cannot_run, capture, run, target},
 };
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ const PORT: u16 = 28_900;
 const OSDS: usize = 3;
 const OSD_BYTES: u64 = 8 << 30;
 /// The key of the gateway's user. The cluster listens on loopback only.
-const KEY: (&str, &str) = ("onrush-test", "onrush-test-secret");
+pub(crate) const KEY: (&str, &str) = ("onrush-test", "onrush-test-secret");
 /// The bucket of the tests.
 const BUCKET: &str = "conformance";
 
@@ -52,37 +52,8 @@ pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs the tests of remote stores on the cluster, and starts it if it is not running.
-pub(crate) fn scale(mut arguments: Arguments) -> Result<(), Failure> {
-    let cluster = Cluster::new(&mut arguments)?;
-    arguments.end()?;
-    cluster.up()?;
-    let service = format!("{} {} {}", cluster.endpoint(), KEY.0, KEY.1);
-    let test = |arguments: &str| {
-        let mut test = cargo(&format!("test --quiet -p onrush-remote {arguments}"));
-        test.env("ONRUSH_TEST_S3", &service);
-        test
-    };
-    run(&mut test("-- real"))?;
-    println!("== outages");
-    let mut outages = test("--test outages -- --nocapture");
-    outages.env("ONRUSH_TEST_SECONDS", OUTAGES_SECONDS.to_string());
-    let mut running = outages
-        .spawn()
-        .map_err(|error| cannot_run(&outages, &error))?;
-    let caused = cluster.cause_outages();
-    let ended = running.wait().map_err(|error| error.to_string())?;
-    caused?;
-    match ended.success() {
-        true => Ok(()),
-        false => Err(Failure::Because("an object was lost or torn".to_owned())),
-    }
-}
-
-/// How long the test writes. The outages take less.
-const OUTAGES_SECONDS: u64 = 60;
-
-const GATEWAY: &str = "gateway";
+/// The name of the gateway among the daemons.
+pub(crate) const GATEWAY: &str = "gateway";
 
 /// A new UUID.
 fn random_id() -> Result<String, String> {
@@ -104,7 +75,7 @@ fn osd(number: &str) -> Result<String, Failure> {
 pub(crate) struct Cluster {
     dir: PathBuf,
     /// The port of the gateway.
-    port: u16,
+    pub(crate) port: u16,
 }
 
 impl Cluster {
@@ -135,7 +106,7 @@ impl Cluster {
 
     /// Makes the cluster, if there is none, and starts what is not running. Returns when a bucket
     /// can be used.
-    fn up(&self) -> Outcome {
+    pub(crate) fn up(&self) -> Outcome {
         if !self.path("made").exists() {
             self.make()?;
         }
@@ -172,34 +143,38 @@ impl Cluster {
         self.stop("mon", "TERM")
     }
 
-    /// Kills one OSD, the gateway, and two OSDs, one after the other, and starts them again.
-    fn cause_outages(&self) -> Outcome {
-        let pause = |seconds| thread::sleep(Duration::from_secs(seconds));
-        pause(5);
-        println!("kill osd.1");
-        self.stop("osd.1", "KILL")?;
-        pause(8);
-        self.start_osd("osd.1")?;
-        pause(5);
-        println!("kill the gateway");
-        self.stop(GATEWAY, "KILL")?;
-        pause(3);
-        self.start_gateway()?;
-        pause(10);
-        println!("kill osd.0 and osd.2");
-        self.stop("osd.0", "KILL")?;
-        self.stop("osd.2", "KILL")?;
-        pause(5);
-        self.start_osd("osd.0")?;
-        self.start_osd("osd.2")
-    }
-
-    fn start_osd(&self, name: &str) -> Outcome {
+    pub(crate) fn start_osd(&self, name: &str) -> Outcome {
         self.start(name, "ceph-osd", &["-i", name.trim_start_matches("osd.")])
     }
 
-    fn start_gateway(&self) -> Outcome {
+    pub(crate) fn start_gateway(&self) -> Outcome {
         self.start(GATEWAY, "radosgw", &["-n", "client.rgw"])
+    }
+
+    /// Makes the cluster full, as if its disks were, or ends that. Returns when it has noticed.
+    pub(crate) fn set_full(&self, is_full: bool) -> Outcome {
+        // Ceph wants them in this order.
+        let ratios = match is_full {
+            true => [0.0001, 0.0002, 0.0003],
+            false => [0.85, 0.9, 0.95],
+        };
+        for (name, ratio) in ["nearfull", "backfillfull", "full"].iter().zip(ratios) {
+            quietly(&mut self.ceph(&format!("osd set-{name}-ratio {ratio}")))?;
+        }
+        self.until("the monitor", || {
+            let map = capture(&mut self.ceph("osd dump"));
+            map.is_ok_and(|(_, map)| map.contains("hashpspool,full") == is_full)
+        })
+    }
+
+    /// Sets a quota of the user that everything exceeds, or ends it.
+    pub(crate) fn set_quota(&self, is_set: bool) -> Outcome {
+        let action = if is_set { "enable" } else { "disable" };
+        for action in ["set --max-size=1", action] {
+            let quota = format!("quota {action} --quota-scope=user --uid=onrush");
+            quietly(&mut self.command("radosgw-admin", &format!("-n client.rgw {quota}")))?;
+        }
+        Ok(())
     }
 
     /// A program of Ceph with the configuration of this cluster.
@@ -326,7 +301,7 @@ impl Cluster {
     }
 
     /// Sends a signal to a daemon and waits until it has ended; after ten seconds it is killed.
-    fn stop(&self, name: &str, signal: &str) -> Outcome {
+    pub(crate) fn stop(&self, name: &str, signal: &str) -> Outcome {
         let Some(process) = self.process(name) else {
             return Ok(());
         };

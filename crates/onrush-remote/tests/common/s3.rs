@@ -53,6 +53,8 @@ pub struct MemoryS3 {
     pub ignores_conditions: bool,
     /// The number of PUTs that are made but get 500.
     pub fails_after_put: Arc<AtomicUsize>,
+    /// Whether another client replaces the object of a multipart upload as soon as it is complete.
+    pub replaces_at_once: Arc<AtomicBool>,
     /// Whether a PUT exceeds the quota of the user.
     pub is_full: Arc<AtomicBool>,
 }
@@ -354,6 +356,9 @@ impl S3 for MemoryS3 {
         let upload = upload.ok_or_else(|| s3_error!(NoSuchUpload))?;
         let content = upload.parts.into_values().collect::<Vec<_>>().concat();
         let tag = objects.put(input.key.clone(), content.into(), upload.metadata);
+        if self.replaces_at_once.load(Ordering::Relaxed) {
+            objects.put(input.key.clone(), Bytes::from_static(b"other"), None);
+        }
         Ok(S3Response::new(CompleteMultipartUploadOutput {
             bucket: Some(input.bucket),
             key: Some(input.key),
