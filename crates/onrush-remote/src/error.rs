@@ -86,7 +86,8 @@ pub(crate) fn store_error(error: &Error, last: Option<Failure>) -> StoreError {
             refusal(&source.to_string())
         }
         Error::InvalidPath { .. } => StoreError::InvalidKey,
-        error => match last.or_else(|| cause(error)) {
+        // If the body of an error response is cut, its status is not what has failed.
+        error => match cause(error).or(last) {
             Some(failure) => failure.to_store_error(),
             None => StoreError::Io(io::ErrorKind::InvalidData.into()),
         },
@@ -102,6 +103,10 @@ fn cause(error: &Error) -> Option<Failure> {
                 HttpErrorKind::Timeout => Failure::Timeout,
                 _ => Failure::Connection,
             });
+        }
+        // A body that has fewer bytes than announced.
+        if error.is::<io::Error>() {
+            return Some(Failure::Connection);
         }
         source = error.source();
     }
