@@ -4,36 +4,41 @@ use super::load::Load;
 use super::site::{Site, until};
 use crate::ceph::{Cluster, GATEWAY};
 use crate::shell::Outcome;
+use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 use xtask::proxy::Fault as Network;
 
 /// What a fault acts on.
-pub(super) struct Stage<'a> {
+pub(super) struct System<'a> {
     pub(super) cluster: &'a Cluster,
     pub(super) site: &'a mut Site,
     pub(super) load: &'a Load,
 }
 
 /// A fault: its name on the command line, and what it does.
-pub(super) type Fault = (&'static str, fn(&mut Stage) -> Outcome);
+pub(super) type Fault = (&'static str, fn(&mut System) -> Outcome);
 
 pub(super) const ALL: [Fault; 12] = [
     ("none", |_| pause(10)),
-    ("osd", |stage| kill_osds(stage, &["osd.1"])),
-    ("two-osds", |stage| kill_osds(stage, &["osd.0", "osd.2"])),
+    ("osd", |system| kill_osds(system, &["osd.1"])),
+    ("two-osds", |system| kill_osds(system, &["osd.0", "osd.2"])),
     ("gateway", gateway),
     ("servers", servers),
-    ("network-cut", |stage| network(stage, Network::Cut)),
-    ("network-silent", |stage| network(stage, Network::BlackHole)),
-    ("network-slow", |stage| {
-        network(stage, Network::Slow(100_000))
+    ("network-cut", |system| network(system, Network::Cut)),
+    ("network-silent", |system| {
+        network(system, Network::BlackHole)
     }),
-    ("network-reset", |stage| {
-        network(stage, Network::CutAfter(50_000))
+    ("network-slow", |system| {
+        network(system, Network::Slow(100_000))
     }),
-    ("quota", |stage| full(stage, "PUT 507", Cluster::set_quota)),
-    ("full", |stage| full(stage, "PUT 504", Cluster::set_full)),
+    ("network-reset", |system| {
+        network(system, Network::CutAfter(50_000))
+    }),
+    ("quota", |system| {
+        full(system, "PUT 507", Cluster::set_quota)
+    }),
+    ("full", |system| full(system, "PUT 504", Cluster::set_full)),
     ("rolling-restart", rolling_restart),
 ];
 
@@ -43,25 +48,27 @@ fn pause(seconds: u64) -> Outcome {
 }
 
 /// With one of three storage daemons killed, the cluster continues; with two, it waits for one.
-fn kill_osds(stage: &mut Stage, names: &[&str]) -> Outcome {
+fn kill_osds(system: &mut System, names: &[&str]) -> Outcome {
     for name in names {
-        stage.cluster.stop(name, "KILL")?;
+        system.cluster.stop(name, "KILL")?;
     }
     pause(8)?;
     names
         .iter()
-        .try_for_each(|name| stage.cluster.start_osd(name))
+        .try_for_each(|name| system.cluster.start_osd(name))
 }
 
-fn gateway(stage: &mut Stage) -> Outcome {
-    stage.cluster.stop(GATEWAY, "KILL")?;
+fn gateway(system: &mut System) -> Outcome {
+    system.cluster.stop(GATEWAY, "KILL")?;
     pause(4)?;
-    stage.cluster.start_gateway()
+    system.cluster.start_gateway()?;
+    let address = ("127.0.0.1", system.cluster.port);
+    until("the gateway", || TcpStream::connect(address).is_ok())
 }
 
 /// Kills one server after the other.
-fn servers(stage: &mut Stage) -> Outcome {
-    for replica in &mut stage.site.replicas {
+fn servers(system: &mut System) -> Outcome {
+    for replica in &mut system.site.replicas {
         replica.stop("KILL")?;
         replica.start()?;
     }
@@ -69,13 +76,13 @@ fn servers(stage: &mut Stage) -> Outcome {
 }
 
 /// Disturbs the network of one server, and then those of all.
-fn network(stage: &mut Stage, fault: Network) -> Outcome {
-    for count in [1, stage.site.replicas.len()] {
-        for replica in &stage.site.replicas[..count] {
+fn network(system: &mut System, fault: Network) -> Outcome {
+    for count in [1, system.site.replicas.len()] {
+        for replica in &system.site.replicas[..count] {
             replica.proxy.set(fault);
         }
         pause(7)?;
-        for replica in &stage.site.replicas {
+        for replica in &system.site.replicas {
             replica.proxy.set(Network::None);
         }
         pause(3)?;
@@ -84,21 +91,21 @@ fn network(stage: &mut Stage, fault: Network) -> Outcome {
 }
 
 /// There is no space for writes, which get `expected`. Reads continue.
-fn full(stage: &mut Stage, expected: &str, set: fn(&Cluster, bool) -> Outcome) -> Outcome {
-    let count = |of: &str| stage.load.failures().get(of).copied().unwrap_or(0);
-    let (refused, unread) = (count(expected), count_reads(stage.load));
-    set(stage.cluster, true)?;
+fn full(system: &mut System, expected: &str, set: fn(&Cluster, bool) -> Outcome) -> Outcome {
+    let count = |of: &str| system.load.failures().get(of).copied().unwrap_or(0);
+    let (refused, unread) = (count(expected), count_reads(system.load));
+    set(system.cluster, true)?;
     let observe = || {
         until(expected, || count(expected) > refused)?;
-        let before = stage.load.counts().read;
-        until("reads", || stage.load.counts().read > before + 200)?;
-        match count_reads(stage.load) - unread {
+        let before = system.load.counts().read;
+        until("reads", || system.load.counts().read > before + 200)?;
+        match count_reads(system.load) - unread {
             0 => Ok(()),
             failed => Err(format!("{failed} reads failed, because there was no space")),
         }
     };
     let observed = observe();
-    set(stage.cluster, false)?;
+    set(system.cluster, false)?;
     observed
 }
 
@@ -110,17 +117,17 @@ fn count_reads(load: &Load) -> usize {
 }
 
 /// Restarts one server after the other. No request fails.
-fn rolling_restart(stage: &mut Stage) -> Outcome {
-    let before = stage.load.counts();
-    for replica in &mut stage.site.replicas {
+fn rolling_restart(system: &mut System) -> Outcome {
+    let before = system.load.counts();
+    for replica in &mut system.site.replicas {
         replica.stop("TERM")?;
         replica.start()?;
     }
-    match stage.load.counts().failed - before.failed {
+    match system.load.counts().failed - before.failed {
         0 => Ok(()),
         failed => Err(format!(
             "{failed} requests failed: {:?}",
-            stage.load.failures()
+            system.load.failures()
         )),
     }
 }

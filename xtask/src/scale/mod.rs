@@ -14,7 +14,7 @@ mod site;
 use crate::ceph::{Cluster, KEY};
 use crate::shell::{Outcome, cargo, run, target};
 use crate::{Arguments, Failure, packages};
-use faults::{Fault, Stage};
+use faults::{Fault, System};
 use load::Running;
 use site::Site;
 use std::fs;
@@ -38,7 +38,8 @@ pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
     cluster.up()?;
     if is_wanted(STORE) {
         println!("== tests of the store");
-        let mut tests = cargo("test --quiet -p onrush-remote -- real");
+        let mut tests =
+            cargo("test --quiet -p onrush-remote --test conformance --test races -- real");
         let service = format!("{} {} {}", cluster.endpoint(), KEY.0, KEY.1);
         run(tests.env("ONRUSH_TEST_S3", service))?;
     }
@@ -62,12 +63,12 @@ fn disturb(cluster: &Cluster, faults: &[Fault]) -> Outcome {
     println!("fault              PUT    GET  changes  failed  recovery");
     for (name, cause) in faults {
         let before = load.counts();
-        let mut stage = Stage {
+        let mut system = System {
             cluster,
             site: &mut site,
             load: &load,
         };
-        cause(&mut stage).map_err(|problem| format!("{name}: {problem}"))?;
+        cause(&mut system).map_err(|problem| format!("{name}: {problem}"))?;
         let recovery = load
             .recover()
             .map_err(|problem| format!("{name}: {problem}"))?;

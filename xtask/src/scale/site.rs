@@ -17,7 +17,7 @@ const REPLICAS: u16 = 3;
 const GUIDE: (&str, &str) = ("docs/scale.md", "defaults");
 /// The ports in the guide: of HAProxy, and of the first server and its admin address.
 const GUIDE_PORTS: (u16, u16, u16) = (8090, 8081, 9081);
-/// HAProxy asks each server once per second, and two answers count.
+/// HAProxy asks each server once per second, and two equal responses count.
 const NOTICED: Duration = Duration::from_secs(4);
 
 pub(super) struct Site {
