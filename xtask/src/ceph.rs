@@ -4,7 +4,7 @@
 
 use crate::{
     Arguments, Failure,
-    shell::{Outcome, cannot_run, capture, cargo, run, target},
+    shell::{Outcome, cannot_run, capture, run, target},
 };
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -22,21 +22,20 @@ const PROGRAMS: [(&str, &str); 7] = [
     ("ceph", "ceph-common"),
     ("curl", "curl"),
 ];
-/// The port of the gateway; the monitor has the next one. Below the range of ephemeral ports.
+/// The port of the gateway, unless another one is selected. The monitor has the next port and the
+/// other daemons have some of the forty after it. Below the range of ephemeral ports.
 const PORT: u16 = 28_900;
-/// Ports of the other daemons.
-const OTHER_PORTS: (u16, u16) = (PORT + 10, PORT + 40);
 const OSDS: usize = 3;
 const OSD_BYTES: u64 = 8 << 30;
 /// The key of the gateway's user. The cluster listens on loopback only.
-const KEY: (&str, &str) = ("onrush-test", "onrush-test-secret");
+pub(crate) const KEY: (&str, &str) = ("onrush-test", "onrush-test-secret");
 /// The bucket of the tests.
 const BUCKET: &str = "conformance";
 
-pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
+pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
+    let cluster = Cluster::new(&mut arguments)?;
     let words = arguments.names()?;
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let cluster = Cluster::new()?;
     match words[..] {
         ["up"] => cluster.up()?,
         ["down"] => cluster.down()?,
@@ -53,37 +52,8 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs the tests of remote stores on the cluster, and starts it if it is not running.
-pub(crate) fn scale(arguments: Arguments) -> Result<(), Failure> {
-    arguments.end()?;
-    let cluster = Cluster::new()?;
-    cluster.up()?;
-    let service = format!("{} {} {}", cluster.endpoint(), KEY.0, KEY.1);
-    let test = |arguments: &str| {
-        let mut test = cargo(&format!("test --quiet -p onrush-remote {arguments}"));
-        test.env("ONRUSH_TEST_S3", &service);
-        test
-    };
-    run(&mut test("-- real"))?;
-    println!("== outages");
-    let mut outages = test("--test outages -- --nocapture");
-    outages.env("ONRUSH_TEST_SECONDS", OUTAGES_SECONDS.to_string());
-    let mut running = outages
-        .spawn()
-        .map_err(|error| cannot_run(&outages, &error))?;
-    let caused = cluster.cause_outages();
-    let ended = running.wait().map_err(|error| error.to_string())?;
-    caused?;
-    match ended.success() {
-        true => Ok(()),
-        false => Err(Failure::Because("an object was lost or torn".to_owned())),
-    }
-}
-
-/// How long the test writes. The outages take less.
-const OUTAGES_SECONDS: u64 = 60;
-
-const GATEWAY: &str = "gateway";
+/// The name of the gateway among the daemons.
+pub(crate) const GATEWAY: &str = "gateway";
 
 /// A new UUID.
 fn random_id() -> Result<String, String> {
@@ -101,20 +71,29 @@ fn osd(number: &str) -> Result<String, Failure> {
     }
 }
 
-struct Cluster {
+/// The cluster of this build directory.
+pub(crate) struct Cluster {
     dir: PathBuf,
+    /// The port of the gateway.
+    pub(crate) port: u16,
 }
 
 impl Cluster {
-    fn new() -> Outcome<Cluster> {
+    /// A cluster that exists keeps its port; `--port` selects that of a new one.
+    pub(crate) fn new(arguments: &mut Arguments) -> Result<Cluster, Failure> {
+        let wanted = arguments.number("--port", PORT.into())?;
+        let Some(wanted) = u16::try_from(wanted).ok().filter(|port| *port < 32_000) else {
+            return Err(Failure::Usage("--port needs a port below 32000".to_owned()));
+        };
         packages::need(&PROGRAMS)?;
-        Ok(Cluster {
-            dir: target().join("ceph"),
-        })
+        let dir = target().join("ceph");
+        let configuration = fs::read_to_string(dir.join("ceph.conf")).unwrap_or_default();
+        let port = port_in(&configuration).unwrap_or(wanted);
+        Ok(Cluster { dir, port })
     }
 
-    fn endpoint(&self) -> String {
-        format!("http://127.0.0.1:{PORT}")
+    pub(crate) fn endpoint(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -127,7 +106,7 @@ impl Cluster {
 
     /// Makes the cluster, if there is none, and starts what is not running. Returns when a bucket
     /// can be used.
-    fn up(&self) -> Outcome {
+    pub(crate) fn up(&self) -> Outcome {
         if !self.path("made").exists() {
             self.make()?;
         }
@@ -164,34 +143,38 @@ impl Cluster {
         self.stop("mon", "TERM")
     }
 
-    /// Kills one OSD, the gateway, and two OSDs, one after the other, and starts them again.
-    fn cause_outages(&self) -> Outcome {
-        let pause = |seconds| thread::sleep(Duration::from_secs(seconds));
-        pause(5);
-        println!("kill osd.1");
-        self.stop("osd.1", "KILL")?;
-        pause(8);
-        self.start_osd("osd.1")?;
-        pause(5);
-        println!("kill the gateway");
-        self.stop(GATEWAY, "KILL")?;
-        pause(3);
-        self.start_gateway()?;
-        pause(10);
-        println!("kill osd.0 and osd.2");
-        self.stop("osd.0", "KILL")?;
-        self.stop("osd.2", "KILL")?;
-        pause(5);
-        self.start_osd("osd.0")?;
-        self.start_osd("osd.2")
-    }
-
-    fn start_osd(&self, name: &str) -> Outcome {
+    pub(crate) fn start_osd(&self, name: &str) -> Outcome {
         self.start(name, "ceph-osd", &["-i", name.trim_start_matches("osd.")])
     }
 
-    fn start_gateway(&self) -> Outcome {
+    pub(crate) fn start_gateway(&self) -> Outcome {
         self.start(GATEWAY, "radosgw", &["-n", "client.rgw"])
+    }
+
+    /// Makes the cluster full, as if its disks were, or ends that. Returns when it has noticed.
+    pub(crate) fn set_full(&self, is_full: bool) -> Outcome {
+        // Ceph wants them in this order.
+        let ratios = match is_full {
+            true => [0.0001, 0.0002, 0.0003],
+            false => [0.85, 0.9, 0.95],
+        };
+        for (name, ratio) in ["nearfull", "backfillfull", "full"].iter().zip(ratios) {
+            quietly(&mut self.ceph(&format!("osd set-{name}-ratio {ratio}")))?;
+        }
+        self.until("the monitor", || {
+            let map = capture(&mut self.ceph("osd dump"));
+            map.is_ok_and(|(_, map)| map.contains("hashpspool,full") == is_full)
+        })
+    }
+
+    /// Sets a quota of the user that everything exceeds, or ends it.
+    pub(crate) fn set_quota(&self, is_set: bool) -> Outcome {
+        let action = if is_set { "enable" } else { "disable" };
+        for action in ["set --max-size=1", action] {
+            let quota = format!("quota {action} --quota-scope=user --uid=onrush");
+            quietly(&mut self.command("radosgw-admin", &format!("-n client.rgw {quota}")))?;
+        }
+        Ok(())
     }
 
     /// A program of Ceph with the configuration of this cluster.
@@ -235,7 +218,10 @@ impl Cluster {
             }
             quietly(&mut tool)?;
         }
-        let (map, address) = (self.text("monmap"), format!("[v2:127.0.0.1:{}]", PORT + 1));
+        let (map, address) = (
+            self.text("monmap"),
+            format!("[v2:127.0.0.1:{}]", self.port + 1),
+        );
         let mut tool = Command::new("monmaptool");
         tool.args(["--create", "--clobber", "--fsid", &id]);
         quietly(tool.args(["--addv", "a", &address, &map]))?;
@@ -260,7 +246,7 @@ impl Cluster {
     /// small request takes 43 ms more.
     fn configuration(&self, id: &str) -> String {
         let dir = self.dir.display();
-        let (mon, (low, high)) = (PORT + 1, OTHER_PORTS);
+        let (port, mon, low, high) = (self.port, self.port + 1, self.port + 10, self.port + 40);
         format!(
             "[global]\nfsid = {id}\nmon host = v2:127.0.0.1:{mon}\npublic addr = 127.0.0.1\n\
              cluster addr = 127.0.0.1\nms bind msgr1 = false\nms bind port min = {low}\n\
@@ -270,7 +256,7 @@ impl Cluster {
              mon cluster log file = {dir}/log/cluster.log\ncrash dir = {dir}/crash\n\
              mon data = {dir}/mon\nmon data avail warn = 6\n\
              mon osd reporter subtree level = osd\nmgr data = {dir}/mgr\n\
-             rgw frontends = beast endpoint=127.0.0.1:{PORT} tcp_nodelay=1\n\
+             rgw frontends = beast endpoint=127.0.0.1:{port} tcp_nodelay=1\n\
              osd pool default size = 3\nosd pool default min size = 2\n\
              osd pool default pg num = 8\nosd pool default pg autoscale mode = off\n\
              osd crush chooseleaf type = 0\npaxos propose interval = 0.1\n[osd]\n\
@@ -315,7 +301,7 @@ impl Cluster {
     }
 
     /// Sends a signal to a daemon and waits until it has ended; after ten seconds it is killed.
-    fn stop(&self, name: &str, signal: &str) -> Outcome {
+    pub(crate) fn stop(&self, name: &str, signal: &str) -> Outcome {
         let Some(process) = self.process(name) else {
             return Ok(());
         };
@@ -369,6 +355,12 @@ impl Cluster {
         }
         Ok(())
     }
+}
+
+/// The port of the gateway in a configuration.
+fn port_in(configuration: &str) -> Option<u16> {
+    let (_, rest) = configuration.split_once("endpoint=127.0.0.1:")?;
+    rest.split_whitespace().next()?.parse().ok()
 }
 
 fn succeeds(command: &mut Command) -> bool {

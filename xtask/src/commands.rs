@@ -138,9 +138,17 @@ const COMMANDS: &[(&str, Cover)] = &[
     ),
     (
         "cargo xtask scale",
+        Tested("xtask/src/scale/mod.rs", "pub(crate) fn main"),
+    ),
+    (
+        "cargo xtask scale [FAULT…]",
+        Tested("xtask/src/scale/faults.rs", "fn rolling_restart"),
+    ),
+    (
+        "cargo test -p onrush-remote --test histories",
         Tested(
-            "crates/onrush-remote/tests/conformance.rs",
-            "fn a_real_service_is_a_store",
+            "crates/onrush-remote/tests/histories.rs",
+            "fn changes_through_several_servers",
         ),
     ),
     (

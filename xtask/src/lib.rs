@@ -1,7 +1,9 @@
-//! Functions that all tasks and the benchmarks share: running other programs, and installing the
-//! ones that are missing.
+//! What several tasks, the benchmarks and the tests share: running other programs and installing
+//! the ones that are missing; a proxy that disturbs the network, and a check of histories.
 
 pub mod go;
+pub mod history;
 pub mod packages;
 pub mod process;
+pub mod proxy;
 pub mod shell;

@@ -6,6 +6,7 @@ mod ceph;
 mod commands;
 mod fuzz;
 mod python;
+mod scale;
 mod setup;
 mod test;
 mod tidy;
@@ -35,7 +36,9 @@ usage: cargo xtask TASK [OPTIONS]
   loom                test shared state under all thread interleavings (part of test)
   ceph up|down|status|kill-osd N|start-osd N|kill-gateway|start-gateway
                       a Ceph cluster on loopback, from Debian's packages (90, 72 MB)
-  scale               run the tests of remote stores on that cluster
+        --port N          the port of the gateway of a new cluster (default: 28900)
+  scale [FAULT…]      run the tests of remote stores on that cluster, and three servers behind
+                      HAProxy while parts of the system fail; all faults, or the named ones
   tls                 scan HTTPS with testssl.sh and sslyze, and reload certificates under load
         --reloads N       reloads per driver (default: 1000)
   miri                run unsafe code without system calls under Miri; needs a nightly toolchain
@@ -63,7 +66,7 @@ fn main() -> ExitCode {
         "miri" => verify::miri(arguments),
         "tls" => tls::main(arguments),
         "ceph" => ceph::main(arguments),
-        "scale" => ceph::scale(arguments),
+        "scale" => scale::main(arguments),
         other => Err(Failure::Usage(format!("unknown task '{other}'"))),
     };
     match done {

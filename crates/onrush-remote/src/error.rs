@@ -68,17 +68,26 @@ impl Failure {
     }
 }
 
+/// Translates a refusal (403) with the beginning of its body: a quota of Ceph is reported so.
+pub(crate) fn refusal(body: &str) -> StoreError {
+    match body.contains("<Code>QuotaExceeded</Code>") {
+        true => StoreError::Full(io::ErrorKind::QuotaExceeded.into()),
+        false => StoreError::PermissionDenied(io::ErrorKind::PermissionDenied.into()),
+    }
+}
+
 /// Translates an error of `object_store`. `last`: how the last request failed.
 pub(crate) fn store_error(error: &Error, last: Option<Failure>) -> StoreError {
     match error {
         Error::NotFound { .. } => StoreError::NotFound,
         Error::AlreadyExists { .. } | Error::Precondition { .. } => StoreError::PreconditionFailed,
         Error::NotSupported { .. } | Error::NotImplemented { .. } => StoreError::Unsupported,
-        Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
-            StoreError::PermissionDenied(io::ErrorKind::PermissionDenied.into())
+        Error::PermissionDenied { source, .. } | Error::Unauthenticated { source, .. } => {
+            refusal(&source.to_string())
         }
         Error::InvalidPath { .. } => StoreError::InvalidKey,
-        error => match last.or_else(|| cause(error)) {
+        // If the body of an error response is cut, its status is not what has failed.
+        error => match cause(error).or(last) {
             Some(failure) => failure.to_store_error(),
             None => StoreError::Io(io::ErrorKind::InvalidData.into()),
         },
@@ -94,6 +103,10 @@ fn cause(error: &Error) -> Option<Failure> {
                 HttpErrorKind::Timeout => Failure::Timeout,
                 _ => Failure::Connection,
             });
+        }
+        // A body that has fewer bytes than announced.
+        if error.is::<io::Error>() {
+            return Some(Failure::Connection);
         }
         source = error.source();
     }
@@ -119,6 +132,14 @@ mod tests {
         assert_eq!(of(501, None), StoreError::Unsupported);
         assert_eq!(of(408, None), StoreError::Timeout);
         assert!(matches!(of(400, None), StoreError::Io(_)));
+        assert!(matches!(
+            refusal("<Code>AccessDenied</Code>"),
+            StoreError::PermissionDenied(_)
+        ));
+        assert!(matches!(
+            refusal("<Code>QuotaExceeded</Code>"),
+            StoreError::Full(_)
+        ));
         assert_eq!(Failure::Timeout.to_store_error(), StoreError::Timeout);
     }
 }

@@ -19,15 +19,17 @@
 //! | list | one page of `ListObjectsV2` with the delimiter `/` |
 //!
 //! What cannot be done atomically fails with
-//! [`StoreError::Unsupported`](onrush_store::StoreError::Unsupported).
+//! [`StoreError::Unsupported`](onrush_store::StoreError::Unsupported). Before the first put with a
+//! condition, two or three requests tell whether the service evaluates conditions.
 //!
 //! While the service cannot be reached, requests fail at once; see [`RemoteStore::is_reachable`].
 //!
 //! Layers, lowest first: `error` · `metrics` · `breaker` · `observer` · `location` · `service` ·
-//! `credentials` · `properties` · `reader` · `transfer` · `upload` · `listing` · `store` ·
-//! `unfinished`.
+//! `credentials` · `conditions` · `properties` · `reader` · `transfer` · `upload` · `listing` ·
+//! `store` · `unfinished`.
 
 mod breaker;
+mod conditions;
 mod credentials;
 mod error;
 mod listing;

@@ -18,17 +18,27 @@ use std::sync::Arc;
 use std::time::Instant;
 
 tokio::task_local! {
-    /// How the last request of the operation that this task runs failed, if it did.
-    static LAST: Cell<Option<Failure>>;
+    /// The requests of the operation that this task runs.
+    static SEEN: Cell<Seen>;
     /// Set if the operation finds out whether the service responds.
     static IS_PROBE: ();
 }
 
-/// Runs an operation. Also returns how its last request failed.
-pub(crate) async fn observe<T>(operation: impl Future<Output = T>) -> (T, Option<Failure>) {
-    LAST.scope(Cell::default(), async {
+/// What the requests of an operation have shown.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Seen {
+    /// How the last request failed, if it did.
+    pub(crate) last: Option<Failure>,
+    /// Whether a PUT failed that may have changed the object. If it is repeated under a condition,
+    /// its own change may be why the condition does not hold.
+    pub(crate) may_have_changed: bool,
+}
+
+/// Runs an operation. Also returns what its requests have shown.
+pub(crate) async fn observe<T>(operation: impl Future<Output = T>) -> (T, Seen) {
+    SEEN.scope(Cell::default(), async {
         let output = operation.await;
-        (output, LAST.with(Cell::get))
+        (output, SEEN.with(Cell::get))
     })
     .await
 }
@@ -77,14 +87,15 @@ struct Observed {
 impl HttpService for Observed {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let method = request.method().clone();
+        // Requests of the runtime itself, such as for credentials, belong to no operation.
+        let mut seen = SEEN.try_with(Cell::get).unwrap_or_default();
         if self.breaker.is_open() && IS_PROBE.try_with(|()| ()).is_err() {
-            let _ = LAST.try_with(|last| last.set(Some(Failure::Connection)));
+            seen.last = Some(Failure::Connection);
+            let _ = SEEN.try_with(|cell| cell.set(seen));
             let reason = io::Error::other("the service cannot be reached");
             return Err(HttpError::new(HttpErrorKind::Unknown, reason)); // It is not repeated.
         }
-        // Requests of the runtime itself, such as for credentials, belong to no operation.
-        let last = LAST.try_with(Cell::get).unwrap_or_default();
-        if last.is_some_and(Failure::may_be_repeated) {
+        if seen.last.is_some_and(Failure::may_be_repeated) {
             self.metrics.retry();
         }
         self.metrics.sent(length(request.headers()));
@@ -101,7 +112,7 @@ impl HttpService for Observed {
         {
             self.metrics.received(length(response.headers()));
         }
-        let failure = match &result {
+        seen.last = match &result {
             Ok(response) if response.status().is_success() => None,
             Ok(response) => Some(Failure::of_response(response.status(), response.headers())),
             Err(error) => Some(match error.kind() {
@@ -109,8 +120,13 @@ impl HttpService for Observed {
                 _ => Failure::Connection,
             }),
         };
-        self.breaker.record(failure, Instant::now());
-        let _ = LAST.try_with(|last| last.set(failure));
+        self.breaker.record(seen.last, Instant::now());
+        seen.may_have_changed |= method == Method::PUT
+            && match &result {
+                Ok(response) => response.status().is_server_error(),
+                Err(error) => error.kind() != HttpErrorKind::Connect,
+            };
+        let _ = SEEN.try_with(|cell| cell.set(seen));
         result
     }
 }

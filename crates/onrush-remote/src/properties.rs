@@ -4,13 +4,18 @@ use crate::service::{Service, Task};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use object_store::path::Path;
-use object_store::{Attribute, AttributeValue, Attributes, ObjectMeta, ObjectStoreExt};
+use object_store::{
+    Attribute, AttributeValue, Attributes, GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt,
+};
 use onrush_store::{Kind, Meta, Result, StoreError, Version};
 use std::io;
 use std::sync::LazyLock;
 
 /// The name of the metadata of an object: `x-amz-meta-onrush`.
 const METADATA: &str = "onrush";
+
+/// The name of the mark that tells multipart uploads apart: `x-amz-meta-onrush-upload`.
+const MARK: &str = "onrush-upload";
 
 /// The version of each folder: a folder is only the beginning of keys.
 pub(crate) static FOLDER_VERSION: LazyLock<Version> =
@@ -47,6 +52,34 @@ pub(crate) fn with_metadata(metadata: &[u8]) -> Attributes {
         attributes.insert(Attribute::Metadata(METADATA.into()), value);
     }
     attributes
+}
+
+/// Adds the mark of a multipart upload.
+pub(crate) fn with_mark(mut attributes: Attributes, mark: &str) -> Attributes {
+    let mark = AttributeValue::from(mark.to_owned());
+    attributes.insert(Attribute::Metadata(MARK.into()), mark);
+    attributes
+}
+
+/// Requests the entity tag of the object, if it is that of the upload with this mark.
+pub(crate) async fn tag_of_marked(
+    service: &Service,
+    path: Path,
+    mark: &str,
+) -> Result<Option<String>> {
+    let options = GetOptions {
+        head: true,
+        ..GetOptions::default()
+    };
+    let client = service.client.clone();
+    let found = service.start(async move { client.get_opts(&path, options).await });
+    let found = match found.await {
+        Err(StoreError::NotFound) => return Ok(None), // Deleted since then.
+        found => found?,
+    };
+    let own = found.attributes.get(&Attribute::Metadata(MARK.into()));
+    let is_own = own.is_some_and(|own| own.as_ref() == mark);
+    Ok(found.meta.e_tag.filter(|_| is_own))
 }
 
 /// Metadata as the value of a field.

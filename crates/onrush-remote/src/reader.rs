@@ -44,7 +44,11 @@ pub(crate) async fn open(service: &Arc<Service>, path: Path, wanted: Wanted) -> 
     };
     let pieces = first.into_stream();
     let first = match range == (0..meta.size) && meta.size <= HELD_BYTES_MAX {
-        true => First::Whole(collect(service, pieces, meta.size).await?),
+        true => match collect(service, pieces, meta.size).await {
+            // The connection was lost, and the object that has the key now is shorter: 416.
+            Err(StoreError::Io(_)) => return Err(StoreError::Changed),
+            bytes => First::Whole(bytes?),
+        },
         false => First::Pieces(Mutex::new(Some(pieces)), range),
     };
     let reader = Reader {

@@ -15,7 +15,7 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::runtime::{EnterGuard, Handle, Runtime};
@@ -99,6 +99,8 @@ pub(crate) struct Service {
     /// upload arrives after all its bytes.
     pub(crate) streams: reqwest::Client,
     pub(crate) metrics: Arc<RemoteMetrics>,
+    /// Whether the service evaluates the conditions of a PUT, once that is known.
+    pub(crate) evaluates_conditions: OnceLock<bool>,
     pub(crate) breaker: Arc<Breaker>,
     location: Location,
     options: Options,
@@ -145,6 +147,7 @@ impl Service {
             client,
             streams,
             metrics,
+            evaluates_conditions: OnceLock::new(),
             breaker,
             location,
             options,
@@ -192,7 +195,13 @@ impl Service {
         Task(self.handle.spawn(async move {
             match tokio::time::timeout(time, observe(operation)).await {
                 Ok((Ok(output), _)) => Ok(output),
-                Ok((Err(error), last)) => Err(store_error(&error, last)),
+                Ok((Err(error), seen)) => Err(match store_error(&error, seen.last) {
+                    // Whether the change was made is not known.
+                    StoreError::PreconditionFailed if seen.may_have_changed => {
+                        StoreError::Unavailable
+                    }
+                    error => error,
+                }),
                 Err(_) => Err(StoreError::Timeout),
             }
         }))
@@ -245,6 +254,11 @@ impl Service {
         })
     }
 
+    /// As [`Service::block_on`], for an operation whose requests have time limits.
+    pub(crate) fn wait_for<T>(&self, operation: impl Future<Output = T>) -> T {
+        self.handle.block_on(operation)
+    }
+
     /// Lets the caller poll what needs the runtime's timers.
     pub(crate) fn enter(&self) -> EnterGuard<'_> {
         self.handle.enter()
@@ -257,7 +271,7 @@ impl Service {
         let listed = (self.handle).block_on(async { tokio::time::timeout(time, listing).await });
         match listed {
             Ok((Ok(_), _)) => Check::Responds,
-            Ok((Err(error), last)) => match last.is_some_and(|last| !last.may_be_repeated()) {
+            Ok((Err(error), seen)) => match seen.last.is_some_and(|last| !last.may_be_repeated()) {
                 true => Check::Refuses(causes(&error)),
                 false => Check::Unreachable(causes(&error)),
             },

@@ -1,5 +1,6 @@
 //! The store: each operation of the trait as requests to the service.
 
+use crate::conditions;
 use crate::credentials;
 use crate::listing::{is_folder, list};
 use crate::location::Location;
@@ -67,6 +68,19 @@ impl RemoteStore {
     /// or key is known before a client asks. Blocks the calling thread.
     pub fn check(&self) -> Check {
         self.service.check()
+    }
+
+    /// Whether the service evaluates the conditions of a PUT. If it does not, uploads with a
+    /// condition fail with [`StoreError::Unsupported`]. Finds it out with two or three PUTs of a
+    /// small object of the store's own state, unless it is known; otherwise, the first upload with
+    /// a condition does. Blocks the calling thread.
+    ///
+    /// # Errors
+    ///
+    /// If the service does not respond, or does not permit PUT.
+    pub fn evaluates_conditions(&self) -> Result<bool> {
+        let ask = conditions::are_evaluated(&self.service);
+        self.service.wait_for(ask)
     }
 
     /// Where the objects are.
@@ -176,6 +190,9 @@ impl Store for RemoteStore {
     ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
         Box::pin(async move {
             let path = self.service.path(key)?;
+            if !condition.is_none() && !conditions::are_evaluated(&self.service).await? {
+                return Err(StoreError::Unsupported);
+            }
             let upload = RemoteUpload::begin(&self.service, path, condition, size_bytes)?;
             Ok(Box::new(upload) as Box<dyn Upload>)
         })

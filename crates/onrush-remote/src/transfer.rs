@@ -5,7 +5,7 @@
 //! service sees the condition with the first bytes and evaluates it when the last one has arrived.
 //! The caller withholds the last byte until the commit: an incomplete request changes nothing.
 
-use crate::error::Failure;
+use crate::error::{Failure, refusal, store_error};
 use crate::service::{Service, Task};
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, ETAG, HeaderName, HeaderValue, IF_MATCH, IF_NONE_MATCH};
@@ -165,6 +165,15 @@ async fn put(
         {
             Err(StoreError::PreconditionFailed)
         }
+        Some(Failure::Status {
+            status: 401 | 403, ..
+        }) => {
+            let body = match response {
+                Ok(mut response) => response.chunk().await.ok().flatten(),
+                Err(_) => None,
+            };
+            Err(refusal(&String::from_utf8_lossy(&body.unwrap_or_default())))
+        }
         Some(failure) => Err(failure.to_store_error()),
     }
 }
@@ -183,9 +192,7 @@ async fn sign(
     let url = service
         .client
         .signed_url_opts(Method::PUT, path, VALID, &options);
-    let url = url
-        .await
-        .map_err(|error| crate::error::store_error(&error, None))?;
+    let url = url.await.map_err(|error| store_error(&error, None))?;
     Ok((url.into(), options.signed_headers))
 }
 

@@ -6,7 +6,9 @@
 //! A multipart upload is only possible without a condition: Ceph 16 completes one without looking
 //! at the condition, and would replace an object silently.
 
-use crate::properties::{encoded, head, properties, tag_version, with_metadata};
+use crate::properties::{
+    encoded, head, properties, tag_of_marked, tag_version, with_mark, with_metadata,
+};
 use crate::service::{Service, Task};
 use crate::transfer::{self, Pinned, Transfer};
 use bytes::Bytes;
@@ -16,6 +18,7 @@ use object_store::{
     PutPayload, PutResult, UpdateVersion,
 };
 use onrush_store::{Committed, Condition, Kind, LocalFuture, Meta, Result, StoreError, Upload};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -191,14 +194,14 @@ impl RemoteUpload {
             Condition::Present | Condition::Versions(_) => false,
         };
         let tag = match (self.parts.take(), self.transfer.take()) {
-            (Some(parts), _) => parts.complete().await?.e_tag,
+            (Some(parts), _) => Some(parts.complete().await?),
             (None, Some(transfer)) => self.finish_transfer(transfer).await?,
             (None, None) if self.stream_bytes.is_some() => {
                 return Err(StoreError::Io(io::ErrorKind::UnexpectedEof.into()));
             }
             (None, None) => self.put_whole().await?.e_tag,
         };
-        let meta = self.meta(tag).await?;
+        let meta = self.meta(tag)?;
         Ok(Committed { created, meta })
     }
 
@@ -254,21 +257,16 @@ impl RemoteUpload {
 
     /// The properties of the new object. Its time is that of this machine, in seconds; the service
     /// tells its own only on request.
-    async fn meta(&self, tag: Option<String>) -> Result<Meta> {
-        match tag.as_deref().and_then(tag_version) {
-            Some(version) => {
-                let now = SystemTime::now().duration_since(UNIX_EPOCH);
-                let seconds = now.map_or(0, |now| now.as_secs() as i64);
-                Ok(Meta {
-                    kind: Kind::File,
-                    size: self.written_bytes,
-                    modified_ns: seconds * 1_000_000_000,
-                    version,
-                })
-            }
-            // Ceph 16 returns no tag when a multipart upload is complete.
-            None => self.current().await,
-        }
+    fn meta(&self, tag: Option<String>) -> Result<Meta> {
+        let version = tag.as_deref().and_then(tag_version);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let seconds = now.map_or(0, |now| now.as_secs() as i64);
+        Ok(Meta {
+            kind: Kind::File,
+            size: self.written_bytes,
+            modified_ns: seconds * 1_000_000_000,
+            version: version.ok_or(StoreError::Io(io::ErrorKind::InvalidData.into()))?,
+        })
     }
 }
 
@@ -297,6 +295,9 @@ impl Upload for RemoteUpload {
 /// A multipart upload in progress. Dropping it aborts it.
 struct Parts {
     service: Arc<Service>,
+    path: Path,
+    /// Stored with the object. No other upload has it.
+    mark: String,
     /// `None` after it is complete.
     upload: Option<Box<dyn MultipartUpload>>,
     sending: Option<Task<()>>,
@@ -305,16 +306,19 @@ struct Parts {
 
 impl Parts {
     async fn begin(service: &Arc<Service>, path: &Path, attributes: Attributes) -> Result<Parts> {
+        let mark = format!("{:016x}", RandomState::new().build_hasher().finish());
         let options = PutMultipartOptions {
-            attributes,
+            attributes: with_mark(attributes, &mark),
             ..PutMultipartOptions::default()
         };
-        let (client, path) = (service.client.clone(), path.clone());
-        let upload = service.start(async move { client.put_multipart_opts(&path, options).await });
+        let (client, at) = (service.client.clone(), path.clone());
+        let upload = service.start(async move { client.put_multipart_opts(&at, options).await });
         let upload = upload.await?;
         service.metrics.upload_begins();
         Ok(Parts {
             service: service.clone(),
+            path: path.clone(),
+            mark,
             upload: Some(upload),
             sending: None,
             count: 0,
@@ -341,15 +345,24 @@ impl Parts {
         Ok(())
     }
 
-    async fn complete(mut self) -> Result<PutResult> {
+    /// Completes the upload. Returns the entity tag of the object.
+    ///
+    /// Ceph 16 does not tell it. Then the object is requested, but another client may have replaced
+    /// it: its tag must not appear as the one of this upload. That one is not visible any more, so
+    /// anything that no object has takes its place.
+    async fn complete(mut self) -> Result<String> {
         self.wait().await?;
         let Some(mut upload) = self.upload.take() else {
             return Err(StoreError::Io(io::ErrorKind::BrokenPipe.into()));
         };
         // If it fails, the parts remain until they are swept: whether the object exists is unknown.
-        self.service
-            .start(async move { upload.complete().await })
-            .await
+        let result = self.service.start(async move { upload.complete().await });
+        let tag = result.await?.e_tag;
+        if let Some(tag) = tag.filter(|tag| tag_version(tag).is_some()) {
+            return Ok(tag);
+        }
+        let tag = tag_of_marked(&self.service, self.path.clone(), &self.mark).await?;
+        Ok(tag.unwrap_or_else(|| std::mem::take(&mut self.mark)))
     }
 }
 

@@ -4,6 +4,7 @@ mod common;
 
 use common::{Bucket, block_on, read_all};
 use onrush_store::{Condition, Key, Kind, ListHow, Store, StoreError, Wanted};
+use std::sync::atomic::Ordering;
 
 fn key(text: &str) -> Key {
     Key::parse(text.as_bytes()).expect("a key")
@@ -263,4 +264,24 @@ fn a_dropped_multipart_upload_is_aborted() {
         assert!(std::time::Instant::now() < end, "it is not aborted");
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
+}
+
+/// Ceph does not tell the tag of a multipart upload. That of the object is another one's, if it has
+/// been replaced meanwhile.
+#[test]
+fn an_upload_never_has_the_version_of_another_one() {
+    let bucket = Bucket::ceph();
+    let store = bucket.store("s3://bucket");
+    block_on(async {
+        for is_replaced in [false, true] {
+            let replaces = &bucket.service.replaces_at_once;
+            replaces.store(is_replaced, Ordering::Relaxed);
+            let upload = store.stage(&key("a"), Condition::None, None).await;
+            let mut upload = upload.expect("an upload");
+            upload.write(body(9 << 20)).await.expect("room");
+            let committed = upload.commit().await.expect("stored");
+            let current = store.meta(&key("a")).await.expect("an object");
+            assert_eq!(committed.meta.version == current.version, !is_replaced);
+        }
+    });
 }

@@ -65,6 +65,9 @@ where
     Box::new(registry.with(layer.event_format(forms).with_writer(writer)))
 }
 
+/// The crate whose messages of the level `info` are of no use to operators.
+const S3_CLIENT: &str = "object_store";
+
 fn filter(level: LogLevel) -> Targets {
     let level = match level {
         LogLevel::Error => LevelFilter::ERROR,
@@ -73,9 +76,15 @@ fn filter(level: LogLevel) -> Targets {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
     };
+    // The client of S3 reports each request that it repeats; there is a metric for that.
+    let client = match level {
+        LevelFilter::INFO => LevelFilter::WARN,
+        level => level,
+    };
     // The access log has a switch of its own.
     Targets::new()
         .with_default(level)
+        .with_target(S3_CLIENT, client)
         .with_target(ACCESS, level.max(LevelFilter::INFO))
 }
 
@@ -371,6 +380,7 @@ mod tests {
     fn levels_are_filtered() {
         let lines = logged(LogFormat::Text, false, || {
             tracing::debug!("no");
+            tracing::info!(target: "object_store::client::retry", "no");
             tracing::warn!("yes");
         });
         assert_eq!(lines.matches('\n').count(), 1, "{lines}");

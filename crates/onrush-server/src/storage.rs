@@ -136,6 +136,7 @@ fn open_remote(location: &Location, options: FilesOptions) -> Result<Opened, Fai
     let store = RemoteStore::from_env(location.clone(), Options::default());
     let store = store.map_err(|error| fail(&error))?;
     match store.check() {
+        Check::Responds if options.allow.put => report_conditions(&store),
         Check::Responds => {}
         Check::Unreachable(reason) => {
             tracing::warn!(
@@ -151,6 +152,23 @@ fn open_remote(location: &Location, options: FilesOptions) -> Result<Opened, Fai
         remote: Some(store.clone()),
         files: Files::on_store(Arc::new(store), pool, options),
     })
+}
+
+/// Logs what clients would find out late: conditional uploads that do not work.
+fn report_conditions(store: &RemoteStore) {
+    let store_name = store.location();
+    match store.evaluates_conditions() {
+        Ok(true) => {}
+        Ok(false) => tracing::warn!(
+            store = %store_name,
+            "the service ignores If-Match and If-None-Match; conditional uploads get 501"
+        ),
+        Err(error) => tracing::warn!(
+            store = %store_name,
+            %error,
+            "uploads may not work: the service did not accept a test object"
+        ),
+    }
 }
 
 #[cfg(test)]

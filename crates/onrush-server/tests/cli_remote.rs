@@ -120,10 +120,11 @@ fn a_bucket_is_served() {
             line.trim().parse::<f64>().expect("a number")
         };
         let count = "onrush_store_request_duration_seconds_count";
-        // One for each PUT that the service has accepted.
+        // One for each PUT that the service has accepted, and one for the object that tells whether
+        // it evaluates conditions.
         assert_eq!(
             value(&format!("{count}{{method=\"PUT\",outcome=\"2xx\"}}")),
-            3.0
+            4.0
         );
         assert!(value("onrush_store_sent_bytes_total") >= 20_000_000.0);
         assert_eq!(value("onrush_store_retries_total"), 0.0);
@@ -167,6 +168,44 @@ fn a_wrong_bucket_or_option_is_one_clear_line() {
         assert_eq!(output.status.code(), Some(code), "{log}");
         let line = log.lines().last().expect("a line");
         assert!(line.contains(reason), "{line}");
+    }
+}
+
+#[test]
+fn a_service_that_ignores_conditions_is_a_warning() {
+    let mut service = common::s3::MemoryS3::default();
+    service.ignores_conditions = true;
+    let bucket = Bucket::with(service);
+    let read_only = Server::run(command(bucket.address, &["s3://bucket"]));
+    assert_eq!(bucket.service.lock().requests.get("PUT"), None);
+    drop(read_only);
+    let server = Server::run(command(bucket.address, &["s3://bucket", "--allow", "put"]));
+    let log = server.log();
+    assert_eq!(
+        log.matches("the service ignores If-Match").count(),
+        1,
+        "{log}"
+    );
+    let put = |field: &str| {
+        let url = format!("{}/a", server.url.trim_end_matches('/'));
+        curl(&[
+            "-w",
+            "%{http_code}",
+            "-o",
+            "/dev/null",
+            "-X",
+            "PUT",
+            "-d",
+            "x",
+            "-H",
+            field,
+            &url,
+        ])
+    };
+    if is_installed("curl") {
+        assert_eq!(put("If-None-Match: *"), "501");
+        assert_eq!(put("X: y"), "201");
+        assert_eq!(put("If-Match: *"), "501");
     }
 }
 

@@ -48,7 +48,7 @@ impl Bucket {
         Bucket::with(service)
     }
 
-    fn with(memory: MemoryS3) -> Bucket {
+    pub fn with(memory: MemoryS3) -> Bucket {
         let mut service = S3ServiceBuilder::new(memory.clone());
         service.set_auth(SimpleAuth::from_single(KEY.0, KEY.1));
         service.set_access(Everyone);

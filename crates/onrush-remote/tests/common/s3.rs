@@ -3,13 +3,15 @@
 
 use bytes::Bytes;
 use futures_core::Stream;
+use http::StatusCode;
 use md5::{Digest, Md5};
 use s3s::dto::*;
-use s3s::{S3, S3Request, S3Response, S3Result, s3_error};
+use s3s::{S3, S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::SystemTime;
 
@@ -47,6 +49,14 @@ pub struct MemoryS3 {
     objects: Arc<Mutex<Objects>>,
     /// Behaves as Ceph 16 does where AWS does otherwise.
     pub is_ceph: bool,
+    /// Ignores the conditions of a PUT, as Garage does.
+    pub ignores_conditions: bool,
+    /// The number of PUTs that are made but get 500.
+    pub fails_after_put: Arc<AtomicUsize>,
+    /// Whether another client replaces the object of a multipart upload as soon as it is complete.
+    pub replaces_at_once: Arc<AtomicBool>,
+    /// Whether a PUT exceeds the quota of the user.
+    pub is_full: Arc<AtomicBool>,
 }
 
 impl MemoryS3 {
@@ -176,12 +186,24 @@ impl S3 for MemoryS3 {
         let content = read(input.body, input.content_length).await?;
         let mut objects = self.lock();
         let current = objects.by_key.get(&input.key);
-        if !holds(input.if_match.as_ref(), current)
-            || input.if_none_match.is_some() && current.is_some()
-        {
+        let holds = holds(input.if_match.as_ref(), current)
+            && (input.if_none_match.is_none() || current.is_none());
+        if !holds && !self.ignores_conditions {
             return Err(s3_error!(PreconditionFailed));
         }
+        if self.is_full.load(Ordering::Relaxed) {
+            let mut error = S3Error::new(S3ErrorCode::Custom("QuotaExceeded".into()));
+            error.set_status_code(StatusCode::FORBIDDEN);
+            return Err(error);
+        }
         let tag = objects.put(input.key, content, input.metadata);
+        let left = &self.fails_after_put;
+        if left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1))
+            .is_ok()
+        {
+            return Err(s3_error!(InternalError));
+        }
         Ok(S3Response::new(PutObjectOutput {
             e_tag: Some(tag),
             ..Default::default()
@@ -334,6 +356,9 @@ impl S3 for MemoryS3 {
         let upload = upload.ok_or_else(|| s3_error!(NoSuchUpload))?;
         let content = upload.parts.into_values().collect::<Vec<_>>().concat();
         let tag = objects.put(input.key.clone(), content.into(), upload.metadata);
+        if self.replaces_at_once.load(Ordering::Relaxed) {
+            objects.put(input.key.clone(), Bytes::from_static(b"other"), None);
+        }
         Ok(S3Response::new(CompleteMultipartUploadOutput {
             bucket: Some(input.bucket),
             key: Some(input.key),

@@ -1,0 +1,101 @@
+//! `cargo xtask scale`: the tests of remote stores on a real cluster, and three servers behind
+//! HAProxy with clients that read, write and change objects while parts of the system fail.
+//!
+//! No acknowledged object may be lost, none may be torn, an entity tag always belongs to the same
+//! bytes, and conditional changes are linearizable. After each fault the service recovers.
+
+mod body;
+mod faults;
+mod http;
+mod ledger;
+mod load;
+mod site;
+
+use crate::ceph::{Cluster, KEY};
+use crate::shell::{Outcome, cargo, run, target};
+use crate::{Arguments, Failure, packages};
+use faults::{Fault, System};
+use load::Running;
+use site::Site;
+use std::fs;
+
+/// The tests of the store itself, as a name beside those of the faults.
+const STORE: &str = "store";
+
+/// Runs the tests of the store and the named faults, or all.
+pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
+    let cluster = Cluster::new(&mut arguments)?;
+    let wanted = arguments.names()?;
+    let names = faults::ALL.iter().map(|(name, _)| *name);
+    let known: Vec<&str> = [STORE].into_iter().chain(names).collect();
+    if let Some(name) = wanted.iter().find(|name| !known.contains(&name.as_str())) {
+        let known = known.join(", ");
+        return Err(Failure::Usage(format!("'{name}' is not one of {known}")));
+    }
+    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);
+    packages::need(&[("haproxy", "haproxy")])?;
+    run(&mut cargo("build --release --quiet -p onrush-server"))?;
+    cluster.up()?;
+    if is_wanted(STORE) {
+        println!("== tests of the store");
+        let mut tests =
+            cargo("test --quiet -p onrush-remote --test conformance --test races -- real");
+        let service = format!("{} {} {}", cluster.endpoint(), KEY.0, KEY.1);
+        run(tests.env("ONRUSH_TEST_S3", service))?;
+    }
+    let faults: Vec<Fault> = (faults::ALL.into_iter())
+        .filter(|(name, _)| is_wanted(name))
+        .collect();
+    if !faults.is_empty() {
+        disturb(&cluster, &faults)?;
+    }
+    Ok(())
+}
+
+/// Runs the clients during all faults.
+fn disturb(cluster: &Cluster, faults: &[Fault]) -> Outcome {
+    let folder = target().join("scale");
+    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let mut site = Site::start(cluster, &folder)?;
+    let running = Running::start(site.front);
+    let load = running.load.clone();
+    println!("== requests during each fault, and the time from its end to the last failed request");
+    println!("fault              PUT    GET  changes  failed  recovery");
+    for (name, cause) in faults {
+        let before = load.counts();
+        let mut system = System {
+            cluster,
+            site: &mut site,
+            load: &load,
+        };
+        cause(&mut system).map_err(|problem| format!("{name}: {problem}"))?;
+        let recovery = load
+            .recover()
+            .map_err(|problem| format!("{name}: {problem}"))?;
+        let now = load.counts();
+        println!(
+            "{name:16} {:5} {:6} {:8} {:7} {:7.1} s",
+            now.written - before.written,
+            now.read - before.read,
+            now.changed - before.changed,
+            now.failed - before.failed,
+            recovery.as_secs_f64()
+        );
+        let wrong = load.all_wrong();
+        if !wrong.is_empty() {
+            return Err(format!("{name}:\n{}", wrong.join("\n")));
+        }
+    }
+    let servers: Vec<_> = site
+        .replicas
+        .iter()
+        .map(|replica| replica.address)
+        .collect();
+    println!("failed requests: {:?}", load.failures());
+    let (objects, events) = running.end(&servers)?;
+    println!(
+        "{objects} objects are whole and current on each server; {events} conditional changes"
+    );
+    println!("and reads are linearizable");
+    Ok(())
+}
