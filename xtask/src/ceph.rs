@@ -1,10 +1,11 @@
 //! A real Ceph cluster on loopback, from Debian's packages: one monitor, one manager, three storage
-//! daemons (OSDs) and the S3 gateway, without systemd. Its files are in `target/ceph`. The daemons
-//! continue to run when this program ends.
+//! daemons (OSDs) and the S3 gateway, without systemd. Its files are in `target/ceph` or in another
+//! folder, so that several clusters can run at once. The daemons continue to run when this program
+//! ends.
 
 use crate::{
     Arguments, Failure,
-    shell::{Outcome, cannot_run, capture, cargo, run, target},
+    shell::{Outcome, cannot_run, capture, cargo, root, run, target},
 };
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -22,21 +23,22 @@ const PROGRAMS: [(&str, &str); 7] = [
     ("ceph", "ceph-common"),
     ("curl", "curl"),
 ];
-/// The port of the gateway; the monitor has the next one. Below the range of ephemeral ports.
+/// The default port of the gateway; the monitor has the next one, and the other daemons have those
+/// from 10 to 40 above. Below the range of ephemeral ports.
 const PORT: u16 = 28_900;
-/// Ports of the other daemons.
-const OTHER_PORTS: (u16, u16) = (PORT + 10, PORT + 40);
 const OSDS: usize = 3;
 const OSD_BYTES: u64 = 8 << 30;
 /// The key of the gateway's user. The cluster listens on loopback only.
 const KEY: (&str, &str) = ("onrush-test", "onrush-test-secret");
 /// The bucket of the tests.
 const BUCKET: &str = "conformance";
+/// The bucket that everybody may read and write without a signature, for measurements.
+const OPEN_BUCKET: &str = "open";
 
-pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
+pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
+    let cluster = Cluster::new(&mut arguments)?;
     let words = arguments.names()?;
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let cluster = Cluster::new()?;
     match words[..] {
         ["up"] => cluster.up()?,
         ["down"] => cluster.down()?,
@@ -54,9 +56,9 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
 }
 
 /// Runs the tests of remote stores on the cluster, and starts it if it is not running.
-pub(crate) fn scale(arguments: Arguments) -> Result<(), Failure> {
+pub(crate) fn scale(mut arguments: Arguments) -> Result<(), Failure> {
+    let cluster = Cluster::new(&mut arguments)?;
     arguments.end()?;
-    let cluster = Cluster::new()?;
     cluster.up()?;
     let service = format!("{} {} {}", cluster.endpoint(), KEY.0, KEY.1);
     let test = |arguments: &str| {
@@ -103,18 +105,25 @@ fn osd(number: &str) -> Result<String, Failure> {
 
 struct Cluster {
     dir: PathBuf,
+    /// Of the gateway.
+    port: u16,
 }
 
 impl Cluster {
-    fn new() -> Outcome<Cluster> {
+    /// The cluster that the options `--dir` and `--port` name. Installs Ceph if it is missing.
+    fn new(arguments: &mut Arguments) -> Result<Cluster, Failure> {
+        let dir = arguments.text("--dir")?;
+        let port = arguments.number("--port", PORT.into())?;
+        let port = u16::try_from(port).ok().filter(|port| *port < 32_000);
         packages::need(&PROGRAMS)?;
         Ok(Cluster {
-            dir: target().join("ceph"),
+            dir: dir.map_or_else(|| target().join("ceph"), |dir| root().join(dir)),
+            port: port.ok_or_else(|| Failure::Usage("--port needs one below 32000".to_owned()))?,
         })
     }
 
     fn endpoint(&self) -> String {
-        format!("http://127.0.0.1:{PORT}")
+        format!("http://127.0.0.1:{}", self.port)
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -143,9 +152,16 @@ impl Cluster {
         }
         self.start_gateway()?;
         self.until("the user", || self.has_user())?;
-        for bucket in [BUCKET, "data"] {
-            self.until("the gateway", || self.has_bucket(bucket))?;
+        for bucket in [BUCKET, "data", OPEN_BUCKET] {
+            self.until("the gateway", || self.put(bucket, ""))?;
         }
+        let policy = format!(
+            r#"{{"Version":"2012-10-17","Statement":[{{"Effect":"Allow","Principal":"*",
+            "Action":"s3:*","Resource":["arn:aws:s3:::{OPEN_BUCKET}","arn:aws:s3:::{OPEN_BUCKET}/*"]}}]}}"#
+        );
+        self.until("the gateway", || {
+            self.put(&format!("{OPEN_BUCKET}?policy"), &policy)
+        })?;
         println!("export AWS_ENDPOINT_URL={}", self.endpoint());
         println!(
             "export AWS_ACCESS_KEY_ID={} AWS_SECRET_ACCESS_KEY={}",
@@ -235,7 +251,10 @@ impl Cluster {
             }
             quietly(&mut tool)?;
         }
-        let (map, address) = (self.text("monmap"), format!("[v2:127.0.0.1:{}]", PORT + 1));
+        let (map, address) = (
+            self.text("monmap"),
+            format!("[v2:127.0.0.1:{}]", self.port + 1),
+        );
         let mut tool = Command::new("monmaptool");
         tool.args(["--create", "--clobber", "--fsid", &id]);
         quietly(tool.args(["--addv", "a", &address, &map]))?;
@@ -260,7 +279,8 @@ impl Cluster {
     /// small request takes 43 ms more.
     fn configuration(&self, id: &str) -> String {
         let dir = self.dir.display();
-        let (mon, (low, high)) = (PORT + 1, OTHER_PORTS);
+        let port = self.port;
+        let (mon, low, high) = (port + 1, port + 10, port + 40);
         format!(
             "[global]\nfsid = {id}\nmon host = v2:127.0.0.1:{mon}\npublic addr = 127.0.0.1\n\
              cluster addr = 127.0.0.1\nms bind msgr1 = false\nms bind port min = {low}\n\
@@ -270,7 +290,7 @@ impl Cluster {
              mon cluster log file = {dir}/log/cluster.log\ncrash dir = {dir}/crash\n\
              mon data = {dir}/mon\nmon data avail warn = 6\n\
              mon osd reporter subtree level = osd\nmgr data = {dir}/mgr\n\
-             rgw frontends = beast endpoint=127.0.0.1:{PORT} tcp_nodelay=1\n\
+             rgw frontends = beast endpoint=127.0.0.1:{port} tcp_nodelay=1\n\
              osd pool default size = 3\nosd pool default min size = 2\n\
              osd pool default pg num = 8\nosd pool default pg autoscale mode = off\n\
              osd crush chooseleaf type = 0\npaxos propose interval = 0.1\n[osd]\n\
@@ -346,15 +366,17 @@ impl Cluster {
         succeeds(&mut admin("info")) || succeeds(&mut admin(&create))
     }
 
-    /// Makes a bucket. Ceph 16 refuses the signatures of curl, so this one is of version 2.
-    fn has_bucket(&self, bucket: &str) -> bool {
+    /// Makes a bucket, or sets a property of it. Ceph 16 refuses the signatures of curl, so this one
+    /// is of version 2.
+    fn put(&self, target: &str, body: &str) -> bool {
         let script = "d=$(LC_ALL=C date -u '+%a, %d %b %Y %T GMT')\n\
             text() { printf 'PUT\\n\\n\\n%s\\n/%s' \"$d\" \"$1\"; }\n\
             g=$(text \"$1\" | openssl dgst -sha1 -hmac \"$3\" -binary | base64)\n\
             curl -sf -m 30 -o /dev/null -X PUT -H \"Date: $d\" -H 'Content-Type:' \
-            -H \"Authorization: AWS $2:$g\" \"$4/$1\"";
+            -H \"Authorization: AWS $2:$g\" --data-binary \"$5\" \"$4/$1\"";
         let mut shell = Command::new("sh");
-        shell.args(["-c", script, "sh", bucket, KEY.0, KEY.1, &self.endpoint()]);
+        let endpoint = self.endpoint();
+        shell.args(["-c", script, "sh", target, KEY.0, KEY.1, &endpoint, body]);
         succeeds(&mut shell)
     }
 

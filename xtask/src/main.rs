@@ -35,6 +35,8 @@ usage: cargo xtask TASK [OPTIONS]
   loom                test shared state under all thread interleavings (part of test)
   ceph up|down|status|kill-osd N|start-osd N|kill-gateway|start-gateway
                       a Ceph cluster on loopback, from Debian's packages (90, 72 MB)
+        --dir DIR         its files (default: target/ceph)
+        --port PORT       the port of its gateway (default: 28900); the next 40 are used as well
   scale               run the tests of remote stores on that cluster
   tls                 scan HTTPS with testssl.sh and sslyze, and reload certificates under load
         --reloads N       reloads per driver (default: 1000)

@@ -11,7 +11,7 @@ use std::{fmt::Write, path::PathBuf};
 use xtask::shell::Outcome;
 
 /// The peers of a quick run: quick to install, and of different kinds.
-const QUICK_PEERS: [&str; 3] = ["hyper", "nginx", "h2o"];
+const QUICK_PEERS: [&str; 5] = ["hyper", "nginx", "h2o", "nginx-proxy", "rclone"];
 
 /// Default number of rounds of a quick run.
 const QUICK_ROUNDS: u32 = 5;
@@ -21,7 +21,7 @@ const QUICK_ROUNDS: u32 = 5;
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask bench", disable_version_flag = true)]
 pub(crate) struct Options {
-    /// The profiles to measure [default: all]; see --list
+    /// The profiles to measure [default: all but scale, which starts a Ceph cluster]; see --list
     #[arg(value_name = "PROFILE")]
     profiles: Vec<String>,
     /// The peers to compare with: names, `all`, or `none` for the limits only [default: all; with
@@ -118,7 +118,8 @@ impl Options {
             return Err(format!("unknown profile '{name}'; the profiles are {all}"));
         }
         let named = |profile: &&Profile| {
-            self.profiles.is_empty() || self.profiles.iter().any(|name| name == profile.name)
+            let is_named = self.profiles.iter().any(|name| name == profile.name);
+            is_named || (self.profiles.is_empty() && !profile.is_remote)
         };
         Ok(PROFILES.iter().filter(named).collect())
     }
@@ -302,6 +303,7 @@ mod tests {
             root: "root".into(),
             target: "target".into(),
             profile: "release",
+            service: None,
         };
         assert_eq!(options("").out(&setup), PathBuf::from("root/bench/results"));
         assert_eq!(
