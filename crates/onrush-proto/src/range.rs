@@ -109,6 +109,24 @@ pub fn parse(value: &[u8], size: u64) -> Requested {
     }
 }
 
+/// The bytes that a field with one member requests, as far as that is known without the size: the
+/// end may lie beyond it, and is `u64::MAX` if the field has none. `None` for a suffix, several
+/// members, or a malformed field.
+///
+/// ```
+/// use onrush_proto::range::requested_bytes;
+/// assert_eq!(requested_bytes(b"bytes=10-19"), Some(10..20));
+/// assert_eq!(requested_bytes(b"bytes=10-"), Some(10..u64::MAX));
+/// assert_eq!(requested_bytes(b"bytes=-10"), None);
+/// ```
+pub fn requested_bytes(value: &[u8]) -> Option<Range<u64>> {
+    let mut members = token::list(byte_set(value)?).filter(|member| !member.is_empty());
+    match (Spec::parse(members.next()?)?, members.next()) {
+        (Spec::From { first, last }, None) => Some(first..last.saturating_add(1)),
+        _ => None,
+    }
+}
+
 /// The value after `bytes=`. The unit is case-insensitive (RFC 9110 §14.1).
 fn byte_set(value: &[u8]) -> Option<&[u8]> {
     let (unit, set) = value.split_at_checked(6)?;

@@ -10,7 +10,7 @@
 //!
 //! | operation | requests |
 //! | --- | --- |
-//! | get | one GET of the first 256 KiB; for a longer object a second GET of the rest, if the object is still the same (`If-Match`) |
+//! | open | one GET of what the caller wants, or HEAD if it wants no bytes; a further GET for other bytes, if the object is still the same (`If-Match`) |
 //! | meta | HEAD; a listing of one key if there is no object |
 //! | put up to 1 MiB | PUT, with `If-Match` or `If-None-Match: *` if there is a condition |
 //! | put of known length, up to 5 GiB | the same; the body is passed on as it arrives |
@@ -21,10 +21,13 @@
 //! What cannot be done atomically fails with
 //! [`StoreError::Unsupported`](onrush_store::StoreError::Unsupported).
 //!
-//! Layers, lowest first: `error` · `metrics` · `observer` · `location` · `service` ·
+//! While the service cannot be reached, requests fail at once; see [`RemoteStore::is_reachable`].
+//!
+//! Layers, lowest first: `error` · `metrics` · `breaker` · `observer` · `location` · `service` ·
 //! `credentials` · `properties` · `reader` · `transfer` · `upload` · `listing` · `store` ·
 //! `unfinished`.
 
+mod breaker;
 mod credentials;
 mod error;
 mod listing;

@@ -1,6 +1,7 @@
 //! Observes each HTTP request to the service: `object_store` reports a failure only as text, so the
 //! status of the last response is kept beside the operation.
 
+use crate::breaker::Breaker;
 use crate::error::Failure;
 use crate::metrics::RemoteMetrics;
 use async_trait::async_trait;
@@ -12,12 +13,15 @@ use object_store::client::{
     ReqwestConnector,
 };
 use std::cell::Cell;
+use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
 tokio::task_local! {
     /// How the last request of the operation that this task runs failed, if it did.
     static LAST: Cell<Option<Failure>>;
+    /// Set if the operation finds out whether the service responds.
+    static IS_PROBE: ();
 }
 
 /// Runs an operation. Also returns how its last request failed.
@@ -29,18 +33,25 @@ pub(crate) async fn observe<T>(operation: impl Future<Output = T>) -> (T, Option
     .await
 }
 
+/// Runs an operation whose requests are sent even if the service cannot be reached.
+pub(crate) async fn probe<T>(operation: impl Future<Output = T>) -> T {
+    IS_PROBE.scope((), operation).await
+}
+
 /// Makes clients that note the result of each request.
 #[derive(Debug)]
 pub(crate) struct Connector {
     connector: ReqwestConnector,
     metrics: Arc<RemoteMetrics>,
+    breaker: Arc<Breaker>,
 }
 
 impl Connector {
-    pub(crate) fn new(metrics: Arc<RemoteMetrics>) -> Connector {
+    pub(crate) fn new(metrics: Arc<RemoteMetrics>, breaker: Arc<Breaker>) -> Connector {
         Connector {
             connector: ReqwestConnector::default(),
             metrics,
+            breaker,
         }
     }
 }
@@ -50,6 +61,7 @@ impl HttpConnector for Connector {
         Ok(HttpClient::new(Observed {
             client: self.connector.connect(options)?,
             metrics: self.metrics.clone(),
+            breaker: self.breaker.clone(),
         }))
     }
 }
@@ -58,12 +70,18 @@ impl HttpConnector for Connector {
 struct Observed {
     client: HttpClient,
     metrics: Arc<RemoteMetrics>,
+    breaker: Arc<Breaker>,
 }
 
 #[async_trait]
 impl HttpService for Observed {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let method = request.method().clone();
+        if self.breaker.is_open() && IS_PROBE.try_with(|()| ()).is_err() {
+            let _ = LAST.try_with(|last| last.set(Some(Failure::Connection)));
+            let reason = io::Error::other("the service cannot be reached");
+            return Err(HttpError::new(HttpErrorKind::Unknown, reason)); // It is not repeated.
+        }
         // Requests of the runtime itself, such as for credentials, belong to no operation.
         let last = LAST.try_with(Cell::get).unwrap_or_default();
         if last.is_some_and(Failure::may_be_repeated) {
@@ -91,6 +109,7 @@ impl HttpService for Observed {
                 _ => Failure::Connection,
             }),
         };
+        self.breaker.record(failure, Instant::now());
         let _ = LAST.try_with(|last| last.set(failure));
         result
     }

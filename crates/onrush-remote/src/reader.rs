@@ -1,5 +1,5 @@
-//! Reads an object. The first bytes arrive with the request that opens it; each later request asks
-//! for the same version, so bytes of two versions are never mixed.
+//! Reads an object. One request opens it and returns the bytes that the caller wants, or none. Each
+//! later request asks for the same version, so bytes of two versions are never mixed.
 
 use crate::error::store_error;
 use crate::properties::{metadata_of, properties};
@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures_core::Stream;
 use object_store::path::Path;
 use object_store::{Error, GetOptions, GetRange, GetResult, ObjectStore};
-use onrush_store::{ByteStream, LocalFuture, Object, ReadAt, Result, StoreError};
+use onrush_store::{ByteStream, LocalFuture, Object, ReadAt, Result, StoreError, Wanted};
 use std::future::Future;
 use std::io;
 use std::ops::Range;
@@ -16,26 +16,36 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
-/// The bytes that are requested when an object is opened. A longer object needs a second request.
-const FIRST_BYTES: u64 = 256 * 1024;
+/// An object up to this size is held in memory while it is read, so its connection is free for the
+/// next request.
+const HELD_BYTES_MAX: u64 = 256 * 1024;
 
 type Pieces = Pin<Box<dyn Stream<Item = object_store::Result<Bytes>> + Send>>;
 
 /// Opens an object.
-pub(crate) async fn open(service: &Arc<Service>, path: Path) -> Result<Object> {
-    let first = get(service, &path, None, Some(0..FIRST_BYTES));
-    let first = match first.await {
-        // A range of an empty object cannot be satisfied: 416, which has no kind of its own.
-        Err(StoreError::Io(_)) => get(service, &path, None, None).await?,
-        first => first?,
+pub(crate) async fn open(service: &Arc<Service>, path: Path, wanted: Wanted) -> Result<Object> {
+    let part = match wanted {
+        Wanted::All => Part::All,
+        Wanted::Properties => Part::None,
+        Wanted::Range(range) => Part::Range(range),
+    };
+    let (has_bytes, has_range) = (!matches!(part, Part::None), matches!(part, Part::Range(_)));
+    let (first, has_bytes) = match get(service, &path, None, part).await {
+        // The range lies beyond the end: 416, which has no kind of its own.
+        Err(StoreError::Io(_)) if has_range => {
+            (get(service, &path, None, Part::None).await?, false)
+        }
+        first => (first?, has_bytes),
     };
     let (meta, metadata) = (properties(&first.meta)?, metadata_of(&first.attributes));
-    let first_end = first.range.end;
+    let range = match has_bytes {
+        true => first.range.clone(),
+        false => 0..0,
+    };
     let pieces = first.into_stream();
-    let first = match meta.size <= first_end {
-        // Complete: the connection is free for the next request.
+    let first = match range == (0..meta.size) && meta.size <= HELD_BYTES_MAX {
         true => First::Whole(collect(service, pieces, meta.size).await?),
-        false => First::Pieces(Mutex::new(Some(pieces)), first_end),
+        false => First::Pieces(Mutex::new(Some(pieces)), range),
     };
     let reader = Reader {
         service: service.clone(),
@@ -46,17 +56,31 @@ pub(crate) async fn open(service: &Arc<Service>, path: Path) -> Result<Object> {
     Ok(Object::from_reader(meta, metadata, Arc::new(reader)))
 }
 
-/// Requests an object, or a range of it. With `tag`, fails with [`StoreError::Changed`] if it is
+/// What a request asks for besides the properties.
+#[derive(Clone, Debug)]
+enum Part {
+    None,
+    All,
+    /// The end may lie beyond that of the object.
+    Range(Range<u64>),
+}
+
+/// Requests an object or a part of it. With `tag`, fails with [`StoreError::Changed`] if it is
 /// not the same version any more.
 fn get(
     service: &Service,
     path: &Path,
     tag: Option<&str>,
-    range: Option<Range<u64>>,
+    part: Part,
 ) -> impl Future<Output = Result<GetResult>> + use<> {
     let options = GetOptions {
         if_match: tag.map(str::to_owned),
-        range: range.map(GetRange::Bounded),
+        head: matches!(part, Part::None),
+        range: match part {
+            Part::None | Part::All => None,
+            Part::Range(range) if range.end == u64::MAX => Some(GetRange::Offset(range.start)),
+            Part::Range(range) => Some(GetRange::Bounded(range)),
+        },
         ..GetOptions::default()
     };
     let (client, path, is_pinned) = (service.client.clone(), path.clone(), tag.is_some());
@@ -109,17 +133,17 @@ struct Reader {
 /// What the first request returned.
 enum First {
     Whole(Bytes),
-    /// The bytes from 0, until the first reader takes them, and their end.
-    Pieces(Mutex<Option<Pieces>>, u64),
+    /// The bytes of a range, until the first reader takes them.
+    Pieces(Mutex<Option<Pieces>>, Range<u64>),
 }
 
 impl Reader {
     /// The bytes from the first request, if they begin `range` and are not taken.
     fn take_first(&self, range: &Range<u64>) -> Option<(Pieces, u64)> {
         match &self.first {
-            First::Pieces(pieces, end) if range.start == 0 => {
+            First::Pieces(pieces, of) if of.start == range.start && !of.is_empty() => {
                 let pieces = pieces.lock().unwrap_or_else(PoisonError::into_inner).take();
-                pieces.map(|pieces| (pieces, *end))
+                pieces.map(|pieces| (pieces, of.end))
             }
             _ => None,
         }
@@ -144,8 +168,8 @@ impl ReadAt for Reader {
             if room == 0 {
                 return Ok(buf);
             }
-            let range = offset..offset.saturating_add(room);
-            let found = match get(&self.service, &self.path, Some(&self.tag), Some(range)).await {
+            let part = Part::Range(offset..offset.saturating_add(room));
+            let found = match get(&self.service, &self.path, Some(&self.tag), part).await {
                 Err(StoreError::Io(_)) => return Ok(buf), // 416: the range begins at the end.
                 found => found?,
             };
@@ -215,8 +239,8 @@ impl Stream for Remaining {
             }
             match &mut this.state {
                 State::Idle => {
-                    let range = Some(this.range.clone());
-                    let request = get(&this.service, &this.path, Some(&this.tag), range);
+                    let part = Part::Range(this.range.clone());
+                    let request = get(&this.service, &this.path, Some(&this.tag), part);
                     this.state = State::Requested(Box::pin(request));
                 }
                 State::Requested(request) => match ready!(request.as_mut().poll(cx)) {

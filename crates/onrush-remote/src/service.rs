@@ -1,10 +1,11 @@
 //! The connection to the service: its client, the runtime on which requests run, and their time
 //! limits.
 
+use crate::breaker::Breaker;
 use crate::error::store_error;
 use crate::location::Location;
 use crate::metrics::RemoteMetrics;
-use crate::observer::{Connector, observe};
+use crate::observer::{Connector, observe, probe};
 use object_store::aws::{AmazonS3, AmazonS3Builder};
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::path::Path;
@@ -26,6 +27,9 @@ const REGION: &str = "us-east-1";
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
+/// The pause before each request that finds out whether the service responds again.
+const PROBE_PAUSE: Duration = Duration::from_secs(1);
+
 /// Time limits and sizes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -41,6 +45,9 @@ pub struct Options {
     pub operation_timeout: Duration,
     /// The number of attempts after the first one. Only requests that are safe to repeat are.
     pub retries: usize,
+    /// After requests have failed for this long without a response, further ones fail at once,
+    /// until the service responds.
+    pub outage_after: Duration,
 }
 
 impl Default for Options {
@@ -51,6 +58,7 @@ impl Default for Options {
             read_timeout: Duration::from_secs(30),
             operation_timeout: Duration::from_secs(60),
             retries: 4,
+            outage_after: Duration::from_secs(5),
         }
     }
 }
@@ -91,6 +99,7 @@ pub(crate) struct Service {
     /// upload arrives after all its bytes.
     pub(crate) streams: reqwest::Client,
     pub(crate) metrics: Arc<RemoteMetrics>,
+    pub(crate) breaker: Arc<Breaker>,
     location: Location,
     options: Options,
     /// `None` only while it is dropped.
@@ -113,9 +122,11 @@ impl Service {
         let runtime = runtime.map_err(|error| OpenError::new(format!("no threads: {error}")))?;
         let handle = runtime.handle().clone();
         let metrics = Arc::<RemoteMetrics>::default();
+        let breaker = Arc::new(Breaker::new(options.outage_after));
         let client = {
             let _entered = handle.enter();
-            configure(builder, &location, &options, metrics.clone())
+            let connector = Connector::new(metrics.clone(), breaker.clone());
+            configure(builder, &location, &options, connector)
                 .build()
                 .map_err(|error| OpenError::new(causes(&error)))?
         };
@@ -125,10 +136,16 @@ impl Service {
             .redirect(reqwest::redirect::Policy::none())
             .build();
         let streams = streams.map_err(|error| OpenError::new(causes(&error)))?;
+        handle.spawn(probe_while_open(
+            breaker.clone(),
+            client.clone(),
+            options.clone(),
+        ));
         Ok(Arc::new(Service {
             client,
             streams,
             metrics,
+            breaker,
             location,
             options,
             runtime: Some(runtime),
@@ -235,11 +252,7 @@ impl Service {
 
     /// Requests the bucket and waits for the response, as [`Service::block_on`] does.
     pub(crate) fn check(&self) -> Check {
-        let options = PaginatedListOptions {
-            max_keys: Some(1),
-            ..PaginatedListOptions::default()
-        };
-        let listing = observe(self.client.list_paginated(None, options));
+        let listing = observe(shortest_listing(&self.client));
         let time = self.options.operation_timeout;
         let listed = (self.handle).block_on(async { tokio::time::timeout(time, listing).await });
         match listed {
@@ -270,11 +283,32 @@ impl fmt::Debug for Service {
     }
 }
 
+/// A request for one key. Each service responds to it, if only with a refusal.
+async fn shortest_listing(client: &AmazonS3) -> object_store::Result<()> {
+    let options = PaginatedListOptions {
+        max_keys: Some(1),
+        ..PaginatedListOptions::default()
+    };
+    client.list_paginated(None, options).await.map(drop)
+}
+
+/// Makes a request now and then while the breaker is open. Its result closes the breaker.
+async fn probe_while_open(breaker: Arc<Breaker>, client: AmazonS3, options: Options) {
+    loop {
+        breaker.opened().await;
+        while breaker.is_open() {
+            tokio::time::sleep(PROBE_PAUSE).await;
+            let listing = probe(shortest_listing(&client));
+            let _ = tokio::time::timeout(options.read_timeout, listing).await;
+        }
+    }
+}
+
 fn configure(
     builder: AmazonS3Builder,
     location: &Location,
     options: &Options,
-    metrics: Arc<RemoteMetrics>,
+    connector: Connector,
 ) -> AmazonS3Builder {
     use object_store::aws::AmazonS3ConfigKey::{Client, Endpoint, Region};
     use object_store::client::ClientConfigKey::AllowHttp;
@@ -297,7 +331,7 @@ fn configure(
     builder
         .with_bucket_name(location.bucket())
         .with_client_options(client)
-        .with_http_connector(Connector::new(metrics))
+        .with_http_connector(connector)
         // A hash of the payload would be computed before the first byte is sent.
         .with_unsigned_payload(true)
         .with_disable_tagging(true)

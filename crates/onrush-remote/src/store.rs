@@ -12,7 +12,7 @@ use object_store::ObjectStoreExt;
 use object_store::aws::AmazonS3Builder;
 use onrush_store::{
     Condition, Features, Key, Kind, ListHow, LocalFuture, Meta, Object, Page, Result, Store,
-    StoreError, Upload,
+    StoreError, Upload, Wanted,
 };
 use std::sync::Arc;
 
@@ -79,6 +79,13 @@ impl RemoteStore {
         self.service.metrics.clone()
     }
 
+    /// Whether the service can be reached, as far as the requests so far have shown. While it is
+    /// not, operations fail with [`StoreError::Unavailable`] at once, and a request per second
+    /// finds out when it can be.
+    pub fn is_reachable(&self) -> bool {
+        !self.service.breaker.is_open()
+    }
+
     pub(crate) fn service(&self) -> &Service {
         &self.service
     }
@@ -129,9 +136,9 @@ impl RemoteStore {
 }
 
 impl Store for RemoteStore {
-    fn get<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Object>> {
+    fn open<'a>(&'a self, key: &'a Key, wanted: Wanted) -> LocalFuture<'a, Result<Object>> {
         Box::pin(async move {
-            match reader::open(&self.service, self.service.path(key)?).await {
+            match reader::open(&self.service, self.service.path(key)?, wanted).await {
                 Err(StoreError::NotFound) => Err(self.no_object(key).await),
                 result => result,
             }

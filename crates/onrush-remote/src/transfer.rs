@@ -9,7 +9,7 @@ use crate::error::Failure;
 use crate::service::{Service, Task};
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, ETAG, HeaderName, HeaderValue, IF_MATCH, IF_NONE_MATCH};
-use http::{HeaderMap, Method, StatusCode};
+use http::{HeaderMap, Method};
 use http_body::{Body, Frame, SizeHint};
 use object_store::path::Path;
 use object_store::signer::{SignedUrlOptions, Signer};
@@ -122,6 +122,9 @@ async fn put(
     metadata: Option<String>,
     body: Pieces,
 ) -> Result<Option<String>> {
+    if service.breaker.is_open() {
+        return Err(StoreError::Unavailable);
+    }
     let signed = sign(&service, &path, metadata).await?;
     let (url, mut headers) = signed;
     headers.insert(CONTENT_LENGTH, body.left.into());
@@ -144,24 +147,26 @@ async fn put(
         .map(|response| response.status().as_u16());
     service.metrics.record("PUT", status, begun.elapsed());
     service.metrics.sent(size);
-    let response = response.map_err(|error| match error.is_timeout() {
-        true => StoreError::Timeout,
-        false => StoreError::Unavailable,
-    })?;
-    let status = response.status();
-    if status.is_success() {
-        let tag = response.headers().get(ETAG);
-        return Ok(tag.and_then(|tag| Some(tag.to_str().ok()?.to_owned())));
-    }
-    Err(match status {
+    let failure = match &response {
+        Ok(response) if response.status().is_success() => None,
+        Ok(response) => Some(Failure::of_response(response.status(), response.headers())),
+        Err(error) if error.is_timeout() => Some(Failure::Timeout),
+        Err(_) => Some(Failure::Connection),
+    };
+    service.breaker.record(failure, Instant::now());
+    match failure {
+        None => Ok(response.ok().and_then(|response| {
+            let tag = response.headers().get(ETAG)?;
+            Some(tag.to_str().ok()?.to_owned())
+        })),
         // 409: another conditional request for the key is in progress. 404: there is no object.
-        StatusCode::PRECONDITION_FAILED | StatusCode::CONFLICT => StoreError::PreconditionFailed,
-        StatusCode::NOT_FOUND if has_tag => StoreError::PreconditionFailed,
-        StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED => {
-            StoreError::PermissionDenied(io::ErrorKind::PermissionDenied.into())
+        Some(Failure::Status { status, .. })
+            if matches!(status, 409 | 412) || (status == 404 && has_tag) =>
+        {
+            Err(StoreError::PreconditionFailed)
         }
-        status => Failure::of_response(status, response.headers()).to_store_error(),
-    })
+        Some(failure) => Err(failure.to_store_error()),
+    }
 }
 
 /// The URL of a request with its signature, and the fields that the signature covers.

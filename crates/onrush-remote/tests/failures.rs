@@ -7,13 +7,19 @@ use common::canned::{Canned, Reply};
 use common::{KEY, block_on, read_all};
 use onrush_remote::{Check, Options, RemoteStore};
 use onrush_store::{Condition, Key, Kind, ListHow, Store, StoreError};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 fn store(server: &Canned) -> RemoteStore {
     let mut options = Options::default();
     options.read_timeout = Duration::from_millis(300);
     options.operation_timeout = Duration::from_secs(2);
     options.retries = 2;
+    options.outage_after = Duration::MAX;
+    open(server, options)
+}
+
+fn open(server: &Canned, options: Options) -> RemoteStore {
     let endpoint = format!("http://{}", server.address);
     let location = "s3://bucket".parse().expect("a location");
     RemoteStore::at(&endpoint, KEY, location, options).expect("a store")
@@ -114,6 +120,50 @@ fn a_truncated_object_is_an_error() {
             "{error:?}"
         );
     }
+}
+
+/// A response to a listing.
+fn listing() -> Reply {
+    let page = "<ListBucketResult><Name>bucket</Name></ListBucketResult>";
+    Reply::Send(format!(
+        "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{page}",
+        page.len()
+    ))
+}
+
+/// After an outage has been found, requests are not sent to the service. A request of the store
+/// itself finds the end of the outage, even if no client asks.
+#[test]
+fn requests_fail_at_once_during_an_outage() {
+    let mut replies = vec![Reply::Close; 5];
+    replies.push(listing());
+    let server = Canned::new(replies);
+    let mut options = Options::default();
+    (options.retries, options.outage_after) = (0, Duration::ZERO);
+    let store = open(&server, options);
+    assert!(store.is_reachable());
+    let get = || block_on(store.get(&key("a"))).map(drop);
+    for _ in 0..4 {
+        assert_eq!(get(), Err(StoreError::Unavailable));
+    }
+    assert!(!store.is_reachable());
+    let put = block_on(async {
+        let mut upload = store
+            .stage(&key("a"), Condition::None, Some(2 << 20))
+            .await?;
+        upload.write(vec![0; 2 << 20]).await?;
+        upload.commit().await.map(drop)
+    });
+    assert_eq!([get(), put], [Err(StoreError::Unavailable); 2]);
+    let gets = |requests: &[String]| requests.iter().filter(|r| r.contains(" /bucket/a")).count();
+    assert_eq!(gets(&server.requests()), 4);
+    // The first request of the store fails, and the second does not.
+    let end = Instant::now() + Duration::from_secs(60);
+    while !store.is_reachable() {
+        assert!(Instant::now() < end, "the store stays unreachable");
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert!(block_on(store.list(None, ListHow::default())).is_ok());
 }
 
 #[test]

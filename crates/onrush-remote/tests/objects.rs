@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Bucket, block_on, read_all};
-use onrush_store::{Condition, Key, Kind, ListHow, Store, StoreError};
+use onrush_store::{Condition, Key, Kind, ListHow, Store, StoreError, Wanted};
 
 fn key(text: &str) -> Key {
     Key::parse(text.as_bytes()).expect("a key")
@@ -60,6 +60,48 @@ fn objects_of_each_size_are_stored_whole() {
                 assert!(read_all(&object).await.expect("bytes") == content, "{size}");
                 // The bytes of the first request are used once.
                 assert!(read_all(&object).await.expect("bytes") == content, "{size}");
+            }
+        }
+    });
+}
+
+#[test]
+fn an_object_is_opened_by_one_request_for_what_is_wanted() {
+    let bucket = Bucket::new();
+    let store = bucket.store("s3://bucket");
+    let requests = || std::mem::take(&mut bucket.service.lock().requests);
+    block_on(async {
+        for size in [0, 10, 300_000, 9 << 20] {
+            let content = body(size);
+            put(&store, "a", Condition::None, &content, Some(size as u64))
+                .await
+                .expect("stored");
+            requests();
+            let object = store.open(&key("a"), Wanted::Properties).await;
+            let object = object.expect("an object");
+            assert_eq!(object.meta().size, size as u64);
+            assert!(!object.metadata().await.expect("metadata").is_empty());
+            assert_eq!(requests(), [("HEAD", 1)].into());
+            // A wrong guess costs a request, not the bytes.
+            assert!(read_all(&object).await.expect("bytes") == content, "{size}");
+            assert_eq!(requests().contains_key("GET"), size > 0);
+
+            let object = store.get(&key("a")).await.expect("an object");
+            assert!(read_all(&object).await.expect("bytes") == content, "{size}");
+            assert_eq!(requests(), [("GET", 1)].into(), "{size}");
+
+            let end = (size as u64).max(5);
+            for range in [3..7, 3..u64::MAX, end - 2..end + 2, end..end + 9] {
+                let wanted = Wanted::Range(range.clone());
+                let object = store.open(&key("a"), wanted).await.expect("an object");
+                assert_eq!(object.meta().size, size as u64);
+                let from = range.start.min(size as u64) as usize;
+                let to = range.end.min(size as u64) as usize;
+                let found = common::read(&object, range.clone()).await.expect("bytes");
+                assert!(found == content[from..to], "{size} {range:?}");
+                let found = requests();
+                assert_eq!(found["GET"], 1, "{size} {range:?}");
+                assert_eq!(found.contains_key("HEAD"), from == to, "{size} {range:?}");
             }
         }
     });

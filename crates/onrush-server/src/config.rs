@@ -17,6 +17,7 @@ use onrush_rt::driver;
 use onrush_server::{Allow, FilesOptions};
 use onrush_store::Key;
 use std::fmt::Display;
+use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -185,7 +186,7 @@ impl Settings {
         let cache_is_reduced = files.cache_bytes_max < FilesOptions::default().cache_bytes_max;
         let is_reduced = options.receive_memory.is_none() && receive_bytes_max < RECEIVE_BYTES
             || options.cache_size.is_none() && cache_is_reduced;
-        Ok(Settings {
+        let settings = Settings {
             reduced_defaults: memory_bytes.filter(|_| is_reduced).map(|limit_bytes| {
                 ReducedDefaults {
                     limit_bytes,
@@ -246,7 +247,68 @@ impl Settings {
                 (Some(Switch::Off), _) | (None, None) => AccessLog::Off,
             },
             storage,
-        })
+        };
+        settings.check_addresses()?;
+        Ok(settings)
+    }
+
+    /// Refuses an address that two options name. Otherwise the second listener would report that
+    /// another server has it.
+    fn check_addresses(&self) -> Result<(), Failure> {
+        let tls = self.tls.as_ref();
+        let admin = match &self.admin {
+            Some(AdminAt::Own(address)) => Some(address),
+            Some(AdminAt::Same) | None => None,
+        };
+        let lists = [
+            ("bind", self.addresses.iter().collect::<Vec<_>>()),
+            (
+                "bind-plain",
+                tls.iter().flat_map(|tls| &tls.plain).collect(),
+            ),
+            (
+                "http-redirect",
+                tls.iter().flat_map(|tls| &tls.redirect).collect(),
+            ),
+            ("admin", admin.into_iter().collect()),
+        ];
+        let named = lists.iter().flat_map(|(option, addresses)| {
+            addresses.iter().map(move |address| (*option, *address))
+        });
+        let named: Vec<(&str, &String)> = named.collect();
+        for (at, (option, address)) in named.iter().enumerate() {
+            if let Some((other, _)) = named[..at].iter().find(|(_, a)| is_same(a, address)) {
+                let port = match *other {
+                    "bind" => "--port or --bind",
+                    other => &format!("--{other}"),
+                };
+                return Err(Failure::usage(format!(
+                    "{option}: {address} is the address of {port} as well; choose another port"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether both addresses cannot be bound: they are equal, or one of them is all addresses of a
+/// family and the other is one of that family. Names are not resolved.
+fn is_same(one: &str, other: &str) -> bool {
+    let split = |address: &str| {
+        let (host, port) = address.rsplit_once(':')?;
+        let port = port.parse::<u16>().ok().filter(|port| *port != 0)?;
+        Some((host.to_owned(), port))
+    };
+    let includes = |all: &str, host: &str| match all {
+        "0.0.0.0" => host.parse::<Ipv4Addr>().is_ok(),
+        "[::]" => host.starts_with('['),
+        all => all == host,
+    };
+    match (split(one), split(other)) {
+        (Some((host, port)), Some((other_host, other_port))) => {
+            port == other_port && (includes(&host, &other_host) || includes(&other_host, &host))
+        }
+        _ => one == other && one.starts_with("unix:"),
     }
 }
 

@@ -107,7 +107,7 @@ fn serve(settings: Settings) -> Result<(), Failure> {
         descriptors: plan.descriptors.clone(),
         ..settings.files.clone()
     };
-    let Opened { files, collector } = settings.storage.open(options)?;
+    let Opened { files, remote } = settings.storage.open(options)?;
     // Only certificates that are kept in a folder need it, and a check has ensured that it is one.
     let dir = settings.storage.folder().unwrap_or(Path::new("."));
     let certificates = match &settings.tls {
@@ -117,10 +117,11 @@ fn serve(settings: Settings) -> Result<(), Failure> {
     let fingerprint = certificates.as_ref().and_then(Certificates::fingerprint);
     let tls = certificates.as_ref().map(Certificates::config);
     let metrics = Metrics::new();
-    if let Some(collector) = collector {
-        metrics.add_collector(collector);
+    let mut admin = Admin::new(&metrics);
+    if let Some(store) = remote {
+        metrics.add_collector(storage::collector(&store));
+        admin = admin.ready_if(move || storage::not_ready(&store));
     }
-    let admin = Admin::new(&metrics);
     // The admin server starts first, so that its failure needs no cleanup, and stops last, so that
     // `/-/ready` reports the shutdown.
     let admin_server = start_admin(&settings, &plan, &admin)?;

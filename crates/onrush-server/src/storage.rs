@@ -2,7 +2,7 @@
 
 use crate::failure::{self, Failure};
 use onrush::metrics::{Collector, MetricType, TextWriter};
-use onrush_remote::{Check, DURATION_BOUNDS, Location, Options, RemoteMetrics, RemoteStore};
+use onrush_remote::{Check, DURATION_BOUNDS, Location, Options, RemoteStore};
 use onrush_rt::blocking::BlockingPool;
 use onrush_server::{Files, FilesOptions};
 use std::fmt;
@@ -20,20 +20,21 @@ pub(crate) enum Storage {
 /// An open store.
 pub(crate) struct Opened {
     pub(crate) files: Files,
-    /// What the store counts.
-    pub(crate) collector: Option<Arc<dyn Collector>>,
+    /// The service, if the objects are not in a folder.
+    pub(crate) remote: Option<RemoteStore>,
 }
 
 /// The requests to a service, as metrics.
 #[derive(Debug)]
-struct Requests(Arc<RemoteMetrics>);
+struct Requests(RemoteStore);
 
 impl Collector for Requests {
     fn collect(&self, text: &mut TextWriter) {
         let help = "Requests to the store's service, until the response begins.";
         let name = "onrush_store_request_duration_seconds";
         text.family(name, MetricType::Histogram, help);
-        for request in self.0.requests() {
+        let metrics = self.0.metrics();
+        for request in metrics.requests() {
             let labels = [("method", request.method), ("outcome", request.outcome)];
             text.buckets(&labels, &DURATION_BOUNDS, &request.buckets, request.seconds);
         }
@@ -41,17 +42,17 @@ impl Collector for Requests {
             (
                 "onrush_store_retries",
                 "Requests to the store's service that repeat one that has failed.",
-                self.0.retries(),
+                metrics.retries(),
             ),
             (
                 "onrush_store_sent_bytes",
                 "Bytes of the bodies of requests to the store's service.",
-                self.0.sent_bytes(),
+                metrics.sent_bytes(),
             ),
             (
                 "onrush_store_received_bytes",
                 "Bytes of the bodies of responses of the store's service.",
-                self.0.received_bytes(),
+                metrics.received_bytes(),
             ),
         ];
         for (name, help, value) in counters {
@@ -60,8 +61,21 @@ impl Collector for Requests {
         }
         let help = "Multipart uploads in progress.";
         text.family("onrush_store_open_uploads", MetricType::Gauge, help);
-        text.sample(&[], self.0.open_uploads());
+        text.sample(&[], metrics.open_uploads());
+        let help = "1 if the store's service can be reached, otherwise 0.";
+        text.family("onrush_store_reachable", MetricType::Gauge, help);
+        text.sample(&[], u64::from(self.0.is_reachable()));
     }
+}
+
+/// What the store's service counts.
+pub(crate) fn collector(store: &RemoteStore) -> Arc<dyn Collector> {
+    Arc::new(Requests(store.clone()))
+}
+
+/// Why requests fail, in one line; `None` if the service can be reached.
+pub(crate) fn not_ready(store: &RemoteStore) -> Option<&'static str> {
+    (!store.is_reachable()).then_some("the store cannot be reached")
 }
 
 impl Storage {
@@ -90,7 +104,7 @@ impl Storage {
         match self {
             Storage::Folder(path) => Ok(Opened {
                 files: open_folder(path, options)?,
-                collector: None,
+                remote: None,
             }),
             Storage::Remote(location) => open_remote(location, options),
         }
@@ -134,7 +148,7 @@ fn open_remote(location: &Location, options: FilesOptions) -> Result<Opened, Fai
     }
     let pool = BlockingPool::threads(options.blocking_threads, 4096);
     Ok(Opened {
-        collector: Some(Arc::new(Requests(store.metrics()))),
+        remote: Some(store.clone()),
         files: Files::on_store(Arc::new(store), pool, options),
     })
 }

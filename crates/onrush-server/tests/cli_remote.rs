@@ -10,6 +10,7 @@ use program::plain::{get, printed};
 use program::{Folder, Server, curl, drivers, is_installed, onrush, output, pattern};
 use std::net::SocketAddr;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// Adds the variables of a service.
 fn service(mut command: Command, address: SocketAddr) -> Command {
@@ -61,7 +62,10 @@ fn a_bucket_is_served() {
         );
         assert_eq!(status(&["-o", got, &format!("{two}/a%20b/large")]), "200");
         assert!(std::fs::read(got).expect("a file") == content);
+        let requests = || std::mem::take(&mut bucket.service.lock().requests);
+        requests();
         let head = curl(&["-I", &format!("{two}/a%20b/large")]).to_ascii_lowercase();
+        assert_eq!(requests(), [("HEAD", 1)].into());
         assert!(head.contains("content-length: 20000000\r\n"), "{head}");
         assert!(head.contains("content-type: text/x\r\n"), "{head}");
         assert!(head.contains("etag: \""), "{head}");
@@ -76,6 +80,7 @@ fn a_bucket_is_served() {
             std::fs::read(got).expect("a file"),
             content[9_999_999..=10_000_001]
         );
+        assert_eq!(requests(), [("GET", 1)].into());
         // The object has its own key.
         let objects = bucket.service.lock();
         assert!(objects.by_key["prefix/a b/large"].content == content);
@@ -91,7 +96,9 @@ fn a_bucket_is_served() {
         assert_eq!(put("two", "If-Match: *"), "204");
         assert_eq!(curl(&[&format!("{two}/small")]), "two");
         let not_modified = format!("If-None-Match: {}", tag(&small));
+        requests();
         assert_eq!(status(&["-H", &not_modified, "-o", got, &small]), "304");
+        assert_eq!(requests(), [("HEAD", 1)].into());
 
         let json = ["-H", "Accept: application/json"];
         let listing = curl(&[&json[..], &[&format!("{two}/")]].concat());
@@ -166,7 +173,8 @@ fn a_wrong_bucket_or_option_is_one_clear_line() {
 #[test]
 fn a_service_that_does_not_respond_is_a_warning() {
     let silent = Canned::new(vec![Reply::Close]);
-    let server = Server::run(command(silent.address, &["s3://bucket"]));
+    let arguments = ["s3://bucket", "--admin", "127.0.0.1:0"];
+    let server = Server::run(command(silent.address, &arguments));
     assert!(
         server.log().contains("the store does not respond"),
         "{}",
@@ -178,6 +186,16 @@ fn a_service_that_does_not_respond_is_a_warning() {
         response.to_ascii_lowercase().contains("retry-after: "),
         "{response}"
     );
+    // Requests that fail for some seconds are an outage, which readiness and metrics report.
+    let admin = |path: &str| get(printed(&server, "admin"), path, "localhost");
+    let end = Instant::now() + Duration::from_secs(120);
+    while !admin("/-/ready").contains("the store cannot be reached") {
+        assert!(Instant::now() < end, "{}", server.log());
+        server.get("/a");
+    }
+    assert!(admin("/-/ready").starts_with("HTTP/1.1 503 "));
+    assert!(admin("/-/metrics").contains("onrush_store_reachable 0\n"));
+    assert!(server.log().contains("the store cannot be reached"));
 }
 
 #[test]
@@ -230,8 +248,8 @@ fn a_truncated_response_of_the_service_is_truncated_for_the_client() {
         listing.len()
     );
     let truncated = format!(
-        "HTTP/1.1 206 Partial Content\r\nContent-Length: 262144\r\n\
-         Content-Range: bytes 0-262143/300000\r\nETag: \"x\"\r\nConnection: close\r\n\
+        "HTTP/1.1 200 OK\r\nContent-Length: 300000\r\n\
+         ETag: \"x\"\r\nConnection: close\r\n\
          Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n\r\n{}",
         "x".repeat(100_000)
     );

@@ -188,7 +188,7 @@ fn client_certificates_are_required_or_optional() {
     for driver in drivers() {
         for is_optional in [false, true] {
             let more = ["--driver", driver, "--tls-client-ca", &client_ca];
-            let mut arguments = [&tls(&pair)[..], &more].concat();
+            let mut arguments = [&tls(&pair)[..], &more, &["--access-log", "on"]].concat();
             if is_optional {
                 arguments.push("--tls-client-optional");
             }
@@ -209,6 +209,14 @@ fn client_certificates_are_required_or_optional() {
                 assert_eq!(get(Some(&unknown)), b"", "{case}");
                 let expected: &[u8] = if is_optional { b"content" } else { b"" };
                 assert_eq!(get(None), expected, "{case}");
+            }
+            server.logs("tls=TLSv1.3 client=CN=known status=200");
+            server.logs("a client certificate was refused peer=127.0.0.1:");
+            server.logs("invalid peer certificate: UnknownIssuer");
+            let absent = "peer sent no certificates";
+            match is_optional {
+                false => drop(server.logs(absent)),
+                true => assert!(!server.log().contains(absent)),
             }
         }
     }

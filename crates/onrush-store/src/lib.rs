@@ -48,4 +48,4 @@ pub use key::Key;
 pub use local::LocalFile;
 pub use meta::{Kind, METADATA_BYTES_MAX, Meta, Version};
 pub use object::{ByteStream, LocalFuture, Object, ReadAt};
-pub use store::{Committed, Condition, Entry, Features, ListHow, Page, Store, Upload};
+pub use store::{Committed, Condition, Entry, Features, ListHow, Page, Store, Upload, Wanted};

@@ -9,6 +9,7 @@ use crate::key::Key;
 use crate::meta::{Kind, Meta, Version};
 use crate::object::{LocalFuture, Object};
 use std::fmt;
+use std::ops::Range;
 
 /// The condition under which a change is made. It is data, so a store can send it to another
 /// machine. The store evaluates it together with the change: no other change comes between.
@@ -55,11 +56,29 @@ impl Condition {
     }
 }
 
+/// What the caller of [`Store::open`] is going to read. It is a hint: all bytes of the object can
+/// be read in any case, perhaps at the cost of another request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// All bytes, in order.
+    All,
+    /// The properties and the metadata, but most likely no bytes.
+    Properties,
+    /// These bytes. The end may lie beyond that of the object.
+    Range(Range<u64>),
+}
+
 /// Objects by key. Every future may be dropped at any time. A change whose future is dropped is
 /// made completely or not at all. All workers share one store; a future stays on its worker.
 pub trait Store: fmt::Debug + Send + Sync {
-    /// Opens an object for reading. Fails with [`StoreError::IsDirectory`] for a folder.
-    fn get<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Object>>;
+    /// Opens an object for reading. `wanted` is what the caller is going to read: a store that
+    /// transfers bytes may begin with these. Fails with [`StoreError::IsDirectory`] for a folder.
+    fn open<'a>(&'a self, key: &'a Key, wanted: Wanted) -> LocalFuture<'a, Result<Object>>;
+
+    /// Opens an object for reading the whole of it; see [`Store::open`].
+    fn get<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Object>> {
+        self.open(key, Wanted::All)
+    }
 
     /// The properties of the object or folder at `key`. Does not open it.
     fn meta<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Meta>>;
@@ -97,7 +116,7 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// change that completed before this future was first polled.
     fn list<'a>(&'a self, folder: Option<&'a Key>, how: ListHow) -> LocalFuture<'a, Result<Page>>;
 
-    /// As [`Store::get`], but without waiting. `None`: this would wait, or the store always waits.
+    /// As [`Store::open`], but without waiting. `None`: this would wait, or the store always waits.
     fn try_get(&self, _key: &Key) -> Option<Result<Object>> {
         None
     }

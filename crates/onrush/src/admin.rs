@@ -1,19 +1,25 @@
 //! Endpoints for operators and monitoring programs: metrics, health and readiness of a server. They
 //! may be served on an address of their own or together with the application.
 
+use crate::body::Body;
 use crate::metrics::Metrics;
 use crate::request::Request;
 use crate::response::Response;
 use crate::route::Router;
 use crate::server::Handle;
+use std::fmt;
 use std::sync::{Arc, OnceLock};
+
+/// Says why the application is not ready; `None` if it is.
+type ReadyCheck = Arc<dyn Fn() -> Option<&'static str> + Send + Sync>;
 
 /// The endpoints `/-/metrics`, `/-/health` and `/-/ready` of a server. Cheap to clone.
 ///
 /// - `/-/metrics` returns the [`Metrics`].
 /// - `/-/health` returns 200 if the worker that received the request still processes requests.
 /// - `/-/ready` returns 200 while the watched server accepts connections. It returns 503 with
-///   `Retry-After: 1` before [`Admin::watch`] and after a shutdown has begun.
+///   `Retry-After: 1` before [`Admin::watch`], after a shutdown has begun, and while the check of
+///   [`Admin::ready_if`] fails.
 ///
 /// Each of these responses has `Cache-Control: no-store` (RFC 9111 §5.2.2.5).
 ///
@@ -39,10 +45,20 @@ use std::sync::{Arc, OnceLock};
 ///     admin_server.wait()
 /// }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Admin {
     metrics: Metrics,
     watched: Arc<OnceLock<Handle>>,
+    ready_check: Option<ReadyCheck>,
+}
+
+impl fmt::Debug for Admin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Admin")
+            .field("metrics", &self.metrics)
+            .field("watched", &self.watched)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Admin {
@@ -52,7 +68,32 @@ impl Admin {
         Admin {
             metrics: metrics.clone(),
             watched: Arc::default(),
+            ready_check: None,
         }
+    }
+
+    /// Adds a condition to readiness: `check` returns one line that says why the application cannot
+    /// serve requests now, or `None` if it can. It runs on a worker for each request of
+    /// `/-/ready`, so it must not block. Only the last check counts.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::{Admin, Metrics};
+    /// use std::sync::atomic::{AtomicBool, Ordering};
+    ///
+    /// static CONNECTED: AtomicBool = AtomicBool::new(false);
+    ///
+    /// let admin = Admin::new(&Metrics::new())
+    ///     .ready_if(|| (!CONNECTED.load(Ordering::Relaxed)).then_some("no database"));
+    /// # drop(admin);
+    /// ```
+    #[must_use]
+    pub fn ready_if(
+        mut self,
+        check: impl Fn() -> Option<&'static str> + Send + Sync + 'static,
+    ) -> Admin {
+        self.ready_check = Some(Arc::new(check));
+        self
     }
 
     /// Sets the server whose readiness `/-/ready` reports. Only the first call has an effect.
@@ -118,15 +159,23 @@ impl Admin {
 
     /// The response to `/-/ready`: 200 only between the start and the shutdown of the server.
     fn readiness(&self) -> Response {
-        match self.watched.get() {
-            Some(server) if !server.is_ending() => plain_response(200, "ready\n"),
-            Some(_) => plain_response(503, "ending\n").with_header("Retry-After", "1"),
-            None => plain_response(503, "starting\n").with_header("Retry-After", "1"),
+        let reason = match self.watched.get() {
+            Some(server) if !server.is_ending() => {
+                self.ready_check.as_ref().and_then(|check| check())
+            }
+            Some(_) => Some("ending"),
+            None => Some("starting"),
+        };
+        match reason {
+            None => plain_response(200, "ready\n"),
+            Some(reason) => {
+                plain_response(503, format!("{reason}\n")).with_header("Retry-After", "1")
+            }
         }
     }
 }
 
-fn plain_response(status: u16, text: &'static str) -> Response {
+fn plain_response(status: u16, text: impl Into<Body>) -> Response {
     Response::text(text)
         .with_status(status)
         .with_header("Cache-Control", "no-store")

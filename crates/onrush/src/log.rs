@@ -35,6 +35,7 @@ pub enum AccessLog {
     ///   request that was rejected because of the length of its body has a valid head.
     /// - `peer`: the address of the client; absent for a Unix socket.
     /// - `tls`: the version of TLS, `TLSv1.3` or `TLSv1.2`; absent without TLS.
+    /// - `client`: the subject of the client's verified certificate, if it has presented one.
     /// - `status`: the status of the response; absent when no response was started.
     /// - `end`: how the exchange ended: `complete`; `rejected` (the response was sent, but the
     ///   request head broke a rule, arrived too slowly or announced a body over the limit, or the
@@ -108,6 +109,8 @@ pub(crate) struct Exchange {
     pub(crate) peer: Option<SocketAddr>,
     /// The version of TLS.
     pub(crate) tls: Option<&'static str>,
+    /// The subject of the client's certificate.
+    pub(crate) client: Option<String>,
     pub(crate) user_agent: Option<Vec<u8>>,
     pub(crate) referer: Option<Vec<u8>>,
     /// By the worker's clock.
@@ -262,6 +265,7 @@ impl Ended {
                 target,
                 peer = exchange.peer.map(tracing::field::display),
                 tls = exchange.tls,
+                client = exchange.client.as_deref(),
                 status = exchange.response.map(|response| response.status),
                 end = self.outcome.name(),
                 received_bytes = exchange.received_bytes,
@@ -284,29 +288,30 @@ fn is_not_utf8(bytes: &&[u8]) -> bool {
     std::str::from_utf8(bytes).is_err()
 }
 
-/// The maximum number of entries of connections over the limit that a worker writes per second.
-/// Clients cause such a connection at less cost than a request, so many of them would fill the log.
-const OVER_LIMIT_PER_S: u32 = 10;
+/// The maximum number of entries of one kind that a worker writes per second. Clients cause a
+/// connection over the limit, or a failed handshake, at less cost than a request, so many of them
+/// would fill the log.
+const ENTRIES_PER_S: u32 = 10;
 
-/// Limits the entries of connections over the limit.
+/// Limits the entries of one kind that clients can cause at little cost.
 #[derive(Clone, Copy, Debug, Default)]
-struct OverLimitWindow {
+pub(crate) struct EntryWindow {
     /// The start of the second in which entries are counted, by the worker's clock.
     start_ns: Option<u64>,
     entries: u32,
-    /// Connections since the last entry that have none.
+    /// Events since the last entry that have none.
     suppressed: u64,
 }
 
-impl OverLimitWindow {
-    /// Whether a connection gets an entry. `Some(n)`: yes, and `n` connections before it got none.
-    fn admit(&mut self, now_ns: u64) -> Option<u64> {
+impl EntryWindow {
+    /// Whether an event gets an entry. `Some(n)`: yes, and `n` events before it got none.
+    pub(crate) fn admit(&mut self, now_ns: u64) -> Option<u64> {
         let is_over = |start_ns| now_ns.saturating_sub(start_ns) >= 1_000_000_000;
         if self.start_ns.is_none_or(is_over) {
             self.start_ns = Some(now_ns);
             self.entries = 0;
         }
-        if self.entries == OVER_LIMIT_PER_S {
+        if self.entries == ENTRIES_PER_S {
             self.suppressed += 1;
             return None;
         }
@@ -323,7 +328,7 @@ pub(crate) struct LogQueue {
     ended: RefCell<VecDeque<Ended>>,
     /// The waker of the logging task.
     writer: RefCell<Option<Waker>>,
-    over_limit: Cell<OverLimitWindow>,
+    over_limit: Cell<EntryWindow>,
 }
 
 impl LogQueue {

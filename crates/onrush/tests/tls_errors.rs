@@ -263,6 +263,15 @@ fn a_bad_client_authority_has_its_line() {
             TlsErrorKind::MalformedCertificate,
             "clients.pem is malformed: certificate 1 is not valid DER",
         ),
+        (
+            Authority::new("Clients")
+                .sign(&["alice"])
+                .certificate
+                .into(),
+            TlsErrorKind::NotAuthority,
+            "clients.pem holds the certificate CN=alice, which is not an authority, so it cannot \
+             verify clients",
+        ),
     ] {
         let path = folder.write("clients.pem", content);
         let error = site().client_ca_file(path).build().unwrap_err();

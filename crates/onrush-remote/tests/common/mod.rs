@@ -132,7 +132,12 @@ pub fn real_at(prefix: &str) -> Option<RemoteStore> {
 
 /// All bytes of an object.
 pub async fn read_all(object: &Object) -> Result<Vec<u8>> {
-    let mut stream = object.stream(0..object.meta().size);
+    read(object, 0..object.meta().size).await
+}
+
+/// A range of an object.
+pub async fn read(object: &Object, range: std::ops::Range<u64>) -> Result<Vec<u8>> {
+    let mut stream = object.stream(range);
     let mut all = Vec::new();
     while let Some(piece) = poll_fn(|cx| stream.as_mut().poll_next(cx)).await {
         let piece: Bytes = piece?;

@@ -454,3 +454,43 @@ fn invalid_values_are_refused() {
         assert!(matches!(result, Err(Failure::Usage(_))), "{text}");
     }
 }
+
+#[test]
+fn an_address_belongs_to_one_option() {
+    let tls = "tls-self-signed = true\n";
+    for (text, expected) in [
+        (
+            "admin = 8080",
+            "admin: 127.0.0.1:8080 is the address of --port or --bind as well; choose another port",
+        ),
+        (
+            "bind = '0.0.0.0'\nport = 90\nadmin = 90",
+            "admin: 127.0.0.1:90 is the address of --port or --bind as well; choose another port",
+        ),
+        (
+            "bind = ['[::1]:90', '[::]:90']",
+            "bind: [::]:90 is the address of --port or --bind as well; choose another port",
+        ),
+        (
+            "tls-self-signed = true\nhttp-redirect = 90\nadmin = 90",
+            "admin: 127.0.0.1:90 is the address of --http-redirect as well; choose another port",
+        ),
+        (
+            "bind = ['unix:/a', 'unix:/a']",
+            "bind: unix:/a is the address of --port or --bind as well; choose another port",
+        ),
+    ] {
+        let Err(Failure::Usage(what)) = Settings::new(parse(text).unwrap(), None) else {
+            panic!("{text}");
+        };
+        assert_eq!(what, expected);
+    }
+    for text in [
+        "port = 0\nbind = ['127.0.0.1', '127.0.0.1']\nadmin = 0",
+        "bind = ['0.0.0.0:90', '[::]:90', '[::1]:91']",
+        "bind = ['127.0.0.1:90', '127.0.0.2:90']",
+        &format!("{tls}http-redirect = 8081\nadmin = 8082"),
+    ] {
+        assert!(Settings::new(parse(text).unwrap(), None).is_ok(), "{text}");
+    }
+}

@@ -94,18 +94,21 @@ impl LoadedObject {
         Some(LoadedObject::new(meta, key, now_s, content, stored, types))
     }
 
-    /// Loads an object and waits for the disk if necessary. It is an error if the file became
-    /// shorter meanwhile. [`StoreError::Busy`]: the budget of descriptors does not let the file
+    /// Loads an object and waits for the disk if necessary. The bytes of an object that is not a
+    /// local file are loaded only if `reads_all` is set. It is an error if the file became shorter
+    /// meanwhile. [`StoreError::Busy`]: the budget of descriptors does not let the file
     /// stay open.
     pub(super) async fn load(
         object: &Object,
         key: &Key,
         now_s: u64,
+        reads_all: bool,
         budget: &Arc<Budget>,
         types: &Types,
     ) -> Result<LoadedObject> {
         let meta = object.meta();
         let content = match (Reservation::new(meta.size, budget), object.reader()) {
+            (_, Some(reader)) if !reads_all => Content::Reader(reader.clone()),
             (Reservation::Unavailable, Some(reader)) => Content::Reader(reader.clone()),
             (Reservation::Unavailable, None) => {
                 let file = object.local().map(LocalFile::file);

@@ -10,7 +10,7 @@ use onrush::{Request, Response, WorkerHandle};
 use onrush_proto::etag::EntityTag;
 use onrush_proto::precondition::{Outcome, evaluate};
 use onrush_proto::range;
-use onrush_store::{Key, Result, StoreError};
+use onrush_store::{Key, Result, StoreError, Wanted};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -132,11 +132,11 @@ impl Inner {
     async fn open(self: &Arc<Self>, key: &Key, request: &Request) -> Result<LoadedObject> {
         let context = cache_context(request.worker());
         let generation = self.store.generation(key);
-        let loaded = match self.load(key, context).await {
+        let loaded = match self.load(key, context, wanted(request)).await {
             Err(StoreError::Busy) => {
                 let idle = self.cache.take_idle_files();
                 self.pool.run(move || drop(idle)).await?;
-                self.load(key, context).await?
+                self.load(key, context, wanted(request)).await?
             }
             result => result?,
         };
@@ -145,12 +145,14 @@ impl Inner {
         Ok(loaded)
     }
 
-    async fn load(&self, key: &Key, context: CacheContext) -> Result<LoadedObject> {
-        let object = self.store.get(key).await?;
+    async fn load(&self, key: &Key, context: CacheContext, wanted: Wanted) -> Result<LoadedObject> {
+        let reads_all = wanted == Wanted::All;
+        let object = self.store.open(key, wanted).await?;
         LoadedObject::load(
             &object,
             key,
             context.now_s,
+            reads_all,
             &self.object_budget,
             &self.options.types,
         )
@@ -233,6 +235,21 @@ impl Drop for FileCloser {
         if let Some(inner) = self.inner.upgrade() {
             drop(inner.cache.take_all_files(self.worker)); // The worker ends, so it may block.
         }
+    }
+}
+
+/// What the response will most likely contain. A request with `If-None-Match` or
+/// `If-Modified-Since` comes from a client that has the object.
+fn wanted(request: &Request) -> Wanted {
+    let may_be_304 = ["if-none-match", "if-modified-since"];
+    if request.method() == "HEAD" || may_be_304.iter().any(|name| request.header(name).is_some()) {
+        return Wanted::Properties;
+    }
+    match request.header("range").map(range::requested_bytes) {
+        None => Wanted::All,
+        Some(Some(range)) => Wanted::Range(range),
+        // The size is needed first.
+        Some(None) => Wanted::Properties,
     }
 }
 

@@ -23,7 +23,7 @@ use crate::key::Key;
 use crate::local::{LocalFile, unless_would_block};
 use crate::meta::{Kind, METADATA_BYTES_MAX, Meta};
 use crate::object::{LocalFuture, Object};
-use crate::store::{Condition, Features, ListHow, Page, Store, Upload};
+use crate::store::{Condition, Features, ListHow, Page, Store, Upload, Wanted};
 use key_locks::KeyLocks;
 use listing_queue::{Admission, ListingQueue, Query};
 use onrush_rt::blocking::BlockingPool;
@@ -300,7 +300,7 @@ fn check_regular(file: File) -> Result<(Meta, File)> {
 }
 
 impl Store for Folder {
-    fn get<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Object>> {
+    fn open<'a>(&'a self, key: &'a Key, _: Wanted) -> LocalFuture<'a, Result<Object>> {
         Box::pin(async move {
             if let Some(result) = self.try_get(key) {
                 return result;

@@ -5,7 +5,7 @@ use crate::error::{Result, StoreError};
 use crate::key::{Key, RESERVED};
 use crate::meta::{Kind, METADATA_BYTES_MAX, Meta, Version};
 use crate::object::{ByteStream, LocalFuture, Object, ReadAt};
-use crate::store::{Committed, Condition, Entry, Features, ListHow, Page, Store, Upload};
+use crate::store::{Committed, Condition, Entry, Features, ListHow, Page, Store, Upload, Wanted};
 use bytes::Bytes;
 use futures_core::Stream;
 use std::collections::BTreeMap;
@@ -207,7 +207,7 @@ fn folder_meta() -> Meta {
 }
 
 impl Store for MemoryStore {
-    fn get<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Object>> {
+    fn open<'a>(&'a self, key: &'a Key, _: Wanted) -> LocalFuture<'a, Result<Object>> {
         Box::pin(async move {
             let stored = self.objects()?.object(key)?.clone();
             let reader = Arc::new(Reader(stored.content));

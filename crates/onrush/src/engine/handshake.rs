@@ -12,7 +12,7 @@ use super::tls_state::{
 };
 use super::transport::Transport;
 use crate::host::ConnId;
-use crate::log::Outcome;
+use crate::log::{EntryWindow, Outcome};
 use crate::metrics::{CloseReason, Handshake, TimeLimit};
 use crate::panic_guard;
 use crate::tls::session::Session;
@@ -59,6 +59,8 @@ pub(super) struct Handshakes {
     pub(super) waiting: RefCell<VecDeque<ConnId>>,
     /// A task continues those in `waiting`.
     pub(super) has_task: Cell<bool>,
+    /// Limits the log entries of clients whose certificates are refused.
+    pub(super) refusals: Cell<EntryWindow>,
     /// The last iteration in which a handshake was continued, and their number.
     pub(super) continued: Cell<(u64, u32)>,
 }

@@ -26,6 +26,10 @@ impl Tls {
         match *self {}
     }
 
+    pub(super) fn client_subject(&self) -> Option<String> {
+        match *self {}
+    }
+
     pub(super) fn is_delivering(&self) -> bool {
         match *self {}
     }

@@ -14,7 +14,7 @@ use super::transport::{BodyTarget, Output, Transport};
 use crate::host::ConnId;
 use crate::metrics::{CloseReason, Handshake};
 use crate::tls::TlsInfo;
-use crate::tls::session::{Received, Session};
+use crate::tls::session::{Received, Session, SessionError};
 use onrush_rt::buf::{Block, Buf};
 use onrush_rt::{coop, diagnose, user};
 use std::cell::Cell;
@@ -232,13 +232,16 @@ impl Engine {
                 self.counters.handshakes.count(Handshake::Failed);
                 conn.expects = Expects::Request;
             }
+            let mut failure = None;
             if let Transport::Tls(tls) = &mut conn.transport {
                 tls.close_received = true; // What follows is ignored.
                 tls.place = None;
-                if let Some(error) = tls.failure.take() {
-                    diagnose!(DEBUG, connection = id.token(),
-                        error = tracing::field::display(error); "TLS failed");
-                }
+                failure = tls.failure.take();
+            }
+            if let Some(error) = failure {
+                self.log_refused_certificate(conn, &error);
+                diagnose!(DEBUG, connection = id.token(),
+                    error = tracing::field::display(error); "TLS failed");
             }
             let reader = self.take_reader(id, conn);
             let active = conn.active.as_mut();
@@ -256,6 +259,21 @@ impl Engine {
             true => drop(self.after_send(id, Ok(Sent::Queued), AfterFlush::Linger)),
             false => self.linger(id),
         }
+    }
+
+    /// Logs that the certificate of a client was refused: only the server knows the reason.
+    fn log_refused_certificate(&self, conn: &Conn, error: &SessionError) {
+        if !error.is_about_client_certificate() {
+            return;
+        }
+        let mut window = self.tls.handshakes.refusals.get();
+        let admitted = window.admit(self.context.clock_ns());
+        self.tls.handshakes.refusals.set(window);
+        let Some(suppressed) = admitted else { return };
+        diagnose!(INFO, peer = self.peer_of_conn(conn).map(tracing::field::display),
+            error = tracing::field::display(error.clone()),
+            suppressed = (suppressed > 0).then_some(suppressed);
+            "a client certificate was refused");
     }
 
     /// Receives records while the driver is paused, and decrypts them in the worker's buffer. Up to

@@ -216,6 +216,12 @@ impl Tls {
         self.info.as_ref().map(|info| info.version())
     }
 
+    /// The subject of the client's certificate.
+    pub(super) fn client_subject(&self) -> Option<String> {
+        let client = self.info.as_ref()?.client()?;
+        Some(client.subject().to_owned())
+    }
+
     /// Appends received bytes, in place if nothing precedes them.
     pub(super) fn receive(&mut self, mut data: Buf, pool: &BufferPool) -> Result<(), NoMemory> {
         if self.received.is_none() {

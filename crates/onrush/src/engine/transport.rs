@@ -43,6 +43,14 @@ impl Transport {
         }
     }
 
+    /// The subject of the client's certificate.
+    pub(super) fn client_subject(&self) -> Option<String> {
+        match self {
+            Transport::Plain => None,
+            Transport::Tls(tls) => tls.client_subject(),
+        }
+    }
+
     /// Whether decrypted bytes have not been passed on yet.
     #[inline]
     pub(super) fn is_delivering(&self) -> bool {

@@ -301,7 +301,16 @@ fn client_verifier(
     for source in authorities {
         let input = source.read(Role::ClientCa)?;
         let certificates = input.certificates()?;
-        chain::parse(&input, &certificates)?;
+        let parsed = chain::parse(&input, &certificates)?;
+        let algorithms = &provider.signature_verification_algorithms;
+        let other = |certificate: &&Certificate<'_>| !certificate.verifies_clients(algorithms);
+        if let Some(other) = parsed.iter().find(other) {
+            let predicate = format!(
+                "holds the certificate {}, which is not an authority, so it cannot verify clients",
+                other.title()
+            );
+            return Err(input.error(TlsErrorKind::NotAuthority, predicate));
+        }
         for certificate in certificates {
             all.insert(certificate.to_vec());
             roots.add(certificate).map_err(|error| {

@@ -9,6 +9,7 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 use x509_parser::time::ASN1Time;
+use x509_parser::x509::X509Version;
 
 /// A certificate of the server, for metrics and warnings.
 ///
@@ -175,6 +176,14 @@ impl<'a> Certificate<'a> {
             path: path.map(Path::to_owned),
             ocsp_expires: None,
         }
+    }
+
+    /// Whether clients' certificates can be verified with this one: it is an authority (RFC 5280
+    /// §4.2.1.9), too old to say so, or itself the certificate of a client.
+    pub(super) fn verifies_clients(&self, algorithms: &WebPkiSupportedAlgorithms) -> bool {
+        self.parsed.is_ca()
+            || self.parsed.version() != X509Version::V3
+            || self.is_signed_by(self, algorithms)
     }
 
     /// Whether `issuer` signed this certificate. If no algorithm of `algorithms` is the one of the

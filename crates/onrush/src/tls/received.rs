@@ -50,6 +50,21 @@ pub(crate) enum SessionError {
     Internal(&'static str),
 }
 
+impl SessionError {
+    /// Whether the handshake failed because the client has no certificate, or not a valid one.
+    pub(crate) fn is_about_client_certificate(&self) -> bool {
+        use rustls::Error::{
+            InvalidCertRevocationList, InvalidCertificate, NoCertificatesPresented,
+        };
+        matches!(
+            self,
+            SessionError::Handshake(
+                InvalidCertificate(_) | InvalidCertRevocationList(_) | NoCertificatesPresented
+            )
+        )
+    }
+}
+
 impl fmt::Display for SessionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
