@@ -155,9 +155,10 @@ impl Cluster {
         for bucket in [BUCKET, "data", OPEN_BUCKET] {
             self.until("the gateway", || self.put(bucket, ""))?;
         }
+        let open = format!("arn:aws:s3:::{OPEN_BUCKET}");
         let policy = format!(
             r#"{{"Version":"2012-10-17","Statement":[{{"Effect":"Allow","Principal":"*",
-            "Action":"s3:*","Resource":["arn:aws:s3:::{OPEN_BUCKET}","arn:aws:s3:::{OPEN_BUCKET}/*"]}}]}}"#
+            "Action":"s3:*","Resource":["{open}","{open}/*"]}}]}}"#
         );
         self.until("the gateway", || {
             self.put(&format!("{OPEN_BUCKET}?policy"), &policy)
@@ -366,8 +367,8 @@ impl Cluster {
         succeeds(&mut admin("info")) || succeeds(&mut admin(&create))
     }
 
-    /// Makes a bucket, or sets a property of it. Ceph 16 refuses the signatures of curl, so this one
-    /// is of version 2.
+    /// Makes a bucket, or sets a property of it. Ceph 16 refuses the signatures of curl, so this
+    /// one is of version 2.
     fn put(&self, target: &str, body: &str) -> bool {
         let script = "d=$(LC_ALL=C date -u '+%a, %d %b %Y %T GMT')\n\
             text() { printf 'PUT\\n\\n\\n%s\\n/%s' \"$d\" \"$1\"; }\n\

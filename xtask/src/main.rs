@@ -7,6 +7,7 @@ mod commands;
 mod fuzz;
 mod python;
 mod setup;
+mod simulate;
 mod test;
 mod tidy;
 mod tls;
@@ -38,6 +39,8 @@ usage: cargo xtask TASK [OPTIONS]
         --dir DIR         its files (default: target/ceph)
         --port PORT       the port of its gateway (default: 28900); the next 40 are used as well
   scale               run the tests of remote stores on that cluster
+  simulate-scale      simulate a thousand front ends in front of 10^11 objects
+        --seed N          of the random numbers (default: 1)
   tls                 scan HTTPS with testssl.sh and sslyze, and reload certificates under load
         --reloads N       reloads per driver (default: 1000)
   miri                run unsafe code without system calls under Miri; needs a nightly toolchain
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
         "tls" => tls::main(arguments),
         "ceph" => ceph::main(arguments),
         "scale" => ceph::scale(arguments),
+        "simulate-scale" => simulate::main(arguments),
         other => Err(Failure::Usage(format!("unknown task '{other}'"))),
     };
     match done {

@@ -3,8 +3,8 @@
 //! observe servers in the same way.
 //!
 //! Modules, lowest first: `stats` `client` · `probe` `server` · `row` `wrk` · `uploads`
-//! `handshakes` · `work` `calls` `backend` `peers` · `plan` · `bench` · `pair` · `perf` · `profiles` `report`
-//! · `beside` `options`.
+//! `handshakes` · `work` `calls` `backend` `peers` · `plan` · `bench` · `pair` · `perf` ·
+//! `profiles` `report` · `beside` `options`.
 
 #![forbid(unsafe_code)]
 

@@ -321,6 +321,16 @@ mod tests {
     }
 
     #[test]
+    fn a_service_of_objects_is_started_only_for_a_profile_that_is_named() {
+        let remote = |line: &str| {
+            let profiles = options(line).profiles().unwrap();
+            profiles.iter().filter(|profile| profile.is_remote).count()
+        };
+        assert_eq!(["", "--short", "--quick", "get"].map(remote), [0; 4]);
+        assert_eq!((remote("scale"), remote("scale --short")), (1, 1));
+    }
+
+    #[test]
     fn the_description_of_a_run_has_no_path() {
         let described = |line: &str| {
             let words: Vec<String> = line.split(' ').map(str::to_owned).collect();

@@ -1,5 +1,5 @@
 //! Peak memory of a front end during 64 transfers of 1 GB: downloads whose clients read some
-//! megabytes and then wait, so that every buffer on the way fills, and uploads that are in progress.
+//! megabytes and then wait, so that every buffer on the way fills, and uploads in progress.
 
 use super::{
     super::{Step, Task as AnyTask},
