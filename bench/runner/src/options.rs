@@ -261,7 +261,8 @@ mod tests {
     #[test]
     fn all_profiles_with_15_rounds_are_the_default() {
         let options = options("");
-        assert_eq!(options.profiles().unwrap().len(), PROFILES.len());
+        let all = options.profiles().unwrap().len();
+        assert_eq!(all, PROFILES.len() - 1, "all but scale");
         let effort = options.effort();
         assert_eq!((effort.rounds, effort.seconds), (15, 1));
         let field = options.field(peers::all()).unwrap();

@@ -9,7 +9,7 @@ use super::{
     FRONT_ENDS, Load,
     random::{Random, Zipf},
 };
-use std::collections::HashMap;
+use std::{collections::HashMap, ops::Range};
 
 /// How the load balancer chooses a front end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,9 +46,10 @@ pub(super) struct Filled {
 }
 
 impl Filled {
-    /// Requests to the service in a second, by all requests.
-    pub(super) fn share(&self, second: usize, load: &Load) -> f64 {
-        self.per_s[second] / load.all_per_s()
+    /// Requests to the service in these seconds, by all requests.
+    pub(super) fn share(&self, seconds: Range<usize>, load: &Load) -> f64 {
+        let count = seconds.len() as f64;
+        self.per_s[seconds].iter().sum::<f64>() / count / load.all_per_s()
     }
 }
 

@@ -13,6 +13,7 @@ use crate::{Arguments, Failure};
 use fill::{Fill, Filled, Routing};
 use hot::Writers;
 use replicas::{Repeats, Restart};
+use std::ops::Range;
 
 const FRONT_ENDS: f64 = 1000.0;
 
@@ -95,15 +96,15 @@ fn parameters(load: &Load, seed: u64) -> String {
     )
 }
 
-/// Seconds at which the cold start is shown.
-const SHOWN: [usize; 5] = [0, 2, 10, 30, 119];
+/// Seconds in which the cold start is shown.
+const SHOWN: [Range<usize>; 5] = [0..1, 1..3, 3..10, 20..30, 100..120];
 
 fn cold_start(load: &Load, seed: u64) -> String {
     let mut text =
         "Cold start: requests to the service by all requests, in %, and the longest wait \
         in s\n"
             .to_owned();
-    text += &line("second", SHOWN.map(|second| (second + 1).to_string()));
+    text += &line("seconds", SHOWN.map(|seconds| format!("{seconds:?}")));
     for (routing, coalesces, name) in [
         (Routing::Random, false, "random routing, no coalescing"),
         (Routing::Random, true, "random routing, coalescing"),
@@ -111,9 +112,12 @@ fn cold_start(load: &Load, seed: u64) -> String {
         (Routing::ByKey, true, "routing by key, coalescing"),
     ] {
         let filled = filled(load, routing, coalesces, seed);
-        let cell = |second| {
-            let share = filled.share(second, load) * 100.0;
-            format!("{share:.0} ({:.1})", filled.wait[second])
+        let cell = |seconds: Range<usize>| {
+            let wait = filled.wait[seconds.clone()]
+                .iter()
+                .copied()
+                .fold(0.0, f64::max);
+            format!("{:.0} ({wait:.2})", filled.share(seconds, load) * 100.0)
         };
         text += &line(name, SHOWN.map(cell));
     }
@@ -149,7 +153,7 @@ fn skews(load: &Load, seed: u64) -> String {
                 gateways: 1e4,
                 ..*load
             };
-            let share = filled(&load, routing, true, seed).share(119, &load);
+            let share = filled(&load, routing, true, seed).share(100..120, &load);
             format!("{:.0}", share * 100.0)
         };
         text += &line(name, all.map(cell));

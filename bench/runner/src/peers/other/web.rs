@@ -329,6 +329,6 @@ mod tests {
             connections: 1,
             ..launch(Role::Hello)
         };
-        assert_eq!(places(&few), "257");
+        assert_eq!(places(&few), 257);
     }
 }

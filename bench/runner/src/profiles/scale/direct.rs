@@ -30,6 +30,9 @@ use xtask::shell::Outcome;
 /// Target for the added median.
 const ADDED_MS_MAX: f64 = 1.0;
 
+/// Longest time in which no part of an upload is taken. A cluster without space takes nothing.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// [`backend::target`] of the small object.
 const DIRECT: &str = "/open/b/1k";
 
@@ -187,7 +190,14 @@ impl Task {
 
     /// Requests through the front end and directly, in turn.
     fn latencies(&self, front: SocketAddr, gateway: SocketAddr) -> Outcome<Round> {
-        let connect = |address| TcpStream::connect(address).map_err(|error| error.to_string());
+        let connect = |address| {
+            let stream = TcpStream::connect(address);
+            let limited = stream.and_then(|stream| {
+                stream.set_write_timeout(Some(PATIENCE))?;
+                Ok(stream)
+            });
+            limited.map_err(|error| error.to_string())
+        };
         let mut streams = [connect(front)?, connect(gateway)?];
         let name = match self.asked {
             Asked::Get(name) => name,
