@@ -133,7 +133,7 @@ mod tests {
         Fill {
             routing,
             coalesces,
-            seconds: 20,
+            seconds: 6,
             sample: 2,
         }
     }

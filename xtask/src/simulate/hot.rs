@@ -184,7 +184,7 @@ mod tests {
         Writers {
             count,
             pause,
-            seconds: 20.0,
+            seconds: 8.0,
         }
     }
 

@@ -38,8 +38,13 @@ struct Load {
     key_operation: f64,
     /// Seconds of a PUT of 4 KiB. Measured.
     key_write: f64,
-    /// Seconds of a page of 1,000 keys. Measured, see `pages`.
+    /// Seconds of a page of 1,000 keys of a bucket: the first part, and one for each shard of its
+    /// index, because a page needs all of them. Measured with 11 and with 997 shards, of 5,000
+    /// keys.
     page: f64,
+    page_shard: f64,
+    /// Keys of a shard, the default of Ceph.
+    shard_keys: f64,
 }
 
 impl Load {
@@ -53,8 +58,21 @@ impl Load {
         wait_max: 5.0,
         key_operation: 0.0005,
         key_write: 0.007,
-        page: 0.020,
+        page: 0.011,
+        page_shard: 0.0001,
+        shard_keys: 1e5,
     };
+
+    /// Shards of the index of a bucket. 11 is the default for a new one.
+    fn shards(&self, keys: f64) -> f64 {
+        (keys / self.shard_keys).max(11.0)
+    }
+
+    /// Seconds for a listing of all keys of a bucket, page by page.
+    fn listing(&self, keys: f64) -> f64 {
+        let page = self.page + self.shards(keys) * self.page_shard;
+        (keys / 1000.0).ceil() * page
+    }
 
     fn all_per_s(&self) -> f64 {
         FRONT_ENDS * self.per_front_end
@@ -277,13 +295,17 @@ fn outages(load: &Load, seed: u64) -> String {
 }
 
 fn listings(load: &Load) -> String {
-    let mut text = "Listing of one prefix, pages of 1,000: hours\n".to_owned();
-    let keys = [1e6, 1e9, 1e11];
+    let mut text = "Listing of all keys of one bucket, pages of 1,000\n".to_owned();
+    let keys = [1e6, 1e8, 1e9, 1e11];
     text += &line("keys", keys.map(|keys: f64| format!("{keys:.0e}")));
-    for (parallel, name) in [(1.0, "one after the other"), (100.0, "100 ranges at once")] {
-        let hours = keys.map(|keys| keys / 1000.0 * load.page / parallel / 3600.0);
-        text += &line(name, hours.map(|hours| format!("{hours:.2}")));
-    }
+    text += &line(
+        "shards of the index",
+        keys.map(|keys| format!("{:.0}", load.shards(keys))),
+    );
+    text += &line(
+        "hours",
+        keys.map(|keys| format!("{:.3}", load.listing(keys) / 3600.0)),
+    );
     text
 }
 
@@ -330,9 +352,17 @@ mod tests {
 
     #[test]
     fn the_same_seed_prints_the_same_text() {
-        let of = |seed| hot_keys(&Load::PLAN, seed) + &outages(&Load::PLAN, seed);
+        let of = |seed| hot_keys(&Load::PLAN, seed) + &freshness(&Load::PLAN, seed);
         assert_eq!(of(1), of(1));
         assert_ne!(of(1), of(2));
+    }
+
+    #[test]
+    fn a_page_of_a_large_bucket_takes_longer() {
+        let load = Load::PLAN;
+        let each = |keys: f64| load.listing(keys) / keys;
+        assert_eq!(load.listing(1.0), load.listing(1000.0));
+        assert!(each(1e9) > 50.0 * each(1e6));
     }
 
     #[test]
