@@ -16,12 +16,9 @@ async fn describe(request: Request) -> Response {
         return Response::text("not encrypted\n");
     };
     // With a client CA, rustls has verified the certificate before the first request.
-    let names = tls.client().map(|client| client.alternative_names());
-    let client = match names {
-        None => "no certificate".to_owned(),
-        Some([]) => "a certificate without names".to_owned(),
-        Some(names) => format!("{names:?}"),
-    };
+    let client = tls
+        .client()
+        .map_or("no certificate", |client| client.subject());
     Response::text(format!(
         "{} with {}, resumed: {}, client: {}\n",
         tls.version(),

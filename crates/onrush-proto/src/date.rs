@@ -1,11 +1,12 @@
-//! Formatting and parsing of HTTP dates (RFC 9110 §5.6.7). This module reads no clock.
+//! Formatting and parsing of HTTP dates (RFC 9110 §5.6.7), and of times for people and programs.
+//! This module reads no clock.
 
-use std::time::UNIX_EPOCH;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Bytes of a date in the preferred format.
 pub const LEN: usize = 29;
 
-/// The last second of the year 9999; the format has no room for later ones.
+/// The last second of the year 9999; the formats have no room for later ones.
 const LAST: u64 = 253_402_300_799;
 
 /// Renders `unix_s`, seconds since 1970-01-01T00:00:00Z, as `Sun, 06 Nov 1994 08:49:37 GMT`.
@@ -31,6 +32,37 @@ pub fn format(unix_s: u64) -> [u8; LEN] {
     two_digits(&mut out[20..22], second / 60 % 60);
     two_digits(&mut out[23..25], second % 60);
     out
+}
+
+/// The time as `1994-11-06T08:49:37Z` (RFC 3339), of `unix_s` seconds since 1970-01-01T00:00:00Z.
+/// Times after the year 9999 become its last second.
+///
+/// ```
+/// assert_eq!(onrush_proto::date::rfc3339(784_111_777), "1994-11-06T08:49:37Z");
+/// ```
+pub fn rfc3339(unix_s: u64) -> String {
+    numbers(unix_s, 'T', "Z")
+}
+
+/// The time as `1994-11-06 08:49:37 UTC`, for people. Times before 1970 become its first second,
+/// and those after the year 9999 its last one.
+///
+/// ```
+/// use std::time::{Duration, UNIX_EPOCH};
+///
+/// let time = UNIX_EPOCH + Duration::from_secs(784_111_777);
+/// assert_eq!(onrush_proto::date::utc(time), "1994-11-06 08:49:37 UTC");
+/// ```
+pub fn utc(time: SystemTime) -> String {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    numbers(since.as_secs(), ' ', " UTC")
+}
+
+fn numbers(unix_s: u64, separator: char, zone: &str) -> String {
+    let unix_s = unix_s.min(LAST);
+    let (year, month, day) = civil(unix_s / 86_400);
+    let (hour, minute, second) = (unix_s / 3600 % 24, unix_s / 60 % 60, unix_s % 60);
+    format!("{year:04}-{month:02}-{day:02}{separator}{hour:02}:{minute:02}:{second:02}{zone}")
 }
 
 fn two_digits(out: &mut [u8], number: u64) {

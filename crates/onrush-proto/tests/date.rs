@@ -1,6 +1,7 @@
 //! RFC 9110 §5.6.7: HTTP dates.
 
-use onrush_proto::date::{format, parse};
+use onrush_proto::date::{format, parse, rfc3339, utc};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const CASES: [(u64, &str); 12] = [
     (0, "Thu, 01 Jan 1970 00:00:00 GMT"),
@@ -29,7 +30,7 @@ fn formats_and_reads_back() {
 fn agrees_with_httpdate_on_every_day() {
     for day in 0..80_000 {
         let unix_s = day * 86_400 + day % 86_400;
-        let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(unix_s);
+        let time = UNIX_EPOCH + Duration::from_secs(unix_s);
         assert_eq!(
             str::from_utf8(&format(unix_s)),
             Ok(&*httpdate::fmt_http_date(time))
@@ -40,6 +41,23 @@ fn agrees_with_httpdate_on_every_day() {
 #[test]
 fn beyond_the_last_year_stays_in_it() {
     assert_eq!(format(u64::MAX), format(253_402_300_799));
+    assert_eq!(rfc3339(u64::MAX), "9999-12-31T23:59:59Z");
+}
+
+#[test]
+fn numbers_instead_of_names() {
+    for (unix_s, text) in [
+        (0, "1970-01-01 00:00:00"),
+        (784_111_777, "1994-11-06 08:49:37"),
+        (951_782_400, "2000-02-29 00:00:00"),
+        (4_107_542_399, "2100-02-28 23:59:59"),
+    ] {
+        let time = UNIX_EPOCH + Duration::from_secs(unix_s);
+        assert_eq!(utc(time), format!("{text} UTC"));
+        assert_eq!(rfc3339(unix_s), format!("{}Z", text.replace(' ', "T")));
+    }
+    let before: SystemTime = UNIX_EPOCH - Duration::from_secs(1);
+    assert_eq!(utc(before), "1970-01-01 00:00:00 UTC");
 }
 
 #[test]

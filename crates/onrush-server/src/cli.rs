@@ -78,8 +78,8 @@ Output:
 
 Signals:
   On SIGTERM or SIGINT the server completes the requests in progress, for at most --drain-timeout,
-  and exits; a second signal stops it at once. SIGHUP loads certificates again; without HTTPS it is
-  logged and has no effect.
+  and exits; a second signal stops it at once. SIGHUP loads certificates again, and retries a failed
+  order of --acme at once; without HTTPS it is logged and has no effect.
 
 Exit code:
   0 after a signal, even if the drain timeout ended requests. 1 on failure, and after a second

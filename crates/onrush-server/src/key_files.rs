@@ -11,7 +11,7 @@ pub(crate) fn create_folder(path: &Path) -> io::Result<()> {
 }
 
 /// Replaces the file at `path` atomically, and durably. The new file has this name with the number
-/// of the process behind it until it is complete; see [`is_process`].
+/// of the process behind it until it is complete; see [`remove_leftovers`].
 pub(crate) fn replace(path: &Path, text: &str, mode: u32) -> io::Result<()> {
     let new = PathBuf::from(format!("{}.{}", path.display(), std::process::id()));
     match fs::remove_file(&new) {
@@ -29,8 +29,21 @@ pub(crate) fn replace(path: &Path, text: &str, mode: u32) -> io::Result<()> {
     }
 }
 
+/// Removes what processes left in `folder` that were killed while they replaced one of `files`. The
+/// caller makes sure that no other process replaces one now.
+pub(crate) fn remove_leftovers(folder: &Path, files: &[&str]) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let is_leftover = |file: &&str| name.strip_prefix(file).is_some_and(is_process);
+        if files.iter().any(is_leftover) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
 /// Whether `suffix` is what [`replace`] adds to the name of a file.
-pub(crate) fn is_process(suffix: &str) -> bool {
+fn is_process(suffix: &str) -> bool {
     let number = suffix.strip_prefix('.').unwrap_or_default();
     !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
 }

@@ -43,6 +43,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 use storage::Opened;
 use tls::Certificates;
 use values::{AdminAt, LogFormat};
@@ -50,6 +51,10 @@ use values::{AdminAt, LogFormat};
 /// The maximum number of connections to the admin address over its limit. Each stays open until it
 /// has received a 503.
 const ADMIN_OVER_LIMIT: usize = 4;
+
+/// How long the end of the process waits for the thread that orders certificates. It only writes a
+/// file.
+const ORDER_END_WAIT: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
@@ -129,12 +134,15 @@ fn serve(settings: Settings) -> Result<(), Failure> {
     let running = start(&settings, &plan, tls, &files, &admin, &metrics, &challenges)?;
     admin.watch(running.handle());
     shutdown.attach(running.handle());
+    let mut orders = None;
     if let Some((certificates, tls)) = certificates.zip(settings.tls.as_ref()) {
         let config = certificates.config();
         let reload = certificates.watch()?;
         if let CertificateSource::Acme(acme) = &tls.source {
             let challenges = (!tls.redirect.is_empty()).then_some(challenges);
-            acme::start(acme, dir, config, challenges, reload.clone())?;
+            let started = acme::start(acme, dir, config, challenges, reload.clone())?;
+            shutdown.attach_orders(started.clone());
+            orders = Some(started);
         }
         shutdown.on_hangup(reload);
     }
@@ -145,6 +153,10 @@ fn serve(settings: Settings) -> Result<(), Failure> {
     };
     announcement.make(&settings, &plan);
     let ended = running.wait();
+    if let Some(orders) = orders {
+        orders.stop();
+        orders.join(ORDER_END_WAIT);
+    }
     if let Some(admin_server) = admin_server {
         admin_server.handle().shutdown_now();
         let _ = admin_server.wait(); // The exit code does not depend on it.

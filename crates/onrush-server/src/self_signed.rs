@@ -6,7 +6,7 @@
 
 use crate::config::CertificateFiles;
 use crate::failure::{self, Failure};
-use crate::key_files::{create_folder, protect, replace};
+use crate::key_files::{create_folder, protect, remove_leftovers, replace};
 use crate::values::HostName;
 use onrush::tls::TlsConfig;
 use onrush::tls::rustls::pki_types::CertificateDer;
@@ -16,13 +16,16 @@ use rustix::system::uname;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The place of the files in the served folder.
 const FOLDER: &str = ".onrush/tls";
+/// The files in it: the certificate with its key, and a copy without.
+const FILE: &str = "self-signed.pem";
+const COPY: &str = "certificate.pem";
 /// The first line of `self-signed.pem` begins with this; the names follow. Programs that read PEM
 /// skip such a line (RFC 7468 §2).
 const NAMES: &str = "Self-signed by onrush for: ";
@@ -47,7 +50,7 @@ pub(crate) struct SelfSigned {
 /// `names`, or if it expires soon. `names` are host names and IP addresses besides the usual ones.
 pub(crate) fn open(dir: &Path, names: &[String]) -> Result<SelfSigned, Failure> {
     let folder = dir.join(FOLDER);
-    let path = folder.join("self-signed.pem");
+    let path = folder.join(FILE);
     let fail = |verb: &str, path: &Path, error: &io::Error| {
         let reason = failure::error_text(error);
         Failure::run(format!(
@@ -55,6 +58,11 @@ pub(crate) fn open(dir: &Path, names: &[String]) -> Result<SelfSigned, Failure> 
             path.display()
         ))
     };
+    create_folder(&folder).map_err(|error| fail("create", &folder, &error))?;
+    let lock = lock(&folder);
+    if lock.is_some() {
+        remove_leftovers(&folder, &[FILE, COPY]);
+    }
     let names = all_names(names, &uname().nodename().to_string_lossy());
     let kept = match fs::read_to_string(&path) {
         Ok(text) => Some(text),
@@ -87,19 +95,19 @@ pub(crate) fn open(dir: &Path, names: &[String]) -> Result<SelfSigned, Failure> 
         None => {
             let text = make(&names, SystemTime::now())
                 .map_err(|error| Failure::run(format!("tls-self-signed: {error}")))?;
-            create_folder(&folder).map_err(|error| fail("create", &folder, &error))?;
             replace(&path, &text, 0o600).map_err(|error| fail("write", &path, &error))?;
             text
         }
     };
     let certificate = CertificateDer::from_pem_slice(text.as_bytes())
         .map_err(|_| Failure::run(broken(&path, &"it has no certificate")))?;
-    let copy = folder.join("certificate.pem");
+    let copy = folder.join(COPY);
     let public = text.find("-----BEGIN CERTIFICATE").map(|at| &text[at..]);
     let public = public.unwrap_or_default();
     if !fs::read(&copy).is_ok_and(|copied| copied == public.as_bytes()) {
         replace(&copy, public, 0o644).map_err(|error| fail("write", &copy, &error))?;
     }
+    drop(lock);
     Ok(SelfSigned {
         fingerprint: fingerprint(&certificate),
         files: CertificateFiles {
@@ -108,6 +116,14 @@ pub(crate) fn open(dir: &Path, names: &[String]) -> Result<SelfSigned, Failure> 
             ocsp: None,
         },
     })
+}
+
+/// Waits until no other process makes a certificate for this folder, and excludes others until the
+/// result is dropped. `None` if the file system has no locks (`flock(2)`).
+fn lock(folder: &Path) -> Option<File> {
+    let folder = File::open(folder).ok()?;
+    folder.lock().ok()?;
+    Some(folder)
 }
 
 /// A certificate and its key in one PEM text, for the time until there is a better one. It is in no
@@ -237,6 +253,35 @@ mod tests {
         assert_eq!(fingerprint(&copied), third.fingerprint);
         let files = fs::read_dir(key.parent().unwrap()).unwrap().count();
         assert_eq!(files, 2, "no temporary file is left");
+    }
+
+    /// A process was killed while it replaced the files.
+    #[test]
+    fn leftovers_are_removed() {
+        let folder = Folder::new("leftovers");
+        let path = open(&folder.0, &[]).unwrap().files.key;
+        let place = path.parent().unwrap();
+        for name in ["self-signed.pem.123", "certificate.pem.7", "own.pem.1"] {
+            fs::write(place.join(name), "text").unwrap();
+        }
+        open(&folder.0, &[]).unwrap();
+        let left: BTreeSet<_> = (fs::read_dir(place).unwrap())
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        let expected = ["certificate.pem", "own.pem.1", "self-signed.pem"];
+        assert_eq!(left.iter().collect::<Vec<_>>(), expected.each_ref());
+    }
+
+    #[test]
+    fn servers_that_start_together_use_one_certificate() {
+        let folder = Folder::new("together");
+        let fingerprints: Vec<String> = std::thread::scope(|scope| {
+            let start = || scope.spawn(|| open(&folder.0, &[]).unwrap().fingerprint);
+            let all: Vec<_> = (0..8).map(|_| start()).collect();
+            all.into_iter().map(|one| one.join().unwrap()).collect()
+        });
+        let first = &fingerprints[0];
+        assert!(fingerprints.iter().all(|fingerprint| fingerprint == first));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Signals of the process: SIGTERM and SIGINT shut the server down, SIGHUP loads certificates
-//! again.
+//! again, and orders one that is due.
 
+use crate::acme::Orders;
 use crate::tls::Reload;
 use onrush::server::Handle;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -27,6 +28,8 @@ struct State {
     forced: AtomicBool,
     /// Set if the server has TLS.
     reload: OnceLock<Reload>,
+    /// Set if the server orders certificates.
+    orders: OnceLock<Orders>,
 }
 
 impl Shutdown {
@@ -38,6 +41,11 @@ impl Shutdown {
     /// Sets what SIGHUP does. Before this call, and without TLS, it has no effect.
     pub(crate) fn on_hangup(&self, reload: Reload) {
         let _ = self.0.reload.set(reload); // It is called once.
+    }
+
+    /// Sets the orders that SIGHUP tries again at once, and that end with the server.
+    pub(crate) fn attach_orders(&self, orders: Orders) {
+        let _ = self.0.orders.set(orders); // It is called once.
     }
 
     /// Whether a second signal has ended the requests in progress.
@@ -53,6 +61,9 @@ impl Shutdown {
                 Some(reload) => {
                     tracing::debug!(signal = name, "loading the certificates again");
                     reload.request();
+                    if let Some(orders) = self.0.orders.get() {
+                        orders.retry();
+                    }
                 }
                 None => tracing::info!(
                     signal = name,
@@ -80,6 +91,10 @@ impl Shutdown {
                     "shutting down; waiting for requests in progress"
                 );
                 *first = Some(Instant::now());
+                // First, because a validation cannot succeed any more.
+                if let Some(orders) = self.0.orders.get() {
+                    orders.stop();
+                }
                 handle.shutdown();
             }
         }
@@ -89,8 +104,8 @@ impl Shutdown {
 /// Handles the signals of this process on a separate thread.
 ///
 /// `SIGTERM` and `SIGINT` drain the server. A second one stops it at once, unless it follows within
-/// [`BURST`]. `SIGHUP` loads the certificates again, or is logged without TLS. The standard library
-/// already ignores `SIGPIPE`.
+/// [`BURST`]. `SIGHUP` loads the certificates again and orders one that is due, or is logged
+/// without TLS. The standard library already ignores `SIGPIPE`.
 pub(crate) fn watch() -> io::Result<Shutdown> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let shutdown = Shutdown::default();

@@ -1,9 +1,9 @@
 //! `onrush sweep`: lists and removes what uploads that never ended have left in a bucket.
 
 use crate::failure::{Failure, one_line};
-use crate::tls::utc;
 use crate::units::Time;
 use clap::Parser;
+use onrush_proto::date::utc;
 use onrush_remote::{Location, Options, RemoteStore, UnfinishedUpload};
 use std::ffi::OsString;
 use std::io::{self, Write};

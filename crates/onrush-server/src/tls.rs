@@ -9,12 +9,12 @@ use crate::config::{CertificateFiles, CertificateSource, TlsSettings};
 use crate::failure::{self, Failure};
 use crate::{acme, self_signed};
 use onrush::tls::{CertificateFacts, TlsConfig, TlsConfigBuilder, TlsError};
-use onrush_proto::date;
+use onrush_proto::date::utc;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime};
 
 /// How often the files are checked for changes.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
@@ -47,6 +47,8 @@ pub(crate) struct Certificates {
     /// The state of the files before they were last read.
     states: Vec<FileState>,
     config: TlsConfig,
+    /// The certificate in use is a temporary one, until the first is ordered.
+    is_temporary: bool,
     fingerprint: Option<String>,
     last_warning: Instant,
 }
@@ -108,6 +110,10 @@ impl Files {
         builder.build()
     }
 
+    fn are_certificates_there(&self) -> bool {
+        self.pairs.iter().all(|pair| pair.certificate.exists())
+    }
+
     fn states(&self) -> Vec<FileState> {
         let pairs = self.pairs.iter().flat_map(|pair| {
             let both = [&pair.certificate, &pair.key];
@@ -160,9 +166,11 @@ impl Certificates {
             is_client_optional: settings.is_client_optional,
         };
         let states = files.states();
+        let mut is_temporary = false;
         let loaded = match (files.load(), temporary) {
             (Err(error), Some(pem)) => {
-                let reason = match files.pairs.iter().all(|pair| pair.certificate.exists()) {
+                is_temporary = true;
+                let reason = match files.are_certificates_there() {
                     true => format!("the certificate cannot be used: {error}"),
                     false => "there is no certificate yet".to_owned(),
                 };
@@ -179,6 +187,7 @@ impl Certificates {
             files,
             states,
             config,
+            is_temporary,
             fingerprint,
             last_warning: Instant::now(),
         };
@@ -240,8 +249,12 @@ impl Certificates {
                     tracing::warn!("TLS: {problem}; its certificate is served without it");
                 }
                 self.config.replace(config);
+                self.is_temporary = false;
                 self.log("certificates loaded again");
                 self.last_warning = Instant::now();
+            }
+            Err(_) if self.is_temporary && !self.files.are_certificates_there() => {
+                tracing::info!("there is no certificate yet; the temporary one remains");
             }
             Err(error) => {
                 tracing::error!("TLS: {error}; the certificates in use remain");
@@ -257,8 +270,10 @@ impl Certificates {
     }
 
     fn warn(&self, now: SystemTime) {
-        for facts in self.config.certificates() {
-            if let Some(warning) = facts.warning(now).or_else(|| expiry_warning(&facts, now)) {
+        let certificates = self.config.certificates();
+        // The temporary certificate is from no file. Its expiry is no further problem.
+        for facts in certificates.iter().filter(|facts| facts.path().is_some()) {
+            if let Some(warning) = facts.warning(now).or_else(|| expiry_warning(facts, now)) {
                 tracing::warn!("{warning}");
             }
         }
@@ -289,24 +304,10 @@ fn expiry_warning(facts: &CertificateFacts, now: SystemTime) -> Option<String> {
     ))
 }
 
-/// The time as `2026-01-31 23:59:59 UTC`.
-pub(crate) fn utc(time: SystemTime) -> String {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    // Sun, 06 Nov 1994 08:49:37 GMT
-    let text = date::format(since.as_secs());
-    let part = |range| {
-        let bytes = text.get::<std::ops::Range<usize>>(range);
-        std::str::from_utf8(bytes.unwrap_or_default()).unwrap_or_default()
-    };
-    let months = "JanFebMarAprMayJunJulAugSepOctNovDec";
-    let month = months.find(part(8..11)).map_or(1, |at| at / 3 + 1);
-    let (day, year, time) = (part(5..7), part(12..16), part(17..25));
-    format!("{year}-{month:02}-{day} {time} UTC")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::AcmeSettings;
     use std::fs;
     use std::sync::{Arc, Mutex};
 
@@ -341,8 +342,8 @@ mod tests {
     struct Folder(PathBuf);
 
     impl Folder {
-        fn new() -> Folder {
-            let name = format!("onrush-tls-{}", std::process::id());
+        fn new(name: &str) -> Folder {
+            let name = format!("onrush-tls-{name}-{}", std::process::id());
             let path = std::env::temp_dir().join(name);
             fs::create_dir(&path).expect("a new folder");
             Folder(path)
@@ -364,9 +365,21 @@ mod tests {
         (certificate.pem(), key.serialize_pem())
     }
 
+    fn settings(source: CertificateSource) -> TlsSettings {
+        TlsSettings {
+            source,
+            client_ca: Vec::new(),
+            is_client_optional: false,
+            plain: Vec::new(),
+            redirect: Vec::new(),
+            https_port: None,
+            hsts_s: None,
+        }
+    }
+
     #[test]
     fn changed_files_are_loaded_without_a_signal() {
-        let folder = Folder::new();
+        let folder = Folder::new("changed");
         let (certificate, key) = (folder.0.join("a.pem"), folder.0.join("a.key"));
         let write = |path: &Path, text: &str| {
             let new = folder.0.join("new");
@@ -376,19 +389,11 @@ mod tests {
         let (first, first_key) = pem("a.example", 2100);
         write(&certificate, &first);
         write(&key, &first_key);
-        let settings = TlsSettings {
-            source: CertificateSource::Files(vec![CertificateFiles {
-                certificate: certificate.clone(),
-                key: key.clone(),
-                ocsp: None,
-            }]),
-            client_ca: Vec::new(),
-            is_client_optional: false,
-            plain: Vec::new(),
-            redirect: Vec::new(),
-            https_port: None,
-            hsts_s: None,
-        };
+        let settings = settings(CertificateSource::Files(vec![CertificateFiles {
+            certificate: certificate.clone(),
+            key: key.clone(),
+            ocsp: None,
+        }]));
         let mut certificates = Certificates::open(&settings, &folder.0).unwrap();
         let in_use = certificates.config();
         let name = || in_use.certificates()[0].dns_names()[0].clone();
@@ -430,6 +435,24 @@ mod tests {
             assert_eq!(log.matches(warning).count(), 1, "{log}");
             assert_eq!(log.lines().count(), 1, "{log}");
         }
+    }
+
+    #[test]
+    fn a_temporary_certificate_is_one_warning() {
+        let folder = Folder::new("temporary");
+        let settings = settings(CertificateSource::Acme(AcmeSettings {
+            names: vec!["a.example".to_owned()],
+            email: None,
+            directory: "https://127.0.0.1:1/dir".to_owned(),
+            ca: None,
+        }));
+        let log = logged(|| {
+            let mut certificates = Certificates::open(&settings, &folder.0).unwrap();
+            certificates.check(Instant::now() + 2 * WARNING_INTERVAL);
+        });
+        assert!(log.contains("clients get a temporary one"), "{log}");
+        assert!(log.contains("a.example (expires "), "{log}");
+        assert_eq!(log.matches("WARN").count(), 1, "{log}");
     }
 
     #[test]

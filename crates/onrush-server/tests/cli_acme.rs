@@ -372,14 +372,33 @@ fn a_folder_that_cannot_keep_keys_is_an_error_at_start() {
     let log = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{log}");
     assert!(log.contains("acme: cannot keep certificates in "), "{log}");
+}
 
-    let missing = folder.path().join("missing.pem");
-    let mut command = onrush();
-    command
-        .arg(folder.path())
-        .args(["--port", "0", "--acme", NAME]);
-    command.arg("--acme-ca").arg(&missing);
-    let output = program::output(&mut command);
-    let log = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success(), "{log}");
+#[test]
+fn a_bad_file_with_authorities_is_an_error_at_start() {
+    let (folder, files) = (folder(), Folder::new());
+    let not_der = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    for (name, content, reason) in [
+        ("missing.pem", None, "does not exist"),
+        (".", None, "cannot be read"),
+        ("empty.pem", Some(""), "is empty"),
+        ("words.pem", Some("words"), "holds no certificate"),
+        ("cut.pem", Some(&not_der[..30]), "is malformed"),
+        ("wrong.pem", Some(not_der), "is malformed"),
+    ] {
+        if let Some(content) = content {
+            files.file(name, content);
+        }
+        let path = files.path().join(name);
+        let mut command = onrush();
+        command
+            .arg(folder.path())
+            .args(["--port", "0", "--acme", NAME, "--log-level", "error"]);
+        command.arg("--acme-ca").arg(&path);
+        let output = output(&mut command);
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{log}");
+        let line = format!("onrush: acme-ca: {} {reason}", path.display());
+        assert!(log.starts_with(&line) && log.lines().count() == 1, "{log}");
+    }
 }

@@ -104,7 +104,7 @@ pub(crate) enum RequestLine {
 
 /// A request and its response, until the last byte of the response has been accepted.
 #[derive(Debug)]
-pub(crate) struct Exchange {
+pub(crate) struct LogEntry {
     pub(crate) line: RequestLine,
     pub(crate) peer: Option<SocketAddr>,
     /// The version of TLS.
@@ -133,19 +133,19 @@ pub(crate) struct ResponseSpan {
 
 /// The exchanges of one connection that have not ended, in order.
 #[derive(Debug, Default)]
-pub(crate) struct Exchanges {
-    open: VecDeque<Exchange>,
+pub(crate) struct LogEntries {
+    open: VecDeque<LogEntry>,
     /// Bytes that the kernel has accepted for this connection.
     accepted: u64,
 }
 
-impl Exchanges {
+impl LogEntries {
     pub(crate) fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
 
-    pub(crate) fn begin(&mut self, exchange: Exchange) {
-        self.open.push_back(exchange);
+    pub(crate) fn begin(&mut self, entry: LogEntry) {
+        self.open.push_back(entry);
     }
 
     /// Records the response to the last request. Its first byte is `unsent` bytes behind those that
@@ -159,8 +159,8 @@ impl Exchanges {
         bytes: Option<usize>,
     ) {
         let start = self.accepted + unsent as u64;
-        if let Some(exchange) = self.open.back_mut() {
-            exchange.response = Some(ResponseSpan {
+        if let Some(entry) = self.open.back_mut() {
+            entry.response = Some(ResponseSpan {
                 status,
                 start,
                 head_end: start + head_bytes as u64,
@@ -172,8 +172,8 @@ impl Exchanges {
     /// Counts body bytes of the present request that were read.
     #[inline]
     pub(crate) fn receive(&mut self, bytes: usize) {
-        if let Some(exchange) = self.open.back_mut() {
-            exchange.received_bytes += bytes as u64;
+        if let Some(entry) = self.open.back_mut() {
+            entry.received_bytes += bytes as u64;
         }
     }
 
@@ -185,7 +185,7 @@ impl Exchanges {
     /// Records that the kernel has accepted all of the last response.
     pub(crate) fn complete_last(&mut self) {
         let last = self.open.back_mut();
-        if let Some(response) = last.and_then(|exchange| exchange.response.as_mut()) {
+        if let Some(response) = last.and_then(|entry| entry.response.as_mut()) {
             response.end = Some(self.accepted);
         }
     }
@@ -196,19 +196,19 @@ impl Exchanges {
         if end > self.accepted {
             return None;
         }
-        let exchange = self.open.pop_front()?;
-        let outcome = exchange.outcome;
-        Some(exchange.end(self.accepted, outcome))
+        let entry = self.open.pop_front()?;
+        let outcome = entry.outcome;
+        Some(entry.end(self.accepted, outcome))
     }
 
     /// Removes the first exchange of a closed connection.
     pub(crate) fn pop_aborted(&mut self, outcome: Outcome) -> Option<Ended> {
-        let exchange = self.open.pop_front()?;
-        Some(exchange.end(self.accepted, outcome))
+        let entry = self.open.pop_front()?;
+        Some(entry.end(self.accepted, outcome))
     }
 }
 
-impl Exchange {
+impl LogEntry {
     fn end(self, accepted: u64, outcome: Outcome) -> Ended {
         let (mut sent_bytes, mut body_bytes) = (0, 0);
         if let Some(response) = self.response {
@@ -217,7 +217,7 @@ impl Exchange {
             body_bytes = until.saturating_sub(response.head_end);
         }
         Ended {
-            exchange: self,
+            entry: self,
             outcome,
             sent_bytes,
             body_bytes,
@@ -229,7 +229,7 @@ impl Exchange {
 /// An exchange that has ended and is not logged yet.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    exchange: Exchange,
+    entry: LogEntry,
     outcome: Outcome,
     sent_bytes: u64,
     body_bytes: u64,
@@ -241,7 +241,7 @@ impl Ended {
     fn log(&self) {
         let (mut raw, mut method, mut target, mut version) = (None, None, None, None);
         let mut suppressed = None;
-        match &self.exchange.line {
+        match &self.entry.line {
             RequestLine::Raw(line) => raw = line.as_deref(),
             RequestLine::OverLimit { suppressed: count } => {
                 suppressed = (*count > 0).then_some(*count);
@@ -255,23 +255,23 @@ impl Ended {
                 version = Some(*in_version);
             }
         }
-        let exchange = &self.exchange;
-        let (agent, referer) = (exchange.user_agent.as_deref(), exchange.referer.as_deref());
+        let entry = &self.entry;
+        let (agent, referer) = (entry.user_agent.as_deref(), entry.referer.as_deref());
         panic_guard::log(|| {
             tracing::info!(
                 target: "onrush::access",
                 request = raw.map(String::from_utf8_lossy).as_deref(),
                 method,
                 target,
-                peer = exchange.peer.map(tracing::field::display),
-                tls = exchange.tls,
-                client = exchange.client.as_deref(),
-                status = exchange.response.map(|response| response.status),
+                peer = entry.peer.map(tracing::field::display),
+                tls = entry.tls,
+                client = entry.client.as_deref(),
+                status = entry.response.map(|response| response.status),
                 end = self.outcome.name(),
-                received_bytes = exchange.received_bytes,
+                received_bytes = entry.received_bytes,
                 sent_bytes = self.sent_bytes,
                 body_bytes = self.body_bytes,
-                duration_us = self.ended_ns.saturating_sub(exchange.begun_ns) / 1000,
+                duration_us = self.ended_ns.saturating_sub(entry.begun_ns) / 1000,
                 version,
                 user_agent = agent.map(String::from_utf8_lossy).as_deref(),
                 referer = referer.map(String::from_utf8_lossy).as_deref(),
@@ -348,7 +348,7 @@ impl LogQueue {
         }
     }
 
-    /// Emits an event for each exchange.
+    /// Emits an event for each entry.
     pub(crate) fn write(&self) {
         // Takes all at once, because a subscriber may cause further exchanges to end.
         let ended = self.ended.take();

@@ -283,6 +283,31 @@ fn client_that_reads_slowly_is_not_reset() {
     }
 }
 
+/// A part of a head arrived with the requests before it, whose responses the client reads later.
+#[test]
+fn head_behind_slow_responses_has_its_time_limit() {
+    let requests = get("/hello").repeat(300) + &get("/hello")[..20];
+    let mut sim = Simulation::with_behaviour(1, &app, limits(), plain(1024));
+    let client = sim.connect();
+    let mut sent = 0;
+    let mut responses = Vec::new();
+    while sent < requests.len() {
+        sent += sim.send(&client, &requests.as_bytes()[sent..]);
+        sim.advance(100); // The responses fill the socket.
+        responses.extend(client.receive().unwrap());
+    }
+    for _ in 0..10 {
+        sim.run();
+        responses.extend(client.receive().unwrap());
+    }
+    assert_eq!(statuses(&responses), [200; 300]);
+    assert_eq!(sim.open_connections(), 1);
+    sim.advance(1_100);
+    assert_eq!(statuses(&client.receive().unwrap()), [408]);
+    sim.advance(600);
+    assert_eq!(sim.open_connections(), 0);
+}
+
 /// Responses to earlier requests wait for the peer while the handler of a later request works.
 /// After they have been sent, no time limit may remain.
 #[test]

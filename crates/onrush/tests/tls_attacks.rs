@@ -5,7 +5,7 @@ mod common;
 use common::sim_tls::{TlsClient, hello, limited, simulation};
 use common::{app::app, get, plain, statuses, text, watchdog};
 use onrush::Limits;
-use onrush::metrics::{CloseReason, Handshake};
+use onrush::metrics::{CloseReason, HandshakeOutcome};
 use onrush::sim::Simulation;
 use onrush_rt::driver::sim::Client;
 
@@ -39,7 +39,8 @@ fn stalled_handshakes_do_not_take_all_memory() {
     sim.run();
     assert_eq!(sim.open_connections(), 0);
     let handshakes = &sim.counters().handshakes;
-    assert_eq!(handshakes.of(Handshake::Failed), 300);
+    let refused = handshakes.of(HandshakeOutcome::Refused);
+    assert_eq!(handshakes.of(HandshakeOutcome::Failed) + refused, 300);
     assert_eq!(handshakes.get(), 302);
 }
 
@@ -136,7 +137,7 @@ fn connections_that_have_closed_do_not_delay_the_handshakes_of_others() {
     }
     assert_eq!(sim.open_connections(), 0);
     // Few of them have begun; the others were waiting.
-    let begun = sim.counters().handshakes.of(Handshake::Failed);
+    let begun = sim.counters().handshakes.of(HandshakeOutcome::Failed);
     assert!((1..1_000).contains(&begun), "{begun}");
     let mut client = TlsClient::connect(&sim);
     client.take_records();
@@ -353,8 +354,13 @@ fn the_oldest_handshakes_end_when_too_many_are_in_progress() {
     assert!(is_served(&mut sim));
     sim.advance(20_000);
     let handshakes = &sim.counters().handshakes;
-    let timed_out = handshakes.of(Handshake::TimedOut);
-    assert_eq!(timed_out + handshakes.of(Handshake::Failed), 2_001);
+    let timed_out = handshakes.of(HandshakeOutcome::TimedOut);
+    let refused = handshakes.of(HandshakeOutcome::Refused);
+    assert_eq!(refused, 2_001 - 1024);
+    assert_eq!(
+        timed_out + refused + handshakes.of(HandshakeOutcome::Failed),
+        2_001
+    );
     // None is counted as in progress, so as many may begin again.
     let again = self::storm(&mut sim, 1_024);
     sim.run();
@@ -420,4 +426,134 @@ fn a_connection_with_queued_records_does_not_migrate() {
     }
     assert_eq!(statuses(&client.received), [204; 2]);
     assert_eq!(sim.counters_of(0).handed_over.get(), 0);
+}
+
+fn rate_limits() -> Limits {
+    Limits {
+        rate_bytes_per_s_min: 100,
+        rate_window_ms: 10_000,
+        body_timeout_ms: 60_000,
+        idle_timeout_ms: 0,
+        ..Limits::default()
+    }
+}
+
+/// A client that has sent the head of a request, and the records of its body.
+fn upload(sim: &mut Simulation, path: &str, bytes: usize) -> (TlsClient, Vec<u8>) {
+    let mut client = TlsClient::established(sim);
+    let head = format!("POST {path} HTTP/1.1\r\nHost: t\r\nContent-Length: {bytes}\r\n\r\n");
+    client.write(head.as_bytes());
+    client.exchange(sim);
+    client.write(&common::pattern(bytes));
+    let records = std::mem::take(&mut client.records);
+    (client, records)
+}
+
+const UPLOADS: [&str; 5] = ["/echo", "/fill", "/whole", "/discard", "/late-echo"];
+
+/// Single bytes of a record show nothing to the reader of the body. They do not renew its time
+/// limit without end.
+#[test]
+fn slow_records_of_a_body_give_408() {
+    let _dog = watchdog("slow_records_of_a_body_give_408");
+    for path in UPLOADS {
+        for bytes in [1_000, 1_000_000] {
+            let mut sim = simulation(&app, rate_limits(), plain(1 << 20));
+            let (mut client, records) = upload(&mut sim, path, bytes);
+            for byte in &records[..9] {
+                sim.advance(1_000);
+                sim.send(&client.client, &[*byte]);
+            }
+            client.receive();
+            assert_eq!(client.received, b"", "{path}: the window has not ended");
+            for byte in &records[9..130] {
+                sim.advance(1_000);
+                if client.client.at_end() {
+                    break;
+                }
+                sim.send(&client.client, &[*byte]);
+                client.receive();
+            }
+            assert_eq!(statuses(&client.received), [408], "{path} {bytes}");
+            sim.advance(3_000);
+            assert_eq!((sim.open_connections(), sim.worker().live_tasks()), (0, 0));
+        }
+    }
+}
+
+/// A record takes longer than the window in which the rate is measured.
+#[test]
+fn records_at_the_minimum_rate_are_received() {
+    let _dog = watchdog("records_at_the_minimum_rate_are_received");
+    for path in UPLOADS {
+        for bytes in [6_000, 50_000] {
+            let mut sim = simulation(&app, rate_limits(), plain(1 << 20));
+            let (mut client, records) = upload(&mut sim, path, bytes);
+            for piece in records.chunks(110) {
+                client.receive();
+                assert_eq!(text(&client.received), "", "{path} {bytes}");
+                sim.advance(1_000);
+                sim.send(&client.client, piece);
+            }
+            sim.run();
+            client.receive();
+            assert_eq!(statuses(&client.received), [200], "{path} {bytes}");
+        }
+    }
+}
+
+/// Requests in records of their own arrive while the server drains, the second one in parts.
+#[test]
+fn a_drain_serves_a_request_in_the_next_record() {
+    for part in [0, 1, 7, 3_000] {
+        let mut sim = simulation(&app, Limits::default(), plain(1 << 20));
+        let mut client = TlsClient::established(&mut sim);
+        let response = client.ask(&mut sim, get("/hello").as_bytes());
+        assert_eq!(statuses(&response), [200]);
+        sim.drain();
+        client.write(get("/hello").as_bytes());
+        let first_part = client.records.len() + part;
+        let field = "x".repeat(5_000);
+        let second = format!("GET /hello HTTP/1.1\r\nHost: t\r\nX: {field}\r\n\r\n");
+        client.write(second.as_bytes());
+        sim.send(&client.client, &client.records[..first_part]);
+        client.records.drain(..first_part);
+        client.exchange(&mut sim);
+        client.exchange(&mut sim);
+        // If no byte of the second one has arrived, the first is the last.
+        let expected: &[u16] = if part == 0 { &[200] } else { &[200, 200] };
+        assert_eq!(statuses(&client.received), expected, "{part}");
+        let last = "Connection: close";
+        assert_eq!(text(&client.received).matches(last).count(), 1, "{part}");
+    }
+}
+
+/// The last flight of a handshake has a request and the end of the client, and waits for its turn
+/// behind other handshakes.
+#[test]
+fn a_request_behind_a_waiting_handshake_is_served_if_its_client_has_half_closed() {
+    let mut sim = simulation(&app, Limits::default(), plain(1 << 20));
+    let mut clients: Vec<TlsClient> = (0..30).map(|_| TlsClient::connect(&sim)).collect();
+    for client in &mut clients {
+        client.exchange(&mut sim);
+        assert!(!client.tls.is_handshaking());
+        client.write(get("/hello").as_bytes());
+        client.tls.send_close_notify();
+        client.take_records();
+    }
+    for client in &clients {
+        let sent = client.client.send(&client.records);
+        assert_eq!(sent.unwrap(), client.records.len());
+        client.client.shutdown_write();
+    }
+    sim.run();
+    for client in &mut clients {
+        client.receive();
+        assert_eq!(statuses(&client.received), [200]);
+    }
+    // One that ends inside its handshake is closed at once.
+    let mut storm = storm(&mut sim, 30);
+    storm.iter_mut().for_each(|client| client.shutdown_write());
+    sim.run();
+    assert_eq!(sim.open_connections(), 0);
 }

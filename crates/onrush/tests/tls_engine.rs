@@ -8,7 +8,7 @@ use common::{
     Served, app::app, content, drivers, get, mask_dates, pattern, plain, serve_tls, serve_with,
     statuses, watchdog,
 };
-use onrush::metrics::{Format, Handshake, TimeLimit};
+use onrush::metrics::{Format, HandshakeOutcome, TimeLimit};
 use onrush::sim::Simulation;
 use onrush::tls::rustls::server::{ClientHello, ResolvesServerCert};
 use onrush::tls::rustls::sign::CertifiedKey;
@@ -16,7 +16,7 @@ use onrush::tls::rustls::{ClientConnection, ServerConfig};
 use onrush::{Limits, Metrics, Request, Response, TlsConfig};
 use onrush_rt::driver::sim::{Behaviour, Client};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -110,6 +110,26 @@ fn plain_and_tls_listeners() {
         let last = "GET / HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
         stream.write_all(last.as_bytes()).unwrap();
         assert_eq!(content(&read_all(&mut stream).0), b"false");
+    }
+}
+
+#[test]
+fn every_inherited_socket_uses_tls() {
+    let _dog = watchdog("every_inherited_socket_uses_tls");
+    for driver in drivers() {
+        let sockets = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let addresses = sockets.each_ref().map(|own| own.local_addr().unwrap());
+        let served = serve_tls(driver, app, |server| {
+            // The addresses are not bound, so what they use has no effect.
+            let server = server.also_bind_plain("127.0.0.1:0");
+            server.inherit(sockets.map(Into::into).into())
+        });
+        for address in addresses {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(get("/hello").as_bytes()).unwrap();
+            assert_eq!(statuses(&read_all(&mut stream).0), [400], "{driver:?}");
+        }
+        drop(served);
     }
 }
 
@@ -536,8 +556,9 @@ fn handshakes_are_counted_once() {
     let established = SimClient::new(&mut sim);
     let count = |sim: &Simulation, outcome| sim.counters().handshakes.of(outcome);
     // Tests that run at the same time share the tickets of the client.
-    let complete =
-        |sim: &Simulation| count(sim, Handshake::Tls13) + count(sim, Handshake::Tls13Resumed);
+    let complete = |sim: &Simulation| {
+        count(sim, HandshakeOutcome::Tls13) + count(sim, HandshakeOutcome::Tls13Resumed)
+    };
     assert_eq!(complete(&sim), 1);
     drop(established);
     sim.run();
@@ -545,21 +566,21 @@ fn handshakes_are_counted_once() {
     sim.send(&gone, &hello());
     drop(gone);
     sim.run();
-    assert_eq!(count(&sim, Handshake::Failed), 1);
+    assert_eq!(count(&sim, HandshakeOutcome::Failed), 1);
     let broken = sim.connect();
     sim.send(&broken, &[0x16, 3, 1, 0xff, 0xff, 1]);
     drop(broken);
     sim.advance(10_000);
-    assert_eq!(count(&sim, Handshake::Failed), 2);
+    assert_eq!(count(&sim, HandshakeOutcome::Failed), 2);
     let plain = sim.connect();
     sim.send(&plain, get("/").as_bytes());
     drop(plain);
     sim.advance(10_000);
-    assert_eq!(count(&sim, Handshake::PlainHttp), 1);
+    assert_eq!(count(&sim, HandshakeOutcome::PlainHttp), 1);
     let silent = sim.connect();
     sim.send(&silent, &hello());
     sim.advance(20_000);
-    assert_eq!(count(&sim, Handshake::TimedOut), 1);
+    assert_eq!(count(&sim, HandshakeOutcome::TimedOut), 1);
     assert_eq!(sim.counters().timed_out.of(TimeLimit::Handshake), 1);
     let again = SimClient::new(&mut sim);
     assert_eq!(complete(&sim), 2);

@@ -6,6 +6,8 @@ mod temp_dir;
 mod tls;
 
 use onrush::TlsConfig;
+use onrush::tls::rustls::pki_types::PrivateKeyDer;
+use onrush::tls::rustls::pki_types::pem::PemObject;
 use onrush::tls::{TlsConfigBuilder, TlsError, TlsErrorKind};
 use std::fs;
 use std::path::PathBuf;
@@ -270,7 +272,7 @@ fn a_bad_client_authority_has_its_line() {
                 .into(),
             TlsErrorKind::NotAuthority,
             "clients.pem holds the certificate CN=alice, which is not an authority, so it cannot \
-             verify clients",
+             verify others",
         ),
     ] {
         let path = folder.write("clients.pem", content);
@@ -369,6 +371,17 @@ fn settings_that_do_not_fit_are_refused() {
     for (builder, text) in cases {
         let error = builder.build().unwrap_err();
         assert_in_memory(&error, TlsErrorKind::Settings, text);
+    }
+}
+
+/// Keys for elliptic curves are so short that their length in DER has one byte, or two.
+#[test]
+fn keys_in_der_are_recognised() {
+    for name in ["ed25519-pkcs8", "p256-pkcs8", "p384-sec1", "rsa-pkcs1"] {
+        let pem = read(&format!("{name}.key"));
+        let key = PrivateKeyDer::from_pem_slice(&pem).unwrap();
+        let error = in_memory(&read("p256.pem"), key.secret_der());
+        assert_eq!(error.kind(), TlsErrorKind::NotPem, "{name}: {error}");
     }
 }
 

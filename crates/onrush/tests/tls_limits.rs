@@ -5,7 +5,7 @@ mod common;
 use common::sim_tls::{TlsClient, hello, limited, simulation};
 use common::{app::app, get, plain, statuses, text, watchdog};
 use onrush::Limits;
-use onrush::metrics::{Handshake, TimeLimit};
+use onrush::metrics::{HandshakeOutcome, TimeLimit};
 use onrush::sim::Simulation;
 use onrush::tls::rustls::{AlertDescription, Error};
 use onrush_rt::driver::sim::Client;
@@ -66,7 +66,10 @@ fn busy_sessions_leave_memory_for_their_requests() {
         busy.push(client);
     }
     assert!(refused > 100, "{refused} of 400");
-    assert_eq!(sim.counters().handshakes.of(Handshake::Refused), refused);
+    assert_eq!(
+        sim.counters().handshakes.of(HandshakeOutcome::Refused),
+        refused
+    );
     assert!(sim.receive_bytes() < MIB * 3 / 4, "{}", sim.receive_bytes());
     for client in &mut busy {
         let response = client.ask(&mut sim, b"23456789");
@@ -149,7 +152,7 @@ fn long_first_flights_wait_like_short_ones() {
     // All violate the protocol. None is forgotten.
     sim.advance(20_000);
     assert_eq!(sim.open_connections(), 0);
-    assert_eq!(sim.counters().handshakes.of(Handshake::Failed), 800);
+    assert_eq!(sim.counters().handshakes.of(HandshakeOutcome::Failed), 800);
 }
 
 /// Changes the last byte of the last record.
@@ -254,5 +257,5 @@ fn a_handshake_that_a_drain_ends_is_no_request() {
     let counters = sim.counters();
     assert_eq!(counters.timed_out.get(), 0);
     assert_eq!(counters.rejected.get(), 0);
-    assert_eq!(counters.handshakes.of(Handshake::TimedOut), 1);
+    assert_eq!(counters.handshakes.of(HandshakeOutcome::TimedOut), 1);
 }

@@ -12,7 +12,7 @@ use common::sim_tls::{TlsClient, hello, simulation};
 use common::{
     content, dechunk, drivers, get, pattern, plain, serve_tls, serve_with, statuses, text, watchdog,
 };
-use onrush::metrics::Handshake;
+use onrush::metrics::HandshakeOutcome;
 use onrush::tls::rustls::{AlertDescription, Error};
 use onrush::{AccessLog, Body, Limits, Request, Response};
 use onrush_rt::fs::{Dir, File, OpenHow};
@@ -331,7 +331,7 @@ fn connections_that_are_truncated_leave_nothing() {
             );
             // A handshake begins with the first bytes.
             let has_begun = matches!(point, SentSoFar::WholeHello | PartOfHello);
-            let failed = sim.counters().handshakes.of(Handshake::Failed);
+            let failed = sim.counters().handshakes.of(HandshakeOutcome::Failed);
             assert_eq!(failed, u64::from(has_begun), "{point:?}, resets: {resets}");
         }
     }

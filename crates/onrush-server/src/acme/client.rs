@@ -9,9 +9,8 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
-use onrush::tls::rustls::pki_types::CertificateDer;
-use onrush::tls::rustls::pki_types::pem::PemObject;
-use onrush::tls::rustls::{ClientConfig, RootCertStore};
+use onrush::tls::read_authorities;
+use onrush::tls::rustls::ClientConfig;
 use onrush_proto::date;
 use std::future::Future;
 use std::path::Path;
@@ -30,6 +29,8 @@ const BODY_BYTES_MAX: usize = 1 << 20;
 pub(super) struct HttpsClient {
     client: Client<HttpsConnector<HttpConnector>, BodyWrapper<Bytes>>,
     retry_after: RetryAfter,
+    /// What to do if the authority of the server's certificate is unknown.
+    unknown_issuer: &'static str,
 }
 
 /// The last `Retry-After` (RFC 9110, section 10.2.3) of a response that is an error.
@@ -59,7 +60,9 @@ impl HttpsClient {
             })?,
             Some(path) => builder.with_tls_config(
                 ClientConfig::builder()
-                    .with_root_certificates(roots(path)?)
+                    .with_root_certificates(
+                        read_authorities(path).map_err(|error| format!("acme-ca: {error}"))?,
+                    )
                     .with_no_client_auth(),
             ),
         };
@@ -67,21 +70,11 @@ impl HttpsClient {
         Ok(HttpsClient {
             client: Client::builder(TokioExecutor::new()).build(connector),
             retry_after,
+            unknown_issuer: match ca {
+                None => "; --acme-ca names the certificates of a private authority",
+                Some(_) => "; the file of --acme-ca does not have its authority",
+            },
         })
-    }
-}
-
-fn roots(path: &Path) -> Result<RootCertStore, String> {
-    let fail = |reason: &str| format!("acme-ca: {}: {reason}", path.display());
-    let certificates = CertificateDer::pem_file_iter(path).map_err(|e| fail(&e.to_string()))?;
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates {
-        let certificate = certificate.map_err(|error| fail(&error.to_string()))?;
-        (roots.add(certificate)).map_err(|error| fail(&error.to_string()))?;
-    }
-    match roots.is_empty() {
-        true => Err(fail("it has no certificate")),
-        false => Ok(roots),
     }
 }
 
@@ -94,9 +87,16 @@ impl HttpClient for HttpsClient {
         let response = self.client.request(request);
         let retry_after = self.retry_after.clone();
         let other = |reason: String| Error::Other(reason.into());
+        let unknown_issuer = self.unknown_issuer;
         Box::pin(async move {
             let received = async {
-                let response = response.await.map_err(|error| chain(&error))?;
+                let response = response.await.map_err(|error| {
+                    let mut text = chain(&error);
+                    if text.ends_with("UnknownIssuer") {
+                        text += unknown_issuer;
+                    }
+                    text
+                })?;
                 let (parts, body) = response.into_parts();
                 let body = http_body_util::Limited::new(body, BODY_BYTES_MAX);
                 let body = body.collect().await.map_err(|error| error.to_string())?;
@@ -105,32 +105,42 @@ impl HttpClient for HttpsClient {
             let response = tokio::time::timeout(RESPONSE_TIMEOUT, received).await;
             let response = response.unwrap_or_else(|_| Err("no response in 30 s".to_owned()));
             let mut response = response.map_err(|reason| other(format!("{uri}: {reason}")))?;
-            limit_pause(response.headers_mut(), SystemTime::now());
-            let status = response.status();
-            if status.is_client_error() || status.is_server_error() {
-                // RFC 8555, section 6.7. Anything else is no ACME server, or not at this URL.
-                let kind = response.headers().get(http::header::CONTENT_TYPE);
-                let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-                if !kind.starts_with("application/problem+json") {
-                    return Err(other(format!("{uri} responds with {status}")));
-                }
-                let field = response.headers().get(RETRY_AFTER);
-                let text = field.and_then(|field| field.to_str().ok());
-                retry_after.set(text.and_then(|text| pause(text, SystemTime::now())));
-            }
+            check(&mut response, &retry_after, SystemTime::now())
+                .map_err(|reason| other(format!("{uri} {reason}")))?;
             let response = response.map(http_body_util::Full::new);
             Ok(BytesResponse::from(response))
         })
     }
 }
 
-/// Limits `Retry-After` to a day. The ACME library adds it to times, which must not overflow.
-fn limit_pause(headers: &mut HeaderMap, now: SystemTime) {
-    let field = headers.remove(RETRY_AFTER);
-    let text = field.as_ref().and_then(|field| field.to_str().ok());
-    if let Some(pause) = text.and_then(|text| pause(text, now)) {
-        headers.insert(RETRY_AFTER, pause.min(PAUSE_MAX).as_secs().into());
+/// Stores the pause that an error asks for, and checks that it is one of an ACME server (RFC 8555,
+/// section 6.7). Otherwise this is a proxy in front of it, no ACME server, or the URL is wrong.
+fn check<B>(
+    response: &mut http::Response<B>,
+    retry_after: &RetryAfter,
+    now: SystemTime,
+) -> Result<(), String> {
+    let pause = limit_pause(response.headers_mut(), now);
+    let status = response.status();
+    if !status.is_client_error() && !status.is_server_error() {
+        return Ok(());
     }
+    retry_after.set(pause);
+    let kind = response.headers().get(http::header::CONTENT_TYPE);
+    let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    if !kind.starts_with("application/problem+json") {
+        return Err(format!("responds with {status}"));
+    }
+    Ok(())
+}
+
+/// Returns the pause that `Retry-After` asks for, and limits the field to a day. The ACME library
+/// adds it to times, which must not overflow.
+fn limit_pause(headers: &mut HeaderMap, now: SystemTime) -> Option<Duration> {
+    let field = headers.remove(RETRY_AFTER)?;
+    let pause = pause(field.to_str().ok()?, now)?;
+    headers.insert(RETRY_AFTER, pause.min(PAUSE_MAX).as_secs().into());
+    Some(pause)
 }
 
 /// The pause that a `Retry-After` asks for: seconds, or a date.
@@ -188,14 +198,24 @@ mod tests {
         assert_eq!(limited(date).as_deref(), Some("60"));
     }
 
+    /// The limit protects the ACME library; an order may wait for longer.
     #[test]
-    fn a_file_without_authorities_is_refused() {
-        let path = std::env::temp_dir().join(format!("onrush-acme-ca-{}", std::process::id()));
-        let error = roots(&path).unwrap_err();
-        assert!(error.starts_with("acme-ca: "), "{error}");
-        std::fs::write(&path, "nothing").unwrap();
-        let error = roots(&path).unwrap_err();
-        assert!(error.ends_with("it has no certificate"), "{error}");
-        std::fs::remove_file(&path).unwrap();
+    fn the_pause_of_an_error_is_not_limited() {
+        let mut response = http::Response::builder()
+            .status(429)
+            .header("content-type", "application/problem+json")
+            .header(RETRY_AFTER, "604800")
+            .body(())
+            .unwrap();
+        let retry_after = RetryAfter::default();
+        check(&mut response, &retry_after, UNIX_EPOCH).unwrap();
+        assert_eq!(retry_after.get(), Some(Duration::from_secs(604_800)));
+        assert_eq!(response.headers()[RETRY_AFTER], "86400");
+        // The error of a proxy.
+        response.headers_mut().remove("content-type");
+        response.headers_mut().insert(RETRY_AFTER, 600.into());
+        let error = check(&mut response, &retry_after, UNIX_EPOCH).unwrap_err();
+        assert_eq!(error, "responds with 429 Too Many Requests");
+        assert_eq!(retry_after.get(), Some(Duration::from_secs(600)));
     }
 }

@@ -6,30 +6,37 @@
 //! any changed file. Until there is a first certificate, the server has a temporary one that no
 //! client trusts.
 //!
-//! Modules, lowest first: `schedule` (when) · `store` (files), `client` (HTTPS) · `order`.
+//! Modules, lowest first: `schedule` (when), `control` (requests of other threads) · `store`
+//! (files), `client` (HTTPS) · `order`.
 
 mod client;
+mod control;
 mod order;
 mod schedule;
 mod store;
 
+pub(crate) use control::Orders;
 pub(crate) use store::certificate_path;
 
 use crate::config::AcmeSettings;
 use crate::failure::{self, Failure};
-use crate::tls::{Reload, utc};
+use crate::tls::Reload;
 use client::{HttpsClient, RetryAfter};
 use instant_acme::{Account, NewAccount};
 use onrush::tls::TlsConfig;
+use onrush_proto::date::utc;
 use onrush_server::HttpChallenges;
-use order::{Issued, Method, OrderError, Responses};
+use order::{Issued, Method, OrderError, Responses, Wanted};
 use schedule::{Attempts, Cause};
+use std::future::poll_fn;
 use std::io;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
+use std::pin::pin;
+use std::task::Poll;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use store::{SavedAccount, Store};
+use store::{SavedAccount, Store, Unusable};
 use tokio::time::timeout;
 
 /// The time limit for an order. The authority has a limit for each of its steps.
@@ -49,6 +56,9 @@ struct Acme {
     tls: TlsConfig,
     http: Option<HttpChallenges>,
     reload: Reload,
+    requests: Orders,
+    /// There was a request to try at once. It ends the pauses after failures.
+    is_retry: bool,
     /// How often the authority could not be reached, one time after the other.
     unreachable: u32,
     /// An authority that could not be reached is tried again after this time.
@@ -63,7 +73,7 @@ pub(crate) fn start(
     tls: TlsConfig,
     http: Option<HttpChallenges>,
     reload: Reload,
-) -> Result<(), Failure> {
+) -> Result<Orders, Failure> {
     let fail = |what: &str, error: &io::Error| {
         Failure::run(format!("acme: {what}: {}", failure::error_text(error)))
     };
@@ -74,6 +84,7 @@ pub(crate) fn start(
     })?;
     // A wrong file is found now, not when the first order is due.
     HttpsClient::new(settings.ca.as_deref(), RetryAfter::default()).map_err(Failure::usage)?;
+    let requests = Orders::default();
     let mut acme = Acme {
         subject: store::subject(settings),
         settings: settings.clone(),
@@ -81,31 +92,40 @@ pub(crate) fn start(
         tls,
         http,
         reload,
+        requests: requests.clone(),
+        is_retry: false,
         unreachable: 0,
         not_before: None,
     };
     let thread = thread::Builder::new().name("onrush-acme".to_owned());
     let spawned = thread.spawn(move || acme.run());
     spawned.map_err(|error| fail("cannot start a thread", &error))?;
-    Ok(())
+    Ok(requests)
 }
 
 impl Acme {
     fn run(&mut self) {
         self.log_next();
-        loop {
+        while !self.requests.is_stopped() {
             match self.wait(SystemTime::now()) {
                 Duration::ZERO => {
                     // The attempt was recorded when it began, so the next one waits.
                     let attempt = AssertUnwindSafe(|| self.attempt());
                     if panic::catch_unwind(attempt).is_err() {
                         tracing::error!("the order of a certificate has panicked");
-                        thread::sleep(LOCKED_PAUSE);
+                        self.requests.sleep(LOCKED_PAUSE);
                     }
                 }
-                wait => thread::sleep(wait.min(SLEEP_MAX)),
+                wait => {
+                    if std::mem::take(&mut self.is_retry) {
+                        self.log_next();
+                    }
+                    self.requests.sleep(wait.min(SLEEP_MAX));
+                }
             }
+            self.is_retry |= self.requests.take_retry();
         }
+        self.requests.end();
     }
 
     /// When the certificate of the folder is renewed. `None` if there is none for these names.
@@ -117,19 +137,38 @@ impl Acme {
 
     /// How long the next order has to wait.
     fn wait(&self, now: SystemTime) -> Duration {
-        let until = |time: SystemTime| time.duration_since(now).unwrap_or_default();
-        let renewal = self.renewal().map(until).unwrap_or_default();
-        let failed = self.store.attempts(&self.subject).wait(now);
-        let unreachable = self.not_before.map(until).unwrap_or_default();
-        renewal.max(failed).max(unreachable)
+        let attempts = self.store.attempts(&self.subject);
+        if self.is_retry {
+            return self.wait_at_least(&attempts, now);
+        }
+        let unreachable = self.not_before.map(|time| until(time, now));
+        let failed = attempts.wait(now).max(unreachable.unwrap_or_default());
+        self.wait_at_least(&attempts, now).max(failed)
+    }
+
+    /// How long the next order has to wait even after a request to try at once: for the renewal,
+    /// and as long as the authority has asked for.
+    fn wait_at_least(&self, attempts: &Attempts, now: SystemTime) -> Duration {
+        let renewal = self.renewal().map(|time| until(time, now));
+        renewal.unwrap_or_default().max(attempts.limit(now))
+    }
+
+    /// What an operator can do about the pause.
+    fn advice(&self, now: SystemTime) -> &'static str {
+        let attempts = self.store.attempts(&self.subject);
+        match () {
+            () if self.wait_at_least(&attempts, now).is_zero() => "; SIGHUP orders it at once",
+            () if !attempts.limit(now).is_zero() => "; the authority has asked for this pause",
+            () => "",
+        }
     }
 
     fn log_next(&self) {
         let now = SystemTime::now();
         let wait = self.wait(now);
         if !wait.is_zero() {
-            let next = utc(now + wait);
-            tracing::info!(next, "the next certificate is ordered at this time");
+            let (next, advice) = (utc(now + wait), self.advice(now));
+            tracing::info!(next, "the next certificate is ordered at this time{advice}");
         }
     }
 
@@ -137,10 +176,16 @@ impl Acme {
     fn attempt(&mut self) {
         let lock = match self.store.lock() {
             Ok(Some(lock)) => lock,
-            Ok(None) => return thread::sleep(LOCKED_PAUSE),
+            Ok(None) => {
+                tracing::warn!(
+                    "another process orders the certificate of this folder; only that process \
+                     responds to the validation"
+                );
+                return self.requests.sleep(LOCKED_PAUSE);
+            }
             Err(error) => {
                 self.log_store_error(&error);
-                return thread::sleep(LOCKED_PAUSE);
+                return self.requests.sleep(LOCKED_PAUSE);
             }
         };
         // Another process may have ordered until now.
@@ -153,66 +198,106 @@ impl Acme {
         // An order that cannot be recorded could be repeated without end.
         if let Err(error) = self.store.save_attempts(&begun) {
             self.log_store_error(&error);
-            return thread::sleep(LOCKED_PAUSE);
+            return self.requests.sleep(LOCKED_PAUSE);
         }
+        self.is_retry = false;
         let method = match (before.failures % 2, &self.http) {
             (1, Some(_)) => Method::Http01,
             _ => Method::TlsAlpn01,
         };
-        tracing::info!(
-            names = self.settings.names.join(" "),
-            method = method.name(),
-            directory = self.settings.directory,
-            "a certificate is being ordered"
-        );
+        self.log_begin(method);
         let retry_after = RetryAfter::default();
-        let result = self.order(method, &retry_after);
-        match result {
-            Ok(issued) => self.install(&issued, begun),
-            Err(error) => self.note_failure(&before, &error, retry_after.get()),
+        match self.order(method, &retry_after) {
+            Some(Ok(issued)) => self.install(&issued, begun),
+            Some(Err(error)) => {
+                let pause = error.pause.or(retry_after.get());
+                self.note_failure(&before, &error, pause);
+            }
+            // The process ends.
+            None => self.save_attempts(&before),
         }
         drop(lock);
     }
 
-    /// Orders a certificate on a runtime that exists only for that.
-    fn order(&self, method: Method, retry_after: &RetryAfter) -> Result<Issued, OrderError> {
-        let failed = |cause, reason: String| OrderError {
-            cause,
-            reason,
-            account_is_unknown: false,
-        };
+    fn log_begin(&self, method: Method) {
+        let names = self.settings.names.join(" ");
+        let directory = &self.settings.directory;
+        match self.store.order(&self.subject, SystemTime::now()) {
+            Some(_) => tracing::info!(
+                names,
+                directory,
+                "the order of a certificate is being continued"
+            ),
+            None => tracing::info!(
+                names,
+                method = method.name(),
+                directory,
+                "a certificate is being ordered"
+            ),
+        }
+    }
+
+    /// Orders a certificate on a runtime that exists only for that. `None`: the process ends.
+    fn order(
+        &self,
+        method: Method,
+        retry_after: &RetryAfter,
+    ) -> Option<Result<Issued, OrderError>> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build();
-        let runtime = runtime.map_err(|error| failed(Cause::Unreachable, error.to_string()))?;
-        let responses = Responses {
-            tls: &self.tls,
-            http: self.http.as_ref(),
+        let runtime = match runtime {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                let error = OrderError::new(Cause::Unreachable, error.to_string());
+                return Some(Err(error));
+            }
         };
-        let names = &self.settings.names;
+        let wanted = Wanted {
+            names: &self.settings.names,
+            subject: &self.subject,
+            method,
+            responses: Responses {
+                tls: &self.tls,
+                http: self.http.as_ref(),
+            },
+            store: &self.store,
+        };
         let order = async {
             let account = self.account(retry_after).await?;
-            match order::run(&account, names, method, &responses).await {
+            match order::run(&account, &wanted).await {
                 Err(error) if error.account_is_unknown => {
                     self.store.forget_account();
                     let account = self.account(retry_after).await?;
-                    order::run(&account, names, method, &responses).await
+                    order::run(&account, &wanted).await
                 }
                 result => result,
             }
         };
-        let ordered = runtime.block_on(async { timeout(ORDER_TIMEOUT, order).await });
-        let late = |_| Err(failed(Cause::Refused, "the order took too long".to_owned()));
-        ordered.unwrap_or_else(late)
+        let ordered = runtime.block_on(async {
+            let (mut order, mut stopped) = (
+                pin!(timeout(ORDER_TIMEOUT, order)),
+                pin!(self.requests.stopped()),
+            );
+            poll_fn(|cx| match stopped.as_mut().poll(cx) {
+                Poll::Ready(()) => Poll::Ready(None),
+                Poll::Pending => order.as_mut().poll(cx).map(Some),
+            })
+            .await
+        });
+        // A search for an address may still run.
+        runtime.shutdown_background();
+        let late = |_| {
+            let saved = self.store.order(&self.subject, SystemTime::now());
+            let cause = saved.map_or(Cause::Refused, |_| Cause::Unreachable);
+            Err(OrderError::new(cause, "the order took too long"))
+        };
+        ordered.map(|result| result.unwrap_or_else(late))
     }
 
     /// The account of this folder at the authority. Creates it if there is none.
     async fn account(&self, retry_after: &RetryAfter) -> Result<Account, OrderError> {
-        let failed = |reason: String| OrderError {
-            cause: Cause::Unreachable,
-            reason,
-            account_is_unknown: false,
-        };
+        let failed = |reason: String| OrderError::new(Cause::Unreachable, reason);
         let AcmeSettings {
             email, directory, ..
         } = &self.settings;
@@ -221,6 +306,7 @@ impl Acme {
         let contact = email.as_ref().map(|email| format!("mailto:{email}"));
         let contact: Vec<&str> = contact.as_deref().into_iter().collect();
         if let Some(mut saved) = self.store.account(directory) {
+            // `AccountCredentials` cannot be cloned, so they pass through JSON.
             let credentials = serde_json::to_string(&saved.credentials);
             let account = builder.from_credentials(saved.credentials).await?;
             if saved.email != *email {
@@ -257,11 +343,8 @@ impl Acme {
     fn save_account(&self, account: &SavedAccount) -> Result<(), OrderError> {
         self.store.save_account(account).map_err(|error| {
             let folder = self.store.path().display();
-            OrderError {
-                cause: Cause::Refused,
-                reason: format!("cannot save the account in {folder}: {error}"),
-                account_is_unknown: false,
-            }
+            let reason = format!("cannot save the account in {folder}: {error}");
+            OrderError::new(Cause::Refused, reason)
         })
     }
 
@@ -271,15 +354,20 @@ impl Acme {
         let (names, now) = (&self.settings.names, SystemTime::now());
         let text = match store::certificate_file(&self.subject, names, key, chain, now) {
             Ok(text) => text,
-            Err(reason) => {
-                let reason = one_line(&reason);
+            Err(unusable) => {
+                let (Unusable::Never(reason) | Unusable::Now(reason)) = &unusable;
+                let reason = one_line(reason);
                 tracing::error!("the authority has sent an unusable certificate: {reason}");
+                if matches!(unusable, Unusable::Never(_)) {
+                    self.store.forget_order();
+                }
                 return self.log_next(); // Recorded as a failed order.
             }
         };
         if let Err(error) = self.store.save_certificate(&text) {
             return self.log_store_error(&error);
         }
+        self.store.forget_order();
         let renewal = self.renewal().unwrap_or(now);
         if begun.obtained(renewal, now).is_none() {
             self.store.clear_attempts();
@@ -299,30 +387,35 @@ impl Acme {
         let now = SystemTime::now();
         let after = match error.cause {
             Cause::Unreachable => {
-                let pause = schedule::unreachable_pause(self.unreachable, pause, jitter(now));
+                let wait = schedule::unreachable_pause(self.unreachable, jitter(now));
                 self.unreachable = self.unreachable.saturating_add(1);
-                self.not_before = Some(now + pause);
-                before.clone()
+                self.not_before = Some(now + wait);
+                before.limited(pause, now, jitter(now))
             }
             Cause::Refused | Cause::RateLimited => {
                 (self.unreachable, self.not_before) = (0, None);
                 before.failed(error.cause, pause, now, jitter(now))
             }
         };
-        if let Err(error) = self.store.save_attempts(&after) {
-            self.log_store_error(&error);
-        }
+        self.save_attempts(&after);
         let next = utc(now + self.wait(now));
         tracing::error!(
             names = self.settings.names.join(" "),
             next,
-            "no certificate could be obtained: {}; {}",
+            "no certificate could be obtained: {}; {}{}",
             one_line(&error.reason),
             match self.store.certificate() {
                 Some(_) => "the certificate in use remains",
                 None => "clients still get a temporary certificate, which they do not trust",
-            }
+            },
+            self.advice(now)
         );
+    }
+
+    fn save_attempts(&self, attempts: &Attempts) {
+        if let Err(error) = self.store.save_attempts(attempts) {
+            self.log_store_error(&error);
+        }
     }
 
     fn log_store_error(&self, error: &io::Error) {
@@ -339,6 +432,10 @@ fn one_line(text: &str) -> String {
         line.push_str(" [...]");
     }
     line
+}
+
+fn until(time: SystemTime, now: SystemTime) -> Duration {
+    time.duration_since(now).unwrap_or_default()
 }
 
 /// A number from 0 to 1 that differs between servers.

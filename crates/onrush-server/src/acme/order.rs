@@ -1,15 +1,23 @@
 //! One order of a certificate: authorizations, challenges, and the certificate (RFC 8555, section
 //! 7.4).
+//!
+//! An order has two parts. The first ends when all names are validated; if it fails, the next
+//! attempt begins with another order. Then the order is saved, and the second part requests the
+//! certificate and fetches it. If that fails, the next attempt continues here, because the
+//! authority may have issued the certificate, and limits their number.
 
-use super::schedule::Cause;
+use super::schedule::{Cause, seconds};
+use super::store::{SavedOrder, Store};
 use instant_acme::{
     Account, AuthorizationStatus, ChallengeStatus, ChallengeType, Error, Identifier, NewOrder,
     Order, OrderStatus, Problem, RetryPolicy,
 };
 use onrush::tls::TlsConfig;
 use onrush_server::HttpChallenges;
-use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair};
-use std::time::Duration;
+use rcgen::{
+    CertificateParams, CertificateSigningRequest, CustomExtension, DistinguishedName, KeyPair,
+};
+use std::time::{Duration, Instant, SystemTime};
 
 /// How long the authority may take for the validation, and for the certificate.
 const POLL: RetryPolicy = RetryPolicy::new()
@@ -23,6 +31,15 @@ pub(super) enum Method {
     TlsAlpn01,
     /// A resource at port 80 (RFC 8555, section 8.3).
     Http01,
+}
+
+/// What to order, and where its state is kept.
+pub(super) struct Wanted<'a> {
+    pub(super) names: &'a [String],
+    pub(super) subject: &'a str,
+    pub(super) method: Method,
+    pub(super) responses: Responses<'a>,
+    pub(super) store: &'a Store,
 }
 
 /// Where the responses to challenges are put. Dropping it removes them.
@@ -45,6 +62,19 @@ pub(super) struct OrderError {
     pub(super) reason: String,
     /// The authority does not know the account.
     pub(super) account_is_unknown: bool,
+    /// How long the authority asks to wait with the next request.
+    pub(super) pause: Option<Duration>,
+}
+
+impl OrderError {
+    pub(super) fn new(cause: Cause, reason: impl Into<String>) -> OrderError {
+        OrderError {
+            cause,
+            reason: reason.into(),
+            account_is_unknown: false,
+            pause: None,
+        }
+    }
 }
 
 impl Method {
@@ -81,6 +111,7 @@ impl From<Error> for OrderError {
         let is_server_error = |problem: &Problem| problem.status.is_some_and(|code| code >= 500);
         let cause = match &error {
             Error::Api(_) if kind == "rateLimited" => Cause::RateLimited,
+            Error::Api(_) if kind == "badNonce" => Cause::Unreachable,
             Error::Api(problem) if is_server_error(problem) => Cause::Unreachable,
             Error::Other(_) | Error::Http(_) | Error::Hyper(_) | Error::Json(_) | Error::Str(_) => {
                 Cause::Unreachable
@@ -93,19 +124,18 @@ impl From<Error> for OrderError {
             error => error.to_string(),
         };
         OrderError {
-            cause,
-            reason,
             account_is_unknown: kind == "accountDoesNotExist",
+            pause: match error {
+                Error::Timeout(Some(at)) => Some(at.saturating_duration_since(Instant::now())),
+                _ => None,
+            },
+            ..OrderError::new(cause, reason)
         }
     }
 }
 
 fn refused(reason: impl Into<String>) -> OrderError {
-    OrderError {
-        cause: Cause::Refused,
-        reason: reason.into(),
-        account_is_unknown: false,
-    }
+    OrderError::new(Cause::Refused, reason)
 }
 
 /// The last part of the type, such as `rateLimited`.
@@ -119,16 +149,35 @@ fn problem_text(problem: &Problem) -> String {
     format!("{}: {detail}", problem_kind(problem))
 }
 
-/// Orders a certificate for `names`.
-pub(super) async fn run(
-    account: &Account,
-    names: &[String],
-    method: Method,
-    responses: &Responses<'_>,
-) -> Result<Issued, OrderError> {
-    let identifiers: Vec<_> = names.iter().cloned().map(Identifier::Dns).collect();
+/// Orders a certificate, or continues the order that is saved.
+pub(super) async fn run(account: &Account, wanted: &Wanted<'_>) -> Result<Issued, OrderError> {
+    let saved = match wanted.store.order(wanted.subject, SystemTime::now()) {
+        Some(saved) => saved,
+        None => {
+            let saved = begin(account, wanted).await?;
+            wanted.store.save_order(&saved).map_err(|error| {
+                let folder = wanted.store.path().display();
+                refused(format!("cannot save the order in {folder}: {error}"))
+            })?;
+            saved
+        }
+    };
+    let issued = complete(account, wanted, saved).await;
+    if let Err(OrderError {
+        cause: Cause::Refused,
+        ..
+    }) = issued
+    {
+        wanted.store.forget_order();
+    }
+    issued
+}
+
+/// The first part: creates an order and has all names validated.
+async fn begin(account: &Account, wanted: &Wanted<'_>) -> Result<SavedOrder, OrderError> {
+    let identifiers: Vec<_> = wanted.names.iter().cloned().map(Identifier::Dns).collect();
     let mut order = account.new_order(&NewOrder::new(&identifiers)).await?;
-    prepare(&mut order, names, method, responses).await?;
+    prepare(&mut order, wanted).await?;
     let status = order.poll_ready(&POLL).await;
     if !matches!(status, Ok(OrderStatus::Ready)) {
         // The order has no details; the challenges do.
@@ -138,25 +187,60 @@ pub(super) async fn run(
         let status = status?;
         return Err(refused(format!("the order is {status:?} instead of ready")));
     }
-    let crypto = |error: rcgen::Error| refused(error.to_string());
-    let key = KeyPair::generate().map_err(crypto)?;
-    let mut params = CertificateParams::new(names).map_err(crypto)?;
-    params.distinguished_name = DistinguishedName::new();
-    let request = params.serialize_request(&key).map_err(crypto)?;
-    order.finalize_csr(request.der()).await?;
-    Ok(Issued {
-        chain: order.poll_certificate(&POLL).await?,
+    let key = KeyPair::generate().map_err(|error| refused(error.to_string()))?;
+    Ok(SavedOrder {
+        subject: wanted.subject.to_owned(),
+        url: order.url().to_owned(),
         key: key.serialize_pem(),
+        created: seconds(SystemTime::now()),
     })
 }
 
+/// The second part: requests the certificate, unless that has been done, and fetches it.
+///
+/// # Errors
+/// [`Cause::Refused`] if this order cannot be continued.
+async fn complete(
+    account: &Account,
+    wanted: &Wanted<'_>,
+    SavedOrder { url, key, .. }: SavedOrder,
+) -> Result<Issued, OrderError> {
+    let mut order = account.order(url).await?;
+    match order.state().status {
+        OrderStatus::Ready => {
+            let request = request(wanted.names, &key).map_err(|e| refused(e.to_string()))?;
+            order.finalize_csr(request.der()).await?;
+        }
+        OrderStatus::Pending => return Err(refused("the order is pending again")),
+        OrderStatus::Processing | OrderStatus::Valid | OrderStatus::Invalid => {}
+    }
+    let mut error = match order.poll_certificate(&POLL).await {
+        Ok(chain) => return Ok(Issued { key, chain }),
+        Err(error) => OrderError::from(error),
+    };
+    error.cause = match (order.state().status, error.cause) {
+        (OrderStatus::Invalid, _) => Cause::Refused,
+        (_, Cause::RateLimited) => Cause::RateLimited,
+        // There may be a certificate.
+        _ => Cause::Unreachable,
+    };
+    Err(error)
+}
+
+fn request(names: &[String], key: &str) -> Result<CertificateSigningRequest, rcgen::Error> {
+    let mut params = CertificateParams::new(names)?;
+    params.distinguished_name = DistinguishedName::new();
+    params.serialize_request(&KeyPair::from_pem(key)?)
+}
+
 /// Responds to the challenges of all names that are not validated yet.
-async fn prepare(
-    order: &mut Order,
-    names: &[String],
-    method: Method,
-    responses: &Responses<'_>,
-) -> Result<(), OrderError> {
+async fn prepare(order: &mut Order, wanted: &Wanted<'_>) -> Result<(), OrderError> {
+    let Wanted {
+        names,
+        method,
+        responses,
+        ..
+    } = wanted;
     let mut authorizations = order.authorizations();
     while let Some(authorization) = authorizations.next().await {
         let mut authorization = authorization?;
@@ -241,13 +325,18 @@ mod tests {
         assert_eq!(limited.reason, "rateLimited: d");
         assert_eq!(api("rejectedIdentifier", 400).cause, Cause::Refused);
         assert_eq!(api("serverInternal", 500).cause, Cause::Unreachable);
+        assert_eq!(api("badNonce", 400).cause, Cause::Unreachable);
         assert!(api("accountDoesNotExist", 400).account_is_unknown);
         let other = OrderError::from(Error::Other("refused".into()));
         assert_eq!(
             (other.cause, other.reason.as_str()),
             (Cause::Unreachable, "refused")
         );
-        assert_eq!(OrderError::from(Error::Timeout(None)).cause, Cause::Refused);
+        let late = OrderError::from(Error::Timeout(Some(Instant::now())));
+        assert_eq!(
+            (late.cause, late.pause),
+            (Cause::Refused, Some(Duration::ZERO))
+        );
     }
 
     #[test]

@@ -17,9 +17,10 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(7 * 86_400);
 /// Why there is no certificate yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// No response: the server, or the path to it, does not work. Nothing was ordered.
+    /// No usable response: the server, or the path to it, does not work. The next attempt
+    /// continues the order, if its certificate has been requested.
     Unreachable,
-    /// The server has refused the order, or the validation has failed.
+    /// The server has refused the order, or the validation has failed. The order is over.
     Refused,
     /// The server limits the rate of requests.
     RateLimited,
@@ -33,8 +34,11 @@ pub(crate) struct Attempts {
     pub(crate) subject: String,
     /// The orders that have failed.
     pub(crate) failures: u32,
-    /// The next order is not before this time, in seconds since 1970.
+    /// The next order is not before this time, in seconds since 1970. SIGHUP ends this pause.
     pub(crate) not_before: u64,
+    /// The server has asked for no request before this time, in seconds since 1970.
+    #[serde(default)]
+    pub(crate) limited_until: u64,
 }
 
 impl Attempts {
@@ -61,16 +65,26 @@ impl Attempts {
         now: SystemTime,
         jitter: f64,
     ) -> Attempts {
-        let mut pause = refused_pause(self.failures);
-        if cause == Cause::RateLimited {
-            pause = pause.max(retry_after.unwrap_or(RATE_LIMITED));
-        }
-        let pause = with_jitter(pause.max(retry_after.unwrap_or_default()), jitter);
-        let until = now + pause.min(RETRY_AFTER_MAX);
+        let pause = with_jitter(refused_pause(self.failures), jitter);
+        let limit = (cause == Cause::RateLimited).then_some(RATE_LIMITED);
         Attempts {
-            subject: self.subject.clone(),
             failures: self.failures.saturating_add(1),
-            not_before: seconds(until),
+            not_before: seconds(now + pause),
+            ..self.limited(retry_after.or(limit), now, jitter)
+        }
+    }
+
+    /// The state after the server has asked for a pause, or for none.
+    pub(crate) fn limited(
+        &self,
+        retry_after: Option<Duration>,
+        now: SystemTime,
+        jitter: f64,
+    ) -> Attempts {
+        let until = |pause| seconds(now + with_jitter(pause, jitter).min(RETRY_AFTER_MAX));
+        Attempts {
+            limited_until: retry_after.map_or(0, until),
+            ..self.clone()
         }
     }
 
@@ -83,10 +97,18 @@ impl Attempts {
 
     /// How long the next order has to wait.
     pub(crate) fn wait(&self, now: SystemTime) -> Duration {
-        // A clock that was wrong must not stop renewals for good.
-        let wait = Duration::from_secs(self.not_before.saturating_sub(seconds(now)));
-        wait.min(RETRY_AFTER_MAX)
+        until(self.not_before, now).max(self.limit(now))
     }
+
+    /// The part of the pause that the server has asked for.
+    pub(crate) fn limit(&self, now: SystemTime) -> Duration {
+        until(self.limited_until, now)
+    }
+}
+
+fn until(time: u64, now: SystemTime) -> Duration {
+    // A clock that was wrong must not stop renewals for good.
+    Duration::from_secs(time.saturating_sub(seconds(now))).min(RETRY_AFTER_MAX)
 }
 
 /// The pause after `failures` earlier failures.
@@ -95,17 +117,12 @@ fn refused_pause(failures: u32) -> Duration {
     REFUSED.0.saturating_mul(factor).min(REFUSED.1)
 }
 
-/// The pause after the server was unreachable `times` times before. `retry_after` and `jitter` are
-/// as in [`Attempts::failed`].
-pub(crate) fn unreachable_pause(
-    times: u32,
-    retry_after: Option<Duration>,
-    jitter: f64,
-) -> Duration {
+/// The pause after the server was unreachable `times` times before. `jitter` is as in
+/// [`Attempts::failed`].
+pub(crate) fn unreachable_pause(times: u32, jitter: f64) -> Duration {
     let factor = 2u32.saturating_pow(times);
     let pause = UNREACHABLE.0.saturating_mul(factor).min(UNREACHABLE.1);
-    let pause = pause.max(retry_after.unwrap_or_default());
-    with_jitter(pause, jitter).min(RETRY_AFTER_MAX)
+    with_jitter(pause, jitter)
 }
 
 /// Up to a quarter longer.
@@ -119,7 +136,8 @@ pub(crate) fn renewal(not_before: SystemTime, not_after: SystemTime) -> SystemTi
     not_before + validity / 3 * 2
 }
 
-fn seconds(time: SystemTime) -> u64 {
+/// The time in seconds since 1970.
+pub(crate) fn seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH)
         .unwrap_or_default()
         .as_secs()
@@ -185,11 +203,29 @@ mod tests {
     #[test]
     fn an_unreachable_server_is_tried_soon_and_then_rarely() {
         let pauses = [0, 1, 2, 5, 11, u32::MAX];
-        let pauses = pauses.map(|times| unreachable_pause(times, None, 0.0).as_secs());
+        let pauses = pauses.map(|times| unreachable_pause(times, 0.0).as_secs());
         assert_eq!(pauses, [2, 4, 8, 64, 3600, 3600]);
-        let asked = Some(Duration::from_secs(90));
-        assert_eq!(unreachable_pause(0, asked, 0.0).as_secs(), 90);
-        assert_eq!(unreachable_pause(2, None, 1.0).as_secs(), 10);
+        assert_eq!(unreachable_pause(2, 1.0).as_secs(), 10);
+    }
+
+    #[test]
+    fn only_the_pause_of_the_server_is_a_limit() {
+        let now = at(1_000_000);
+        let attempts = Attempts::new("a").failed(Cause::Refused, None, now, 0.0);
+        assert_eq!(attempts.limit(now), Duration::ZERO);
+        let limited = attempts.limited(Some(Duration::from_secs(500)), now, 0.0);
+        assert_eq!((limited.failures, limited.not_before), (1, 1_000_120));
+        let waits = (limited.limit(now).as_secs(), limited.wait(now).as_secs());
+        assert_eq!(waits, (500, 500));
+        let refused = Attempts::new("a").failed(Cause::RateLimited, None, now, 0.0);
+        assert_eq!(refused.limit(now).as_secs(), 3600);
+    }
+
+    #[test]
+    fn files_of_earlier_versions_are_read() {
+        let text = r#"{"subject": "a", "failures": 2, "not_before": 5}"#;
+        let read: Attempts = serde_json::from_str(text).unwrap();
+        assert_eq!((read.failures, read.limited_until), (2, 0));
     }
 
     #[test]

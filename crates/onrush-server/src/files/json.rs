@@ -88,13 +88,7 @@ fn write_string(out: &mut String, text: &str) {
 
 /// `2026-11-20T19:04:00Z`. A time before 1970 is shown as 1970-01-01T00:00:00Z.
 pub(super) fn rfc3339(modified_ns: i64) -> String {
-    let text = date::format(u64::try_from(modified_ns).unwrap_or(0) / 1_000_000_000);
-    // `Sun, 06 Nov 1994 08:49:37 GMT` contains all parts in another order.
-    let text = std::str::from_utf8(&text).unwrap_or_default();
-    let names = "JanFebMarAprMayJunJulAugSepOctNovDec";
-    let month = names.find(&text[8..11]).map_or(1, |at| at / 3 + 1);
-    let (day, year, time) = (&text[5..7], &text[12..16], &text[17..25]);
-    format!("{year}-{month:02}-{day}T{time}Z")
+    date::rfc3339(u64::try_from(modified_ns).unwrap_or(0) / 1_000_000_000)
 }
 
 #[cfg(test)]

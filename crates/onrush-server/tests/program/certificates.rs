@@ -4,7 +4,10 @@ use super::{Folder, Server, TIMEOUT};
 use onrush::tls::rustls::crypto::aws_lc_rs;
 use onrush::tls::rustls::pki_types::ServerName;
 use onrush::tls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, PublicKeyData,
+    date_time_ymd,
+};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
@@ -54,6 +57,14 @@ impl Authority {
             certificate: certificate.pem(),
             key: key.serialize_pem(),
         }
+    }
+
+    /// A certificate of the key of someone else, in PEM, that is valid from this year to 2100.
+    pub fn certify(&self, name: &str, from: i32, key: &impl PublicKeyData) -> String {
+        let mut params = CertificateParams::new([name.to_owned()]).expect("a name");
+        params.not_before = date_time_ymd(from, 1, 1);
+        params.not_after = date_time_ymd(2100, 1, 1);
+        params.signed_by(key, &self.0).expect("signed").pem()
     }
 
     /// Writes a certificate for `localhost` and 127.0.0.1. Returns the paths of its files.

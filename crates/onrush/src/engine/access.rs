@@ -2,16 +2,16 @@
 //! has accepted.
 //!
 //! A request is recorded when its head has been parsed or rejected, a response when it is rendered.
-//! A connection over the limit is recorded as one exchange, whose request is not known. The number
+//! A connection over the limit is recorded as one entry, whose request is not known. The number
 //! of these per second is limited.
 //! Each successful send is recorded as well. An exchange ends when the last byte of its response
 //! has been accepted, or when its connection closes. The functions here are called only if an
 //! access log is configured.
 
 use super::Engine;
-use super::connection::{Conn, Expects};
+use super::connection::Conn;
 use crate::host::ConnId;
-use crate::log::{Exchange, Outcome, RequestLine};
+use crate::log::{LogEntry, Outcome, RequestLine};
 use crate::metrics::CloseReason;
 use onrush_proto::head::{Head, Parsed, Version};
 
@@ -41,12 +41,12 @@ impl Engine {
     pub(super) fn log_request(&self, id: ConnId, head: &Head, bytes: &[u8]) {
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = conns.get(id) else { return };
-        let exchange = self.parsed_exchange(conn, head, bytes);
-        conn.active().wire.exchanges.begin(exchange);
+        let entry = self.parsed_entry(conn, head, bytes);
+        conn.active().wire.log_entries.begin(entry);
     }
 
     /// An exchange whose request has the head `bytes`.
-    fn parsed_exchange(&self, conn: &Conn, head: &Head, bytes: &[u8]) -> Exchange {
+    fn parsed_entry(&self, conn: &Conn, head: &Head, bytes: &[u8]) -> LogEntry {
         let field = |name| head.header(bytes, name).map(<[u8]>::to_vec);
         let line = RequestLine::Parsed {
             method: head.method(bytes).to_owned(),
@@ -57,20 +57,20 @@ impl Engine {
                 Version::Http11 => "HTTP/1.1",
             },
         };
-        Exchange {
+        LogEntry {
             user_agent: field("user-agent"),
             referer: field("referer"),
-            ..self.exchange(conn, line, bytes.len())
+            ..self.entry(conn, line, bytes.len())
         }
     }
 
     /// An exchange whose request was rejected. `received` is the known part of the head, and
     /// perhaps bytes after it.
-    fn rejected_exchange(&self, conn: &Conn, received: &[u8]) -> Exchange {
+    fn rejected_entry(&self, conn: &Conn, received: &[u8]) -> LogEntry {
         // A valid head was rejected because of the length of its body.
         let mut head = Head::default();
         if let Ok(Parsed::Complete(head_bytes)) = head.parse(received, self.limits()) {
-            return self.parsed_exchange(conn, &head, &received[..head_bytes]);
+            return self.parsed_entry(conn, &head, &received[..head_bytes]);
         }
         // Empty lines before a request line are skipped (RFC 9112 §2.2).
         let is_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
@@ -78,11 +78,11 @@ impl Engine {
         let line = received[begin..].split(is_end).next().unwrap_or_default();
         let line = &line[..line.len().min(RAW_LINE_BYTES_MAX)];
         let line = (!line.is_empty()).then(|| line.to_vec());
-        self.exchange(conn, RequestLine::Raw(line), received.len())
+        self.entry(conn, RequestLine::Raw(line), received.len())
     }
 
-    fn exchange(&self, conn: &Conn, line: RequestLine, received_bytes: usize) -> Exchange {
-        Exchange {
+    fn entry(&self, conn: &Conn, line: RequestLine, received_bytes: usize) -> LogEntry {
+        LogEntry {
             line,
             peer: self.peer_of_conn(conn),
             tls: conn.transport.tls_version(),
@@ -112,19 +112,16 @@ impl Engine {
         if out.len() == rendered_before {
             return; // A response had begun, so no other was sent.
         }
-        let exchange = if conn.expects == Expects::Nothing {
+        let entry = if conn.state.is_refused() {
             let Some(suppressed) = log.admit_over_limit(self.context.clock_ns()) else {
                 return;
             };
-            self.exchange(conn, RequestLine::OverLimit { suppressed }, 0)
+            self.entry(conn, RequestLine::OverLimit { suppressed }, 0)
         } else {
-            self.rejected_exchange(conn, received)
+            self.rejected_entry(conn, received)
         };
-        let exchange = Exchange {
-            outcome,
-            ..exchange
-        };
-        conn.active().wire.exchanges.begin(exchange);
+        let entry = LogEntry { outcome, ..entry };
+        conn.active().wire.log_entries.begin(entry);
         self.log_short_response(conn, status, rendered_before, out);
     }
 
@@ -160,7 +157,7 @@ impl Engine {
         let active = conn.active();
         active
             .wire
-            .exchanges
+            .log_entries
             .respond(status, unsent, head_bytes, bytes);
     }
 
@@ -169,24 +166,24 @@ impl Engine {
     pub(super) fn log_accepted(&self, conn: &mut Conn, bytes: usize) {
         let bytes = conn.accepted_response_bytes(bytes);
         if let Some(active) = conn.active.as_mut() {
-            active.wire.exchanges.accept(bytes);
-            self.end_exchanges(conn);
+            active.wire.log_entries.accept(bytes);
+            self.end_entries(conn);
         }
     }
 
     /// Records that the kernel has accepted a whole response that a task sent.
     #[inline(never)]
     pub(super) fn log_sent(&self, conn: &mut Conn) {
-        conn.active().wire.exchanges.complete_last();
-        self.end_exchanges(conn);
+        conn.active().wire.log_entries.complete_last();
+        self.end_entries(conn);
     }
 
-    fn end_exchanges(&self, conn: &mut Conn) {
+    fn end_entries(&self, conn: &mut Conn) {
         let (Some(log), Some(active)) = (&self.log, conn.active.as_mut()) else {
             return;
         };
         let mut now_ns = None;
-        while let Some(mut ended) = active.wire.exchanges.pop_ended() {
+        while let Some(mut ended) = active.wire.log_entries.pop_ended() {
             // Responses that were accepted together ended together.
             ended.ended_ns = *now_ns.get_or_insert_with(|| self.context.clock_ns());
             log.push(ended);
@@ -198,7 +195,7 @@ impl Engine {
         let (Some(log), Some(active)) = (&self.log, conn.active.as_mut()) else {
             return;
         };
-        while let Some(mut ended) = active.wire.exchanges.pop_aborted(reason.outcome()) {
+        while let Some(mut ended) = active.wire.log_entries.pop_aborted(reason.outcome()) {
             ended.ended_ns = self.context.clock_ns();
             log.push(ended);
         }

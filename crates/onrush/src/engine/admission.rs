@@ -11,8 +11,9 @@
 //! is needed, and it is used until its last entry. A connection that becomes idle after the pass
 //! has been idle for a shorter time than each entry.
 
-use super::connection::{AfterFlush, Conn, Expects, Phase};
+use super::connection::Conn;
 use super::migration::Transfer;
+use super::state::{AfterFlush, Expects};
 use super::{Engine, Incoming, Settings, count};
 use crate::host::ConnId;
 use crate::log::Outcome;
@@ -70,11 +71,11 @@ impl Conn {
     /// the first one, with nothing received and nothing unsent. The start of the idle time follows
     /// from the deadline.
     fn idleness(&self, limits: &Limits) -> Option<Idleness> {
-        let is_idle = self.phase == Phase::Ready
-            && !self.ended
-            && self.leaving.is_none()
+        let is_idle = self.state.is_ready()
+            && !self.state.has_ended()
+            && self.state.leaving().is_none()
             && self.active.as_ref().is_none_or(|active| active.is_idle());
-        let limit_ms = match self.expects {
+        let limit_ms = match self.state.expects() {
             Expects::Head => limits.head_timeout_ms, // The first head: no input was received.
             Expects::Request => limits.idle_timeout_ms,
             // The client has sent nothing, or a part of a handshake and waits.
@@ -273,7 +274,7 @@ impl Engine {
             return;
         };
         let mut conn = Conn::new(stream);
-        conn.expects = Expects::Nothing;
+        conn.state.refuse();
         if self.log.is_some() {
             // Nothing was received, so the request is not known.
             let (outcome, received) = (Outcome::Rejected, &[]);

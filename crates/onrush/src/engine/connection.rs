@@ -8,34 +8,17 @@
 //! - [`Exchange`] has one request and its response: the task of the handler, the wakers and the
 //!   time limits of its waits, and its measurement. HTTP/1 has at most one exchange at a time.
 //!
-//! Legal states between two events, by [`Phase`]. Without `active`, `task`, `out` and `after_flush`
-//! count as empty.
+//! `state` has what the connection is doing, and how that may change.
 //!
-//! | phase | `task` | `out` | `after_flush` | `leaving` | `receiving` | deadline |
-//! | --- | --- | --- | --- | --- | --- | --- |
-//! | `Ready` | none | empty | none | none | off while much input is queued | head, idle, rest of a body |
-//! | `Busy` | a handler or a sender | any | none | any | any | body, write, total |
-//! | `Flushing` | none | not empty | set | any | any | write |
-//! | `Lingering` | none | empty | none | any | on | linger |
-//! | `Leaving` | none | empty | none | set | off | as in `Ready` |
-//!
-//! - `expects` is [`Expects::Request`] unless the phase is `Ready` or `Leaving`, or the connection
-//!   is over the limit.
-//! - `ended` (the client has half-closed, EOF) occurs in `Busy` and `Flushing`. In `Ready` and
-//!   `Lingering` the connection is closed instead; `Leaving` becomes `Ready` first.
-//! - `reader` is set in `Busy` only, while a handler waits for its request's body.
-//! - [`Expects::Nothing`] occurs in `Flushing` and `Lingering` only.
-//! - `links` (the entry is in a list of `connection_table`): in `Ready` with a partial head, and in
-//!   `Busy` and `Flushing` while the client does not take responses.
-//!
-//! This module stores the state; the other modules of the engine change it.
+//! This module stores the rest; the other modules of the engine change it.
 
 use super::rate_meter::RateMeter;
+use super::state::State;
 use super::transport::Transport;
 use crate::host::ConnId;
-use crate::log::Exchanges;
+use crate::log::LogEntries;
 use crate::metrics::Measured;
-use onrush_proto::connection::{After, Connection as Machine};
+use onrush_proto::connection::Connection as Machine;
 use onrush_proto::reject::Reject;
 use onrush_rt::buf::{Block, Buf};
 use onrush_rt::driver::StreamId;
@@ -43,109 +26,7 @@ use onrush_rt::executor::TaskHandle;
 use onrush_rt::timer::TimerId;
 use std::collections::VecDeque;
 use std::io;
-use std::num::NonZeroU16;
 use std::task::Waker;
-
-/// What a connection is doing, which decides how events are handled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
-    /// Between requests, or inside a request head.
-    Ready,
-    /// A handler is pending, or a task sends its response.
-    Busy,
-    /// Responses in `out` wait until the client takes them; `after_flush` follows.
-    Flushing,
-    /// The sending side is shut down (`SHUT_WR`). Input is discarded until the client closes or the
-    /// time limit expires.
-    Lingering,
-    /// Between requests. The connection moves to another worker when the driver has
-    /// stopped receiving.
-    Leaving,
-}
-
-impl Phase {
-    /// The name in diagnostic events.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Phase::Ready => "ready",
-            Phase::Busy => "busy",
-            Phase::Flushing => "flushing",
-            Phase::Lingering => "lingering",
-            Phase::Leaving => "leaving",
-        }
-    }
-}
-
-/// What follows when all of `out` has been sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AfterFlush {
-    Continue,
-    Close,
-    Linger,
-}
-
-impl AfterFlush {
-    /// What follows a response. `surplus`: the client has sent more after the request that it
-    /// declared to be its last, and may send even more.
-    pub(crate) fn following(after: After, surplus: bool) -> AfterFlush {
-        match after {
-            After::KeepAlive | After::DrainThenKeepAlive => AfterFlush::Continue,
-            After::Close if !surplus => AfterFlush::Close,
-            After::Close | After::LingeringClose => AfterFlush::Linger,
-        }
-    }
-}
-
-/// What a connection expects to receive while no request is in progress.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Expects {
-    /// The rest of a TLS handshake, which has its own time limit.
-    Handshake,
-    /// A request. The idle time limit applies.
-    Request,
-    /// The first head of the connection, or the rest of a head. The head time limit applies.
-    Head,
-    /// The rest of a body that its request did not read. It is discarded.
-    RestOfBody,
-    /// The connection is over the limit: it only receives a 503.
-    Nothing,
-}
-
-/// Whether the driver receives into its buffers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Receiving {
-    On,
-    /// The driver was asked to stop, and may still deliver data.
-    Stopping,
-    /// The driver has stopped, so body bytes may be received directly.
-    Off,
-}
-
-impl Receiving {
-    /// The state after [`Driver::pause`](onrush_rt::driver::Driver::pause) returned `stopped`.
-    pub(crate) fn after_pause(stopped: bool) -> Receiving {
-        match stopped {
-            true => Receiving::Off,
-            false => Receiving::Stopping,
-        }
-    }
-}
-
-/// The index of a worker. An `Option` of it takes no more memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct WorkerIndex(NonZeroU16);
-
-impl WorkerIndex {
-    /// `None` if the index is too large, which no server reaches.
-    pub(crate) fn new(index: usize) -> Option<WorkerIndex> {
-        let plus_one = u16::try_from(index).ok()?.checked_add(1)?;
-        NonZeroU16::new(plus_one).map(WorkerIndex)
-    }
-
-    pub(crate) fn get(self) -> usize {
-        usize::from(self.0.get()) - 1
-    }
-}
 
 /// The largest number of requests that one connection starts in one event-loop iteration.
 pub(crate) const BURST_MAX: u8 = 64;
@@ -162,15 +43,10 @@ pub(crate) struct Conn {
     /// When the timer fires, in ms, and the timer.
     pub(crate) timer_ms: u64,
     pub(crate) timer: Option<TimerId>,
-    pub(crate) phase: Phase,
-    /// The client has half-closed (EOF).
-    pub(crate) ended: bool,
-    pub(crate) receiving: Receiving,
+    /// What the connection is doing.
+    pub(crate) state: State,
     /// Counts responses. A body that outlives its request is recognized by this number.
     pub(crate) response_count: u32,
-    pub(crate) expects: Expects,
-    /// The worker to which the connection moves.
-    pub(crate) leaving: Option<WorkerIndex>,
     /// Requests started in one event-loop iteration, and the low bits of that iteration's number.
     /// See [`Conn::may_start`].
     pub(crate) burst: u8,
@@ -190,7 +66,7 @@ pub(crate) struct Active {
     pub(crate) links: Option<Links>,
 }
 
-/// The bytes of a connection that is not idle.
+/// The bytes of a connection that is not idle, and what is measured about them.
 #[derive(Debug, Default)]
 pub(crate) struct Wire {
     /// Received and not processed: a partial head, body bytes, pipelined requests.
@@ -201,7 +77,6 @@ pub(crate) struct Wire {
     /// Rendered responses. The kernel has not accepted the bytes from `out_sent` on.
     pub(crate) out: Vec<u8>,
     pub(crate) out_sent: usize,
-    pub(crate) after_flush: Option<AfterFlush>,
     /// When the wait for the client to take bytes ends, in ms.
     pub(crate) write_deadline_ms: Option<u64>,
     /// The rate at which the client takes response bytes.
@@ -217,7 +92,7 @@ pub(crate) struct Wire {
     /// The last direct receive emptied the socket. The driver reports further input.
     pub(crate) emptied: bool,
     /// The exchanges that have not ended; empty without an access log.
-    pub(crate) exchanges: Exchanges,
+    pub(crate) log_entries: LogEntries,
 }
 
 /// One request and its response.
@@ -281,7 +156,7 @@ impl Active {
         self.wire.input.is_empty()
             && self.wire.unsent().is_empty()
             && self.exchange.task.is_none()
-            && self.wire.exchanges.is_empty()
+            && self.wire.log_entries.is_empty()
             && self.links.is_none()
     }
 }
@@ -358,12 +233,8 @@ impl Conn {
             deadline_ms: u64::MAX,
             timer_ms: u64::MAX,
             timer: None,
-            phase: Phase::Ready,
-            ended: false,
-            receiving: Receiving::On,
+            state: State::new(),
             response_count: 0,
-            expects: Expects::Request,
-            leaving: None,
             burst: 0,
             burst_iteration: 0,
             response_count_before: 0,
@@ -371,21 +242,29 @@ impl Conn {
         }
     }
 
-    /// Whether the driver was asked to stop receiving. It is resumed before the next receive.
-    #[inline]
-    pub(crate) fn is_paused(&self) -> bool {
-        self.receiving != Receiving::On
-    }
-
-    /// Gives the next head the full time limit.
-    pub(crate) fn restart_head(&mut self) {
-        if self.expects == Expects::Head {
-            self.expects = Expects::Request;
-        }
-    }
-
+    /// The state of a connection that is not idle, which this creates if there is none.
     pub(crate) fn active(&mut self) -> &mut Active {
         self.active.get_or_insert_default()
+    }
+
+    /// The number of queued bytes of requests.
+    #[inline]
+    pub(crate) fn input_bytes(&self) -> usize {
+        (self.active.as_ref()).map_or(0, |active| active.wire.input_bytes)
+    }
+
+    /// The number of received bytes that are not processed, with those of an incomplete record.
+    pub(crate) fn unprocessed_bytes(&self) -> usize {
+        self.input_bytes() + self.transport.received_len()
+    }
+
+    /// Counts body bytes that the client has sent, for its minimum rate. With TLS, a record counts
+    /// while it arrives ([`Engine::on_records`](super::Engine::on_records)), because a slow client
+    /// takes long for one.
+    pub(super) fn count_body_bytes(&mut self, bytes: usize) {
+        if !self.transport.is_tls() {
+            self.active().exchange.body_rate.record_bytes(bytes);
+        }
     }
 
     /// Whether the connection is in a list of connections that may be evicted.
@@ -414,10 +293,7 @@ impl Conn {
     /// Whether nothing has to be done before the connection waits for its next request.
     #[inline]
     pub(crate) fn needs_no_work(&self) -> bool {
-        self.receiving == Receiving::On
-            && self.expects == Expects::Request
-            && !self.ended
-            && self.transport.received_len() == 0
+        self.state.is_plainly_idle() && self.transport.received_len() == 0
     }
 
     /// Frees the state that an idle connection does not need.
@@ -444,10 +320,5 @@ impl Conn {
             Transport::Plain => bytes,
             Transport::Tls(tls) => tls.accepted_response_bytes(bytes),
         }
-    }
-
-    /// Whether the connection is in its TLS handshake.
-    pub(super) fn is_handshaking(&self) -> bool {
-        self.expects == Expects::Handshake
     }
 }

@@ -130,9 +130,25 @@ impl Conns {
     /// Adds a connection with a partial head to its list, or moves it to the list of large heads.
     pub(crate) fn list_head(&mut self, id: ConnId) {
         let Some(conn) = self.get(id) else { return };
-        let input_bytes = (conn.active.as_ref()).map_or(0, |active| active.wire.input_bytes);
-        let is_large = input_bytes + conn.transport.received_bytes() >= LARGE_HEAD_BYTES;
+        let is_large = conn.input_bytes() + conn.transport.received_bytes() >= LARGE_HEAD_BYTES;
         self.list(id, if is_large { LARGE } else { SMALL });
+    }
+
+    /// Adds a connection to the list of heads if a handler waits for its body and the connection
+    /// holds a part of a record; otherwise removes it from that list. A handler that does not wait
+    /// finds what has arrived, so nothing of it is evicted.
+    pub(crate) fn list_awaited_record(&mut self, id: ConnId) {
+        let Some(conn) = self.get(id) else { return };
+        let Some(active) = conn.active.as_deref() else {
+            return;
+        };
+        if active.links.is_some_and(|links| links.list == UNREAD) {
+            return;
+        }
+        match active.exchange.reader.is_some() && conn.transport.received_bytes() > 0 {
+            true => self.list_head(id),
+            false => self.unlist(id),
+        }
     }
 
     /// Adds a connection whose client does not read its responses to the list [`UNREAD`], if it

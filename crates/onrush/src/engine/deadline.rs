@@ -2,7 +2,8 @@
 //! deadline later is one store; a timer that fires before the deadline is set again.
 
 use super::Engine;
-use super::connection::{Active, Conn, Phase};
+use super::connection::{Active, Conn};
+use super::state::Phase;
 use crate::host::ConnId;
 use crate::log::Outcome;
 use crate::metrics::{CloseReason, TimeLimit};
@@ -79,7 +80,7 @@ impl Engine {
         if limit_ms == 0 {
             rate_meter.end_wait(now_ms);
         }
-        if conn.phase == Phase::Busy {
+        if conn.state.is_busy() {
             self.set_busy_deadline(id, conn);
         }
     }
@@ -152,7 +153,7 @@ impl Engine {
                 deadline.is_some_and(|deadline| deadline <= now)
             };
             (
-                conn.phase,
+                conn.state.phase(),
                 over(|active| active.exchange.total_deadline_ms),
                 over(|active| active.exchange.body_deadline_ms),
                 over(|active| active.wire.write_deadline_ms),
@@ -165,7 +166,7 @@ impl Engine {
             Phase::Ready | Phase::Leaving | Phase::Lingering => false,
             _ if total_over => false,
             Phase::Busy => !write_over || self.retry_send(id),
-            Phase::Flushing => self.retry_send(id),
+            Phase::Flushing(_) => self.retry_send(id),
         };
         if !alive {
             let limit = if total_over {
@@ -180,7 +181,7 @@ impl Engine {
         }
         let mut conns = self.conns.borrow_mut();
         if let Some(conn) = conns.get(id)
-            && conn.phase == Phase::Busy
+            && conn.state.is_busy()
         {
             self.set_busy_deadline(id, conn);
         }
@@ -236,18 +237,14 @@ impl Engine {
 
     fn on_timeout(self: &Rc<Self>, id: ConnId, phase: Phase, limit: TimeLimit) {
         diagnose!(DEBUG, connection = id.token(), phase = phase.name(); "time limit reached");
-        let is_handshaking = |conn: &mut Conn| conn.is_handshaking();
+        let is_handshaking = |conn: &mut Conn| conn.state.is_handshaking();
         let handshaking = self.conns.borrow_mut().get(id).is_some_and(is_handshaking);
         if handshaking {
             return self.on_handshake_timeout(id);
         }
         let has_partial_head = matches!(phase, Phase::Ready | Phase::Leaving) && {
             let mut conns = self.conns.borrow_mut();
-            conns.get(id).is_some_and(|conn| {
-                let active = conn.active.as_ref();
-                let input = active.map_or(0, |active| active.wire.input_bytes);
-                input + conn.transport.received_len() > 0
-            })
+            (conns.get(id)).is_some_and(|conn| conn.unprocessed_bytes() > 0)
         };
         match phase {
             Phase::Ready | Phase::Leaving if has_partial_head => {
@@ -261,7 +258,7 @@ impl Engine {
                 self.close(id, CloseReason::Drained);
             }
             Phase::Ready | Phase::Leaving => self.close(id, CloseReason::Idle),
-            Phase::Busy | Phase::Flushing => {
+            Phase::Busy | Phase::Flushing(_) => {
                 self.counters.timed_out.count(limit);
                 self.abort(id, CloseReason::TimedOut);
             }

@@ -2,7 +2,7 @@
 //! itself, and passes the others to the modules that handle them.
 
 use super::Engine;
-use super::connection::{Phase, Receiving};
+use super::state::Phase;
 use crate::host::ConnId;
 use crate::metrics::CloseReason;
 use onrush_rt::driver::Event;
@@ -64,19 +64,22 @@ impl Engine {
         if result.is_err() {
             return self.close(id, CloseReason::Broken);
         }
-        let (phase, reader) = {
+        let (phase, is_waiting, reader) = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
-            conn.ended = true;
-            diagnose!(TRACE, connection = id.token(), phase = conn.phase.name();
+            conn.state.end();
+            diagnose!(TRACE, connection = id.token(), phase = conn.state.phase().name();
                 "the client has half-closed (EOF)");
-            (conn.phase, self.take_reader(id, conn))
+            let is_waiting = conn.transport.is_handshake_waiting();
+            (conn.state.phase(), is_waiting, self.take_reader(id, conn))
         };
         match phase {
+            // Its records, perhaps with a request, wait for their turn.
+            Phase::Ready if is_waiting => {}
             Phase::Ready => self.close(id, CloseReason::Client),
             Phase::Lingering => self.close(id, CloseReason::Complete),
             Phase::Leaving => self.cancel_migration(id),
-            Phase::Busy | Phase::Flushing => {} // The task or the pending send notices it.
+            Phase::Busy | Phase::Flushing(_) => {} // The task or the pending send notices it.
         }
         if let Some(reader) = reader {
             user::wake(reader);
@@ -89,15 +92,15 @@ impl Engine {
         let reader = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
-            if receive_stopped && conn.phase == Phase::Leaving {
+            if receive_stopped && conn.state.phase() == Phase::Leaving {
                 drop(conns);
                 return self.finish_migration(id);
             }
             if conn.active.is_none() {
                 return;
             }
-            if receive_stopped && conn.receiving == Receiving::Stopping {
-                conn.receiving = Receiving::Off;
+            if receive_stopped {
+                conn.state.receiving_stopped();
             }
             self.take_reader(id, conn)
         };

@@ -6,14 +6,15 @@
 //! handshakes are in progress on a worker. A further one ends the oldest.
 
 use super::Engine;
-use super::connection::{Conn, Expects, Phase};
-use super::tls_state::{
-    HANDSHAKE_STATE_BYTES, HandshakePlace, Next, NoMemory, Processed, SessionReservation, Tls,
+use super::connection::Conn;
+use super::tls_connection::{
+    HANDSHAKE_STATE_BYTES, HandshakePlace, InProgress, Next, NoMemory, Processed,
+    SessionReservation, Tls,
 };
 use super::transport::Transport;
 use crate::host::ConnId;
 use crate::log::{EntryWindow, Outcome};
-use crate::metrics::{CloseReason, Handshake, TimeLimit};
+use crate::metrics::{CloseReason, HandshakeOutcome, TimeLimit};
 use crate::panic_guard;
 use crate::tls::session::Session;
 use crate::tls::{ACME_TLS, TlsConfig, TlsInfo};
@@ -51,8 +52,8 @@ pub(crate) struct TlsSettings {
 
 /// The handshakes of one worker.
 #[derive(Debug, Default)]
-pub(super) struct Handshakes {
-    pub(super) in_progress: Rc<Cell<usize>>,
+pub(super) struct HandshakeQueue {
+    pub(super) in_progress: Rc<InProgress>,
     /// Those in progress, oldest first. May contain some that have ended.
     pub(super) oldest_first: RefCell<VecDeque<ConnId>>,
     /// Those that have received bytes and wait for their turn.
@@ -65,7 +66,7 @@ pub(super) struct Handshakes {
     pub(super) continued: Cell<(u64, u32)>,
 }
 
-impl Handshakes {
+impl HandshakeQueue {
     /// Whether one more handshake may be continued in this iteration, which this call counts.
     pub(super) fn may_continue(&self, iteration: u64) -> bool {
         let (last, count) = self.continued.get();
@@ -88,7 +89,7 @@ impl Engine {
     /// Makes a new connection begin with a handshake.
     pub(super) fn start_tls(&self, id: ConnId, conn: &mut Conn) {
         conn.transport = Transport::Tls(Box::default());
-        conn.expects = Expects::Handshake;
+        conn.state.expect_handshake();
         self.set_timeout(id, conn, self.limits().handshake_timeout_ms);
     }
 
@@ -105,7 +106,7 @@ impl Engine {
             if !is_queued {
                 tls.shrink_received(self.context.pool());
             }
-            if is_long && !conn.is_paused() && !conn.ended {
+            if is_long && !conn.state.is_paused() && !conn.state.has_ended() {
                 self.pause_receiving(id, conn);
             }
             if is_queued {
@@ -127,13 +128,27 @@ impl Engine {
                         return;
                     };
                     // A panic must not end this task, which all waiting handshakes need.
-                    if panic_guard::catch(|| engine.process_records(id)).is_none() {
+                    let process = || {
+                        engine.process_records(id);
+                        engine.close_if_ended(id);
+                    };
+                    if panic_guard::catch(process).is_none() {
                         panic_guard::catch(|| engine.recover_from_panic(Some(id)));
                     }
                 }
             }
         };
         self.context.spawn(work).detach();
+    }
+
+    /// Closes a connection whose client has half-closed while its handshake waited, unless it has
+    /// sent a request that is in progress.
+    fn close_if_ended(self: &Rc<Self>, id: ConnId) {
+        let has_ended = |conn: &mut Conn| conn.state.has_ended() && conn.state.is_ready();
+        let has_ended = self.conns.borrow_mut().get(id).is_some_and(has_ended);
+        if has_ended {
+            self.close(id, CloseReason::Client);
+        }
     }
 
     /// Takes the next handshake out of the queue. Skips those that have been continued already, and
@@ -157,12 +172,16 @@ impl Engine {
         let handshakes = &self.tls.handshakes;
         let place = HandshakePlace::new(&handshakes.in_progress);
         handshakes.oldest_first.borrow_mut().push_back(id);
-        while handshakes.in_progress.get() > HANDSHAKES_MAX && self.evict_oldest_handshake() {}
-        // Handshakes that have ended are removed in bulk.
+        while handshakes.in_progress.count() > HANDSHAKES_MAX && self.evict_oldest_handshake() {}
+        // HandshakeQueue that have ended are removed in bulk.
         let mut order = handshakes.oldest_first.borrow_mut();
         if order.len() > 4 * HANDSHAKES_MAX {
             let mut conns = self.conns.borrow_mut();
-            order.retain(|&id| conns.get(id).is_some_and(|conn| conn.is_handshaking()));
+            order.retain(|&id| {
+                conns
+                    .get(id)
+                    .is_some_and(|conn| conn.state.is_handshaking())
+            });
         }
         drop(order);
         place
@@ -173,8 +192,8 @@ impl Engine {
         loop {
             let oldest = self.tls.handshakes.oldest_first.borrow_mut().pop_front();
             let Some(oldest) = oldest else { return false };
-            let handshaking =
-                (self.conns.borrow_mut().get(oldest)).is_some_and(|conn| conn.is_handshaking());
+            let handshaking = (self.conns.borrow_mut().get(oldest))
+                .is_some_and(|conn| conn.state.is_handshaking());
             if handshaking {
                 self.counters.evicted.add(1);
                 self.abort(oldest, CloseReason::Exhausted);
@@ -184,19 +203,18 @@ impl Engine {
     }
 
     /// Ends connections until sessions hold at most [`SESSIONS_MARK`] of the receive memory, with
-    /// one more. Otherwise clients that hold connections could keep the server from receiving. If
-    /// most of that memory is for handshakes, the oldest of them ends, otherwise the connection
+    /// `more` bytes. Otherwise clients that hold connections could keep the server from receiving.
+    /// If most of that memory is for handshakes, the oldest of them ends, otherwise the connection
     /// that was idle for the longest time. Returns `false` when neither exists and sessions with
     /// requests in progress hold [`SESSIONS_MAX`].
-    fn make_room_for_session(&self) -> bool {
+    fn make_room_for_session(&self, more: usize) -> bool {
         let eighth = self.context.pool().budget().max_bytes() / 8;
         loop {
-            let bytes = self.tls.memory.bytes() + HANDSHAKE_STATE_BYTES;
+            let bytes = self.tls.memory.bytes() + more;
             if bytes <= eighth * SESSIONS_MARK {
                 return true;
             }
-            let of_handshakes = self.tls.handshakes.in_progress.get() * HANDSHAKE_STATE_BYTES;
-            let handshakes_first = of_handshakes > bytes / 2;
+            let handshakes_first = self.tls.handshakes.in_progress.bytes() > bytes / 2;
             let has_ended = (handshakes_first && self.evict_oldest_handshake())
                 || self.close_idle_session()
                 || self.evict_oldest_handshake();
@@ -209,7 +227,7 @@ impl Engine {
     /// Reserves the memory of a new session. This may close connections, also the one that needs
     /// the memory.
     fn reserve_session(self: &Rc<Self>) -> Option<SessionReservation> {
-        if !self.make_room_for_session() {
+        if !self.make_room_for_session(HANDSHAKE_STATE_BYTES) {
             return None;
         }
         let pool = self.context.pool();
@@ -250,7 +268,7 @@ impl Engine {
         let is_new = {
             let mut conns = self.conns.borrow_mut();
             let conn = conns.get(id)?;
-            if conn.is_paused() {
+            if conn.state.is_paused() {
                 self.resume(id, conn);
             }
             let Transport::Tls(tls) = &mut conn.transport else {
@@ -278,7 +296,7 @@ impl Engine {
                 }
                 None => {
                     drop(conns);
-                    self.counters.handshakes.count(Handshake::Refused);
+                    self.counters.handshakes.count(HandshakeOutcome::Refused);
                     self.close(id, CloseReason::Exhausted);
                     return None;
                 }
@@ -292,7 +310,7 @@ impl Engine {
         let mut block = tls.received.take();
         let pool = self.context.pool();
         let mut result = panic_guard::catch(|| tls.process(&mut block, out, plaintext, pool));
-        // Present once, when the handshake is complete. A session that failed has none.
+        // Present once, when the handshake is complete, also if a later record has failed.
         let parts = tls.session.as_mut().and_then(Session::take_parts);
         let handshaken = parts.is_some();
         let mut early_data = Vec::new();
@@ -309,6 +327,10 @@ impl Engine {
         let is_validation =
             handshaken && (tls.info.as_ref()).is_some_and(|info| info.alpn() == Some(ACME_TLS));
         self.put_tls_back(id, tls);
+        if !handshaken {
+            // Its incomplete message may have grown. The oldest handshake may be this one.
+            self.make_room_for_session(0);
+        }
         if handshaken {
             self.finish_handshake(id);
         }
@@ -342,7 +364,7 @@ impl Engine {
             if let Some(place) = tls.place.take() {
                 self.counters.tls.record(info, place.elapsed());
             }
-            self.counters.handshakes.count(Handshake::of(info));
+            self.counters.handshakes.count(HandshakeOutcome::of(info));
             diagnose!(DEBUG, connection = id.token(), version = info.version(),
                 resumed = info.is_resumed(); "TLS handshake complete");
         }
@@ -352,9 +374,9 @@ impl Engine {
     /// Responds to a plain request on a TLS port.
     pub(super) fn reject_plain_http(self: &Rc<Self>, id: ConnId) {
         if let Some(conn) = self.conns.borrow_mut().get(id) {
-            self.counters.handshakes.count(Handshake::PlainHttp);
+            self.counters.handshakes.count(HandshakeOutcome::PlainHttp);
             conn.transport = Transport::Plain;
-            conn.expects = Expects::Request;
+            conn.state.expect_request();
         }
         let reject = Reject::new(400, "this port requires TLS, use https");
         self.reject_request(id, reject, Outcome::Rejected);
@@ -371,19 +393,20 @@ impl Engine {
 
     /// Called when a connection closes.
     pub(super) fn close_tls(&self, conn: &mut Conn, reason: CloseReason) {
-        let handshaking = conn.is_handshaking();
+        let handshaking = conn.state.is_handshaking();
         // A client that receives `close_notify` treats what it has received as complete.
-        let is_cut =
-            matches!(conn.phase, Phase::Busy | Phase::Flushing) && reason != CloseReason::Complete;
+        let is_cut = conn.state.phase().has_request() && reason != CloseReason::Complete;
         let Transport::Tls(tls) = &conn.transport else {
             return;
         };
         if handshaking && tls.session.is_some() {
             let outcome = match reason {
-                CloseReason::Idle | CloseReason::TimedOut | CloseReason::Drained => {
-                    Handshake::TimedOut
-                }
-                _ => Handshake::Failed,
+                CloseReason::Idle
+                | CloseReason::TimedOut
+                | CloseReason::Drained
+                | CloseReason::Stopped => HandshakeOutcome::TimedOut,
+                CloseReason::Exhausted => HandshakeOutcome::Refused,
+                _ => HandshakeOutcome::Failed,
             };
             self.counters.handshakes.count(outcome);
         } else if reason != CloseReason::Broken && !is_cut {

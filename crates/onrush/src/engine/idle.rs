@@ -3,9 +3,10 @@
 //! its other state.
 
 use super::Engine;
-use super::connection::{AfterFlush, Conn, Expects};
+use super::connection::Conn;
 use super::deadline::{DRAIN_IDLE_MS, Wait};
 use super::send::{Sent, connection_gone};
+use super::state::{AfterFlush, Expects};
 use crate::host::ConnId;
 use crate::metrics::CloseReason;
 use std::rc::Rc;
@@ -45,22 +46,22 @@ impl Engine {
         let (ended, expects) = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
-            if conn.is_paused() {
+            if conn.state.is_paused() {
                 // A body was read directly, or much input was queued.
                 self.resume(id, conn);
             }
-            if conn.expects != Expects::Head {
-                if conn.expects != Expects::RestOfBody {
+            if conn.state.expects() != Expects::Head {
+                if conn.state.expects() != Expects::RestOfBody {
                     conn.release_active();
                 }
                 self.set_idle_deadline(id, conn);
             }
-            if !conn.ended && conn.transport.received_len() > 0 {
+            if !conn.state.has_ended() && conn.transport.received_len() > 0 {
                 drop(conns);
                 // A part of a record, which arrived behind the request.
                 return self.list_partial_record(id);
             }
-            (conn.ended, conn.expects)
+            (conn.state.has_ended(), conn.state.expects())
         };
         if ended {
             self.close(id, CloseReason::Client); // A partial head cannot become complete.
@@ -71,7 +72,7 @@ impl Engine {
 
     /// Sets the deadline of a connection that waits for its next request or for the rest of a body.
     pub(super) fn set_idle_deadline(&self, id: ConnId, conn: &mut Conn) {
-        let limit_ms = match conn.expects {
+        let limit_ms = match conn.state.expects() {
             _ if self.draining.get() => DRAIN_IDLE_MS,
             Expects::Request | Expects::Head | Expects::Handshake | Expects::Nothing => {
                 self.limits().idle_timeout_ms

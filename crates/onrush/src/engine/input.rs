@@ -5,7 +5,8 @@
 //! block of the worker's pool.
 
 use super::Engine;
-use super::connection::{Conn, Expects, Phase, Wire};
+use super::connection::{Conn, Wire};
+use super::state::Expects;
 use crate::host::ConnId;
 use crate::log::Outcome;
 use onrush_proto::reject::Reject;
@@ -41,8 +42,7 @@ impl Engine {
     /// Whether input is queued.
     pub(super) fn has_queued_input(&self, id: ConnId) -> bool {
         let mut conns = self.conns.borrow_mut();
-        let active = conns.get(id).and_then(|conn| conn.active.as_ref());
-        active.is_some_and(|active| active.wire.input_bytes > 0)
+        (conns.get(id)).is_some_and(|conn| conn.input_bytes() > 0)
     }
 
     /// Returns the input to parse next. Inside a head, `data` is queued and joined to the head.
@@ -57,7 +57,7 @@ impl Engine {
         let Some(active) = conn.active.as_mut() else {
             return data.into();
         };
-        if conn.expects == Expects::Head {
+        if conn.state.expects() == Expects::Head {
             if let Some(data) = data {
                 active.wire.push_input(data);
             }
@@ -80,7 +80,7 @@ impl Engine {
         self.reclaim_memory();
         let joined = {
             let mut conns = self.conns.borrow_mut();
-            let Some(conn) = conns.get(id).filter(|conn| conn.phase == Phase::Ready) else {
+            let Some(conn) = conns.get(id).filter(|conn| conn.state.is_ready()) else {
                 return NextInput::Gone;
             };
             self.join_head(&mut conn.active().wire)
@@ -128,8 +128,8 @@ impl Engine {
     /// Puts a partial head at the front of the queue until more of it arrives. Starts the time
     /// limit of the head, and copies few bytes to a small block.
     pub(super) fn queue_partial_head(&self, id: ConnId, conn: &mut Conn, data: Buf) {
-        if conn.expects != Expects::Head {
-            conn.expects = Expects::Head;
+        if conn.state.expects() != Expects::Head {
+            conn.state.expect_head();
             self.set_timeout(id, conn, self.limits().head_timeout_ms);
         }
         let data = self.copy_if_small(data);
@@ -144,7 +144,7 @@ impl Engine {
         active
             .wire
             .gather_input(data, self.context.pool().block_bytes());
-        if active.wire.input_bytes >= self.ahead_bytes_max() && !conn.is_paused() {
+        if active.wire.input_bytes >= self.ahead_bytes_max() && !conn.state.is_paused() {
             self.pause_receiving(id, conn);
         }
         waker

@@ -5,9 +5,10 @@
 //! input that it has already received is kept. Then the socket, that input, the protocol state and
 //! the deadline are transferred, and the other worker resumes the connection.
 
-use super::connection::{Conn, Expects, Phase, Receiving, WorkerIndex};
+use super::connection::Conn;
 use super::deadline::DRAIN_IDLE_MS;
-use super::tls_state::MovedTls;
+use super::state::{Expects, Phase};
+use super::tls_connection::MovedTls;
 use super::transport::Transport;
 use super::{Engine, Incoming, count};
 use crate::host::ConnId;
@@ -93,13 +94,16 @@ impl Engine {
     pub(crate) fn migrate_to(self: &Rc<Self>, id: ConnId, to: usize) {
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = conns.get(id) else { return };
-        let moves_already = matches!(conn.phase, Phase::Leaving | Phase::Lingering);
-        if moves_already || conn.expects == Expects::Nothing || conn.ended || conn.is_handshaking()
+        let moves_already = matches!(conn.state.phase(), Phase::Leaving | Phase::Lingering);
+        if moves_already
+            || conn.state.is_refused()
+            || conn.state.has_ended()
+            || conn.state.is_handshaking()
         {
             return;
         }
-        conn.leaving = WorkerIndex::new(to);
-        if conn.phase == Phase::Ready {
+        conn.state.plan_move(to);
+        if conn.state.is_ready() {
             drop(conns);
             self.begin_migration(id);
         }
@@ -120,11 +124,10 @@ impl Engine {
             let Some(conn) = conns.get(id) else { return };
             if conn.transport.is_delivering() {
                 // The rest of what was decrypted could not move with it.
-                conn.leaving = None;
+                conn.state.cancel_move();
                 return;
             }
-            self.set_phase(id, conn, Phase::Leaving);
-            conn.receiving = Receiving::Stopping;
+            conn.state.begin_move(id);
             if !self.context.driver().pause(conn.stream) {
                 return; // `ReceiveStopped` follows, possibly after more input.
             }
@@ -140,7 +143,7 @@ impl Engine {
             let Some(conn) = conns.get(id) else { return };
             let has_unsent = (conn.active.as_ref()).is_some_and(|active| active.has_unsent());
             if has_unsent {
-                conn.leaving = None;
+                conn.state.cancel_move();
             }
             has_unsent
         };
@@ -151,13 +154,13 @@ impl Engine {
             return;
         };
         diagnose!(DEBUG, worker = own, connection = id.token(),
-            to = conn.leaving.map_or(own, WorkerIndex::get);
+            to = conn.state.leaving().unwrap_or(own);
             "connection migrates to another worker");
         if let Some(timer) = conn.timer {
             self.context.unschedule(timer);
         }
         let detached = self.context.driver().detach(conn.stream);
-        let Some((socket, to)) = detached.zip(conn.leaving.map(WorkerIndex::get)) else {
+        let Some((socket, to)) = detached.zip(conn.state.leaving()) else {
             return self.record_close(CloseReason::Exhausted);
         };
         let mut input = Vec::new();
@@ -170,7 +173,7 @@ impl Engine {
             machine: conn.machine,
             input,
             deadline_ms: conn.deadline_ms,
-            expects: conn.expects,
+            expects: conn.state.expects(),
             from: own,
             returned: false,
         });
@@ -241,12 +244,12 @@ impl Engine {
             let Some(conn) = conns.get(id) else { return };
             conn.transport = transport;
             conn.machine = live.machine;
-            conn.expects = live.expects;
+            conn.state.end_move(live.expects);
             let mut deadline_ms = live.deadline_ms;
             if self.draining.get() {
                 self.limit_drain_requests(id, (live.input.len() + records) as u64);
                 if input.is_none() && records == 0 {
-                    conn.restart_head(); // A new head gets the full time limit.
+                    conn.state.restart_head(); // A new head gets the full time limit.
                     let soon = self.context.now_ms() + u64::from(DRAIN_IDLE_MS);
                     deadline_ms = deadline_ms.min(soon);
                 }
@@ -270,10 +273,11 @@ impl Engine {
         {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
-            (conn.leaving, conn.ended) = (None, true);
+            conn.state.cancel_move();
+            conn.state.end();
         }
         self.resume_reading(id);
-        let is_ready = |conn: &mut Conn| conn.phase == Phase::Ready;
+        let is_ready = |conn: &mut Conn| conn.state.is_ready();
         let ready = self.conns.borrow_mut().get(id).is_some_and(is_ready);
         if ready {
             self.close(id, CloseReason::Client);

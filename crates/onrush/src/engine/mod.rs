@@ -4,7 +4,7 @@
 //! borrow of its cells while user code runs, because user code calls back into the engine: it reads
 //! a body or drops a request. Dropping a task runs user code as well.
 //!
-//! Modules, lowest first: `rate_meter` (transfer rates) · `tls_state`, `no_tls_state` (TLS state of
+//! Modules, lowest first: `rate_meter` (transfer rates) · `state` (what a connection does) · `tls_connection`, `no_tls_connection` (TLS state of
 //! a connection) · `transport` (plain or TLS) · `connection` (state of a connection) ·
 //! `connection_table` (all connections of a worker) · `deadline` (time limits) · `access` (access
 //! log) · `send` (sending) · `handshake`, `tls`, `no_tls` (TLS connections) · `poll_send` (sends of
@@ -31,7 +31,7 @@ mod migration;
 #[cfg(not(feature = "tls"))]
 mod no_tls;
 #[cfg(not(feature = "tls"))]
-mod no_tls_state;
+mod no_tls_connection;
 mod pending;
 mod poll_send;
 mod pressure;
@@ -44,10 +44,11 @@ mod request_body;
 mod send;
 mod send_response;
 mod stall;
+mod state;
 #[cfg(feature = "tls")]
 mod tls;
 #[cfg(feature = "tls")]
-mod tls_state;
+mod tls_connection;
 mod transport;
 
 use crate::handler::Service;
@@ -61,7 +62,7 @@ use crate::watchdog::Watchdog;
 use crate::worker::WorkerHandle;
 use crate::worker_set::WorkerSet;
 use admission::IdleOrder;
-use connection::{Conn, Expects, Phase};
+use connection::Conn;
 use connection_table::Conns;
 pub(crate) use events::EngineHandler;
 #[cfg(feature = "tls")]
@@ -87,9 +88,9 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use tls::TlsState;
+use tls::WorkerTls;
 #[cfg(not(feature = "tls"))]
-use {no_tls as tls, no_tls_state as tls_state};
+use {no_tls as tls, no_tls_connection as tls_connection};
 
 /// The largest number of connections over the limit that a worker keeps open while their clients
 /// read the 503. For a further one it closes the oldest of them, whose client may see a reset
@@ -201,7 +202,7 @@ pub(crate) struct Engine {
     measuring: RefCell<Option<Measured>>,
     rebalance_state: RebalanceState,
     stalls: StallReports,
-    tls: TlsState,
+    tls: WorkerTls,
 }
 
 #[inline]
@@ -259,7 +260,7 @@ impl Engine {
             measuring: RefCell::default(),
             rebalance_state: RebalanceState::default(),
             stalls: StallReports::default(),
-            tls: TlsState::new(),
+            tls: WorkerTls::new(),
         });
         let weak = Rc::downgrade(&engine);
         context.check_before_user_code(move || {
@@ -336,15 +337,14 @@ impl Engine {
         for id in ids {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { continue };
-            let input = (conn.active.as_ref()).map_or(0, |active| active.wire.input_bytes);
-            let queued = input + conn.transport.received_len();
+            let queued = conn.unprocessed_bytes();
             let arrived = queued as u64 + self.context.driver().unread_bytes(conn.stream);
             self.limit_drain_requests(id, arrived);
-            if arrived == 0 && matches!(conn.phase, Phase::Busy | Phase::Flushing) {
+            if arrived == 0 && conn.state.phase().has_request() {
                 conn.machine.close_after_next(); // Its response may have started.
             }
-            if conn.phase == Phase::Ready && queued == 0 && !conn.is_handshaking() {
-                conn.restart_head(); // A new head gets the full time limit.
+            if conn.state.is_ready() && queued == 0 && !conn.state.is_handshaking() {
+                conn.state.restart_head(); // A new head gets the full time limit.
                 self.set_deadline(id, conn, conn.deadline_ms.min(soon));
             }
         }
@@ -387,16 +387,21 @@ impl Engine {
 
     /// Waits for the first request of a connection. The head time limit applies from now on.
     fn expect_first_head(&self, id: ConnId, conn: &mut Conn) {
-        let (expects, limit_ms) = match self.draining.get() {
-            true => (Expects::Request, deadline::DRAIN_IDLE_MS),
-            false => (Expects::Head, self.limits().head_timeout_ms),
+        let limit_ms = match self.draining.get() {
+            true => {
+                conn.state.expect_request();
+                deadline::DRAIN_IDLE_MS
+            }
+            false => {
+                conn.state.expect_head();
+                self.limits().head_timeout_ms
+            }
         };
-        conn.expects = expects;
         self.set_timeout(id, conn, limit_ms);
     }
 
-    /// Creates the entry of a connection, with receiving off. On failure, releases the places of
-    /// the connection.
+    /// Creates the entry of a connection. The caller starts receiving. On failure, releases the
+    /// places of the connection.
     fn attach(&self, socket: Socket) -> Option<ConnId> {
         let id = self.conns.borrow_mut().reserve();
         let attached = self.context.driver().attach(socket, id.token());
@@ -416,15 +421,6 @@ impl Engine {
         }
     }
 
-    /// Changes the phase of a connection.
-    fn set_phase(&self, id: ConnId, conn: &mut Conn, phase: Phase) {
-        let before = std::mem::replace(&mut conn.phase, phase);
-        if before != phase {
-            diagnose!(TRACE, connection = id.token(), from = before.name(), to = phase.name();
-                "connection state changed");
-        }
-    }
-
     /// Counts a closed connection and releases its places.
     fn record_close(&self, reason: CloseReason) {
         self.counters.done.count(reason);
@@ -437,13 +433,13 @@ impl Engine {
         let conn = self.conns.borrow_mut().remove(id);
         let Some(mut conn) = conn else { return };
         diagnose!(DEBUG, worker = self.context.index(), connection = id.token(),
-            reason = reason.name(), phase = conn.phase.name(); "connection closed");
+            reason = reason.name(), phase = conn.state.phase().name(); "connection closed");
         self.close_tls(&mut conn, reason);
         self.context.driver().close(conn.stream);
         if let Some(timer) = conn.timer {
             self.context.unschedule(timer);
         }
-        if conn.expects == Expects::Nothing {
+        if conn.state.is_refused() {
             self.counters.done.count(CloseReason::Refused);
             self.over_limit.borrow_mut().retain(|&other| other != id);
         } else {

@@ -3,7 +3,7 @@
 use super::Engine;
 use super::connection::Conn;
 use super::send::Sent;
-use super::tls_state::{MovedTls, SessionMemory};
+use super::tls_connection::{MovedTls, SessionMemory};
 use super::transport::{BodyTarget, Output};
 use crate::host::ConnId;
 use crate::metrics::CloseReason;
@@ -15,13 +15,13 @@ use std::rc::Rc;
 pub(crate) enum TlsSettings {}
 
 #[derive(Debug)]
-pub(super) struct TlsState {
+pub(super) struct WorkerTls {
     pub(super) memory: SessionMemory,
 }
 
-impl TlsState {
-    pub(super) fn new() -> TlsState {
-        TlsState {
+impl WorkerTls {
+    pub(super) fn new() -> WorkerTls {
+        WorkerTls {
             memory: SessionMemory,
         }
     }

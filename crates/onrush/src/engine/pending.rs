@@ -1,9 +1,9 @@
 //! Responses that are not ready at once. A task polls the pending handler, or sends a response as
 //! fast as the client takes it; then the connection continues.
 
-use super::connection::{AfterFlush, Expects, Phase};
 use super::render::{Rendered, SendFuture};
 use super::send::Sent;
+use super::state::AfterFlush;
 use super::{Engine, guarded, panic_response};
 use crate::handler::Pending;
 use crate::host::ConnId;
@@ -65,7 +65,7 @@ impl Engine {
         let waiting = PendingHandler::new(self);
         let pending = PanicGuard::new(pending);
         let Ok(sent) = self.send_or_queue(id, out) else {
-            return self.close(id, CloseReason::Broken);
+            return self.send_failed(id);
         };
         let write_ms = self.limits().write_timeout_ms;
         self.set_write_timeout(id, if sent == Sent::All { 0 } else { write_ms });
@@ -88,7 +88,7 @@ impl Engine {
             drop(conns);
             return drop(work);
         };
-        self.set_phase(id, conn, Phase::Busy);
+        conn.state.begin_task(id);
         let active = conn.active();
         if self.recorder.is_some() {
             active.exchange.measured = self.measuring.take();
@@ -161,7 +161,7 @@ impl Engine {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
             if after == After::DrainThenKeepAlive {
-                conn.expects = Expects::RestOfBody;
+                conn.state.expect_rest_of_body();
             }
             conn.active().exchange.total_deadline_ms = None;
             conn.active().exchange.final_poll = false;

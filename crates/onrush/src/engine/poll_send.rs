@@ -179,8 +179,8 @@ impl Engine {
         polled
     }
 
-    /// Counts bytes of a task's response that the kernel accepted, and lifts the limit on unsent
-    /// bytes at [`LIFT_UNSENT_LIMIT_AFTER_BYTES`].
+    /// Counts bytes of a task's response that the kernel accepted or, with TLS, that are queued as
+    /// records, and lifts the limit on unsent bytes at [`LIFT_UNSENT_LIMIT_AFTER_BYTES`].
     fn count_accepted(&self, conn: &mut Conn, bytes: usize) {
         let before = conn.active().wire.accepted_bytes;
         let after = before.saturating_add(u32::try_from(bytes).unwrap_or(u32::MAX));

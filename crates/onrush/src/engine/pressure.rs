@@ -7,6 +7,8 @@
 //! evicted with a 408 each, until usage is at the threshold. The memory above it is a reserve for
 //! complete requests. Partial heads are in two lists, each in order of age. Large heads are evicted
 //! before small ones, so that clients that send much cannot displace slow clients that send little.
+//! A part of a TLS record is treated like a partial head, also one of a body: it cannot be passed
+//! on before the rest has arrived.
 //!
 //! Rendered responses that clients do not read count in the same budget, together with the requests
 //! that were sent behind them. When they hold more memory than partial heads do, their connections
@@ -15,15 +17,17 @@
 //! memory and does not count. Files do not use this memory.
 
 use super::Engine;
-use super::connection::{AfterFlush, Conn, Phase, Receiving};
+use super::connection::Conn;
 use super::request_body::AHEAD_BYTES_MAX;
+use super::state::AfterFlush;
 use crate::host::ConnId;
 use crate::log::Outcome;
 use crate::metrics::{CloseReason, Refusal};
 use crate::request::RequestParts;
 use onrush_proto::reject::Reject;
 use onrush_rt::buf::BufferPool;
-use onrush_rt::diagnose;
+use onrush_rt::{diagnose, user};
+use std::io;
 use std::rc::Rc;
 
 /// The part of the budget above which nothing is received ahead of handlers, in eighths.
@@ -143,12 +147,16 @@ impl Engine {
             let mut conns = self.conns.borrow_mut();
             conns.unlist(id);
             let Some(conn) = conns.get(id) else { return };
-            if conn.is_handshaking() {
+            if conn.state.is_handshaking() {
                 drop(conns);
                 self.counters.evicted.add(1);
                 return self.abort(id, CloseReason::Exhausted);
             }
             conn.transport.drop_received();
+            if conn.state.is_busy() {
+                drop(conns);
+                return self.fail_evicted_body(id);
+            }
             let active = conn.active();
             active.wire.input_bytes = 0;
             std::mem::take(&mut active.wire.input)
@@ -159,6 +167,27 @@ impl Engine {
         self.reject_request(id, reject, Outcome::Evicted);
         diagnose!(DEBUG, connection = id.token();
             "receive memory is short, a partial request head is evicted");
+    }
+
+    /// Fails the body of a request whose last record was incomplete and has been evicted. The
+    /// response is the last one of the connection.
+    fn fail_evicted_body(&self, id: ConnId) {
+        self.counters.evicted.add(1);
+        diagnose!(DEBUG, connection = id.token();
+            "receive memory is short, a part of a record is evicted");
+        let reader = {
+            let mut conns = self.conns.borrow_mut();
+            let Some(conn) = conns.get(id) else { return };
+            conn.machine.close_after_next();
+            if !conn.machine.body_ended() {
+                let reject = Reject::new(503, "server is low on memory");
+                (conn.active().exchange).fail_body(io::ErrorKind::OutOfMemory, reject);
+            }
+            self.take_reader(id, conn)
+        };
+        if let Some(reader) = reader {
+            user::wake(reader);
+        }
     }
 
     /// Pauses all connections with requests in progress whose handlers do not wait for input. Done
@@ -183,19 +212,20 @@ impl Engine {
     }
 
     pub(super) fn pause_ahead(&self, id: ConnId, conn: &mut Conn) {
-        let at_work = matches!(conn.phase, Phase::Busy | Phase::Flushing);
+        let at_work = conn.state.phase().has_request();
         let awaited = (conn.active.as_ref()).is_some_and(|active| active.exchange.reader.is_some());
-        if at_work && !awaited && !conn.is_paused() && !conn.ended {
+        if at_work && !awaited && !conn.state.is_paused() && !conn.state.has_ended() {
             self.pause_receiving(id, conn);
         }
     }
+
     /// Pauses receiving for a connection that has enough input. The driver still reports its end: a
     /// handler must not continue for a client that has reset the connection.
     pub(super) fn pause_receiving(&self, id: ConnId, conn: &mut Conn) {
         let bytes = conn.active().wire.input_bytes;
         diagnose!(DEBUG, connection = id.token(), input_bytes = bytes; "receiving paused");
         let mut driver = self.context.driver();
-        conn.receiving = Receiving::after_pause(driver.pause(conn.stream));
+        conn.state.pause_receiving(driver.pause(conn.stream));
         driver.watch_end(conn.stream);
     }
 }

@@ -7,7 +7,6 @@
 //! the workers below the mean, the busiest connections first. It does not move a connection that
 //! alone exceeds what another worker can take.
 
-use super::connection::{Expects, Phase};
 use super::{ConnId, Engine};
 use crate::worker_set::PeerLoad;
 use std::cell::Cell;
@@ -137,8 +136,8 @@ impl Engine {
         ids.filter_map(|id| {
             let conn = conns.get(id)?;
             let response_count = conn.response_count.wrapping_sub(conn.response_count_before);
-            let requests = response_count + u32::from(conn.phase == Phase::Busy);
-            let is_movable = conn.expects != Expects::Nothing && conn.leaving.is_none();
+            let requests = response_count + u32::from(conn.state.is_busy());
+            let is_movable = !conn.state.is_refused() && conn.state.leaving().is_none();
             (requests > 0 && is_movable).then_some((id, requests))
         })
         .collect()

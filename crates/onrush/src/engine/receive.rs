@@ -4,13 +4,14 @@
 //! renders the response. The responses to all requests of one receive are sent together. A handler
 //! that is not ready at once becomes a task, and the loop continues after its response.
 
-use super::connection::{AfterFlush, BURST_MAX, Conn, Expects, Phase};
+use super::connection::{BURST_MAX, Conn};
 use super::input::NextInput;
 use super::render::{Rendered, SendFuture};
 use super::request_body::AHEAD_BYTES_MAX;
+use super::state::{AfterFlush, Expects, Phase};
 use super::{Engine, count, guarded, panic_response};
 use crate::host::{BodyId, ConnId};
-use crate::metrics::{CloseReason, Refusal};
+use crate::metrics::Refusal;
 use crate::params::UNROUTED;
 use crate::request::RequestParts;
 use onrush_proto::connection::{After, Step};
@@ -43,7 +44,7 @@ impl Engine {
     pub(super) fn on_data(self: &Rc<Self>, id: ConnId, data: Buf) {
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = conns.get(id) else { return };
-        if conn.phase != Phase::Ready || conn.transport.is_tls() {
+        if conn.state.phase() != Phase::Ready || conn.transport.is_tls() {
             let is_tls = conn.transport.is_tls();
             drop(conns);
             return match is_tls {
@@ -62,7 +63,11 @@ impl Engine {
 
     /// Handles bytes of HTTP that were received before, or decrypted.
     pub(super) fn on_plaintext(self: &Rc<Self>, id: ConnId, data: Buf) {
-        let phase = self.conns.borrow_mut().get(id).map(|conn| conn.phase);
+        let phase = self
+            .conns
+            .borrow_mut()
+            .get(id)
+            .map(|conn| conn.state.phase());
         match phase {
             Some(Phase::Ready) => self.process_queued_input(id, Some(data)),
             Some(_) => self.receive_while_busy(id, data),
@@ -76,8 +81,10 @@ impl Engine {
         let waker = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
-            match conn.phase {
-                Phase::Busy | Phase::Flushing | Phase::Leaving => self.queue_input(id, conn, data),
+            match conn.state.phase() {
+                Phase::Busy | Phase::Flushing(_) | Phase::Leaving => {
+                    self.queue_input(id, conn, data)
+                }
                 Phase::Ready | Phase::Lingering => return,
             }
         };
@@ -92,20 +99,16 @@ impl Engine {
         {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
-            self.set_phase(id, conn, Phase::Ready);
+            conn.state.become_ready(id);
             if conn.is_listed() {
                 conns.unlist(id);
             }
             let Some(conn) = conns.get(id) else { return };
             // Queued input is parsed first. While much is queued, the kernel buffers what follows.
-            let queued = conn
-                .active
-                .as_ref()
-                .map_or(0, |active| active.wire.input_bytes);
-            if conn.is_paused() && queued < AHEAD_BYTES_MAX / 2 {
+            if conn.state.is_paused() && conn.input_bytes() < AHEAD_BYTES_MAX / 2 {
                 self.resume(id, conn);
             }
-            if conn.leaving.is_some() && !conn.ended {
+            if conn.state.leaving().is_some() && !conn.state.has_ended() {
                 self.set_idle_deadline(id, conn);
                 drop(conns);
                 return self.begin_migration(id);
@@ -236,7 +239,7 @@ impl Engine {
             *steps_max = usize::from(left.unwrap_or(BURST_MAX)).max(1);
         }
         (steps >= *steps_max || coop::is_exhausted())
-            && conn.is_some_and(|conn| conn.expects != Expects::Head)
+            && conn.is_some_and(|conn| conn.state.expects() != Expects::Head)
             && !self.is_short()
     }
 
@@ -268,7 +271,7 @@ impl Engine {
             let Some(conn) = conns.get(id) else {
                 return LoopStep::Yield;
             };
-            if conn.expects == Expects::RestOfBody {
+            if conn.state.expects() == Expects::RestOfBody {
                 self.request_pool.give(parts);
                 return self.discard_rest_of_body(conn, data);
             }
@@ -277,8 +280,8 @@ impl Engine {
                 .receive_head(&data, &mut parts.head, self.limits())
             {
                 Ok(Step::Request { head_bytes }) => {
-                    if conn.expects == Expects::Head {
-                        conn.expects = Expects::Request;
+                    if conn.state.expects() == Expects::Head {
+                        conn.state.expect_request();
                         conns.unlist(id);
                     }
                     Ok(head_bytes)
@@ -314,13 +317,13 @@ impl Engine {
         match conn.machine.receive_body(&data, self.limits()) {
             Ok(piece) => {
                 if piece.end {
-                    conn.expects = Expects::Request;
+                    conn.state.expect_request();
                 }
                 data.advance(piece.consumed);
-                conn.active().wire.exchanges.receive(piece.consumed);
-                let rate_meter = &mut conn.active().exchange.body_rate;
-                rate_meter.end_wait(self.context.now_ms());
-                rate_meter.record_bytes(piece.consumed);
+                conn.active().wire.log_entries.receive(piece.consumed);
+                let now_ms = self.context.now_ms();
+                conn.active().exchange.body_rate.end_wait(now_ms);
+                conn.count_body_bytes(piece.consumed);
                 LoopStep::Parse(data)
             }
             Err(_) => LoopStep::End(AfterFlush::Linger), // The response was already sent.
@@ -348,7 +351,7 @@ impl Engine {
         if parts.head.framing() != Framing::None {
             // Reading the body may send a 100 (Continue), which has to follow earlier responses.
             if self.send_or_queue(id, out).is_err() {
-                self.close(id, CloseReason::Broken);
+                self.send_failed(id);
                 return LoopStep::Yield;
             }
             out.clear();
@@ -459,7 +462,7 @@ impl Engine {
             After::KeepAlive => {}
             After::DrainThenKeepAlive => {
                 if let Some(conn) = self.conns.borrow_mut().get(id) {
-                    conn.expects = Expects::RestOfBody;
+                    conn.state.expect_rest_of_body();
                 }
             }
             last => {

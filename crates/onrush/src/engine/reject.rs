@@ -2,7 +2,8 @@
 //! without a handler, and the connection ends.
 
 use super::Engine;
-use super::connection::{AfterFlush, Conn};
+use super::connection::Conn;
+use super::state::AfterFlush;
 use crate::host::ConnId;
 use crate::log::Outcome;
 use crate::metrics::Refusal;

@@ -154,13 +154,14 @@ impl Engine {
     /// pipelined behind it before the drain began.
     #[cold]
     fn is_last(&self, id: ConnId, conn: &Conn, behind: usize) -> bool {
-        let queued = conn
-            .active
-            .as_ref()
-            .map_or(0, |active| active.wire.input_bytes);
-        let received = (behind + queued) as u64;
+        let received = (behind + conn.input_bytes()) as u64;
         let is_behind = match conn.machine.body_ended() {
-            true => received > 0 || self.context.driver().has_unread(conn.stream),
+            true => {
+                received > 0
+                    || conn.transport.is_delivering()
+                    || conn.transport.received_len() > 0
+                    || self.context.driver().has_unread(conn.stream)
+            }
             // The rest of this request's body precedes the next request. Its length must be known,
             // and all of it received.
             false => (conn.machine.body_remaining()).is_some_and(|rest| received > rest),

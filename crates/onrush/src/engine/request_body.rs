@@ -5,9 +5,10 @@
 //! engine receives directly into the reader's memory.
 
 use super::Engine;
-use super::connection::{Conn, Receiving};
+use super::connection::Conn;
 use super::connection_table::Conns;
 use super::deadline::Wait;
+use super::state::Receiving;
 use super::transport::BodyTarget;
 use crate::host::{BodyId, ConnId};
 use onrush_proto::limits::Limits;
@@ -90,10 +91,10 @@ pub(super) fn next_piece(conn: &mut Conn, limits: &Limits, bytes_max: usize) -> 
         };
         let body = data.slice(piece.data);
         data.advance(piece.consumed);
-        conn.active().wire.exchanges.receive(piece.consumed);
+        conn.active().wire.log_entries.receive(piece.consumed);
         conn.active().wire.unpop_input(data);
         if !body.is_empty() {
-            conn.active().exchange.body_rate.record_bytes(body.len());
+            conn.count_body_bytes(body.len());
             return NextPiece::Piece(body);
         }
     }
@@ -134,7 +135,7 @@ impl Engine {
         let _replaced: Option<Waker>; // Dropped after the borrow ends: it is user code.
         let mut conns = self.conns.borrow_mut();
         let conn = present(&mut conns, body).ok_or_else(request_gone)?;
-        if conn.ended {
+        if conn.state.has_ended() {
             let reject = Reject::new(400, "request body ended early");
             conn.machine.close_after_next();
             let kind = io::ErrorKind::UnexpectedEof;
@@ -148,7 +149,7 @@ impl Engine {
             conn.machine.send_continue(&mut out);
             self.send_or_queue_conn(conn, &out)?;
         }
-        if resume && conn.is_paused() {
+        if resume && conn.state.is_paused() {
             self.resume(id, conn);
         }
         _replaced = conn.active().exchange.reader.replace(waker);
@@ -158,12 +159,15 @@ impl Engine {
                 return Err(self.body_timeout_error(conn));
             }
         }
+        if conn.transport.is_tls() {
+            conns.list_awaited_record(id);
+        }
         Ok(())
     }
 
     /// Resumes receiving into the driver's buffers.
     pub(super) fn resume(&self, id: ConnId, conn: &mut Conn) {
-        conn.receiving = Receiving::On;
+        conn.state.resume_receiving();
         diagnose!(DEBUG, connection = id.token(); "receiving resumed");
         if let Some(active) = &mut conn.active {
             active.wire.emptied = false;
@@ -194,17 +198,18 @@ impl Engine {
         target: BodyTarget<'_>,
     ) -> Attempt {
         let run = conn.machine.body_run();
-        let already = conn.receiving == Receiving::Off;
+        let already = conn.state.receiving() == Receiving::Off;
         let is_too_short = run < DIRECT_BYTES_MIN && !(already && run > 0);
-        if is_too_short || conn.ended || conn.transport.is_delivering() {
+        if is_too_short || conn.state.has_ended() || conn.transport.is_delivering() {
             return Attempt::Wait { resume: true };
         }
-        if !conn.is_paused() {
+        if !conn.state.is_paused() {
             diagnose!(TRACE, connection = id.token(), bytes = run;
                 "receiving paused, the body is read directly");
-            conn.receiving = Receiving::after_pause(self.context.driver().pause(conn.stream));
+            conn.state
+                .pause_receiving(self.context.driver().pause(conn.stream));
         }
-        if conn.receiving != Receiving::Off {
+        if conn.state.receiving() != Receiving::Off {
             // `ReceiveStopped`, or a completion that was in progress, wakes the reader.
             return Attempt::Wait { resume: false };
         }
@@ -221,15 +226,15 @@ impl Engine {
             }
         };
         match received {
-            Ok(0) => conn.ended = true,
+            Ok(0) => conn.state.end(),
             Ok(n) => {
                 if let Err(reject) = conn.machine.skip_body(n as u64) {
                     return Attempt::Done(Err(reject_body(conn, reject)));
                 }
                 coop::spend(n);
                 self.set_wait_timeout(id, conn, Wait::Body, 0);
-                conn.active().wire.exchanges.receive(n);
-                conn.active().exchange.body_rate.record_bytes(n);
+                conn.active().wire.log_entries.receive(n);
+                conn.count_body_bytes(n);
                 return Attempt::Done(Ok(n));
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -241,10 +246,9 @@ impl Engine {
                     return Attempt::Done(Err(self.body_timeout_error(conn)));
                 }
                 // Never more than the outstanding bytes: the kernel would not report the end of the
-                // body. A part of a record was received already.
-                let outstanding = run.saturating_sub(conn.transport.received_len() as u64);
-                let low_water = match outstanding {
-                    _ if conn.active().exchange.slow_sender => 1,
+                // body. With TLS, not even that: an alert is short.
+                let low_water = match run {
+                    _ if conn.transport.is_tls() || conn.active().exchange.slow_sender => 1,
                     run if run < LOW_WATER_MIN && conn.active().wire.low_water <= 1 => 1,
                     run => low_water.min(u32::try_from(run).unwrap_or(u32::MAX)).max(1),
                 };

@@ -2,8 +2,9 @@
 //! rest when the socket becomes writable. `poll_send` has the sends of tasks.
 
 use super::Engine;
-use super::connection::{AfterFlush, Conn, Phase};
+use super::connection::Conn;
 use super::deadline::Wait;
+use super::state::{AfterFlush, Phase};
 use super::transport::Output;
 use crate::host::ConnId;
 use crate::metrics::{CloseReason, TimeLimit};
@@ -62,8 +63,7 @@ impl Engine {
             Ok(Sent::Queued) => {
                 let mut conns = self.conns.borrow_mut();
                 if let Some(conn) = conns.get(id) {
-                    self.set_phase(id, conn, Phase::Flushing);
-                    conn.active().wire.after_flush = Some(then);
+                    conn.state.begin_flush(id, then);
                     self.pause_ahead(id, conn); // No request can start before this is sent.
                     let response_count = conn.response_count;
                     conn.active()
@@ -76,14 +76,19 @@ impl Engine {
                 conns.list_unread(id);
                 false
             }
-            Err(_) if self.has_failed(id) => {
-                self.fail_tls(id);
-                false
-            }
             Err(_) => {
-                self.close(id, CloseReason::Broken);
+                self.send_failed(id);
                 false
             }
+        }
+    }
+
+    /// Ends a connection after a send has failed. If the TLS session has failed, its alert is on
+    /// its way to the client.
+    pub(super) fn send_failed(self: &Rc<Self>, id: ConnId) {
+        match self.has_failed(id) {
+            true => self.fail_tls(id),
+            false => self.close(id, CloseReason::Broken),
         }
     }
 
@@ -92,12 +97,7 @@ impl Engine {
     /// instead.
     fn finish_connection(self: &Rc<Self>, id: ConnId, then: AfterFlush) {
         let unread = |conn: &Conn| {
-            let input = conn
-                .active
-                .as_ref()
-                .map_or(0, |active| active.wire.input_bytes);
-            let received = input + conn.transport.received_len();
-            received > 0 || self.context.driver().has_unread(conn.stream)
+            conn.unprocessed_bytes() > 0 || self.context.driver().has_unread(conn.stream)
         };
         let lingers = match self.conns.borrow_mut().get(id) {
             Some(conn) => then == AfterFlush::Linger || unread(conn),
@@ -247,7 +247,7 @@ impl Engine {
             self.context.driver().want_write(stream);
             self.limits().write_timeout_ms
         };
-        if conn.phase == Phase::Flushing {
+        if matches!(conn.state.phase(), Phase::Flushing(_)) {
             self.set_timeout(id, conn, limit_ms);
         } else {
             self.set_wait_timeout(id, conn, Wait::Write, limit_ms);
@@ -270,12 +270,15 @@ impl Engine {
         let (writer, then) = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
-            let flushing = conn.phase == Phase::Flushing;
+            let then = match conn.state.phase() {
+                Phase::Flushing(then) => Some(then),
+                _ => None,
+            };
             let Some(active) = conn.active.as_mut() else {
                 return;
             };
             match sent {
-                Ok(Sent::All) if flushing => (None, active.wire.after_flush.take()),
+                Ok(Sent::All) if then.is_some() => (None, then),
                 Ok(Sent::All) => (active.exchange.writer.take(), None),
                 Ok(Sent::Queued) => return,
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
@@ -345,8 +348,8 @@ impl Engine {
         let (ended, input) = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
-            self.set_phase(id, conn, Phase::Lingering);
-            let ended = conn.ended;
+            conn.state.begin_linger(id);
+            let ended = conn.state.has_ended();
             let input = conn
                 .active
                 .as_mut()
@@ -355,6 +358,7 @@ impl Engine {
                 active.wire.input_bytes = 0;
                 active.exchange.total_deadline_ms = None;
             }
+            conn.transport.drop_received();
             self.send_close_notify(conn);
             self.context.driver().shutdown_write(conn.stream);
             self.resume(id, conn);

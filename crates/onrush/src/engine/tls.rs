@@ -2,17 +2,18 @@
 //! encrypted and sent or queued.
 
 use super::Engine;
-use super::connection::{AfterFlush, Conn, Expects, Phase};
+use super::connection::Conn;
 use super::deadline::Wait;
-use super::handshake::Handshakes;
+use super::handshake::HandshakeQueue;
 use super::send::{Sent, connection_gone};
-use super::tls_state::{
+use super::state::{AfterFlush, Expects, Phase};
+use super::tls_connection::{
     CONTROL_RECORD_COST, MovedTls, Next, NoMemory, Processed, RECORD_BYTES_MAX, RECORD_COST,
     SessionMemory, extend,
 };
 use super::transport::{BodyTarget, Output, Transport};
 use crate::host::ConnId;
-use crate::metrics::{CloseReason, Handshake};
+use crate::metrics::{CloseReason, HandshakeOutcome};
 use crate::tls::TlsInfo;
 use crate::tls::session::{Received, Session, SessionError};
 use onrush_rt::buf::{Block, Buf};
@@ -22,6 +23,7 @@ use std::io;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Waker;
 
 /// The most bytes of a response that are encrypted at once. Three large records fit into one 64 KiB
 /// segment of the kernel. Four do not, and each call then costs about half as much again.
@@ -34,8 +36,8 @@ const RECORDS_KEPT_BYTES: usize = 256 * 1024;
 
 /// What the TLS connections of one worker share.
 #[derive(Default)]
-pub(super) struct TlsState {
-    pub(super) handshakes: Handshakes,
+pub(super) struct WorkerTls {
+    pub(super) handshakes: HandshakeQueue,
     pub(super) memory: SessionMemory,
     /// Records that are made in the present call. Empty while a call uses the buffer.
     pub(super) records: Cell<Vec<u8>>,
@@ -45,9 +47,9 @@ pub(super) struct TlsState {
     plaintext_ranges: Cell<Vec<Range<usize>>>,
 }
 
-impl TlsState {
-    pub(super) fn new() -> TlsState {
-        TlsState::default()
+impl WorkerTls {
+    pub(super) fn new() -> WorkerTls {
+        WorkerTls::default()
     }
 }
 
@@ -55,31 +57,53 @@ impl Engine {
     /// Handles received `data` of a TLS connection.
     #[inline(never)]
     pub(super) fn on_records(self: &Rc<Self>, id: ConnId, data: Buf) {
+        let reader;
         let is_handshaking = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
-            let is_handshaking = conn.is_handshaking();
+            let is_handshaking = conn.state.is_handshaking();
             let Transport::Tls(tls) = &mut conn.transport else {
                 return;
             };
-            if conn.phase == Phase::Lingering || tls.close_received {
+            if conn.state.phase() == Phase::Lingering || tls.ignores_input {
                 return;
             }
+            let bytes = data.len();
             if tls.receive(data, self.context.pool()).is_err() {
                 drop(conns);
                 return self.abort(id, CloseReason::Exhausted);
             }
-            let active = conn.active.as_ref();
-            if active.is_some_and(|active| active.exchange.body_deadline_ms.is_some()) {
-                // The bytes may be a part of a record, so the body does not show them.
-                self.set_wait_timeout(id, conn, Wait::Body, self.limits().body_timeout_ms);
-            }
+            reader = self.note_record_bytes(id, conn, bytes);
             is_handshaking
         };
+        if let Some(reader) = reader {
+            user::wake(reader);
+        }
         if is_handshaking && !self.tls.handshakes.may_continue(self.context.iteration()) {
             return self.queue_handshake(id);
         }
         self.process_records(id);
+    }
+
+    /// Counts received bytes of records for the minimum rate of a body. They may be a part of a
+    /// record, which the body does not show, so the wait of its reader begins again. Returns the
+    /// reader if the client is too slow.
+    fn note_record_bytes(&self, id: ConnId, conn: &mut Conn, bytes: usize) -> Option<Waker> {
+        let active = conn.active.as_mut()?;
+        active.exchange.body_rate.record_bytes(bytes);
+        if conn.state.is_ready() && conn.state.expects() == Expects::RestOfBody {
+            active.exchange.body_rate.end_wait(self.context.now_ms());
+            self.set_idle_deadline(id, conn);
+            return None;
+        }
+        active.exchange.body_deadline_ms?;
+        self.set_wait_timeout(id, conn, Wait::Body, 0);
+        if !self.begin_measured_wait(conn, Wait::Body) {
+            let _for_the_reader = self.body_timeout_error(conn);
+            return self.take_reader(id, conn);
+        }
+        self.set_wait_timeout(id, conn, Wait::Body, self.limits().body_timeout_ms);
+        None
     }
 
     /// Processes the received bytes of a TLS connection.
@@ -88,7 +112,7 @@ impl Engine {
         let mut plaintext = self.tls.plaintext_ranges.take();
         out.clear();
         plaintext.clear();
-        let is_handshaking = |conn: &mut Conn| conn.is_handshaking();
+        let is_handshaking = |conn: &mut Conn| conn.state.is_handshaking();
         let handshaking = self.conns.borrow_mut().get(id).is_some_and(is_handshaking);
         let processed = match handshaking {
             true => self.process_handshake(id, &mut out, &mut plaintext),
@@ -148,7 +172,7 @@ impl Engine {
         }
     }
 
-    /// See [`Tls::is_delivering`](super::tls_state::Tls::is_delivering).
+    /// See [`Tls::is_delivering`](super::tls_connection::Tls::is_delivering).
     fn set_delivering(&self, id: ConnId, is_delivering: bool) {
         if let Some(conn) = self.conns.borrow_mut().get(id)
             && let Transport::Tls(tls) = &mut conn.transport
@@ -187,17 +211,21 @@ impl Engine {
     pub(super) fn list_partial_record(self: &Rc<Self>, id: ConnId) {
         {
             let mut conns = self.conns.borrow_mut();
-            let Some(conn) = conns.get(id).filter(|conn| conn.phase == Phase::Ready) else {
-                return;
-            };
+            let Some(conn) = conns.get(id) else { return };
+            match conn.state.phase() {
+                Phase::Ready => {}
+                Phase::Busy => {
+                    conns.list_awaited_record(id);
+                    drop(conns);
+                    return self.reclaim_memory();
+                }
+                Phase::Flushing(_) | Phase::Lingering | Phase::Leaving => return,
+            }
             if conn.transport.received_bytes() == 0 {
-                let input = conn
-                    .active
-                    .as_ref()
-                    .map_or(0, |active| active.wire.input_bytes);
-                if input == 0 && conn.expects == Expects::Head && conn.response_count > 0 {
+                let input = conn.input_bytes();
+                if input == 0 && conn.state.expects() == Expects::Head && conn.response_count > 0 {
                     // The record had no data, such as a key update. The connection is idle.
-                    conn.expects = Expects::Request;
+                    conn.state.expect_request();
                     self.set_idle_deadline(id, conn);
                 }
                 if input == 0 && conn.is_listed() {
@@ -205,8 +233,8 @@ impl Engine {
                 }
                 return;
             }
-            if conn.expects == Expects::Request {
-                conn.expects = Expects::Head;
+            if conn.state.expects() == Expects::Request {
+                conn.state.expect_head();
                 self.set_timeout(id, conn, self.limits().head_timeout_ms);
             }
             conn.active();
@@ -228,13 +256,13 @@ impl Engine {
         let (task, reader, has_unsent) = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
-            if conn.is_handshaking() {
-                self.counters.handshakes.count(Handshake::Failed);
-                conn.expects = Expects::Request;
+            if conn.state.is_handshaking() {
+                self.counters.handshakes.count(HandshakeOutcome::Failed);
+                conn.state.expect_request();
             }
             let mut failure = None;
             if let Transport::Tls(tls) = &mut conn.transport {
-                tls.close_received = true; // What follows is ignored.
+                tls.ignores_input = true;
                 tls.place = None;
                 failure = tls.failure.take();
             }
@@ -340,6 +368,9 @@ impl Engine {
             return Ok(Some((0, false)));
         }
         let emptied = received < end - begin;
+        if let Some(active) = conn.active.as_mut() {
+            active.exchange.body_rate.record_bytes(received);
+        }
         let received = &mut buffer[..begin + received];
         let session = tls.session.as_mut().ok_or_else(connection_gone)?;
         let (mut at, mut taken) = (0, 0);
@@ -366,7 +397,7 @@ impl Engine {
                     at += consumed;
                 }
                 Received::Closed => {
-                    tls.close_received = true;
+                    tls.ignores_input = true;
                     at = received.len();
                 }
                 Received::Failed(error) => {
@@ -379,12 +410,14 @@ impl Engine {
         }
         tls.received = None;
         extend(&mut tls.received, &received[at..], pool)?;
-        conn.ended |= tls.close_received;
+        if tls.ignores_input {
+            conn.state.end();
+        }
         if let Some(surplus) = surplus {
             conn.active().wire.push_input(surplus.into_buf());
         }
         match taken {
-            0 if conn.ended => Ok(Some((0, false))),
+            0 if conn.state.has_ended() => Ok(Some((0, false))),
             0 if emptied => Err(io::ErrorKind::WouldBlock.into()),
             0 => Ok(None),
             taken => Ok(Some((taken, emptied))),
@@ -478,7 +511,7 @@ impl Engine {
     /// connection as truncated (RFC 8446 §6.1).
     pub(super) fn send_close_notify(&self, conn: &mut Conn) {
         let has_unsent = (conn.active.as_ref()).is_some_and(|active| active.has_unsent());
-        if has_unsent || conn.is_handshaking() {
+        if has_unsent || conn.state.is_handshaking() {
             return;
         }
         let Transport::Tls(tls) = &mut conn.transport else {

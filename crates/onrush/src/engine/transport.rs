@@ -1,13 +1,13 @@
 //! How the bytes of a connection get to the kernel: as they are, or as TLS records.
 //!
-//! All sends of the engine pass through here. On a plain connection a send is one call of the
+//! `send` and `tls` do the sending. On a plain connection a send is one call of the
 //! driver: a file part stays a file part and is sent by `sendfile(2)`. On a TLS connection the
 //! bytes are encrypted first, and the records that the kernel does not accept are queued in
 //! [`Wire::out`](super::connection::Wire::out). That queue holds what goes to the socket, so it is
 //! sent and counted alike on both. Kernel TLS would be a third variant, with the driver's sends of
 //! the first.
 
-use super::tls_state::Tls;
+use super::tls_connection::Tls;
 use onrush_rt::fs::File;
 
 /// What is between a connection and its socket.
@@ -57,6 +57,14 @@ impl Transport {
         match self {
             Transport::Plain => false,
             Transport::Tls(tls) => tls.is_delivering(),
+        }
+    }
+
+    /// Whether a handshake has received bytes that wait for their turn.
+    pub(super) fn is_handshake_waiting(&self) -> bool {
+        match self {
+            Transport::Plain => false,
+            Transport::Tls(tls) => tls.is_waiting(),
         }
     }
 

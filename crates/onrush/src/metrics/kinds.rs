@@ -220,12 +220,12 @@ impl Kind for TimeLimit {
 ///
 /// # Examples
 /// ```
-/// use onrush::metrics::{Handshake, Kind};
+/// use onrush::metrics::{HandshakeOutcome, Kind};
 ///
-/// assert_eq!(Handshake::Tls13Resumed.name(), "tls1.3_resumed");
+/// assert_eq!(HandshakeOutcome::Tls13Resumed.name(), "tls1.3_resumed");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Handshake {
+pub enum HandshakeOutcome {
     /// TLS 1.3 with a full handshake.
     Tls13,
     /// TLS 1.3 with a ticket of an earlier session.
@@ -245,40 +245,40 @@ pub enum Handshake {
 }
 
 #[cfg(feature = "tls")]
-impl Handshake {
+impl HandshakeOutcome {
     /// The outcome of a complete handshake.
-    pub(crate) fn of(info: &crate::tls::TlsInfo) -> Handshake {
+    pub(crate) fn of(info: &crate::tls::TlsInfo) -> HandshakeOutcome {
         match (info.version(), info.is_resumed()) {
-            ("TLSv1.3", false) => Handshake::Tls13,
-            ("TLSv1.3", true) => Handshake::Tls13Resumed,
-            (_, false) => Handshake::Tls12,
-            (_, true) => Handshake::Tls12Resumed,
+            ("TLSv1.3", false) => HandshakeOutcome::Tls13,
+            ("TLSv1.3", true) => HandshakeOutcome::Tls13Resumed,
+            (_, false) => HandshakeOutcome::Tls12,
+            (_, true) => HandshakeOutcome::Tls12Resumed,
         }
     }
 }
 
-impl Kind for Handshake {
-    const ALL: &'static [Handshake] = &[
-        Handshake::Tls13,
-        Handshake::Tls13Resumed,
-        Handshake::Tls12,
-        Handshake::Tls12Resumed,
-        Handshake::Failed,
-        Handshake::TimedOut,
-        Handshake::PlainHttp,
-        Handshake::Refused,
+impl Kind for HandshakeOutcome {
+    const ALL: &'static [HandshakeOutcome] = &[
+        HandshakeOutcome::Tls13,
+        HandshakeOutcome::Tls13Resumed,
+        HandshakeOutcome::Tls12,
+        HandshakeOutcome::Tls12Resumed,
+        HandshakeOutcome::Failed,
+        HandshakeOutcome::TimedOut,
+        HandshakeOutcome::PlainHttp,
+        HandshakeOutcome::Refused,
     ];
 
     fn name(self) -> &'static str {
         match self {
-            Handshake::Tls13 => "tls1.3",
-            Handshake::Tls13Resumed => "tls1.3_resumed",
-            Handshake::Tls12 => "tls1.2",
-            Handshake::Tls12Resumed => "tls1.2_resumed",
-            Handshake::Failed => "failed",
-            Handshake::TimedOut => "timed_out",
-            Handshake::PlainHttp => "plain_http",
-            Handshake::Refused => "refused",
+            HandshakeOutcome::Tls13 => "tls1.3",
+            HandshakeOutcome::Tls13Resumed => "tls1.3_resumed",
+            HandshakeOutcome::Tls12 => "tls1.2",
+            HandshakeOutcome::Tls12Resumed => "tls1.2_resumed",
+            HandshakeOutcome::Failed => "failed",
+            HandshakeOutcome::TimedOut => "timed_out",
+            HandshakeOutcome::PlainHttp => "plain_http",
+            HandshakeOutcome::Refused => "refused",
         }
     }
 }

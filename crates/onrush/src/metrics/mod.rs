@@ -21,7 +21,7 @@ mod text;
 mod workers;
 
 pub use cell::Counter;
-pub use kinds::{CloseReason, CountBy, Handshake, Kind, Refusal, TimeLimit};
+pub use kinds::{CloseReason, CountBy, HandshakeOutcome, Kind, Refusal, TimeLimit};
 pub(crate) use requests::{Measured, Recorder};
 pub use text::{Format, Label, MetricType, TextWriter};
 
@@ -75,7 +75,7 @@ pub struct Counters {
     /// clients that do not read their responses, which are reset.
     pub evicted: Counter,
     /// TLS handshakes, by outcome.
-    pub handshakes: CountBy<Handshake>,
+    pub handshakes: CountBy<HandshakeOutcome>,
     /// What complete TLS handshakes negotiated, and their duration.
     #[cfg(feature = "tls")]
     pub(crate) tls: handshakes::Handshakes,

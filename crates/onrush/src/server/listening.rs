@@ -11,29 +11,32 @@ use std::os::fd::OwnedFd;
 pub(super) struct Listening {
     /// One list for each worker.
     pub(super) sockets: Vec<Vec<ListenSocket>>,
+    /// For each socket of such a list, whether its connections use TLS if the server does.
+    pub(super) uses_tls: Vec<bool>,
     /// One or more addresses, for [`Running::addresses`](super::Running::addresses).
     pub(super) addresses: Vec<Address>,
     pub(super) files: Vec<SocketFile>,
 }
 
 impl Listening {
-    /// Binds the addresses for the first `accepting` of `workers` workers.
+    /// Binds the addresses for the first `accepting` of `workers` workers. Each has a flag for
+    /// [`Listening::uses_tls`].
     pub(super) fn bind<'a>(
-        addresses: impl Iterator<Item = &'a String>,
+        addresses: impl Iterator<Item = (&'a String, bool)>,
         mode: ListenMode,
         options: &ListenOptions,
         workers: usize,
         accepting: usize,
     ) -> io::Result<Listening> {
         let mut listening = Listening::new(workers);
-        for address in addresses {
+        for (address, uses_tls) in addresses {
             let address = parse_address(address)?;
             let result = net::listen(&address, mode, accepting, options);
             let (sockets, address) = result.map_err(|error| explain(&address, error))?;
             if let Address::Unix(path) = &address {
                 listening.files.extend(SocketFile::new(path));
             }
-            listening.push(sockets);
+            listening.push(sockets, uses_tls);
             listening.addresses.push(address);
         }
         Ok(listening)
@@ -48,7 +51,7 @@ impl Listening {
     ) -> io::Result<Listening> {
         let mut listening = Listening::new(workers);
         for socket in sockets {
-            listening.push(net::share(socket, accepting)?);
+            listening.push(net::share(socket, accepting)?, true);
         }
         listening.addresses.push(Address::Unix("inherited".into()));
         Ok(listening)
@@ -57,13 +60,15 @@ impl Listening {
     fn new(workers: usize) -> Listening {
         Listening {
             sockets: (0..workers).map(|_| Vec::new()).collect(),
+            uses_tls: Vec::new(),
             addresses: Vec::new(),
             files: Vec::new(),
         }
     }
 
     /// Adds one socket for each worker that accepts.
-    fn push(&mut self, sockets: Vec<ListenSocket>) {
+    fn push(&mut self, sockets: Vec<ListenSocket>, uses_tls: bool) {
+        self.uses_tls.push(uses_tls);
         for (list, socket) in self.sockets.iter_mut().zip(sockets) {
             list.push(socket);
         }

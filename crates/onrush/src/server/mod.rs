@@ -269,7 +269,7 @@ impl Server {
     ///
     /// For a connection beyond the limit, the worker that accepts it closes the one of its
     /// connections that has been idle for the longest time. If none is idle, the new connection
-    /// receives 503 and is closed.
+    /// receives 503 and is closed; with TLS it is closed without a response.
     pub fn connections_max(mut self, connections: usize) -> Server {
         self.connections_max = connections;
         self
@@ -396,6 +396,7 @@ impl Server {
         let inherited = !self.inherited.is_empty();
         let Listening {
             sockets,
+            uses_tls,
             addresses,
             files,
         } = self.listen(workers)?;
@@ -411,7 +412,7 @@ impl Server {
         let control = Arc::new(Control::default());
         let application: Arc<dyn Application> = Arc::new(application);
         let pinned = self.pinned && workers <= cores.len();
-        let settings = self.settings(workers);
+        let settings = self.settings(workers, uses_tls);
         let thread = |(index, sockets)| WorkerThread {
             index,
             core: pinned.then(|| cores[index]),
@@ -444,8 +445,9 @@ impl Server {
             return Listening::inherit(std::mem::take(&mut self.inherited), workers, accepting);
         }
         let (mode, options) = (self.listen_mode, &self.listen);
-        let addresses = self.addresses.iter().chain(&self.plain_addresses);
-        Listening::bind(addresses, mode, options, workers, accepting)
+        let with = self.addresses.iter().map(|address| (address, true));
+        let without = self.plain_addresses.iter().map(|address| (address, false));
+        Listening::bind(with.chain(without), mode, options, workers, accepting)
     }
 
     /// The configured pools, or new ones.
@@ -460,20 +462,18 @@ impl Server {
     }
 
     #[cfg(feature = "tls")]
-    fn tls_settings(&self) -> Option<TlsSettings> {
+    fn tls_settings(&self, listeners: Vec<bool>) -> Option<TlsSettings> {
         let config = self.tls.clone()?;
-        let with = self.addresses.iter().map(|_| true);
-        let without = self.plain_addresses.iter().map(|_| false);
-        let listeners = with.chain(without).collect();
         Some(TlsSettings { config, listeners })
     }
 
     #[cfg(not(feature = "tls"))]
-    fn tls_settings(&self) -> Option<TlsSettings> {
+    fn tls_settings(&self, _: Vec<bool>) -> Option<TlsSettings> {
         None
     }
 
-    fn settings(&self, workers: usize) -> Settings {
+    /// `uses_tls`: see [`Listening`].
+    fn settings(&self, workers: usize, uses_tls: Vec<bool>) -> Settings {
         let connections_max = self.connections_max.min(self.descriptors.connections_max());
         Settings {
             limits: self.limits.clone(),
@@ -483,7 +483,7 @@ impl Server {
             over_limit_max: (connections_max / 32 / workers).clamp(OVER_LIMIT_MIN, OVER_LIMIT_MAX),
             accept_warned_s: Arc::default(),
             access_log: self.access_log,
-            tls: self.tls_settings(),
+            tls: self.tls_settings(uses_tls),
             metrics: self.metrics.clone(),
             worker_set: Arc::new(WorkerSet::new(workers, self.placement)),
             watchdog: Arc::new(Watchdog::new(workers)),

@@ -1,5 +1,6 @@
 //! The builder of a TLS configuration.
 
+use super::authorities;
 use super::chain;
 use super::config::{ClientAuth, Loaded, Sessions, TlsConfig};
 use super::error::{TlsError, TlsErrorKind};
@@ -130,8 +131,8 @@ impl TlsConfigBuilder {
     /// Requires a certificate of each client, signed by one of the authorities in `pem`. Further
     /// calls add authorities.
     ///
-    /// A resumed session is not verified again. So a client whose certificate expires can resume
-    /// for up to 12 more hours.
+    /// A client whose certificate has expired is refused, also if it resumes a session. Otherwise a
+    /// resumed session is not verified again.
     #[must_use]
     pub fn client_ca(mut self, pem: impl AsRef<[u8]>) -> TlsConfigBuilder {
         let source = Source::Memory(pem.as_ref().to_vec());
@@ -299,25 +300,7 @@ fn client_verifier(
     let mut roots = RootCertStore::empty();
     let mut all = BTreeSet::new();
     for source in authorities {
-        let input = source.read(Role::ClientCa)?;
-        let certificates = input.certificates()?;
-        let parsed = chain::parse(&input, &certificates)?;
-        let algorithms = &provider.signature_verification_algorithms;
-        let other = |certificate: &&Certificate<'_>| !certificate.verifies_clients(algorithms);
-        if let Some(other) = parsed.iter().find(other) {
-            let predicate = format!(
-                "holds the certificate {}, which is not an authority, so it cannot verify clients",
-                other.title()
-            );
-            return Err(input.error(TlsErrorKind::NotAuthority, predicate));
-        }
-        for certificate in certificates {
-            all.insert(certificate.to_vec());
-            roots.add(certificate).map_err(|error| {
-                let predicate = format!("holds a certificate that TLS cannot use: {error}");
-                input.error(TlsErrorKind::MalformedCertificate, predicate)
-            })?;
-        }
+        all.extend(authorities::add(source, &mut roots, provider)?);
     }
     let provider = Arc::clone(provider);
     let mut verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);

@@ -203,8 +203,9 @@ impl TlsConfig {
     /// and `key` are PEM; the certificate has the extension `acmeIdentifier`.
     ///
     /// Only clients that ask for `name` and offer exactly the protocol `acme-tls/1` receive it. For
-    /// any other name, such a client is refused with the alert `no_application_protocol`. The
-    /// connection ends after the handshake. [`replace`](TlsConfig::replace) keeps the certificate.
+    /// any other name, such a client is refused with the alert `no_application_protocol` if the
+    /// configuration uses ALPN. The connection ends after the handshake.
+    /// [`replace`](TlsConfig::replace) keeps the certificate.
     ///
     /// # Errors
     /// As for [`from_pem`](TlsConfig::from_pem).
@@ -266,6 +267,9 @@ impl TlsConfig {
 
 /// Uses the configuration as it is, except that `enable_secret_extraction` is set: Onrush encrypts
 /// and decrypts records itself, in place, with the keys of the handshake.
+///
+/// A client whose certificate has expired (by `time_provider`) cannot resume a session, whatever
+/// the `ClientCertVerifier` does. If it accepts expired certificates, turn resumption off.
 impl From<Arc<ServerConfig>> for TlsConfig {
     fn from(mut server: Arc<ServerConfig>) -> TlsConfig {
         if !server.enable_secret_extraction {

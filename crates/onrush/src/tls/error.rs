@@ -63,7 +63,7 @@ pub enum TlsErrorKind {
     /// The certificate of the server is not the first, or a certificate did not sign the one before
     /// it (RFC 5246, section 7.4.2).
     ChainOrder,
-    /// A certificate that should verify clients is not the one of an authority (RFC 5280, section
+    /// A certificate that should verify others is not the one of an authority (RFC 5280, section
     /// 4.2.1.9).
     NotAuthority,
     /// The OCSP response is not a successful response in DER (RFC 6960).

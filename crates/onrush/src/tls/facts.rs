@@ -1,7 +1,9 @@
 //! What a certificate says (RFC 5280): its names, its validity, and who signed it.
 
 use super::der::{self, tag};
+use onrush_proto::date::utc;
 use rustls::crypto::WebPkiSupportedAlgorithms;
+use rustls::pki_types::UnixTime;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -86,13 +88,13 @@ impl CertificateFacts {
             (None, subject) => subject,
         };
         let text = if now > self.not_after {
-            let time = text_of(self.not_after);
+            let time = utc(self.not_after);
             format!("the certificate of {name}{file} expired at {time}")
         } else if now < self.not_before {
-            let time = text_of(self.not_before);
+            let time = utc(self.not_before);
             format!("the certificate of {name}{file} is not valid before {time}")
         } else if let Some(expires) = self.ocsp_expires.filter(|expires| now > *expires) {
-            let time = text_of(expires);
+            let time = utc(expires);
             format!("the OCSP response for the certificate of {name}{file} expired at {time}")
         } else {
             return None;
@@ -178,9 +180,15 @@ impl<'a> Certificate<'a> {
         }
     }
 
-    /// Whether clients' certificates can be verified with this one: it is an authority (RFC 5280
-    /// §4.2.1.9), too old to say so, or itself the certificate of a client.
-    pub(super) fn verifies_clients(&self, algorithms: &WebPkiSupportedAlgorithms) -> bool {
+    /// The end of the validity, in the form that rustls uses.
+    pub(super) fn expires(&self) -> UnixTime {
+        let seconds = self.parsed.validity().not_after.timestamp();
+        UnixTime::since_unix_epoch(Duration::from_secs(seconds.try_into().unwrap_or(0)))
+    }
+
+    /// Whether other certificates can be verified with this one: it is an authority (RFC 5280
+    /// §4.2.1.9), too old to say so, or signed by itself, so that it verifies itself.
+    pub(super) fn verifies_others(&self, algorithms: &WebPkiSupportedAlgorithms) -> bool {
         self.parsed.is_ca()
             || self.parsed.version() != X509Version::V3
             || self.is_signed_by(self, algorithms)
@@ -305,40 +313,20 @@ pub(super) fn time_of(from: ASN1Time) -> SystemTime {
     time.unwrap_or(UNIX_EPOCH)
 }
 
-/// The time as `2026-01-31 23:59:59 UTC`.
-fn text_of(time: SystemTime) -> String {
-    let seconds = match time.duration_since(UNIX_EPOCH) {
-        Ok(since) => i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
-        Err(before) => i64::try_from(before.duration().as_secs()).map_or(i64::MIN, |s| -s),
-    };
-    let Ok(time) = ASN1Time::from_timestamp(seconds) else {
-        return "a time out of range".to_owned();
-    };
-    let time = time.to_datetime();
-    format!(
-        "{:04}-{:02}-{:02} {:02}:{:02}:{:02} UTC",
-        time.year(),
-        time.month() as u8,
-        time.day(),
-        time.hour(),
-        time.minute(),
-        time.second()
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn times_are_converted_both_ways() {
-        for (seconds, text) in [
-            (0, "1970-01-01 00:00:00 UTC"),
-            (-1, "1969-12-31 23:59:59 UTC"),
-            (4_102_444_799, "2099-12-31 23:59:59 UTC"),
+    fn times_are_converted() {
+        let after = Duration::from_secs(4_102_444_799);
+        for (seconds, expected) in [
+            (0, UNIX_EPOCH),
+            (-1, UNIX_EPOCH - Duration::from_secs(1)),
+            (4_102_444_799, UNIX_EPOCH + after),
         ] {
-            let time = time_of(ASN1Time::from_timestamp(seconds).unwrap());
-            assert_eq!(text_of(time), text);
+            let time = ASN1Time::from_timestamp(seconds).unwrap();
+            assert_eq!(time_of(time), expected);
         }
     }
 

@@ -7,14 +7,15 @@
 
 use super::challenges::Challenges;
 use super::client_hello::{HelloReader, validated_name};
+use super::facts::Certificate;
 use super::info::TlsParts;
 use super::received::{Received, SessionError};
 use super::record::{HEADER_BYTES, Header, PLAINTEXT_MAX};
 use super::traffic::Traffic;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError};
-use rustls::{AlertDescription, ContentType, Error, HandshakeKind, InvalidMessage};
-use rustls::{ProtocolVersion, ServerConfig};
+use rustls::{AlertDescription, CertificateError, ContentType, Error, HandshakeKind};
+use rustls::{InvalidMessage, ProtocolVersion, ServerConfig};
 use std::fmt;
 use std::mem;
 use std::sync::Arc;
@@ -26,6 +27,7 @@ const METHOD_BYTES_MAX: usize = 16;
 
 /// A handshake in progress.
 pub(super) struct Handshake {
+    config: Arc<ServerConfig>,
     connection: UnbufferedServerConnection,
     hello: HelloReader,
     /// Pending validations of an ACME server.
@@ -54,7 +56,8 @@ impl Handshake {
         let record_max = (config.max_fragment_size)
             .map_or(PLAINTEXT_MAX, |bytes| bytes.saturating_sub(HEADER_BYTES));
         Ok(Handshake {
-            connection: UnbufferedServerConnection::new(config)?,
+            connection: UnbufferedServerConnection::new(Arc::clone(&config))?,
+            config,
             hello: HelloReader::default(),
             challenges,
             held: Vec::new(),
@@ -109,7 +112,13 @@ impl Handshake {
             return Err(SessionError::Protocol { alert, reason });
         }
         let before = out.len();
-        match self.process(record, out) {
+        let processed = self.process(record, out).and_then(|early_data| {
+            // What rustls responds is sent only if the client may resume.
+            let checked = self.check_resumed_client();
+            checked.inspect_err(|_| out.truncate(before))?;
+            Ok(early_data)
+        });
+        match processed {
             Ok(early_data) => {
                 let version = self.connection.protocol_version();
                 self.is_encrypting |= begins_encryption(&out[before..], version);
@@ -168,6 +177,32 @@ impl Handshake {
     fn alert(&mut self, alert: AlertDescription, out: &mut Vec<u8>) {
         if !self.is_encrypting {
             out.extend_from_slice(&[ContentType::Alert.into(), 3, 3, 0, 2, 2, alert.into()]);
+        }
+    }
+
+    /// Refuses to resume the session of a client whose certificate has expired since. rustls
+    /// verifies certificates only in full handshakes, and each resumed session yields a new ticket,
+    /// so a session could be resumed without end.
+    ///
+    /// This is checked before anything is sent. So the client receives no ticket, and drops the
+    /// session that it has.
+    fn check_resumed_client(&self) -> Result<(), Error> {
+        let is_resumed = self.connection.handshake_kind() == Some(HandshakeKind::Resumed);
+        let certificates = self.connection.peer_certificates().unwrap_or_default();
+        let Some(leaf) = certificates
+            .first()
+            .filter(|_| is_resumed && !self.is_encrypting)
+        else {
+            return Ok(());
+        };
+        let time = self.config.time_provider.current_time();
+        let time = time.ok_or(Error::FailedToGetCurrentTime)?;
+        let leaf = Certificate::parse(leaf).ok_or(CertificateError::BadEncoding)?;
+        match leaf.expires() {
+            not_after if time > not_after => {
+                Err(CertificateError::ExpiredContext { time, not_after }.into())
+            }
+            _ => Ok(()),
         }
     }
 
@@ -329,6 +364,7 @@ fn missing_alert(error: &Error) -> Option<AlertDescription> {
         Error::InvalidMessage(_) => Some(AlertDescription::DecodeError),
         Error::PeerMisbehaved(_) => Some(AlertDescription::UnexpectedMessage),
         Error::PeerIncompatible(_) => Some(AlertDescription::HandshakeFailure),
+        Error::InvalidCertificate(error) => Some(error.clone().into()),
         _ => Some(AlertDescription::InternalError),
     }
 }

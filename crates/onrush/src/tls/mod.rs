@@ -23,11 +23,12 @@
 //! ```
 //!
 //! Modules, lowest first: `der` · `error` · `facts`, `pem` · `chain`, `ocsp`, `resolver`,
-//! `tickets` · `challenges` · `config`, `builder` · `info` · `record` (protection of records) ·
-//! `next_keys` (key updates) · `outgoing` (sending) · `message` (handshake messages after the
-//! handshake) · `client_hello` (server name) · `received` (results) · `traffic` (an established
-//! connection) · `handshake` · `session`.
+//! `tickets` · `authorities`, `challenges` · `config`, `builder` · `info` · `record` (protection of
+//! records) · `next_keys` (key updates) · `outgoing` (sending) · `message` (handshake messages
+//! after the handshake) · `client_hello` (server name) · `received` (results) · `traffic` (an
+//! established connection) · `handshake` · `session`.
 
+mod authorities;
 mod builder;
 mod chain;
 mod challenges;
@@ -50,6 +51,7 @@ pub(crate) mod session;
 mod tickets;
 mod traffic;
 
+pub use authorities::read_authorities;
 pub use builder::TlsConfigBuilder;
 pub(crate) use challenges::ACME_TLS;
 pub use config::TlsConfig;

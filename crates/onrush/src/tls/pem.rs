@@ -1,5 +1,6 @@
 //! Certificates and private keys in PEM (RFC 7468), from files and from memory.
 
+use super::der::{self, tag};
 use super::error::{TlsError, TlsErrorKind};
 use rustls::pki_types::pem::{PemObject, SectionKind};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -168,8 +169,9 @@ impl Input {
         // Editors of other systems write a byte order mark.
         let bytes = &self.bytes;
         let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-        // A SEQUENCE with a length of two bytes, which is how certificates and keys begin in DER.
-        if bytes.starts_with(&[0x30, 0x82]) {
+        // Certificates and keys are a SEQUENCE in DER. Most have a length of two bytes, also if the
+        // file is cut. Text cannot begin like that, but it can begin like a shorter one.
+        if bytes.starts_with(&[tag::SEQUENCE, 0x82]) || der::sequence(bytes).is_some() {
             let predicate = "is DER or PKCS#12, not PEM; convert it with openssl x509, \
                              openssl pkey or openssl pkcs12";
             return Err(self.error(TlsErrorKind::NotPem, predicate));
@@ -297,6 +299,12 @@ mod tests {
             "the client CA is malformed: the section CERTIFICATE is not Base64"
         );
         assert_eq!(error.kind(), TlsErrorKind::MalformedPem);
+    }
+
+    #[test]
+    fn text_that_begins_like_der_is_text() {
+        let text = format!("0 the key\n{}", pem("PRIVATE KEY"));
+        assert!(input(Role::Key, &text).private_key().is_ok());
     }
 
     #[test]

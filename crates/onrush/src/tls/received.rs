@@ -22,8 +22,8 @@ pub(crate) enum Received {
         plaintext: Range<usize>,
     },
     /// Data that the client has sent before the handshake is complete (RFC 8446 §2.3). An attacker
-    /// may have sent it before (§8), so it must only have requests that are safe to repeat. It
-    /// appears only if `ServerConfig::max_early_data_size` is set.
+    /// may have sent it before (§8). The engine processes it after the handshake, which proves that
+    /// it is no repetition. It appears only if `ServerConfig::max_early_data_size` is set.
     EarlyData { consumed: usize, plaintext: Vec<u8> },
     /// The client has sent `close_notify`. It will send no data; what it sends is ignored. Sending
     /// is still possible.

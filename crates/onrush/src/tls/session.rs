@@ -116,8 +116,8 @@ impl Session {
     /// Processes at most one record at the front of `input`, which it decrypts in place. Appends
     /// what has to be sent to `out`.
     ///
-    /// The caller calls it again with the rest of the input. It must not change bytes that were not
-    /// consumed.
+    /// The caller calls it again with the rest of the input. The caller must not change bytes that
+    /// were not consumed.
     #[inline]
     pub(crate) fn receive(&mut self, input: &mut [u8], out: &mut Vec<u8>) -> Received {
         let received = match &mut self.state {
@@ -212,10 +212,10 @@ impl Session {
     }
 
     /// Appends one record, whose content `fill` appends to `out`: at most as many bytes as its
-    /// second argument, which is at most `max` and within the spare capacity. `fill` changes
-    /// nothing before them, and returns their number; this function returns the same number. If it
-    /// is 0, there is no record. If `fill` panics, `out` must not be sent, because its end is not
-    /// encrypted.
+    /// second argument, which is at most `max` and within the spare capacity. `fill` leaves the
+    /// earlier bytes of `out` unchanged, and returns the number of new ones; this function returns
+    /// the same number. If it is 0, there is no record. If `fill` panics, `out` must not be sent,
+    /// because its end is not encrypted.
     ///
     /// # Errors
     /// As [`send`](Session::send), the error of `fill`, and `Other` if `fill` does not keep the

@@ -6,9 +6,13 @@ use super::peer::{
 };
 use crate::tls::session::{Received, Session, SessionError};
 use rustls::crypto::aws_lc_rs::{self, kx_group};
+use rustls::pki_types::UnixTime;
+use rustls::time_provider::TimeProvider;
 use rustls::{AlertDescription, CipherSuite, ProtocolVersion, SupportedCipherSuite};
 use std::io::Write;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Whether a suite of TLS 1.2 needs a certificate with an RSA key.
 fn needs_rsa(suite: SupportedCipherSuite) -> bool {
@@ -225,6 +229,54 @@ fn a_resumed_session_has_the_client_certificate() {
             assert_eq!(
                 pair.parts().peer_certificates,
                 std::slice::from_ref(&CERTIFICATES.client.0)
+            );
+        }
+    }
+}
+
+/// A clock that the test sets.
+#[derive(Debug, Default)]
+struct Clock(AtomicU64);
+
+impl TimeProvider for Clock {
+    fn current_time(&self) -> Option<UnixTime> {
+        let seconds = self.0.load(Ordering::Relaxed);
+        Some(UnixTime::since_unix_epoch(Duration::from_secs(seconds)))
+    }
+}
+
+#[test]
+fn an_expired_client_certificate_cannot_resume() {
+    // The end of the certificates of rcgen.
+    let not_after = rcgen::date_time_ymd(4096, 1, 1).unix_timestamp();
+    let not_after = u64::try_from(not_after).unwrap();
+    for versions in [TLS12, TLS13] {
+        for has_ticketer in [false, true] {
+            let clock = Arc::new(Clock::default());
+            let config = Arc::new(client_with(provider(), versions, true));
+            let mut server = server_with(provider(), false, true);
+            server.time_provider = clock.clone();
+            if has_ticketer {
+                server.ticketer = aws_lc_rs::Ticketer::new().unwrap();
+            }
+            clock.0.store(not_after, Ordering::Relaxed);
+            for is_resumed in [false, true, true] {
+                let mut pair = Pair::new(&config, server.clone());
+                pair.handshake();
+                assert_eq!(pair.parts().is_resumed, is_resumed);
+            }
+            clock.0.store(not_after + 1, Ordering::Relaxed);
+            let mut pair = Pair::new(&config, server.clone());
+            let hello = pair.take_sent();
+            let error = pair.server.deliver(&hello).error.unwrap();
+            assert!(error.is_about_client_certificate(), "{error}");
+            assert!(error.to_string().contains("certificate expired"), "{error}");
+            let alert = AlertDescription::CertificateExpired;
+            // No ticket.
+            assert_eq!(pair.server.out, [21, 3, 3, 0, 2, 2, alert.into()]);
+            assert_eq!(
+                pair.deliver_to_client(),
+                Err(rustls::Error::AlertReceived(alert))
             );
         }
     }

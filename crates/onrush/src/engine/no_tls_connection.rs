@@ -1,4 +1,4 @@
-//! Without the feature `tls`: the types of `tls_state.rs` without values.
+//! Without the feature `tls`: the types of `tls_connection.rs` without values.
 
 use onrush_rt::buf::BufferPool;
 
@@ -27,6 +27,10 @@ impl Tls {
     }
 
     pub(super) fn client_subject(&self) -> Option<String> {
+        match *self {}
+    }
+
+    pub(super) fn is_waiting(&self) -> bool {
         match *self {}
     }
 

@@ -47,21 +47,49 @@ pub(super) struct SessionReservation {
     memory: SessionMemory,
 }
 
+/// The handshakes in progress on a worker.
+#[derive(Debug, Default)]
+pub(super) struct InProgress {
+    count: Cell<usize>,
+    /// The memory of their incomplete messages.
+    held_bytes: Cell<usize>,
+}
+
+impl InProgress {
+    pub(super) fn count(&self) -> usize {
+        self.count.get()
+    }
+
+    /// Their memory, as far as it counts in the receive memory.
+    pub(super) fn bytes(&self) -> usize {
+        self.count.get() * HANDSHAKE_STATE_BYTES + self.held_bytes.get()
+    }
+}
+
 /// A place among the handshakes in progress, until this is dropped.
 #[derive(Debug)]
 pub(super) struct HandshakePlace {
-    in_progress: Rc<Cell<usize>>,
+    in_progress: Rc<InProgress>,
+    held_bytes: usize,
     begun: Instant,
 }
 
 impl HandshakePlace {
     /// Counts one more handshake in `in_progress`.
-    pub(super) fn new(in_progress: &Rc<Cell<usize>>) -> HandshakePlace {
-        in_progress.set(in_progress.get() + 1);
+    pub(super) fn new(in_progress: &Rc<InProgress>) -> HandshakePlace {
+        in_progress.count.set(in_progress.count.get() + 1);
         HandshakePlace {
             in_progress: in_progress.clone(),
+            held_bytes: 0,
             begun: Instant::now(),
         }
+    }
+
+    /// Sets the memory of the incomplete message.
+    fn set_held(&mut self, bytes: usize) {
+        let all = &self.in_progress.held_bytes;
+        all.set(all.get() - self.held_bytes + bytes);
+        self.held_bytes = bytes;
     }
 
     /// The time since the first bytes of the client were processed.
@@ -72,7 +100,8 @@ impl HandshakePlace {
 
 impl Drop for HandshakePlace {
     fn drop(&mut self) {
-        self.in_progress.set(self.in_progress.get() - 1);
+        self.set_held(0);
+        self.in_progress.count.set(self.in_progress.count.get() - 1);
     }
 }
 
@@ -123,13 +152,13 @@ pub(crate) struct Tls {
     /// Early data (RFC 8446 §2.3). It is processed when the handshake is complete: by then the
     /// client has proven that it is no repetition of an earlier connection (RFC 8470 §3).
     pub(super) early_data: Vec<u8>,
-    /// It is in [`Handshakes::waiting`].
+    /// It is in [`HandshakeQueue::waiting`].
     pub(super) is_waiting: bool,
     /// Decrypted bytes have not been passed on yet. What is in the socket follows them, so it must
     /// not be received directly, and the connection must not move to another worker.
     pub(super) is_delivering: bool,
-    /// The client has sent `close_notify`. What follows is ignored.
-    pub(super) close_received: bool,
+    /// `close_notify` was received, or the session is over. Input is ignored.
+    pub(super) ignores_input: bool,
     /// Why the session has failed. Its alert was sent, and nothing else can be sent.
     pub(super) failure: Option<SessionError>,
     pub(super) info: Option<Arc<TlsInfo>>,
@@ -216,6 +245,11 @@ impl Tls {
         self.info.as_ref().map(|info| info.version())
     }
 
+    /// Whether the handshake has received bytes that wait for their turn.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.is_waiting
+    }
+
     /// The subject of the client's certificate.
     pub(super) fn client_subject(&self) -> Option<String> {
         let client = self.info.as_ref()?.client()?;
@@ -287,7 +321,7 @@ impl Tls {
                     at += consumed;
                 }
                 Received::Closed => {
-                    self.close_received = true;
+                    self.ignores_input = true;
                     return Ok(Next::Closed);
                 }
                 Received::PlainHttp => return Ok(Next::PlainHttp),
@@ -351,14 +385,19 @@ impl Tls {
     /// the middle of a record.
     pub(super) fn drop_received(&mut self) {
         self.received = None;
-        self.close_received = true;
+        self.ignores_input = true;
     }
 
     /// Updates the reservation of a handshake. Returns `false` when the receive memory is used up.
     pub(super) fn count_held(&mut self) -> bool {
         let held = self.session.as_ref().map_or(0, Session::held_bytes);
         let bytes = HANDSHAKE_STATE_BYTES + held;
-        (self.reservation.as_mut()).is_some_and(|reservation| reservation.resize(bytes))
+        let is_resized =
+            (self.reservation.as_mut()).is_some_and(|reservation| reservation.resize(bytes));
+        if let Some(place) = self.place.as_mut().filter(|_| is_resized) {
+            place.set_held(held);
+        }
+        is_resized
     }
 
     /// Keeps what an established session needs, after its handshake. Returns `false` when the
