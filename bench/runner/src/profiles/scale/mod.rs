@@ -7,7 +7,7 @@ pub(super) mod memory;
 use super::{Step, others, pairs};
 use crate::{
     bench::Bench,
-    peers::Role,
+    peers::{Kind, Peer, Role},
     plan::{Content, Load, Scenario, Subject, Targets},
     uploads,
 };
@@ -73,9 +73,15 @@ pub(super) fn scale(bench: &Bench) -> Vec<Step> {
     steps
 }
 
-/// Onrush on each driver, and the peers that have `role`.
+/// Every configuration of Onrush on each driver, and the peers that have `role`. An entry of
+/// `peers::onrush::OURS` is all that a further configuration needs.
 fn front_ends(bench: &Bench, role: Role) -> Vec<Subject> {
-    let ours = bench.field.drivers.iter();
-    let ours = ours.filter_map(|&driver| bench.field.ours(driver));
+    let drivers = &bench.field.drivers;
+    let is_ours = |peer: &&&Peer| {
+        let is_measured = peer.driver.is_some_and(|driver| drivers.contains(&driver));
+        peer.kind == Kind::Onrush && is_measured && peer.roles.contains(&role)
+    };
+    let ours = bench.field.all.iter().filter(is_ours);
+    let ours = ours.map(|peer| Subject::of(peer));
     ours.chain(others(bench, role)).collect()
 }
