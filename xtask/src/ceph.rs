@@ -1,10 +1,11 @@
 //! A real Ceph cluster on loopback, from Debian's packages: one monitor, one manager, three storage
-//! daemons (OSDs) and the S3 gateway, without systemd. Its files are in `target/ceph`. The daemons
-//! continue to run when this program ends.
+//! daemons (OSDs) and the S3 gateway, without systemd. Its files are in `target/ceph` or in another
+//! folder, so that several clusters can run at once. The daemons continue to run when this program
+//! ends.
 
 use crate::{
     Arguments, Failure,
-    shell::{Outcome, cannot_run, capture, run, target},
+    shell::{Outcome, cannot_run, capture, root, run, target},
 };
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -22,8 +23,8 @@ const PROGRAMS: [(&str, &str); 7] = [
     ("ceph", "ceph-common"),
     ("curl", "curl"),
 ];
-/// The port of the gateway, unless another one is selected. The monitor has the next port and the
-/// other daemons have some of the forty after it. Below the range of ephemeral ports.
+/// The default port of the gateway; the monitor has the next one, and the other daemons have some
+/// of those from 10 to 40 above. Below the range of ephemeral ports.
 const PORT: u16 = 28_900;
 const OSDS: usize = 3;
 const OSD_BYTES: u64 = 8 << 30;
@@ -31,6 +32,8 @@ const OSD_BYTES: u64 = 8 << 30;
 pub(crate) const KEY: (&str, &str) = ("onrush-test", "onrush-test-secret");
 /// The bucket of the tests.
 const BUCKET: &str = "conformance";
+/// The bucket that everybody may read and write without a signature, for measurements.
+const OPEN_BUCKET: &str = "open";
 
 pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
     let cluster = Cluster::new(&mut arguments)?;
@@ -79,14 +82,16 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// A cluster that exists keeps its port; `--port` selects that of a new one.
+    /// The cluster that the options `--dir` and `--port` name. One that exists keeps its port.
+    /// Installs Ceph if it is missing.
     pub(crate) fn new(arguments: &mut Arguments) -> Result<Cluster, Failure> {
+        let dir = arguments.text("--dir")?;
+        let dir = dir.map_or_else(|| target().join("ceph"), |dir| root().join(dir));
         let wanted = arguments.number("--port", PORT.into())?;
         let Some(wanted) = u16::try_from(wanted).ok().filter(|port| *port < 32_000) else {
             return Err(Failure::Usage("--port needs a port below 32000".to_owned()));
         };
         packages::need(&PROGRAMS)?;
-        let dir = target().join("ceph");
         let configuration = fs::read_to_string(dir.join("ceph.conf")).unwrap_or_default();
         let port = port_in(&configuration).unwrap_or(wanted);
         Ok(Cluster { dir, port })
@@ -122,9 +127,17 @@ impl Cluster {
         }
         self.start_gateway()?;
         self.until("the user", || self.has_user())?;
-        for bucket in [BUCKET, "data"] {
-            self.until("the gateway", || self.has_bucket(bucket))?;
+        for bucket in [BUCKET, "data", OPEN_BUCKET] {
+            self.until("the gateway", || self.put(bucket, ""))?;
         }
+        let open = format!("arn:aws:s3:::{OPEN_BUCKET}");
+        let policy = format!(
+            r#"{{"Version":"2012-10-17","Statement":[{{"Effect":"Allow","Principal":"*",
+            "Action":"s3:*","Resource":["{open}","{open}/*"]}}]}}"#
+        );
+        self.until("the gateway", || {
+            self.put(&format!("{OPEN_BUCKET}?policy"), &policy)
+        })?;
         println!("export AWS_ENDPOINT_URL={}", self.endpoint());
         println!(
             "export AWS_ACCESS_KEY_ID={} AWS_SECRET_ACCESS_KEY={}",
@@ -242,8 +255,8 @@ impl Cluster {
     }
 
     /// Three copies on one machine, in small files. The intervals are shorter than Ceph's defaults,
-    /// so that the cluster starts in ten seconds and recovers soon. Without `tcp_nodelay` each
-    /// small request takes 43 ms more.
+    /// so that the cluster starts in ten seconds, recovers soon, and frees the space of deleted
+    /// objects soon. Without `tcp_nodelay` each small request takes 43 ms more.
     fn configuration(&self, id: &str) -> String {
         let dir = self.dir.display();
         let (port, mon, low, high) = (self.port, self.port + 1, self.port + 10, self.port + 40);
@@ -259,7 +272,8 @@ impl Cluster {
              rgw frontends = beast endpoint=127.0.0.1:{port} tcp_nodelay=1\n\
              osd pool default size = 3\nosd pool default min size = 2\n\
              osd pool default pg num = 8\nosd pool default pg autoscale mode = off\n\
-             osd crush chooseleaf type = 0\npaxos propose interval = 0.1\n[osd]\n\
+             osd crush chooseleaf type = 0\npaxos propose interval = 0.1\n\
+             rgw gc obj min wait = 10\nrgw gc processor period = 10\n[osd]\n\
              osd data = {dir}/osd.$id\nbluestore block size = {OSD_BYTES}\n\
              bluestore cache autotune = false\nbluestore cache size = 67108864\n\
              osd crush location = root=default host=local\nosd class update on start = false\n\
@@ -332,15 +346,17 @@ impl Cluster {
         succeeds(&mut admin("info")) || succeeds(&mut admin(&create))
     }
 
-    /// Makes a bucket. Ceph 16 refuses the signatures of curl, so this one is of version 2.
-    fn has_bucket(&self, bucket: &str) -> bool {
+    /// Makes a bucket, or sets a property of it. Ceph 16 refuses the signatures of curl, so this
+    /// one is of version 2.
+    fn put(&self, target: &str, body: &str) -> bool {
         let script = "d=$(LC_ALL=C date -u '+%a, %d %b %Y %T GMT')\n\
             text() { printf 'PUT\\n\\n\\n%s\\n/%s' \"$d\" \"$1\"; }\n\
             g=$(text \"$1\" | openssl dgst -sha1 -hmac \"$3\" -binary | base64)\n\
             curl -sf -m 30 -o /dev/null -X PUT -H \"Date: $d\" -H 'Content-Type:' \
-            -H \"Authorization: AWS $2:$g\" \"$4/$1\"";
+            -H \"Authorization: AWS $2:$g\" --data-binary \"$5\" \"$4/$1\"";
         let mut shell = Command::new("sh");
-        shell.args(["-c", script, "sh", bucket, KEY.0, KEY.1, &self.endpoint()]);
+        let endpoint = self.endpoint();
+        shell.args(["-c", script, "sh", target, KEY.0, KEY.1, &endpoint, body]);
         succeeds(&mut shell)
     }
 

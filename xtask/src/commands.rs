@@ -29,10 +29,11 @@ const BENCH_LIST: &str = "xtask bench --list";
 const EXPERIMENT: &str = "xtask experiment --quick";
 const EXPERIMENT_LIST: &str = "xtask experiment --list";
 const VERSION: &str = "cargo run --release --quiet -- --version";
+const SIMULATE: &str = "xtask simulate-scale";
 const EXAMPLES: &str = "cargo build --quiet -p onrush --example echo_stream --example coroutine";
 
 /// The commands that [`run_all`] runs. Measured programs are built without optimisation.
-const SHORT: [&str; 7] = [
+const SHORT: [&str; 8] = [
     VERSION,
     EXAMPLES,
     BENCH_LIST,
@@ -40,6 +41,7 @@ const SHORT: [&str; 7] = [
     BENCH_PAIR,
     EXPERIMENT_LIST,
     EXPERIMENT,
+    SIMULATE,
 ];
 
 const TEST: &str = "xtask/src/test.rs";
@@ -149,6 +151,14 @@ const COMMANDS: &[(&str, Cover)] = &[
         Tested(
             "crates/onrush-remote/tests/histories.rs",
             "fn changes_through_several_servers",
+        ),
+    ),
+    ("cargo xtask simulate-scale", Runs(&[SIMULATE])),
+    (
+        "cargo xtask bench scale",
+        Tested(
+            OPTIONS,
+            "fn a_service_of_objects_is_started_only_for_a_profile_that_is_named",
         ),
     ),
     (

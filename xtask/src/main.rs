@@ -8,6 +8,7 @@ mod fuzz;
 mod python;
 mod scale;
 mod setup;
+mod simulate;
 mod test;
 mod tidy;
 mod tls;
@@ -36,9 +37,13 @@ usage: cargo xtask TASK [OPTIONS]
   loom                test shared state under all thread interleavings (part of test)
   ceph up|down|status|kill-osd N|start-osd N|kill-gateway|start-gateway
                       a Ceph cluster on loopback, from Debian's packages (90, 72 MB)
-        --port N          the port of the gateway of a new cluster (default: 28900)
+        --dir DIR         its files (default: target/ceph)
+        --port N          the port of the gateway of a new cluster (default: 28900); the next 40
+                          are used as well
   scale [FAULT…]      run the tests of remote stores on that cluster, and three servers behind
                       HAProxy while parts of the system fail; all faults, or the named ones
+  simulate-scale      simulate a thousand front ends in front of 10^11 objects
+        --seed N          of the random numbers (default: 1)
   tls                 scan HTTPS with testssl.sh and sslyze, and reload certificates under load
         --reloads N       reloads per driver (default: 1000)
   miri                run unsafe code without system calls under Miri; needs a nightly toolchain
@@ -67,6 +72,7 @@ fn main() -> ExitCode {
         "tls" => tls::main(arguments),
         "ceph" => ceph::main(arguments),
         "scale" => scale::main(arguments),
+        "simulate-scale" => simulate::main(arguments),
         other => Err(Failure::Usage(format!("unknown task '{other}'"))),
     };
     match done {

@@ -1,6 +1,7 @@
 //! The state of a run: the servers, their folders, and the time limits.
 
 use crate::{
+    backend::{self, Backend},
     calls::Counter,
     peers::{Peer, Role, Setup},
     plan::{Field, Subject, omits},
@@ -45,6 +46,8 @@ pub(crate) struct Bench {
     pub(crate) field: Field,
     pub(crate) effort: Effort,
     pub(crate) work: Work,
+    /// The service of objects, since a row has needed it, or why it could not be started.
+    pub(crate) backend: Option<Outcome<Backend>>,
     pub(crate) clock: Clock,
     /// Counts system calls. `None` if no tool can, or if there is no time for it.
     pub(crate) counter: Option<Counter>,
@@ -80,6 +83,22 @@ impl Bench {
                 Err(reason)
             }
         }
+    }
+
+    /// The service of objects, which is started if it does not run.
+    pub(crate) fn backend(&mut self) -> Outcome<&mut Backend> {
+        let backend = self
+            .backend
+            .get_or_insert_with(|| Backend::start(&self.setup));
+        let backend = backend.as_mut().map_err(|reason| reason.clone())?;
+        self.setup.service = Some(backend.service.clone());
+        Ok(backend)
+    }
+
+    /// The bucket and folder of the server `copy` of a pair.
+    pub(crate) fn bucket(&mut self, copy: &str) -> Outcome<PathBuf> {
+        self.backend()?;
+        Ok(PathBuf::from(backend::folder(copy)))
     }
 
     /// The description of `subject` in `role` for a row.

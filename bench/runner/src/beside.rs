@@ -56,6 +56,7 @@ impl Pairs {
         };
         Ok(Pairs {
             bench: Bench {
+                backend: None,
                 work: Work::new(&setup.target)?,
                 setup,
                 before: None,

@@ -3,11 +3,12 @@
 //! observe servers in the same way.
 //!
 //! Modules, lowest first: `stats` `client` · `probe` `server` · `row` `wrk` · `uploads`
-//! `handshakes` · `work` `calls` `peers` · `plan` · `bench` · `pair` · `perf` · `profiles` `report`
-//! · `beside` `options`.
+//! `handshakes` · `work` `calls` `backend` `peers` · `plan` · `bench` · `pair` · `perf` ·
+//! `profiles` `report` · `beside` `options`.
 
 #![forbid(unsafe_code)]
 
+mod backend;
 mod bench;
 pub mod beside;
 mod calls;
@@ -34,7 +35,7 @@ use crate::{
     bench::{Bench, Clock},
     calls::Counter,
     options::Options,
-    peers::{Kind, Peer, Setup},
+    peers::{Kind, Peer, Role, Setup},
     profiles::{Profile, Step},
     report::machine::Machine,
     row::Row,
@@ -108,6 +109,7 @@ fn main_with(options: &Options, line: &str) -> Outcome<ExitCode> {
     let machine = Machine::now();
     let mut bench = Bench {
         work: Work::new(&setup.target)?,
+        backend: None,
         setup,
         before: options.before.clone(),
         field,
@@ -118,7 +120,9 @@ fn main_with(options: &Options, line: &str) -> Outcome<ExitCode> {
         missing: HashMap::new(),
         versions: HashMap::new(),
     };
-    install(&mut bench, options)?;
+    let installs = !options.no_install && !options.short;
+    let profiles = skip_remote(profiles, installs);
+    install(&mut bench, options, &profiles)?;
     if options.install_only {
         for (name, reason) in &bench.missing {
             println!("{name}: {reason}");
@@ -146,8 +150,21 @@ fn main_with(options: &Options, line: &str) -> Outcome<ExitCode> {
     Ok(ExitCode::from(u8::from(failed)))
 }
 
-/// Builds or installs the servers. Fails if Onrush is missing, but not if a peer is.
-fn install(bench: &mut Bench, options: &Options) -> Outcome {
+/// Skips profiles that need a service of objects, if it is not installed and may not be.
+fn skip_remote(profiles: Vec<&'static Profile>, installs: bool) -> Vec<&'static Profile> {
+    let can_run = |profile: &&Profile| {
+        let can = !profile.is_remote || installs || backend::is_installed();
+        if !can {
+            println!("{} is skipped: Ceph is not installed", profile.name);
+        }
+        can
+    };
+    profiles.into_iter().filter(can_run).collect()
+}
+
+/// Builds or installs the servers that `profiles` measure. Fails if Onrush is missing, but not if a
+/// peer is.
+fn install(bench: &mut Bench, options: &Options, profiles: &[&Profile]) -> Outcome {
     if !options.no_install && !options.short {
         packages::need(&[
             ("wrk", "wrk"),
@@ -160,7 +177,11 @@ fn install(bench: &mut Bench, options: &Options) -> Outcome {
             eprintln!("perf cannot count system calls: {reason}");
         }
     }
-    let chosen = |peer: &&Peer| peer.kind != Kind::Peer || bench.field.chosen.contains(&peer.name);
+    let is_measured = |role: &Role| (profiles.iter()).any(|p| p.is_remote == role.is_remote());
+    let chosen = |peer: &&Peer| {
+        let is_chosen = peer.kind != Kind::Peer || bench.field.chosen.contains(&peer.name);
+        is_chosen && peer.roles.iter().any(is_measured)
+    };
     let wanted: Vec<&'static Peer> = bench.field.all.iter().copied().filter(chosen).collect();
     for peer in wanted {
         if bench.clock.interrupted() {

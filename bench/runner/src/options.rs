@@ -11,7 +11,7 @@ use std::{fmt::Write, path::PathBuf};
 use xtask::shell::Outcome;
 
 /// The peers of a quick run: quick to install, and of different kinds.
-const QUICK_PEERS: [&str; 3] = ["hyper", "nginx", "h2o"];
+const QUICK_PEERS: [&str; 5] = ["hyper", "nginx", "h2o", "nginx-proxy", "rclone"];
 
 /// Default number of rounds of a quick run.
 const QUICK_ROUNDS: u32 = 5;
@@ -21,7 +21,7 @@ const QUICK_ROUNDS: u32 = 5;
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask bench", disable_version_flag = true)]
 pub(crate) struct Options {
-    /// The profiles to measure [default: all]; see --list
+    /// The profiles to measure [default: all but scale, which starts a Ceph cluster]; see --list
     #[arg(value_name = "PROFILE")]
     profiles: Vec<String>,
     /// The peers to compare with: names, `all`, or `none` for the limits only [default: all; with
@@ -118,7 +118,8 @@ impl Options {
             return Err(format!("unknown profile '{name}'; the profiles are {all}"));
         }
         let named = |profile: &&Profile| {
-            self.profiles.is_empty() || self.profiles.iter().any(|name| name == profile.name)
+            let is_named = self.profiles.iter().any(|name| name == profile.name);
+            is_named || (self.profiles.is_empty() && !profile.is_remote)
         };
         Ok(PROFILES.iter().filter(named).collect())
     }
@@ -260,7 +261,8 @@ mod tests {
     #[test]
     fn all_profiles_with_15_rounds_are_the_default() {
         let options = options("");
-        assert_eq!(options.profiles().unwrap().len(), PROFILES.len());
+        let all = options.profiles().unwrap().len();
+        assert_eq!(all, PROFILES.len() - 1, "all but scale");
         let effort = options.effort();
         assert_eq!((effort.rounds, effort.seconds), (15, 1));
         let field = options.field(peers::all()).unwrap();
@@ -302,6 +304,7 @@ mod tests {
             root: "root".into(),
             target: "target".into(),
             profile: "release",
+            service: None,
         };
         assert_eq!(options("").out(&setup), PathBuf::from("root/bench/results"));
         assert_eq!(
@@ -316,6 +319,16 @@ mod tests {
         assert_eq!(short.out(&setup), PathBuf::from("target/bench/short"));
         assert_eq!((short.effort().rounds, short.effort().quick), (1, true));
         assert!(short.field(peers::all()).unwrap().chosen.is_empty());
+    }
+
+    #[test]
+    fn a_service_of_objects_is_started_only_for_a_profile_that_is_named() {
+        let remote = |line: &str| {
+            let profiles = options(line).profiles().unwrap();
+            profiles.iter().filter(|profile| profile.is_remote).count()
+        };
+        assert_eq!(["", "--short", "--quick", "get"].map(remote), [0; 4]);
+        assert_eq!((remote("scale"), remote("scale --short")), (1, 1));
     }
 
     #[test]

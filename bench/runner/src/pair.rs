@@ -210,6 +210,7 @@ fn start(
         _ => Place::Disk,
     };
     let folder = match scenario.content {
+        Content::Bucket => bench.bucket(copy)?,
         Content::Nothing | Content::Uploads(_) => bench.work.empty(place)?,
         Content::Hot(files) => bench.work.files(files, "hot")?,
         Content::Cold(files) => bench.work.files(files, copy)?,
@@ -289,7 +290,7 @@ fn prepare(scenario: &Scenario, on: &Started) -> Outcome {
     match scenario.content {
         Content::Cold(_) => work::evict(&on.folder),
         Content::Uploads(_) => work::remove_uploads(&on.folder),
-        Content::Nothing | Content::Hot(_) => Ok(()),
+        Content::Nothing | Content::Hot(_) | Content::Bucket => Ok(()),
     }
 }
 

@@ -38,8 +38,8 @@ pub(crate) fn omits(peer: &Peer, role: Role) -> Vec<&'static str> {
         Role::Hello | Role::TlsHello => "hello",
         Role::Json => "json",
         Role::Echo => "echo",
-        Role::Files | Role::TlsFiles => "files",
-        Role::Put | Role::PutDurable | Role::Sink | Role::TlsPut => "put",
+        Role::Files | Role::TlsFiles | Role::Remote => "files",
+        Role::Put | Role::PutDurable | Role::Sink | Role::TlsPut | Role::RemotePut => "put",
         Role::Mixed => "mixed",
     };
     let all = ["hello", "json", "echo", "files", "put", "mixed"];
@@ -91,6 +91,8 @@ pub(crate) enum Content {
     Cold(Files),
     /// An empty folder for uploads.
     Uploads(Place),
+    /// The objects of the service. Each server has a folder of its own in the bucket.
+    Bucket,
 }
 
 /// The expected response to a request of the load.
@@ -165,6 +167,7 @@ impl Scenario {
             Role::Put | Role::Mixed | Role::TlsPut => "none",
             Role::PutDurable => "full",
             Role::Sink => "nothing is stored",
+            Role::RemotePut => "of the service",
             _ => "",
         }
     }

@@ -3,11 +3,11 @@
 
 use crate::error::store_error;
 use crate::properties::{metadata_of, properties};
-use crate::service::{Service, Task};
+use crate::service::Service;
 use bytes::Bytes;
 use futures_core::Stream;
 use object_store::path::Path;
-use object_store::{Error, GetOptions, GetRange, GetResult, ObjectStore};
+use object_store::{Attributes, Error, GetOptions, GetRange, ObjectMeta, ObjectStore};
 use onrush_store::{ByteStream, LocalFuture, Object, ReadAt, Result, StoreError, Wanted};
 use std::future::Future;
 use std::io;
@@ -30,26 +30,21 @@ pub(crate) async fn open(service: &Arc<Service>, path: Path, wanted: Wanted) -> 
         Wanted::Range(range) => Part::Range(range),
     };
     let (has_bytes, has_range) = (!matches!(part, Part::None), matches!(part, Part::Range(_)));
-    let (first, has_bytes) = match get(service, &path, None, part).await {
+    let (found, has_bytes) = match get(service, &path, None, part, Hold::Small).await {
         // The range lies beyond the end: 416, which has no kind of its own.
         Err(StoreError::Io(_)) if has_range => {
-            (get(service, &path, None, Part::None).await?, false)
+            let found = get(service, &path, None, Part::None, Hold::Nothing).await?;
+            (found, false)
         }
-        first => (first?, has_bytes),
+        found => (found?, has_bytes),
     };
-    let (meta, metadata) = (properties(&first.meta)?, metadata_of(&first.attributes));
-    let range = match has_bytes {
-        true => first.range.clone(),
-        false => 0..0,
-    };
-    let pieces = first.into_stream();
-    let first = match range == (0..meta.size) && meta.size <= HELD_BYTES_MAX {
-        true => match collect(service, pieces, meta.size).await {
-            // The connection was lost, and the object that has the key now is shorter: 416.
-            Err(StoreError::Io(_)) => return Err(StoreError::Changed),
-            bytes => First::Whole(bytes?),
-        },
-        false => First::Pieces(Mutex::new(Some(pieces)), range),
+    let (meta, metadata) = (properties(&found.meta)?, metadata_of(&found.attributes));
+    let first = match found.content {
+        Content::Held(bytes) => First::Whole(bytes),
+        Content::Arriving(pieces) if has_bytes => {
+            First::Pieces(Mutex::new(Some(pieces)), found.range)
+        }
+        Content::Arriving(_) | Content::Failed(_) => First::Pieces(Mutex::default(), 0..0),
     };
     let reader = Reader {
         service: service.clone(),
@@ -69,17 +64,45 @@ enum Part {
     Range(Range<u64>),
 }
 
+/// What to receive before the response is returned.
+#[derive(Clone, Copy, Debug)]
+enum Hold {
+    Nothing,
+    /// A whole object up to [`HELD_BYTES_MAX`].
+    Small,
+    All,
+}
+
+/// The response to a request.
+struct Found {
+    meta: ObjectMeta,
+    attributes: Attributes,
+    range: Range<u64>,
+    content: Content,
+}
+
+/// The bytes of a range.
+enum Content {
+    Held(Bytes),
+    Arriving(Pieces),
+    /// Not all bytes to hold have arrived.
+    Failed(Error),
+}
+
 /// Requests an object or a part of it. With `tag`, fails with [`StoreError::Changed`] if it is
-/// not the same version any more.
+/// not the same version any more. Bytes to hold are received by the same task of the runtime,
+/// because each task wakes a thread.
 fn get(
     service: &Service,
     path: &Path,
     tag: Option<&str>,
     part: Part,
-) -> impl Future<Output = Result<GetResult>> + use<> {
+    hold: Hold,
+) -> impl Future<Output = Result<Found>> + use<> {
+    let is_head = matches!(part, Part::None);
     let options = GetOptions {
         if_match: tag.map(str::to_owned),
-        head: matches!(part, Part::None),
+        head: is_head,
         range: match part {
             Part::None | Part::All => None,
             Part::Range(range) if range.end == u64::MAX => Some(GetRange::Offset(range.start)),
@@ -88,34 +111,63 @@ fn get(
         ..GetOptions::default()
     };
     let (client, path, is_pinned) = (service.client.clone(), path.clone(), tag.is_some());
-    let task = service.start(async move { client.get_opts(&path, options).await });
+    let task = service.start(async move {
+        let mut found = client.get_opts(&path, options).await?;
+        let (range, attributes) = (found.range.clone(), std::mem::take(&mut found.attributes));
+        let (meta, len) = (found.meta.clone(), range.end - range.start);
+        let pieces = found.into_stream();
+        let is_held = match hold {
+            Hold::Nothing => false,
+            Hold::Small => !is_head && len == meta.size && len <= HELD_BYTES_MAX,
+            Hold::All => true,
+        };
+        let content = match is_held {
+            true => match collect(pieces, len).await {
+                Ok(bytes) => Content::Held(bytes),
+                Err(error) => Content::Failed(error),
+            },
+            false => Content::Arriving(pieces),
+        };
+        Ok(Found {
+            meta,
+            attributes,
+            range,
+            content,
+        })
+    });
     async move {
         match task.await {
             // Deleted since then, or another version.
             Err(StoreError::PreconditionFailed | StoreError::NotFound) if is_pinned => {
                 Err(StoreError::Changed)
             }
+            Ok(Found {
+                content: Content::Failed(error),
+                ..
+            }) => Err(match store_error(&error, None) {
+                // The connection was lost, and the object that has the key now is shorter: 416.
+                StoreError::Io(_) => StoreError::Changed,
+                error => error,
+            }),
             result => result,
         }
     }
 }
 
-/// All bytes of a short object.
-fn collect(service: &Service, mut pieces: Pieces, size: u64) -> Task<Bytes> {
-    service.start(async move {
-        let mut all: Vec<Bytes> = Vec::new();
-        while let Some(piece) = std::future::poll_fn(|cx| pieces.as_mut().poll_next(cx)).await {
-            all.push(piece?);
-        }
-        let all = match &all[..] {
-            [one] => one.clone(),
-            many => many.concat().into(),
-        };
-        match all.len() as u64 == size {
-            true => Ok(all),
-            false => Err(ended_early()),
-        }
-    })
+/// All bytes of a response, of which there must be `len`.
+async fn collect(mut pieces: Pieces, len: u64) -> object_store::Result<Bytes> {
+    let mut all: Vec<Bytes> = Vec::new();
+    while let Some(piece) = std::future::poll_fn(|cx| pieces.as_mut().poll_next(cx)).await {
+        all.push(piece?);
+    }
+    let all = match &all[..] {
+        [one] => one.clone(),
+        many => many.concat().into(),
+    };
+    match all.len() as u64 == len {
+        true => Ok(all),
+        false => Err(ended_early()),
+    }
 }
 
 /// A response with fewer bytes than it announced.
@@ -173,13 +225,14 @@ impl ReadAt for Reader {
                 return Ok(buf);
             }
             let part = Part::Range(offset..offset.saturating_add(room));
-            let found = match get(&self.service, &self.path, Some(&self.tag), part).await {
-                Err(StoreError::Io(_)) => return Ok(buf), // 416: the range begins at the end.
-                found => found?,
-            };
-            let len = found.range.end - found.range.start;
-            let bytes = collect(&self.service, found.into_stream(), len).await?;
-            buf.extend_from_slice(&bytes[..bytes.len().min(room as usize)]);
+            match get(&self.service, &self.path, Some(&self.tag), part, Hold::All).await {
+                Err(StoreError::Io(_)) => {} // 416: the range begins at the end.
+                found => {
+                    if let Content::Held(bytes) = found?.content {
+                        buf.extend_from_slice(&bytes[..bytes.len().min(room as usize)]);
+                    }
+                }
+            }
             Ok(buf)
         })
     }
@@ -227,7 +280,7 @@ struct Remaining {
 enum State {
     /// The next poll makes a request.
     Idle,
-    Requested(LocalFuture<'static, Result<GetResult>>),
+    Requested(LocalFuture<'static, Result<Found>>),
     /// Bytes up to this offset arrive.
     Pieces(Pieces, u64),
 }
@@ -244,14 +297,16 @@ impl Stream for Remaining {
             match &mut this.state {
                 State::Idle => {
                     let part = Part::Range(this.range.clone());
-                    let request = get(&this.service, &this.path, Some(&this.tag), part);
+                    let tag = Some(&*this.tag);
+                    let request = get(&this.service, &this.path, tag, part, Hold::Nothing);
                     this.state = State::Requested(Box::pin(request));
                 }
                 State::Requested(request) => match ready!(request.as_mut().poll(cx)) {
-                    Ok(found) if found.range == this.range => {
-                        let end = found.range.end;
-                        this.state = State::Pieces(found.into_stream(), end);
-                    }
+                    Ok(Found {
+                        range,
+                        content: Content::Arriving(pieces),
+                        ..
+                    }) if range == this.range => this.state = State::Pieces(pieces, range.end),
                     Ok(_) => return Poll::Ready(Some(Err(StoreError::Changed))),
                     Err(error) => return Poll::Ready(Some(Err(error))),
                 },

@@ -34,7 +34,9 @@ const PROBE_PAUSE: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
-    /// The threads of the runtime.
+    /// The threads of the runtime. By default one for each core that the process may use: small
+    /// requests need more CPU time here than on a worker, but a second thread on the same core
+    /// would only be woken in addition.
     pub threads: usize,
     /// The maximum time to connect.
     pub connect_timeout: Duration,
@@ -53,7 +55,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
-            threads: 2,
+            threads: std::thread::available_parallelism().map_or(2, usize::from),
             connect_timeout: Duration::from_secs(5),
             read_timeout: Duration::from_secs(30),
             operation_timeout: Duration::from_secs(60),

@@ -1,5 +1,5 @@
-//! Parts of TLS records and of handshake messages: the memory that they hold is not taken from other
-//! clients, and what follows them is noticed.
+//! Parts of TLS records and of handshake messages: the memory that they hold is not taken from
+//! other clients, and what follows them is noticed.
 #![cfg(feature = "tls")]
 mod common;
 
@@ -51,7 +51,7 @@ fn parts_of_records_of_bodies_do_not_take_all_memory() {
             let upload = upload_head("/fill", 4) + "some";
             let response = before.ask(&mut sim, upload.as_bytes());
             assert_eq!(statuses(&response), [200], "{path} {bytes}: an upload");
-            // The oldest were told.
+            // The oldest were notified.
             assert!(sim.counters().evicted.get() > 0);
             clients[0].receive();
             assert_eq!(statuses(&clients[0].received), [503], "{path} {bytes}");

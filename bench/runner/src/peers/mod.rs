@@ -8,7 +8,7 @@ pub(crate) mod rust;
 
 pub(crate) use certificate::Certificate;
 
-use crate::client::Protocol;
+use crate::{backend::Service, client::Protocol};
 use std::{
     path::{Path, PathBuf},
     process::Command,
@@ -42,6 +42,10 @@ pub(crate) enum Role {
     TlsFiles,
     /// [`Role::Put`] over TLS 1.3.
     TlsPut,
+    /// `GET /NAME` → the object of that name in the bucket and folder that [`Launch::folder`] is.
+    Remote,
+    /// `PUT /NAME` stores the body as that object.
+    RemotePut,
 }
 
 impl Role {
@@ -53,6 +57,11 @@ impl Role {
             Role::TlsPut => Role::Put,
             plain => plain,
         }
+    }
+
+    /// Whether the objects are in a bucket of a service.
+    pub(crate) fn is_remote(self) -> bool {
+        matches!(self, Role::Remote | Role::RemotePut)
     }
 
     pub(crate) fn protocol(self) -> Protocol {
@@ -119,6 +128,8 @@ pub(crate) struct Setup {
     pub(crate) target: PathBuf,
     /// The folder of `target` with the programs: `release` or `debug`.
     pub(crate) profile: &'static str,
+    /// The service of [`Role::Remote`], while it runs.
+    pub(crate) service: Option<Service>,
 }
 
 /// The parameters of a server's start.
@@ -127,7 +138,7 @@ pub(crate) struct Launch {
     pub(crate) role: Role,
     /// The port to listen on, at 127.0.0.1.
     pub(crate) port: u16,
-    /// The folder of the files, if the role has one.
+    /// The folder of the files, if the role has one; a bucket and a folder for remote roles.
     pub(crate) folder: PathBuf,
     /// An empty folder for configuration and temporary files. It is on the same file system as
     /// `folder`, so that a complete upload can be renamed into place.
@@ -147,7 +158,14 @@ impl Setup {
             } else {
                 "release"
             },
+            service: None,
         }
+    }
+
+    /// The running service.
+    pub(crate) fn service(&self) -> Outcome<&Service> {
+        let service = self.service.as_ref();
+        service.ok_or_else(|| "no service of objects runs".to_owned())
     }
 
     /// A program that cargo built from a workspace of this repository.

@@ -1,7 +1,7 @@
 //! Onrush, its examples, and the limits: minimal programs that do one thing.
 
 use super::{Certificate, Driver, Kind, Launch, Peer, Role, Setup, is_there};
-use std::{fs, process::Command};
+use std::{fs, path::Path, process::Command};
 use xtask::{
     packages,
     shell::{Outcome, capture, cargo, run},
@@ -273,6 +273,8 @@ const ROLES: &[Role] = &[
     Role::TlsHello,
     Role::TlsFiles,
     Role::TlsPut,
+    Role::Remote,
+    Role::RemotePut,
 ];
 
 const CONFIGURATION: &str = "one worker, the driver, permission to write and durability; \
@@ -345,11 +347,20 @@ fn bare_tls(setup: &Setup, launch: &Launch, response: &str) -> Outcome<Command> 
 
 fn onrush(setup: &Setup, launch: &Launch, driver: Driver) -> Outcome<Command> {
     let port = launch.port.to_string();
-    let folder = || {
+    let folder = |place: &Path| {
         let mut command = Command::new(setup.built("onrush"));
-        command.arg(&launch.folder).args(["--port", &port]);
+        command.arg(place).args(["--port", &port]);
         command.args(["--workers", WORKERS, "--driver", driver.name()]);
         command
+    };
+    let bucket = || {
+        let service = setup.service()?;
+        let mut command = folder(Path::new(&format!("s3://{}", launch.folder.display())));
+        command
+            .env("AWS_ENDPOINT_URL", service.url())
+            .env("AWS_ACCESS_KEY_ID", &service.key_id)
+            .env("AWS_SECRET_ACCESS_KEY", &service.secret);
+        Outcome::Ok(command)
     };
     let program = |name: &str| {
         let mut command = Command::new(setup.built(name));
@@ -366,9 +377,11 @@ fn onrush(setup: &Setup, launch: &Launch, driver: Driver) -> Outcome<Command> {
             command.arg(&launch.folder);
             command
         }
-        _ => folder(),
+        Role::Remote | Role::RemotePut => bucket()?,
+        _ => folder(&launch.folder),
     };
     match launch.role.plain() {
+        Role::RemotePut => _ = command.args(["--allow", "put,delete"]),
         Role::Put => _ = command.args(["--allow", "put,delete", "--durability", "none"]),
         Role::PutDurable => _ = command.args(["--allow", "put,delete", "--durability", "full"]),
         Role::Sink => _ = command.args(["--allow", "put,delete", "--sink"]),

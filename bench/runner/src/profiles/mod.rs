@@ -7,6 +7,7 @@ mod idle;
 mod list;
 mod mixed;
 mod objects;
+mod scale;
 mod tail;
 mod tls;
 
@@ -28,6 +29,8 @@ const LIMIT_URING: &str = "limit-uring";
 pub(crate) struct Profile {
     pub(crate) name: &'static str,
     pub(crate) what: &'static str,
+    /// Whether it needs a service of objects. Then it is measured only if it is named.
+    pub(crate) is_remote: bool,
     steps: fn(&Bench) -> Vec<Step>,
 }
 
@@ -36,72 +39,93 @@ pub(crate) const PROFILES: &[Profile] = &[
     Profile {
         name: "plaintext",
         what: "hello, 64 and 512 connections, one request at a time",
+        is_remote: false,
         steps: hello::plaintext,
     },
     Profile {
         name: "pipelined",
         what: "hello, 16 and 32 deep, 64 and 760 connections; also with all requests different",
+        is_remote: false,
         steps: hello::pipelined,
     },
     Profile {
         name: "close",
         what: "hello, one and ten requests per connection",
+        is_remote: false,
         steps: hello::close,
     },
     Profile {
         name: "json",
         what: "a small JSON response",
+        is_remote: false,
         steps: hello::json,
     },
     Profile {
         name: "echo",
         what: "POST whose body is sent back, 1 KiB and 64 KiB",
+        is_remote: false,
         steps: hello::echo,
     },
     Profile {
         name: "get",
         what: "files of 1 KiB to 40 MB; not in the page cache; 10,000 files; 5,000 connections",
+        is_remote: false,
         steps: files::get,
     },
     Profile {
         name: "put",
         what: "uploads of 40 MB and 4 KiB: discarded, to memory, to disk; durable and not",
+        is_remote: false,
         steps: objects::put,
     },
     Profile {
         name: "tls",
         what: "HTTPS: small responses, handshakes, files, uploads, and idle connections",
+        is_remote: false,
         steps: tls::tls,
     },
     Profile {
         name: "idle",
         what: "memory per idle connection, slope from 5,000 to 15,000",
+        is_remote: false,
         steps: idle::idle,
     },
     Profile {
         name: "tail",
         what: "latency of 512 connections at a fixed rate, half and nine tenths of capacity",
+        is_remote: false,
         steps: tail::tail,
     },
     Profile {
         name: "many",
         what: "hello, 4,096 and 15,000 active connections",
+        is_remote: false,
         steps: hello::many,
     },
     Profile {
         name: "features",
         what: "hello with an access log, with metrics, and without time limits",
+        is_remote: false,
         steps: features::features,
     },
     Profile {
         name: "mixed",
         what: "latency of 1 KiB GETs during uploads, streams, downloads and a pipeline",
+        is_remote: false,
         steps: mixed::mixed,
     },
     Profile {
         name: "list",
         what: "first page of a folder of 100,000 entries, while other clients are served",
+        is_remote: false,
         steps: list::list,
+    },
+    Profile {
+        name: "scale",
+        what: "front ends of a bucket on a Ceph cluster that it starts: GET of 1 KiB and 1 MB, \
+            PUT of 4 KiB and 40 MB, added latency, memory",
+        is_remote: true,
+        steps: scale::scale,
     },
 ];
 
@@ -120,6 +144,8 @@ enum Task {
     Tail(tail::Task),
     List(list::Task),
     Mixed(mixed::Task),
+    Direct(scale::direct::Task),
+    Memory(scale::memory::Task),
 }
 
 impl Step {
@@ -131,6 +157,8 @@ impl Step {
             Task::Tail(task) => task.run(bench),
             Task::List(task) => task.run(bench),
             Task::Mixed(task) => task.run(bench),
+            Task::Direct(task) => task.run(bench),
+            Task::Memory(task) => task.run(bench),
         }
     }
 
@@ -146,7 +174,7 @@ impl Step {
     pub(crate) fn perf(&self, bench: &mut Bench) -> Option<Outcome<String>> {
         match &self.task {
             Task::Pair(scenario, pairing) => Some(perf::sample(bench, scenario, pairing)),
-            Task::Idle(_) | Task::Tail(_) | Task::List(_) | Task::Mixed(_) => None,
+            _ => None,
         }
     }
 }

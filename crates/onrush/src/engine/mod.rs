@@ -4,8 +4,8 @@
 //! borrow of its cells while user code runs, because user code calls back into the engine: it reads
 //! a body or drops a request. Dropping a task runs user code as well.
 //!
-//! Modules, lowest first: `rate_meter` (transfer rates) · `state` (what a connection does) · `tls_connection`, `no_tls_connection` (TLS state of
-//! a connection) · `transport` (plain or TLS) · `connection` (state of a connection) ·
+//! Modules, lowest first: `rate_meter` (transfer rates) · `state` (what a connection is doing) ·
+//! `tls_connection`, `no_tls_connection` (TLS state of a connection) · `transport` (plain or TLS) · `connection` (state of a connection) ·
 //! `connection_table` (all connections of a worker) · `deadline` (time limits) · `access` (access
 //! log) · `send` (sending) · `handshake`, `tls`, `no_tls` (TLS connections) · `poll_send` (sends of
 //! tasks) · `reject` (requests that break a rule) · `request_body` (receiving bodies) · `pressure`

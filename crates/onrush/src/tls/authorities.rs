@@ -39,8 +39,8 @@ pub fn read_authorities(path: impl AsRef<Path>) -> Result<RootCertStore, TlsErro
     Ok(roots)
 }
 
-/// Adds the authorities of `source` to `roots`. Returns them in DER. `check` says what is wrong with
-/// a certificate, given the file.
+/// Adds the authorities of `source` to `roots`. Returns them in DER. `check` says what is wrong
+/// with a certificate, given the file.
 pub(super) fn add(
     source: Source,
     roots: &mut RootCertStore,

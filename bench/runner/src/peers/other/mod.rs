@@ -2,6 +2,7 @@
 //! start.
 
 mod files;
+mod remote;
 mod runtimes;
 mod template;
 mod web;
@@ -29,6 +30,8 @@ pub(crate) const PEERS: &[Peer] = &[
     files::CADDY,
     files::DUFS,
     files::STATIC_WEB_SERVER,
+    remote::NGINX_PROXY,
+    remote::RCLONE,
 ];
 
 /// The path of an installed program. Servers are often in a folder that only root's `PATH`

@@ -81,7 +81,7 @@ fn nginx_conf(setup: &Setup, launch: &Launch) -> Outcome<String> {
         ("scratch", &quotable(&launch.scratch)?),
         ("folder", &quotable(&launch.folder)?),
         ("descriptors", &descriptors(launch).to_string()),
-        ("connections", &places(launch)),
+        ("connections", &places(launch).to_string()),
         ("user", user),
         ("tls", tls),
         ("certificate", &certificate),
@@ -163,7 +163,7 @@ fn h2o_conf(setup: &Setup, launch: &Launch) -> Outcome<String> {
     let values = [
         ("port", &*launch.port.to_string()),
         ("scratch", &quotable(&launch.scratch)?),
-        ("connections", &places(launch)),
+        ("connections", &places(launch).to_string()),
         ("user", if is_root() { "user: root" } else { "" }),
         ("tls", &tls),
         ("handler", &handler),
@@ -244,7 +244,7 @@ fn lighttpd_conf(setup: &Setup, launch: &Launch) -> Outcome<String> {
         ("scratch", &quotable(&launch.scratch)?),
         ("folder", &quotable(&folder)?),
         ("descriptors", &descriptors(launch).to_string()),
-        ("connections", &places(launch)),
+        ("connections", &places(launch).to_string()),
         ("modules", &modules.join(", ")),
         ("writing", writing),
         ("tls", &tls),
@@ -259,9 +259,9 @@ fn write_hello(folder: &Path) -> Outcome {
 
 /// The connections that a server permits. There must be spare ones: nginx begins to close idle
 /// connections when a sixteenth is left.
-fn places(launch: &Launch) -> String {
+pub(super) fn places(launch: &Launch) -> u32 {
     let spare = (launch.connections / 4).max(SPARE_CONNECTIONS_MIN);
-    (launch.connections + spare).to_string()
+    launch.connections + spare
 }
 
 #[cfg(test)]
@@ -324,11 +324,11 @@ mod tests {
 
     #[test]
     fn servers_permit_spare_connections() {
-        assert_eq!(places(&launch(Role::Hello)), "6250");
+        assert_eq!(places(&launch(Role::Hello)), 6250);
         let few = Launch {
             connections: 1,
             ..launch(Role::Hello)
         };
-        assert_eq!(places(&few), "257");
+        assert_eq!(places(&few), 257);
     }
 }
