@@ -35,6 +35,7 @@ pub enum AccessLog {
     ///   request that was rejected because of the length of its body has a valid head.
     /// - `peer`: the address of the client; absent for a Unix socket.
     /// - `tls`: the version of TLS, `TLSv1.3` or `TLSv1.2`; absent without TLS.
+    /// - `user`: the name that [`Request::set_user`](crate::Request::set_user) has set, if any.
     /// - `status`: the status of the response; absent when no response was started.
     /// - `end`: how the exchange ended: `complete`; `rejected` (the response was sent, but the
     ///   request head broke a rule, arrived too slowly or announced a body over the limit, or the
@@ -108,6 +109,7 @@ pub(crate) struct Exchange {
     pub(crate) peer: Option<SocketAddr>,
     /// The version of TLS.
     pub(crate) tls: Option<&'static str>,
+    pub(crate) user: Option<Box<str>>,
     pub(crate) user_agent: Option<Vec<u8>>,
     pub(crate) referer: Option<Vec<u8>>,
     /// By the worker's clock.
@@ -163,6 +165,13 @@ impl Exchanges {
                 head_end: start + head_bytes as u64,
                 end: bytes.map(|bytes| start + bytes as u64),
             });
+        }
+    }
+
+    /// Records who sent the present request.
+    pub(crate) fn set_user(&mut self, user: &str) {
+        if let Some(exchange) = self.open.back_mut() {
+            exchange.user = Some(user.into());
         }
     }
 
@@ -262,6 +271,7 @@ impl Ended {
                 target,
                 peer = exchange.peer.map(tracing::field::display),
                 tls = exchange.tls,
+                user = exchange.user.as_deref(),
                 status = exchange.response.map(|response| response.status),
                 end = self.outcome.name(),
                 received_bytes = exchange.received_bytes,

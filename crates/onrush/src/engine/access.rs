@@ -86,6 +86,7 @@ impl Engine {
             line,
             peer: self.peer_of_conn(conn),
             tls: conn.transport.tls_version(),
+            user: None,
             user_agent: None,
             referer: None,
             begun_ns: self.context.clock_ns(),
