@@ -6,14 +6,14 @@
 //! not exist.
 
 use crate::config::{CertificateFiles, CertificateSource, TlsSettings};
-use crate::failure::{self, Failure};
+use crate::failure::Failure;
+use crate::reload::Reload;
 use crate::{acme, self_signed};
 use onrush::tls::{CertificateFacts, TlsConfig, TlsConfigBuilder, TlsError};
 use onrush_proto::date;
-use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How often the files are checked for changes.
@@ -22,23 +22,6 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 const WARNING_INTERVAL: Duration = Duration::from_secs(86_400);
 /// A certificate that expires within this time causes a warning.
 const EXPIRES_SOON: Duration = Duration::from_secs(14 * 86_400);
-
-/// Requests to load the certificates again.
-#[derive(Clone, Debug)]
-pub(crate) struct Reload(SyncSender<()>);
-
-impl Reload {
-    /// Loads the certificates again, on another thread. Requests that arrive while one waits are
-    /// merged with it.
-    pub(crate) fn request(&self) {
-        match self.0.try_send(()) {
-            Ok(()) | Err(TrySendError::Full(())) => {}
-            Err(TrySendError::Disconnected(())) => {
-                tracing::error!("the certificates cannot be loaded again: their thread has ended");
-            }
-        }
-    }
-}
 
 /// The certificates of the server, and the files that they are from.
 #[derive(Debug)]
@@ -197,16 +180,9 @@ impl Certificates {
 
     /// Starts the thread that loads the certificates again.
     pub(crate) fn watch(mut self) -> Result<Reload, Failure> {
-        let (sender, receiver) = sync_channel(1);
-        let thread = std::thread::Builder::new().name("onrush-tls".to_owned());
-        let spawned = thread.spawn(move || self.run(&receiver));
-        spawned.map_err(|error: io::Error| {
-            let reason = failure::error_text(&error);
-            Failure::run(format!(
-                "cannot start the thread for certificates: {reason}"
-            ))
-        })?;
-        Ok(Reload(sender))
+        Reload::start("certificates", "onrush-tls", move |requests| {
+            self.run(requests);
+        })
     }
 
     fn run(&mut self, requests: &Receiver<()>) {
@@ -308,6 +284,7 @@ pub(crate) fn utc(time: SystemTime) -> String {
 mod tests {
     use super::*;
     use std::fs;
+    use std::io;
     use std::sync::{Arc, Mutex};
 
     #[derive(Clone, Default)]

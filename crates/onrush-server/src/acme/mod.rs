@@ -17,7 +17,8 @@ pub(crate) use store::certificate_path;
 
 use crate::config::AcmeSettings;
 use crate::failure::{self, Failure};
-use crate::tls::{Reload, utc};
+use crate::reload::Reload;
+use crate::tls::utc;
 use client::{HttpsClient, RetryAfter};
 use instant_acme::{Account, NewAccount};
 use onrush::tls::TlsConfig;
