@@ -316,8 +316,8 @@ options! {
 
         /// Let clients that have not logged in make changes from other machines
         ///
-        /// Without it, the server does not start if there are no users, clients may make changes, and
-        /// an address is neither a loopback address nor a Unix socket.
+        /// Without it, the server does not start if there are no users, clients may make changes,
+        /// and an address is neither a loopback address nor a Unix socket.
         switch insecure_writes;
     }
 

@@ -3,8 +3,8 @@
 mod program;
 
 use program::certificates::Authority;
-use program::users::{basic, login, objects, request, sign, start, users};
-use program::{Folder, curl, drivers, is_installed};
+use program::users::{UsersFile, basic, login, objects, request, sign, start, users};
+use program::{Folder, Server, curl, drivers, is_installed};
 
 #[test]
 fn every_way_to_log_in_works_and_wrong_credentials_do_not() {
@@ -48,6 +48,43 @@ fn every_way_to_log_in_works_and_wrong_credentials_do_not() {
             );
         }
     }
+}
+
+#[test]
+fn a_folder_with_a_password_over_tls_takes_two_commands() {
+    if !is_installed("curl") {
+        return;
+    }
+    let (folder, file) = (Folder::new(), UsersFile::new());
+    let data = folder.path().join("data");
+    file.user("add", "ann", &[], "correct horse\n");
+    let arguments = [
+        "--auth-file",
+        file.path(),
+        "--bind",
+        "0.0.0.0",
+        "--tls-self-signed",
+    ];
+    let server = Server::start(&data, &arguments);
+    let url = server.url.replace("0.0.0.0", "localhost") + "/photo.jpg";
+    let ca = data.join(".onrush/tls/certificate.pem");
+    let ca = ca.to_str().expect("UTF-8");
+    let source = folder.file("source", "content");
+    let source = source.to_str().expect("UTF-8");
+    let login = ["--cacert", ca, "-u", "ann:correct horse"];
+    curl(&[&login[..], &["-f", "-T", source, &url]].concat());
+    assert_eq!(curl(&[&login[..], &["-f", &url]].concat()), "content");
+    let status = [
+        "--cacert",
+        ca,
+        "-o",
+        "/dev/null",
+        "-w",
+        "%{http_code}",
+        &url,
+    ];
+    assert_eq!(curl(&status), "401");
+    assert!(!server.log().contains("not encrypted"), "{}", server.log());
 }
 
 #[test]
