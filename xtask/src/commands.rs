@@ -54,6 +54,8 @@ const LISTING: Cover = Tested(
     "application/json",
 );
 const REMOTE: &str = "crates/onrush-server/tests/cli_remote.rs";
+const LOGINS: &str = "crates/onrush-server/tests/cli_logins.rs";
+const USERS: &str = "crates/onrush-server/tests/cli_users.rs";
 const DRAIN: &str = "crates/onrush/tests/drain.rs";
 const OPTIONS: &str = "bench/runner/src/options.rs";
 
@@ -75,6 +77,40 @@ const COMMANDS: &[(&str, Cover)] = &[
     (
         "curl -i -X DELETE http://127.0.0.1:8080/docs/readme.md",
         CURL,
+    ),
+    (
+        "onrush user add ann --auth-file users.toml",
+        Tested(
+            LOGINS,
+            "fn a_folder_with_a_password_over_tls_takes_two_commands",
+        ),
+    ),
+    (
+        "onrush ./data --auth-file users.toml --bind 0.0.0.0 --tls-self-signed",
+        Tested(
+            LOGINS,
+            "fn a_folder_with_a_password_over_tls_takes_two_commands",
+        ),
+    ),
+    (
+        "onrush check",
+        Tested(USERS, "fn check_prints_who_may_do_what_and_starts_nothing"),
+    ),
+    (
+        "onrush user",
+        Tested(USERS, "fn the_file_is_edited_and_stays_readable"),
+    ),
+    (
+        "onrush sign",
+        Tested(LOGINS, "fn a_signed_url_gives_one_right_until_it_expires"),
+    ),
+    (
+        "onrush sweep",
+        Tested(REMOTE, "fn sweep_lists_and_removes_unfinished_uploads"),
+    ),
+    (
+        "curl --oauth2-bearer TOKEN …",
+        Tested(LOGINS, "fn curl_logs_in"),
     ),
     (
         "onrush ./data --tls-self-signed",

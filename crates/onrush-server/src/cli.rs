@@ -61,7 +61,7 @@ Options:
   only in the file. The options under Other exist only as flags, but --config has ONRUSH_CONFIG. An
   example of a file:
       dir = \"/srv/data\"
-      allow = [\"put\", \"delete\"]
+      auth-file = \"/etc/onrush/users.toml\"
       bind = [\"0.0.0.0:8080\", \"unix:/run/onrush.sock\"]
       header-timeout = \"5s\"
       site = true
@@ -69,6 +69,12 @@ Options:
   MiB, GiB, TiB (powers of 1024) or KB, MB, GB, TB (powers of 1000). BOOL is true or false, yes or
   no, on or off, 1 or 0; in a file it is true, false, \"on\" or \"off\". The flag without a value
   means true.
+
+Commands:
+  onrush check has the options of the server and prints the rights of all clients. onrush user edits
+  the file of --auth-file, onrush sign prints a URL that works without logging in, and onrush sweep
+  removes unfinished uploads from a bucket. Each has --help. A folder with such a name is served as
+  ./check.
 
 Output:
   When the server is ready, it prints each address on a line of stdout. After them it prints, if
@@ -78,8 +84,8 @@ Output:
 
 Signals:
   On SIGTERM or SIGINT the server completes the requests in progress, for at most --drain-timeout,
-  and exits; a second signal stops it at once. SIGHUP loads certificates again, and retries a failed
-  order of --acme at once; without HTTPS it is logged and has no effect.
+  and exits; a second signal stops it at once. SIGHUP loads certificates and users again, and
+  retries a failed order of --acme at once; without any of them it is logged and has no effect.
 
 Exit code:
   0 after a signal, even if the drain timeout ended requests. 1 on failure, and after a second

@@ -15,6 +15,7 @@ pub(crate) struct Combined {
     target: String,
     version: String,
     peer: Option<SocketAddr>,
+    user: Option<String>,
     status: Option<String>,
     body_bytes: u64,
     duration_us: u64,
@@ -29,6 +30,7 @@ impl Visit for Combined {
             "method" => self.method = value,
             "target" => self.target = value,
             "version" => self.version = value,
+            "user" => self.user = Some(value),
             name => {
                 if let Some(bytes) = self.bytes_field(name) {
                     bytes.get_or_insert_with(|| value.into_bytes());
@@ -87,11 +89,9 @@ impl Combined {
         let date = std::str::from_utf8(&date).unwrap_or_default();
         let part = |range| date.get(range).unwrap_or_default();
         let (day, month, year) = (part(5..7), part(8..11), part(12..16));
-        write!(
-            line,
-            " - - [{day}/{month}/{year}:{} +0000] \"",
-            part(17..25)
-        )?;
+        line.write_str(" - ")?;
+        escape(self.user.as_deref().unwrap_or("-").as_bytes(), line)?;
+        write!(line, " [{day}/{month}/{year}:{} +0000] \"", part(17..25))?;
         match &self.request {
             Some(request) => escape(request, line)?,
             None if self.method.is_empty() => line.write_char('-')?,

@@ -1,6 +1,7 @@
 //! The configuration file, and the settings that result from all options. It parses and checks
 //! values; `main` applies them.
 
+mod access;
 mod conflicts;
 mod tls;
 
@@ -11,11 +12,12 @@ use crate::storage::Storage;
 use crate::toml_values::Switch;
 use crate::units::{Count, Rate, Size, Time};
 use crate::values::{
-    AccessLogFormat, AdminAt, Bind, Change, Driver, Durability, LogFormat, LogLevel, PlacementName,
+    AccessLogFormat, AdminAt, Bind, Driver, Durability, LogFormat, LogLevel, PlacementName,
 };
+pub(crate) use access::AccessSettings;
 use onrush::{AccessLog, DriverPreference, Limits, Placement};
 use onrush_rt::driver;
-use onrush_server::{Allow, FilesOptions};
+use onrush_server::{Allow, Cors, FilesOptions};
 use onrush_store::Key;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -38,6 +40,12 @@ const WORKER_BYTES_MIN: usize = 1 << 20;
 pub(crate) struct Settings {
     pub(crate) storage: Storage,
     pub(crate) files: FilesOptions,
+    /// `None`: clients do not log in, and all have the same rights.
+    pub(crate) access: Option<AccessSettings>,
+    /// Other origins whose pages may send requests.
+    pub(crate) cors: Cors,
+    /// Clients that do not log in may make changes from other machines.
+    pub(crate) insecure_writes: bool,
     /// One or more, in the form of `onrush::Server::bind`.
     pub(crate) addresses: Vec<String>,
     /// `None`: the addresses serve HTTP without TLS.
@@ -172,7 +180,9 @@ impl Settings {
     pub(crate) fn new(options: Options, memory_bytes: Option<u64>) -> Result<Settings, Failure> {
         let at_most = u32::MAX as usize;
         let log_format = options.log_format.unwrap_or(LogFormat::Text);
-        let files = files_options(&options, memory_bytes)?;
+        let access = AccessSettings::new(&options)?;
+        let allow = access::allow(options.allow.as_deref(), access.as_ref())?;
+        let files = files_options(&options, allow, memory_bytes)?;
         let tls = TlsSettings::new(&options)?;
         let dir = options.dir.clone().unwrap_or_else(|| PathBuf::from("."));
         let storage = Storage::parse(dir)?;
@@ -195,6 +205,9 @@ impl Settings {
                 }
             }),
             files,
+            access,
+            cors: access::cors(&options)?,
+            insecure_writes: options.insecure_writes == Some(true),
             tls,
             addresses: addresses(options.bind, options.port.map_or(8080, |port| port.0)),
             hosts: (options.host.unwrap_or_default().into_iter())
@@ -275,13 +288,11 @@ impl Settings {
     }
 }
 
-fn files_options(options: &Options, memory_bytes: Option<u64>) -> Result<FilesOptions, Failure> {
-    let allow = options.allow.as_deref().unwrap_or_default();
-    if allow.contains(&Change::None) && allow.len() > 1 {
-        return Err(Failure::usage(
-            "allow: none cannot be combined; write put, delete, both, or none",
-        ));
-    }
+fn files_options(
+    options: &Options,
+    allow: Allow,
+    memory_bytes: Option<u64>,
+) -> Result<FilesOptions, Failure> {
     let default = FilesOptions::default();
     let share = |part, default| memory::share(memory_bytes, part, default as u64) as usize;
     let cache_bytes_max = match options.cache_size {
@@ -291,10 +302,7 @@ fn files_options(options: &Options, memory_bytes: Option<u64>) -> Result<FilesOp
     let depth_max = check_range("depth-max", options.depth_max, 1..=Key::SEGMENTS_MAX)?;
     let file_threads = check_range("file-threads", options.file_threads, 1..=1024)?;
     Ok(FilesOptions {
-        allow: Allow {
-            put: allow.contains(&Change::Put),
-            delete: allow.contains(&Change::Delete),
-        },
+        allow,
         hidden: options.hidden.unwrap_or(false),
         reserve_admin_paths: options.admin == Some(AdminAt::Same),
         site: options.site.unwrap_or(false),

@@ -12,11 +12,16 @@
 //! - *Long bodies* get 413. The engine has a limit as well (`Limits::body_bytes_max`), but its
 //!   response is plain text. This one is a problem document if `Accept` prefers JSON.
 
+mod body_limit;
+mod cors;
 pub(crate) mod hosts;
 
+pub use body_limit::BodyLimit;
+pub use cors::Cors;
 pub use hosts::{Hosts, ListenAddress};
 
 use crate::files::http_error::HttpError;
+use cors::Grant;
 use onrush::handler::{Pending, Service};
 use onrush::{Application, Request, Response, WorkerHandle};
 use std::rc::Rc;
@@ -28,13 +33,13 @@ const CROSS_ORIGIN: HttpError = HttpError::new(
     403,
     "cross-origin write refused: a page of another origin sent it",
 );
-const BODY_TOO_LARGE: HttpError = HttpError::new(413, "request body too large");
 
 /// An application behind the checks of this module. For `GET`, `HEAD` and `OPTIONS` it checks only
 /// `Host`, and with [`Hosts::any`] not even that. Bodies have no limit by default.
 #[derive(Clone, Debug)]
 pub struct Guard<A> {
     hosts: Hosts,
+    cors: Cors,
     body_bytes_max: u64,
     application: A,
 }
@@ -45,9 +50,17 @@ impl<A> Guard<A> {
     pub fn new(hosts: Hosts, application: A) -> Guard<A> {
         Guard {
             hosts,
+            cors: Cors::default(),
             body_bytes_max: u64::MAX,
             application,
         }
+    }
+
+    /// Lets pages of other origins send requests and read the responses, as `cors` says.
+    #[must_use]
+    pub fn cors(mut self, cors: &Cors) -> Guard<A> {
+        self.cors = cors.clone();
+        self
     }
 
     /// Limits the length of a request body to `bytes`, without the framing of chunks. A request
@@ -64,6 +77,7 @@ impl<A: Application> Application for Guard<A> {
     fn instantiate(&self, worker: &WorkerHandle) -> Rc<dyn Service> {
         Rc::new(GuardService {
             hosts: self.hosts.clone(),
+            cors: self.cors.clone(),
             body_bytes_max: self.body_bytes_max,
             service: self.application.instantiate(worker),
         })
@@ -73,6 +87,7 @@ impl<A: Application> Application for Guard<A> {
 /// One worker's instance.
 struct GuardService {
     hosts: Hosts,
+    cors: Cors,
     body_bytes_max: u64,
     service: Rc<dyn Service>,
 }
@@ -80,36 +95,68 @@ struct GuardService {
 impl Service for GuardService {
     fn start(
         &self,
-        mut request: Request,
+        request: Request,
         cx: &mut Context<'_>,
         response: &mut Option<Response>,
     ) -> Option<Pending> {
-        let mut refusal = self.refusal(&request);
-        if let Some(failure) = &refusal {
-            log_refusal(failure, &request);
-        } else if self.body_bytes_max != u64::MAX
-            && request.body().set_limit(self.body_bytes_max).is_err()
-        {
-            refusal = Some(BODY_TOO_LARGE);
+        if self.cors.is_off() {
+            return self.pass_on(request, false, cx, response);
         }
-        match refusal {
-            None => self.service.start(request, cx, response),
+        let grant = self.cors.grant(&request);
+        let is_served = self
+            .hosts
+            .accept_at(request.host(), || request.local_address());
+        if is_served && let Some(preflight) = self.cors.preflight(&request, grant.as_ref()) {
+            *response = Some(preflight);
+            return None;
+        }
+        let may_write = matches!(grant, Some(Grant::Full(_)));
+        let pending = self.pass_on(request, may_write, cx, response);
+        if let Some(response) = response {
+            self.cors.add_fields(response, grant.as_ref());
+        }
+        let (pending, cors) = (pending?, self.cors.clone());
+        Some(Box::pin(async move {
+            let mut response = pending.await;
+            cors.add_fields(&mut response, grant.as_ref());
+            response
+        }))
+    }
+}
+
+impl GuardService {
+    /// Passes a request on, or refuses it. `may_write`: a page of a listed origin caused it.
+    fn pass_on(
+        &self,
+        mut request: Request,
+        may_write: bool,
+        cx: &mut Context<'_>,
+        response: &mut Option<Response>,
+    ) -> Option<Pending> {
+        let checked = match self.refusal(&request, may_write) {
             Some(failure) => {
+                log_refusal(&failure, &request);
+                Err(failure)
+            }
+            None => body_limit::limit(&mut request, self.body_bytes_max),
+        };
+        match checked {
+            Ok(()) => self.service.start(request, cx, response),
+            Err(failure) => {
                 *response = Some(failure.into_response(&request));
                 None
             }
         }
     }
-}
 
-impl GuardService {
-    fn refusal(&self, request: &Request) -> Option<HttpError> {
+    fn refusal(&self, request: &Request, may_write: bool) -> Option<HttpError> {
         let local = || request.local_address();
         if !self.hosts.accept_at(request.host(), local) {
             return Some(MISDIRECTED);
         }
-        let is_read = matches!(request.method(), "GET" | "HEAD" | "OPTIONS");
-        (!is_read && is_cross_origin(request.host(), request.headers())).then_some(CROSS_ORIGIN)
+        let is_permitted = may_write || matches!(request.method(), "GET" | "HEAD" | "OPTIONS");
+        (!is_permitted && is_cross_origin(request.host(), request.headers()))
+            .then_some(CROSS_ORIGIN)
     }
 }
 

@@ -20,17 +20,25 @@
 //!
 //! [`Https`] redirects requests without TLS and sends `Strict-Transport-Security`.
 //!
-//! Layers inside this crate, lowest first: [`files`] · [`guard`] · [`https`].
+//! [`Access`] decides who may do what: users with passwords, tokens, certificates and signed URLs.
+//!
+//! Layers inside this crate, lowest first: `client_address` · [`rights`] · [`files`] · [`guard`] ·
+//! [`access`] · [`https`].
 //!
 //! The library does not depend on drivers, and [`files`] does not depend on the command line.
 
 #![forbid(unsafe_code)]
 
+pub mod access;
+mod client_address;
 pub mod files;
 pub mod guard;
 pub mod https;
+pub mod rights;
 
+pub use access::{Access, AccessControl, Users};
 pub use files::{Allow, Files, FilesOptions, Types};
-pub use guard::{Guard, Hosts, ListenAddress};
+pub use guard::{BodyLimit, Cors, Guard, Hosts, ListenAddress};
 pub use https::{HttpChallenges, Https, Redirect, https_port};
 pub use onrush_store::Durability;
+pub use rights::{Identity, PathRights, Rights};

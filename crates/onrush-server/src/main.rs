@@ -1,17 +1,24 @@
 //! The program `onrush`: it serves a folder over HTTP.
 //!
 //! Layers, lowest first: `units`, `toml_values`, `failure`, `memory`, `key_files` · `values`,
-//! `tls_values`, `acme_values`, `storage` (where the objects are) · `options` (their list) ·
-//! `config` (the file and the resulting settings) · `cli` · `combined`, `self_signed` · `tls`
-//! (certificates), `acme` (their orders) · `sweep` (a command of its own) · `logging`, `signals`,
-//! `descriptors` (the process) · this file, which combines them and serves.
+//! `tls_values`, `acme_values`, `access_values`, `reload`, `storage` (where the objects are) ·
+//! `options` (their list) · `config` (the file and the resulting settings) · `cli` · `combined`,
+//! `self_signed` · `tls` (certificates), `acme` (their orders) · `access_control` (users) ·
+//! `commands`, `terminal` · `sweep`, `check_command`, `sign_command`, `user_command` (commands of
+//! their own) · `logging`, `signals`, `descriptors` (the process) · `announcement` · this file,
+//! which combines them and serves.
 
 #![forbid(unsafe_code)]
 
+mod access_control;
+mod access_values;
 mod acme;
 mod acme_values;
+mod announcement;
+mod check_command;
 mod cli;
 mod combined;
+mod commands;
 mod config;
 mod descriptors;
 mod failure;
@@ -19,30 +26,39 @@ mod key_files;
 mod logging;
 mod memory;
 mod options;
+mod reload;
 mod self_signed;
+mod sign_command;
 mod signals;
 mod storage;
 mod sweep;
+mod terminal;
 mod tls;
 mod tls_values;
 mod toml_values;
 mod units;
+mod user_command;
 mod values;
 
+use announcement::Announcement;
 use config::{CertificateSource, Settings};
 use failure::Failure;
+use onrush::handler::Service;
 use onrush::tls::TlsConfig;
-use onrush::{Admin, Application, Metrics, Router, Running, Server};
+use onrush::{Admin, Application, Metrics, Router, Running, Server, WorkerHandle};
 use onrush_rt::descriptors::Descriptors;
 use onrush_rt::net::Address;
 use onrush_rt::worker::affinity;
 use onrush_server::{
-    Files, FilesOptions, Guard, Hosts, HttpChallenges, Https, ListenAddress, Redirect, https_port,
+    Access, AccessControl, BodyLimit, Files, FilesOptions, Guard, Hosts, HttpChallenges, Https,
+    ListenAddress, Redirect, https_port,
 };
-use std::io::{self, Write};
+use std::ffi::OsString;
+use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::process::ExitCode;
+use std::rc::Rc;
 use std::time::Duration;
 use storage::Opened;
 use tls::Certificates;
@@ -58,24 +74,43 @@ const ORDER_END_WAIT: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
-    if let Some(words) = sweep::arguments(&arguments) {
-        return match sweep::main(words) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(failure) => failure.report(false),
-        };
-    }
-    let settings = match cli::read(arguments) {
-        Ok(cli::Action::Serve(options)) => {
-            Settings::new(*options, memory::limit_bytes(Path::new("/")))
-        }
-        Ok(cli::Action::Print(page)) => match cli::print(&page) {
-            Ok(()) => return ExitCode::SUCCESS,
-            Err(failure) => Err(failure),
-        },
-        Err(failure) => Err(failure),
+    let command = arguments.get(1).and_then(|word| word.to_str());
+    let done = match command {
+        Some("check") => check(arguments),
+        Some("sign") => sign_command::main(&arguments[1..]),
+        Some("sweep") => sweep::main(&arguments[1..]),
+        Some("user") => user_command::main(&arguments[1..]),
+        _ => return main_of_server(arguments),
     };
-    let settings = match settings {
-        Ok(settings) => settings,
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(false),
+    }
+}
+
+/// The settings of a command line. `None`: a page was printed instead.
+fn settings(arguments: Vec<OsString>) -> Result<Option<Settings>, Failure> {
+    match cli::read(arguments)? {
+        cli::Action::Serve(options) => {
+            Settings::new(*options, memory::limit_bytes(Path::new("/"))).map(Some)
+        }
+        cli::Action::Print(page) => cli::print(&page).map(|()| None),
+    }
+}
+
+/// The command `onrush check`, which has the options of the server.
+fn check(mut arguments: Vec<OsString>) -> Result<(), Failure> {
+    arguments.remove(1);
+    match settings(arguments)? {
+        Some(settings) => cli::print(check_command::report(&settings)?.as_bytes()),
+        None => Ok(()),
+    }
+}
+
+fn main_of_server(arguments: Vec<OsString>) -> ExitCode {
+    let settings = match settings(arguments) {
+        Ok(Some(settings)) => settings,
+        Ok(None) => return ExitCode::SUCCESS,
         Err(failure) => return failure.report(false),
     };
     let json = settings.log.format == LogFormat::Json;
@@ -104,6 +139,12 @@ fn serve(settings: Settings) -> Result<(), Failure> {
             failure::error_text(&error)
         ))
     })?;
+    let mut users = access_control::users(&settings)?;
+    access_control::check(&settings, users.as_mut())?;
+    for warning in access_control::warnings(&settings, users.as_ref()) {
+        tracing::warn!("{warning}");
+    }
+    let control = users.map(AccessControl::new);
     let descriptors = descriptors::raise_limit();
     let plan = Plan::new(&settings, descriptors);
     let options = FilesOptions {
@@ -130,11 +171,21 @@ fn serve(settings: Settings) -> Result<(), Failure> {
     if let Some(certificates) = &certificates {
         metrics.add_collector(certificates.collector());
     }
+    if let Some(control) = &control {
+        metrics.add_collector(control.collector());
+    }
     // The admin server starts first, so that its failure needs no cleanup, and stops last, so that
     // `/-/ready` reports the shutdown.
     let admin_server = start_admin(&settings, &plan, &admin)?;
     let challenges = HttpChallenges::new();
-    let running = start(&settings, &plan, tls, &files, &admin, &metrics, &challenges)?;
+    let objects = objects(&settings, control.as_ref(), &files, &admin);
+    let server = Serving {
+        tls,
+        objects,
+        challenges: &challenges,
+        metrics: &metrics,
+    };
+    let running = server.start(&settings, &plan, &files)?;
     admin.watch(running.handle());
     shutdown.attach(running.handle());
     let mut orders = None;
@@ -149,12 +200,17 @@ fn serve(settings: Settings) -> Result<(), Failure> {
         }
         shutdown.on_hangup(reload);
     }
+    if let Some((settings, control)) = settings.access.as_ref().zip(control.as_ref())
+        && let Some(reload) = access_control::watch(settings, control)?
+    {
+        shutdown.on_hangup(reload);
+    }
     let announcement = Announcement {
         running: &running,
         admin: admin_server.as_ref(),
         fingerprint,
     };
-    announcement.make(&settings, &plan);
+    announcement.make(&settings, plan.connections_max);
     let ended = running.wait();
     if let Some(orders) = orders {
         orders.stop();
@@ -226,39 +282,70 @@ impl Plan {
     }
 }
 
-/// Starts the workers.
-fn start(
+/// An application whose type is known at run time only. A request costs no more for it.
+struct Boxed(Box<dyn Application>);
+
+impl Application for Boxed {
+    fn instantiate(&self, worker: &WorkerHandle) -> Rc<dyn Service> {
+        self.0.instantiate(worker)
+    }
+}
+
+/// The paths of the admin pages that load balancers read without logging in.
+const PROBES: &[&str] = &["/-/health", "/-/ready"];
+
+/// What is served: objects, perhaps with the admin pages, perhaps behind access control.
+fn objects(
     settings: &Settings,
-    plan: &Plan,
-    tls: Option<TlsConfig>,
+    control: Option<&AccessControl>,
     files: &Files,
     admin: &Admin,
-    metrics: &Metrics,
-    challenges: &HttpChallenges,
-) -> Result<Running, Failure> {
-    let addresses: Vec<ListenAddress> = (settings.all_addresses().iter())
-        .map(|address| ListenAddress::resolve(address))
-        .collect();
-    let server = configure_server(settings, &addresses, plan);
-    let mut server = server.blocking_pool(files.pool().clone());
-    if settings.admin.is_some() {
-        server = server.metrics(metrics);
-    }
-    if let Some(tls) = tls {
-        server = server.tls(tls);
-    }
-    let hosts = Hosts::for_listeners(&addresses, &settings.hosts);
-    let body_bytes_max = settings.body_bytes_max;
-    match settings.admin {
-        None | Some(AdminAt::Own(_)) => {
-            let guarded = Guard::new(hosts.clone(), files.clone()).body_bytes_max(body_bytes_max);
-            start_with(server, guarded, settings, hosts, challenges)
+) -> Boxed {
+    let is_shared = settings.admin == Some(AdminAt::Same);
+    let objects: Box<dyn Application> = match is_shared {
+        true => Box::new(admin.add_to(Router::new().fallback(files.clone()))),
+        false => Box::new(files.clone()),
+    };
+    // The limit of the body is checked after access control: a client without the right to write
+    // gets 401 or 403, whatever the size.
+    let bytes_max = settings.body_bytes_max;
+    let Some(control) = control else {
+        return Boxed(objects);
+    };
+    let objects = BodyLimit::new(bytes_max, Boxed(objects));
+    let probes = if is_shared { PROBES } else { &[] };
+    let access = Access::new(control, objects).site(settings.files.site);
+    Boxed(Box::new(access.open_paths(probes)))
+}
+
+/// What the workers serve, besides the settings.
+struct Serving<'s> {
+    tls: Option<TlsConfig>,
+    objects: Boxed,
+    challenges: &'s HttpChallenges,
+    metrics: &'s Metrics,
+}
+
+impl Serving<'_> {
+    /// Starts the workers.
+    fn start(self, settings: &Settings, plan: &Plan, files: &Files) -> Result<Running, Failure> {
+        let addresses: Vec<ListenAddress> = (settings.all_addresses().iter())
+            .map(|address| ListenAddress::resolve(address))
+            .collect();
+        let server = configure_server(settings, &addresses, plan);
+        let mut server = server.blocking_pool(files.pool().clone());
+        if settings.admin.is_some() {
+            server = server.metrics(self.metrics);
         }
-        Some(AdminAt::Same) => {
-            let router = admin.add_to(Router::new().fallback(files.clone()));
-            let guarded = Guard::new(hosts.clone(), router).body_bytes_max(body_bytes_max);
-            start_with(server, guarded, settings, hosts, challenges)
+        if let Some(tls) = self.tls {
+            server = server.tls(tls);
         }
+        let hosts = Hosts::for_listeners(&addresses, &settings.hosts);
+        let mut guarded = Guard::new(hosts.clone(), self.objects).cors(&settings.cors);
+        if settings.access.is_none() {
+            guarded = guarded.body_bytes_max(settings.body_bytes_max);
+        }
+        start_with(server, guarded, settings, hosts, self.challenges)
     }
 }
 
@@ -365,79 +452,4 @@ fn configure_server(settings: &Settings, addresses: &[ListenAddress], plan: &Pla
         .limits(settings.limits.clone())
         .drain_timeout(settings.drain_timeout)
         .access_log(settings.access_log)
-}
-
-/// What the program logs and prints when it is ready.
-struct Announcement<'r> {
-    running: &'r Running,
-    admin: Option<&'r Running>,
-    /// Of a self-signed certificate.
-    fingerprint: Option<String>,
-}
-
-impl Announcement<'_> {
-    /// Logs the addresses with other properties of the server, and prints the addresses to stdout:
-    /// those of the objects, then those that redirect, that of the admin server, and the
-    /// fingerprint.
-    fn make(&self, settings: &Settings, plan: &Plan) {
-        let shown = |address: &Address, scheme: &str| match address {
-            Address::Tcp(address) => format!("{scheme}://{address}"),
-            unix @ Address::Unix(_) => failure::one_line(&unix.to_string()),
-        };
-        let (first, others) = (self.running.addresses()).split_at(settings.addresses.len());
-        let plain = settings.tls.as_ref().map_or(0, |tls| tls.plain.len());
-        let (plain, redirecting) = others.split_at(plain);
-        let scheme = if settings.tls.is_some() {
-            "https"
-        } else {
-            "http"
-        };
-        let first = first.iter().map(|address| shown(address, scheme));
-        let plain = plain.iter().map(|address| shown(address, "http"));
-        let addresses: Vec<String> = first.chain(plain).collect();
-        let redirecting: Vec<String> = (redirecting.iter())
-            .map(|address| shown(address, "http"))
-            .collect();
-        // Which features of io_uring are in use is in the debug log. Why epoll is used is shown
-        // here.
-        let driver = self.running.driver();
-        let reason = (driver.name() != "io_uring").then(|| driver.reason());
-        tracing::info!(
-            address = addresses.join(" "),
-            redirect = (!redirecting.is_empty()).then(|| redirecting.join(" ")),
-            certificate_sha256 = self.fingerprint,
-            store = %settings.storage,
-            allowed = allowed(&settings.files),
-            driver = driver.name(),
-            reason,
-            connections_max = plan.connections_max,
-            workers = self.running.workers(),
-            "serving"
-        );
-        let mut lines = addresses.join("\n") + "\n";
-        for address in redirecting {
-            lines += &format!("redirect {address}\n");
-        }
-        if let Some(admin) = self.admin {
-            lines += &format!("admin {}/-/\n", shown(admin.address(), "http"));
-        }
-        if let Some(fingerprint) = &self.fingerprint {
-            lines += &format!("certificate sha256 {fingerprint}\n");
-        }
-        // stdout may be closed.
-        let mut out = io::stdout().lock();
-        let _ = out.write_all(lines.as_bytes()).and_then(|()| out.flush());
-    }
-}
-
-/// The permitted operations, for the log.
-fn allowed(files: &FilesOptions) -> &'static str {
-    match (files.sink, files.allow.put, files.allow.delete) {
-        (true, _, false) => "get, put (discarded)",
-        (true, _, true) => "get, put (discarded), delete",
-        (false, false, false) => "get",
-        (false, true, false) => "get, put",
-        (false, false, true) => "get, delete",
-        (false, true, true) => "get, put, delete",
-    }
 }

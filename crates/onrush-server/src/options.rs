@@ -5,6 +5,7 @@
 //! To add an option, add one entry to the list below and use its field in `config`. The tests of
 //! `config` fail until the option changes the settings.
 
+use crate::access_values::{AuthUser, Origin};
 use crate::acme_values::{AcmeName, DirectoryUrl, Email};
 use crate::tls_values::{FilePath, Hsts, RedirectAt, SelfSigned};
 use crate::toml_values::{Switch, bool_value, boolish, list, types};
@@ -281,6 +282,43 @@ options! {
         /// Responses over TLS have the header Strict-Transport-Security. A browser cannot be made
         /// to forget it except by --hsts=0 over HTTPS.
         optional hsts: Hsts = "TIME";
+    }
+
+    "Access" {
+        /// A user with all rights, as NAME:PASSWORD; then no other client has rights
+        ///
+        /// Other programs on this machine can read the arguments of a command. The variable
+        /// ONRUSH_AUTH is better, and --auth-file is the best. Instead of a password, the value may
+        /// have its Argon2id hash. --allow, if given, limits what the user may change.
+        value auth: AuthUser = "NAME:PASSWORD";
+
+        /// Users with passwords, tokens, certificates and rights; onrush user edits the file
+        ///
+        /// Clients that do not log in have no rights, but for those of the table [anonymous] of the
+        /// file and of the two options below. If --allow is given, it limits what all may change.
+        /// Only the owner may have access to the file. SIGHUP reads it again. See docs/access.md.
+        #[arg(value_hint = ValueHint::FilePath)]
+        value auth_file: FilePath = "FILE";
+
+        /// Everyone may read and list; only users may make changes
+        switch public_read;
+
+        /// Everyone may create objects, but not replace, read, list or delete any
+        ///
+        /// It allows PUT without --allow. Users have their rights besides.
+        switch upload_only;
+
+        /// Let web pages of this origin send requests, as https://app.example; may be repeated
+        ///
+        /// Its scripts have the same rights as pages of this server. With * every page may read
+        /// what anonymous clients may read; it may not make changes.
+        list cors: Origin = "ORIGIN";
+
+        /// Let clients that have not logged in make changes from other machines
+        ///
+        /// Without it, the server does not start if there are no users, clients may make changes,
+        /// and an address is neither a loopback address nor a Unix socket.
+        switch insecure_writes;
     }
 
     "Limits" {

@@ -1,14 +1,14 @@
 //! Signals of the process: SIGTERM and SIGINT shut the server down, SIGHUP loads certificates
-//! again, and orders one that is due.
+//! and users again, and orders one that is due.
 
 use crate::acme::Orders;
-use crate::tls::Reload;
+use crate::reload::Reload;
 use onrush::server::Handle;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The time limit for a forced shutdown. The process exits after it.
@@ -26,8 +26,8 @@ pub(crate) struct Shutdown(Arc<State>);
 struct State {
     handle: OnceLock<Handle>,
     forced: AtomicBool,
-    /// Set if the server has TLS.
-    reload: OnceLock<Reload>,
+    /// What can be loaded again: certificates, users.
+    reloads: Mutex<Vec<Reload>>,
     /// Set if the server orders certificates.
     orders: OnceLock<Orders>,
 }
@@ -38,9 +38,16 @@ impl Shutdown {
         let _ = self.0.handle.set(handle); // It is called once.
     }
 
-    /// Sets what SIGHUP does. Before this call, and without TLS, it has no effect.
+    /// Adds what SIGHUP loads again. Without any, it has no effect.
     pub(crate) fn on_hangup(&self, reload: Reload) {
-        let _ = self.0.reload.set(reload); // It is called once.
+        self.reloads().push(reload);
+    }
+
+    fn reloads(&self) -> MutexGuard<'_, Vec<Reload>> {
+        self.0
+            .reloads
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sets the orders that SIGHUP tries again at once, and that end with the server.
@@ -57,19 +64,19 @@ impl Shutdown {
     fn on_signal(&self, signal: i32, first: &mut Option<Instant>) {
         let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
         match self.0.handle.get() {
-            _ if signal == SIGHUP => match self.0.reload.get() {
-                Some(reload) => {
-                    tracing::debug!(signal = name, "loading the certificates again");
-                    reload.request();
-                    if let Some(orders) = self.0.orders.get() {
-                        orders.retry();
-                    }
+            _ if signal == SIGHUP => {
+                let reloads = self.reloads();
+                if reloads.is_empty() {
+                    tracing::info!(
+                        signal = name,
+                        "signal ignored: options are read at start only"
+                    );
                 }
-                None => tracing::info!(
-                    signal = name,
-                    "signal ignored: options are read at start only"
-                ),
-            },
+                reloads.iter().for_each(Reload::request);
+                if let Some(orders) = self.0.orders.get() {
+                    orders.retry();
+                }
+            }
             // The server does not run yet.
             None => std::process::exit(0),
             Some(_) if first.is_some_and(|first| first.elapsed() < BURST) => {
@@ -104,8 +111,8 @@ impl Shutdown {
 /// Handles the signals of this process on a separate thread.
 ///
 /// `SIGTERM` and `SIGINT` drain the server. A second one stops it at once, unless it follows within
-/// [`BURST`]. `SIGHUP` loads the certificates again and orders one that is due, or is logged
-/// without TLS. The standard library already ignores `SIGPIPE`.
+/// [`BURST`]. `SIGHUP` loads certificates and users again and orders a certificate that is due, or is
+/// logged if there are none. The standard library already ignores `SIGPIPE`.
 pub(crate) fn watch() -> io::Result<Shutdown> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let shutdown = Shutdown::default();

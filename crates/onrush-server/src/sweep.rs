@@ -1,5 +1,6 @@
 //! `onrush sweep`: lists and removes what uploads that never ended have left in a bucket.
 
+use crate::commands;
 use crate::failure::{Failure, one_line};
 use crate::units::Time;
 use clap::Parser;
@@ -28,25 +29,10 @@ struct Arguments {
     delete: bool,
 }
 
-/// Whether the command line is that of this command. Returns its arguments.
-pub(crate) fn arguments(all: &[OsString]) -> Option<&[OsString]> {
-    let is_sweep = all.get(1).is_some_and(|word| word == "sweep");
-    is_sweep.then(|| &all[1..])
-}
-
+/// The command `onrush sweep`. `words` begin with `sweep`.
 pub(crate) fn main(words: &[OsString]) -> Result<(), Failure> {
-    let arguments = match Arguments::try_parse_from(words) {
-        Ok(arguments) => arguments,
-        Err(error) if !error.use_stderr() => {
-            print!("{error}");
-            return Ok(());
-        }
-        Err(error) => {
-            let text = error.to_string();
-            let line = text.lines().next().unwrap_or_default();
-            let line = line.trim_start_matches("error: ");
-            return Err(Failure::usage(format!("{line} (see onrush sweep --help)")));
-        }
+    let Some(arguments) = commands::parse::<Arguments>(words, "onrush sweep")? else {
+        return Ok(());
     };
     let location: Location = (arguments.location.parse())
         .map_err(|error| Failure::usage(format!("{}: {error}", arguments.location)))?;

@@ -6,18 +6,18 @@
 //! not exist.
 
 use crate::config::{CertificateFiles, CertificateSource, TlsSettings};
-use crate::failure::{self, Failure};
+use crate::failure::Failure;
+use crate::reload::Reload;
 use crate::{acme, self_signed};
 use onrush::metrics::{Collector, MetricType, TextWriter};
 use onrush::tls::{CertificateFacts, TlsConfig, TlsConfigBuilder, TlsError, TlsErrorKind};
 use onrush_proto::date::utc;
 use std::collections::BTreeMap;
-use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
 /// How often the files are checked for changes.
@@ -28,23 +28,6 @@ const WARNING_INTERVAL: Duration = Duration::from_secs(86_400);
 const FAILURE_INTERVAL: Duration = Duration::from_secs(3600);
 /// How many certificates, and how many names of each, a line of the log has.
 const SHOWN_MAX: usize = 10;
-
-/// Requests to load the certificates again.
-#[derive(Clone, Debug)]
-pub(crate) struct Reload(SyncSender<()>);
-
-impl Reload {
-    /// Loads the certificates again, on another thread. Requests that arrive while one waits are
-    /// merged with it.
-    pub(crate) fn request(&self) {
-        match self.0.try_send(()) {
-            Ok(()) | Err(TrySendError::Full(())) => {}
-            Err(TrySendError::Disconnected(())) => {
-                tracing::error!("the certificates cannot be loaded again: their thread has ended");
-            }
-        }
-    }
-}
 
 /// The certificates of the server, and the files that they are from.
 #[derive(Debug)]
@@ -240,16 +223,9 @@ impl Certificates {
 
     /// Starts the thread that loads the certificates again.
     pub(crate) fn watch(mut self) -> Result<Reload, Failure> {
-        let (sender, receiver) = sync_channel(1);
-        let thread = std::thread::Builder::new().name("onrush-tls".to_owned());
-        let spawned = thread.spawn(move || self.run(&receiver));
-        spawned.map_err(|error: io::Error| {
-            let reason = failure::error_text(&error);
-            Failure::run(format!(
-                "cannot start the thread for certificates: {reason}"
-            ))
-        })?;
-        Ok(Reload(sender))
+        Reload::start("certificates", "onrush-tls", move |requests| {
+            self.run(requests);
+        })
     }
 
     fn run(&mut self, requests: &Receiver<()>) {

@@ -115,7 +115,7 @@ fn names_are_added_by_flag_variable_and_file() {
 #[test]
 fn public_addresses_accept_every_host_unless_names_are_set() {
     let folder = Folder::new();
-    let public = ["--allow=put", "--bind", "0.0.0.0"];
+    let public = ["--allow=put", "--insecure-writes", "--bind", "0.0.0.0"];
     let server = Server::start(folder.path(), &public);
     for host in ["anything.example", "192.0.2.1:80", "localhost"] {
         assert!(matches!(put(&server, host), 201 | 204), "{host}");

@@ -51,6 +51,8 @@ pub(crate) trait Host {
     fn limit_hit(&self);
     /// Records the route that a router has chosen for the request that is being started.
     fn routed(&self, template: &Rc<Template>);
+    /// Records who sent the present request of a connection, for the access log.
+    fn set_user(&self, connection: ConnId, user: &str);
     /// The next piece of a body; `None` at the end.
     fn poll_piece(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<Option<io::Result<Buf>>>;
     /// Appends body bytes within the spare capacity of `into`; 0 at the end. A wake-up for fewer

@@ -36,6 +36,7 @@ pub enum AccessLog {
     /// - `peer`: the address of the client; absent for a Unix socket.
     /// - `tls`: the version of TLS, `TLSv1.3` or `TLSv1.2`; absent without TLS.
     /// - `client`: the subject of the client's verified certificate, if it has presented one.
+    /// - `user`: the name that [`Request::set_user`](crate::Request::set_user) has set, if any.
     /// - `status`: the status of the response; absent when no response was started.
     /// - `end`: how the exchange ended: `complete`; `rejected` (the response was sent, but the
     ///   request head broke a rule, arrived too slowly or announced a body over the limit, or the
@@ -111,6 +112,8 @@ pub(crate) struct LogEntry {
     pub(crate) tls: Option<&'static str>,
     /// The subject of the client's certificate.
     pub(crate) client: Option<String>,
+    /// The user that has logged in.
+    pub(crate) user: Option<Box<str>>,
     pub(crate) user_agent: Option<Vec<u8>>,
     pub(crate) referer: Option<Vec<u8>>,
     /// By the worker's clock.
@@ -166,6 +169,13 @@ impl LogEntries {
                 head_end: start + head_bytes as u64,
                 end: bytes.map(|bytes| start + bytes as u64),
             });
+        }
+    }
+
+    /// Records who sent the present request.
+    pub(crate) fn set_user(&mut self, user: &str) {
+        if let Some(exchange) = self.open.back_mut() {
+            exchange.user = Some(user.into());
         }
     }
 
@@ -266,6 +276,7 @@ impl Ended {
                 peer = entry.peer.map(tracing::field::display),
                 tls = entry.tls,
                 client = entry.client.as_deref(),
+                user = entry.user.as_deref(),
                 status = entry.response.map(|response| response.status),
                 end = self.outcome.name(),
                 received_bytes = entry.received_bytes,

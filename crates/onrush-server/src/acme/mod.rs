@@ -20,7 +20,7 @@ pub(crate) use store::certificate_path;
 
 use crate::config::AcmeSettings;
 use crate::failure::{self, Failure};
-use crate::tls::Reload;
+use crate::reload::Reload;
 use client::{HttpsClient, RetryAfter};
 use instant_acme::{Account, NewAccount};
 use onrush::tls::TlsConfig;

@@ -3,6 +3,7 @@
 //! The sentences are constants, so they cannot contain a path of this machine or input of a client.
 
 use super::negotiate::prefers_json;
+use crate::rights::Identity;
 use onrush::{Request, Response};
 use onrush_proto::response::reason_phrase;
 use onrush_store::StoreError;
@@ -93,6 +94,28 @@ impl HttpError {
         }
     }
 
+    /// The sentence of the body.
+    pub(crate) fn detail(&self) -> &'static str {
+        self.detail
+    }
+
+    /// The response to a client that may not do what it asks for: 401 if it can log in, otherwise
+    /// 403 (RFC 9110 §15.5.2, §15.5.4).
+    pub(crate) fn not_permitted(identity: &Identity) -> HttpError {
+        match identity.can_log_in && identity.name().is_none() {
+            true => HttpError::new(401, "log in to do this"),
+            false => HttpError::new(403, "you may not do this"),
+        }
+    }
+
+    /// 429 with `Retry-After` (RFC 6585 §4).
+    pub(crate) const fn too_many_logins(retry_after_s: u64) -> HttpError {
+        HttpError {
+            retry_after_s,
+            ..HttpError::new(429, "too many failed logins; try again later")
+        }
+    }
+
     /// The response: a line of text, or a problem document (RFC 9457) if the client prefers JSON.
     pub(crate) fn into_response(self, request: &Request) -> Response {
         self.render(prefers_json(request))
@@ -121,12 +144,23 @@ impl HttpError {
             .with_header("Cache-Control", "no-cache")
             .with_header("X-Content-Type-Options", "nosniff");
         match status {
-            503 | 504 => response.with_header("Retry-After", retry_after_s.to_string()),
+            401 => with_challenges(response),
+            429 | 503 | 504 => response.with_header("Retry-After", retry_after_s.to_string()),
             // The codings that would be accepted (RFC 9110 §12.5.3, §15.5.16).
             415 => response.with_header("Accept-Encoding", "identity"),
             _ => response,
         }
     }
+}
+
+/// The ways to log in (RFC 7617 §2, RFC 6750 §3), one on each line: some clients read only the
+/// first challenge of a line.
+fn with_challenges(response: Response) -> Response {
+    let basic = "Basic realm=\"onrush\", charset=\"UTF-8\"";
+    let mut response = response.with_header("WWW-Authenticate", basic);
+    // A constant value is valid.
+    let _ = response.append_header("WWW-Authenticate", "Bearer realm=\"onrush\"");
+    response
 }
 
 #[cfg(test)]

@@ -16,7 +16,8 @@ use super::budget::{Budget, Lease};
 use super::http_error::{HttpError, Operation};
 use super::location::Location;
 use super::path::{self, Split};
-use super::{Inner, html, json, negotiate};
+use super::{Inner, check_right, html, json, negotiate};
+use crate::rights::Rights;
 use futures_core::Stream;
 use onrush::{Body, Bytes, Request, Response};
 use onrush_store::{Entry, Key, ListHow, Page};
@@ -55,6 +56,7 @@ impl Inner {
         split: Split<'_>,
         folder: Option<Key>,
     ) -> Result<Response, HttpError> {
+        check_right(request, Rights::LIST)?;
         let query = ListQuery::parse(request.query().unwrap_or_default())?;
         let json = query
             .json

@@ -23,7 +23,7 @@ mod location;
 mod media_type;
 mod negotiate;
 mod object;
-mod path;
+pub(crate) mod path;
 mod pieces;
 mod ranges;
 mod read;
@@ -33,6 +33,7 @@ mod types;
 mod upload;
 mod write;
 
+use crate::rights::{Identity, Rights};
 use budget::Budget;
 use cache::Cache;
 use http_error::{HttpError, Operation};
@@ -351,6 +352,19 @@ impl Inner {
     ) -> HttpError {
         self.storage_log.record(error, key);
         HttpError::from_store(error, operation)
+    }
+}
+
+/// Checks a right of the client at the path of its request, beyond those that
+/// [`Access`](crate::Access) has checked. Without access control, everyone has all rights.
+fn check_right(request: &Request, right: Rights) -> Result<(), HttpError> {
+    let Some(identity) = request.extension::<Identity>() else {
+        return Ok(());
+    };
+    let path = path::canonical(request.path())?;
+    match identity.rights_at(&path.key).contains(right) {
+        true => Ok(()),
+        false => Err(HttpError::not_permitted(identity)),
     }
 }
 

@@ -26,6 +26,8 @@ use std::borrow::Cow;
 /// The route parameter that holds the key.
 const PARAMETER: &str = "key";
 
+const NO_SLASH: HttpError = HttpError::new(400, "the path does not begin with a slash");
+
 /// The two parts of a path, as sent: the mount point of the folder, and the path within the folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Split<'r> {
@@ -49,12 +51,41 @@ pub(super) fn split(request: &Request) -> Result<Split<'_>, HttpError> {
     let path = request.path();
     let subpath = match request.param(PARAMETER) {
         Some(subpath) => subpath,
-        None => path
-            .strip_prefix('/')
-            .ok_or(HttpError::new(400, "the path does not begin with a slash"))?,
+        None => path.strip_prefix('/').ok_or(NO_SLASH)?,
     };
     let mount = &path[..path.len() - subpath.len()];
     Ok(Split { mount, subpath })
+}
+
+/// What a request path names, without a check whether there can be such an object.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct CanonicalPath<'p> {
+    /// Decoded, and without a slash at its ends. Empty: the top folder.
+    pub(crate) key: Cow<'p, [u8]>,
+    pub(crate) is_folder: bool,
+}
+
+/// Decodes a whole request path and removes dot segments and empty segments, with the result of
+/// [`target`]. Paths that need neither are not copied. Fails with 400.
+pub(crate) fn canonical(path: &str) -> Result<CanonicalPath<'_>, HttpError> {
+    let subpath = path.strip_prefix('/').ok_or(NO_SLASH)?;
+    let mut key = decode(subpath)?;
+    let may_be_removed = |byte: u8| matches!(byte, b'/' | b'.');
+    let is_found = key.first().is_some_and(|&first| may_be_removed(first))
+        || key
+            .windows(2)
+            .any(|two| two[0] == b'/' && may_be_removed(two[1]));
+    if is_found && let Some(normalized) = remove_segments(&key)? {
+        key = Cow::Owned(normalized);
+    }
+    let is_folder = key.is_empty() || key.ends_with(b"/");
+    if key.ends_with(b"/") {
+        match &mut key {
+            Cow::Borrowed(key) => *key = &key[..key.len() - 1],
+            Cow::Owned(key) => key.truncate(key.len() - 1),
+        }
+    }
+    Ok(CanonicalPath { key, is_folder })
 }
 
 /// Refuses an invalid path with 400, for methods that need no key.
@@ -184,7 +215,7 @@ fn decode(text: &str) -> Result<Cow<'_, [u8]>, HttpError> {
 }
 
 /// Decodes a query value, where `+` is a space and `%2F` is a slash.
-pub(super) fn decode_query(text: &str) -> Result<Vec<u8>, HttpError> {
+pub(crate) fn decode_query(text: &str) -> Result<Vec<u8>, HttpError> {
     percent_decode(text, true)
 }
 
@@ -365,6 +396,14 @@ mod tests {
                     });
                     let expected = expected.map(|text| text.as_bytes().to_vec());
                     assert_eq!(found, expected, "{path} as {spelling}");
+                    // Access rules apply to what is served.
+                    let whole = format!("/{spelling}");
+                    let checked = canonical(&whole).map_err(|failure| failure.status);
+                    let checked = checked.map(|CanonicalPath { key, is_folder }| {
+                        let end = if is_folder { &b"/"[..] } else { b"" };
+                        [&key, end].concat()
+                    });
+                    assert_eq!(checked, expected, "{path} as {spelling}");
                 }
             }
         }

@@ -5,7 +5,8 @@ use super::cache::CacheContext;
 use super::http_error::{HttpError, Operation};
 use super::object::LoadedObject;
 use super::path::{self, Split, Target};
-use super::{Inner, ranges};
+use super::{Inner, check_right, ranges};
+use crate::rights::Rights;
 use onrush::{Request, Response, WorkerHandle};
 use onrush_proto::etag::EntityTag;
 use onrush_proto::precondition::{Outcome, evaluate};
@@ -33,7 +34,8 @@ impl Inner {
             }
             subpath => (subpath, false),
         };
-        if is_index && !self.options.site {
+        // With the right to list only, the folder is listed.
+        if is_index && (!self.options.site || check_right(request, Rights::READ).is_err()) {
             return None;
         }
         let context = cache_context(request.worker());
@@ -67,6 +69,7 @@ impl Inner {
             }),
             Target::Folder(folder) => {
                 if self.options.site
+                    && check_right(request, Rights::READ).is_ok()
                     && let Some(loaded) = self.index(folder.as_ref(), request).await?
                 {
                     return Ok(respond(request, loaded));

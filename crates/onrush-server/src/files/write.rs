@@ -15,7 +15,8 @@ use super::http_error::{HttpError, Operation};
 use super::object::etag;
 use super::path::{self, Target};
 use super::upload::{self, ReceiveError};
-use super::{Inner, stored_fields};
+use super::{Inner, check_right, stored_fields};
+use crate::rights::Rights;
 use onrush::{Request, Response};
 use onrush_store::{Condition, Key, Kind, METADATA_BYTES_MAX, Meta, StoreError};
 
@@ -23,16 +24,21 @@ use onrush_store::{Condition, Key, Kind, METADATA_BYTES_MAX, Meta, StoreError};
 /// received.
 const CHECK_FIRST_BYTES: u64 = 64 * 1024;
 
+/// The client may only create objects. It learns that this one exists, as with `If-None-Match: *`.
+const EXISTS: HttpError = HttpError::new(403, "the object exists, and you may not replace it");
+
 impl Inner {
     /// `PUT` of an object (RFC 9110 §9.3.4): 201 when it is new, 204 when it was replaced.
     pub(super) async fn put(&self, request: Request) -> Result<Response, HttpError> {
         let key = self.put_key(&request)?;
+        let may_replace = check_right(&request, Rights::WRITE).is_ok();
         let location = path::href(path::split(&request)?.mount, key.as_bytes());
         let conditions = Conditions::from_request(&request);
         let metadata_bytes_max = self.store.features().metadata_bytes_max;
         let (metadata, mut digests) = content_fields(&request, metadata_bytes_max)?;
         let length = request.content_length();
         let check_first = !conditions.is_none()
+            || !may_replace
             || request.header("expect").is_some()
             || length.is_none_or(|bytes| bytes >= CHECK_FIRST_BYTES);
         let mut body = request.into_body(); // Drops the head, which is not needed any more.
@@ -41,8 +47,15 @@ impl Inner {
         let condition = match check_first {
             true => {
                 let current = self.check_conditions(&key, &conditions).await?;
+                if !may_replace && current.is_some() {
+                    return Err(EXISTS);
+                }
                 let look_up = async || Ok(current);
-                conditions.into_condition(look_up).await.map_err(failed)?
+                let condition = conditions.into_condition(look_up).await.map_err(failed)?;
+                match may_replace {
+                    true => condition,
+                    false => Condition::Absent, // No other one holds for an object to create.
+                }
             }
             false => Condition::None,
         };
@@ -63,7 +76,10 @@ impl Inner {
             ReceiveError::Store(error) => failed(error),
         })?;
         digests.check()?; // On failure, dropping the upload discards it.
-        let committed = upload.commit().await.map_err(failed)?;
+        let committed = upload.commit().await.map_err(|error| match error {
+            StoreError::PreconditionFailed if !may_replace => EXISTS,
+            error => failed(error),
+        })?;
         let response = if committed.created {
             Response::new(201).with_header("Location", location)
         } else {

@@ -34,6 +34,15 @@ impl ListenAddress {
         }
     }
 
+    /// Whether only this machine can connect: it is a loopback address or a Unix socket, or a name
+    /// that could not be resolved.
+    pub fn is_local(&self) -> bool {
+        match self.place {
+            Place::Tcp(address) => address.ip().to_canonical().is_loopback(),
+            Place::Unix | Place::Unknown => true,
+        }
+    }
+
     /// The address for [`Server::bind`](onrush::Server::bind), with an IP address instead of a
     /// name. If the name could not be resolved, it is unchanged, and `bind` reports the error.
     pub fn to_bind(&self) -> String {

@@ -9,6 +9,7 @@ use ocsp::{Status, response};
 use onrush::Metrics;
 use onrush::metrics::Format;
 use std::fs;
+use std::io;
 use std::sync::{Arc, Mutex};
 
 #[derive(Clone, Default)]

@@ -7,6 +7,7 @@ pub mod certificates;
 pub mod plain;
 #[path = "../../../onrush-rt/tests/common/temp_dir.rs"]
 mod temp_dir;
+pub mod users;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};

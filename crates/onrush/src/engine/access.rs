@@ -87,6 +87,7 @@ impl Engine {
             peer: self.peer_of_conn(conn),
             tls: conn.transport.tls_version(),
             client: conn.transport.client_subject(),
+            user: None,
             user_agent: None,
             referer: None,
             begun_ns: self.context.clock_ns(),

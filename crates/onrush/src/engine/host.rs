@@ -48,6 +48,15 @@ impl Host for Engine {
         }
     }
 
+    fn set_user(&self, connection: ConnId, user: &str) {
+        if self.log.is_some()
+            && let Some(conn) = self.conns.borrow_mut().get(connection)
+            && let Some(active) = conn.active.as_mut()
+        {
+            active.wire.log_entries.set_user(user);
+        }
+    }
+
     fn poll_piece(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<Option<io::Result<Buf>>> {
         ready!(coop::poll_operation(cx)); // Also at the end: some callers poll again.
         let mut conns = self.conns.borrow_mut();

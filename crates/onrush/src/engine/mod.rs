@@ -5,16 +5,16 @@
 //! a body or drops a request. Dropping a task runs user code as well.
 //!
 //! Modules, lowest first: `rate_meter` (transfer rates) · `state` (what a connection is doing) ·
-//! `tls_connection`, `no_tls_connection` (TLS state of a connection) · `transport` (plain or TLS) · `connection` (state of a connection) ·
-//! `connection_table` (all connections of a worker) · `deadline` (time limits) · `access` (access
-//! log) · `send` (sending) · `handshake`, `tls`, `no_tls` (TLS connections) · `poll_send` (sends of
-//! tasks) · `reject` (requests that break a rule) · `request_body` (receiving bodies) · `pressure`
-//! (shortage of receive memory) · `host` (the interface to requests) · `input` (queued input) ·
-//! `idle` (waiting for requests) · `send_response` (large responses) · `render` (responses) ·
-//! `pending` (responses that are not ready at once) · `receive` (requests) · `migration`
-//! (connections that move between workers) · `admission` (which new connections are served) ·
-//! `rebalance` (which connections move) · `stall` (blocked workers) · `events` (events of the
-//! driver and the worker).
+//! `tls_connection`, `no_tls_connection` (TLS state of a connection) · `transport` (plain or TLS) ·
+//! `connection` (state of a connection) · `connection_table` (all connections of a worker) ·
+//! `deadline` (time limits) · `access` (access log) · `send` (sending) · `handshake`, `tls`,
+//! `no_tls` (TLS connections) · `poll_send` (sends of tasks) · `reject` (requests that break a
+//! rule) · `request_body` (receiving bodies) · `pressure` (shortage of receive memory) · `host`
+//! (the interface to requests) · `input` (queued input) · `idle` (waiting for requests) ·
+//! `send_response` (large responses) · `render` (responses) · `pending` (responses that are not
+//! ready at once) · `receive` (requests) · `migration` (connections that move between workers) ·
+//! `admission` (which new connections are served) · `rebalance` (which connections move) · `stall`
+//! (blocked workers) · `events` (events of the driver and the worker).
 
 mod access;
 mod admission;

@@ -12,6 +12,7 @@ pub use incoming_body::RequestBody;
 use onrush_proto::head::{Head, Version};
 use onrush_rt::buf::Buf;
 use onrush_rt::net::Address;
+use std::any::Any;
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -213,6 +214,60 @@ impl Request {
         parts.host.tls(parts.connection)
     }
 
+    /// Sets the name of the user who sent the request, for the field `user` of the access log
+    /// ([`AccessLog`](crate::AccessLog)). Without an access log this costs a comparison.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::{Request, Response};
+    ///
+    /// async fn handler(request: Request) -> Response {
+    ///     request.set_user("ann");
+    ///     Response::text("Hello, Ann!")
+    /// }
+    /// ```
+    pub fn set_user(&self, name: &str) {
+        let parts = self.parts();
+        parts.host.set_user(parts.connection, name);
+    }
+
+    /// Attaches a value for the applications and handlers that get this request next, such as who
+    /// sent it. A request has at most one; a later one replaces it.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::{Limits, Request, Response, sim::Simulation};
+    /// use std::rc::Rc;
+    ///
+    /// struct User(&'static str);
+    ///
+    /// async fn inner(request: Request) -> Response {
+    ///     let name = request.extension::<User>().map_or("nobody", |user| user.0);
+    ///     Response::text(name)
+    /// }
+    ///
+    /// async fn outer(mut request: Request) -> Response {
+    ///     request.set_extension(Rc::new(User("ann")));
+    ///     inner(request).await
+    /// }
+    /// # let mut sim = Simulation::new(1, &outer, Limits::default());
+    /// # let client = sim.connect();
+    /// # sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    /// # assert!(client.receive()?.ends_with(b"ann"));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn set_extension(&mut self, value: Rc<dyn Any>) {
+        self.parts
+            .as_mut()
+            .expect("present until dropped")
+            .extension = Some(value);
+    }
+
+    /// The value of [`Request::set_extension`], if it has the type `T`.
+    pub fn extension<T: Any>(&self) -> Option<&T> {
+        self.parts().extension.as_ref()?.downcast_ref()
+    }
+
     /// A handle to the worker of this request: to sleep, to spawn tasks, and to run blocking calls
     /// or CPU-bound work on other threads.
     ///
@@ -321,6 +376,7 @@ impl Drop for Request {
         };
         parts.bytes = None;
         parts.body = RequestBody::default();
+        parts.extension = None;
         if parts.params.is_set() {
             parts.params = Params::default();
         }
@@ -343,6 +399,8 @@ pub(crate) struct RequestParts {
     request_pool: Rc<RequestPool>,
     connection: ConnId,
     params: Params,
+    /// The value of `Request::set_extension`.
+    extension: Option<Rc<dyn Any>>,
     body: RequestBody,
 }
 
@@ -399,6 +457,7 @@ impl RequestPool {
             request_pool: self.clone(),
             connection: ConnId::from_token(0),
             params: Params::default(),
+            extension: None,
             body: RequestBody::default(),
         })
     }

@@ -22,9 +22,9 @@
 
 // Modules, lowest first: `der` · `error` · `warnings`, `facts`, `pem` · `chain`, `ocsp`,
 // `resolver`, `tickets` · `authorities`, `challenges` · `config`, `client_verifier`, `builder` ·
-// `info` · `record` (protection of records) · `next_keys` (key updates) · `outgoing` (sending) · `message` (handshake
-// messages after the handshake) · `client_hello` (server name) · `received` (results) · `traffic`
-// (an established connection) · `handshake` · `session`.
+// `info` · `record` (protection of records) · `next_keys` (key updates) · `outgoing` (sending) ·
+// `message` (handshake messages after the handshake) · `client_hello` (server name) · `received`
+// (results) · `traffic` (an established connection) · `handshake` · `session`.
 
 mod authorities;
 mod builder;

@@ -1,0 +1,199 @@
+//! What the workers share, and the verification of a password on the offload pool.
+
+use super::WRONG_LOGIN;
+use super::remembered::{REMEMBERED_MS, Remembered, Tag, TagKey};
+use super::report::{Method, Report};
+use super::single_flight::Flights;
+use super::throttle::{Admission, Throttle};
+use super::users::{UserId, Users};
+use crate::files::http_error::HttpError;
+use onrush::WorkerHandle;
+use onrush::offload::OffloadError;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// The maximum number of logins that wait for their turn, or for another one with the same
+/// credentials.
+const WAITING_MAX: u64 = 4096;
+
+const BUSY: HttpError = HttpError::new(503, "too many logins at once; try again later");
+const FAILED: HttpError = HttpError::new(500, "the password could not be verified");
+
+/// Credentials that have to be verified.
+pub(crate) struct Attempt {
+    pub(crate) tag: Tag,
+    pub(crate) user: String,
+    pub(crate) password: String,
+    pub(crate) address: Option<IpAddr>,
+}
+
+/// What the workers share. Only requests whose credentials a worker does not remember use it, but
+/// for the generation.
+pub(crate) struct Shared {
+    state: Mutex<State>,
+    /// The number of times that the users were replaced.
+    generation: AtomicU64,
+    tag_key: TagKey,
+    flights: Flights,
+    throttle: Mutex<Throttle>,
+    pub(crate) report: Arc<Report>,
+}
+
+struct State {
+    generation: u64,
+    users: Arc<Users>,
+    /// Of `users`.
+    remembered: Remembered<UserId>,
+}
+
+/// Counts a login that waits.
+struct Waiting<'s>(&'s AtomicU64);
+
+impl<'s> Waiting<'s> {
+    fn begin(waiting: &'s AtomicU64) -> Result<Waiting<'s>, HttpError> {
+        let counted = Waiting(waiting);
+        match waiting.fetch_add(1, Ordering::Relaxed) < WAITING_MAX {
+            true => Ok(counted),
+            false => Err(HttpError::too_many_logins(1)),
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Shared {
+    pub(crate) fn new(users: Users) -> Shared {
+        Shared {
+            state: Mutex::new(State {
+                generation: 0,
+                users: Arc::new(users),
+                remembered: Remembered::default(),
+            }),
+            generation: AtomicU64::new(0),
+            tag_key: TagKey::random(),
+            flights: Flights::default(),
+            throttle: Mutex::default(),
+            report: Arc::default(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn throttle(&self) -> MutexGuard<'_, Throttle> {
+        self.throttle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn replace(&self, users: Users) {
+        let mut state = self.state();
+        state.generation += 1;
+        state.users = Arc::new(users);
+        state.remembered.clear();
+        self.generation.store(state.generation, Ordering::Release);
+    }
+
+    /// The number of replacements. Reading it costs no more than any value that rarely changes.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn users(&self) -> (u64, Arc<Users>) {
+        let state = self.state();
+        (state.generation, state.users.clone())
+    }
+
+    pub(crate) fn tag(&self, value: &[u8]) -> Tag {
+        self.tag_key.tag(value)
+    }
+
+    /// The user of credentials that another worker has verified, if `generation` is still present.
+    pub(crate) fn recall(&self, tag: Tag, generation: u64, now_ms: u64) -> Option<(UserId, u64)> {
+        let state = self.state();
+        let (id, until_ms) = state.remembered.get(tag, now_ms)?;
+        (state.generation == generation).then_some((*id, until_ms))
+    }
+
+    /// Verifies a password. Logins with the same credentials share the work; logins of an address
+    /// from which others have failed wait before.
+    pub(crate) async fn verify(
+        &self,
+        attempt: Attempt,
+        worker: &WorkerHandle,
+    ) -> Result<(Arc<Users>, UserId), HttpError> {
+        let Attempt {
+            tag,
+            user,
+            password,
+            address,
+        } = attempt;
+        let password = Arc::new(password);
+        let leader = loop {
+            let (generation, users) = self.users();
+            if let Some((id, _)) = self.recall(tag, generation, worker.now_ms()) {
+                return Ok((users, id));
+            }
+            let _waiting = Waiting::begin(&self.report.waiting)?;
+            // Without a leader, another verification has ended: with success, or it is repeated.
+            if let Some(leader) = self.flights.lead_or_wait(tag).await {
+                break leader;
+            }
+        };
+        let admission = self.throttle().admit(address, worker.now_ms());
+        match admission {
+            Admission::After { wait_ms: 0 } => {}
+            Admission::After { wait_ms } => {
+                let _waiting = Waiting::begin(&self.report.waiting)?;
+                worker.sleep(Duration::from_millis(wait_ms)).await;
+            }
+            Admission::Refused { retry_after_s } => {
+                return Err(HttpError::too_many_logins(retry_after_s));
+            }
+        }
+        let (generation, users) = self.users();
+        let id = users.by_name(&user);
+        let hash = id.and_then(|id| users.user(id).password.clone());
+        let is_known = hash.is_some();
+        // An unknown user costs as much time as a known one.
+        let is_right = match hash.or_else(|| users.any_password().cloned()) {
+            Some(hash) => {
+                let verified = worker
+                    .offload(move || hash.verify(password.as_bytes()))
+                    .await;
+                verified.map_err(|error| {
+                    self.throttle().succeeded(address); // Nothing was verified.
+                    match error {
+                        OffloadError::Full | OffloadError::TimedOut => BUSY,
+                        OffloadError::Panicked => FAILED,
+                    }
+                })?
+            }
+            None => false,
+        };
+        let succeeded = is_right && is_known;
+        self.report.verified(Method::Password, succeeded);
+        let now_ms = worker.now_ms();
+        let Some(id) = id.filter(|_| succeeded) else {
+            self.report
+                .log_failure(Method::Password, Some(&user), address, now_ms);
+            return Err(WRONG_LOGIN);
+        };
+        self.throttle().succeeded(address);
+        let mut state = self.state();
+        if state.generation != generation {
+            return Err(BUSY); // The users were replaced meanwhile.
+        }
+        state
+            .remembered
+            .insert(tag, id, now_ms, now_ms + REMEMBERED_MS);
+        drop(state);
+        drop(leader); // Those that wait find the result.
+        Ok((users, id))
+    }
+}

@@ -1,0 +1,172 @@
+//! The users of the running server: loaded at start, and again on SIGHUP. It also says whether a
+//! configuration lets strangers make changes.
+
+use crate::config::{AccessSettings, Settings};
+use crate::failure::{Failure, one_line};
+use crate::reload::Reload;
+use onrush_server::access::PasswordHash;
+use onrush_server::{AccessControl, Allow, ListenAddress, PathRights, Rights, Users};
+
+/// Loads the users. `single` is the user of `--auth`.
+fn load(
+    settings: &AccessSettings,
+    single: Option<&(String, PasswordHash)>,
+) -> Result<Users, String> {
+    let mut users = match &settings.file {
+        Some(path) => Users::read(path)?,
+        None => Users::default(),
+    };
+    if let Some((name, hash)) = single {
+        let rights = PathRights::everywhere(Rights::ALL);
+        let added = users.add(name.clone(), Some(hash.clone()), rights);
+        added.map_err(|error| format!("--auth: {error}"))?;
+    }
+    let public = match (settings.public_read, settings.upload_only) {
+        (true, _) => Rights::READ.union(Rights::LIST),
+        (_, true) => Rights::CREATE,
+        _ => Rights::NONE,
+    };
+    if public != Rights::NONE {
+        users.anonymous_rights().add_everywhere(public);
+    }
+    Ok(users)
+}
+
+fn single(settings: &AccessSettings) -> Result<Option<(String, PasswordHash)>, Failure> {
+    let parts = settings.user.as_ref().map(|user| user.parts()).transpose();
+    parts.map_err(|error| Failure::usage(format!("--auth: {error}")))
+}
+
+/// The users of these settings. `None` without access control. An error is [`Failure::Usage`].
+pub(crate) fn users(settings: &Settings) -> Result<Option<Users>, Failure> {
+    let Some(access) = &settings.access else {
+        return Ok(None);
+    };
+    let users = load(access, single(access)?.as_ref());
+    users.map(Some).map_err(Failure::usage)
+}
+
+/// Starts the thread that loads the users again, if they are from a file.
+pub(crate) fn watch(
+    settings: &AccessSettings,
+    control: &AccessControl,
+) -> Result<Option<Reload>, Failure> {
+    if settings.file.is_none() {
+        return Ok(None);
+    }
+    let (settings, control) = (settings.clone(), control.clone());
+    let single = single(&settings)?;
+    let reload = Reload::start("users", "onrush-users", move |requests| {
+        while requests.recv().is_ok() {
+            let loaded = load(&settings, single.as_ref());
+            control.count_reload(loaded.is_ok());
+            match loaded {
+                Ok(users) => {
+                    tracing::info!(users = users.len(), "users loaded");
+                    control.replace(users);
+                }
+                Err(error) => tracing::error!("{}; the users in use remain", one_line(&error)),
+            }
+        }
+    });
+    reload.map(Some)
+}
+
+/// The rights that the server permits at all.
+pub(crate) fn permitted(allow: Allow, sink: bool) -> Rights {
+    let put = if allow.put || sink {
+        Rights::WRITE
+    } else {
+        Rights::NONE
+    };
+    let delete = if allow.delete {
+        Rights::DELETE
+    } else {
+        Rights::NONE
+    };
+    Rights::READ.union(Rights::LIST).union(put).union(delete)
+}
+
+/// The rights of clients that do not log in.
+pub(crate) fn anonymous(settings: &Settings, users: Option<&mut Users>) -> PathRights {
+    match users {
+        Some(users) => users.anonymous_rights().clone(),
+        None => PathRights::everywhere(permitted(settings.files.allow, settings.files.sink)),
+    }
+}
+
+/// An address that serves objects.
+#[derive(Debug)]
+pub(crate) struct Exposure {
+    pub(crate) address: String,
+    pub(crate) is_encrypted: bool,
+    /// Other machines can connect.
+    pub(crate) is_public: bool,
+    /// Each client has a certificate.
+    pub(crate) needs_certificate: bool,
+}
+
+/// The addresses that serve objects. This may look up host names.
+pub(crate) fn exposures(settings: &Settings) -> Vec<Exposure> {
+    let tls = settings.tls.as_ref();
+    let needs_certificate =
+        tls.is_some_and(|tls| !tls.client_ca.is_empty() && !tls.is_client_optional);
+    let of = |address: &String, is_encrypted: bool| Exposure {
+        address: address.clone(),
+        is_encrypted,
+        is_public: !ListenAddress::resolve(address).is_local(),
+        needs_certificate: is_encrypted && needs_certificate,
+    };
+    let first = settings
+        .addresses
+        .iter()
+        .map(|address| of(address, tls.is_some()));
+    let plain = tls.into_iter().flat_map(|tls| &tls.plain);
+    first
+        .chain(plain.map(|address| of(address, false)))
+        .collect()
+}
+
+/// Refuses a configuration that lets everyone who can connect make changes, unless
+/// `--insecure-writes` is given.
+pub(crate) fn check(settings: &Settings, users: Option<&mut Users>) -> Result<(), Failure> {
+    let has_users = users.as_ref().is_some_and(|users| !users.is_empty());
+    let anonymous = anonymous(settings, users).any();
+    let sink = settings.files.sink; // It stores nothing.
+    let changes = match sink {
+        true => Rights::DELETE,
+        false => Rights::WRITE.union(Rights::DELETE),
+    };
+    let changes = changes.intersection(permitted(settings.files.allow, sink));
+    if has_users || settings.insecure_writes || !anonymous.intersects(changes) {
+        return Ok(());
+    }
+    let exposures = exposures(settings);
+    let open = exposures
+        .iter()
+        .find(|at| at.is_public && !at.needs_certificate);
+    match open {
+        None => Ok(()),
+        Some(open) => Err(Failure::usage(format!(
+            "everyone who can reach {} could make changes: add users (onrush user add NAME \
+             --auth-file FILE, then --auth-file FILE), or --insecure-writes if that is intended",
+            open.address
+        ))),
+    }
+}
+
+/// Warnings about a configuration, one line each.
+pub(crate) fn warnings(settings: &Settings, users: Option<&Users>) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for exposure in exposures(settings) {
+        let has_users = users.is_some_and(|users| !users.is_empty());
+        if has_users && exposure.is_public && !exposure.is_encrypted {
+            warnings.push(format!(
+                "passwords and tokens are not encrypted at {}; use --tls-self-signed, --acme or \
+                 --tls-cert",
+                exposure.address
+            ));
+        }
+    }
+    warnings
+}

@@ -1,0 +1,81 @@
+//! `onrush check`: prints who may do what under a configuration. It starts nothing.
+
+use crate::access_control::{self, Exposure};
+use crate::config::{CertificateSource, Settings};
+use crate::failure::{Failure, one_line};
+use onrush_server::{PathRights, Rights, Users};
+use std::fmt::Write;
+
+/// The report about a configuration. An error is a configuration that does not start.
+pub(crate) fn report(settings: &Settings) -> Result<String, Failure> {
+    let mut users = access_control::users(settings)?;
+    access_control::check(settings, users.as_mut())?;
+    let mut text = String::new();
+    let mut line = |what: &str, value: &str| {
+        let _ = writeln!(text, "{what:<12} {}", one_line(value)); // Writing to a String succeeds.
+    };
+    line("serves", &settings.storage.to_string());
+    for exposure in access_control::exposures(settings) {
+        line("address", &describe(&exposure, settings));
+    }
+    let permitted = access_control::permitted(settings.files.allow, settings.files.sink);
+    line("permits", &format!("{permitted}, at most"));
+    let mut show = |who: &str, logins: &str, rights: &PathRights| {
+        let mut is_empty = true;
+        for (at, rights) in rights.rules() {
+            is_empty = false;
+            let rights = rights.intersection(permitted);
+            line(who, &format!("{logins}{at} {}", describe_rights(rights)));
+        }
+        if is_empty {
+            line(who, &format!("{logins}/ none"));
+        }
+    };
+    show(
+        "anonymous",
+        "",
+        &access_control::anonymous(settings, users.as_mut()),
+    );
+    for user in users.iter().flat_map(Users::all) {
+        show(
+            "user",
+            &format!("{} ({}): ", user.name(), user.logins()),
+            user.rights(),
+        );
+    }
+    for warning in access_control::warnings(settings, users.as_ref()) {
+        line("warning", &warning);
+    }
+    Ok(text)
+}
+
+/// Rights, with a word about what `create` without `write` means.
+fn describe_rights(rights: Rights) -> String {
+    let creates_only = rights.contains(Rights::CREATE) && !rights.contains(Rights::WRITE);
+    let note = if creates_only {
+        " (does not replace)"
+    } else {
+        ""
+    };
+    format!("{rights}{note}")
+}
+
+fn describe(exposure: &Exposure, settings: &Settings) -> String {
+    let source = settings.tls.as_ref().map(|tls| match &tls.source {
+        CertificateSource::Files(_) => "HTTPS, certificate of --tls-cert",
+        CertificateSource::SelfSigned(_) => "HTTPS, self-signed certificate",
+        CertificateSource::Acme(_) => "HTTPS, certificate of --acme",
+    });
+    let protocol = source
+        .filter(|_| exposure.is_encrypted)
+        .unwrap_or("HTTP, not encrypted");
+    let reach = match exposure.is_public {
+        true => "reachable from other machines",
+        false => "this machine only",
+    };
+    let certificate = match exposure.needs_certificate {
+        true => ", client certificate required",
+        false => "",
+    };
+    format!("{} ({protocol}, {reach}{certificate})", exposure.address)
+}

@@ -1,0 +1,32 @@
+//! What the commands besides the server share: `onrush COMMAND …` with a command line of its own.
+//!
+//! A folder with the name of a command is served by `onrush ./COMMAND`.
+
+use crate::failure::Failure;
+use clap::Parser;
+use std::ffi::OsString;
+
+/// Parses the arguments of a command, or prints its help. `None`: help was printed.
+pub(crate) fn parse<A: Parser>(words: &[OsString], name: &str) -> Result<Option<A>, Failure> {
+    match A::try_parse_from(words) {
+        Ok(arguments) => Ok(Some(arguments)),
+        Err(error) if !error.use_stderr() => {
+            print!("{error}");
+            Ok(None)
+        }
+        Err(error) => {
+            let text = error.to_string();
+            let mut lines = text.lines().map(str::trim);
+            let mut line = lines
+                .next()
+                .unwrap_or_default()
+                .trim_start_matches("error: ")
+                .to_owned();
+            // Missing arguments are listed below the first line.
+            for more in lines.take_while(|line| !line.is_empty()) {
+                line = format!("{line} {more}");
+            }
+            Err(Failure::usage(format!("{line} (see {name} --help)")))
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Failed logins to the real program, and many logins at once.
+
+mod program;
+
+use program::users::{UsersFile, basic, login, request};
+use program::{Folder, Server, drivers, wait_until};
+use std::io::{Read, Write};
+
+#[test]
+fn failed_logins_are_delayed_limited_counted_and_logged() {
+    const ATTEMPTS: usize = 40;
+    let folder = Folder::new();
+    folder.file("x", "content");
+    for driver in drivers() {
+        let file = UsersFile::new();
+        file.add("ann", &["all"]);
+        let arguments = [
+            "--auth-file",
+            file.path(),
+            "--driver",
+            driver,
+            "--admin=same",
+        ];
+        let server = Server::start(folder.path(), &arguments);
+        assert_eq!(request(&server, "GET", "/x", &login("ann")).0, 200);
+        let mut connections = Vec::new();
+        for number in 0..ATTEMPTS {
+            let mut stream = server.connect();
+            let name = if number % 2 == 0 {
+                "ann"
+            } else {
+                "\u{202e}stranger"
+            };
+            let fields = basic(name, &number.to_string());
+            let head = format!("GET /x HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n");
+            stream.write_all(head.as_bytes()).expect("the server reads");
+            connections.push(stream);
+        }
+        // Meanwhile, who is logged in is served.
+        assert_eq!(request(&server, "GET", "/x", &login("ann")).0, 200);
+        let mut delayed = 0;
+        let mut refused = 0;
+        for mut stream in connections {
+            let mut response = vec![0; 1024];
+            stream.set_nonblocking(true).expect("set");
+            // Those that are delayed have no response yet. A machine that is slow enough has sent
+            // some; it never sends all.
+            std::thread::yield_now();
+            match stream.read(&mut response) {
+                Ok(bytes) => {
+                    let response = String::from_utf8_lossy(&response[..bytes]).into_owned();
+                    if response.starts_with("HTTP/1.1 429 ") {
+                        assert!(response.contains("\r\nRetry-After: "), "{response}");
+                        refused += 1;
+                    } else {
+                        assert!(response.starts_with("HTTP/1.1 401 "), "{response}");
+                    }
+                }
+                Err(_) => delayed += 1,
+            }
+        }
+        let metrics = || request(&server, "GET", "/-/metrics", &login("ann")).1;
+        let sample = |name: &str| {
+            let text = metrics();
+            let line = text
+                .lines()
+                .find_map(|line| line.strip_prefix(name))
+                .map(str::trim);
+            line.and_then(|value| value.parse::<u64>().ok())
+                .unwrap_or_default()
+        };
+        let refusals = "onrush_auth_refusals_total{status=\"429\"}";
+        wait_until(|| sample(refusals) >= 20);
+        assert!(refused + delayed > 0, "{refused} {delayed}");
+        // The connections are closed, so nothing waits any more.
+        wait_until(|| sample("onrush_auth_waiting") == 0);
+        let failed = "onrush_auth_verifications_total{method=\"password\",outcome=\"failed\"}";
+        assert!(
+            (1..=ATTEMPTS as u64 - 20).contains(&sample(failed)),
+            "{}",
+            metrics()
+        );
+        let log = server.logs("login failed");
+        assert!(log.matches("login failed").count() <= 20, "{log}");
+        assert!(!log.contains('\u{202e}'), "{log}");
+    }
+}
+
+#[test]
+fn equal_passwords_are_verified_once() {
+    let folder = Folder::new();
+    folder.file("x", "content");
+    for driver in drivers() {
+        let arguments = [
+            "--auth=ann:ann-password",
+            "--driver",
+            driver,
+            "--admin=same",
+        ];
+        let server = Server::start(folder.path(), &arguments);
+        let statuses: Vec<u16> = std::thread::scope(|scope| {
+            let get = || request(&server, "GET", "/x", &login("ann")).0;
+            let threads: Vec<_> = (0..32).map(|_| scope.spawn(get)).collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().expect("no panic"))
+                .collect()
+        });
+        assert_eq!(statuses, [200; 32]);
+        let metrics = request(&server, "GET", "/-/metrics", &login("ann")).1;
+        let sample =
+            "onrush_auth_verifications_total{method=\"password\",outcome=\"succeeded\"} 1\n";
+        assert!(metrics.contains(sample), "{metrics}");
+    }
+}

@@ -1,0 +1,356 @@
+//! The users of the real program: `onrush user`, `onrush check`, configurations that are refused,
+//! loading again, failed logins, and other origins.
+
+mod program;
+
+use program::users::{UsersFile, login, request, with_input};
+use program::{Folder, Server, drivers, onrush, output, wait_until};
+use std::os::unix::fs::PermissionsExt;
+
+/// Runs `onrush` and returns its exit code, stdout and stderr.
+fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = output(onrush().args(arguments));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (
+        output.status.code(),
+        text(&output.stdout),
+        text(&output.stderr),
+    )
+}
+
+/// The one line of a wrong usage.
+fn usage_error(arguments: &[&str]) -> String {
+    let (code, _, line) = run(arguments);
+    assert_eq!(code, Some(2), "{arguments:?}: {line}");
+    assert_eq!(line.lines().count(), 1, "{line}");
+    line
+}
+
+#[test]
+fn the_file_is_edited_and_stays_readable() {
+    let file = UsersFile::new();
+    file.add("ann", &["read,list", "/ann=all"]);
+    let mode = std::fs::metadata(&file.path)
+        .expect("a file")
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o600);
+    assert!(
+        file.text().starts_with("# The users of onrush."),
+        "{}",
+        file.text()
+    );
+    assert!(!file.text().contains("ann-password"));
+    file.write(
+        &file
+            .text()
+            .replace("[users.ann]", "# The boss.\n[users.ann]"),
+    );
+    file.user(
+        "add",
+        "bob",
+        &["--no-password", "--certificate", "cn:bob"],
+        "",
+    );
+    let first = file.user("token", "bob", &["--name", "ci"], "");
+    let second = file.user("token", "bob", &["--name", "laptop"], "");
+    assert!(first.starts_with("onrush_") && first.len() > 43 && first != second);
+    assert!(!file.text().contains(&first), "only its hash is stored");
+    assert_eq!(
+        file.list(),
+        "ann\tpassword\t/=read,list /ann=read,list,write,delete\n\
+         bob\t2 tokens, 1 certificate\t/=read,list,write,delete\n\
+         (anonymous)\t-\tnone"
+    );
+    file.user("token", "bob", &["--name", "ci", "--remove"], "");
+    assert!(
+        file.list().contains("bob\t1 token, 1 certificate"),
+        "{}",
+        file.list()
+    );
+    let before = file.text();
+    file.user("passwd", "ann", &[], "another\n");
+    assert_ne!(file.text(), before);
+    assert!(file.text().contains("# The boss."), "{}", file.text());
+    file.user("remove", "bob", &[], "");
+    assert!(!file.list().contains("bob"), "{}", file.list());
+    let folder = file.path.parent().expect("a folder");
+    assert_eq!(
+        std::fs::read_dir(folder).expect("a folder").count(),
+        1,
+        "no other file is left"
+    );
+}
+
+#[test]
+fn mistakes_are_one_line_and_change_nothing() {
+    let file = UsersFile::new();
+    file.add("ann", &["all"]);
+    let before = file.text();
+    let path = file.path();
+    for (arguments, input, expected) in [
+        (
+            &["user", "add", "ann", "--auth-file", path][..],
+            "x\n",
+            "exists already",
+        ),
+        (
+            &["user", "add", "a b", "--auth-file", path],
+            "x\n",
+            "a user name has",
+        ),
+        (
+            &["user", "add", "bob", "--auth-file", path],
+            "\n",
+            "a password has 1 to",
+        ),
+        (
+            &["user", "add", "bob", "--auth-file", path, "--rights", "x=y"],
+            "x\n",
+            "a right is",
+        ),
+        (
+            &["user", "add", "bob", "--auth-file", path, "--rights=x=all"],
+            "x\n",
+            "write a path",
+        ),
+        (
+            &[
+                "user",
+                "add",
+                "bob",
+                "--auth-file",
+                path,
+                "--certificate",
+                "bob",
+            ],
+            "x\n",
+            "cn:",
+        ),
+        (
+            &["user", "passwd", "bob", "--auth-file", path],
+            "x\n",
+            "there is no user 'bob'",
+        ),
+        (
+            &["user", "remove", "bob", "--auth-file", path],
+            "",
+            "there is no user 'bob'",
+        ),
+        (
+            &["user", "token", "bob", "--auth-file", path],
+            "",
+            "there is no user 'bob'",
+        ),
+        (
+            &["user", "token", "ann", "--remove", "--auth-file", path],
+            "",
+            "has no token 'token'",
+        ),
+        (
+            &["user", "list", "--auth-file", "/dev/null/x"],
+            "",
+            "cannot be read",
+        ),
+        (&["user", "list"], "", "--auth-file"),
+        (
+            &["sign", "/a?b", "--expires", "1h", "--auth-file", path],
+            "",
+            "without a query",
+        ),
+        (
+            &[
+                "sign",
+                "/a",
+                "--expires",
+                "1h",
+                "--auth-file",
+                path,
+                "--user",
+                "bob",
+            ],
+            "",
+            "no user",
+        ),
+        (
+            &["sign", "/..", "--expires", "1h", "--auth-file", path],
+            "",
+            "above the top folder",
+        ),
+    ] {
+        let output = with_input(arguments, input);
+        let line = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {line}");
+        assert!(
+            line.contains(expected) && line.lines().count() == 1,
+            "{line}"
+        );
+    }
+    assert_eq!(file.text(), before);
+    // Others can read it.
+    let mode = std::fs::Permissions::from_mode(0o640);
+    std::fs::set_permissions(&file.path, mode).expect("own file");
+    for arguments in [
+        &["user", "list", "--auth-file", path][..],
+        &["user", "remove", "ann", "--auth-file", path],
+        &["check", "--auth-file", path],
+        &["--auth-file", path],
+    ] {
+        let line = usage_error(arguments);
+        assert!(line.contains("(mode 640); run: chmod 600 "), "{line}");
+    }
+}
+
+#[test]
+fn strangers_cannot_make_changes_unless_that_is_intended() {
+    let (file, empty) = (UsersFile::new(), UsersFile::new());
+    file.add("ann", &["all"]);
+    empty.add("x", &["none"]);
+    empty.user("remove", "x", &[], "");
+    empty.write(&(empty.text() + "[anonymous]\nrights = { '/in' = ['create'] }\n"));
+    for (arguments, is_refused) in [
+        (&["--allow=put", "--bind=0.0.0.0"][..], true),
+        (&["--allow=delete", "--bind=[::]:1"], true),
+        (&["--allow=put", "--bind=127.0.0.1,192.0.2.1:1"], true),
+        (&["--upload-only", "--bind=0.0.0.0"], true),
+        (&["--bind=0.0.0.0", "--auth-file", empty.path()], true),
+        (
+            &["--allow=put", "--bind=0.0.0.0", "--tls-self-signed"],
+            true,
+        ),
+        (
+            &["--allow=put", "--bind=0.0.0.0", "--insecure-writes"],
+            false,
+        ),
+        (
+            &[
+                "--allow=put",
+                "--bind=127.0.0.1,[::1]:1,unix:/run/x,localhost:2",
+            ],
+            false,
+        ),
+        (&["--bind=0.0.0.0"], false),
+        (&["--sink", "--bind=0.0.0.0"], false),
+        (&["--allow=none", "--upload-only", "--bind=0.0.0.0"], false),
+        (&["--allow=put", "--bind=0.0.0.0", "--auth=ann:x"], false),
+        (&["--bind=0.0.0.0", "--auth-file", file.path()], false),
+        (
+            &[
+                "--allow=put",
+                "--bind=0.0.0.0",
+                "--tls-self-signed",
+                "--tls-client-ca=x",
+            ],
+            false,
+        ),
+    ] {
+        let (code, _, said) = run(&[&["check"], arguments].concat());
+        assert_eq!(
+            code,
+            Some(if is_refused { 2 } else { 0 }),
+            "{arguments:?}: {said}"
+        );
+        assert_eq!(
+            said.contains("could make changes: add users"),
+            is_refused,
+            "{said}"
+        );
+        if is_refused {
+            assert!(
+                usage_error(arguments).contains("--insecure-writes"),
+                "{arguments:?}"
+            );
+        }
+    }
+    for (arguments, expected) in [
+        (&["--public-read"][..], "add --auth-file"),
+        (&["--public-read", "--upload-only"], "exclude each other"),
+        (&["--auth=secret"], "--auth: write NAME:PASSWORD"),
+        (&["--auth=a b:secret"], "--auth: a user name has"),
+        (
+            &["--auth=ann:secret", "--auth-file", file.path()],
+            "exists already",
+        ),
+        (&["--cors=app.example"], "write an origin as"),
+        (&["--auth-file=/nonexistent"], "onrush user add NAME"),
+    ] {
+        let line = usage_error(arguments);
+        assert!(
+            line.contains(expected) && !line.contains("secret"),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn check_prints_who_may_do_what_and_starts_nothing() {
+    let file = UsersFile::new();
+    file.add("ann", &["read,list", "/in=create"]);
+    let arguments = ["check", "/nonexistent/data", "--auth-file", file.path()];
+    let (code, out, _) = run(&[&arguments[..], &["--public-read", "--bind=0.0.0.0:81"]].concat());
+    assert_eq!(code, Some(0));
+    let expected = "\
+serves       /nonexistent/data
+address      0.0.0.0:81 (HTTP, not encrypted, reachable from other machines)
+permits      read,list,write,delete, at most
+anonymous    / read,list
+user         ann (password): / read,list
+user         ann (password): /in create (does not replace)
+warning      passwords and tokens are not encrypted at 0.0.0.0:81; use \
+--tls-self-signed, --acme or --tls-cert
+";
+    assert_eq!(out, expected);
+    let (_, out, _) = run(&["check", "--allow=put", "--tls-self-signed"]);
+    assert!(
+        out.contains("permits      read,list,write, at most\nanonymous    / read,list,write\n"),
+        "{out}"
+    );
+    assert!(
+        out.contains("(HTTPS, self-signed certificate, this machine only)"),
+        "{out}"
+    );
+    let (_, out, _) = run(&[&arguments[..], &["--allow=none"]].concat());
+    assert!(
+        out.contains("/in none") && out.contains("anonymous    / none"),
+        "{out}"
+    );
+}
+
+#[test]
+fn the_users_are_loaded_again_and_a_broken_file_changes_nothing() {
+    let folder = Folder::new();
+    folder.file("x", "content");
+    for driver in drivers() {
+        let file = UsersFile::new();
+        file.add("ann", &["all"]);
+        let token = file.user("token", "ann", &[], "");
+        let server = Server::start(
+            folder.path(),
+            &["--auth-file", file.path(), "--driver", driver, "--admin=0"],
+        );
+        let bearer = format!("Authorization: Bearer {token}\r\n");
+        let status = |fields: &str| request(&server, "GET", "/x", fields).0;
+        assert_eq!((status(&login("ann")), status(&bearer)), (200, 200));
+        let good = file.text();
+        file.write(&(good.clone() + "nonsense"));
+        server.signal("HUP");
+        server.logs("the users in use remain");
+        assert_eq!((status(&login("ann")), status(&bearer)), (200, 200));
+        file.write(&good);
+        file.user("token", "ann", &["--remove"], "");
+        file.add("bob", &["all"]);
+        server.signal("HUP");
+        wait_until(|| status(&bearer) == 401);
+        assert_eq!((status(&login("ann")), status(&login("bob"))), (200, 200));
+        file.user("remove", "ann", &[], "");
+        server.signal("HUP");
+        wait_until(|| {
+            status(&login("bob")) == 200 && server.log().matches("users loaded").count() == 2
+        });
+        assert_eq!(
+            status(&login("ann")),
+            401,
+            "what was remembered is forgotten"
+        );
+    }
+}
