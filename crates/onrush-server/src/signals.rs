@@ -111,8 +111,8 @@ impl Shutdown {
 /// Handles the signals of this process on a separate thread.
 ///
 /// `SIGTERM` and `SIGINT` drain the server. A second one stops it at once, unless it follows within
-/// [`BURST`]. `SIGHUP` loads certificates and users again and orders a certificate that is due, or is
-/// logged if there are none. The standard library already ignores `SIGPIPE`.
+/// [`BURST`]. `SIGHUP` loads certificates and users again and orders a certificate that is due, or
+/// is logged if there are none. The standard library already ignores `SIGPIPE`.
 pub(crate) fn watch() -> io::Result<Shutdown> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let shutdown = Shutdown::default();
