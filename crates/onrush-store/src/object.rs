@@ -44,6 +44,36 @@ pub trait ReadAt: Send + Sync {
 pub struct Object {
     meta: Meta,
     source: Source,
+    cached: Option<Cached>,
+}
+
+/// What a store that is a cache says about an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cached {
+    /// How it was found.
+    pub how: CacheUse,
+    /// The milliseconds for which the object may be served without asking the store again.
+    pub fresh_ms: u64,
+}
+
+/// How a cache has found an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheUse {
+    /// In the cache, not older than the fresh time.
+    Hit,
+    /// In the cache, older than the fresh time: the other store does not respond.
+    Stale,
+    /// In the cache, after the other store has confirmed that it is current.
+    Revalidated,
+    /// In the other store.
+    Miss {
+        /// It is in the cache now, or will be when it is complete.
+        is_stored: bool,
+        /// The bytes are those that another request has asked for.
+        is_collapsed: bool,
+    },
+    /// The properties were in the cache, and some of the bytes are in the other store.
+    Partial,
 }
 
 enum Source {
@@ -63,6 +93,7 @@ impl Object {
         Object {
             meta,
             source: Source::Local(file),
+            cached: None,
         }
     }
 
@@ -71,7 +102,19 @@ impl Object {
         Object {
             meta,
             source: Source::Other(Box::new(Other { metadata, reader })),
+            cached: None,
         }
+    }
+
+    /// The same object with what a cache says about it.
+    pub fn with_cached(mut self, cached: Cached) -> Object {
+        self.cached = Some(cached);
+        self
+    }
+
+    /// What the store says about it if it is a cache.
+    pub fn cached(&self) -> Option<Cached> {
+        self.cached
     }
 
     /// Its properties at the time of opening.
@@ -110,6 +153,11 @@ impl Object {
     /// worker, then on the pool.
     pub async fn read(&self, offset: u64, len_max: usize, buf: Vec<u8>) -> Result<Vec<u8>> {
         match &self.source {
+            Source::Local(file) if file.is_copy() => {
+                let left = usize::try_from(self.meta.size.saturating_sub(offset));
+                file.read(offset, len_max.min(left.unwrap_or(usize::MAX)), buf)
+                    .await
+            }
             Source::Local(file) => file.read(offset, len_max, buf).await,
             Source::Other(other) => other.reader.read(offset, len_max, buf).await,
         }
