@@ -3,6 +3,7 @@
 
 mod tls;
 
+use crate::edge::EdgeSettings;
 use crate::failure::{self, Failure};
 use crate::memory::{self, ReducedDefaults};
 use crate::options::Options;
@@ -36,6 +37,8 @@ const WORKER_BYTES_MIN: usize = 1 << 20;
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) storage: Storage,
+    /// `None`: no cache in front of the store.
+    pub(crate) edge: Option<EdgeSettings>,
     pub(crate) files: FilesOptions,
     /// One or more, in the form of `onrush::Server::bind`.
     pub(crate) addresses: Vec<String>,
@@ -173,6 +176,7 @@ impl Settings {
         let log_format = options.log_format.unwrap_or(LogFormat::Text);
         let files = files_options(&options, memory_bytes)?;
         let tls = TlsSettings::new(&options)?;
+        let edge = EdgeSettings::new(&options)?;
         let dir = options.dir.clone().unwrap_or_else(|| PathBuf::from("."));
         let storage = Storage::parse(dir)?;
         if storage.folder().is_none() {
@@ -245,6 +249,7 @@ impl Settings {
                 (Some(Switch::On), _) | (None, Some(_)) => AccessLog::On,
                 (Some(Switch::Off), _) | (None, None) => AccessLog::Off,
             },
+            edge,
             storage,
         })
     }

@@ -1,8 +1,8 @@
 //! The program `onrush`: it serves a folder over HTTP.
 //!
 //! Layers, lowest first: `units`, `toml_values`, `failure`, `memory`, `key_files` · `values`,
-//! `tls_values`, `acme_values`, `storage` (where the objects are) · `options` (their list) ·
-//! `config` (the file and the resulting settings) · `cli` · `combined`, `self_signed` · `tls`
+//! `tls_values`, `acme_values` · `options` (their list) · `edge` (the cache in front of the store) ·
+//! `storage` (where the objects are) · `config` (the file and the resulting settings) · `cli` · `combined`, `self_signed` · `tls`
 //! (certificates), `acme` (their orders) · `sweep` (a command of its own) · `logging`, `signals`,
 //! `descriptors` (the process) · this file, which combines them and serves.
 
@@ -14,6 +14,7 @@ mod cli;
 mod combined;
 mod config;
 mod descriptors;
+mod edge;
 mod failure;
 mod key_files;
 mod logging;
@@ -30,6 +31,7 @@ mod units;
 mod values;
 
 use config::{CertificateSource, Settings};
+use edge::EdgeCollector;
 use failure::Failure;
 use onrush::tls::TlsConfig;
 use onrush::{Admin, Application, Metrics, Router, Running, Server};
@@ -43,6 +45,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use storage::Opened;
 use tls::Certificates;
 use values::{AdminAt, LogFormat};
@@ -107,7 +110,12 @@ fn serve(settings: Settings) -> Result<(), Failure> {
         descriptors: plan.descriptors.clone(),
         ..settings.files.clone()
     };
-    let Opened { files, remote } = settings.storage.open(options)?;
+    let opened = settings.storage.open(options, settings.edge.as_ref())?;
+    let Opened {
+        files,
+        remote,
+        edge,
+    } = opened;
     // Only certificates that are kept in a folder need it, and a check has ensured that it is one.
     let dir = settings.storage.folder().unwrap_or(Path::new("."));
     let certificates = match &settings.tls {
@@ -120,7 +128,13 @@ fn serve(settings: Settings) -> Result<(), Failure> {
     let mut admin = Admin::new(&metrics);
     if let Some(store) = remote {
         metrics.add_collector(storage::collector(&store));
-        admin = admin.ready_if(move || storage::not_ready(&store));
+        // With an edge, copies are served while the store cannot be reached.
+        if edge.is_none() {
+            admin = admin.ready_if(move || storage::not_ready(&store));
+        }
+    }
+    if let Some(edge) = &edge {
+        metrics.add_collector(Arc::new(EdgeCollector(edge.metrics())));
     }
     // The admin server starts first, so that its failure needs no cleanup, and stops last, so that
     // `/-/ready` reports the shutdown.
@@ -148,6 +162,9 @@ fn serve(settings: Settings) -> Result<(), Failure> {
     if let Some(admin_server) = admin_server {
         admin_server.handle().shutdown_now();
         let _ = admin_server.wait(); // The exit code does not depend on it.
+    }
+    if let Some(edge) = edge {
+        edge.flush();
     }
     ended.map_err(|error| {
         Failure::run(format!("a worker failed: {}", failure::error_text(&error)))
@@ -387,11 +404,14 @@ impl Announcement<'_> {
         // here.
         let driver = self.running.driver();
         let reason = (driver.name() != "io_uring").then(|| driver.reason());
+        let edge = settings.edge.as_ref().map(|edge| edge.dir.display());
+        let edge = edge.map(|dir| failure::one_line(&dir.to_string()));
         tracing::info!(
             address = addresses.join(" "),
             redirect = (!redirecting.is_empty()).then(|| redirecting.join(" ")),
             certificate_sha256 = self.fingerprint,
             store = %settings.storage,
+            edge,
             allowed = allowed(&settings.files),
             driver = driver.name(),
             reason,
