@@ -52,6 +52,7 @@ const LISTING: Cover = Tested(
     "application/json",
 );
 const REMOTE: &str = "crates/onrush-server/tests/cli_remote.rs";
+const EDGE: &str = "crates/onrush-server/tests/cli_edge.rs";
 const DRAIN: &str = "crates/onrush/tests/drain.rs";
 const OPTIONS: &str = "bench/runner/src/options.rs";
 
@@ -88,6 +89,10 @@ const COMMANDS: &[(&str, Cover)] = &[
     (
         "onrush s3://bucket/prefix --allow put,delete",
         Tested(REMOTE, "fn a_bucket_is_served"),
+    ),
+    (
+        "onrush s3://bucket/prefix --edge /var/cache/onrush --edge-size 100GiB",
+        Tested(EDGE, "fn objects_of_a_bucket_are_fetched_once"),
     ),
     (
         "onrush sweep s3://bucket/prefix",

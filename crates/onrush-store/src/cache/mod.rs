@@ -196,9 +196,9 @@ impl Cache {
         let file = match self.inner.folder.open_file(name) {
             Ok(file) => file.with_permit(permit),
             Err(error) => {
-                self.index().remove(name); // Removed by another program, or not readable.
-                if error.kind() != io::ErrorKind::NotFound {
-                    self.failed(&error);
+                match error.kind() {
+                    io::ErrorKind::NotFound => self.index().remove(name),
+                    _ => self.failed(&error), // It still has its space.
                 }
                 return None;
             }
