@@ -140,8 +140,8 @@ options! {
 
         /// Keep copies of objects in this folder: a cache in front of a bucket or a slow folder
         ///
-        /// The folder is created, or is empty, or is such a cache. It belongs to one process. Copies
-        /// are served from the local disk; docs/scale.md says how current they are.
+        /// The folder is created, or is empty, or is such a cache. It belongs to one process.
+        /// Copies are served from the local disk; docs/scale.md says how current they are.
         #[arg(value_hint = ValueHint::DirPath)]
         value edge: FilePath = "DIR";
 

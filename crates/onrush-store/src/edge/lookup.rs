@@ -1,5 +1,5 @@
-//! Finds what a request gets: the version to serve, and its bytes in the cache, in a transfer, or in
-//! the other store.
+//! Finds what a request gets: the version to serve, and its bytes in the cache, in a transfer, or
+//! in the other store.
 
 use super::Inner;
 use super::heads::Head;

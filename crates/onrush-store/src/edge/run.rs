@@ -2,8 +2,8 @@
 //!
 //! A [`Run`] transfers consecutive blocks by one request; each block is a [`Fill`]: a file that
 //! readers may read while it is written. A reader that needs a block that is being transferred
-//! joins its run. A run is at most [`AHEAD`] blocks ahead of its readers, and ends with a block when it
-//! has none.
+//! joins its run. A run is at most [`AHEAD`] blocks ahead of its readers, and ends with a block
+//! when it has none.
 
 use super::Inner;
 use super::heads::Head;
@@ -236,8 +236,8 @@ pub(super) struct FillGuard {
 }
 
 impl FillGuard {
-    /// Ends the transfer of the block. If there is a block that `follows` in the same run, and
-    /// it is not being transferred and `is_missing`, it is registered first, so that readers go on with it.
+    /// Ends the transfer of the block. If there is a block that `follows` in the same run, is not
+    /// being transferred and `is_missing`, it is registered first, so that readers go on with it.
     fn end(
         &self,
         end: FillEnd,
