@@ -1,7 +1,7 @@
 //! The program `onrush`: it serves a folder over HTTP.
 //!
 //! Layers, lowest first: `units`, `toml_values`, `failure`, `memory`, `key_files` · `values`,
-//! `tls_values`, `acme_values` · `options` (their list) · `edge` (the cache in front of the store) ·
+//! `tls_values`, `acme_values` · `options` (their list) · `edge` (the cache before the store) ·
 //! `storage` (where the objects are) · `config` (the file and the resulting settings) · `cli` ·
 //! `combined`, `self_signed` · `tls` (certificates), `acme` (their orders) · `sweep` (a command of
 //! its own) · `logging`, `signals`, `descriptors` (the process) · this file, which combines them

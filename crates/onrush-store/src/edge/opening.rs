@@ -1,5 +1,5 @@
 //! Asks the other store for the current version of a key. The requests that need it at the same
-//! time wait for the same answer.
+//! time wait for the same response.
 
 use super::Inner;
 use super::heads::Head;
