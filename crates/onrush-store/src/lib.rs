@@ -50,5 +50,5 @@ pub use folder::{Durability, Folder, FolderOptions};
 pub use key::Key;
 pub use local::LocalFile;
 pub use meta::{Kind, METADATA_BYTES_MAX, Meta, Version};
-pub use object::{ByteStream, CacheUse, Cached, LocalFuture, Object, ReadAt};
+pub use object::{ByteStream, CacheUse, Cached, FilePart, LocalFuture, Object, ReadAt};
 pub use store::{Committed, Condition, Entry, Features, ListHow, Page, Store, Upload, Wanted};

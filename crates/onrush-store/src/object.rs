@@ -6,6 +6,7 @@ use crate::local::LocalFile;
 use crate::meta::Meta;
 use bytes::Bytes;
 use futures_core::Stream;
+use onrush_rt::fs::File;
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -37,6 +38,24 @@ pub trait ReadAt: Send + Sync {
     /// whole stream. Nothing is transferred before the first poll, and memory use does not grow
     /// with the range: the reader sets the pace.
     fn stream(&self, range: Range<u64>) -> ByteStream;
+
+    /// The bytes of `range` as parts of local files that never change, for `sendfile(2)`. `None`
+    /// if they are not all at hand without waiting, or are in too many files; [`ReadAt::stream`]
+    /// has them then.
+    fn local_parts(&self, _range: Range<u64>) -> Option<Vec<FilePart>> {
+        None
+    }
+}
+
+/// A part of a local file.
+#[derive(Clone, Debug)]
+pub struct FilePart {
+    /// The file.
+    pub file: Arc<File>,
+    /// Where the part begins.
+    pub offset: u64,
+    /// The bytes of the part.
+    pub len: u64,
 }
 
 /// An object opened for reading. It keeps its content if the key gets a new object, or reports

@@ -192,6 +192,41 @@ fn a_range_fetches_only_its_blocks() {
 }
 
 #[test]
+fn blocks_in_the_cache_are_parts_of_files() {
+    let (dir, store) = (TempDir::new(), Counted::new());
+    let edge = edge(&store, dir.path(), options(1 << 30));
+    let content = body(20 * BLOCK as usize + 5);
+    store.put("a", &content);
+    let parts = |range: std::ops::Range<u64>| {
+        let wanted = Wanted::Range(range.clone());
+        let object = block_on(edge.open(&key("a"), wanted)).expect("an object");
+        let reader = object.reader().expect("a large object").clone();
+        let parts = reader.local_parts(range)?;
+        let mut all = Vec::new();
+        for part in &parts {
+            let mut bytes = vec![0; part.len as usize];
+            let read = part.file.read_at(&mut bytes, part.offset).expect("bytes");
+            assert_eq!(read, bytes.len());
+            all.extend_from_slice(&bytes);
+        }
+        Some((parts.len(), all))
+    };
+    let range = BLOCK + 7..4 * BLOCK + 1;
+    get(&edge, "a").expect("an object");
+    for (range, count) in [
+        (range, 4),
+        (0..1, 1),
+        (BLOCK..2 * BLOCK, 1),
+        (0..16 * BLOCK, 16),
+        (20 * BLOCK..20 * BLOCK + 5, 1),
+    ] {
+        let bytes = &content[range.start as usize..range.end as usize];
+        assert!(parts(range) == Some((count, bytes.to_vec())));
+    }
+    assert!(parts(0..20 * BLOCK).is_none(), "too many files");
+}
+
+#[test]
 fn versions_are_never_mixed() {
     let (dir, store) = (TempDir::new(), Counted::new());
     let edge = edge(&store, dir.path(), options(1 << 30));

@@ -286,7 +286,14 @@ impl LoadedObject {
         match &self.content {
             Content::Memory(bytes) => slice_bytes(bytes, range).into(),
             Content::File(file) | Content::Copy(file) => Body::parts([file_part(file, range)]),
-            Content::Reader(reader) => pieces::body(reader, vec![Piece::Range(range)]),
+            Content::Reader(reader) => match reader.local_parts(range.clone()) {
+                Some(parts) => Body::parts(parts.into_iter().map(|part| Part::File {
+                    file: part.file,
+                    offset: part.offset,
+                    length: part.len,
+                })),
+                None => pieces::body(reader, vec![Piece::Range(range)]),
+            },
         }
     }
 

@@ -7,9 +7,10 @@ use super::record::Record;
 use super::run::{Block, FillEnd, FillState, Member, Reading, open_version};
 use crate::error::{Result, StoreError};
 use crate::local::LocalFile;
-use crate::object::{ByteStream, LocalFuture, ReadAt};
+use crate::object::{ByteStream, FilePart, LocalFuture, ReadAt};
 use bytes::Bytes;
 use futures_core::Stream;
+use onrush_rt::descriptors::FileUse;
 use onrush_rt::fs::File;
 use std::future::poll_fn;
 use std::io;
@@ -21,6 +22,8 @@ use std::task::{Context, Poll, ready};
 
 /// The bytes of a piece.
 const PIECE_BYTES: u64 = 128 * 1024;
+/// The most blocks that one response has open at a time, if they are sent from their files.
+const PARTS_MAX: u64 = 16;
 /// The attempts to open a block that is removed again and again.
 const ATTEMPTS: usize = 4;
 
@@ -139,6 +142,24 @@ impl ReadAt for EdgeReader {
         })
     }
 
+    fn local_parts(&self, range: Range<u64>) -> Option<Vec<FilePart>> {
+        let block_bytes = self.head.block_bytes;
+        let blocks = range.start / block_bytes..range.end.div_ceil(block_bytes);
+        if blocks.end.saturating_sub(blocks.start) > PARTS_MAX {
+            return None;
+        }
+        let part = |number: u64| {
+            let start = number * block_bytes;
+            let offset = range.start.max(start) - start;
+            Some(FilePart {
+                file: self.open_at_once(number)?,
+                offset,
+                len: range.end.min(start + block_bytes) - start - offset,
+            })
+        };
+        blocks.map(part).collect()
+    }
+
     fn stream(&self, range: Range<u64>) -> ByteStream {
         let first = self
             .first
@@ -158,6 +179,20 @@ impl ReadAt for EdgeReader {
             }),
             next: None,
         })
+    }
+}
+
+impl EdgeReader {
+    /// A block that is in the cache and can be opened without waiting.
+    fn open_at_once(&self, number: u64) -> Option<Arc<File>> {
+        if self.head.is_small() {
+            return None; // It is opened as a local file.
+        }
+        let name = self.head.block(number);
+        let file = self.inner.cache.try_open(&name)?;
+        self.inner.cache.stamp(&name);
+        file.may_stay_open(FileUse::Download)
+            .then(|| Arc::new(file))
     }
 }
 
