@@ -10,6 +10,17 @@ use onrush_store::*;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Opens an object without waiting. The kernel may refuse that while other files are renamed.
+fn at_once(edge: &EdgeStore, at: &str) -> Object {
+    let mut object = None;
+    wait_until("it can be opened at once", || {
+        get(edge, at).expect("an object"); // It is stale for a second only.
+        object = edge.try_get(&key(at));
+        object.is_some()
+    });
+    object.expect("it was opened").expect("an object")
+}
+
 #[test]
 fn an_edge_is_a_store() {
     let dir = TempDir::new();
@@ -62,10 +73,7 @@ fn objects_of_any_size_are_fetched_once() {
         }
         assert_eq!((store.opens().len(), store.metas()), (0, 0), "{size}");
         if size <= block {
-            let object = edge
-                .try_get(&key(&at))
-                .expect("at once")
-                .expect("an object");
+            let object = at_once(&edge, &at);
             assert!(object.local().is_some_and(LocalFile::is_copy));
         }
     }
@@ -221,7 +229,12 @@ fn blocks_in_the_cache_are_parts_of_files() {
         (20 * BLOCK..20 * BLOCK + 5, 1),
     ] {
         let bytes = &content[range.start as usize..range.end as usize];
-        assert!(parts(range) == Some((count, bytes.to_vec())));
+        let mut found = None;
+        wait_until("the files can be opened at once", || {
+            found = parts(range.clone());
+            found.is_some()
+        });
+        assert!(found == Some((count, bytes.to_vec())));
     }
     assert!(parts(0..20 * BLOCK).is_none(), "too many files");
 }
@@ -339,10 +352,7 @@ fn while_the_store_is_down_copies_are_served() {
         }
         assert!(store.metas() <= 1, "once in a second");
         assert_eq!(get(&edge, "b"), Err(failure), "it is not in the cache");
-        let object = edge
-            .try_get(&key("a"))
-            .expect("at once")
-            .expect("an object");
+        let object = at_once(&edge, "a");
         assert_eq!(object.cached().expect("an edge").how, CacheUse::Stale);
         store.store.fail_with(None);
         wait_until("the store is asked again", || {
@@ -354,6 +364,24 @@ fn while_the_store_is_down_copies_are_served() {
     let denied = StoreError::Io(std::io::ErrorKind::InvalidData.into());
     store.store.fail_with(Some(denied));
     assert_eq!(get(&edge, "a"), Err(denied));
+}
+
+/// A store that neither responds nor fails does not hold up who has a copy.
+#[test]
+fn a_store_that_takes_long_is_not_waited_for() {
+    let (dir, store) = (TempDir::new(), Counted::new());
+    let always = EdgeOptions {
+        fresh: Duration::ZERO,
+        ..options(1 << 30)
+    };
+    let edge = edge(&store, dir.path(), always);
+    store.put("a", b"content");
+    get(&edge, "a").expect("an object");
+    store.hangs.store(true, std::sync::atomic::Ordering::SeqCst);
+    for _ in 0..3 {
+        let stale = Ok((b"content".to_vec(), CacheUse::Stale));
+        assert_eq!(get(&edge, "a"), stale);
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -29,6 +29,8 @@ pub struct Counted {
     /// The ranges of the objects that were opened.
     pub opened: Mutex<Vec<Wanted>>,
     pub asked: AtomicUsize,
+    /// Whether it does not respond to the question for a version.
+    pub hangs: AtomicBool,
     pub transferred: Arc<AtomicUsize>,
     /// While it is held, no stream has a byte after the first `n`.
     pub held: Arc<Held>,
@@ -145,7 +147,10 @@ impl Store for Counted {
 
     fn meta<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Meta>> {
         self.asked.fetch_add(1, SeqCst);
-        self.store.meta(key)
+        match self.hangs.load(SeqCst) {
+            true => Box::pin(std::future::pending()),
+            false => self.store.meta(key),
+        }
     }
 
     fn existing_object<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Option<Meta>>> {
