@@ -56,6 +56,7 @@ const LISTING: Cover = Tested(
 const REMOTE: &str = "crates/onrush-server/tests/cli_remote.rs";
 const LOGINS: &str = "crates/onrush-server/tests/cli_logins.rs";
 const USERS: &str = "crates/onrush-server/tests/cli_users.rs";
+const EDGE: &str = "crates/onrush-server/tests/cli_edge.rs";
 const DRAIN: &str = "crates/onrush/tests/drain.rs";
 const OPTIONS: &str = "bench/runner/src/options.rs";
 
@@ -126,6 +127,10 @@ const COMMANDS: &[(&str, Cover)] = &[
     (
         "onrush s3://bucket/prefix --allow put,delete",
         Tested(REMOTE, "fn a_bucket_is_served"),
+    ),
+    (
+        "onrush s3://bucket/prefix --edge /var/cache/onrush --edge-size 100GiB",
+        Tested(EDGE, "fn objects_of_a_bucket_are_fetched_once"),
     ),
     (
         "onrush sweep s3://bucket/prefix",

@@ -42,11 +42,14 @@ impl Announcement<'_> {
         // here.
         let driver = self.running.driver();
         let reason = (driver.name() != "io_uring").then(|| driver.reason());
+        let edge = settings.edge.as_ref().map(|edge| edge.dir.display());
+        let edge = edge.map(|dir| failure::one_line(&dir.to_string()));
         tracing::info!(
             address = addresses.join(" "),
             redirect = (!redirecting.is_empty()).then(|| redirecting.join(" ")),
             certificate_sha256 = self.fingerprint,
             store = %settings.storage,
+            edge,
             allowed = allowed(&settings.files),
             driver = driver.name(),
             reason,

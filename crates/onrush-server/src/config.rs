@@ -5,6 +5,7 @@ mod access;
 mod conflicts;
 mod tls;
 
+use crate::edge::EdgeSettings;
 use crate::failure::{self, Failure};
 use crate::memory::{self, ReducedDefaults};
 use crate::options::Options;
@@ -39,6 +40,8 @@ const WORKER_BYTES_MIN: usize = 1 << 20;
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) storage: Storage,
+    /// `None`: no cache in front of the store.
+    pub(crate) edge: Option<EdgeSettings>,
     pub(crate) files: FilesOptions,
     /// `None`: clients do not log in, and all have the same rights.
     pub(crate) access: Option<AccessSettings>,
@@ -184,6 +187,7 @@ impl Settings {
         let allow = access::allow(options.allow.as_deref(), access.as_ref())?;
         let files = files_options(&options, allow, memory_bytes)?;
         let tls = TlsSettings::new(&options)?;
+        let edge = EdgeSettings::new(&options)?;
         let dir = options.dir.clone().unwrap_or_else(|| PathBuf::from("."));
         let storage = Storage::parse(dir)?;
         if storage.folder().is_none() {
@@ -259,6 +263,7 @@ impl Settings {
                 (Some(Switch::On), _) | (None, Some(_)) => AccessLog::On,
                 (Some(Switch::Off), _) | (None, None) => AccessLog::Off,
             },
+            edge,
             storage,
         };
         settings.check_addresses()?;

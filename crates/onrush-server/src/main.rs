@@ -1,12 +1,12 @@
 //! The program `onrush`: it serves a folder over HTTP.
 //!
 //! Layers, lowest first: `units`, `toml_values`, `failure`, `memory`, `key_files` · `values`,
-//! `tls_values`, `acme_values`, `access_values`, `reload`, `storage` (where the objects are) ·
-//! `options` (their list) · `config` (the file and the resulting settings) · `cli` · `combined`,
-//! `self_signed` · `tls` (certificates), `acme` (their orders) · `access_control` (users) ·
-//! `commands`, `terminal` · `sweep`, `check_command`, `sign_command`, `user_command` (commands of
-//! their own) · `logging`, `signals`, `descriptors` (the process) · `announcement` · this file,
-//! which combines them and serves.
+//! `tls_values`, `acme_values`, `access_values`, `reload` · `options` (their list) · `edge` (the
+//! cache before the store) · `storage` (where the objects are) · `config` (the file and the
+//! resulting settings) · `cli` · `combined`, `self_signed` · `tls` (certificates), `acme` (their
+//! orders) · `access_control` (users) · `commands`, `terminal` · `sweep`, `check_command`,
+//! `sign_command`, `user_command` (commands of their own) · `logging`, `signals`, `descriptors`
+//! (the process) · `announcement` · this file, which combines them and serves.
 
 #![forbid(unsafe_code)]
 
@@ -21,6 +21,7 @@ mod combined;
 mod commands;
 mod config;
 mod descriptors;
+mod edge;
 mod failure;
 mod key_files;
 mod logging;
@@ -42,6 +43,7 @@ mod values;
 
 use announcement::Announcement;
 use config::{CertificateSource, Settings};
+use edge::EdgeCollector;
 use failure::Failure;
 use onrush::handler::Service;
 use onrush::tls::TlsConfig;
@@ -59,6 +61,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 use storage::Opened;
 use tls::Certificates;
@@ -153,7 +156,12 @@ fn serve(settings: Settings) -> Result<(), Failure> {
         descriptors: plan.descriptors.clone(),
         ..settings.files.clone()
     };
-    let Opened { files, remote } = settings.storage.open(options)?;
+    let opened = settings.storage.open(options, settings.edge.as_ref())?;
+    let Opened {
+        files,
+        remote,
+        edge,
+    } = opened;
     // Only certificates that are kept in a folder need it, and a check has ensured that it is one.
     let dir = settings.storage.folder().unwrap_or(Path::new("."));
     let certificates = match &settings.tls {
@@ -166,7 +174,13 @@ fn serve(settings: Settings) -> Result<(), Failure> {
     let mut admin = Admin::new(&metrics);
     if let Some(store) = remote {
         metrics.add_collector(storage::collector(&store));
-        admin = admin.ready_if(move || storage::not_ready(&store));
+        // With an edge, copies are served while the store cannot be reached.
+        if edge.is_none() {
+            admin = admin.ready_if(move || storage::not_ready(&store));
+        }
+    }
+    if let Some(edge) = &edge {
+        metrics.add_collector(Arc::new(EdgeCollector(edge.metrics())));
     }
     if let Some(certificates) = &certificates {
         metrics.add_collector(certificates.collector());
@@ -219,6 +233,9 @@ fn serve(settings: Settings) -> Result<(), Failure> {
     if let Some(admin_server) = admin_server {
         admin_server.handle().shutdown_now();
         let _ = admin_server.wait(); // The exit code does not depend on it.
+    }
+    if let Some(edge) = edge {
+        edge.flush();
     }
     ended.map_err(|error| {
         Failure::run(format!("a worker failed: {}", failure::error_text(&error)))

@@ -139,6 +139,24 @@ options! {
         #[arg(value_hint = ValueHint::DirPath)]
         positional dir: PathBuf;
 
+        /// Keep copies of objects in this folder: a cache in front of a bucket or a slow folder
+        ///
+        /// The folder is created, or is empty, or is such a cache. It belongs to one process.
+        /// Copies are served from the local disk; docs/scale.md says how current they are.
+        #[arg(value_hint = ValueHint::DirPath)]
+        value edge: FilePath = "DIR";
+
+        /// The maximum disk space of the cache of --edge; at least 64MiB [default: 10GiB]
+        value edge_size: Size = "SIZE";
+
+        /// Serve a copy for so long without asking the store whether it is current [default: 10s]
+        ///
+        /// Changes through this server are visible at once, others within this time.
+        value edge_fresh: Time = "TIME";
+
+        /// Serve a copy for so long while the store does not respond [default: 24h]
+        value edge_stale: Time = "TIME";
+
         /// Allow clients to make changes: put, delete, or none [default: none]
         ///
         /// A list, such as put,delete. If put or delete is allowed and the folder does not exist,

@@ -1,10 +1,12 @@
 //! Opens the store of the objects: a folder, or a bucket of a service.
 
+use crate::edge::EdgeSettings;
 use crate::failure::{self, Failure};
 use onrush::metrics::{Collector, MetricType, TextWriter};
 use onrush_remote::{Check, DURATION_BOUNDS, Location, Options, RemoteStore};
 use onrush_rt::blocking::BlockingPool;
 use onrush_server::{Files, FilesOptions};
+use onrush_store::{EdgeStore, Folder, Store};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,6 +24,8 @@ pub(crate) struct Opened {
     pub(crate) files: Files,
     /// The service, if the objects are not in a folder.
     pub(crate) remote: Option<RemoteStore>,
+    /// The cache in front of the store, if there is one.
+    pub(crate) edge: Option<Arc<EdgeStore>>,
 }
 
 /// The requests to a service, as metrics.
@@ -98,16 +102,41 @@ impl Storage {
         }
     }
 
-    /// Opens the store and serves it. A service that does not respond is logged; it may respond
-    /// later. One that refuses is a failure.
-    pub(crate) fn open(&self, options: FilesOptions) -> Result<Opened, Failure> {
-        match self {
-            Storage::Folder(path) => Ok(Opened {
-                files: open_folder(path, options)?,
-                remote: None,
-            }),
-            Storage::Remote(location) => open_remote(location, options),
-        }
+    /// Opens the store and serves it, through the cache of `edge` if there is one. A service that
+    /// does not respond is logged; it may respond later. One that refuses is a failure.
+    pub(crate) fn open(
+        &self,
+        options: FilesOptions,
+        edge: Option<&EdgeSettings>,
+    ) -> Result<Opened, Failure> {
+        let (store, pool, remote): (Arc<dyn Store>, _, _) = match self {
+            Storage::Folder(path) => {
+                let folder = open_folder(path, &options)?;
+                let pool = folder.pool().clone();
+                (Arc::new(folder), pool, None)
+            }
+            Storage::Remote(location) => {
+                let store = open_remote(location, options.allow.put)?;
+                let pool = BlockingPool::threads(options.blocking_threads, 4096);
+                (Arc::new(store.clone()), pool, Some(store))
+            }
+        };
+        let descriptors = options.descriptors.clone();
+        let edge = match edge {
+            Some(edge) => {
+                Some(edge.open(store.clone(), self.folder(), pool.clone(), descriptors)?)
+            }
+            None => None,
+        };
+        let store = match &edge {
+            Some(edge) => edge.clone(),
+            None => store,
+        };
+        Ok(Opened {
+            files: Files::on_store(store, pool, options),
+            remote,
+            edge,
+        })
     }
 }
 
@@ -120,23 +149,23 @@ impl fmt::Display for Storage {
     }
 }
 
-fn open_folder(path: &Path, options: FilesOptions) -> Result<Files, Failure> {
-    let is_sink = options.sink;
-    Files::open(path, options).map_err(|error| {
+fn open_folder(path: &Path, options: &FilesOptions) -> Result<Folder, Failure> {
+    Files::open_folder(path, options).map_err(|error| {
         let hint = match error.kind() {
-            io::ErrorKind::NotFound if !is_sink => " (--allow put)",
+            io::ErrorKind::NotFound if !options.sink => " (--allow put)",
             _ => "",
         };
         Failure::run(failure::error_text(&error) + hint)
     })
 }
 
-fn open_remote(location: &Location, options: FilesOptions) -> Result<Opened, Failure> {
+/// `has_uploads`: clients may upload.
+fn open_remote(location: &Location, has_uploads: bool) -> Result<RemoteStore, Failure> {
     let fail = |reason: &dyn fmt::Display| Failure::run(format!("{location}: {reason}"));
     let store = RemoteStore::from_env(location.clone(), Options::default());
     let store = store.map_err(|error| fail(&error))?;
     match store.check() {
-        Check::Responds if options.allow.put => report_conditions(&store),
+        Check::Responds if has_uploads => report_conditions(&store),
         Check::Responds => {}
         Check::Unreachable(reason) => {
             tracing::warn!(
@@ -147,11 +176,7 @@ fn open_remote(location: &Location, options: FilesOptions) -> Result<Opened, Fai
         }
         Check::Refuses(reason) => return Err(fail(&reason)),
     }
-    let pool = BlockingPool::threads(options.blocking_threads, 4096);
-    Ok(Opened {
-        remote: Some(store.clone()),
-        files: Files::on_store(Arc::new(store), pool, options),
-    })
+    Ok(store)
 }
 
 /// Logs what clients would find out late: conditional uploads that do not work.

@@ -24,6 +24,10 @@ const NO_FOLDER: &str = "/dev/null/folder";
 
 /// For each flag of `--help`, a value that is not the default.
 const CHANGES: &[(&str, &str)] = &[
+    ("edge", "/dev/null/cache"),
+    ("edge-size", "1GiB"),
+    ("edge-fresh", "7s"),
+    ("edge-stale", "7s"),
     ("allow", "put,delete"),
     ("hidden", "true"),
     ("site", "true"),
@@ -83,6 +87,7 @@ const CHANGES: &[(&str, &str)] = &[
 /// Other flags that an option needs.
 fn companions(name: &str) -> &'static [&'static str] {
     match name {
+        "edge-size" | "edge-fresh" | "edge-stale" => &["--edge=/dev/null/cache"],
         "tls-cert" => &["--tls-key=c.key,d.key"],
         "tls-key" => &["--tls-cert=c.pem,d.pem"],
         "tls-ocsp" => &["--tls-cert=a.pem", "--tls-key=a.key"],

@@ -29,9 +29,11 @@
 //! ```
 //!
 //! Layers inside this crate, lowest first: `error` · `key` · `meta` · `local` · `object` ·
-//! `store` · `folder` · `testing`.
+//! `store` · `folder` · [`cache`] · `edge` · `testing`.
 //! This crate does not contain HTTP: no headers, no statuses, no percent-encoding.
 
+pub mod cache;
+mod edge;
 mod error;
 mod folder;
 mod key;
@@ -42,10 +44,11 @@ mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
 
+pub use edge::{EdgeMetrics, EdgeOptions, EdgeStore};
 pub use error::{Cause, Result, StoreError};
 pub use folder::{Durability, Folder, FolderOptions};
 pub use key::Key;
 pub use local::LocalFile;
 pub use meta::{Kind, METADATA_BYTES_MAX, Meta, Version};
-pub use object::{ByteStream, LocalFuture, Object, ReadAt};
+pub use object::{ByteStream, CacheUse, Cached, FilePart, LocalFuture, Object, ReadAt};
 pub use store::{Committed, Condition, Entry, Features, ListHow, Page, Store, Upload, Wanted};

@@ -21,12 +21,34 @@ pub(crate) const METADATA: &CStr = c"user.onrush.headers";
 pub struct LocalFile {
     file: Arc<File>,
     pool: BlockingPool,
+    /// The metadata of a copy, which is not in the attributes of the file.
+    copied: Option<Arc<[u8]>>,
 }
 
 impl LocalFile {
     /// A file whose content is the content of an object. `pool` runs reads that may wait.
     pub fn new(file: Arc<File>, pool: BlockingPool) -> LocalFile {
-        LocalFile { file, pool }
+        LocalFile {
+            file,
+            pool,
+            copied: None,
+        }
+    }
+
+    /// A file that is a copy of an object of another store, with the metadata of the object. Its
+    /// own properties are not those of the object, and it may be longer. It never changes.
+    pub fn copy(file: Arc<File>, pool: BlockingPool, metadata: Arc<[u8]>) -> LocalFile {
+        LocalFile {
+            file,
+            pool,
+            copied: Some(metadata),
+        }
+    }
+
+    /// Whether the file is a copy: it never changes, and its own properties say nothing about the
+    /// object.
+    pub fn is_copy(&self) -> bool {
+        self.copied.is_some()
     }
 
     /// The file, for `sendfile(2)`. A file of the simulator has no descriptor, but can be read.
@@ -38,11 +60,17 @@ impl LocalFile {
     /// for a disk. Right after the content was read from the page cache, the kernel most likely has
     /// the metadata in memory, too, and does not wait.
     pub fn metadata_blocking(&self) -> Result<Vec<u8>> {
-        read_metadata(&self.file)
+        match &self.copied {
+            Some(metadata) => Ok(metadata.to_vec()),
+            None => read_metadata(&self.file),
+        }
     }
 
     /// The metadata of the object, read on the pool. Empty if there is none.
     pub async fn metadata(&self) -> Result<Vec<u8>> {
+        if let Some(metadata) = &self.copied {
+            return Ok(metadata.to_vec());
+        }
         let file = self.file.clone();
         self.pool.run(move || read_metadata(&file)).await?
     }

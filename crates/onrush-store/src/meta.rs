@@ -155,6 +155,7 @@ mod tests {
         let mut file = Metadata {
             kind: FileKind::File,
             size: 0,
+            allocated_bytes: 0,
             inode: 0x10,
             device: 0,
             modified_ns: i64::MAX,

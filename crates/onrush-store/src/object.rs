@@ -6,6 +6,7 @@ use crate::local::LocalFile;
 use crate::meta::Meta;
 use bytes::Bytes;
 use futures_core::Stream;
+use onrush_rt::fs::File;
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -37,6 +38,24 @@ pub trait ReadAt: Send + Sync {
     /// whole stream. Nothing is transferred before the first poll, and memory use does not grow
     /// with the range: the reader sets the pace.
     fn stream(&self, range: Range<u64>) -> ByteStream;
+
+    /// The bytes of `range` as parts of local files that never change, for `sendfile(2)`. `None`
+    /// if they are not all at hand without waiting, or are in too many files; [`ReadAt::stream`]
+    /// has them then.
+    fn local_parts(&self, _range: Range<u64>) -> Option<Vec<FilePart>> {
+        None
+    }
+}
+
+/// A part of a local file.
+#[derive(Clone, Debug)]
+pub struct FilePart {
+    /// The file.
+    pub file: Arc<File>,
+    /// Where the part begins.
+    pub offset: u64,
+    /// The bytes of the part.
+    pub len: u64,
 }
 
 /// An object opened for reading. It keeps its content if the key gets a new object, or reports
@@ -44,6 +63,36 @@ pub trait ReadAt: Send + Sync {
 pub struct Object {
     meta: Meta,
     source: Source,
+    cached: Option<Cached>,
+}
+
+/// What a store that is a cache says about an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cached {
+    /// How it was found.
+    pub how: CacheUse,
+    /// The milliseconds for which the object may be served without asking the store again.
+    pub fresh_ms: u64,
+}
+
+/// How a cache has found an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheUse {
+    /// In the cache, not older than the fresh time.
+    Hit,
+    /// In the cache, older than the fresh time: the other store does not respond.
+    Stale,
+    /// In the cache, after the other store has confirmed that it is current.
+    Revalidated,
+    /// In the other store.
+    Miss {
+        /// It is in the cache now, or will be when it is complete.
+        is_stored: bool,
+        /// The bytes are those that another request has asked for.
+        is_collapsed: bool,
+    },
+    /// The properties were in the cache, and some of the bytes are in the other store.
+    Partial,
 }
 
 enum Source {
@@ -63,6 +112,7 @@ impl Object {
         Object {
             meta,
             source: Source::Local(file),
+            cached: None,
         }
     }
 
@@ -71,7 +121,19 @@ impl Object {
         Object {
             meta,
             source: Source::Other(Box::new(Other { metadata, reader })),
+            cached: None,
         }
+    }
+
+    /// The same object with what a cache says about it.
+    pub fn with_cached(mut self, cached: Cached) -> Object {
+        self.cached = Some(cached);
+        self
+    }
+
+    /// What the store says about it if it is a cache.
+    pub fn cached(&self) -> Option<Cached> {
+        self.cached
     }
 
     /// Its properties at the time of opening.
@@ -110,6 +172,11 @@ impl Object {
     /// worker, then on the pool.
     pub async fn read(&self, offset: u64, len_max: usize, buf: Vec<u8>) -> Result<Vec<u8>> {
         match &self.source {
+            Source::Local(file) if file.is_copy() => {
+                let left = usize::try_from(self.meta.size.saturating_sub(offset));
+                file.read(offset, len_max.min(left.unwrap_or(usize::MAX)), buf)
+                    .await
+            }
             Source::Local(file) => file.read(offset, len_max, buf).await,
             Source::Other(other) => other.reader.read(offset, len_max, buf).await,
         }

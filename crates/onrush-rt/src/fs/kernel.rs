@@ -27,6 +27,7 @@ const STATX: StatxFlags = StatxFlags::TYPE
     .union(StatxFlags::NLINK)
     .union(StatxFlags::INO)
     .union(StatxFlags::SIZE)
+    .union(StatxFlags::BLOCKS)
     .union(StatxFlags::MTIME);
 
 /// The buffer size for directory entries, in bytes.
@@ -382,6 +383,7 @@ fn metadata(found: &Statx) -> Metadata {
     Metadata {
         kind: kind(FileType::from_raw_mode(mode)).unwrap_or(FileKind::Special),
         size: found.stx_size,
+        allocated_bytes: found.stx_blocks * 512,
         inode: found.stx_ino,
         device: u64::from(found.stx_dev_major) << 32 | u64::from(found.stx_dev_minor),
         modified_ns: join_ns(found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec.into()),

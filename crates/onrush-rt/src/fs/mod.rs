@@ -25,6 +25,7 @@ pub use release::Releaser;
 pub use types::{Beneath, Create, FileKind, Metadata, OpenHow};
 
 use crate::descriptors::{FilePermit, FileUse};
+use std::any::Any;
 use std::ffi::CStr;
 use std::io;
 use std::ops::ControlFlow;
@@ -86,6 +87,7 @@ pub struct File {
     inner: FileInner,
     permit: Option<FilePermit>,
     last_reference: Option<LastReference>,
+    guard: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 #[derive(Debug)]
@@ -116,6 +118,7 @@ impl From<FileInner> for File {
             inner,
             permit: None,
             last_reference: None,
+            guard: None,
         }
     }
 }
@@ -314,6 +317,13 @@ impl File {
             releaser: releaser.clone(),
             descriptor: None,
         });
+        self
+    }
+
+    /// The file with a value that is dropped after the file is closed, such as an account of its
+    /// space.
+    pub fn with_guard(mut self, guard: Arc<dyn Any + Send + Sync>) -> File {
+        self.guard = Some(guard);
         self
     }
 

@@ -22,6 +22,8 @@ pub struct Metadata {
     pub kind: FileKind,
     /// Bytes of content.
     pub size: u64,
+    /// Bytes of the disk that the content occupies, with those that are reserved for it.
+    pub allocated_bytes: u64,
     /// Inode number, unique on its device while the file exists.
     pub inode: u64,
     /// Device number, major and minor in one.

@@ -204,6 +204,10 @@ fn a_format_enables_the_access_log() {
 /// For each option a value in the configuration file that is not the default.
 const CHANGES: &[(&str, &str)] = &[
     ("dir", "'/srv'"),
+    ("edge", "'/srv/cache'"),
+    ("edge_size", "'1GiB'"),
+    ("edge_fresh", "'7s'"),
+    ("edge_stale", "'7s'"),
     ("allow", "'put,delete'"),
     ("hidden", "true"),
     ("site", "true"),
@@ -264,6 +268,7 @@ const CHANGES: &[(&str, &str)] = &[
 /// Other options that an option needs.
 fn companions(name: &str) -> &'static str {
     match name {
+        "edge_size" | "edge_fresh" | "edge_stale" => "edge = 'cache'",
         "tls_cert" => "tls-key = ['a.key', 'b.key']",
         "tls_key" => "tls-cert = ['a.pem', 'b.pem']",
         "tls_ocsp" => "tls-cert = 'a.pem'\ntls-key = 'a.key'",

@@ -72,6 +72,8 @@ struct Entry {
     generation: u64,
     /// When the object was last opened.
     opened_ms: u64,
+    /// The time for which the store allows it to be used, in milliseconds.
+    fresh_ms: u64,
     /// Used since the last pass of the eviction queue.
     used: bool,
     /// Its number in the eviction queue.
@@ -139,6 +141,7 @@ impl Cache {
             Some(_) => self.max_age_ms,
             None => self.open_ms(),
         };
+        let max_age_ms = max_age_ms.min(entry.fresh_ms);
         if context.now_ms.saturating_sub(entry.opened_ms) >= max_age_ms {
             return None;
         }
@@ -153,13 +156,14 @@ impl Cache {
 
     /// Renews the entry of a key whose object was opened just now and has `version`, and returns
     /// its object. `None` if the entry is outdated or has no content in memory. `generation` is
-    /// from before the opening.
+    /// from before the opening. The store allows its use for `fresh_ms`.
     pub(super) fn revalidate(
         &self,
         key: &Key,
         context: CacheContext,
         generation: Option<u64>,
         version: &Version,
+        fresh_ms: u64,
     ) -> Option<LoadedObject> {
         let mut shard = self.shard(context.worker);
         let entry = shard.entries.get_mut(key.as_bytes())?;
@@ -169,19 +173,20 @@ impl Cache {
         if !same || entry.object.bytes_in_memory().is_none() {
             return None; // The new open file replaces the old one.
         }
-        (entry.opened_ms, entry.used) = (context.now_ms, true);
+        (entry.opened_ms, entry.fresh_ms, entry.used) = (context.now_ms, fresh_ms, true);
         Some(entry.object.clone())
     }
 
     /// Adds an object that was opened just now, if it may be cached; otherwise removes the entry of
-    /// its key. Returns `true` if this shard has open files from now on: the caller then must call
-    /// [`Cache::take_stale`].
+    /// its key. The store allows its use for `fresh_ms`. Returns `true` if this shard has open
+    /// files from now on: the caller then must call [`Cache::take_stale`].
     pub(super) fn add(
         &self,
         key: &Key,
         context: CacheContext,
         generation: Option<u64>,
         object: &LoadedObject,
+        fresh_ms: u64,
     ) -> bool {
         // Without a generation, a change by another machine would not be visible at once.
         let Some(generation) = generation.filter(|_| object.is_cacheable()) else {
@@ -204,9 +209,10 @@ impl Cache {
         if may_add {
             shard.insert(Entry {
                 key: key.clone(),
-                object: object.clone(),
+                object: object.for_later(),
                 generation,
                 opened_ms: context.now_ms,
+                fresh_ms,
                 used: false,
                 number: 0,
             });

@@ -187,6 +187,11 @@ impl Files {
     /// If writing is allowed, a missing folder is created; otherwise it is an error. An error is
     /// one line that states what is wrong with `dir`.
     pub fn open(dir: &Path, options: FilesOptions) -> io::Result<Files> {
+        Ok(Files::new(Files::open_folder(dir, &options)?, options))
+    }
+
+    /// Opens the folder that [`Files::open`] serves, for another use as a store.
+    pub fn open_folder(dir: &Path, options: &FilesOptions) -> io::Result<Folder> {
         let writable = options.allow.delete || (options.allow.put && !options.sink);
         let folder = FolderOptions {
             writable,
@@ -204,7 +209,7 @@ impl Files {
                          followed and return 404"
                     );
                 }
-                Ok(Files::new(store, options))
+                Ok(store)
             }
             Err(error) => Err(open_error(dir, writable, options.sink, &error)),
         }

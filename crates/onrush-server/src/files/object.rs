@@ -12,7 +12,7 @@ use onrush_proto::precondition::Current;
 use onrush_proto::response::FieldLines;
 use onrush_rt::descriptors::FileUse;
 use onrush_rt::fs::File;
-use onrush_store::{Key, LocalFile, Meta, Object, ReadAt, Result, StoreError, Version};
+use onrush_store::{CacheUse, Key, LocalFile, Meta, Object, ReadAt, Result, StoreError, Version};
 use std::fmt;
 use std::io;
 use std::ops::Range;
@@ -36,6 +36,8 @@ const RELIABLE_AFTER_S: u64 = 2;
 /// The page's images and style sheets are still loaded.
 const SANDBOX: &[u8] = b"sandbox";
 
+const CACHE_STATUS: &str = "Cache-Status";
+
 /// An object that is ready to be served.
 #[derive(Clone)]
 pub(super) struct LoadedObject {
@@ -47,6 +49,8 @@ pub(super) struct LoadedObject {
     content_type: &'static str,
     /// The fields of every response about the object, except `Content-Type`.
     pub(super) fields: FieldLines,
+    /// How the store has found it, if the store is a cache. It is in `fields`, too.
+    cached: Option<CacheUse>,
     /// The fields that its `PUT` stored.
     stored: Option<Arc<StoredFields>>,
     content: Content,
@@ -56,6 +60,8 @@ pub(super) struct LoadedObject {
 enum Content {
     Memory(Bytes),
     File(Arc<File>),
+    /// A file that is a copy and never changes.
+    Copy(Arc<File>),
     /// An object of a store that is not local. It is read while it is sent, and never cached.
     Reader(Arc<dyn ReadAt>),
 }
@@ -77,7 +83,7 @@ impl LoadedObject {
             Reservation::Unavailable if !file.may_stay_open(FileUse::Download) => return None,
             // If the first byte is in the page cache, the attributes most likely are in memory too.
             Reservation::Unavailable if !file.is_resident(0, 1) => return None,
-            Reservation::Unavailable => Content::File(file.clone()),
+            Reservation::Unavailable => Content::of_file(local),
             reservation => {
                 let size = meta.size as usize;
                 let mut bytes = Vec::with_capacity(size);
@@ -91,7 +97,8 @@ impl LoadedObject {
             }
         };
         let stored = StoredFields::parse(&local.metadata_blocking().ok()?);
-        Some(LoadedObject::new(meta, key, now_s, content, stored, types))
+        let loaded = LoadedObject::new(meta, key, now_s, content, stored, types);
+        Some(loaded.with_cached(object))
     }
 
     /// Loads an object and waits for the disk if necessary. The bytes of an object that is not a
@@ -111,9 +118,9 @@ impl LoadedObject {
             (_, Some(reader)) if !reads_all => Content::Reader(reader.clone()),
             (Reservation::Unavailable, Some(reader)) => Content::Reader(reader.clone()),
             (Reservation::Unavailable, None) => {
-                let file = object.local().map(LocalFile::file);
-                let file = file.filter(|file| file.may_stay_open(FileUse::Download));
-                Content::File(file.ok_or(StoreError::Busy)?.clone())
+                let local = object.local();
+                let local = local.filter(|local| local.file().may_stay_open(FileUse::Download));
+                Content::of_file(local.ok_or(StoreError::Busy)?)
             }
             (reservation, _) => {
                 let size = meta.size as usize;
@@ -129,7 +136,8 @@ impl LoadedObject {
             }
         };
         let stored = StoredFields::parse(&object.metadata().await?);
-        Ok(LoadedObject::new(meta, key, now_s, content, stored, types))
+        let loaded = LoadedObject::new(meta, key, now_s, content, stored, types);
+        Ok(loaded.with_cached(object))
     }
 
     fn new(
@@ -156,9 +164,30 @@ impl LoadedObject {
             modified_s,
             content_type: types.content_type(key.name()),
             fields,
+            cached: None,
             stored: stored.map(Arc::new),
             content,
         }
+    }
+
+    /// Adds `Cache-Status` (RFC 9211) if the store is a cache.
+    fn with_cached(mut self, object: &Object) -> LoadedObject {
+        self.cached = object.cached().map(|cached| cached.how);
+        if let Some(how) = self.cached {
+            append(&mut self.fields, CACHE_STATUS, cache_status(how).as_bytes());
+        }
+        self
+    }
+
+    /// The object as later responses have it that do not ask the store again.
+    pub(super) fn for_later(&self) -> LoadedObject {
+        let mut later = self.clone();
+        if !matches!(later.cached, None | Some(CacheUse::Hit | CacheUse::Stale)) {
+            later.cached = Some(CacheUse::Hit);
+            let set = (later.fields).set(CACHE_STATUS, cache_status(CacheUse::Hit).as_bytes());
+            debug_assert!(set.is_ok(), "the value is valid");
+        }
+        later
     }
 
     /// Adds [`SANDBOX`] if the type of the object requires it.
@@ -173,7 +202,7 @@ impl LoadedObject {
     /// that is kept open. For a file this calls `statx(2)` on the descriptor, which needs no disk.
     pub(super) fn is_unchanged(&self) -> bool {
         match &self.content {
-            Content::Memory(_) | Content::Reader(_) => true,
+            Content::Memory(_) | Content::Copy(_) | Content::Reader(_) => true,
             Content::File(file) => {
                 let now = file
                     .metadata()
@@ -225,7 +254,7 @@ impl LoadedObject {
     pub(super) fn is_idle_file(&self) -> bool {
         match &self.content {
             Content::Memory(_) | Content::Reader(_) => false,
-            Content::File(file) => Arc::strong_count(file) == 1,
+            Content::File(file) | Content::Copy(file) => Arc::strong_count(file) == 1,
         }
     }
 
@@ -233,7 +262,7 @@ impl LoadedObject {
     pub(super) fn bytes_in_memory(&self) -> Option<&Bytes> {
         match &self.content {
             Content::Memory(bytes) => Some(bytes),
-            Content::File(_) | Content::Reader(_) => None,
+            Content::File(_) | Content::Copy(_) | Content::Reader(_) => None,
         }
     }
 
@@ -256,8 +285,15 @@ impl LoadedObject {
     pub(super) fn slice(&self, range: Range<u64>) -> Body {
         match &self.content {
             Content::Memory(bytes) => slice_bytes(bytes, range).into(),
-            Content::File(file) => Body::parts([file_part(file, range)]),
-            Content::Reader(reader) => pieces::body(reader, vec![Piece::Range(range)]),
+            Content::File(file) | Content::Copy(file) => Body::parts([file_part(file, range)]),
+            Content::Reader(reader) => match reader.local_parts(range.clone()) {
+                Some(parts) => Body::parts(parts.into_iter().map(|part| Part::File {
+                    file: part.file,
+                    offset: part.offset,
+                    length: part.len,
+                })),
+                None => pieces::body(reader, vec![Piece::Range(range)]),
+            },
         }
     }
 
@@ -272,8 +308,18 @@ impl LoadedObject {
         };
         match &self.content {
             Content::Memory(bytes) => parts(&|range| Part::Bytes(slice_bytes(bytes, range))),
-            Content::File(file) => parts(&|range| file_part(file, range)),
+            Content::File(file) | Content::Copy(file) => parts(&|range| file_part(file, range)),
             Content::Reader(reader) => pieces::body(reader, pieces),
+        }
+    }
+}
+
+impl Content {
+    fn of_file(local: &LocalFile) -> Content {
+        let file = local.file().clone();
+        match local.is_copy() {
+            true => Content::Copy(file),
+            false => Content::File(file),
         }
     }
 }
@@ -390,6 +436,24 @@ fn fields(version: &Version, modified_s: Option<u64>) -> FieldLines {
         append(&mut lines, "Last-Modified", &date::format(modified_s));
     }
     lines
+}
+
+/// The value of `Cache-Status` (RFC 9211 §2).
+fn cache_status(how: CacheUse) -> &'static str {
+    match how {
+        CacheUse::Hit => "onrush; hit",
+        CacheUse::Stale => "onrush; hit; detail=stale",
+        CacheUse::Revalidated => "onrush; fwd=stale",
+        CacheUse::Partial => "onrush; fwd=partial; stored",
+        CacheUse::Miss {
+            is_stored,
+            is_collapsed,
+        } => match (is_stored, is_collapsed) {
+            (false, _) => "onrush; fwd=uri-miss",
+            (true, false) => "onrush; fwd=uri-miss; stored",
+            (true, true) => "onrush; fwd=uri-miss; stored; collapsed",
+        },
+    }
 }
 
 fn append(lines: &mut FieldLines, name: &str, value: &[u8]) {

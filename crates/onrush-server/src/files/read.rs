@@ -11,7 +11,7 @@ use onrush::{Request, Response, WorkerHandle};
 use onrush_proto::etag::EntityTag;
 use onrush_proto::precondition::{Outcome, evaluate};
 use onrush_proto::range;
-use onrush_store::{Key, Result, StoreError, Wanted};
+use onrush_store::{Key, Object, Result, StoreError, Wanted};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -114,8 +114,9 @@ impl Inner {
             Err(StoreError::Busy) => return None, // It may work after other files are closed.
             Err(error) => return Some(Err(error)),
         };
-        let version = &object.meta().version;
-        if let Some(loaded) = self.cache.revalidate(key, context, generation, version) {
+        let (version, fresh_ms) = (&object.meta().version, fresh_ms(&object));
+        let renewed = (self.cache).revalidate(key, context, generation, version, fresh_ms);
+        if let Some(loaded) = renewed {
             return Some(Ok(loaded));
         }
         let loaded = LoadedObject::try_load(
@@ -126,7 +127,7 @@ impl Inner {
             &self.options.types,
         )?;
         let loaded = self.with_sandbox(loaded);
-        self.cache_object(key, context, generation, &loaded, request);
+        self.cache_object(key, context, generation, (&loaded, fresh_ms), request);
         Some(Ok(loaded))
     }
 
@@ -135,7 +136,7 @@ impl Inner {
     async fn open(self: &Arc<Self>, key: &Key, request: &Request) -> Result<LoadedObject> {
         let context = cache_context(request.worker());
         let generation = self.store.generation(key);
-        let loaded = match self.load(key, context, wanted(request)).await {
+        let (loaded, fresh_ms) = match self.load(key, context, wanted(request)).await {
             Err(StoreError::Busy) => {
                 let idle = self.cache.take_idle_files();
                 self.pool.run(move || drop(idle)).await?;
@@ -144,22 +145,29 @@ impl Inner {
             result => result?,
         };
         let loaded = self.with_sandbox(loaded);
-        self.cache_object(key, context, generation, &loaded, request);
+        self.cache_object(key, context, generation, (&loaded, fresh_ms), request);
         Ok(loaded)
     }
 
-    async fn load(&self, key: &Key, context: CacheContext, wanted: Wanted) -> Result<LoadedObject> {
+    /// Opens and loads an object. Returns also for how long the store allows its use.
+    async fn load(
+        &self,
+        key: &Key,
+        context: CacheContext,
+        wanted: Wanted,
+    ) -> Result<(LoadedObject, u64)> {
         let reads_all = wanted == Wanted::All;
         let object = self.store.open(key, wanted).await?;
-        LoadedObject::load(
+        let fresh_ms = fresh_ms(&object);
+        let loaded = LoadedObject::load(
             &object,
             key,
             context.now_s,
             reads_all,
             &self.object_budget,
             &self.options.types,
-        )
-        .await
+        );
+        Ok((loaded.await?, fresh_ms))
     }
 
     /// Adds `Content-Security-Policy: sandbox` to an object with scripts, unless the folder is a
@@ -198,10 +206,10 @@ impl Inner {
         key: &Key,
         context: CacheContext,
         generation: Option<u64>,
-        loaded: &LoadedObject,
+        (loaded, fresh_ms): (&LoadedObject, u64),
         request: &Request,
     ) {
-        if self.cache.add(key, context, generation, loaded) {
+        if (self.cache).add(key, context, generation, loaded, fresh_ms) {
             let closer = FileCloser {
                 inner: Arc::downgrade(self),
                 worker: context.worker,
@@ -239,6 +247,11 @@ impl Drop for FileCloser {
             drop(inner.cache.take_all_files(self.worker)); // The worker ends, so it may block.
         }
     }
+}
+
+/// The time for which the store allows that an object is served without asking it again.
+fn fresh_ms(object: &Object) -> u64 {
+    object.cached().map_or(u64::MAX, |cached| cached.fresh_ms)
 }
 
 /// What the response will most likely contain. A request with `If-None-Match` or

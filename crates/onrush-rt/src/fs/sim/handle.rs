@@ -477,6 +477,7 @@ fn metadata(state: &mut State, inode: u64) -> io::Result<Metadata> {
     Ok(Metadata {
         kind: kind(&node.body),
         size,
+        allocated_bytes: size.next_multiple_of(4096),
         inode,
         device: 1,
         modified_ns: node.modified_ns,

@@ -1,0 +1,190 @@
+//! The folder of a cache: which folders are accepted, the lock, and where files are.
+//!
+//! ```text
+//! DIR/onrush-cache      says that the folder is a cache
+//! DIR/new/NUMBER        files that are being filled
+//! DIR/ab/abcd…          the files, by the first two digits of their name
+//! ```
+
+use super::name::Name;
+use onrush_rt::fs::{Create, Dir, File, FileKind, OpenHow};
+use std::io;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+const MARK: &[u8] = b"onrush-cache";
+const MARK_TEXT: &[u8] = b"This folder is a cache of onrush. Its files may be deleted.\n";
+const NEW: &[u8] = b"new";
+/// The folder that some file systems have at their top.
+const LOST_AND_FOUND: &[u8] = b"lost+found";
+/// Only the owner may read what is cached.
+const FILE_MODE: u32 = 0o600;
+const DIR_MODE: u32 = 0o700;
+
+/// The folder. While it is open, no other process can open it as a cache.
+#[derive(Debug)]
+pub(super) struct Folder {
+    root: Dir,
+}
+
+/// Creates the folder at `path` if it is missing, and opens it. Blocks.
+pub(super) fn create(path: &Path) -> io::Result<Dir> {
+    use std::os::unix::fs::DirBuilderExt;
+    if let Some(parent) = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+    {
+        std::fs::create_dir_all(parent)?;
+    }
+    match std::fs::DirBuilder::new().mode(DIR_MODE).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    Dir::open_root(path)
+}
+
+impl Folder {
+    /// Locks the folder, checks that it is empty or a cache, and removes what was being filled when
+    /// the last process ended.
+    pub(super) fn open(root: Dir) -> io::Result<Folder> {
+        root.lock_exclusive().map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => other("is in use by another process"),
+            _ => error,
+        })?;
+        if !exists(&root, MARK)? {
+            if !is_empty(&root)? {
+                return Err(other("is not empty and is no cache of onrush"));
+            }
+            let how = OpenHow {
+                create: Create::IfMissing,
+                ..OpenHow::create_new(FILE_MODE)
+            };
+            let mark = root.open(MARK, how)?;
+            mark.write_all_at(MARK_TEXT, 0)?;
+            // Otherwise the folder would not be accepted after a power cut.
+            mark.sync()?;
+            root.sync()?;
+        }
+        create_dir(&root, NEW)?;
+        let new = root.open_dir(NEW)?;
+        let mut left = Vec::new();
+        new.read_dir(&mut |name, _| {
+            left.push(name.to_vec());
+            ControlFlow::Continue(())
+        })?;
+        for name in left {
+            new.unlink(&name)?;
+        }
+        Ok(Folder { root })
+    }
+
+    pub(super) fn now_ms(&self) -> i64 {
+        self.root.now_ns() / 1_000_000
+    }
+
+    /// Opens a file if that needs no disk.
+    pub(super) fn open_cached(&self, name: &Name) -> io::Result<File> {
+        self.root.open_cached(&name.path())
+    }
+
+    pub(super) fn open_file(&self, name: &Name) -> io::Result<File> {
+        self.root.open(&name.path(), OpenHow::READ)
+    }
+
+    /// Creates a file without a name of its own.
+    pub(super) fn create_new(&self, number: u64) -> io::Result<File> {
+        let path = [NEW, b"/", number.to_string().as_bytes()].concat();
+        self.root.open(&path, OpenHow::create_new(FILE_MODE))
+    }
+
+    /// Gives a new file its name. It replaces an old file of that name.
+    pub(super) fn publish(&self, number: u64, name: &Name) -> io::Result<()> {
+        let path = name.path();
+        let (folder, file) = Name::split(&path);
+        let to = match self.root.open_dir(folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                create_dir(&self.root, folder)?;
+                self.root.open_dir(folder)?
+            }
+            opened => opened?,
+        };
+        let from = self.root.open_dir(NEW)?;
+        from.rename(number.to_string().as_bytes(), &to, file, false)
+    }
+
+    pub(super) fn unlink_new(&self, number: u64) -> io::Result<()> {
+        let new = self.root.open_dir(NEW)?;
+        new.unlink(number.to_string().as_bytes())
+    }
+
+    /// Removes a file, if it exists.
+    pub(super) fn unlink(&self, name: &Name) -> io::Result<()> {
+        let path = name.path();
+        let (folder, file) = Name::split(&path);
+        let removed = self.root.open_dir(folder).and_then(|dir| dir.unlink(file));
+        match removed {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Sets the time of the last use.
+    pub(super) fn stamp(&self, name: &Name, used_ms: i64) -> io::Result<()> {
+        self.open_file(name)?.set_modified(used_ms * 1_000_000)
+    }
+
+    /// Calls `each` with the name, the time of the last use, and the space of every file.
+    pub(super) fn scan(&self, each: &mut dyn FnMut(Name, i64, u64)) -> io::Result<()> {
+        let mut folders = Vec::new();
+        self.root.read_dir(&mut |name, kind| {
+            if name.len() == 2 && kind.is_none_or(|kind| kind == FileKind::Directory) {
+                folders.push(name.to_vec());
+            }
+            ControlFlow::Continue(())
+        })?;
+        for folder in folders {
+            let dir = self.root.open_dir(&folder)?;
+            let mut names = Vec::new();
+            dir.read_dir(&mut |file, _| {
+                names.extend(Name::parse(file).map(|name| (name, file.to_vec())));
+                ControlFlow::Continue(())
+            })?;
+            for (name, file) in names {
+                match dir.entry_metadata(&file) {
+                    Ok(found) => each(name, found.modified_ns / 1_000_000, found.allocated_bytes),
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn other(reason: &str) -> io::Error {
+    io::Error::other(reason)
+}
+
+fn exists(root: &Dir, name: &[u8]) -> io::Result<bool> {
+    match root.entry_metadata(name) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_empty(root: &Dir) -> io::Result<bool> {
+    let mut is_empty = true;
+    root.read_dir(&mut |name, _| {
+        is_empty &= name == LOST_AND_FOUND;
+        ControlFlow::Continue(())
+    })?;
+    Ok(is_empty)
+}
+
+fn create_dir(root: &Dir, name: &[u8]) -> io::Result<()> {
+    match root.create_dir(name, DIR_MODE) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,260 @@
+//! What is in the cache: the name, the space and the last use of each file. It is a structure in
+//! memory and knows no disk.
+
+use super::name::Name;
+use super::space::Charge;
+use lru::LruCache;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// The time of the last use is written to the disk again when it is older than this.
+const STAMP_AFTER_MS: i64 = 60_000;
+
+#[derive(Debug)]
+pub(super) struct Index {
+    entries: LruCache<Name, Entry>,
+    /// Used entries whose time is to be written to the disk.
+    stamps: Vec<Name>,
+    /// The names that were removed before the index is complete; `None` when it is.
+    removed: Option<HashSet<Name>>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    charge: Arc<Charge>,
+    /// Written by this process, or found to be whole.
+    is_trusted: bool,
+    used_ms: i64,
+    /// The time that the disk is to have, and the one that it has.
+    stamp_ms: i64,
+    stamped_ms: i64,
+}
+
+/// An entry that was found.
+pub(super) struct Found {
+    pub(super) charge: Arc<Charge>,
+    pub(super) is_trusted: bool,
+}
+
+/// A file that a scan has found.
+pub(super) struct Scanned {
+    pub(super) name: Name,
+    pub(super) used_ms: i64,
+    pub(super) charge: Arc<Charge>,
+}
+
+impl Index {
+    /// An empty index that is not complete.
+    pub(super) fn new() -> Index {
+        Index {
+            entries: LruCache::unbounded(),
+            stamps: Vec::new(),
+            removed: Some(HashSet::new()),
+        }
+    }
+
+    pub(super) fn is_complete(&self) -> bool {
+        self.removed.is_none()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn contains(&self, name: &Name) -> bool {
+        self.entries.contains(name)
+    }
+
+    /// The entry, which is the most recently used one from now on.
+    pub(super) fn get(&mut self, name: &Name, now_ms: i64) -> Option<Found> {
+        let entry = self.entries.get_mut(name)?;
+        entry.used_ms = now_ms;
+        Some(Found {
+            charge: entry.charge.clone(),
+            is_trusted: entry.is_trusted,
+        })
+    }
+
+    /// Has the time of a use written to the disk, soon if the disk has a much older one.
+    pub(super) fn stamp(&mut self, name: &Name, now_ms: i64) {
+        let Some(entry) = self.entries.peek_mut(name) else {
+            return;
+        };
+        entry.stamp_ms = now_ms;
+        if now_ms.saturating_sub(entry.stamped_ms) >= STAMP_AFTER_MS {
+            entry.stamped_ms = now_ms;
+            self.stamps.push(*name);
+        }
+    }
+
+    /// The names whose time is to be written to the disk soon, with that time; or with `all` those
+    /// whose time on the disk is not the right one.
+    pub(super) fn take_stamps(&mut self, all: bool) -> Vec<(Name, i64)> {
+        let names = std::mem::take(&mut self.stamps);
+        let mut stamps: Vec<(Name, i64)> = (names.into_iter())
+            .filter_map(|name| Some((name, self.entries.peek(&name)?.stamped_ms)))
+            .collect();
+        if all {
+            for (name, entry) in self.entries.iter_mut() {
+                if entry.stamp_ms > entry.stamped_ms {
+                    entry.stamped_ms = entry.stamp_ms;
+                    stamps.push((*name, entry.stamp_ms));
+                }
+            }
+        }
+        stamps
+    }
+
+    /// Adds or replaces an entry, as the most recently used one.
+    pub(super) fn insert(
+        &mut self,
+        name: Name,
+        charge: Arc<Charge>,
+        is_trusted: bool,
+        now_ms: i64,
+    ) {
+        let entry = Entry {
+            charge,
+            is_trusted,
+            used_ms: now_ms,
+            stamp_ms: now_ms,
+            stamped_ms: now_ms,
+        };
+        self.entries.put(name, entry);
+    }
+
+    /// Adds what a scan has found, beginning with the most recently used, behind all entries.
+    /// Entries that exist or were removed meanwhile are left out.
+    pub(super) fn append(&mut self, scanned: impl Iterator<Item = Scanned>) {
+        for file in scanned {
+            let is_removed = (self.removed.as_ref()).is_some_and(|all| all.contains(&file.name));
+            if is_removed || self.entries.contains(&file.name) {
+                continue;
+            }
+            let entry = Entry {
+                charge: file.charge,
+                is_trusted: false,
+                used_ms: file.used_ms,
+                stamp_ms: file.used_ms,
+                stamped_ms: file.used_ms,
+            };
+            self.entries.put(file.name, entry);
+            self.entries.demote(&file.name);
+        }
+    }
+
+    /// All files were scanned.
+    pub(super) fn complete(&mut self) {
+        self.removed = None;
+    }
+
+    pub(super) fn trust(&mut self, name: &Name) {
+        if let Some(entry) = self.entries.peek_mut(name) {
+            entry.is_trusted = true;
+        }
+    }
+
+    pub(super) fn remove(&mut self, name: &Name) {
+        if let Some(removed) = &mut self.removed {
+            removed.insert(*name);
+        }
+        self.entries.pop(name);
+    }
+
+    /// Removes the least recently used entries that no reader has open, until they have `bytes`
+    /// bytes. The caller removes their files, and drops the space afterwards.
+    pub(super) fn evict(&mut self, bytes: u64) -> Vec<(Name, Arc<Charge>)> {
+        let mut freed = 0;
+        let mut victims = Vec::new();
+        for (name, entry) in self.entries.iter().rev() {
+            if freed >= bytes {
+                break;
+            }
+            // A file that is open would keep its space.
+            if Arc::strong_count(&entry.charge) == 1 {
+                freed += entry.charge.bytes();
+                victims.push(*name);
+            }
+        }
+        let remove = |name: Name| Some((name, self.entries.pop(&name)?.charge));
+        victims.into_iter().filter_map(remove).collect()
+    }
+
+    /// The time of the last use of the least recently used entry.
+    pub(super) fn oldest_ms(&self) -> Option<i64> {
+        let oldest = self.entries.peek_lru();
+        oldest.map(|(_, entry)| entry.used_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::space::Space;
+    use super::*;
+
+    fn name(number: u8) -> Name {
+        Name::of(&[&[number]])
+    }
+
+    fn victims(index: &mut Index, bytes: u64) -> Vec<Name> {
+        index
+            .evict(bytes)
+            .into_iter()
+            .map(|(name, _)| name)
+            .collect()
+    }
+
+    #[test]
+    fn the_least_recently_used_idle_entries_are_evicted() {
+        let space = Space::new(1000);
+        let mut index = Index::new();
+        for number in 0..5 {
+            index.insert(name(number), space.add(10), true, i64::from(number));
+        }
+        index.get(&name(0), 9).expect("an entry");
+        let open = index.get(&name(1), 9).expect("an entry");
+        index.get(&name(2), 9).expect("an entry");
+        assert_eq!(victims(&mut index, 11), [name(3), name(4)]);
+        assert_eq!((space.used_bytes(), index.len()), (30, 3));
+        assert_eq!(victims(&mut index, 100), [name(0), name(2)], "1 is open");
+        drop(open);
+        assert_eq!(victims(&mut index, 1), [name(1)]);
+        assert_eq!(space.used_bytes(), 0);
+    }
+
+    #[test]
+    fn a_scan_adds_older_entries_and_none_that_changed_meanwhile() {
+        let space = Space::new(1000);
+        let mut index = Index::new();
+        index.insert(name(1), space.add(10), true, 100);
+        index.remove(&name(2));
+        let scanned = |number, used_ms| Scanned {
+            name: name(number),
+            used_ms,
+            charge: space.add(10),
+        };
+        index.append([scanned(1, 9), scanned(2, 8), scanned(3, 7), scanned(4, 6)].into_iter());
+        index.complete();
+        assert_eq!((index.len(), space.used_bytes()), (3, 30));
+        assert!(!index.get(&name(3), 7).expect("an entry").is_trusted);
+        assert_eq!(index.oldest_ms(), Some(6));
+        assert_eq!(victims(&mut index, 20), [name(4), name(1)]);
+    }
+
+    #[test]
+    fn the_time_of_a_use_is_written_once_in_a_while() {
+        let space = Space::new(1000);
+        let mut index = Index::new();
+        index.insert(name(1), space.add(10), true, 0);
+        let at = |index: &mut Index, ms| {
+            index.get(&name(1), ms).expect("an entry");
+            index.stamp(&name(1), ms);
+            index.take_stamps(false)
+        };
+        assert_eq!(at(&mut index, 59_999), []);
+        assert_eq!(at(&mut index, 60_000), [(name(1), 60_000)]);
+        assert_eq!(at(&mut index, 60_001), []);
+        assert_eq!(index.take_stamps(true), [(name(1), 60_001)]);
+        assert_eq!(index.take_stamps(true), []);
+    }
+}

@@ -1,0 +1,447 @@
+//! A bounded store of files on a local disk. When it is full, the files that were not used for the
+//! longest time are removed. It does not know what the files contain.
+//!
+//! - **Space.** A file takes its space before the first byte is written ([`Cache::create`]), and
+//!   keeps it until it is removed and no reader has it open. The sum, in allocated blocks, never
+//!   exceeds the limit; only the folders themselves (about 1 % for small files) are not included.
+//! - **Eviction** removes names. A reader that has the file open keeps its bytes.
+//! - **Order.** The last use of a file is its modification time, which [`Cache::upkeep`] writes
+//!   once a minute at most, so that the order survives a restart.
+//! - **Restart.** A scan finds the files while the cache is in use: a file that is asked for is
+//!   found on the disk. New files are refused ([`NotStored::Scanning`]) until the scan is
+//!   complete, because before that the used space is not known.
+//! - **Whole files.** Nothing is synced. A file that this process has not written is not trusted
+//!   until the caller has verified it ([`Cache::trust`]): a power cut may have torn it.
+//! - **Failures** of the disk are reported once, and no new file is created for a while.
+//!
+//! Methods whose documentation says "blocks" belong on the pool. Layers, lowest first: `name` ·
+//! `space` · `folder` · `index`.
+
+mod folder;
+mod index;
+mod name;
+mod space;
+
+use crate::error::Cause;
+use folder::Folder;
+use index::{Index, Scanned};
+pub use name::Name;
+use onrush_rt::blocking::BlockingPool;
+use onrush_rt::descriptors::{Descriptors, FileUse};
+use onrush_rt::fs::{Dir, File};
+use space::{Charge, Space, disk_bytes_max};
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// After a failure of the disk, no file is created for so long.
+const PAUSE_MS: i64 = 5_000;
+/// The entries that a scan adds at a time. Others wait for the index meanwhile.
+const SCAN_STEP: usize = 1000;
+/// The attempts to make room, if others take it at the same time.
+const ATTEMPTS: usize = 8;
+
+/// Receives each change of the state of the disk: how it fails, or `None` when it works again.
+pub type Report = Arc<dyn Fn(Option<Cause>) + Send + Sync>;
+
+/// How a cache is opened.
+#[derive(Clone)]
+pub struct CacheOptions {
+    /// The maximum of the allocated blocks of all files, in bytes.
+    pub bytes_max: u64,
+    /// The budget of open files.
+    pub descriptors: Descriptors,
+    /// Called on any thread.
+    pub report: Report,
+}
+
+/// A bounded store of files. Clones share it.
+#[derive(Clone)]
+pub struct Cache {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    folder: Folder,
+    pool: BlockingPool,
+    descriptors: Descriptors,
+    report: Report,
+    space: Arc<Space>,
+    index: Mutex<Index>,
+    next_number: AtomicU64,
+    evictions: AtomicU64,
+    /// No file is created before this time; 0 if the disk works.
+    paused_until_ms: AtomicI64,
+}
+
+/// A file that is being filled. Dropping it removes it.
+pub struct NewFile {
+    cache: Cache,
+    number: u64,
+    file: Arc<File>,
+    charge: Arc<Charge>,
+    is_published: bool,
+}
+
+/// A file and whether it is known to be whole.
+pub struct Opened {
+    /// The file, for reading.
+    pub file: File,
+    /// If not, the caller has to verify it before it uses the content.
+    pub is_trusted: bool,
+}
+
+/// Why a file is not created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotStored {
+    /// It is larger than the cache, or all other files are in use.
+    Full,
+    /// The scan after the start is not complete.
+    Scanning,
+    /// The disk has failed, or no descriptor is free.
+    Failed,
+}
+
+/// The state of a cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheStats {
+    /// Files.
+    pub entries: u64,
+    /// The space of the files, of those that are being filled, and of removed files that are open.
+    pub used_bytes: u64,
+    /// The limit of `used_bytes`.
+    pub limit_bytes: u64,
+    /// Files that were removed to make room.
+    pub evictions: u64,
+    /// The time since the last use of the file that is removed next.
+    pub oldest_ms: u64,
+    /// Whether the scan after the start is complete.
+    pub is_complete: bool,
+}
+
+impl Cache {
+    /// Opens the folder at `path` as a cache, creates it if it is missing, and starts the scan.
+    /// Blocks.
+    ///
+    /// # Errors
+    ///
+    /// If the folder is in use by another process, contains something else, or cannot be written.
+    pub fn open(path: &Path, pool: BlockingPool, options: CacheOptions) -> io::Result<Cache> {
+        Cache::on(folder::create(path)?, pool, options)
+    }
+
+    /// As [`Cache::open`], for an open directory, which may be simulated.
+    pub fn on(root: Dir, pool: BlockingPool, options: CacheOptions) -> io::Result<Cache> {
+        let inner = Inner {
+            folder: Folder::open(root)?,
+            pool,
+            descriptors: options.descriptors,
+            report: options.report,
+            space: Space::new(options.bytes_max),
+            index: Mutex::new(Index::new()),
+            next_number: AtomicU64::new(0),
+            evictions: AtomicU64::new(0),
+            paused_until_ms: AtomicI64::new(0),
+        };
+        let cache = Cache {
+            inner: Arc::new(inner),
+        };
+        let scan = cache.clone();
+        cache.pool().run(move || scan.scan()).detach();
+        Ok(cache)
+    }
+
+    /// The pool for operations that block.
+    pub fn pool(&self) -> &BlockingPool {
+        &self.inner.pool
+    }
+
+    /// The wall clock in milliseconds since 1970.
+    pub fn now_ms(&self) -> i64 {
+        self.inner.folder.now_ms()
+    }
+
+    /// Whether the index has a file of this name.
+    pub fn contains(&self, name: &Name) -> bool {
+        self.index().contains(name)
+    }
+
+    /// Whether the scan after the start is complete, so that the index has every file.
+    pub fn is_complete(&self) -> bool {
+        self.index().is_complete()
+    }
+
+    /// Whether new files are accepted at present.
+    pub fn accepts(&self) -> bool {
+        self.refusal().is_none()
+    }
+
+    /// Opens a file that is known to be whole, without waiting. `None`: this may succeed by
+    /// [`Cache::open_file`].
+    pub fn try_open(&self, name: &Name) -> Option<File> {
+        let found = self.index().get(name, self.now_ms())?;
+        if !found.is_trusted {
+            return None;
+        }
+        let permit = self.inner.descriptors.open_file(FileUse::Brief)?;
+        let file = self.inner.folder.open_cached(name).ok()?;
+        Some(file.with_permit(permit).with_guard(found.charge))
+    }
+
+    /// Opens a file, also one that the scan has not found yet. `None` if there is none. Blocks.
+    pub fn open_file(&self, name: &Name) -> Option<Opened> {
+        let permit = self.inner.descriptors.open_file(FileUse::Brief)?;
+        let file = match self.inner.folder.open_file(name) {
+            Ok(file) => file.with_permit(permit),
+            Err(error) => {
+                match error.kind() {
+                    io::ErrorKind::NotFound => self.index().remove(name),
+                    _ => self.failed(&error), // It still has its space.
+                }
+                return None;
+            }
+        };
+        let now_ms = self.now_ms();
+        let mut index = self.index();
+        let (charge, is_trusted) = match index.get(name, now_ms) {
+            Some(found) => (found.charge, found.is_trusted),
+            None => {
+                let found = file.metadata().ok()?;
+                let charge = self.inner.space.add(found.allocated_bytes);
+                index.insert(*name, charge.clone(), false, found.modified_ns / 1_000_000);
+                index.get(name, now_ms);
+                (charge, false)
+            }
+        };
+        drop(index);
+        Some(Opened {
+            file: file.with_guard(charge),
+            is_trusted,
+        })
+    }
+
+    /// The caller has verified that the file is whole.
+    pub fn trust(&self, name: &Name) {
+        self.index().trust(name);
+    }
+
+    /// Makes a file the most recently used one.
+    pub fn touch(&self, name: &Name) {
+        let now_ms = self.now_ms();
+        self.index().get(name, now_ms);
+    }
+
+    /// Keeps the present time as that of the last use, for the order after a restart.
+    pub fn stamp(&self, name: &Name) {
+        let now_ms = self.now_ms();
+        self.index().stamp(name, now_ms);
+    }
+
+    /// Removes a file, if there is one. Blocks.
+    pub fn remove(&self, name: &Name) {
+        self.index().remove(name);
+        if let Err(error) = self.inner.folder.unlink(name) {
+            self.failed(&error);
+        }
+    }
+
+    /// Creates a file of `bytes` bytes after it has made room for it. Fails rather than exceeding
+    /// the limit.
+    pub async fn create(&self, bytes: u64) -> Result<NewFile, NotStored> {
+        if let Some(refusal) = self.refusal() {
+            return Err(refusal);
+        }
+        let cache = self.clone();
+        let created = self.pool().run(move || cache.create_blocking(bytes));
+        created.await.unwrap_or(Err(NotStored::Failed))
+    }
+
+    fn create_blocking(&self, bytes: u64) -> Result<NewFile, NotStored> {
+        let inner = &self.inner;
+        let charge = self.reserve(disk_bytes_max(bytes)).ok_or(NotStored::Full)?;
+        let permit = inner.descriptors.open_file(FileUse::Download);
+        let permit = permit.ok_or(NotStored::Failed)?;
+        let number = inner.next_number.fetch_add(1, Relaxed);
+        let file = inner.folder.create_new(number).map_err(|error| {
+            self.failed(&error);
+            NotStored::Failed
+        })?;
+        let file = file.with_permit(permit).with_guard(charge.clone());
+        let new = NewFile {
+            cache: self.clone(),
+            number,
+            file: Arc::new(file),
+            charge,
+            is_published: false,
+        };
+        // A full disk is noticed now, and not in the middle.
+        match new.file.allocate(bytes) {
+            Ok(()) => Ok(new),
+            Err(error) => {
+                self.failed(&error);
+                Err(NotStored::Failed)
+            }
+        }
+    }
+
+    /// Takes space, for which it removes other files if necessary.
+    fn reserve(&self, bytes: u64) -> Option<Arc<Charge>> {
+        let inner = &self.inner;
+        if bytes > inner.space.limit_bytes() {
+            return None;
+        }
+        for _ in 0..ATTEMPTS {
+            if let Some(charge) = inner.space.take(bytes) {
+                return Some(charge);
+            }
+            self.evict(inner.space.excess_bytes(bytes));
+        }
+        inner.space.take(bytes)
+    }
+
+    fn evict(&self, bytes: u64) {
+        let victims = self.index().evict(bytes);
+        self.inner
+            .evictions
+            .fetch_add(victims.len() as u64, Relaxed);
+        for (name, charge) in victims {
+            match self.inner.folder.unlink(&name) {
+                Ok(()) => drop(charge),
+                Err(error) => {
+                    self.failed(&error);
+                    // The file still has its space.
+                    let now_ms = self.now_ms();
+                    self.index().insert(name, charge, false, now_ms);
+                }
+            }
+        }
+    }
+
+    /// Writes the times of uses to the disk: those that are due, or with `all` every one. Blocks.
+    pub fn upkeep(&self, all: bool) {
+        let stamps = self.index().take_stamps(all);
+        for (name, used_ms) in stamps {
+            let _ = self.inner.folder.stamp(&name, used_ms); // It may have been removed.
+        }
+    }
+
+    /// The state of the cache.
+    pub fn stats(&self) -> CacheStats {
+        let now_ms = self.now_ms();
+        let index = self.index();
+        let oldest_ms = index
+            .oldest_ms()
+            .map_or(0, |at_ms| now_ms.saturating_sub(at_ms));
+        CacheStats {
+            entries: index.len() as u64,
+            used_bytes: self.inner.space.used_bytes(),
+            limit_bytes: self.inner.space.limit_bytes(),
+            evictions: self.inner.evictions.load(Relaxed),
+            oldest_ms: u64::try_from(oldest_ms).unwrap_or(0),
+            is_complete: index.is_complete(),
+        }
+    }
+
+    /// Reports that the disk has failed, and refuses new files for a while.
+    pub fn failed(&self, error: &io::Error) {
+        let until_ms = self.now_ms() + PAUSE_MS;
+        if self.inner.paused_until_ms.swap(until_ms, Relaxed) == 0 {
+            (self.inner.report)(Some(Cause::from(error)));
+        }
+    }
+
+    fn refusal(&self) -> Option<NotStored> {
+        if self.now_ms() < self.inner.paused_until_ms.load(Relaxed) {
+            return Some(NotStored::Failed);
+        }
+        (!self.index().is_complete()).then_some(NotStored::Scanning)
+    }
+
+    fn worked(&self) {
+        if self.inner.paused_until_ms.load(Relaxed) != 0
+            && self.inner.paused_until_ms.swap(0, Relaxed) != 0
+        {
+            (self.inner.report)(None);
+        }
+    }
+
+    /// Finds the files of earlier processes.
+    fn scan(&self) {
+        let mut found = Vec::new();
+        let scanned = self.inner.folder.scan(&mut |name, used_ms, bytes| {
+            found.push((name, used_ms, bytes));
+        });
+        if let Err(error) = scanned {
+            // What was not found would not be counted.
+            return self.failed(&error);
+        }
+        found.sort_unstable_by_key(|&(_, used_ms, _)| std::cmp::Reverse(used_ms));
+        for step in found.chunks(SCAN_STEP) {
+            let files = step.iter().map(|&(name, used_ms, bytes)| Scanned {
+                name,
+                used_ms,
+                charge: self.inner.space.add(bytes),
+            });
+            self.index().append(files);
+        }
+        self.index().complete();
+        self.evict(self.inner.space.excess_bytes(0)); // The limit may be lower than before.
+    }
+
+    fn index(&self) -> MutexGuard<'_, Index> {
+        // Every change under the lock is complete, so the state of a poisoned lock is valid.
+        self.inner
+            .index
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Cache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Cache").field(&self.stats()).finish()
+    }
+}
+
+impl NewFile {
+    /// The file, for writing and reading.
+    pub fn file(&self) -> &Arc<File> {
+        &self.file
+    }
+
+    /// Gives the file its name. It replaces a file of the same name. Blocks.
+    pub fn publish(mut self, name: &Name) -> io::Result<()> {
+        let inner = &self.cache.inner;
+        // Now it is known what the file occupies.
+        let published = self.file.metadata().and_then(|found| {
+            self.charge.set(found.allocated_bytes);
+            inner.folder.publish(self.number, name)
+        });
+        if let Err(error) = published {
+            self.cache.failed(&error);
+            return Err(error);
+        }
+        self.is_published = true;
+        let now_ms = self.cache.now_ms();
+        let charge = self.charge.clone();
+        self.cache.index().insert(*name, charge, true, now_ms);
+        self.cache.worked();
+        Ok(())
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        if self.is_published {
+            return;
+        }
+        let (cache, number, charge) = (self.cache.clone(), self.number, self.charge.clone());
+        let unlink = move || {
+            let _ = cache.inner.folder.unlink_new(number); // Otherwise the next start removes it.
+            drop(charge);
+        };
+        self.cache.pool().run(unlink).detach();
+    }
+}

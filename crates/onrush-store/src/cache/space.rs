@@ -1,0 +1,120 @@
+//! The account of the disk space that files occupy or will occupy.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// The unit in which file systems give space to files, in bytes.
+const BLOCK_BYTES: u64 = 4096;
+
+/// The space of all files together.
+#[derive(Debug)]
+pub(super) struct Space {
+    limit_bytes: u64,
+    used_bytes: AtomicU64,
+}
+
+/// The space of one file. It is returned when the last owner is dropped: the entry of the index,
+/// and each open file.
+#[derive(Debug)]
+pub(super) struct Charge {
+    space: Arc<Space>,
+    bytes: AtomicU64,
+}
+
+impl Space {
+    pub(super) fn new(limit_bytes: u64) -> Arc<Space> {
+        Arc::new(Space {
+            limit_bytes,
+            used_bytes: AtomicU64::new(0),
+        })
+    }
+
+    pub(super) fn limit_bytes(&self) -> u64 {
+        self.limit_bytes
+    }
+
+    pub(super) fn used_bytes(&self) -> u64 {
+        self.used_bytes.load(Relaxed)
+    }
+
+    /// The bytes that must be freed before `bytes` more fit.
+    pub(super) fn excess_bytes(&self, bytes: u64) -> u64 {
+        (self.used_bytes().saturating_add(bytes)).saturating_sub(self.limit_bytes)
+    }
+
+    /// Takes space for a new file; `None` if there is not so much.
+    pub(super) fn take(self: &Arc<Space>, bytes: u64) -> Option<Arc<Charge>> {
+        let take = |used: u64| {
+            used.checked_add(bytes)
+                .filter(|&sum| sum <= self.limit_bytes)
+        };
+        self.used_bytes.fetch_update(Relaxed, Relaxed, take).ok()?;
+        Some(self.charge(bytes))
+    }
+
+    /// Accounts for a file that exists, even beyond the limit.
+    pub(super) fn add(self: &Arc<Space>, bytes: u64) -> Arc<Charge> {
+        self.used_bytes.fetch_add(bytes, Relaxed);
+        self.charge(bytes)
+    }
+
+    fn charge(self: &Arc<Space>, bytes: u64) -> Arc<Charge> {
+        Arc::new(Charge {
+            space: self.clone(),
+            bytes: AtomicU64::new(bytes),
+        })
+    }
+}
+
+impl Charge {
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Relaxed)
+    }
+
+    /// Sets the bytes that the file occupies, even beyond the limit.
+    pub(super) fn set(&self, bytes: u64) {
+        let before = self.bytes.swap(bytes, Relaxed);
+        match bytes.checked_sub(before) {
+            Some(more) => self.space.used_bytes.fetch_add(more, Relaxed),
+            None => self.space.used_bytes.fetch_sub(before - bytes, Relaxed),
+        };
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.space.used_bytes.fetch_sub(self.bytes(), Relaxed);
+    }
+}
+
+/// The most that a file of `bytes` bytes occupies: whole blocks, and one for the table of its
+/// blocks, which file systems need for a file in several pieces.
+pub(super) fn disk_bytes_max(bytes: u64) -> u64 {
+    bytes
+        .checked_next_multiple_of(BLOCK_BYTES)
+        .map_or(u64::MAX, |bytes| bytes.saturating_add(BLOCK_BYTES))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn space_is_returned_by_the_last_owner() {
+        let space = Space::new(100);
+        let file = space.take(60).expect("room");
+        assert!(space.take(41).is_none());
+        assert_eq!((space.excess_bytes(40), space.excess_bytes(41)), (0, 1));
+        let reader = file.clone();
+        file.set(50);
+        assert_eq!(space.used_bytes(), 50);
+        drop(file);
+        assert_eq!(space.used_bytes(), 50, "it is still open");
+        drop(reader);
+        assert_eq!(space.used_bytes(), 0);
+        let existing = space.add(150);
+        assert_eq!((space.used_bytes(), space.excess_bytes(0)), (150, 50));
+        drop(existing);
+        assert!(space.take(u64::MAX).is_none());
+    }
+}

@@ -1,0 +1,108 @@
+//! Changes in the other store. They end the use of the copy on this server before they complete.
+
+use super::Inner;
+use super::heads::Head;
+use crate::error::{Result, StoreError};
+use crate::key::Key;
+use crate::object::LocalFuture;
+use crate::store::{Committed, Upload};
+use onrush_rt::blocking::BlockingJob;
+use std::sync::Arc;
+
+impl Inner {
+    /// Ends the use of the copy of a key. Nothing that was fetched before is used afterwards.
+    pub(super) async fn invalidate(self: &Arc<Self>, key: &Key) {
+        let removed = self.forget(key);
+        let _ = removed.await; // A job that panics has been reported.
+    }
+
+    fn forget(self: &Arc<Self>, key: &Key) -> BlockingJob<()> {
+        self.heads.forget(key);
+        self.openings().remove(key);
+        let (inner, key) = (self.clone(), key.clone());
+        self.cache.pool().run(move || {
+            let name = Head::file_of(&key);
+            inner.heads.change_file(&key, |_| inner.cache.remove(&name));
+        })
+    }
+}
+
+/// Whether a change with this result has certainly not been made.
+fn is_unchanged<T>(result: &Result<T>) -> bool {
+    matches!(
+        result,
+        Err(StoreError::PreconditionFailed | StoreError::Unsupported | StoreError::Forbidden)
+    )
+}
+
+/// A change of a key in the other store. Dropping it ends the use of the copy: the change may have
+/// been made.
+pub(super) struct Change {
+    inner: Arc<Inner>,
+    key: Key,
+    is_open: bool,
+}
+
+impl Change {
+    pub(super) fn new(inner: &Arc<Inner>, key: &Key) -> Change {
+        Change {
+            inner: inner.clone(),
+            key: key.clone(),
+            is_open: true,
+        }
+    }
+
+    pub(super) async fn complete<T>(mut self, result: Result<T>) -> Result<T> {
+        if !is_unchanged(&result) {
+            self.inner.invalidate(&self.key).await;
+        }
+        self.is_open = false;
+        result
+    }
+}
+
+impl Drop for Change {
+    fn drop(&mut self) {
+        if self.is_open {
+            self.inner.forget(&self.key).detach();
+        }
+    }
+}
+/// An upload to the other store.
+pub(super) struct EdgeUpload {
+    upload: Box<dyn Upload>,
+    inner: Arc<Inner>,
+    key: Key,
+}
+
+impl EdgeUpload {
+    pub(super) fn new(upload: Box<dyn Upload>, inner: &Arc<Inner>, key: &Key) -> EdgeUpload {
+        EdgeUpload {
+            upload,
+            inner: inner.clone(),
+            key: key.clone(),
+        }
+    }
+}
+
+impl Upload for EdgeUpload {
+    fn write(&mut self, buf: Vec<u8>) -> LocalFuture<'_, Result<Vec<u8>>> {
+        self.upload.write(buf)
+    }
+
+    fn set_metadata(&mut self, metadata: Vec<u8>) -> Result<()> {
+        self.upload.set_metadata(metadata)
+    }
+
+    fn written_bytes(&self) -> u64 {
+        self.upload.written_bytes()
+    }
+
+    fn commit(self: Box<Self>) -> LocalFuture<'static, Result<Committed>> {
+        Box::pin(async move {
+            let change = Change::new(&self.inner, &self.key);
+            let result = self.upload.commit().await;
+            change.complete(result).await
+        })
+    }
+}

@@ -1,0 +1,230 @@
+//! The objects that were opened lately: their properties, how fresh they are, and the generation of
+//! each key.
+//!
+//! A generation changes when the entry of a key is replaced or invalidated, or becomes stale or
+//! fresh again. Keys share generations, so it may change without a reason, which costs only time.
+//! What was fetched is added only if the generation is the same as before the fetch.
+
+use super::record::Record;
+use crate::cache::Name;
+use crate::key::Key;
+use crate::meta::Meta;
+use crate::object::CacheUse;
+use lru::LruCache;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::num::NonZeroUsize;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The stripes of keys.
+const STRIPES: usize = 1024;
+/// The most heads in memory, of all stripes. The others are read from the disk again.
+const HEADS_MAX: usize = 64 * 1024;
+
+/// One version of an object.
+#[derive(Debug)]
+pub(super) struct Head {
+    pub(super) key: Key,
+    pub(super) meta: Meta,
+    pub(super) metadata: Arc<[u8]>,
+    /// The name of the file with the record, and with the content if it is small.
+    pub(super) file: Name,
+    /// The size of blocks.
+    pub(super) block_bytes: u64,
+    /// Whether the file `file` is in the cache and has this version.
+    pub(super) is_stored: AtomicBool,
+    /// When the other store has last confirmed the version.
+    confirmed_ms: AtomicI64,
+    /// Until then it is served without asking.
+    fresh_until_ms: AtomicI64,
+    is_stale: AtomicBool,
+}
+
+impl Head {
+    /// The name of the file with the record of a key.
+    pub(super) fn file_of(key: &Key) -> Name {
+        Name::of(&[key.as_bytes()])
+    }
+
+    pub(super) fn new(
+        key: Key,
+        meta: Meta,
+        metadata: Vec<u8>,
+        block_bytes: u64,
+        confirmed_ms: i64,
+    ) -> Head {
+        Head {
+            file: Head::file_of(&key),
+            key,
+            meta,
+            metadata: metadata.into(),
+            block_bytes,
+            is_stored: AtomicBool::new(false),
+            confirmed_ms: AtomicI64::new(confirmed_ms),
+            fresh_until_ms: AtomicI64::new(i64::MIN),
+            is_stale: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether the content is in the same file as the record.
+    pub(super) fn is_small(&self) -> bool {
+        self.meta.size <= self.block_bytes
+    }
+
+    /// Identifies a block of this version.
+    pub(super) fn block(&self, number: u64) -> Name {
+        let version = self.meta.version;
+        Name::of(&[
+            self.key.as_bytes(),
+            version.as_bytes(),
+            &number.to_le_bytes(),
+        ])
+    }
+
+    /// The bytes of a block.
+    pub(super) fn block_len(&self, number: u64) -> u64 {
+        let start = number.saturating_mul(self.block_bytes).min(self.meta.size);
+        (self.meta.size - start).min(self.block_bytes)
+    }
+
+    /// The record of a file with so much content.
+    pub(super) fn record(&self, content_bytes: u64) -> Record {
+        Record {
+            key: self.key.clone(),
+            meta: self.meta,
+            metadata: self.metadata.to_vec(),
+            content_bytes,
+        }
+    }
+
+    /// Whether a record is of this version.
+    pub(super) fn is_of(&self, record: &Record) -> bool {
+        let same_version = record.meta.version == self.meta.version;
+        same_version && record.key == self.key && record.meta.size == self.meta.size
+    }
+
+    /// The milliseconds for which it is served without asking; 0 if the time is over.
+    pub(super) fn fresh_ms(&self, now_ms: i64) -> u64 {
+        let left = self.fresh_until_ms.load(Relaxed).saturating_sub(now_ms);
+        u64::try_from(left).unwrap_or(0)
+    }
+
+    /// The time since the other store has last confirmed the version.
+    pub(super) fn age_ms(&self, now_ms: i64) -> i64 {
+        now_ms.saturating_sub(self.confirmed_ms.load(Relaxed))
+    }
+
+    /// How it is found while it is served without asking.
+    pub(super) fn how_fresh(&self) -> CacheUse {
+        match self.is_stale.load(Relaxed) {
+            true => CacheUse::Stale,
+            false => CacheUse::Hit,
+        }
+    }
+
+    /// The other store has confirmed the version. Returns whether it was stale.
+    pub(super) fn confirm(&self, now_ms: i64, fresh_ms: i64) -> bool {
+        self.confirmed_ms.store(now_ms, Relaxed);
+        self.fresh_until_ms
+            .store(now_ms.saturating_add(fresh_ms), Relaxed);
+        self.is_stale.swap(false, Relaxed)
+    }
+
+    /// The other store has not responded. Returns whether it was stale before.
+    pub(super) fn keep_stale(&self, now_ms: i64, pause_ms: i64) -> bool {
+        self.fresh_until_ms
+            .store(now_ms.saturating_add(pause_ms), Relaxed);
+        self.is_stale.swap(true, Relaxed)
+    }
+}
+
+/// The heads by key.
+#[derive(Debug)]
+pub(super) struct Heads(Box<[Stripe]>);
+
+#[derive(Debug)]
+struct Stripe {
+    generation: AtomicU64,
+    heads: Mutex<LruCache<Key, Arc<Head>>>,
+    /// Held by jobs of the pool while a file with a record gets its name or is removed.
+    files: Mutex<()>,
+}
+
+impl Heads {
+    pub(super) fn new() -> Heads {
+        let each = NonZeroUsize::new(HEADS_MAX / STRIPES).unwrap_or(NonZeroUsize::MIN);
+        let stripe = |_| Stripe {
+            generation: AtomicU64::new(0),
+            heads: Mutex::new(LruCache::new(each)),
+            files: Mutex::new(()),
+        };
+        Heads((0..STRIPES).map(stripe).collect())
+    }
+
+    fn stripe(&self, key: &Key) -> &Stripe {
+        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(key);
+        &self.0[hash as usize % STRIPES]
+    }
+
+    pub(super) fn generation(&self, key: &Key) -> u64 {
+        self.stripe(key).generation.load(Acquire)
+    }
+
+    /// Changes the generation of a key.
+    pub(super) fn advance(&self, key: &Key) {
+        self.stripe(key).generation.fetch_add(1, AcqRel);
+    }
+
+    pub(super) fn get(&self, key: &Key) -> Option<Arc<Head>> {
+        self.stripe(key).heads().get(key).cloned()
+    }
+
+    /// Adds a head that was read from the disk, unless there is one or the generation has changed.
+    /// Returns the head of the key.
+    pub(super) fn add(&self, head: Arc<Head>, generation: u64) -> Arc<Head> {
+        let stripe = self.stripe(&head.key);
+        let mut heads = stripe.heads();
+        if let Some(present) = heads.get(&head.key) {
+            return present.clone();
+        }
+        if stripe.generation.load(Acquire) == generation {
+            heads.put(head.key.clone(), head.clone());
+        }
+        head
+    }
+
+    /// Replaces the head of a key, unless the generation has changed. Returns the new generation.
+    pub(super) fn replace(&self, head: &Arc<Head>, generation: u64) -> Option<u64> {
+        let stripe = self.stripe(&head.key);
+        let mut heads = stripe.heads();
+        let next = generation + 1;
+        let advanced = (stripe.generation).compare_exchange(generation, next, AcqRel, Acquire);
+        if advanced.is_err() {
+            return None;
+        }
+        heads.put(head.key.clone(), head.clone());
+        Some(next)
+    }
+
+    /// Removes the head of a key and changes the generation.
+    pub(super) fn forget(&self, key: &Key) {
+        let stripe = self.stripe(key);
+        let mut heads = stripe.heads();
+        stripe.generation.fetch_add(1, AcqRel);
+        heads.pop(key);
+    }
+
+    /// Runs a change of the file with the record of a key, after those before. Blocks.
+    pub(super) fn change_file<R>(&self, key: &Key, change: impl FnOnce(u64) -> R) -> R {
+        let stripe = self.stripe(key);
+        let _held = stripe.files.lock().unwrap_or_else(PoisonError::into_inner);
+        change(stripe.generation.load(Acquire))
+    }
+}
+
+impl Stripe {
+    fn heads(&self) -> MutexGuard<'_, LruCache<Key, Arc<Head>>> {
+        self.heads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,255 @@
+//! Finds what a request gets: the version to serve, and its bytes in the cache, in a transfer, or
+//! in the other store.
+
+use super::Inner;
+use super::heads::Head;
+use super::opening::{Opened, Opening, Version};
+use super::reader::{EdgeReader, From};
+use super::record::Record;
+use super::run::{FillEnd, Reading};
+use crate::error::{Result, StoreError};
+use crate::key::Key;
+use crate::local::LocalFile;
+use crate::object::{CacheUse, Cached, Object};
+use crate::store::Wanted;
+use onrush_rt::fs::File;
+use std::sync::atomic::Ordering::Release;
+use std::sync::{Arc, Mutex};
+
+/// An object up to this size is served when it is complete, a larger one while it arrives.
+const WHOLE_BYTES_MAX: u64 = 256 * 1024;
+/// If the other store does not respond, it is asked about a key once in this time.
+const STALE_PAUSE_MS: i64 = 1_000;
+/// The attempts to open a file that is removed again and again.
+const ATTEMPTS: usize = 4;
+
+impl Inner {
+    /// The version of a key to serve, and how it was found. `None`: the cache is not to be used.
+    pub(super) async fn head(
+        self: &Arc<Self>,
+        key: &Key,
+        wanted: &Wanted,
+    ) -> Result<Option<(Version, CacheUse)>> {
+        if key.reserved() {
+            return Ok(None); // State of the server is always current.
+        }
+        loop {
+            let known = match self.heads.get(key) {
+                Some(head) => Some(head),
+                None => self.load_head(key).await?,
+            };
+            let now_ms = self.now_ms();
+            let may_be_stale = match &known {
+                None if !self.cache.accepts() || *wanted == Wanted::Properties => return Ok(None),
+                None => false,
+                Some(head) if head.fresh_ms(now_ms) > 0 => {
+                    return Ok(Some((Version::known(head.clone()), head.how_fresh())));
+                }
+                Some(head) => head.age_ms(now_ms) <= self.stale_ms,
+            };
+            let opening = self.opening(key, wanted, known.as_ref());
+            let Some((opening, is_collapsed)) = opening else {
+                continue; // Another request has opened it meanwhile.
+            };
+            return match (wait(&opening, may_be_stale).await, known) {
+                (Ok(version), _) if version.is_known => Ok(Some((version, CacheUse::Revalidated))),
+                (Ok(version), _) => {
+                    let is_stored = true;
+                    let how = CacheUse::Miss {
+                        is_stored,
+                        is_collapsed,
+                    };
+                    Ok(Some((version, how)))
+                }
+                (Err(error), Some(known)) if may_be_stale && is_outage(error) => {
+                    if !known.keep_stale(self.now_ms(), STALE_PAUSE_MS) {
+                        self.heads.advance(key); // Responses say from now on that it is stale.
+                    }
+                    Ok(Some((Version::known(known), CacheUse::Stale)))
+                }
+                (Err(error), _) => Err(error),
+            };
+        }
+    }
+
+    /// Reads the properties of an object that is on the disk, as after a restart. It is to be
+    /// confirmed before it is served.
+    async fn load_head(self: &Arc<Self>, key: &Key) -> Result<Option<Arc<Head>>> {
+        let name = Head::file_of(key);
+        if self.cache.is_complete() && !self.cache.contains(&name) {
+            return Ok(None);
+        }
+        let (inner, key) = (self.clone(), key.clone());
+        let generation = self.heads.generation(&key);
+        let load = move || {
+            let opened = inner.cache.open_file(&name)?;
+            let record = Record::read(&opened.file, !opened.is_trusted)
+                .ok()
+                .flatten();
+            let Some(record) = record.filter(|record| record.key == key) else {
+                inner.heads.change_file(&key, |_| inner.cache.remove(&name)); // It is torn.
+                return None;
+            };
+            inner.cache.trust(&name);
+            // The time of its last use is that of its last confirmation.
+            let confirmed = opened.file.metadata().ok()?.modified_ns / 1_000_000;
+            let age_ms = inner.cache.now_ms().saturating_sub(confirmed).max(0);
+            let confirmed_ms = inner.now_ms().saturating_sub(age_ms);
+            let (size, content_bytes) = (record.meta.size, record.content_bytes);
+            let (meta, metadata) = (record.meta, record.metadata);
+            let head = Head::new(record.key, meta, metadata, inner.block_bytes, confirmed_ms);
+            // The size of blocks may have changed.
+            if content_bytes != if head.is_small() { size } else { 0 } {
+                return None;
+            }
+            head.is_stored.store(true, Release);
+            Some(head)
+        };
+        let head = self.cache.pool().run(load).await?;
+        Ok(head.map(|head| self.heads.add(Arc::new(head), generation)))
+    }
+
+    /// The object of a version, for the range that is wanted first.
+    pub(super) async fn object(
+        self: &Arc<Self>,
+        version: Version,
+        mut how: CacheUse,
+        wanted: &Wanted,
+    ) -> Result<Object> {
+        let head = &version.head;
+        let size = head.meta.size;
+        let range = match wanted {
+            Wanted::All => 0..size,
+            Wanted::Properties => 0..0,
+            Wanted::Range(range) => range.start.min(size)..range.end.min(size),
+        };
+        let is_empty = size == 0 && *wanted != Wanted::Properties;
+        let mut first = None;
+        if head.is_small() && (!range.is_empty() || is_empty) {
+            match self.small(head, &mut how).await? {
+                Ok(file) => return Ok(self.local(head, file, how)),
+                Err(opened) => first = opened,
+            }
+        } else if !range.is_empty() {
+            self.cache.touch(&head.file); // It is used as long as a block is.
+            let number = range.start / head.block_bytes;
+            if !self.is_stored(head, number) {
+                let opened = self.open_block(head, number, range.end).await?;
+                how = self.missed(head, how, &opened);
+                match opened {
+                    From::Filling(reading) => {
+                        // A version that has changed is noticed before the first byte is sent.
+                        let begun = reading.fill.state.until(|state| match state.end {
+                            Some(FillEnd::Failed(error)) => Some(Err(error)),
+                            Some(_) => Some(Ok(())),
+                            None => (state.written > 0).then_some(Ok(())),
+                        });
+                        begun.await?;
+                        first = Some((number, reading));
+                    }
+                    From::File(_) | From::Store(_) => {}
+                }
+            }
+        }
+        self.metrics.count(how);
+        let metadata = head.metadata.to_vec();
+        let reader = EdgeReader {
+            inner: self.clone(),
+            head: head.clone(),
+            first: Mutex::new(first),
+            member: version.member.clone(),
+        };
+        let object = Object::from_reader(head.meta, metadata, Arc::new(reader));
+        Ok(object.with_cached(self.cached(head, how)))
+    }
+
+    /// The file of a small object, or its transfer if that takes long.
+    async fn small(
+        self: &Arc<Self>,
+        head: &Arc<Head>,
+        how: &mut CacheUse,
+    ) -> Result<std::result::Result<Arc<File>, Option<(u64, Reading)>>> {
+        for _ in 0..ATTEMPTS {
+            let opened = self.open_block(head, 0, head.meta.size).await?;
+            *how = self.missed(head, *how, &opened);
+            let reading = match opened {
+                From::File(file) => return Ok(Ok(file)),
+                From::Filling(reading) => reading,
+                From::Store(_) => return Ok(Err(None)),
+            };
+            let waits_for_all = head.meta.size <= WHOLE_BYTES_MAX;
+            let begun = reading.fill.state.until(|state| match state.end {
+                Some(FillEnd::Failed(error)) => Some(Err(error)),
+                Some(end) => Some(Ok(Some(end))),
+                None => (!waits_for_all && state.written > 0).then_some(Ok(None)),
+            });
+            let end = begun.await?;
+            if end == Some(FillEnd::NotStored) {
+                *how = not_stored(*how);
+            }
+            if end != Some(FillEnd::Whole) || !self.is_stored(head, 0) {
+                return Ok(Err(Some((0, reading))));
+            }
+        }
+        Ok(Err(None))
+    }
+
+    /// How an object was found whose first block was opened.
+    fn missed(&self, head: &Head, how: CacheUse, opened: &From) -> CacheUse {
+        match (how, opened) {
+            (how, From::Store(_)) => not_stored(how),
+            (CacheUse::Miss { .. }, _) | (_, From::File(_)) => how,
+            (_, From::Filling(reading)) if head.is_small() => CacheUse::Miss {
+                is_stored: true,
+                is_collapsed: reading.is_joined,
+            },
+            _ => CacheUse::Partial,
+        }
+    }
+
+    fn cached(&self, head: &Head, how: CacheUse) -> Cached {
+        Cached {
+            how,
+            fresh_ms: head.fresh_ms(self.now_ms()),
+        }
+    }
+
+    pub(super) fn local(&self, head: &Head, file: Arc<File>, how: CacheUse) -> Object {
+        self.metrics.count(how);
+        let metadata = head.metadata.clone();
+        let file = LocalFile::copy(file, self.cache.pool().clone(), metadata);
+        Object::from_local(head.meta, file).with_cached(self.cached(head, how))
+    }
+}
+
+/// Waits for the current version; not for a store that takes long if the caller `may_be_stale`.
+async fn wait(opening: &Opening, may_be_stale: bool) -> Result<Version> {
+    let look = |state: &Opened| match state {
+        Opened::Done(result) => Some(result.clone()),
+        Opened::IsSlow if may_be_stale => Some(Err(StoreError::Timeout)),
+        Opened::Waits | Opened::IsSlow => None,
+    };
+    opening.until(look).await
+}
+
+/// How an object was found that the cache does not take.
+fn not_stored(how: CacheUse) -> CacheUse {
+    CacheUse::Miss {
+        is_stored: false,
+        is_collapsed: matches!(
+            how,
+            CacheUse::Miss {
+                is_collapsed: true,
+                ..
+            }
+        ),
+    }
+}
+
+/// Whether the other store does not respond, so that a copy may be served for longer.
+fn is_outage(error: StoreError) -> bool {
+    matches!(
+        error,
+        StoreError::Unavailable | StoreError::Timeout | StoreError::Throttled { .. }
+    )
+}

@@ -1,0 +1,210 @@
+//! Asks the other store for the current version of a key. The requests that need it at the same
+//! time wait for the same response.
+
+use super::Inner;
+use super::heads::Head;
+use super::record::Checksum;
+use super::run::{Member, publish_record, run};
+use super::watch::Watch;
+use crate::error::{Result, StoreError};
+use crate::key::Key;
+use crate::store::Wanted;
+use std::io;
+use std::sync::Arc;
+
+/// A request for the current version of a key.
+pub(super) type Opening = Watch<Opened>;
+
+/// The state of an [`Opening`].
+#[derive(Clone, Debug)]
+pub(super) enum Opened {
+    Waits,
+    /// The other store takes long: who has something to serve does not wait any more.
+    IsSlow,
+    Done(Result<Version>),
+}
+
+/// The current version of a key.
+#[derive(Clone, Debug)]
+pub(super) struct Version {
+    pub(super) head: Arc<Head>,
+    /// Whether it was in the cache before.
+    pub(super) is_known: bool,
+    /// The transfer of its first blocks. It goes on until those who wait have joined it.
+    pub(super) member: Option<Arc<Member>>,
+}
+
+impl Version {
+    pub(super) fn known(head: Arc<Head>) -> Version {
+        Version {
+            head,
+            is_known: true,
+            member: None,
+        }
+    }
+}
+impl Inner {
+    /// Joins the request for the current version of a key, or begins it. `known`: the version to
+    /// confirm. Returns also whether it was begun before. `None` if another version is known
+    /// meanwhile.
+    pub(super) fn opening(
+        self: &Arc<Self>,
+        key: &Key,
+        wanted: &Wanted,
+        known: Option<&Arc<Head>>,
+    ) -> Option<(Arc<Opening>, bool)> {
+        let mut openings = self.openings();
+        if let Some((opening, _)) = openings.get(key) {
+            return Some((opening.clone(), true));
+        }
+        let current = self.heads.get(key);
+        if current.is_some_and(|now| known.is_none_or(|known| !Arc::ptr_eq(known, &now))) {
+            return None;
+        }
+        let opening = Arc::new(Watch::new(Opened::Waits));
+        openings.insert(key.clone(), (opening.clone(), self.now_ms()));
+        drop(openings);
+        let generation = self.heads.generation(key);
+        let guard = OpeningGuard {
+            inner: self.clone(),
+            key: key.clone(),
+            opening: opening.clone(),
+        };
+        let (wanted, known) = (wanted.clone(), known.cloned());
+        self.spawn(move || Box::pin(open(guard, wanted, known, generation)));
+        Some((opening, false))
+    }
+
+    /// The other store has confirmed a version.
+    fn confirm(&self, head: &Arc<Head>, generation: u64) {
+        if self.heads.generation(&head.key) != generation {
+            return; // A change through this server came between.
+        }
+        if head.confirm(self.now_ms(), self.fresh_ms) {
+            self.heads.advance(&head.key); // Responses say no longer that it is stale.
+        }
+        self.cache.stamp(&head.file);
+    }
+}
+
+/// Completes an opening also if its task ends early.
+struct OpeningGuard {
+    inner: Arc<Inner>,
+    key: Key,
+    opening: Arc<Opening>,
+}
+
+impl OpeningGuard {
+    fn finish(&self, result: Result<Version>) {
+        let mut openings = self.inner.openings();
+        if (openings.get(&self.key)).is_some_and(|(own, _)| Arc::ptr_eq(own, &self.opening)) {
+            openings.remove(&self.key);
+        }
+        drop(openings);
+        self.opening.update(|state| match state {
+            Opened::Done(_) => {}
+            state => *state = Opened::Done(result),
+        });
+    }
+}
+
+impl Drop for OpeningGuard {
+    fn drop(&mut self) {
+        self.finish(Err(StoreError::Io(io::ErrorKind::Other.into())));
+    }
+}
+
+/// Asks the other store for the current version of a key, and begins to transfer it if it is not
+/// `known`.
+async fn open(guard: OpeningGuard, wanted: Wanted, known: Option<Arc<Head>>, generation: u64) {
+    let (inner, key) = (guard.inner.clone(), guard.key.clone());
+    if let Some(known) = &known {
+        match inner.store.meta(&key).await {
+            Ok(meta) if meta.version == known.meta.version && meta.size == known.meta.size => {
+                inner.confirm(known, generation);
+                return guard.finish(Ok(Version::known(known.clone())));
+            }
+            Ok(_) => {}
+            Err(error) => return fail(guard, error, true).await,
+        }
+    }
+    let block_bytes = inner.block_bytes;
+    let range = match wanted {
+        Wanted::Properties => 0..0,
+        Wanted::All => 0..u64::MAX,
+        Wanted::Range(range) => {
+            let start = range.start - range.start % block_bytes;
+            let end = range.end.checked_next_multiple_of(block_bytes);
+            start..end.unwrap_or(u64::MAX)
+        }
+    };
+    let hint = match range.is_empty() {
+        true => Wanted::Properties,
+        false => Wanted::Range(range.clone()),
+    };
+    let object = match inner.store.open(&key, hint).await {
+        Ok(object) => object,
+        Err(error) => return fail(guard, error, known.is_some()).await,
+    };
+    let metadata = match object.metadata().await {
+        Ok(metadata) => metadata,
+        Err(error) => return guard.finish(Err(error)),
+    };
+    let now_ms = inner.now_ms();
+    let head = Arc::new(Head::new(
+        key,
+        *object.meta(),
+        metadata,
+        block_bytes,
+        now_ms,
+    ));
+    head.confirm(now_ms, inner.fresh_ms);
+    let end = range.end.min(head.meta.size);
+    let number = range.start / block_bytes;
+    // An empty object is a block without bytes.
+    let is_empty = head.meta.size == 0 && range.start == 0 && !range.is_empty();
+    let has_bytes = range.start < end || is_empty;
+    // Before others find the version, so that they find the transfer as well.
+    let fill = has_bytes.then(|| inner.begin(&head, number)).flatten();
+    let generation = inner.heads.replace(&head, generation);
+    if !head.is_small()
+        && let Some(generation) = generation
+    {
+        store_record(&inner, &head, generation).await;
+    }
+    guard.finish(Ok(Version {
+        head: head.clone(),
+        is_known: false,
+        member: (fill.as_ref()).map(|fill| fill.fill.join(number, false).member),
+    }));
+    drop(guard);
+    let Some(fill) = fill else {
+        return; // Nothing is wanted, or someone else was faster.
+    };
+    let stream = object.stream(range.start..end);
+    let blocks = number..end.div_ceil(block_bytes).max(number + 1);
+    run(head, generation, fill, blocks, stream).await;
+}
+
+/// Completes an opening that has failed. A version that was `known` is removed if there is no
+/// object any more.
+async fn fail(guard: OpeningGuard, error: StoreError, known: bool) {
+    if known && matches!(error, StoreError::NotFound | StoreError::IsDirectory) {
+        guard.inner.invalidate(&guard.key).await;
+    }
+    guard.finish(Err(error));
+}
+
+/// Stores the record of a large object, which is needed after a restart.
+async fn store_record(inner: &Arc<Inner>, head: &Arc<Head>, generation: u64) {
+    let record = head.record(0);
+    let Ok(new) = inner.cache.create(record.file_bytes_max()).await else {
+        return;
+    };
+    let (own, head) = (inner.clone(), head.clone());
+    let store = move || match new.file().write_all_at(&record.trailer(Checksum::new()), 0) {
+        Ok(()) => publish_record(&own, &head, new, Some(generation)),
+        Err(error) => own.cache.failed(&error),
+    };
+    let _ = inner.cache.pool().run(store).await; // Without it, the object is fetched again.
+}

@@ -1,0 +1,310 @@
+//! Reads an object of an edge: from blocks in the cache, from blocks that are being transferred,
+//! and from the other store what the cache does not take.
+
+use super::Inner;
+use super::heads::Head;
+use super::record::Record;
+use super::run::{Block, FillEnd, FillState, Member, Reading, open_version};
+use crate::error::{Result, StoreError};
+use crate::local::LocalFile;
+use crate::object::{ByteStream, FilePart, LocalFuture, ReadAt};
+use bytes::Bytes;
+use futures_core::Stream;
+use onrush_rt::descriptors::FileUse;
+use onrush_rt::fs::File;
+use std::future::poll_fn;
+use std::io;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::atomic::Ordering::Release;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+
+/// The bytes of a piece.
+const PIECE_BYTES: u64 = 128 * 1024;
+/// The most blocks that one response has open at a time, if they are sent from their files.
+const PARTS_MAX: u64 = 16;
+/// The attempts to open a block that is removed again and again.
+const ATTEMPTS: usize = 4;
+
+pub(super) struct EdgeReader {
+    pub(super) inner: Arc<Inner>,
+    pub(super) head: Arc<Head>,
+    /// The transfer of the block with which the caller begins. It goes on until it is read.
+    pub(super) first: Mutex<Option<(u64, Reading)>>,
+    /// The run that transfers the first blocks.
+    pub(super) member: Option<Arc<Member>>,
+}
+
+/// Where the bytes of a block are.
+pub(super) enum From {
+    File(Arc<File>),
+    Filling(Reading),
+    /// The rest of the range, from the other store.
+    Store(ByteStream),
+}
+
+impl Inner {
+    /// Opens a block. Begins to transfer it if it is not in the cache; `end`: where the reader
+    /// ends, in bytes.
+    pub(super) async fn open_block(
+        self: &Arc<Self>,
+        head: &Arc<Head>,
+        number: u64,
+        end: u64,
+    ) -> Result<From> {
+        for _ in 0..ATTEMPTS {
+            if let Some(file) = self.open_stored(head, number).await? {
+                return Ok(From::File(file));
+            }
+            if !self.cache.accepts() {
+                break;
+            }
+            match self.block(head, number, end) {
+                Block::Filling(reading) => return Ok(From::Filling(reading)),
+                Block::Stored => {} // Since a moment ago.
+                Block::Follows(before) => before.ended().await,
+            }
+        }
+        self.uncached(head, number * head.block_bytes..end).await
+    }
+
+    /// A range from the other store, past the cache.
+    async fn uncached(&self, head: &Head, range: Range<u64>) -> Result<From> {
+        let object = open_version(self, head, range.clone()).await?;
+        Ok(From::Store(object.stream(range)))
+    }
+
+    /// Opens the file of a block, if it is in the cache and whole.
+    pub(super) async fn open_stored(
+        self: &Arc<Self>,
+        head: &Arc<Head>,
+        number: u64,
+    ) -> Result<Option<Arc<File>>> {
+        let name = match head.is_small() {
+            true => head.file,
+            false => head.block(number),
+        };
+        // The name of a block has the version; that of a small object has not.
+        if !head.is_small()
+            && let Some(file) = self.cache.try_open(&name)
+        {
+            self.cache.stamp(&name);
+            return Ok(Some(Arc::new(file)));
+        }
+        if self.cache.is_complete() && !self.cache.contains(&name) {
+            return Ok(None);
+        }
+        let (inner, head) = (self.clone(), head.clone());
+        let open = move || {
+            let opened = inner.cache.open_file(&name)?;
+            let record = Record::read(&opened.file, !opened.is_trusted);
+            let len = head.block_len(number);
+            match record {
+                Ok(Some(record)) if head.is_of(&record) && record.content_bytes == len => {
+                    inner.cache.trust(&name);
+                    inner.cache.stamp(&name);
+                    if head.is_small() {
+                        head.is_stored.store(true, Release);
+                    }
+                    return Some(opened.file);
+                }
+                Ok(Some(record)) if head.is_small() && !head.is_of(&record) => {} // Replaced.
+                Ok(_) => inner.cache.remove(&name), // Torn by a power cut.
+                Err(error) => {
+                    inner.cache.failed(&error);
+                    inner.cache.remove(&name);
+                }
+            }
+            None
+        };
+        let file = self.cache.pool().run(open).await?;
+        Ok(file.map(Arc::new))
+    }
+}
+
+impl ReadAt for EdgeReader {
+    fn read(
+        &self,
+        offset: u64,
+        len_max: usize,
+        mut buf: Vec<u8>,
+    ) -> LocalFuture<'_, Result<Vec<u8>>> {
+        Box::pin(async move {
+            let room = len_max.min(buf.capacity() - buf.len()) as u64;
+            let size = self.head.meta.size;
+            let range = offset.min(size)..offset.saturating_add(room).min(size);
+            let mut stream = self.stream(range);
+            while let Some(piece) = poll_fn(|cx| stream.as_mut().poll_next(cx)).await {
+                buf.extend_from_slice(&piece?);
+            }
+            Ok(buf)
+        })
+    }
+
+    fn local_parts(&self, range: Range<u64>) -> Option<Vec<FilePart>> {
+        let block_bytes = self.head.block_bytes;
+        let blocks = range.start / block_bytes..range.end.div_ceil(block_bytes);
+        if blocks.end.saturating_sub(blocks.start) > PARTS_MAX {
+            return None;
+        }
+        let part = |number: u64| {
+            let start = number * block_bytes;
+            let offset = range.start.max(start) - start;
+            Some(FilePart {
+                file: self.open_at_once(number)?,
+                offset,
+                len: range.end.min(start + block_bytes) - start - offset,
+            })
+        };
+        blocks.map(part).collect()
+    }
+
+    fn stream(&self, range: Range<u64>) -> ByteStream {
+        let first = self
+            .first
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        let number = range.start / self.head.block_bytes;
+        Box::pin(Pieces {
+            state: Some(State {
+                inner: self.inner.clone(),
+                head: self.head.clone(),
+                current: first
+                    .filter(|(first, _)| *first == number)
+                    .map(|(first, reading)| (first, From::Filling(reading))),
+                member: self.member.clone(),
+                range,
+            }),
+            next: None,
+        })
+    }
+}
+
+impl EdgeReader {
+    /// A block that is in the cache and can be opened without waiting.
+    fn open_at_once(&self, number: u64) -> Option<Arc<File>> {
+        if self.head.is_small() {
+            return None; // It is opened as a local file.
+        }
+        let name = self.head.block(number);
+        let file = self.inner.cache.try_open(&name)?;
+        self.inner.cache.stamp(&name);
+        file.may_stay_open(FileUse::Download)
+            .then(|| Arc::new(file))
+    }
+}
+
+/// The stream of a range.
+struct Pieces {
+    /// `None` while the next piece is read, and after an error.
+    state: Option<State>,
+    next: Option<LocalFuture<'static, Result<(State, Bytes)>>>,
+}
+
+struct State {
+    inner: Arc<Inner>,
+    head: Arc<Head>,
+    /// The number of the block that is read.
+    current: Option<(u64, From)>,
+    /// The run that transfers blocks ahead of this reader.
+    member: Option<Arc<Member>>,
+    /// What has not been returned yet.
+    range: Range<u64>,
+}
+
+impl Stream for Pieces {
+    type Item = Result<Bytes>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes>>> {
+        let this = &mut *self;
+        if let Some(state) = this.state.take_if(|state| !state.range.is_empty()) {
+            this.next = Some(Box::pin(state.next()));
+        }
+        let Some(next) = &mut this.next else {
+            return Poll::Ready(None);
+        };
+        let read = ready!(next.as_mut().poll(cx));
+        this.next = None;
+        Poll::Ready(Some(read.map(|(state, bytes)| {
+            this.state = Some(state);
+            bytes
+        })))
+    }
+}
+
+impl State {
+    /// Reads the next piece.
+    async fn next(mut self) -> Result<(State, Bytes)> {
+        loop {
+            let at = self.range.start;
+            let number = at / self.head.block_bytes;
+            let from = match &mut self.current {
+                Some((_, From::Store(stream))) => {
+                    let piece = poll_fn(|cx| stream.as_mut().poll_next(cx)).await;
+                    let piece = piece.unwrap_or(Err(ended_early()))?;
+                    return Ok(self.advance(piece));
+                }
+                Some((current, from)) if *current == number => from,
+                _ => {
+                    // Closed first, so that one file is open at a time. The run goes on.
+                    if let Some((_, From::Filling(reading))) = self.current.take() {
+                        self.member = Some(reading.member);
+                    }
+                    if let Some(member) = &self.member {
+                        member.reads(number);
+                    }
+                    let opened = self.inner.open_block(&self.head, number, self.range.end);
+                    let opened = opened.await?;
+                    if !matches!(opened, From::File(_)) {
+                        self.member = None;
+                    }
+                    self.current = Some((number, opened));
+                    continue;
+                }
+            };
+            let offset = at - number * self.head.block_bytes;
+            let end = (self.range.end - at).min(self.head.block_len(number) - offset);
+            let (file, ready) = match from {
+                From::File(file) => (file.clone(), end),
+                From::Filling(reading) => {
+                    let look = |state: &FillState| match state.end {
+                        _ if state.written > offset => {
+                            Some(Ok((state.file.clone(), state.written - offset)))
+                        }
+                        Some(end) => Some(Err(end)),
+                        None => None,
+                    };
+                    match reading.fill.state.until(look).await {
+                        Ok((Some(file), ready)) => (file, ready.min(end)),
+                        Err(FillEnd::Failed(error)) => return Err(error),
+                        Ok((None, _)) | Err(FillEnd::NotStored | FillEnd::Whole) => {
+                            let range = self.range.clone();
+                            let stream = self.inner.uncached(&self.head, range).await?;
+                            self.current = Some((number, stream));
+                            continue;
+                        }
+                    }
+                }
+                From::Store(_) => return Err(ended_early()),
+            };
+            let len = ready.min(PIECE_BYTES) as usize;
+            let file = LocalFile::new(file, self.inner.cache.pool().clone());
+            let piece = file.read(offset, len, Vec::with_capacity(len)).await?;
+            if piece.is_empty() {
+                return Err(ended_early());
+            }
+            return Ok(self.advance(piece.into()));
+        }
+    }
+
+    fn advance(mut self, piece: Bytes) -> (State, Bytes) {
+        self.range.start += piece.len() as u64;
+        (self, piece)
+    }
+}
+
+fn ended_early() -> StoreError {
+    StoreError::Io(io::ErrorKind::UnexpectedEof.into())
+}

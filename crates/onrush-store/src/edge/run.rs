@@ -1,0 +1,441 @@
+//! Transfers blocks of one version from the other store into the cache.
+//!
+//! A [`Run`] transfers consecutive blocks by one request; each block is a [`Fill`]: a file that
+//! readers may read while it is written. A reader that needs a block that is being transferred
+//! joins its run. A run is at most [`AHEAD`] blocks ahead of its readers, and ends with a block
+//! when it has none.
+
+use super::Inner;
+use super::heads::Head;
+use super::record::Checksum;
+use super::watch::Watch;
+use crate::cache::{Name, NewFile};
+use crate::error::{Result, StoreError};
+use crate::object::{ByteStream, Object};
+use crate::store::Wanted;
+use bytes::{Buf, Bytes};
+use onrush_rt::fs::File;
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+
+/// The blocks that a run transfers before a reader needs them.
+const AHEAD: u64 = 2;
+/// The bytes that are written at a time. The first ones of a block are fewer, so that readers do
+/// not wait long.
+const STEP_BYTES: u64 = 256 * 1024;
+const FIRST_STEP_BYTES: u64 = 64 * 1024;
+/// A block that is being transferred.
+#[derive(Debug)]
+pub(super) struct Fill {
+    pub(super) run: Arc<Run>,
+    pub(super) state: Watch<FillState>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct FillState {
+    /// Set before the first byte is written.
+    pub(super) file: Option<Arc<File>>,
+    /// The bytes that may be read from the file.
+    pub(super) written: u64,
+    pub(super) end: Option<FillEnd>,
+}
+
+/// How the transfer of a block has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FillEnd {
+    /// All bytes are in the file.
+    Whole,
+    /// The cache does not take the block. The bytes are to be read from the other store.
+    NotStored,
+    Failed(StoreError),
+}
+
+/// A transfer of consecutive blocks.
+#[derive(Debug)]
+pub(super) struct Run(Watch<RunState>);
+
+#[derive(Debug)]
+struct RunState {
+    readers: usize,
+    /// Blocks before this one are needed.
+    wanted: u64,
+}
+
+/// A reader of a run. Dropping it leaves the run.
+#[derive(Debug)]
+pub(super) struct Member(Arc<Run>);
+
+/// A reader of a block that is being transferred.
+#[derive(Debug)]
+pub(super) struct Reading {
+    pub(super) fill: Arc<Fill>,
+    pub(super) member: Arc<Member>,
+    /// Another reader has begun the transfer.
+    pub(super) is_joined: bool,
+}
+
+impl Member {
+    /// The reader begins to read block `number`, and needs those that follow soon.
+    pub(super) fn reads(&self, number: u64) {
+        let wanted = number.saturating_add(1 + AHEAD);
+        if self.0.0.with(|state| state.wanted < wanted) {
+            (self.0.0).update(|state| state.wanted = state.wanted.max(wanted));
+        }
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.0.0.update(|state| state.readers -= 1);
+    }
+}
+
+impl Fill {
+    /// Waits until the transfer of the block has ended.
+    pub(super) async fn ended(&self) {
+        self.state.until(|state| state.end.map(drop)).await;
+    }
+
+    fn new(run: Arc<Run>) -> Arc<Fill> {
+        Arc::new(Fill {
+            run,
+            state: Watch::new(FillState::default()),
+        })
+    }
+
+    /// Adds a reader of block `number`.
+    pub(super) fn join(self: &Arc<Fill>, number: u64, is_joined: bool) -> Reading {
+        self.run.0.update(|state| state.readers += 1);
+        let member = Member(self.run.clone());
+        member.reads(number);
+        Reading {
+            fill: self.clone(),
+            member: Arc::new(member),
+            is_joined,
+        }
+    }
+}
+
+impl Run {
+    fn new() -> Arc<Run> {
+        Arc::new(Run(Watch::new(RunState {
+            readers: 0,
+            wanted: 0,
+        })))
+    }
+
+    /// Waits until block `number` is needed. `false` if it has no reader any more.
+    async fn is_wanted(&self, number: u64) -> bool {
+        let look = |state: &RunState| match state.readers {
+            0 => Some(false),
+            _ => (number < state.wanted).then_some(true),
+        };
+        self.0.until(look).await
+    }
+}
+
+/// The fill of a block, or the information that the block is in the cache.
+pub(super) enum Block {
+    Filling(Reading),
+    Stored,
+    /// The block before it is being completed. Then it is known whether the same run goes on.
+    Follows(Arc<Fill>),
+}
+
+impl Inner {
+    /// Joins the transfer of a block, or begins it. `end`: where the reader ends, in bytes.
+    pub(super) fn block(self: &Arc<Self>, head: &Arc<Head>, number: u64, end: u64) -> Block {
+        let mut fills = self.fills();
+        let id = head.block(number);
+        if let Some(fill) = fills.get(&id) {
+            return Block::Filling(fill.join(number, true));
+        }
+        if self.is_stored(head, number) {
+            return Block::Stored;
+        }
+        let before = number.checked_sub(1);
+        if let Some(before) = before.and_then(|before| fills.get(&head.block(before)))
+            && (before.state).with(|state| state.written == head.block_bytes)
+        {
+            return Block::Follows(before.clone());
+        }
+        let fill = Fill::new(Run::new());
+        let reading = fill.join(number, false);
+        fills.insert(id, fill.clone());
+        drop(fills);
+        let guard = FillGuard {
+            inner: self.clone(),
+            id,
+            fill,
+        };
+        let (head, generation) = (head.clone(), self.heads.generation(&head.key));
+        let end = (end.checked_next_multiple_of(head.block_bytes))
+            .map_or(head.meta.size, |end| end.min(head.meta.size));
+        self.spawn(move || {
+            Box::pin(async move {
+                let range = number * head.block_bytes..end;
+                match open_version(&guard.inner, &head, range.clone()).await {
+                    Ok(object) => {
+                        let blocks = number..end.div_ceil(head.block_bytes).max(number + 1);
+                        let stream = object.stream(range);
+                        run(head, Some(generation), guard, blocks, stream).await;
+                    }
+                    Err(error) => drop(guard.end(FillEnd::Failed(error), None, |_| false)),
+                }
+            })
+        });
+        Block::Filling(reading)
+    }
+
+    /// Registers the transfer of a block, unless there is one or the block is in the cache.
+    pub(super) fn begin(self: &Arc<Self>, head: &Head, number: u64) -> Option<FillGuard> {
+        let mut fills = self.fills();
+        let id = head.block(number);
+        if fills.contains_key(&id) || self.is_stored(head, number) {
+            return None;
+        }
+        let fill = Fill::new(Run::new());
+        fills.insert(id, fill.clone());
+        Some(FillGuard {
+            inner: self.clone(),
+            id,
+            fill,
+        })
+    }
+
+    /// Whether a block is in the cache, as far as is known without the disk.
+    pub(super) fn is_stored(&self, head: &Head, number: u64) -> bool {
+        match head.is_small() {
+            true => head.is_stored.load(Relaxed) && self.cache.contains(&head.file),
+            false => self.cache.contains(&head.block(number)),
+        }
+    }
+}
+
+/// Opens an object if it still has this version.
+pub(super) async fn open_version(inner: &Inner, head: &Head, range: Range<u64>) -> Result<Object> {
+    let object = match inner.store.open(&head.key, Wanted::Range(range)).await {
+        Err(StoreError::NotFound | StoreError::IsDirectory) => Err(StoreError::Changed),
+        opened => opened,
+    }?;
+    match object.meta().version == head.meta.version && object.meta().size == head.meta.size {
+        true => Ok(object),
+        false => Err(StoreError::Changed),
+    }
+}
+
+/// Completes a fill also if its task ends early.
+pub(super) struct FillGuard {
+    inner: Arc<Inner>,
+    id: Name,
+    pub(super) fill: Arc<Fill>,
+}
+
+impl FillGuard {
+    /// Ends the transfer of the block. If there is a block that `follows` in the same run, is not
+    /// being transferred and `is_missing`, it is registered first, so that readers go on with it.
+    fn end(
+        &self,
+        end: FillEnd,
+        follows: Option<Name>,
+        is_missing: impl FnOnce(&Inner) -> bool,
+    ) -> Option<FillGuard> {
+        let mut fills = self.inner.fills();
+        let mut next = None;
+        if let Some(id) = follows
+            && !fills.contains_key(&id)
+            && is_missing(&self.inner)
+        {
+            let fill = Fill::new(self.fill.run.clone());
+            fills.insert(id, fill.clone());
+            next = Some(FillGuard {
+                inner: self.inner.clone(),
+                id,
+                fill,
+            });
+        }
+        self.remove_from(&mut fills);
+        drop(fills);
+        self.fill.state.update(|state| {
+            state.end.get_or_insert(end);
+        });
+        next
+    }
+
+    /// Ends a transfer that has no readers. `false` if it has some again.
+    fn abandon(&self) -> bool {
+        let mut fills = self.inner.fills();
+        // Readers join while they hold the lock.
+        let is_unread = self.fill.run.0.with(|state| state.readers == 0);
+        if is_unread {
+            self.remove_from(&mut fills);
+        }
+        is_unread
+    }
+
+    fn remove_from(&self, fills: &mut HashMap<Name, Arc<Fill>>) {
+        if (fills.get(&self.id)).is_some_and(|own| Arc::ptr_eq(own, &self.fill)) {
+            fills.remove(&self.id);
+        }
+    }
+}
+
+impl Drop for FillGuard {
+    fn drop(&mut self) {
+        let failed = FillEnd::Failed(StoreError::Io(io::ErrorKind::Other.into()));
+        self.end(failed, None, |_| false);
+    }
+}
+
+/// Transfers `blocks`, the first of which is `fill`, as long as there are readers.
+pub(super) async fn run(
+    head: Arc<Head>,
+    generation: Option<u64>,
+    mut fill: FillGuard,
+    blocks: Range<u64>,
+    stream: ByteStream,
+) {
+    let mut source = Source {
+        stream,
+        left: Bytes::new(),
+    };
+    let mut number = blocks.start;
+    loop {
+        let end = fill_block(&head, generation, number, &mut source, &fill).await;
+        number += 1;
+        let more = end == FillEnd::Whole && number < blocks.end;
+        let next = fill.end(end, more.then(|| head.block(number)), |inner| {
+            !inner.is_stored(&head, number)
+        });
+        let Some(next) = next else {
+            return; // Or its readers go on with the transfer of another run.
+        };
+        fill = next;
+        while !fill.fill.run.is_wanted(number).await {
+            if fill.abandon() {
+                return;
+            }
+        }
+    }
+}
+
+/// Transfers one block.
+async fn fill_block(
+    head: &Arc<Head>,
+    generation: Option<u64>,
+    number: u64,
+    source: &mut Source,
+    guard: &FillGuard,
+) -> FillEnd {
+    let (inner, state) = (&guard.inner, &guard.fill.state);
+    let len = head.block_len(number);
+    let record = head.record(len);
+    let Ok(new) = inner.cache.create(record.file_bytes_max()).await else {
+        return FillEnd::NotStored;
+    };
+    state.update(|state| state.file = Some(new.file().clone()));
+    let mut checksum = Checksum::new();
+    let mut written = 0;
+    while written < len {
+        let step = match written {
+            0 => FIRST_STEP_BYTES,
+            _ => STEP_BYTES,
+        };
+        let bytes = match source.take(step.min(len - written)).await {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                if error == StoreError::Changed {
+                    inner.heads.forget(&head.key);
+                }
+                return FillEnd::Failed(error);
+            }
+        };
+        let (file, at, cache) = (new.file().clone(), written, inner.cache.clone());
+        written += bytes.len() as u64;
+        inner
+            .metrics
+            .fetched_bytes
+            .fetch_add(bytes.len() as u64, Relaxed);
+        let write = move || {
+            checksum.add(&bytes);
+            match file.write_all_at(&bytes, at) {
+                Ok(()) => Some(checksum),
+                Err(error) => {
+                    cache.failed(&error);
+                    None
+                }
+            }
+        };
+        checksum = match inner.cache.pool().run(write).await {
+            Ok(Some(checksum)) => checksum,
+            _ => return FillEnd::NotStored,
+        };
+        state.update(|state| state.written = written);
+    }
+    let (own, owned) = (inner.clone(), head.clone());
+    let publish = move || publish(&own, &owned, new, (number, len), checksum, generation);
+    let _ = inner.cache.pool().run(publish).await; // Readers have the bytes in any case.
+    FillEnd::Whole
+}
+
+/// Completes a file and gives it its name. Blocks.
+fn publish(
+    inner: &Inner,
+    head: &Arc<Head>,
+    new: NewFile,
+    (number, len): (u64, u64),
+    checksum: Checksum,
+    generation: Option<u64>,
+) {
+    let trailer = head.record(len).trailer(checksum);
+    if let Err(error) = new.file().write_all_at(&trailer, len) {
+        return inner.cache.failed(&error);
+    }
+    if head.is_small() {
+        publish_record(inner, head, new, generation);
+    } else {
+        let _ = new.publish(&head.block(number)); // The cache has reported a failure.
+    }
+}
+
+/// Gives the file with the record of a key its name, if the version is still the current one.
+pub(super) fn publish_record(inner: &Inner, head: &Head, new: NewFile, generation: Option<u64>) {
+    inner.heads.change_file(&head.key, |current| {
+        // Another version may be current without a change of the generation since then.
+        let other = inner.heads.get(&head.key);
+        let is_current = other.is_none_or(|other| other.meta.version == head.meta.version);
+        if is_current && Some(current) == generation && new.publish(&head.file).is_ok() {
+            head.is_stored.store(true, Release);
+        }
+    });
+}
+
+/// Bytes that arrive in pieces of any size.
+struct Source {
+    stream: ByteStream,
+    left: Bytes,
+}
+
+impl Source {
+    /// The next `len` bytes.
+    async fn take(&mut self, len: u64) -> Result<Vec<u8>> {
+        let len = len as usize;
+        let mut bytes = Vec::with_capacity(len);
+        loop {
+            let more = self.left.len().min(len - bytes.len());
+            bytes.extend_from_slice(&self.left[..more]);
+            self.left.advance(more);
+            if bytes.len() == len {
+                return Ok(bytes);
+            }
+            match poll_fn(|cx| self.stream.as_mut().poll_next(cx)).await {
+                Some(piece) => self.left = piece?,
+                None => return Err(StoreError::Io(io::ErrorKind::UnexpectedEof.into())),
+            }
+        }
+    }
+}

@@ -1,0 +1,440 @@
+//! An edge: a cache on a local disk in front of another store.
+
+mod common;
+mod edge_common;
+
+use common::*;
+use edge_common::{BLOCK, Counted, MISS, edge, get, opened, options, put, read, stats, wait_until};
+use onrush_store::testing::conformance;
+use onrush_store::*;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Opens an object without waiting. The kernel may refuse that while other files are renamed.
+fn at_once(edge: &EdgeStore, at: &str) -> Object {
+    let mut object = None;
+    wait_until("it can be opened at once", || {
+        get(edge, at).expect("an object"); // It is stale for a second only.
+        object = edge.try_get(&key(at));
+        object.is_some()
+    });
+    object.expect("it was opened").expect("an object")
+}
+
+#[test]
+fn an_edge_is_a_store() {
+    let dir = TempDir::new();
+    let edge = edge(&Counted::new(), dir.path(), options(1 << 30));
+    block_on(conformance(&edge));
+}
+
+#[test]
+fn an_edge_that_always_asks_is_a_store() {
+    let dir = TempDir::new();
+    let options = EdgeOptions {
+        fresh: Duration::ZERO,
+        ..options(1 << 30)
+    };
+    let edge = edge(&Counted::new(), dir.path(), options);
+    block_on(conformance(&edge));
+}
+
+#[test]
+fn an_edge_whose_cache_takes_nothing_is_a_store() {
+    let dir = TempDir::new();
+    let edge = edge(&Counted::new(), dir.path(), options(1000));
+    block_on(conformance(&edge));
+    assert_eq!(stats(&edge).entries, 0);
+}
+
+#[test]
+fn an_edge_whose_cache_is_nearly_full_is_a_store() {
+    let dir = TempDir::new();
+    let edge = edge(&Counted::new(), dir.path(), options(600_000));
+    block_on(conformance(&edge));
+    assert!(stats(&edge).used_bytes <= 600_000);
+}
+
+/// Sizes around those of a block.
+#[test]
+fn objects_of_any_size_are_fetched_once() {
+    let (dir, store) = (TempDir::new(), Counted::new());
+    let edge = edge(&store, dir.path(), options(1 << 30));
+    let block = BLOCK as usize;
+    for size in [0, 1, block - 1, block, block + 1, 2 * block, 5 * block + 7] {
+        let (at, content) = (format!("o{size}"), body(size));
+        store.put(&at, &content);
+        let found = get(&edge, &at);
+        assert!(found == Ok((content.clone(), MISS)), "{size}");
+        assert_eq!(store.opens(), [Wanted::Range(0..u64::MAX)], "{size}");
+        for _ in 0..2 {
+            let found = get(&edge, &at);
+            assert!(found == Ok((content.clone(), CacheUse::Hit)), "{size}");
+        }
+        assert_eq!((store.opens().len(), store.metas()), (0, 0), "{size}");
+        if size <= block {
+            let object = at_once(&edge, &at);
+            assert!(object.local().is_some_and(LocalFile::is_copy));
+        }
+    }
+}
+
+#[test]
+fn everybody_waits_for_the_same_fetch() {
+    for size in [1000, 200_000, 10 * BLOCK as usize + 1] {
+        let (dir, store) = (TempDir::new(), Counted::new());
+        let edge = edge(&store, dir.path(), options(1 << 30));
+        let content = body(size);
+        store.put("a", &content);
+        store.held.after(Some(500)); // Until all are there.
+        std::thread::scope(|scope| {
+            let readers: Vec<_> = (0..100).map(|_| scope.spawn(|| get(&edge, "a"))).collect();
+            wait_until("a fetch begins", || store.transferred() > 0);
+            store.held.after(None);
+            for reader in readers {
+                let (found, how) = reader.join().expect("no panic").expect("an object");
+                assert!(found == content, "{size}");
+                let is_miss = matches!(how, CacheUse::Miss { .. } | CacheUse::Partial);
+                assert!(is_miss || how == CacheUse::Hit, "{how:?}");
+            }
+        });
+        assert_eq!(store.opens(), [Wanted::Range(0..u64::MAX)], "{size}");
+        assert_eq!(store.transferred(), size);
+    }
+}
+
+#[test]
+fn a_fetch_outlives_the_client_that_began_it() {
+    let (dir, store) = (TempDir::new(), Counted::new());
+    let edge = edge(&store, dir.path(), options(1 << 30));
+    let content = body(8 * BLOCK as usize);
+    store.put("a", &content);
+    store.held.after(Some(100_000));
+    let a = key("a");
+    let first = block_on(edge.get(&a)).expect("an object");
+    let second = block_on(edge.get(&a)).expect("an object");
+    drop(first);
+    store.held.after(None);
+    let found = block_on(read(&second, 0..u64::MAX)).expect("bytes");
+    assert!(found == content);
+    assert_eq!(
+        (store.opens().len(), store.transferred()),
+        (1, content.len())
+    );
+}
+
+#[test]
+fn a_fetch_without_clients_ends_with_its_block() {
+    let (dir, store) = (TempDir::new(), Counted::new());
+    let edge = edge(&store, dir.path(), options(1 << 30));
+    let content = body(20 * BLOCK as usize);
+    store.put("a", &content);
+    store.held.after(Some(100_000));
+    drop(block_on(edge.get(&key("a"))).expect("an object"));
+    store.held.after(None);
+    wait_until("the record and a block are stored", || {
+        stats(&edge).entries == 2
+    });
+    // What was there already when the fetch ended is not lost, but it is less than a block.
+    assert!(store.transferred() < 2 * BLOCK as usize);
+    let found = get(&edge, "a").expect("an object");
+    assert!(found == (content.clone(), CacheUse::Hit));
+    assert_eq!(store.opens()[1], Wanted::Range(BLOCK..content.len() as u64));
+}
+
+/// A reader that stops reading does not make the fetch go on.
+#[test]
+fn a_fetch_is_a_few_blocks_ahead_of_its_readers() {
+    let (dir, store) = (TempDir::new(), Counted::new());
+    let edge = edge(&store, dir.path(), options(1 << 30));
+    let content = body(20 * BLOCK as usize);
+    store.put("a", &content);
+    let object = block_on(edge.get(&key("a"))).expect("an object");
+    let mut stream = object.stream(0..content.len() as u64);
+    let piece = block_on(std::future::poll_fn(|cx| stream.as_mut().poll_next(cx)));
+    let piece = piece.expect("a piece").expect("bytes");
+    wait_until("three blocks are stored", || stats(&edge).entries == 4);
+    assert!(store.transferred() < 5 * BLOCK as usize);
+    let mut found = piece.to_vec();
+    block_on(async {
+        while let Some(piece) = std::future::poll_fn(|cx| stream.as_mut().poll_next(cx)).await {
+            found.extend_from_slice(&piece.expect("bytes"));
+        }
+    });
+    assert!(found == content);
+    assert_eq!(store.opens().len(), 1, "one request for all");
+}
+
+#[test]
+fn a_range_fetches_only_its_blocks() {
+    let (dir, store) = (TempDir::new(), Counted::new());
+    let edge = edge(&store, dir.path(), options(1 << 30));
+    let content = body(10 * BLOCK as usize + 5);
+    store.put("a", &content);
+    let range = 3 * BLOCK + 10..4 * BLOCK + 1;
+    for how in [MISS, CacheUse::Hit] {
+        let found = block_on(async {
+            let wanted = Wanted::Range(range.clone());
+            let object = edge.open(&key("a"), wanted).await.expect("an object");
+            assert_eq!(object.cached().expect("an edge").how, how);
+            read(&object, range.clone()).await
+        });
+        assert!(found.expect("bytes") == content[range.start as usize..range.end as usize]);
+    }
+    assert_eq!(store.opens(), [Wanted::Range(3 * BLOCK..5 * BLOCK)]);
+    wait_until("its blocks are complete", || {
+        store.transferred() as u64 == 2 * BLOCK
+    });
+    // Beyond the end, and of an object whose other blocks are there.
+    block_on(async {
+        let end = content.len() as u64;
+        let beyond = edge.open(&key("a"), Wanted::Range(end..end + 1)).await;
+        assert_eq!(beyond.expect("an object").meta().size, end);
+        let first = edge
+            .open(&key("a"), Wanted::Range(0..1))
+            .await
+            .expect("an object");
+        assert_eq!(first.cached().expect("an edge").how, CacheUse::Partial);
+        assert_eq!(read(&first, 0..1).await.expect("bytes"), content[..1]);
+    });
+}
+
+#[test]
+fn blocks_in_the_cache_are_parts_of_files() {
+    let (dir, store) = (TempDir::new(), Counted::new());
+    let edge = edge(&store, dir.path(), options(1 << 30));
+    let content = body(20 * BLOCK as usize + 5);
+    store.put("a", &content);
+    let parts = |range: std::ops::Range<u64>| {
+        let wanted = Wanted::Range(range.clone());
+        let object = block_on(edge.open(&key("a"), wanted)).expect("an object");
+        let reader = object.reader().expect("a large object").clone();
+        let parts = reader.local_parts(range)?;
+        let mut all = Vec::new();
+        for part in &parts {
+            let mut bytes = vec![0; part.len as usize];
+            let read = part.file.read_at(&mut bytes, part.offset).expect("bytes");
+            assert_eq!(read, bytes.len());
+            all.extend_from_slice(&bytes);
+        }
+        Some((parts.len(), all))
+    };
+    let range = BLOCK + 7..4 * BLOCK + 1;
+    get(&edge, "a").expect("an object");
+    for (range, count) in [
+        (range, 4),
+        (0..1, 1),
+        (BLOCK..2 * BLOCK, 1),
+        (0..16 * BLOCK, 16),
+        (20 * BLOCK..20 * BLOCK + 5, 1),
+    ] {
+        let bytes = &content[range.start as usize..range.end as usize];
+        let mut found = None;
+        wait_until("the files can be opened at once", || {
+            found = parts(range.clone());
+            found.is_some()
+        });
+        assert!(found == Some((count, bytes.to_vec())));
+    }
+    assert!(parts(0..20 * BLOCK).is_none(), "too many files");
+}
+
+#[test]
+fn versions_are_never_mixed() {
+    let (dir, store) = (TempDir::new(), Counted::new());
+    let edge = edge(&store, dir.path(), options(1 << 30));
+    let (old, new) = (body(8 * BLOCK as usize), vec![7; 8 * BLOCK as usize]);
+    store.put("a", &old);
+    let object = block_on(edge.open(&key("a"), Wanted::Range(0..10))).expect("an object");
+    let mut begin = block_on(read(&object, 0..10)).expect("bytes");
+    store.put("a", &new); // By another server.
+    // The reader has the old block, and cannot have the others.
+    let rest = block_on(read(&object, 10..BLOCK)).expect("the block that is in the cache");
+    begin.extend_from_slice(&rest);
+    assert!(begin == old[..BLOCK as usize]);
+    assert_eq!(
+        block_on(read(&object, BLOCK..BLOCK + 1)),
+        Err(StoreError::Changed)
+    );
+    // Before the first byte, the request begins again with the new version.
+    let found = block_on(async {
+        let wanted = Wanted::Range(2 * BLOCK..3 * BLOCK);
+        let object = edge.open(&key("a"), wanted).await?;
+        read(&object, 0..u64::MAX).await
+    });
+    assert!(found.expect("bytes") == new);
+}
+
+#[test]
+fn a_version_is_confirmed_by_one_question() {
+    let (dir, store) = (TempDir::new(), Counted::new());
+    let always = EdgeOptions {
+        fresh: Duration::ZERO,
+        ..options(1 << 30)
+    };
+    let edge = edge(&store, dir.path(), always);
+    for (at, size) in [("small", 1000), ("large", 3 * BLOCK as usize)] {
+        store.put(at, &body(size));
+        get(&edge, at).expect("an object");
+        store.opens();
+        store.metas();
+        for _ in 0..3 {
+            let (found, how) = get(&edge, at).expect("an object");
+            assert!(found == body(size));
+            assert_eq!(how, CacheUse::Revalidated);
+            assert_eq!((store.opens().len(), store.metas()), (0, 1), "{at}");
+        }
+        store.put(at, &vec![1; size]);
+        assert!(get(&edge, at).expect("an object") == (vec![1; size], MISS));
+        block_on(store.delete(&key(at), Kind::File, Condition::None)).expect("deleted");
+        assert_eq!(get(&edge, at), Err(StoreError::NotFound));
+        // Absence is not kept.
+        store.put(at, b"again");
+        assert!(get(&edge, at).expect("an object") == (b"again".to_vec(), MISS));
+    }
+}
+
+#[test]
+fn a_change_through_this_server_is_visible_at_once() {
+    let (dir, store) = (TempDir::new(), Counted::new());
+    let edge = edge(&store, dir.path(), options(1 << 30));
+    for size in [10, 2 * BLOCK as usize] {
+        for round in 0..3 {
+            let content = vec![round; size];
+            let before = edge.generation(&key("a"));
+            put(&edge, "a", &content);
+            assert_ne!(edge.generation(&key("a")), before);
+            assert!(get(&edge, "a").expect("an object").0 == content);
+            assert!(get(&edge, "a") == Ok((content, CacheUse::Hit)));
+        }
+        block_on(edge.delete(&key("a"), Kind::File, Condition::None)).expect("deleted");
+        assert_eq!(get(&edge, "a"), Err(StoreError::NotFound));
+    }
+    // A fetch that began before the change does not bring the old version back.
+    store.put("b", &[1; 1000]);
+    store.held.after(Some(0));
+    std::thread::scope(|scope| {
+        let slow = scope.spawn(|| get(&edge, "b"));
+        wait_until("a fetch begins", || {
+            !store.opened.lock().unwrap().is_empty()
+        });
+        put(&edge, "b", &[2; 1000]);
+        store.held.after(None);
+        assert!(slow.join().expect("no panic").is_ok());
+    });
+    let found = get(&edge, "b").expect("an object").0;
+    assert_eq!(found, [2; 1000]);
+    assert_eq!(get(&edge, "b").expect("an object"), (found, CacheUse::Hit));
+}
+
+#[test]
+fn while_the_store_is_down_copies_are_served() {
+    let (dir, store) = (TempDir::new(), Counted::new());
+    let always = EdgeOptions {
+        fresh: Duration::ZERO,
+        ..options(1 << 30)
+    };
+    let edge = edge(&store, dir.path(), always);
+    store.put("a", b"content");
+    store.put("b", b"other");
+    get(&edge, "a").expect("an object");
+    store.metas();
+    let failures = [
+        StoreError::Unavailable,
+        StoreError::Timeout,
+        StoreError::Throttled { retry_after: None },
+    ];
+    for failure in failures {
+        store.store.fail_with(Some(failure));
+        for _ in 0..3 {
+            let stale = Ok((b"content".to_vec(), CacheUse::Stale));
+            assert_eq!(get(&edge, "a"), stale);
+        }
+        assert!(store.metas() <= 1, "once in a second");
+        assert_eq!(get(&edge, "b"), Err(failure), "it is not in the cache");
+        let object = at_once(&edge, "a");
+        assert_eq!(object.cached().expect("an edge").how, CacheUse::Stale);
+        store.store.fail_with(None);
+        wait_until("the store is asked again", || {
+            get(&edge, "a").expect("an object").1 == CacheUse::Revalidated
+        });
+        store.metas();
+    }
+    // Another failure is not an outage.
+    let denied = StoreError::Io(std::io::ErrorKind::InvalidData.into());
+    store.store.fail_with(Some(denied));
+    assert_eq!(get(&edge, "a"), Err(denied));
+}
+
+/// A store that neither responds nor fails does not hold up who has a copy.
+#[test]
+fn a_store_that_takes_long_is_not_waited_for() {
+    let (dir, store) = (TempDir::new(), Counted::new());
+    let always = EdgeOptions {
+        fresh: Duration::ZERO,
+        ..options(1 << 30)
+    };
+    let edge = edge(&store, dir.path(), always);
+    store.put("a", b"content");
+    get(&edge, "a").expect("an object");
+    store.hangs.store(true, std::sync::atomic::Ordering::SeqCst);
+    for _ in 0..3 {
+        let stale = Ok((b"content".to_vec(), CacheUse::Stale));
+        assert_eq!(get(&edge, "a"), stale);
+    }
+}
+
+#[test]
+fn copies_that_are_too_old_are_not_served() {
+    let (dir, store) = (TempDir::new(), Counted::new());
+    let never = EdgeOptions {
+        fresh: Duration::ZERO,
+        stale: Duration::ZERO,
+        ..options(1 << 30)
+    };
+    let edge = edge(&store, dir.path(), never);
+    store.put("a", b"content");
+    get(&edge, "a").expect("an object");
+    store.store.fail_with(Some(StoreError::Unavailable));
+    wait_until("the copy is too old", || {
+        get(&edge, "a") == Err(StoreError::Unavailable)
+    });
+}
+
+#[test]
+fn state_of_the_server_is_not_cached() {
+    let (dir, store) = (TempDir::new(), Counted::new());
+    let edge = edge(&store, dir.path(), options(1 << 30));
+    let at = Key::state(b"users").expect("a key");
+    for content in ["1", "2"] {
+        put(&store.store, ".onrush/state/users", content.as_bytes());
+        let object = block_on(edge.get(&at)).expect("an object");
+        assert_eq!(
+            block_on(read(&object, 0..1)).expect("bytes"),
+            content.as_bytes()
+        );
+    }
+    assert_eq!(stats(&edge).entries, 0);
+}
+
+#[test]
+fn dropping_an_edge_ends_its_fetches() {
+    let (dir, store) = (TempDir::new(), Counted::new());
+    let edge = edge(&store, dir.path(), options(1 << 30));
+    store.put("a", &body(100_000));
+    store.held.after(Some(10));
+    let a = key("a");
+    let mut opening = Box::pin(edge.get(&a));
+    let waker = std::task::Waker::noop();
+    let mut cx = std::task::Context::from_waker(waker);
+    let polled = std::future::Future::poll(opening.as_mut(), &mut cx);
+    assert!(polled.is_pending());
+    wait_until("a fetch begins", || store.transferred() > 0);
+    drop(opening);
+    drop(edge);
+    wait_until("nothing uses the store", || Arc::strong_count(&store) == 1);
+    // The next process removes what was not complete.
+    let edge = opened(&store, dir.path(), options(1 << 30));
+    store.held.after(None);
+    assert!(get(&edge, "a").expect("an object").0 == body(100_000));
+}

@@ -1,0 +1,288 @@
+//! Shared by the tests of the edge: a store that counts requests and can be held, and short forms.
+#![allow(dead_code, unreachable_pub)] // each test uses a part
+
+use crate::common::{TempDir, block_on, key};
+use onrush_rt::blocking::BlockingPool;
+use onrush_rt::descriptors::Descriptors;
+use onrush_store::cache::{CacheOptions, CacheStats};
+use onrush_store::testing::MemoryStore;
+use onrush_store::*;
+use std::future::poll_fn;
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+/// The size of blocks in the tests.
+pub const BLOCK: u64 = 256 * 1024;
+/// The maximum time for something that takes milliseconds on an idle machine.
+pub const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A store in memory that counts what it is asked for.
+#[derive(Debug, Default)]
+pub struct Counted {
+    pub store: MemoryStore,
+    /// The ranges of the objects that were opened.
+    pub opened: Mutex<Vec<Wanted>>,
+    pub asked: AtomicUsize,
+    /// Whether it does not respond to the question for a version.
+    pub hangs: AtomicBool,
+    pub transferred: Arc<AtomicUsize>,
+    /// While it is held, no stream has a byte after the first `n`.
+    pub held: Arc<Held>,
+}
+
+#[derive(Debug, Default)]
+pub struct Held {
+    after: Mutex<Option<usize>>,
+    wakers: Mutex<Vec<std::task::Waker>>,
+    changed: Condvar,
+}
+
+impl Held {
+    pub fn after(&self, bytes: Option<usize>) {
+        *self.after.lock().unwrap() = bytes;
+        self.changed.notify_all();
+        for waker in self.wakers.lock().unwrap().drain(..) {
+            waker.wake();
+        }
+    }
+}
+
+impl Counted {
+    pub fn new() -> Arc<Counted> {
+        Arc::default()
+    }
+
+    pub fn opens(&self) -> Vec<Wanted> {
+        std::mem::take(&mut self.opened.lock().unwrap())
+    }
+
+    pub fn metas(&self) -> usize {
+        self.asked.swap(0, SeqCst)
+    }
+
+    pub fn transferred(&self) -> usize {
+        self.transferred.load(SeqCst)
+    }
+
+    pub fn put(&self, at: &str, content: &[u8]) {
+        put(&self.store, at, content);
+    }
+}
+
+pub fn put(store: &dyn Store, at: &str, content: &[u8]) {
+    block_on(async {
+        let mut upload = store.stage(&key(at), Condition::None, None).await.unwrap();
+        upload.set_metadata(at.as_bytes().to_vec()).unwrap();
+        upload.write(content.to_vec()).await.unwrap();
+        upload.commit().await.unwrap();
+    });
+}
+
+struct HeldReader {
+    object: Object,
+    held: Arc<Held>,
+    transferred: Arc<AtomicUsize>,
+}
+
+impl ReadAt for HeldReader {
+    fn read(&self, at: u64, len: usize, buf: Vec<u8>) -> LocalFuture<'_, Result<Vec<u8>>> {
+        Box::pin(self.object.read(at, len, buf))
+    }
+
+    fn stream(&self, range: Range<u64>) -> ByteStream {
+        Box::pin(HeldStream {
+            stream: self.object.stream(range),
+            held: self.held.clone(),
+            transferred: self.transferred.clone(),
+            own: 0,
+        })
+    }
+}
+
+struct HeldStream {
+    stream: ByteStream,
+    held: Arc<Held>,
+    transferred: Arc<AtomicUsize>,
+    own: usize,
+}
+
+impl futures_core::Stream for HeldStream {
+    type Item = Result<bytes::Bytes>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let after = *self.held.after.lock().unwrap();
+        if after.is_some_and(|after| self.own >= after) {
+            self.held.wakers.lock().unwrap().push(cx.waker().clone());
+            return Poll::Pending;
+        }
+        let polled = self.stream.as_mut().poll_next(cx);
+        if let Poll::Ready(Some(Ok(piece))) = &polled {
+            self.own += piece.len();
+            self.transferred.fetch_add(piece.len(), SeqCst);
+        }
+        polled
+    }
+}
+
+impl Store for Counted {
+    fn open<'a>(&'a self, key: &'a Key, wanted: Wanted) -> LocalFuture<'a, Result<Object>> {
+        Box::pin(async move {
+            self.opened.lock().unwrap().push(wanted.clone());
+            let object = self.store.open(key, wanted).await?;
+            let (meta, metadata) = (*object.meta(), object.metadata().await?);
+            let reader = HeldReader {
+                object,
+                held: self.held.clone(),
+                transferred: self.transferred.clone(),
+            };
+            Ok(Object::from_reader(meta, metadata, Arc::new(reader)))
+        })
+    }
+
+    fn meta<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Meta>> {
+        self.asked.fetch_add(1, SeqCst);
+        match self.hangs.load(SeqCst) {
+            true => Box::pin(std::future::pending()),
+            false => self.store.meta(key),
+        }
+    }
+
+    fn existing_object<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Option<Meta>>> {
+        self.store.existing_object(key)
+    }
+
+    fn stage<'a>(
+        &'a self,
+        key: &'a Key,
+        condition: Condition,
+        size_bytes: Option<u64>,
+    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
+        self.store.stage(key, condition, size_bytes)
+    }
+
+    fn delete<'a>(
+        &'a self,
+        key: &'a Key,
+        kind: Kind,
+        condition: Condition,
+    ) -> LocalFuture<'a, Result<Meta>> {
+        self.store.delete(key, kind, condition)
+    }
+
+    fn list<'a>(&'a self, folder: Option<&'a Key>, how: ListHow) -> LocalFuture<'a, Result<Page>> {
+        self.store.list(folder, how)
+    }
+
+    fn features(&self) -> Features {
+        self.store.features()
+    }
+}
+
+pub fn options(bytes_max: u64) -> EdgeOptions {
+    EdgeOptions {
+        cache: CacheOptions {
+            bytes_max,
+            descriptors: Descriptors::default(),
+            report: Arc::new(|cause| println!("the disk fails: {cause:?}")),
+        },
+        fresh: Duration::from_secs(3600),
+        stale: Duration::from_secs(3600),
+        block_bytes: BLOCK,
+    }
+}
+
+/// An edge whose first scan is complete.
+pub fn edge(store: &Arc<Counted>, dir: &Path, options: EdgeOptions) -> EdgeStore {
+    let edge = opened(store, dir, options);
+    wait_until("the scan is complete", || stats(&edge).is_complete);
+    edge
+}
+
+/// An edge in a folder that an earlier one may still be about to close.
+pub fn opened(store: &Arc<Counted>, dir: &Path, options: EdgeOptions) -> EdgeStore {
+    let mut last = None;
+    wait_until("the folder is free", || {
+        let pool = BlockingPool::threads(4, 1000);
+        match EdgeStore::open(store.clone(), dir, pool, options.clone()) {
+            Ok(edge) => last = Some(edge),
+            Err(error) => assert!(error.to_string().contains("another process"), "{error}"),
+        }
+        last.is_some()
+    });
+    last.expect("an edge")
+}
+
+pub fn stats(edge: &EdgeStore) -> CacheStats {
+    edge.metrics().cache()
+}
+
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + TIMEOUT;
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+pub async fn read(object: &Object, range: Range<u64>) -> Result<Vec<u8>> {
+    let mut stream = object.stream(range);
+    let mut all = Vec::new();
+    while let Some(piece) = poll_fn(|cx| stream.as_mut().poll_next(cx)).await {
+        all.extend_from_slice(&piece?);
+    }
+    Ok(all)
+}
+
+/// The content of an object and how it was found. Its metadata is its name.
+pub fn get(store: &dyn Store, at: &str) -> Result<(Vec<u8>, CacheUse)> {
+    block_on(async {
+        let object = store.get(&key(at)).await?;
+        assert_eq!(object.metadata().await?, at.as_bytes());
+        let content = read(&object, 0..u64::MAX).await?;
+        assert_eq!(content.len() as u64, object.meta().size);
+        Ok((content, object.cached().expect("an edge").how))
+    })
+}
+
+pub const MISS: CacheUse = CacheUse::Miss {
+    is_stored: true,
+    is_collapsed: false,
+};
+
+/// The disk space of all files in a folder of a cache, without the file that marks it.
+pub fn disk_bytes(dir: &Path) -> u64 {
+    let mut sum = 0;
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let Ok(found) = entry.metadata() else {
+            continue;
+        };
+        sum += match found.is_dir() {
+            true => disk_bytes(&entry.path()),
+            false if entry.file_name() == "onrush-cache" => 0,
+            false => found.blocks() * 512,
+        };
+    }
+    sum
+}
+
+/// The files of a cache.
+pub fn files(dir: &Path) -> Vec<std::path::PathBuf> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap().flatten() {
+        if entry.file_type().unwrap().is_dir() && entry.file_name() != "new" {
+            let files = std::fs::read_dir(entry.path()).unwrap().flatten();
+            all.extend(files.map(|file| file.path()));
+        }
+    }
+    all
+}
+
+pub fn temp() -> TempDir {
+    TempDir::new()
+}

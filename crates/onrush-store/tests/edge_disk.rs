@@ -1,0 +1,351 @@
+//! The disk of an edge: its limit, restarts, torn files, power cuts and failures.
+
+mod common;
+mod edge_common;
+
+use common::*;
+use edge_common::{
+    BLOCK, Counted, MISS, disk_bytes, edge, files, get, opened, options, read, stats, wait_until,
+};
+use onrush_rt::blocking::BlockingPool;
+use onrush_rt::fs::sim::{Cut, SimFs};
+use onrush_store::*;
+use std::io::Read;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const LIMIT: u64 = 3 << 20;
+
+/// No file is being changed, so the disk and the account agree.
+fn assert_exact(edge: &EdgeStore, dir: &TempDir) {
+    wait_until("the disk has what is accounted for", || {
+        disk_bytes(dir.path()) == stats(edge).used_bytes
+    });
+    assert!(disk_bytes(dir.path()) <= LIMIT);
+}
+
+#[test]
+fn the_limit_is_never_exceeded() {
+    let (dir, store) = (TempDir::new(), Counted::new());
+    let edge = edge(&store, dir.path(), options(LIMIT));
+    let sizes = [1, 5000, 70_000, 300_000, 1_000_000];
+    let at = |number: usize| format!("o{number}");
+    for number in 0..100 {
+        store.put(&at(number), &body(sizes[number % sizes.len()] + number));
+    }
+    let left = AtomicUsize::new(8);
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let (edge, left) = (&edge, &left);
+            scope.spawn(move || {
+                for round in 0..60 {
+                    let number = (round * 7 + thread * 13) % 100;
+                    let (found, _) = get(edge, &at(number)).expect("an object");
+                    assert!(found == body(sizes[number % sizes.len()] + number));
+                }
+                left.fetch_sub(1, SeqCst);
+            });
+        }
+        while left.load(SeqCst) > 0 {
+            assert!(stats(&edge).used_bytes <= LIMIT);
+        }
+    });
+    assert!(stats(&edge).evictions > 0 && stats(&edge).used_bytes > LIMIT / 2);
+    assert_exact(&edge, &dir);
+
+    // Files that are being filled are on the disk, too.
+    store.held.after(Some(200_000));
+    let begun = store.transferred();
+    let waiting: Vec<_> = (200..220)
+        .map(|number| {
+            store.put(&at(number), &body(BLOCK as usize));
+            let (edge, at) = (&edge, key(at(number)));
+            let mut opening = Box::pin(async move { edge.get(&at).await });
+            let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+            let _ = std::future::Future::poll(opening.as_mut(), &mut cx);
+            opening
+        })
+        .collect();
+    wait_until("many are being filled", || {
+        store.transferred() >= begun + 8 * 200_000
+    });
+    assert!(disk_bytes(dir.path()) <= LIMIT);
+    store.held.after(None);
+    drop(waiting);
+    wait_until("the transfers have ended", || {
+        disk_bytes(&dir.path().join("new")) == 0
+    });
+    assert_exact(&edge, &dir);
+}
+
+/// Removed files that are open still have their space, and their bytes.
+#[test]
+fn readers_keep_what_is_evicted() {
+    let (dir, store) = (TempDir::new(), Counted::new());
+    let edge = edge(&store, dir.path(), options(LIMIT));
+    store.put("small", &body(200_000));
+    store.put("large", &body(4 * BLOCK as usize));
+    get(&edge, "small").expect("an object");
+    get(&edge, "large").expect("an object");
+    let small = block_on(edge.get(&key("small"))).expect("an object");
+    assert!(small.local().is_some());
+    let large = block_on(edge.get(&key("large"))).expect("an object");
+    let mut stream = large.stream(0..4 * BLOCK);
+    let piece = block_on(std::future::poll_fn(|cx| stream.as_mut().poll_next(cx)));
+    let first = piece.expect("a piece").expect("bytes").len() as u64;
+    for number in 0..40 {
+        let at = format!("o{number}");
+        store.put(&at, &body(200_000));
+        get(&edge, &at).expect("an object");
+        assert!(stats(&edge).used_bytes <= LIMIT);
+    }
+    // What a reader has open is not evicted, since that would free nothing.
+    assert!(block_on(read(&small, 0..200_000)).expect("bytes") == body(200_000));
+    let rest = block_on(async {
+        let mut all = Vec::new();
+        while let Some(piece) = std::future::poll_fn(|cx| stream.as_mut().poll_next(cx)).await {
+            all.extend_from_slice(&piece.expect("bytes"));
+        }
+        all
+    });
+    assert!(rest == body(4 * BLOCK as usize)[first as usize..]);
+    // A change removes the name at once.
+    edge_common::put(&edge, "small", b"new");
+    assert!(block_on(read(&small, 0..200_000)).expect("bytes") == body(200_000));
+    let used = stats(&edge).used_bytes;
+    drop(small);
+    assert!(stats(&edge).used_bytes <= used - 200_000);
+}
+
+#[test]
+fn a_restart_keeps_files_and_their_order() {
+    let (dir, store) = (TempDir::new(), Counted::new());
+    let always = EdgeOptions {
+        fresh: Duration::ZERO,
+        ..options(LIMIT)
+    };
+    let edge1 = edge(&store, dir.path(), always.clone());
+    for at in ["a", "b", "c"] {
+        store.put(at, &body(900_000));
+        get(&edge1, at).expect("an object");
+        std::thread::sleep(Duration::from_millis(5)); // Times have a resolution of 1 ms.
+    }
+    get(&edge1, "a").expect("an object");
+    edge1.flush();
+    let used = stats(&edge1).used_bytes;
+    drop(edge1);
+    store.opens();
+    store.metas();
+    let edge2 = edge(&store, dir.path(), always.clone());
+    assert_eq!(stats(&edge2).used_bytes, used);
+    // Room for this one is made by those that were not used for the longest time.
+    store.put("d", &body(900_000));
+    get(&edge2, "d").expect("an object");
+    store.opens();
+    let found = get(&edge2, "a").expect("an object");
+    assert!(found.0 == body(900_000));
+    assert_eq!(found.1, CacheUse::Revalidated);
+    assert_eq!((store.opens().len(), store.metas()), (0, 1));
+    let (found, how) = get(&edge2, "b").expect("an object");
+    assert!(found == body(900_000) && !store.opens().is_empty());
+    assert_eq!(how, MISS, "its record was the oldest file");
+}
+
+#[test]
+fn files_are_served_while_the_scan_runs() {
+    let (dir, store) = (TempDir::new(), Counted::new());
+    let edge1 = edge(&store, dir.path(), options(64 << 20));
+    let at = |number: usize| format!("o{number}");
+    for number in 0..1000 {
+        store.put(&at(number), at(number).as_bytes());
+        get(&edge1, &at(number)).expect("an object");
+    }
+    drop(edge1);
+    store.opens();
+    let edge2 = opened(&store, dir.path(), options(64 << 20));
+    for number in (0..1000).rev().step_by(10) {
+        let found = get(&edge2, &at(number)).expect("an object");
+        assert_eq!(found, (at(number).into_bytes(), CacheUse::Revalidated));
+    }
+    assert_eq!(store.opens(), []);
+    wait_until("the scan is complete", || stats(&edge2).is_complete);
+    assert_eq!(stats(&edge2).entries, 1000);
+    assert_eq!(disk_bytes(dir.path()), stats(&edge2).used_bytes);
+    // A lower limit holds after the scan.
+    drop(edge2);
+    let edge3 = edge(&store, dir.path(), options(1 << 20));
+    wait_until("files are removed", || stats(&edge3).used_bytes <= 1 << 20);
+    wait_until("also from the disk", || disk_bytes(dir.path()) <= 1 << 20);
+}
+
+/// Whatever happened to the files, no wrong byte is served.
+#[test]
+fn torn_files_are_fetched_again() {
+    let tear: [fn(&std::fs::File, u64); 5] = [
+        |file, _| file.set_len(0).unwrap(),
+        |file, len| file.set_len(len - 1).unwrap(),
+        |file, len| file.set_len(len / 2).unwrap(),
+        |file, len| file.write_all_at(&[0; 64], len / 3).unwrap(),
+        |file, len| file.write_all_at(&vec![0; len as usize], 0).unwrap(),
+    ];
+    for size in [1000, 3 * BLOCK as usize] {
+        for tear in tear {
+            let (dir, store) = (TempDir::new(), Counted::new());
+            store.put("a", &body(size));
+            get(&edge(&store, dir.path(), options(LIMIT)), "a").expect("an object");
+            for path in files(dir.path()) {
+                let file = std::fs::File::options().write(true).open(path).unwrap();
+                let len = file.metadata().unwrap().len();
+                tear(&file, len);
+            }
+            store.opens();
+            let edge = edge(&store, dir.path(), options(LIMIT));
+            for _ in 0..2 {
+                assert!(get(&edge, "a").expect("an object").0 == body(size));
+            }
+            assert!(!store.opens().is_empty());
+            assert!(get(&edge, "a") == Ok((body(size), CacheUse::Hit)));
+            assert_exact(&edge, &dir);
+        }
+    }
+}
+
+/// A file of another object under this name is not served.
+#[test]
+fn a_file_of_another_object_is_not_served() {
+    let (dir, store) = (TempDir::new(), Counted::new());
+    store.put("a", b"content of a");
+    let edge1 = edge(&store, dir.path(), options(LIMIT));
+    get(&edge1, "a").expect("an object");
+    let path = files(dir.path()).pop().expect("a file");
+    store.put("b", b"content of b");
+    get(&edge1, "b").expect("an object");
+    let other = files(dir.path()).into_iter().find(|other| *other != path);
+    drop(edge1);
+    std::fs::copy(&path, other.expect("a file")).expect("copied");
+    let edge2 = edge(&store, dir.path(), options(LIMIT));
+    assert_eq!(get(&edge2, "b"), Ok((b"content of b".to_vec(), MISS)));
+}
+
+fn on_sim(store: &Arc<Counted>, disk: &SimFs, options: EdgeOptions) -> EdgeStore {
+    let pool = BlockingPool::threads(4, 1000);
+    let mut edge = None;
+    wait_until("the folder is free", || {
+        let root = disk.root().expect("the power is on");
+        match EdgeStore::on(store.clone(), root, pool.clone(), options.clone()) {
+            Ok(opened) => edge = Some(opened),
+            Err(error) => assert!(error.to_string().contains("another process"), "{error}"),
+        }
+        edge.is_some()
+    });
+    edge.expect("an edge")
+}
+
+#[test]
+fn a_power_cut_leaves_no_wrong_byte() {
+    let mut kept = 0;
+    for seed in 0..24 {
+        let (disk, store) = (SimFs::new(seed), Counted::new());
+        let sizes = [10, 5000, 100_000, 3 * BLOCK as usize];
+        let edge1 = on_sim(&store, &disk, options(LIMIT));
+        wait_until("the scan is complete", || stats(&edge1).is_complete);
+        for size in sizes {
+            store.put(&format!("o{size}"), &body(size));
+            get(&edge1, &format!("o{size}")).expect("an object");
+            if seed % 4 == 0 {
+                disk.sync_all(); // As the kernel does from time to time.
+            }
+        }
+        if seed % 2 == 0 {
+            disk.power_cut();
+        } else {
+            disk.power_cut_at(disk.operations() + seed / 4, Cut::Before);
+            let _ = get(&edge1, "o100000");
+            store.put("more", &body(50_000));
+            let _ = get(&edge1, "more");
+            disk.power_cut();
+        }
+        drop(edge1);
+        disk.restart();
+        let edge2 = on_sim(&store, &disk, options(LIMIT));
+        store.opens();
+        for size in sizes {
+            let (found, how) = get(&edge2, &format!("o{size}")).expect("an object");
+            assert!(found == body(size), "{seed}: {size}");
+            kept += usize::from(how == CacheUse::Revalidated);
+        }
+    }
+    assert!(kept > 0, "some files survive");
+}
+
+/// Failures of the disk are reported once, and cost no request.
+#[test]
+fn without_a_disk_objects_are_served_from_the_store() {
+    let reports = Arc::new(Mutex::new(Vec::new()));
+    let (disk, store) = (SimFs::new(1), Counted::new());
+    let mut options = options(LIMIT);
+    let reported = reports.clone();
+    options.cache.report = Arc::new(move |cause| reported.lock().unwrap().push(cause));
+    let edge = on_sim(&store, &disk, options);
+    wait_until("the scan is complete", || stats(&edge).is_complete);
+    store.put("before", &body(1000));
+    get(&edge, "before").expect("an object");
+    disk.disk_full_after(Some(100_000));
+    for number in 0..10 {
+        let (at, content) = (format!("o{number}"), body(BLOCK as usize * 2 + number));
+        store.put(&at, &content);
+        assert!(get(&edge, &at).expect("an object").0 == content);
+        let small = format!("s{number}");
+        store.put(&small, &body(100_000));
+        assert!(get(&edge, &small).expect("an object").0 == body(100_000));
+    }
+    let causes = reports.lock().unwrap().clone();
+    assert_eq!(causes.len(), 1, "{causes:?}");
+    assert_eq!(
+        causes[0].and_then(|cause| cause.errno()),
+        Some(libc::ENOSPC)
+    );
+    let (found, how) = get(&edge, "before").expect("an object");
+    assert_eq!((found, how), (body(1000), CacheUse::Hit));
+    disk.power_cut(); // Every operation fails from now on.
+    assert_eq!(get(&edge, "before").expect("an object").0, body(1000));
+}
+
+#[test]
+fn only_a_folder_of_its_own_is_used() {
+    let (dir, store) = (TempDir::new(), Counted::new());
+    let open = |path: &std::path::Path| {
+        let pool = BlockingPool::threads(1, 10);
+        EdgeStore::open(store.clone(), path, pool, options(LIMIT)).map(drop)
+    };
+    let own = dir.path().join("new/cache");
+    let first = edge(&store, &own, options(LIMIT));
+    let error = open(&own).expect_err("it is in use");
+    assert!(
+        error.to_string().contains("in use by another process"),
+        "{error}"
+    );
+    store.put("a", b"x");
+    get(&first, "a").expect("an object");
+    let mode = |path: &std::path::Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&own), 0o700);
+    for file in files(&own) {
+        assert_eq!((mode(&file), mode(file.parent().unwrap())), (0o600, 0o700));
+    }
+    let mut mark = String::new();
+    let file = std::fs::File::open(own.join("onrush-cache"));
+    file.unwrap().read_to_string(&mut mark).unwrap();
+    assert!(mark.contains("cache of onrush"));
+    let other = dir.path().join("new");
+    std::fs::write(other.join("file"), "precious").unwrap();
+    let error = open(&other).expect_err("it contains something else");
+    assert!(error.to_string().contains("not empty"), "{error}");
+    let error = open(&other.join("file")).expect_err("it is a file");
+    assert_eq!(error.kind(), std::io::ErrorKind::NotADirectory);
+    assert_eq!(
+        std::fs::read_to_string(other.join("file")).unwrap(),
+        "precious"
+    );
+}
