@@ -83,8 +83,8 @@ impl FromStr for Time {
     }
 }
 
-/// A number of bytes: a number with or without a unit (`B`; `KiB`, `MiB`, `GiB`, `TiB` by 1024;
-/// `KB`, `MB`, `GB`, `TB` by 1000; case does not matter).
+/// A number of bytes: a number with or without a unit (`B`; `KiB`, `MiB`, `GiB`, `TiB` or `K`, `M`,
+/// `G`, `T` by 1024; `KB`, `MB`, `GB`, `TB` by 1000; case does not matter).
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(try_from = "TomlValue")]
 pub(crate) struct Size {
@@ -104,15 +104,18 @@ impl FromStr for Size {
         let (number, unit) = split(text).ok_or("write a size as in 10MiB or 4096")?;
         let (base, power) = match unit.to_ascii_lowercase().as_str() {
             "" | "b" => (1, 0),
-            "kib" => (1024, 1),
-            "mib" => (1024, 2),
-            "gib" => (1024, 3),
-            "tib" => (1024, 4),
+            "k" | "kib" => (1024, 1),
+            "m" | "mib" => (1024, 2),
+            "g" | "gib" => (1024, 3),
+            "t" | "tib" => (1024, 4),
             "kb" => (1000u64, 1),
             "mb" => (1000, 2),
             "gb" => (1000, 3),
             "tb" => (1000, 4),
-            _ => return Err("the unit of a size is B, KiB, MiB, GiB, TiB, KB, MB, …".to_owned()),
+            _ => {
+                let units = "KiB or K, MiB or M, GiB, TiB (by 1024), KB, MB, GB, TB (by 1000)";
+                return Err(format!("the unit of a size is B, {units}"));
+            }
         };
         let bytes = number
             .checked_mul(base.pow(power))
@@ -279,13 +282,16 @@ mod tests {
         assert_eq!(bytes("10MiB"), Some(10 << 20));
         assert_eq!(bytes("10 mb"), Some(10_000_000));
         assert_eq!(bytes("2TiB"), Some(2 << 40));
+        assert_eq!(bytes("100G"), Some(100 << 30));
+        assert_eq!(bytes("7k"), Some(7 << 10));
         assert_eq!(bytes("1b"), Some(1));
         for wrong in [
             "",
             "MiB",
             "-1",
             "1.5MiB",
-            "10M",
+            "10X",
+            "10Mi",
             "99999999TiB",
             "off",
             "unlimited",

@@ -275,7 +275,7 @@ fn wrong_usage_gives_one_line_and_exit_2() {
     assert!(usage_error(&["one", "two"]).contains("'two'"));
     assert!(usage_error(&["--port"]).contains("--port"));
     assert!(usage_error(&["--idle-timeout", "30"]).contains("30s"));
-    assert!(usage_error(&["--body-max", "10M"]).contains("MiB"));
+    assert!(usage_error(&["--body-max", "10X"]).contains("MiB"));
     assert!(usage_error(&["--workers", "0"]).contains("workers"));
     assert!(usage_error(&["--bind", "127.0.0.1:x"]).contains("from 0 to 65535"));
     assert!(usage_error(&["--bind", "a:b:80"]).contains("HOST:PORT"));
