@@ -224,7 +224,10 @@ macro_rules! example {
     };
 }
 
-/// Onrush, once for each driver.
+/// The name of Onrush with a cache in front of a bucket.
+pub(crate) const EDGE: &str = "onrush-edge";
+
+/// Onrush, once for each driver, and with a cache in front of a bucket.
 pub(crate) const OURS: &[Peer] = &[
     Peer {
         name: "onrush-io_uring",
@@ -247,6 +250,24 @@ pub(crate) const OURS: &[Peer] = &[
         install: ours,
         version: own_version,
         launch: |setup, launch| onrush(setup, launch, Driver::Epoll),
+    },
+    Peer {
+        name: EDGE,
+        kind: Kind::Onrush,
+        driver: Some(Driver::Uring),
+        roles: &[Role::Remote],
+        configuration: "as onrush-io_uring, with a cache of 8 GiB that is empty at first",
+        omits: &[],
+        install: ours,
+        version: own_version,
+        launch: |setup, launch| {
+            let mut command = onrush(setup, launch, Driver::Uring)?;
+            let cache = launch.scratch.join("edge");
+            _ = fs::remove_dir_all(&cache);
+            command.arg("--edge").arg(cache);
+            command.args(["--edge-size", "8GiB"]);
+            Ok(command)
+        },
     },
 ];
 

@@ -11,7 +11,7 @@ use crate::{
     backend::{self, COPIES},
     bench::{Bench, NO_TIME},
     client::Protocol,
-    peers::{Kind, Launch, Role},
+    peers::{Kind, Launch, Role, onrush::EDGE},
     plan::{Load, Subject},
     probe,
     row::{About, Metrics, Round, Row, Side, Target},
@@ -29,6 +29,9 @@ use xtask::shell::Outcome;
 
 /// Target for the added median.
 const ADDED_MS_MAX: f64 = 1.0;
+
+/// Target for the rate of a cache that has the object, by that of the gateway.
+const EDGE_RATE_MIN: f64 = 5.0;
 
 /// Longest time in which no part of an upload is taken. A cluster without space takes nothing.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -103,6 +106,7 @@ impl Task {
 
     fn empty_row(&self, bench: &Bench) -> Row {
         let is_ours = self.subject.peer.kind == Kind::Onrush;
+        let is_edge = self.subject.peer.name == EDGE;
         let (about, unit, reference) = match self.asked {
             // The reference's value is 1 ms.
             Asked::Get(_) | Asked::Put(_) => {
@@ -119,7 +123,10 @@ impl Task {
             reference: Side::named(reference),
             durability: "",
             access_log: "off",
-            target: (is_ours && about == About::Bound).then_some(Target::AtMost(ADDED_MS_MAX)),
+            target: match about {
+                About::Bound => is_ours.then_some(Target::AtMost(ADDED_MS_MAX)),
+                _ => is_edge.then_some(Target::AtLeast(EDGE_RATE_MIN)),
+            },
             rounds: Vec::new(),
             voids: Vec::new(),
             note: String::new(),
