@@ -118,6 +118,7 @@ impl Service {
         location: Location,
         options: Options,
     ) -> Result<Arc<Service>, OpenError> {
+        check_endpoint(&builder)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(options.threads.max(1))
             .thread_name("onrush-remote")
@@ -296,6 +297,22 @@ impl fmt::Debug for Service {
             .field("location", &self.location)
             .field("options", &self.options)
             .finish_non_exhaustive()
+    }
+}
+
+/// `object_store` panics if the endpoint is no URL.
+fn check_endpoint(builder: &AmazonS3Builder) -> Result<(), OpenError> {
+    let endpoint = builder.get_config_value(&object_store::aws::AmazonS3ConfigKey::Endpoint);
+    let is_url = |endpoint: String| {
+        let url = reqwest::Url::parse(&endpoint);
+        url.is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
+    };
+    match endpoint.is_none_or(is_url) {
+        true => Ok(()),
+        false => Err(OpenError::new(
+            "the address of the service is no URL; write AWS_ENDPOINT_URL as in \
+             http://127.0.0.1:7480",
+        )),
     }
 }
 

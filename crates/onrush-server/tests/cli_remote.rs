@@ -169,6 +169,15 @@ fn a_wrong_bucket_or_option_is_one_clear_line() {
         let line = log.lines().last().expect("a line");
         assert!(line.contains(reason), "{line}");
     }
+    for endpoint in ["", "127.0.0.1:7480", "ftp://127.0.0.1", "http://"] {
+        let mut command = command(bucket.address, &["s3://bucket"]);
+        let output = output(command.env("AWS_ENDPOINT_URL", endpoint));
+        let log = String::from_utf8(output.stderr).expect("text");
+        assert_eq!(output.status.code(), Some(1), "{endpoint}: {log}");
+        let line = log.lines().last().expect("a line");
+        let reason = "write AWS_ENDPOINT_URL as in http://127.0.0.1:7480";
+        assert!(line.contains(reason), "{endpoint}: {line}");
+    }
 }
 
 #[test]
