@@ -104,6 +104,7 @@ pub(crate) struct Service {
     /// Whether the service evaluates the conditions of a PUT, once that is known.
     pub(crate) evaluates_conditions: OnceLock<bool>,
     pub(crate) breaker: Arc<Breaker>,
+    pub(crate) endpoint: Option<String>,
     location: Location,
     options: Options,
     /// `None` only while it is dropped.
@@ -118,7 +119,7 @@ impl Service {
         location: Location,
         options: Options,
     ) -> Result<Arc<Service>, OpenError> {
-        check_endpoint(&builder)?;
+        let endpoint = endpoint(&builder)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(options.threads.max(1))
             .thread_name("onrush-remote")
@@ -152,6 +153,7 @@ impl Service {
             metrics,
             evaluates_conditions: OnceLock::new(),
             breaker,
+            endpoint,
             location,
             options,
             runtime: Some(runtime),
@@ -300,15 +302,15 @@ impl fmt::Debug for Service {
     }
 }
 
-/// `object_store` panics if the endpoint is no URL.
-fn check_endpoint(builder: &AmazonS3Builder) -> Result<(), OpenError> {
+/// The address of the service. `object_store` panics if it is no URL.
+fn endpoint(builder: &AmazonS3Builder) -> Result<Option<String>, OpenError> {
     let endpoint = builder.get_config_value(&object_store::aws::AmazonS3ConfigKey::Endpoint);
-    let is_url = |endpoint: String| {
-        let url = reqwest::Url::parse(&endpoint);
+    let is_url = |endpoint: &str| {
+        let url = reqwest::Url::parse(endpoint);
         url.is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
     };
-    match endpoint.is_none_or(is_url) {
-        true => Ok(()),
+    match endpoint.as_deref().is_none_or(is_url) {
+        true => Ok(endpoint),
         false => Err(OpenError::new(
             "the address of the service is no URL; write AWS_ENDPOINT_URL as in \
              http://127.0.0.1:7480",

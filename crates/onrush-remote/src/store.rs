@@ -88,6 +88,11 @@ impl RemoteStore {
         self.service.location()
     }
 
+    /// The address of the service; `None` for AWS.
+    pub fn endpoint(&self) -> Option<&str> {
+        self.service.endpoint.as_deref()
+    }
+
     /// The requests to the service since the store was opened.
     pub fn metrics(&self) -> Arc<RemoteMetrics> {
         self.service.metrics.clone()

@@ -58,10 +58,12 @@ impl EdgeSettings {
         }))
     }
 
-    /// Opens the cache in front of `store`. `served`: the folder of the store, if it is one.
+    /// Opens the cache in front of `store`. `origin`: what the store is. `served`: its folder, if
+    /// it is one.
     pub(crate) fn open(
         &self,
         store: Arc<dyn Store>,
+        origin: String,
         served: Option<&Path>,
         pool: BlockingPool,
         descriptors: Descriptors,
@@ -80,6 +82,7 @@ impl EdgeSettings {
         };
         let options = EdgeOptions {
             cache: CacheOptions {
+                origin,
                 bytes_max: self.bytes_max,
                 descriptors,
                 report: Arc::new(report),
@@ -88,12 +91,17 @@ impl EdgeSettings {
             stale: self.stale,
             block_bytes: EdgeOptions::BLOCK_BYTES,
         };
-        if served.is_some_and(|served| is_inside(&self.dir, served)) {
+        let is_served = || served.is_some_and(|served| is_inside(&self.dir, served));
+        if is_served() {
             return Err(fail("is in the folder that is served"));
         }
         let edge = EdgeStore::open(store, &self.dir, pool, options);
         let edge = edge.map_err(|error| fail(&failure::error_text(&error)))?;
-        Ok(Arc::new(edge))
+        match is_served() {
+            // The path had `..` behind a folder that did not exist.
+            true => Err(fail("is in the folder that is served")),
+            false => Ok(Arc::new(edge)),
+        }
     }
 }
 

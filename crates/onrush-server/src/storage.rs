@@ -102,6 +102,12 @@ impl Storage {
         }
     }
 
+    /// The folder without links, or the location.
+    fn absolute(&self) -> String {
+        let folder = self.folder().and_then(|path| path.canonicalize().ok());
+        folder.map_or_else(|| self.to_string(), |path| path.display().to_string())
+    }
+
     /// Opens the store and serves it, through the cache of `edge` if there is one. A service that
     /// does not respond is logged; it may respond later. One that refuses is a failure.
     pub(crate) fn open(
@@ -124,7 +130,14 @@ impl Storage {
         let descriptors = options.descriptors.clone();
         let edge = match edge {
             Some(edge) => {
-                Some(edge.open(store.clone(), self.folder(), pool.clone(), descriptors)?)
+                let origin = match (self, &remote) {
+                    (Storage::Remote(location), Some(store)) => {
+                        format!("{location} at {}", store.endpoint().unwrap_or("AWS"))
+                    }
+                    _ => self.absolute(),
+                };
+                let (store, pool) = (store.clone(), pool.clone());
+                Some(edge.open(store, origin, self.folder(), pool, descriptors)?)
             }
             None => None,
         };

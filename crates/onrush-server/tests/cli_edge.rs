@@ -12,8 +12,10 @@ use onrush_store::{Condition, Key, Store};
 use program::plain::{get, printed};
 use program::{Folder, Server, TIMEOUT, drivers, onrush, output, pattern, wait_until};
 use reply::Reply;
+use std::fs::Permissions;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -252,4 +254,37 @@ fn a_wrong_folder_or_option_is_one_clear_line() {
     let log = String::from_utf8(output(&mut command).stderr).expect("text");
     assert!(log.contains("less than 64MiB"), "{log}");
     wait_until(|| !data.path().join("edge").exists());
+}
+
+/// Copies of one store are never served for another one, and not if other users could make them.
+#[test]
+fn a_cache_belongs_to_one_store_and_one_user() {
+    let (one, two, edge) = (Folder::new(), Folder::new(), Folder::new());
+    one.file("a", "of one");
+    two.file("a", "of two");
+    let cache = edge.path().join("cache");
+    let start = |folder: &Folder| {
+        let mut command = onrush();
+        command.arg(folder.path()).args(["--port", "0", "--edge"]);
+        command.arg(&cache);
+        command
+    };
+    let server = Server::run(start(&one));
+    assert_eq!(fetch(server.address(), "/a", "").2, b"of one");
+    drop(server);
+    let refused = |folder: &Folder, reason: &str| {
+        let output = output(&mut start(folder));
+        let log = String::from_utf8(output.stderr).expect("text");
+        assert_eq!(output.status.code(), Some(1), "{log}");
+        assert!(
+            log.lines().last().expect("a line").contains(reason),
+            "{log}"
+        );
+    };
+    refused(&two, "has copies of ");
+    std::fs::set_permissions(&cache, Permissions::from_mode(0o777)).expect("set");
+    refused(&one, "can be changed by other users");
+    std::fs::set_permissions(&cache, Permissions::from_mode(0o700)).expect("set");
+    let server = Server::run(start(&one));
+    assert_eq!(fetch(server.address(), "/a", "").2, b"of one");
 }

@@ -1,7 +1,7 @@
 //! The folder of a cache: which folders are accepted, the lock, and where files are.
 //!
 //! ```text
-//! DIR/onrush-cache      says that the folder is a cache
+//! DIR/onrush-cache      says that the folder is a cache, and of what
 //! DIR/new/NUMBER        files that are being filled
 //! DIR/ab/abcd…          the files, by the first two digits of their name
 //! ```
@@ -14,6 +14,7 @@ use std::path::Path;
 
 const MARK: &[u8] = b"onrush-cache";
 const MARK_TEXT: &[u8] = b"This folder is a cache of onrush. Its files may be deleted.\n";
+const MARK_BYTES_MAX: usize = 8192;
 const NEW: &[u8] = b"new";
 /// The folder that some file systems have at their top.
 const LOST_AND_FOUND: &[u8] = b"lost+found";
@@ -40,18 +41,41 @@ pub(super) fn create(path: &Path) -> io::Result<Dir> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
+    check_owner(path)?;
     Dir::open_root(path)
 }
 
+/// Files of other users would be served as objects.
+fn check_owner(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::MetadataExt;
+    let found = std::fs::metadata(path)?;
+    let is_foreign = std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() != found.uid());
+    match found.is_dir() && (is_foreign || found.mode() & 0o022 != 0) {
+        true => Err(other(
+            "can be changed by other users: chown and chmod 700 it",
+        )),
+        false => Ok(()),
+    }
+}
+
 impl Folder {
-    /// Locks the folder, checks that it is empty or a cache, and removes what was being filled when
-    /// the last process ended.
-    pub(super) fn open(root: Dir) -> io::Result<Folder> {
+    /// Locks the folder, checks that it is empty or a cache of `origin`, and removes what was being
+    /// filled when the last process ended.
+    pub(super) fn open(root: Dir, origin: &str) -> io::Result<Folder> {
         root.lock_exclusive().map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => other("is in use by another process"),
             _ => error,
         })?;
-        if !exists(&root, MARK)? {
+        let origin = origin.replace('\n', " ");
+        if exists(&root, MARK)? {
+            let mark = read_mark(&root)?;
+            let found = mark.lines().nth(1).unwrap_or_default();
+            if found != origin {
+                return Err(other(&format!(
+                    "has copies of {found}: choose another folder, or empty it"
+                )));
+            }
+        } else {
             if !is_empty(&root)? {
                 return Err(other("is not empty and is no cache of onrush"));
             }
@@ -60,7 +84,7 @@ impl Folder {
                 ..OpenHow::create_new(FILE_MODE)
             };
             let mark = root.open(MARK, how)?;
-            mark.write_all_at(MARK_TEXT, 0)?;
+            mark.write_all_at(&[MARK_TEXT, origin.as_bytes(), b"\n"].concat(), 0)?;
             // Otherwise the folder would not be accepted after a power cut.
             mark.sync()?;
             root.sync()?;
@@ -159,6 +183,13 @@ impl Folder {
         }
         Ok(())
     }
+}
+
+fn read_mark(root: &Dir) -> io::Result<String> {
+    let file = root.open(MARK, OpenHow::READ)?;
+    let mut text = Vec::with_capacity(MARK_BYTES_MAX);
+    file.read_to_vec(&mut text, MARK_BYTES_MAX, 0)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 fn other(reason: &str) -> io::Error {

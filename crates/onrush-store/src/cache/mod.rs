@@ -49,6 +49,9 @@ pub type Report = Arc<dyn Fn(Option<Cause>) + Send + Sync>;
 /// How a cache is opened.
 #[derive(Clone)]
 pub struct CacheOptions {
+    /// What the files are copies of, in one line. A folder with copies of something else is
+    /// refused.
+    pub origin: String,
     /// The maximum of the allocated blocks of all files, in bytes.
     pub bytes_max: u64,
     /// The budget of open files.
@@ -135,7 +138,7 @@ impl Cache {
     /// As [`Cache::open`], for an open directory, which may be simulated.
     pub fn on(root: Dir, pool: BlockingPool, options: CacheOptions) -> io::Result<Cache> {
         let inner = Inner {
-            folder: Folder::open(root)?,
+            folder: Folder::open(root, &options.origin)?,
             pool,
             descriptors: options.descriptors,
             report: options.report,

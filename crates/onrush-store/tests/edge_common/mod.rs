@@ -187,6 +187,7 @@ impl Store for Counted {
 pub fn options(bytes_max: u64) -> EdgeOptions {
     EdgeOptions {
         cache: CacheOptions {
+            origin: "the store of a test".to_owned(),
             bytes_max,
             descriptors: Descriptors::default(),
             report: Arc::new(|cause| println!("the disk fails: {cause:?}")),
