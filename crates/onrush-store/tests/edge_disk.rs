@@ -280,6 +280,39 @@ fn a_power_cut_leaves_no_wrong_byte() {
     assert!(kept > 0, "some files survive");
 }
 
+/// The stale time begins with the last confirmation, however often a copy is used.
+#[test]
+fn a_restart_keeps_the_time_of_the_last_confirmation() {
+    const HOUR: i64 = 3_600_000_000_000;
+    for size in [1000, 2 * BLOCK as usize] {
+        for confirms in [false, true] {
+            let (disk, store) = (SimFs::new(1), Counted::new());
+            let options = EdgeOptions {
+                fresh: Duration::from_secs(if confirms { 0 } else { 100 * 3600 }),
+                stale: Duration::from_secs(3600),
+                ..options(LIMIT)
+            };
+            store.put("a", &body(size));
+            disk.set_clock_ns(1000 * HOUR);
+            let edge1 = on_sim(&store, &disk, options.clone());
+            wait_until("the scan is complete", || stats(&edge1).is_complete);
+            get(&edge1, "a").expect("an object");
+            disk.set_clock_ns(1002 * HOUR);
+            let (_, how) = get(&edge1, "a").expect("an object");
+            assert_eq!(how == CacheUse::Revalidated, confirms);
+            edge1.flush();
+            drop(edge1);
+            let edge2 = on_sim(&store, &disk, options);
+            store.store.fail_with(Some(StoreError::Unavailable));
+            let found = get(&edge2, "a");
+            match confirms {
+                true => assert!(found == Ok((body(size), CacheUse::Stale)), "{size}"),
+                false => assert_eq!(found, Err(StoreError::Unavailable), "{size}"),
+            }
+        }
+    }
+}
+
 /// Failures of the disk are reported once, and cost no request.
 #[test]
 fn without_a_disk_objects_are_served_from_the_store() {

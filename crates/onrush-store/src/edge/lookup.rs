@@ -87,11 +87,11 @@ impl Inner {
                 .ok()
                 .flatten();
             let Some(record) = record.filter(|record| record.key == key) else {
-                inner.heads.change_file(&key, |_| inner.cache.remove(&name)); // It is torn.
+                inner.heads.change_file(&key, || inner.cache.remove(&name)); // It is torn.
                 return None;
             };
             inner.cache.trust(&name);
-            // The time of its last use is that of its last confirmation.
+            // The time of this file is that of the last confirmation.
             let confirmed = opened.file.metadata().ok()?.modified_ns / 1_000_000;
             let age_ms = inner.cache.now_ms().saturating_sub(confirmed).max(0);
             let confirmed_ms = inner.now_ms().saturating_sub(age_ms);

@@ -103,9 +103,10 @@ impl Inner {
             match record {
                 Ok(Some(record)) if head.is_of(&record) && record.content_bytes == len => {
                     inner.cache.trust(&name);
-                    inner.cache.stamp(&name);
-                    if head.is_small() {
-                        head.is_stored.store(true, Release);
+                    // The time of a file with a record is that of the last confirmation.
+                    match head.is_small() {
+                        true => head.is_stored.store(true, Release),
+                        false => inner.cache.stamp(&name),
                     }
                     return Some(opened.file);
                 }

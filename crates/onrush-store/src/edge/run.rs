@@ -222,7 +222,7 @@ pub(super) async fn open_version(inner: &Inner, head: &Head, range: Range<u64>) 
         Err(StoreError::NotFound | StoreError::IsDirectory) => Err(StoreError::Changed),
         opened => opened,
     }?;
-    match object.meta().version == head.meta.version && object.meta().size == head.meta.size {
+    match head.has_content(object.meta()) {
         true => Ok(object),
         false => Err(StoreError::Changed),
     }
@@ -403,12 +403,14 @@ fn publish(
 }
 
 /// Gives the file with the record of a key its name, if the version is still the current one.
-pub(super) fn publish_record(inner: &Inner, head: &Head, new: NewFile, generation: Option<u64>) {
-    inner.heads.change_file(&head.key, |current| {
-        // Another version may be current without a change of the generation since then.
-        let other = inner.heads.get(&head.key);
-        let is_current = other.is_none_or(|other| other.meta.version == head.meta.version);
-        if is_current && Some(current) == generation && new.publish(&head.file).is_ok() {
+pub(super) fn publish_record(
+    inner: &Inner,
+    head: &Arc<Head>,
+    new: NewFile,
+    generation: Option<u64>,
+) {
+    inner.heads.change_file(&head.key, || {
+        if inner.heads.is_current(head, generation) && new.publish(&head.file).is_ok() {
             head.is_stored.store(true, Release);
         }
     });
