@@ -200,11 +200,13 @@ impl Cache {
     /// Opens a file, also one that the scan has not found yet. `None` if there is none. Blocks.
     pub fn open_file(&self, name: &Name) -> Option<Opened> {
         let permit = self.inner.descriptors.open_file(FileUse::Brief)?;
+        // What the index says afterwards may be about a file that has replaced this one.
+        let before = self.index().get(name, self.now_ms());
         let file = match self.inner.folder.open_file(name) {
             Ok(file) => file.with_permit(permit),
             Err(error) => {
                 match error.kind() {
-                    io::ErrorKind::NotFound => self.index().remove(name),
+                    io::ErrorKind::NotFound => self.index().remove_found(name, before.as_ref()),
                     _ => self.failed(&error), // It still has its space.
                 }
                 return None;
@@ -212,9 +214,10 @@ impl Cache {
         };
         let now_ms = self.now_ms();
         let mut index = self.index();
-        let (charge, is_trusted) = match index.get(name, now_ms) {
-            Some(found) => (found.charge, found.is_trusted),
-            None => {
+        let (charge, is_trusted) = match (before, index.get(name, now_ms)) {
+            (Some(before), _) => (before.charge, before.is_trusted),
+            (None, Some(found)) => (found.charge, false),
+            (None, None) => {
                 let found = file.metadata().ok()?;
                 let charge = self.inner.space.add(found.allocated_bytes);
                 index.insert(*name, charge.clone(), false, found.modified_ns / 1_000_000);

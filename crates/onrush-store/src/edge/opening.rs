@@ -21,12 +21,12 @@ pub(super) enum Opened {
     Waits,
     /// The other store takes long: who has something to serve does not wait any more.
     IsSlow,
-    Done(Result<Version>),
+    Done(Result<Current>),
 }
 
 /// The current version of a key.
 #[derive(Clone, Debug)]
-pub(super) struct Version {
+pub(super) struct Current {
     pub(super) head: Arc<Head>,
     /// Whether it was in the cache before.
     pub(super) is_known: bool,
@@ -34,9 +34,9 @@ pub(super) struct Version {
     pub(super) member: Option<Arc<Member>>,
 }
 
-impl Version {
-    pub(super) fn known(head: Arc<Head>) -> Version {
-        Version {
+impl Current {
+    pub(super) fn known(head: Arc<Head>) -> Current {
+        Current {
             head,
             is_known: true,
             member: None,
@@ -95,7 +95,7 @@ struct OpeningGuard {
 }
 
 impl OpeningGuard {
-    fn finish(&self, result: Result<Version>) {
+    fn finish(&self, result: Result<Current>) {
         let mut openings = self.inner.openings();
         if (openings.get(&self.key)).is_some_and(|(own, _)| Arc::ptr_eq(own, &self.opening)) {
             openings.remove(&self.key);
@@ -122,7 +122,7 @@ async fn open(guard: OpeningGuard, wanted: Wanted, known: Option<Arc<Head>>, cha
         match inner.store.meta(&key).await {
             Ok(meta) if known.has_properties(&meta) => {
                 inner.confirm(known, changes);
-                return guard.finish(Ok(Version::known(known.clone())));
+                return guard.finish(Ok(Current::known(known.clone())));
             }
             Ok(_) => {}
             Err(error) => return fail(guard, error, true).await,
@@ -172,7 +172,7 @@ async fn open(guard: OpeningGuard, wanted: Wanted, known: Option<Arc<Head>>, cha
     {
         store_record(&inner, &head, generation).await;
     }
-    guard.finish(Ok(Version {
+    guard.finish(Ok(Current {
         head: head.clone(),
         is_known: false,
         member: (fill.as_ref()).map(|fill| fill.fill.join(number, false).member),
