@@ -4,10 +4,13 @@ mod common;
 mod edge_common;
 
 use common::*;
-use edge_common::{BLOCK, Counted, MISS, edge, get, opened, options, put, read, stats, wait_until};
+use edge_common::{
+    BLOCK, Counted, MISS, edge, get, opened, options, put, put_with, read, stats, wait_until,
+};
 use onrush_store::testing::conformance;
 use onrush_store::*;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 /// Opens an object without waiting. The kernel may refuse that while other files are renamed.
@@ -294,6 +297,79 @@ fn a_version_is_confirmed_by_one_question() {
     }
 }
 
+/// As in S3, where the version is made from the content only.
+#[test]
+fn a_change_of_metadata_is_seen() {
+    let (dir, store) = (TempDir::new(), Counted::new());
+    store.same_versions.store(true, SeqCst);
+    let always = EdgeOptions {
+        fresh: Duration::ZERO,
+        ..options(1 << 30)
+    };
+    for size in [1000, 3 * BLOCK as usize] {
+        let edge = edge(&store, dir.path(), always.clone());
+        let at = format!("o{size}");
+        let found = |edge: &EdgeStore| {
+            block_on(async {
+                let object = edge.get(&key(&at)).await.expect("an object");
+                assert!(read(&object, 0..u64::MAX).await.expect("bytes") == body(size));
+                let metadata = object.metadata().await.expect("metadata");
+                String::from_utf8(metadata).expect("text")
+            })
+        };
+        for metadata in ["text/plain", "text/html"] {
+            put_with(&store.store, &at, &body(size), metadata);
+            assert_eq!(found(&edge), metadata);
+            assert_eq!(found(&edge), metadata);
+        }
+        // Also the copy has the new metadata.
+        drop(edge);
+        let edge = opened(&store, dir.path(), always.clone());
+        store.opens();
+        assert_eq!(found(&edge), "text/html");
+        assert_eq!(store.opens(), []);
+    }
+}
+
+/// The keys share locks and numbers. That a neighbour is fetched is no reason not to store.
+#[test]
+fn what_is_fetched_at_once_is_stored() {
+    let (dir, store) = (TempDir::new(), Counted::new());
+    let edge = edge(&store, dir.path(), options(1 << 30));
+    let at = |number: usize| format!("o{number}");
+    for number in 0..300 {
+        store.put(&at(number), &body(1000 + number));
+    }
+    store.held.after(Some(0));
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..300)
+            .map(|number| {
+                scope.spawn({
+                    let edge = &edge;
+                    move || get(edge, &at(number))
+                })
+            })
+            .collect();
+        wait_until("all are being fetched", || {
+            store.opened.lock().unwrap().len() == 300
+        });
+        store.held.after(None);
+        for (number, reader) in readers.into_iter().enumerate() {
+            let found = reader.join().expect("no panic");
+            assert!(found == Ok((body(1000 + number), MISS)), "{number}");
+        }
+    });
+    store.opens();
+    for number in 0..300 {
+        let found = get(&edge, &at(number));
+        assert!(
+            found == Ok((body(1000 + number), CacheUse::Hit)),
+            "{number}"
+        );
+    }
+    assert_eq!(store.opens(), []);
+}
+
 #[test]
 fn a_change_through_this_server_is_visible_at_once() {
     let (dir, store) = (TempDir::new(), Counted::new());
@@ -377,7 +453,7 @@ fn a_store_that_takes_long_is_not_waited_for() {
     let edge = edge(&store, dir.path(), always);
     store.put("a", b"content");
     get(&edge, "a").expect("an object");
-    store.hangs.store(true, std::sync::atomic::Ordering::SeqCst);
+    store.hangs.store(true, SeqCst);
     for _ in 0..3 {
         let stale = Ok((b"content".to_vec(), CacheUse::Stale));
         assert_eq!(get(&edge, "a"), stale);

@@ -280,6 +280,39 @@ fn a_power_cut_leaves_no_wrong_byte() {
     assert!(kept > 0, "some files survive");
 }
 
+/// The stale time begins with the last confirmation, however often a copy is used.
+#[test]
+fn a_restart_keeps_the_time_of_the_last_confirmation() {
+    const HOUR: i64 = 3_600_000_000_000;
+    for size in [1000, 2 * BLOCK as usize] {
+        for confirms in [false, true] {
+            let (disk, store) = (SimFs::new(1), Counted::new());
+            let options = EdgeOptions {
+                fresh: Duration::from_secs(if confirms { 0 } else { 100 * 3600 }),
+                stale: Duration::from_secs(3600),
+                ..options(LIMIT)
+            };
+            store.put("a", &body(size));
+            disk.set_clock_ns(1000 * HOUR);
+            let edge1 = on_sim(&store, &disk, options.clone());
+            wait_until("the scan is complete", || stats(&edge1).is_complete);
+            get(&edge1, "a").expect("an object");
+            disk.set_clock_ns(1002 * HOUR);
+            let (_, how) = get(&edge1, "a").expect("an object");
+            assert_eq!(how == CacheUse::Revalidated, confirms);
+            edge1.flush();
+            drop(edge1);
+            let edge2 = on_sim(&store, &disk, options);
+            store.store.fail_with(Some(StoreError::Unavailable));
+            let found = get(&edge2, "a");
+            match confirms {
+                true => assert!(found == Ok((body(size), CacheUse::Stale)), "{size}"),
+                false => assert_eq!(found, Err(StoreError::Unavailable), "{size}"),
+            }
+        }
+    }
+}
+
 /// Failures of the disk are reported once, and cost no request.
 #[test]
 fn without_a_disk_objects_are_served_from_the_store() {
@@ -311,6 +344,47 @@ fn without_a_disk_objects_are_served_from_the_store() {
     assert_eq!((found, how), (body(1000), CacheUse::Hit));
     disk.power_cut(); // Every operation fails from now on.
     assert_eq!(get(&edge, "before").expect("an object").0, body(1000));
+}
+
+/// Also if the wall clock is set back meanwhile.
+#[test]
+fn a_scan_that_fails_begins_again() {
+    let (disk, store) = (SimFs::new(1), Counted::new());
+    store.put("before", &body(1000));
+    disk.set_clock_ns(1_700_000_000_000_000_000);
+    let edge1 = on_sim(&store, &disk, options(LIMIT));
+    wait_until("the scan is complete", || stats(&edge1).is_complete);
+    get(&edge1, "before").expect("an object");
+    drop(edge1);
+    let reports = Arc::new(Mutex::new(Vec::new()));
+    let reported = reports.clone();
+    let mut options = options(LIMIT);
+    options.cache.report = Arc::new(move |cause| reported.lock().unwrap().push(cause));
+    // The first failure with which the edge opens is that of the scan.
+    let edge = (0..100).find_map(|number| {
+        disk.kill_processes();
+        disk.clear_faults();
+        disk.fail_at(disk.operations() + number, libc::EMFILE);
+        let (root, pool) = (disk.root().unwrap(), BlockingPool::threads(4, 1000));
+        EdgeStore::on(store.clone(), root, pool, options.clone()).ok()
+    });
+    let edge = edge.expect("the scan fails");
+    wait_until("the failure is reported", || {
+        !reports.lock().unwrap().is_empty()
+    });
+    disk.set_clock_ns(1_600_000_000_000_000_000);
+    assert!(!stats(&edge).is_complete);
+    store.put("after", &body(1000));
+    wait_until("files are stored again", || {
+        get(&edge, "before").expect("an object");
+        get(&edge, "after").expect("an object").1 == CacheUse::Hit
+    });
+    assert!(stats(&edge).is_complete);
+    assert_eq!(stats(&edge).entries, 2);
+    let reports: Vec<_> = (reports.lock().unwrap().iter())
+        .map(|cause| cause.and_then(|cause| cause.errno()))
+        .collect();
+    assert_eq!(reports, [Some(libc::EMFILE), None]);
 }
 
 #[test]

@@ -2,12 +2,13 @@
 //! shard for each core. With at most one worker per core, workers share no lock and no reference
 //! count when they respond.
 //!
-//! An entry is served without access to the disk while both conditions hold:
+//! An entry is served without access to the disk while all conditions hold:
 //! - The store's generation of its key is the same as before the object was opened. So a change
 //!   through this server is visible at once.
 //! - The object was opened at most `max_age_ms` ago; for an open file, at most a tenth of a second
 //!   ago. So a change by another program is visible within that time. The same holds for a change
 //!   through this server under another name of the file (a link).
+//! - The store permits it: an edge, until the fresh time of its copy is over.
 //!
 //! A store without generations has no entries: each of its objects is opened for each request.
 //!

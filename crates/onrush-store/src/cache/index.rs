@@ -161,6 +161,15 @@ impl Index {
         self.entries.pop(name);
     }
 
+    /// Removes an entry that was `found`, unless another one has replaced it.
+    pub(super) fn remove_found(&mut self, name: &Name, found: Option<&Found>) {
+        let is_found =
+            |entry: &Entry| found.is_some_and(|found| Arc::ptr_eq(&found.charge, &entry.charge));
+        if self.entries.peek(name).is_none_or(is_found) {
+            self.remove(name);
+        }
+    }
+
     /// Removes the least recently used entries that no reader has open, until they have `bytes`
     /// bytes. The caller removes their files, and drops the space afterwards.
     pub(super) fn evict(&mut self, bytes: u64) -> Vec<(Name, Arc<Charge>)> {
@@ -239,6 +248,21 @@ mod tests {
         assert!(!index.get(&name(3), 7).expect("an entry").is_trusted);
         assert_eq!(index.oldest_ms(), Some(6));
         assert_eq!(victims(&mut index, 20), [name(4), name(1)]);
+    }
+
+    #[test]
+    fn an_entry_that_has_replaced_another_one_stays() {
+        let space = Space::new(1000);
+        let mut index = Index::new();
+        index.insert(name(1), space.add(10), true, 0);
+        let old = index.get(&name(1), 0);
+        index.insert(name(1), space.add(20), true, 0);
+        index.remove_found(&name(1), old.as_ref());
+        index.remove_found(&name(1), None);
+        assert_eq!(index.len(), 1);
+        let new = index.get(&name(1), 0);
+        index.remove_found(&name(1), new.as_ref());
+        assert_eq!(index.len(), 0);
     }
 
     #[test]

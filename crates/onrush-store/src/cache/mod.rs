@@ -12,7 +12,8 @@
 //!   complete, because before that the used space is not known.
 //! - **Whole files.** Nothing is synced. A file that this process has not written is not trusted
 //!   until the caller has verified it ([`Cache::trust`]): a power cut may have torn it.
-//! - **Failures** of the disk are reported once, and no new file is created for a while.
+//! - **Failures** of the disk are reported once, and no new file is created for a while. Then a
+//!   scan that has failed begins again.
 //!
 //! Methods whose documentation says "blocks" belong on the pool. Layers, lowest first: `name` ·
 //! `space` · `folder` · `index`.
@@ -33,11 +34,12 @@ use space::{Charge, Space, disk_bytes_max};
 use std::fmt;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// After a failure of the disk, no file is created for so long.
-const PAUSE_MS: i64 = 5_000;
+const PAUSE_MS: u64 = 5_000;
 /// The entries that a scan adds at a time. Others wait for the index meanwhile.
 const SCAN_STEP: usize = 1000;
 /// The attempts to make room, if others take it at the same time.
@@ -75,8 +77,12 @@ struct Inner {
     index: Mutex<Index>,
     next_number: AtomicU64,
     evictions: AtomicU64,
-    /// No file is created before this time; 0 if the disk works.
-    paused_until_ms: AtomicI64,
+    began: Instant,
+    /// No file is created before this time, in milliseconds after `began`; 0 if the disk works. The
+    /// wall clock may be set back.
+    paused_until_ms: AtomicU64,
+    /// Whether the scan has failed, and is to begin again after the pause.
+    has_scan_failed: AtomicBool,
 }
 
 /// A file that is being filled. Dropping it removes it.
@@ -146,13 +152,14 @@ impl Cache {
             index: Mutex::new(Index::new()),
             next_number: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
-            paused_until_ms: AtomicI64::new(0),
+            began: Instant::now(),
+            paused_until_ms: AtomicU64::new(0),
+            has_scan_failed: AtomicBool::new(false),
         };
         let cache = Cache {
             inner: Arc::new(inner),
         };
-        let scan = cache.clone();
-        cache.pool().run(move || scan.scan()).detach();
+        cache.begin_scan();
         Ok(cache)
     }
 
@@ -196,11 +203,13 @@ impl Cache {
     /// Opens a file, also one that the scan has not found yet. `None` if there is none. Blocks.
     pub fn open_file(&self, name: &Name) -> Option<Opened> {
         let permit = self.inner.descriptors.open_file(FileUse::Brief)?;
+        // What the index says afterwards may be about a file that has replaced this one.
+        let before = self.index().get(name, self.now_ms());
         let file = match self.inner.folder.open_file(name) {
             Ok(file) => file.with_permit(permit),
             Err(error) => {
                 match error.kind() {
-                    io::ErrorKind::NotFound => self.index().remove(name),
+                    io::ErrorKind::NotFound => self.index().remove_found(name, before.as_ref()),
                     _ => self.failed(&error), // It still has its space.
                 }
                 return None;
@@ -208,9 +217,10 @@ impl Cache {
         };
         let now_ms = self.now_ms();
         let mut index = self.index();
-        let (charge, is_trusted) = match index.get(name, now_ms) {
-            Some(found) => (found.charge, found.is_trusted),
-            None => {
+        let (charge, is_trusted) = match (before, index.get(name, now_ms)) {
+            (Some(before), _) => (before.charge, before.is_trusted),
+            (None, Some(found)) => (found.charge, false),
+            (None, None) => {
                 let found = file.metadata().ok()?;
                 let charge = self.inner.space.add(found.allocated_bytes);
                 index.insert(*name, charge.clone(), false, found.modified_ns / 1_000_000);
@@ -349,17 +359,27 @@ impl Cache {
 
     /// Reports that the disk has failed, and refuses new files for a while.
     pub fn failed(&self, error: &io::Error) {
-        let until_ms = self.now_ms() + PAUSE_MS;
+        let until_ms = self.elapsed_ms() + PAUSE_MS;
         if self.inner.paused_until_ms.swap(until_ms, Relaxed) == 0 {
             (self.inner.report)(Some(Cause::from(error)));
         }
     }
 
     fn refusal(&self) -> Option<NotStored> {
-        if self.now_ms() < self.inner.paused_until_ms.load(Relaxed) {
+        if self.elapsed_ms() < self.inner.paused_until_ms.load(Relaxed) {
             return Some(NotStored::Failed);
         }
-        (!self.index().is_complete()).then_some(NotStored::Scanning)
+        if self.index().is_complete() {
+            return None;
+        }
+        if self.inner.has_scan_failed.swap(false, Relaxed) {
+            self.begin_scan();
+        }
+        Some(NotStored::Scanning)
+    }
+
+    fn elapsed_ms(&self) -> u64 {
+        self.inner.began.elapsed().as_millis() as u64
     }
 
     fn worked(&self) {
@@ -370,6 +390,11 @@ impl Cache {
         }
     }
 
+    fn begin_scan(&self) {
+        let scan = self.clone();
+        self.pool().run(move || scan.scan()).detach();
+    }
+
     /// Finds the files of earlier processes.
     fn scan(&self) {
         let mut found = Vec::new();
@@ -378,7 +403,8 @@ impl Cache {
         });
         if let Err(error) = scanned {
             // What was not found would not be counted.
-            return self.failed(&error);
+            self.failed(&error);
+            return self.inner.has_scan_failed.store(true, Relaxed);
         }
         found.sort_unstable_by_key(|&(_, used_ms, _)| std::cmp::Reverse(used_ms));
         for step in found.chunks(SCAN_STEP) {

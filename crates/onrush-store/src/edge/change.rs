@@ -22,7 +22,7 @@ impl Inner {
         let (inner, key) = (self.clone(), key.clone());
         self.cache.pool().run(move || {
             let name = Head::file_of(&key);
-            inner.heads.change_file(&key, |_| inner.cache.remove(&name));
+            inner.heads.change_file(&key, || inner.cache.remove(&name));
         })
     }
 }

@@ -2,8 +2,9 @@
 //! each key.
 //!
 //! A generation changes when the entry of a key is replaced or invalidated, or becomes stale or
-//! fresh again. Keys share generations, so it may change without a reason, which costs only time.
-//! What was fetched is added only if the generation is the same as before the fetch.
+//! fresh again. The number of changes counts only those that invalidate: what was fetched becomes
+//! the current version only if there was no change since before the fetch. Keys share both numbers,
+//! so they may advance without a reason, which costs only time.
 
 use super::record::Record;
 use crate::cache::Name;
@@ -98,10 +99,24 @@ impl Head {
         }
     }
 
-    /// Whether a record is of this version.
+    /// Whether something with these properties has the content of this version.
+    pub(super) fn has_content(&self, meta: &Meta) -> bool {
+        meta.version == self.meta.version && meta.size == self.meta.size
+    }
+
+    /// Whether something with these properties has also the metadata of this version. Where the
+    /// version is made from the content only, as in S3, the time says whether metadata has changed.
+    pub(super) fn has_properties(&self, meta: &Meta) -> bool {
+        self.has_content(meta) && meta.modified_ns == self.meta.modified_ns
+    }
+
+    /// Whether a record is of this version. A block has only content.
     pub(super) fn is_of(&self, record: &Record) -> bool {
-        let same_version = record.meta.version == self.meta.version;
-        same_version && record.key == self.key && record.meta.size == self.meta.size
+        record.key == self.key
+            && match self.is_small() {
+                true => self.has_properties(&record.meta),
+                false => self.has_content(&record.meta),
+            }
     }
 
     /// The milliseconds for which it is served without asking; 0 if the time is over.
@@ -146,6 +161,8 @@ pub(super) struct Heads(Box<[Stripe]>);
 #[derive(Debug)]
 struct Stripe {
     generation: AtomicU64,
+    /// Advances while `heads` is locked.
+    changes: AtomicU64,
     heads: Mutex<LruCache<Key, Arc<Head>>>,
     /// Held by jobs of the pool while a file with a record gets its name or is removed.
     files: Mutex<()>,
@@ -156,6 +173,7 @@ impl Heads {
         let each = NonZeroUsize::new(HEADS_MAX / STRIPES).unwrap_or(NonZeroUsize::MIN);
         let stripe = |_| Stripe {
             generation: AtomicU64::new(0),
+            changes: AtomicU64::new(0),
             heads: Mutex::new(LruCache::new(each)),
             files: Mutex::new(()),
         };
@@ -169,6 +187,11 @@ impl Heads {
 
     pub(super) fn generation(&self, key: &Key) -> u64 {
         self.stripe(key).generation.load(Acquire)
+    }
+
+    /// The number of changes of a key.
+    pub(super) fn changes(&self, key: &Key) -> u64 {
+        self.stripe(key).changes.load(Acquire)
     }
 
     /// Changes the generation of a key.
@@ -194,32 +217,41 @@ impl Heads {
         head
     }
 
-    /// Replaces the head of a key, unless the generation has changed. Returns the new generation.
-    pub(super) fn replace(&self, head: &Arc<Head>, generation: u64) -> Option<u64> {
+    /// Replaces the head of a key, unless there were other changes. Returns the new generation.
+    pub(super) fn replace(&self, head: &Arc<Head>, changes: u64) -> Option<u64> {
         let stripe = self.stripe(&head.key);
         let mut heads = stripe.heads();
-        let next = generation + 1;
-        let advanced = (stripe.generation).compare_exchange(generation, next, AcqRel, Acquire);
-        if advanced.is_err() {
+        if stripe.changes.load(Acquire) != changes {
             return None;
         }
         heads.put(head.key.clone(), head.clone());
-        Some(next)
+        Some(stripe.generation.fetch_add(1, AcqRel) + 1)
     }
 
-    /// Removes the head of a key and changes the generation.
+    /// Removes the head of a key, as a change.
     pub(super) fn forget(&self, key: &Key) {
         let stripe = self.stripe(key);
         let mut heads = stripe.heads();
         stripe.generation.fetch_add(1, AcqRel);
+        stripe.changes.fetch_add(1, AcqRel);
         heads.pop(key);
     }
 
+    /// Whether this is the current version of its key. If there is none in memory, it is the one
+    /// of `generation`.
+    pub(super) fn is_current(&self, head: &Arc<Head>, generation: Option<u64>) -> bool {
+        let stripe = self.stripe(&head.key);
+        match stripe.heads().peek(&head.key) {
+            Some(current) => Arc::ptr_eq(current, head),
+            None => generation == Some(stripe.generation.load(Acquire)),
+        }
+    }
+
     /// Runs a change of the file with the record of a key, after those before. Blocks.
-    pub(super) fn change_file<R>(&self, key: &Key, change: impl FnOnce(u64) -> R) -> R {
+    pub(super) fn change_file<R>(&self, key: &Key, change: impl FnOnce() -> R) -> R {
         let stripe = self.stripe(key);
         let _held = stripe.files.lock().unwrap_or_else(PoisonError::into_inner);
-        change(stripe.generation.load(Acquire))
+        change()
     }
 }
 

@@ -1,12 +1,12 @@
 //! Finds what a request gets: the version to serve, and its bytes in the cache, in a transfer, or
 //! in the other store.
 
-use super::Inner;
 use super::heads::Head;
-use super::opening::{Opened, Opening, Version};
-use super::reader::{EdgeReader, From};
+use super::opening::{Current, Opened, Opening};
+use super::reader::{BlockSource, EdgeReader};
 use super::record::Record;
 use super::run::{FillEnd, Reading};
+use super::{ATTEMPTS, Inner};
 use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::local::LocalFile;
@@ -20,8 +20,6 @@ use std::sync::{Arc, Mutex};
 const WHOLE_BYTES_MAX: u64 = 256 * 1024;
 /// If the other store does not respond, it is asked about a key once in this time.
 const STALE_PAUSE_MS: i64 = 1_000;
-/// The attempts to open a file that is removed again and again.
-const ATTEMPTS: usize = 4;
 
 impl Inner {
     /// The version of a key to serve, and how it was found. `None`: the cache is not to be used.
@@ -29,7 +27,7 @@ impl Inner {
         self: &Arc<Self>,
         key: &Key,
         wanted: &Wanted,
-    ) -> Result<Option<(Version, CacheUse)>> {
+    ) -> Result<Option<(Current, CacheUse)>> {
         if key.reserved() {
             return Ok(None); // State of the server is always current.
         }
@@ -43,7 +41,7 @@ impl Inner {
                 None if !self.cache.accepts() || *wanted == Wanted::Properties => return Ok(None),
                 None => false,
                 Some(head) if head.fresh_ms(now_ms) > 0 => {
-                    return Ok(Some((Version::known(head.clone()), head.how_fresh())));
+                    return Ok(Some((Current::known(head.clone()), head.how_fresh())));
                 }
                 Some(head) => head.age_ms(now_ms) <= self.stale_ms,
             };
@@ -65,7 +63,7 @@ impl Inner {
                     if !known.keep_stale(self.now_ms(), STALE_PAUSE_MS) {
                         self.heads.advance(key); // Responses say from now on that it is stale.
                     }
-                    Ok(Some((Version::known(known), CacheUse::Stale)))
+                    Ok(Some((Current::known(known), CacheUse::Stale)))
                 }
                 (Err(error), _) => Err(error),
             };
@@ -87,11 +85,11 @@ impl Inner {
                 .ok()
                 .flatten();
             let Some(record) = record.filter(|record| record.key == key) else {
-                inner.heads.change_file(&key, |_| inner.cache.remove(&name)); // It is torn.
+                inner.heads.change_file(&key, || inner.cache.remove(&name)); // It is torn.
                 return None;
             };
             inner.cache.trust(&name);
-            // The time of its last use is that of its last confirmation.
+            // The time of this file is that of the last confirmation.
             let confirmed = opened.file.metadata().ok()?.modified_ns / 1_000_000;
             let age_ms = inner.cache.now_ms().saturating_sub(confirmed).max(0);
             let confirmed_ms = inner.now_ms().saturating_sub(age_ms);
@@ -112,7 +110,7 @@ impl Inner {
     /// The object of a version, for the range that is wanted first.
     pub(super) async fn object(
         self: &Arc<Self>,
-        version: Version,
+        version: Current,
         mut how: CacheUse,
         wanted: &Wanted,
     ) -> Result<Object> {
@@ -137,7 +135,7 @@ impl Inner {
                 let opened = self.open_block(head, number, range.end).await?;
                 how = self.missed(head, how, &opened);
                 match opened {
-                    From::Filling(reading) => {
+                    BlockSource::Filling(reading) => {
                         // A version that has changed is noticed before the first byte is sent.
                         let begun = reading.fill.state.until(|state| match state.end {
                             Some(FillEnd::Failed(error)) => Some(Err(error)),
@@ -147,7 +145,7 @@ impl Inner {
                         begun.await?;
                         first = Some((number, reading));
                     }
-                    From::File(_) | From::Store(_) => {}
+                    BlockSource::File(_) | BlockSource::Store(_) => {}
                 }
             }
         }
@@ -173,9 +171,9 @@ impl Inner {
             let opened = self.open_block(head, 0, head.meta.size).await?;
             *how = self.missed(head, *how, &opened);
             let reading = match opened {
-                From::File(file) => return Ok(Ok(file)),
-                From::Filling(reading) => reading,
-                From::Store(_) => return Ok(Err(None)),
+                BlockSource::File(file) => return Ok(Ok(file)),
+                BlockSource::Filling(reading) => reading,
+                BlockSource::Store(_) => return Ok(Err(None)),
             };
             let waits_for_all = head.meta.size <= WHOLE_BYTES_MAX;
             let begun = reading.fill.state.until(|state| match state.end {
@@ -195,11 +193,11 @@ impl Inner {
     }
 
     /// How an object was found whose first block was opened.
-    fn missed(&self, head: &Head, how: CacheUse, opened: &From) -> CacheUse {
+    fn missed(&self, head: &Head, how: CacheUse, opened: &BlockSource) -> CacheUse {
         match (how, opened) {
-            (how, From::Store(_)) => not_stored(how),
-            (CacheUse::Miss { .. }, _) | (_, From::File(_)) => how,
-            (_, From::Filling(reading)) if head.is_small() => CacheUse::Miss {
+            (how, BlockSource::Store(_)) => not_stored(how),
+            (CacheUse::Miss { .. }, _) | (_, BlockSource::File(_)) => how,
+            (_, BlockSource::Filling(reading)) if head.is_small() => CacheUse::Miss {
                 is_stored: true,
                 is_collapsed: reading.is_joined,
             },
@@ -223,7 +221,7 @@ impl Inner {
 }
 
 /// Waits for the current version; not for a store that takes long if the caller `may_be_stale`.
-async fn wait(opening: &Opening, may_be_stale: bool) -> Result<Version> {
+async fn wait(opening: &Opening, may_be_stale: bool) -> Result<Current> {
     let look = |state: &Opened| match state {
         Opened::Done(result) => Some(result.clone()),
         Opened::IsSlow if may_be_stale => Some(Err(StoreError::Timeout)),

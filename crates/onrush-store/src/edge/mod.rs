@@ -49,7 +49,7 @@ use std::time::{Duration, Instant};
 
 /// A request waits for so long for a store that does not respond, if it has a stale copy.
 const SLOW_MS: i64 = 2_000;
-/// The attempts to open an object that is replaced again and again.
+/// The attempts to open what is replaced or removed again and again.
 const ATTEMPTS: usize = 4;
 /// The time between two looks at what takes long, and the number of them between two times of
 /// upkeep.

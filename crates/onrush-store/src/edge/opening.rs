@@ -21,12 +21,12 @@ pub(super) enum Opened {
     Waits,
     /// The other store takes long: who has something to serve does not wait any more.
     IsSlow,
-    Done(Result<Version>),
+    Done(Result<Current>),
 }
 
 /// The current version of a key.
 #[derive(Clone, Debug)]
-pub(super) struct Version {
+pub(super) struct Current {
     pub(super) head: Arc<Head>,
     /// Whether it was in the cache before.
     pub(super) is_known: bool,
@@ -34,9 +34,9 @@ pub(super) struct Version {
     pub(super) member: Option<Arc<Member>>,
 }
 
-impl Version {
-    pub(super) fn known(head: Arc<Head>) -> Version {
-        Version {
+impl Current {
+    pub(super) fn known(head: Arc<Head>) -> Current {
+        Current {
             head,
             is_known: true,
             member: None,
@@ -64,20 +64,20 @@ impl Inner {
         let opening = Arc::new(Watch::new(Opened::Waits));
         openings.insert(key.clone(), (opening.clone(), self.now_ms()));
         drop(openings);
-        let generation = self.heads.generation(key);
+        let changes = self.heads.changes(key);
         let guard = OpeningGuard {
             inner: self.clone(),
             key: key.clone(),
             opening: opening.clone(),
         };
         let (wanted, known) = (wanted.clone(), known.cloned());
-        self.spawn(move || Box::pin(open(guard, wanted, known, generation)));
+        self.spawn(move || Box::pin(open(guard, wanted, known, changes)));
         Some((opening, false))
     }
 
     /// The other store has confirmed a version.
-    fn confirm(&self, head: &Arc<Head>, generation: u64) {
-        if self.heads.generation(&head.key) != generation {
+    fn confirm(&self, head: &Arc<Head>, changes: u64) {
+        if self.heads.changes(&head.key) != changes {
             return; // A change through this server came between.
         }
         if head.confirm(self.now_ms(), self.fresh_ms) {
@@ -95,7 +95,7 @@ struct OpeningGuard {
 }
 
 impl OpeningGuard {
-    fn finish(&self, result: Result<Version>) {
+    fn finish(&self, result: Result<Current>) {
         let mut openings = self.inner.openings();
         if (openings.get(&self.key)).is_some_and(|(own, _)| Arc::ptr_eq(own, &self.opening)) {
             openings.remove(&self.key);
@@ -116,13 +116,13 @@ impl Drop for OpeningGuard {
 
 /// Asks the other store for the current version of a key, and begins to transfer it if it is not
 /// `known`.
-async fn open(guard: OpeningGuard, wanted: Wanted, known: Option<Arc<Head>>, generation: u64) {
+async fn open(guard: OpeningGuard, wanted: Wanted, known: Option<Arc<Head>>, changes: u64) {
     let (inner, key) = (guard.inner.clone(), guard.key.clone());
     if let Some(known) = &known {
         match inner.store.meta(&key).await {
-            Ok(meta) if meta.version == known.meta.version && meta.size == known.meta.size => {
-                inner.confirm(known, generation);
-                return guard.finish(Ok(Version::known(known.clone())));
+            Ok(meta) if known.has_properties(&meta) => {
+                inner.confirm(known, changes);
+                return guard.finish(Ok(Current::known(known.clone())));
             }
             Ok(_) => {}
             Err(error) => return fail(guard, error, true).await,
@@ -166,13 +166,13 @@ async fn open(guard: OpeningGuard, wanted: Wanted, known: Option<Arc<Head>>, gen
     let has_bytes = range.start < end || is_empty;
     // Before others find the version, so that they find the transfer as well.
     let fill = has_bytes.then(|| inner.begin(&head, number)).flatten();
-    let generation = inner.heads.replace(&head, generation);
+    let generation = inner.heads.replace(&head, changes);
     if !head.is_small()
         && let Some(generation) = generation
     {
         store_record(&inner, &head, generation).await;
     }
-    guard.finish(Ok(Version {
+    guard.finish(Ok(Current {
         head: head.clone(),
         is_known: false,
         member: (fill.as_ref()).map(|fill| fill.fill.join(number, false).member),

@@ -1,10 +1,10 @@
 //! Reads an object of an edge: from blocks in the cache, from blocks that are being transferred,
 //! and from the other store what the cache does not take.
 
-use super::Inner;
 use super::heads::Head;
 use super::record::Record;
-use super::run::{Block, FillEnd, FillState, Member, Reading, open_version};
+use super::run::{FillEnd, FillState, Joined, Member, Reading, open_version};
+use super::{ATTEMPTS, Inner};
 use crate::error::{Result, StoreError};
 use crate::local::LocalFile;
 use crate::object::{ByteStream, FilePart, LocalFuture, ReadAt};
@@ -24,8 +24,6 @@ use std::task::{Context, Poll, ready};
 const PIECE_BYTES: u64 = 128 * 1024;
 /// The most blocks that one response has open at a time, if they are sent from their files.
 const PARTS_MAX: u64 = 16;
-/// The attempts to open a block that is removed again and again.
-const ATTEMPTS: usize = 4;
 
 pub(super) struct EdgeReader {
     pub(super) inner: Arc<Inner>,
@@ -37,7 +35,7 @@ pub(super) struct EdgeReader {
 }
 
 /// Where the bytes of a block are.
-pub(super) enum From {
+pub(super) enum BlockSource {
     File(Arc<File>),
     Filling(Reading),
     /// The rest of the range, from the other store.
@@ -52,27 +50,27 @@ impl Inner {
         head: &Arc<Head>,
         number: u64,
         end: u64,
-    ) -> Result<From> {
+    ) -> Result<BlockSource> {
         for _ in 0..ATTEMPTS {
             if let Some(file) = self.open_stored(head, number).await? {
-                return Ok(From::File(file));
+                return Ok(BlockSource::File(file));
             }
             if !self.cache.accepts() {
                 break;
             }
             match self.block(head, number, end) {
-                Block::Filling(reading) => return Ok(From::Filling(reading)),
-                Block::Stored => {} // Since a moment ago.
-                Block::Follows(before) => before.ended().await,
+                Joined::Filling(reading) => return Ok(BlockSource::Filling(reading)),
+                Joined::Stored => {} // Since a moment ago.
+                Joined::Follows(before) => before.ended().await,
             }
         }
         self.uncached(head, number * head.block_bytes..end).await
     }
 
     /// A range from the other store, past the cache.
-    async fn uncached(&self, head: &Head, range: Range<u64>) -> Result<From> {
+    async fn uncached(&self, head: &Head, range: Range<u64>) -> Result<BlockSource> {
         let object = open_version(self, head, range.clone()).await?;
-        Ok(From::Store(object.stream(range)))
+        Ok(BlockSource::Store(object.stream(range)))
     }
 
     /// Opens the file of a block, if it is in the cache and whole.
@@ -103,9 +101,10 @@ impl Inner {
             match record {
                 Ok(Some(record)) if head.is_of(&record) && record.content_bytes == len => {
                     inner.cache.trust(&name);
-                    inner.cache.stamp(&name);
-                    if head.is_small() {
-                        head.is_stored.store(true, Release);
+                    // The time of a file with a record is that of the last confirmation.
+                    match head.is_small() {
+                        true => head.is_stored.store(true, Release),
+                        false => inner.cache.stamp(&name),
                     }
                     return Some(opened.file);
                 }
@@ -173,7 +172,7 @@ impl ReadAt for EdgeReader {
                 head: self.head.clone(),
                 current: first
                     .filter(|(first, _)| *first == number)
-                    .map(|(first, reading)| (first, From::Filling(reading))),
+                    .map(|(first, reading)| (first, BlockSource::Filling(reading))),
                 member: self.member.clone(),
                 range,
             }),
@@ -207,7 +206,7 @@ struct State {
     inner: Arc<Inner>,
     head: Arc<Head>,
     /// The number of the block that is read.
-    current: Option<(u64, From)>,
+    current: Option<(u64, BlockSource)>,
     /// The run that transfers blocks ahead of this reader.
     member: Option<Arc<Member>>,
     /// What has not been returned yet.
@@ -241,7 +240,7 @@ impl State {
             let at = self.range.start;
             let number = at / self.head.block_bytes;
             let from = match &mut self.current {
-                Some((_, From::Store(stream))) => {
+                Some((_, BlockSource::Store(stream))) => {
                     let piece = poll_fn(|cx| stream.as_mut().poll_next(cx)).await;
                     let piece = piece.unwrap_or(Err(ended_early()))?;
                     return Ok(self.advance(piece));
@@ -249,7 +248,7 @@ impl State {
                 Some((current, from)) if *current == number => from,
                 _ => {
                     // Closed first, so that one file is open at a time. The run goes on.
-                    if let Some((_, From::Filling(reading))) = self.current.take() {
+                    if let Some((_, BlockSource::Filling(reading))) = self.current.take() {
                         self.member = Some(reading.member);
                     }
                     if let Some(member) = &self.member {
@@ -257,7 +256,7 @@ impl State {
                     }
                     let opened = self.inner.open_block(&self.head, number, self.range.end);
                     let opened = opened.await?;
-                    if !matches!(opened, From::File(_)) {
+                    if !matches!(opened, BlockSource::File(_)) {
                         self.member = None;
                     }
                     self.current = Some((number, opened));
@@ -267,8 +266,8 @@ impl State {
             let offset = at - number * self.head.block_bytes;
             let end = (self.range.end - at).min(self.head.block_len(number) - offset);
             let (file, ready) = match from {
-                From::File(file) => (file.clone(), end),
-                From::Filling(reading) => {
+                BlockSource::File(file) => (file.clone(), end),
+                BlockSource::Filling(reading) => {
                     let look = |state: &FillState| match state.end {
                         _ if state.written > offset => {
                             Some(Ok((state.file.clone(), state.written - offset)))
@@ -287,7 +286,7 @@ impl State {
                         }
                     }
                 }
-                From::Store(_) => return Err(ended_early()),
+                BlockSource::Store(_) => return Err(ended_early()),
             };
             let len = ready.min(PIECE_BYTES) as usize;
             let file = LocalFile::new(file, self.inner.cache.pool().clone());

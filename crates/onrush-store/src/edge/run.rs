@@ -138,8 +138,8 @@ impl Run {
     }
 }
 
-/// The fill of a block, or the information that the block is in the cache.
-pub(super) enum Block {
+/// How a reader gets a block: by a transfer, from the cache, or after another transfer.
+pub(super) enum Joined {
     Filling(Reading),
     Stored,
     /// The block before it is being completed. Then it is known whether the same run goes on.
@@ -148,20 +148,20 @@ pub(super) enum Block {
 
 impl Inner {
     /// Joins the transfer of a block, or begins it. `end`: where the reader ends, in bytes.
-    pub(super) fn block(self: &Arc<Self>, head: &Arc<Head>, number: u64, end: u64) -> Block {
+    pub(super) fn block(self: &Arc<Self>, head: &Arc<Head>, number: u64, end: u64) -> Joined {
         let mut fills = self.fills();
         let id = head.block(number);
         if let Some(fill) = fills.get(&id) {
-            return Block::Filling(fill.join(number, true));
+            return Joined::Filling(fill.join(number, true));
         }
         if self.is_stored(head, number) {
-            return Block::Stored;
+            return Joined::Stored;
         }
         let before = number.checked_sub(1);
         if let Some(before) = before.and_then(|before| fills.get(&head.block(before)))
             && (before.state).with(|state| state.written == head.block_bytes)
         {
-            return Block::Follows(before.clone());
+            return Joined::Follows(before.clone());
         }
         let fill = Fill::new(Run::new());
         let reading = fill.join(number, false);
@@ -188,7 +188,7 @@ impl Inner {
                 }
             })
         });
-        Block::Filling(reading)
+        Joined::Filling(reading)
     }
 
     /// Registers the transfer of a block, unless there is one or the block is in the cache.
@@ -222,7 +222,7 @@ pub(super) async fn open_version(inner: &Inner, head: &Head, range: Range<u64>) 
         Err(StoreError::NotFound | StoreError::IsDirectory) => Err(StoreError::Changed),
         opened => opened,
     }?;
-    match object.meta().version == head.meta.version && object.meta().size == head.meta.size {
+    match head.has_content(object.meta()) {
         true => Ok(object),
         false => Err(StoreError::Changed),
     }
@@ -403,12 +403,14 @@ fn publish(
 }
 
 /// Gives the file with the record of a key its name, if the version is still the current one.
-pub(super) fn publish_record(inner: &Inner, head: &Head, new: NewFile, generation: Option<u64>) {
-    inner.heads.change_file(&head.key, |current| {
-        // Another version may be current without a change of the generation since then.
-        let other = inner.heads.get(&head.key);
-        let is_current = other.is_none_or(|other| other.meta.version == head.meta.version);
-        if is_current && Some(current) == generation && new.publish(&head.file).is_ok() {
+pub(super) fn publish_record(
+    inner: &Inner,
+    head: &Arc<Head>,
+    new: NewFile,
+    generation: Option<u64>,
+) {
+    inner.heads.change_file(&head.key, || {
+        if inner.heads.is_current(head, generation) && new.publish(&head.file).is_ok() {
             head.is_stored.store(true, Release);
         }
     });
