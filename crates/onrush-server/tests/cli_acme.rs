@@ -380,7 +380,7 @@ fn a_bad_file_with_authorities_is_an_error_at_start() {
     let not_der = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     for (name, content, reason) in [
         ("missing.pem", None, "does not exist"),
-        (".", None, "cannot be read"),
+        (".", None, "is a folder"),
         ("empty.pem", Some(""), "is empty"),
         ("words.pem", Some("words"), "holds no certificate"),
         ("cut.pem", Some(&not_der[..30]), "is malformed"),
