@@ -24,7 +24,7 @@
 //!
 //! While the service cannot be reached, requests fail at once; see [`RemoteStore::is_reachable`].
 //!
-//! Layers, lowest first: `error` · `metrics` · `breaker` · `observer` · `location` · `service` ·
+//! Layers, lowest first: `error` · `metrics` · `breaker` · `observer` · `location` · `service` · `signed` ·
 //! `credentials` · `conditions` · `properties` · `reader` · `transfer` · `upload` · `listing` ·
 //! `store` · `unfinished`.
 
@@ -39,6 +39,7 @@ mod observer;
 mod properties;
 mod reader;
 mod service;
+mod signed;
 mod store;
 mod transfer;
 mod unfinished;

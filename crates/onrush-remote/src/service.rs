@@ -143,6 +143,7 @@ impl Service {
         handle.spawn(probe_while_open(
             breaker.clone(),
             client.clone(),
+            keys_prefix(&location),
             options.clone(),
         ));
         Ok(Arc::new(Service {
@@ -181,10 +182,9 @@ impl Service {
 
     /// The beginning of the keys in a folder, with a slash at its end, or empty.
     pub(crate) fn folder_prefix(&self, folder: Option<&Key>) -> Result<String> {
-        Ok(match (folder, self.location.prefix()) {
-            (Some(folder), _) => self.path(folder)?.to_string() + "/",
-            (None, "") => String::new(),
-            (None, prefix) => format!("{prefix}/"),
+        Ok(match folder {
+            Some(folder) => self.path(folder)?.to_string() + "/",
+            None => keys_prefix(&self.location),
         })
     }
 
@@ -268,7 +268,8 @@ impl Service {
 
     /// Requests the bucket and waits for the response, as [`Service::block_on`] does.
     pub(crate) fn check(&self) -> Check {
-        let listing = observe(shortest_listing(&self.client));
+        let prefix = keys_prefix(&self.location);
+        let listing = observe(shortest_listing(&self.client, &prefix));
         let time = self.options.operation_timeout;
         let listed = (self.handle).block_on(async { tokio::time::timeout(time, listing).await });
         match listed {
@@ -299,22 +300,41 @@ impl fmt::Debug for Service {
     }
 }
 
-/// A request for one key. Each service responds to it, if only with a refusal.
-async fn shortest_listing(client: &AmazonS3) -> object_store::Result<()> {
+/// The beginning of all keys, with a slash at its end, or empty.
+fn keys_prefix(location: &Location) -> String {
+    match location.prefix() {
+        "" => String::new(),
+        prefix => format!("{prefix}/"),
+    }
+}
+
+/// A request for one key beneath the prefix: a policy may permit listings of it only. Each service
+/// responds, if only with a refusal.
+async fn shortest_listing(client: &AmazonS3, prefix: &str) -> object_store::Result<()> {
     let options = PaginatedListOptions {
         max_keys: Some(1),
         ..PaginatedListOptions::default()
     };
-    client.list_paginated(None, options).await.map(drop)
+    let prefix = (!prefix.is_empty()).then_some(prefix);
+    match client.list_paginated(prefix, options).await {
+        // A key of another client, in a response. See `listing`.
+        Err(object_store::Error::InvalidPath { .. }) => Ok(()),
+        listed => listed.map(drop),
+    }
 }
 
 /// Makes a request now and then while the breaker is open. Its result closes the breaker.
-async fn probe_while_open(breaker: Arc<Breaker>, client: AmazonS3, options: Options) {
+async fn probe_while_open(
+    breaker: Arc<Breaker>,
+    client: AmazonS3,
+    prefix: String,
+    options: Options,
+) {
     loop {
         breaker.opened().await;
         while breaker.is_open() {
             tokio::time::sleep(PROBE_PAUSE).await;
-            let listing = probe(shortest_listing(&client));
+            let listing = probe(shortest_listing(&client, &prefix));
             let _ = tokio::time::timeout(options.read_timeout, listing).await;
         }
     }
