@@ -125,7 +125,8 @@ impl RemoteUpload {
         let now = bytes.len() - usize::from(is_last);
         self.held.extend_from_slice(&bytes[now..]);
         for piece in bytes[..now].chunks(PIECE_BYTES) {
-            transfer.send(Bytes::copy_from_slice(piece)).await?;
+            let sent = transfer.send(Bytes::copy_from_slice(piece)).await;
+            sent.map_err(|error| refused(&self.condition, error))?;
         }
         Ok(())
     }
@@ -148,8 +149,12 @@ impl RemoteUpload {
         if Some(self.written_bytes) != self.stream_bytes {
             return Err(StoreError::Io(io::ErrorKind::UnexpectedEof.into()));
         }
-        transfer.send(std::mem::take(&mut self.held).into()).await?;
-        transfer.finish().await
+        let sent = transfer.send(std::mem::take(&mut self.held).into()).await;
+        let done = match sent {
+            Ok(()) => transfer.finish().await,
+            Err(error) => Err(error),
+        };
+        done.map_err(|error| refused(&self.condition, error))
     }
 
     /// The size of the next part.
@@ -227,10 +232,7 @@ impl RemoteUpload {
                         result => return result,
                     }
                 }
-                match condition {
-                    Condition::Present => Err(StoreError::Conflict),
-                    _ => Err(StoreError::PreconditionFailed),
-                }
+                Err(refused(&condition, StoreError::PreconditionFailed))
             }
         }
     }
@@ -267,6 +269,15 @@ impl RemoteUpload {
             modified_ns: seconds * 1_000_000_000,
             version: version.ok_or(StoreError::Io(io::ErrorKind::InvalidData.into()))?,
         })
+    }
+}
+
+/// The error of an upload that was pinned to a version. If it only needs an object, the replacement
+/// of that version does not make the condition false.
+fn refused(condition: &Condition, error: StoreError) -> StoreError {
+    match (condition, error) {
+        (Condition::Present, StoreError::PreconditionFailed) => StoreError::Conflict,
+        (_, error) => error,
     }
 }
 

@@ -141,6 +141,41 @@ fn a_long_upload_with_a_condition_is_refused_and_changes_nothing() {
     });
 }
 
+/// The service compares with one version. If another one replaces it, there still is an object.
+#[test]
+fn an_object_that_is_replaced_meanwhile_is_still_present() {
+    let bucket = Bucket::new();
+    let store = bucket.store("s3://bucket");
+    let content = body(3 << 20);
+    block_on(async {
+        put(&store, "a", Condition::None, b"1", Some(1))
+            .await
+            .expect("stored");
+        let meta = store.meta(&key("a")).await.expect("an object");
+        let current = Condition::Versions(vec![meta.version]);
+        for (condition, expected) in [
+            (current, StoreError::PreconditionFailed),
+            (Condition::Present, StoreError::Conflict),
+        ] {
+            let size = Some(content.len() as u64);
+            let upload = store.stage(&key("a"), condition, size).await;
+            let mut upload = upload.expect("an upload");
+            let (first, last) = content.split_at(1 << 20);
+            upload.write(first.to_vec()).await.expect("room");
+            let other = format!("{expected:?}");
+            put(&store, "a", Condition::None, other.as_bytes(), None)
+                .await
+                .expect("replaced");
+            let written = upload.write(last.to_vec()).await.map(drop);
+            let result = match written {
+                Ok(()) => upload.commit().await.map(drop),
+                error => error,
+            };
+            assert_eq!(result, Err(expected));
+        }
+    });
+}
+
 /// The service has all bytes but one when an upload is dropped.
 #[test]
 fn an_upload_that_is_dropped_before_its_commit_changes_nothing() {
