@@ -19,6 +19,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::runtime::{EnterGuard, Handle, Runtime};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 
 /// The region of the signature if none is configured. Services other than AWS accept any.
@@ -47,6 +48,11 @@ pub struct Options {
     pub operation_timeout: Duration,
     /// The number of attempts after the first one. Only requests that are safe to repeat are.
     pub retries: usize,
+    /// The number of parts of multipart uploads in memory, of all uploads together. A part has 8
+    /// MiB; those after the first 1,000 of an upload are larger. An upload needs one, and waits
+    /// for it at most the operation timeout. It sends one part while the next arrives if there is
+    /// another.
+    pub parts: usize,
     /// After requests have failed for this long without a response, further ones fail at once,
     /// until the service responds.
     pub outage_after: Duration,
@@ -60,6 +66,7 @@ impl Default for Options {
             read_timeout: Duration::from_secs(30),
             operation_timeout: Duration::from_secs(60),
             retries: 4,
+            parts: 16,
             outage_after: Duration::from_secs(5),
         }
     }
@@ -104,6 +111,8 @@ pub(crate) struct Service {
     /// Whether the service evaluates the conditions of a PUT, once that is known.
     pub(crate) evaluates_conditions: OnceLock<bool>,
     pub(crate) breaker: Arc<Breaker>,
+    /// Permits to hold a part of a multipart upload.
+    parts: Arc<Semaphore>,
     location: Location,
     options: Options,
     /// `None` only while it is dropped.
@@ -152,6 +161,7 @@ impl Service {
             metrics,
             evaluates_conditions: OnceLock::new(),
             breaker,
+            parts: Arc::new(Semaphore::new(options.parts.max(1))),
             location,
             options,
             runtime: Some(runtime),
@@ -236,6 +246,23 @@ impl Service {
             let limited = tokio::time::timeout(time, operation).await;
             limited.unwrap_or(Err(StoreError::Timeout))
         })
+    }
+
+    /// Waits for the permit to hold a part. Fails with [`StoreError::Throttled`] if others hold all
+    /// of them for too long.
+    pub(crate) fn permit_part(&self) -> Task<OwnedSemaphorePermit> {
+        let (time, parts) = (self.options.operation_timeout, self.parts.clone());
+        self.spawn(async move {
+            match tokio::time::timeout(time, parts.acquire_owned()).await {
+                Ok(Ok(permit)) => Ok(permit),
+                _ => Err(StoreError::Throttled { retry_after: None }),
+            }
+        })
+    }
+
+    /// The permit to hold a part, if there is one now.
+    pub(crate) fn try_permit_part(&self) -> Option<OwnedSemaphorePermit> {
+        self.parts.clone().try_acquire_owned().ok()
     }
 
     /// Starts an operation that is completed in any case.
