@@ -10,13 +10,13 @@
 //!
 //! | operation | requests |
 //! | --- | --- |
-//! | open | one GET of what the caller wants, or HEAD if it wants no bytes; a further GET for other bytes, if the object is still the same (`If-Match`) |
+//! | open | one GET of what the caller wants, or HEAD if it wants no bytes; a further GET for other bytes, if the object is still the same (`If-Match`); a listing of one key if there is no object |
 //! | meta | HEAD; a listing of one key if there is no object |
-//! | put up to 1 MiB | PUT, with `If-Match` or `If-None-Match: *` if there is a condition |
+//! | put up to 1 MiB, or of unknown length up to 8 MiB | PUT, with `If-Match` or `If-None-Match: *` if there is a condition; HEAD if there is none, or if the service has to compare versions |
 //! | put of known length, up to 5 GiB | the same; the body is passed on as it arrives |
 //! | other puts | multipart upload, without a condition only; aborted if the client disconnects |
 //! | delete | HEAD and DELETE |
-//! | list | one page of `ListObjectsV2` with the delimiter `/` |
+//! | list | one page of `ListObjectsV2` with the delimiter `/`; the same page again if it has a key of another client that `object_store` refuses |
 //!
 //! What cannot be done atomically fails with
 //! [`StoreError::Unsupported`](onrush_store::StoreError::Unsupported). Before the first put with a
@@ -25,8 +25,8 @@
 //! While the service cannot be reached, requests fail at once; see [`RemoteStore::is_reachable`].
 //!
 //! Layers, lowest first: `error` · `metrics` · `breaker` · `observer` · `location` · `service` ·
-//! `credentials` · `conditions` · `properties` · `reader` · `transfer` · `upload` · `listing` ·
-//! `store` · `unfinished`.
+//! `signed` · `credentials` · `conditions` · `properties` · `reader` · `transfer` · `upload` ·
+//! `listing` · `store` · `unfinished`.
 
 mod breaker;
 mod conditions;
@@ -39,6 +39,7 @@ mod observer;
 mod properties;
 mod reader;
 mod service;
+mod signed;
 mod store;
 mod transfer;
 mod unfinished;

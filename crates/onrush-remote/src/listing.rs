@@ -2,11 +2,21 @@
 //!
 //! The service orders keys by their bytes. A folder is the common beginning of keys, with its
 //! slash: `a-b` precedes `a/`, which is the folder `a`.
+//!
+//! Other clients may store keys that this crate has no name for: with `//`, a segment of dots or a
+//! control character. `object_store` refuses a whole response for one of them. Then the request is
+//! made once more, here, and such keys are omitted.
 
 use crate::properties::{FOLDER_VERSION, properties};
-use crate::service::{Service, Task};
-use object_store::list::{PaginatedListOptions, PaginatedListResult, PaginatedListStore};
+use crate::service::Service;
+use crate::signed;
+use http::Method;
+use object_store::list::{PaginatedListOptions, PaginatedListStore};
+use object_store::path::Path;
+use object_store::{ListResult, ObjectMeta};
 use onrush_store::{Entry, Key, Kind, ListHow, Page, Result, StoreError};
+use serde::Deserialize;
+use std::io;
 use std::sync::Arc;
 
 /// Begins a name that no object has, and sorts after every object of a folder.
@@ -37,8 +47,8 @@ pub(crate) async fn list(
             ..PaginatedListOptions::default()
         };
         let found = request(service, &prefix, options).await?;
-        let (more, next) = page(&prefix, found)?;
-        is_empty &= more.is_empty();
+        is_empty &= found.is_empty;
+        let more = entries_of(&prefix, &found.result)?;
         for entry in more {
             let is_own = folder.is_none() && entry.name.eq_ignore_ascii_case(b".onrush");
             let is_hidden = entry.name.starts_with(b".") && !how.hidden;
@@ -54,7 +64,7 @@ pub(crate) async fn list(
             let next = entries.last().map(entry_key);
             return Ok(Page { entries, next });
         }
-        token = next;
+        token = found.next;
         if token.is_none() {
             break;
         }
@@ -77,19 +87,114 @@ pub(crate) async fn is_folder(service: &Arc<Service>, folder: &Key) -> Result<bo
         ..PaginatedListOptions::default()
     };
     let found = request(service, &prefix, options).await?;
-    Ok(!found.result.objects.is_empty())
+    Ok(!found.is_empty)
 }
 
-fn request(
+/// The response to one request.
+struct Found {
+    result: ListResult,
+    /// Whether it has no keys at all, not even omitted ones.
+    is_empty: bool,
+    /// The token of the next page.
+    next: Option<String>,
+}
+
+async fn request(
     service: &Arc<Service>,
     prefix: &str,
     options: PaginatedListOptions,
-) -> Task<PaginatedListResult> {
-    let client = service.client.clone();
-    let prefix = prefix.to_owned();
-    service.start(async move {
-        let prefix = (!prefix.is_empty()).then_some(&prefix[..]);
-        client.list_paginated(prefix, options).await
+) -> Result<Found> {
+    let (client, at, how) = (service.client.clone(), prefix.to_owned(), options.clone());
+    let listing = service.start(async move {
+        let prefix = (!at.is_empty()).then_some(&at[..]);
+        client.list_paginated(prefix, how).await
+    });
+    match listing.await {
+        Err(StoreError::InvalidKey) => request_some(service, prefix, options).await,
+        found => found.map(|found| Found {
+            is_empty: found.result.objects.is_empty() && found.result.common_prefixes.is_empty(),
+            result: found.result,
+            next: found.page_token,
+        }),
+    }
+}
+
+/// As [`request`], without the keys that `object_store` refuses.
+async fn request_some(
+    service: &Arc<Service>,
+    prefix: &str,
+    options: PaginatedListOptions,
+) -> Result<Found> {
+    let mut query = vec![("list-type", "2".to_owned())];
+    let delimiter = options.delimiter.map(|delimiter| delimiter.into_owned());
+    for (name, value) in [
+        (
+            "prefix",
+            Some(prefix.to_owned()).filter(|prefix| !prefix.is_empty()),
+        ),
+        ("delimiter", delimiter),
+        ("max-keys", options.max_keys.map(|keys| keys.to_string())),
+        ("start-after", options.offset),
+        ("continuation-token", options.page_token),
+    ] {
+        query.extend(value.map(|value| (name, value)));
+    }
+    let requesting = service.clone();
+    let text = service.spawn_within_limit(async move {
+        signed::request(&requesting, Method::GET, &Path::default(), &query).await
+    });
+    parse(&text.await?)
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Listing {
+    next_continuation_token: Option<String>,
+    #[serde(default)]
+    contents: Vec<Listed>,
+    #[serde(default)]
+    common_prefixes: Vec<Folder>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Listed {
+    key: String,
+    size: u64,
+    last_modified: chrono::DateTime<chrono::Utc>,
+    #[serde(rename = "ETag")]
+    e_tag: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Folder {
+    prefix: String,
+}
+
+fn parse(text: &str) -> Result<Found> {
+    let listing: Listing = quick_xml::de::from_str(text)
+        .map_err(|_| StoreError::Io(io::ErrorKind::InvalidData.into()))?;
+    let is_empty = listing.contents.is_empty() && listing.common_prefixes.is_empty();
+    let objects = listing.contents.into_iter().filter_map(|listed| {
+        Some(ObjectMeta {
+            location: Path::parse(&listed.key).ok()?,
+            last_modified: listed.last_modified,
+            size: listed.size,
+            e_tag: listed.e_tag,
+            version: None,
+        })
+    });
+    let folders = listing.common_prefixes.into_iter();
+    let folders = folders.filter_map(|folder| Path::parse(&folder.prefix).ok());
+    Ok(Found {
+        result: ListResult {
+            objects: objects.collect(),
+            common_prefixes: folders.collect(),
+            extensions: http::Extensions::default(),
+        },
+        is_empty,
+        next: listing.next_continuation_token,
     })
 }
 
@@ -109,10 +214,10 @@ fn start_after(prefix: &str, after: &[u8]) -> Result<String> {
     Ok(format!("{prefix}{after}{last}"))
 }
 
-/// The entries of a response in the order of the service, and the token of the next one.
-fn page(prefix: &str, found: PaginatedListResult) -> Result<(Vec<Entry>, Option<String>)> {
+/// The entries of a response in the order of the service.
+fn entries_of(prefix: &str, found: &ListResult) -> Result<Vec<Entry>> {
     let mut entries = Vec::new();
-    for object in &found.result.objects {
+    for object in &found.objects {
         // The object with the key of the folder and a slash marks a folder without others.
         let Some(name) = object.location.as_ref().strip_prefix(prefix) else {
             continue;
@@ -129,7 +234,7 @@ fn page(prefix: &str, found: PaginatedListResult) -> Result<(Vec<Entry>, Option<
             version: meta.version,
         });
     }
-    for folder in &found.result.common_prefixes {
+    for folder in &found.common_prefixes {
         let Some(name) = folder.as_ref().strip_prefix(prefix) else {
             continue;
         };
@@ -145,5 +250,5 @@ fn page(prefix: &str, found: PaginatedListResult) -> Result<(Vec<Entry>, Option<
         });
     }
     entries.sort_by_cached_key(entry_key);
-    Ok((entries, found.page_token))
+    Ok(entries)
 }

@@ -19,6 +19,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::runtime::{EnterGuard, Handle, Runtime};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 
 /// The region of the signature if none is configured. Services other than AWS accept any.
@@ -47,6 +48,11 @@ pub struct Options {
     pub operation_timeout: Duration,
     /// The number of attempts after the first one. Only requests that are safe to repeat are.
     pub retries: usize,
+    /// The number of parts of multipart uploads in memory, of all uploads together. A part has 8
+    /// MiB; those after the first 1,000 of an upload are larger. An upload needs one, and waits
+    /// for it at most the operation timeout. It sends one part while the next arrives if there is
+    /// another.
+    pub parts: usize,
     /// After requests have failed for this long without a response, further ones fail at once,
     /// until the service responds.
     pub outage_after: Duration,
@@ -60,6 +66,7 @@ impl Default for Options {
             read_timeout: Duration::from_secs(30),
             operation_timeout: Duration::from_secs(60),
             retries: 4,
+            parts: 16,
             outage_after: Duration::from_secs(5),
         }
     }
@@ -105,6 +112,8 @@ pub(crate) struct Service {
     pub(crate) evaluates_conditions: OnceLock<bool>,
     pub(crate) breaker: Arc<Breaker>,
     pub(crate) endpoint: Option<String>,
+    /// Permits to hold a part of a multipart upload.
+    parts: Arc<Semaphore>,
     location: Location,
     options: Options,
     /// `None` only while it is dropped.
@@ -145,6 +154,7 @@ impl Service {
         handle.spawn(probe_while_open(
             breaker.clone(),
             client.clone(),
+            keys_prefix(&location),
             options.clone(),
         ));
         Ok(Arc::new(Service {
@@ -154,6 +164,7 @@ impl Service {
             evaluates_conditions: OnceLock::new(),
             breaker,
             endpoint,
+            parts: Arc::new(Semaphore::new(options.parts.max(1))),
             location,
             options,
             runtime: Some(runtime),
@@ -184,10 +195,9 @@ impl Service {
 
     /// The beginning of the keys in a folder, with a slash at its end, or empty.
     pub(crate) fn folder_prefix(&self, folder: Option<&Key>) -> Result<String> {
-        Ok(match (folder, self.location.prefix()) {
-            (Some(folder), _) => self.path(folder)?.to_string() + "/",
-            (None, "") => String::new(),
-            (None, prefix) => format!("{prefix}/"),
+        Ok(match folder {
+            Some(folder) => self.path(folder)?.to_string() + "/",
+            None => keys_prefix(&self.location),
         })
     }
 
@@ -241,6 +251,23 @@ impl Service {
         })
     }
 
+    /// Waits for the permit to hold a part. Fails with [`StoreError::Throttled`] if others hold all
+    /// of them for too long.
+    pub(crate) fn permit_part(&self) -> Task<OwnedSemaphorePermit> {
+        let (time, parts) = (self.options.operation_timeout, self.parts.clone());
+        self.spawn(async move {
+            match tokio::time::timeout(time, parts.acquire_owned()).await {
+                Ok(Ok(permit)) => Ok(permit),
+                _ => Err(StoreError::Throttled { retry_after: None }),
+            }
+        })
+    }
+
+    /// The permit to hold a part, if there is one now.
+    pub(crate) fn try_permit_part(&self) -> Option<OwnedSemaphorePermit> {
+        self.parts.clone().try_acquire_owned().ok()
+    }
+
     /// Starts an operation that is completed in any case.
     pub(crate) fn detach(&self, operation: impl Future<Output = ()> + Send + 'static) {
         self.handle.spawn(operation);
@@ -271,7 +298,8 @@ impl Service {
 
     /// Requests the bucket and waits for the response, as [`Service::block_on`] does.
     pub(crate) fn check(&self) -> Check {
-        let listing = observe(shortest_listing(&self.client));
+        let prefix = keys_prefix(&self.location);
+        let listing = observe(shortest_listing(&self.client, &prefix));
         let time = self.options.operation_timeout;
         let listed = (self.handle).block_on(async { tokio::time::timeout(time, listing).await });
         match listed {
@@ -318,22 +346,41 @@ fn endpoint(builder: &AmazonS3Builder) -> Result<Option<String>, OpenError> {
     }
 }
 
-/// A request for one key. Each service responds to it, if only with a refusal.
-async fn shortest_listing(client: &AmazonS3) -> object_store::Result<()> {
+/// The beginning of all keys, with a slash at its end, or empty.
+fn keys_prefix(location: &Location) -> String {
+    match location.prefix() {
+        "" => String::new(),
+        prefix => format!("{prefix}/"),
+    }
+}
+
+/// A request for one key beneath the prefix: a policy may permit listings of it only. Each service
+/// responds, if only with a refusal.
+async fn shortest_listing(client: &AmazonS3, prefix: &str) -> object_store::Result<()> {
     let options = PaginatedListOptions {
         max_keys: Some(1),
         ..PaginatedListOptions::default()
     };
-    client.list_paginated(None, options).await.map(drop)
+    let prefix = (!prefix.is_empty()).then_some(prefix);
+    match client.list_paginated(prefix, options).await {
+        // A key of another client, in a response. See `listing`.
+        Err(object_store::Error::InvalidPath { .. }) => Ok(()),
+        listed => listed.map(drop),
+    }
 }
 
 /// Makes a request now and then while the breaker is open. Its result closes the breaker.
-async fn probe_while_open(breaker: Arc<Breaker>, client: AmazonS3, options: Options) {
+async fn probe_while_open(
+    breaker: Arc<Breaker>,
+    client: AmazonS3,
+    prefix: String,
+    options: Options,
+) {
     loop {
         breaker.opened().await;
         while breaker.is_open() {
             tokio::time::sleep(PROBE_PAUSE).await;
-            let listing = probe(shortest_listing(&client));
+            let listing = probe(shortest_listing(&client, &prefix));
             let _ = tokio::time::timeout(options.read_timeout, listing).await;
         }
     }

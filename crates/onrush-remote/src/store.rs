@@ -99,8 +99,8 @@ impl RemoteStore {
     }
 
     /// Whether the service can be reached, as far as the requests so far have shown. While it is
-    /// not, operations fail with [`StoreError::Unavailable`] at once, and a request per second
-    /// finds out when it can be.
+    /// not, operations fail with [`StoreError::Unavailable`] at once, and one request at a
+    /// time, a second after the last one, finds out when it can be.
     pub fn is_reachable(&self) -> bool {
         !self.service.breaker.is_open()
     }

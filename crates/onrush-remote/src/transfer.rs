@@ -42,8 +42,9 @@ pub(crate) enum Pinned {
 /// A request whose body is being sent. Dropping it aborts the request.
 pub(crate) struct Transfer {
     service: Arc<Service>,
-    pieces: Option<Sender<Bytes>>,
+    /// Dropped first: a body that ends early would look like a failure of the service.
     response: Task<Option<String>>,
+    pieces: Option<Sender<Bytes>>,
 }
 
 impl Transfer {

@@ -1,18 +1,13 @@
 //! Multipart uploads that were begun and never completed: a server that is killed cannot abort
 //! them, and their parts take space until they are removed.
 
-use crate::error::Failure;
 use crate::service::{OpenError, Service};
+use crate::signed::request;
 use crate::store::RemoteStore;
-use http::{Method, StatusCode};
+use http::Method;
 use object_store::path::Path;
-use object_store::signer::{SignedUrlOptions, Signer};
-use onrush_store::StoreError;
 use serde::Deserialize;
-use std::time::{Duration, SystemTime};
-
-/// A signed URL is valid for so long.
-const VALID: Duration = Duration::from_secs(60);
+use std::time::SystemTime;
 
 /// An upload that is not complete. It may be in progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,8 +20,9 @@ pub struct UnfinishedUpload {
 }
 
 impl RemoteStore {
-    /// The unfinished multipart uploads beneath the prefix, ordered by key. Blocks the calling
-    /// thread.
+    /// The unfinished multipart uploads beneath the prefix, ordered by key. Those whose key has an
+    /// empty segment, a segment of dots or a control character are left to other clients. Blocks
+    /// the calling thread.
     ///
     /// # Errors
     ///
@@ -57,9 +53,8 @@ impl RemoteStore {
         let query = [("uploadId", upload.id.clone())];
         service.block_on(async {
             let path = Path::parse(&upload.key).map_err(OpenError::new)?;
-            request(service, Method::DELETE, &path, &query)
-                .await
-                .map(drop)
+            let aborted = request(service, Method::DELETE, &path, &query).await;
+            aborted.map(drop).map_err(OpenError::new)
         })
     }
 }
@@ -81,8 +76,8 @@ async fn list(service: &Service, after: Option<&(String, String)>) -> Result<Pag
         query.push(("key-marker", key.clone()));
         query.push(("upload-id-marker", id.clone()));
     }
-    let text = request(service, Method::GET, &Path::default(), &query).await?;
-    parse(&text)
+    let text = request(service, Method::GET, &Path::default(), &query).await;
+    parse(&text.map_err(OpenError::new)?)
 }
 
 #[derive(Deserialize)]
@@ -107,7 +102,9 @@ struct Listed {
 fn parse(text: &str) -> Result<Page, OpenError> {
     let listing: Listing = quick_xml::de::from_str(text)
         .map_err(|error| OpenError::new(format!("the list of uploads is malformed: {error}")))?;
-    let uploads = listing.upload.into_iter().map(|upload| UnfinishedUpload {
+    let uploads = listing.upload.into_iter();
+    let uploads = uploads.filter(|upload| Path::parse(&upload.key).is_ok());
+    let uploads = uploads.map(|upload| UnfinishedUpload {
         key: upload.key,
         begun: upload.initiated.into(),
         id: upload.upload_id,
@@ -119,35 +116,10 @@ fn parse(text: &str) -> Result<Page, OpenError> {
     })
 }
 
-/// Makes a request without a body. Returns the body of the response.
-async fn request(
-    service: &Service,
-    method: Method,
-    path: &Path,
-    query: &[(&str, String)],
-) -> Result<String, OpenError> {
-    let query = query.iter().map(|(name, value)| (*name, value.clone()));
-    let options = SignedUrlOptions::new().with_query(query);
-    let client = &service.client;
-    let url = client.signed_url_opts(method.clone(), path, VALID, &options);
-    let url = url.await.map_err(OpenError::new)?;
-    let response = service.streams.request(method.clone(), url).send().await;
-    let response = response.map_err(|error| OpenError::new(error.without_url()))?;
-    let status = response.status();
-    let is_gone = method == Method::DELETE && status == StatusCode::NOT_FOUND;
-    if !status.is_success() && !is_gone {
-        let failure = Failure::of_response(status, response.headers());
-        let meaning: StoreError = failure.to_store_error();
-        return Err(OpenError::new(format!("{status}: {meaning}")));
-    }
-    let text = response.text().await;
-    text.map_err(|error| OpenError::new(error.without_url()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::UNIX_EPOCH;
+    use std::time::{Duration, UNIX_EPOCH};
 
     #[test]
     fn lists_are_parsed() {
@@ -157,7 +129,9 @@ mod tests {
             <NextUploadIdMarker>i</NextUploadIdMarker><Upload><Key>a&amp;b</Key>\
             <UploadId>1</UploadId><Initiated>1970-01-01T00:01:00.000Z</Initiated></Upload>\
             <Upload><Key>c</Key><UploadId>2</UploadId><Initiated>1970-01-01T00:00:00Z</Initiated>\
-            <Owner><ID>o</ID></Owner></Upload></ListMultipartUploadsResult>";
+            <Owner><ID>o</ID></Owner></Upload>\
+            <Upload><Key>d//e</Key><UploadId>3</UploadId>\
+            <Initiated>1970-01-01T00:00:00Z</Initiated></Upload></ListMultipartUploadsResult>";
         let page = parse(text).expect("valid");
         let found: Vec<_> = page
             .uploads

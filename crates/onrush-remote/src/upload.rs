@@ -1,7 +1,8 @@
 //! Writes an object. A short one is one request, which can be repeated. A longer one of known
 //! length is one request, too, and its bytes are passed on as they arrive ([`Transfer`]). Of
-//! unknown length, or longer than a request can be, it is a multipart upload, with one part in
-//! memory while the one before is sent.
+//! unknown length, or longer than a request can be, it is a multipart upload. The parts in memory
+//! are limited: each upload has a permit for one, and sends it while the next arrives only if there
+//! is another permit. Only one that has none waits, so uploads cannot wait for each other.
 //!
 //! A multipart upload is only possible without a condition: Ceph 16 completes one without looking
 //! at the condition, and would replace an object silently.
@@ -22,6 +23,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::sync::OwnedSemaphorePermit;
 
 /// The most bytes that are held until the commit if their number is known.
 const SHORT_BYTES: u64 = 1024 * 1024;
@@ -49,6 +51,8 @@ pub(crate) struct RemoteUpload {
     existed: Option<Task<ObjectMeta>>,
     /// What has not been sent.
     held: Vec<u8>,
+    /// To hold more than a short object.
+    permit: Option<OwnedSemaphorePermit>,
     written_bytes: u64,
     parts: Option<Parts>,
     failed: bool,
@@ -76,6 +80,7 @@ impl RemoteUpload {
             transfer: None,
             existed,
             held: Vec::new(),
+            permit: None,
             written_bytes: 0,
             parts: None,
             failed: false,
@@ -92,6 +97,9 @@ impl RemoteUpload {
             buf.clear();
             self.failed = false;
             return Ok(buf);
+        }
+        if self.permit.is_none() && self.written_bytes > SHORT_BYTES {
+            self.permit = Some(self.service.permit_part().await?);
         }
         if self.held.is_empty() && self.parts.is_none() && buf.len() * 2 >= buf.capacity() {
             self.held = std::mem::take(&mut buf); // Most uploads are one piece.
@@ -125,7 +133,8 @@ impl RemoteUpload {
         let now = bytes.len() - usize::from(is_last);
         self.held.extend_from_slice(&bytes[now..]);
         for piece in bytes[..now].chunks(PIECE_BYTES) {
-            transfer.send(Bytes::copy_from_slice(piece)).await?;
+            let sent = transfer.send(Bytes::copy_from_slice(piece)).await;
+            sent.map_err(|error| refused(&self.condition, error))?;
         }
         Ok(())
     }
@@ -148,8 +157,12 @@ impl RemoteUpload {
         if Some(self.written_bytes) != self.stream_bytes {
             return Err(StoreError::Io(io::ErrorKind::UnexpectedEof.into()));
         }
-        transfer.send(std::mem::take(&mut self.held).into()).await?;
-        transfer.finish().await
+        let sent = transfer.send(std::mem::take(&mut self.held).into()).await;
+        let done = match sent {
+            Ok(()) => transfer.finish().await,
+            Err(error) => Err(error),
+        };
+        done.map_err(|error| refused(&self.condition, error))
     }
 
     /// The size of the next part.
@@ -158,7 +171,7 @@ impl RemoteUpload {
         PART_BYTES << (sent / PARTS_OF_A_SIZE)
     }
 
-    /// Begins to send the next part, after the one before is complete.
+    /// Begins to send the next part.
     async fn send_part(&mut self) -> Result<()> {
         if !self.condition.is_none() {
             return Err(StoreError::Unsupported);
@@ -227,10 +240,7 @@ impl RemoteUpload {
                         result => return result,
                     }
                 }
-                match condition {
-                    Condition::Present => Err(StoreError::Conflict),
-                    _ => Err(StoreError::PreconditionFailed),
-                }
+                Err(refused(&condition, StoreError::PreconditionFailed))
             }
         }
     }
@@ -267,6 +277,15 @@ impl RemoteUpload {
             modified_ns: seconds * 1_000_000_000,
             version: version.ok_or(StoreError::Io(io::ErrorKind::InvalidData.into()))?,
         })
+    }
+}
+
+/// The error of an upload that was pinned to a version. If it only needs an object, the replacement
+/// of that version does not make the condition false.
+fn refused(condition: &Condition, error: StoreError) -> StoreError {
+    match (condition, error) {
+        (Condition::Present, StoreError::PreconditionFailed) => StoreError::Conflict,
+        (_, error) => error,
     }
 }
 
@@ -325,15 +344,28 @@ impl Parts {
         })
     }
 
+    /// Begins to send a part, after the one before is complete. Without a further permit, also
+    /// waits until it is sent.
     async fn send(&mut self, part: Vec<u8>) -> Result<()> {
         self.wait().await?;
-        if let Some(upload) = &mut self.upload {
+        let Some(upload) = &mut self.upload else {
+            return Ok(());
+        };
+        let permit = self.service.try_permit_part();
+        let is_permitted = permit.is_some();
+        let sending = {
             let _entered = self.service.enter();
-            let sending = upload.put_part(part.into());
-            self.sending = Some(self.service.start(sending));
-            self.count += 1;
+            upload.put_part(part.into())
+        };
+        self.count += 1;
+        self.sending = Some(self.service.start(async move {
+            let _until_sent = permit;
+            sending.await
+        }));
+        match is_permitted {
+            true => Ok(()),
+            false => self.wait().await,
         }
-        Ok(())
     }
 
     async fn wait(&mut self) -> Result<()> {

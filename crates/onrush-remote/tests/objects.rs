@@ -3,8 +3,10 @@
 mod common;
 
 use common::{Bucket, block_on, read_all};
+use onrush_remote::Options;
 use onrush_store::{Condition, Key, Kind, ListHow, Store, StoreError, Wanted};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 fn key(text: &str) -> Key {
     Key::parse(text.as_bytes()).expect("a key")
@@ -141,6 +143,41 @@ fn a_long_upload_with_a_condition_is_refused_and_changes_nothing() {
     });
 }
 
+/// The service compares with one version. If another one replaces it, there still is an object.
+#[test]
+fn an_object_that_is_replaced_meanwhile_is_still_present() {
+    let bucket = Bucket::new();
+    let store = bucket.store("s3://bucket");
+    let content = body(3 << 20);
+    block_on(async {
+        put(&store, "a", Condition::None, b"1", Some(1))
+            .await
+            .expect("stored");
+        let meta = store.meta(&key("a")).await.expect("an object");
+        let current = Condition::Versions(vec![meta.version]);
+        for (condition, expected) in [
+            (current, StoreError::PreconditionFailed),
+            (Condition::Present, StoreError::Conflict),
+        ] {
+            let size = Some(content.len() as u64);
+            let upload = store.stage(&key("a"), condition, size).await;
+            let mut upload = upload.expect("an upload");
+            let (first, last) = content.split_at(1 << 20);
+            upload.write(first.to_vec()).await.expect("room");
+            let other = format!("{expected:?}");
+            put(&store, "a", Condition::None, other.as_bytes(), None)
+                .await
+                .expect("replaced");
+            let written = upload.write(last.to_vec()).await.map(drop);
+            let result = match written {
+                Ok(()) => upload.commit().await.map(drop),
+                error => error,
+            };
+            assert_eq!(result, Err(expected));
+        }
+    });
+}
+
 /// The service has all bytes but one when an upload is dropped.
 #[test]
 fn an_upload_that_is_dropped_before_its_commit_changes_nothing() {
@@ -264,6 +301,45 @@ fn a_dropped_multipart_upload_is_aborted() {
         assert!(std::time::Instant::now() < end, "it is not aborted");
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
+}
+
+/// With fewer permits than uploads, each that has one goes on, whatever the others do.
+#[test]
+fn the_parts_in_memory_are_limited() {
+    let bucket = Bucket::new();
+    let mut options = Options::default();
+    (options.parts, options.operation_timeout) = (2, Duration::from_secs(5));
+    let store = bucket.store_with("s3://bucket", options);
+    let content = body((17 << 20) + 1);
+    block_on(async {
+        let mut paused = Vec::new();
+        for name in ["a", "b"] {
+            let upload = store.stage(&key(name), Condition::None, None).await;
+            let mut upload = upload.expect("an upload");
+            upload.write(content.clone()).await.expect("a permit");
+            paused.push(upload);
+        }
+        let third = put(&store, "c", Condition::None, &content, None).await;
+        let expected = StoreError::Throttled { retry_after: None };
+        assert_eq!(third, Err(expected));
+        // Short ones need no permit.
+        put(&store, "d", Condition::None, &content[..1 << 20], None)
+            .await
+            .expect("stored");
+        for mut upload in paused {
+            upload.write(content.clone()).await.expect("its permit");
+            upload.commit().await.expect("stored");
+        }
+        // Both permits are free again.
+        put(&store, "c", Condition::None, &content, None)
+            .await
+            .expect("stored");
+        for (name, times) in [("a", 2), ("b", 2), ("c", 1)] {
+            let object = store.get(&key(name)).await.expect("an object");
+            let found = read_all(&object).await.expect("bytes");
+            assert!(found == content.repeat(times), "{name}");
+        }
+    });
 }
 
 /// Ceph does not tell the tag of a multipart upload. That of the object is another one's, if it has

@@ -79,9 +79,13 @@ impl Bucket {
     }
 
     pub fn store(&self, location: &str) -> RemoteStore {
+        self.store_with(location, Options::default())
+    }
+
+    pub fn store_with(&self, location: &str, options: Options) -> RemoteStore {
         let location = location.parse().expect("a location");
         let endpoint = format!("http://{}", self.address);
-        RemoteStore::at(&endpoint, KEY, location, Options::default()).expect("a store")
+        RemoteStore::at(&endpoint, KEY, location, options).expect("a store")
     }
 }
 

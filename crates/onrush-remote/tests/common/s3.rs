@@ -57,6 +57,8 @@ pub struct MemoryS3 {
     pub replaces_at_once: Arc<AtomicBool>,
     /// Whether a PUT exceeds the quota of the user.
     pub is_full: Arc<AtomicBool>,
+    /// The only prefix that may be listed, as a policy with `s3:prefix` says.
+    pub lists_only: Option<String>,
 }
 
 impl MemoryS3 {
@@ -80,7 +82,7 @@ impl Objects {
         found.ok_or_else(|| s3_error!(NoSuchKey))
     }
 
-    fn put(
+    pub fn put(
         &mut self,
         key: String,
         content: Bytes,
@@ -239,6 +241,10 @@ impl S3 for MemoryS3 {
         let input = request.input;
         let objects = self.begin(&input.bucket, "LIST")?;
         let prefix = input.prefix.clone().unwrap_or_default();
+        let permitted = self.lists_only.as_deref().unwrap_or_default();
+        if !prefix.starts_with(permitted) {
+            return Err(s3_error!(AccessDenied));
+        }
         let after = input
             .continuation_token
             .clone()
