@@ -4,7 +4,7 @@
 //! `tls_values`, `acme_values`, `access_values`, `reload` · `options` (their list) · `edge` (the
 //! cache before the store) · `storage` (where the objects are) · `config` (the file and the
 //! resulting settings) · `cli` · `combined`, `self_signed` · `tls` (certificates), `acme` (their
-//! orders) · `access_control` (users) · `commands`, `terminal` · `sweep`, `check_command`,
+//! orders) · `secret_files` · `access_control` (users) · `commands`, `terminal` · `sweep`, `check_command`,
 //! `sign_command`, `user_command` (commands of their own) · `logging`, `signals`, `descriptors`
 //! (the process) · `announcement` · this file, which combines them and serves.
 
@@ -28,6 +28,7 @@ mod logging;
 mod memory;
 mod options;
 mod reload;
+mod secret_files;
 mod self_signed;
 mod sign_command;
 mod signals;
@@ -214,8 +215,8 @@ fn serve(settings: Settings) -> Result<(), Failure> {
         }
         shutdown.on_hangup(reload);
     }
-    if let Some((settings, control)) = settings.access.as_ref().zip(control.as_ref())
-        && let Some(reload) = access_control::watch(settings, control)?
+    if let Some(control) = &control
+        && let Some(reload) = access_control::watch(&settings, control)?
     {
         shutdown.on_hangup(reload);
     }

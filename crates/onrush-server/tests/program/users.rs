@@ -22,7 +22,7 @@ pub fn with_input(arguments: &[&str], input: &str) -> Output {
 
 /// A users file in a folder of its own.
 pub struct UsersFile {
-    _folder: Folder,
+    pub folder: Folder,
     pub path: PathBuf,
 }
 
@@ -30,10 +30,7 @@ impl UsersFile {
     pub fn new() -> UsersFile {
         let folder = Folder::new();
         let path = folder.path().join("users.toml");
-        UsersFile {
-            _folder: folder,
-            path,
-        }
+        UsersFile { folder, path }
     }
 
     pub fn path(&self) -> &str {
