@@ -1,6 +1,6 @@
 //! The program `onrush`: it serves a folder over HTTP.
 //!
-//! Layers, lowest first: `units`, `toml_values`, `failure`, `memory`, `key_files` · `values`,
+//! Layers, lowest first: `units`, `toml_values`, `failure`, `memory`, `key_files`, `redaction` · `values`,
 //! `tls_values`, `acme_values`, `access_values`, `reload` · `options` (their list) · `edge` (the
 //! cache before the store) · `storage` (where the objects are) · `config` (the file and the
 //! resulting settings) · `cli` · `combined`, `self_signed` · `tls` (certificates), `acme` (their
@@ -27,6 +27,7 @@ mod key_files;
 mod logging;
 mod memory;
 mod options;
+mod redaction;
 mod reload;
 mod secret_files;
 mod self_signed;
