@@ -46,7 +46,8 @@ fn single(settings: &AccessSettings) -> Result<Option<(String, PasswordHash)>, F
     parts.map_err(|error| Failure::usage(format!("--auth: {error}")))
 }
 
-/// The users of these settings, whose files must not be objects. `None` without access control. An error is [`Failure::Usage`].
+/// The users of these settings, whose files must not be objects.
+/// `None` without access control. An error is [`Failure::Usage`].
 pub(crate) fn users(settings: &Settings) -> Result<Option<Users>, Failure> {
     secret_files::check_settings(settings)?;
     let Some(access) = &settings.access else {

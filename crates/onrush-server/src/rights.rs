@@ -258,8 +258,8 @@ impl Identity {
         self.rights.at(key)
     }
 
-    /// The rights at the object that a site serves at the path of this folder, which may have a rule
-    /// of its own.
+    /// The rights at the object that a site serves at the path of this folder, which may have a
+    /// rule of its own.
     pub(crate) fn rights_at_index(&self, folder: &[u8]) -> Rights {
         self.rights.at(&index_of(folder))
     }

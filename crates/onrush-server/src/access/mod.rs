@@ -144,8 +144,8 @@ impl<A> Access<A> {
     }
 
     /// For an application that may serve an object at the path of a folder
-    /// ([`FilesOptions::site`](crate::FilesOptions::site)): the right to read its `index.html` is then
-    /// sufficient.
+    /// ([`FilesOptions::site`](crate::FilesOptions::site)): the right to read its
+    /// `index.html` is then sufficient.
     /// The application must check [`Rights::LIST`] before it lists the folder.
     #[must_use]
     pub fn site(mut self, site: bool) -> Access<A> {

@@ -1,7 +1,7 @@
 //! Delays logins of addresses from which others have failed.
 //!
-//! The first [`FREE`] failures cost no delay; each further one doubles it, up to [`DELAY_MAX_MS`]. A
-//! login that would have to wait for longer than [`WAIT_MAX_MS`] is refused.
+//! The first [`FREE`] failures cost no delay; each further one doubles it, up to [`DELAY_MAX_MS`].
+//! A login that would have to wait for longer than [`WAIT_MAX_MS`] is refused.
 //!
 //! Logins in parallel must not win time. As long as an address has no delay, only as many of its
 //! logins are verified at once as could fail before it gets one; the others wait for their outcome.
