@@ -2,8 +2,9 @@
 //!
 //! Layers, lowest first: `units`, `toml_values`, `failure`, `memory`, `key_files`, `redaction` ·
 //! `values`, `tls_values`, `acme_values`, `access_values`, `reload` · `options` (their list) ·
-//! `edge` (the cache before the store) · `storage` (where the objects are) · `config` (the file and the
-//! resulting settings) · `secret_files` · `cli` · `combined`, `self_signed` · `tls` (certificates),
+//! `edge` (the cache before the store) · `storage` (where the objects are) · `config` (the file
+//! and the resulting settings) · `secret_files` · `cli` · `combined`, `self_signed` · `tls`
+//! (certificates),
 //! `acme` (their orders) · `access_control` (users) · `commands`, `terminal` · `sweep`,
 //! `check_command`, `sign_command`, `user_command` (commands of their own) · `logging`, `signals`,
 //! `descriptors` (the process) · `announcement` · this file, which combines them and serves.
