@@ -4,16 +4,25 @@
 use crate::config::{AccessSettings, Settings};
 use crate::failure::{Failure, one_line};
 use crate::reload::Reload;
+use crate::secret_files;
 use onrush_server::access::PasswordHash;
 use onrush_server::{AccessControl, Allow, ListenAddress, PathRights, Rights, Users};
+use std::path::Path;
 
-/// Loads the users. `single` is the user of `--auth`.
+/// Loads the users. `served`: the served folder, if it is one. `single` is the user of `--auth`.
 fn load(
     settings: &AccessSettings,
+    served: Option<&Path>,
     single: Option<&(String, PasswordHash)>,
 ) -> Result<Users, String> {
     let mut users = match &settings.file {
-        Some(path) => Users::read(path)?,
+        Some(path) => {
+            // A link may lead into the folder since the start.
+            served.map_or(Ok(()), |served| {
+                secret_files::check("auth-file", path, served)
+            })?;
+            Users::read(path)?
+        }
         None => Users::default(),
     };
     if let Some((name, hash)) = single {
@@ -37,28 +46,32 @@ fn single(settings: &AccessSettings) -> Result<Option<(String, PasswordHash)>, F
     parts.map_err(|error| Failure::usage(format!("--auth: {error}")))
 }
 
-/// The users of these settings. `None` without access control. An error is [`Failure::Usage`].
+/// The users of these settings, whose files must not be objects.
+/// `None` without access control. An error is [`Failure::Usage`].
 pub(crate) fn users(settings: &Settings) -> Result<Option<Users>, Failure> {
+    secret_files::check_settings(settings)?;
     let Some(access) = &settings.access else {
         return Ok(None);
     };
-    let users = load(access, single(access)?.as_ref());
+    let users = load(access, settings.storage.folder(), single(access)?.as_ref());
     users.map(Some).map_err(Failure::usage)
 }
 
 /// Starts the thread that loads the users again, if they are from a file.
 pub(crate) fn watch(
-    settings: &AccessSettings,
+    settings: &Settings,
     control: &AccessControl,
 ) -> Result<Option<Reload>, Failure> {
-    if settings.file.is_none() {
+    let served = settings.storage.folder().map(Path::to_owned);
+    let with_file = |access: &&AccessSettings| access.file.is_some();
+    let Some(settings) = settings.access.as_ref().filter(with_file) else {
         return Ok(None);
-    }
+    };
     let (settings, control) = (settings.clone(), control.clone());
     let single = single(&settings)?;
     let reload = Reload::start("users", "onrush-users", move |requests| {
         while requests.recv().is_ok() {
-            let loaded = load(&settings, single.as_ref());
+            let loaded = load(&settings, served.as_deref(), single.as_ref());
             control.count_reload(loaded.is_ok());
             match loaded {
                 Ok(users) => {

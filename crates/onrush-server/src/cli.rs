@@ -4,12 +4,13 @@
 use crate::config;
 use crate::failure::{self, Failure};
 use crate::options::Options;
+use crate::secret_files;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, ValueHint};
 use clap_complete::Shell;
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Serves a folder over HTTP, to curl, browsers and build tools.
 ///
@@ -163,11 +164,17 @@ pub(crate) fn read(arguments: Vec<OsString>) -> Result<Action, Failure> {
             .map_err(|e| Failure::run(e.to_string()))?;
         return Ok(Action::Print(page));
     }
-    let file = match read.config {
-        Some(path) => config::read(&path)?,
-        None => Options::default(),
+    let Some(path) = read.config else {
+        return Ok(Action::Serve(Box::new(read.options)));
     };
-    Ok(Action::Serve(Box::new(read.options.or(file))))
+    let file = config::read(&path)?;
+    let has_password = file.auth.is_some();
+    let options = read.options.or(file);
+    if has_password {
+        let served = options.dir.as_deref().unwrap_or(Path::new("."));
+        secret_files::check("config", &path, served).map_err(Failure::usage)?;
+    }
+    Ok(Action::Serve(Box::new(options)))
 }
 
 /// Prints a page. It is not an error if the reader closes the pipe early.

@@ -5,6 +5,7 @@
 use crate::combined::Combined;
 use crate::config::LogSettings;
 use crate::failure::{escape, is_printable};
+use crate::redaction::redact;
 use crate::values::{AccessLogFormat, LogFormat, LogLevel};
 use std::any::Any;
 use std::fmt::{self, Debug, Write as _};
@@ -193,19 +194,39 @@ where
             true => &self.access,
             false => &self.other,
         };
-        match form {
-            Form::Text(text) => text.format_event(context, writer, event),
+        if event.metadata().target() != ACCESS {
+            return form.format(context, &mut writer, event);
+        }
+        let mut entry = String::new();
+        form.format(context, &mut Writer::new(&mut entry), event)?;
+        writer.write_str(&redact(&entry))
+    }
+}
+
+impl Form {
+    fn format<S, N>(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        writer: &mut Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result
+    where
+        S: Subscriber + for<'a> LookupSpan<'a>,
+        N: for<'a> FormatFields<'a> + 'static,
+    {
+        match self {
+            Form::Text(text) => text.format_event(context, writer.by_ref(), event),
             Form::Json(json) => {
                 let mut object = String::new();
                 json.format_event(context, Writer::new(&mut object), event)?;
-                write_json(&object, &mut writer)
+                write_json(&object, writer)
             }
             Form::Combined => {
                 let mut entry = Combined::default();
                 event.record(&mut entry);
                 let now = UNIX_EPOCH.elapsed().unwrap_or_default();
                 let now_us = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
-                entry.write(now_us, &mut writer)
+                entry.write(now_us, writer)
             }
         }
     }
@@ -230,6 +251,7 @@ fn write_json(object: &str, writer: &mut Writer<'_>) -> fmt::Result {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::redaction::tests::SIGNED;
     use std::sync::{Arc, Mutex};
 
     #[derive(Clone, Default)]
@@ -356,6 +378,31 @@ mod tests {
             other.contains("\x1b[33m WARN\x1b[0m other\\u{9b}"),
             "{other}"
         );
+    }
+
+    #[test]
+    fn signatures_are_redacted_in_each_format() {
+        let event = || {
+            let bytes = [b"\xff", SIGNED.as_bytes()].concat();
+            tracing::info!(target: "onrush::access", method = "GET", target = SIGNED,
+                referer = SIGNED, referer_bytes = &bytes[..], request_bytes = &bytes[..],
+                request = SIGNED);
+            tracing::info!(target: "onrush::access", method = "GET", target = SIGNED);
+        };
+        for (format, access) in [
+            (LogFormat::Text, AccessLogFormat::Text),
+            (LogFormat::Json, AccessLogFormat::Json),
+            (LogFormat::Text, AccessLogFormat::Combined),
+        ] {
+            let lines = logged_as(format, access, false, event);
+            assert!(lines.contains("onrush-signature=REDACTED"), "{lines}");
+            for secret in ["c2VjcmV0", "99, 50, 86, 106", "99,50,86,106"] {
+                assert!(!lines.contains(secret), "{lines}");
+            }
+            for line in lines.lines().filter(|_| access == AccessLogFormat::Json) {
+                serde_json::from_str::<serde_json::Value>(line).expect("an object");
+            }
+        }
     }
 
     #[test]

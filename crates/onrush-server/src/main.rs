@@ -1,12 +1,13 @@
 //! The program `onrush`: it serves a folder over HTTP.
 //!
-//! Layers, lowest first: `units`, `toml_values`, `failure`, `memory`, `key_files` · `values`,
-//! `tls_values`, `acme_values`, `access_values`, `reload` · `options` (their list) · `edge` (the
-//! cache before the store) · `storage` (where the objects are) · `config` (the file and the
-//! resulting settings) · `cli` · `combined`, `self_signed` · `tls` (certificates), `acme` (their
-//! orders) · `access_control` (users) · `commands`, `terminal` · `sweep`, `check_command`,
-//! `sign_command`, `user_command` (commands of their own) · `logging`, `signals`, `descriptors`
-//! (the process) · `announcement` · this file, which combines them and serves.
+//! Layers, lowest first: `units`, `toml_values`, `failure`, `memory`, `key_files`, `redaction` ·
+//! `values`, `tls_values`, `acme_values`, `access_values`, `reload` · `options` (their list) ·
+//! `edge` (the cache before the store) · `storage` (where the objects are) · `config` (the file
+//! and the resulting settings) · `secret_files` · `cli` · `combined`, `self_signed` · `tls`
+//! (certificates),
+//! `acme` (their orders) · `access_control` (users) · `commands`, `terminal` · `sweep`,
+//! `check_command`, `sign_command`, `user_command` (commands of their own) · `logging`, `signals`,
+//! `descriptors` (the process) · `announcement` · this file, which combines them and serves.
 
 #![forbid(unsafe_code)]
 
@@ -27,7 +28,9 @@ mod key_files;
 mod logging;
 mod memory;
 mod options;
+mod redaction;
 mod reload;
+mod secret_files;
 mod self_signed;
 mod sign_command;
 mod signals;
@@ -214,8 +217,8 @@ fn serve(settings: Settings) -> Result<(), Failure> {
         }
         shutdown.on_hangup(reload);
     }
-    if let Some((settings, control)) = settings.access.as_ref().zip(control.as_ref())
-        && let Some(reload) = access_control::watch(settings, control)?
+    if let Some(control) = &control
+        && let Some(reload) = access_control::watch(&settings, control)?
     {
         shutdown.on_hangup(reload);
     }

@@ -10,6 +10,9 @@ use onrush_store::Key;
 use std::fmt;
 use std::str::FromStr;
 
+/// The object that a folder of a site serves instead of a listing.
+pub(crate) const INDEX: &str = "index.html";
+
 /// A set of rights.
 ///
 /// ```
@@ -158,10 +161,10 @@ impl PathRights {
         }
     }
 
-    /// Rights at one decoded key, and beneath it.
-    pub(crate) fn only_at(key: &[u8], rights: Rights) -> PathRights {
+    /// Rights at one decoded key, and beneath it, except for the index of a site there.
+    pub(crate) fn only_at(key: &[u8], rights: Rights, at_index: Rights) -> PathRights {
         PathRights {
-            rules: vec![(key.into(), rights)],
+            rules: vec![(index_of(key).into(), at_index), (key.into(), rights)],
         }
     }
 
@@ -254,6 +257,18 @@ impl Identity {
     pub fn rights_at(&self, key: &[u8]) -> Rights {
         self.rights.at(key)
     }
+
+    /// The rights at the object that a site serves at the path of this folder, which may have a
+    /// rule of its own.
+    pub(crate) fn rights_at_index(&self, folder: &[u8]) -> Rights {
+        self.rights.at(&index_of(folder))
+    }
+}
+
+/// The key of the index of a folder.
+fn index_of(folder: &[u8]) -> Vec<u8> {
+    let slash: &[u8] = if folder.is_empty() { b"" } else { b"/" };
+    [folder, slash, INDEX.as_bytes()].concat()
 }
 
 #[cfg(test)]

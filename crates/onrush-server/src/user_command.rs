@@ -130,6 +130,15 @@ impl Editing {
     /// Opens a file, which may be missing if `create`.
     fn open(path: &Path, create: bool) -> Result<Editing, Failure> {
         let usage = |error: String| Failure::usage(one_line(&error));
+        // A rename would replace a link, not the file that the server reads.
+        let resolved = match path.is_symlink() {
+            true => path.canonicalize().map_err(|error| {
+                let (shown, reason) = (path.display(), error_text(&error));
+                usage(format!("{shown} is a link that leads to no file: {reason}"))
+            })?,
+            false => path.to_owned(),
+        };
+        let path = resolved.as_path();
         // A rename replaces the file, so the folder is locked.
         let folder = key_files::folder_of(path);
         let locked = File::open(folder).and_then(|folder| {

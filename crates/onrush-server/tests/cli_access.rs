@@ -245,12 +245,17 @@ fn the_list_of_a_site_needs_the_right_to_list() {
     let folder = objects();
     folder.file("index.html", "<p>home");
     let file = UsersFile::new();
-    file.write("[anonymous]\nrights = { '/' = ['read'], '/ann' = ['list'] }\n[users.ann]\n");
+    file.write(
+        "[anonymous]\nrights = { '/' = ['read'], '/ann' = ['list'], '/in/index.html' = [], \
+                '/in/own' = ['list'], '/in/own/index.html' = ['read'] }\n[users.ann]\n",
+    );
     std::process::Command::new("chmod")
         .args(["600", file.path()])
         .status()
         .expect("chmod");
     folder.file("ann/index.html", "<p>secret");
+    folder.file("in/index.html", "<p>secret");
+    folder.file("in/own/index.html", "<p>own");
     for driver in drivers() {
         let server = start(&folder, &file, driver, &["--site", "--admin=same"]);
         let get = |path: &str| request(&server, "GET", path, "");
@@ -259,6 +264,10 @@ fn the_list_of_a_site_needs_the_right_to_list() {
         let (status, listing) = get("/ann/");
         assert!(status == 200 && listing.contains("notes.txt") && !listing.contains("secret"));
         assert_eq!(get("/ann/notes.txt").0, 401);
+        for path in ["/in/", "/in/./", "/in/index.html"] {
+            assert_eq!(get(path).0, 401, "{path}: the index has a rule of its own");
+        }
+        assert!(get("/in/own/").1.ends_with("<p>own"));
         assert_eq!(get("/-/health").0, 200);
         assert_eq!(get("/-/ready").0, 200);
         assert_eq!(get("/-/metrics").0, 200, "it may read");

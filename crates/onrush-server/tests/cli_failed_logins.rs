@@ -113,3 +113,107 @@ fn equal_passwords_are_verified_once() {
         assert!(metrics.contains(sample), "{metrics}");
     }
 }
+
+/// The number of passwords that were verified, by outcome.
+fn verified(server: &Server, outcome: &str, fields: &str) -> u64 {
+    let metrics = request(server, "GET", "/-/metrics", fields).1;
+    let sample =
+        format!("onrush_auth_verifications_total{{method=\"password\",outcome=\"{outcome}\"}} ");
+    let line = metrics.lines().find_map(|line| line.strip_prefix(&sample));
+    line.unwrap_or_else(|| panic!("{metrics}"))
+        .parse()
+        .expect("a number")
+}
+
+#[test]
+fn each_spelling_of_a_password_is_the_same_one() {
+    let folder = Folder::new();
+    folder.file("x", "content");
+    let server = Server::start(folder.path(), &["--auth=ann:ann-password", "--admin=same"]);
+    let field = login("ann");
+    let value = field
+        .trim_end()
+        .strip_prefix("Authorization: Basic ")
+        .expect("Basic");
+    for spaces in 1..20 {
+        for scheme in ["Basic", "bAsIC"] {
+            let field = format!("Authorization: {scheme}{}{value}\r\n", " ".repeat(spaces));
+            assert_eq!(request(&server, "GET", "/x", &field).0, 200);
+        }
+    }
+    let unpadded = format!("Authorization: Basic {}\r\n", value.trim_end_matches('='));
+    assert_eq!(request(&server, "GET", "/x", &unpadded).0, 200);
+    assert_eq!(verified(&server, "succeeded", &field), 1);
+}
+
+#[test]
+fn many_valid_users_of_one_address_log_in_at_once() {
+    const USERS: usize = 40;
+    let folder = Folder::new();
+    folder.file("x", "content");
+    let file = UsersFile::new();
+    file.add("ann", &["all"]);
+    let ann = file.text();
+    let others = (1..USERS).map(|number| ann.replace("users.ann", &format!("users.u{number}")));
+    let text: String = std::iter::once(ann.clone()).chain(others).collect();
+    file.write(&text);
+    for driver in drivers() {
+        let arguments = [
+            "--auth-file",
+            file.path(),
+            "--driver",
+            driver,
+            "--admin=same",
+        ];
+        let server = Server::start(folder.path(), &arguments);
+        let connections: Vec<_> = (1..USERS)
+            .map(|number| {
+                let fields = basic(&format!("u{number}"), "ann-password");
+                let mut stream = server.connect();
+                let head = format!(
+                    "GET /x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{fields}\r\n"
+                );
+                stream.write_all(head.as_bytes()).expect("the server reads");
+                stream
+            })
+            .collect();
+        for mut stream in connections {
+            let mut response = String::new();
+            stream.read_to_string(&mut response).expect("a response");
+            assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
+        }
+        assert_eq!(verified(&server, "succeeded", &login("ann")), USERS as u64);
+    }
+}
+
+#[test]
+fn one_address_does_not_use_up_the_logins_that_may_wait() {
+    const CONNECTIONS: usize = 100;
+    let folder = Folder::new();
+    folder.file("x", "content");
+    let server = Server::start(folder.path(), &["--auth=ann:ann-password", "--admin=same"]);
+    assert_eq!(request(&server, "GET", "/x", &login("ann")).0, 200);
+    for number in 0..4 {
+        let wrong = basic("ann", &format!("wrong{number}"));
+        assert_eq!(request(&server, "GET", "/x", &wrong).0, 401);
+    }
+    // Equal credentials wait for one of them, which is delayed.
+    let fields = basic("ann", "wrong");
+    let head = format!("GET /x HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n");
+    let connections: Vec<_> = (0..CONNECTIONS)
+        .map(|_| {
+            let mut stream = server.connect();
+            stream.write_all(head.as_bytes()).expect("the server reads");
+            stream
+        })
+        .collect();
+    let refused = || {
+        let metrics = request(&server, "GET", "/-/metrics", &login("ann")).1;
+        let sample = "onrush_auth_refusals_total{status=\"429\"} ";
+        let line = metrics.lines().find_map(|line| line.strip_prefix(sample));
+        line.and_then(|value| value.parse::<usize>().ok())
+            .unwrap_or_default()
+    };
+    wait_until(|| refused() >= CONNECTIONS - 40);
+    drop(connections);
+}

@@ -354,3 +354,115 @@ fn the_users_are_loaded_again_and_a_broken_file_changes_nothing() {
         );
     }
 }
+
+#[test]
+fn files_with_secrets_are_no_objects() {
+    let folder = Folder::new();
+    let dir = folder.path().to_str().expect("UTF-8");
+    let inside = UsersFile {
+        path: folder.path().join("deep").join("users.toml"),
+        ..UsersFile::new()
+    };
+    folder.file("deep/x", "x");
+    inside.add("ann", &["all"]);
+    let outside = UsersFile::new();
+    outside.add("ann", &["all"]);
+    let link = |name: &str, target: &str, at: &std::path::Path| {
+        let path = at.join(name);
+        std::os::unix::fs::symlink(target, &path).expect("a link");
+        path.to_str().expect("UTF-8").to_owned()
+    };
+    let others = Folder::new();
+    let link_in = link("in.toml", outside.path(), folder.path());
+    let link_out = link("out.toml", inside.path(), others.path());
+    let spelled = format!("{dir}/deep/../deep/users.toml");
+    for file in [inside.path(), &link_in, &link_out, &spelled] {
+        for command in [&["check", dir][..], &[dir, "--port=0"]] {
+            let line = usage_error(&[command, &["--auth-file", file]].concat());
+            assert!(line.contains("move it out of that folder"), "{line}");
+        }
+    }
+    let key = folder.file("a.key", "key");
+    let key = key.to_str().expect("UTF-8");
+    let line = usage_error(&[dir, "--tls-cert", "a.pem", "--tls-key", key, "--port=0"]);
+    assert!(
+        line.contains("--tls-key: ") && line.contains("move it out"),
+        "{line}"
+    );
+    let config = folder.file("onrush.toml", "auth = 'ann:pw'\n");
+    let config = config.to_str().expect("UTF-8");
+    let line = usage_error(&["check", dir, "--config", config]);
+    assert!(
+        line.contains("--config: ") && line.contains("move it out"),
+        "{line}"
+    );
+    folder.file("onrush.toml", "port = 0\n");
+    assert_eq!(
+        run(&["check", dir, "--config", config]).0,
+        Some(0),
+        "no secret"
+    );
+    std::fs::rename(folder.path().join("deep"), folder.path().join(".onrush")).expect("renamed");
+    let reserved = format!("{dir}/.onrush/users.toml");
+    assert_eq!(run(&["check", dir, "--auth-file", &reserved]).0, Some(0));
+    // A link that leads into the folder later.
+    let current = link("users.toml", outside.path(), others.path());
+    folder.file("deep/x", "x");
+    inside.add("bob", &["all"]);
+    let server = Server::start(folder.path(), &["--auth-file", &current]);
+    std::fs::remove_file(&current).expect("removed");
+    link("users.toml", inside.path(), others.path());
+    server.signal("HUP");
+    server.logs("where clients could read or replace it");
+    assert_eq!(request(&server, "GET", "/x", &login("ann")).0, 404);
+    assert_eq!(request(&server, "GET", "/x", &login("bob")).0, 401);
+}
+
+#[test]
+fn a_fifo_is_no_users_file_and_blocks_nothing() {
+    let folder = Folder::new();
+    let dir = folder.path().to_str().expect("UTF-8");
+    let file = UsersFile::new();
+    file.add("ann", &["all"]);
+    let path = file.path();
+    let server = Server::start(folder.path(), &["--auth-file", path]);
+    let text = file.text();
+    std::fs::remove_file(path).expect("removed");
+    let made = output(std::process::Command::new("mkfifo").args(["-m", "600", path]));
+    assert!(made.status.success());
+    for arguments in [
+        &["check", dir, "--auth-file", path][..],
+        &["user", "list", "--auth-file", path],
+    ] {
+        assert!(usage_error(arguments).contains("is not a file"));
+    }
+    server.signal("HUP");
+    server.logs("is not a file; the users in use remain");
+    std::fs::remove_file(path).expect("removed");
+    let other = UsersFile::new();
+    other.add("ann", &["all"]);
+    other.write(&text);
+    std::fs::rename(other.path(), path).expect("renamed");
+    server.signal("HUP");
+    server.logs("users loaded");
+}
+
+#[test]
+fn a_link_to_a_users_file_stays_a_link() {
+    let (file, links) = (UsersFile::new(), Folder::new());
+    file.add("ann", &["all"]);
+    let link = links.path().join("users.toml");
+    std::os::unix::fs::symlink(file.path(), &link).expect("a link");
+    let linked = UsersFile {
+        path: link.clone(),
+        ..UsersFile::new()
+    };
+    linked.add("bob", &["read"]);
+    assert!(link.is_symlink());
+    assert!(file.list().contains("bob"), "{}", file.list());
+    std::fs::remove_file(file.path()).expect("removed");
+    let output = with_input(&["user", "add", "c", "--auth-file", linked.path()], "pw\n");
+    let line = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{line}");
+    assert!(line.contains("leads to no file"), "{line}");
+}

@@ -127,7 +127,7 @@ pub struct Access<A> {
 /// What is decided without regard to users.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rules {
-    /// A folder may be an object: with the right to read, it is passed on.
+    /// A folder may be an object: with the right to read its index, it is passed on.
     site: bool,
     /// Paths that need no right.
     open_paths: &'static [&'static str],
@@ -144,7 +144,8 @@ impl<A> Access<A> {
     }
 
     /// For an application that may serve an object at the path of a folder
-    /// ([`FilesOptions::site`](crate::FilesOptions::site)): the right to read is then sufficient.
+    /// ([`FilesOptions::site`](crate::FilesOptions::site)): the right to read its
+    /// `index.html` is then sufficient.
     /// The application must check [`Rights::LIST`] before it lists the folder.
     #[must_use]
     pub fn site(mut self, site: bool) -> Access<A> {
@@ -254,12 +255,9 @@ impl Inner {
         local: &mut Local,
     ) -> Result<Client, HttpError> {
         let now_ms = request.worker().now_ms();
-        let tag = self.shared.tag(value);
-        if let Some((identity, _)) = local.remembered.get(tag, now_ms) {
+        let spelling = self.shared.tag(value);
+        if let Some((identity, _)) = local.remembered.get(spelling, now_ms) {
             return Ok(Client::Known(identity.clone()));
-        }
-        if let Some((id, until_ms)) = self.shared.recall(tag, local.generation, now_ms) {
-            return Ok(Client::Known(local.remember(tag, id, now_ms, until_ms)));
         }
         match Credentials::parse(value) {
             Err(Invalid::Malformed) => Err(MALFORMED),
@@ -273,14 +271,26 @@ impl Inner {
                     return Err(WRONG_LOGIN);
                 };
                 let until_ms = now_ms + REMEMBERED_MS;
-                Ok(Client::Known(local.remember(tag, id, now_ms, until_ms)))
+                Ok(Client::Known(
+                    local.remember(spelling, id, now_ms, until_ms),
+                ))
             }
-            Ok(Credentials::Password { user, password }) => Ok(Client::Unverified(Attempt {
-                tag,
-                user,
-                password,
-                address: client_address(request),
-            })),
+            Ok(Credentials::Password { user, password }) => {
+                // The same credentials have many spellings, which must not cost a hash each. A name
+                // has no colon.
+                let tag = self.shared.tag(format!("{user}:{password}").as_bytes());
+                if let Some((id, until_ms)) = self.shared.recall(tag, local.generation, now_ms) {
+                    return Ok(Client::Known(
+                        local.remember(spelling, id, now_ms, until_ms),
+                    ));
+                }
+                Ok(Client::Unverified(Attempt {
+                    tag,
+                    user,
+                    password,
+                    address: client_address(request),
+                }))
+            }
         }
     }
 
@@ -302,10 +312,14 @@ impl Inner {
         let is_valid = key.is_some_and(valid);
         self.shared.report.verified(Method::SignedUrl, is_valid);
         let user = user.filter(|_| is_valid).ok_or(BAD_SIGNATURE)?;
-        let rights = user.identity.rights_at(&path.key);
-        let rights = rights.intersection(Rights::of_signed(request.method()));
+        let signed = Rights::of_signed(request.method());
+        let rights = user.identity.rights_at(&path.key).intersection(signed);
+        let at_index = user
+            .identity
+            .rights_at_index(&path.key)
+            .intersection(signed);
         Ok(Rc::new(Identity {
-            rights: PathRights::only_at(&path.key, rights),
+            rights: PathRights::only_at(&path.key, rights, at_index),
             ..user.identity.clone()
         }))
     }
@@ -322,7 +336,7 @@ impl Inner {
             let is_read = matches!(method, "GET" | "HEAD");
             let may_be_object = self.rules.site && path.is_folder && is_read;
             let is_permitted = rights.contains(Rights::needed(method, path.is_folder))
-                || may_be_object && rights.contains(Rights::READ);
+                || may_be_object && identity.rights_at_index(&path.key).contains(Rights::READ);
             if !is_permitted {
                 return Err(HttpError::not_permitted(&identity));
             }

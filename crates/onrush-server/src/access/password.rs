@@ -1,8 +1,9 @@
 //! Hashes of passwords: Argon2id (RFC 9106), written as a PHC string.
 
-use argon2::password_hash::{PasswordHasher, PasswordVerifier, phc};
-use argon2::{Algorithm, Argon2, Params, Version};
+use argon2::password_hash::{PasswordHasher, phc};
+use argon2::{Algorithm, Argon2, Block, Params, Version};
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
 
 /// The largest cost of a hash that is accepted: 1 GiB of memory, in KiB, and 64 passes. A larger
 /// one is a mistake that would stop the server.
@@ -69,8 +70,55 @@ impl PasswordHash {
     /// Whether this is the password. The comparison takes constant time; the hash takes the CPU
     /// time that its parameters say. Do not call it on a worker.
     pub fn verify(&self, password: &[u8]) -> bool {
-        let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, Params::default());
-        password.len() <= PASSWORD_BYTES_MAX && argon2.verify_password(password, &self.0).is_ok()
+        password.len() <= PASSWORD_BYTES_MAX && self.is_hash_of(password).unwrap_or_default()
+    }
+
+    fn is_hash_of(&self, password: &[u8]) -> Option<bool> {
+        let params = Params::try_from(&self.0).ok()?;
+        let (salt, expected) = (self.0.salt.as_ref()?, self.0.hash.as_ref()?);
+        let version = self.0.version.map(Version::try_from);
+        let version = version.transpose().ok()?.unwrap_or(Version::V0x13);
+        let mut out = vec![0; expected.len()];
+        let mut memory = Memory::take(params.block_count());
+        let argon2 = Argon2::new(Algorithm::Argon2id, version, params);
+        let salt: &[u8] = salt.as_ref();
+        let done = argon2.hash_password_into_with_memory(password, salt, &mut out, &mut memory.0);
+        done.ok()?;
+        // The comparison takes constant time.
+        Some(phc::Output::new(&out).ok()? == *expected)
+    }
+}
+
+/// The memory of hashes that are not computed now. Each is used again: allocators keep such blocks
+/// in the heap of every thread that had one. So there are at most as many as hashes that were
+/// computed at once.
+static UNUSED: Mutex<Vec<Vec<Block>>> = Mutex::new(Vec::new());
+
+/// Larger memory is returned to the system, which allocators do for such sizes. In blocks of 1 KiB.
+const KEPT_BLOCKS_MAX: usize = 32 << 10;
+
+/// The memory of a hash.
+struct Memory(Vec<Block>);
+
+impl Memory {
+    /// Memory of this many blocks.
+    fn take(blocks: usize) -> Memory {
+        let unused = UNUSED.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut memory = unused.unwrap_or_default();
+        memory.resize(blocks, Block::new());
+        Memory(memory)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if self.0.capacity() > KEPT_BLOCKS_MAX {
+            return;
+        }
+        let mut memory = std::mem::take(&mut self.0);
+        memory.fill(Block::new()); // It depends on the password.
+        let mut unused = UNUSED.lock().unwrap_or_else(PoisonError::into_inner);
+        unused.push(memory);
     }
 }
 
@@ -92,6 +140,30 @@ mod tests {
         assert_eq!(format!("{hash:?}"), "PasswordHash");
         assert!(PasswordHash::of("").is_err());
         assert!(PasswordHash::of(&"x".repeat(1025)).is_err());
+    }
+
+    #[test]
+    fn the_memory_of_a_hash_is_used_again_and_cleared() {
+        let hash = PasswordHash::of("password").unwrap();
+        let verified = |_| assert!(hash.verify(b"password"));
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| (0..8).for_each(verified));
+            }
+        });
+        let unused = UNUSED.lock().unwrap();
+        // Other tests verify as well, one hash at a time each.
+        assert!((1..=16).contains(&unused.len()), "{}", unused.len());
+        let is_clear = |block: &Block| block.as_ref().iter().all(|word| *word == 0);
+        assert!(unused.iter().flatten().all(is_clear));
+        drop(unused);
+        drop(Memory::take(KEPT_BLOCKS_MAX + 1));
+        let unused = UNUSED.lock().unwrap();
+        assert!(
+            unused
+                .iter()
+                .all(|memory| memory.capacity() <= KEPT_BLOCKS_MAX)
+        );
     }
 
     #[test]

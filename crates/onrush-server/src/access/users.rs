@@ -25,9 +25,9 @@ use onrush::tls::ClientIdentity;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::{self, Read};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 /// The largest file that is read, in bytes.
@@ -336,7 +336,10 @@ pub fn read_private(path: &Path) -> Result<String, String> {
         }
         _ => format!("{shown} cannot be read: {error}"),
     };
-    let file = File::open(path).map_err(fail)?;
+    // Without O_NONBLOCK, opening a FIFO waits for a writer. It has no effect on files.
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let file = (OpenOptions::new().read(true).custom_flags(flags)).open(path);
+    let file = file.map_err(fail)?;
     let found = file.metadata().map_err(fail)?;
     let mode = found.permissions().mode() & 0o777;
     if !found.is_file() {

@@ -4,14 +4,16 @@ use super::WRONG_LOGIN;
 use super::remembered::{REMEMBERED_MS, Remembered, Tag, TagKey};
 use super::report::{Method, Report};
 use super::single_flight::Flights;
-use super::throttle::{Admission, Throttle};
+use super::throttle::{Admission, Place, Throttle};
 use super::users::{UserId, Users};
 use crate::files::http_error::HttpError;
 use onrush::WorkerHandle;
 use onrush::offload::OffloadError;
+use std::future::poll_fn;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 /// The maximum number of logins that wait for their turn, or for another one with the same
@@ -48,13 +50,23 @@ struct State {
     remembered: Remembered<UserId>,
 }
 
-/// Counts a login that waits.
-struct Waiting<'s>(&'s AtomicU64);
+/// Counts a login that waits, of all and of its address.
+struct Waiting<'s> {
+    shared: &'s Shared,
+    address: Option<IpAddr>,
+}
 
 impl<'s> Waiting<'s> {
-    fn begin(waiting: &'s AtomicU64) -> Result<Waiting<'s>, HttpError> {
-        let counted = Waiting(waiting);
-        match waiting.fetch_add(1, Ordering::Relaxed) < WAITING_MAX {
+    fn begin(
+        shared: &'s Shared,
+        address: Option<IpAddr>,
+        now_ms: u64,
+    ) -> Result<Waiting<'s>, HttpError> {
+        if !shared.throttle().begin_wait(address, now_ms) {
+            return Err(HttpError::too_many_logins(1));
+        }
+        let counted = Waiting { shared, address };
+        match shared.report.waiting.fetch_add(1, Ordering::Relaxed) < WAITING_MAX {
             true => Ok(counted),
             false => Err(HttpError::too_many_logins(1)),
         }
@@ -63,7 +75,28 @@ impl<'s> Waiting<'s> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.shared.report.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.shared.throttle().end_wait(self.address);
+    }
+}
+
+/// A login that the throttle has admitted. It has failed if it is dropped without another outcome,
+/// as when its client disconnects.
+struct Turn<'s> {
+    shared: &'s Shared,
+    worker: &'s WorkerHandle,
+    address: Option<IpAddr>,
+    place: Place,
+    has_failed: bool,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let now_ms = self.worker.now_ms();
+        let mut throttle = self.shared.throttle();
+        let woken = throttle.finish(self.address, self.place, self.has_failed, now_ms);
+        drop(throttle); // A waker may belong to any executor.
+        woken.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -120,6 +153,51 @@ impl Shared {
         (state.generation == generation).then_some((*id, until_ms))
     }
 
+    /// Waits until a login of this address may be verified.
+    async fn turn<'s>(
+        &'s self,
+        address: Option<IpAddr>,
+        worker: &'s WorkerHandle,
+    ) -> Result<Turn<'s>, HttpError> {
+        let mut waiting = None;
+        let admission = poll_fn(|cx| {
+            let now_ms = worker.now_ms();
+            let admission = self.throttle().admit(address, now_ms, cx.waker());
+            match admission {
+                Some(admission) => Poll::Ready(Ok(admission)),
+                None if waiting.is_some() => Poll::Pending,
+                None => match Waiting::begin(self, address, now_ms) {
+                    Ok(counted) => {
+                        waiting = Some(counted);
+                        Poll::Pending
+                    }
+                    Err(failure) => Poll::Ready(Err(failure)),
+                },
+            }
+        });
+        let (wait_ms, place) = match admission.await? {
+            Admission::After { wait_ms, place } => (wait_ms, place),
+            Admission::Refused { retry_after_s } => {
+                return Err(HttpError::too_many_logins(retry_after_s));
+            }
+        };
+        let turn = Turn {
+            shared: self,
+            worker,
+            address,
+            place,
+            has_failed: true,
+        };
+        if wait_ms > 0 {
+            if waiting.is_none() {
+                waiting = Some(Waiting::begin(self, address, worker.now_ms())?);
+            }
+            worker.sleep(Duration::from_millis(wait_ms)).await;
+        }
+        drop(waiting);
+        Ok(turn)
+    }
+
     /// Verifies a password. Logins with the same credentials share the work; logins of an address
     /// from which others have failed wait before.
     pub(crate) async fn verify(
@@ -139,23 +217,13 @@ impl Shared {
             if let Some((id, _)) = self.recall(tag, generation, worker.now_ms()) {
                 return Ok((users, id));
             }
-            let _waiting = Waiting::begin(&self.report.waiting)?;
+            let _waiting = Waiting::begin(self, address, worker.now_ms())?;
             // Without a leader, another verification has ended: with success, or it is repeated.
             if let Some(leader) = self.flights.lead_or_wait(tag).await {
                 break leader;
             }
         };
-        let admission = self.throttle().admit(address, worker.now_ms());
-        match admission {
-            Admission::After { wait_ms: 0 } => {}
-            Admission::After { wait_ms } => {
-                let _waiting = Waiting::begin(&self.report.waiting)?;
-                worker.sleep(Duration::from_millis(wait_ms)).await;
-            }
-            Admission::Refused { retry_after_s } => {
-                return Err(HttpError::too_many_logins(retry_after_s));
-            }
-        }
+        let mut turn = self.turn(address, worker).await?;
         let (generation, users) = self.users();
         let id = users.by_name(&user);
         let hash = id.and_then(|id| users.user(id).password.clone());
@@ -167,7 +235,7 @@ impl Shared {
                     .offload(move || hash.verify(password.as_bytes()))
                     .await;
                 verified.map_err(|error| {
-                    self.throttle().succeeded(address); // Nothing was verified.
+                    turn.has_failed = false; // Nothing was verified.
                     match error {
                         OffloadError::Full | OffloadError::TimedOut => BUSY,
                         OffloadError::Panicked => FAILED,
@@ -184,7 +252,8 @@ impl Shared {
                 .log_failure(Method::Password, Some(&user), address, now_ms);
             return Err(WRONG_LOGIN);
         };
-        self.throttle().succeeded(address);
+        turn.has_failed = false;
+        drop(turn);
         let mut state = self.state();
         if state.generation != generation {
             return Err(BUSY); // The users were replaced meanwhile.

@@ -373,6 +373,15 @@ fn check_right(request: &Request, right: Rights) -> Result<(), HttpError> {
     }
 }
 
+/// Whether the client may read the `index.html` of the folder that its request names.
+fn may_read_index(request: &Request) -> bool {
+    let Some(identity) = request.extension::<Identity>() else {
+        return true;
+    };
+    path::canonical(request.path())
+        .is_ok_and(|path| identity.rights_at_index(&path.key).contains(Rights::READ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,8 +5,8 @@ use super::cache::CacheContext;
 use super::http_error::{HttpError, Operation};
 use super::object::LoadedObject;
 use super::path::{self, Split, Target};
-use super::{Inner, check_right, ranges};
-use crate::rights::Rights;
+use super::{Inner, may_read_index, ranges};
+use crate::rights::INDEX;
 use onrush::{Request, Response, WorkerHandle};
 use onrush_proto::etag::EntityTag;
 use onrush_proto::precondition::{Outcome, evaluate};
@@ -14,9 +14,6 @@ use onrush_proto::range;
 use onrush_store::{Key, Object, Result, StoreError, Wanted};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-
-/// The object that a folder of a site serves instead of a listing.
-const INDEX: &str = "index.html";
 
 impl Inner {
     /// The response to GET or HEAD, if that is possible without waiting. `None` for other methods.
@@ -35,7 +32,7 @@ impl Inner {
             subpath => (subpath, false),
         };
         // With the right to list only, the folder is listed.
-        if is_index && (!self.options.site || check_right(request, Rights::READ).is_err()) {
+        if is_index && (!self.options.site || !may_read_index(request)) {
             return None;
         }
         let context = cache_context(request.worker());
@@ -69,7 +66,7 @@ impl Inner {
             }),
             Target::Folder(folder) => {
                 if self.options.site
-                    && check_right(request, Rights::READ).is_ok()
+                    && may_read_index(request)
                     && let Some(loaded) = self.index(folder.as_ref(), request).await?
                 {
                     return Ok(respond(request, loaded));

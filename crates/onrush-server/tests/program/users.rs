@@ -15,14 +15,15 @@ pub fn with_input(arguments: &[&str], input: &str) -> Output {
         .spawn()
         .expect("it starts");
     let mut stdin = child.stdin.take().expect("piped");
-    stdin.write_all(input.as_bytes()).expect("it reads");
+    // A command that fails may end before it reads.
+    let _ = stdin.write_all(input.as_bytes());
     drop(stdin);
     child.wait_with_output().expect("it ends")
 }
 
 /// A users file in a folder of its own.
 pub struct UsersFile {
-    _folder: Folder,
+    pub folder: Folder,
     pub path: PathBuf,
 }
 
@@ -30,10 +31,7 @@ impl UsersFile {
     pub fn new() -> UsersFile {
         let folder = Folder::new();
         let path = folder.path().join("users.toml");
-        UsersFile {
-            _folder: folder,
-            path,
-        }
+        UsersFile { folder, path }
     }
 
     pub fn path(&self) -> &str {
