@@ -177,9 +177,15 @@ fn many_valid_users_of_one_address_log_in_at_once() {
                 stream
             })
             .collect();
-        for mut stream in connections {
+        for (mut stream, number) in connections.into_iter().zip(1..) {
             let mut response = String::new();
             stream.read_to_string(&mut response).expect("a response");
+            // A busy machine cannot begin all hashes in time. That is no failed login.
+            if response.starts_with("HTTP/1.1 503 ") {
+                let again = basic(&format!("u{number}"), "ann-password");
+                assert_eq!(request(&server, "GET", "/x", &again).0, 200);
+                continue;
+            }
             assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
         }
         assert_eq!(verified(&server, "succeeded", &login("ann")), USERS as u64);
