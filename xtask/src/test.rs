@@ -1,5 +1,5 @@
-//! Runs all checks and tests step by step. The last line of the output is the sum of the test
-//! runner's summaries.
+//! Runs all checks and tests step by step. The end of the output repeats what failed; the last line
+//! is the sum of the test runner's summaries.
 
 use crate::{
     Arguments, Failure, commands, fuzz, setup,
@@ -140,6 +140,9 @@ impl Steps {
         let unexplained = self.failed.contains(&"test") && tally.failed == 0;
         tally.failed += steps_failed as u64 + u64::from(unexplained);
         println!("\nall steps: {}", elapsed(self.started.elapsed()));
+        for report in &tally.reports {
+            println!("\n{report}");
+        }
         if !self.failed.is_empty() {
             println!("steps that failed: {}", self.failed.join(", "));
         }
@@ -152,20 +155,39 @@ impl Steps {
     }
 }
 
-/// The sum of all `test result:` lines.
+/// The number of lines of a failed test binary that are repeated at the end of the output. A reader
+/// of a long log, or of its end only, needs the names of the tests and their messages.
+const REPORT_LINES_MAX: usize = 80;
+
+/// The sum of all `test result:` lines, and what failed.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Tally {
     passed: u64,
     failed: u64,
     skipped: u64,
+    /// For each test binary with failures: the end of what it printed about them.
+    reports: Vec<String>,
+    /// The lines since `failures:`.
+    failures: Option<Vec<String>>,
 }
 
 impl Tally {
-    /// Reads a line such as `test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; …`.
+    /// Reads the next line of the output. The counts are in lines such as
+    /// `test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; …`.
     fn add(&mut self, line: &str) {
         let Some(counts) = line.strip_prefix("test result: ") else {
+            match &mut self.failures {
+                Some(lines) => lines.push(line.to_owned()),
+                None if line == "failures:" => self.failures = Some(Vec::new()),
+                None => {}
+            }
             return;
         };
+        if let Some(lines) = self.failures.take() {
+            let cut = lines.len().saturating_sub(REPORT_LINES_MAX);
+            self.reports
+                .push(format!("failed tests:\n{}", lines[cut..].join("\n")));
+        }
         let counts = counts.split_once(". ").map_or("", |(_, counts)| counts);
         for count in counts.split("; ") {
             let Some((number, what)) = count.split_once(' ') else {
@@ -203,15 +225,33 @@ mod tests {
         tally.add("test a::test_result ... ok");
         assert_eq!(tally.to_string(), "5 passed, 0 failed");
         tally.add("test result: FAILED. 2 passed; 3 failed; 1 ignored; 0 measured; 0 filtered");
-        assert_eq!(
-            tally,
-            Tally {
-                passed: 7,
-                failed: 3,
-                skipped: 1
-            }
-        );
+        assert_eq!((tally.passed, tally.failed, tally.skipped), (7, 3, 1));
         assert_eq!(tally.to_string(), "7 passed, 3 failed, 1 skipped");
+    }
+
+    #[test]
+    fn the_failures_of_a_binary_are_repeated() {
+        let mut tally = Tally::default();
+        for line in [
+            "test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out",
+            "test one ... FAILED",
+            "failures:",
+            "---- one stdout ----",
+            "assertion failed",
+            "failures:",
+            "    one",
+            "test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered",
+        ] {
+            tally.add(line);
+        }
+        let report = "failed tests:\n---- one stdout ----\nassertion failed\nfailures:\n    one";
+        assert_eq!(tally.reports, [report]);
+        let long: Vec<String> = (0..200).map(|line| line.to_string()).collect();
+        tally.add("failures:");
+        long.iter().for_each(|line| tally.add(line));
+        tally.add("test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered");
+        assert_eq!(tally.reports[1].lines().count(), 1 + REPORT_LINES_MAX);
+        assert!(tally.reports[1].ends_with("199"));
     }
 
     #[test]
@@ -226,7 +266,7 @@ mod tests {
         let one = Tally {
             passed: 3,
             failed: 1,
-            skipped: 0,
+            ..Tally::default()
         };
         assert!(steps(vec!["test"]).close(one).is_err());
     }
