@@ -34,6 +34,30 @@ const RECEIVE_BUFFER_BYTES: usize = 64 * 1024 + RECORD_BYTES_MAX;
 /// The buffer for records is freed after a call that made it larger than this.
 const RECORDS_KEPT_BYTES: usize = 256 * 1024;
 
+/// What records contain, and so how they are sent.
+#[derive(Clone, Copy)]
+enum Content {
+    /// Messages of a handshake, responses to key updates, and alerts.
+    Control,
+    /// The tickets of a handshake, behind which requests have arrived. The kernel may wait for the
+    /// response, at most 200 ms (`MSG_MORE`, send(2)): one segment for both saves each side a
+    /// packet, and the client a wake-up.
+    Tickets,
+    /// This number of bytes of responses.
+    Response(usize),
+    /// The same, and `close_notify`. They leave in one segment with the FIN.
+    LastResponse(usize),
+}
+
+impl Content {
+    fn response_bytes(self) -> usize {
+        match self {
+            Content::Control | Content::Tickets => 0,
+            Content::Response(bytes) | Content::LastResponse(bytes) => bytes,
+        }
+    }
+}
+
 /// What the TLS connections of one worker share.
 #[derive(Default)]
 pub(super) struct WorkerTls {
@@ -118,7 +142,11 @@ impl Engine {
             true => self.process_handshake(id, &mut out, &mut plaintext),
             false => self.process_established(id, &mut out, &mut plaintext),
         };
-        let sent = self.send_records(id, &out);
+        let content = match handshaking && !plaintext.is_empty() {
+            true => Content::Tickets,
+            false => Content::Control,
+        };
+        let sent = self.send_records(id, &out, content);
         if out.capacity() <= RECORDS_KEPT_BYTES {
             self.tls.records.set(out);
         }
@@ -327,7 +355,7 @@ impl Engine {
         // Such as the response to a KeyUpdate, or an alert.
         let sent = match out.is_empty() {
             true => Ok(Sent::All),
-            false => self.send_or_queue_records(conn, &out, 0, false),
+            false => self.send_or_queue_records(conn, &out, Content::Control),
         };
         if out.capacity() <= RECORDS_KEPT_BYTES {
             self.tls.records.set(out);
@@ -425,13 +453,13 @@ impl Engine {
     }
 
     /// Sends records that are no part of a response.
-    fn send_records(&self, id: ConnId, records: &[u8]) -> io::Result<()> {
+    fn send_records(&self, id: ConnId, records: &[u8], content: Content) -> io::Result<()> {
         if records.is_empty() {
             return Ok(());
         }
         let mut conns = self.conns.borrow_mut();
         let conn = conns.get(id).ok_or_else(connection_gone)?;
-        self.send_or_queue_records(conn, records, 0, false)?;
+        self.send_or_queue_records(conn, records, content)?;
         Ok(())
     }
 
@@ -439,15 +467,15 @@ impl Engine {
         &self,
         conn: &mut Conn,
         records: &[u8],
-        response_bytes: usize,
-        is_last: bool,
+        content: Content,
     ) -> io::Result<Sent> {
         if let Transport::Tls(tls) = &mut conn.transport {
             if self.log.is_some() {
-                tls.note_encrypted(records.len(), response_bytes);
+                tls.note_encrypted(records.len(), content.response_bytes());
             }
             if let Some(active) = conn.active.as_mut().filter(|active| active.has_unsent()) {
-                if response_bytes == 0 && !is_last && !tls.note_queued_control(records.len()) {
+                let is_control = matches!(content, Content::Control | Content::Tickets);
+                if is_control && !tls.note_queued_control(records.len()) {
                     return Err(io::ErrorKind::OutOfMemory.into());
                 }
                 active.wire.out.extend_from_slice(records);
@@ -458,9 +486,13 @@ impl Engine {
         if records.is_empty() {
             return Ok(Sent::All);
         }
-        let sent = match is_last {
-            true => self.context.driver().send_more(conn.stream, records),
-            false => self.context.driver().send(conn.stream, records),
+        let sent = match content {
+            Content::Tickets | Content::LastResponse(_) => {
+                self.context.driver().send_more(conn.stream, records)
+            }
+            Content::Control | Content::Response(_) => {
+                self.context.driver().send(conn.stream, records)
+            }
         };
         match sent {
             Ok(sent) if sent == records.len() && self.log.is_none() => Ok(Sent::All),
@@ -479,7 +511,7 @@ impl Engine {
             };
             let session = tls.session.as_mut().ok_or_else(connection_gone)?;
             let taken = encrypt(session, output, ENCRYPT_BYTES_MAX, now_ms, records)?;
-            engine.send_or_queue_records(conn, records, taken, false)?;
+            engine.send_or_queue_records(conn, records, Content::Response(taken))?;
             Ok(taken)
         })
     }
@@ -500,10 +532,14 @@ impl Engine {
             };
             let session = tls.session.as_mut().ok_or_else(connection_gone)?;
             session.send(out, now_ms, records)?;
+            let content = match is_last {
+                true => Content::LastResponse(out.len()),
+                false => Content::Response(out.len()),
+            };
             if is_last {
                 session.close_notify(records);
             }
-            engine.send_or_queue_records(conn, records, out.len(), is_last)
+            engine.send_or_queue_records(conn, records, content)
         })
     }
 

@@ -8,9 +8,10 @@ use super::facts::{Certificate, CertificateFacts};
 use super::ocsp;
 use super::pem::{Role, Source};
 use super::resolver::{Resolver, Served};
+use super::suites;
 use super::tickets::{Resumption, TICKETS};
 use rustls::ServerConfig;
-use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::crypto::CryptoProvider;
 use rustls::server::WebPkiClientVerifier;
 use rustls::version::{TLS12, TLS13};
 use std::fmt;
@@ -234,7 +235,7 @@ impl TlsConfigBuilder {
         if let Some(text) = self.misuse {
             return Err(TlsError::new(TlsErrorKind::Settings, None, text));
         }
-        let provider = Arc::new(aws_lc_rs::default_provider());
+        let provider = Arc::new(suites::provider());
         let mut pairs = Vec::new();
         for pair in self.certificates {
             pairs.push(pair.load(&provider)?);
@@ -265,12 +266,14 @@ impl TlsConfigBuilder {
             .with_cert_resolver(Arc::new(resolver));
         // The engine encrypts and decrypts records itself.
         server.enable_secret_extraction = true;
+        server.ignore_client_order = true; // See `suites`.
         server.alpn_protocols = self.alpn;
         server.max_early_data_size = self.early_data_bytes;
         let has_client_auth = client_auth.is_some();
         let resumption = Resumption::new(self.tickets, self.early_data_bytes, has_client_auth)?;
         resumption.apply(&mut server, self.tickets);
         Ok(TlsConfig::new(Loaded {
+            client_order: Some(Arc::new(suites::in_client_order(&server))),
             server: Arc::new(server),
             certificates: pairs.into_iter().map(|(_, facts)| facts).collect(),
             client_authorities,

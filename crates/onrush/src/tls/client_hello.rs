@@ -1,4 +1,5 @@
-//! The server name of a ClientHello (SNI, RFC 6066 §3).
+//! What the engine reads in a ClientHello itself: the server name (SNI, RFC 6066 §3), and which
+//! cipher suite is first.
 //!
 //! rustls shows the name to the resolver of certificates, but its unbuffered connection does not
 //! return it. So this module reads it from the first message of the client. rustls parses the same
@@ -15,6 +16,10 @@ const MESSAGE_HEADER_BYTES: usize = 4;
 const CLIENT_HELLO: u8 = 1;
 /// The version of TLS 1.2 in a ClientHello.
 const TLS12: [u8; 2] = [3, 3];
+/// The suites with ChaCha20 that rustls has: of TLS 1.3, and of TLS 1.2 with RSA and ECDSA.
+const CHACHA20: [u16; 3] = [0x1303, 0xcca8, 0xcca9];
+/// Reserved values have these bits in each byte (RFC 8701 §2).
+const GREASE: u16 = 0x0a0a;
 /// The extension that has the server name.
 const SERVER_NAME: u16 = 0;
 /// The extension that has the protocols of the client (RFC 7301).
@@ -96,6 +101,32 @@ pub(super) fn validated_name(record: &[u8]) -> Option<String> {
     let mut list = Reader(Reader(extension(message, PROTOCOLS)?).vector::<2>()?);
     let is_validation = list.vector::<1>()? == ACME_TLS && list.0.is_empty();
     is_validation.then(|| server_name(message)).flatten()
+}
+
+/// Whether the client prefers ChaCha20 to AES, by the first suite that it offers in this record.
+/// `false` if the record is not a ClientHello, as far as its suites.
+pub(super) fn prefers_chacha20(record: &[u8]) -> bool {
+    first_suite(record).is_some_and(|suite| CHACHA20.contains(&suite))
+}
+
+/// The first cipher suite that is not reserved.
+fn first_suite(record: &[u8]) -> Option<u16> {
+    if record.first() != Some(&u8::from(ContentType::Handshake)) {
+        return None;
+    }
+    let mut hello = Reader(record.get(HEADER_BYTES..)?);
+    if hello.take(1)? != [CLIENT_HELLO] {
+        return None;
+    }
+    hello.take(3 + 2 + 32)?; // length, version, random
+    hello.vector::<1>()?; // session identifier
+    let bytes = hello.number::<2>()?;
+    let (suites, _) = hello.0.as_chunks::<2>();
+    let mut suites = suites
+        .iter()
+        .take(bytes / 2)
+        .map(|&b| u16::from_be_bytes(b));
+    suites.find(|suite| suite & 0x0f0f != GREASE)
 }
 
 /// The server name of a complete ClientHello.
@@ -211,6 +242,41 @@ mod tests {
         let message = hello(&extensions(HOST_NAME, b"WWW.Example.org"));
         let name = name_of(&[record(&message)]);
         assert_eq!(name.as_deref(), Some("www.example.org"));
+    }
+
+    #[test]
+    fn the_first_suite_that_is_not_reserved_counts() {
+        let of = |suites: &[u16]| {
+            let mut message = vec![CLIENT_HELLO, 0, 0, 0, 3, 3];
+            message.extend([7; 32]);
+            message.push(0);
+            message.extend((2 * suites.len() as u16).to_be_bytes());
+            message.extend(suites.iter().flat_map(|suite| suite.to_be_bytes()));
+            message.extend([1, 0, 0, 0]);
+            record(&message)
+        };
+        let (aes, chacha20) = (0x1301, 0x1303);
+        for suites in [
+            &[chacha20, aes][..],
+            &[0xcca9, 0xc02b],
+            &[0xcca8],
+            &[0x1a1a, 0xfafa, chacha20, aes],
+        ] {
+            assert!(prefers_chacha20(&of(suites)), "{suites:x?}");
+        }
+        for suites in [
+            &[aes, chacha20][..],
+            &[0x0a0a, aes, chacha20],
+            &[0x0a0a],
+            &[],
+        ] {
+            assert!(!prefers_chacha20(&of(suites)), "{suites:x?}");
+        }
+        let whole = of(&[chacha20, aes]);
+        for len in 0..whole.len() {
+            let _no_panic = prefers_chacha20(&whole[..len]);
+        }
+        assert!(!prefers_chacha20(&whole[..45]));
     }
 
     #[test]

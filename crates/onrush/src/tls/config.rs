@@ -4,6 +4,7 @@ use super::builder::TlsConfigBuilder;
 use super::challenges::{self, Challenges};
 use super::error::TlsError;
 use super::facts::CertificateFacts;
+use super::suites;
 use super::tickets::Resumption;
 use super::warnings::Period;
 use rustls::ServerConfig;
@@ -50,8 +51,8 @@ use std::time::SystemTime;
 /// ```
 #[derive(Clone)]
 pub struct TlsConfig {
-    /// The engine takes the read lock once per handshake, for one increment of a reference count
-    /// that rustls needs anyway. Readers do not wait for each other. `replace` prepares everything
+    /// The engine takes the read lock once per handshake, for increments of reference counts.
+    /// Readers do not wait for each other. `replace` prepares everything
     /// before it takes the write lock, and holds it while it moves a few words. The lock adds two
     /// atomic operations to a handshake with its signature and key exchange, so a structure
     /// without locks would gain nothing.
@@ -62,6 +63,9 @@ pub struct TlsConfig {
 #[derive(Clone)]
 pub(super) struct Loaded {
     pub(super) server: Arc<ServerConfig>,
+    /// The same, for clients that prefer ChaCha20; see `suites`. `None` for a configuration of the
+    /// user.
+    pub(super) client_order: Option<Arc<ServerConfig>>,
     pub(super) certificates: Vec<CertificateFacts>,
     /// The validity of the authorities of clients.
     pub(super) client_authorities: Vec<Period>,
@@ -69,6 +73,13 @@ pub(super) struct Loaded {
     pub(super) challenges: Option<Arc<Challenges>>,
     /// `None` for a configuration of the user.
     pub(super) sessions: Option<Sessions>,
+}
+
+/// What a new handshake needs of the configuration.
+pub(super) struct ForHandshake {
+    pub(super) server: Arc<ServerConfig>,
+    pub(super) client_order: Option<Arc<ServerConfig>>,
+    pub(super) challenges: Option<Arc<Challenges>>,
 }
 
 /// Which sessions clients can resume.
@@ -171,6 +182,7 @@ impl TlsConfig {
             let mut server = ServerConfig::clone(&new.server);
             old.resumption.apply(&mut server, sessions.tickets);
             sessions.resumption = old.resumption;
+            new.client_order = Some(Arc::new(suites::in_client_order(&server)));
             new.server = Arc::new(server);
         }
         let mut loaded = self.loaded.write().unwrap_or_else(PoisonError::into_inner);
@@ -264,10 +276,13 @@ impl TlsConfig {
         loaded.challenges = None;
     }
 
-    /// What a new handshake needs.
-    pub(super) fn for_handshake(&self) -> (Arc<ServerConfig>, Option<Arc<Challenges>>) {
+    pub(super) fn for_handshake(&self) -> ForHandshake {
         let loaded = self.loaded.read().unwrap_or_else(PoisonError::into_inner);
-        (Arc::clone(&loaded.server), loaded.challenges.clone())
+        ForHandshake {
+            server: Arc::clone(&loaded.server),
+            client_order: loaded.client_order.clone(),
+            challenges: loaded.challenges.clone(),
+        }
     }
 
     fn loaded(&self) -> Loaded {
@@ -296,6 +311,7 @@ impl From<Arc<ServerConfig>> for TlsConfig {
         }
         TlsConfig::new(Loaded {
             server,
+            client_order: None,
             certificates: Vec::new(),
             client_authorities: Vec::new(),
             challenges: None,

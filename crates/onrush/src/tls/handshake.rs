@@ -6,8 +6,9 @@
 //! and they are kept here until the message is complete.
 
 use super::challenges::Challenges;
-use super::client_hello::{HelloReader, validated_name};
+use super::client_hello::{HelloReader, prefers_chacha20, validated_name};
 use super::client_verifier;
+use super::config::ForHandshake;
 use super::facts::Certificate;
 use super::info::TlsParts;
 use super::received::{Received, SessionError};
@@ -31,6 +32,8 @@ pub(super) struct Handshake {
     config: Arc<ServerConfig>,
     connection: UnbufferedServerConnection,
     hello: HelloReader,
+    /// For a client that prefers ChaCha20.
+    client_order: Option<Arc<ServerConfig>>,
     /// Pending validations of an ACME server.
     challenges: Option<Arc<Challenges>>,
     /// Records that rustls has read but not released.
@@ -45,10 +48,12 @@ pub(super) struct Handshake {
 
 impl Handshake {
     /// See [`Session::new`](super::session::Session::new).
-    pub(super) fn new(
-        config: Arc<ServerConfig>,
-        challenges: Option<Arc<Challenges>>,
-    ) -> Result<Handshake, Error> {
+    pub(super) fn new(config: ForHandshake) -> Result<Handshake, Error> {
+        let ForHandshake {
+            server: config,
+            client_order,
+            challenges,
+        } = config;
         if !config.enable_secret_extraction {
             let reason = "ServerConfig::enable_secret_extraction must be true";
             return Err(Error::General(reason.to_owned()));
@@ -60,6 +65,7 @@ impl Handshake {
             connection: UnbufferedServerConnection::new(Arc::clone(&config))?,
             config,
             hello: HelloReader::default(),
+            client_order,
             challenges,
             held: Vec::new(),
             record_max,
@@ -97,11 +103,10 @@ impl Handshake {
                 record_bytes: consumed,
             });
         };
-        if std::mem::take(&mut self.is_new)
-            && let Some(challenges) = self.challenges.take()
-            && let Some(config) = validated_name(record).and_then(|name| challenges.get(&name))
+        if mem::take(&mut self.is_new)
+            && let Some(config) = self.config_for(record)
         {
-            let connection = UnbufferedServerConnection::new(Arc::clone(config));
+            let connection = UnbufferedServerConnection::new(config);
             self.connection = connection.map_err(SessionError::Handshake)?;
         }
         self.hello.read(record);
@@ -145,6 +150,17 @@ impl Handshake {
                 })
             }
         }
+    }
+
+    /// The configuration for the client with this first record, if it is another one.
+    fn config_for(&mut self, record: &[u8]) -> Option<Arc<ServerConfig>> {
+        let (challenges, client_order) = (self.challenges.take(), self.client_order.take());
+        if let Some(challenges) = challenges
+            && let Some(config) = validated_name(record).and_then(|name| challenges.get(&name))
+        {
+            return Some(Arc::clone(config));
+        }
+        client_order.filter(|_| prefers_chacha20(record))
     }
 
     /// Finds the alert of the RFC where rustls would send `decode_error`, as long as alerts are not

@@ -21,9 +21,9 @@
 //! ```
 
 // Modules, lowest first: `der` · `error` · `warnings`, `facts`, `pem` · `chain`, `ocsp`,
-// `resolver`, `tickets` · `authorities`, `challenges` · `config`, `client_verifier`, `builder` ·
+// `resolver`, `suites`, `tickets` · `authorities`, `challenges` · `config`, `client_verifier`, `builder` ·
 // `info` · `record` (protection of records) · `next_keys` (key updates) · `outgoing` (sending) ·
-// `message` (handshake messages after the handshake) · `client_hello` (server name) · `received`
+// `message` (handshake messages after the handshake) · `client_hello` (server name, first suite) · `received`
 // (results) · `traffic` (an established connection) · `handshake` · `session`.
 
 mod authorities;
@@ -47,6 +47,7 @@ mod received;
 mod record;
 mod resolver;
 pub(crate) mod session;
+mod suites;
 mod tickets;
 mod traffic;
 mod warnings;

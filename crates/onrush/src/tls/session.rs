@@ -24,17 +24,14 @@
 //! also the interface that kernel TLS would need. The keys, the handshake, and everything about
 //! certificates stay with rustls and aws-lc.
 
-use super::challenges::Challenges;
-use super::config::TlsConfig;
+use super::config::{ForHandshake, TlsConfig};
 use super::handshake::Handshake;
 use super::info::TlsParts;
 pub(crate) use super::received::{Received, SessionError};
 use super::record::is_supported;
 use super::traffic::Traffic;
-use rustls::ServerConfig;
 use std::io;
 use std::mem;
-use std::sync::Arc;
 
 #[cfg(test)]
 mod tests;
@@ -63,8 +60,14 @@ impl Session {
     /// # Errors
     /// If it does not, or if its `max_fragment_size` is out of range.
     #[cfg(test)]
-    pub(crate) fn new(config: Arc<ServerConfig>) -> Result<Session, rustls::Error> {
-        Session::with(config, None)
+    pub(crate) fn new(
+        config: std::sync::Arc<rustls::ServerConfig>,
+    ) -> Result<Session, rustls::Error> {
+        Session::with(ForHandshake {
+            server: config,
+            client_order: None,
+            challenges: None,
+        })
     }
 
     /// A session with the current version of `config`, which may have ACME challenges.
@@ -72,16 +75,12 @@ impl Session {
     /// # Errors
     /// As [`new`](Session::new).
     pub(crate) fn accept(config: &TlsConfig) -> Result<Session, rustls::Error> {
-        let (server, challenges) = config.for_handshake();
-        Session::with(server, challenges)
+        Session::with(config.for_handshake())
     }
 
-    fn with(
-        config: Arc<ServerConfig>,
-        challenges: Option<Arc<Challenges>>,
-    ) -> Result<Session, rustls::Error> {
+    fn with(config: ForHandshake) -> Result<Session, rustls::Error> {
         Ok(Session {
-            state: State::Handshake(Box::new(Handshake::new(config, challenges)?)),
+            state: State::Handshake(Box::new(Handshake::new(config)?)),
             parts: None,
         })
     }

@@ -4,6 +4,7 @@ use super::peer::{
     CERTIFICATES, Pair, TLS12, TLS13, client, client_with, provider, provider_of, server,
     server_with, version_of,
 };
+use crate::tls::TlsConfig;
 use crate::tls::session::{Received, Session, SessionError};
 use rustls::crypto::aws_lc_rs::{self, kx_group};
 use rustls::pki_types::UnixTime;
@@ -344,4 +345,49 @@ fn the_preferred_suite_and_version_are_known() {
     assert_eq!(pair.parts().alpn, None);
     assert!(pair.parts().peer_certificates.is_empty());
     assert!(pair.server.session.take_parts().is_none());
+}
+
+/// RFC 8446 §4.1.1: the server selects the suite. See `suites` for the order.
+#[test]
+fn the_server_selects_the_suite_unless_the_client_prefers_chacha20() {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let (chain, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+    let config = TlsConfig::from_pem(&chain, &key).unwrap();
+    // The order survives a replacement, which keeps the keys of tickets.
+    config.replace(TlsConfig::from_pem(&chain, &key).unwrap());
+    let selected = |versions, first: &str| {
+        let mut provider = provider();
+        let name = |suite: &SupportedCipherSuite| format!("{:?}", suite.suite());
+        (provider.cipher_suites).sort_by_key(|suite| !name(suite).contains(first));
+        let client = client_with(provider, versions, false);
+        let name = "localhost".try_into().unwrap();
+        let mut client = rustls::ClientConnection::new(Arc::new(client), name).unwrap();
+        let (mut hello, mut out) = (Vec::new(), Vec::new());
+        client.write_tls(&mut hello).unwrap();
+        let mut session = Session::accept(&config).unwrap();
+        let handled = session.receive(&mut hello, &mut out);
+        assert!(matches!(handled, Received::Handled { .. }), "{handled:?}");
+        client.read_tls(&mut &out[..]).unwrap();
+        // It does not trust the certificate.
+        let _ = client.process_new_packets();
+        client.negotiated_cipher_suite().unwrap().suite()
+    };
+    for first in ["AES_256", "AES_128"] {
+        assert_eq!(
+            selected(TLS13, first),
+            CipherSuite::TLS13_AES_128_GCM_SHA256
+        );
+        assert_eq!(
+            selected(TLS12, first),
+            CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256
+        );
+    }
+    assert_eq!(
+        selected(TLS13, "CHACHA20"),
+        CipherSuite::TLS13_CHACHA20_POLY1305_SHA256
+    );
+    assert_eq!(
+        selected(TLS12, "CHACHA20"),
+        CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256
+    );
 }
