@@ -21,10 +21,11 @@
 //! ```
 
 // Modules, lowest first: `der` · `error` · `warnings`, `facts`, `pem` · `chain`, `ocsp`,
-// `resolver`, `suites`, `tickets` · `authorities`, `challenges` · `config`, `client_verifier`, `builder` ·
-// `info` · `record` (protection of records) · `next_keys` (key updates) · `outgoing` (sending) ·
-// `message` (handshake messages after the handshake) · `client_hello` (server name, first suite) · `received`
-// (results) · `traffic` (an established connection) · `handshake` · `session`.
+// `resolver`, `suites` (their order), `tickets` · `authorities`, `challenges` · `config`,
+// `client_verifier`, `builder` · `info` · `record` (protection of records) · `next_keys` (key
+// updates) · `outgoing` (sending) · `message` (handshake messages after the handshake) ·
+// `client_hello` (server name, first suite) · `received` (results) · `traffic` (an established
+// connection) · `handshake` · `session`.
 
 mod authorities;
 mod builder;
