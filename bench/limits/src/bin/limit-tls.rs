@@ -4,7 +4,8 @@
 //! `limit-tls PORT CHAIN KEY hello` sends the response of `hello` and closes no connection. `close`
 //! closes each connection after one response, with `close_notify` in the same segment. `file FILE`
 //! sends the content of `FILE`, which it reads once: the cost of encrypting and sending those
-//! bytes, without reading them. `CHAIN` and `KEY` are PEM files.
+//! bytes, without reading them. `read FILE` reads each piece from the file, before it is encrypted,
+//! as a server of files must. `CHAIN` and `KEY` are PEM files.
 //!
 //! All responses that fit are encrypted together, and one call sends their records. Large ones are
 //! encrypted and sent in pieces. The table has the CPU for 1 MB, as a ratio to pieces of 64 KiB:
@@ -29,18 +30,18 @@ use rustls::{ServerConfig, ServerConnection};
 use std::{
     fs::{self, File},
     io::{self, ErrorKind, Read, Write},
-    os::fd::AsRawFd,
+    os::{fd::AsRawFd, unix::fs::FileExt},
     path::PathBuf,
     sync::Arc,
 };
 
-const USAGE: &str = "limit-tls PORT CHAIN KEY (hello | close | file FILE)";
+const USAGE: &str = "limit-tls PORT CHAIN KEY (hello | close | file FILE | read FILE)";
 
 /// Responses that are prepared side by side: more than one receive can request.
 const SIDE_BY_SIDE: usize = 256;
 
-/// Room for more than one record.
-const RECEIVE_BYTES: usize = 32 * 1024;
+/// Room for more than one record, and for a piece of a file.
+const RECEIVE_BYTES: usize = 64 * 1024;
 
 /// The bytes that are encrypted before they are sent: three records, which leave in one segment. A
 /// segment has at most 64 KiB, and four full records with their headers are longer.
@@ -90,6 +91,8 @@ struct Canned {
     closes: bool,
     /// Whether it may not fit into the socket's buffer.
     is_long: bool,
+    /// Where the bytes behind the head are read from, each time.
+    file: Option<(File, usize)>,
 }
 
 impl Canned {
@@ -101,14 +104,17 @@ impl Canned {
                 len: RESPONSE.len(),
                 closes: false,
                 is_long: false,
+                file: None,
             },
             "close" => Canned {
                 bytes: LAST_RESPONSE.to_vec(),
                 len: LAST_RESPONSE.len(),
                 closes: true,
                 is_long: false,
+                file: None,
             },
             "file" => Canned::of_file(&argument(5, USAGE)?)?,
+            "read" => Canned::that_reads(&argument(5, USAGE)?)?,
             _ => return Err(io::Error::new(ErrorKind::InvalidInput, USAGE)),
         })
     }
@@ -122,7 +128,30 @@ impl Canned {
             len,
             closes: false,
             is_long: true,
+            file: None,
         })
+    }
+
+    fn that_reads(path: &PathBuf) -> io::Result<Canned> {
+        let mut canned = Canned::of_file(path)?;
+        let file = File::open(path)?;
+        let head_bytes = canned.len - file.metadata()?.len() as usize;
+        canned.file = Some((file, head_bytes));
+        Ok(canned)
+    }
+
+    /// The bytes from `at`, at most [`PIECE_BYTES`] and `len`.
+    #[inline]
+    fn piece<'a>(&'a self, at: usize, len: usize, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
+        let len = len.min(PIECE_BYTES);
+        match &self.file {
+            Some((file, head_bytes)) if at >= *head_bytes => {
+                let read = file.read_at(&mut buffer[..len], (at - head_bytes) as u64)?;
+                Ok(&buffer[..read])
+            }
+            Some((_, head_bytes)) => Ok(&self.bytes[at..*head_bytes]),
+            None => Ok(&self.bytes[at..at + len]),
+        }
     }
 }
 
@@ -181,7 +210,7 @@ impl Connection {
     fn serve(&mut self, socket: i32, canned: &Canned, buffer: &mut [u8]) -> bool {
         let mut socket = Socket::new(socket);
         loop {
-            match self.send(&mut socket, canned) {
+            match self.send(&mut socket, canned, buffer) {
                 Ok(()) => {}
                 Err(error) => return error.kind() == ErrorKind::WouldBlock,
             }
@@ -201,7 +230,7 @@ impl Connection {
             };
             if canned.closes && count > 0 {
                 // A failed connection is closed, too.
-                let _ = self.send_last(&mut socket, canned);
+                let _ = self.send_last(&mut socket, canned, buffer);
                 return false;
             }
             self.left += count * canned.len;
@@ -226,20 +255,20 @@ impl Connection {
     /// Encrypts and sends until there is nothing left. Fails with `WouldBlock` if the socket's
     /// buffer is full.
     #[inline]
-    fn send(&mut self, socket: &mut Socket, canned: &Canned) -> io::Result<()> {
+    fn send(&mut self, socket: &mut Socket, canned: &Canned, buffer: &mut [u8]) -> io::Result<()> {
         loop {
             self.flush(socket, canned)?;
             if self.left == 0 {
                 return Ok(());
             }
-            self.encrypt(canned)?;
+            self.encrypt(canned, buffer)?;
         }
     }
 
     #[inline]
-    fn encrypt(&mut self, canned: &Canned) -> io::Result<()> {
+    fn encrypt(&mut self, canned: &Canned, buffer: &mut [u8]) -> io::Result<()> {
         let len = self.left.min(canned.bytes.len() - self.at);
-        let piece = &canned.bytes[self.at..self.at + len.min(PIECE_BYTES)];
+        let piece = canned.piece(self.at, len, buffer)?;
         let taken = self.tls.writer().write(piece)?;
         self.left -= taken;
         self.at += taken;
@@ -250,9 +279,14 @@ impl Connection {
     }
 
     /// Sends one response and `close_notify`.
-    fn send_last(&mut self, socket: &mut Socket, canned: &Canned) -> io::Result<()> {
+    fn send_last(
+        &mut self,
+        socket: &mut Socket,
+        canned: &Canned,
+        buffer: &mut [u8],
+    ) -> io::Result<()> {
         self.left = canned.len;
-        self.encrypt(canned)?;
+        self.encrypt(canned, buffer)?;
         self.tls.send_close_notify();
         self.flush(socket, canned)
     }

@@ -174,6 +174,25 @@ pub(crate) const LIMITS: &[Peer] = &[
         },
     },
     Peer {
+        name: "limit-tls-read",
+        kind: Kind::Limit,
+        driver: None,
+        roles: &[Role::TlsFiles],
+        configuration: "port, certificate, and its only file; rustls with aws-lc-rs",
+        omits: &[
+            "prebuilt head",
+            "the file stays open",
+            "no ranges, no conditions, no time limits",
+        ],
+        install: limits,
+        version: own_version,
+        launch: |setup, launch| {
+            let mut command = bare_tls(setup, launch, "read")?;
+            command.arg(launch.folder.join(FILE));
+            Ok(command)
+        },
+    },
+    Peer {
         name: STORE,
         kind: Kind::Limit,
         driver: None,

@@ -15,6 +15,8 @@ use crate::{
 const LIMIT: &str = "limit-tls";
 const LIMIT_CLOSE: &str = "limit-tls-close";
 const LIMIT_FILE: &str = "limit-tls-file";
+/// The same, but it reads the file for each response.
+const LIMIT_READ: &str = "limit-tls-read";
 
 const PEERS: [&str; 7] = [
     "nginx",
@@ -96,7 +98,11 @@ fn handshakes(bench: &Bench, name: &str, load: Load) -> Vec<Step> {
 /// One file in the page cache.
 fn file(bench: &Bench, name: &str, bytes: u64, connections: u32) -> Vec<Step> {
     let targets = Targets {
-        limits: limits(LIMIT_FILE, Some(1.05)),
+        limits: [
+            limits(LIMIT_FILE, Some(1.05)),
+            limits(LIMIT_READ, Some(1.05)),
+        ]
+        .concat(),
         ahead_of: vec![("nginx", 1.0 / 0.68), ("h2o", 1.0), ("lighttpd", 1.0)],
         ..Targets::default()
     };
