@@ -2,7 +2,8 @@
 //! later request asks for the same version, so bytes of two versions are never mixed.
 
 use crate::error::store_error;
-use crate::properties::{metadata_of, properties};
+use crate::fields::metadata_of;
+use crate::properties::properties;
 use crate::service::Service;
 use bytes::Bytes;
 use futures_core::Stream;

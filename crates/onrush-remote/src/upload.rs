@@ -7,9 +7,8 @@
 //! A multipart upload is only possible without a condition: Ceph 16 completes one without looking
 //! at the condition, and would replace an object silently.
 
-use crate::properties::{
-    encoded, head, properties, tag_of_marked, tag_version, with_mark, with_metadata,
-};
+use crate::fields::with_metadata;
+use crate::properties::{head, properties, tag_of_marked, tag_version, with_mark};
 use crate::service::{Service, Task};
 use crate::transfer::{self, Pinned, Transfer};
 use bytes::Bytes;
@@ -123,9 +122,9 @@ impl RemoteUpload {
             Some(transfer) => transfer,
             None => {
                 let pinned = self.pinned().await?;
-                let metadata = (!self.metadata.is_empty()).then(|| encoded(&self.metadata));
+                let attributes = with_metadata(&self.metadata);
                 let (service, path) = (&self.service, self.path.clone());
-                let transfer = Transfer::begin(service, path, pinned, metadata, size);
+                let transfer = Transfer::begin(service, path, pinned, attributes, size);
                 self.transfer.insert(transfer)
             }
         };

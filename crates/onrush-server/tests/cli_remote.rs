@@ -5,6 +5,7 @@ mod common;
 mod program;
 
 use common::canned::{Canned, Reply};
+use common::s3::Fields;
 use common::{Bucket, KEY};
 use program::plain::{get, printed};
 use program::{Folder, Server, curl, drivers, is_installed, onrush, output, pattern};
@@ -83,8 +84,20 @@ fn a_bucket_is_served() {
         assert_eq!(requests(), [("GET", 1)].into());
         // The object has its own key.
         let objects = bucket.service.lock();
-        assert!(objects.by_key["prefix/a b/large"].content == content);
+        let stored = &objects.by_key["prefix/a b/large"];
+        assert!(stored.content == content);
+        assert_eq!(stored.fields.content_type.as_deref(), Some("text/x"));
         drop(objects);
+        let foreign = Fields {
+            content_type: Some("text/y".to_owned()),
+            content_encoding: Some("gzip".to_owned()),
+            ..Fields::default()
+        };
+        let key = "prefix/foreign.html".to_owned();
+        (bucket.service.lock()).put(key, b"x"[..].into(), foreign);
+        let head = curl(&["-I", &format!("{two}/foreign.html")]).to_ascii_lowercase();
+        assert!(head.contains("content-type: text/y\r\n"), "{head}");
+        assert!(head.contains("content-encoding: gzip\r\n"), "{head}");
 
         let small = format!("{one}/small");
         let put = |body: &str, field: &str| {
