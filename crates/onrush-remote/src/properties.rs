@@ -6,7 +6,6 @@ use object_store::{
     Attribute, AttributeValue, Attributes, GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt,
 };
 use onrush_store::{Kind, Meta, Result, StoreError, Version};
-use std::io;
 use std::sync::LazyLock;
 
 /// The name of the mark that tells multipart uploads apart: `x-amz-meta-onrush-upload`.
@@ -30,7 +29,7 @@ pub(crate) fn properties(found: &ObjectMeta) -> Result<Meta> {
         size: found.size,
         modified_ns: found.last_modified.timestamp_nanos_opt().unwrap_or(0),
         // Without an entity tag, nothing tells versions apart.
-        version: version.ok_or(StoreError::Io(io::ErrorKind::InvalidData.into()))?,
+        version: version.ok_or(StoreError::BadResponse)?,
     })
 }
 

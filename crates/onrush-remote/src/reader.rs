@@ -3,6 +3,7 @@
 
 use crate::error::store_error;
 use crate::fields::metadata_of;
+use crate::observer::last_failure;
 use crate::properties::properties;
 use crate::service::Service;
 use bytes::Bytes;
@@ -87,7 +88,7 @@ enum Content {
     Held(Bytes),
     Arriving(Pieces),
     /// Not all bytes to hold have arrived.
-    Failed(Error),
+    Failed(StoreError),
 }
 
 /// Requests an object or a part of it. With `tag`, fails with [`StoreError::Changed`] if it is
@@ -125,7 +126,7 @@ fn get(
         let content = match is_held {
             true => match collect(pieces, len).await {
                 Ok(bytes) => Content::Held(bytes),
-                Err(error) => Content::Failed(error),
+                Err(error) => Content::Failed(store_error(&error, last_failure())),
             },
             false => Content::Arriving(pieces),
         };
@@ -145,7 +146,7 @@ fn get(
             Ok(Found {
                 content: Content::Failed(error),
                 ..
-            }) => Err(match store_error(&error, None) {
+            }) => Err(match error {
                 // The connection was lost, and the object that has the key now is shorter: 416.
                 StoreError::Io(_) => StoreError::Changed,
                 error => error,

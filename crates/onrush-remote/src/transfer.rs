@@ -87,6 +87,19 @@ impl Transfer {
         }
     }
 
+    /// Sends the last bytes when `before` has completed, and returns its result. Until then the
+    /// service changes nothing.
+    pub(crate) fn send_after<T: Send + 'static>(&self, piece: Bytes, before: Task<T>) -> Task<T> {
+        let pieces = self.pieces.clone();
+        self.service.spawn(async move {
+            let result = before.await;
+            if let Some(pieces) = pieces {
+                let _ = pieces.send(piece).await; // Otherwise the response says why.
+            }
+            result
+        })
+    }
+
     /// Waits for the response after the last byte. Returns the entity tag, if there is one.
     pub(crate) async fn finish(mut self) -> Result<Option<String>> {
         self.pieces = None;
@@ -153,7 +166,9 @@ async fn put(
         Err(error) if error.is_timeout() => Some(Failure::Timeout),
         Err(_) => Some(Failure::Connection),
     };
-    service.breaker.record(failure, Instant::now());
+    let error = response.as_ref().err();
+    let error = error.map(|error| error as &(dyn std::error::Error + 'static));
+    service.breaker.record(failure, error, Instant::now());
     match failure {
         None => Ok(response.ok().and_then(|response| {
             let tag = response.headers().get(ETAG)?;

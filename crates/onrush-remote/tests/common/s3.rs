@@ -13,7 +13,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// The name of the only bucket.
 pub const BUCKET: &str = "bucket";
@@ -81,8 +81,12 @@ pub struct MemoryS3 {
     pub fails_after_put: Arc<AtomicUsize>,
     /// Whether another client replaces the object of a multipart upload as soon as it is complete.
     pub replaces_at_once: Arc<AtomicBool>,
+    /// Whether the response to a HEAD waits until a PUT has begun.
+    pub head_waits_for_put: Arc<AtomicBool>,
     /// Whether a PUT exceeds the quota of the user.
     pub is_full: Arc<AtomicBool>,
+    /// Whether all requests are refused.
+    pub is_revoked: Arc<AtomicBool>,
     /// The only prefix that may be listed, as a policy with `s3:prefix` says.
     pub lists_only: Option<String>,
 }
@@ -191,7 +195,13 @@ impl S3 for MemoryS3 {
         request: S3Request<HeadObjectInput>,
     ) -> S3Result<S3Response<HeadObjectOutput>> {
         let input = request.input;
-        let found = self.begin(&input.bucket, "HEAD")?.get(&input.key)?;
+        drop(self.begin(&input.bucket, "HEAD")?);
+        while self.head_waits_for_put.load(Ordering::Relaxed)
+            && !self.lock().requests.contains_key("PUT")
+        {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let found = self.lock().get(&input.key)?;
         let fields = found.fields;
         Ok(S3Response::new(fields!(fields => HeadObjectOutput {
             content_length: Some(found.content.len() as i64),
