@@ -126,22 +126,43 @@ fn fields_of_other_clients_are_metadata() {
     });
 }
 
+/// Stores an object with metadata, which is found again.
+async fn put_with(store: &dyn Store, size: usize, size_bytes: Option<u64>, lines: &str) {
+    let upload = store.stage(&key("a"), Condition::None, size_bytes).await;
+    let mut upload = upload.expect("an upload");
+    upload.set_metadata(lines.into()).expect("short");
+    upload.write(vec![1; size]).await.expect("sent");
+    upload.commit().await.expect("stored");
+    assert_eq!(metadata(store, Wanted::All).await, lines);
+    assert_eq!(metadata(store, Wanted::Properties).await, lines);
+}
+
+/// By one request, by one whose body is passed on, and as a multipart upload.
+const UPLOADS: [(usize, bool); 3] = [(3, true), (2 << 20, true), (9 << 20, false)];
+
+#[test]
+fn a_real_service_returns_metadata_as_it_was() {
+    let Some(store) = common::real() else {
+        return;
+    };
+    let (store, (_, fields)) = (store(), fields());
+    let others = "content-language: de\ncontent-disposition: a  b\u{e4}\n";
+    let default = "content-type: binary/octet-stream\n";
+    for (size, known) in UPLOADS {
+        for lines in [&fields[..], others, default, ""] {
+            block_on(put_with(&store, size, known.then_some(size as u64), lines));
+        }
+    }
+}
+
 #[test]
 fn metadata_is_fields_for_other_clients() {
     let bucket = Bucket::new();
     let store = bucket.store("s3://bucket");
     let (fields, lines) = fields();
-    // By one request, by one whose body is passed on, and as a multipart upload.
-    for (size, known) in [(3, true), (2 << 20, true), (9 << 20, false)] {
-        block_on(async {
-            let size_bytes = known.then_some(size as u64);
-            let upload = store.stage(&key("a"), Condition::None, size_bytes).await;
-            let mut upload = upload.expect("an upload");
-            upload.set_metadata(lines.clone().into()).expect("short");
-            upload.write(vec![1; size]).await.expect("sent");
-            upload.commit().await.expect("stored");
-            assert_eq!(metadata(&store, Wanted::All).await, lines);
-        });
+    for (size, known) in UPLOADS {
+        let size_bytes = known.then_some(size as u64);
+        block_on(put_with(&store, size, size_bytes, &lines));
         let stored = bucket.service.lock().by_key["a"].fields.clone();
         let own = stored.metadata.as_ref();
         assert!(own.is_none_or(|own| !own.contains_key("onrush")), "{own:?}");
