@@ -166,9 +166,8 @@ impl Cluster {
 
     /// Makes the cluster full, as if its disks were, or ends that. Returns when it has noticed.
     ///
-    /// It is done by the ratio at which Ceph stops writes. A small disk would come to the same: an
-    /// OSD stops at that ratio of its file of fixed size, never at its end. If the file system
-    /// beneath that file has no space, the OSD ends, as if it were killed.
+    /// It is done by the ratio at which Ceph stops writes: to fill a disk up to the default ratio
+    /// takes longer, and clients see the same. A disk without any space is not simulated.
     pub(crate) fn set_full(&self, is_full: bool) -> Outcome {
         // Ceph wants them in this order.
         let ratios = match is_full {
