@@ -165,6 +165,9 @@ impl Cluster {
     }
 
     /// Makes the cluster full, as if its disks were, or ends that. Returns when it has noticed.
+    ///
+    /// It is done by the ratio at which Ceph stops writes: to fill a disk up to the default ratio
+    /// takes longer, and clients see the same. A disk without any space is not simulated.
     pub(crate) fn set_full(&self, is_full: bool) -> Outcome {
         // Ceph wants them in this order.
         let ratios = match is_full {

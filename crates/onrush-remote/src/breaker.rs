@@ -5,10 +5,14 @@
 //! 504). Other errors are responses of the service. The breaker opens when no request has succeeded
 //! for [`Options::outage_after`](crate::Options::outage_after) and several have failed. A short
 //! interruption, such as the restart of a gateway, is left to the repetition of requests.
+//!
+//! A service that refuses several requests in a row may refuse everything, such as after the key
+//! was revoked, or only what one client asks for. The probe tells which: every store can make it.
 
-use crate::error::Failure;
+use crate::error::{Failure, causes};
+use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
@@ -18,11 +22,14 @@ const FAILURES_MIN: u32 = 4;
 /// The state of the service as the requests to it have found it.
 #[derive(Debug)]
 pub(crate) struct Breaker {
+    /// The name of the store, for the log.
+    store: String,
     outage_after: Duration,
     /// Copy of the state, so that each request reads one byte.
     is_open: AtomicBool,
+    is_refused: AtomicBool,
     failing: Mutex<Failing>,
-    opened: Notify,
+    suspicion: Notify,
 }
 
 /// The failures since the last success.
@@ -30,16 +37,20 @@ pub(crate) struct Breaker {
 struct Failing {
     since: Option<Instant>,
     requests: u32,
+    /// The number of the last responses that were refusals.
+    refusals: u32,
 }
 
 impl Breaker {
     /// `outage_after`: how long requests must have failed before it opens.
-    pub(crate) fn new(outage_after: Duration) -> Breaker {
+    pub(crate) fn new(store: String, outage_after: Duration) -> Breaker {
         Breaker {
+            store,
             outage_after,
             is_open: AtomicBool::new(false),
+            is_refused: AtomicBool::new(false),
             failing: Mutex::default(),
-            opened: Notify::new(),
+            suspicion: Notify::new(),
         }
     }
 
@@ -48,29 +59,102 @@ impl Breaker {
         self.is_open.load(Relaxed)
     }
 
-    /// Records a request that ended at `now`, and how it failed.
-    pub(crate) fn record(&self, failure: Option<Failure>, now: Instant) {
-        let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
-        if !failure.is_some_and(is_unreachable) {
-            *failing = Failing::default();
-            if self.is_open.swap(false, Relaxed) {
-                tracing::info!("the store can be reached again");
-            }
-            return;
-        }
-        failing.requests = failing.requests.saturating_add(1);
-        let since = *failing.since.get_or_insert(now);
-        let is_outage = now.saturating_duration_since(since) >= self.outage_after;
-        if failing.requests >= FAILURES_MIN && is_outage && !self.is_open.swap(true, Relaxed) {
-            self.opened.notify_one();
-            tracing::error!("the store cannot be reached; requests get 503 until it responds");
+    /// Whether the service refuses everything.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.is_refused.load(Relaxed)
+    }
+
+    /// Whether a request has to find out how the service responds.
+    pub(crate) fn is_suspect(&self) -> bool {
+        self.is_open() || self.is_refused() || self.failing().refusals >= FAILURES_MIN
+    }
+
+    fn failing(&self) -> MutexGuard<'_, Failing> {
+        self.failing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records a request that ended at `now`, and how it failed. `error`: why it has no response.
+    pub(crate) fn record(
+        &self,
+        failure: Option<Failure>,
+        error: Option<&(dyn Error + 'static)>,
+        now: Instant,
+    ) {
+        let mut failing = self.failing();
+        match failure.filter(|failure| is_unreachable(*failure)) {
+            Some(failure) => self.record_outage(&mut failing, failure, error, now),
+            None => self.record_response(&mut failing, failure, now),
         }
     }
 
-    /// Waits until the breaker is open.
-    pub(crate) async fn opened(&self) {
-        while !self.is_open() {
-            self.opened.notified().await;
+    fn record_outage(
+        &self,
+        failing: &mut Failing,
+        failure: Failure,
+        error: Option<&(dyn Error + 'static)>,
+        now: Instant,
+    ) {
+        failing.requests = failing.requests.saturating_add(1);
+        let since = *failing.since.get_or_insert(now);
+        let lasts = now.saturating_duration_since(since);
+        let is_outage = failing.requests >= FAILURES_MIN && lasts >= self.outage_after;
+        if is_outage && !self.is_open.swap(true, Relaxed) {
+            self.suspicion.notify_one();
+            let error = error.map_or_else(|| failure.to_string(), causes);
+            tracing::error!(
+                store = self.store,
+                error,
+                failing_for = ?lasts,
+                "the store cannot be reached; requests get 503 until it responds"
+            );
+        }
+    }
+
+    fn record_response(&self, failing: &mut Failing, failure: Option<Failure>, now: Instant) {
+        let refusals = match failure {
+            Some(failure) if failure.is_refusal() => failing.refusals.saturating_add(1),
+            _ => 0,
+        };
+        let before = failing.since;
+        *failing = Failing {
+            refusals,
+            ..Failing::default()
+        };
+        if refusals == FAILURES_MIN {
+            self.suspicion.notify_one();
+        }
+        if self.is_open.swap(false, Relaxed) {
+            let lasted = before.map(|since| now.saturating_duration_since(since));
+            tracing::info!(
+                store = self.store,
+                ?lasted,
+                "the store can be reached again"
+            );
+        }
+        let is_accepted = refusals == 0 && failure.is_none_or(|one| !one.may_be_repeated());
+        if is_accepted && self.is_refused.swap(false, Relaxed) {
+            tracing::info!(store = self.store, "the store accepts requests again");
+        }
+    }
+
+    /// Records how the request failed that each store can make.
+    pub(crate) fn probed(&self, failure: Option<Failure>) {
+        let refusal = failure.filter(|failure| failure.is_refusal());
+        if let Some(failure) = refusal
+            && !self.is_refused.swap(true, Relaxed)
+        {
+            tracing::error!(
+                store = self.store,
+                error = %failure,
+                "the store refuses all requests; check the key"
+            );
+        }
+    }
+
+    /// Waits until [`Breaker::is_suspect`].
+    pub(crate) async fn suspicion(&self) {
+        while !self.is_suspect() {
+            self.suspicion.notified().await;
         }
     }
 }
@@ -97,10 +181,14 @@ mod tests {
 
     /// A breaker after failures at these seconds.
     fn after(failures: &[u64]) -> (Breaker, Instant) {
-        let (breaker, start) = (Breaker::new(OUTAGE), Instant::now());
+        let (breaker, start) = (Breaker::new(String::new(), OUTAGE), Instant::now());
         for &seconds in failures {
             assert!(!breaker.is_open());
-            breaker.record(Some(Failure::Timeout), start + Duration::from_secs(seconds));
+            breaker.record(
+                Some(Failure::Timeout),
+                None,
+                start + Duration::from_secs(seconds),
+            );
         }
         (breaker, start)
     }
@@ -123,15 +211,43 @@ mod tests {
         ] {
             let (breaker, start) = after(&[0, 1, 2, 6]);
             assert!(breaker.is_open());
-            breaker.record(response, start + OUTAGE * 2);
+            breaker.record(response, None, start + OUTAGE * 2);
             assert!(!breaker.is_open());
             // The time counts anew.
             for _ in 0..10 {
-                breaker.record(Some(status(502)), start + OUTAGE * 2);
+                breaker.record(Some(status(502)), None, start + OUTAGE * 2);
                 assert!(!breaker.is_open());
             }
-            breaker.record(Some(Failure::Connection), start + OUTAGE * 3);
+            breaker.record(Some(Failure::Connection), None, start + OUTAGE * 3);
             assert!(breaker.is_open());
         }
+    }
+
+    #[test]
+    fn a_probe_distinguishes_a_revoked_key_from_a_wrong_request() {
+        let (breaker, now) = after(&[]);
+        let refuse = |times: u32| {
+            for _ in 0..times {
+                breaker.record(Some(status(403)), None, now);
+            }
+        };
+        refuse(3);
+        breaker.record(None, None, now);
+        refuse(3);
+        assert!(!breaker.is_suspect());
+        refuse(1);
+        assert!(breaker.is_suspect() && !breaker.is_refused());
+        // The probe succeeds.
+        breaker.record(None, None, now);
+        breaker.probed(None);
+        assert!(!breaker.is_suspect() && !breaker.is_refused());
+        refuse(5);
+        breaker.probed(Some(status(403)));
+        assert!(breaker.is_refused() && !breaker.is_open());
+        // A failure says nothing about the key.
+        breaker.record(Some(status(503)), None, now);
+        assert!(breaker.is_suspect() && breaker.is_refused());
+        breaker.record(None, None, now);
+        assert!(!breaker.is_suspect() && !breaker.is_refused());
     }
 }

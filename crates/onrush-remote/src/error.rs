@@ -6,6 +6,7 @@ use object_store::Error;
 use object_store::client::{HttpError, HttpErrorKind};
 use onrush_store::StoreError;
 use std::error::Error as StdError;
+use std::fmt;
 use std::io;
 use std::time::Duration;
 
@@ -21,6 +22,16 @@ pub(crate) enum Failure {
     Connection,
     /// The service did not respond in time.
     Timeout,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Status { status, .. } => write!(f, "status {status}"),
+            Failure::Connection => f.write_str("no connection"),
+            Failure::Timeout => f.write_str("no response in time"),
+        }
+    }
 }
 
 impl Failure {
@@ -43,6 +54,18 @@ impl Failure {
         }
     }
 
+    /// Whether the service does not accept the key of the request, or what it asks for.
+    pub(crate) fn is_refusal(self) -> bool {
+        // An expired token is a 400.
+        matches!(
+            self,
+            Failure::Status {
+                status: 400 | 401 | 403,
+                ..
+            }
+        )
+    }
+
     pub(crate) fn to_store_error(self) -> StoreError {
         match self {
             // SlowDown of S3 is a 503; Ceph may use 429 as well.
@@ -63,7 +86,11 @@ impl Failure {
             }
             | Failure::Connection => StoreError::Unavailable,
             Failure::Timeout | Failure::Status { status: 408, .. } => StoreError::Timeout,
-            Failure::Status { .. } => StoreError::Io(io::ErrorKind::Other.into()),
+            // The range of a request lies beyond the end: the reader knows what that means.
+            Failure::Status { status: 416, .. } => {
+                StoreError::Io(io::ErrorKind::InvalidInput.into())
+            }
+            Failure::Status { .. } => StoreError::BadResponse,
         }
     }
 }
@@ -86,31 +113,47 @@ pub(crate) fn store_error(error: &Error, last: Option<Failure>) -> StoreError {
             refusal(&source.to_string())
         }
         Error::InvalidPath { .. } => StoreError::InvalidKey,
-        // If the body of an error response is cut, its status is not what has failed.
-        error => match cause(error).or(last) {
-            Some(failure) => failure.to_store_error(),
-            None => StoreError::Io(io::ErrorKind::InvalidData.into()),
+        error => match (last, cause(error)) {
+            (Some(last), _) if last.may_be_repeated() => last.to_store_error(),
+            (_, Some(HttpErrorKind::Timeout)) => StoreError::Timeout,
+            (_, Some(HttpErrorKind::Connect)) => StoreError::Unavailable,
+            // A body ended early. If it is that of an error, its status is not what has failed.
+            (_, Some(_)) => StoreError::BadResponse,
+            (Some(last), None) => last.to_store_error(),
+            (None, None) => StoreError::BadResponse,
         },
     }
 }
 
-/// The failure in the chain of causes: a body that ended early has no request of its own.
-fn cause(error: &Error) -> Option<Failure> {
+/// How the transfer of a response failed, if the error is no other one.
+fn cause(error: &Error) -> Option<HttpErrorKind> {
     let mut source: Option<&(dyn StdError + 'static)> = Some(error);
     while let Some(error) = source {
         if let Some(error) = error.downcast_ref::<HttpError>() {
-            return Some(match error.kind() {
-                HttpErrorKind::Timeout => Failure::Timeout,
-                _ => Failure::Connection,
-            });
+            return Some(error.kind());
         }
         // A body that has fewer bytes than announced.
         if error.is::<io::Error>() {
-            return Some(Failure::Connection);
+            return Some(HttpErrorKind::Interrupted);
         }
         source = error.source();
     }
     None
+}
+
+/// An error and its causes on one line.
+pub(crate) fn causes(error: &(dyn StdError + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let shown = cause.to_string();
+        if !text.contains(&shown) {
+            text += ": ";
+            text += &shown;
+        }
+        source = cause.source();
+    }
+    text.replace(['\n', '\r'], " ")
 }
 
 #[cfg(test)]
@@ -131,7 +174,10 @@ mod tests {
         assert_eq!(of(500, None), StoreError::Unavailable);
         assert_eq!(of(501, None), StoreError::Unsupported);
         assert_eq!(of(408, None), StoreError::Timeout);
-        assert!(matches!(of(400, None), StoreError::Io(_)));
+        assert!(matches!(of(416, None), StoreError::Io(_)));
+        for status in [301, 400, 405] {
+            assert_eq!(of(status, None), StoreError::BadResponse);
+        }
         assert!(matches!(
             refusal("<Code>AccessDenied</Code>"),
             StoreError::PermissionDenied(_)

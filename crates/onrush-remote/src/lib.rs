@@ -25,13 +25,14 @@
 //! While the service cannot be reached, requests fail at once; see [`RemoteStore::is_reachable`].
 //!
 //! Layers, lowest first: `error` · `metrics` · `breaker` · `observer` · `location` · `service` ·
-//! `signed` · `credentials` · `conditions` · `properties` · `reader` · `transfer` · `upload` ·
-//! `listing` · `store` · `unfinished`.
+//! `signed` · `credentials` · `conditions` · `fields` · `properties` · `reader` · `transfer` ·
+//! `upload` · `listing` · `store` · `unfinished`.
 
 mod breaker;
 mod conditions;
 mod credentials;
 mod error;
+mod fields;
 mod listing;
 mod location;
 mod metrics;

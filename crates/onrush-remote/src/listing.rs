@@ -16,7 +16,6 @@ use object_store::path::Path;
 use object_store::{ListResult, ObjectMeta};
 use onrush_store::{Entry, Key, Kind, ListHow, Page, Result, StoreError};
 use serde::Deserialize;
-use std::io;
 use std::sync::Arc;
 
 /// Begins a name that no object has, and sorts after every object of a folder.
@@ -173,8 +172,7 @@ struct Folder {
 }
 
 fn parse(text: &str) -> Result<Found> {
-    let listing: Listing = quick_xml::de::from_str(text)
-        .map_err(|_| StoreError::Io(io::ErrorKind::InvalidData.into()))?;
+    let listing: Listing = quick_xml::de::from_str(text).map_err(|_| StoreError::BadResponse)?;
     let is_empty = listing.contents.is_empty() && listing.common_prefixes.is_empty();
     let objects = listing.contents.into_iter().filter_map(|listed| {
         Some(ObjectMeta {

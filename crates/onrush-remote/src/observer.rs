@@ -17,6 +17,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
+/// What the query of a listing contains.
+const LISTING: &str = "list-type=2";
+/// The root of a listing, which is within the first bytes.
+const ROOT: &[u8] = b"<ListBucketResult";
+const ROOT_WITHIN: usize = 1024;
+
 tokio::task_local! {
     /// The requests of the operation that this task runs.
     static SEEN: Cell<Seen>;
@@ -41,6 +47,11 @@ pub(crate) async fn observe<T>(operation: impl Future<Output = T>) -> (T, Seen) 
         (output, SEEN.with(Cell::get))
     })
     .await
+}
+
+/// How the last request of the operation that this task runs failed, if it did.
+pub(crate) fn last_failure() -> Option<Failure> {
+    SEEN.try_with(Cell::get).unwrap_or_default().last
 }
 
 /// Runs an operation whose requests are sent even if the service cannot be reached.
@@ -99,6 +110,10 @@ impl HttpService for Observed {
             self.metrics.retry();
         }
         self.metrics.sent(length(request.headers()));
+        let is_listing = request
+            .uri()
+            .query()
+            .is_some_and(|query| query.contains(LISTING));
         let begun = Instant::now();
         let result = self.client.execute(request).await;
         let status = result
@@ -120,14 +135,34 @@ impl HttpService for Observed {
                 _ => Failure::Connection,
             }),
         };
-        self.breaker.record(seen.last, Instant::now());
+        let error = result.as_ref().err();
+        let error = error.map(|error| error as &(dyn std::error::Error + 'static));
+        self.breaker.record(seen.last, error, Instant::now());
         seen.may_have_changed |= method == Method::PUT
             && match &result {
                 Ok(response) => response.status().is_server_error(),
                 Err(error) => error.kind() != HttpErrorKind::Connect,
             };
         let _ = SEEN.try_with(|cell| cell.set(seen));
-        result
+        match result {
+            Ok(response) if is_listing && response.status().is_success() => listing(response).await,
+            result => result,
+        }
+    }
+}
+
+/// A response that is a listing. `object_store` takes each document without objects, such as the
+/// page of a proxy, for an empty one.
+async fn listing(response: HttpResponse) -> Result<HttpResponse, HttpError> {
+    let (head, body) = response.into_parts();
+    let body = body.bytes().await?;
+    let beginning = &body[..body.len().min(ROOT_WITHIN)];
+    match beginning.windows(ROOT.len()).any(|window| window == ROOT) {
+        true => Ok(HttpResponse::from_parts(head, body.into())),
+        false => {
+            let reason = io::Error::new(io::ErrorKind::InvalidData, "the response is no listing");
+            Err(HttpError::new(HttpErrorKind::Decode, reason)) // It is not repeated.
+        }
     }
 }
 

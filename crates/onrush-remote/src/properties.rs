@@ -1,18 +1,12 @@
-//! The properties and the metadata of an object, as the service has them.
+//! The properties of an object, as the service has them.
 
 use crate::service::{Service, Task};
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD_NO_PAD;
 use object_store::path::Path;
 use object_store::{
     Attribute, AttributeValue, Attributes, GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt,
 };
 use onrush_store::{Kind, Meta, Result, StoreError, Version};
-use std::io;
 use std::sync::LazyLock;
-
-/// The name of the metadata of an object: `x-amz-meta-onrush`.
-const METADATA: &str = "onrush";
 
 /// The name of the mark that tells multipart uploads apart: `x-amz-meta-onrush-upload`.
 const MARK: &str = "onrush-upload";
@@ -35,23 +29,13 @@ pub(crate) fn properties(found: &ObjectMeta) -> Result<Meta> {
         size: found.size,
         modified_ns: found.last_modified.timestamp_nanos_opt().unwrap_or(0),
         // Without an entity tag, nothing tells versions apart.
-        version: version.ok_or(StoreError::Io(io::ErrorKind::InvalidData.into()))?,
+        version: version.ok_or(StoreError::BadResponse)?,
     })
 }
 
 /// The version with the text of an entity tag, which has quotes.
 pub(crate) fn tag_version(tag: &str) -> Option<Version> {
     Version::parse(tag.trim_start_matches("W/").trim_matches('"').as_bytes())
-}
-
-/// The attributes with the metadata of an upload.
-pub(crate) fn with_metadata(metadata: &[u8]) -> Attributes {
-    let mut attributes = Attributes::new();
-    if !metadata.is_empty() {
-        let value = AttributeValue::from(encoded(metadata));
-        attributes.insert(Attribute::Metadata(METADATA.into()), value);
-    }
-    attributes
 }
 
 /// Adds the mark of a multipart upload.
@@ -80,16 +64,4 @@ pub(crate) async fn tag_of_marked(
     let own = found.attributes.get(&Attribute::Metadata(MARK.into()));
     let is_own = own.is_some_and(|own| own.as_ref() == mark);
     Ok(found.meta.e_tag.filter(|_| is_own))
-}
-
-/// Metadata as the value of a field.
-pub(crate) fn encoded(metadata: &[u8]) -> String {
-    STANDARD_NO_PAD.encode(metadata)
-}
-
-/// The metadata in the attributes of an object. Empty if another program wrote something else.
-pub(crate) fn metadata_of(attributes: &Attributes) -> Vec<u8> {
-    let value = attributes.get(&Attribute::Metadata(METADATA.into()));
-    let decoded = value.and_then(|value| STANDARD_NO_PAD.decode(value.as_ref()).ok());
-    decoded.unwrap_or_default()
 }

@@ -2,7 +2,9 @@
 //! later request asks for the same version, so bytes of two versions are never mixed.
 
 use crate::error::store_error;
-use crate::properties::{metadata_of, properties};
+use crate::fields::metadata_of;
+use crate::observer::last_failure;
+use crate::properties::properties;
 use crate::service::Service;
 use bytes::Bytes;
 use futures_core::Stream;
@@ -86,7 +88,7 @@ enum Content {
     Held(Bytes),
     Arriving(Pieces),
     /// Not all bytes to hold have arrived.
-    Failed(Error),
+    Failed(StoreError),
 }
 
 /// Requests an object or a part of it. With `tag`, fails with [`StoreError::Changed`] if it is
@@ -124,7 +126,7 @@ fn get(
         let content = match is_held {
             true => match collect(pieces, len).await {
                 Ok(bytes) => Content::Held(bytes),
-                Err(error) => Content::Failed(error),
+                Err(error) => Content::Failed(store_error(&error, last_failure())),
             },
             false => Content::Arriving(pieces),
         };
@@ -144,7 +146,7 @@ fn get(
             Ok(Found {
                 content: Content::Failed(error),
                 ..
-            }) => Err(match store_error(&error, None) {
+            }) => Err(match error {
                 // The connection was lost, and the object that has the key now is shorter: 416.
                 StoreError::Io(_) => StoreError::Changed,
                 error => error,

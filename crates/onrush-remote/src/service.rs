@@ -2,7 +2,7 @@
 //! limits.
 
 use crate::breaker::Breaker;
-use crate::error::store_error;
+use crate::error::{causes, store_error};
 use crate::location::Location;
 use crate::metrics::RemoteMetrics;
 use crate::observer::{Connector, observe, probe};
@@ -111,7 +111,8 @@ pub(crate) struct Service {
     /// Whether the service evaluates the conditions of a PUT, once that is known.
     pub(crate) evaluates_conditions: OnceLock<bool>,
     pub(crate) breaker: Arc<Breaker>,
-    pub(crate) endpoint: Option<String>,
+    /// The location and the address, for people.
+    pub(crate) name: String,
     /// Permits to hold a part of a multipart upload.
     parts: Arc<Semaphore>,
     location: Location,
@@ -137,7 +138,9 @@ impl Service {
         let runtime = runtime.map_err(|error| OpenError::new(format!("no threads: {error}")))?;
         let handle = runtime.handle().clone();
         let metrics = Arc::<RemoteMetrics>::default();
-        let breaker = Arc::new(Breaker::new(options.outage_after));
+        let address = endpoint.as_deref().unwrap_or("AWS");
+        let name = format!("{location} at {address}");
+        let breaker = Arc::new(Breaker::new(name.clone(), options.outage_after));
         let client = {
             let _entered = handle.enter();
             let connector = Connector::new(metrics.clone(), breaker.clone());
@@ -151,7 +154,7 @@ impl Service {
             .redirect(reqwest::redirect::Policy::none())
             .build();
         let streams = streams.map_err(|error| OpenError::new(causes(&error)))?;
-        handle.spawn(probe_while_open(
+        handle.spawn(probe_while_suspect(
             breaker.clone(),
             client.clone(),
             keys_prefix(&location),
@@ -163,7 +166,7 @@ impl Service {
             metrics,
             evaluates_conditions: OnceLock::new(),
             breaker,
-            endpoint,
+            name,
             parts: Arc::new(Semaphore::new(options.parts.max(1))),
             location,
             options,
@@ -304,7 +307,7 @@ impl Service {
         let listed = (self.handle).block_on(async { tokio::time::timeout(time, listing).await });
         match listed {
             Ok((Ok(_), _)) => Check::Responds,
-            Ok((Err(error), seen)) => match seen.last.is_some_and(|last| !last.may_be_repeated()) {
+            Ok((Err(error), seen)) => match seen.last.is_none_or(|last| !last.may_be_repeated()) {
                 true => Check::Refuses(causes(&error)),
                 false => Check::Unreachable(causes(&error)),
             },
@@ -369,19 +372,22 @@ async fn shortest_listing(client: &AmazonS3, prefix: &str) -> object_store::Resu
     }
 }
 
-/// Makes a request now and then while the breaker is open. Its result closes the breaker.
-async fn probe_while_open(
+/// Makes a request now and then while the breaker asks for it. Its result is recorded as that of
+/// any request.
+async fn probe_while_suspect(
     breaker: Arc<Breaker>,
     client: AmazonS3,
     prefix: String,
     options: Options,
 ) {
     loop {
-        breaker.opened().await;
-        while breaker.is_open() {
+        breaker.suspicion().await;
+        while breaker.is_suspect() {
             tokio::time::sleep(PROBE_PAUSE).await;
-            let listing = probe(shortest_listing(&client, &prefix));
-            let _ = tokio::time::timeout(options.read_timeout, listing).await;
+            let listing = observe(probe(shortest_listing(&client, &prefix)));
+            if let Ok((_, seen)) = tokio::time::timeout(options.read_timeout, listing).await {
+                breaker.probed(seen.last);
+            }
         }
     }
 }
@@ -428,21 +434,6 @@ fn configure(
             max_retries: options.retries,
             retry_timeout: options.operation_timeout,
         })
-}
-
-/// An error and its causes on one line.
-fn causes(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let shown = cause.to_string();
-        if !text.contains(&shown) {
-            text += ": ";
-            text += &shown;
-        }
-        source = cause.source();
-    }
-    text.replace(['\n', '\r'], " ")
 }
 
 /// An operation in progress. Dropping it cancels the operation.

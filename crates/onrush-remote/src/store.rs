@@ -88,9 +88,9 @@ impl RemoteStore {
         self.service.location()
     }
 
-    /// The address of the service; `None` for AWS.
-    pub fn endpoint(&self) -> Option<&str> {
-        self.service.endpoint.as_deref()
+    /// The location and the address of the service, such as `s3://bucket at http://127.0.0.1:7480`.
+    pub fn name(&self) -> &str {
+        &self.service.name
     }
 
     /// The requests to the service since the store was opened.
@@ -103,6 +103,13 @@ impl RemoteStore {
     /// time, a second after the last one, finds out when it can be.
     pub fn is_reachable(&self) -> bool {
         !self.service.breaker.is_open()
+    }
+
+    /// Whether the service refuses everything, such as after the key was revoked: several requests
+    /// in a row, and the one that [`RemoteStore::check`] makes. That one is repeated every second.
+    /// Requests are sent nevertheless.
+    pub fn is_refused(&self) -> bool {
+        self.service.breaker.is_refused()
     }
 
     pub(crate) fn service(&self) -> &Service {

@@ -6,11 +6,13 @@
 //! The caller withholds the last byte until the commit: an incomplete request changes nothing.
 
 use crate::error::{Failure, refusal, store_error};
+use crate::fields::headers;
 use crate::service::{Service, Task};
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, ETAG, HeaderName, HeaderValue, IF_MATCH, IF_NONE_MATCH};
+use http::header::{CONTENT_LENGTH, ETAG, HeaderValue, IF_MATCH, IF_NONE_MATCH};
 use http::{HeaderMap, Method};
 use http_body::{Body, Frame, SizeHint};
+use object_store::Attributes;
 use object_store::path::Path;
 use object_store::signer::{SignedUrlOptions, Signer};
 use onrush_store::{Result, StoreError};
@@ -27,8 +29,6 @@ pub(crate) const BYTES_MAX: u64 = 5 << 30;
 const PIECES: usize = 2;
 /// A signed URL is valid for so long. It is checked when the request begins.
 const VALID: Duration = Duration::from_secs(900);
-/// The field with the metadata.
-const METADATA: HeaderName = HeaderName::from_static("x-amz-meta-onrush");
 
 /// The condition of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl Transfer {
         service: &Arc<Service>,
         path: Path,
         pinned: Pinned,
-        metadata: Option<String>,
+        attributes: Attributes,
         size: u64,
     ) -> Transfer {
         let (pieces, receiver) = mpsc::channel(PIECES);
@@ -61,7 +61,7 @@ impl Transfer {
             receiver,
             left: size,
         };
-        let request = put(service.clone(), path, pinned, metadata, body);
+        let request = put(service.clone(), path, pinned, attributes, body);
         Transfer {
             service: service.clone(),
             pieces: Some(pieces),
@@ -85,6 +85,19 @@ impl Transfer {
             true => Ok(()),
             false => Err(self.failure().await),
         }
+    }
+
+    /// Sends the last bytes when `before` has completed, and returns its result. Until then the
+    /// service changes nothing.
+    pub(crate) fn send_after<T: Send + 'static>(&self, piece: Bytes, before: Task<T>) -> Task<T> {
+        let pieces = self.pieces.clone();
+        self.service.spawn(async move {
+            let result = before.await;
+            if let Some(pieces) = pieces {
+                let _ = pieces.send(piece).await; // Otherwise the response says why.
+            }
+            result
+        })
     }
 
     /// Waits for the response after the last byte. Returns the entity tag, if there is one.
@@ -120,14 +133,13 @@ async fn put(
     service: Arc<Service>,
     path: Path,
     pinned: Pinned,
-    metadata: Option<String>,
+    attributes: Attributes,
     body: Pieces,
 ) -> Result<Option<String>> {
     if service.breaker.is_open() {
         return Err(StoreError::Unavailable);
     }
-    let signed = sign(&service, &path, metadata).await?;
-    let (url, mut headers) = signed;
+    let (url, mut headers) = sign(&service, &path, &attributes).await?;
     headers.insert(CONTENT_LENGTH, body.left.into());
     let has_tag = matches!(pinned, Pinned::Tag(_));
     match pinned {
@@ -154,7 +166,9 @@ async fn put(
         Err(error) if error.is_timeout() => Some(Failure::Timeout),
         Err(_) => Some(Failure::Connection),
     };
-    service.breaker.record(failure, Instant::now());
+    let error = response.as_ref().err();
+    let error = error.map(|error| error as &(dyn std::error::Error + 'static));
+    service.breaker.record(failure, error, Instant::now());
     match failure {
         None => Ok(response.ok().and_then(|response| {
             let tag = response.headers().get(ETAG)?;
@@ -183,13 +197,10 @@ async fn put(
 async fn sign(
     service: &Service,
     path: &Path,
-    metadata: Option<String>,
+    attributes: &Attributes,
 ) -> Result<(String, HeaderMap)> {
     let mut options = SignedUrlOptions::new();
-    if let Some(metadata) = metadata {
-        let value = HeaderValue::try_from(metadata).map_err(|_| StoreError::InvalidKey)?;
-        options = options.with_signed_header(METADATA, value);
-    }
+    options.signed_headers = headers(attributes)?;
     let url = service
         .client
         .signed_url_opts(Method::PUT, path, VALID, &options);

@@ -7,9 +7,8 @@
 //! A multipart upload is only possible without a condition: Ceph 16 completes one without looking
 //! at the condition, and would replace an object silently.
 
-use crate::properties::{
-    encoded, head, properties, tag_of_marked, tag_version, with_mark, with_metadata,
-};
+use crate::fields::with_metadata;
+use crate::properties::{head, properties, tag_of_marked, tag_version, with_mark};
 use crate::service::{Service, Task};
 use crate::transfer::{self, Pinned, Transfer};
 use bytes::Bytes;
@@ -123,9 +122,9 @@ impl RemoteUpload {
             Some(transfer) => transfer,
             None => {
                 let pinned = self.pinned().await?;
-                let metadata = (!self.metadata.is_empty()).then(|| encoded(&self.metadata));
+                let attributes = with_metadata(&self.metadata);
                 let (service, path) = (&self.service, self.path.clone());
-                let transfer = Transfer::begin(service, path, pinned, metadata, size);
+                let transfer = Transfer::begin(service, path, pinned, attributes, size);
                 self.transfer.insert(transfer)
             }
         };
@@ -196,6 +195,15 @@ impl RemoteUpload {
         if self.parts.is_some() {
             self.send_part().await?;
         }
+        let is_whole = self.parts.is_none() && self.stream_bytes.is_none();
+        if is_whole
+            && !self.held.is_empty()
+            && let Some(existed) = self.existed.take()
+        {
+            let (created, tag) = self.put_meanwhile(existed).await?;
+            let meta = self.meta(tag)?;
+            return Ok(Committed { created, meta });
+        }
         // Before the change: afterwards there is an object in any case.
         let created = match self.condition {
             Condition::None => match self.existed.take() {
@@ -216,6 +224,35 @@ impl RemoteUpload {
         };
         let meta = self.meta(tag)?;
         Ok(Committed { created, meta })
+    }
+
+    /// Sends an object without a condition by one request, whose last byte waits until it is known
+    /// whether there was an object: before that byte the service changes nothing. Returns whether
+    /// the object is new, and its entity tag.
+    async fn put_meanwhile(&mut self, existed: Task<ObjectMeta>) -> Result<(bool, Option<String>)> {
+        let content = Bytes::from(std::mem::take(&mut self.held));
+        let (path, attributes) = (self.path.clone(), with_metadata(&self.metadata));
+        let (service, size) = (&self.service, content.len() as u64);
+        let mut transfer = Transfer::begin(service, path, Pinned::None, attributes, size);
+        let last = content.len() - 1;
+        let sent = match last {
+            0 => Ok(()),
+            _ => transfer.send(content.slice(..last)).await,
+        };
+        let existed = transfer.send_after(content.slice(last..), existed);
+        let tag = match sent {
+            Ok(()) => transfer.finish().await,
+            Err(error) => Err(error),
+        };
+        let created = existed.await.is_err();
+        match tag {
+            Err(StoreError::Unavailable | StoreError::Throttled { .. }) => {
+                self.service.metrics.retry();
+                let put = self.put(content.into(), PutMode::Overwrite).await?;
+                Ok((created, put.e_tag))
+            }
+            tag => Ok((created, tag?)),
+        }
     }
 
     /// Sends an object by one request.
@@ -275,7 +312,7 @@ impl RemoteUpload {
             kind: Kind::File,
             size: self.written_bytes,
             modified_ns: seconds * 1_000_000_000,
-            version: version.ok_or(StoreError::Io(io::ErrorKind::InvalidData.into()))?,
+            version: version.ok_or(StoreError::BadResponse)?,
         })
     }
 }

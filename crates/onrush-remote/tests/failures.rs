@@ -4,9 +4,10 @@
 mod common;
 
 use common::canned::{Canned, Reply};
-use common::{KEY, block_on, read_all};
+use common::{Bucket, KEY, block_on, read_all};
 use onrush_remote::{Check, Options, RemoteStore};
 use onrush_store::{Condition, Key, Kind, ListHow, Store, StoreError};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -69,6 +70,9 @@ fn failures_of_the_service_have_their_meaning() {
         (status("501 Not Implemented"), StoreError::Unsupported),
         (Reply::Close, StoreError::Unavailable),
         (Reply::Silence, StoreError::Timeout),
+        (status("200 OK"), StoreError::BadResponse),
+        (status("302 Found"), StoreError::BadResponse),
+        (status("400 Bad Request"), StoreError::BadResponse),
     ] {
         for error in errors(&reply) {
             assert_eq!(error, expected, "{reply:?}");
@@ -107,14 +111,25 @@ fn a_truncated_object_is_an_error() {
             "HTTP/1.1 200 OK\r\nContent-Length: {size}\r\nETag: \"x\"\r\nConnection: close\r\n\
              Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n\r\nabc"
         );
-        // The rest is requested, in vain.
+        // The rest is requested, in vain: the service does not respond, or sends the beginning.
+        let server = Canned::new(vec![Reply::Send(response.clone())]);
+        let read = block_on(async {
+            let object = self::store(&server).get(&key("a")).await?;
+            read_all(&object).await
+        });
+        assert_eq!(read, Err(StoreError::BadResponse), "{size}");
         let server = Canned::new(vec![Reply::Send(response.clone()), Reply::Close]);
         let store = store(&server);
         let read = block_on(async {
             let object = store.get(&key("a")).await?;
             read_all(&object).await
         });
-        assert_eq!(read, Err(StoreError::Unavailable), "{size}");
+        // A stream, of which bytes have been sent, does not tell which request has failed.
+        let expected = match size {
+            10 => StoreError::Unavailable,
+            _ => StoreError::BadResponse,
+        };
+        assert_eq!(read, Err(expected), "{size}");
         if size == 10 {
             // Another object that is shorter has the key now.
             let shorter = status("416 Range Not Satisfiable");
@@ -170,7 +185,7 @@ fn requests_fail_at_once_during_an_outage() {
 }
 
 #[test]
-fn an_error_response_that_is_truncated_is_an_outage() {
+fn an_error_response_that_is_truncated_is_malformed() {
     let truncated =
         "HTTP/1.1 400 Bad Request\r\nContent-Length: 100\r\nConnection: close\r\n\r\nabc";
     let server = Canned::new(vec![Reply::Send(truncated.to_owned())]);
@@ -185,7 +200,7 @@ fn an_error_response_that_is_truncated_is_an_outage() {
             upload.commit().await.map(drop)
         };
         for result in [get, list, put.await] {
-            assert_eq!(result, Err(StoreError::Unavailable));
+            assert_eq!(result, Err(StoreError::BadResponse));
         }
     });
 }
@@ -195,7 +210,36 @@ fn a_check_distinguishes_refusals_from_outages() {
     let check = |reply| store(&Canned::new(vec![reply])).check();
     assert!(matches!(check(status("403 Forbidden")), Check::Refuses(_)));
     assert!(matches!(check(status("404 Not Found")), Check::Refuses(_)));
+    // Another server has the address.
+    assert!(matches!(check(status("200 OK")), Check::Refuses(_)));
     for reply in [status("503 Slow Down"), Reply::Close, Reply::Silence] {
         assert!(matches!(check(reply), Check::Unreachable(_)));
     }
+}
+
+/// Several refusals in a row may concern only what one client asks for. The store finds out.
+#[test]
+fn a_revoked_key_is_noticed() {
+    let bucket = Bucket::new();
+    let store = bucket.store("s3://bucket");
+    let get = || block_on(store.get(&key("a"))).map(drop);
+    let wait_for = |is_refused: bool| {
+        let end = Instant::now() + Duration::from_secs(60);
+        while store.is_refused() != is_refused {
+            assert!(Instant::now() < end, "the store does not notice it");
+            thread::sleep(Duration::from_millis(10));
+        }
+    };
+    assert_eq!(get(), Err(StoreError::NotFound));
+    bucket.service.is_revoked.store(true, Ordering::Relaxed);
+    for _ in 0..4 {
+        assert!(matches!(get(), Err(StoreError::PermissionDenied(_))));
+    }
+    wait_for(true);
+    // It is not an outage: requests are sent, and a request of the store notices the end.
+    assert!(store.is_reachable());
+    assert!(matches!(get(), Err(StoreError::PermissionDenied(_))));
+    bucket.service.is_revoked.store(false, Ordering::Relaxed);
+    wait_for(false);
+    assert_eq!(get(), Err(StoreError::NotFound));
 }

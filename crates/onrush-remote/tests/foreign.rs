@@ -3,10 +3,10 @@
 mod common;
 
 use bytes::Bytes;
-use common::s3::MemoryS3;
+use common::s3::{Fields, MemoryS3};
 use common::{Bucket, block_on};
 use onrush_remote::Check;
-use onrush_store::{Condition, Key, Kind, ListHow, Store, StoreError};
+use onrush_store::{Condition, Key, Kind, ListHow, Store, StoreError, Wanted};
 
 fn key(text: &str) -> Key {
     Key::parse(text.as_bytes()).expect("a key")
@@ -17,7 +17,7 @@ fn bucket(keys: &[&str]) -> Bucket {
     let bucket = Bucket::new();
     for key in keys {
         let content = Bytes::from_static(b"x");
-        (bucket.service.lock()).put((*key).to_owned(), content, None);
+        (bucket.service.lock()).put((*key).to_owned(), content, Fields::default());
     }
     bucket
 }
@@ -80,4 +80,94 @@ fn a_check_lists_only_what_is_served() {
     assert_eq!(bucket.store("s3://bucket/p").check(), Check::Responds);
     let other = bucket.store("s3://bucket").check();
     assert!(matches!(other, Check::Refuses(_)), "{other:?}");
+}
+
+/// The five fields that other clients know, and their lines.
+fn fields() -> (Fields, String) {
+    let fields = Fields {
+        content_type: Some("text/x; a=\"b\"".to_owned()),
+        content_encoding: Some("gzip".to_owned()),
+        content_language: Some("de, en-GB".to_owned()),
+        content_disposition: Some("attachment; filename=\"a b\"".to_owned()),
+        cache_control: Some("max-age=60".to_owned()),
+        metadata: None,
+    };
+    let lines = "content-type: text/x; a=\"b\"\ncontent-encoding: gzip\n\
+        cache-control: max-age=60\ncontent-language: de, en-GB\n\
+        content-disposition: attachment; filename=\"a b\"\n";
+    (fields, lines.to_owned())
+}
+
+async fn metadata(store: &dyn Store, wanted: Wanted) -> String {
+    let object = store.open(&key("a"), wanted).await.expect("an object");
+    String::from_utf8(object.metadata().await.expect("metadata")).expect("text")
+}
+
+#[test]
+fn fields_of_other_clients_are_metadata() {
+    let bucket = Bucket::new();
+    let store = bucket.store("s3://bucket");
+    let (fields, lines) = fields();
+    let put = |fields| {
+        let content = Bytes::from_static(b"x");
+        bucket.service.lock().put("a".to_owned(), content, fields);
+    };
+    block_on(async {
+        put(fields);
+        for wanted in [Wanted::All, Wanted::Properties, Wanted::Range(0..1)] {
+            assert_eq!(metadata(&store, wanted).await, lines);
+        }
+        // What a service says about an object that was stored without a type.
+        put(Fields {
+            content_type: Some("binary/octet-stream".to_owned()),
+            ..Fields::default()
+        });
+        assert_eq!(metadata(&store, Wanted::All).await, "");
+    });
+}
+
+/// Stores an object with metadata, which is found again.
+async fn put_with(store: &dyn Store, size: usize, size_bytes: Option<u64>, lines: &str) {
+    let upload = store.stage(&key("a"), Condition::None, size_bytes).await;
+    let mut upload = upload.expect("an upload");
+    upload.set_metadata(lines.into()).expect("short");
+    upload.write(vec![1; size]).await.expect("sent");
+    upload.commit().await.expect("stored");
+    assert_eq!(metadata(store, Wanted::All).await, lines);
+    assert_eq!(metadata(store, Wanted::Properties).await, lines);
+}
+
+/// By one request, by one whose body is passed on, and as a multipart upload.
+const UPLOADS: [(usize, bool); 3] = [(3, true), (2 << 20, true), (9 << 20, false)];
+
+#[test]
+fn a_real_service_returns_metadata_as_it_was() {
+    let Some(store) = common::real() else {
+        return;
+    };
+    let (store, (_, fields)) = (store(), fields());
+    let others = "content-language: de\ncontent-disposition: a  b\u{e4}\n";
+    let default = "content-type: binary/octet-stream\n";
+    for (size, known) in UPLOADS {
+        for lines in [&fields[..], others, default, ""] {
+            block_on(put_with(&store, size, known.then_some(size as u64), lines));
+        }
+    }
+}
+
+#[test]
+fn metadata_is_fields_for_other_clients() {
+    let bucket = Bucket::new();
+    let store = bucket.store("s3://bucket");
+    let (fields, lines) = fields();
+    for (size, known) in UPLOADS {
+        let size_bytes = known.then_some(size as u64);
+        block_on(put_with(&store, size, size_bytes, &lines));
+        let stored = bucket.service.lock().by_key["a"].fields.clone();
+        let own = stored.metadata.as_ref();
+        assert!(own.is_none_or(|own| !own.contains_key("onrush")), "{own:?}");
+        let mut expected = fields.clone();
+        expected.metadata.clone_from(&stored.metadata);
+        assert_eq!(stored, expected, "{size}");
+    }
 }

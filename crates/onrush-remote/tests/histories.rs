@@ -147,6 +147,7 @@ fn is_outage(error: &StoreError) -> bool {
         StoreError::Unavailable
             | StoreError::Timeout
             | StoreError::Throttled { .. }
+            | StoreError::BadResponse
             | StoreError::Changed
             | StoreError::Io(_)
     )
@@ -196,10 +197,9 @@ fn changes_through_several_servers_are_linearizable_when_the_network_fails() {
                 })
             })
             .collect();
-        for client in all {
-            client.join().expect("no panic");
-        }
+        let ends: Vec<_> = all.into_iter().map(|client| client.join()).collect();
         is_over.store(true, Ordering::Relaxed);
+        assert!(ends.iter().all(Result::is_ok), "a client has failed");
     });
     for proxy in &proxies {
         proxy.set(Fault::None);

@@ -68,6 +68,41 @@ fn objects_of_each_size_are_stored_whole() {
     });
 }
 
+/// Whether there was an object is found out while the request with the new one is on its way, but
+/// before it changes anything.
+#[test]
+fn a_short_object_is_sent_before_it_is_known_whether_it_is_new() {
+    let bucket = Bucket::new();
+    let store = bucket.store("s3://bucket");
+    bucket
+        .service
+        .head_waits_for_put
+        .store(true, Ordering::Relaxed);
+    block_on(async {
+        for size in [1, 4096, 1 << 20] {
+            bucket.service.lock().by_key.clear();
+            // The same bytes twice, then others.
+            for (content, created) in [(5, true), (5, false), (6, false)] {
+                bucket.service.lock().requests.clear();
+                let content = vec![content; size];
+                let known = Some(size as u64);
+                let put = put(&store, "a", Condition::None, &content, known).await;
+                assert_eq!(put, Ok(created), "{size}");
+                let stored = bucket.service.lock().by_key["a"].content.clone();
+                assert!(stored == content, "{size}");
+                let requests = std::mem::take(&mut bucket.service.lock().requests);
+                assert_eq!(requests, [("HEAD", 1), ("PUT", 1)].into());
+            }
+        }
+        // A failure of the service is followed by another attempt.
+        bucket.service.fails_after_put.store(1, Ordering::Relaxed);
+        let again = put(&store, "a", Condition::None, b"again", Some(5)).await;
+        assert_eq!(again, Ok(false));
+        assert_eq!(bucket.service.lock().requests["PUT"], 2);
+        assert_eq!(store.metrics().retries(), 1);
+    });
+}
+
 #[test]
 fn an_object_is_opened_by_one_request_for_what_is_wanted() {
     let bucket = Bucket::new();

@@ -117,9 +117,10 @@ pub(crate) fn parse(text: &str) -> Result<Options, (usize, String)> {
         let shown = text.lines().nth(line).unwrap_or_default();
         let key = shown.split_once('=').map(|(key, _)| key.trim());
         let unquoted = error.message().starts_with("string values must be quoted");
-        let what = match unquoted {
-            true => "text must be in quotes, as in \"text\"",
-            false => error.message(),
+        let what = match error.message() {
+            _ if unquoted => "text must be in quotes, as in \"text\"",
+            "duplicate field `dir`" => "dir and store are the same option; write one of them",
+            message => message,
         };
         // The message ends with the list of all keys, which is too long to show.
         let message = match error.message().split_once(", expected") {

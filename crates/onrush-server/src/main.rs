@@ -177,10 +177,8 @@ fn serve(settings: Settings) -> Result<(), Failure> {
     let mut admin = Admin::new(&metrics);
     if let Some(store) = remote {
         metrics.add_collector(storage::collector(&store));
-        // With an edge, copies are served while the store cannot be reached.
-        if edge.is_none() {
-            admin = admin.ready_if(move || storage::not_ready(&store));
-        }
+        let has_edge = edge.is_some();
+        admin = admin.ready_if(move || storage::not_ready(&store, has_edge));
     }
     if let Some(edge) = &edge {
         metrics.add_collector(Arc::new(EdgeCollector(edge.metrics())));

@@ -137,6 +137,7 @@ options! {
         /// AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION say where it is and how to
         /// access it; see docs/scale.md.
         #[arg(value_hint = ValueHint::DirPath)]
+        #[serde(alias = "store")]
         positional dir: PathBuf;
 
         /// Keep copies of objects in this folder: a cache in front of a bucket or a slow folder

@@ -77,9 +77,13 @@ pub(crate) fn collector(store: &RemoteStore) -> Arc<dyn Collector> {
     Arc::new(Requests(store.clone()))
 }
 
-/// Why requests fail, in one line; `None` if the service can be reached.
-pub(crate) fn not_ready(store: &RemoteStore) -> Option<&'static str> {
-    (!store.is_reachable()).then_some("the store cannot be reached")
+/// Why requests fail, in one line; `None` if the service responds. `has_edge`: copies are served
+/// while it cannot be reached.
+pub(crate) fn not_ready(store: &RemoteStore, has_edge: bool) -> Option<&'static str> {
+    if store.is_refused() {
+        return Some("the store refuses all requests; check the key");
+    }
+    (!store.is_reachable() && !has_edge).then_some("the store cannot be reached")
 }
 
 impl Storage {
@@ -130,11 +134,9 @@ impl Storage {
         let descriptors = options.descriptors.clone();
         let edge = match edge {
             Some(edge) => {
-                let origin = match (self, &remote) {
-                    (Storage::Remote(location), Some(store)) => {
-                        format!("{location} at {}", store.endpoint().unwrap_or("AWS"))
-                    }
-                    _ => self.absolute(),
+                let origin = match &remote {
+                    Some(store) => store.name().to_owned(),
+                    None => self.absolute(),
                 };
                 let (store, pool) = (store.clone(), pool.clone());
                 Some(edge.open(store, origin, self.folder(), pool, descriptors)?)
@@ -174,35 +176,36 @@ fn open_folder(path: &Path, options: &FilesOptions) -> Result<Folder, Failure> {
 
 /// `has_uploads`: clients may upload.
 fn open_remote(location: &Location, has_uploads: bool) -> Result<RemoteStore, Failure> {
-    let fail = |reason: &dyn fmt::Display| Failure::run(format!("{location}: {reason}"));
     let store = RemoteStore::from_env(location.clone(), Options::default());
-    let store = store.map_err(|error| fail(&error))?;
+    let store = store.map_err(|error| Failure::run(format!("{location}: {error}")))?;
     match store.check() {
         Check::Responds if has_uploads => report_conditions(&store),
         Check::Responds => {}
         Check::Unreachable(reason) => {
             tracing::warn!(
-                store = %location,
+                store = store.name(),
                 reason,
                 "the store does not respond; requests get 503 until it does"
             );
         }
-        Check::Refuses(reason) => return Err(fail(&reason)),
+        Check::Refuses(reason) => {
+            return Err(Failure::run(format!("{}: {reason}", store.name())));
+        }
     }
     Ok(store)
 }
 
 /// Logs what clients would find out late: conditional uploads that do not work.
 fn report_conditions(store: &RemoteStore) {
-    let store_name = store.location();
+    let store_name = store.name();
     match store.evaluates_conditions() {
         Ok(true) => {}
         Ok(false) => tracing::warn!(
-            store = %store_name,
+            store = store_name,
             "the service ignores If-Match and If-None-Match; conditional uploads get 501"
         ),
         Err(error) => tracing::warn!(
-            store = %store_name,
+            store = store_name,
             %error,
             "uploads may not work: the service did not accept a test object"
         ),

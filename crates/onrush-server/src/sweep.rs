@@ -36,8 +36,9 @@ pub(crate) fn main(words: &[OsString]) -> Result<(), Failure> {
     };
     let location: Location = (arguments.location.parse())
         .map_err(|error| Failure::usage(format!("{}: {error}", arguments.location)))?;
-    let fail = |error| Failure::run(format!("{location}: {error}"));
-    let store = RemoteStore::from_env(location.clone(), Options::default()).map_err(fail)?;
+    let store = RemoteStore::from_env(location.clone(), Options::default())
+        .map_err(|error| Failure::run(format!("{location}: {error}")))?;
+    let fail = |error| Failure::run(format!("{}: {error}", store.name()));
     let before = SystemTime::now() - arguments.older_than.duration();
     let all = store.unfinished_uploads().map_err(fail)?;
     let young = all.len();

@@ -41,7 +41,7 @@ fn digits(text: &str) -> Option<u64> {
     text.parse().ok().filter(|_| is_number)
 }
 
-/// A duration: a number and a unit (`ms`, `s`, `m`, `h`), `0`, or `off`, which means 0.
+/// A duration: a number and a unit (`ms`, `s`, `m`, `h`, `d`), `0`, or `off`, which means 0.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(try_from = "TomlValue")]
 pub(crate) struct Time {
@@ -66,19 +66,20 @@ impl FromStr for Time {
             return Ok(Time { ms: 0 });
         }
         let (number, unit) =
-            split(text).ok_or("write a time as in 30s, 500ms, 2m or 1h, or off")?;
+            split(text).ok_or("write a time as in 30s, 500ms, 2m, 1h or 7d, or off")?;
         let unit_ms = match unit {
             "ms" => 1,
             "s" => 1000,
             "m" => 60 * 1000,
             "h" => 60 * 60 * 1000,
+            "d" => 24 * 60 * 60 * 1000,
             "" => return Err(format!("write a unit, as in {number}s")),
-            _ => return Err("the unit of a time is ms, s, m or h".to_owned()),
+            _ => return Err("the unit of a time is ms, s, m, h or d".to_owned()),
         };
         let ms = number.checked_mul(unit_ms).map(u32::try_from);
         match ms {
             Some(Ok(ms)) => Ok(Time { ms }),
-            _ => Err("too long; at most 1193h".to_owned()),
+            _ => Err("too long; at most 49d".to_owned()),
         }
     }
 }
@@ -258,6 +259,8 @@ mod tests {
         assert_eq!(ms("2 m"), Some(120_000));
         assert_eq!(ms("1h"), Some(3_600_000));
         assert_eq!(ms("1193h"), Some(1193 * 3_600_000));
+        assert_eq!(ms("7d"), Some(7 * 24 * 3_600_000));
+        assert_eq!(ms("49d"), Some(49 * 24 * 3_600_000));
         assert_eq!(ms("0"), Some(0));
         assert_eq!(ms("off"), Some(0));
         for wrong in [
@@ -268,6 +271,8 @@ mod tests {
             "1.5s",
             "30sec",
             "1194h",
+            "50d",
+            "1w",
             "99999999999999999999s",
         ] {
             assert_eq!(ms(wrong), None, "{wrong}");

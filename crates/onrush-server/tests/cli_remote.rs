@@ -5,11 +5,13 @@ mod common;
 mod program;
 
 use common::canned::{Canned, Reply};
+use common::s3::Fields;
 use common::{Bucket, KEY};
 use program::plain::{get, printed};
 use program::{Folder, Server, curl, drivers, is_installed, onrush, output, pattern};
 use std::net::SocketAddr;
 use std::process::Command;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Adds the variables of a service.
@@ -83,8 +85,20 @@ fn a_bucket_is_served() {
         assert_eq!(requests(), [("GET", 1)].into());
         // The object has its own key.
         let objects = bucket.service.lock();
-        assert!(objects.by_key["prefix/a b/large"].content == content);
+        let stored = &objects.by_key["prefix/a b/large"];
+        assert!(stored.content == content);
+        assert_eq!(stored.fields.content_type.as_deref(), Some("text/x"));
         drop(objects);
+        let foreign = Fields {
+            content_type: Some("text/y".to_owned()),
+            content_encoding: Some("gzip".to_owned()),
+            ..Fields::default()
+        };
+        let key = "prefix/foreign.html".to_owned();
+        (bucket.service.lock()).put(key, b"x"[..].into(), foreign);
+        let head = curl(&["-I", &format!("{two}/foreign.html")]).to_ascii_lowercase();
+        assert!(head.contains("content-type: text/y\r\n"), "{head}");
+        assert!(head.contains("content-encoding: gzip\r\n"), "{head}");
 
         let small = format!("{one}/small");
         let put = |body: &str, field: &str| {
@@ -145,7 +159,7 @@ fn tag(url: &str) -> String {
 fn a_wrong_bucket_or_option_is_one_clear_line() {
     let bucket = Bucket::new();
     for (arguments, code, reason) in [
-        (&["s3://absent"][..], 1, "s3://absent: "),
+        (&["s3://absent"][..], 1, "s3://absent at http://127.0.0.1:"),
         (&["s3://"], 2, "s3://: the name of a bucket"),
         (
             &["gs://bucket"],
@@ -243,7 +257,49 @@ fn a_service_that_does_not_respond_is_a_warning() {
     }
     assert!(admin("/-/ready").starts_with("HTTP/1.1 503 "));
     assert!(admin("/-/metrics").contains("onrush_store_reachable 0\n"));
-    assert!(server.log().contains("the store cannot be reached"));
+    let log = server.log();
+    let line = log
+        .lines()
+        .find(|line| line.contains("the store cannot be reached"));
+    let line = line.expect("a line");
+    let store = format!("store=\"s3://bucket at http://{}\"", silent.address);
+    for part in [&store, "error=", "failing_for="] {
+        assert!(line.contains(part), "{line}");
+    }
+}
+
+#[test]
+fn a_revoked_key_makes_the_server_not_ready() {
+    let bucket = Bucket::new();
+    let edge = Folder::new();
+    let edge = edge.path().join("edge");
+    let edge = ["--edge", edge.to_str().expect("UTF-8")];
+    // Fresh copies are served nevertheless, but soon there are none.
+    for edge in [&[][..], &edge] {
+        let arguments = [&["s3://bucket", "--admin", "127.0.0.1:0"], edge].concat();
+        let server = Server::run(command(bucket.address, &arguments));
+        let ready = || get(printed(&server, "admin"), "/-/ready", "localhost");
+        let wait_for = |status: &str| {
+            let end = Instant::now() + Duration::from_secs(120);
+            while !ready().starts_with(status) {
+                assert!(Instant::now() < end, "{}", server.log());
+                server.get("/a");
+            }
+        };
+        wait_for("HTTP/1.1 200 ");
+        bucket.service.is_revoked.store(true, Ordering::Relaxed);
+        wait_for("HTTP/1.1 503 ");
+        assert!(ready().contains("the store refuses all requests"));
+        assert!(server.get("/a").starts_with("HTTP/1.1 403 "));
+        bucket.service.is_revoked.store(false, Ordering::Relaxed);
+        wait_for("HTTP/1.1 200 ");
+        let log = server.log();
+        let lines = log
+            .matches("the store refuses all requests; check the key")
+            .count();
+        assert_eq!(lines, 1, "{log}");
+        assert!(log.contains("the store accepts requests again"), "{log}");
+    }
 }
 
 #[test]
@@ -282,6 +338,13 @@ fn sweep_lists_and_removes_unfinished_uploads() {
     let mut wrong = service(onrush(), bucket.address);
     let wrong = output(wrong.args(["sweep", "./data"]));
     assert_eq!(wrong.status.code(), Some(2));
+    // An error names the service.
+    bucket.service.is_revoked.store(true, Ordering::Relaxed);
+    let refused = output(service(onrush(), bucket.address).args(["sweep", at]));
+    let text = String::from_utf8(refused.stderr).expect("text");
+    let store = format!("{at} at http://{}: ", bucket.address);
+    let reason = "the store's service denied access";
+    assert!(text.contains(&format!("{store}{reason}")), "{text}");
 }
 
 /// The service ends the transfer early. The client sees that the object is incomplete.

@@ -29,7 +29,7 @@ pub enum StoreError {
     NotEmpty,
     /// The caller's condition does not hold for the current object.
     PreconditionFailed,
-    /// The disk or the quota is full.
+    /// The disk or the quota is full. Without an error number: that of the store's service.
     Full(Cause),
     /// The file system is read-only, or became read-only after a device error.
     ReadOnly,
@@ -37,7 +37,8 @@ pub enum StoreError {
     TooLarge,
     /// The store is read-only, or the key is reserved for the store.
     Forbidden,
-    /// The system denies access: the rights of a file or a folder do not permit it.
+    /// The system denies access: the rights of a file or a folder do not permit it. Without an
+    /// error number: the store's service denies it.
     PermissionDenied(Cause),
     /// The bytes are not a valid key, or the file system does not support the name.
     InvalidKey,
@@ -58,7 +59,11 @@ pub enum StoreError {
     Unavailable,
     /// The service of the store did not respond in time. A change may have been made.
     Timeout,
-    /// Any other error of a system call, usually of the disk; or a job that panicked.
+    /// The service of the store responded with something else than it should: another protocol, or
+    /// fewer bytes than announced. A change may have been made.
+    BadResponse,
+    /// Any other error of a system call, usually of the disk. Without an error number: the store
+    /// failed in another way, or a job panicked.
     Io(Cause),
 }
 
@@ -127,10 +132,14 @@ impl fmt::Display for StoreError {
             }
             StoreError::NotEmpty => "the folder is not empty",
             StoreError::PreconditionFailed => "the object does not meet the request's condition",
+            StoreError::Full(cause) if cause.errno.is_none() => "the store's service is full",
             StoreError::Full(_) => "the disk is full",
             StoreError::ReadOnly => "the disk is read-only",
-            StoreError::TooLarge => "the object is too large for the disk",
+            StoreError::TooLarge => "the object is too large for the store",
             StoreError::Forbidden => "the store does not allow this",
+            StoreError::PermissionDenied(cause) if cause.errno.is_none() => {
+                "the store's service denied access"
+            }
             StoreError::PermissionDenied(_) => "the file system denied access",
             StoreError::InvalidKey => "this name cannot be stored",
             StoreError::NoMetadata => "the disk does not support metadata",
@@ -140,6 +149,10 @@ impl fmt::Display for StoreError {
             StoreError::Throttled { .. } => "the store has too many requests",
             StoreError::Unavailable => "the store is unavailable",
             StoreError::Timeout => "the store did not respond in time",
+            StoreError::BadResponse => "the store's service sent a malformed response",
+            StoreError::Io(cause) if cause.errno.is_none() => {
+                return write!(f, "the store failed: {cause}");
+            }
             StoreError::Io(cause) => return write!(f, "the disk failed: {cause}"),
         })
     }
@@ -155,14 +168,15 @@ impl From<JobPanicked> for StoreError {
 
 impl StoreError {
     /// The cause of an error that an operator needs to know: [`StoreError::Full`],
-    /// [`StoreError::ReadOnly`], [`StoreError::PermissionDenied`] and [`StoreError::Io`]. `None`
-    /// for the other errors.
+    /// [`StoreError::ReadOnly`], [`StoreError::PermissionDenied`], [`StoreError::BadResponse`] and
+    /// [`StoreError::Io`]. `None` for the other errors.
     pub fn cause(&self) -> Option<Cause> {
         match *self {
             StoreError::Full(cause)
             | StoreError::PermissionDenied(cause)
             | StoreError::Io(cause) => Some(cause),
             StoreError::ReadOnly => Some(Cause::from_errno(libc::EROFS)),
+            StoreError::BadResponse => Some(io::ErrorKind::InvalidData.into()),
             _ => None,
         }
     }

@@ -158,8 +158,10 @@ pub trait Upload {
     /// before it completed, the upload can only be dropped.
     fn write(&mut self, buf: Vec<u8>) -> LocalFuture<'_, Result<Vec<u8>>>;
 
-    /// Sets the metadata: bytes that the store keeps with the content and does not interpret. Fails
-    /// with [`StoreError::TooLarge`] if there are more than [`Features::metadata_bytes_max`]. Must
+    /// Sets the metadata: bytes that the store keeps with the content. Lines `name: value` with the
+    /// names of HTTP fields that describe content may be kept as such fields, which other programs
+    /// see and set, and their order may change; other bytes are not interpreted. Fails with
+    /// [`StoreError::TooLarge`] if there are more than [`Features::metadata_bytes_max`]. Must
     /// precede the first write. The commit makes them visible together with the content, and they
     /// replace the metadata of the old object. By default there is no metadata. The commit fails
     /// with [`StoreError::NoMetadata`] if the store does not support it.

@@ -247,10 +247,12 @@ fn writers(load: &Load, seed: u64) -> String {
 }
 
 fn restarts(seed: u64) -> String {
-    let mut text =
-        "Restart of front ends, absent for 3 s: requests in % of those that arrive in the \
-        18 s around it\n"
-            .to_owned();
+    const ABSENT: f64 = 3.0;
+    let mut text = format!(
+        "Restart of front ends, absent for {ABSENT} s: requests in % of those that arrive in the \
+        {} s around it\n",
+        replicas::simulated(ABSENT)
+    );
     let counts = [1, 10, 100, 500];
     text += &line("at the same time", counts.map(|count| count.to_string()));
     for (drains, name) in [(true, "SIGTERM: retried, failed, cut"), (false, "kill -9")] {
@@ -258,7 +260,7 @@ fn restarts(seed: u64) -> String {
             let how = Restart {
                 count,
                 drains,
-                absent: 3.0,
+                absent: ABSENT,
                 per_s: 20_000.0,
                 processing: 0.01,
             };

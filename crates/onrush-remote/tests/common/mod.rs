@@ -14,14 +14,15 @@ use hyper_util::server::conn::auto::Builder;
 use onrush_remote::{Options, RemoteStore};
 use onrush_store::{Object, Result};
 use s3::MemoryS3;
-use s3s::S3Result;
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::SimpleAuth;
 use s3s::service::S3ServiceBuilder;
+use s3s::{S3Result, s3_error};
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use tokio::net::TcpListener;
@@ -51,7 +52,7 @@ impl Bucket {
     pub fn with(memory: MemoryS3) -> Bucket {
         let mut service = S3ServiceBuilder::new(memory.clone());
         service.set_auth(SimpleAuth::from_single(KEY.0, KEY.1));
-        service.set_access(Everyone);
+        service.set_access(Everyone(memory.is_revoked.clone()));
         let service = service.build();
         let runtime = Runtime::new().expect("a runtime");
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0"));
@@ -89,13 +90,17 @@ impl Bucket {
     }
 }
 
-/// Also permits requests without a signature. One with a wrong signature is refused.
-struct Everyone;
+/// Also permits requests without a signature, unless the flag is set. One with a wrong signature is
+/// refused.
+struct Everyone(Arc<AtomicBool>);
 
 #[async_trait::async_trait]
 impl S3Access for Everyone {
     async fn check(&self, _: &mut S3AccessContext<'_>) -> S3Result<()> {
-        Ok(())
+        match self.0.load(Ordering::Relaxed) {
+            true => Err(s3_error!(AccessDenied)),
+            false => Ok(()),
+        }
     }
 }
 

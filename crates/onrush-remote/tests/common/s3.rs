@@ -13,7 +13,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// The name of the only bucket.
 pub const BUCKET: &str = "bucket";
@@ -22,8 +22,34 @@ pub const BUCKET: &str = "bucket";
 pub struct Stored {
     pub content: Bytes,
     pub tag: String,
-    metadata: Option<HashMap<String, String>>,
+    pub fields: Fields,
     modified: SystemTime,
+}
+
+/// The fields of an object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fields {
+    pub content_type: Option<ContentType>,
+    pub content_encoding: Option<ContentEncoding>,
+    pub content_language: Option<ContentLanguage>,
+    pub content_disposition: Option<ContentDisposition>,
+    pub cache_control: Option<CacheControl>,
+    pub metadata: Option<HashMap<String, String>>,
+}
+
+/// The fields of a request or a stored object as [`Fields`], or as a response.
+macro_rules! fields {
+    ($from:expr => $into:ident { $($more:tt)* }) => {
+        $into {
+            content_type: $from.content_type,
+            content_encoding: $from.content_encoding,
+            content_language: $from.content_language,
+            content_disposition: $from.content_disposition,
+            cache_control: $from.cache_control,
+            metadata: $from.metadata,
+            $($more)*
+        }
+    };
 }
 
 #[derive(Debug, Default)]
@@ -39,7 +65,7 @@ pub struct Objects {
 pub struct Parts {
     key: String,
     pub begun: SystemTime,
-    metadata: Option<HashMap<String, String>>,
+    fields: Fields,
     parts: BTreeMap<i32, Bytes>,
 }
 
@@ -55,8 +81,12 @@ pub struct MemoryS3 {
     pub fails_after_put: Arc<AtomicUsize>,
     /// Whether another client replaces the object of a multipart upload as soon as it is complete.
     pub replaces_at_once: Arc<AtomicBool>,
+    /// Whether the response to a HEAD waits until a PUT has begun.
+    pub head_waits_for_put: Arc<AtomicBool>,
     /// Whether a PUT exceeds the quota of the user.
     pub is_full: Arc<AtomicBool>,
+    /// Whether all requests are refused.
+    pub is_revoked: Arc<AtomicBool>,
     /// The only prefix that may be listed, as a policy with `s3:prefix` says.
     pub lists_only: Option<String>,
 }
@@ -82,17 +112,12 @@ impl Objects {
         found.ok_or_else(|| s3_error!(NoSuchKey))
     }
 
-    pub fn put(
-        &mut self,
-        key: String,
-        content: Bytes,
-        metadata: Option<HashMap<String, String>>,
-    ) -> ETag {
+    pub fn put(&mut self, key: String, content: Bytes, fields: Fields) -> ETag {
         let tag = hash(&content);
         let stored = Stored {
             content,
             tag: tag.clone(),
-            metadata,
+            fields,
             modified: SystemTime::now(),
         };
         self.by_key.insert(key, stored);
@@ -144,7 +169,9 @@ impl S3 for MemoryS3 {
         if !holds(input.if_match.as_ref(), Some(&found)) {
             return Err(s3_error!(PreconditionFailed));
         }
-        let (size, mut output) = (found.content.len() as u64, GetObjectOutput::default());
+        let fields = found.fields;
+        let mut output = fields!(fields => GetObjectOutput { ..Default::default() });
+        let size = found.content.len() as u64;
         let content = match input.range {
             None => found.content,
             Some(range) => {
@@ -160,7 +187,6 @@ impl S3 for MemoryS3 {
         output.body = Some(blob(content));
         output.e_tag = Some(ETag::Strong(found.tag));
         output.last_modified = Some(Timestamp::from(found.modified));
-        output.metadata = found.metadata;
         Ok(S3Response::new(output))
     }
 
@@ -169,14 +195,20 @@ impl S3 for MemoryS3 {
         request: S3Request<HeadObjectInput>,
     ) -> S3Result<S3Response<HeadObjectOutput>> {
         let input = request.input;
-        let found = self.begin(&input.bucket, "HEAD")?.get(&input.key)?;
-        Ok(S3Response::new(HeadObjectOutput {
+        drop(self.begin(&input.bucket, "HEAD")?);
+        while self.head_waits_for_put.load(Ordering::Relaxed)
+            && !self.lock().requests.contains_key("PUT")
+        {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let found = self.lock().get(&input.key)?;
+        let fields = found.fields;
+        Ok(S3Response::new(fields!(fields => HeadObjectOutput {
             content_length: Some(found.content.len() as i64),
             e_tag: Some(ETag::Strong(found.tag)),
             last_modified: Some(Timestamp::from(found.modified)),
-            metadata: found.metadata,
             ..Default::default()
-        }))
+        })))
     }
 
     async fn put_object(
@@ -198,7 +230,7 @@ impl S3 for MemoryS3 {
             error.set_status_code(StatusCode::FORBIDDEN);
             return Err(error);
         }
-        let tag = objects.put(input.key, content, input.metadata);
+        let tag = objects.put(input.key, content, fields!(input => Fields {}));
         let left = &self.fails_after_put;
         if left
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1))
@@ -318,7 +350,7 @@ impl S3 for MemoryS3 {
         let upload = Parts {
             key: input.key.clone(),
             begun: SystemTime::now(),
-            metadata: input.metadata,
+            fields: fields!(input => Fields {}),
             parts: BTreeMap::new(),
         };
         objects.uploads.insert(id.clone(), upload);
@@ -361,9 +393,13 @@ impl S3 for MemoryS3 {
         let upload = objects.uploads.remove(&input.upload_id);
         let upload = upload.ok_or_else(|| s3_error!(NoSuchUpload))?;
         let content = upload.parts.into_values().collect::<Vec<_>>().concat();
-        let tag = objects.put(input.key.clone(), content.into(), upload.metadata);
+        let tag = objects.put(input.key.clone(), content.into(), upload.fields);
         if self.replaces_at_once.load(Ordering::Relaxed) {
-            objects.put(input.key.clone(), Bytes::from_static(b"other"), None);
+            objects.put(
+                input.key.clone(),
+                Bytes::from_static(b"other"),
+                Fields::default(),
+            );
         }
         Ok(S3Response::new(CompleteMultipartUploadOutput {
             bucket: Some(input.bucket),

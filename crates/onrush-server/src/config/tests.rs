@@ -201,6 +201,20 @@ fn a_format_enables_the_access_log() {
     assert_eq!(json, (AccessLog::On, AccessLogFormat::Json));
 }
 
+#[test]
+fn a_bucket_may_be_named_store() {
+    let store = parse("store = 's3://a/b'").unwrap();
+    assert_eq!(store, parse("dir = 's3://a/b'").unwrap());
+    for both in [
+        "store = 's3://a'\ndir = '/srv'",
+        "dir = '/srv'\nstore = 's3://a'",
+    ] {
+        let (line, what) = parse(both).unwrap_err();
+        let reason = "dir and store are the same option; write one of them";
+        assert!(line <= 2 && what.contains(reason), "{line}: {what}");
+    }
+}
+
 /// For each option a value in the configuration file that is not the default.
 const CHANGES: &[(&str, &str)] = &[
     ("dir", "'/srv'"),
@@ -354,7 +368,7 @@ fn errors_name_the_key_the_value_and_what_is_accepted() {
             "idle-timeout = '3 weeks'",
             "idle-timeout: ",
             "3 weeks",
-            "ms, s, m or h",
+            "ms, s, m, h or d",
         ),
         ("body-max = '1Q'", "body-max: ", "'1Q'", "off or unlimited"),
         ("cache-size = '1Q'", "cache-size: ", "'1Q'", "or off"),

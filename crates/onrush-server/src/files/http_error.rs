@@ -14,7 +14,7 @@ use std::time::Duration;
 pub(crate) struct HttpError {
     pub(crate) status: u16,
     pub(super) detail: &'static str,
-    /// For 503 and 504: when the client may try again.
+    /// For 502 to 504: when the client may try again.
     retry_after_s: u64,
 }
 
@@ -63,9 +63,10 @@ impl HttpError {
             ),
             (StoreError::NotEmpty, _) => (409, "the folder is not empty"),
             (StoreError::PreconditionFailed, _) => return HttpError::PRECONDITION_FAILED,
+            (StoreError::Full(cause), _) if cause.errno().is_none() => (507, "the store is full"),
             (StoreError::Full(_), _) => (507, "the disk is full"),
             (StoreError::ReadOnly, _) => (503, "the disk is read-only"),
-            (StoreError::TooLarge, _) => (413, "the object is too large for the file system"),
+            (StoreError::TooLarge, _) => (413, "the object is too large for the store"),
             (StoreError::Forbidden | StoreError::PermissionDenied(_), _) => {
                 (403, "permission denied")
             }
@@ -79,6 +80,8 @@ impl HttpError {
             (StoreError::Throttled { retry_after }, _) => return HttpError::throttled(retry_after),
             (StoreError::Unavailable, _) => (503, "the store is unavailable; try again later"),
             (StoreError::Timeout, _) => (504, "the store did not respond in time"),
+            (StoreError::BadResponse, _) => (502, "the store sent a malformed response"),
+            (StoreError::Io(cause), _) if cause.errno().is_none() => (500, "the store failed"),
             (_, _) => (500, "the disk failed"),
         };
         HttpError::new(status, detail)
@@ -145,7 +148,7 @@ impl HttpError {
             .with_header("X-Content-Type-Options", "nosniff");
         match status {
             401 => with_challenges(response),
-            429 | 503 | 504 => response.with_header("Retry-After", retry_after_s.to_string()),
+            429 | 502..=504 => response.with_header("Retry-After", retry_after_s.to_string()),
             // The codings that would be accepted (RFC 9110 §12.5.3, §15.5.16).
             415 => response.with_header("Accept-Encoding", "identity"),
             _ => response,
@@ -182,7 +185,7 @@ mod tests {
             response.header("content-type"),
             Some(&b"application/problem+json"[..])
         );
-        assert_eq!(failure.render(false).body().length(), Some(17));
+        assert_eq!(failure.render(false).body().length(), Some(18));
         for (retry_after, seconds) in [(None, "1"), (Some(1), "1"), (Some(2001), "3")] {
             let retry_after = retry_after.map(Duration::from_millis);
             let throttled = StoreError::Throttled { retry_after };
@@ -194,6 +197,7 @@ mod tests {
             (StoreError::Unsupported, 501),
             (StoreError::Unavailable, 503),
             (StoreError::Timeout, 504),
+            (StoreError::BadResponse, 502),
         ] {
             let response = HttpError::from_store(error, Operation::Write).render(false);
             assert_eq!(response.status(), status);

@@ -34,7 +34,7 @@ struct Window {
 }
 
 impl StorageLog {
-    /// Logs `error` at level `warn` if an operator has to act on it: the disk is full, is
+    /// Logs `error` at level `warn` if an operator has to act on it: the store is full, is
     /// read-only, denies access, or fails. `key` is `None` for the top folder. An error over the
     /// limit is only counted; the next line of its kind contains the count.
     pub(super) fn record(&self, error: StoreError, key: Option<&Key>) {

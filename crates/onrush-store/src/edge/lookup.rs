@@ -248,6 +248,9 @@ fn not_stored(how: CacheUse) -> CacheUse {
 fn is_outage(error: StoreError) -> bool {
     matches!(
         error,
-        StoreError::Unavailable | StoreError::Timeout | StoreError::Throttled { .. }
+        StoreError::Unavailable
+            | StoreError::Timeout
+            | StoreError::BadResponse
+            | StoreError::Throttled { .. }
     )
 }
