@@ -313,6 +313,33 @@ fn a_restart_keeps_the_time_of_the_last_confirmation() {
     }
 }
 
+/// As on a file system that keeps times in seconds: two changes within one give the same version.
+#[test]
+fn an_object_that_may_change_within_its_time_is_not_kept() {
+    let (disk, store) = (SimFs::new(1), Counted::new());
+    let now = || std::time::UNIX_EPOCH.elapsed().unwrap();
+    disk.set_clock_ns(now().as_nanos() as i64);
+    let edge = on_sim(&store, &disk, options(LIMIT));
+    wait_until("the scan is complete", || stats(&edge).is_complete);
+    store.same_versions.store(true, SeqCst);
+    store.whole_seconds.store(true, SeqCst);
+    for size in [1000, 2 * BLOCK as usize] {
+        let at = format!("o{size}");
+        for byte in 0..3 {
+            store.put(&at, &vec![byte; size]);
+            assert!(get(&edge, &at).expect("an object").0 == vec![byte; size]);
+        }
+        assert_eq!(stats(&edge).entries, 0);
+    }
+    // Later a change has another time.
+    disk.set_clock_ns((now() + Duration::from_secs(4)).as_nanos() as i64);
+    for size in [1000, 2 * BLOCK as usize] {
+        for how in [MISS, CacheUse::Hit] {
+            assert!(get(&edge, &format!("o{size}")) == Ok((vec![2; size], how)));
+        }
+    }
+}
+
 /// Failures of the disk are reported once, and cost no request.
 #[test]
 fn without_a_disk_objects_are_served_from_the_store() {

@@ -50,8 +50,11 @@ impl Inner {
                 continue; // Another request has opened it meanwhile.
             };
             return match (wait(&opening, may_be_stale).await, known) {
-                (Ok(version), _) if version.is_known => Ok(Some((version, CacheUse::Revalidated))),
-                (Ok(version), _) => {
+                (Ok(None), _) => Ok(None),
+                (Ok(Some(version)), _) if version.is_known => {
+                    Ok(Some((version, CacheUse::Revalidated)))
+                }
+                (Ok(Some(version)), _) => {
                     let is_stored = true;
                     let how = CacheUse::Miss {
                         is_stored,
@@ -221,7 +224,7 @@ impl Inner {
 }
 
 /// Waits for the current version; not for a store that takes long if the caller `may_be_stale`.
-async fn wait(opening: &Opening, may_be_stale: bool) -> Result<Current> {
+async fn wait(opening: &Opening, may_be_stale: bool) -> Result<Option<Current>> {
     let look = |state: &Opened| match state {
         Opened::Done(result) => Some(result.clone()),
         Opened::IsSlow if may_be_stale => Some(Err(StoreError::Timeout)),

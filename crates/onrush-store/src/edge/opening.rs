@@ -8,6 +8,7 @@ use super::run::{Member, publish_record, run};
 use super::watch::Watch;
 use crate::error::{Result, StoreError};
 use crate::key::Key;
+use crate::meta::Meta;
 use crate::store::Wanted;
 use std::io;
 use std::sync::Arc;
@@ -21,8 +22,13 @@ pub(super) enum Opened {
     Waits,
     /// The other store takes long: who has something to serve does not wait any more.
     IsSlow,
-    Done(Result<Current>),
+    /// `None`: the version cannot be told from the next one, so the cache is not to be used.
+    Done(Result<Option<Current>>),
 }
+
+/// Some file systems keep times in seconds, or in units of 2 s. If such a time is older than this,
+/// a later change has another one, also if the clock of the other store is 1 s behind.
+const COARSE_MS: i64 = 3_000;
 
 /// The current version of a key.
 #[derive(Clone, Debug)]
@@ -95,7 +101,7 @@ struct OpeningGuard {
 }
 
 impl OpeningGuard {
-    fn finish(&self, result: Result<Current>) {
+    fn finish(&self, result: Result<Option<Current>>) {
         let mut openings = self.inner.openings();
         if (openings.get(&self.key)).is_some_and(|(own, _)| Arc::ptr_eq(own, &self.opening)) {
             openings.remove(&self.key);
@@ -122,7 +128,7 @@ async fn open(guard: OpeningGuard, wanted: Wanted, known: Option<Arc<Head>>, cha
         match inner.store.meta(&key).await {
             Ok(meta) if known.has_properties(&meta) => {
                 inner.confirm(known, changes);
-                return guard.finish(Ok(Current::known(known.clone())));
+                return guard.finish(Ok(Some(Current::known(known.clone()))));
             }
             Ok(_) => {}
             Err(error) => return fail(guard, error, true).await,
@@ -142,10 +148,16 @@ async fn open(guard: OpeningGuard, wanted: Wanted, known: Option<Arc<Head>>, cha
         true => Wanted::Properties,
         false => Wanted::Range(range.clone()),
     };
+    let opened_ms = inner.cache.now_ms();
     let object = match inner.store.open(&key, hint).await {
         Ok(object) => object,
         Err(error) => return fail(guard, error, known.is_some()).await,
     };
+    let is_exact = inner.store.features().versions_by_content;
+    if !is_exact && may_hide_a_change(object.meta(), opened_ms) {
+        inner.invalidate(&key).await; // The copy is of an older version.
+        return guard.finish(Ok(None));
+    }
     let metadata = match object.metadata().await {
         Ok(metadata) => metadata,
         Err(error) => return guard.finish(Err(error)),
@@ -172,11 +184,11 @@ async fn open(guard: OpeningGuard, wanted: Wanted, known: Option<Arc<Head>>, cha
     {
         store_record(&inner, &head, generation).await;
     }
-    guard.finish(Ok(Current {
+    guard.finish(Ok(Some(Current {
         head: head.clone(),
         is_known: false,
         member: (fill.as_ref()).map(|fill| fill.fill.join(number, false).member),
-    }));
+    })));
     drop(guard);
     let Some(fill) = fill else {
         return; // Nothing is wanted, or someone else was faster.
@@ -184,6 +196,14 @@ async fn open(guard: OpeningGuard, wanted: Wanted, known: Option<Arc<Head>>, cha
     let stream = object.stream(range.start..end);
     let blocks = number..end.div_ceil(block_bytes).max(number + 1);
     run(head, generation, fill, blocks, stream).await;
+}
+
+/// Whether an object that was opened at `opened_ms` may get other bytes without another time, and
+/// so without another version: both are the same if a file is changed twice within the unit in
+/// which the file system keeps times (RFC 9110 §8.8.2.2).
+fn may_hide_a_change(meta: &Meta, opened_ms: i64) -> bool {
+    meta.modified_ns % 1_000_000_000 == 0
+        && meta.modified_ns / 1_000_000 > opened_ms.saturating_sub(COARSE_MS)
 }
 
 /// Completes an opening that has failed. A version that was `known` is removed if there is no

@@ -33,6 +33,8 @@ pub struct Counted {
     pub hangs: AtomicBool,
     /// Whether all versions are the same, as those of S3 are if the content is.
     pub same_versions: AtomicBool,
+    /// Whether times are in whole seconds.
+    pub whole_seconds: AtomicBool,
     pub transferred: Arc<AtomicUsize>,
     /// While it is held, no stream has a byte after the first `n`.
     pub held: Arc<Held>,
@@ -77,13 +79,14 @@ impl Counted {
     }
 
     fn shown(&self, meta: Meta) -> Meta {
-        match self.same_versions.load(SeqCst) {
-            true => Meta {
-                version: Version::parse(b"same").unwrap(),
-                ..meta
-            },
-            false => meta,
+        let mut shown = meta;
+        if self.same_versions.load(SeqCst) {
+            shown.version = Version::parse(b"same").unwrap();
         }
+        if self.whole_seconds.load(SeqCst) {
+            shown.modified_ns -= meta.modified_ns % 1_000_000_000;
+        }
+        shown
     }
 }
 
