@@ -5,24 +5,14 @@ mod edge_common;
 
 use common::*;
 use edge_common::{
-    BLOCK, Counted, MISS, edge, get, opened, options, put, put_with, read, stats, wait_until,
+    BLOCK, Counted, MISS, at_once, edge, get, opened, options, put, put_with, read, stats,
+    wait_until,
 };
 use onrush_store::testing::conformance;
 use onrush_store::*;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
-
-/// Opens an object without waiting. The kernel may refuse that while other files are renamed.
-fn at_once(edge: &EdgeStore, at: &str) -> Object {
-    let mut object = None;
-    wait_until("it can be opened at once", || {
-        get(edge, at).expect("an object"); // It is stale for a second only.
-        object = edge.try_get(&key(at));
-        object.is_some()
-    });
-    object.expect("it was opened").expect("an object")
-}
 
 #[test]
 fn an_edge_is_a_store() {
@@ -401,80 +391,6 @@ fn a_change_through_this_server_is_visible_at_once() {
     let found = get(&edge, "b").expect("an object").0;
     assert_eq!(found, [2; 1000]);
     assert_eq!(get(&edge, "b").expect("an object"), (found, CacheUse::Hit));
-}
-
-#[test]
-fn while_the_store_is_down_copies_are_served() {
-    let (dir, store) = (TempDir::new(), Counted::new());
-    let always = EdgeOptions {
-        fresh: Duration::ZERO,
-        ..options(1 << 30)
-    };
-    let edge = edge(&store, dir.path(), always);
-    store.put("a", b"content");
-    store.put("b", b"other");
-    get(&edge, "a").expect("an object");
-    store.metas();
-    let failures = [
-        StoreError::Unavailable,
-        StoreError::Timeout,
-        StoreError::Throttled { retry_after: None },
-    ];
-    for failure in failures {
-        store.store.fail_with(Some(failure));
-        for _ in 0..3 {
-            let stale = Ok((b"content".to_vec(), CacheUse::Stale));
-            assert_eq!(get(&edge, "a"), stale);
-        }
-        assert!(store.metas() <= 1, "once in a second");
-        assert_eq!(get(&edge, "b"), Err(failure), "it is not in the cache");
-        let object = at_once(&edge, "a");
-        assert_eq!(object.cached().expect("an edge").how, CacheUse::Stale);
-        store.store.fail_with(None);
-        wait_until("the store is asked again", || {
-            get(&edge, "a").expect("an object").1 == CacheUse::Revalidated
-        });
-        store.metas();
-    }
-    // Another failure is not an outage.
-    let denied = StoreError::Io(std::io::ErrorKind::InvalidData.into());
-    store.store.fail_with(Some(denied));
-    assert_eq!(get(&edge, "a"), Err(denied));
-}
-
-/// A store that neither responds nor fails does not hold up who has a copy.
-#[test]
-fn a_store_that_takes_long_is_not_waited_for() {
-    let (dir, store) = (TempDir::new(), Counted::new());
-    let always = EdgeOptions {
-        fresh: Duration::ZERO,
-        ..options(1 << 30)
-    };
-    let edge = edge(&store, dir.path(), always);
-    store.put("a", b"content");
-    get(&edge, "a").expect("an object");
-    store.hangs.store(true, SeqCst);
-    for _ in 0..3 {
-        let stale = Ok((b"content".to_vec(), CacheUse::Stale));
-        assert_eq!(get(&edge, "a"), stale);
-    }
-}
-
-#[test]
-fn copies_that_are_too_old_are_not_served() {
-    let (dir, store) = (TempDir::new(), Counted::new());
-    let never = EdgeOptions {
-        fresh: Duration::ZERO,
-        stale: Duration::ZERO,
-        ..options(1 << 30)
-    };
-    let edge = edge(&store, dir.path(), never);
-    store.put("a", b"content");
-    get(&edge, "a").expect("an object");
-    store.store.fail_with(Some(StoreError::Unavailable));
-    wait_until("the copy is too old", || {
-        get(&edge, "a") == Err(StoreError::Unavailable)
-    });
 }
 
 #[test]

@@ -22,7 +22,7 @@ pub(super) enum Opened {
     Waits,
     /// The other store takes long: who has something to serve does not wait any more.
     IsSlow,
-    /// `None`: the version cannot be told from the next one, so the cache is not to be used.
+    /// `None`: the next version may look the same, so the cache is not to be used.
     Done(Result<Option<Current>>),
 }
 

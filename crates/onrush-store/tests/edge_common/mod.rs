@@ -303,6 +303,17 @@ pub fn files(dir: &Path) -> Vec<std::path::PathBuf> {
     all
 }
 
+/// Opens an object without waiting. The kernel may refuse that while other files are renamed.
+pub fn at_once(edge: &EdgeStore, at: &str) -> Object {
+    let mut object = None;
+    wait_until("it can be opened at once", || {
+        get(edge, at).expect("an object"); // It is stale for a second only.
+        object = edge.try_get(&key(at));
+        object.is_some()
+    });
+    object.expect("it was opened").expect("an object")
+}
+
 pub fn temp() -> TempDir {
     TempDir::new()
 }
