@@ -5,7 +5,8 @@ mod edge_common;
 
 use common::*;
 use edge_common::{
-    BLOCK, Counted, MISS, disk_bytes, edge, files, get, opened, options, read, stats, wait_until,
+    BLOCK, Counted, MISS, disk_bytes, edge, files, get, on_sim, opened, options, read, stats,
+    wait_until,
 };
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::sim::{Cut, SimFs};
@@ -13,7 +14,6 @@ use onrush_store::*;
 use std::io::Read;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const LIMIT: u64 = 3 << 20;
@@ -229,20 +229,6 @@ fn a_file_of_another_object_is_not_served() {
     assert_eq!(get(&edge2, "b"), Ok((b"content of b".to_vec(), MISS)));
 }
 
-fn on_sim(store: &Arc<Counted>, disk: &SimFs, options: EdgeOptions) -> EdgeStore {
-    let pool = BlockingPool::threads(4, 1000);
-    let mut edge = None;
-    wait_until("the folder is free", || {
-        let root = disk.root().expect("the power is on");
-        match EdgeStore::on(store.clone(), root, pool.clone(), options.clone()) {
-            Ok(opened) => edge = Some(opened),
-            Err(error) => assert!(error.to_string().contains("another process"), "{error}"),
-        }
-        edge.is_some()
-    });
-    edge.expect("an edge")
-}
-
 #[test]
 fn a_power_cut_leaves_no_wrong_byte() {
     let mut kept = 0;
@@ -338,80 +324,6 @@ fn an_object_that_may_change_within_its_time_is_not_kept() {
             assert!(get(&edge, &format!("o{size}")) == Ok((vec![2; size], how)));
         }
     }
-}
-
-/// Failures of the disk are reported once, and cost no request.
-#[test]
-fn without_a_disk_objects_are_served_from_the_store() {
-    let reports = Arc::new(Mutex::new(Vec::new()));
-    let (disk, store) = (SimFs::new(1), Counted::new());
-    let mut options = options(LIMIT);
-    let reported = reports.clone();
-    options.cache.report = Arc::new(move |cause| reported.lock().unwrap().push(cause));
-    let edge = on_sim(&store, &disk, options);
-    wait_until("the scan is complete", || stats(&edge).is_complete);
-    store.put("before", &body(1000));
-    get(&edge, "before").expect("an object");
-    disk.disk_full_after(Some(100_000));
-    for number in 0..10 {
-        let (at, content) = (format!("o{number}"), body(BLOCK as usize * 2 + number));
-        store.put(&at, &content);
-        assert!(get(&edge, &at).expect("an object").0 == content);
-        let small = format!("s{number}");
-        store.put(&small, &body(100_000));
-        assert!(get(&edge, &small).expect("an object").0 == body(100_000));
-    }
-    let causes = reports.lock().unwrap().clone();
-    assert_eq!(causes.len(), 1, "{causes:?}");
-    assert_eq!(
-        causes[0].and_then(|cause| cause.errno()),
-        Some(libc::ENOSPC)
-    );
-    let (found, how) = get(&edge, "before").expect("an object");
-    assert_eq!((found, how), (body(1000), CacheUse::Hit));
-    disk.power_cut(); // Every operation fails from now on.
-    assert_eq!(get(&edge, "before").expect("an object").0, body(1000));
-}
-
-/// Also if the wall clock is set back meanwhile.
-#[test]
-fn a_scan_that_fails_begins_again() {
-    let (disk, store) = (SimFs::new(1), Counted::new());
-    store.put("before", &body(1000));
-    disk.set_clock_ns(1_700_000_000_000_000_000);
-    let edge1 = on_sim(&store, &disk, options(LIMIT));
-    wait_until("the scan is complete", || stats(&edge1).is_complete);
-    get(&edge1, "before").expect("an object");
-    drop(edge1);
-    let reports = Arc::new(Mutex::new(Vec::new()));
-    let reported = reports.clone();
-    let mut options = options(LIMIT);
-    options.cache.report = Arc::new(move |cause| reported.lock().unwrap().push(cause));
-    // The first failure with which the edge opens is that of the scan.
-    let edge = (0..100).find_map(|number| {
-        disk.kill_processes();
-        disk.clear_faults();
-        disk.fail_at(disk.operations() + number, libc::EMFILE);
-        let (root, pool) = (disk.root().unwrap(), BlockingPool::threads(4, 1000));
-        EdgeStore::on(store.clone(), root, pool, options.clone()).ok()
-    });
-    let edge = edge.expect("the scan fails");
-    wait_until("the failure is reported", || {
-        !reports.lock().unwrap().is_empty()
-    });
-    disk.set_clock_ns(1_600_000_000_000_000_000);
-    assert!(!stats(&edge).is_complete);
-    store.put("after", &body(1000));
-    wait_until("files are stored again", || {
-        get(&edge, "before").expect("an object");
-        get(&edge, "after").expect("an object").1 == CacheUse::Hit
-    });
-    assert!(stats(&edge).is_complete);
-    assert_eq!(stats(&edge).entries, 2);
-    let reports: Vec<_> = (reports.lock().unwrap().iter())
-        .map(|cause| cause.and_then(|cause| cause.errno()))
-        .collect();
-    assert_eq!(reports, [Some(libc::EMFILE), None]);
 }
 
 #[test]

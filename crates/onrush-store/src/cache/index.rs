@@ -143,6 +143,12 @@ impl Index {
         }
     }
 
+    /// All files are gone.
+    pub(super) fn clear(&mut self) {
+        self.entries.clear();
+        self.stamps.clear();
+    }
+
     /// All files were scanned.
     pub(super) fn complete(&mut self) {
         self.removed = None;

@@ -109,11 +109,7 @@ impl Inner {
                     return Some(opened.file);
                 }
                 Ok(Some(record)) if head.is_small() && !head.is_of(&record) => {} // Replaced.
-                Ok(_) => inner.cache.remove(&name), // Torn by a power cut.
-                Err(error) => {
-                    inner.cache.failed(&error);
-                    inner.cache.remove(&name);
-                }
+                _ => inner.cache.remove(&name), // Torn by a power cut, or not readable.
             }
             None
         };

@@ -4,7 +4,8 @@
 use crate::common::{TempDir, block_on, key};
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::Descriptors;
-use onrush_store::cache::{CacheOptions, CacheStats};
+use onrush_rt::fs::sim::SimFs;
+use onrush_store::cache::{CacheOptions, CacheStats, DiskEvent};
 use onrush_store::testing::MemoryStore;
 use onrush_store::*;
 use std::future::poll_fn;
@@ -209,12 +210,44 @@ pub fn options(bytes_max: u64) -> EdgeOptions {
             origin: "the store of a test".to_owned(),
             bytes_max,
             descriptors: Descriptors::default(),
-            report: Arc::new(|cause| println!("the disk fails: {cause:?}")),
+            report: Arc::new(|event| println!("the disk: {event:?}")),
         },
         fresh: Duration::from_secs(3600),
         stale: Duration::from_secs(3600),
         block_bytes: BLOCK,
     }
+}
+
+/// The events of a disk: error numbers of failures, 0 when it works again, -1 for a new folder.
+pub type Events = Arc<Mutex<Vec<i32>>>;
+
+/// Keeps the events of the disk.
+pub fn watch_disk(options: &mut EdgeOptions) -> Events {
+    let events = Events::default();
+    let all = events.clone();
+    options.cache.report = Arc::new(move |event| {
+        all.lock().unwrap().push(match event {
+            DiskEvent::Fails(cause) => cause.errno().expect("a system call"),
+            DiskEvent::Works => 0,
+            DiskEvent::IsCreatedAgain => -1,
+        });
+    });
+    events
+}
+
+/// An edge on a simulated disk whose folder an earlier one may still be about to close.
+pub fn on_sim(store: &Arc<Counted>, disk: &SimFs, options: EdgeOptions) -> EdgeStore {
+    let pool = BlockingPool::threads(4, 1000);
+    let mut edge = None;
+    wait_until("the folder is free", || {
+        let root = disk.root().expect("the power is on");
+        match EdgeStore::on(store.clone(), root, pool.clone(), options.clone()) {
+            Ok(opened) => edge = Some(opened),
+            Err(error) => assert!(error.to_string().contains("another process"), "{error}"),
+        }
+        edge.is_some()
+    });
+    edge.expect("an edge")
 }
 
 /// An edge whose first scan is complete.
