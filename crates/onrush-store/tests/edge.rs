@@ -135,6 +135,44 @@ fn a_fetch_without_clients_ends_with_its_block() {
     assert_eq!(store.opens()[1], Wanted::Range(BLOCK..content.len() as u64));
 }
 
+/// Clients that come and go do not cause any number of requests.
+#[test]
+fn few_fetches_without_clients_go_on() {
+    let (dir, store) = (TempDir::new(), Counted::new());
+    let edge = edge(&store, dir.path(), options(1 << 30));
+    let keys: Vec<Key> = (0..400).map(|number| key(format!("o{number}"))).collect();
+    for number in 0..keys.len() {
+        store.put(&format!("o{number}"), &body(2000 + number));
+    }
+    store.held.after(Some(0));
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    let mut clients = Vec::new();
+    for key in &keys {
+        let mut opening = Box::pin(edge.get(key));
+        assert!(opening.as_mut().poll(&mut cx).is_pending());
+        clients.push(opening);
+    }
+    // Each transfer has a reader of the object and a stream of it.
+    let transfers = || (Arc::strong_count(&store.held) - 1).div_ceil(2);
+    wait_until("all are being transferred", || transfers() == keys.len());
+    let stays = clients.split_off(390);
+    drop(clients);
+    wait_until("some are cancelled", || transfers() <= 128 + stays.len());
+    assert!(transfers() >= 128);
+    store.held.after(None);
+    for (number, client) in (390..).zip(stays) {
+        let object = block_on(client).expect("an object");
+        let found = block_on(read(&object, 0..u64::MAX)).expect("bytes");
+        assert!(found == body(2000 + number));
+    }
+    assert_eq!(store.opens().len(), keys.len());
+    for number in 0..keys.len() {
+        let (found, _) = get(&edge, &format!("o{number}")).expect("an object");
+        assert!(found == body(2000 + number));
+    }
+    assert!(store.opens().len() <= keys.len() - 128);
+}
+
 /// A reader that stops reading does not make the fetch go on.
 #[test]
 fn a_fetch_is_a_few_blocks_ahead_of_its_readers() {

@@ -46,7 +46,7 @@ impl Inner {
                 Some(head) => head.age_ms(now_ms) <= self.stale_ms,
             };
             let opening = self.opening(key, wanted, known.as_ref());
-            let Some((opening, is_collapsed)) = opening else {
+            let Some((opening, _member, is_collapsed)) = opening else {
                 continue; // Another request has opened it meanwhile.
             };
             return match (wait(&opening, may_be_stale).await, known) {

@@ -3,8 +3,9 @@
 
 use super::Inner;
 use super::heads::Head;
+use super::readers::{Member, Run};
 use super::record::Checksum;
-use super::run::{Member, publish_record, run};
+use super::run::{publish_record, run};
 use super::watch::Watch;
 use crate::error::{Result, StoreError};
 use crate::key::Key;
@@ -15,6 +16,14 @@ use std::sync::Arc;
 
 /// A request for the current version of a key.
 pub(super) type Opening = Watch<Opened>;
+
+/// A request that has no response yet.
+pub(super) struct Pending {
+    pub(super) opening: Arc<Opening>,
+    /// Those who wait are its readers.
+    pub(super) run: Arc<Run>,
+    pub(super) begun_ms: i64,
+}
 
 /// The state of an [`Opening`].
 #[derive(Clone, Debug)]
@@ -49,36 +58,45 @@ impl Current {
         }
     }
 }
+
 impl Inner {
     /// Joins the request for the current version of a key, or begins it. `known`: the version to
-    /// confirm. Returns also whether it was begun before. `None` if another version is known
-    /// meanwhile.
+    /// confirm. Returns also what the caller keeps while it waits, and whether the request was begun
+    /// before. `None` if another version is known meanwhile.
     pub(super) fn opening(
         self: &Arc<Self>,
         key: &Key,
         wanted: &Wanted,
         known: Option<&Arc<Head>>,
-    ) -> Option<(Arc<Opening>, bool)> {
+    ) -> Option<(Arc<Opening>, Member, bool)> {
         let mut openings = self.openings();
-        if let Some((opening, _)) = openings.get(key) {
-            return Some((opening.clone(), true));
+        if let Some(pending) = openings.get(key) {
+            return Some((pending.opening.clone(), pending.run.join(), true));
         }
         let current = self.heads.get(key);
         if current.is_some_and(|now| known.is_none_or(|known| !Arc::ptr_eq(known, &now))) {
             return None;
         }
         let opening = Arc::new(Watch::new(Opened::Waits));
-        openings.insert(key.clone(), (opening.clone(), self.now_ms()));
+        let (run, begun_ms) = (Run::new(), self.now_ms());
+        let member = run.join();
+        let pending = Pending {
+            opening: opening.clone(),
+            run: run.clone(),
+            begun_ms,
+        };
+        openings.insert(key.clone(), pending);
         drop(openings);
         let changes = self.heads.changes(key);
         let guard = OpeningGuard {
             inner: self.clone(),
             key: key.clone(),
             opening: opening.clone(),
+            run: run.clone(),
         };
         let (wanted, known) = (wanted.clone(), known.cloned());
-        self.spawn(move || Box::pin(open(guard, wanted, known, changes)));
-        Some((opening, false))
+        self.fetch(run, move || Box::pin(open(guard, wanted, known, changes)));
+        Some((opening, member, false))
     }
 
     /// The other store has confirmed a version.
@@ -98,12 +116,14 @@ struct OpeningGuard {
     inner: Arc<Inner>,
     key: Key,
     opening: Arc<Opening>,
+    run: Arc<Run>,
 }
 
 impl OpeningGuard {
     fn finish(&self, result: Result<Option<Current>>) {
         let mut openings = self.inner.openings();
-        if (openings.get(&self.key)).is_some_and(|(own, _)| Arc::ptr_eq(own, &self.opening)) {
+        let own = openings.get(&self.key);
+        if own.is_some_and(|own| Arc::ptr_eq(&own.opening, &self.opening)) {
             openings.remove(&self.key);
         }
         drop(openings);
@@ -177,7 +197,9 @@ async fn open(guard: OpeningGuard, wanted: Wanted, known: Option<Arc<Head>>, cha
     let is_empty = head.meta.size == 0 && range.start == 0 && !range.is_empty();
     let has_bytes = range.start < end || is_empty;
     // Before others find the version, so that they find the transfer as well.
-    let fill = has_bytes.then(|| inner.begin(&head, number)).flatten();
+    let fill = has_bytes
+        .then(|| inner.begin(&head, number, &guard.run))
+        .flatten();
     let generation = inner.heads.replace(&head, changes);
     if !head.is_small()
         && let Some(generation) = generation

@@ -2,8 +2,9 @@
 //! and from the other store what the cache does not take.
 
 use super::heads::Head;
+use super::readers::Member;
 use super::record::Record;
-use super::run::{FillEnd, FillState, Joined, Member, Reading, open_version};
+use super::run::{FillEnd, FillState, Joined, Reading, open_version};
 use super::{ATTEMPTS, Inner};
 use crate::error::{Result, StoreError};
 use crate::local::LocalFile;
