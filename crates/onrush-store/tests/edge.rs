@@ -5,8 +5,8 @@ mod edge_common;
 
 use common::*;
 use edge_common::{
-    BLOCK, Counted, MISS, at_once, edge, get, opened, options, put, put_with, read, stats,
-    wait_until,
+    BLOCK, Counted, MISS, at_once, edge, get, get_stored, opened, options, put, put_with, read,
+    stats, wait_until,
 };
 use onrush_store::testing::conformance;
 use onrush_store::*;
@@ -61,7 +61,7 @@ fn objects_of_any_size_are_fetched_once() {
         assert!(found == Ok((content.clone(), MISS)), "{size}");
         assert_eq!(store.opens(), [Wanted::Range(0..u64::MAX)], "{size}");
         for _ in 0..2 {
-            let found = get(&edge, &at);
+            let found = get_stored(&edge, &at);
             assert!(found == Ok((content.clone(), CacheUse::Hit)), "{size}");
         }
         assert_eq!((store.opens().len(), store.metas()), (0, 0), "{size}");
@@ -131,7 +131,7 @@ fn a_fetch_without_clients_ends_with_its_block() {
     // What was there already when the fetch ended is not lost, but it is less than a block.
     assert!(store.transferred() < 2 * BLOCK as usize);
     let found = get(&edge, "a").expect("an object");
-    assert!(found == (content.clone(), CacheUse::Hit));
+    assert!(found == (content.clone(), CacheUse::Partial));
     assert_eq!(store.opens()[1], Wanted::Range(BLOCK..content.len() as u64));
 }
 
@@ -211,6 +211,7 @@ fn a_range_fetches_only_its_blocks() {
             read(&object, range.clone()).await
         });
         assert!(found.expect("bytes") == content[range.start as usize..range.end as usize]);
+        wait_until("both blocks are stored", || stats(&edge).entries == 3);
     }
     assert_eq!(store.opens(), [Wanted::Range(3 * BLOCK..5 * BLOCK)]);
     wait_until("its blocks are complete", || {
@@ -228,6 +229,35 @@ fn a_range_fetches_only_its_blocks() {
         assert_eq!(first.cached().expect("an edge").how, CacheUse::Partial);
         assert_eq!(read(&first, 0..1).await.expect("bytes"), content[..1]);
     });
+}
+
+/// Not by its first block only.
+#[test]
+fn a_response_is_a_hit_if_all_its_blocks_are_in_the_cache() {
+    let (dir, store) = (TempDir::new(), Counted::new());
+    let edge = edge(&store, dir.path(), options(1 << 30));
+    store.put("a", &body(4 * BLOCK as usize));
+    let found = |blocks: std::ops::Range<u64>| {
+        let range = blocks.start * BLOCK..blocks.end * BLOCK;
+        block_on(async {
+            let object = edge.open(&key("a"), Wanted::Range(range.clone())).await?;
+            read(&object, range).await?;
+            Ok::<_, StoreError>(object.cached().expect("an edge").how)
+        })
+    };
+    let stored = |count| wait_until("it is stored", || stats(&edge).entries == count);
+    assert_eq!(found(0..2), Ok(MISS));
+    stored(3);
+    assert_eq!(found(0..2), Ok(CacheUse::Hit));
+    assert_eq!(found(1..2), Ok(CacheUse::Hit));
+    assert_eq!(found(1..3), Ok(CacheUse::Partial));
+    stored(4);
+    assert_eq!(found(1..3), Ok(CacheUse::Hit));
+    assert_eq!(found(0..4), Ok(CacheUse::Partial));
+    stored(5);
+    assert_eq!(found(0..4), Ok(CacheUse::Hit));
+    let object = block_on(edge.open(&key("a"), Wanted::Properties)).expect("an object");
+    assert_eq!(object.cached().expect("an edge").how, CacheUse::Hit);
 }
 
 #[test]
@@ -307,6 +337,7 @@ fn a_version_is_confirmed_by_one_question() {
     for (at, size) in [("small", 1000), ("large", 3 * BLOCK as usize)] {
         store.put(at, &body(size));
         get(&edge, at).expect("an object");
+        get_stored(&edge, at).expect("an object");
         store.opens();
         store.metas();
         for _ in 0..3 {
@@ -409,7 +440,7 @@ fn a_change_through_this_server_is_visible_at_once() {
             put(&edge, "a", &content);
             assert_ne!(edge.generation(&key("a")), before);
             assert!(get(&edge, "a").expect("an object").0 == content);
-            assert!(get(&edge, "a") == Ok((content, CacheUse::Hit)));
+            assert!(get_stored(&edge, "a") == Ok((content, CacheUse::Hit)));
         }
         block_on(edge.delete(&key("a"), Kind::File, Condition::None)).expect("deleted");
         assert_eq!(get(&edge, "a"), Err(StoreError::NotFound));

@@ -117,23 +117,32 @@ impl NewFile {
         &self.file
     }
 
-    /// Gives the file its name. It replaces a file of the same name. Blocks.
-    pub fn publish(mut self, name: &Name) -> io::Result<()> {
-        let inner = &self.cache.inner;
+    /// Gives the file its name. It replaces a file of the same name. `whole`: the file without
+    /// which it is useless, as in [`Cache::stamp_part`]. Blocks.
+    pub fn publish(mut self, name: &Name, whole: Option<&Name>) -> io::Result<()> {
+        let (cache, inner) = (&self.cache, &self.cache.inner);
+        let now_ms = cache.now_ms();
+        let part_ms = whole.and_then(|whole| cache.index().part_ms(whole));
+        let used_ms = part_ms.unwrap_or(now_ms);
         // Now it is known what the file occupies.
         let published = self.file.metadata().and_then(|found| {
             self.charge.set(found.allocated_bytes);
+            self.file.set_modified(used_ms * 1_000_000)?;
             inner.folder.publish(self.number, name)
         });
         if let Err(error) = published {
-            self.cache.failed(&error);
+            cache.failed(&error);
             return Err(error);
         }
-        self.is_published = true;
-        let now_ms = self.cache.now_ms();
         let charge = self.charge.clone();
-        self.cache.index().insert(*name, charge, true, now_ms);
-        self.cache.worked();
+        let mut index = cache.index();
+        index.insert(*name, charge, true, used_ms);
+        if let Some(whole) = whole {
+            index.stamp_part(name, whole, now_ms);
+        }
+        drop(index);
+        cache.worked();
+        self.is_published = true;
         Ok(())
     }
 }

@@ -269,6 +269,14 @@ impl Cache {
         self.index().stamp(name, now_ms);
     }
 
+    /// A file was used that is useless without the file `whole`: makes both the most recently used
+    /// ones, the whole after the part, so that it is removed later. After a restart both count as
+    /// used at the time of [`Cache::stamp`] of the whole.
+    pub fn stamp_part(&self, name: &Name, whole: &Name) {
+        let now_ms = self.now_ms();
+        self.index().stamp_part(name, whole, now_ms);
+    }
+
     /// Removes a file, if there is one. Blocks.
     pub fn remove(&self, name: &Name) {
         self.index().remove(name);

@@ -13,6 +13,7 @@ use crate::local::LocalFile;
 use crate::object::{CacheUse, Cached, Object};
 use crate::store::Wanted;
 use onrush_rt::fs::File;
+use std::ops::Range;
 use std::sync::atomic::Ordering::Release;
 use std::sync::{Arc, Mutex};
 
@@ -20,6 +21,9 @@ use std::sync::{Arc, Mutex};
 const WHOLE_BYTES_MAX: u64 = 256 * 1024;
 /// If the other store does not respond, it is asked about a key once in this time.
 const STALE_PAUSE_MS: i64 = 1_000;
+
+/// The most blocks that are looked up before a response begins; about 1 ms.
+const COUNTED_MAX: u64 = 4096;
 
 impl Inner {
     /// The version of a key to serve, and how it was found. `None`: the cache is not to be used.
@@ -132,7 +136,6 @@ impl Inner {
                 Err(opened) => first = opened,
             }
         } else if !range.is_empty() {
-            self.cache.touch(&head.file); // It is used as long as a block is.
             let number = range.start / head.block_bytes;
             if !self.is_stored(head, number) {
                 let opened = self.open_block(head, number, range.end).await?;
@@ -150,6 +153,11 @@ impl Inner {
                     }
                     BlockSource::File(_) | BlockSource::Store(_) => {}
                 }
+            }
+            let is_miss = matches!(how, CacheUse::Miss { .. });
+            if !is_miss && !self.has_blocks(head, number + 1..range.end.div_ceil(head.block_bytes))
+            {
+                how = CacheUse::Partial;
             }
         }
         self.metrics.count(how);
@@ -193,6 +201,13 @@ impl Inner {
             }
         }
         Ok(Err(None))
+    }
+
+    /// Whether all these blocks are in the cache. `false` for more than [`COUNTED_MAX`]: naming them
+    /// takes time.
+    fn has_blocks(&self, head: &Head, mut blocks: Range<u64>) -> bool {
+        blocks.end.saturating_sub(blocks.start) <= COUNTED_MAX
+            && blocks.all(|number| self.is_stored(head, number))
     }
 
     /// How an object was found whose first block was opened.

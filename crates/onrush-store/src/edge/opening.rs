@@ -20,7 +20,7 @@ pub(super) type Opening = Watch<Opened>;
 /// A request that has no response yet.
 pub(super) struct Pending {
     pub(super) opening: Arc<Opening>,
-    /// Those who wait are its readers.
+    /// The requests that wait are its readers.
     pub(super) run: Arc<Run>,
     pub(super) begun_ms: i64,
 }
@@ -148,7 +148,8 @@ async fn open(guard: OpeningGuard, wanted: Wanted, known: Option<Arc<Head>>, cha
         match inner.store.meta(&key).await {
             Ok(meta) if known.has_properties(&meta) => {
                 inner.confirm(known, changes);
-                return guard.finish(Ok(Some(Current::known(known.clone()))));
+                guard.finish(Ok(Some(Current::known(known.clone()))));
+                return restore_record(&inner, known).await;
             }
             Ok(_) => {}
             Err(error) => return fail(guard, error, true).await,
@@ -235,6 +236,13 @@ async fn fail(guard: OpeningGuard, error: StoreError, known: bool) {
         guard.inner.invalidate(&guard.key).await;
     }
     guard.finish(Err(error));
+}
+
+/// Stores the record of a large object again if it is not in the cache any more.
+async fn restore_record(inner: &Arc<Inner>, head: &Arc<Head>) {
+    if !head.is_small() && inner.cache.is_complete() && !inner.cache.contains(&head.file) {
+        store_record(inner, head, inner.heads.generation(&head.key)).await;
+    }
 }
 
 /// Stores the record of a large object, which is needed after a restart.

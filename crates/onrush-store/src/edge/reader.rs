@@ -88,7 +88,7 @@ impl Inner {
         if !head.is_small()
             && let Some(file) = self.cache.try_open(&name)
         {
-            self.cache.stamp(&name);
+            self.cache.stamp_part(&name, &head.file);
             return Ok(Some(Arc::new(file)));
         }
         if self.cache.is_complete() && !self.cache.contains(&name) {
@@ -105,7 +105,7 @@ impl Inner {
                     // The time of a file with a record is that of the last confirmation.
                     match head.is_small() {
                         true => head.is_stored.store(true, Release),
-                        false => inner.cache.stamp(&name),
+                        false => inner.cache.stamp_part(&name, &head.file),
                     }
                     return Some(opened.file);
                 }
@@ -186,7 +186,7 @@ impl EdgeReader {
         }
         let name = self.head.block(number);
         let file = self.inner.cache.try_open(&name)?;
-        self.inner.cache.stamp(&name);
+        self.inner.cache.stamp_part(&name, &self.head.file);
         file.may_stay_open(FileUse::Download)
             .then(|| Arc::new(file))
     }

@@ -1,4 +1,4 @@
-//! Who waits for what is fetched.
+//! The readers of what is fetched.
 //!
 //! A [`Run`] is one fetch: the question for a version, and the transfer of its blocks. It is at
 //! most [`AHEAD`] blocks ahead of its readers. Without readers it goes on to the end of its block,

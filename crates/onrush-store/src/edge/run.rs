@@ -352,7 +352,7 @@ fn publish(
     if head.is_small() {
         publish_record(inner, head, new, generation);
     } else {
-        let _ = new.publish(&head.block(number)); // The cache has reported a failure.
+        let _ = new.publish(&head.block(number), Some(&head.file)); // The cache has reported a failure.
     }
 }
 
@@ -364,7 +364,7 @@ pub(super) fn publish_record(
     generation: Option<u64>,
 ) {
     inner.heads.change_file(&head.key, || {
-        if inner.heads.is_current(head, generation) && new.publish(&head.file).is_ok() {
+        if inner.heads.is_current(head, generation) && new.publish(&head.file, None).is_ok() {
             head.is_stored.store(true, Release);
         }
     });
