@@ -203,8 +203,8 @@ impl Inner {
         Ok(Err(None))
     }
 
-    /// Whether all these blocks are in the cache. `false` for more than [`COUNTED_MAX`]: naming them
-    /// takes time.
+    /// Whether all these blocks are in the cache. `false` for more than [`COUNTED_MAX`]: it takes
+    /// time to compute their names.
     fn has_blocks(&self, head: &Head, mut blocks: Range<u64>) -> bool {
         blocks.end.saturating_sub(blocks.start) <= COUNTED_MAX
             && blocks.all(|number| self.is_stored(head, number))

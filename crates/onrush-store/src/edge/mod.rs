@@ -10,8 +10,8 @@
 //! blocks of two versions are never mixed. What the cache does not take is read from the other
 //! store.
 //!
-//! Layers, lowest first: `record` · `watch` · `runner` · `heads` · `metrics` · `readers` · `run` · `opening` ·
-//! `reader` · `lookup` · `change`.
+//! Layers, lowest first: `record` · `watch` · `runner` · `heads` · `metrics` · `readers` · `run` ·
+//! `opening` · `reader` · `lookup` · `change`.
 
 mod change;
 mod heads;

@@ -61,8 +61,8 @@ impl Current {
 
 impl Inner {
     /// Joins the request for the current version of a key, or begins it. `known`: the version to
-    /// confirm. Returns also what the caller keeps while it waits, and whether the request was begun
-    /// before. `None` if another version is known meanwhile.
+    /// confirm. Returns also what the caller keeps while it waits, and whether the request was
+    /// begun before. `None` if another version is known meanwhile.
     pub(super) fn opening(
         self: &Arc<Self>,
         key: &Key,

@@ -352,7 +352,8 @@ fn publish(
     if head.is_small() {
         publish_record(inner, head, new, generation);
     } else {
-        let _ = new.publish(&head.block(number), Some(&head.file)); // The cache has reported a failure.
+        // The cache has reported a failure.
+        let _ = new.publish(&head.block(number), Some(&head.file));
     }
 }
 
