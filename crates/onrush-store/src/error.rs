@@ -56,6 +56,9 @@ pub enum StoreError {
     },
     /// The service of the store cannot be reached or reports that it is unavailable.
     Unavailable,
+    /// The connection to the service was lost during a change, or the service has failed. The
+    /// change may have been made.
+    Interrupted,
     /// The service of the store did not respond in time. A change may have been made.
     Timeout,
     /// Any other error of a system call, usually of the disk; or a job that panicked.
@@ -139,6 +142,7 @@ impl fmt::Display for StoreError {
             StoreError::Unsupported => "the store does not support this",
             StoreError::Throttled { .. } => "the store has too many requests",
             StoreError::Unavailable => "the store is unavailable",
+            StoreError::Interrupted => "the store failed during the change",
             StoreError::Timeout => "the store did not respond in time",
             StoreError::Io(cause) => return write!(f, "the disk failed: {cause}"),
         })

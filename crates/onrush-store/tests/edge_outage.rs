@@ -47,10 +47,12 @@ fn a_change_that_is_refused_leaves_the_copy() {
         }
         // One that may have been made ends its use.
         let upload = block_on(edge.stage(&key(&at), Condition::None, None)).expect("an upload");
-        store.store.fail_with(Some(StoreError::Timeout));
+        let failure = StoreError::Interrupted;
+        store.store.fail_with(Some(failure));
         let result = block_on(upload.commit());
-        assert_eq!(result.map(drop), Err(StoreError::Timeout));
-        assert_eq!(get(&edge, &at), Err(StoreError::Timeout));
+        assert_eq!(result.map(drop), Err(failure));
+        store.store.fail_with(Some(StoreError::Unavailable));
+        assert_eq!(get(&edge, &at), Err(StoreError::Unavailable));
         store.store.fail_with(None);
     }
 }
