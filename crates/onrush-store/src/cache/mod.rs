@@ -257,12 +257,6 @@ impl Cache {
         self.index().trust(name);
     }
 
-    /// Makes a file the most recently used one.
-    pub fn touch(&self, name: &Name) {
-        let now_ms = self.now_ms();
-        self.index().get(name, now_ms);
-    }
-
     /// Keeps the present time as that of the last use, for the order after a restart.
     pub fn stamp(&self, name: &Name) {
         let now_ms = self.now_ms();
