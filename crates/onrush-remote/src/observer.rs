@@ -5,8 +5,8 @@ use crate::breaker::Breaker;
 use crate::error::Failure;
 use crate::metrics::RemoteMetrics;
 use async_trait::async_trait;
-use http::Method;
 use http::header::{CONTENT_LENGTH, HeaderMap};
+use http::{Method, StatusCode};
 use object_store::ClientOptions;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
@@ -38,6 +38,9 @@ pub(crate) struct Seen {
     /// Whether a PUT failed that may have changed the object. If it is repeated under a condition,
     /// its own change may be why the condition does not hold.
     pub(crate) may_have_changed: bool,
+    /// Whether a change has failed in a way that does not say whether it was made: the connection
+    /// was lost after it was open, or the service has failed. 503 says that it was not.
+    pub(crate) is_uncertain: bool,
 }
 
 /// Runs an operation. Also returns what its requests have shown.
@@ -141,6 +144,14 @@ impl HttpService for Observed {
         seen.may_have_changed |= method == Method::PUT
             && match &result {
                 Ok(response) => response.status().is_server_error(),
+                Err(error) => error.kind() != HttpErrorKind::Connect,
+            };
+        seen.is_uncertain |= !method.is_safe()
+            && match &result {
+                Ok(response) => {
+                    let status = response.status();
+                    status.is_server_error() && status != StatusCode::SERVICE_UNAVAILABLE
+                }
                 Err(error) => error.kind() != HttpErrorKind::Connect,
             };
         let _ = SEEN.try_with(|cell| cell.set(seen));

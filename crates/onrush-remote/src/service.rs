@@ -216,7 +216,10 @@ impl Service {
                 Ok((Err(error), seen)) => Err(match store_error(&error, seen.last) {
                     // Whether the change was made is not known.
                     StoreError::PreconditionFailed if seen.may_have_changed => {
-                        StoreError::Unavailable
+                        StoreError::Interrupted
+                    }
+                    StoreError::Unavailable | StoreError::Throttled { .. } if seen.is_uncertain => {
+                        StoreError::Interrupted
                     }
                     error => error,
                 }),

@@ -160,6 +160,7 @@ async fn put(
         .map(|response| response.status().as_u16());
     service.metrics.record("PUT", status, begun.elapsed());
     service.metrics.sent(size);
+    let is_sent = !matches!(&response, Err(error) if error.is_connect());
     let failure = match &response {
         Ok(response) if response.status().is_success() => None,
         Ok(response) => Some(Failure::of_response(response.status(), response.headers())),
@@ -189,7 +190,10 @@ async fn put(
             };
             Err(refusal(&String::from_utf8_lossy(&body.unwrap_or_default())))
         }
-        Some(failure) => Err(failure.to_store_error()),
+        Some(failure) => Err(match failure.to_store_error() {
+            StoreError::Unavailable if is_sent => StoreError::Interrupted,
+            error => error,
+        }),
     }
 }
 

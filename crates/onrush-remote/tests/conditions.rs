@@ -93,7 +93,7 @@ fn a_change_that_was_made_is_not_reported_as_refused() {
             bucket.service.fails_after_put.store(1, Ordering::Relaxed);
             let bytes = if condition == Condition::Absent { 3 } else { 4 };
             let result = put(&store, condition, bytes).await;
-            assert_eq!(result, Err(StoreError::Unavailable));
+            assert_eq!(result, Err(StoreError::Interrupted));
             let made = bucket.service.lock().by_key["a"].content.len();
             assert_eq!(made, bytes);
         }

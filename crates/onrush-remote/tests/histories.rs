@@ -145,6 +145,7 @@ fn is_outage(error: &StoreError) -> bool {
     matches!(
         error,
         StoreError::Unavailable
+            | StoreError::Interrupted
             | StoreError::Timeout
             | StoreError::Throttled { .. }
             | StoreError::BadResponse

@@ -79,7 +79,7 @@ async fn add(store: &RemoteStore, key: &Key, bytes: usize) -> Vec<u64> {
         match write(store, key, number + 1, condition, bytes).await {
             Ok(()) => results.push(number + 1),
             // A loser gets 412, or 500 from Ceph: it compares again.
-            Err(StoreError::PreconditionFailed | StoreError::Unavailable) => {}
+            Err(StoreError::PreconditionFailed | StoreError::Interrupted) => {}
             Err(error) => panic!("{error}"),
         }
     }

@@ -8,7 +8,7 @@ use crate::units::{Size, Time};
 use onrush::metrics::{Collector, MetricType, TextWriter};
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::Descriptors;
-use onrush_store::cache::CacheOptions;
+use onrush_store::cache::{CacheOptions, DiskEvent};
 use onrush_store::{EdgeMetrics, EdgeOptions, EdgeStore, Store};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -73,12 +73,16 @@ impl EdgeSettings {
             Failure::run(format!("--edge: {dir}: {reason}"))
         };
         let dir = self.dir.display().to_string();
-        let report = move |cause: Option<onrush_store::Cause>| match cause {
-            Some(error) => tracing::warn!(
+        let report = move |event: DiskEvent| match event {
+            DiskEvent::Fails(error) => tracing::warn!(
                 dir, %error,
                 "the cache directory fails; objects are served without storing them"
             ),
-            None => tracing::info!(dir, "the cache directory works again"),
+            DiskEvent::Works => tracing::info!(dir, "the cache directory works again"),
+            DiskEvent::IsCreatedAgain => tracing::warn!(
+                dir,
+                "the cache directory was removed while it was in use; it is created again, empty"
+            ),
         };
         let options = EdgeOptions {
             cache: CacheOptions {

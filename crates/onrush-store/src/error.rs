@@ -57,6 +57,9 @@ pub enum StoreError {
     },
     /// The service of the store cannot be reached or reports that it is unavailable.
     Unavailable,
+    /// The connection to the service was lost during a change, or the service has failed. The
+    /// change may have been made.
+    Interrupted,
     /// The service of the store did not respond in time. A change may have been made.
     Timeout,
     /// The service of the store responded with something else than it should: another protocol, or
@@ -148,6 +151,7 @@ impl fmt::Display for StoreError {
             StoreError::Unsupported => "the store does not support this",
             StoreError::Throttled { .. } => "the store has too many requests",
             StoreError::Unavailable => "the store is unavailable",
+            StoreError::Interrupted => "the store failed during the change",
             StoreError::Timeout => "the store did not respond in time",
             StoreError::BadResponse => "the store's service sent a malformed response",
             StoreError::Io(cause) if cause.errno.is_none() => {

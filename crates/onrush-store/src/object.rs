@@ -75,7 +75,8 @@ pub struct Cached {
     pub fresh_ms: u64,
 }
 
-/// How a cache has found an object.
+/// How a cache has found an object. Of a large object it says how the wanted bytes were found, as
+/// far as that is known when it is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheUse {
     /// In the cache, not older than the fresh time.
@@ -91,7 +92,7 @@ pub enum CacheUse {
         /// The bytes are those that another request has asked for.
         is_collapsed: bool,
     },
-    /// The properties were in the cache, and some of the bytes are in the other store.
+    /// The properties were in the cache, and some of the wanted bytes were not.
     Partial,
 }
 

@@ -5,24 +5,14 @@ mod edge_common;
 
 use common::*;
 use edge_common::{
-    BLOCK, Counted, MISS, edge, get, opened, options, put, put_with, read, stats, wait_until,
+    BLOCK, Counted, MISS, at_once, edge, get, get_stored, opened, options, put, put_with, read,
+    stats, wait_until,
 };
 use onrush_store::testing::conformance;
 use onrush_store::*;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
-
-/// Opens an object without waiting. The kernel may refuse that while other files are renamed.
-fn at_once(edge: &EdgeStore, at: &str) -> Object {
-    let mut object = None;
-    wait_until("it can be opened at once", || {
-        get(edge, at).expect("an object"); // It is stale for a second only.
-        object = edge.try_get(&key(at));
-        object.is_some()
-    });
-    object.expect("it was opened").expect("an object")
-}
 
 #[test]
 fn an_edge_is_a_store() {
@@ -71,7 +61,7 @@ fn objects_of_any_size_are_fetched_once() {
         assert!(found == Ok((content.clone(), MISS)), "{size}");
         assert_eq!(store.opens(), [Wanted::Range(0..u64::MAX)], "{size}");
         for _ in 0..2 {
-            let found = get(&edge, &at);
+            let found = get_stored(&edge, &at);
             assert!(found == Ok((content.clone(), CacheUse::Hit)), "{size}");
         }
         assert_eq!((store.opens().len(), store.metas()), (0, 0), "{size}");
@@ -141,8 +131,46 @@ fn a_fetch_without_clients_ends_with_its_block() {
     // What was there already when the fetch ended is not lost, but it is less than a block.
     assert!(store.transferred() < 2 * BLOCK as usize);
     let found = get(&edge, "a").expect("an object");
-    assert!(found == (content.clone(), CacheUse::Hit));
+    assert!(found == (content.clone(), CacheUse::Partial));
     assert_eq!(store.opens()[1], Wanted::Range(BLOCK..content.len() as u64));
+}
+
+/// Clients that come and go do not cause any number of requests.
+#[test]
+fn few_fetches_without_clients_go_on() {
+    let (dir, store) = (TempDir::new(), Counted::new());
+    let edge = edge(&store, dir.path(), options(1 << 30));
+    let keys: Vec<Key> = (0..400).map(|number| key(format!("o{number}"))).collect();
+    for number in 0..keys.len() {
+        store.put(&format!("o{number}"), &body(2000 + number));
+    }
+    store.held.after(Some(0));
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    let mut clients = Vec::new();
+    for key in &keys {
+        let mut opening = Box::pin(edge.get(key));
+        assert!(opening.as_mut().poll(&mut cx).is_pending());
+        clients.push(opening);
+    }
+    // Each transfer has a reader of the object and a stream of it.
+    let transfers = || (Arc::strong_count(&store.held) - 1).div_ceil(2);
+    wait_until("all are being transferred", || transfers() == keys.len());
+    let stays = clients.split_off(390);
+    drop(clients);
+    wait_until("some are cancelled", || transfers() <= 128 + stays.len());
+    assert!(transfers() >= 128);
+    store.held.after(None);
+    for (number, client) in (390..).zip(stays) {
+        let object = block_on(client).expect("an object");
+        let found = block_on(read(&object, 0..u64::MAX)).expect("bytes");
+        assert!(found == body(2000 + number));
+    }
+    assert_eq!(store.opens().len(), keys.len());
+    for number in 0..keys.len() {
+        let (found, _) = get(&edge, &format!("o{number}")).expect("an object");
+        assert!(found == body(2000 + number));
+    }
+    assert!(store.opens().len() <= keys.len() - 128);
 }
 
 /// A reader that stops reading does not make the fetch go on.
@@ -183,6 +211,7 @@ fn a_range_fetches_only_its_blocks() {
             read(&object, range.clone()).await
         });
         assert!(found.expect("bytes") == content[range.start as usize..range.end as usize]);
+        wait_until("both blocks are stored", || stats(&edge).entries == 3);
     }
     assert_eq!(store.opens(), [Wanted::Range(3 * BLOCK..5 * BLOCK)]);
     wait_until("its blocks are complete", || {
@@ -200,6 +229,35 @@ fn a_range_fetches_only_its_blocks() {
         assert_eq!(first.cached().expect("an edge").how, CacheUse::Partial);
         assert_eq!(read(&first, 0..1).await.expect("bytes"), content[..1]);
     });
+}
+
+/// Not by its first block only.
+#[test]
+fn a_response_is_a_hit_if_all_its_blocks_are_in_the_cache() {
+    let (dir, store) = (TempDir::new(), Counted::new());
+    let edge = edge(&store, dir.path(), options(1 << 30));
+    store.put("a", &body(4 * BLOCK as usize));
+    let found = |blocks: std::ops::Range<u64>| {
+        let range = blocks.start * BLOCK..blocks.end * BLOCK;
+        block_on(async {
+            let object = edge.open(&key("a"), Wanted::Range(range.clone())).await?;
+            read(&object, range).await?;
+            Ok::<_, StoreError>(object.cached().expect("an edge").how)
+        })
+    };
+    let stored = |count| wait_until("it is stored", || stats(&edge).entries == count);
+    assert_eq!(found(0..2), Ok(MISS));
+    stored(3);
+    assert_eq!(found(0..2), Ok(CacheUse::Hit));
+    assert_eq!(found(1..2), Ok(CacheUse::Hit));
+    assert_eq!(found(1..3), Ok(CacheUse::Partial));
+    stored(4);
+    assert_eq!(found(1..3), Ok(CacheUse::Hit));
+    assert_eq!(found(0..4), Ok(CacheUse::Partial));
+    stored(5);
+    assert_eq!(found(0..4), Ok(CacheUse::Hit));
+    let object = block_on(edge.open(&key("a"), Wanted::Properties)).expect("an object");
+    assert_eq!(object.cached().expect("an edge").how, CacheUse::Hit);
 }
 
 #[test]
@@ -279,6 +337,7 @@ fn a_version_is_confirmed_by_one_question() {
     for (at, size) in [("small", 1000), ("large", 3 * BLOCK as usize)] {
         store.put(at, &body(size));
         get(&edge, at).expect("an object");
+        get_stored(&edge, at).expect("an object");
         store.opens();
         store.metas();
         for _ in 0..3 {
@@ -381,7 +440,7 @@ fn a_change_through_this_server_is_visible_at_once() {
             put(&edge, "a", &content);
             assert_ne!(edge.generation(&key("a")), before);
             assert!(get(&edge, "a").expect("an object").0 == content);
-            assert!(get(&edge, "a") == Ok((content, CacheUse::Hit)));
+            assert!(get_stored(&edge, "a") == Ok((content, CacheUse::Hit)));
         }
         block_on(edge.delete(&key("a"), Kind::File, Condition::None)).expect("deleted");
         assert_eq!(get(&edge, "a"), Err(StoreError::NotFound));
@@ -401,80 +460,6 @@ fn a_change_through_this_server_is_visible_at_once() {
     let found = get(&edge, "b").expect("an object").0;
     assert_eq!(found, [2; 1000]);
     assert_eq!(get(&edge, "b").expect("an object"), (found, CacheUse::Hit));
-}
-
-#[test]
-fn while_the_store_is_down_copies_are_served() {
-    let (dir, store) = (TempDir::new(), Counted::new());
-    let always = EdgeOptions {
-        fresh: Duration::ZERO,
-        ..options(1 << 30)
-    };
-    let edge = edge(&store, dir.path(), always);
-    store.put("a", b"content");
-    store.put("b", b"other");
-    get(&edge, "a").expect("an object");
-    store.metas();
-    let failures = [
-        StoreError::Unavailable,
-        StoreError::Timeout,
-        StoreError::Throttled { retry_after: None },
-    ];
-    for failure in failures {
-        store.store.fail_with(Some(failure));
-        for _ in 0..3 {
-            let stale = Ok((b"content".to_vec(), CacheUse::Stale));
-            assert_eq!(get(&edge, "a"), stale);
-        }
-        assert!(store.metas() <= 1, "once in a second");
-        assert_eq!(get(&edge, "b"), Err(failure), "it is not in the cache");
-        let object = at_once(&edge, "a");
-        assert_eq!(object.cached().expect("an edge").how, CacheUse::Stale);
-        store.store.fail_with(None);
-        wait_until("the store is asked again", || {
-            get(&edge, "a").expect("an object").1 == CacheUse::Revalidated
-        });
-        store.metas();
-    }
-    // Another failure is not an outage.
-    let denied = StoreError::Io(std::io::ErrorKind::InvalidData.into());
-    store.store.fail_with(Some(denied));
-    assert_eq!(get(&edge, "a"), Err(denied));
-}
-
-/// A store that neither responds nor fails does not hold up who has a copy.
-#[test]
-fn a_store_that_takes_long_is_not_waited_for() {
-    let (dir, store) = (TempDir::new(), Counted::new());
-    let always = EdgeOptions {
-        fresh: Duration::ZERO,
-        ..options(1 << 30)
-    };
-    let edge = edge(&store, dir.path(), always);
-    store.put("a", b"content");
-    get(&edge, "a").expect("an object");
-    store.hangs.store(true, SeqCst);
-    for _ in 0..3 {
-        let stale = Ok((b"content".to_vec(), CacheUse::Stale));
-        assert_eq!(get(&edge, "a"), stale);
-    }
-}
-
-#[test]
-fn copies_that_are_too_old_are_not_served() {
-    let (dir, store) = (TempDir::new(), Counted::new());
-    let never = EdgeOptions {
-        fresh: Duration::ZERO,
-        stale: Duration::ZERO,
-        ..options(1 << 30)
-    };
-    let edge = edge(&store, dir.path(), never);
-    store.put("a", b"content");
-    get(&edge, "a").expect("an object");
-    store.store.fail_with(Some(StoreError::Unavailable));
-    wait_until("the copy is too old", || {
-        get(&edge, "a") == Err(StoreError::Unavailable)
-    });
 }
 
 #[test]

@@ -79,6 +79,10 @@ impl HttpError {
             (StoreError::Unsupported, _) => (501, "the store does not support this request"),
             (StoreError::Throttled { retry_after }, _) => return HttpError::throttled(retry_after),
             (StoreError::Unavailable, _) => (503, "the store is unavailable; try again later"),
+            (StoreError::Interrupted, _) => (
+                503,
+                "the store failed during the change, which may have been made",
+            ),
             (StoreError::Timeout, _) => (504, "the store did not respond in time"),
             (StoreError::BadResponse, _) => (502, "the store sent a malformed response"),
             (StoreError::Io(cause), _) if cause.errno().is_none() => (500, "the store failed"),
@@ -196,6 +200,7 @@ mod tests {
         for (error, status) in [
             (StoreError::Unsupported, 501),
             (StoreError::Unavailable, 503),
+            (StoreError::Interrupted, 503),
             (StoreError::Timeout, 504),
             (StoreError::BadResponse, 502),
         ] {

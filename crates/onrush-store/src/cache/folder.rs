@@ -10,7 +10,8 @@ use super::name::Name;
 use onrush_rt::fs::{Create, Dir, File, FileKind, OpenHow};
 use std::io;
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 const MARK: &[u8] = b"onrush-cache";
 const MARK_TEXT: &[u8] = b"This folder is a cache of onrush. Its files may be deleted.\n";
@@ -25,7 +26,19 @@ const DIR_MODE: u32 = 0o700;
 /// The folder. While it is open, no other process can open it as a cache.
 #[derive(Debug)]
 pub(super) struct Folder {
-    root: Dir,
+    /// Replaced if it was removed.
+    root: RwLock<Dir>,
+    /// Where it is created again; `None` if it is simulated.
+    path: Option<PathBuf>,
+    origin: String,
+}
+
+/// What was missing in a folder.
+pub(super) enum Restored {
+    /// A part at most. What others have removed besides is noticed when it is opened.
+    Part,
+    /// Everything: it is a new folder.
+    Whole,
 }
 
 /// Creates the folder at `path` if it is missing, and opens it. Blocks.
@@ -60,36 +73,10 @@ fn check_owner(path: &Path) -> io::Result<()> {
 
 impl Folder {
     /// Locks the folder, checks that it is empty or a cache of `origin`, and removes what was being
-    /// filled when the last process ended.
-    pub(super) fn open(root: Dir, origin: &str) -> io::Result<Folder> {
-        root.lock_exclusive().map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock => other("is in use by another process"),
-            _ => error,
-        })?;
+    /// filled when the last process ended. `path`: where it is.
+    pub(super) fn open(root: Dir, path: Option<PathBuf>, origin: &str) -> io::Result<Folder> {
         let origin = origin.replace('\n', " ");
-        if exists(&root, MARK)? {
-            let mark = read_mark(&root)?;
-            let found = mark.lines().nth(1).unwrap_or_default();
-            if found != origin {
-                return Err(other(&format!(
-                    "has copies of {found}: choose another folder, or empty it"
-                )));
-            }
-        } else {
-            if !is_empty(&root)? {
-                return Err(other("is not empty and is no cache of onrush"));
-            }
-            let how = OpenHow {
-                create: Create::IfMissing,
-                ..OpenHow::create_new(FILE_MODE)
-            };
-            let mark = root.open(MARK, how)?;
-            mark.write_all_at(&[MARK_TEXT, origin.as_bytes(), b"\n"].concat(), 0)?;
-            // Otherwise the folder would not be accepted after a power cut.
-            mark.sync()?;
-            root.sync()?;
-        }
-        create_dir(&root, NEW)?;
+        lock(&root, &origin)?;
         let new = root.open_dir(NEW)?;
         let mut left = Vec::new();
         new.read_dir(&mut |name, _| {
@@ -99,45 +86,68 @@ impl Folder {
         for name in left {
             new.unlink(&name)?;
         }
-        Ok(Folder { root })
+        Ok(Folder {
+            root: RwLock::new(root),
+            path,
+            origin,
+        })
+    }
+
+    /// Creates the folder again if it was removed, or what is missing in it.
+    pub(super) fn restore(&self) -> io::Result<Restored> {
+        let mut root = self.root.write().unwrap_or_else(PoisonError::into_inner);
+        match (prepare(&root, &self.origin), &self.path) {
+            (Err(error), Some(path)) if error.kind() == io::ErrorKind::NotFound => {
+                let created = create(path)?;
+                lock(&created, &self.origin)?;
+                *root = created;
+                Ok(Restored::Whole)
+            }
+            (prepared, _) => prepared.map(|()| Restored::Part),
+        }
+    }
+
+    fn root(&self) -> RwLockReadGuard<'_, Dir> {
+        self.root.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn now_ms(&self) -> i64 {
-        self.root.now_ns() / 1_000_000
+        self.root().now_ns() / 1_000_000
     }
 
     /// Opens a file if that needs no disk.
     pub(super) fn open_cached(&self, name: &Name) -> io::Result<File> {
-        self.root.open_cached(&name.path())
+        self.root().open_cached(&name.path())
     }
 
     pub(super) fn open_file(&self, name: &Name) -> io::Result<File> {
-        self.root.open(&name.path(), OpenHow::READ)
+        self.root().open(&name.path(), OpenHow::READ)
     }
 
     /// Creates a file without a name of its own.
     pub(super) fn create_new(&self, number: u64) -> io::Result<File> {
         let path = [NEW, b"/", number.to_string().as_bytes()].concat();
-        self.root.open(&path, OpenHow::create_new(FILE_MODE))
+        self.root().open(&path, OpenHow::create_new(FILE_MODE))
     }
 
     /// Gives a new file its name. It replaces an old file of that name.
     pub(super) fn publish(&self, number: u64, name: &Name) -> io::Result<()> {
         let path = name.path();
         let (folder, file) = Name::split(&path);
-        let to = match self.root.open_dir(folder) {
+        let root = self.root();
+        let to = match root.open_dir(folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                create_dir(&self.root, folder)?;
-                self.root.open_dir(folder)?
+                create_dir(&root, folder)?;
+                root.open_dir(folder)?
             }
             opened => opened?,
         };
-        let from = self.root.open_dir(NEW)?;
+        let from = root.open_dir(NEW)?;
         from.rename(number.to_string().as_bytes(), &to, file, false)
     }
 
     pub(super) fn unlink_new(&self, number: u64) -> io::Result<()> {
-        let new = self.root.open_dir(NEW)?;
+        let new = self.root().open_dir(NEW)?;
         new.unlink(number.to_string().as_bytes())
     }
 
@@ -145,7 +155,10 @@ impl Folder {
     pub(super) fn unlink(&self, name: &Name) -> io::Result<()> {
         let path = name.path();
         let (folder, file) = Name::split(&path);
-        let removed = self.root.open_dir(folder).and_then(|dir| dir.unlink(file));
+        let removed = self
+            .root()
+            .open_dir(folder)
+            .and_then(|dir| dir.unlink(file));
         match removed {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
@@ -160,14 +173,14 @@ impl Folder {
     /// Calls `each` with the name, the time of the last use, and the space of every file.
     pub(super) fn scan(&self, each: &mut dyn FnMut(Name, i64, u64)) -> io::Result<()> {
         let mut folders = Vec::new();
-        self.root.read_dir(&mut |name, kind| {
+        self.root().read_dir(&mut |name, kind| {
             if name.len() == 2 && kind.is_none_or(|kind| kind == FileKind::Directory) {
                 folders.push(name.to_vec());
             }
             ControlFlow::Continue(())
         })?;
         for folder in folders {
-            let dir = self.root.open_dir(&folder)?;
+            let dir = self.root().open_dir(&folder)?;
             let mut names = Vec::new();
             dir.read_dir(&mut |file, _| {
                 names.extend(Name::parse(file).map(|name| (name, file.to_vec())));
@@ -183,6 +196,42 @@ impl Folder {
         }
         Ok(())
     }
+}
+
+/// Locks a folder and makes it a cache of `origin`, which is one line.
+fn lock(root: &Dir, origin: &str) -> io::Result<()> {
+    root.lock_exclusive().map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => other("is in use by another process"),
+        _ => error,
+    })?;
+    if exists(root, MARK)? {
+        let mark = read_mark(root)?;
+        let found = mark.lines().nth(1).unwrap_or_default();
+        if found != origin {
+            return Err(other(&format!(
+                "has copies of {found}: choose another folder, or empty it"
+            )));
+        }
+    } else if !is_empty(root)? {
+        return Err(other("is not empty and is no cache of onrush"));
+    }
+    prepare(root, origin)
+}
+
+/// Creates what a cache needs and the folder has not.
+fn prepare(root: &Dir, origin: &str) -> io::Result<()> {
+    if !exists(root, MARK)? {
+        let how = OpenHow {
+            create: Create::IfMissing,
+            ..OpenHow::create_new(FILE_MODE)
+        };
+        let mark = root.open(MARK, how)?;
+        mark.write_all_at(&[MARK_TEXT, origin.as_bytes(), b"\n"].concat(), 0)?;
+        // Otherwise the folder would not be accepted after a power cut.
+        mark.sync()?;
+        root.sync()?;
+    }
+    create_dir(root, NEW)
 }
 
 fn read_mark(root: &Dir) -> io::Result<String> {

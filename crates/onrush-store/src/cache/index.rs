@@ -87,6 +87,30 @@ impl Index {
         }
     }
 
+    /// As [`Index::get`] and [`Index::stamp`] for a part of `whole`, which is used with it: the
+    /// whole is removed after its parts, also in the order that the disk has.
+    pub(super) fn stamp_part(&mut self, name: &Name, whole: &Name, now_ms: i64) {
+        self.get(name, now_ms);
+        self.get(whole, now_ms);
+        let Some(&Entry { stamp_ms, .. }) = self.entries.peek(whole) else {
+            return;
+        };
+        let due = self.stamps.len();
+        self.stamp(name, stamp_ms - 1);
+        if self.stamps.len() > due
+            && let Some(entry) = self.entries.peek_mut(whole)
+            && entry.stamped_ms < stamp_ms
+        {
+            entry.stamped_ms = stamp_ms;
+            self.stamps.insert(due, *whole);
+        }
+    }
+
+    /// The time that the disk is to have for a new part of `whole`.
+    pub(super) fn part_ms(&self, whole: &Name) -> Option<i64> {
+        Some(self.entries.peek(whole)?.stamped_ms - 1)
+    }
+
     /// The names whose time is to be written to the disk soon, with that time; or with `all` those
     /// whose time on the disk is not the right one.
     pub(super) fn take_stamps(&mut self, all: bool) -> Vec<(Name, i64)> {
@@ -105,20 +129,21 @@ impl Index {
         stamps
     }
 
-    /// Adds or replaces an entry, as the most recently used one.
+    /// Adds or replaces an entry, as the most recently used one. `used_ms`: the time that the disk
+    /// has.
     pub(super) fn insert(
         &mut self,
         name: Name,
         charge: Arc<Charge>,
         is_trusted: bool,
-        now_ms: i64,
+        used_ms: i64,
     ) {
         let entry = Entry {
             charge,
             is_trusted,
-            used_ms: now_ms,
-            stamp_ms: now_ms,
-            stamped_ms: now_ms,
+            used_ms,
+            stamp_ms: used_ms,
+            stamped_ms: used_ms,
         };
         self.entries.put(name, entry);
     }
@@ -141,6 +166,12 @@ impl Index {
             self.entries.put(file.name, entry);
             self.entries.demote(&file.name);
         }
+    }
+
+    /// All files are gone.
+    pub(super) fn clear(&mut self) {
+        self.entries.clear();
+        self.stamps.clear();
     }
 
     /// All files were scanned.
@@ -263,6 +294,27 @@ mod tests {
         let new = index.get(&name(1), 0);
         index.remove_found(&name(1), new.as_ref());
         assert_eq!(index.len(), 0);
+    }
+
+    #[test]
+    fn a_part_is_older_than_the_whole() {
+        let space = Space::new(1000);
+        let mut index = Index::new();
+        for number in [2, 1] {
+            index.insert(name(number), space.add(10), true, 0);
+        }
+        index.stamp(&name(1), 50_000);
+        assert_eq!(index.part_ms(&name(1)), Some(-1), "as on the disk");
+        index.stamp_part(&name(2), &name(1), 55_000);
+        assert_eq!(index.take_stamps(false), []);
+        index.stamp(&name(1), 59_999);
+        index.stamp_part(&name(2), &name(1), 60_000);
+        assert_eq!(index.take_stamps(false), []);
+        index.insert(name(2), space.add(10), true, -5);
+        index.stamp_part(&name(2), &name(1), 60_000);
+        let stamps = [(name(1), 59_999), (name(2), 59_998)];
+        assert_eq!(index.take_stamps(false), stamps, "the whole first");
+        assert_eq!(victims(&mut index, 1), [name(2)]);
     }
 
     #[test]

@@ -13,40 +13,52 @@
 //! - **Whole files.** Nothing is synced. A file that this process has not written is not trusted
 //!   until the caller has verified it ([`Cache::trust`]): a power cut may have torn it.
 //! - **Failures** of the disk are reported once, and no new file is created for a while. Then a
-//!   scan that has failed begins again.
+//!   scan that has failed begins again. Files that exist are opened all the time. If others fill
+//!   the disk, files are removed as if the limit were lower. A folder that was removed is created
+//!   again.
 //!
 //! Methods whose documentation says "blocks" belong on the pool. Layers, lowest first: `name` ·
-//! `space` · `folder` · `index`.
+//! `space` · `folder` · `index` · `failure` · `filling`.
 
+mod failure;
+mod filling;
 mod folder;
 mod index;
 mod name;
 mod space;
 
 use crate::error::Cause;
+use failure::{Pause, is_of_process};
+pub use filling::NewFile;
 use folder::Folder;
-use index::{Index, Scanned};
+use index::{Found, Index, Scanned};
 pub use name::Name;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::{Descriptors, FileUse};
 use onrush_rt::fs::{Dir, File};
-use space::{Charge, Space, disk_bytes_max};
+use space::Space;
 use std::fmt;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
-/// After a failure of the disk, no file is created for so long.
-const PAUSE_MS: u64 = 5_000;
 /// The entries that a scan adds at a time. Others wait for the index meanwhile.
 const SCAN_STEP: usize = 1000;
-/// The attempts to make room, if others take it at the same time.
-const ATTEMPTS: usize = 8;
 
-/// Receives each change of the state of the disk: how it fails, or `None` when it works again.
-pub type Report = Arc<dyn Fn(Option<Cause>) + Send + Sync>;
+/// Receives each change of the state of the disk.
+pub type Report = Arc<dyn Fn(DiskEvent) + Send + Sync>;
+
+/// A change of the state of the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskEvent {
+    /// It fails: nothing is stored for a while.
+    Fails(Cause),
+    /// It works again.
+    Works,
+    /// The folder was removed while it was in use. There is a new one.
+    IsCreatedAgain,
+}
 
 /// How a cache is opened.
 #[derive(Clone)]
@@ -77,21 +89,9 @@ struct Inner {
     index: Mutex<Index>,
     next_number: AtomicU64,
     evictions: AtomicU64,
-    began: Instant,
-    /// No file is created before this time, in milliseconds after `began`; 0 if the disk works. The
-    /// wall clock may be set back.
-    paused_until_ms: AtomicU64,
+    pause: Pause,
     /// Whether the scan has failed, and is to begin again after the pause.
     has_scan_failed: AtomicBool,
-}
-
-/// A file that is being filled. Dropping it removes it.
-pub struct NewFile {
-    cache: Cache,
-    number: u64,
-    file: Arc<File>,
-    charge: Arc<Charge>,
-    is_published: bool,
 }
 
 /// A file and whether it is known to be whole.
@@ -138,13 +138,23 @@ impl Cache {
     ///
     /// If the folder is in use by another process, contains something else, or cannot be written.
     pub fn open(path: &Path, pool: BlockingPool, options: CacheOptions) -> io::Result<Cache> {
-        Cache::on(folder::create(path)?, pool, options)
+        let root = folder::create(path)?;
+        Cache::with(root, Some(path.to_owned()), pool, options)
     }
 
     /// As [`Cache::open`], for an open directory, which may be simulated.
     pub fn on(root: Dir, pool: BlockingPool, options: CacheOptions) -> io::Result<Cache> {
+        Cache::with(root, None, pool, options)
+    }
+
+    fn with(
+        root: Dir,
+        path: Option<PathBuf>,
+        pool: BlockingPool,
+        options: CacheOptions,
+    ) -> io::Result<Cache> {
         let inner = Inner {
-            folder: Folder::open(root, &options.origin)?,
+            folder: Folder::open(root, path, &options.origin)?,
             pool,
             descriptors: options.descriptors,
             report: options.report,
@@ -152,8 +162,7 @@ impl Cache {
             index: Mutex::new(Index::new()),
             next_number: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
-            began: Instant::now(),
-            paused_until_ms: AtomicU64::new(0),
+            pause: Pause::new(),
             has_scan_failed: AtomicBool::new(false),
         };
         let cache = Cache {
@@ -208,9 +217,9 @@ impl Cache {
         let file = match self.inner.folder.open_file(name) {
             Ok(file) => file.with_permit(permit),
             Err(error) => {
-                match error.kind() {
-                    io::ErrorKind::NotFound => self.index().remove_found(name, before.as_ref()),
-                    _ => self.failed(&error), // It still has its space.
+                match is_of_process(&error) {
+                    true => self.failed(&error),
+                    false => self.discard(name, before.as_ref()),
                 }
                 return None;
             }
@@ -235,15 +244,17 @@ impl Cache {
         })
     }
 
+    /// Removes a file that cannot be opened. If that fails as well, it keeps its space, and the
+    /// other files are used as before.
+    fn discard(&self, name: &Name, found: Option<&Found>) {
+        if self.inner.folder.unlink(name).is_ok() {
+            self.index().remove_found(name, found);
+        }
+    }
+
     /// The caller has verified that the file is whole.
     pub fn trust(&self, name: &Name) {
         self.index().trust(name);
-    }
-
-    /// Makes a file the most recently used one.
-    pub fn touch(&self, name: &Name) {
-        let now_ms = self.now_ms();
-        self.index().get(name, now_ms);
     }
 
     /// Keeps the present time as that of the last use, for the order after a restart.
@@ -252,83 +263,19 @@ impl Cache {
         self.index().stamp(name, now_ms);
     }
 
+    /// A file was used that is useless without the file `whole`: makes both the most recently used
+    /// ones, the whole after the part, so that it is removed later. After a restart both count as
+    /// used at the time of [`Cache::stamp`] of the whole.
+    pub fn stamp_part(&self, name: &Name, whole: &Name) {
+        let now_ms = self.now_ms();
+        self.index().stamp_part(name, whole, now_ms);
+    }
+
     /// Removes a file, if there is one. Blocks.
     pub fn remove(&self, name: &Name) {
         self.index().remove(name);
         if let Err(error) = self.inner.folder.unlink(name) {
             self.failed(&error);
-        }
-    }
-
-    /// Creates a file of `bytes` bytes after it has made room for it. Fails rather than exceeding
-    /// the limit.
-    pub async fn create(&self, bytes: u64) -> Result<NewFile, NotStored> {
-        if let Some(refusal) = self.refusal() {
-            return Err(refusal);
-        }
-        let cache = self.clone();
-        let created = self.pool().run(move || cache.create_blocking(bytes));
-        created.await.unwrap_or(Err(NotStored::Failed))
-    }
-
-    fn create_blocking(&self, bytes: u64) -> Result<NewFile, NotStored> {
-        let inner = &self.inner;
-        let charge = self.reserve(disk_bytes_max(bytes)).ok_or(NotStored::Full)?;
-        let permit = inner.descriptors.open_file(FileUse::Download);
-        let permit = permit.ok_or(NotStored::Failed)?;
-        let number = inner.next_number.fetch_add(1, Relaxed);
-        let file = inner.folder.create_new(number).map_err(|error| {
-            self.failed(&error);
-            NotStored::Failed
-        })?;
-        let file = file.with_permit(permit).with_guard(charge.clone());
-        let new = NewFile {
-            cache: self.clone(),
-            number,
-            file: Arc::new(file),
-            charge,
-            is_published: false,
-        };
-        // A full disk is noticed now, and not in the middle.
-        match new.file.allocate(bytes) {
-            Ok(()) => Ok(new),
-            Err(error) => {
-                self.failed(&error);
-                Err(NotStored::Failed)
-            }
-        }
-    }
-
-    /// Takes space, for which it removes other files if necessary.
-    fn reserve(&self, bytes: u64) -> Option<Arc<Charge>> {
-        let inner = &self.inner;
-        if bytes > inner.space.limit_bytes() {
-            return None;
-        }
-        for _ in 0..ATTEMPTS {
-            if let Some(charge) = inner.space.take(bytes) {
-                return Some(charge);
-            }
-            self.evict(inner.space.excess_bytes(bytes));
-        }
-        inner.space.take(bytes)
-    }
-
-    fn evict(&self, bytes: u64) {
-        let victims = self.index().evict(bytes);
-        self.inner
-            .evictions
-            .fetch_add(victims.len() as u64, Relaxed);
-        for (name, charge) in victims {
-            match self.inner.folder.unlink(&name) {
-                Ok(()) => drop(charge),
-                Err(error) => {
-                    self.failed(&error);
-                    // The file still has its space.
-                    let now_ms = self.now_ms();
-                    self.index().insert(name, charge, false, now_ms);
-                }
-            }
         }
     }
 
@@ -354,39 +301,6 @@ impl Cache {
             evictions: self.inner.evictions.load(Relaxed),
             oldest_ms: u64::try_from(oldest_ms).unwrap_or(0),
             is_complete: index.is_complete(),
-        }
-    }
-
-    /// Reports that the disk has failed, and refuses new files for a while.
-    pub fn failed(&self, error: &io::Error) {
-        let until_ms = self.elapsed_ms() + PAUSE_MS;
-        if self.inner.paused_until_ms.swap(until_ms, Relaxed) == 0 {
-            (self.inner.report)(Some(Cause::from(error)));
-        }
-    }
-
-    fn refusal(&self) -> Option<NotStored> {
-        if self.elapsed_ms() < self.inner.paused_until_ms.load(Relaxed) {
-            return Some(NotStored::Failed);
-        }
-        if self.index().is_complete() {
-            return None;
-        }
-        if self.inner.has_scan_failed.swap(false, Relaxed) {
-            self.begin_scan();
-        }
-        Some(NotStored::Scanning)
-    }
-
-    fn elapsed_ms(&self) -> u64 {
-        self.inner.began.elapsed().as_millis() as u64
-    }
-
-    fn worked(&self) {
-        if self.inner.paused_until_ms.load(Relaxed) != 0
-            && self.inner.paused_until_ms.swap(0, Relaxed) != 0
-        {
-            (self.inner.report)(None);
         }
     }
 
@@ -431,46 +345,5 @@ impl Cache {
 impl fmt::Debug for Cache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Cache").field(&self.stats()).finish()
-    }
-}
-
-impl NewFile {
-    /// The file, for writing and reading.
-    pub fn file(&self) -> &Arc<File> {
-        &self.file
-    }
-
-    /// Gives the file its name. It replaces a file of the same name. Blocks.
-    pub fn publish(mut self, name: &Name) -> io::Result<()> {
-        let inner = &self.cache.inner;
-        // Now it is known what the file occupies.
-        let published = self.file.metadata().and_then(|found| {
-            self.charge.set(found.allocated_bytes);
-            inner.folder.publish(self.number, name)
-        });
-        if let Err(error) = published {
-            self.cache.failed(&error);
-            return Err(error);
-        }
-        self.is_published = true;
-        let now_ms = self.cache.now_ms();
-        let charge = self.charge.clone();
-        self.cache.index().insert(*name, charge, true, now_ms);
-        self.cache.worked();
-        Ok(())
-    }
-}
-
-impl Drop for NewFile {
-    fn drop(&mut self) {
-        if self.is_published {
-            return;
-        }
-        let (cache, number, charge) = (self.cache.clone(), self.number, self.charge.clone());
-        let unlink = move || {
-            let _ = cache.inner.folder.unlink_new(number); // Otherwise the next start removes it.
-            drop(charge);
-        };
-        self.cache.pool().run(unlink).detach();
     }
 }

@@ -27,12 +27,40 @@ impl Inner {
     }
 }
 
-/// Whether a change with this result has certainly not been made.
-fn is_unchanged<T>(result: &Result<T>) -> bool {
-    matches!(
-        result,
-        Err(StoreError::PreconditionFailed | StoreError::Unsupported | StoreError::Forbidden)
-    )
+/// What a change with some result means for the copy.
+enum Effect {
+    /// The object is as it was.
+    None,
+    /// The change was not made, but the object may be another one, or the service is not reached.
+    /// The copy is confirmed before it is used again, and is served during an outage.
+    Expires,
+    /// The change was made, or it may have been.
+    Ends,
+}
+
+impl Effect {
+    fn of<T>(result: &Result<T>) -> Effect {
+        match result {
+            Err(
+                StoreError::Unsupported
+                | StoreError::Forbidden
+                | StoreError::InvalidKey
+                | StoreError::TooLarge
+                | StoreError::NoMetadata,
+            ) => Effect::None,
+            Err(
+                StoreError::PreconditionFailed
+                | StoreError::Conflict
+                | StoreError::PermissionDenied(_)
+                | StoreError::Full(_)
+                | StoreError::ReadOnly
+                | StoreError::Busy
+                | StoreError::Throttled { .. }
+                | StoreError::Unavailable,
+            ) => Effect::Expires,
+            _ => Effect::Ends,
+        }
+    }
 }
 
 /// A change of a key in the other store. Dropping it ends the use of the copy: the change may have
@@ -53,8 +81,13 @@ impl Change {
     }
 
     pub(super) async fn complete<T>(mut self, result: Result<T>) -> Result<T> {
-        if !is_unchanged(&result) {
-            self.inner.invalidate(&self.key).await;
+        match Effect::of(&result) {
+            Effect::None => {}
+            Effect::Expires => {
+                self.inner.heads.expire(&self.key);
+                self.inner.openings().remove(&self.key);
+            }
+            Effect::Ends => self.inner.invalidate(&self.key).await,
         }
         self.is_open = false;
         result
@@ -68,6 +101,7 @@ impl Drop for Change {
         }
     }
 }
+
 /// An upload to the other store.
 pub(super) struct EdgeUpload {
     upload: Box<dyn Upload>,

@@ -146,6 +146,11 @@ impl Head {
         self.is_stale.swap(false, Relaxed)
     }
 
+    /// The version is to be confirmed before it is served again.
+    fn expire(&self) {
+        self.fresh_until_ms.store(i64::MIN, Relaxed);
+    }
+
     /// The other store has not responded. Returns whether it was stale before.
     pub(super) fn keep_stale(&self, now_ms: i64, pause_ms: i64) -> bool {
         self.fresh_until_ms
@@ -235,6 +240,18 @@ impl Heads {
         stripe.generation.fetch_add(1, AcqRel);
         stripe.changes.fetch_add(1, AcqRel);
         heads.pop(key);
+    }
+
+    /// Has the head of a key confirmed before it is used again. Nothing that was asked before
+    /// confirms it.
+    pub(super) fn expire(&self, key: &Key) {
+        let stripe = self.stripe(key);
+        let mut heads = stripe.heads();
+        stripe.generation.fetch_add(1, AcqRel);
+        stripe.changes.fetch_add(1, AcqRel);
+        if let Some(head) = heads.get(key) {
+            head.expire();
+        }
     }
 
     /// Whether this is the current version of its key. If there is none in memory, it is the one

@@ -13,6 +13,7 @@ use crate::local::LocalFile;
 use crate::object::{CacheUse, Cached, Object};
 use crate::store::Wanted;
 use onrush_rt::fs::File;
+use std::ops::Range;
 use std::sync::atomic::Ordering::Release;
 use std::sync::{Arc, Mutex};
 
@@ -20,6 +21,9 @@ use std::sync::{Arc, Mutex};
 const WHOLE_BYTES_MAX: u64 = 256 * 1024;
 /// If the other store does not respond, it is asked about a key once in this time.
 const STALE_PAUSE_MS: i64 = 1_000;
+
+/// The most blocks that are looked up before a response begins; about 1 ms.
+const COUNTED_MAX: u64 = 4096;
 
 impl Inner {
     /// The version of a key to serve, and how it was found. `None`: the cache is not to be used.
@@ -46,12 +50,15 @@ impl Inner {
                 Some(head) => head.age_ms(now_ms) <= self.stale_ms,
             };
             let opening = self.opening(key, wanted, known.as_ref());
-            let Some((opening, is_collapsed)) = opening else {
+            let Some((opening, _member, is_collapsed)) = opening else {
                 continue; // Another request has opened it meanwhile.
             };
             return match (wait(&opening, may_be_stale).await, known) {
-                (Ok(version), _) if version.is_known => Ok(Some((version, CacheUse::Revalidated))),
-                (Ok(version), _) => {
+                (Ok(None), _) => Ok(None),
+                (Ok(Some(version)), _) if version.is_known => {
+                    Ok(Some((version, CacheUse::Revalidated)))
+                }
+                (Ok(Some(version)), _) => {
                     let is_stored = true;
                     let how = CacheUse::Miss {
                         is_stored,
@@ -129,7 +136,6 @@ impl Inner {
                 Err(opened) => first = opened,
             }
         } else if !range.is_empty() {
-            self.cache.touch(&head.file); // It is used as long as a block is.
             let number = range.start / head.block_bytes;
             if !self.is_stored(head, number) {
                 let opened = self.open_block(head, number, range.end).await?;
@@ -147,6 +153,11 @@ impl Inner {
                     }
                     BlockSource::File(_) | BlockSource::Store(_) => {}
                 }
+            }
+            let is_miss = matches!(how, CacheUse::Miss { .. });
+            if !is_miss && !self.has_blocks(head, number + 1..range.end.div_ceil(head.block_bytes))
+            {
+                how = CacheUse::Partial;
             }
         }
         self.metrics.count(how);
@@ -192,6 +203,13 @@ impl Inner {
         Ok(Err(None))
     }
 
+    /// Whether all these blocks are in the cache. `false` for more than [`COUNTED_MAX`]: it takes
+    /// time to compute their names.
+    fn has_blocks(&self, head: &Head, mut blocks: Range<u64>) -> bool {
+        blocks.end.saturating_sub(blocks.start) <= COUNTED_MAX
+            && blocks.all(|number| self.is_stored(head, number))
+    }
+
     /// How an object was found whose first block was opened.
     fn missed(&self, head: &Head, how: CacheUse, opened: &BlockSource) -> CacheUse {
         match (how, opened) {
@@ -221,7 +239,7 @@ impl Inner {
 }
 
 /// Waits for the current version; not for a store that takes long if the caller `may_be_stale`.
-async fn wait(opening: &Opening, may_be_stale: bool) -> Result<Current> {
+async fn wait(opening: &Opening, may_be_stale: bool) -> Result<Option<Current>> {
     let look = |state: &Opened| match state {
         Opened::Done(result) => Some(result.clone()),
         Opened::IsSlow if may_be_stale => Some(Err(StoreError::Timeout)),

@@ -10,8 +10,8 @@
 //! blocks of two versions are never mixed. What the cache does not take is read from the other
 //! store.
 //!
-//! Layers, lowest first: `record` · `watch` · `runner` · `heads` · `metrics` · `run` · `opening` ·
-//! `reader` · `lookup` · `change`.
+//! Layers, lowest first: `record` · `watch` · `runner` · `heads` · `metrics` · `readers` · `run` ·
+//! `opening` · `reader` · `lookup` · `change`.
 
 mod change;
 mod heads;
@@ -19,6 +19,7 @@ mod lookup;
 mod metrics;
 mod opening;
 mod reader;
+mod readers;
 mod record;
 mod run;
 mod runner;
@@ -36,7 +37,7 @@ use metrics::Counts;
 pub use metrics::EdgeMetrics;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::Dir;
-use opening::{Opened, Opening};
+use opening::{Opened, Pending};
 use run::Fill;
 use runner::Runner;
 use std::collections::HashMap;
@@ -86,8 +87,10 @@ struct Inner {
     store: Arc<dyn Store>,
     cache: Cache,
     heads: Heads,
-    openings: Mutex<HashMap<Key, (Arc<Opening>, i64)>>,
+    openings: Mutex<HashMap<Key, Pending>>,
     fills: Mutex<HashMap<Name, Arc<Fill>>>,
+    /// Cloned by each fetch without readers.
+    unread: Arc<()>,
     /// Set when the store is opened. It does not own the thread.
     runner: OnceLock<Weak<Runner>>,
     metrics: Arc<Counts>,
@@ -132,6 +135,7 @@ impl EdgeStore {
             heads: Heads::new(),
             openings: Mutex::default(),
             fills: Mutex::default(),
+            unread: Arc::default(),
             runner: OnceLock::new(),
             metrics: Arc::default(),
             began: Instant::now(),
@@ -189,7 +193,7 @@ impl Inner {
         self.began.elapsed().as_millis() as i64
     }
 
-    fn openings(&self) -> MutexGuard<'_, HashMap<Key, (Arc<Opening>, i64)>> {
+    fn openings(&self) -> MutexGuard<'_, HashMap<Key, Pending>> {
         self.openings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -207,9 +211,9 @@ impl Inner {
     /// Lets those go on who wait for a store that does not respond.
     fn tick(&self, has_upkeep: bool) {
         let slow_since_ms = self.now_ms() - SLOW_MS;
-        let slow: Vec<Arc<Opening>> = (self.openings().values())
-            .filter(|(_, begun_ms)| *begun_ms <= slow_since_ms)
-            .map(|(opening, _)| opening.clone())
+        let slow: Vec<_> = (self.openings().values())
+            .filter(|pending| pending.begun_ms <= slow_since_ms)
+            .map(|pending| pending.opening.clone())
             .collect();
         for opening in slow {
             if opening.with(|state| matches!(state, Opened::Waits)) {

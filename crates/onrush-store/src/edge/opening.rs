@@ -3,11 +3,13 @@
 
 use super::Inner;
 use super::heads::Head;
+use super::readers::{Member, Run};
 use super::record::Checksum;
-use super::run::{Member, publish_record, run};
+use super::run::{publish_record, run};
 use super::watch::Watch;
 use crate::error::{Result, StoreError};
 use crate::key::Key;
+use crate::meta::Meta;
 use crate::store::Wanted;
 use std::io;
 use std::sync::Arc;
@@ -15,14 +17,27 @@ use std::sync::Arc;
 /// A request for the current version of a key.
 pub(super) type Opening = Watch<Opened>;
 
+/// A request that has no response yet.
+pub(super) struct Pending {
+    pub(super) opening: Arc<Opening>,
+    /// The requests that wait are its readers.
+    pub(super) run: Arc<Run>,
+    pub(super) begun_ms: i64,
+}
+
 /// The state of an [`Opening`].
 #[derive(Clone, Debug)]
 pub(super) enum Opened {
     Waits,
     /// The other store takes long: who has something to serve does not wait any more.
     IsSlow,
-    Done(Result<Current>),
+    /// `None`: the next version may look the same, so the cache is not to be used.
+    Done(Result<Option<Current>>),
 }
+
+/// Some file systems keep times in seconds, or in units of 2 s. If such a time is older than this,
+/// a later change has another one, also if the clock of the other store is 1 s behind.
+const COARSE_MS: i64 = 3_000;
 
 /// The current version of a key.
 #[derive(Clone, Debug)]
@@ -43,36 +58,45 @@ impl Current {
         }
     }
 }
+
 impl Inner {
     /// Joins the request for the current version of a key, or begins it. `known`: the version to
-    /// confirm. Returns also whether it was begun before. `None` if another version is known
-    /// meanwhile.
+    /// confirm. Returns also what the caller keeps while it waits, and whether the request was
+    /// begun before. `None` if another version is known meanwhile.
     pub(super) fn opening(
         self: &Arc<Self>,
         key: &Key,
         wanted: &Wanted,
         known: Option<&Arc<Head>>,
-    ) -> Option<(Arc<Opening>, bool)> {
+    ) -> Option<(Arc<Opening>, Member, bool)> {
         let mut openings = self.openings();
-        if let Some((opening, _)) = openings.get(key) {
-            return Some((opening.clone(), true));
+        if let Some(pending) = openings.get(key) {
+            return Some((pending.opening.clone(), pending.run.join(), true));
         }
         let current = self.heads.get(key);
         if current.is_some_and(|now| known.is_none_or(|known| !Arc::ptr_eq(known, &now))) {
             return None;
         }
         let opening = Arc::new(Watch::new(Opened::Waits));
-        openings.insert(key.clone(), (opening.clone(), self.now_ms()));
+        let (run, begun_ms) = (Run::new(), self.now_ms());
+        let member = run.join();
+        let pending = Pending {
+            opening: opening.clone(),
+            run: run.clone(),
+            begun_ms,
+        };
+        openings.insert(key.clone(), pending);
         drop(openings);
         let changes = self.heads.changes(key);
         let guard = OpeningGuard {
             inner: self.clone(),
             key: key.clone(),
             opening: opening.clone(),
+            run: run.clone(),
         };
         let (wanted, known) = (wanted.clone(), known.cloned());
-        self.spawn(move || Box::pin(open(guard, wanted, known, changes)));
-        Some((opening, false))
+        self.fetch(run, move || Box::pin(open(guard, wanted, known, changes)));
+        Some((opening, member, false))
     }
 
     /// The other store has confirmed a version.
@@ -92,12 +116,14 @@ struct OpeningGuard {
     inner: Arc<Inner>,
     key: Key,
     opening: Arc<Opening>,
+    run: Arc<Run>,
 }
 
 impl OpeningGuard {
-    fn finish(&self, result: Result<Current>) {
+    fn finish(&self, result: Result<Option<Current>>) {
         let mut openings = self.inner.openings();
-        if (openings.get(&self.key)).is_some_and(|(own, _)| Arc::ptr_eq(own, &self.opening)) {
+        let own = openings.get(&self.key);
+        if own.is_some_and(|own| Arc::ptr_eq(&own.opening, &self.opening)) {
             openings.remove(&self.key);
         }
         drop(openings);
@@ -122,7 +148,8 @@ async fn open(guard: OpeningGuard, wanted: Wanted, known: Option<Arc<Head>>, cha
         match inner.store.meta(&key).await {
             Ok(meta) if known.has_properties(&meta) => {
                 inner.confirm(known, changes);
-                return guard.finish(Ok(Current::known(known.clone())));
+                guard.finish(Ok(Some(Current::known(known.clone()))));
+                return restore_record(&inner, known).await;
             }
             Ok(_) => {}
             Err(error) => return fail(guard, error, true).await,
@@ -142,10 +169,16 @@ async fn open(guard: OpeningGuard, wanted: Wanted, known: Option<Arc<Head>>, cha
         true => Wanted::Properties,
         false => Wanted::Range(range.clone()),
     };
+    let opened_ms = inner.cache.now_ms();
     let object = match inner.store.open(&key, hint).await {
         Ok(object) => object,
         Err(error) => return fail(guard, error, known.is_some()).await,
     };
+    let is_exact = inner.store.features().versions_by_content;
+    if !is_exact && may_hide_a_change(object.meta(), opened_ms) {
+        inner.invalidate(&key).await; // The copy is of an older version.
+        return guard.finish(Ok(None));
+    }
     let metadata = match object.metadata().await {
         Ok(metadata) => metadata,
         Err(error) => return guard.finish(Err(error)),
@@ -165,18 +198,20 @@ async fn open(guard: OpeningGuard, wanted: Wanted, known: Option<Arc<Head>>, cha
     let is_empty = head.meta.size == 0 && range.start == 0 && !range.is_empty();
     let has_bytes = range.start < end || is_empty;
     // Before others find the version, so that they find the transfer as well.
-    let fill = has_bytes.then(|| inner.begin(&head, number)).flatten();
+    let fill = has_bytes
+        .then(|| inner.begin(&head, number, &guard.run))
+        .flatten();
     let generation = inner.heads.replace(&head, changes);
     if !head.is_small()
         && let Some(generation) = generation
     {
         store_record(&inner, &head, generation).await;
     }
-    guard.finish(Ok(Current {
+    guard.finish(Ok(Some(Current {
         head: head.clone(),
         is_known: false,
         member: (fill.as_ref()).map(|fill| fill.fill.join(number, false).member),
-    }));
+    })));
     drop(guard);
     let Some(fill) = fill else {
         return; // Nothing is wanted, or someone else was faster.
@@ -186,6 +221,14 @@ async fn open(guard: OpeningGuard, wanted: Wanted, known: Option<Arc<Head>>, cha
     run(head, generation, fill, blocks, stream).await;
 }
 
+/// Whether an object that was opened at `opened_ms` may get other bytes without another time, and
+/// so without another version: both are the same if a file is changed twice within the unit in
+/// which the file system keeps times (RFC 9110 §8.8.2.2).
+fn may_hide_a_change(meta: &Meta, opened_ms: i64) -> bool {
+    meta.modified_ns % 1_000_000_000 == 0
+        && meta.modified_ns / 1_000_000 > opened_ms.saturating_sub(COARSE_MS)
+}
+
 /// Completes an opening that has failed. A version that was `known` is removed if there is no
 /// object any more.
 async fn fail(guard: OpeningGuard, error: StoreError, known: bool) {
@@ -193,6 +236,13 @@ async fn fail(guard: OpeningGuard, error: StoreError, known: bool) {
         guard.inner.invalidate(&guard.key).await;
     }
     guard.finish(Err(error));
+}
+
+/// Stores the record of a large object again if it is not in the cache any more.
+async fn restore_record(inner: &Arc<Inner>, head: &Arc<Head>) {
+    if !head.is_small() && inner.cache.is_complete() && !inner.cache.contains(&head.file) {
+        store_record(inner, head, inner.heads.generation(&head.key)).await;
+    }
 }
 
 /// Stores the record of a large object, which is needed after a restart.

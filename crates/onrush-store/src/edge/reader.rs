@@ -2,8 +2,9 @@
 //! and from the other store what the cache does not take.
 
 use super::heads::Head;
+use super::readers::Member;
 use super::record::Record;
-use super::run::{FillEnd, FillState, Joined, Member, Reading, open_version};
+use super::run::{FillEnd, FillState, Joined, Reading, open_version};
 use super::{ATTEMPTS, Inner};
 use crate::error::{Result, StoreError};
 use crate::local::LocalFile;
@@ -87,7 +88,7 @@ impl Inner {
         if !head.is_small()
             && let Some(file) = self.cache.try_open(&name)
         {
-            self.cache.stamp(&name);
+            self.cache.stamp_part(&name, &head.file);
             return Ok(Some(Arc::new(file)));
         }
         if self.cache.is_complete() && !self.cache.contains(&name) {
@@ -104,16 +105,12 @@ impl Inner {
                     // The time of a file with a record is that of the last confirmation.
                     match head.is_small() {
                         true => head.is_stored.store(true, Release),
-                        false => inner.cache.stamp(&name),
+                        false => inner.cache.stamp_part(&name, &head.file),
                     }
                     return Some(opened.file);
                 }
                 Ok(Some(record)) if head.is_small() && !head.is_of(&record) => {} // Replaced.
-                Ok(_) => inner.cache.remove(&name), // Torn by a power cut.
-                Err(error) => {
-                    inner.cache.failed(&error);
-                    inner.cache.remove(&name);
-                }
+                _ => inner.cache.remove(&name), // Torn by a power cut, or not readable.
             }
             None
         };
@@ -189,7 +186,7 @@ impl EdgeReader {
         }
         let name = self.head.block(number);
         let file = self.inner.cache.try_open(&name)?;
-        self.inner.cache.stamp(&name);
+        self.inner.cache.stamp_part(&name, &self.head.file);
         file.may_stay_open(FileUse::Download)
             .then(|| Arc::new(file))
     }

@@ -2,11 +2,11 @@
 //!
 //! A [`Run`] transfers consecutive blocks by one request; each block is a [`Fill`]: a file that
 //! readers may read while it is written. A reader that needs a block that is being transferred
-//! joins its run. A run is at most [`AHEAD`] blocks ahead of its readers, and ends with a block
-//! when it has none.
+//! joins its run, which ends with a block when it has no readers.
 
 use super::Inner;
 use super::heads::Head;
+use super::readers::{Member, Run};
 use super::record::Checksum;
 use super::watch::Watch;
 use crate::cache::{Name, NewFile};
@@ -22,8 +22,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
-/// The blocks that a run transfers before a reader needs them.
-const AHEAD: u64 = 2;
 /// The bytes that are written at a time. The first ones of a block are fewer, so that readers do
 /// not wait long.
 const STEP_BYTES: u64 = 256 * 1024;
@@ -54,21 +52,6 @@ pub(super) enum FillEnd {
     Failed(StoreError),
 }
 
-/// A transfer of consecutive blocks.
-#[derive(Debug)]
-pub(super) struct Run(Watch<RunState>);
-
-#[derive(Debug)]
-struct RunState {
-    readers: usize,
-    /// Blocks before this one are needed.
-    wanted: u64,
-}
-
-/// A reader of a run. Dropping it leaves the run.
-#[derive(Debug)]
-pub(super) struct Member(Arc<Run>);
-
 /// A reader of a block that is being transferred.
 #[derive(Debug)]
 pub(super) struct Reading {
@@ -76,22 +59,6 @@ pub(super) struct Reading {
     pub(super) member: Arc<Member>,
     /// Another reader has begun the transfer.
     pub(super) is_joined: bool,
-}
-
-impl Member {
-    /// The reader begins to read block `number`, and needs those that follow soon.
-    pub(super) fn reads(&self, number: u64) {
-        let wanted = number.saturating_add(1 + AHEAD);
-        if self.0.0.with(|state| state.wanted < wanted) {
-            (self.0.0).update(|state| state.wanted = state.wanted.max(wanted));
-        }
-    }
-}
-
-impl Drop for Member {
-    fn drop(&mut self) {
-        self.0.0.update(|state| state.readers -= 1);
-    }
 }
 
 impl Fill {
@@ -109,32 +76,13 @@ impl Fill {
 
     /// Adds a reader of block `number`.
     pub(super) fn join(self: &Arc<Fill>, number: u64, is_joined: bool) -> Reading {
-        self.run.0.update(|state| state.readers += 1);
-        let member = Member(self.run.clone());
+        let member = self.run.join();
         member.reads(number);
         Reading {
             fill: self.clone(),
             member: Arc::new(member),
             is_joined,
         }
-    }
-}
-
-impl Run {
-    fn new() -> Arc<Run> {
-        Arc::new(Run(Watch::new(RunState {
-            readers: 0,
-            wanted: 0,
-        })))
-    }
-
-    /// Waits until block `number` is needed. `false` if it has no reader any more.
-    async fn is_wanted(&self, number: u64) -> bool {
-        let look = |state: &RunState| match state.readers {
-            0 => Some(false),
-            _ => (number < state.wanted).then_some(true),
-        };
-        self.0.until(look).await
     }
 }
 
@@ -175,7 +123,8 @@ impl Inner {
         let (head, generation) = (head.clone(), self.heads.generation(&head.key));
         let end = (end.checked_next_multiple_of(head.block_bytes))
             .map_or(head.meta.size, |end| end.min(head.meta.size));
-        self.spawn(move || {
+        let own = guard.fill.run.clone();
+        self.fetch(own, move || {
             Box::pin(async move {
                 let range = number * head.block_bytes..end;
                 match open_version(&guard.inner, &head, range.clone()).await {
@@ -192,13 +141,18 @@ impl Inner {
     }
 
     /// Registers the transfer of a block, unless there is one or the block is in the cache.
-    pub(super) fn begin(self: &Arc<Self>, head: &Head, number: u64) -> Option<FillGuard> {
+    pub(super) fn begin(
+        self: &Arc<Self>,
+        head: &Head,
+        number: u64,
+        run: &Arc<Run>,
+    ) -> Option<FillGuard> {
         let mut fills = self.fills();
         let id = head.block(number);
         if fills.contains_key(&id) || self.is_stored(head, number) {
             return None;
         }
-        let fill = Fill::new(Run::new());
+        let fill = Fill::new(run.clone());
         fills.insert(id, fill.clone());
         Some(FillGuard {
             inner: self.clone(),
@@ -270,7 +224,7 @@ impl FillGuard {
     fn abandon(&self) -> bool {
         let mut fills = self.inner.fills();
         // Readers join while they hold the lock.
-        let is_unread = self.fill.run.0.with(|state| state.readers == 0);
+        let is_unread = self.fill.run.is_unread();
         if is_unread {
             self.remove_from(&mut fills);
         }
@@ -398,7 +352,8 @@ fn publish(
     if head.is_small() {
         publish_record(inner, head, new, generation);
     } else {
-        let _ = new.publish(&head.block(number)); // The cache has reported a failure.
+        // The cache has reported a failure.
+        let _ = new.publish(&head.block(number), Some(&head.file));
     }
 }
 
@@ -410,7 +365,7 @@ pub(super) fn publish_record(
     generation: Option<u64>,
 ) {
     inner.heads.change_file(&head.key, || {
-        if inner.heads.is_current(head, generation) && new.publish(&head.file).is_ok() {
+        if inner.heads.is_current(head, generation) && new.publish(&head.file, None).is_ok() {
             head.is_stored.store(true, Release);
         }
     });

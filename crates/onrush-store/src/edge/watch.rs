@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 
 /// A value and the tasks that wait for a change of it.
 #[derive(Debug)]
@@ -41,17 +41,23 @@ impl<T> Watch<T> {
 
     /// Waits until `look` returns a result.
     pub(super) async fn until<R>(&self, mut look: impl FnMut(&T) -> Option<R>) -> R {
-        poll_fn(|cx| {
-            let mut watched = self.lock();
-            if let Some(result) = look(&watched.value) {
-                return Poll::Ready(result);
-            }
-            if !(watched.waiting.iter()).any(|waker| waker.will_wake(cx.waker())) {
-                watched.waiting.push(cx.waker().clone());
-            }
-            Poll::Pending
-        })
-        .await
+        poll_fn(|cx| self.poll(cx, &mut look)).await
+    }
+
+    /// Polls for a result of `look`.
+    pub(super) fn poll<R>(
+        &self,
+        cx: &mut Context<'_>,
+        look: impl FnOnce(&T) -> Option<R>,
+    ) -> Poll<R> {
+        let mut watched = self.lock();
+        if let Some(result) = look(&watched.value) {
+            return Poll::Ready(result);
+        }
+        if !(watched.waiting.iter()).any(|waker| waker.will_wake(cx.waker())) {
+            watched.waiting.push(cx.waker().clone());
+        }
+        Poll::Pending
     }
 
     fn lock(&self) -> MutexGuard<'_, Watched<T>> {

@@ -4,7 +4,8 @@
 use crate::common::{TempDir, block_on, key};
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::Descriptors;
-use onrush_store::cache::{CacheOptions, CacheStats};
+use onrush_rt::fs::sim::SimFs;
+use onrush_store::cache::{CacheOptions, CacheStats, DiskEvent};
 use onrush_store::testing::MemoryStore;
 use onrush_store::*;
 use std::future::poll_fn;
@@ -33,6 +34,8 @@ pub struct Counted {
     pub hangs: AtomicBool,
     /// Whether all versions are the same, as those of S3 are if the content is.
     pub same_versions: AtomicBool,
+    /// Whether times are in whole seconds.
+    pub whole_seconds: AtomicBool,
     pub transferred: Arc<AtomicUsize>,
     /// While it is held, no stream has a byte after the first `n`.
     pub held: Arc<Held>,
@@ -77,13 +80,14 @@ impl Counted {
     }
 
     fn shown(&self, meta: Meta) -> Meta {
-        match self.same_versions.load(SeqCst) {
-            true => Meta {
-                version: Version::parse(b"same").unwrap(),
-                ..meta
-            },
-            false => meta,
+        let mut shown = meta;
+        if self.same_versions.load(SeqCst) {
+            shown.version = Version::parse(b"same").unwrap();
         }
+        if self.whole_seconds.load(SeqCst) {
+            shown.modified_ns -= meta.modified_ns % 1_000_000_000;
+        }
+        shown
     }
 }
 
@@ -206,12 +210,44 @@ pub fn options(bytes_max: u64) -> EdgeOptions {
             origin: "the store of a test".to_owned(),
             bytes_max,
             descriptors: Descriptors::default(),
-            report: Arc::new(|cause| println!("the disk fails: {cause:?}")),
+            report: Arc::new(|event| println!("the disk: {event:?}")),
         },
         fresh: Duration::from_secs(3600),
         stale: Duration::from_secs(3600),
         block_bytes: BLOCK,
     }
+}
+
+/// The events of a disk: error numbers of failures, 0 when it works again, -1 for a new folder.
+pub type Events = Arc<Mutex<Vec<i32>>>;
+
+/// Keeps the events of the disk.
+pub fn watch_disk(options: &mut EdgeOptions) -> Events {
+    let events = Events::default();
+    let all = events.clone();
+    options.cache.report = Arc::new(move |event| {
+        all.lock().unwrap().push(match event {
+            DiskEvent::Fails(cause) => cause.errno().expect("a system call"),
+            DiskEvent::Works => 0,
+            DiskEvent::IsCreatedAgain => -1,
+        });
+    });
+    events
+}
+
+/// An edge on a simulated disk whose folder an earlier one may still be about to close.
+pub fn on_sim(store: &Arc<Counted>, disk: &SimFs, options: EdgeOptions) -> EdgeStore {
+    let pool = BlockingPool::threads(4, 1000);
+    let mut edge = None;
+    wait_until("the folder is free", || {
+        let root = disk.root().expect("the power is on");
+        match EdgeStore::on(store.clone(), root, pool.clone(), options.clone()) {
+            Ok(opened) => edge = Some(opened),
+            Err(error) => assert!(error.to_string().contains("another process"), "{error}"),
+        }
+        edge.is_some()
+    });
+    edge.expect("an edge")
 }
 
 /// An edge whose first scan is complete.
@@ -267,6 +303,17 @@ pub fn get(store: &dyn Store, at: &str) -> Result<(Vec<u8>, CacheUse)> {
     })
 }
 
+/// As [`get`], when all blocks of the object are stored. The last one may still be written after
+/// its bytes were read.
+pub fn get_stored(store: &dyn Store, at: &str) -> Result<(Vec<u8>, CacheUse)> {
+    let mut found = Err(StoreError::NotFound);
+    wait_until("all blocks are stored", || {
+        found = get(store, at);
+        !matches!(found, Ok((_, CacheUse::Partial)))
+    });
+    found
+}
+
 pub const MISS: CacheUse = CacheUse::Miss {
     is_stored: true,
     is_collapsed: false,
@@ -298,6 +345,17 @@ pub fn files(dir: &Path) -> Vec<std::path::PathBuf> {
         }
     }
     all
+}
+
+/// Opens an object without waiting. The kernel may refuse that while other files are renamed.
+pub fn at_once(edge: &EdgeStore, at: &str) -> Object {
+    let mut object = None;
+    wait_until("it can be opened at once", || {
+        get(edge, at).expect("an object"); // It is stale for a second only.
+        object = edge.try_get(&key(at));
+        object.is_some()
+    });
+    object.expect("it was opened").expect("an object")
 }
 
 pub fn temp() -> TempDir {
