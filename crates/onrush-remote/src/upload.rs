@@ -245,13 +245,18 @@ impl RemoteUpload {
             Err(error) => Err(error),
         };
         let created = existed.await.is_err();
-        match tag {
-            Err(StoreError::Unavailable | StoreError::Throttled { .. }) => {
-                self.service.metrics.retry();
-                let put = self.put(content.into(), PutMode::Overwrite).await?;
-                Ok((created, put.e_tag))
+        let was_sent = match tag {
+            Err(StoreError::Unavailable | StoreError::Throttled { .. }) => false,
+            Err(StoreError::Interrupted) => true,
+            tag => return Ok((created, tag?)),
+        };
+        self.service.metrics.retry();
+        match self.put(content.into(), PutMode::Overwrite).await {
+            Err(StoreError::Unavailable | StoreError::Throttled { .. }) if was_sent => {
+                // The first request may have made the change.
+                Err(StoreError::Interrupted)
             }
-            tag => Ok((created, tag?)),
+            put => Ok((created, put?.e_tag)),
         }
     }
 
