@@ -48,6 +48,7 @@ mod field_scan;
 pub mod head;
 pub mod limits;
 pub mod precondition;
+pub mod proxy_header;
 pub mod range;
 pub mod reject;
 pub mod response;
