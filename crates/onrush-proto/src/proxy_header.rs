@@ -33,6 +33,13 @@ pub struct ProxyHeader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed(&'static str);
 
+impl Malformed {
+    /// What is wrong, as part of a sentence. It has no input in it.
+    pub fn reason(self) -> &'static str {
+        self.0
+    }
+}
+
 impl fmt::Display for Malformed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0)
