@@ -7,11 +7,12 @@ use crate::{
 use std::{fs, path::PathBuf, process::Command};
 
 /// Programs that the tests and the fuzzers call, and their Debian packages.
-const PROGRAMS: [(&str, &str); 14] = [
+const PROGRAMS: [(&str, &str); 15] = [
     ("c++", "g++"),
     ("certutil", "libnss3-tools"),
     ("chromium", "chromium"),
     ("curl", "curl"),
+    ("haproxy", "haproxy"),
     ("javac", "openjdk-17-jdk-headless"),
     ("node", "nodejs"),
     ("openssl", "openssl"),

@@ -6,8 +6,9 @@
 //!
 //! Layers inside this crate, lowest first (a module uses only those before it): [`limits`] ·
 //! [`reject`] · [`token`] · [`date`] · `span` · `target` · `scan` · `field_scan` · [`head`] ·
-//! [`chunked`] · [`response`] · `actions` · [`connection`] · `trace`; the modules about resources
-//! are [`etag`] · [`range`] · [`precondition`].
+//! [`chunked`] · [`response`] · `actions` · [`connection`] · `trace`; the modules about
+//! connections of proxies and about resources are [`proxy_header`] · [`etag`] ·
+//! [`range`] · [`precondition`].
 //!
 //! # What is refused
 //!
@@ -48,6 +49,7 @@ mod field_scan;
 pub mod head;
 pub mod limits;
 pub mod precondition;
+pub mod proxy_header;
 pub mod range;
 pub mod reject;
 pub mod response;

@@ -29,9 +29,52 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::task::{Context, Poll, Waker, ready};
 
-/// The peer of a connected socket (`getpeername(2)`); `None` for Unix and simulated sockets.
+/// What is known about the other end of a connected socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// A program at this address.
+    Tcp(SocketAddr),
+    /// A program of this machine: the socket is a Unix socket, or a simulated one.
+    Local,
+    /// The peer has disconnected, so its address is not known any more.
+    Gone,
+}
+
+/// The peer of a connected socket (`getpeername(2)`).
+pub fn peer(descriptor: impl AsFd) -> Peer {
+    match rustix::net::getpeername(descriptor) {
+        Ok(Some(name)) => SocketAddr::try_from(name).map_or(Peer::Local, Peer::Tcp),
+        Ok(None) => Peer::Local, // A Unix socket without a name.
+        Err(_) => Peer::Gone,
+    }
+}
+
+impl Socket {
+    /// The peer of the socket.
+    pub fn peer(&self) -> Peer {
+        match self {
+            Socket::Os(descriptor) => peer(descriptor),
+            Socket::Sim(_) => Peer::Local,
+        }
+    }
+}
+
+impl Driver {
+    /// The peer of a stream.
+    pub fn peer(&self, stream: StreamId) -> Peer {
+        match self {
+            Driver::Sim(_) => Peer::Local,
+            Driver::Uring(_) | Driver::Epoll(_) => self.descriptor(stream).map_or(Peer::Gone, peer),
+        }
+    }
+}
+
+/// The address of [`peer`], if it has one.
 pub fn peer_address(descriptor: impl AsFd) -> Option<SocketAddr> {
-    SocketAddr::try_from(rustix::net::getpeername(descriptor).ok()??).ok()
+    match peer(descriptor) {
+        Peer::Tcp(address) => Some(address),
+        Peer::Local | Peer::Gone => None,
+    }
 }
 
 /// The local address of a connected socket (`getsockname(2)`). For a Unix socket it is the path of

@@ -171,6 +171,13 @@ pub(crate) fn check(settings: &Settings, users: Option<&mut Users>) -> Result<()
 /// Warnings about a configuration, one line each.
 pub(crate) fn warnings(settings: &Settings, users: Option<&Users>) -> Vec<String> {
     let mut warnings = Vec::new();
+    if settings.proxy_protocol && settings.trusted_proxies.is_empty() {
+        warnings.push(
+            "--proxy-protocol without --trusted-proxy refuses every connection; add the address \
+             of the load balancer"
+                .to_owned(),
+        );
+    }
     for exposure in exposures(settings) {
         let has_users = users.is_some_and(|users| !users.is_empty());
         if has_users && exposure.is_public && !exposure.is_encrypted {

@@ -18,6 +18,19 @@ pub(crate) fn report(settings: &Settings) -> Result<String, Failure> {
     for exposure in access_control::exposures(settings) {
         line("address", &describe(&exposure, settings));
     }
+    let proxies = settings.trusted_proxies.networks().iter();
+    let proxies: Vec<String> = proxies.map(ToString::to_string).collect();
+    if settings.proxy_protocol || !proxies.is_empty() {
+        let list = match proxies.is_empty() {
+            true => "none".to_owned(),
+            false => proxies.join(", "),
+        };
+        let note = match settings.proxy_protocol {
+            true => " (PROXY protocol required)",
+            false => "",
+        };
+        line("proxies", &format!("{list}{note}"));
+    }
     let permitted = access_control::permitted(settings.files.allow, settings.files.sink);
     line("permits", &format!("{permitted}, at most"));
     let mut show = |who: &str, logins: &str, rights: &PathRights| {

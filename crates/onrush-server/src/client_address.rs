@@ -1,10 +1,31 @@
-//! The address of the client of a request. Everything that decides by address, or reports one, asks
-//! this module.
+//! The address of the client of a request, and whether it uses HTTPS. Everything that decides by
+//! them, or reports them, asks this module.
 
 use onrush::Request;
 use std::net::IpAddr;
 
-/// The address of the client. `None` on a Unix socket, and after the client has disconnected.
+/// What a trusted proxy says about the client of a request, as an extension of the request.
+/// [`Forwarding`](crate::Forwarding) attaches it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ForwardedClient {
+    /// `None`: the proxy itself is the client, or does not say.
+    pub(crate) address: Option<IpAddr>,
+    /// `None`: the proxy does not say.
+    pub(crate) is_https: Option<bool>,
+}
+
+/// The address of the client. `None` on a Unix socket, and after the client has disconnected,
+/// unless a trusted proxy names it.
 pub(crate) fn client_address(request: &Request) -> Option<IpAddr> {
-    request.peer().map(|peer| peer.ip().to_canonical())
+    let forwarded = request.extension::<ForwardedClient>();
+    let named = forwarded.and_then(|client| client.address);
+    named.or_else(|| request.peer().map(|peer| peer.ip().to_canonical()))
+}
+
+/// Whether the client uses HTTPS: with its proxy if there is a trusted one that says so, otherwise
+/// with this server.
+pub(crate) fn is_https(request: &Request) -> bool {
+    let forwarded = request.extension::<ForwardedClient>();
+    let named = forwarded.and_then(|client| client.is_https);
+    named.unwrap_or_else(|| request.tls().is_some())
 }

@@ -4,7 +4,7 @@
 
 use onrush_proto::date;
 use std::fmt::{self, Debug, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use tracing::field::{Field, Visit};
 
 /// The fields of an entry. Their names are those of the engine's event.
@@ -14,7 +14,7 @@ pub(crate) struct Combined {
     method: String,
     target: String,
     version: String,
-    peer: Option<SocketAddr>,
+    peer: Option<IpAddr>,
     user: Option<String>,
     status: Option<String>,
     body_bytes: u64,
@@ -58,7 +58,10 @@ impl Visit for Combined {
 
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         if field.name() == "peer" {
-            self.peer = format!("{value:?}").parse().ok();
+            // With a port, unless a field of the request has named the address.
+            let text = format!("{value:?}");
+            let address = text.parse::<SocketAddr>().map(|peer| peer.ip());
+            self.peer = address.or_else(|_| text.parse()).ok();
         }
     }
 }
@@ -81,7 +84,7 @@ impl Combined {
     /// Unix socket, the status of a request without a response, and 0 bytes of content.
     pub(crate) fn write(&self, now_us: u64, line: &mut dyn Write) -> fmt::Result {
         match self.peer {
-            Some(peer) => write!(line, "{}", peer.ip())?,
+            Some(address) => write!(line, "{address}")?,
             None => line.write_char('-')?,
         }
         // Sun, 06 Nov 1994 08:49:37 GMT
@@ -151,7 +154,7 @@ mod tests {
             method: "GET".to_owned(),
             target: "/a%20b?c=\"d\"".to_owned(),
             version: "HTTP/1.1".to_owned(),
-            peer: Some("[2001:db8::1]:50000".parse().expect("an address")),
+            peer: Some("2001:db8::1".parse().expect("an address")),
             status: Some("206".to_owned()),
             body_bytes: 1234,
             duration_us: 600_000,

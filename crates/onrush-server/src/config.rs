@@ -16,7 +16,7 @@ use crate::values::{
     AccessLogFormat, AdminAt, Bind, Driver, Durability, LogFormat, LogLevel, PlacementName,
 };
 pub(crate) use access::AccessSettings;
-use onrush::{AccessLog, DriverPreference, Limits, Placement};
+use onrush::{AccessLog, DriverPreference, Limits, Placement, TrustedPeers};
 use onrush_rt::driver;
 use onrush_server::{Allow, Cors, FilesOptions};
 use onrush_store::Key;
@@ -47,6 +47,10 @@ pub(crate) struct Settings {
     pub(crate) access: Option<AccessSettings>,
     /// Other origins whose pages may send requests.
     pub(crate) cors: Cors,
+    /// The proxies that say who their clients are.
+    pub(crate) trusted_proxies: TrustedPeers,
+    /// Connections begin with a header of the PROXY protocol.
+    pub(crate) proxy_protocol: bool,
     /// Clients that do not log in may make changes from other machines.
     pub(crate) insecure_writes: bool,
     /// One or more, in the form of `onrush::Server::bind`.
@@ -212,6 +216,8 @@ impl Settings {
             files,
             access,
             cors: access::cors(&options)?,
+            trusted_proxies: TrustedPeers::new(options.trusted_proxy.into_iter().flatten()),
+            proxy_protocol: options.proxy_protocol == Some(true),
             insecure_writes: options.insecure_writes == Some(true),
             tls,
             addresses: addresses(options.bind, options.port.map_or(8080, |port| port.0)),

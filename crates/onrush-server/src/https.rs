@@ -1,6 +1,7 @@
 //! What a server with HTTPS does besides encryption: it redirects plain requests, and it tells
 //! browsers to use HTTPS only.
 
+use crate::client_address::is_https;
 use crate::files::http_error::HttpError;
 use crate::guard::Hosts;
 use crate::guard::hosts::{ParsedHost, specificity};
@@ -82,15 +83,15 @@ impl Service for HttpsService {
         response: &mut Option<Response>,
     ) -> Option<Pending> {
         let is_needed = self.redirect.is_some() || self.hsts.is_some();
-        let is_tls = is_needed && request.tls().is_some();
-        if !is_tls && let Some(redirect) = &self.redirect {
+        let is_https = is_needed && is_https(&request);
+        if !is_https && let Some(redirect) = &self.redirect {
             *response = redirect.response(&request);
             if response.is_some() {
                 return None;
             }
         }
         let pending = self.service.start(request, cx, response);
-        let Some(hsts) = self.hsts.as_ref().filter(|_| is_tls) else {
+        let Some(hsts) = self.hsts.as_ref().filter(|_| is_https) else {
             return pending;
         };
         if let Some(response) = response {

@@ -22,8 +22,10 @@
 //!
 //! [`Access`] decides who may do what: users with passwords, tokens, certificates and signed URLs.
 //!
+//! [`Forwarding`] learns from trusted reverse proxies who their clients are.
+//!
 //! Layers inside this crate, lowest first: `client_address` · [`rights`] · [`files`] · [`guard`] ·
-//! [`access`] · [`https`].
+//! [`access`] · [`https`] · [`forwarding`].
 //!
 //! The library does not depend on drivers, and [`files`] does not depend on the command line.
 
@@ -32,12 +34,14 @@
 pub mod access;
 mod client_address;
 pub mod files;
+pub mod forwarding;
 pub mod guard;
 pub mod https;
 pub mod rights;
 
 pub use access::{Access, AccessControl, Users};
 pub use files::{Allow, Files, FilesOptions, Types};
+pub use forwarding::Forwarding;
 pub use guard::{BodyLimit, Cors, Guard, Hosts, ListenAddress};
 pub use https::{HttpChallenges, Https, Redirect, https_port};
 pub use onrush_store::Durability;

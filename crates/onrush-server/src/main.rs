@@ -55,8 +55,8 @@ use onrush_rt::descriptors::Descriptors;
 use onrush_rt::net::Address;
 use onrush_rt::worker::affinity;
 use onrush_server::{
-    Access, AccessControl, BodyLimit, Files, FilesOptions, Guard, Hosts, HttpChallenges, Https,
-    ListenAddress, Redirect, https_port,
+    Access, AccessControl, BodyLimit, Files, FilesOptions, Forwarding, Guard, Hosts,
+    HttpChallenges, Https, ListenAddress, Redirect, https_port,
 };
 use std::ffi::OsString;
 use std::io;
@@ -376,7 +376,15 @@ fn start_with(
     challenges: &HttpChallenges,
 ) -> Result<Running, Failure> {
     let fail = |error: io::Error| start_failure(&error, &settings.all_addresses());
+    let forwarding = |application: Boxed| match settings.trusted_proxies.is_empty() {
+        true => application,
+        false => Boxed(Box::new(Forwarding::new(
+            application,
+            settings.trusted_proxies.clone(),
+        ))),
+    };
     let Some(tls) = &settings.tls else {
+        let application = forwarding(Boxed(Box::new(application)));
         return server.start(application).map_err(fail);
     };
     let redirect = Redirect::new(hosts, settings.admin == Some(AdminAt::Same));
@@ -388,6 +396,7 @@ fn start_with(
     if let Some(max_age_s) = tls.hsts_s {
         application = application.hsts(max_age_s);
     }
+    let application = forwarding(Boxed(Box::new(application)));
     let running = server.start(application).map_err(fail)?;
     let (encrypted, others) = running.addresses().split_at(settings.addresses.len());
     let (plain, redirecting) = others.split_at(tls.plain.len());
@@ -457,7 +466,7 @@ fn configure_server(settings: &Settings, addresses: &[ListenAddress], plan: &Pla
     let server = first.fold(server, Server::also_bind);
     let plain = plain.iter().map(ListenAddress::to_bind);
     let server = plain.fold(server, Server::also_bind_plain);
-    server
+    let server = server
         .backlog(settings.backlog)
         .defer_accept(settings.defer_accept)
         .driver(settings.driver)
@@ -469,5 +478,9 @@ fn configure_server(settings: &Settings, addresses: &[ListenAddress], plan: &Pla
         .driver_config(settings.driver_config(plan.workers))
         .limits(settings.limits.clone())
         .drain_timeout(settings.drain_timeout)
-        .access_log(settings.access_log)
+        .access_log(settings.access_log);
+    match settings.proxy_protocol {
+        true => server.proxy_protocol(settings.trusted_proxies.clone()),
+        false => server,
+    }
 }

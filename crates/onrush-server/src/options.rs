@@ -15,6 +15,7 @@ use crate::values::{
     PlacementName,
 };
 use clap::{Args, ValueHint};
+use onrush::PeerNetwork;
 use onrush_server::Types;
 use serde::Deserialize;
 use std::path::PathBuf;
@@ -214,6 +215,19 @@ options! {
         /// given. Ports are ignored. It applies to --admin as well. Unix sockets serve every host.
         #[arg(value_hint = ValueHint::Hostname)]
         list host: HostName = "NAME";
+
+        /// A proxy or load balancer that says who its clients are: an address, network, or unix
+        ///
+        /// Such as 10.0.0.0/8 or ::1; unix means the programs that connect to a Unix socket. Repeat
+        /// it, or separate values with commas. The fields X-Forwarded-For, X-Forwarded-Proto and
+        /// Forwarded count only in requests of these peers; see docs/proxies.md.
+        list trusted_proxy: PeerNetwork = "NETWORK";
+
+        /// Connections begin with a header of the PROXY protocol (send-proxy, send-proxy-v2)
+        ///
+        /// Version 1 or 2, before TLS. Only a --trusted-proxy can connect then. It applies to all
+        /// addresses but that of --admin.
+        switch proxy_protocol;
 
         /// Serve /-/metrics, /-/health and /-/ready: on a port of 127.0.0.1, an address, or same
         ///

@@ -36,6 +36,8 @@ const CHANGES: &[(&str, &str)] = &[
     ("port", "81"),
     ("bind", "127.0.0.2,[::1]:82"),
     ("host", "a.example,b.example"),
+    ("trusted-proxy", "10.0.0.0/8,2001:db8::1,unix"),
+    ("proxy-protocol", "true"),
     ("admin", "same"),
     ("tls-cert", "a.pem,b.pem"),
     ("tls-key", "a.key,b.key"),

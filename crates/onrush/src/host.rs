@@ -4,9 +4,9 @@
 use crate::params::Template;
 use crate::worker::WorkerHandle;
 use onrush_rt::buf::Buf;
-use onrush_rt::net::Address;
+use onrush_rt::net::{Address, Peer};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
@@ -43,7 +43,9 @@ pub(crate) struct BodyId {
 /// Serves requests. The errors are those of [`RequestBody`](crate::RequestBody).
 pub(crate) trait Host {
     fn worker(&self) -> &WorkerHandle;
+    /// The address of the client: as its proxy has named it, otherwise that of the socket's peer.
     fn peer(&self, connection: ConnId) -> Option<SocketAddr>;
+    fn socket_peer(&self, connection: ConnId) -> Peer;
     fn local_address(&self, connection: ConnId) -> Option<Address>;
     #[cfg(feature = "tls")]
     fn tls(&self, connection: ConnId) -> Option<std::sync::Arc<crate::tls::TlsInfo>>;
@@ -53,6 +55,8 @@ pub(crate) trait Host {
     fn routed(&self, template: &Rc<Template>);
     /// Records who sent the present request of a connection, for the access log.
     fn set_user(&self, connection: ConnId, user: &str);
+    /// Records the address of the client of the present request, for the access log.
+    fn set_client_address(&self, connection: ConnId, address: IpAddr);
     /// The next piece of a body; `None` at the end.
     fn poll_piece(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<Option<io::Result<Buf>>>;
     /// Appends body bytes within the spare capacity of `into`; 0 at the end. A wake-up for fewer

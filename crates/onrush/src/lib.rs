@@ -53,10 +53,10 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! Layers inside this crate, lowest first: `panic_guard` · `pooled_buffer` · `log` · [`body`] ·
-//! [`response`] · `tls` · `offload` · [`worker`] · `params` · `worker_set` · `watchdog` · `host` ·
-//! [`request`] · [`handler`] · [`coroutine`] · `limited` · `route` · [`metrics`] · `engine` ·
-//! [`server`] · `admin` · [`sim`].
+//! Layers inside this crate, lowest first: `trusted_peers` · `panic_guard` · `pooled_buffer` ·
+//! `log` · [`body`] · [`response`] · `tls` · `offload` · [`worker`] · `params` · `worker_set` ·
+//! `watchdog` · `host` · [`request`] · [`handler`] · [`coroutine`] · `limited` · `route` ·
+//! [`metrics`] · `engine` · [`server`] · `admin` · [`sim`].
 
 #![forbid(unsafe_code)]
 
@@ -80,6 +80,7 @@ pub mod server;
 pub mod sim;
 #[cfg(feature = "tls")]
 pub mod tls;
+mod trusted_peers;
 mod watchdog;
 pub mod worker;
 mod worker_set;
@@ -97,12 +98,13 @@ pub use onrush_proto::reject::Reject;
 pub use onrush_proto::response::FieldError;
 pub use onrush_rt::buf::Buf;
 pub use onrush_rt::driver::Preference as DriverPreference;
-pub use onrush_rt::net::Address;
+pub use onrush_rt::net::{Address, Peer};
 pub use request::{Request, RequestBody};
 pub use response::{IntoResponse, Response};
 pub use route::Router;
 pub use server::{Handle, Running, Server};
 #[cfg(feature = "tls")]
 pub use tls::{TlsConfig, TlsError, TlsInfo};
+pub use trusted_peers::{PeerNetwork, TrustedPeers};
 pub use worker::WorkerHandle;
 pub use worker_set::Placement;

@@ -4,8 +4,9 @@
 use crate::panic_guard;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::fmt;
 use std::future::poll_fn;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
@@ -33,7 +34,9 @@ pub enum AccessLog {
     /// - `method`, `target`, `version`: the request line. A rejected request head has the field
     ///   `request` instead: its first line as received. A connection over the limit has neither. A
     ///   request that was rejected because of the length of its body has a valid head.
-    /// - `peer`: the address of the client; absent for a Unix socket.
+    /// - `peer`: the address of the client; absent for a Unix socket. Without a port if
+    ///   [`Request::set_client_address`](crate::Request::set_client_address) has set it.
+    /// - `proxy`: the peer of the connection, if it is not the client but has named it.
     /// - `tls`: the version of TLS, `TLSv1.3` or `TLSv1.2`; absent without TLS.
     /// - `client`: the subject of the client's verified certificate, if it has presented one.
     /// - `user`: the name that [`Request::set_user`](crate::Request::set_user) has set, if any.
@@ -107,7 +110,12 @@ pub(crate) enum RequestLine {
 #[derive(Debug)]
 pub(crate) struct LogEntry {
     pub(crate) line: RequestLine,
+    /// The address of the client, as far as the connection says.
     pub(crate) peer: Option<SocketAddr>,
+    /// The peer of the socket, if it has named the client by the PROXY protocol.
+    pub(crate) proxy: Option<SocketAddr>,
+    /// The address of the client, if the request says.
+    pub(crate) client_address: Option<IpAddr>,
     /// The version of TLS.
     pub(crate) tls: Option<&'static str>,
     /// The subject of the client's certificate.
@@ -176,6 +184,13 @@ impl LogEntries {
     pub(crate) fn set_user(&mut self, user: &str) {
         if let Some(exchange) = self.open.back_mut() {
             exchange.user = Some(user.into());
+        }
+    }
+
+    /// Records the address of the client that the present request names.
+    pub(crate) fn set_client_address(&mut self, address: IpAddr) {
+        if let Some(exchange) = self.open.back_mut() {
+            exchange.client_address = Some(address);
         }
     }
 
@@ -266,6 +281,13 @@ impl Ended {
             }
         }
         let entry = &self.entry;
+        let (peer, proxy): (Option<&dyn fmt::Display>, _) = match &entry.client_address {
+            Some(address) => (Some(address), entry.proxy.or(entry.peer)),
+            None => (
+                entry.peer.as_ref().map(|peer| peer as &dyn fmt::Display),
+                entry.proxy,
+            ),
+        };
         let (agent, referer) = (entry.user_agent.as_deref(), entry.referer.as_deref());
         panic_guard::log(|| {
             tracing::info!(
@@ -273,7 +295,8 @@ impl Ended {
                 request = raw.map(String::from_utf8_lossy).as_deref(),
                 method,
                 target,
-                peer = entry.peer.map(tracing::field::display),
+                peer = peer.map(tracing::field::display),
+                proxy = proxy.map(tracing::field::display),
                 tls = entry.tls,
                 client = entry.client.as_deref(),
                 user = entry.user.as_deref(),

@@ -13,6 +13,7 @@
 //! Coroutines live in a [`coroutine::scope`](crate::coroutine::scope). A test whose handlers are
 //! coroutines creates and drops the simulation within such a scope.
 
+mod proxy;
 #[cfg(feature = "tls")]
 mod tls;
 
@@ -236,6 +237,7 @@ impl Simulation {
             access_log: AccessLog::Off,
             tls: None,
             metrics,
+            proxy_protocol: None,
             worker_set: Arc::new(WorkerSet::new(workers, Placement::Single)),
             watchdog: Arc::new(Watchdog::new(workers)),
             rebalance: false,

@@ -231,6 +231,8 @@ const CHANGES: &[(&str, &str)] = &[
     ("port", "81"),
     ("bind", "['::1', 'unix:/run/s']"),
     ("host", "'a.example'"),
+    ("trusted_proxy", "['10.0.0.0/8', 'unix']"),
+    ("proxy_protocol", "true"),
     ("admin", "'same'"),
     ("tls_cert", "['a.pem', 'b.pem']"),
     ("tls_key", "'a.key,b.key'"),

@@ -22,9 +22,10 @@ impl CloseReason {
     /// The outcome of an exchange that had not ended when its connection closed.
     fn outcome(self) -> Outcome {
         match self {
-            CloseReason::Complete | CloseReason::Client | CloseReason::Broken => {
-                Outcome::ClientGone
-            }
+            CloseReason::Complete
+            | CloseReason::Client
+            | CloseReason::Broken
+            | CloseReason::NotProxied => Outcome::ClientGone,
             CloseReason::TimedOut | CloseReason::Idle => Outcome::TimedOut,
             CloseReason::Cut => Outcome::CutOff,
             CloseReason::Exhausted | CloseReason::Displaced | CloseReason::Refused => {
@@ -85,6 +86,8 @@ impl Engine {
         LogEntry {
             line,
             peer: self.peer_of_conn(conn),
+            proxy: self.proxy_of_conn(conn),
+            client_address: None,
             tls: conn.transport.tls_version(),
             client: conn.transport.client_subject(),
             user: None,

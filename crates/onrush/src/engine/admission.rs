@@ -71,7 +71,8 @@ impl Conn {
     /// the first one, with nothing received and nothing unsent. The start of the idle time follows
     /// from the deadline.
     fn idleness(&self, limits: &Limits) -> Option<Idleness> {
-        let is_idle = self.state.is_ready()
+        let is_between = self.state.is_ready() || self.state.is_in_proxy_header();
+        let is_idle = is_between
             && !self.state.has_ended()
             && self.state.leaving().is_none()
             && self.active.as_ref().is_none_or(|active| active.is_idle());
@@ -90,6 +91,12 @@ impl Conn {
 impl Engine {
     pub(super) fn accept(self: &Rc<Self>, incoming: Incoming) {
         count(&self.counters.accepted);
+        if let Some(trusted) = &self.settings.proxy_protocol {
+            let peer = incoming.socket.peer();
+            if !trusted.trusts(peer) {
+                return self.refuse_untrusted(peer);
+            }
+        }
         self.admit(incoming, 0);
     }
 

@@ -159,11 +159,12 @@ impl Engine {
                 over(|active| active.wire.write_deadline_ms),
             )
         };
-        if matches!(phase, Phase::Ready | Phase::Leaving) && self.extend_deadline(id) {
+        let is_between = matches!(phase, Phase::ProxyHeader | Phase::Ready | Phase::Leaving);
+        if is_between && self.extend_deadline(id) {
             return;
         }
         let alive = match phase {
-            Phase::Ready | Phase::Leaving | Phase::Lingering => false,
+            Phase::ProxyHeader | Phase::Ready | Phase::Leaving | Phase::Lingering => false,
             _ if total_over => false,
             Phase::Busy => !write_over || self.retry_send(id),
             Phase::Flushing(_) => self.retry_send(id),
@@ -252,6 +253,7 @@ impl Engine {
                 let reject = Reject::new(408, "request head took too long");
                 self.reject_request(id, reject, Outcome::TimedOut);
             }
+            Phase::ProxyHeader => self.on_proxy_header_timeout(id),
             // An idle connection, or one that has lingered long enough, receives no response.
             Phase::Lingering => self.close(id, CloseReason::Complete),
             Phase::Ready | Phase::Leaving if self.draining.get() => {

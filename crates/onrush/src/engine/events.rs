@@ -75,6 +75,7 @@ impl Engine {
         };
         match phase {
             // Its records, perhaps with a request, wait for their turn.
+            Phase::ProxyHeader => self.end_in_proxy_header(id),
             Phase::Ready if is_waiting => {}
             Phase::Ready => self.close(id, CloseReason::Client),
             Phase::Lingering => self.close(id, CloseReason::Complete),

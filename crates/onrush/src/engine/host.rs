@@ -10,9 +10,9 @@ use crate::params::Template;
 use crate::worker::WorkerHandle;
 use onrush_rt::buf::Buf;
 use onrush_rt::coop;
-use onrush_rt::net::{self, Address};
+use onrush_rt::net::{self, Address, Peer};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
@@ -22,7 +22,11 @@ impl Host for Engine {
     }
 
     fn peer(&self, connection: ConnId) -> Option<SocketAddr> {
-        self.peer_of(connection)
+        self.peer_of_conn(self.conns.borrow_mut().get(connection)?)
+    }
+
+    fn socket_peer(&self, connection: ConnId) -> Peer {
+        self.socket_peer_of(connection)
     }
 
     fn local_address(&self, connection: ConnId) -> Option<Address> {
@@ -54,6 +58,15 @@ impl Host for Engine {
             && let Some(active) = conn.active.as_mut()
         {
             active.wire.log_entries.set_user(user);
+        }
+    }
+
+    fn set_client_address(&self, connection: ConnId, address: IpAddr) {
+        if self.log.is_some()
+            && let Some(conn) = self.conns.borrow_mut().get(connection)
+            && let Some(active) = conn.active.as_mut()
+        {
+            active.wire.log_entries.set_client_address(address);
         }
     }
 

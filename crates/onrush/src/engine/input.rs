@@ -15,7 +15,7 @@ use std::rc::Rc;
 use std::task::Waker;
 
 /// The receive memory of the worker is exhausted.
-struct NoMemory;
+pub(super) struct NoMemory;
 
 /// The result of [`Engine::next_input`].
 pub(super) enum NextInput {
@@ -96,7 +96,7 @@ impl Engine {
     /// Takes the first queued buffer, and the second one joined to it, because a head begins in the
     /// first and continues in the second. Fails when there is no memory for that, and leaves both
     /// queued.
-    fn join_head(&self, wire: &mut Wire) -> Result<Option<Buf>, NoMemory> {
+    pub(super) fn join_head(&self, wire: &mut Wire) -> Result<Option<Buf>, NoMemory> {
         let Some(first) = wire.pop_input() else {
             return Ok(None);
         };

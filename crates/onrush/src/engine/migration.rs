@@ -18,6 +18,7 @@ use crate::worker_set::Assignment;
 use onrush_proto::connection::Connection as Machine;
 use onrush_rt::diagnose;
 use onrush_rt::driver::Socket;
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 /// A connection that one worker transfers to another.
@@ -38,6 +39,8 @@ pub(crate) struct EstablishedConn {
     socket: Socket,
     /// `None` on a plain connection.
     tls: Option<MovedTls>,
+    /// The client that the header of the PROXY protocol has named.
+    client: Option<SocketAddr>,
     machine: Machine,
     /// Received and not processed: a partial head, pipelined requests.
     input: Vec<u8>,
@@ -96,6 +99,7 @@ impl Engine {
         let Some(conn) = conns.get(id) else { return };
         let moves_already = matches!(conn.state.phase(), Phase::Leaving | Phase::Lingering);
         if moves_already
+            || conn.state.is_in_proxy_header()
             || conn.state.is_refused()
             || conn.state.has_ended()
             || conn.state.is_handshaking()
@@ -170,6 +174,7 @@ impl Engine {
         let live = Box::new(EstablishedConn {
             socket,
             tls: Engine::move_tls(&mut conn),
+            client: self.proxied.remove(conn.stream),
             machine: conn.machine,
             input,
             deadline_ms: conn.deadline_ms,
@@ -242,6 +247,7 @@ impl Engine {
         {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
+            self.proxied.insert(conn.stream, live.client);
             conn.transport = transport;
             conn.machine = live.machine;
             conn.state.end_move(live.expects);

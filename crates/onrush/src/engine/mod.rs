@@ -12,9 +12,10 @@
 //! rule) · `request_body` (receiving bodies) · `pressure` (shortage of receive memory) · `host`
 //! (the interface to requests) · `input` (queued input) · `idle` (waiting for requests) ·
 //! `send_response` (large responses) · `render` (responses) · `pending` (responses that are not
-//! ready at once) · `receive` (requests) · `migration` (connections that move between workers) ·
-//! `admission` (which new connections are served) · `rebalance` (which connections move) · `stall`
-//! (blocked workers) · `events` (events of the driver and the worker).
+//! ready at once) · `receive` (requests) · `proxy_header` (the PROXY protocol) · `migration`
+//! (connections that move between workers) · `admission` (which new connections are served) ·
+//! `rebalance` (which connections move) · `stall` (blocked workers) · `events` (events of the
+//! driver and the worker).
 
 mod access;
 mod admission;
@@ -35,6 +36,7 @@ mod no_tls_connection;
 mod pending;
 mod poll_send;
 mod pressure;
+mod proxy_header;
 mod rate_meter;
 mod rebalance;
 mod receive;
@@ -58,6 +60,7 @@ use crate::metrics::{CloseReason, Counter, Counters, Kind as _, Measured, Metric
 use crate::panic_guard;
 use crate::request::RequestPool;
 use crate::response::Response;
+use crate::trusted_peers::TrustedPeers;
 use crate::watchdog::Watchdog;
 use crate::worker::WorkerHandle;
 use crate::worker_set::WorkerSet;
@@ -78,13 +81,13 @@ use onrush_rt::driver::{ListenSocket, ListenerId, Socket};
 use onrush_rt::executor::TaskSlot;
 use onrush_rt::user;
 use onrush_rt::worker::WorkerContext;
+use proxy_header::Proxied;
 use rebalance::RebalanceState;
 pub(crate) use send::UNSENT_BYTES_MAX;
 use stall::StallReports;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -129,6 +132,9 @@ pub(crate) struct Settings {
     /// `None`: no connection uses TLS.
     pub(crate) tls: Option<TlsSettings>,
     pub(crate) metrics: Option<Metrics>,
+    /// The peers whose connections begin with a header of the PROXY protocol; others are refused.
+    /// `None`: connections begin without it.
+    pub(crate) proxy_protocol: Option<TrustedPeers>,
     /// The workers of this server.
     pub(crate) worker_set: Arc<WorkerSet<Transfer>>,
     /// Detects blocked workers.
@@ -202,6 +208,7 @@ pub(crate) struct Engine {
     measuring: RefCell<Option<Measured>>,
     rebalance_state: RebalanceState,
     stalls: StallReports,
+    proxied: Proxied,
     tls: WorkerTls,
 }
 
@@ -260,6 +267,7 @@ impl Engine {
             measuring: RefCell::default(),
             rebalance_state: RebalanceState::default(),
             stalls: StallReports::default(),
+            proxied: Proxied::default(),
             tls: WorkerTls::new(),
         });
         let weak = Rc::downgrade(&engine);
@@ -343,7 +351,8 @@ impl Engine {
             if arrived == 0 && conn.state.phase().has_request() {
                 conn.machine.close_after_next(); // Its response may have started.
             }
-            if conn.state.is_ready() && queued == 0 && !conn.state.is_handshaking() {
+            let is_between = conn.state.is_ready() && !conn.state.is_handshaking();
+            if (is_between || conn.state.is_in_proxy_header()) && queued == 0 {
                 conn.state.restart_head(); // A new head gets the full time limit.
                 self.set_deadline(id, conn, conn.deadline_ms.min(soon));
             }
@@ -379,7 +388,15 @@ impl Engine {
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = conns.get(id) else { return };
         self.context.driver().receive(conn.stream);
-        match incoming.tls {
+        match self.settings.proxy_protocol.is_some() {
+            true => self.expect_proxy_header(id, conn, incoming.tls),
+            false => self.start_transport(id, conn, incoming.tls),
+        }
+    }
+
+    /// Waits for the handshake of a connection, or for its first request.
+    fn start_transport(&self, id: ConnId, conn: &mut Conn, tls: bool) {
+        match tls {
             true => self.start_tls(id, conn),
             false => self.expect_first_head(id, conn),
         }
@@ -387,17 +404,19 @@ impl Engine {
 
     /// Waits for the first request of a connection. The head time limit applies from now on.
     fn expect_first_head(&self, id: ConnId, conn: &mut Conn) {
-        let limit_ms = match self.draining.get() {
-            true => {
-                conn.state.expect_request();
-                deadline::DRAIN_IDLE_MS
-            }
-            false => {
-                conn.state.expect_head();
-                self.limits().head_timeout_ms
-            }
-        };
-        self.set_timeout(id, conn, limit_ms);
+        match self.draining.get() {
+            true => conn.state.expect_request(),
+            false => conn.state.expect_head(),
+        }
+        self.set_timeout(id, conn, self.first_timeout_ms());
+    }
+
+    /// The time limit for what a connection begins with.
+    fn first_timeout_ms(&self) -> u32 {
+        match self.draining.get() {
+            true => deadline::DRAIN_IDLE_MS,
+            false => self.limits().head_timeout_ms,
+        }
     }
 
     /// Creates the entry of a connection. The caller starts receiving. On failure, releases the
@@ -435,6 +454,9 @@ impl Engine {
         diagnose!(DEBUG, worker = self.context.index(), connection = id.token(),
             reason = reason.name(), phase = conn.state.phase().name(); "connection closed");
         self.close_tls(&mut conn, reason);
+        if self.settings.proxy_protocol.is_some() {
+            self.proxied.remove(conn.stream);
+        }
         self.context.driver().close(conn.stream);
         if let Some(timer) = conn.timer {
             self.context.unschedule(timer);
@@ -483,14 +505,6 @@ impl Engine {
             self.date.set(onrush_proto::date::format(now));
         }
         self.date.get()
-    }
-
-    fn peer_of(&self, id: ConnId) -> Option<SocketAddr> {
-        self.peer_of_conn(self.conns.borrow_mut().get(id)?)
-    }
-
-    fn peer_of_conn(&self, conn: &Conn) -> Option<SocketAddr> {
-        onrush_rt::net::peer_address(self.context.driver().descriptor(conn.stream)?)
     }
 
     /// Handles a panic that reached the event loop or the poll of a task. Its origin is a waker, a

@@ -147,7 +147,7 @@ impl Engine {
             let mut conns = self.conns.borrow_mut();
             conns.unlist(id);
             let Some(conn) = conns.get(id) else { return };
-            if conn.state.is_handshaking() {
+            if conn.state.is_handshaking() || conn.state.is_in_proxy_header() {
                 drop(conns);
                 self.counters.evicted.add(1);
                 return self.abort(id, CloseReason::Exhausted);

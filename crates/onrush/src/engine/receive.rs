@@ -46,10 +46,12 @@ impl Engine {
         let Some(conn) = conns.get(id) else { return };
         if conn.state.phase() != Phase::Ready || conn.transport.is_tls() {
             let is_tls = conn.transport.is_tls();
+            let in_proxy_header = conn.state.is_in_proxy_header();
             drop(conns);
-            return match is_tls {
-                true => self.on_records(id, data),
-                false => self.receive_while_busy(id, data),
+            return match (in_proxy_header, is_tls) {
+                (true, _) => self.receive_proxy_header(id, data),
+                (false, true) => self.on_records(id, data),
+                (false, false) => self.receive_while_busy(id, data),
             };
         }
         // Without queued input there is no partial head that `data` continues.
@@ -85,7 +87,7 @@ impl Engine {
                 Phase::Busy | Phase::Flushing(_) | Phase::Leaving => {
                     self.queue_input(id, conn, data)
                 }
-                Phase::Ready | Phase::Lingering => return,
+                Phase::ProxyHeader | Phase::Ready | Phase::Lingering => return,
             }
         };
         if let Some(waker) = waker {

@@ -11,12 +11,14 @@
 //!          Leaving ─► on another worker
 //! ```
 //!
-//! A connection may linger from every phase, and be closed in every phase. Legal states between two
-//! events, by [`Phase`]; `out` and `task` are in [`Wire`](super::connection::Wire) and
+//! With the PROXY protocol, a connection begins in `ProxyHeader`, which `Ready` follows. A
+//! connection may linger from every other phase, and be closed in every phase. Legal states between
+//! two events, by [`Phase`]; `out` and `task` are in [`Wire`](super::connection::Wire) and
 //! [`Exchange`](super::connection::Exchange):
 //!
 //! | phase | `task` | `out` | `expects` | `leaving` | `receiving` | deadline |
 //! | --- | --- | --- | --- | --- | --- | --- |
+//! | `ProxyHeader` | none | empty | `Head` | none | on | head |
 //! | `Ready` | none | empty; records of TLS itself | any but `Nothing` | none | off while much input is queued | handshake, head, idle, rest of a body |
 //! | `Busy` | a handler or a sender | any | `Request` | any | any | body, write, total |
 //! | `Flushing` | none | not empty | any but `Head` | any | any | write |
@@ -27,8 +29,9 @@
 //!   handshake waits for its turn. Otherwise the connection is closed instead; `Leaving` becomes
 //!   `Ready` first.
 //! - A handler waits for the body of its request in `Busy` only.
-//! - A connection is in a list of `connection_table` in `Ready` with a partial head, and in `Busy`
-//!   and `Flushing` while the client does not take responses or has sent a part of a record.
+//! - A connection is in a list of `connection_table` in `ProxyHeader` and `Ready` with a partial
+//!   head, and in `Busy` and `Flushing` while the client does not take responses or has sent a
+//!   part of a record.
 
 use crate::host::ConnId;
 use onrush_proto::connection::After;
@@ -38,6 +41,8 @@ use std::num::NonZeroU16;
 /// What a connection is doing, which decides how events are handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
+    /// Before or inside the header of the PROXY protocol.
+    ProxyHeader,
     /// Between requests, or inside a handshake or a request head.
     Ready,
     /// A handler is pending, or a task sends its response.
@@ -56,6 +61,7 @@ impl Phase {
     /// The name in diagnostic events.
     pub(crate) fn name(self) -> &'static str {
         match self {
+            Phase::ProxyHeader => "proxy_header",
             Phase::Ready => "ready",
             Phase::Busy => "busy",
             Phase::Flushing(_) => "flushing",
@@ -72,6 +78,8 @@ impl Phase {
     fn may_become(self, next: Phase) -> bool {
         match (self, next) {
             (Phase::Lingering, next) => next == Phase::Lingering,
+            (from, Phase::ProxyHeader) => from == Phase::Ready,
+            (Phase::ProxyHeader, next) => next == Phase::Ready,
             (from, Phase::Leaving) => from == Phase::Ready,
             (from, Phase::Busy) => matches!(from, Phase::Ready | Phase::Busy),
             _ => true,
@@ -106,7 +114,8 @@ pub(crate) enum Expects {
     Handshake,
     /// A request. The idle time limit applies.
     Request,
-    /// The first head of the connection, or the rest of a head. The head time limit applies.
+    /// The first head of the connection, or the rest of a head. The head time limit applies. Before
+    /// it, the header of the PROXY protocol, in its phase.
     Head,
     /// The rest of a body that its request did not read. It is discarded.
     RestOfBody,
@@ -189,6 +198,12 @@ impl State {
         self.expects == Expects::Handshake
     }
 
+    /// Whether the connection has not said yet who its client is.
+    #[inline]
+    pub(super) fn is_in_proxy_header(&self) -> bool {
+        self.phase == Phase::ProxyHeader
+    }
+
     /// Whether the connection is over the limit.
     pub(super) fn is_refused(&self) -> bool {
         self.expects == Expects::Nothing
@@ -243,6 +258,12 @@ impl State {
     /// The sending side is shut down.
     pub(super) fn begin_linger(&mut self, id: ConnId) {
         self.enter(id, Phase::Lingering);
+    }
+
+    /// A new connection begins with a header of the PROXY protocol.
+    pub(super) fn expect_proxy_header(&mut self, id: ConnId) {
+        self.enter(id, Phase::ProxyHeader);
+        self.expects = Expects::Head;
     }
 
     /// A handshake begins.

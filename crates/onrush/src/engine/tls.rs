@@ -247,7 +247,9 @@ impl Engine {
                     drop(conns);
                     return self.reclaim_memory();
                 }
-                Phase::Flushing(_) | Phase::Lingering | Phase::Leaving => return,
+                Phase::ProxyHeader | Phase::Flushing(_) | Phase::Lingering | Phase::Leaving => {
+                    return;
+                }
             }
             if conn.transport.received_bytes() == 0 {
                 let input = conn.input_bytes();

@@ -131,6 +131,9 @@ pub enum CloseReason {
     /// The maximum number of connections or descriptors was reached, and it had been idle for the
     /// longest time.
     Displaced,
+    /// It did not begin with a header of the PROXY protocol of a trusted peer. See
+    /// [`ProxyRefusal`].
+    NotProxied,
 }
 
 impl Kind for CloseReason {
@@ -146,6 +149,7 @@ impl Kind for CloseReason {
         CloseReason::Stopped,
         CloseReason::Exhausted,
         CloseReason::Displaced,
+        CloseReason::NotProxied,
     ];
 
     fn name(self) -> &'static str {
@@ -161,6 +165,7 @@ impl Kind for CloseReason {
             CloseReason::Stopped => "stopped",
             CloseReason::Exhausted => "exhausted",
             CloseReason::Displaced => "displaced",
+            CloseReason::NotProxied => "not_proxied",
         }
     }
 }
@@ -283,6 +288,40 @@ impl Kind for HandshakeOutcome {
     }
 }
 
+/// Why a connection was closed that has to begin with a header of the PROXY protocol.
+///
+/// # Examples
+/// ```
+/// use onrush::metrics::{Kind, ProxyRefusal};
+///
+/// assert_eq!(ProxyRefusal::Untrusted.name(), "untrusted");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyRefusal {
+    /// The peer is not trusted to say who its clients are.
+    Untrusted,
+    /// The connection began with other bytes, or ended within the header.
+    Malformed,
+    /// The header was not complete within `Limits::head_timeout_ms`.
+    TimedOut,
+}
+
+impl Kind for ProxyRefusal {
+    const ALL: &'static [ProxyRefusal] = &[
+        ProxyRefusal::Untrusted,
+        ProxyRefusal::Malformed,
+        ProxyRefusal::TimedOut,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            ProxyRefusal::Untrusted => "untrusted",
+            ProxyRefusal::Malformed => "malformed",
+            ProxyRefusal::TimedOut => "timed_out",
+        }
+    }
+}
+
 /// The status with which a request was rejected before it reached a handler.
 ///
 /// # Examples
@@ -341,7 +380,7 @@ mod tests {
         for (index, &ending) in CloseReason::ALL.iter().enumerate() {
             assert_eq!(endings.of(ending), index as u64 + 1, "{}", ending.name());
         }
-        assert_eq!(endings.get(), 66);
+        assert_eq!(endings.get(), 78);
     }
 
     #[test]

@@ -21,7 +21,7 @@ mod text;
 mod workers;
 
 pub use cell::Counter;
-pub use kinds::{CloseReason, CountBy, HandshakeOutcome, Kind, Refusal, TimeLimit};
+pub use kinds::{CloseReason, CountBy, HandshakeOutcome, Kind, ProxyRefusal, Refusal, TimeLimit};
 pub(crate) use requests::{Measured, Recorder};
 pub use text::{Format, Label, MetricType, TextWriter};
 
@@ -79,6 +79,8 @@ pub struct Counters {
     /// What complete TLS handshakes negotiated, and their duration.
     #[cfg(feature = "tls")]
     pub(crate) tls: handshakes::Handshakes,
+    /// Connections closed because they did not begin with a header of the PROXY protocol.
+    pub not_proxied: CountBy<ProxyRefusal>,
     /// Time limits that clients have exceeded.
     pub timed_out: CountBy<TimeLimit>,
     /// Handlers that panicked.

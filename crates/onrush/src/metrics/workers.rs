@@ -129,6 +129,13 @@ pub(super) fn connections(text: &mut TextWriter, workers: &[WorkerSources]) {
         counter("onrush_tls_handshakes", "TLS handshakes, by outcome."),
         |worker| kinds("outcome", &worker.counters.handshakes),
     );
+    let help = "Connections closed because the PROXY protocol is required, by reason.";
+    by_worker(
+        text,
+        workers,
+        counter("onrush_proxy_protocol_refused", help),
+        |worker| kinds("reason", &worker.counters.not_proxied),
+    );
     let family = counter("onrush_timeouts", "Time limits that clients have exceeded.");
     by_worker(text, workers, family, |worker| {
         kinds("limit", &worker.counters.timed_out)

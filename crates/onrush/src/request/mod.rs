@@ -11,11 +11,11 @@ use crate::worker::WorkerHandle;
 pub use incoming_body::RequestBody;
 use onrush_proto::head::{Head, Version};
 use onrush_rt::buf::Buf;
-use onrush_rt::net::Address;
+use onrush_rt::net::{Address, Peer};
 use std::any::Any;
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
 /// A request (RFC 9110 §3.4, RFC 9112 §3).
@@ -186,11 +186,19 @@ impl Request {
         self.parts().head.framing() != onrush_proto::head::Framing::None
     }
 
-    /// The address of the client (`getpeername(2)`). `None` on a Unix socket, in a simulation, and
-    /// after the client has disconnected.
+    /// The address of the client: the peer of the socket (`getpeername(2)`), or the address that
+    /// this peer has named by the PROXY protocol
+    /// ([`Server::proxy_protocol`](crate::Server::proxy_protocol)). `None` on a Unix socket, in a
+    /// simulation, and after the client has disconnected.
     pub fn peer(&self) -> Option<SocketAddr> {
         let parts = self.parts();
         parts.host.peer(parts.connection)
+    }
+
+    /// The peer of the socket (`getpeername(2)`), which may be a proxy.
+    pub fn socket_peer(&self) -> Peer {
+        let parts = self.parts();
+        parts.host.socket_peer(parts.connection)
     }
 
     /// The address at which the server accepted the connection (`getsockname(2)`; one system call).
@@ -231,8 +239,16 @@ impl Request {
         parts.host.set_user(parts.connection, name);
     }
 
+    /// Sets the address of the client for the field `peer` of the access log
+    /// ([`AccessLog`](crate::AccessLog)), if a field of the request names it and the peer is
+    /// trusted to do so. Without an access log this costs a comparison.
+    pub fn set_client_address(&self, address: IpAddr) {
+        let parts = self.parts();
+        parts.host.set_client_address(parts.connection, address);
+    }
+
     /// Attaches a value for the applications and handlers that get this request next, such as who
-    /// sent it. A request has at most one; a later one replaces it.
+    /// sent it. A request has at most one of each type; a later one replaces it.
     ///
     /// # Examples
     /// ```
@@ -257,15 +273,20 @@ impl Request {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn set_extension(&mut self, value: Rc<dyn Any>) {
-        self.parts
-            .as_mut()
-            .expect("present until dropped")
-            .extension = Some(value);
+        let parts = self.parts.as_mut().expect("present until dropped");
+        let same = |other: &&mut Rc<dyn Any>| (***other).type_id() == (*value).type_id();
+        match parts.extensions.iter_mut().find(same) {
+            Some(replaced) => *replaced = value,
+            None => parts.extensions.push(value),
+        }
     }
 
-    /// The value of [`Request::set_extension`], if it has the type `T`.
+    /// The value of [`Request::set_extension`] that has the type `T`.
     pub fn extension<T: Any>(&self) -> Option<&T> {
-        self.parts().extension.as_ref()?.downcast_ref()
+        self.parts()
+            .extensions
+            .iter()
+            .find_map(|value| value.downcast_ref())
     }
 
     /// A handle to the worker of this request: to sleep, to spawn tasks, and to run blocking calls
@@ -376,7 +397,7 @@ impl Drop for Request {
         };
         parts.bytes = None;
         parts.body = RequestBody::default();
-        parts.extension = None;
+        parts.extensions.clear();
         if parts.params.is_set() {
             parts.params = Params::default();
         }
@@ -399,8 +420,8 @@ pub(crate) struct RequestParts {
     request_pool: Rc<RequestPool>,
     connection: ConnId,
     params: Params,
-    /// The value of `Request::set_extension`.
-    extension: Option<Rc<dyn Any>>,
+    /// The values of `Request::set_extension`.
+    extensions: Vec<Rc<dyn Any>>,
     body: RequestBody,
 }
 
@@ -457,7 +478,7 @@ impl RequestPool {
             request_pool: self.clone(),
             connection: ConnId::from_token(0),
             params: Params::default(),
-            extension: None,
+            extensions: Vec::new(),
             body: RequestBody::default(),
         })
     }

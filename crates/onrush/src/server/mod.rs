@@ -16,6 +16,7 @@ use crate::metrics::Metrics;
 use crate::offload;
 #[cfg(feature = "tls")]
 use crate::tls::{TlsConfig, session::Session};
+use crate::trusted_peers::TrustedPeers;
 use crate::watchdog::Watchdog;
 use crate::worker_set::{Placement, WorkerSet};
 use control::Control;
@@ -78,6 +79,7 @@ pub struct Server {
     descriptors: Descriptors,
     access_log: AccessLog,
     metrics: Option<Metrics>,
+    proxy_protocol: Option<TrustedPeers>,
     drain_timeout: Duration,
     blocking_threads: usize,
     blocking_pool: Option<blocking::BlockingPool>,
@@ -123,6 +125,7 @@ impl Server {
             descriptors: Descriptors::default(),
             access_log: AccessLog::Off,
             metrics: None,
+            proxy_protocol: None,
             drain_timeout: Duration::from_secs(30),
             blocking_threads: 16,
             blocking_pool: None,
@@ -291,6 +294,25 @@ impl Server {
     /// Counts connections and requests in `metrics`. Default: they are not counted.
     pub fn metrics(mut self, metrics: &Metrics) -> Server {
         self.metrics = Some(metrics.clone());
+        self
+    }
+
+    /// Each connection begins with a header of the PROXY protocol, version 1 or 2, before TLS if
+    /// there is TLS. It names the client, which [`Request::peer`](crate::Request::peer) returns
+    /// then. Connections of peers that are not `trusted` are closed, and so are those that begin
+    /// with other bytes, or take longer than `Limits::head_timeout_ms`. Default: without it.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn hello(_: onrush::Request) -> &'static str { "hello" }
+    /// use onrush::{Server, TrustedPeers};
+    ///
+    /// let balancers = TrustedPeers::new(["10.0.0.0/8".parse().expect("a network")]);
+    /// Server::bind("0.0.0.0:8080").proxy_protocol(balancers).serve(hello)?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn proxy_protocol(mut self, trusted: TrustedPeers) -> Server {
+        self.proxy_protocol = Some(trusted);
         self
     }
 
@@ -485,6 +507,7 @@ impl Server {
             access_log: self.access_log,
             tls: self.tls_settings(uses_tls),
             metrics: self.metrics.clone(),
+            proxy_protocol: self.proxy_protocol.clone(),
             worker_set: Arc::new(WorkerSet::new(workers, self.placement)),
             watchdog: Arc::new(Watchdog::new(workers)),
             rebalance: self.rebalance,

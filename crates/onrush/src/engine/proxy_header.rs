@@ -1,0 +1,201 @@
+//! The PROXY protocol: connections of trusted proxies begin with a header that names the client.
+//! TLS and requests follow it.
+//!
+//! The peer is known before a connection is placed, so one that is not trusted costs no more than
+//! its acceptance. The header of a trusted peer is at most
+//! [`BYTES_MAX`](onrush_proto::proxy_header::BYTES_MAX) long. An incomplete one is queued and
+//! evicted like a partial head, and has the time limit of a head. Addresses are in a table beside
+//! the connections, so a server without the PROXY protocol does not pay for them.
+
+use super::connection::Conn;
+use super::{Engine, count};
+use crate::host::ConnId;
+use crate::log::EntryWindow;
+use crate::metrics::{CloseReason, ProxyRefusal};
+use onrush_proto::proxy_header;
+use onrush_rt::buf::Buf;
+use onrush_rt::diagnose;
+use onrush_rt::driver::StreamId;
+use onrush_rt::net::Peer;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+/// The clients that proxies have named.
+#[derive(Debug, Default)]
+pub(super) struct Proxied {
+    clients: RefCell<HashMap<StreamId, SocketAddr>>,
+    /// Limits the log entries about connections that are refused.
+    refusals: Cell<EntryWindow>,
+}
+
+impl Proxied {
+    pub(super) fn insert(&self, stream: StreamId, client: Option<SocketAddr>) {
+        if let Some(client) = client {
+            self.clients.borrow_mut().insert(stream, client);
+        }
+    }
+
+    pub(super) fn remove(&self, stream: StreamId) -> Option<SocketAddr> {
+        self.clients.borrow_mut().remove(&stream)
+    }
+
+    fn client(&self, stream: StreamId) -> Option<SocketAddr> {
+        self.clients.borrow().get(&stream).copied()
+    }
+}
+
+/// What follows input in the phase of the header.
+enum Next {
+    Wait,
+    /// The header is complete; this follows it.
+    Continue(Buf),
+    Refuse(ProxyRefusal, &'static str),
+}
+
+impl Engine {
+    /// The address of the client: as its proxy has named it, otherwise that of the peer.
+    pub(super) fn peer_of_conn(&self, conn: &Conn) -> Option<SocketAddr> {
+        let announced = self.settings.proxy_protocol.as_ref();
+        let announced = announced.and_then(|_| self.proxied.client(conn.stream));
+        announced.or_else(|| self.socket_address(conn))
+    }
+
+    /// The address of the proxy that has named the client of a connection.
+    pub(super) fn proxy_of_conn(&self, conn: &Conn) -> Option<SocketAddr> {
+        self.settings.proxy_protocol.as_ref()?;
+        self.proxied.client(conn.stream)?;
+        self.socket_address(conn)
+    }
+
+    fn socket_address(&self, conn: &Conn) -> Option<SocketAddr> {
+        match self.context.driver().peer(conn.stream) {
+            Peer::Tcp(address) => Some(address),
+            Peer::Local | Peer::Gone => None,
+        }
+    }
+
+    /// The peer of the socket of a connection.
+    pub(super) fn socket_peer_of(&self, id: ConnId) -> Peer {
+        let stream = self.conns.borrow_mut().get(id).map(|conn| conn.stream);
+        stream.map_or(Peer::Gone, |stream| self.context.driver().peer(stream))
+    }
+
+    /// Counts a new connection of a peer that is not trusted. The caller closes it.
+    #[cold]
+    pub(super) fn refuse_untrusted(&self, peer: Peer) {
+        count(&self.counters.placed);
+        if peer == Peer::Gone {
+            return self.counters.done.count(CloseReason::Broken);
+        }
+        self.counters.done.count(CloseReason::NotProxied);
+        self.report_refusal(peer, ProxyRefusal::Untrusted, "the peer is not trusted");
+    }
+
+    /// Makes a new connection of a trusted peer begin with the header. `tls`: a handshake follows.
+    pub(super) fn expect_proxy_header(&self, id: ConnId, conn: &mut Conn, tls: bool) {
+        if tls {
+            self.start_tls(id, conn);
+        }
+        conn.state.expect_proxy_header(id);
+        self.set_timeout(id, conn, self.first_timeout_ms());
+    }
+
+    /// Handles `data` of a connection whose header is not complete.
+    #[inline(never)]
+    pub(super) fn receive_proxy_header(self: &Rc<Self>, id: ConnId, data: Buf) {
+        let next = {
+            let mut conns = self.conns.borrow_mut();
+            let Some(conn) = conns.get(id) else { return };
+            let next = self.parse_proxy_header(id, conn, data);
+            match &next {
+                Next::Wait => conns.list_head(id),
+                Next::Continue(_) => {
+                    conns.unlist(id);
+                    if let Some(conn) = conns.get(id) {
+                        conn.release_active();
+                    }
+                }
+                Next::Refuse(..) => {}
+            }
+            next
+        };
+        match next {
+            Next::Wait => self.reclaim_memory(),
+            Next::Continue(behind) if behind.is_empty() => {}
+            Next::Continue(behind) => self.on_data(id, behind),
+            Next::Refuse(why, reason) => self.refuse_proxy_header(id, why, reason),
+        }
+    }
+
+    fn parse_proxy_header(&self, id: ConnId, conn: &mut Conn, data: Buf) -> Next {
+        let wire = &mut conn.active().wire;
+        wire.push_input(data);
+        let Ok(joined) = self.join_head(wire) else {
+            return Next::Refuse(ProxyRefusal::Malformed, "the server is low on memory");
+        };
+        let Some(mut input) = joined else {
+            return Next::Wait;
+        };
+        match proxy_header::parse(&input) {
+            Ok(None) => {
+                self.queue_partial_head(id, conn, input);
+                Next::Wait
+            }
+            Ok(Some(header)) => {
+                self.proxied.insert(conn.stream, header.client);
+                diagnose!(DEBUG, connection = id.token(),
+                    client = header.client.map(tracing::field::display);
+                    "PROXY protocol header received");
+                conn.state.become_ready(id);
+                self.start_transport(id, conn, conn.transport.is_tls());
+                input.advance(header.bytes);
+                Next::Continue(input)
+            }
+            Err(malformed) => Next::Refuse(ProxyRefusal::Malformed, malformed.reason()),
+        }
+    }
+
+    /// The client has ended a connection whose header is not complete.
+    pub(super) fn end_in_proxy_header(&self, id: ConnId) {
+        match self.has_queued_input(id) {
+            // Such as a load balancer that checks whether the port is open.
+            false => self.close(id, CloseReason::Client),
+            true => {
+                self.refuse_proxy_header(id, ProxyRefusal::Malformed, "the header is incomplete");
+            }
+        }
+    }
+
+    /// Called when the time limit of the header has expired.
+    pub(super) fn on_proxy_header_timeout(&self, id: ConnId) {
+        match self.draining.get() {
+            true => self.close(id, CloseReason::Drained),
+            false => {
+                self.refuse_proxy_header(id, ProxyRefusal::TimedOut, "no complete header in time")
+            }
+        }
+    }
+
+    #[cold]
+    fn refuse_proxy_header(&self, id: ConnId, why: ProxyRefusal, reason: &'static str) {
+        self.report_refusal(self.socket_peer_of(id), why, reason);
+        self.abort(id, CloseReason::NotProxied);
+    }
+
+    fn report_refusal(&self, peer: Peer, why: ProxyRefusal, reason: &'static str) {
+        self.counters.not_proxied.count(why);
+        let mut window = self.proxied.refusals.get();
+        let admitted = window.admit(self.context.clock_ns());
+        self.proxied.refusals.set(window);
+        let Some(suppressed) = admitted else { return };
+        let address = match peer {
+            Peer::Tcp(address) => Some(address),
+            Peer::Local | Peer::Gone => None,
+        };
+        diagnose!(WARN, peer = address.map(tracing::field::display), reason = reason,
+            suppressed = (suppressed > 0).then_some(suppressed);
+            "a connection was closed: the PROXY protocol is required, from trusted proxies");
+    }
+}
