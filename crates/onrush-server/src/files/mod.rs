@@ -1,15 +1,16 @@
 //! Objects and folders over HTTP: the handler [`Files`].
 //!
-//! Submodules, lowest first: `negotiate` and `http_error` (error responses) · `path` (paths and
-//! keys) · `storage_log` · `budget` · `buffers` · `media_type` · `types` · `stored_fields` (fields
-//! of a PUT) · `digest` · `pieces` (bodies from a remote store) · `object` (an object that is ready
-//! to be served) · `cache` · `ranges` · `conditions` (of changes) · `upload` (receiving) ·
-//! `location` · `json` and `html` (the forms of listings) · `list` · `read` (GET) · `write` (PUT,
-//! DELETE).
+//! Submodules, lowest first: `negotiate` and `http_error` (error responses) · `assets` (of the
+//! page) · `path` (paths and keys) · `storage_log` · `budget` · `buffers` · `media_type` · `types`
+//! · `stored_fields` (fields of a PUT) · `digest` · `pieces` (bodies from a remote store) ·
+//! `object` (an object that is ready to be served) · `cache` · `ranges` · `conditions` (of
+//! changes) · `upload` (receiving) · `location` · `permitted` · `sorting` · `json` and `html` (the
+//! forms of listings) · `list` · `read` (GET) · `write` (PUT, DELETE).
 //!
 //! Nothing here blocks a worker: operations that may wait for a disk use the futures of the store.
 //! The modules do not depend on the command line, sockets or drivers.
 
+mod assets;
 mod budget;
 mod buffers;
 mod cache;
@@ -24,9 +25,11 @@ mod media_type;
 mod negotiate;
 mod object;
 pub(crate) mod path;
+mod permitted;
 mod pieces;
 mod ranges;
 mod read;
+mod sorting;
 mod storage_log;
 mod stored_fields;
 mod types;
@@ -49,6 +52,7 @@ use std::sync::Arc;
 use storage_log::StorageLog;
 use upload::UploadBuffers;
 
+pub use assets::PATHS as PAGE_PATHS;
 pub use types::Types;
 
 /// The maximum memory of small objects that are not in the cache but are being sent to slow

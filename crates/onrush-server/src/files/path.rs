@@ -10,6 +10,7 @@
 //! | a segment that begins with a dot | hidden, unless the options permit it |
 //! | `.onrush` first, in upper or lower case | always 404 for reads, 403 for writes |
 //! | `-` first | the same, if the admin pages share the address |
+//! | the names of `assets` | the same, except that the page's style and script are served there |
 //! | more segments than `FilesOptions::depth_max` | 400 for PUT; reads work |
 //!
 //! Dot segments are removed before empty segments. Clients that normalize a URL before they send it
@@ -18,6 +19,7 @@
 //! spellings of a path name one object, for every method.
 
 use super::FilesOptions;
+use super::assets;
 use super::http_error::{HttpError, Operation};
 use onrush::Request;
 use onrush_store::{Key, StoreError};
@@ -185,7 +187,10 @@ impl Target {
         let (Target::Object(key) | Target::Folder(Some(key))) = &self else {
             return Ok(self);
         };
-        let is_reserved = options.reserve_admin_paths && is_admin_key(key);
+        let is_reserved = match options.reserve_admin_paths {
+            true => is_admin_key(key),
+            false => assets::is_name(key.as_bytes()),
+        };
         if !key.reserved() && !is_reserved && (options.hidden || !key.hidden()) {
             return Ok(self);
         }

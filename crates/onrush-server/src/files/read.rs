@@ -5,7 +5,7 @@ use super::cache::CacheContext;
 use super::http_error::{HttpError, Operation};
 use super::object::LoadedObject;
 use super::path::{self, Split, Target};
-use super::{Inner, may_read_index, ranges};
+use super::{Inner, assets, may_read_index, ranges};
 use crate::rights::INDEX;
 use onrush::{Request, Response, WorkerHandle};
 use onrush_proto::etag::EntityTag;
@@ -22,6 +22,9 @@ impl Inner {
             return None;
         }
         let split = path::split(request).ok()?;
+        if let Some(response) = assets::respond(request, split.subpath) {
+            return Some(response);
+        }
         let index;
         let (subpath, is_index) = match split.subpath {
             "" => (INDEX, true),
