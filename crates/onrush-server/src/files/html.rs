@@ -143,6 +143,12 @@ impl Page {
                  <button type=\"button\" id=\"upload-folder\" hidden>Upload a folder</button>\n",
             );
         }
+        if self.permitted.here().contains(Rights::READ) {
+            out.push_str(
+                "<button form=\"view\" name=\"archive\" value=\"tar\">Download all (tar)\
+                 </button>\n",
+            );
+        }
         out.push_str(
             "<label id=\"filter\" hidden>Filter <input type=\"search\" autocomplete=\"off\" \
              spellcheck=\"false\"></label>\n",

@@ -11,6 +11,7 @@
 //! to the following page.
 //!
 //! `?sort=` sorts an HTML page, and `?login` asks a client that has not logged in to do so.
+//! `?archive=tar` is a download of the folder (`archive`).
 //!
 //! `html` and `json` render entries.
 
@@ -20,7 +21,7 @@ use super::location::Location;
 use super::path::{self, Split};
 use super::permitted::Permitted;
 use super::sorting::Sorting;
-use super::{Inner, check_right, html, json, negotiate};
+use super::{Inner, check_right, html, is_listed, json, negotiate};
 use crate::rights::{Identity, Rights};
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine};
 use futures_core::Stream;
@@ -53,12 +54,13 @@ struct ListQuery {
     json: Option<bool>,
     sort: Option<Sorting>,
     login: bool,
+    archive: bool,
 }
 
 impl Inner {
     /// The response to GET or HEAD of a folder.
     pub(super) async fn list(
-        &self,
+        self: &Arc<Self>,
         request: &Request,
         split: Split<'_>,
         folder: Option<Key>,
@@ -70,6 +72,9 @@ impl Inner {
             && identity.name().is_none()
         {
             return Err(HttpError::not_permitted(identity));
+        }
+        if query.archive {
+            return self.archive(request, folder).await;
         }
         let json = query
             .json
@@ -86,9 +91,8 @@ impl Inner {
         let page = self.store.list(folder.as_ref(), how).await;
         let mut page =
             page.map_err(|error| self.store_failure(error, Operation::Read, folder.as_ref()))?;
-        if self.options.reserve_admin_paths && folder.is_none() {
-            page.entries.retain(|entry| entry.name != b"-");
-        }
+        page.entries
+            .retain(|entry| is_listed(&self.options, folder.as_ref(), entry));
         let entries = page.entries.len();
         let lease = truncate_to_budget(&mut page, &self.listing_budget);
         if page.entries.len() < entries && !json && query.limit.is_none() {
@@ -180,6 +184,8 @@ impl ListQuery {
                     query.sort = Some(Sorting::parse(value).ok_or(failure)?);
                 }
                 "login" => query.login = true,
+                "archive" if value == "tar" => query.archive = true,
+                "archive" => return Err(HttpError::new(400, "archive must be tar")),
                 _ => {}
             }
         }
@@ -188,7 +194,7 @@ impl ListQuery {
 }
 
 /// Shortens a page to the memory that the budget has, and takes that memory.
-fn truncate_to_budget(page: &mut Page, budget: &Arc<Budget>) -> Option<Lease> {
+pub(super) fn truncate_to_budget(page: &mut Page, budget: &Arc<Budget>) -> Option<Lease> {
     let cost_bytes = |entries: &[Entry]| -> usize {
         let of = |entry: &Entry| size_of::<Entry>() + entry.name.capacity() + OVERHEAD_BYTES;
         entries.iter().map(of).sum()
@@ -374,6 +380,7 @@ mod tests {
             "limit",
             "format=xml",
             "sort=color",
+            "archive=rar",
             "after=%",
             "limit=99999999999999999999999",
         ] {

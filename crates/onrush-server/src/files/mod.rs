@@ -5,11 +5,12 @@
 //! · `stored_fields` (fields of a PUT) · `digest` · `pieces` (bodies from a remote store) ·
 //! `object` (an object that is ready to be served) · `cache` · `ranges` · `conditions` (of
 //! changes) · `upload` (receiving) · `location` · `permitted` · `sorting` · `json` and `html` (the
-//! forms of listings) · `list` · `read` (GET) · `write` (PUT, DELETE).
+//! forms of listings) · `list` and `archive` · `read` (GET) · `write` (PUT, DELETE).
 //!
 //! Nothing here blocks a worker: operations that may wait for a disk use the futures of the store.
 //! The modules do not depend on the command line, sockets or drivers.
 
+mod archive;
 mod assets;
 mod budget;
 mod buffers;
@@ -43,7 +44,7 @@ use http_error::{HttpError, Operation};
 use onrush::{Handler, Request, Response};
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::Descriptors;
-use onrush_store::{Durability, Folder, FolderOptions, Key, Store, StoreError};
+use onrush_store::{Durability, Entry, Folder, FolderOptions, Key, Store, StoreError};
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -362,6 +363,11 @@ impl Inner {
         self.storage_log.record(error, key);
         HttpError::from_store(error, operation)
     }
+}
+
+/// Whether an entry of a folder appears in listings: not the name of the admin pages.
+fn is_listed(options: &FilesOptions, folder: Option<&Key>, entry: &Entry) -> bool {
+    !(options.reserve_admin_paths && folder.is_none() && entry.name == b"-")
 }
 
 /// Checks a right of the client at the path of its request, beyond those that

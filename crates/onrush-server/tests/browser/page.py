@@ -3,6 +3,7 @@ and the path of the folder that it serves. Prints `done`."""
 
 import os
 import sys
+import tarfile
 
 from playwright.sync_api import expect, sync_playwright
 
@@ -268,6 +269,15 @@ def copy_link(page):
     assert page.evaluate("navigator.clipboard.readText()") == URL + "/gone/changed.txt"
 
 
+def download_a_folder(page):
+    page.goto(URL + "/up/")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download all").click()
+    assert download.value.suggested_filename == "up.tar", download.value.suggested_filename
+    with tarfile.open(download.value.path()) as archive:
+        assert "up/dropped/in/deep er/three.txt" in archive.getnames(), archive.getnames()
+
+
 def previews(page):
     script = "<script>top.document.title = 'run'; document.title = 'run'</script>"
     make("see/page.html", script.encode())
@@ -352,7 +362,8 @@ with sync_playwright() as playwright:
                 if "Content Security Policy" in message.text and "sandboxed" not in message.text
                 else None)
         for test in [hostile_names, search_and_sort, upload_by_button, large_conflict,
-                     drag_and_drop, pause_and_failures, delete, copy_link, previews, many_entries]:
+                     drag_and_drop, pause_and_failures, delete, copy_link,
+                     download_a_folder, previews, many_entries]:
             print(test.__name__, flush=True)
             test(page)
             assert not problems, problems
