@@ -150,6 +150,10 @@ async function refresh(url = location.href) {
     return;
   }
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
+  if (!page.querySelector("main[data-rights]")) {
+    location.assign(url); // A folder of a site has a page of its own.
+    return;
+  }
   const had = document.querySelector("#filter input").value;
   const lostFocus = document.querySelector("main").contains(document.activeElement);
   for (const part of ["header", "main"]) {

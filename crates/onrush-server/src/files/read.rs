@@ -22,9 +22,6 @@ impl Inner {
             return None;
         }
         let split = path::split(request).ok()?;
-        if let Some(response) = assets::respond(request, split.subpath) {
-            return Some(response);
-        }
         let index;
         let (subpath, is_index) = match split.subpath {
             "" => (INDEX, true),
@@ -46,6 +43,10 @@ impl Inner {
                 return Some(respond(request, loaded));
             }
             self.cache.remove(subpath.as_bytes(), context.worker);
+        }
+        // No object has one of these names, so none is in the cache.
+        if let Some(response) = assets::respond(request, subpath) {
+            return Some(response);
         }
         let target = path::target(subpath, Operation::Read).ok()?;
         let Target::Object(key) = target.check_visible(&self.options, Operation::Read).ok()? else {
