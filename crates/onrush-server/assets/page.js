@@ -111,6 +111,25 @@ async function remove(row) {
   announce(problem ? `${name} was not deleted. ${problem}` : `${name} is deleted.`);
 }
 
+async function newFolder() {
+  const input = element("input", { autocomplete: "off", spellcheck: false, required: true });
+  const label = element("label", {}, "Name ", input);
+  input.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter") return;
+    event.preventDefault(); // Otherwise it presses the button that gets the focus now.
+    input.closest("dialog").close("create");
+  });
+  const answer = await ask("New folder", [label], [["", "Cancel"], ["create", "Create"]]);
+  const name = input.value.trim();
+  if (answer !== "create" || !name) return;
+  const url = new URL(`./${encodeURIComponent(name)}/`, location.href);
+  const nothing = new Blob([]);
+  const { status, text } = await putWhole({ url, file: nothing }, () => {}, new AbortController().signal);
+  if (status === 201) await refresh();
+  announce(status === 201 ? `${name} is created.`
+    : status === 412 ? `${name} exists already.` : `${name} was not created. ${sentence(status, text)}`);
+}
+
 /** The actions on one entry. */
 async function act(row) {
   const { href } = linkOf(row);
@@ -138,6 +157,11 @@ function enhance() {
     const button = element("button", { type: "button", className: "more", textContent: "\u22ef" });
     button.setAttribute("aria-label", `Actions for ${nameOf(row)}`);
     row.append(element("td", {}, button));
+  }
+  const creator = document.querySelector("#new-folder");
+  if (creator) {
+    creator.hidden = false;
+    creator.addEventListener("click", newFolder);
   }
   offerUploads();
 }

@@ -28,6 +28,8 @@ pub(super) struct Page {
     /// The value that lets the browser load this page's style and script, and no others; `None`
     /// for a program, which gets a page without them.
     pub(super) nonce: Option<String>,
+    /// Whether a folder can be created without an object.
+    pub(super) has_empty_folders: bool,
 }
 
 /// The policy of a page: it loads the style and the script with the nonce, and media and data from
@@ -142,6 +144,11 @@ impl Page {
                 "<button type=\"button\" id=\"upload-files\" hidden>Upload files</button>\n\
                  <button type=\"button\" id=\"upload-folder\" hidden>Upload a folder</button>\n",
             );
+            if self.has_empty_folders {
+                out.push_str(
+                    "<button type=\"button\" id=\"new-folder\" hidden>New folder</button>\n",
+                );
+            }
         }
         if self.permitted.here().contains(Rights::READ) {
             out.push_str(

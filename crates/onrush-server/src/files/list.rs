@@ -116,6 +116,7 @@ impl Inner {
                     permitted: Permitted::new(request, &self.options)?,
                     sorting,
                     nonce,
+                    has_empty_folders: self.store.features().empty_folders && !self.options.sink,
                 };
                 (Form::Html(Box::new(page)), Some(policy))
             }

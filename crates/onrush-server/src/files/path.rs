@@ -164,11 +164,11 @@ fn remove_segments(path: &[u8]) -> Result<Option<Vec<u8>>, HttpError> {
 }
 
 impl Target {
-    /// Refuses the path of an object with more segments than a `PUT` may have.
+    /// Refuses a path with more segments than a `PUT` may have.
     pub(super) fn check_depth(self, options: &FilesOptions) -> Result<Target, HttpError> {
         match &self {
             // A segment with its slash takes at least two bytes, so short keys need no count.
-            Target::Object(key)
+            Target::Object(key) | Target::Folder(Some(key))
                 if key.as_bytes().len() / 2 + 1 > options.depth_max
                     && key.segments().count() > options.depth_max =>
             {

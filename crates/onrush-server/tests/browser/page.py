@@ -261,6 +261,21 @@ def delete(page):
     assert names(page) == ["full/", "changed.txt"], names(page)
 
 
+def new_folder(page):
+    page.goto(URL + "/gone/")
+    dialog = page.get_by_role("dialog")
+    for result in ["new & <i>? is created", "new & <i>? exists already"]:
+        page.get_by_role("button", name="New folder").click()
+        expect(dialog.get_by_role("textbox")).to_be_focused()
+        is_accessible(page, "a new folder")
+        dialog.get_by_role("textbox").fill("new & <i>?")
+        page.keyboard.press("Enter")
+        said(page, result)
+    assert os.path.isdir(path("gone", "new & <i>?"))
+    page.get_by_role("link", name="new & <i>?/").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("new & <i>?")
+
+
 def copy_link(page):
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.goto(URL + "/gone/")
@@ -362,7 +377,7 @@ with sync_playwright() as playwright:
                 if "Content Security Policy" in message.text and "sandboxed" not in message.text
                 else None)
         for test in [hostile_names, search_and_sort, upload_by_button, large_conflict,
-                     drag_and_drop, pause_and_failures, delete, copy_link,
+                     drag_and_drop, pause_and_failures, delete, new_folder, copy_link,
                      download_a_folder, previews, many_entries]:
             print(test.__name__, flush=True)
             test(page)
