@@ -84,7 +84,7 @@ fn listing_has_the_html_format() {
         );
         assert!(policy.contains("frame-ancestors 'none'") && !policy.contains("unsafe"));
         assert_eq!(reply.field("x-content-type-options"), Some("nosniff"));
-        assert_eq!(reply.field("referrer-policy"), Some("no-referrer"));
+        assert_eq!(reply.field("referrer-policy"), Some("same-origin"));
         let page = reply.text();
         for part in [
             "<!DOCTYPE html>\n",

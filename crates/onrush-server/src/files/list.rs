@@ -130,7 +130,8 @@ impl Inner {
             Some(policy) => response
                 .content_type("text/html; charset=utf-8")
                 .with_header("Content-Security-Policy", policy)
-                .with_header("Referrer-Policy", "no-referrer"),
+                // Not `no-referrer`: some browsers would send `Origin: null` with a PUT.
+                .with_header("Referrer-Policy", "same-origin"),
         })
     }
 }

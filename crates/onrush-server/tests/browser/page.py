@@ -2,6 +2,7 @@
 and the path of the folder that it serves. Prints `done`."""
 
 import os
+import shutil
 import sys
 import tarfile
 
@@ -132,6 +133,7 @@ def many_entries(page):
 
 def upload_by_button(page):
     make("up/taken.txt", b"old")
+    make("gone/file.txt")
     page.goto(URL + "/up/")
     with page.expect_file_chooser() as chooser:
         page.get_by_role("button", name="Upload files").click()
@@ -192,6 +194,13 @@ def drag_and_drop(page):
     said(page, "3 files uploaded")
     assert content("up/dropped/in/deep er/three.txt") == b"3"
     expect(page.get_by_role("link", name="dropped/")).to_be_visible()
+    page.goto(URL + "/gone/")
+    with page.expect_file_chooser() as chooser:
+        page.get_by_role("button", name="Upload a folder").click()
+    chooser.value.set_files(outside)
+    said(page, "3 files uploaded")
+    assert content("gone/dropped/in/two.txt") == b"2"
+    shutil.rmtree(path("gone/dropped"))
 
 
 def pause_and_failures(page):
