@@ -9,7 +9,8 @@ const KINDS = {
   audio: "aac flac m4a mp3 oga ogg opus wav weba",
   video: "m4v mkv mov mp4 ogv webm",
   frame: "pdf",
-  text: "c cc cfg conf cpp css csv diff go h hpp ini java js json jsonl log lua md mjs patch php pl py "
+  markdown: "markdown md",
+  text: "c cc cfg conf cpp css csv diff go h hpp ini java js json jsonl log lua mjs patch php pl py "
     + "rb rs rst sh sql tex toml ts tsv txt xml yaml yml",
 };
 
@@ -32,10 +33,19 @@ async function textOf(url) {
   return total > TEXT_BYTES_MAX ? `${text}\n… ${sizeText(total - TEXT_BYTES_MAX)} more` : text;
 }
 
+/** The server renders Markdown, as a document that can do nothing. */
+function markdownUrl({ href }) {
+  const name = href.split("/").pop();
+  return new URL(`./?markdown=${name.replaceAll("+", "%2B")}`, href).href;
+}
+
 function contentOf(link) {
   const { href } = link;
   const name = link.textContent;
-  switch (previewKind(link)) {
+  const kind = previewKind(link);
+  const size = Number(link.closest("tr").querySelector("data")?.value);
+  switch (kind === "markdown" && size > TEXT_BYTES_MAX ? "text" : kind) {
+    case "markdown": return element("iframe", { src: markdownUrl(link), title: name });
     case "image": return element("img", { src: href, alt: name });
     case "audio": return element("audio", { src: href, controls: true });
     case "video": return element("video", { src: href, controls: true });

@@ -118,3 +118,40 @@ fn every_client_can_read_the_assets() {
         }
     }
 }
+
+#[test]
+fn markdown_is_rendered_for_its_readers() {
+    let (folder, file) = (objects(), users());
+    folder.file("ann/a b.md", "# Title\n\n<script>a()</script>\n");
+    folder.file("ann/.hidden.md", "# Hidden");
+    folder.file("secret/key.md", "# Secret");
+    folder.file("ann/long.md", "x".repeat(256 * 1024 + 1));
+    for driver in drivers() {
+        let server = start(&folder, &file, driver, &[]);
+        let get = |user: &str, path: &str| request(&server, "GET", path, &login(user));
+        let (status, page) = get("ann", "/ann/?markdown=a+b.md");
+        assert_eq!(status, 200, "{page}");
+        assert!(page.contains("<h1>Title</h1>\n") && page.contains("&lt;script&gt;"));
+        assert!(page.contains("href=\"./../-/page-") && !page.contains("<script"));
+        let policy = "\r\nContent-Security-Policy: sandbox allow-popups \
+                      allow-popups-to-escape-sandbox; default-src 'none'; ";
+        assert!(
+            page.contains(policy) && !page.contains("script-src"),
+            "{page}"
+        );
+        for (user, path, expected) in [
+            ("ann", "/?markdown=secret/key.md", 403),
+            ("bob", "/?markdown=secret/key.md", 200),
+            ("bob", "/ann/?markdown=../secret/key.md", 404),
+            ("bob", "/ann/?markdown=.hidden.md", 404),
+            ("bob", "/?markdown=ann", 409),
+            ("bob", "/?markdown=.onrush/x", 404),
+            ("bob", "/ann/?markdown=missing.md", 404),
+            ("bob", "/ann/?markdown=long.md", 413),
+            ("", "/ann/?markdown=a+b.md", 401),
+        ] {
+            let (status, response) = get(user, path);
+            assert_eq!(status, expected, "{user} {path}: {response}");
+        }
+    }
+}

@@ -267,7 +267,7 @@ fn write_size(out: &mut String, bytes: u64) {
 
 /// Appends text, escaped for content and quoted attributes. Control characters and characters that
 /// change the direction of text become U+FFFD.
-fn escape(out: &mut String, text: &str) {
+pub(super) fn escape(out: &mut String, text: &str) {
     for c in text.chars() {
         match c {
             '&' => out.push_str("&amp;"),

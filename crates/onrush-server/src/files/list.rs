@@ -11,7 +11,7 @@
 //! to the following page.
 //!
 //! `?sort=` sorts an HTML page, and `?login` asks a client that has not logged in to do so.
-//! `?archive=tar` is a download of the folder (`archive`).
+//! `?archive=tar` is a download of the folder (`archive`), and `?markdown=` a file of it, rendered.
 //!
 //! `html` and `json` render entries.
 
@@ -55,6 +55,7 @@ struct ListQuery {
     sort: Option<Sorting>,
     login: bool,
     archive: bool,
+    markdown: Option<Vec<u8>>,
 }
 
 impl Inner {
@@ -75,6 +76,10 @@ impl Inner {
         }
         if query.archive {
             return self.archive(request, folder).await;
+        }
+        if let Some(name) = &query.markdown {
+            let depth = split.subpath.matches('/').count();
+            return self.markdown(request, folder.as_ref(), depth, name).await;
         }
         let json = query
             .json
@@ -137,7 +142,7 @@ impl Inner {
 }
 
 /// A value for one response that no client can guess.
-fn nonce() -> Result<String, HttpError> {
+pub(super) fn nonce() -> Result<String, HttpError> {
     let mut bytes = [0; 16];
     let failed = |_| HttpError::new(500, "the system has no random numbers");
     aws_lc_rs::rand::fill(&mut bytes).map_err(failed)?;
@@ -186,6 +191,7 @@ impl ListQuery {
                     query.sort = Some(Sorting::parse(value).ok_or(failure)?);
                 }
                 "login" => query.login = true,
+                "markdown" => query.markdown = Some(path::decode_query(value)?),
                 "archive" if value == "tar" => query.archive = true,
                 "archive" => return Err(HttpError::new(400, "archive must be tar")),
                 _ => {}

@@ -5,7 +5,7 @@
 //! · `stored_fields` (fields of a PUT) · `digest` · `pieces` (bodies from a remote store) ·
 //! `object` (an object that is ready to be served) · `cache` · `ranges` · `conditions` (of
 //! changes) · `upload` (receiving) · `location` · `permitted` · `sorting` · `json` and `html` (the
-//! forms of listings) · `list` and `archive` · `read` (GET) · `write` (PUT, DELETE).
+//! forms of listings) · `list`, `archive` and `markdown` · `read` (GET) · `write` (PUT, DELETE).
 //!
 //! Nothing here blocks a worker: operations that may wait for a disk use the futures of the store.
 //! The modules do not depend on the command line, sockets or drivers.
@@ -22,6 +22,7 @@ pub(crate) mod http_error;
 mod json;
 mod list;
 mod location;
+mod markdown;
 mod media_type;
 mod negotiate;
 mod object;

@@ -311,6 +311,7 @@ def previews(page):
     make("see/none.txt", b"")
     make("see/document.pdf", b"%PDF-1.4\n")
     make("see/broken.mp4", b"not a film")
+    make("see/read me +.md", b"# Title\n\n" + script.encode() + b"\n\n![picture](image.svg)\n")
     page.goto(URL + "/see/")
     title = page.title()
     dialog = page.get_by_role("dialog")
@@ -332,6 +333,15 @@ def previews(page):
     page.get_by_role("link", name="document.pdf").click()
     expect(dialog.locator("iframe")).to_have_attribute("src", URL + "/see/document.pdf")
     page.keyboard.press("Escape")
+    page.get_by_role("link", name="read me +.md").click()
+    shown = dialog.frame_locator("iframe")
+    expect(shown.get_by_role("heading", name="Title")).to_be_visible()
+    expect(shown.locator("body")).to_contain_text("<script>")
+    expect(shown.get_by_role("img")).to_have_js_property("naturalWidth", 9)
+    assert shown.locator("body").evaluate("() => origin") == "null"
+    page.keyboard.press("Escape")
+    if dialog.count():  # The frame may have the focus.
+        dialog.get_by_role("button", name="Close").click()
     page.get_by_role("link", name="broken.mp4").click()
     expect(dialog).to_contain_text("cannot show this file")
     page.keyboard.press("Escape")
