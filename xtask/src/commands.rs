@@ -57,6 +57,8 @@ const REMOTE: &str = "crates/onrush-server/tests/cli_remote.rs";
 const LOGINS: &str = "crates/onrush-server/tests/cli_logins.rs";
 const USERS: &str = "crates/onrush-server/tests/cli_users.rs";
 const EDGE: &str = "crates/onrush-server/tests/cli_edge.rs";
+const PAGE: &str = "crates/onrush-server/tests/clients_page.rs";
+const ARCHIVE: &str = "crates/onrush-server/tests/clients_archive.rs";
 const DRAIN: &str = "crates/onrush/tests/drain.rs";
 const OPTIONS: &str = "bench/runner/src/options.rs";
 
@@ -78,6 +80,14 @@ const COMMANDS: &[(&str, Cover)] = &[
     (
         "curl -i -X DELETE http://127.0.0.1:8080/docs/readme.md",
         CURL,
+    ),
+    (
+        "onrush ./data --allow put,delete",
+        Tested(PAGE, "fn chromium_uses_every_feature_of_the_page"),
+    ),
+    (
+        "curl 'http://127.0.0.1:8080/photos/?archive=tar' | tar -x",
+        Tested(ARCHIVE, "fn tar_unpacks_a_folder_that_is_still_being_sent"),
     ),
     (
         "onrush user add ann --auth-file users.toml",

@@ -9,28 +9,36 @@ use std::{fs, path::PathBuf, process::Command};
 const TLSLITE: &str = "tlslite-ng==0.8.2";
 /// The scanner of TLS servers.
 const SSLYZE: &str = "sslyze==6.3.1";
+/// The driver of Chromium, and axe-core, which finds problems of accessibility.
+const BROWSER: [&str; 2] = ["playwright==1.65.2", "axe-playwright-python==0.1.8"];
 /// What environments need, and Debian has in a package of its own.
 const ENSUREPIP: &str = "/usr/lib/python3.11/ensurepip/__init__.py";
 
 /// Installs tlslite-ng for the tests.
 pub(crate) fn tlslite() -> Outcome {
-    install("tlslite", TLSLITE).map(drop)
+    install("tlslite", &[TLSLITE]).map(drop)
+}
+
+/// Installs what the tests of the page need.
+pub(crate) fn browser() -> Outcome {
+    install("browser", &BROWSER).map(drop)
 }
 
 /// Installs sslyze, and returns its environment.
 pub(crate) fn sslyze() -> Outcome<PathBuf> {
-    install("sslyze", SSLYZE)
+    install("sslyze", &[SSLYZE])
 }
 
-/// Installs a package into an environment of its own, and returns the environment.
-fn install(name: &str, package: &str) -> Outcome<PathBuf> {
+/// Installs packages into an environment of their own, and returns the environment.
+fn install(name: &str, packages: &[&str]) -> Outcome<PathBuf> {
     let environment = target().join("tools/python").join(name);
-    // The name of this file has the version, so a change of it causes an installation.
-    let stamp = environment.join(package);
+    // The name of this file has the versions, so a change of one causes an installation.
+    let packages_text = packages.join(" ");
+    let stamp = environment.join(&packages_text);
     if stamp.exists() {
         return Ok(environment);
     }
-    println!("Installing {package} into {}.", environment.display());
+    println!("Installing {packages_text} into {}.", environment.display());
     if !can_make_environments() {
         need(&[(ENSUREPIP, "python3-venv")])?;
     }
@@ -45,7 +53,7 @@ fn install(name: &str, package: &str) -> Outcome<PathBuf> {
         "--quiet",
         "--disable-pip-version-check",
     ]);
-    run(pip.arg(package))?;
+    run(pip.args(packages))?;
     fs::write(&stamp, "").map_err(|error| format!("{}: {error}", stamp.display()))?;
     Ok(environment)
 }

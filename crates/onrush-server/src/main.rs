@@ -56,7 +56,7 @@ use onrush_rt::net::Address;
 use onrush_rt::worker::affinity;
 use onrush_server::{
     Access, AccessControl, BodyLimit, Files, FilesOptions, Forwarding, Guard, Hosts,
-    HttpChallenges, Https, ListenAddress, Redirect, https_port,
+    HttpChallenges, Https, ListenAddress, PAGE_PATHS, Redirect, https_port,
 };
 use std::ffi::OsString;
 use std::io;
@@ -309,8 +309,9 @@ impl Application for Boxed {
     }
 }
 
-/// The paths of the admin pages that load balancers read without logging in.
-const PROBES: &[&str] = &["/-/health", "/-/ready"];
+/// The paths of the admin pages that load balancers read without logging in, and of the style and
+/// the script of the page.
+const OPEN_PATHS: &[&str] = &["/-/health", "/-/ready", PAGE_PATHS[0], PAGE_PATHS[1]];
 
 /// What is served: objects, perhaps with the admin pages, perhaps behind access control.
 fn objects(
@@ -321,7 +322,11 @@ fn objects(
 ) -> Boxed {
     let is_shared = settings.admin == Some(AdminAt::Same);
     let objects: Box<dyn Application> = match is_shared {
-        true => Box::new(admin.add_to(Router::new().fallback(files.clone()))),
+        true => {
+            let page = |router: Router, path: &&str| router.get(path, files.clone());
+            let router = PAGE_PATHS.iter().fold(Router::new(), page);
+            Box::new(admin.add_to(router.fallback(files.clone())))
+        }
         false => Box::new(files.clone()),
     };
     // The limit of the body is checked after access control: a client without the right to write
@@ -331,9 +336,9 @@ fn objects(
         return Boxed(objects);
     };
     let objects = BodyLimit::new(bytes_max, Boxed(objects));
-    let probes = if is_shared { PROBES } else { &[] };
+    let open_paths = if is_shared { OPEN_PATHS } else { PAGE_PATHS };
     let access = Access::new(control, objects).site(settings.files.site);
-    Boxed(Box::new(access.open_paths(probes)))
+    Boxed(Box::new(access.open_paths(open_paths)))
 }
 
 /// What the workers serve, besides the settings.

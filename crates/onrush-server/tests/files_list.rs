@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use onrush_server::FilesOptions;
+use onrush_server::{FilesOptions, PAGE_PATHS};
 use serde_json::Value;
 
 fn json(server: &mut TestServer, path: &str) -> Value {
@@ -77,30 +77,146 @@ fn listing_has_the_html_format() {
         );
         assert_eq!(reply.field("vary"), Some("Accept"));
         let policy = reply.field("content-security-policy").unwrap();
-        assert!(policy.starts_with("default-src 'none'"));
+        let nonce = nonce(policy);
+        assert!(
+            policy.starts_with("default-src 'none'; script-src 'nonce-"),
+            "{policy}"
+        );
+        assert!(policy.contains("frame-ancestors 'none'") && !policy.contains("unsafe"));
+        assert_eq!(reply.field("x-content-type-options"), Some("nosniff"));
+        assert_eq!(reply.field("referrer-policy"), Some("same-origin"));
         let page = reply.text();
         for part in [
             "<!DOCTYPE html>\n",
             "<title>/a/</title>",
-            "<a href=\"../\">../</a>",
-            "<a href=\"./sub/\">sub/</a>",
+            "<a href=\"./../\">All files</a>",
+            "<a href=\"./\" aria-current=\"page\">a</a>",
+            "<a href=\"./sub/\"><bdi>sub</bdi>/</a>",
             "<a href=\"./javascript%3Aalert%281%29\">",
-            "&lt;img src=x onerror=alert(1)&gt;&amp;&quot;&#39;.txt</a>",
+            "&lt;img src=x onerror=alert(1)&gt;&amp;&quot;&#39;.txt</bdi></a>",
             "<a href=\"./%3Cimg%20src%3Dx%20onerror%3Dalert%281%29%3E%26%22%27.txt\">",
-            "<data value=\"2000\">1.9 KiB</data>",
+            "<data value=\"2000\" title=\"2000 bytes\">1.9 KiB</data>",
             "<time datetime=\"2020-09-13T12:26:40Z\">2020-09-13 12:26</time>",
             ">\u{fffd}gpj.exe<",
         ] {
             assert!(page.contains(part), "{part}\n{page}");
         }
-        assert!(!page.contains("<img") && !page.contains("<script"));
-        let opened = page.matches("<tr>").count();
+        assert!(!page.contains("<img") && page.matches("<script").count() == 1);
+        let own = format!("<script type=\"module\" nonce=\"{nonce}\" src=\"./../-/page-");
+        assert!(page.contains(&own), "{page}");
+        assert!(page.find(">sub<") < page.find("alert"), "folders are first");
+        let opened = page.matches("<tr").count();
         assert_eq!(opened, page.matches("</tr>").count());
         assert!(
             !server.get("/").text().contains("../"),
             "the root folder has no parent link"
         );
     });
+}
+
+/// The nonce of the script in a policy.
+fn nonce(policy: &str) -> &str {
+    let after = policy.split_once("script-src 'nonce-").expect("a nonce").1;
+    after.split_once('\'').expect("an end").0
+}
+
+#[test]
+fn the_page_has_assets_of_its_own() {
+    on_all_backends_at("/mnt/", &writable(), |server| {
+        server.add("a/x", b"");
+        let html = |server: &mut TestServer, path: &str| {
+            server.request(&format!("GET {path}\nAccept: text/html"), b"")
+        };
+        let pages = ["/mnt/", "/mnt/a/", "/mnt/a/./"].map(|path| html(server, path));
+        let policies = pages.each_ref().map(|page| {
+            let policy = page.field("content-security-policy").expect("a policy");
+            nonce(policy).to_owned()
+        });
+        assert!(policies[0] != policies[1] && policies[1] != policies[2]);
+        for (name, content_type) in [
+            (PAGE_PATHS[0], "text/css; charset=utf-8"),
+            (PAGE_PATHS[1], "text/javascript; charset=utf-8"),
+        ] {
+            assert!(pages[0].text().contains(&format!("\"./{}\"", &name[1..])));
+            assert!(
+                pages[1]
+                    .text()
+                    .contains(&format!("\"./../{}\"", &name[1..]))
+            );
+            let path = format!("/mnt{name}");
+            let reply = server.get(&path);
+            assert_eq!(
+                (reply.status, reply.field("content-type")),
+                (200, Some(content_type))
+            );
+            let caching = reply.field("cache-control").expect("a field");
+            assert!(caching.contains("immutable"), "{caching}");
+            assert_eq!(reply.field("x-content-type-options"), Some("nosniff"));
+            let again = format!("GET {path}\nIf-None-Match: {}", reply.etag());
+            assert_eq!(server.request(&again, b"").status, 304);
+            let head = server.request(&format!("HEAD {path}"), b"");
+            assert_eq!((head.status, head.body.len()), (200, 0));
+            assert_eq!(
+                server.put(&path, b"other").status,
+                403,
+                "nothing replaces it"
+            );
+            assert_eq!(server.delete(&path).status, 403);
+        }
+        assert_eq!(
+            server.put("/mnt/-/page-x.css", b"other").status,
+            201,
+            "an ordinary name"
+        );
+        // A program that mirrors the folder gets nothing else to load.
+        for accept in ["", "\nAccept: */*", "\nAccept: text/*"] {
+            let reply = server.request(&format!("GET /mnt/a/{accept}"), b"");
+            let policy = reply.field("content-security-policy").expect("a policy");
+            assert!(!policy.contains("script-src"), "{policy}");
+            assert!(!reply.text().contains("<script") && !reply.text().contains("<link"));
+        }
+    });
+}
+
+#[test]
+fn the_page_is_sorted_on_request() {
+    let mut server = TestServer::simulated("/", &FilesOptions::default(), 5);
+    for (name, bytes) in [("b", 30), ("a", 20), ("c", 10)] {
+        server.add(name, &pattern(bytes));
+    }
+    server.add("z/inner", b"");
+    let order = |server: &mut TestServer, query: &str| {
+        let page = server.get(&format!("/{query}"));
+        let text = page.text();
+        let mut found: Vec<_> = ["a", "b", "c", "z"]
+            .map(|name| (text.find(&format!("<bdi>{name}</bdi>")), name))
+            .to_vec();
+        found.sort();
+        (
+            found.iter().map(|(_, name)| *name).collect::<String>(),
+            text.to_owned(),
+        )
+    };
+    for (query, expected, sorted) in [
+        ("", "zabc", "value=\"-name\""),
+        ("?sort=-name", "zcba", "value=\"name\""),
+        ("?sort=size", "zcab", "value=\"-size\""),
+        ("?sort=-size&limit=10", "zbac", "value=\"size\""),
+    ] {
+        let (found, page) = order(&mut server, query);
+        assert_eq!(found, expected, "{query}");
+        assert!(page.contains(sorted), "{query}: {page}");
+        assert_eq!(page.matches("aria-sort").count(), 1, "{query}");
+    }
+    assert_eq!(server.get("/?sort=color").status, 400);
+    let next = "<a rel=\"next\" href=\"?after=b&amp;limit=2&amp;sort=-size\">";
+    assert!(server.get("/?sort=-size&limit=2").text().contains(next));
+    let listing = json(&mut server, "/?sort=-size");
+    assert_eq!(
+        names(&listing),
+        ["a", "b", "c", "z"],
+        "JSON is in the order of pages"
+    );
 }
 
 #[test]
@@ -236,7 +352,7 @@ fn site_serves_its_index_file() {
                 assert_eq!(again.status, 304);
             }
             assert!(server.get("/site/b/").text().contains("other.html"));
-            assert!(server.get("/site/c/").text().contains("index.html/"));
+            assert!(server.get("/site/c/").text().contains("\"./index.html/\""));
             assert_eq!(server.get("/site/missing/").status, 404);
         }
     });

@@ -40,6 +40,28 @@ fn objects_of_any_size_are_served() {
 }
 
 #[test]
+fn a_store_without_folders_of_their_own_creates_none() {
+    on_memory_store(|server| {
+        server.put("/a/x", b"content");
+        assert_eq!(server.put("/a/new/", b"").status, 501);
+        let page = server.request("GET /a/\nAccept: text/html", b"");
+        assert!(page.text().contains("upload-files") && !page.text().contains("new-folder"));
+        let archive = server.get("/?archive=tar");
+        assert_eq!(archive.status, 200);
+        let mut archive = tar::Archive::new(&archive.body[..]);
+        let entries = archive.entries().expect("an archive").map(|entry| {
+            let entry = entry.expect("an entry");
+            (
+                entry.path().expect("a path").display().to_string(),
+                entry.size(),
+            )
+        });
+        let expected = [("files/", 0), ("files/a/", 0), ("files/a/x", 7)];
+        assert!(entries.eq(expected.map(|(path, size)| (path.to_owned(), size))));
+    });
+}
+
+#[test]
 fn ranges_are_streams() {
     on_memory_store(|server| {
         let all = body(200_000);

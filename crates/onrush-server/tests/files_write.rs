@@ -113,6 +113,41 @@ fn condition_is_checked_again_at_the_commit() {
 }
 
 #[test]
+fn folders_are_created() {
+    on_all_backends_at("/mnt/", &writable(), |server| {
+        let made = server.put("/mnt/new%20one/inner/", b"");
+        assert_eq!(
+            (made.status, made.field("location")),
+            (201, Some("/mnt/new%20one/inner/"))
+        );
+        assert_eq!(server.get("/mnt/new%20one/inner/").status, 200);
+        assert_eq!(server.put("/mnt/new%20one/./inner//", b"").status, 204);
+        let only_new = |server: &mut TestServer, path: &str| {
+            server
+                .request(&format!("PUT {path}\nIf-None-Match: *"), b"")
+                .status
+        };
+        assert_eq!(only_new(server, "/mnt/new%20one/"), 412);
+        assert_eq!(only_new(server, "/mnt/other/"), 201);
+        server.add("file", b"x");
+        assert_eq!(server.put("/mnt/file/", b"").status, 409);
+        assert_eq!(server.put("/mnt/file/below/", b"").status, 409);
+        assert_eq!(server.put("/mnt/", b"").status, 409);
+        assert_eq!(server.put("/mnt/full/", b"content").status, 409);
+        assert_eq!(server.put("/mnt/.hidden/", b"").status, 403);
+        assert_eq!(server.put("/mnt/.onrush/x/", b"").status, 403);
+        let deep = format!("/mnt/{}", "d/".repeat(65));
+        assert_eq!(server.put(&deep, b"").status, 400);
+        assert_eq!(server.get("/mnt/full/").status, 404);
+        assert_eq!(server.delete("/mnt/new%20one/inner/").status, 204);
+    });
+    let read_only = FilesOptions::default();
+    on_all_backends(&read_only, |server| {
+        assert_eq!(server.put("/a/", b"").status, 405)
+    });
+}
+
+#[test]
 fn entries_in_the_way_are_conflicts() {
     on_all_backends(&writable(), |server| {
         server.add("folder/file", b"x");

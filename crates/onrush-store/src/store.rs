@@ -111,6 +111,15 @@ pub trait Store: fmt::Debug + Send + Sync {
         condition: Condition,
     ) -> LocalFuture<'a, Result<Meta>>;
 
+    /// Creates an empty folder, and those above it that are missing. Success means that it is
+    /// durable, as far as the store promises that. Returns whether it was created: false if it
+    /// exists. Fails with [`StoreError::Conflict`] or [`StoreError::NotDirectory`] if an object is
+    /// in the way. By default fails with [`StoreError::Unsupported`]: a store without folders of
+    /// their own shows those that objects have in their keys ([`Features::empty_folders`]).
+    fn create_folder<'a>(&'a self, _key: &'a Key) -> LocalFuture<'a, Result<bool>> {
+        Box::pin(async { Err(StoreError::Unsupported) })
+    }
+
     /// One page of the entries of `folder` (`None`: the root folder), ordered by the bytes of their
     /// names, or of their names with a slash at the end of those of folders. It includes every
     /// change that completed before this future was first polled.
@@ -148,6 +157,8 @@ pub struct Features {
     /// [`Upload::write`] completes on the calling worker. Receiving bytes while others are written
     /// then gains nothing.
     pub inline_writes: bool,
+    /// A folder can exist without objects ([`Store::create_folder`]).
+    pub empty_folders: bool,
 }
 
 /// An upload in progress. Dropping it aborts the upload and removes the staged bytes.

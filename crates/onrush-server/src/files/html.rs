@@ -1,97 +1,273 @@
-//! A listing as an HTML page: a table of links with a light and a dark style, without scripts.
-//! Links are relative, so they work behind a proxy that changes paths.
+//! A listing as an HTML page. `assets/page.html` is its template, and this module fills it.
+//!
+//! The page is complete without its script: links, and buttons of a form that sort, download the
+//! folder and log in. They are buttons because programs that mirror a folder follow links. For the
+//! same reason the style and the script are linked only if `Accept` names `text/html`, as that of
+//! every browser does. Links are relative, so they work behind a proxy that changes paths.
+//!
+//! The script finds what the client may do in `data-rights`, and the entity tag of an entry that
+//! may be deleted in `data-etag`.
 
+use super::assets;
 use super::json::{is_modified_known, rfc3339};
 use super::location::Location;
 use super::path;
+use super::permitted::Permitted;
+use super::sorting::{Column, Sorting};
+use crate::rights::Rights;
 use onrush_store::{Entry, Kind};
 use std::fmt::Write;
 
-/// The page may load and run nothing except its own style.
-pub(super) const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; \
-     base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+const TEMPLATE: &str = include_str!("../../assets/page.html");
 
-const STYLE: &str = "\
-:root{color-scheme:light dark}\
-body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}\
-h1{font-size:1.25rem;overflow-wrap:anywhere}\
-table{border-collapse:collapse;width:100%}\
-th,td{text-align:left;padding:.15rem .75rem .15rem 0;border-bottom:1px solid #8884}\
-td:first-child{overflow-wrap:anywhere}\
-td+td{white-space:nowrap;font-variant-numeric:tabular-nums}\
-.n{text-align:right}";
-
-/// Everything before the first entry.
-pub(super) fn begin(out: &mut String, location: &Location) {
-    out.push_str("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
-    out.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
-    out.push_str("<title>");
-    escape(out, &location.path);
-    out.push_str("</title>\n<style>");
-    out.push_str(STYLE);
-    out.push_str("</style>\n</head>\n<body>\n<h1>");
-    escape(out, &location.path);
-    out.push_str("</h1>\n<table>\n<thead><tr><th>Name</th><th class=\"n\">Size</th>");
-    out.push_str("<th>Modified (UTC)</th></tr></thead>\n<tbody>\n");
-    if !location.is_top {
-        out.push_str("<tr><td><a href=\"../\">../</a></td><td></td><td></td></tr>\n");
-    }
+/// What the page shows, besides the entries.
+pub(super) struct Page {
+    pub(super) location: Location,
+    pub(super) permitted: Permitted,
+    pub(super) sorting: Sorting,
+    /// The value that lets the browser load this page's style and script, and no others; `None`
+    /// for a program, which gets a page without them.
+    pub(super) nonce: Option<String>,
+    /// Whether a folder can be created without an object.
+    pub(super) has_empty_folders: bool,
 }
 
-/// One row.
-pub(super) fn entry(out: &mut String, entry: &Entry) {
-    let slash = match entry.kind {
-        Kind::File => "",
-        Kind::Directory => "/",
+/// The policy of a page: it loads the style and the script with the nonce, and media and data from
+/// this server. It runs nothing else, sends forms to this server only, and is in no frame. A script
+/// among the objects does not have the nonce.
+pub(super) fn policy(nonce: Option<&str>) -> String {
+    let own = match nonce {
+        Some(nonce) => format!(
+            "script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; img-src 'self'; \
+             media-src 'self'; frame-src 'self'; connect-src 'self'; "
+        ),
+        None => String::new(),
     };
-    // With `./` in front, no name is parsed as a scheme.
-    out.push_str("<tr><td><a href=\"./");
-    path::encode(&entry.name, out);
-    out.push_str(slash);
-    out.push_str("\">");
-    escape(out, &String::from_utf8_lossy(&entry.name));
-    out.push_str(slash);
-    out.push_str("</a></td><td class=\"n\">");
-    if entry.kind == Kind::File {
-        write_size(out, entry.size);
-    }
-    out.push_str("</td><td>");
-    if is_modified_known(entry) {
-        let modified = rfc3339(entry.modified_ns);
-        let (day, time) = (&modified[..10], &modified[11..16]);
-        // Writing to a String does not fail.
-        let _ = write!(out, "<time datetime=\"{modified}\">{day} {time}</time>");
-    }
-    out.push_str("</td></tr>\n");
+    format!("default-src 'none'; {own}base-uri 'none'; form-action 'self'; frame-ancestors 'none'")
 }
 
-/// Everything after the last row.
-pub(super) fn end(out: &mut String, location: &Location) {
-    out.push_str("</tbody>\n</table>\n");
-    if let Some(next) = &location.next {
-        out.push_str("<p><a rel=\"next\" href=\"");
-        escape(out, next);
-        out.push_str("\">Next page</a></p>\n");
+impl Page {
+    /// Everything before the first entry.
+    pub(super) fn begin(&self, out: &mut String) {
+        self.fill(out, halves().0);
     }
-    out.push_str("</body>\n</html>\n");
+
+    /// Everything after the last entry.
+    pub(super) fn end(&self, out: &mut String) {
+        self.fill(out, halves().1);
+    }
+
+    fn fill(&self, out: &mut String, template: &str) {
+        let mut parts = template.split("{{");
+        out.push_str(parts.next().unwrap_or_default());
+        for part in parts {
+            let (name, text) = part.split_once("}}").unwrap_or((part, ""));
+            self.value(out, name);
+            out.push_str(text);
+        }
+    }
+
+    /// Appends the value of a placeholder of the template.
+    fn value(&self, out: &mut String, name: &str) {
+        match name {
+            "title" => escape(out, &self.location.path),
+            "assets" => self.assets(out),
+            "path" => self.path(out),
+            "user" => self.user(out),
+            "rights" => self.rights(out),
+            "name" => escape(out, self.location.names().last().unwrap_or("All files")),
+            "tools" => self.tools(out),
+            "columns" => self.columns(out),
+            "next" => self.next(out),
+            name => debug_assert!(false, "the template names {name}"),
+        }
+    }
+
+    fn assets(&self, out: &mut String) {
+        let Some(nonce) = &self.nonce else { return };
+        let top = "../".repeat(self.location.depth);
+        let (style, script) = (assets::style(), assets::script());
+        // Writing to a String does not fail.
+        let _ = writeln!(
+            out,
+            "<link rel=\"stylesheet\" nonce=\"{nonce}\" href=\"./{top}{style}\">\n\
+             <script type=\"module\" nonce=\"{nonce}\" src=\"./{top}{script}\"></script>"
+        );
+    }
+
+    fn path(&self, out: &mut String) {
+        let names = || std::iter::once("All files").chain(self.location.names());
+        let last = names().count() - 1;
+        for (at, name) in names().enumerate() {
+            out.push_str("<li><a href=\"./");
+            out.push_str(&"../".repeat(match at {
+                0 => self.location.depth,
+                at => last - at,
+            }));
+            out.push_str(match at == last {
+                true => "\" aria-current=\"page\">",
+                false => "\">",
+            });
+            escape(out, name);
+            out.push_str("</a></li>\n");
+        }
+    }
+
+    fn user(&self, out: &mut String) {
+        if let Some(name) = self.permitted.user() {
+            out.push_str("<p class=\"user\">Logged in as <b>");
+            escape(out, name);
+            out.push_str("</b></p>\n");
+        } else if self.permitted.may_log_in() {
+            out.push_str(
+                "<p class=\"user\"><button form=\"view\" name=\"login\" value=\"1\">Log in\
+                 </button></p>\n",
+            );
+        }
+    }
+
+    fn rights(&self, out: &mut String) {
+        let rights = self.permitted.here();
+        let names = [
+            ("create ", Rights::CREATE),
+            ("replace ", Rights::WRITE),
+            ("delete ", Rights::DELETE),
+        ];
+        for (name, _) in names.iter().filter(|(_, right)| rights.contains(*right)) {
+            out.push_str(name);
+        }
+    }
+
+    fn tools(&self, out: &mut String) {
+        if self.permitted.here().contains(Rights::CREATE) {
+            out.push_str(
+                "<button type=\"button\" id=\"upload-files\" hidden>Upload files</button>\n\
+                 <button type=\"button\" id=\"upload-folder\" hidden>Upload a folder</button>\n",
+            );
+            if self.has_empty_folders {
+                out.push_str(
+                    "<button type=\"button\" id=\"new-folder\" hidden>New folder</button>\n",
+                );
+            }
+        }
+        if self.permitted.here().contains(Rights::READ) {
+            out.push_str(
+                "<button form=\"view\" name=\"archive\" value=\"tar\">Download all (tar)\
+                 </button>\n",
+            );
+        }
+        out.push_str(
+            "<label id=\"filter\" hidden>Filter <input type=\"search\" autocomplete=\"off\" \
+             spellcheck=\"false\"></label>\n",
+        );
+    }
+
+    fn columns(&self, out: &mut String) {
+        for column in [Column::Name, Column::Size, Column::Time] {
+            let is_sorted = self.sorting.column == column;
+            let next = Sorting {
+                column,
+                descending: is_sorted && !self.sorting.descending,
+            };
+            let class = if column == Column::Size {
+                " class=\"n\""
+            } else {
+                ""
+            };
+            let sorted = match (is_sorted, self.sorting.descending) {
+                (false, _) => "",
+                (true, false) => " aria-sort=\"ascending\"",
+                (true, true) => " aria-sort=\"descending\"",
+            };
+            let label = match column {
+                Column::Name => "Name",
+                Column::Size => "Size",
+                Column::Time => "Modified (UTC)",
+            };
+            let _ = write!(
+                out,
+                "<th scope=\"col\"{class}{sorted}><button form=\"view\" name=\"sort\" \
+                 value=\"{next}\">{label}</button></th>"
+            );
+        }
+    }
+
+    /// One row.
+    pub(super) fn entry(&self, out: &mut String, entry: &Entry) {
+        let slash = match entry.kind {
+            Kind::File => "",
+            Kind::Directory => "/",
+        };
+        out.push_str("<tr");
+        if self.permitted.at(&entry.name).contains(Rights::DELETE) {
+            out.push_str(" data-etag=\"");
+            if entry.kind == Kind::File {
+                escape(out, entry.version.as_str());
+            }
+            out.push('"');
+        }
+        // With `./` in front, no name is parsed as a scheme.
+        out.push_str("><td><a href=\"./");
+        path::encode(&entry.name, out);
+        out.push_str(slash);
+        out.push_str("\"><bdi>");
+        match String::from_utf8_lossy(&entry.name) {
+            // A link needs something to see, and to click on.
+            blank if blank.trim().is_empty() => out.extend(blank.chars().map(|_| '\u{2423}')),
+            name => escape(out, &name),
+        }
+        out.push_str("</bdi>");
+        out.push_str(slash);
+        out.push_str("</a></td><td class=\"n\">");
+        if entry.kind == Kind::File {
+            write_size(out, entry.size);
+        }
+        out.push_str("</td><td>");
+        if is_modified_known(entry) {
+            let modified = rfc3339(entry.modified_ns);
+            let (day, time) = (&modified[..10], &modified[11..16]);
+            let _ = write!(out, "<time datetime=\"{modified}\">{day} {time}</time>");
+        }
+        out.push_str("</td></tr>\n");
+    }
+
+    fn next(&self, out: &mut String) {
+        if let Some(next) = &self.location.next {
+            out.push_str(
+                "<p class=\"next\">This folder has more entries than one page. Sorting and \
+                 filtering apply to each page. <a rel=\"next\" href=\"",
+            );
+            escape(out, next);
+            out.push_str("\">Next page</a></p>\n");
+        }
+    }
+}
+
+/// The template before and after the rows.
+fn halves() -> (&'static str, &'static str) {
+    TEMPLATE.split_once("{{rows}}\n").unwrap_or((TEMPLATE, ""))
 }
 
 fn write_size(out: &mut String, bytes: u64) {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let _ = write!(out, "<data value=\"{bytes}\">");
     if bytes < 1024 {
-        let _ = write!(out, "{bytes} B");
-    } else {
-        let unit = ((bytes.ilog2() / 10) as usize).min(UNITS.len());
-        let tenths = (u128::from(bytes) * 10) >> (10 * unit);
-        let _ = write!(out, "{}.{} {}", tenths / 10, tenths % 10, UNITS[unit - 1]);
+        let _ = write!(out, "<data value=\"{bytes}\">{bytes} B</data>");
+        return;
     }
-    out.push_str("</data>");
+    let unit = ((bytes.ilog2() / 10) as usize).min(UNITS.len());
+    let tenths = (u128::from(bytes) * 10) >> (10 * unit);
+    let _ = write!(
+        out,
+        "<data value=\"{bytes}\" title=\"{bytes} bytes\">{}.{} {}</data>",
+        tenths / 10,
+        tenths % 10,
+        UNITS[unit - 1]
+    );
 }
 
 /// Appends text, escaped for content and quoted attributes. Control characters and characters that
 /// change the direction of text become U+FFFD.
-fn escape(out: &mut String, text: &str) {
+pub(super) fn escape(out: &mut String, text: &str) {
     for c in text.chars() {
         match c {
             '&' => out.push_str("&amp;"),
@@ -113,16 +289,20 @@ mod tests {
     #[test]
     fn sizes_have_binary_units() {
         for (bytes, expected) in [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (1024, "1.0 KiB"),
-            (1_900_000, "1.8 MiB"),
-            (u64::MAX, "15.9 EiB"),
+            (0, "<data value=\"0\">0 B</data>"),
+            (1023, "<data value=\"1023\">1023 B</data>"),
+            (
+                1_900_000,
+                "<data value=\"1900000\" title=\"1900000 bytes\">1.8 MiB</data>",
+            ),
         ] {
             let mut out = String::new();
             write_size(&mut out, bytes);
-            assert_eq!(out, format!("<data value=\"{bytes}\">{expected}</data>"));
+            assert_eq!(out, expected);
         }
+        let mut out = String::new();
+        write_size(&mut out, u64::MAX);
+        assert!(out.ends_with(">15.9 EiB</data>"), "{out}");
     }
 
     #[test]
@@ -131,5 +311,12 @@ mod tests {
         escape(&mut out, "<a href='x' \"&\u{1b}\u{202e}\n>");
         let expected = "&lt;a href=&#39;x&#39; &quot;&amp;\u{fffd}\u{fffd}\u{fffd}&gt;";
         assert_eq!(out, expected);
+    }
+
+    #[test]
+    fn a_program_gets_a_page_that_loads_nothing() {
+        let of_program = policy(None);
+        assert!(of_program.starts_with("default-src 'none'; base-uri 'none'; form-action"));
+        assert!(policy(Some("abc")).contains("script-src 'nonce-abc'; style-src 'nonce-abc';"));
     }
 }

@@ -10,14 +10,20 @@
 //! clients have used it up, further pages have fewer entries than requested. `next` always points
 //! to the following page.
 //!
+//! `?sort=` sorts an HTML page, and `?login` asks a client that has not logged in to do so.
+//! `?archive=tar` is a download of the folder (`archive`), and `?markdown=` a file of it, rendered.
+//!
 //! `html` and `json` render entries.
 
 use super::budget::{Budget, Lease};
 use super::http_error::{HttpError, Operation};
 use super::location::Location;
 use super::path::{self, Split};
-use super::{Inner, check_right, html, json, negotiate};
-use crate::rights::Rights;
+use super::permitted::Permitted;
+use super::sorting::Sorting;
+use super::{Inner, check_right, html, is_listed, json, negotiate};
+use crate::rights::{Identity, Rights};
+use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine};
 use futures_core::Stream;
 use onrush::{Body, Bytes, Request, Response};
 use onrush_store::{Entry, Key, ListHow, Page};
@@ -46,18 +52,35 @@ struct ListQuery {
     after: Option<Vec<u8>>,
     limit: Option<usize>,
     json: Option<bool>,
+    sort: Option<Sorting>,
+    login: bool,
+    archive: bool,
+    markdown: Option<Vec<u8>>,
 }
 
 impl Inner {
     /// The response to GET or HEAD of a folder.
     pub(super) async fn list(
-        &self,
+        self: &Arc<Self>,
         request: &Request,
         split: Split<'_>,
         folder: Option<Key>,
     ) -> Result<Response, HttpError> {
         check_right(request, Rights::LIST)?;
         let query = ListQuery::parse(request.query().unwrap_or_default())?;
+        if query.login
+            && let Some(identity) = request.extension::<Identity>()
+            && identity.name().is_none()
+        {
+            return Err(HttpError::not_permitted(identity));
+        }
+        if query.archive {
+            return self.archive(request, folder).await;
+        }
+        if let Some(name) = &query.markdown {
+            let depth = split.subpath.matches('/').count();
+            return self.markdown(request, folder.as_ref(), depth, name).await;
+        }
         let json = query
             .json
             .unwrap_or_else(|| negotiate::prefers_json(request));
@@ -73,9 +96,8 @@ impl Inner {
         let page = self.store.list(folder.as_ref(), how).await;
         let mut page =
             page.map_err(|error| self.store_failure(error, Operation::Read, folder.as_ref()))?;
-        if self.options.reserve_admin_paths && folder.is_none() {
-            page.entries.retain(|entry| entry.name != b"-");
-        }
+        page.entries
+            .retain(|entry| is_listed(&self.options, folder.as_ref(), entry));
         let entries = page.entries.len();
         let lease = truncate_to_budget(&mut page, &self.listing_budget);
         if page.entries.len() < entries && !json && query.limit.is_none() {
@@ -86,24 +108,45 @@ impl Inner {
                 "too many long listings are being read; try again later, or with ?limit=100",
             ));
         }
-        let location = Location::new(
-            split.mount,
-            folder.as_ref(),
-            &query.next_page_query(),
-            &page,
-        );
-        let response = Response::with_body(render(location, page, lease, json))
+        let location = Location::new(split, folder.as_ref(), &query.next_page_query(), &page);
+        let (form, policy) = match json {
+            true => (Form::Json(location), None),
+            false => {
+                let sorting = query.sort.unwrap_or_default();
+                sorting.sort(&mut page.entries);
+                let nonce = negotiate::names_html(request).then(nonce).transpose()?;
+                let policy = html::policy(nonce.as_deref());
+                let page = html::Page {
+                    location,
+                    permitted: Permitted::new(request, &self.options)?,
+                    sorting,
+                    nonce,
+                    has_empty_folders: self.store.features().empty_folders && !self.options.sink,
+                };
+                (Form::Html(Box::new(page)), Some(policy))
+            }
+        };
+        let response = Response::with_body(render(form, page, lease))
             .with_header("Vary", "Accept")
             .with_header("Cache-Control", "no-cache")
             .with_header("X-Content-Type-Options", "nosniff");
-        Ok(if json {
-            response.content_type("application/json")
-        } else {
-            response
+        Ok(match policy {
+            None => response.content_type("application/json"),
+            Some(policy) => response
                 .content_type("text/html; charset=utf-8")
-                .with_header("Content-Security-Policy", html::POLICY)
+                .with_header("Content-Security-Policy", policy)
+                // Not `no-referrer`: some browsers would send `Origin: null` with a PUT.
+                .with_header("Referrer-Policy", "same-origin"),
         })
     }
+}
+
+/// A value for one response that no client can guess.
+pub(super) fn nonce() -> Result<String, HttpError> {
+    let mut bytes = [0; 16];
+    let failed = |_| HttpError::new(500, "the system has no random numbers");
+    aws_lc_rs::rand::fill(&mut bytes).map_err(failed)?;
+    Ok(BASE64_URL_SAFE_NO_PAD.encode(bytes))
 }
 
 impl ListQuery {
@@ -115,6 +158,9 @@ impl ListQuery {
         }
         if let Some(json) = self.json {
             query.push_str(if json { "&format=json" } else { "&format=html" });
+        }
+        if let Some(sort) = self.sort {
+            query.push_str(&format!("&sort={sort}"));
         }
         query
     }
@@ -139,6 +185,15 @@ impl ListQuery {
                         _ => return Err(HttpError::new(400, "format must be json or html")),
                     });
                 }
+                "sort" => {
+                    let failure =
+                        HttpError::new(400, "sort must be name, size or time, or one with a minus");
+                    query.sort = Some(Sorting::parse(value).ok_or(failure)?);
+                }
+                "login" => query.login = true,
+                "markdown" => query.markdown = Some(path::decode_query(value)?),
+                "archive" if value == "tar" => query.archive = true,
+                "archive" => return Err(HttpError::new(400, "archive must be tar")),
                 _ => {}
             }
         }
@@ -147,7 +202,7 @@ impl ListQuery {
 }
 
 /// Shortens a page to the memory that the budget has, and takes that memory.
-fn truncate_to_budget(page: &mut Page, budget: &Arc<Budget>) -> Option<Lease> {
+pub(super) fn truncate_to_budget(page: &mut Page, budget: &Arc<Budget>) -> Option<Lease> {
     let cost_bytes = |entries: &[Entry]| -> usize {
         let of = |entry: &Entry| size_of::<Entry>() + entry.name.capacity() + OVERHEAD_BYTES;
         entries.iter().map(of).sum()
@@ -172,16 +227,14 @@ fn truncate_to_budget(page: &mut Page, budget: &Arc<Budget>) -> Option<Lease> {
 }
 
 /// Renders a page as a body. Its length is known if the page fits into one piece.
-fn render(location: Location, page: Page, lease: Option<Lease>, json: bool) -> Body {
+fn render(form: Form, page: Page, lease: Option<Lease>) -> Body {
     let mut text = String::new();
-    if json {
-        json::begin(&mut text, &location);
-    } else {
-        html::begin(&mut text, &location);
+    match &form {
+        Form::Json(location) => json::begin(&mut text, location),
+        Form::Html(page) => page.begin(&mut text),
     }
     let mut rendering = Rendering {
-        location,
-        json,
+        form,
         entries: page.entries.into_iter(),
         _lease: lease,
         first: true,
@@ -197,10 +250,15 @@ fn render(location: Location, page: Page, lease: Option<Lease>, json: bool) -> B
     Body::stream(rendering, None)
 }
 
+/// The form of a listing, and what it shows besides the entries.
+enum Form {
+    Json(Location),
+    Html(Box<html::Page>),
+}
+
 /// A page that is being rendered and sent.
 struct Rendering {
-    location: Location,
-    json: bool,
+    form: Form,
     entries: vec::IntoIter<Entry>,
     /// The memory of the entries.
     _lease: Option<Lease>,
@@ -218,15 +276,16 @@ impl Rendering {
     /// Renders until a piece is full or the page ends.
     fn append(&mut self, out: &mut String) {
         while out.len() < PIECE_BYTES {
-            match self.entries.next() {
-                Some(entry) if self.json => json::entry(out, &self.location, &entry, self.first),
-                Some(entry) => html::entry(out, &entry),
-                None => {
+            match (self.entries.next(), &self.form) {
+                (Some(entry), Form::Json(location)) => {
+                    json::entry(out, location, &entry, self.first);
+                }
+                (Some(entry), Form::Html(page)) => page.entry(out, &entry),
+                (None, form) => {
                     self.has_more = false;
-                    return if self.json {
-                        json::end(out, &self.location);
-                    } else {
-                        html::end(out, &self.location);
+                    return match form {
+                        Form::Json(location) => json::end(out, location),
+                        Form::Html(page) => page.end(out),
                     };
                 }
             }
@@ -313,9 +372,11 @@ mod tests {
 
     #[test]
     fn queries_are_parsed_strictly() {
-        let query = ListQuery::parse("after=a%20b+c&limit=7&format=json&other=1").unwrap();
+        let query =
+            ListQuery::parse("after=a%20b+c&limit=7&format=json&other=1&sort=-size").unwrap();
         assert_eq!(query.after.as_deref(), Some(&b"a b c"[..]));
         assert_eq!((query.limit, query.json), (Some(7), Some(true)));
+        assert_eq!(query.next_page_query(), "&limit=7&format=json&sort=-size");
         assert_eq!(ListQuery::parse(""), Ok(ListQuery::default()));
         for bad in [
             "limit=",
@@ -326,6 +387,8 @@ mod tests {
             "limit=-1",
             "limit",
             "format=xml",
+            "sort=color",
+            "archive=rar",
             "after=%",
             "limit=99999999999999999999999",
         ] {

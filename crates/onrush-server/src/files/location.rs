@@ -1,6 +1,6 @@
 //! The paths of a listing, as `json` and `html` render them.
 
-use super::path;
+use super::path::{self, Split};
 use onrush_store::{Key, Page};
 
 /// The paths of a listing and of its next page.
@@ -9,15 +9,24 @@ pub(super) struct Location {
     pub(super) href: String,
     /// The path to display: decoded, with U+FFFD for invalid UTF-8.
     pub(super) path: String,
-    /// Whether this is the top folder, which has no parent.
-    pub(super) is_top: bool,
+    /// How many folders the request path is below the mount point, as the client resolves it: empty
+    /// segments count.
+    pub(super) depth: usize,
+    /// The bytes of `path` that are the mount point.
+    mount_bytes: usize,
     /// The encoded query of the next page, if there is one.
     pub(super) next: Option<String>,
 }
 
 impl Location {
     /// `query`: the parameters that the next page repeats, beginning with `&`.
-    pub(super) fn new(mount: &str, folder: Option<&Key>, query: &str, page: &Page) -> Location {
+    pub(super) fn new(
+        split: Split<'_>,
+        folder: Option<&Key>,
+        query: &str,
+        page: &Page,
+    ) -> Location {
+        let mount = split.mount;
         let key = folder.map(Key::as_bytes).unwrap_or_default();
         let mut href = path::href(mount, key);
         let mut path = mount.to_owned();
@@ -35,8 +44,15 @@ impl Location {
         Location {
             href,
             path,
-            is_top: folder.is_none(),
+            depth: split.subpath.matches('/').count(),
+            mount_bytes: mount.len(),
             next,
         }
+    }
+
+    /// The names of the folders from the mount point to this folder, to display.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        let below = &self.path[self.mount_bytes..];
+        below.split_terminator('/')
     }
 }

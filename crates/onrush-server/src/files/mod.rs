@@ -1,15 +1,17 @@
 //! Objects and folders over HTTP: the handler [`Files`].
 //!
-//! Submodules, lowest first: `negotiate` and `http_error` (error responses) · `path` (paths and
-//! keys) · `storage_log` · `budget` · `buffers` · `media_type` · `types` · `stored_fields` (fields
-//! of a PUT) · `digest` · `pieces` (bodies from a remote store) · `object` (an object that is ready
-//! to be served) · `cache` · `ranges` · `conditions` (of changes) · `upload` (receiving) ·
-//! `location` · `json` and `html` (the forms of listings) · `list` · `read` (GET) · `write` (PUT,
-//! DELETE).
+//! Submodules, lowest first: `negotiate` and `http_error` (error responses) · `assets` (of the
+//! page) · `path` (paths and keys) · `storage_log` · `budget` · `buffers` · `media_type` · `types`
+//! · `stored_fields` (fields of a PUT) · `digest` · `pieces` (bodies from a remote store) ·
+//! `object` (an object that is ready to be served) · `cache` · `ranges` · `conditions` (of
+//! changes) · `upload` (receiving) · `location` · `permitted` · `sorting` · `json` and `html` (the
+//! forms of listings) · `list`, `archive` and `markdown` · `read` (GET) · `write` (PUT, DELETE).
 //!
 //! Nothing here blocks a worker: operations that may wait for a disk use the futures of the store.
 //! The modules do not depend on the command line, sockets or drivers.
 
+mod archive;
+mod assets;
 mod budget;
 mod buffers;
 mod cache;
@@ -20,13 +22,16 @@ pub(crate) mod http_error;
 mod json;
 mod list;
 mod location;
+mod markdown;
 mod media_type;
 mod negotiate;
 mod object;
 pub(crate) mod path;
+mod permitted;
 mod pieces;
 mod ranges;
 mod read;
+mod sorting;
 mod storage_log;
 mod stored_fields;
 mod types;
@@ -40,7 +45,7 @@ use http_error::{HttpError, Operation};
 use onrush::{Handler, Request, Response};
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::Descriptors;
-use onrush_store::{Durability, Folder, FolderOptions, Key, Store, StoreError};
+use onrush_store::{Durability, Entry, Folder, FolderOptions, Key, Store, StoreError};
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -49,6 +54,7 @@ use std::sync::Arc;
 use storage_log::StorageLog;
 use upload::UploadBuffers;
 
+pub use assets::PATHS as PAGE_PATHS;
 pub use types::Types;
 
 /// The maximum memory of small objects that are not in the cache but are being sent to slow
@@ -358,6 +364,11 @@ impl Inner {
         self.storage_log.record(error, key);
         HttpError::from_store(error, operation)
     }
+}
+
+/// Whether an entry of a folder appears in listings: not the name of the admin pages.
+fn is_listed(options: &FilesOptions, folder: Option<&Key>, entry: &Entry) -> bool {
+    !(options.reserve_admin_paths && folder.is_none() && entry.name == b"-")
 }
 
 /// Checks a right of the client at the path of its request, beyond those that

@@ -10,6 +10,7 @@
 //! | a segment that begins with a dot | hidden, unless the options permit it |
 //! | `.onrush` first, in upper or lower case | always 404 for reads, 403 for writes |
 //! | `-` first | the same, if the admin pages share the address |
+//! | the names of `assets` | the same, except that the page's style and script are served there |
 //! | more segments than `FilesOptions::depth_max` | 400 for PUT; reads work |
 //!
 //! Dot segments are removed before empty segments. Clients that normalize a URL before they send it
@@ -18,6 +19,7 @@
 //! spellings of a path name one object, for every method.
 
 use super::FilesOptions;
+use super::assets;
 use super::http_error::{HttpError, Operation};
 use onrush::Request;
 use onrush_store::{Key, StoreError};
@@ -162,11 +164,11 @@ fn remove_segments(path: &[u8]) -> Result<Option<Vec<u8>>, HttpError> {
 }
 
 impl Target {
-    /// Refuses the path of an object with more segments than a `PUT` may have.
+    /// Refuses a path with more segments than a `PUT` may have.
     pub(super) fn check_depth(self, options: &FilesOptions) -> Result<Target, HttpError> {
         match &self {
             // A segment with its slash takes at least two bytes, so short keys need no count.
-            Target::Object(key)
+            Target::Object(key) | Target::Folder(Some(key))
                 if key.as_bytes().len() / 2 + 1 > options.depth_max
                     && key.segments().count() > options.depth_max =>
             {
@@ -185,7 +187,10 @@ impl Target {
         let (Target::Object(key) | Target::Folder(Some(key))) = &self else {
             return Ok(self);
         };
-        let is_reserved = options.reserve_admin_paths && is_admin_key(key);
+        let is_reserved = match options.reserve_admin_paths {
+            true => is_admin_key(key),
+            false => assets::is_name(key.as_bytes()),
+        };
         if !key.reserved() && !is_reserved && (options.hidden || !key.hidden()) {
             return Ok(self);
         }

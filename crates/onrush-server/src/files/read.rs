@@ -5,7 +5,7 @@ use super::cache::CacheContext;
 use super::http_error::{HttpError, Operation};
 use super::object::LoadedObject;
 use super::path::{self, Split, Target};
-use super::{Inner, may_read_index, ranges};
+use super::{Inner, assets, may_read_index, ranges};
 use crate::rights::INDEX;
 use onrush::{Request, Response, WorkerHandle};
 use onrush_proto::etag::EntityTag;
@@ -43,6 +43,10 @@ impl Inner {
                 return Some(respond(request, loaded));
             }
             self.cache.remove(subpath.as_bytes(), context.worker);
+        }
+        // No object has one of these names, so none is in the cache.
+        if let Some(response) = assets::respond(request, subpath) {
+            return Some(response);
         }
         let target = path::target(subpath, Operation::Read).ok()?;
         let Target::Object(key) = target.check_visible(&self.options, Operation::Read).ok()? else {

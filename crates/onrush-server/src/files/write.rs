@@ -27,10 +27,18 @@ const CHECK_FIRST_BYTES: u64 = 64 * 1024;
 /// The client may only create objects. It learns that this one exists, as with `If-None-Match: *`.
 const EXISTS: HttpError = HttpError::new(403, "the object exists, and you may not replace it");
 
+const IS_FOLDER: HttpError = HttpError::new(
+    409,
+    "a path that ends with a slash is a folder, which has no content",
+);
+
 impl Inner {
     /// `PUT` of an object (RFC 9110 §9.3.4): 201 when it is new, 204 when it was replaced.
     pub(super) async fn put(&self, request: Request) -> Result<Response, HttpError> {
-        let key = self.put_key(&request)?;
+        let key = match self.put_target(&request)? {
+            Target::Object(key) => key,
+            Target::Folder(folder) => return self.put_folder(&request, folder).await,
+        };
         let may_replace = check_right(&request, Rights::WRITE).is_ok();
         let location = path::href(path::split(&request)?.mount, key.as_bytes());
         let conditions = Conditions::from_request(&request);
@@ -88,18 +96,39 @@ impl Inner {
         Ok(response.with_header("ETag", etag(&committed.meta.version)))
     }
 
-    /// The key of an object to write. Fails if the request cannot write a whole object there.
-    fn put_key(&self, request: &Request) -> Result<Key, HttpError> {
+    /// What a `PUT` names. Fails if the request cannot write there.
+    fn put_target(&self, request: &Request) -> Result<Target, HttpError> {
         reject_content_range(request)?;
         let split = path::split(request)?;
         let target = path::target(split.subpath, Operation::Write)?;
         let target = target.check_visible(&self.options, Operation::Write)?;
-        match target.check_depth(&self.options)? {
-            Target::Object(key) => Ok(key),
-            Target::Folder(_) => Err(HttpError::new(
-                409,
-                "a path that ends with a slash is a folder",
-            )),
+        target.check_depth(&self.options)
+    }
+
+    /// `PUT` without content of a path that ends with a slash: creates the folder, and those above
+    /// it. 201 when it is new, 204 when it exists.
+    async fn put_folder(
+        &self,
+        request: &Request,
+        folder: Option<Key>,
+    ) -> Result<Response, HttpError> {
+        let (Some(key), Some(0)) = (folder, request.content_length()) else {
+            return Err(IS_FOLDER);
+        };
+        let failed = |error| self.store_failure(error, Operation::Write, Some(&key));
+        let conditions = Conditions::from_request(request);
+        if !conditions.is_none() {
+            let current = match self.store.meta(&key).await {
+                Ok(meta) => Some(meta),
+                Err(StoreError::NotFound) => None,
+                Err(error) => return Err(failed(error)),
+            };
+            conditions.check(current.as_ref()).map_err(failed)?;
+        }
+        let location = path::folder_href(path::split(request)?.mount, key.as_bytes(), None);
+        match self.store.create_folder(&key).await.map_err(failed)? {
+            true => Ok(Response::new(201).with_header("Location", location)),
+            false => Ok(Response::new(204)),
         }
     }
 
@@ -121,7 +150,9 @@ impl Inner {
     /// discards the body at full speed. Digests are not verified, because the kernel discards the
     /// body.
     pub(super) async fn put_to_sink(&self, request: Request) -> Result<Response, HttpError> {
-        let key = self.put_key(&request)?;
+        let Target::Object(key) = self.put_target(&request)? else {
+            return Err(IS_FOLDER);
+        };
         content_fields(&request, METADATA_BYTES_MAX)?;
         self.check_conditions(&key, &Conditions::from_request(&request))
             .await?;

@@ -29,7 +29,7 @@ use listing_queue::{Admission, ListingQueue, Query};
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::{Descriptors, FileUse};
 use onrush_rt::fs::{Dir, File, FileKind, OpenHow, Releaser};
-use parents::Parents;
+use parents::{CreatedFolders, Parents};
 use staging::Staging;
 use std::fmt;
 use std::fs;
@@ -370,6 +370,19 @@ impl Store for Folder {
         })
     }
 
+    fn create_folder<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<bool>> {
+        Box::pin(async move {
+            if key.is_internal() || !self.writable() {
+                return Err(StoreError::Forbidden);
+            }
+            let sync_failures = self.inner.parents.sync_failures();
+            let none = CreatedFolders::new(&self.inner);
+            let created =
+                parents::prepare(&self.inner, key.as_bytes(), none, sync_failures).await?;
+            Ok(created.keep() > 0)
+        })
+    }
+
     fn list<'a>(&'a self, folder: Option<&'a Key>, how: ListHow) -> LocalFuture<'a, Result<Page>> {
         Box::pin(async move {
             if folder.is_some_and(Key::is_internal) {
@@ -419,6 +432,7 @@ impl Store for Folder {
                 false => 0,
             },
             inline_writes: self.writes_inline(),
+            empty_folders: true,
             ..Features::default()
         }
     }

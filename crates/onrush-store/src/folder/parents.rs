@@ -175,9 +175,9 @@ impl CreatedFolders {
         }
     }
 
-    /// Keeps the folders, because the change was made.
-    pub(super) fn keep(mut self) {
-        self.paths.clear();
+    /// Keeps the folders, because the change was made. Returns their number.
+    pub(super) fn keep(mut self) -> usize {
+        std::mem::take(&mut self.paths).len()
     }
 }
 

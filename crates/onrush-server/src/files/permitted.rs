@@ -1,0 +1,68 @@
+//! What the client of a listing may do with the folder and its entries. The page offers only that.
+
+use super::path;
+use super::{Allow, FilesOptions, http_error::HttpError};
+use crate::rights::{Identity, Rights};
+use onrush::Request;
+
+/// The rights of a client beneath a folder. Without access control, they are those that the options
+/// open for everyone.
+#[derive(Debug)]
+pub(super) struct Permitted {
+    /// `None`: there is no access control.
+    identity: Option<Identity>,
+    /// The rights that the options open at all.
+    opened: Rights,
+    /// The decoded path of the folder in the request, for rules. Ends with a slash unless empty.
+    folder: Vec<u8>,
+}
+
+impl Permitted {
+    /// The rights of the client of a request for a folder.
+    pub(super) fn new(request: &Request, options: &FilesOptions) -> Result<Permitted, HttpError> {
+        let identity = request.extension::<Identity>().cloned();
+        let mut folder = path::canonical(request.path())?.key.into_owned();
+        if !folder.is_empty() {
+            folder.push(b'/');
+        }
+        let Allow { put, delete } = options.allow;
+        let mut opened = Rights::READ.union(Rights::LIST);
+        if put || options.sink {
+            opened = opened.union(Rights::WRITE);
+        }
+        if delete {
+            opened = opened.union(Rights::DELETE);
+        }
+        Ok(Permitted {
+            identity,
+            opened,
+            folder,
+        })
+    }
+
+    /// The rights at the folder, which are also those at its entries without a rule of their own.
+    pub(super) fn here(&self) -> Rights {
+        self.at(b"")
+    }
+
+    /// The rights at a path beneath the folder.
+    pub(super) fn at(&self, below: &[u8]) -> Rights {
+        let Some(identity) = &self.identity else {
+            return self.opened;
+        };
+        let key = [&self.folder[..], below].concat();
+        let key = key.strip_suffix(b"/").unwrap_or(&key);
+        identity.rights_at(key).intersection(self.opened)
+    }
+
+    /// The name of the user.
+    pub(super) fn user(&self) -> Option<&str> {
+        self.identity.as_ref().and_then(Identity::name)
+    }
+
+    /// Whether the client has not logged in and could.
+    pub(super) fn may_log_in(&self) -> bool {
+        let identity = self.identity.as_ref();
+        identity.is_some_and(|identity| identity.can_log_in && identity.name().is_none())
+    }
+}
