@@ -98,6 +98,32 @@ pub trait Store: fmt::Debug + Send + Sync {
         size_bytes: Option<u64>,
     ) -> LocalFuture<'a, Result<Box<dyn Upload>>>;
 
+    /// Continues an upload of which `kept` bytes were kept ([`Upload::keep`]), perhaps by another
+    /// process. Bytes that were written after that are dropped. The key is that of the
+    /// [`Store::stage`] before; the condition holds at the commit. The metadata has to be set again.
+    /// The caller ensures that no two uploads continue the same bytes. Fails with
+    /// [`StoreError::NotFound`] if they are gone.
+    fn resume<'a>(
+        &'a self,
+        _key: &'a Key,
+        _condition: Condition,
+        _kept: &'a Kept,
+    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
+        Box::pin(async { Err(StoreError::Unsupported) })
+    }
+
+    /// Removes the bytes of an upload that is not going to be continued. If they are gone already,
+    /// nothing happens.
+    fn discard<'a>(&'a self, _kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+        Box::pin(async { Err(StoreError::Unsupported) })
+    }
+
+    /// Removes the kept bytes of all uploads that were last written before `unix_ns`, whether
+    /// anybody knows of them or not, and returns their number.
+    fn discard_before(&self, _unix_ns: i64) -> LocalFuture<'_, Result<usize>> {
+        Box::pin(async { Ok(0) })
+    }
+
     /// Deletes an object, or a folder if it is empty ([`StoreError::NotEmpty`] otherwise), and
     /// returns its properties. Parent folders stay if the store has empty folders. `kind` says
     /// which of both the caller means: a folder in the place of the object is
@@ -145,12 +171,15 @@ pub struct Features {
     pub metadata_bytes_max: usize,
     /// The same bytes have the same version. Without it, no version is used twice.
     pub versions_by_content: bool,
+    /// Uploads can be continued after an interruption ([`Upload::keep`], [`Store::resume`]).
+    pub resumable_uploads: bool,
     /// [`Upload::write`] completes on the calling worker. Receiving bytes while others are written
     /// then gains nothing.
     pub inline_writes: bool,
 }
 
-/// An upload in progress. Dropping it aborts the upload and removes the staged bytes.
+/// An upload in progress. Dropping it aborts the upload and removes the staged bytes that were not
+/// kept.
 pub trait Upload {
     /// Appends the bytes of `buf` and returns an empty buffer: the same one with its capacity, or
     /// one without capacity if the upload keeps `buf` because its bytes are the first and few.
@@ -168,10 +197,26 @@ pub trait Upload {
     /// The number of bytes written so far.
     fn written_bytes(&self) -> u64;
 
+    /// Keeps the bytes written so far when this upload is dropped, or the process ends, or, as far
+    /// as the store promises that for objects, the power fails. [`Store::resume`] continues with
+    /// what this returns. The bytes occupy the store until the commit or [`Store::discard`].
+    fn keep(&mut self) -> LocalFuture<'_, Result<Kept>> {
+        Box::pin(async { Err(StoreError::Unsupported) })
+    }
+
     /// Publishes the upload as the object, atomically, if its condition holds: readers see the old
     /// object or the new one. Success means that the object is durable, as far as the store
     /// promises that.
     fn commit(self: Box<Self>) -> LocalFuture<'static, Result<Committed>>;
+}
+
+/// The bytes of an upload that outlive it: [`Upload::keep`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// The number of bytes that are kept, from the first one.
+    pub bytes: u64,
+    /// Where the store finds them. Only the store interprets it.
+    pub place: Vec<u8>,
 }
 
 /// The result of a successful commit.

@@ -29,7 +29,7 @@ use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::meta::{Kind, Meta};
 use crate::object::{CacheUse, Cached, LocalFuture, Object};
-use crate::store::{Condition, Features, ListHow, Page, Store, Upload, Wanted};
+use crate::store::{Condition, Features, Kept, ListHow, Page, Store, Upload, Wanted};
 use change::{Change, EdgeUpload};
 use heads::Heads;
 use metrics::Counts;
@@ -250,6 +250,26 @@ impl Store for EdgeStore {
             let upload = self.inner.store.stage(key, condition, size_bytes).await?;
             Ok(Box::new(EdgeUpload::new(upload, &self.inner, key)) as Box<dyn Upload>)
         })
+    }
+
+    fn resume<'a>(
+        &'a self,
+        key: &'a Key,
+        condition: Condition,
+        kept: &'a Kept,
+    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
+        Box::pin(async move {
+            let upload = self.inner.store.resume(key, condition, kept).await?;
+            Ok(Box::new(EdgeUpload::new(upload, &self.inner, key)) as Box<dyn Upload>)
+        })
+    }
+
+    fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+        self.inner.store.discard(kept)
+    }
+
+    fn discard_before(&self, unix_ns: i64) -> LocalFuture<'_, Result<usize>> {
+        self.inner.store.discard_before(unix_ns)
     }
 
     fn delete<'a>(

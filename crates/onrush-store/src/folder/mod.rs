@@ -5,11 +5,12 @@
 //! blocking job (`commit`). On tmpfs nothing blocks, so the calling worker makes the change itself.
 //!
 //! Modules: `commit` (put and delete), `parents` (parent folders and their durability), `staging`
-//! (uploads before their commit), `upload` (the asynchronous part of a put), `list`, `semaphore`
-//! (waiting tasks), `key_locks` (locks and generations by key), `listing_queue` (the number of
+//! (uploads before their commit), `kept` (uploads that continue later), `upload` (the asynchronous
+//! part of a put), `list`, `semaphore` (waiting tasks), `key_locks` (locks and generations by key), `listing_queue` (the number of
 //! simultaneous listings).
 
 mod commit;
+mod kept;
 mod key_locks;
 mod list;
 mod listing_queue;
@@ -23,7 +24,7 @@ use crate::key::Key;
 use crate::local::{LocalFile, unless_would_block};
 use crate::meta::{Kind, METADATA_BYTES_MAX, Meta};
 use crate::object::{LocalFuture, Object};
-use crate::store::{Condition, Features, ListHow, Page, Store, Upload, Wanted};
+use crate::store::{Condition, Features, Kept, ListHow, Page, Store, Upload, Wanted};
 use key_locks::KeyLocks;
 use listing_queue::{Admission, ListingQueue, Query};
 use onrush_rt::blocking::BlockingPool;
@@ -350,6 +351,30 @@ impl Store for Folder {
         })
     }
 
+    fn resume<'a>(
+        &'a self,
+        key: &'a Key,
+        condition: Condition,
+        kept: &'a Kept,
+    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
+        Box::pin(async move {
+            let inner = &self.inner;
+            let upload = upload::StagedUpload::resume(inner, key, condition, kept).await?;
+            Ok(Box::new(upload) as Box<dyn Upload>)
+        })
+    }
+
+    fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+        let kept = kept.clone();
+        let job = move |inner: &Arc<Inner>| kept::discard(inner, &kept);
+        Box::pin(self.run(&self.inner.change_pool, job))
+    }
+
+    fn discard_before(&self, unix_ns: i64) -> LocalFuture<'_, Result<usize>> {
+        let job = move |inner: &Arc<Inner>| kept::discard_before(inner, unix_ns);
+        Box::pin(self.run(&self.inner.pool, job))
+    }
+
     fn delete<'a>(
         &'a self,
         key: &'a Key,
@@ -419,6 +444,7 @@ impl Store for Folder {
                 false => 0,
             },
             inline_writes: self.writes_inline(),
+            resumable_uploads: self.writable(),
             ..Features::default()
         }
     }
