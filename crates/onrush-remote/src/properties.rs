@@ -14,8 +14,8 @@ use std::sync::LazyLock;
 /// The name of the metadata of an object: `x-amz-meta-onrush`.
 const METADATA: &str = "onrush";
 
-/// The name of the mark that tells multipart uploads apart: `x-amz-meta-onrush-upload`.
-const MARK: &str = "onrush-upload";
+/// The name of the mark that tells multipart uploads apart: `x-amz-meta-upload-id`.
+const MARK: &str = "upload-id";
 
 /// The version of each folder: a folder is only the beginning of keys.
 pub(crate) static FOLDER_VERSION: LazyLock<Version> =

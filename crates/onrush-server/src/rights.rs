@@ -79,7 +79,7 @@ impl Rights {
         match method {
             "GET" | "HEAD" if is_folder => Rights::LIST,
             "GET" | "HEAD" => Rights::READ,
-            "PUT" => Rights::CREATE,
+            "PUT" | "POST" => Rights::CREATE,
             "DELETE" => Rights::DELETE,
             "OPTIONS" => Rights::NONE,
             _ => Rights::ALL,
@@ -328,7 +328,8 @@ mod tests {
             ("PUT", R::CREATE, R::CREATE),
             ("DELETE", R::DELETE, R::DELETE),
             ("OPTIONS", R::NONE, R::NONE),
-            ("POST", R::ALL, R::ALL),
+            ("POST", R::CREATE, R::CREATE),
+            ("PATCH", R::ALL, R::ALL),
             ("get", R::ALL, R::ALL),
             ("MOVE", R::ALL, R::ALL),
             ("", R::ALL, R::ALL),

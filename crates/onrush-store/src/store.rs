@@ -10,6 +10,7 @@ use crate::meta::{Kind, Meta, Version};
 use crate::object::{LocalFuture, Object};
 use std::fmt;
 use std::ops::Range;
+use std::time::Duration;
 
 /// The condition under which a change is made. It is data, so a store can send it to another
 /// machine. The store evaluates it together with the change: no other change comes between.
@@ -100,8 +101,8 @@ pub trait Store: fmt::Debug + Send + Sync {
 
     /// Continues an upload of which `kept` bytes were kept ([`Upload::keep`]), perhaps by another
     /// process. Bytes that were written after that are dropped. The key is that of the
-    /// [`Store::stage`] before; the condition holds at the commit. The metadata has to be set again.
-    /// The caller ensures that no two uploads continue the same bytes. Fails with
+    /// [`Store::stage`] before; the condition is that of the commit. The metadata has to be set
+    /// again. The caller ensures that no two uploads continue the same bytes. Fails with
     /// [`StoreError::NotFound`] if they are gone.
     fn resume<'a>(
         &'a self,
@@ -118,9 +119,9 @@ pub trait Store: fmt::Debug + Send + Sync {
         Box::pin(async { Err(StoreError::Unsupported) })
     }
 
-    /// Removes the kept bytes of all uploads that were last written before `unix_ns`, whether
-    /// anybody knows of them or not, and returns their number.
-    fn discard_before(&self, _unix_ns: i64) -> LocalFuture<'_, Result<usize>> {
+    /// Removes the kept bytes of all uploads that were not written to for longer than `age`,
+    /// whether a caller knows of them or not. Returns the number of uploads.
+    fn discard_older(&self, _age: Duration) -> LocalFuture<'_, Result<usize>> {
         Box::pin(async { Ok(0) })
     }
 

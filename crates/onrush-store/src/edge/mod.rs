@@ -268,8 +268,8 @@ impl Store for EdgeStore {
         self.inner.store.discard(kept)
     }
 
-    fn discard_before(&self, unix_ns: i64) -> LocalFuture<'_, Result<usize>> {
-        self.inner.store.discard_before(unix_ns)
+    fn discard_older(&self, age: Duration) -> LocalFuture<'_, Result<usize>> {
+        self.inner.store.discard_older(age)
     }
 
     fn delete<'a>(

@@ -19,6 +19,7 @@ use onrush_rt::descriptors::FileUse;
 use onrush_rt::fs::{Create, Dir, FileKind, OpenHow};
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 const UPLOADS: &[u8] = b"uploads";
 
@@ -109,15 +110,17 @@ pub(super) fn discard(inner: &Inner, kept: &Kept) -> Result<()> {
     }
 }
 
-/// Removes the kept files that were last written before `unix_ns`. Blocks.
-pub(super) fn discard_before(inner: &Inner, unix_ns: i64) -> Result<usize> {
+/// Removes the kept files that were last written longer than `age` ago. Blocks.
+pub(super) fn discard_older(inner: &Inner, age: Duration) -> Result<usize> {
+    let age_ns = i64::try_from(age.as_nanos()).unwrap_or(i64::MAX);
+    let before_ns = inner.root.now_ns().saturating_sub(age_ns);
     let uploads = match open_uploads(inner) {
         Err(StoreError::NotFound) => return Ok(0),
         opened => opened?,
     };
     let is_old = |name: &Vec<u8>| {
         let found = uploads.entry_metadata(name);
-        found.is_ok_and(|found| found.modified_ns < unix_ns)
+        found.is_ok_and(|found| found.modified_ns < before_ns)
     };
     let all = names(&uploads, Some(FileKind::File));
     let old = all.iter().filter(|name| is_old(name));

@@ -6,8 +6,8 @@
 //!
 //! Modules: `commit` (put and delete), `parents` (parent folders and their durability), `staging`
 //! (uploads before their commit), `kept` (uploads that continue later), `upload` (the asynchronous
-//! part of a put), `list`, `semaphore` (waiting tasks), `key_locks` (locks and generations by key), `listing_queue` (the number of
-//! simultaneous listings).
+//! part of a put), `list`, `semaphore` (waiting tasks), `key_locks` (locks and generations by key),
+//! `listing_queue` (the number of simultaneous listings).
 
 mod commit;
 mod kept;
@@ -38,6 +38,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 /// The minimum distance between two modification times that the store sets. Some file systems store
 /// times in units of 100 ns, and the times must differ there, too.
@@ -370,8 +371,8 @@ impl Store for Folder {
         Box::pin(self.run(&self.inner.change_pool, job))
     }
 
-    fn discard_before(&self, unix_ns: i64) -> LocalFuture<'_, Result<usize>> {
-        let job = move |inner: &Arc<Inner>| kept::discard_before(inner, unix_ns);
+    fn discard_older(&self, age: Duration) -> LocalFuture<'_, Result<usize>> {
+        let job = move |inner: &Arc<Inner>| kept::discard_older(inner, age);
         Box::pin(self.run(&self.inner.pool, job))
     }
 
