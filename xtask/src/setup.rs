@@ -33,7 +33,8 @@ pub(crate) fn programs() -> Outcome {
     packages::need(&PROGRAMS)?;
     go::pebble()?;
     go::tls_client()?;
-    python::tlslite()
+    python::tlslite()?;
+    python::tuspy()
 }
 
 /// Returns the path of cargo-deny. Builds it into the target directory if it is not on the `PATH`.
