@@ -52,4 +52,4 @@ pub use local::LocalFile;
 pub use meta::{Kind, METADATA_BYTES_MAX, Meta, Version};
 pub use object::{ByteStream, CacheUse, Cached, FilePart, LocalFuture, Object, ReadAt};
 pub use store::{Committed, Condition, Entry, Features, Kept, ListHow, Page};
-pub use store::{Store, Upload, Wanted};
+pub use store::{Relocation, Store, Upload, Wanted};

@@ -138,6 +138,22 @@ pub trait Store: fmt::Debug + Send + Sync {
         condition: Condition,
     ) -> LocalFuture<'a, Result<Meta>>;
 
+    /// Makes the object `to` a copy of the object `from`, with its metadata, atomically as a commit.
+    /// Fails with [`StoreError::Unsupported`] if the store has no operation for it: the caller can
+    /// read the object and stage it.
+    fn copy(&self, _how: Relocation) -> LocalFuture<'_, Result<Committed>> {
+        Box::pin(async { Err(StoreError::Unsupported) })
+    }
+
+    /// Gives the object or the folder `from` the key `to`, atomically: readers find it at exactly
+    /// one of both. `kind` says which of both it is, as in [`Store::delete`]. An object replaces an
+    /// object, if the condition permits it; a folder replaces an empty folder. A symbolic link is a
+    /// conflict. The version stays the same. Fails with [`StoreError::Unsupported`] if the store
+    /// cannot do this atomically.
+    fn rename(&self, _how: Relocation, _kind: Kind) -> LocalFuture<'_, Result<Committed>> {
+        Box::pin(async { Err(StoreError::Unsupported) })
+    }
+
     /// One page of the entries of `folder` (`None`: the root folder), ordered by the bytes of their
     /// names, or of their names with a slash at the end of those of folders. It includes every
     /// change that completed before this future was first polled.
@@ -209,6 +225,19 @@ pub trait Upload {
     /// object or the new one. Success means that the object is durable, as far as the store
     /// promises that.
     fn commit(self: Box<Self>) -> LocalFuture<'static, Result<Committed>>;
+}
+
+/// What to copy or rename.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Relocation {
+    /// The present key.
+    pub from: Key,
+    /// The condition of the object there.
+    pub from_condition: Condition,
+    /// The new key, which differs.
+    pub to: Key,
+    /// The condition of the object there.
+    pub to_condition: Condition,
 }
 
 /// The bytes of an upload that outlive it: [`Upload::keep`].

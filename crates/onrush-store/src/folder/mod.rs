@@ -6,7 +6,7 @@
 //!
 //! Modules: `commit` (put and delete), `parents` (parent folders and their durability), `staging`
 //! (uploads before their commit), `kept` (uploads that continue later), `upload` (the asynchronous
-//! part of a put), `list`, `semaphore` (waiting tasks), `key_locks` (locks and generations by key),
+//! part of a put), `relocate` (copy and rename), `list`, `semaphore` (waiting tasks), `key_locks` (locks and generations by key),
 //! `listing_queue` (the number of simultaneous listings).
 
 mod commit;
@@ -15,6 +15,7 @@ mod key_locks;
 mod list;
 mod listing_queue;
 mod parents;
+mod relocate;
 mod semaphore;
 mod staging;
 mod upload;
@@ -24,7 +25,8 @@ use crate::key::Key;
 use crate::local::{LocalFile, unless_would_block};
 use crate::meta::{Kind, METADATA_BYTES_MAX, Meta};
 use crate::object::{LocalFuture, Object};
-use crate::store::{Condition, Features, Kept, ListHow, Page, Store, Upload, Wanted};
+use crate::store::{Committed, Condition, Features, Kept, ListHow, Page, Relocation};
+use crate::store::{Store, Upload, Wanted};
 use key_locks::KeyLocks;
 use listing_queue::{Admission, ListingQueue, Query};
 use onrush_rt::blocking::BlockingPool;
@@ -394,6 +396,14 @@ impl Store for Folder {
             })
             .await
         })
+    }
+
+    fn copy(&self, how: Relocation) -> LocalFuture<'_, Result<Committed>> {
+        Box::pin(relocate::copy(&self.inner, how))
+    }
+
+    fn rename(&self, how: Relocation, kind: Kind) -> LocalFuture<'_, Result<Committed>> {
+        Box::pin(relocate::rename(&self.inner, how, kind))
     }
 
     fn list<'a>(&'a self, folder: Option<&'a Key>, how: ListHow) -> LocalFuture<'a, Result<Page>> {

@@ -112,6 +112,24 @@ impl StagedUpload {
         })
     }
 
+    /// An upload of the bytes of a staged file.
+    pub(super) fn of_file(
+        inner: &Arc<Inner>,
+        key: &Key,
+        condition: Condition,
+        staged: StagedFile,
+        bytes: u64,
+    ) -> StagedUpload {
+        StagedUpload {
+            inner: inner.clone(),
+            key: key.clone(),
+            condition,
+            body: Body::File(staged),
+            metadata: None,
+            written_bytes: bytes,
+        }
+    }
+
     /// Continues an upload whose first bytes were kept.
     pub(super) async fn resume(
         inner: &Arc<Inner>,
@@ -125,14 +143,9 @@ impl StagedUpload {
         let (shared, place) = (inner.clone(), kept.clone());
         let job = move || kept::reopen(&shared, &place);
         let staged = inner.change_pool.run(job).await??;
-        Ok(StagedUpload {
-            inner: inner.clone(),
-            key: key.clone(),
-            condition,
-            body: Body::File(staged),
-            metadata: None,
-            written_bytes: kept.bytes,
-        })
+        Ok(StagedUpload::of_file(
+            inner, key, condition, staged, kept.bytes,
+        ))
     }
 
     async fn keep_written(&mut self) -> Result<Kept> {
