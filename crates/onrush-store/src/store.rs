@@ -138,9 +138,9 @@ pub trait Store: fmt::Debug + Send + Sync {
         condition: Condition,
     ) -> LocalFuture<'a, Result<Meta>>;
 
-    /// Makes the object `to` a copy of the object `from`, with its metadata, atomically as a commit.
-    /// Fails with [`StoreError::Unsupported`] if the store has no operation for it: the caller can
-    /// read the object and stage it.
+    /// Makes the object `to` a copy of the object `from`, with its metadata, as atomically as a
+    /// commit. Fails with [`StoreError::Unsupported`] if the store has no operation for it: the
+    /// caller can read the object and stage it.
     fn copy(&self, _how: Relocation) -> LocalFuture<'_, Result<Committed>> {
         Box::pin(async { Err(StoreError::Unsupported) })
     }

@@ -5,7 +5,8 @@
 //! of a PUT) · `digest` · `pieces` (bodies from a remote store) · `object` (an object that is ready
 //! to be served) · `cache` · `ranges` · `conditions` (of changes) · `upload` (receiving) ·
 //! `uploads` (those that continue later) · `location` · `json` and `html` (the forms of listings) ·
-//! `list` · `read` (GET) · `write` (PUT, DELETE) · `upload_target` · `tus` ·
+//! `list` · `read` (GET) · `write` (PUT, DELETE) · `upload_target` · `tus` · `relocate`
+//! (COPY, MOVE) ·
 //! `resumable` (PUT and PATCH of a part).
 //!
 //! Nothing here blocks a worker: operations that may wait for a disk use the futures of the store.
@@ -28,6 +29,7 @@ pub(crate) mod path;
 mod pieces;
 mod ranges;
 mod read;
+mod relocate;
 mod resumable;
 mod storage_log;
 mod stored_fields;
@@ -236,11 +238,13 @@ impl Files {
     /// As [`Files::new`], for any store. If the store hands out local files, `pool` closes them:
     /// that may wait for a disk.
     pub fn on_store(store: Arc<dyn Store>, pool: BlockingPool, options: FilesOptions) -> Files {
-        let methods = match (options.allow.put || options.sink, options.allow.delete) {
+        let methods = match (options.allow.put, options.allow.delete) {
+            _ if options.sink && options.allow.delete => "DELETE, GET, HEAD, OPTIONS, PUT",
+            _ if options.sink => "GET, HEAD, OPTIONS, PUT",
             (false, false) => "GET, HEAD, OPTIONS",
-            (true, false) => "GET, HEAD, OPTIONS, PUT",
+            (true, false) => "COPY, GET, HEAD, OPTIONS, PUT",
             (false, true) => "DELETE, GET, HEAD, OPTIONS",
-            (true, true) => "DELETE, GET, HEAD, OPTIONS, PUT",
+            (true, true) => "COPY, DELETE, GET, HEAD, MOVE, OPTIONS, PUT",
         };
         let buffers_per_core = match store.features().inline_writes {
             true => 1,
@@ -348,6 +352,10 @@ impl Inner {
                 Err(request) => self.put(request).await,
             },
             "DELETE" if allow.delete => self.delete(&request).await,
+            "COPY" if allow.put && !self.options.sink => self.relocate(&request).await,
+            "MOVE" if allow.put && allow.delete && !self.options.sink => {
+                self.relocate(&request).await
+            }
             "OPTIONS" if request.path() == "*" => Ok(self.options_response()),
             "OPTIONS" => path::check(&request).map(|()| self.options_response()),
             _ => path::check(&request).map(|()| {

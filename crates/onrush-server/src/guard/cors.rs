@@ -11,7 +11,7 @@ use onrush::{Request, Response};
 const MAX_AGE_S: &str = "600";
 
 /// Methods of listed origins. It depends on the application which of them work.
-const METHODS: &str = "GET, HEAD, PUT, DELETE, POST, PATCH";
+const METHODS: &str = "GET, HEAD, PUT, DELETE, POST, PATCH, COPY, MOVE";
 
 /// Fields of responses that pages may read, besides those that they always may.
 const EXPOSED: &str = "ETag, Content-Range, Accept-Ranges, Location, Allow, Retry-After, \

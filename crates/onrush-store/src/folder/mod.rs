@@ -6,8 +6,8 @@
 //!
 //! Modules: `commit` (put and delete), `parents` (parent folders and their durability), `staging`
 //! (uploads before their commit), `kept` (uploads that continue later), `upload` (the asynchronous
-//! part of a put), `relocate` (copy and rename), `list`, `semaphore` (waiting tasks), `key_locks` (locks and generations by key),
-//! `listing_queue` (the number of simultaneous listings).
+//! part of a put), `relocate` (copy and rename), `list`, `semaphore` (waiting tasks), `key_locks`
+//! (locks and generations by key), `listing_queue` (the number of simultaneous listings).
 
 mod commit;
 mod kept;
