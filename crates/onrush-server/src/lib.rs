@@ -37,7 +37,7 @@ pub mod https;
 pub mod rights;
 
 pub use access::{Access, AccessControl, Users};
-pub use files::{Allow, Files, FilesOptions, Types, UploadLimits};
+pub use files::{Allow, Files, FilesOptions, Types, Upkeep, UploadLimits};
 pub use guard::{BodyLimit, Cors, Guard, Hosts, ListenAddress};
 pub use https::{HttpChallenges, Https, Redirect, https_port};
 pub use onrush_store::Durability;

@@ -4,7 +4,7 @@
 mod program;
 
 use program::users::{UsersFile, login, request, start};
-use program::{Folder, Server, TIMEOUT, curl, drivers, is_installed, pattern};
+use program::{Folder, Server, TIMEOUT, curl, drivers, is_installed, pattern, wait_until};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
@@ -190,6 +190,27 @@ fn uploads_continue_after_kill_9() {
         drop(stream);
         server.signal("TERM");
         assert_eq!(server.wait_for_exit(TIMEOUT), Some(0));
+    }
+}
+
+/// Without any request, the next process removes uploads that are too old, and only those.
+#[test]
+fn old_uploads_of_an_earlier_process_are_removed() {
+    for driver in drivers() {
+        let folder = Folder::new();
+        let flags = ["--allow", "put", "--driver", driver];
+        let server = Server::start(folder.path(), &flags);
+        let (stream, url) = begin(&server, "/x", 1_000_000);
+        assert_eq!(offset(&server, &url), Some(0));
+        drop((stream, server));
+        let server = Server::start(folder.path(), &flags);
+        assert_eq!(offset(&server, &url), Some(0));
+        drop(server);
+        assert_eq!(left(&folder), 2);
+        let old = [&flags[..], &["--unfinished-age", "1s"]].concat();
+        let server = Server::start(folder.path(), &old);
+        wait_until(|| left(&folder) == 0);
+        assert_eq!(offset(&server, &url), None);
     }
 }
 

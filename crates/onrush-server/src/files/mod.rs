@@ -6,8 +6,7 @@
 //! to be served) · `cache` · `ranges` · `conditions` (of changes) · `upload` (receiving) ·
 //! `uploads` (those that continue later) · `location` · `json` and `html` (the forms of listings) ·
 //! `list` · `read` (GET) · `write` (PUT, DELETE) · `upload_target` · `tus` · `relocate`
-//! (COPY, MOVE) ·
-//! `resumable` (PUT and PATCH of a part).
+//! (COPY, MOVE) · `resumable` (PUT and PATCH of a part) · `upkeep`.
 //!
 //! Nothing here blocks a worker: operations that may wait for a disk use the futures of the store.
 //! The modules do not depend on the command line, sockets or drivers.
@@ -35,6 +34,7 @@ mod storage_log;
 mod stored_fields;
 mod tus;
 mod types;
+mod upkeep;
 mod upload;
 mod upload_target;
 pub(crate) mod uploads;
@@ -58,6 +58,7 @@ use upload::UploadBuffers;
 use uploads::{UploadId, Uploads};
 
 pub use types::Types;
+pub use upkeep::Upkeep;
 pub use uploads::UploadLimits;
 
 /// The maximum memory of small objects that are not in the cache but are being sent to slow
@@ -344,7 +345,7 @@ impl Inner {
             _ if UploadId::is_named_by(&request) => self.unfinished(request).await,
             "GET" | "HEAD" => self.get(&request).await,
             "PUT" if self.options.sink => self.put_to_sink(request).await,
-            "POST" if tus::is_tus(&request) && allow.put && self.uploads.are_offered() => {
+            "POST" if tus::is_tus(&request) && self.offers_uploads() => {
                 self.tus(request, None).await
             }
             "PUT" if allow.put => match self.put_resumable(request).await {
@@ -367,12 +368,17 @@ impl Inner {
         result.unwrap_or_else(|failure| failure.render(json))
     }
 
+    /// Whether uploads can be continued here.
+    fn offers_uploads(&self) -> bool {
+        self.options.allow.put && !self.options.sink && self.uploads.are_offered()
+    }
+
     /// The response to `OPTIONS`.
     fn options_response(&self) -> Response {
         let response = Response::new(204)
             .with_header("Allow", self.methods)
             .with_header("Accept-Ranges", "bytes");
-        match self.options.allow.put && self.uploads.are_offered() {
+        match self.offers_uploads() {
             true => {
                 let bytes_max = self.uploads.limits.object_bytes_max;
                 self.add_upload_options(tus::add_options(response, bytes_max))

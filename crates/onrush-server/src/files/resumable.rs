@@ -158,7 +158,7 @@ impl Inner {
                     && !length.is_some_and(is_short)
             }
         };
-        match (is_worth_it, self.uploads.are_offered()) {
+        match (is_worth_it, self.offers_uploads()) {
             (false, _) => return Err(request),
             (true, true) => {}
             // A part must not become the object.
@@ -294,7 +294,7 @@ impl Inner {
 
     async fn use_unfinished(&self, request: Request) -> Result<Response, HttpError> {
         let id = UploadId::of_request(&request).ok_or(NO_UPLOAD)?;
-        if !self.options.allow.put || !self.uploads.are_offered() {
+        if !self.offers_uploads() {
             return Err(NO_UPLOAD);
         }
         let to = self.put_destination(&request)?;

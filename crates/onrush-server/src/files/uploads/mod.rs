@@ -48,7 +48,7 @@ use std::time::Duration;
 /// A session keeps its bytes each time that this many have arrived.
 const CHECKPOINT_BYTES: u64 = 64 << 20;
 
-/// The time between two searches for uploads that are too old.
+/// The maximum time between two searches for uploads that are too old.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 
 pub(super) const NO_UPLOAD: HttpError =
@@ -259,14 +259,15 @@ impl Uploads {
     }
 
     /// Removes uploads that are too old from now on, as long as there are any.
-    fn sweep_from_now_on(self: &Arc<Self>, worker: &WorkerHandle) {
+    pub(super) fn sweep_from_now_on(self: &Arc<Self>, worker: &WorkerHandle) {
         if self.is_swept.swap(true, Relaxed) {
             return;
         }
         let (uploads, handle) = (self.clone(), worker.clone());
         let task = worker.spawn(async move {
             while uploads.sweep(handle.unix_seconds()).await {
-                handle.sleep(SWEEP_INTERVAL).await;
+                let age = Duration::from_secs(uploads.limits.age_max_s);
+                handle.sleep(SWEEP_INTERVAL.min(age)).await;
             }
             uploads.is_swept.store(false, Relaxed);
             if uploads.active.any() {
