@@ -7,6 +7,8 @@ use std::{fs, path::PathBuf, process::Command};
 
 /// The TLS stack that sends what the RFCs forbid.
 const TLSLITE: &str = "tlslite-ng==0.8.2";
+/// A client of resumable uploads.
+const TUSPY: &str = "tuspy==1.1.0";
 /// The scanner of TLS servers.
 const SSLYZE: &str = "sslyze==6.3.1";
 /// The driver of Chromium, and axe-core, which finds problems of accessibility.
@@ -27,6 +29,11 @@ pub(crate) fn browser() -> Outcome {
 /// Installs sslyze, and returns its environment.
 pub(crate) fn sslyze() -> Outcome<PathBuf> {
     install("sslyze", &[SSLYZE])
+}
+
+/// Installs the client of tus for the tests.
+pub(crate) fn tuspy() -> Outcome {
+    install("tuspy", &[TUSPY]).map(drop)
 }
 
 /// Installs packages into an environment of their own, and returns the environment.

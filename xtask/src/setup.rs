@@ -35,7 +35,8 @@ pub(crate) fn programs() -> Outcome {
     go::pebble()?;
     go::tls_client()?;
     python::tlslite()?;
-    python::browser()
+    python::browser()?;
+    python::tuspy()
 }
 
 /// Returns the path of cargo-deny. Builds it into the target directory if it is not on the `PATH`.

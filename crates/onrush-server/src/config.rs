@@ -18,7 +18,7 @@ use crate::values::{
 pub(crate) use access::AccessSettings;
 use onrush::{AccessLog, DriverPreference, Limits, Placement, TrustedPeers};
 use onrush_rt::driver;
-use onrush_server::{Allow, Cors, FilesOptions};
+use onrush_server::{Allow, Cors, FilesOptions, UploadLimits};
 use onrush_store::Key;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -300,6 +300,9 @@ impl Settings {
     }
 }
 
+/// The maximum of `--unfinished-age` in seconds: 31 years.
+const AGE_MAX_S: u64 = 1_000_000_000;
+
 fn files_options(
     options: &Options,
     allow: Allow,
@@ -313,8 +316,19 @@ fn files_options(
     };
     let depth_max = check_range("depth-max", options.depth_max, 1..=Key::SEGMENTS_MAX)?;
     let file_threads = check_range("file-threads", options.file_threads, 1..=1024)?;
+    let upload_limits = UploadLimits {
+        object_bytes_max: options.body_max.map_or(u64::MAX, |size| size.bytes),
+        age_max_s: match options.unfinished_age {
+            Some(age) => age.duration().as_secs().clamp(1, AGE_MAX_S),
+            None => default.upload_limits.age_max_s,
+        },
+        count_max: check_range("unfinished-count", options.unfinished_count, 1..=1_000_000)?
+            .unwrap_or(default.upload_limits.count_max),
+        bytes_max: options.unfinished_size.map_or(u64::MAX, |size| size.bytes),
+    };
     Ok(FilesOptions {
         allow,
+        upload_limits,
         hidden: options.hidden.unwrap_or(false),
         reserve_admin_paths: options.admin == Some(AdminAt::Same),
         site: options.site.unwrap_or(false),

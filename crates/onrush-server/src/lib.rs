@@ -40,7 +40,7 @@ pub mod https;
 pub mod rights;
 
 pub use access::{Access, AccessControl, Users};
-pub use files::{Allow, Files, FilesOptions, PAGE_PATHS, Types};
+pub use files::{Allow, Files, FilesOptions, PAGE_PATHS, Types, Upkeep, UploadLimits};
 pub use forwarding::Forwarding;
 pub use guard::{BodyLimit, Cors, Guard, Hosts, ListenAddress};
 pub use https::{HttpChallenges, Https, Redirect, https_port};

@@ -56,7 +56,7 @@ use onrush_rt::net::Address;
 use onrush_rt::worker::affinity;
 use onrush_server::{
     Access, AccessControl, BodyLimit, Files, FilesOptions, Forwarding, Guard, Hosts,
-    HttpChallenges, Https, ListenAddress, PAGE_PATHS, Redirect, https_port,
+    HttpChallenges, Https, ListenAddress, PAGE_PATHS, Redirect, Upkeep, https_port,
 };
 use std::ffi::OsString;
 use std::io;
@@ -329,6 +329,7 @@ fn objects(
         }
         false => Box::new(files.clone()),
     };
+    let objects = Box::new(Upkeep::new(files, Boxed(objects)));
     // The limit of the body is checked after access control: a client without the right to write
     // gets 401 or 403, whatever the size.
     let bytes_max = settings.body_bytes_max;

@@ -356,7 +356,18 @@ options! {
 
     "Limits" {
         /// The maximum size of a request body; a larger one gets 413 [default: off, no limit]
+        ///
+        /// An object that is uploaded in several requests may not be larger, either.
         value body_max: SizeMax = "SIZE";
+
+        /// Remove an unfinished upload so long after its last byte [default: 24h]
+        value unfinished_age: Time = "TIME";
+
+        /// The maximum number of unfinished uploads; a further one gets 503 [default: 10000]
+        value unfinished_count: Count = "N";
+
+        /// The maximum size of all unfinished uploads; a further one gets 507 [default: off]
+        value unfinished_size: SizeMax = "SIZE";
 
         /// The maximum number of path segments of a PUT; more get 400 [default: 64]
         ///

@@ -1,17 +1,28 @@
-//! Signed URLs in the access log: who reads the log must not be able to use them.
+//! Secrets of URLs in the access log, of signed URLs and of unfinished uploads: who reads the log
+//! must not be able to use them.
 
 use std::borrow::Cow;
 
-/// The parameter whose value makes a signed URL valid.
-const PARAMETER: &str = "onrush-signature=";
+/// The parameter whose value makes a signed URL valid, and that of the id of an upload.
+const PARAMETERS: [&str; 2] = ["onrush-signature=", "upload-id="];
 
-/// Replaces the signature of each URL in a line of the log. The line may be text, in which a
+/// Replaces the secrets of each URL in a line of the log. The line may be text, in which a
 /// character is itself, or contain values as lists of the numbers of their bytes.
 pub(crate) fn redact(line: &str) -> Cow<'_, str> {
+    let mut text = Cow::Borrowed(line);
+    for parameter in PARAMETERS {
+        if let Cow::Owned(replaced) = redact_parameter(&text, parameter) {
+            text = Cow::Owned(replaced);
+        }
+    }
+    text
+}
+
+fn redact_parameter<'t>(line: &'t str, parameter: &str) -> Cow<'t, str> {
     let is_signature = |c: char| c.is_ascii_alphanumeric() || "-_%+/=".contains(c);
-    let text = replace(line, PARAMETER, "REDACTED", is_signature);
+    let text = replace(line, parameter, "REDACTED", is_signature);
     let numbers = |separator: &str| {
-        let numbers = PARAMETER.bytes().map(|byte| byte.to_string() + separator);
+        let numbers = parameter.bytes().map(|byte| byte.to_string() + separator);
         numbers.collect::<String>()
     };
     // The value ends with its list: what follows a signature is of no use in such a rare entry.
@@ -62,6 +73,7 @@ pub(crate) mod tests {
             "/a?onrush-user=ann&onrush-expires=1&onrush-signature=REDACTED&\
              onrush-signature=REDACTED"
         );
+        assert_eq!(redact("/a?upload-id=0f&x=1"), "/a?upload-id=REDACTED&x=1");
         assert!(matches!(redact("/a?x=1"), Cow::Borrowed("/a?x=1")));
         let bytes = format!("{:?} x", b"\xffonrush-signature=c2&x");
         let expected = format!("{:?} x", b"\xffonrush-signature=X");

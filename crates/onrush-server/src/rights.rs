@@ -79,8 +79,11 @@ impl Rights {
         match method {
             "GET" | "HEAD" if is_folder => Rights::LIST,
             "GET" | "HEAD" => Rights::READ,
-            "PUT" => Rights::CREATE,
+            "PUT" | "POST" => Rights::CREATE,
             "DELETE" => Rights::DELETE,
+            // Of the source. `Files` checks the destination.
+            "COPY" => Rights::READ,
+            "MOVE" => Rights::READ.union(Rights::DELETE),
             "OPTIONS" => Rights::NONE,
             _ => Rights::ALL,
         }
@@ -210,6 +213,17 @@ impl PathRights {
         rule.map_or(Rights::NONE, |(_, rights)| *rights)
     }
 
+    /// The rights that hold at a folder and at every key beneath it.
+    pub(crate) fn everywhere_beneath(&self, folder: &[u8]) -> Rights {
+        let is_beneath = |prefix: &[u8]| {
+            let rest = prefix.strip_prefix(folder);
+            rest.is_some_and(|rest| folder.is_empty() || matches!(rest, [] | [b'/', ..]))
+        };
+        let rules = self.rules.iter().filter(|(prefix, _)| is_beneath(prefix));
+        let rights = rules.map(|(_, rights)| *rights);
+        rights.fold(self.at(folder), Rights::intersection)
+    }
+
     /// All rights of all rules together.
     pub fn any(&self) -> Rights {
         let all = self.rules.iter().map(|(_, rights)| *rights);
@@ -256,6 +270,11 @@ impl Identity {
     /// The rights at a key; see [`PathRights::at`].
     pub fn rights_at(&self, key: &[u8]) -> Rights {
         self.rights.at(key)
+    }
+
+    /// The rights that hold at a folder and at every key beneath it.
+    pub(crate) fn rights_everywhere_beneath(&self, folder: &[u8]) -> Rights {
+        self.rights.everywhere_beneath(folder)
     }
 
     /// The rights at the object that a site serves at the path of this folder, which may have a
@@ -320,6 +339,22 @@ mod tests {
     }
 
     #[test]
+    fn rights_beneath_a_folder_are_those_of_all_rules() {
+        let rules = [
+            ("/", "all"),
+            ("/a", "read,create"),
+            ("/a/b", "read"),
+            ("/ab", "none"),
+        ];
+        let rights = rights(&rules);
+        for (folder, expected) in [("a", "read"), ("a/b", "read"), ("ab", "none"), ("", "none")] {
+            let found = rights.everywhere_beneath(folder.as_bytes()).to_string();
+            assert_eq!(found, expected, "{folder}");
+        }
+        assert_eq!(rights.everywhere_beneath(b"c"), Rights::ALL);
+    }
+
+    #[test]
     fn methods_need_rights() {
         use Rights as R;
         for (method, object, folder) in [
@@ -328,9 +363,12 @@ mod tests {
             ("PUT", R::CREATE, R::CREATE),
             ("DELETE", R::DELETE, R::DELETE),
             ("OPTIONS", R::NONE, R::NONE),
-            ("POST", R::ALL, R::ALL),
+            ("POST", R::CREATE, R::CREATE),
+            ("PATCH", R::ALL, R::ALL),
             ("get", R::ALL, R::ALL),
-            ("MOVE", R::ALL, R::ALL),
+            ("COPY", R::READ, R::READ),
+            ("MOVE", R::READ.union(R::DELETE), R::READ.union(R::DELETE)),
+            ("PROPFIND", R::ALL, R::ALL),
             ("", R::ALL, R::ALL),
         ] {
             assert_eq!(R::needed(method, false), object, "{method}");

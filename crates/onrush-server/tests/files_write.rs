@@ -293,9 +293,9 @@ fn hidden_and_reserved_names_are_refused() {
 fn only_allowed_methods_are_accepted() {
     for (put, delete, allow) in [
         (false, false, "GET, HEAD, OPTIONS"),
-        (true, false, "GET, HEAD, OPTIONS, PUT"),
+        (true, false, "COPY, GET, HEAD, OPTIONS, PUT"),
         (false, true, "DELETE, GET, HEAD, OPTIONS"),
-        (true, true, "DELETE, GET, HEAD, OPTIONS, PUT"),
+        (true, true, "COPY, DELETE, GET, HEAD, MOVE, OPTIONS, PUT"),
     ] {
         let options = FilesOptions {
             allow: Allow { put, delete },

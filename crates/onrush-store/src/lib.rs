@@ -51,4 +51,5 @@ pub use key::Key;
 pub use local::LocalFile;
 pub use meta::{Kind, METADATA_BYTES_MAX, Meta, Version};
 pub use object::{ByteStream, CacheUse, Cached, FilePart, LocalFuture, Object, ReadAt};
-pub use store::{Committed, Condition, Entry, Features, ListHow, Page, Store, Upload, Wanted};
+pub use store::{Committed, Condition, Entry, Features, Kept, ListHow, Page};
+pub use store::{Relocation, Store, Upload, Wanted};

@@ -109,7 +109,7 @@ impl fmt::Debug for LocalFile {
 }
 
 /// An attribute larger than the maximum was not written by this store and is ignored.
-fn read_metadata(file: &File) -> Result<Vec<u8>> {
+pub(crate) fn read_metadata(file: &File) -> Result<Vec<u8>> {
     match file.attribute(METADATA, METADATA_BYTES_MAX) {
         Ok(metadata) => Ok(metadata.unwrap_or_default()),
         Err(error) if error.raw_os_error() == Some(libc::ERANGE) => Ok(Vec::new()),

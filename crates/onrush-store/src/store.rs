@@ -10,6 +10,7 @@ use crate::meta::{Kind, Meta, Version};
 use crate::object::{LocalFuture, Object};
 use std::fmt;
 use std::ops::Range;
+use std::time::Duration;
 
 /// The condition under which a change is made. It is data, so a store can send it to another
 /// machine. The store evaluates it together with the change: no other change comes between.
@@ -98,6 +99,32 @@ pub trait Store: fmt::Debug + Send + Sync {
         size_bytes: Option<u64>,
     ) -> LocalFuture<'a, Result<Box<dyn Upload>>>;
 
+    /// Continues an upload of which `kept` bytes were kept ([`Upload::keep`]), perhaps by another
+    /// process. Bytes that were written after that are dropped. The key is that of the
+    /// [`Store::stage`] before; the condition is that of the commit. The metadata has to be set
+    /// again. The caller ensures that no two uploads continue the same bytes. Fails with
+    /// [`StoreError::NotFound`] if they are gone.
+    fn resume<'a>(
+        &'a self,
+        _key: &'a Key,
+        _condition: Condition,
+        _kept: &'a Kept,
+    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
+        Box::pin(async { Err(StoreError::Unsupported) })
+    }
+
+    /// Removes the bytes of an upload that is not going to be continued. If they are gone already,
+    /// nothing happens.
+    fn discard<'a>(&'a self, _kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+        Box::pin(async { Err(StoreError::Unsupported) })
+    }
+
+    /// Removes the kept bytes of all uploads that were not written to for longer than `age`,
+    /// whether a caller knows of them or not. Returns the number of uploads.
+    fn discard_older(&self, _age: Duration) -> LocalFuture<'_, Result<usize>> {
+        Box::pin(async { Ok(0) })
+    }
+
     /// Deletes an object, or a folder if it is empty ([`StoreError::NotEmpty`] otherwise), and
     /// returns its properties. Parent folders stay if the store has empty folders. `kind` says
     /// which of both the caller means: a folder in the place of the object is
@@ -117,6 +144,22 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// in the way. By default fails with [`StoreError::Unsupported`]: a store without folders of
     /// their own shows those that objects have in their keys ([`Features::empty_folders`]).
     fn create_folder<'a>(&'a self, _key: &'a Key) -> LocalFuture<'a, Result<bool>> {
+        Box::pin(async { Err(StoreError::Unsupported) })
+    }
+
+    /// Makes the object `to` a copy of the object `from`, with its metadata, as atomically as a
+    /// commit. Fails with [`StoreError::Unsupported`] if the store has no operation for it: the
+    /// caller can read the object and stage it.
+    fn copy(&self, _how: Relocation) -> LocalFuture<'_, Result<Committed>> {
+        Box::pin(async { Err(StoreError::Unsupported) })
+    }
+
+    /// Gives the object or the folder `from` the key `to`, atomically: readers find it at exactly
+    /// one of both. `kind` says which of both it is, as in [`Store::delete`]. An object replaces an
+    /// object, if the condition permits it; a folder replaces an empty folder. A symbolic link is a
+    /// conflict. The version stays the same. Fails with [`StoreError::Unsupported`] if the store
+    /// cannot do this atomically.
+    fn rename(&self, _how: Relocation, _kind: Kind) -> LocalFuture<'_, Result<Committed>> {
         Box::pin(async { Err(StoreError::Unsupported) })
     }
 
@@ -154,6 +197,8 @@ pub struct Features {
     pub metadata_bytes_max: usize,
     /// The same bytes have the same version. Without it, no version is used twice.
     pub versions_by_content: bool,
+    /// Uploads can be continued after an interruption ([`Upload::keep`], [`Store::resume`]).
+    pub resumable_uploads: bool,
     /// [`Upload::write`] completes on the calling worker. Receiving bytes while others are written
     /// then gains nothing.
     pub inline_writes: bool,
@@ -161,7 +206,8 @@ pub struct Features {
     pub empty_folders: bool,
 }
 
-/// An upload in progress. Dropping it aborts the upload and removes the staged bytes.
+/// An upload in progress. Dropping it aborts the upload and removes the staged bytes that were not
+/// kept.
 pub trait Upload {
     /// Appends the bytes of `buf` and returns an empty buffer: the same one with its capacity, or
     /// one without capacity if the upload keeps `buf` because its bytes are the first and few.
@@ -181,10 +227,39 @@ pub trait Upload {
     /// The number of bytes written so far.
     fn written_bytes(&self) -> u64;
 
+    /// Keeps the bytes written so far when this upload is dropped, or the process ends, or, as far
+    /// as the store promises that for objects, the power fails. [`Store::resume`] continues with
+    /// what this returns. The bytes occupy the store until the commit or [`Store::discard`].
+    fn keep(&mut self) -> LocalFuture<'_, Result<Kept>> {
+        Box::pin(async { Err(StoreError::Unsupported) })
+    }
+
     /// Publishes the upload as the object, atomically, if its condition holds: readers see the old
     /// object or the new one. Success means that the object is durable, as far as the store
     /// promises that.
     fn commit(self: Box<Self>) -> LocalFuture<'static, Result<Committed>>;
+}
+
+/// What to copy or rename.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Relocation {
+    /// The present key.
+    pub from: Key,
+    /// The condition of the object there.
+    pub from_condition: Condition,
+    /// The new key, which differs.
+    pub to: Key,
+    /// The condition of the object there.
+    pub to_condition: Condition,
+}
+
+/// The bytes of an upload that outlive it: [`Upload::keep`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// The number of bytes that are kept, from the first one.
+    pub bytes: u64,
+    /// Where the store finds them. Only the store interprets it.
+    pub place: Vec<u8>,
 }
 
 /// The result of a successful commit.

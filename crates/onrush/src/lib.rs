@@ -99,7 +99,7 @@ pub use onrush_proto::response::FieldError;
 pub use onrush_rt::buf::Buf;
 pub use onrush_rt::driver::Preference as DriverPreference;
 pub use onrush_rt::net::{Address, Peer};
-pub use request::{Request, RequestBody};
+pub use request::{InterimResponses, Request, RequestBody};
 pub use response::{IntoResponse, Response};
 pub use route::Router;
 pub use server::{Handle, Running, Server};

@@ -161,6 +161,28 @@ fn http_1_0() {
     ]);
 }
 
+/// 104 comes before 100, which is sent when the body is read.
+#[test]
+fn interim_responses() {
+    let _dog = watchdog("interim_responses");
+    let expecting = expecting("/interim", "Content-Length: 2");
+    run(&[
+        script(post("/interim", "ok") + GET, &[104, 200, 200], End::Client),
+        script(
+            chunked("/interim", "2\r\nok\r\n0\r\n\r\n") + LAST,
+            &[104, 200, 200],
+            End::Server,
+        ),
+        script(post("/interim", "") + GET, &[200, 200], End::Client),
+        script(expecting, &[104, 100, 200], End::Client).then(b"Continue\r\n\r\n", "ok"),
+        script(
+            "POST /interim HTTP/1.0\r\nContent-Length: 2\r\n\r\nok",
+            &[200],
+            End::Server,
+        ),
+    ]);
+}
+
 #[test]
 fn bodies() {
     let _dog = watchdog("bodies");

@@ -290,6 +290,25 @@ impl File {
         Ok(retry_on_intr(|| rustix::io::pwrite(&self.fd, buf, offset))?)
     }
 
+    /// `None` if the kernel cannot copy between these files.
+    pub(super) fn copy_from(&self, from: &File, offset: u64, len: u64) -> io::Result<Option<u64>> {
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        let copied = retry_on_intr(|| {
+            let (mut from_at, mut to_at) = (offset, offset);
+            fs::copy_file_range(
+                &from.fd,
+                Some(&mut from_at),
+                &self.fd,
+                Some(&mut to_at),
+                len,
+            )
+        });
+        match copied {
+            Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(None),
+            copied => Ok(Some(copied? as u64)),
+        }
+    }
+
     pub(super) fn sync(&self, data_only: bool) -> io::Result<()> {
         Ok(retry_on_intr(|| match data_only {
             true => fs::fdatasync(&self.fd),

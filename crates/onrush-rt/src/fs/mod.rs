@@ -9,9 +9,10 @@
 //!
 //! Errors are [`std::io::Error`]s that carry the errno and no path.
 //!
-//! Modules, lowest first: `types` · `release`, `resident`, `walk` · `kernel`, [`sim`]. They do not
-//! depend on tasks, drivers or objects.
+//! Modules, lowest first: `types` · `release`, `resident`, `walk` · `kernel`, [`sim`] · `copy`.
+//! They do not depend on tasks, drivers or objects.
 
+mod copy;
 mod kernel;
 mod release;
 mod resident;

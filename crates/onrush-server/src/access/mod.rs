@@ -34,6 +34,7 @@ mod verify;
 use crate::client_address::client_address;
 use crate::files::http_error::HttpError;
 use crate::files::path;
+use crate::files::uploads::UploadId;
 use crate::rights::{Identity, PathRights, Rights};
 use credentials::{Credentials, Invalid};
 use onrush::handler::{Pending, Service};
@@ -335,7 +336,11 @@ impl Inner {
             let rights = identity.rights_at(&path.key);
             let is_read = matches!(method, "GET" | "HEAD");
             let may_be_object = self.rules.site && path.is_folder && is_read;
-            let is_permitted = rights.contains(Rights::needed(method, path.is_folder))
+            let needed = match UploadId::is_named_by(request) {
+                true => Rights::CREATE, // Of the object that is uploaded.
+                false => Rights::needed(method, path.is_folder),
+            };
+            let is_permitted = rights.contains(needed)
                 || may_be_object && identity.rights_at_index(&path.key).contains(Rights::READ);
             if !is_permitted {
                 return Err(HttpError::not_permitted(&identity));

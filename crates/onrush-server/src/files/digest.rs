@@ -9,6 +9,7 @@
 //! budget, so that other connections run between them.
 
 use super::http_error::HttpError;
+use aws_lc_rs::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
 use base64::Engine;
 use base64::alphabet;
 use base64::engine::general_purpose::GeneralPurpose;
@@ -17,6 +18,8 @@ use md5::Md5;
 use onrush::Request;
 use onrush_proto::token;
 use onrush_rt::coop;
+use serde::{Deserialize, Serialize};
+use sha2::digest::common::hazmat::SerializableState;
 use sha2::{Digest, Sha256, Sha512};
 use std::future::poll_fn;
 
@@ -34,16 +37,15 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 );
 
 const MALFORMED: HttpError = HttpError::new(400, "a digest field is malformed");
-const MISMATCH: HttpError = HttpError::new(400, "the digest of the body does not match");
+pub(super) const MISMATCH: HttpError = HttpError::new(400, "the digest of the body does not match");
 
 /// The digests that a body must have.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Digests {
     hashes: Vec<Hash>,
 }
 
 /// One computation, and the result that each field demands of it.
-#[derive(Debug)]
 struct Hash {
     hasher: Hasher,
     expected: [Option<Vec<u8>>; FIELDS.len()],
@@ -51,20 +53,36 @@ struct Hash {
 
 /// The fields that may hold digests.
 const FIELDS: [&str; 3] = ["content-md5", "content-digest", "repr-digest"];
-/// The index in [`FIELDS`] of the one field that is a single value.
+/// The indexes in [`FIELDS`]. The first one is the only field that is a single value.
 const CONTENT_MD5: usize = 0;
+const CONTENT_DIGEST: usize = 1;
+const REPR_DIGEST: usize = 2;
 
-#[derive(Debug)]
+/// A digest of a representation that arrives in several messages: the bytes so far, and the result
+/// that all must have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct SavedDigest {
+    /// As in digest fields.
+    algorithm: String,
+    /// The state of the computation, in base64.
+    state: String,
+    /// In base64.
+    expected: String,
+}
+
 enum Hasher {
     Md5(Md5),
+    /// For tus clients, which may demand it.
+    Sha1(Context),
     Sha256(Sha256),
     Sha512(Box<Sha512>),
 }
 
 /// A supported algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Algorithm {
+pub(super) enum Algorithm {
     Md5,
+    Sha1,
     Sha256,
     Sha512,
 }
@@ -83,6 +101,7 @@ impl Algorithm {
     fn bytes(self) -> usize {
         match self {
             Algorithm::Md5 => 16,
+            Algorithm::Sha1 => 20,
             Algorithm::Sha256 => 32,
             Algorithm::Sha512 => 64,
         }
@@ -91,6 +110,7 @@ impl Algorithm {
     fn start(self) -> Hasher {
         match self {
             Algorithm::Md5 => Hasher::Md5(Md5::new()),
+            Algorithm::Sha1 => Hasher::Sha1(Context::new(&SHA1_FOR_LEGACY_USE_ONLY)),
             Algorithm::Sha256 => Hasher::Sha256(Sha256::new()),
             Algorithm::Sha512 => Hasher::Sha512(Box::default()),
         }
@@ -101,6 +121,7 @@ impl Hasher {
     fn algorithm(&self) -> Algorithm {
         match self {
             Hasher::Md5(_) => Algorithm::Md5,
+            Hasher::Sha1(_) => Algorithm::Sha1,
             Hasher::Sha256(_) => Algorithm::Sha256,
             Hasher::Sha512(_) => Algorithm::Sha512,
         }
@@ -109,6 +130,7 @@ impl Hasher {
     fn update(&mut self, bytes: &[u8]) {
         match self {
             Hasher::Md5(hasher) => hasher.update(bytes),
+            Hasher::Sha1(hasher) => hasher.update(bytes),
             Hasher::Sha256(hasher) => hasher.update(bytes),
             Hasher::Sha512(hasher) => hasher.update(bytes),
         }
@@ -117,6 +139,7 @@ impl Hasher {
     fn finish(self) -> Vec<u8> {
         match self {
             Hasher::Md5(hasher) => hasher.finalize().to_vec(),
+            Hasher::Sha1(hasher) => hasher.finish().as_ref().to_vec(),
             Hasher::Sha256(hasher) => hasher.finalize().to_vec(),
             Hasher::Sha512(hasher) => hasher.finalize().to_vec(),
         }
@@ -199,6 +222,76 @@ impl Digests {
                 coop::spend(step.len() * STEP_COST);
             }
         }
+    }
+
+    /// Separates the digests of the content of a message from those of the whole representation.
+    pub(super) fn split(self) -> (Digests, Digests) {
+        let of = |fields: &[usize]| {
+            let hashes = self.hashes.iter().filter_map(|hash| {
+                let mut expected = [const { None }; FIELDS.len()];
+                fields
+                    .iter()
+                    .for_each(|&field| expected[field] = hash.expected[field].clone());
+                let hasher = hash.hasher.algorithm().start();
+                let is_used = expected.iter().any(Option::is_some);
+                is_used.then_some(Hash { hasher, expected })
+            });
+            Digests {
+                hashes: hashes.collect(),
+            }
+        };
+        (of(&[CONTENT_MD5, CONTENT_DIGEST]), of(&[REPR_DIGEST]))
+    }
+
+    /// Whether nothing is verified.
+    pub(super) fn is_empty(&self) -> bool {
+        self.hashes.is_empty()
+    }
+
+    /// Adds the demand that the content has this digest. `None`: its length is wrong.
+    pub(super) fn demand(&mut self, algorithm: Algorithm, digest: Vec<u8>) -> Option<()> {
+        let added = self.add_expected(algorithm, CONTENT_DIGEST, digest);
+        added.is_ok().then_some(())
+    }
+
+    /// What continues these digests, which are those of a representation, after the present bytes.
+    pub(super) fn save(&self) -> Vec<SavedDigest> {
+        let save = |hash: &Hash| {
+            let (algorithm, state) = match &hash.hasher {
+                Hasher::Sha256(hasher) => ("sha-256", hasher.serialize().to_vec()),
+                Hasher::Sha512(hasher) => ("sha-512", hasher.serialize().to_vec()),
+                Hasher::Md5(_) | Hasher::Sha1(_) => return None, // Not of representations.
+            };
+            Some(SavedDigest {
+                algorithm: algorithm.to_owned(),
+                state: BASE64.encode(state),
+                expected: BASE64.encode(hash.expected[REPR_DIGEST].as_ref()?),
+            })
+        };
+        self.hashes.iter().filter_map(save).collect()
+    }
+
+    /// The digests that [`Digests::save`] has saved. `None` if they are not valid.
+    pub(super) fn restore(saved: &[SavedDigest]) -> Option<Digests> {
+        let restore = |saved: &SavedDigest| {
+            let state = BASE64.decode(&saved.state).ok()?;
+            let hasher = match Algorithm::from_name(saved.algorithm.as_bytes())? {
+                Algorithm::Sha256 => {
+                    let state = state.as_slice().try_into().ok()?;
+                    Hasher::Sha256(Sha256::deserialize(state).ok()?)
+                }
+                Algorithm::Sha512 => {
+                    let state = state.as_slice().try_into().ok()?;
+                    Hasher::Sha512(Box::new(Sha512::deserialize(state).ok()?))
+                }
+                Algorithm::Md5 | Algorithm::Sha1 => return None,
+            };
+            let mut expected = [const { None }; FIELDS.len()];
+            expected[REPR_DIGEST] = Some(BASE64.decode(&saved.expected).ok()?);
+            Some(Hash { hasher, expected })
+        };
+        let hashes = saved.iter().map(restore).collect::<Option<Vec<Hash>>>()?;
+        Some(Digests { hashes })
     }
 
     /// Verifies the digests of all bytes so far. Fails with 400 on a mismatch.

@@ -4,8 +4,10 @@
 //! page) · `path` (paths and keys) · `storage_log` · `budget` · `buffers` · `media_type` · `types`
 //! · `stored_fields` (fields of a PUT) · `digest` · `pieces` (bodies from a remote store) ·
 //! `object` (an object that is ready to be served) · `cache` · `ranges` · `conditions` (of
-//! changes) · `upload` (receiving) · `location` · `permitted` · `sorting` · `json` and `html` (the
-//! forms of listings) · `list`, `archive` and `markdown` · `read` (GET) · `write` (PUT, DELETE).
+//! changes) · `upload` (receiving) · `uploads` (those that continue later) · `location` ·
+//! `permitted` · `sorting` · `json` and `html` (the forms of listings) · `list`, `archive` and
+//! `markdown` · `read` (GET) · `write` (PUT, DELETE) · `upload_target` · `tus` · `relocate` (COPY,
+//! MOVE) · `resumable` (PUT and PATCH of a part) · `upkeep`.
 //!
 //! Nothing here blocks a worker: operations that may wait for a disk use the futures of the store.
 //! The modules do not depend on the command line, sockets or drivers.
@@ -31,11 +33,17 @@ mod permitted;
 mod pieces;
 mod ranges;
 mod read;
+mod relocate;
+mod resumable;
 mod sorting;
 mod storage_log;
 mod stored_fields;
+mod tus;
 mod types;
+mod upkeep;
 mod upload;
+mod upload_target;
+pub(crate) mod uploads;
 mod write;
 
 use crate::rights::{Identity, Rights};
@@ -53,9 +61,12 @@ use std::path::Path;
 use std::sync::Arc;
 use storage_log::StorageLog;
 use upload::UploadBuffers;
+use uploads::{UploadId, Uploads};
 
 pub use assets::PATHS as PAGE_PATHS;
 pub use types::Types;
+pub use upkeep::Upkeep;
+pub use uploads::UploadLimits;
 
 /// The maximum memory of small objects that are not in the cache but are being sent to slow
 /// clients.
@@ -116,6 +127,8 @@ pub struct FilesOptions {
     /// other upload gets buffers of its own from the other half, or one small buffer if that half
     /// is used up.
     pub upload_bytes_max: usize,
+    /// The limits of uploads that can be continued, and of objects.
+    pub upload_limits: UploadLimits,
     /// The maximum number of threads for file operations that may block.
     pub blocking_threads: usize,
     /// The budget of open files. If the server uses the same budget, it includes the connections.
@@ -140,6 +153,7 @@ impl Default for FilesOptions {
             cache_files_max: 256,
             cache_max_age_ms: 1_000,
             upload_bytes_max: 32 << 20,
+            upload_limits: UploadLimits::default(),
             blocking_threads: 16,
             descriptors: Descriptors::default(),
         }
@@ -182,6 +196,7 @@ struct Inner {
     object_budget: Arc<Budget>,
     /// The shared buffers of uploads, and the budget of their other buffers.
     upload_buffers: UploadBuffers,
+    uploads: Arc<Uploads>,
     /// The budget of pages of listings.
     listing_budget: Arc<Budget>,
     storage_log: StorageLog,
@@ -231,17 +246,20 @@ impl Files {
     /// As [`Files::new`], for any store. If the store hands out local files, `pool` closes them:
     /// that may wait for a disk.
     pub fn on_store(store: Arc<dyn Store>, pool: BlockingPool, options: FilesOptions) -> Files {
-        let methods = match (options.allow.put || options.sink, options.allow.delete) {
+        let methods = match (options.allow.put, options.allow.delete) {
+            _ if options.sink && options.allow.delete => "DELETE, GET, HEAD, OPTIONS, PUT",
+            _ if options.sink => "GET, HEAD, OPTIONS, PUT",
             (false, false) => "GET, HEAD, OPTIONS",
-            (true, false) => "GET, HEAD, OPTIONS, PUT",
+            (true, false) => "COPY, GET, HEAD, OPTIONS, PUT",
             (false, true) => "DELETE, GET, HEAD, OPTIONS",
-            (true, true) => "DELETE, GET, HEAD, OPTIONS, PUT",
+            (true, true) => "COPY, DELETE, GET, HEAD, MOVE, OPTIONS, PUT",
         };
         let buffers_per_core = match store.features().inline_writes {
             true => 1,
             false => 2, // One is filled while the other one is written.
         };
         Files(Arc::new(Inner {
+            uploads: Uploads::new(store.clone(), options.upload_limits),
             store,
             pool,
             methods,
@@ -331,10 +349,21 @@ impl Inner {
         let json = negotiate::prefers_json(&request);
         let allow = self.options.allow;
         let result = match request.method() {
+            _ if UploadId::is_named_by(&request) => self.unfinished(request).await,
             "GET" | "HEAD" => self.get(&request).await,
             "PUT" if self.options.sink => self.put_to_sink(request).await,
-            "PUT" if allow.put => self.put(request).await,
+            "POST" if tus::is_tus(&request) && self.offers_uploads() => {
+                self.tus(request, None).await
+            }
+            "PUT" if allow.put => match self.put_resumable(request).await {
+                Ok(result) => result,
+                Err(request) => self.put(request).await,
+            },
             "DELETE" if allow.delete => self.delete(&request).await,
+            "COPY" if allow.put && !self.options.sink => self.relocate(&request).await,
+            "MOVE" if allow.put && allow.delete && !self.options.sink => {
+                self.relocate(&request).await
+            }
             "OPTIONS" if request.path() == "*" => Ok(self.options_response()),
             "OPTIONS" => path::check(&request).map(|()| self.options_response()),
             _ => path::check(&request).map(|()| {
@@ -346,11 +375,23 @@ impl Inner {
         result.unwrap_or_else(|failure| failure.render(json))
     }
 
+    /// Whether uploads can be continued here.
+    fn offers_uploads(&self) -> bool {
+        self.options.allow.put && !self.options.sink && self.uploads.are_offered()
+    }
+
     /// The response to `OPTIONS`.
     fn options_response(&self) -> Response {
-        Response::new(204)
+        let response = Response::new(204)
             .with_header("Allow", self.methods)
-            .with_header("Accept-Ranges", "bytes")
+            .with_header("Accept-Ranges", "bytes");
+        match self.offers_uploads() {
+            true => {
+                let bytes_max = self.uploads.limits.object_bytes_max;
+                self.add_upload_options(tus::add_options(response, bytes_max))
+            }
+            false => response,
+        }
     }
 
     /// Maps an error of the store about `key` (`None`: the top folder) to a response, and logs it
@@ -374,11 +415,16 @@ fn is_listed(options: &FilesOptions, folder: Option<&Key>, entry: &Entry) -> boo
 /// Checks a right of the client at the path of its request, beyond those that
 /// [`Access`](crate::Access) has checked. Without access control, everyone has all rights.
 fn check_right(request: &Request, right: Rights) -> Result<(), HttpError> {
+    let path = path::canonical(request.path())?;
+    check_right_at(request, &path.key, right)
+}
+
+/// As [`check_right`], at the decoded path `key` without a slash at its ends.
+fn check_right_at(request: &Request, key: &[u8], right: Rights) -> Result<(), HttpError> {
     let Some(identity) = request.extension::<Identity>() else {
         return Ok(());
     };
-    let path = path::canonical(request.path())?;
-    match identity.rights_at(&path.key).contains(right) {
+    match identity.rights_at(key).contains(right) {
         true => Ok(()),
         false => Err(HttpError::not_permitted(identity)),
     }

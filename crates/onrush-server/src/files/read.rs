@@ -5,6 +5,7 @@ use super::cache::CacheContext;
 use super::http_error::{HttpError, Operation};
 use super::object::LoadedObject;
 use super::path::{self, Split, Target};
+use super::uploads::UploadId;
 use super::{Inner, assets, may_read_index, ranges};
 use crate::rights::INDEX;
 use onrush::{Request, Response, WorkerHandle};
@@ -18,7 +19,7 @@ use std::time::Duration;
 impl Inner {
     /// The response to GET or HEAD, if that is possible without waiting. `None` for other methods.
     pub(super) fn try_get(self: &Arc<Self>, request: &Request) -> Option<Response> {
-        if !matches!(request.method(), "GET" | "HEAD") {
+        if !matches!(request.method(), "GET" | "HEAD") || UploadId::is_named_by(request) {
             return None;
         }
         let split = path::split(request).ok()?;

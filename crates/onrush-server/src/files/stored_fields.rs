@@ -97,6 +97,15 @@ pub(super) fn metadata_from_request(
     }
 }
 
+/// The stored format of a media type alone. Empty if it is not one, or the store keeps no fields.
+pub(super) fn metadata_of_type(media_type: &[u8], metadata_bytes_max: usize) -> Vec<u8> {
+    let line = [CONTENT_TYPE.as_bytes(), b": ", media_type, b"\n"].concat();
+    match Syntax::MediaType.accepts(media_type) && line.len() <= metadata_bytes_max {
+        true => line,
+        false => Vec::new(),
+    }
+}
+
 const TOO_LONG: HttpError = HttpError::new(
     431,
     "a field to store with the object is longer than 1024 bytes, or all fields are too long",

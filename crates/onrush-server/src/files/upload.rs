@@ -18,7 +18,7 @@ use std::io;
 use std::mem;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Poll, ready};
+use std::task::{Context, Poll, ready};
 
 /// Bodies longer than this use the shared buffers. It is also the maximum size of each of an
 /// upload's own buffers.
@@ -62,33 +62,52 @@ pub(super) enum ReceiveError {
     Store(StoreError),
 }
 
-/// Receives a body into `upload` and `digests`. Returns the upload when the body is complete.
+/// Takes the bytes of a body, in order.
+pub(super) trait Sink {
+    /// Takes the bytes of `buf` and returns an empty buffer, as [`Upload::write`].
+    async fn write(&mut self, buf: Vec<u8>) -> Result<Vec<u8>, ReceiveError>;
+}
+
+/// An upload whose bytes are verified.
+pub(super) struct VerifiedUpload {
+    pub(super) upload: Box<dyn Upload>,
+    pub(super) digests: Digests,
+}
+
+impl Sink for VerifiedUpload {
+    async fn write(&mut self, buf: Vec<u8>) -> Result<Vec<u8>, ReceiveError> {
+        self.digests.update(&buf).await;
+        self.upload.write(buf).await.map_err(ReceiveError::Store)
+    }
+}
+
+/// Says whether a transfer should end before its body does, and wakes the task when that changes.
+pub(super) type Stop<'s> = &'s dyn Fn(&mut Context<'_>) -> bool;
+
+/// The response to a transfer that [`Stop`] has ended.
+const STOPPED: HttpError = HttpError::new(409, "another request continues this upload");
+
+/// Receives a body into `sink`. If the body ends early, the sink has got all bytes that arrived.
 pub(super) async fn receive(
     body: &mut RequestBody,
     length: Option<u64>,
-    upload: Box<dyn Upload>,
-    digests: &mut Digests,
+    sink: &mut impl Sink,
     buffers: &UploadBuffers,
-) -> Result<Box<dyn Upload>, ReceiveError> {
+    stop: Stop<'_>,
+) -> Result<(), ReceiveError> {
     match length {
         Some(length) if length <= OWN_BUFFER_BYTES as u64 => {
             let (_lease, bytes) = buffers.reserve_own(length as usize);
-            receive_sequential(body, upload, digests, bytes.max(1)).await
+            receive_sequential(body, sink, bytes.max(1), stop).await
         }
         Some(_) => {
-            receive_overlapped(
-                body,
-                upload,
-                digests,
-                buffers.shared.user(),
-                Fill::Available,
-            )
-            .await
+            let shared = buffers.shared.user();
+            receive_overlapped(body, sink, shared, Fill::Available, stop).await
         }
         None => {
             let (_lease, bytes) = buffers.reserve_own(2 * OWN_BUFFER_BYTES);
             let own = Buffers::new(2, bytes / 2);
-            receive_overlapped(body, upload, digests, own.user(), Fill::Full).await
+            receive_overlapped(body, sink, own.user(), Fill::Full, stop).await
         }
     }
 }
@@ -96,50 +115,71 @@ pub(super) async fn receive(
 /// Fills a buffer of `bytes` and writes it, until the body is complete. Used for short bodies.
 async fn receive_sequential(
     body: &mut RequestBody,
-    mut upload: Box<dyn Upload>,
-    digests: &mut Digests,
+    sink: &mut impl Sink,
     bytes: usize,
-) -> Result<Box<dyn Upload>, ReceiveError> {
+    stop: Stop<'_>,
+) -> Result<(), ReceiveError> {
     let mut buffer = Vec::with_capacity(bytes);
     loop {
-        body.fill_whole(&mut buffer).await.map_err(body_error)?;
+        let filled = fill_whole(body, &mut buffer, stop).await;
         if buffer.is_empty() {
-            return Ok(upload);
+            return filled;
         }
-        digests.update(&buffer).await;
-        buffer = upload.write(buffer).await.map_err(ReceiveError::Store)?;
+        buffer = sink.write(buffer).await?;
+        filled?;
         if body.remaining() == Some(0) {
-            return Ok(upload);
+            return Ok(());
         }
     }
+}
+
+/// Appends to `buffer` until it is full or the body has ended.
+async fn fill_whole(
+    body: &mut RequestBody,
+    buffer: &mut Vec<u8>,
+    stop: Stop<'_>,
+) -> Result<(), ReceiveError> {
+    poll_fn(|cx| {
+        while buffer.len() < buffer.capacity() {
+            if stop(cx) {
+                return Poll::Ready(Err(ReceiveError::Body(STOPPED)));
+            }
+            match ready!(body.poll_fill_whole(cx, buffer)) {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(error) => return Poll::Ready(Err(body_error(error))),
+            }
+        }
+        Poll::Ready(Ok(()))
+    })
+    .await
 }
 
 /// Fills one buffer while another one is written. Used for long bodies and for those of unknown
 /// length.
 async fn receive_overlapped(
     body: &mut RequestBody,
-    mut upload: Box<dyn Upload>,
-    digests: &mut Digests,
+    sink: &mut impl Sink,
     buffers: BufferUser,
     how: Fill,
-) -> Result<Box<dyn Upload>, ReceiveError> {
-    let mut full = fill(body, &buffers, how).await?;
+    stop: Stop<'_>,
+) -> Result<(), ReceiveError> {
+    let mut full = fill(body, &buffers, how, stop).await?;
     while !full.bytes.is_empty() {
         let write = async {
-            digests.update(&full.bytes).await;
-            full.bytes = upload.write(mem::take(&mut full.bytes)).await?;
+            full.bytes = sink.write(mem::take(&mut full.bytes)).await?;
             drop(full); // Returns the buffer before the next bytes arrive.
             Ok(())
         };
         if body.remaining() == Some(0) {
-            write.await.map_err(ReceiveError::Store)?;
+            write.await?;
             break;
         }
-        let (written, filled) = join(write, fill(body, &buffers, how)).await;
-        written.map_err(ReceiveError::Store)?;
+        let (written, filled) = join(write, fill(body, &buffers, how, stop)).await;
+        written?;
         full = filled?;
     }
-    Ok(upload)
+    Ok(())
 }
 
 /// When a buffer is written.
@@ -151,11 +191,13 @@ enum Fill {
     Full,
 }
 
-/// Returns a buffer with the next bytes of the body. It is empty at the end of the body.
+/// Returns a buffer with the next bytes of the body. It is empty at the end of the body. Bytes that
+/// arrived before a failure are returned first; the next call fails.
 async fn fill(
     body: &mut RequestBody,
     buffers: &BufferUser,
     how: Fill,
+    stop: Stop<'_>,
 ) -> Result<PooledBuffer, ReceiveError> {
     let mut held: Option<PooledBuffer> = None;
     poll_fn(|cx| {
@@ -164,9 +206,16 @@ async fn fill(
             None => held.insert(ready!(buffers.poll_take(cx.waker()))),
         };
         while buffer.bytes.len() < buffer.bytes.capacity() {
+            if stop(cx) {
+                match buffer.bytes.is_empty() {
+                    true => return Poll::Ready(Err(ReceiveError::Body(STOPPED))),
+                    false => break,
+                }
+            }
             match body.poll_fill_whole(cx, &mut buffer.bytes) {
                 Poll::Ready(Ok(0)) => break,
                 Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Err(_)) if !buffer.bytes.is_empty() => break,
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(body_error(error))),
                 // The budget of this poll is used up. The upload keeps its buffer for the next
                 // iteration: alternating between uploads costs 15 % more CPU time, because the

@@ -14,7 +14,7 @@ use super::digest::Digests;
 use super::http_error::{HttpError, Operation};
 use super::object::etag;
 use super::path::{self, Target};
-use super::upload::{self, ReceiveError};
+use super::upload::{self, ReceiveError, VerifiedUpload};
 use super::{Inner, check_right, stored_fields};
 use crate::rights::Rights;
 use onrush::{Request, Response};
@@ -25,7 +25,8 @@ use onrush_store::{Condition, Key, Kind, METADATA_BYTES_MAX, Meta, StoreError};
 const CHECK_FIRST_BYTES: u64 = 64 * 1024;
 
 /// The client may only create objects. It learns that this one exists, as with `If-None-Match: *`.
-const EXISTS: HttpError = HttpError::new(403, "the object exists, and you may not replace it");
+pub(super) const EXISTS: HttpError =
+    HttpError::new(403, "the object exists, and you may not replace it");
 
 const IS_FOLDER: HttpError = HttpError::new(
     409,
@@ -43,7 +44,7 @@ impl Inner {
         let location = path::href(path::split(&request)?.mount, key.as_bytes());
         let conditions = Conditions::from_request(&request);
         let metadata_bytes_max = self.store.features().metadata_bytes_max;
-        let (metadata, mut digests) = content_fields(&request, metadata_bytes_max)?;
+        let (metadata, digests) = content_fields(&request, metadata_bytes_max)?;
         let length = request.content_length();
         let check_first = !conditions.is_none()
             || !may_replace
@@ -72,17 +73,14 @@ impl Inner {
         if !metadata.is_empty() {
             upload.set_metadata(metadata).map_err(failed)?;
         }
-        let received = upload::receive(
-            &mut body,
-            length,
-            upload,
-            &mut digests,
-            &self.upload_buffers,
-        );
-        let upload = received.await.map_err(|error| match error {
+        let mut upload = VerifiedUpload { upload, digests };
+        let buffers = &self.upload_buffers;
+        let received = upload::receive(&mut body, length, &mut upload, buffers, &|_| false);
+        received.await.map_err(|error| match error {
             ReceiveError::Body(failure) => failure,
             ReceiveError::Store(error) => failed(error),
         })?;
+        let VerifiedUpload { upload, digests } = upload;
         digests.check()?; // On failure, dropping the upload discards it.
         let committed = upload.commit().await.map_err(|error| match error {
             StoreError::PreconditionFailed if !may_replace => EXISTS,
@@ -94,6 +92,14 @@ impl Inner {
             Response::new(204)
         };
         Ok(response.with_header("ETag", etag(&committed.meta.version)))
+    }
+
+    /// The key of an object to write. Fails if the request cannot write a whole object there.
+    pub(super) fn put_key(&self, request: &Request) -> Result<Key, HttpError> {
+        match self.put_target(request)? {
+            Target::Object(key) => Ok(key),
+            Target::Folder(_) => Err(IS_FOLDER),
+        }
     }
 
     /// What a `PUT` names. Fails if the request cannot write there.
@@ -134,7 +140,7 @@ impl Inner {
 
     /// Refuses a request whose preconditions fail, or whose key is a folder or a symbolic link.
     /// Returns the current object.
-    async fn check_conditions(
+    pub(super) async fn check_conditions(
         &self,
         key: &Key,
         conditions: &Conditions,
@@ -195,7 +201,7 @@ impl Inner {
 
 /// The fields that describe the content of a request: the metadata to store with the object, and
 /// the digests.
-fn content_fields(
+pub(super) fn content_fields(
     request: &Request,
     metadata_bytes_max: usize,
 ) -> Result<(Vec<u8>, Digests), HttpError> {

@@ -11,11 +11,13 @@ use onrush::{Request, Response};
 const MAX_AGE_S: &str = "600";
 
 /// Methods of listed origins. It depends on the application which of them work.
-const METHODS: &str = "GET, HEAD, PUT, DELETE, POST, PATCH";
+const METHODS: &str = "GET, HEAD, PUT, DELETE, POST, PATCH, COPY, MOVE";
 
 /// Fields of responses that pages may read, besides those that they always may.
 const EXPOSED: &str = "ETag, Content-Range, Accept-Ranges, Location, Allow, Retry-After, \
-                       WWW-Authenticate, Content-Digest, Repr-Digest";
+                       WWW-Authenticate, Content-Digest, Repr-Digest, Upload-Offset, \
+                       Upload-Length, Upload-Complete, Upload-Limit, Upload-Expires, \
+                       Upload-Metadata, Tus-Resumable, Tus-Version, Tus-Extension, Tus-Max-Size";
 
 /// The origins whose pages may send cross-origin requests. None by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

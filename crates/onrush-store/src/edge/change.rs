@@ -5,7 +5,7 @@ use super::heads::Head;
 use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::object::LocalFuture;
-use crate::store::{Committed, Upload};
+use crate::store::{Committed, Kept, Upload};
 use onrush_rt::blocking::BlockingJob;
 use std::sync::Arc;
 
@@ -130,6 +130,10 @@ impl Upload for EdgeUpload {
 
     fn written_bytes(&self) -> u64 {
         self.upload.written_bytes()
+    }
+
+    fn keep(&mut self) -> LocalFuture<'_, Result<Kept>> {
+        self.upload.keep()
     }
 
     fn commit(self: Box<Self>) -> LocalFuture<'static, Result<Committed>> {

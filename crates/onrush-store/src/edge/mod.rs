@@ -30,7 +30,8 @@ use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::meta::{Kind, Meta};
 use crate::object::{CacheUse, Cached, LocalFuture, Object};
-use crate::store::{Condition, Features, ListHow, Page, Store, Upload, Wanted};
+use crate::store::{Committed, Condition, Features, Kept, ListHow, Page, Relocation};
+use crate::store::{Store, Upload, Wanted};
 use change::{Change, EdgeUpload};
 use heads::Heads;
 use metrics::Counts;
@@ -256,6 +257,26 @@ impl Store for EdgeStore {
         })
     }
 
+    fn resume<'a>(
+        &'a self,
+        key: &'a Key,
+        condition: Condition,
+        kept: &'a Kept,
+    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
+        Box::pin(async move {
+            let upload = self.inner.store.resume(key, condition, kept).await?;
+            Ok(Box::new(EdgeUpload::new(upload, &self.inner, key)) as Box<dyn Upload>)
+        })
+    }
+
+    fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+        self.inner.store.discard(kept)
+    }
+
+    fn discard_older(&self, age: Duration) -> LocalFuture<'_, Result<usize>> {
+        self.inner.store.discard_older(age)
+    }
+
     fn delete<'a>(
         &'a self,
         key: &'a Key,
@@ -266,6 +287,26 @@ impl Store for EdgeStore {
             let change = Change::new(&self.inner, key);
             let result = self.inner.store.delete(key, kind, condition).await;
             change.complete(result).await
+        })
+    }
+
+    fn copy(&self, how: Relocation) -> LocalFuture<'_, Result<Committed>> {
+        Box::pin(async move {
+            let change = Change::new(&self.inner, &how.to);
+            change.complete(self.inner.store.copy(how).await).await
+        })
+    }
+
+    /// Not of folders: copies of the objects beneath would remain.
+    fn rename(&self, how: Relocation, kind: Kind) -> LocalFuture<'_, Result<Committed>> {
+        Box::pin(async move {
+            if kind == Kind::Directory {
+                return Err(StoreError::Unsupported);
+            }
+            let from = Change::new(&self.inner, &how.from);
+            let to = Change::new(&self.inner, &how.to);
+            let result = self.inner.store.rename(how, kind).await;
+            to.complete(from.complete(result).await).await
         })
     }
 

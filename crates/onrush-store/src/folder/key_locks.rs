@@ -44,6 +44,13 @@ impl KeyLocks {
         self.stripe(key).generation.fetch_add(1, Ordering::Release);
     }
 
+    /// Changes the generation of every key.
+    pub(super) fn advance_all(&self) {
+        for stripe in &self.0 {
+            stripe.generation.fetch_add(1, Ordering::Release);
+        }
+    }
+
     fn stripe(&self, key: &Key) -> &Stripe {
         &self.0[stripe_index(key)]
     }

@@ -5,15 +5,17 @@
 //! blocking job (`commit`). On tmpfs nothing blocks, so the calling worker makes the change itself.
 //!
 //! Modules: `commit` (put and delete), `parents` (parent folders and their durability), `staging`
-//! (uploads before their commit), `upload` (the asynchronous part of a put), `list`, `semaphore`
-//! (waiting tasks), `key_locks` (locks and generations by key), `listing_queue` (the number of
-//! simultaneous listings).
+//! (uploads before their commit), `kept` (uploads that continue later), `upload` (the asynchronous
+//! part of a put), `relocate` (copy and rename), `list`, `semaphore` (waiting tasks), `key_locks`
+//! (locks and generations by key), `listing_queue` (the number of simultaneous listings).
 
 mod commit;
+mod kept;
 mod key_locks;
 mod list;
 mod listing_queue;
 mod parents;
+mod relocate;
 mod semaphore;
 mod staging;
 mod upload;
@@ -23,7 +25,8 @@ use crate::key::Key;
 use crate::local::{LocalFile, unless_would_block};
 use crate::meta::{Kind, METADATA_BYTES_MAX, Meta};
 use crate::object::{LocalFuture, Object};
-use crate::store::{Condition, Features, ListHow, Page, Store, Upload, Wanted};
+use crate::store::{Committed, Condition, Features, Kept, ListHow, Page, Relocation};
+use crate::store::{Store, Upload, Wanted};
 use key_locks::KeyLocks;
 use listing_queue::{Admission, ListingQueue, Query};
 use onrush_rt::blocking::BlockingPool;
@@ -37,6 +40,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 /// The minimum distance between two modification times that the store sets. Some file systems store
 /// times in units of 100 ns, and the times must differ there, too.
@@ -350,6 +354,30 @@ impl Store for Folder {
         })
     }
 
+    fn resume<'a>(
+        &'a self,
+        key: &'a Key,
+        condition: Condition,
+        kept: &'a Kept,
+    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
+        Box::pin(async move {
+            let inner = &self.inner;
+            let upload = upload::StagedUpload::resume(inner, key, condition, kept).await?;
+            Ok(Box::new(upload) as Box<dyn Upload>)
+        })
+    }
+
+    fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+        let kept = kept.clone();
+        let job = move |inner: &Arc<Inner>| kept::discard(inner, &kept);
+        Box::pin(self.run(&self.inner.change_pool, job))
+    }
+
+    fn discard_older(&self, age: Duration) -> LocalFuture<'_, Result<usize>> {
+        let job = move |inner: &Arc<Inner>| kept::discard_older(inner, age);
+        Box::pin(self.run(&self.inner.pool, job))
+    }
+
     fn delete<'a>(
         &'a self,
         key: &'a Key,
@@ -381,6 +409,14 @@ impl Store for Folder {
                 parents::prepare(&self.inner, key.as_bytes(), none, sync_failures).await?;
             Ok(created.keep() > 0)
         })
+    }
+
+    fn copy(&self, how: Relocation) -> LocalFuture<'_, Result<Committed>> {
+        Box::pin(relocate::copy(&self.inner, how))
+    }
+
+    fn rename(&self, how: Relocation, kind: Kind) -> LocalFuture<'_, Result<Committed>> {
+        Box::pin(relocate::rename(&self.inner, how, kind))
     }
 
     fn list<'a>(&'a self, folder: Option<&'a Key>, how: ListHow) -> LocalFuture<'a, Result<Page>> {
@@ -433,6 +469,7 @@ impl Store for Folder {
             },
             inline_writes: self.writes_inline(),
             empty_folders: true,
+            resumable_uploads: self.writable(),
             ..Features::default()
         }
     }

@@ -27,20 +27,19 @@ const ATTEMPTS: usize = 16;
 
 pub(super) struct Staging {
     /// The folder of this process. It is replaced when another program has removed it.
-    own: RwLock<Arc<OwnFolder>>,
+    own: RwLock<Arc<StagingFolder>>,
     /// Whether files here can have extended attributes.
     keeps_metadata: bool,
     /// Numbers the uploads.
     next: AtomicU64,
 }
 
-/// The staging folder of this process. Dropping it removes it.
-struct OwnFolder {
-    /// `.onrush/staging`.
-    staging: Dir,
-    /// Locked while this handle is open.
-    dir: Dir,
-    name: Vec<u8>,
+/// A folder with staged files: that of this process, or the one of `kept`.
+pub(super) struct StagingFolder {
+    /// The folder of this process is locked while this handle is open.
+    pub(super) dir: Dir,
+    /// For the folder of this process, which a drop removes: `.onrush/staging`, and its name there.
+    own: Option<(Dir, Vec<u8>)>,
 }
 
 impl Staging {
@@ -49,7 +48,7 @@ impl Staging {
     pub(super) fn open(root: &Dir) -> io::Result<Staging> {
         let staging = open_staging(root)?;
         sweep(&staging);
-        let own = OwnFolder::create(root, staging)?;
+        let own = StagingFolder::create(root, staging)?;
         Ok(Staging {
             keeps_metadata: own.dir.keeps_attributes(),
             own: RwLock::new(Arc::new(own)),
@@ -57,12 +56,20 @@ impl Staging {
         })
     }
 
+    /// A name that no staged file of any process has.
+    pub(super) fn unique_name(&self) -> Vec<u8> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let own = self.own();
+        let process = own.own.as_ref().map_or(&b""[..], |(_, name)| name);
+        [process, b"-", number.to_string().as_bytes()].concat()
+    }
+
     /// Whether staged files, and thus objects, can have metadata (extended attributes).
     pub(super) fn keeps_metadata(&self) -> bool {
         self.keeps_metadata
     }
 
-    fn own(&self) -> Arc<OwnFolder> {
+    fn own(&self) -> Arc<StagingFolder> {
         self.own
             .read()
             .unwrap_or_else(PoisonError::into_inner)
@@ -71,7 +78,7 @@ impl Staging {
 
     /// Creates a file. If the folder was removed while the server runs, this creates it again, once
     /// per call.
-    fn create(&self, root: &Dir, name: &[u8], mode: u32) -> io::Result<(Arc<OwnFolder>, File)> {
+    fn create(&self, root: &Dir, name: &[u8], mode: u32) -> io::Result<(Arc<StagingFolder>, File)> {
         let own = self.own();
         match own.dir.open(name, OpenHow::create_new(mode)) {
             Err(error) if is_removed(&error) => {}
@@ -84,55 +91,69 @@ impl Staging {
 
     /// Creates the folder of this process again, unless another thread has replaced `removed`
     /// meanwhile.
-    fn replace(&self, root: &Dir, removed: &Arc<OwnFolder>) -> io::Result<Arc<OwnFolder>> {
+    fn replace(&self, root: &Dir, removed: &Arc<StagingFolder>) -> io::Result<Arc<StagingFolder>> {
         let mut own = self.own.write().unwrap_or_else(PoisonError::into_inner);
         if Arc::ptr_eq(&own, removed) {
-            *own = Arc::new(OwnFolder::create(root, open_staging(root)?)?);
+            *own = Arc::new(StagingFolder::create(root, open_staging(root)?)?);
         }
         Ok(own.clone())
     }
 }
 
-impl OwnFolder {
+impl StagingFolder {
     /// Creates and locks a folder in `staging`.
     ///
     /// The name contains random bits. Process ids and clocks repeat, in containers and after a
     /// clock was set back, and the drop of this must not remove the folder of another process.
-    fn create(root: &Dir, staging: Dir) -> io::Result<OwnFolder> {
+    fn create(root: &Dir, staging: Dir) -> io::Result<StagingFolder> {
         for _ in 0..ATTEMPTS {
             // Each `RandomState` has other keys, which come from the system's random numbers.
             let random = RandomState::new().hash_one(());
             let name = format!("{}-{:x}-{random:016x}", process::id(), root.now_ns());
             let name = name.into_bytes();
             if let Some(dir) = create_locked(&staging, &name)? {
-                return Ok(OwnFolder { staging, dir, name });
+                return Ok(StagingFolder {
+                    dir,
+                    own: Some((staging, name)),
+                });
             }
         }
         Err(io::ErrorKind::WouldBlock.into())
     }
 }
 
-impl Drop for OwnFolder {
-    fn drop(&mut self) {
-        // Every staged file keeps the folder alive, so there is none now. If this fails, the next
-        // start removes the folder.
-        let _ = self.staging.remove_dir(&self.name);
+impl StagingFolder {
+    /// A folder that stays.
+    pub(super) fn lasting(dir: Dir) -> StagingFolder {
+        StagingFolder { dir, own: None }
     }
 }
 
-/// A staged file that may become an object. Dropping it removes the file on the pool.
+impl Drop for StagingFolder {
+    fn drop(&mut self) {
+        // Every staged file keeps the folder alive, so there is none now. If this fails, the next
+        // start removes the folder.
+        if let Some((staging, name)) = &self.own {
+            let _ = staging.remove_dir(name);
+        }
+    }
+}
+
+/// A staged file that may become an object. Dropping it removes the file on the pool, unless it is
+/// kept.
 pub(super) struct StagedFile {
     // Closed before the name is removed, so that the removal on the pool frees the content.
     pub(super) file: File,
-    name: StagedName,
+    pub(super) name: StagedName,
 }
 
-/// A name in the staging folder. Dropping it removes the name on the pool.
-struct StagedName {
-    inner: Arc<Inner>,
-    folder: Arc<OwnFolder>,
+/// A name in a staging folder. Dropping it removes the name on the pool, unless it is kept.
+pub(super) struct StagedName {
+    pub(super) inner: Arc<Inner>,
+    pub(super) folder: Arc<StagingFolder>,
     /// Empty if there is nothing to remove.
-    name: Vec<u8>,
+    pub(super) name: Vec<u8>,
+    pub(super) is_kept: bool,
 }
 
 impl StagedFile {
@@ -153,6 +174,7 @@ impl StagedFile {
                 inner: inner.clone(),
                 folder,
                 name,
+                is_kept: false,
             },
         })
     }
@@ -198,8 +220,16 @@ impl StagedFile {
     /// Removes the file on this thread, so that it is gone before the failure is reported. If this
     /// is a worker, the pool removes it instead; see [`DeferredFree`].
     pub(super) fn remove(mut self) {
+        self.name.is_kept = false;
         if !self.name.inner.change_pool.is_inline() {
             unlink(&self.name.folder, &mem::take(&mut self.name.name));
+        }
+    }
+
+    /// As [`StagedFile::remove`], unless the file is kept.
+    pub(super) fn remove_unless_kept(self) {
+        if !self.name.is_kept {
+            self.remove();
         }
     }
 }
@@ -207,7 +237,7 @@ impl StagedFile {
 impl Drop for StagedName {
     fn drop(&mut self) {
         let name = mem::take(&mut self.name);
-        if !name.is_empty() {
+        if !name.is_empty() && !self.is_kept {
             let folder = self.folder.clone();
             // This may run on a worker, where an unlink must not block.
             let job = move || unlink(&folder, &name);
@@ -238,7 +268,7 @@ impl DeferredFree {
 }
 
 /// Removes a staged file. If this fails, the next start sweeps it.
-fn unlink(folder: &OwnFolder, name: &[u8]) {
+fn unlink(folder: &StagingFolder, name: &[u8]) {
     if !name.is_empty() {
         let _ = folder.dir.unlink(name);
     }
@@ -258,7 +288,7 @@ fn open_staging(root: &Dir) -> io::Result<Dir> {
     ensure_dir(&ensure_dir(root, RESERVED)?, STAGING)
 }
 
-fn ensure_dir(parent: &Dir, name: &[u8]) -> io::Result<Dir> {
+pub(super) fn ensure_dir(parent: &Dir, name: &[u8]) -> io::Result<Dir> {
     match parent.create_dir(name, MODE) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         _ => parent.open_dir(name),
@@ -306,7 +336,7 @@ fn sweep(staging: &Dir) {
     }
 }
 
-fn names(dir: &Dir, wanted: Option<FileKind>) -> Vec<Vec<u8>> {
+pub(super) fn names(dir: &Dir, wanted: Option<FileKind>) -> Vec<Vec<u8>> {
     let mut names = Vec::new();
     let _ = dir.read_dir(&mut |name, kind| {
         if wanted.is_none() || kind.is_none() || wanted == kind {

@@ -4,13 +4,13 @@
 use super::commit::CommitOutcome;
 use super::parents::{CreatedFolders, ParentState};
 use super::staging::StagedFile;
-use super::{Inner, commit, key_locks, parents};
+use super::{Inner, commit, kept, key_locks, parents};
 use crate::error::{Cause, Result, StoreError};
 use crate::key::Key;
 use crate::local::METADATA;
 use crate::meta::METADATA_BYTES_MAX;
 use crate::object::LocalFuture;
-use crate::store::{Committed, Condition, Upload};
+use crate::store::{Committed, Condition, Kept, Upload};
 use onrush_rt::coop;
 use onrush_rt::descriptors::FileUse;
 use std::io;
@@ -59,6 +59,22 @@ enum Body {
     Unavailable,
 }
 
+impl Body {
+    /// The staged file with the bytes so far. If there is none yet, `create` makes it.
+    fn into_file(
+        self,
+        inner: &Arc<Inner>,
+        create: impl FnOnce(&Arc<Inner>) -> Result<StagedFile>,
+    ) -> Result<StagedFile> {
+        match self {
+            Body::File(staged) => Ok(staged),
+            Body::Memory(held) => write(create(inner)?, &held, 0),
+            Body::Announced => create(inner),
+            Body::Unavailable => Err(StoreError::Io(io::ErrorKind::BrokenPipe.into())),
+        }
+    }
+}
+
 impl StagedUpload {
     /// Begins an upload. If its announced size is too large for memory, fails now for every reason
     /// that can be checked before the first byte. Otherwise the commit fails for them.
@@ -94,6 +110,54 @@ impl StagedUpload {
             metadata: None,
             written_bytes: 0,
         })
+    }
+
+    /// An upload of the bytes of a staged file.
+    pub(super) fn of_file(
+        inner: &Arc<Inner>,
+        key: &Key,
+        condition: Condition,
+        staged: StagedFile,
+        bytes: u64,
+    ) -> StagedUpload {
+        StagedUpload {
+            inner: inner.clone(),
+            key: key.clone(),
+            condition,
+            body: Body::File(staged),
+            metadata: None,
+            written_bytes: bytes,
+        }
+    }
+
+    /// Continues an upload whose first bytes were kept.
+    pub(super) async fn resume(
+        inner: &Arc<Inner>,
+        key: &Key,
+        condition: Condition,
+        kept: &Kept,
+    ) -> Result<StagedUpload> {
+        if key.is_internal() {
+            return Err(StoreError::Forbidden);
+        }
+        let (shared, place) = (inner.clone(), kept.clone());
+        let job = move || kept::reopen(&shared, &place);
+        let staged = inner.change_pool.run(job).await??;
+        Ok(StagedUpload::of_file(
+            inner, key, condition, staged, kept.bytes,
+        ))
+    }
+
+    async fn keep_written(&mut self) -> Result<Kept> {
+        let (inner, bytes) = (self.inner.clone(), self.written_bytes);
+        let body = mem::replace(&mut self.body, Body::Unavailable);
+        let job = move || {
+            let mut staged = body.into_file(&inner, create_for_upload)?;
+            kept::keep(&mut staged, bytes).map(|kept| (staged, kept))
+        };
+        let (staged, kept) = self.inner.change_pool.run(job).await??;
+        self.body = Body::File(staged);
+        Ok(kept)
     }
 
     async fn append(&mut self, mut buf: Vec<u8>) -> Result<Vec<u8>> {
@@ -133,14 +197,7 @@ impl StagedUpload {
             let bytes = part.len();
             let inner = self.inner.clone();
             let job = move || {
-                let staged = match body {
-                    Body::File(staged) => staged,
-                    Body::Memory(held) => write(create_for_upload(&inner)?, &held, 0)?,
-                    Body::Announced => create_for_upload(&inner)?,
-                    Body::Unavailable => {
-                        return Err(StoreError::Io(io::ErrorKind::BrokenPipe.into()));
-                    }
-                };
+                let staged = body.into_file(&inner, create_for_upload)?;
                 write(staged, &buf[part], at).map(|staged| (staged, buf))
             };
             let (staged, returned) = pool.run(job).await??;
@@ -170,6 +227,10 @@ impl Upload for StagedUpload {
 
     fn written_bytes(&self) -> u64 {
         self.written_bytes
+    }
+
+    fn keep(&mut self) -> LocalFuture<'_, Result<Kept>> {
+        Box::pin(self.keep_written())
     }
 
     fn commit(self: Box<Self>) -> LocalFuture<'static, Result<Committed>> {
@@ -252,12 +313,7 @@ fn try_commit(
         condition,
         created,
     } = pending;
-    let staged = match body {
-        Body::File(staged) => staged,
-        Body::Memory(held) => write(create_for_commit(inner)?, &held, 0)?,
-        Body::Announced => create_for_commit(inner)?,
-        Body::Unavailable => return Err(StoreError::Io(io::ErrorKind::BrokenPipe.into())),
-    };
+    let staged = body.into_file(inner, create_for_commit)?;
     let staged = match metadata {
         Some(metadata) => write_metadata(staged, metadata)?,
         None => staged,
@@ -315,10 +371,11 @@ fn write_metadata(staged: StagedFile, metadata: &[u8]) -> Result<StagedFile> {
     }
 }
 
-/// Writes `bytes` at `offset`. On failure, this removes the file before it returns.
+/// Writes `bytes` at `offset`. On failure, this removes the file before it returns, unless earlier
+/// bytes of it are kept.
 fn write(staged: StagedFile, bytes: &[u8], offset: u64) -> Result<StagedFile> {
     if let Err(error) = staged.file.write_all_at(bytes, offset) {
-        staged.remove();
+        staged.remove_unless_kept();
         return Err(StoreError::from_open_file(error));
     }
     let end = offset + bytes.len() as u64;

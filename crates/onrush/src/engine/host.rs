@@ -180,4 +180,19 @@ impl Host for Engine {
         let mut conns = self.conns.borrow_mut();
         present(&mut conns, body)?.machine.take_trailers()
     }
+
+    fn send_interim(&self, body: BodyId, status: u16, fields: &[u8]) -> bool {
+        let mut conns = self.conns.borrow_mut();
+        let Some(conn) = present(&mut conns, body) else {
+            return false;
+        };
+        // A client that does not read must not fill the memory.
+        if !conn.active().wire.unsent().is_empty() {
+            return false;
+        }
+        let mut out = Vec::new();
+        conn.machine.send_informational(status, fields, &mut out);
+        // A connection that fails here fails again when the body is read.
+        !out.is_empty() && self.send_or_queue_conn(conn, &out).is_ok()
+    }
 }

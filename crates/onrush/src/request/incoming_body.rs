@@ -1,6 +1,7 @@
 //! The body of a request, which is read as it arrives.
 
 use crate::host::{BodyId, Host};
+use onrush_proto::response::{FieldError, FieldLines};
 use onrush_rt::buf::Buf;
 use onrush_rt::coop;
 use std::future::poll_fn;
@@ -57,6 +58,7 @@ pub struct RequestBody(
 );
 
 /// Where a body is read from.
+#[derive(Clone)]
 struct BodySource {
     host: Rc<dyn Host>,
     id: BodyId,
@@ -65,6 +67,52 @@ struct BodySource {
 impl std::fmt::Debug for BodySource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("BodySource").field(&self.id).finish()
+    }
+}
+
+/// Sends interim responses (RFC 9110 §15.2) to one request, such as 104 to say where an interrupted
+/// upload continues.
+///
+/// # Examples
+/// ```
+/// use onrush::{Limits, Request, Response, sim::Simulation};
+///
+/// async fn handler(mut request: Request) -> Response {
+///     let interim = request.body().interim_responses();
+///     assert_eq!(interim.send(104, &[("Location", b"/upload/1")]), Ok(true));
+///     assert!(interim.send(104, &[("Location", b"/\r\nX: y")]).is_err());
+///     assert_eq!(request.body().discard().await.ok(), Some(2));
+///     Response::new(204)
+/// }
+///
+/// let mut sim = Simulation::new(1, &handler, Limits::default());
+/// let client = sim.connect();
+/// sim.send(&client, b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nok");
+/// let received = client.receive()?;
+/// let interim = b"HTTP/1.1 104 Upload Resumption Supported\r\nLocation: /upload/1\r\n\r\n";
+/// assert!(received.starts_with(&[&interim[..], b"HTTP/1.1 204 "].concat()));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct InterimResponses(Option<BodySource>);
+
+impl InterimResponses {
+    /// Sends a response with this status, 102 to 199, and these fields. Returns whether it was
+    /// sent. It is not sent to HTTP/1.0 clients, for a request without a body, after the final
+    /// response has begun, or while the client has not read what was sent before: a client must not
+    /// depend on it.
+    ///
+    /// Fails if a name or a value is not valid, or the server writes the field itself.
+    pub fn send(&self, status: u16, fields: &[(&str, &[u8])]) -> Result<bool, FieldError> {
+        let mut lines = FieldLines::new();
+        for (name, value) in fields {
+            lines.append(name, value)?;
+        }
+        let source = self.0.as_ref();
+        Ok(source.is_some_and(|source| {
+            let BodySource { host, id } = source;
+            host.send_interim(*id, status, lines.as_bytes())
+        }))
     }
 }
 
@@ -270,6 +318,11 @@ impl RequestBody {
         source.map_or(Ok(()), |source| {
             source.host.limit_body(source.id, bytes_max)
         })
+    }
+
+    /// A handle that sends interim responses to this request, also while the body is read.
+    pub fn interim_responses(&self) -> InterimResponses {
+        InterimResponses(self.0.clone())
     }
 
     /// The trailer fields (RFC 9110 §6.5) as field lines with CRLF, after the end of a chunked body

@@ -8,7 +8,7 @@ mod incoming_body;
 use crate::host::{BodyId, ConnId, Host};
 use crate::params::Params;
 use crate::worker::WorkerHandle;
-pub use incoming_body::RequestBody;
+pub use incoming_body::{InterimResponses, RequestBody};
 use onrush_proto::head::{Head, Version};
 use onrush_rt::buf::Buf;
 use onrush_rt::net::{Address, Peer};

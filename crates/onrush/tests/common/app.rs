@@ -83,6 +83,11 @@ pub async fn app(mut request: Request) -> Response {
             request.worker().sleep(Duration::from_millis(3)).await;
             Response::text("late")
         }
+        "/interim" => {
+            let interim = request.body().interim_responses();
+            let _ = interim.send(104, &[("Location", b"/upload/1")]);
+            echo(request).await
+        }
         "/late-echo" => {
             request.worker().sleep(Duration::from_millis(3)).await;
             echo(request).await

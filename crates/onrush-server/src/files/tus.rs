@@ -1,0 +1,380 @@
+//! tus 1.0.0 (<https://tus.io/protocols/resumable-upload>): core, creation, creation-with-upload,
+//! creation-defer-length, expiration, checksum and termination.
+//!
+//! A `POST` to the URL of a folder creates an upload of the object that `filename` in
+//! `Upload-Metadata` names; one to the URL of an object creates an upload of that. The object
+//! appears when the last byte has arrived. `Tus-Resumable` distinguishes these requests from those
+//! of `resumable`; both use the same uploads at the same URLs.
+//!
+//! `X-HTTP-Method-Override` is not supported: a request does what its method says, so that access
+//! control and intermediaries see the same.
+
+use super::digest::{Algorithm, Digests, MISMATCH};
+use super::http_error::{HttpError, Operation};
+use super::negotiate::prefers_json;
+use super::path::{self, Target};
+use super::stored_fields;
+use super::upload_target::{Destination, integer, owner};
+use super::uploads::{Found, NO_UPLOAD, Plan, Session};
+use super::{Inner, check_right_at};
+use crate::rights::Rights;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use onrush::{Request, Response};
+use onrush_proto::date;
+use onrush_store::Key;
+
+const VERSION: &str = "1.0.0";
+const EXTENSIONS: &str = "creation,creation-with-upload,creation-defer-length,expiration,checksum,\
+                          termination";
+const ALGORITHMS: &str = "sha1,sha256,sha512,md5";
+
+/// The type of the body of an append.
+const OFFSET_STREAM: &[u8] = b"application/offset+octet-stream";
+
+/// The maximum length of `Upload-Metadata`, in bytes. It is stored, and sent back.
+const METADATA_BYTES_MAX: usize = 4096;
+
+const NO_LENGTH: HttpError = HttpError::new(400, "Upload-Length or Upload-Defer-Length is missing");
+const NO_NAME: HttpError = HttpError::new(
+    400,
+    "Upload-Metadata has no filename that can be stored in this folder",
+);
+const BAD_METADATA: HttpError = HttpError::new(400, "Upload-Metadata is malformed or too long");
+const BAD_CHECKSUM: HttpError = HttpError::new(400, "Upload-Checksum is malformed or not known");
+const WRONG_TYPE: HttpError = HttpError::new(
+    415,
+    "an append has the type application/offset+octet-stream",
+);
+const WRONG_OFFSET: HttpError = HttpError::new(409, "the offset is not that of the upload");
+const WRONG_LENGTH: HttpError = HttpError::new(400, "the lengths of the upload differ");
+const WRONG_CHECKSUM: HttpError = HttpError::new(460, "the checksum of the body does not match");
+const WRONG_VERSION: HttpError = HttpError::new(412, "this server supports tus 1.0.0");
+
+/// Whether a request is one of a tus client.
+pub(super) fn is_tus(request: &Request) -> bool {
+    request.header("tus-resumable").is_some()
+}
+
+/// Adds the fields of the response to `OPTIONS`.
+pub(super) fn add_options(response: Response, object_bytes_max: u64) -> Response {
+    let response = response
+        .with_header("Tus-Resumable", VERSION)
+        .with_header("Tus-Version", VERSION)
+        .with_header("Tus-Extension", EXTENSIONS)
+        .with_header("Tus-Checksum-Algorithm", ALGORITHMS);
+    match object_bytes_max {
+        u64::MAX => response,
+        bytes => response.with_header("Tus-Max-Size", bytes.to_string()),
+    }
+}
+
+/// The response to a request of a tus client.
+pub(super) fn response(result: Result<Response, HttpError>, prefers_json: bool) -> Response {
+    let response = result.unwrap_or_else(|failure| match failure {
+        WRONG_VERSION => failure
+            .render(prefers_json)
+            .with_header("Tus-Version", VERSION),
+        failure => failure.render(prefers_json),
+    });
+    response.with_header("Tus-Resumable", VERSION)
+}
+
+impl Inner {
+    /// A request of a tus client: `POST`, or a method of an upload that was found.
+    pub(super) async fn tus(
+        &self,
+        request: Request,
+        found: Option<(Found, Destination)>,
+    ) -> Result<Response, HttpError> {
+        let json = prefers_json(&request);
+        let is_supported = request.header("tus-resumable") == Some(VERSION.as_bytes());
+        let result = match (is_supported, found) {
+            (false, _) => Err(WRONG_VERSION),
+            (true, None) => self.tus_create(request).await,
+            (true, Some((found, to))) => match request.method() {
+                "HEAD" => Ok(self.tus_head(&found, request.worker().unix_seconds())),
+                "PATCH" => self.tus_append(request, found, &to).await,
+                _ => match found {
+                    Found::Unfinished(session) => session
+                        .cancel()
+                        .await
+                        .map(|()| Response::new(204))
+                        .map_err(|error| self.upload_failure(error, &to.key)),
+                    Found::Completed(_) => Err(NO_UPLOAD),
+                },
+            },
+        };
+        Ok(response(result, json))
+    }
+
+    async fn tus_create(&self, request: Request) -> Result<Response, HttpError> {
+        let number = |name| request.header(name).and_then(integer);
+        let length = number("upload-length");
+        if length.is_none() && number("upload-defer-length") != Some(1) {
+            return Err(NO_LENGTH);
+        }
+        let metadata = match request.header_str("upload-metadata") {
+            Some(text) => Metadata::parse(text).ok_or(BAD_METADATA)?,
+            None => Metadata::default(),
+        };
+        let to = self.tus_destination(&request, &metadata)?;
+        let plan = Plan {
+            key: to.key.clone(),
+            owner: owner(&request),
+            length,
+            condition: self.upload_condition(&request, &to).await?,
+            metadata: stored_fields::metadata_of_type(
+                &metadata.media_type,
+                self.store.features().metadata_bytes_max,
+            ),
+            digests: Digests::default(),
+            tus_metadata: request.header_str("upload-metadata").map(str::to_owned),
+        };
+        let worker = request.worker().clone();
+        let failed = |error| self.upload_failure(error, &to.key);
+        let has_content = request.has_body();
+        if has_content && request.header("content-type") != Some(OFFSET_STREAM) {
+            return Err(WRONG_TYPE);
+        }
+        let content = checksum(&request)?;
+        let mut session = self.uploads.create(plan, &worker).await.map_err(failed)?;
+        session.save().await.map_err(failed)?;
+        let url = to.location.clone() + &session.id().query();
+        let response = match has_content || length == Some(0) {
+            true => self.tus_receive(request, session, content, &to).await?,
+            false => self.tus_progress(&session, worker.unix_seconds()),
+        };
+        let response = match response.status() {
+            204 => response.with_status(201),
+            _ => response, // The upload exists, and its URL says how far it is.
+        };
+        Ok(response.with_header("Location", url))
+    }
+
+    /// What a `POST` creates. Fails if the client may not create it.
+    fn tus_destination(
+        &self,
+        request: &Request,
+        metadata: &Metadata,
+    ) -> Result<Destination, HttpError> {
+        let split = path::split(request)?;
+        let mut whole = path::canonical(request.path())?.key.into_owned();
+        let target = match path::target(split.subpath, Operation::Write)? {
+            Target::Object(key) => Target::Object(key),
+            Target::Folder(folder) => {
+                let name = Some(&metadata.name[..]).filter(|name| !name.contains(&b'/'));
+                let name = name.ok_or(NO_NAME)?;
+                if !whole.is_empty() {
+                    whole.push(b'/');
+                }
+                whole.extend_from_slice(name);
+                let folder = folder.map(|folder| [folder.as_bytes(), b"/"].concat());
+                let key = [&folder.unwrap_or_default(), name].concat();
+                Target::Object(Key::parse(&key).map_err(|_| NO_NAME)?)
+            }
+        };
+        check_right_at(request, &whole, Rights::CREATE)?;
+        let target = target.check_visible(&self.options, Operation::Write)?;
+        let Target::Object(key) = target.check_depth(&self.options)? else {
+            return Err(NO_NAME);
+        };
+        Ok(Destination {
+            location: path::href(split.mount, key.as_bytes()),
+            may_replace: check_right_at(request, &whole, Rights::WRITE).is_ok(),
+            prefers_json: prefers_json(request),
+            key,
+        })
+    }
+
+    fn tus_head(&self, found: &Found, now_s: u64) -> Response {
+        let response = match found {
+            Found::Unfinished(session) => {
+                let response = self.tus_progress(session, now_s);
+                match session.tus_metadata() {
+                    Some(metadata) => response.with_header("Upload-Metadata", metadata),
+                    None => response,
+                }
+            }
+            Found::Completed(length) => Response::new(200)
+                .with_header("Upload-Offset", length.to_string())
+                .with_header("Upload-Length", length.to_string()),
+        };
+        response
+            .with_status(200)
+            .with_header("Cache-Control", "no-store")
+    }
+
+    async fn tus_append(
+        &self,
+        request: Request,
+        found: Found,
+        to: &Destination,
+    ) -> Result<Response, HttpError> {
+        if request.header("content-type") != Some(OFFSET_STREAM) {
+            return Err(WRONG_TYPE);
+        }
+        let number = |name| request.header(name).and_then(integer);
+        let offset = number("upload-offset");
+        let mut session = match found {
+            Found::Unfinished(session) => *session,
+            Found::Completed(length) => {
+                let is_end = offset == Some(length) && !request.has_body();
+                let done = Response::new(204).with_header("Upload-Offset", length.to_string());
+                return if is_end { Ok(done) } else { Err(WRONG_OFFSET) };
+            }
+        };
+        if offset != Some(session.progress().offset) {
+            return Err(WRONG_OFFSET);
+        }
+        let failed = |error| self.upload_failure(error, &to.key);
+        if let Some(length) = number("upload-length")
+            && !session.announce(length).map_err(failed)?
+        {
+            return Err(WRONG_LENGTH);
+        }
+        let content = checksum(&request)?;
+        session.resume(to.may_replace).await.map_err(failed)?;
+        self.tus_receive(request, session, content, to).await
+    }
+
+    /// Appends the body of a request, and publishes the object with the last byte.
+    async fn tus_receive(
+        &self,
+        request: Request,
+        mut session: Session,
+        content: Digests,
+        to: &Destination,
+    ) -> Result<Response, HttpError> {
+        let content_length = match request.has_body() {
+            true => request.content_length(),
+            false => Some(0),
+        };
+        let progress = session.progress();
+        let end = content_length.map(|bytes| progress.offset.saturating_add(bytes));
+        if end
+            .zip(progress.length)
+            .is_some_and(|(end, length)| end > length)
+        {
+            return Err(WRONG_LENGTH);
+        }
+        let has_checksum = !content.is_empty();
+        let now_s = request.worker().unix_seconds();
+        let mut body = request.into_body();
+        let buffers = &self.upload_buffers;
+        let received = session.receive(&mut body, content_length, content, buffers, &|_| {});
+        received
+            .await
+            .map_err(|error| match self.upload_failure(error, &to.key) {
+                MISMATCH if has_checksum => WRONG_CHECKSUM,
+                failure => failure,
+            })?;
+        if session.progress().length.is_some() && !session.is_short() {
+            let length = session.progress().length.unwrap_or_default();
+            let published = self.complete(session, to).await?;
+            let response = Response::new(204).with_header("Upload-Offset", length.to_string());
+            return Ok(match published.header("etag") {
+                Some(etag) => response.with_header("ETag", etag),
+                None => response,
+            });
+        }
+        let saved = session.save().await;
+        saved.map_err(|error| self.upload_failure(error, &to.key))?;
+        Ok(self.tus_progress(&session, now_s))
+    }
+
+    fn tus_progress(&self, session: &Session, now_s: u64) -> Response {
+        let progress = session.progress();
+        let expires = date::format(now_s.saturating_add(progress.expires_in_s));
+        let response = Response::new(204)
+            .with_header("Upload-Offset", progress.offset.to_string())
+            .with_header("Upload-Expires", expires);
+        match progress.length {
+            Some(length) => response.with_header("Upload-Length", length.to_string()),
+            None => response.with_header("Upload-Defer-Length", "1"),
+        }
+    }
+}
+
+/// What `Upload-Metadata` says about the object.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Metadata {
+    /// Empty if there is none.
+    name: Vec<u8>,
+    media_type: Vec<u8>,
+}
+
+impl Metadata {
+    /// Pairs of a key and a value in base64, separated by commas. `None` if it is malformed.
+    fn parse(text: &str) -> Option<Metadata> {
+        if text.len() > METADATA_BYTES_MAX {
+            return None;
+        }
+        let mut metadata = Metadata::default();
+        for pair in text
+            .split(',')
+            .map(str::trim)
+            .filter(|pair| !pair.is_empty())
+        {
+            let (key, value) = pair.split_once(' ').unwrap_or((pair, ""));
+            let value = STANDARD.decode(value.trim()).ok()?;
+            // The names of the protocol's examples, and of its common clients.
+            match key {
+                "filename" => metadata.name = value,
+                "name" if metadata.name.is_empty() => metadata.name = value,
+                "filetype" => metadata.media_type = value,
+                "type" if metadata.media_type.is_empty() => metadata.media_type = value,
+                _ => {}
+            }
+        }
+        Some(metadata)
+    }
+}
+
+/// The digest that `Upload-Checksum` demands of the body.
+fn checksum(request: &Request) -> Result<Digests, HttpError> {
+    let mut digests = Digests::default();
+    let Some(text) = request.header_str("upload-checksum") else {
+        return Ok(digests);
+    };
+    let demanded = text.split_once(' ').and_then(|(algorithm, digest)| {
+        let algorithm = match algorithm {
+            "md5" => Algorithm::Md5,
+            "sha1" => Algorithm::Sha1,
+            "sha256" => Algorithm::Sha256,
+            "sha512" => Algorithm::Sha512,
+            _ => return None,
+        };
+        digests.demand(algorithm, STANDARD.decode(digest).ok()?)
+    });
+    demanded.map(|()| digests).ok_or(BAD_CHECKSUM)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_has_pairs() {
+        let parse = |text| {
+            let found = Metadata::parse(text)?;
+            Some((
+                String::from_utf8(found.name).ok()?,
+                String::from_utf8(found.media_type).ok()?,
+            ))
+        };
+        let found = |name: &str, media_type: &str| Some((name.to_owned(), media_type.to_owned()));
+        assert_eq!(parse(""), found("", ""));
+        assert_eq!(parse("filename YS50eHQ="), found("a.txt", ""));
+        assert_eq!(
+            parse("is_confidential,name YQ==, filename Yg=="),
+            found("b", "")
+        );
+        assert_eq!(
+            parse("filename Yg==,name YQ==,filetype dGV4dC9hYmM="),
+            found("b", "text/abc")
+        );
+        assert_eq!(parse("filename Y"), None);
+        assert_eq!(parse(&"a,".repeat(4000)), None);
+    }
+}

@@ -1,0 +1,95 @@
+//! What the protocols of uploads that continue have in common: where an upload goes, under which
+//! condition and for whom, and its result.
+
+use super::conditions::Conditions;
+use super::http_error::{HttpError, Operation};
+use super::negotiate::prefers_json;
+use super::object::etag;
+use super::upload::ReceiveError;
+use super::uploads::Session;
+use super::write::EXISTS;
+use super::{Inner, check_right, path};
+use crate::rights::{Identity, Rights};
+use onrush::{Request, Response};
+use onrush_store::{Condition, Key, StoreError};
+
+/// An Integer that is not negative (RFC 9651 §3.3.1).
+pub(super) fn integer(value: &[u8]) -> Option<u64> {
+    let is_integer = (1..=15).contains(&value.len()) && value.iter().all(u8::is_ascii_digit);
+    is_integer.then(|| std::str::from_utf8(value).ok()?.parse().ok())?
+}
+
+/// What a `PUT` or a tus `POST` writes, checked.
+pub(super) struct Destination {
+    pub(super) key: Key,
+    /// The URL of the object.
+    pub(super) location: String,
+    pub(super) may_replace: bool,
+    /// The client prefers errors in JSON.
+    pub(super) prefers_json: bool,
+}
+
+/// The user of a request, to whom an upload belongs.
+pub(super) fn owner(request: &Request) -> Option<String> {
+    let identity = request.extension::<Identity>()?;
+    identity.name().map(str::to_owned)
+}
+
+impl Inner {
+    /// The destination of a request with the path of the object.
+    pub(super) fn put_destination(&self, request: &Request) -> Result<Destination, HttpError> {
+        let key = self.put_key(request)?;
+        Ok(Destination {
+            location: path::href(path::split(request)?.mount, key.as_bytes()),
+            may_replace: check_right(request, Rights::WRITE).is_ok(),
+            prefers_json: prefers_json(request),
+            key,
+        })
+    }
+
+    /// The condition of the upload that a request begins. Fails if it does not hold now.
+    pub(super) async fn upload_condition(
+        &self,
+        request: &Request,
+        to: &Destination,
+    ) -> Result<Condition, HttpError> {
+        let conditions = Conditions::from_request(request);
+        let current = self.check_conditions(&to.key, &conditions).await?;
+        if !to.may_replace && current.is_some() {
+            return Err(EXISTS);
+        }
+        let look_up = async || Ok(current);
+        let condition = conditions.into_condition(look_up).await;
+        let condition = condition
+            .map_err(|error| self.store_failure(error, Operation::Write, Some(&to.key)))?;
+        Ok(match to.may_replace {
+            true => condition,
+            false => Condition::Absent,
+        })
+    }
+
+    /// Publishes the object, and returns the response of its `PUT`.
+    pub(super) async fn complete(
+        &self,
+        session: Session,
+        to: &Destination,
+    ) -> Result<Response, HttpError> {
+        let committed = session.complete().await.map_err(|error| match error {
+            ReceiveError::Store(StoreError::PreconditionFailed) if !to.may_replace => EXISTS,
+            error => self.upload_failure(error, &to.key),
+        })?;
+        let response = match committed.created {
+            true => Response::new(201).with_header("Location", to.location.clone()),
+            false => Response::new(204),
+        };
+        Ok(response.with_header("ETag", etag(&committed.meta.version)))
+    }
+
+    /// The response to an error of an upload of `key`.
+    pub(super) fn upload_failure(&self, error: ReceiveError, key: &Key) -> HttpError {
+        match error {
+            ReceiveError::Body(failure) => failure,
+            ReceiveError::Store(error) => self.store_failure(error, Operation::Write, Some(key)),
+        }
+    }
+}

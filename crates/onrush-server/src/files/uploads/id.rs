@@ -1,0 +1,111 @@
+//! The id of an unfinished upload, and the URL and the key that contain it.
+
+use onrush::Request;
+use onrush_store::{Key, Result};
+use std::fmt;
+
+/// The parameter of the query that names an upload at the path of its object.
+const PARAMETER: &str = "upload-id";
+
+/// The folder of the records.
+const FOLDER: &str = "uploads";
+
+/// The id of an upload. It cannot be guessed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct UploadId([u8; 16]);
+
+impl UploadId {
+    /// A new id. `None`: the system has no random numbers.
+    pub(super) fn random() -> Option<UploadId> {
+        let mut id = [0; 16];
+        aws_lc_rs::rand::fill(&mut id).ok()?;
+        Some(UploadId(id))
+    }
+
+    /// Parses the text of an id: 32 hexadecimal digits in lower case.
+    pub(super) fn parse(text: &[u8]) -> Option<UploadId> {
+        let digit = |byte: u8| match byte {
+            b'0'..=b'9' => Some(byte - b'0'),
+            b'a'..=b'f' => Some(byte - b'a' + 10),
+            _ => None,
+        };
+        let mut id = [0; 16];
+        if text.len() != 2 * id.len() {
+            return None;
+        }
+        for (byte, pair) in id.iter_mut().zip(text.chunks(2)) {
+            *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+        }
+        Some(UploadId(id))
+    }
+
+    /// Whether a request is for an upload and not for the object at its path: it has the parameter,
+    /// and a method that uploads have.
+    pub(crate) fn is_named_by(request: &Request) -> bool {
+        let is_method = matches!(request.method(), "HEAD" | "PATCH" | "DELETE");
+        is_method && values(request).next().is_some()
+    }
+
+    /// The upload that a request names. `None` if it names none, or more than one, or the id is not
+    /// valid.
+    pub(crate) fn of_request(request: &Request) -> Option<UploadId> {
+        let mut values = values(request);
+        let id = UploadId::parse(values.next()?.as_bytes());
+        id.filter(|_| values.next().is_none())
+    }
+
+    /// The query of the URL of the upload.
+    pub(crate) fn query(&self) -> String {
+        format!("?{PARAMETER}={self}")
+    }
+
+    /// The key of its record.
+    pub(super) fn key(&self) -> Result<Key> {
+        Key::state(format!("{FOLDER}/{self}").as_bytes())
+    }
+
+    /// The folder of all records.
+    pub(super) fn folder() -> Result<Key> {
+        Key::state(FOLDER.as_bytes())
+    }
+}
+
+fn values(request: &Request) -> impl Iterator<Item = &str> {
+    let pairs = request.query().unwrap_or_default().split('&');
+    pairs.filter_map(|pair| pair.strip_prefix(PARAMETER)?.strip_prefix('='))
+}
+
+impl fmt::Display for UploadId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for UploadId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("UploadId(…)") // It may be a secret.
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_have_one_text_and_differ() {
+        let id = UploadId::random().expect("random numbers");
+        assert_eq!(UploadId::parse(id.to_string().as_bytes()), Some(id));
+        assert_ne!(UploadId::random(), Some(id));
+        let text = id.to_string();
+        for wrong in [
+            "",
+            "0",
+            &text[1..],
+            &format!("{text}0"),
+            &"G".repeat(32),
+            &"A".repeat(32),
+        ] {
+            assert_eq!(UploadId::parse(wrong.as_bytes()), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! The unfinished uploads and their bytes in memory, for the limits; and the uploads that were
+//! completed lately, for clients that have lost the response.
+
+use super::{NO_SPACE, TOO_MANY, UploadId, UploadLimits};
+use crate::files::upload::ReceiveError;
+use onrush_store::Key;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The maximum number of completed uploads that are remembered.
+const COMPLETED_MAX: usize = 1024;
+
+/// How far an upload is, for a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::files) struct Progress {
+    pub(in crate::files) offset: u64,
+    pub(in crate::files) length: Option<u64>,
+    pub(in crate::files) is_complete: bool,
+    /// The remaining time of an unfinished upload, in seconds.
+    pub(in crate::files) expires_in_s: u64,
+}
+
+#[derive(Default)]
+pub(super) struct Index(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    is_loaded: bool,
+    /// The bytes of each upload.
+    unfinished: HashMap<UploadId, u64>,
+    /// Their sum.
+    bytes: u64,
+    /// The oldest first.
+    completed: VecDeque<Completed>,
+}
+
+struct Completed {
+    id: UploadId,
+    key: Key,
+    owner: Option<String>,
+    length: u64,
+}
+
+impl State {
+    fn set(&mut self, id: UploadId, bytes: Option<u64>) {
+        let before = match bytes {
+            Some(bytes) => self.unfinished.insert(id, bytes),
+            None => self.unfinished.remove(&id),
+        };
+        let others = self.bytes.saturating_sub(before.unwrap_or(0));
+        self.bytes = others.saturating_add(bytes.unwrap_or(0));
+    }
+}
+
+impl Index {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn is_loaded(&self) -> bool {
+        self.lock().is_loaded
+    }
+
+    pub(super) fn set_loaded(&self) {
+        self.lock().is_loaded = true;
+    }
+
+    /// Adds an upload of `bytes`, or fails because of a limit.
+    pub(super) fn reserve(
+        &self,
+        id: UploadId,
+        bytes: u64,
+        limits: &UploadLimits,
+    ) -> Result<(), ReceiveError> {
+        let mut state = self.lock();
+        if state.unfinished.len() >= limits.count_max {
+            return Err(ReceiveError::Body(TOO_MANY));
+        }
+        if state.bytes.saturating_add(bytes) > limits.bytes_max {
+            return Err(ReceiveError::Body(NO_SPACE));
+        }
+        state.set(id, Some(bytes));
+        Ok(())
+    }
+
+    /// Sets the bytes of an upload. Returns whether all bytes are within the limit.
+    pub(super) fn grow(&self, id: UploadId, bytes: u64, limits: &UploadLimits) -> bool {
+        let mut state = self.lock();
+        state.set(id, Some(bytes));
+        state.bytes <= limits.bytes_max
+    }
+
+    pub(super) fn set(&self, id: UploadId, bytes: u64) {
+        self.lock().set(id, Some(bytes));
+    }
+
+    pub(super) fn remove(&self, id: UploadId) {
+        self.lock().set(id, None);
+    }
+
+    /// Remembers that an upload was completed.
+    pub(super) fn complete(&self, id: UploadId, key: &Key, owner: Option<String>, length: u64) {
+        let mut state = self.lock();
+        state.set(id, None);
+        if state.completed.len() >= COMPLETED_MAX {
+            state.completed.pop_front();
+        }
+        let key = key.clone();
+        state.completed.push_back(Completed {
+            id,
+            key,
+            owner,
+            length,
+        });
+    }
+
+    /// The length of an upload of `owner` at `key`, if it was completed lately.
+    pub(super) fn completed(&self, id: UploadId, key: &Key, owner: Option<&str>) -> Option<u64> {
+        let state = self.lock();
+        let found = state.completed.iter().find(|completed| completed.id == id);
+        let found = found.filter(|found| found.key == *key && found.owner.as_deref() == owner);
+        found.map(|found| found.length)
+    }
+}

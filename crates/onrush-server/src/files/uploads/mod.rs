@@ -1,0 +1,306 @@
+//! Uploads that are continued after an interruption: one mechanism for each protocol that has them.
+//!
+//! An *unfinished upload* has an id, a key, an owner, the bytes so far, and what its first request
+//! asked for: length, precondition, fields of the object, digests. The object appears when the
+//! upload is completed, in one step, if the precondition holds then.
+//!
+//! - The bytes are kept by the store ([`Upload::keep`](onrush_store::Upload::keep)). A record of
+//!   everything else (`record`) is an object with a key of [`Key::state`], which each store makes
+//!   durable and replaces atomically. The record contains the offset, and is written after the
+//!   bytes are kept: what it says has been kept.
+//! - A [`Session`] is the use of an upload by one request. Only one exists at a time (`active`). A
+//!   later request ends an earlier one, which keeps what has arrived: it is most likely the same
+//!   client after its connection was lost.
+//! - A session keeps its bytes when it ends, and every [`CHECKPOINT_BYTES`], so `kill -9` costs no
+//!   more than that. An upload that is complete after its first request has no record.
+//! - The id has 128 random bits and is part of the URL, at the path of the object. So the rights of
+//!   a path hold for it as well. Beyond them, only the user who has begun an upload may continue
+//!   it; for anonymous clients the id is the secret.
+//! - The number of unfinished uploads, their bytes and their age are limited (`index`).
+//!
+//! A completed upload is remembered in memory, so that a client that has lost the response learns
+//! that its upload is complete.
+//!
+//! Submodules, lowest first: `id` · `active` · `record` · `index` · `session`.
+
+mod active;
+mod id;
+mod index;
+mod record;
+mod session;
+
+pub(crate) use id::UploadId;
+pub(super) use index::Progress;
+pub(super) use session::{Session, TOO_LARGE, TOO_LONG};
+
+use super::digest::Digests;
+use super::http_error::HttpError;
+use super::upload::ReceiveError;
+use active::Active;
+use index::Index;
+use onrush::WorkerHandle;
+use onrush_store::{Condition, Key, Kind, ListHow, Store, StoreError};
+use record::Record;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+/// A session keeps its bytes each time that this many have arrived.
+const CHECKPOINT_BYTES: u64 = 64 << 20;
+
+/// The maximum time between two searches for uploads that are too old.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
+
+pub(super) const NO_UPLOAD: HttpError =
+    HttpError::new(404, "there is no such upload, or it has expired");
+const TOO_MANY: HttpError = HttpError::new(503, "there are too many unfinished uploads");
+const NO_SPACE: HttpError = HttpError::new(507, "unfinished uploads use all space that they may");
+const NO_RANDOM: HttpError = HttpError::new(500, "the system has no random numbers");
+
+/// The limits of unfinished uploads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UploadLimits {
+    /// The maximum size of an object, in bytes. A larger one gets 413.
+    pub object_bytes_max: u64,
+    /// The time after the last byte until an upload is removed, in seconds.
+    pub age_max_s: u64,
+    /// The maximum number of unfinished uploads. A further one gets 503.
+    pub count_max: usize,
+    /// The maximum size of all unfinished uploads together, in bytes. An upload whose length is
+    /// announced counts with its length from the beginning. A further one gets 507.
+    pub bytes_max: u64,
+}
+
+impl Default for UploadLimits {
+    /// A day, and ten thousand uploads of any size.
+    fn default() -> UploadLimits {
+        UploadLimits {
+            object_bytes_max: u64::MAX,
+            age_max_s: 24 * 3600,
+            count_max: 10_000,
+            bytes_max: u64::MAX,
+        }
+    }
+}
+
+/// What the first request of an upload asks for.
+pub(super) struct Plan {
+    pub(super) key: Key,
+    /// The name of the user; `None` for an anonymous client.
+    pub(super) owner: Option<String>,
+    /// The length of the object in bytes, if it is known.
+    pub(super) length: Option<u64>,
+    pub(super) condition: Condition,
+    /// The fields to store with the object.
+    pub(super) metadata: Vec<u8>,
+    /// The digests of the whole object.
+    pub(super) digests: Digests,
+    /// `Upload-Metadata` of a tus client, which gets it back.
+    pub(super) tus_metadata: Option<String>,
+}
+
+/// An upload that a request names.
+pub(super) enum Found {
+    Unfinished(Box<Session>),
+    /// The length of the object in bytes.
+    Completed(u64),
+}
+
+/// The unfinished uploads of a store.
+pub(super) struct Uploads {
+    store: Arc<dyn Store>,
+    pub(super) limits: UploadLimits,
+    active: Active,
+    index: Index,
+    /// Whether a task removes uploads that are too old.
+    is_swept: AtomicBool,
+}
+
+impl Uploads {
+    pub(super) fn new(store: Arc<dyn Store>, limits: UploadLimits) -> Arc<Uploads> {
+        Arc::new(Uploads {
+            store,
+            limits,
+            active: Active::default(),
+            index: Index::default(),
+            is_swept: AtomicBool::new(false),
+        })
+    }
+
+    /// Whether the store can continue uploads.
+    pub(super) fn are_offered(&self) -> bool {
+        self.store.features().resumable_uploads
+    }
+
+    /// Begins an upload. Nothing is stored before the session keeps it.
+    pub(super) async fn create(
+        self: &Arc<Self>,
+        plan: Plan,
+        worker: &WorkerHandle,
+    ) -> Result<Session, ReceiveError> {
+        self.sweep_from_now_on(worker);
+        if plan.length.unwrap_or(0) > self.limits.object_bytes_max {
+            return Err(ReceiveError::Body(session::TOO_LARGE));
+        }
+        self.load_index().await?;
+        let id = UploadId::random().ok_or(ReceiveError::Body(NO_RANDOM))?;
+        let guard = self.active.acquire(id).await;
+        (self.index).reserve(id, plan.length.unwrap_or(0), &self.limits)?;
+        // From here on, dropping the session releases what was reserved.
+        let session = Session::new(self, id, guard, plan, worker);
+        session.begin().await
+    }
+
+    /// Finds the upload `id` of `owner` at `key`, and ends another request that uses it.
+    pub(super) async fn open(
+        self: &Arc<Self>,
+        id: UploadId,
+        key: &Key,
+        owner: Option<&str>,
+        worker: &WorkerHandle,
+    ) -> Result<Found, ReceiveError> {
+        self.sweep_from_now_on(worker);
+        let guard = self.active.acquire(id).await;
+        if let Some(length) = self.index.completed(id, key, owner) {
+            return Ok(Found::Completed(length));
+        }
+        let (record, version) = self.read(id).await?;
+        let is_theirs = record.key == key.as_bytes() && record.owner.as_deref() == owner;
+        if !is_theirs || self.is_expired(&record, worker.unix_seconds()) {
+            return Err(ReceiveError::Body(NO_UPLOAD));
+        }
+        let session = Session::saved(self, id, guard, key, record, version, worker);
+        session.map(|session| Found::Unfinished(Box::new(session)))
+    }
+
+    /// The record of an upload, and its version.
+    async fn read(&self, id: UploadId) -> Result<(Record, onrush_store::Version), ReceiveError> {
+        let found = async {
+            let object = self.store.get(&id.key()?).await?;
+            let size = usize::try_from(object.meta().size).unwrap_or(usize::MAX);
+            if size > record::BYTES_MAX {
+                return Err(StoreError::NotFound);
+            }
+            let mut bytes = Vec::with_capacity(size.max(1));
+            while bytes.len() < size {
+                let had = bytes.len();
+                bytes = object.read(had as u64, size - had, bytes).await?;
+                if bytes.len() == had {
+                    return Err(StoreError::NotFound);
+                }
+            }
+            let record = Record::parse(&bytes).ok_or(StoreError::NotFound)?;
+            Ok((record, object.meta().version))
+        };
+        found.await.map_err(|error| match error {
+            StoreError::NotFound => ReceiveError::Body(NO_UPLOAD),
+            error => ReceiveError::Store(error),
+        })
+    }
+
+    fn is_expired(&self, record: &Record, now_s: u64) -> bool {
+        record.updated_s.saturating_add(self.limits.age_max_s) <= now_s
+    }
+
+    /// Reads which uploads an earlier process has left, once.
+    async fn load_index(&self) -> Result<(), ReceiveError> {
+        if self.index.is_loaded() {
+            return Ok(());
+        }
+        for (id, record) in self.records().await.map_err(ReceiveError::Store)? {
+            self.index.set(id, record.reserved_bytes());
+        }
+        self.index.set_loaded();
+        Ok(())
+    }
+
+    /// The records of all uploads. Those that cannot be read are not among them.
+    async fn records(&self) -> onrush_store::Result<Vec<(UploadId, Record)>> {
+        let folder = UploadId::folder()?;
+        let mut how = ListHow {
+            limit: 1000,
+            hidden: true,
+            after: None,
+        };
+        let mut records = Vec::new();
+        loop {
+            let page = match self.store.list(Some(&folder), how.clone()).await {
+                Err(StoreError::NotFound) => return Ok(records),
+                page => page?,
+            };
+            for entry in page.entries {
+                if let Some(id) = UploadId::parse(&entry.name)
+                    && let Ok((record, _)) = self.read(id).await
+                {
+                    records.push((id, record));
+                }
+            }
+            match page.next {
+                Some(next) => how.after = Some(next),
+                None => return Ok(records),
+            }
+        }
+    }
+
+    /// Removes the bytes and the record of an upload.
+    async fn remove(&self, id: UploadId, record: &Record) -> onrush_store::Result<()> {
+        self.store.discard(&record.kept()).await?;
+        self.remove_record(id).await
+    }
+
+    async fn remove_record(&self, id: UploadId) -> onrush_store::Result<()> {
+        let key = id.key()?;
+        match self.store.delete(&key, Kind::File, Condition::None).await {
+            Ok(_) | Err(StoreError::NotFound) => {}
+            Err(error) => return Err(error),
+        }
+        self.index.remove(id);
+        Ok(())
+    }
+
+    /// Removes uploads that are too old from now on, as long as there are any.
+    pub(super) fn sweep_from_now_on(self: &Arc<Self>, worker: &WorkerHandle) {
+        if self.is_swept.swap(true, Relaxed) {
+            return;
+        }
+        let (uploads, handle) = (self.clone(), worker.clone());
+        let task = worker.spawn(async move {
+            while uploads.sweep(handle.unix_seconds()).await {
+                let age = Duration::from_secs(uploads.limits.age_max_s);
+                handle.sleep(SWEEP_INTERVAL.min(age)).await;
+            }
+            uploads.is_swept.store(false, Relaxed);
+            if uploads.active.any() {
+                uploads.sweep_from_now_on(&handle); // It began after the last look.
+            }
+        });
+        task.detach();
+    }
+
+    /// Removes uploads that are too old. Returns whether unfinished ones are left, or an error
+    /// prevents a decision.
+    async fn sweep(&self, now_s: u64) -> bool {
+        let Ok(records) = self.records().await else {
+            return true;
+        };
+        let mut left = self.active.any();
+        for (id, record) in records {
+            if !self.is_expired(&record, now_s) {
+                left = true;
+                continue;
+            }
+            let _guard = self.active.acquire(id).await;
+            // It may have been continued at the last moment.
+            match self.read(id).await {
+                Ok((record, _)) if self.is_expired(&record, now_s) => {
+                    left |= self.remove(id, &record).await.is_err();
+                }
+                _ => left = true,
+            }
+        }
+        // Bytes without a record, after a crash. The clock of the store may be another one.
+        let age = Duration::from_secs(self.limits.age_max_s.saturating_mul(2));
+        let _ = self.store.discard_older(age).await;
+        left
+    }
+}

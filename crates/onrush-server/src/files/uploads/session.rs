@@ -1,0 +1,358 @@
+//! The use of an unfinished upload by one request.
+
+use super::active::Guard;
+use super::record::{Record, SavedCondition};
+use super::{CHECKPOINT_BYTES, NO_SPACE, NO_UPLOAD, Plan, Progress, UploadId, Uploads};
+use crate::files::digest::Digests;
+use crate::files::http_error::HttpError;
+use crate::files::upload::{self, ReceiveError, Sink, UploadBuffers};
+use onrush::{RequestBody, WorkerHandle};
+use onrush_store::{Committed, Condition, Key, StoreError, Upload, Version};
+use std::sync::Arc;
+
+pub(in crate::files) const TOO_LARGE: HttpError =
+    HttpError::new(413, "the object is larger than this server accepts");
+pub(in crate::files) const TOO_LONG: HttpError =
+    HttpError::new(400, "the upload is longer than it has announced");
+const TAKEN_OVER: HttpError = HttpError::new(409, "another server continues this upload");
+
+/// An unfinished upload that one request uses. Dropping it keeps what was saved.
+pub(in crate::files) struct Session {
+    state: State,
+    guard: Guard,
+}
+
+struct State {
+    uploads: Arc<Uploads>,
+    id: UploadId,
+    key: Key,
+    record: Record,
+    /// The version of the stored record; `None` if there is none yet.
+    version: Option<Version>,
+    /// `None` until bytes are appended, and after an error that ends the upload of this session.
+    upload: Option<Box<dyn Upload>>,
+    /// Of the whole object, as far as it has arrived.
+    digests: Digests,
+    worker: WorkerHandle,
+}
+
+impl Session {
+    pub(super) fn new(
+        uploads: &Arc<Uploads>,
+        id: UploadId,
+        guard: Guard,
+        plan: Plan,
+        worker: &WorkerHandle,
+    ) -> Session {
+        let record = Record {
+            key: plan.key.as_bytes().to_owned(),
+            owner: plan.owner,
+            length: plan.length,
+            offset: 0,
+            place: Vec::new(),
+            condition: SavedCondition::new(&plan.condition),
+            metadata: plan.metadata,
+            digests: Vec::new(),
+            tus_metadata: plan.tus_metadata,
+            updated_s: worker.unix_seconds(),
+        };
+        let state = State {
+            uploads: uploads.clone(),
+            id,
+            key: plan.key,
+            record,
+            version: None,
+            upload: None,
+            digests: plan.digests,
+            worker: worker.clone(),
+        };
+        Session { state, guard }
+    }
+
+    pub(super) async fn begin(mut self) -> Result<Session, ReceiveError> {
+        let (condition, length) = (
+            self.state.record.condition.condition(),
+            self.state.record.length,
+        );
+        let staged = self
+            .state
+            .uploads
+            .store
+            .stage(&self.state.key, condition, length)
+            .await;
+        let mut upload = staged.map_err(ReceiveError::Store)?;
+        let set = upload.set_metadata(self.state.record.metadata.clone());
+        set.map_err(ReceiveError::Store)?;
+        self.state.upload = Some(upload);
+        Ok(self)
+    }
+
+    /// An upload with a stored record.
+    pub(super) fn saved(
+        uploads: &Arc<Uploads>,
+        id: UploadId,
+        guard: Guard,
+        key: &Key,
+        record: Record,
+        version: Version,
+        worker: &WorkerHandle,
+    ) -> Result<Session, ReceiveError> {
+        let digests = Digests::restore(&record.digests);
+        let state = State {
+            uploads: uploads.clone(),
+            id,
+            key: key.clone(),
+            version: Some(version),
+            upload: None,
+            digests: digests.ok_or(ReceiveError::Body(NO_UPLOAD))?,
+            record,
+            worker: worker.clone(),
+        };
+        Ok(Session { state, guard })
+    }
+
+    pub(in crate::files) fn id(&self) -> UploadId {
+        self.state.id
+    }
+
+    /// `Upload-Metadata` of the tus client that has begun the upload.
+    pub(in crate::files) fn tus_metadata(&self) -> Option<&str> {
+        self.state.record.tus_metadata.as_deref()
+    }
+
+    /// What has been saved.
+    pub(in crate::files) fn progress(&self) -> Progress {
+        let expires_s = self
+            .state
+            .record
+            .updated_s
+            .saturating_add(self.state.uploads.limits.age_max_s);
+        Progress {
+            offset: self.state.record.offset,
+            length: self.state.record.length,
+            is_complete: false,
+            expires_in_s: expires_s.saturating_sub(self.state.worker.unix_seconds()),
+        }
+    }
+
+    /// Sets the length of the object. Returns `false` if it was announced as another one, or more
+    /// has arrived.
+    pub(in crate::files) fn announce(&mut self, length: u64) -> Result<bool, ReceiveError> {
+        if self
+            .state
+            .record
+            .length
+            .is_some_and(|known| known != length)
+            || self.state.record.offset > length
+        {
+            return Ok(false);
+        }
+        let limits = &self.state.uploads.limits;
+        if length > limits.object_bytes_max {
+            return Err(ReceiveError::Body(TOO_LARGE));
+        }
+        self.state.record.length = Some(length);
+        match self.state.uploads.index.grow(self.state.id, length, limits) {
+            true => Ok(true),
+            false => Err(ReceiveError::Body(NO_SPACE)),
+        }
+    }
+
+    /// Prepares a saved upload for more bytes. `may_replace`: the client may replace objects.
+    pub(in crate::files) async fn resume(&mut self, may_replace: bool) -> Result<(), ReceiveError> {
+        let condition = match may_replace {
+            true => self.state.record.condition.condition(),
+            false => Condition::Absent,
+        };
+        let kept = self.state.record.kept();
+        let resumed = self
+            .state
+            .uploads
+            .store
+            .resume(&self.state.key, condition, &kept)
+            .await;
+        let mut upload = match resumed {
+            Err(StoreError::NotFound) => {
+                // The bytes are lost, so the upload is.
+                let _ = self.state.uploads.remove_record(self.state.id).await;
+                return Err(ReceiveError::Body(NO_UPLOAD));
+            }
+            resumed => resumed.map_err(ReceiveError::Store)?,
+        };
+        let set = upload.set_metadata(self.state.record.metadata.clone());
+        set.map_err(ReceiveError::Store)?;
+        self.state.upload = Some(upload);
+        Ok(())
+    }
+
+    /// Appends the body of a request. If that fails, what has arrived is kept, unless `content` has
+    /// digests: bytes that cannot be verified are dropped. `on_progress` gets each offset that was
+    /// saved on the way.
+    pub(in crate::files) async fn receive(
+        &mut self,
+        body: &mut RequestBody,
+        length: Option<u64>,
+        content: Digests,
+        buffers: &UploadBuffers,
+        on_progress: &dyn Fn(u64),
+    ) -> Result<(), ReceiveError> {
+        let guard = &self.guard;
+        let mut appending = Appending {
+            is_saved: content.is_empty(),
+            content,
+            state: &mut self.state,
+            on_progress,
+        };
+        let stop = |cx: &mut std::task::Context<'_>| guard.should_end(cx);
+        let received = upload::receive(body, length, &mut appending, buffers, &stop).await;
+        if let Err(error) = received {
+            if appending.is_saved {
+                // The first error counts. What could not be saved was not acknowledged.
+                let _ = appending.state.save().await;
+            }
+            self.state.upload = None;
+            return Err(error);
+        }
+        let verified = appending.content.check();
+        if verified.is_err() {
+            self.state.upload = None;
+        }
+        verified.map_err(ReceiveError::Body)
+    }
+
+    /// Keeps the bytes and writes the record.
+    pub(in crate::files) async fn save(&mut self) -> Result<(), ReceiveError> {
+        self.state.save().await
+    }
+
+    /// The number of bytes that have arrived.
+    fn written_bytes(&self) -> u64 {
+        let upload = self.state.upload.as_ref();
+        upload.map_or(self.state.record.offset, |upload| upload.written_bytes())
+    }
+
+    /// Whether fewer bytes have arrived than were announced.
+    pub(in crate::files) fn is_short(&self) -> bool {
+        let length = self.state.record.length;
+        length.is_some_and(|length| self.written_bytes() < length)
+    }
+
+    /// Publishes the object. The upload ends, also if that fails.
+    pub(in crate::files) async fn complete(mut self) -> Result<Committed, ReceiveError> {
+        let digests = std::mem::take(&mut self.state.digests);
+        if let Err(failure) = digests.check() {
+            let _ = self.cancel().await;
+            return Err(ReceiveError::Body(failure));
+        }
+        let upload = self.state.upload.take();
+        let upload = upload.ok_or(ReceiveError::Body(NO_UPLOAD))?;
+        let committed = upload.commit().await;
+        if self.state.version.is_some() {
+            // If this fails, a later request finds that the bytes are gone.
+            let _ = self.state.uploads.remove_record(self.state.id).await;
+        }
+        let committed = committed.map_err(ReceiveError::Store)?;
+        let (owner, length) = (self.state.record.owner.take(), committed.meta.size);
+        (self.state.uploads.index).complete(self.state.id, &self.state.key, owner, length);
+        Ok(committed)
+    }
+
+    /// Removes the upload.
+    pub(in crate::files) async fn cancel(mut self) -> Result<(), ReceiveError> {
+        self.state.upload = None; // Removes bytes that were not kept.
+        if self.state.version.is_none() {
+            return Ok(());
+        }
+        let removed = self
+            .state
+            .uploads
+            .remove(self.state.id, &self.state.record)
+            .await;
+        removed.map_err(ReceiveError::Store)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if self.state.version.is_none() {
+            self.state.uploads.index.remove(self.state.id);
+        }
+    }
+}
+
+impl State {
+    /// Keeps the bytes and writes the record.
+    async fn save(&mut self) -> Result<(), ReceiveError> {
+        let upload = self.upload.as_mut().ok_or(ReceiveError::Body(NO_UPLOAD))?;
+        let kept = upload.keep().await.map_err(ReceiveError::Store)?;
+        let record = Record {
+            offset: kept.bytes,
+            place: kept.place,
+            digests: self.digests.save(),
+            updated_s: self.worker.unix_seconds(),
+            ..self.record.clone()
+        };
+        let condition = match self.version {
+            Some(version) => Condition::Versions(vec![version]),
+            None => Condition::Absent,
+        };
+        let bytes = record.to_bytes();
+        let written = async {
+            let key = self.id.key()?;
+            let size = Some(bytes.len() as u64);
+            let mut object = self.uploads.store.stage(&key, condition, size).await?;
+            object.write(bytes).await?;
+            object.commit().await
+        };
+        let committed = written.await.map_err(|error| match error {
+            StoreError::PreconditionFailed => ReceiveError::Body(TAKEN_OVER),
+            error => ReceiveError::Store(error),
+        })?;
+        self.version = Some(committed.meta.version);
+        self.record = record;
+        let limits = &self.uploads.limits;
+        let bytes = self.record.reserved_bytes();
+        match self.uploads.index.grow(self.id, bytes, limits) {
+            true => Ok(()),
+            false => Err(ReceiveError::Body(NO_SPACE)),
+        }
+    }
+}
+
+/// Takes the bytes of one request.
+struct Appending<'s> {
+    state: &'s mut State,
+    /// The digests of the content of this request.
+    content: Digests,
+    /// Whether bytes are saved before the request is complete.
+    is_saved: bool,
+    on_progress: &'s dyn Fn(u64),
+}
+
+impl Sink for Appending<'_> {
+    async fn write(&mut self, buf: Vec<u8>) -> Result<Vec<u8>, ReceiveError> {
+        let state = &mut *self.state;
+        let upload = state.upload.as_mut().ok_or(ReceiveError::Body(NO_UPLOAD))?;
+        let end = upload.written_bytes().saturating_add(buf.len() as u64);
+        if state.record.length.is_some_and(|length| end > length) {
+            return Err(ReceiveError::Body(TOO_LONG));
+        }
+        if end > state.uploads.limits.object_bytes_max {
+            return Err(ReceiveError::Body(TOO_LARGE));
+        }
+        state.digests.update(&buf).await;
+        self.content.update(&buf).await;
+        let buf = match upload.write(buf).await {
+            Ok(buf) => buf,
+            Err(error) => {
+                state.upload = None;
+                return Err(ReceiveError::Store(error));
+            }
+        };
+        if self.is_saved && end - state.record.offset >= CHECKPOINT_BYTES {
+            state.save().await?;
+            (self.on_progress)(state.record.offset);
+        }
+        Ok(buf)
+    }
+}

@@ -1,0 +1,134 @@
+//! The files of uploads that outlive their request ([`Upload::keep`](crate::Upload::keep)), in
+//! `.onrush/uploads`. Unlike `.onrush/staging`, a start of the server does not sweep this folder.
+//!
+//! A kept file has the bytes of an upload from the first one. Its first `Kept::bytes` are durable,
+//! if the store is. What follows them was written later: it may be missing or torn after a power
+//! cut, so a resume drops it. A commit renames the file, as any other staged file. If the power
+//! fails during that rename, some file systems may lose the new name and the old one; then the
+//! upload is gone and the object is the old one.
+//!
+//! The store does not know which files are still needed. Callers discard them, and whatever was
+//! lost in a crash is removed by its age.
+
+use super::Inner;
+use super::staging::{StagedFile, StagedName, StagingFolder, ensure_dir, names};
+use crate::error::{Result, StoreError};
+use crate::key::RESERVED;
+use crate::store::Kept;
+use onrush_rt::descriptors::FileUse;
+use onrush_rt::fs::{Create, Dir, FileKind, OpenHow};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+const UPLOADS: &[u8] = b"uploads";
+
+const READ_AND_WRITE: OpenHow = OpenHow {
+    read: true,
+    write: true,
+    create: Create::No,
+    mode: 0,
+};
+
+/// Keeps the bytes of a staged file, `bytes` long. Blocks.
+pub(super) fn keep(staged: &mut StagedFile, bytes: u64) -> Result<Kept> {
+    let inner = staged.name.inner.clone();
+    if inner.durable() {
+        (staged.file.sync_data()).map_err(StoreError::from_open_file)?;
+    }
+    if !staged.name.is_kept {
+        move_to_kept(&inner, staged).map_err(StoreError::from_open_file)?;
+    }
+    Ok(Kept {
+        bytes,
+        place: staged.name.name.clone(),
+    })
+}
+
+fn move_to_kept(inner: &Inner, staged: &mut StagedFile) -> io::Result<()> {
+    let name = match inner.staging() {
+        Ok(staging) => staging.unique_name(),
+        Err(_) => return Err(io::ErrorKind::PermissionDenied.into()),
+    };
+    let own = ensure_dir(&inner.root, RESERVED)?;
+    let uploads = ensure_dir(&own, UPLOADS)?;
+    let from = &staged.name;
+    (from.folder.dir).rename(&from.name, &uploads, &name, false)?;
+    staged.name = StagedName {
+        inner: from.inner.clone(),
+        folder: Arc::new(StagingFolder::lasting(uploads)),
+        name,
+        is_kept: false,
+    };
+    if inner.durable() {
+        // The folders above may be new.
+        for dir in [&staged.name.folder.dir, &own, &inner.root] {
+            inner.parents.sync(dir)?;
+        }
+    }
+    staged.name.is_kept = true;
+    Ok(())
+}
+
+/// Opens a kept file to continue it. Blocks.
+pub(super) fn reopen(inner: &Arc<Inner>, kept: &Kept) -> Result<StagedFile> {
+    let permit = inner.options.descriptors.open_file(FileUse::Upload);
+    let permit = permit.ok_or(StoreError::Busy)?;
+    let uploads = open_uploads(inner)?;
+    let file = uploads.open(&kept.place, READ_AND_WRITE);
+    let file = file.map_err(StoreError::from_lookup)?.with_permit(permit);
+    let size = file.metadata().map_err(StoreError::from_open_file)?.size;
+    if size < kept.bytes {
+        return Err(StoreError::NotFound); // Another program has changed it.
+    }
+    if size > kept.bytes {
+        (file.set_len(kept.bytes)).map_err(StoreError::from_open_file)?;
+    }
+    Ok(StagedFile {
+        file,
+        name: StagedName {
+            inner: inner.clone(),
+            folder: Arc::new(StagingFolder::lasting(uploads)),
+            name: kept.place.clone(),
+            is_kept: true,
+        },
+    })
+}
+
+/// Removes a kept file. Blocks.
+pub(super) fn discard(inner: &Inner, kept: &Kept) -> Result<()> {
+    let unlinked = match open_uploads(inner) {
+        Ok(uploads) => uploads.unlink(&kept.place),
+        Err(StoreError::NotFound) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    match unlinked {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(StoreError::from_change(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Removes the kept files that were last written longer than `age` ago. Blocks.
+pub(super) fn discard_older(inner: &Inner, age: Duration) -> Result<usize> {
+    let age_ns = i64::try_from(age.as_nanos()).unwrap_or(i64::MAX);
+    let before_ns = inner.root.now_ns().saturating_sub(age_ns);
+    let uploads = match open_uploads(inner) {
+        Err(StoreError::NotFound) => return Ok(0),
+        opened => opened?,
+    };
+    let is_old = |name: &Vec<u8>| {
+        let found = uploads.entry_metadata(name);
+        found.is_ok_and(|found| found.modified_ns < before_ns)
+    };
+    let all = names(&uploads, Some(FileKind::File));
+    let old = all.iter().filter(|name| is_old(name));
+    Ok(old.filter(|name| uploads.unlink(name).is_ok()).count())
+}
+
+fn open_uploads(inner: &Inner) -> Result<Dir> {
+    inner.staging()?;
+    let path = [RESERVED, b"/", UPLOADS].concat();
+    inner.root.open_dir(&path).map_err(StoreError::from_lookup)
+}

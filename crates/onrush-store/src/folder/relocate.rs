@@ -1,0 +1,211 @@
+//! Copying an object and renaming an object or a folder, on the disk.
+//!
+//! A copy is a staged file into which the kernel copies (`copy_file_range(2)`), so file systems
+//! that can share blocks do. It is committed like an upload. The source is opened once: it stays
+//! one version, even if it is replaced meanwhile.
+//!
+//! A rename holds the locks of both keys and is one `renameat2(2)`. If a sync fails afterwards and
+//! nothing was replaced, it is undone. A rename between two folders is in both or in none after a
+//! power cut on file systems with a journal.
+
+use super::Inner;
+use super::key_locks;
+use super::parents::{self, CreatedFolders, ParentState};
+use super::staging::{DeferredFree, StagedFile};
+use super::upload::StagedUpload;
+use crate::error::{Result, StoreError};
+use crate::key::Key;
+use crate::local;
+use crate::meta::{Kind, Meta};
+use crate::store::{Committed, Relocation, Upload};
+use onrush_rt::coop;
+use onrush_rt::descriptors::FileUse;
+use onrush_rt::fs::{File, FileKind};
+use std::io;
+use std::sync::Arc;
+
+/// The bytes that one job copies. Other jobs of the pool run between them.
+const STEP_BYTES: u64 = 32 << 20;
+/// The same on a worker.
+const INLINE_STEP_BYTES: u64 = 128 << 10;
+
+/// The number of attempts when the folder of the new name is deleted meanwhile.
+const ATTEMPTS: usize = 4;
+
+/// Copies an object.
+pub(super) async fn copy(inner: &Arc<Inner>, how: Relocation) -> Result<Committed> {
+    check(inner, &how)?;
+    let pool = inner.change_pool.clone();
+    let (shared, request) = (inner.clone(), how.clone());
+    let job = move || {
+        let (meta, source) = shared.open(&request.from)?;
+        shared.check(&request.from_condition, Some(&meta))?;
+        let metadata = local::read_metadata(&source)?;
+        let staged = StagedFile::create(&shared, FileUse::Brief)?;
+        Ok::<_, StoreError>((meta, source, metadata, staged))
+    };
+    let (meta, mut source, metadata, mut staged) = pool.run(job).await??;
+    let step_bytes = match pool.is_inline() {
+        true => INLINE_STEP_BYTES,
+        false => STEP_BYTES,
+    };
+    let mut at = 0;
+    while at < meta.size {
+        let bytes = (meta.size - at).min(step_bytes);
+        let job = move || {
+            let copied = copy_step(&staged, &source, at, bytes)?;
+            Ok::<_, StoreError>((staged, source, copied))
+        };
+        let copied;
+        (staged, source, copied) = pool.run(job).await??;
+        at += copied;
+        if pool.is_inline() {
+            coop::spend(copied as usize);
+            std::future::poll_fn(coop::poll_proceed).await;
+        }
+    }
+    let upload = StagedUpload::of_file(inner, &how.to, how.to_condition, staged, meta.size);
+    let mut upload = Box::new(upload);
+    upload.set_metadata(metadata)?;
+    upload.commit().await
+}
+
+fn copy_step(staged: &StagedFile, source: &File, at: u64, bytes: u64) -> Result<u64> {
+    let copied = staged.file.copy_from(source, at, bytes);
+    match copied.map_err(StoreError::from_open_file)? {
+        0 => Err(StoreError::Changed), // Another program has truncated it.
+        copied => Ok(copied),
+    }
+}
+
+/// Renames an object or a folder.
+pub(super) async fn rename(inner: &Arc<Inner>, how: Relocation, kind: Kind) -> Result<Committed> {
+    check(inner, &how)?;
+    let sync_failures = inner.parents.sync_failures();
+    let mut created = CreatedFolders::new(inner);
+    for _ in 0..ATTEMPTS {
+        if let Some(path) = how.to.split().0 {
+            created = parents::prepare(inner, path, created, sync_failures).await?;
+        }
+        // Always in the same order, so that two renames do not wait for each other.
+        let (first, second) = match how.from < how.to {
+            true => (&how.from, &how.to),
+            false => (&how.to, &how.from),
+        };
+        let locks = (
+            key_locks::acquire(inner, first).await,
+            key_locks::acquire(inner, second).await,
+        );
+        let (shared, how) = (inner.clone(), how.clone());
+        let job = move || {
+            let _locks = locks;
+            try_rename(&shared, &how, kind, sync_failures)
+        };
+        if let Some(committed) = inner.change_pool.run(job).await?? {
+            created.keep();
+            return Ok(committed);
+        }
+    }
+    Err(StoreError::Conflict)
+}
+
+fn check(inner: &Inner, how: &Relocation) -> Result<()> {
+    inner.staging()?;
+    match how.from.is_internal() || how.to.is_internal() || how.from == how.to {
+        true => Err(StoreError::Forbidden),
+        false => Ok(()),
+    }
+}
+
+/// Renames, or returns `None` if the folder of the new name is not ready.
+fn try_rename(
+    inner: &Inner,
+    how: &Relocation,
+    kind: Kind,
+    sync_failures: u64,
+) -> Result<Option<Committed>> {
+    let source = source(inner, &how.from, kind)?;
+    inner.check(&how.from_condition, Some(&source))?;
+    let replaced = match inner.existing_object(&how.to) {
+        // An empty folder may be replaced by a folder.
+        Err(StoreError::IsDirectory) if kind == Kind::Directory => Some(inner.meta(&how.to)?),
+        Ok(Some(_)) if kind == Kind::Directory => return Err(StoreError::Conflict),
+        found => found?,
+    };
+    inner.check(&how.to_condition, replaced.as_ref())?;
+    let found = parents::look_up(inner, how.to.split().0).map_err(StoreError::from_change)?;
+    let ParentState::Ready(to) = found else {
+        return Ok(None);
+    };
+    let from = parents::open(inner, how.from.split().0).map_err(StoreError::from_lookup)?;
+    let _content = DeferredFree::hold(inner, to.dir(), how.to.name(), replaced.as_ref());
+    let rename = |no_replace| {
+        let (from_name, to_name) = (how.from.name(), how.to.name());
+        (from.dir()).rename(from_name, to.dir(), to_name, no_replace)
+    };
+    let renamed = match rename(replaced.is_none()) {
+        // The file system does not support this rename.
+        Err(error) if is_unsupported(&error) && replaced.is_none() => rename(false),
+        renamed => renamed,
+    };
+    renamed.map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => StoreError::PreconditionFailed,
+        io::ErrorKind::NotFound => StoreError::NotFound,
+        _ => StoreError::from_change(error),
+    })?;
+    let changed = || match kind {
+        Kind::File => {
+            inner.key_locks.advance_generation(&how.from);
+            inner.key_locks.advance_generation(&how.to);
+        }
+        // All objects beneath it have other keys.
+        Kind::Directory => inner.key_locks.advance_all(),
+    };
+    changed();
+    inner.parents.forget(how.from.as_bytes());
+    inner.parents.forget(how.to.as_bytes());
+    if inner.durable() {
+        let synced = inner.parents.sync(to.dir());
+        let synced = synced.and_then(|()| inner.parents.sync(from.dir()));
+        let failed = match synced {
+            Err(error) => Some(StoreError::from_open_file(error)),
+            Ok(()) if inner.parents.sync_failures() != sync_failures => {
+                Some(StoreError::Io(io::ErrorKind::Other.into()))
+            }
+            Ok(()) => None,
+        };
+        if let Some(error) = failed {
+            if replaced.is_none() {
+                let _ = (to.dir()).rename(how.to.name(), from.dir(), how.from.name(), true);
+                changed();
+            }
+            return Err(error);
+        }
+    }
+    Ok(Some(Committed {
+        created: replaced.is_none(),
+        meta: source,
+    }))
+}
+
+/// What is renamed. A symbolic link is a conflict.
+fn source(inner: &Inner, from: &Key, kind: Kind) -> Result<Meta> {
+    if kind == Kind::File {
+        return inner.existing_object(from)?.ok_or(StoreError::NotFound);
+    }
+    let parent = parents::open(inner, from.split().0).map_err(StoreError::from_lookup)?;
+    let found = parent.dir().entry_metadata(from.name());
+    let found = found.map_err(StoreError::from_lookup)?;
+    match found.kind {
+        FileKind::Directory => Meta::from_file(&found).ok_or(StoreError::NotFound),
+        FileKind::Symlink => Err(StoreError::Conflict),
+        FileKind::File | FileKind::Special => Err(StoreError::NotFound),
+    }
+}
+
+fn is_unsupported(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported
+    )
+}

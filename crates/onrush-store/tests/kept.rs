@@ -1,0 +1,131 @@
+//! Uploads that are continued, on the simulated disk: a power cut and an error at every operation.
+//! What was kept stays, and the object appears whole or not at all.
+
+mod common;
+
+use common::*;
+use onrush_rt::blocking::BlockingPool;
+use onrush_rt::fs::sim::{Cut, SimFs};
+use onrush_store::*;
+
+const BYTES: usize = 50_000;
+/// The bytes that are written before each keep, and before the commit.
+const STEPS: [usize; 3] = [5000, 30_000, BYTES];
+
+/// The last operations of a commit, from the rename on: it, the sync of the folder, and the removal
+/// of the old object.
+const OPERATIONS_FROM_RENAME: u64 = 3;
+
+fn open(disk: &SimFs) -> Folder {
+    let root = disk.root().unwrap();
+    Folder::on(root, BlockingPool::inline(), FolderOptions::default()).unwrap()
+}
+
+fn prepare_disk(seed: u64) -> (SimFs, Folder) {
+    let disk = SimFs::new(seed);
+    let folder = open(&disk);
+    put(&folder, "folder/object", b"old").unwrap();
+    (disk, folder)
+}
+
+/// Uploads in steps. `kept` is what was acknowledged last, also if this fails.
+fn upload(folder: &Folder, kept: &mut Option<Kept>) -> Result<Committed> {
+    block_on(async {
+        let (at, whole) = (key("folder/object"), body(BYTES));
+        let condition = Condition::Present;
+        let mut upload = match &*kept {
+            Some(kept) => folder.resume(&at, condition, kept).await?,
+            None => folder.stage(&at, condition, Some(BYTES as u64)).await?,
+        };
+        for end in STEPS {
+            let from = upload.written_bytes() as usize;
+            if from < end {
+                upload.write(whole[from..end].to_vec()).await?;
+            }
+            if end < BYTES && from < end {
+                *kept = Some(upload.keep().await?);
+            }
+        }
+        upload.commit().await
+    })
+}
+
+fn count_operations(seed: u64) -> u64 {
+    let (disk, folder) = prepare_disk(seed);
+    let before = disk.operations();
+    upload(&folder, &mut None).unwrap();
+    disk.operations() - before
+}
+
+/// Continues an upload that has failed. The object is the old one, or the new one if the failure
+/// came after it was published. `may_be_lost`: the power failed while the file was renamed to the
+/// object, and only the removal of its name has reached the disk.
+fn assert_continues(folder: &Folder, mut kept: Option<Kept>, may_be_lost: bool, at: &str) {
+    let found = get(folder, "folder/object").unwrap();
+    if found == body(BYTES) {
+        return;
+    }
+    assert_eq!(found, b"old", "{at}: torn");
+    if let Err(error) = upload(folder, &mut kept) {
+        if may_be_lost && error == StoreError::NotFound {
+            return;
+        }
+        panic!("{at}: {kept:?} does not continue: {error}");
+    }
+    let found = get(folder, "folder/object").unwrap();
+    assert!(found == body(BYTES), "{at}: the parts do not fit");
+}
+
+#[test]
+fn what_was_kept_survives_a_power_cut_at_any_operation() {
+    let mut continued = 0;
+    for seed in 0..16 {
+        let count = count_operations(seed);
+        assert!(count > 15, "{count}");
+        for number in 0..=count {
+            for cut in [Cut::Before, Cut::During, Cut::After] {
+                let at = format!("seed {seed}, operation {number}, {cut:?}");
+                let (disk, folder) = prepare_disk(seed);
+                disk.power_cut_at(disk.operations() + number, cut);
+                let mut kept = None;
+                let _ = upload(&folder, &mut kept);
+                disk.power_cut();
+                drop(folder);
+                disk.restart();
+                continued += usize::from(kept.is_some());
+                // The commit sets the time and syncs before it renames.
+                let is_kept = kept.as_ref().is_some_and(|kept| kept.bytes >= 30_000);
+                let may_be_lost = is_kept && number + OPERATIONS_FROM_RENAME >= count;
+                assert_continues(&open(&disk), kept, may_be_lost, &at);
+            }
+        }
+    }
+    assert!(continued > 500, "{continued}");
+}
+
+/// An error of the commit ends the upload; one before it does not.
+#[test]
+fn what_was_kept_survives_an_error_at_any_operation() {
+    for seed in 0..4 {
+        let count = count_operations(seed);
+        for (number, errno) in (0..count).flat_map(|number| [(number, 5), (number, 28)]) {
+            let at = format!("seed {seed}, operation {number}, errno {errno}");
+            let (disk, folder) = prepare_disk(seed);
+            disk.fail_at(disk.operations() + number, errno);
+            let mut kept = None;
+            if upload(&folder, &mut kept).is_ok() {
+                continue; // Removing the old object has failed.
+            }
+            assert_eq!(
+                get(&folder, "folder/object").as_deref(),
+                Ok(&b"old"[..]),
+                "{at}"
+            );
+            match upload(&folder, &mut kept.clone()) {
+                Err(StoreError::NotFound) => assert!(kept.is_some_and(|kept| kept.bytes >= 30_000)),
+                _ => assert_continues(&folder, None, false, &at),
+            }
+            assert_eq!(staged(&folder, &Backend::Sim(disk.clone())), 0, "{at}");
+        }
+    }
+}

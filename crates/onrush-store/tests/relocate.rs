@@ -1,0 +1,209 @@
+//! Copies and renames in a folder, on each kind of disk.
+
+mod common;
+
+use common::*;
+use onrush_rt::blocking::BlockingPool;
+use onrush_rt::fs::sim::{Cut, SimFs};
+use onrush_store::*;
+
+fn how(from: &str, to: &str, to_condition: Condition) -> Relocation {
+    Relocation {
+        from: key(from),
+        from_condition: Condition::None,
+        to: key(to),
+        to_condition,
+    }
+}
+
+fn copy(folder: &Folder, how: Relocation) -> Result<Committed> {
+    block_on(folder.copy(how))
+}
+
+fn rename(folder: &Folder, how: Relocation) -> Result<Committed> {
+    block_on(folder.rename(how, Kind::File))
+}
+
+fn rename_folder(folder: &Folder, from: &str, to: &str) -> Result<Committed> {
+    block_on(folder.rename(how(from, to, Condition::None), Kind::Directory))
+}
+
+fn backends() -> [Backend; 4] {
+    [
+        Backend::real(),
+        Backend::memory(),
+        Backend::sim(),
+        Backend::plain(),
+    ]
+}
+
+#[test]
+fn copies_have_the_content_and_the_metadata() {
+    for backend in backends() {
+        let folder = backend.folder();
+        for bytes in [0, 1, 20_000, 700_000] {
+            put(&folder, "a", &body(bytes)).unwrap();
+            let copied = copy(&folder, how("a", "new/b", Condition::None)).unwrap();
+            assert_eq!(
+                (copied.created, copied.meta.size),
+                (bytes == 0, bytes as u64)
+            );
+            assert_eq!(get_both(&folder, "new/b"), get_both(&folder, "a"));
+        }
+        let before = get(&folder, "new/b");
+        let refused = copy(&folder, how("a", "new/b", Condition::Absent));
+        assert_eq!(refused.err(), Some(StoreError::PreconditionFailed));
+        let missing = copy(&folder, how("none", "new/b", Condition::None));
+        assert_eq!(missing.err(), Some(StoreError::NotFound));
+        let onto_folder = copy(&folder, how("a", "new", Condition::None));
+        assert_eq!(onto_folder.err(), Some(StoreError::IsDirectory));
+        let wrong = Relocation {
+            from_condition: Condition::Absent,
+            ..how("a", "c", Condition::None)
+        };
+        assert_eq!(
+            copy(&folder, wrong).err(),
+            Some(StoreError::PreconditionFailed)
+        );
+        assert_eq!(get(&folder, "new/b"), before);
+        assert_eq!(staged(&folder, &backend), 0);
+    }
+}
+
+#[test]
+fn objects_are_renamed() {
+    for backend in backends() {
+        let folder = backend.folder();
+        let put_a = put(&folder, "a", b"first").unwrap();
+        let generations = || [folder.generation(&key("a")), folder.generation(&key("x/b"))];
+        let before = generations();
+        let renamed = rename(&folder, how("a", "x/b", Condition::None)).unwrap();
+        assert!(renamed.created && renamed.meta.version == put_a.meta.version);
+        assert_ne!((generations()[0], generations()[1]), (before[0], before[1]));
+        assert_eq!(get(&folder, "a"), Err(StoreError::NotFound));
+        assert_eq!(get(&folder, "x/b").as_deref(), Ok(&b"first"[..]));
+        put(&folder, "a", b"second").unwrap();
+        let refused = rename(&folder, how("a", "x/b", Condition::Absent));
+        assert_eq!(refused.err(), Some(StoreError::PreconditionFailed));
+        let stale = Relocation {
+            from_condition: Condition::Versions(vec![put_a.meta.version]),
+            ..how("a", "x/b", Condition::None)
+        };
+        assert_eq!(
+            rename(&folder, stale).err(),
+            Some(StoreError::PreconditionFailed)
+        );
+        let replaced = rename(&folder, how("a", "x/b", Condition::Present)).unwrap();
+        assert!(!replaced.created);
+        assert_eq!(get(&folder, "x/b").as_deref(), Ok(&b"second"[..]));
+        for (from, to, error) in [
+            ("a", "b", StoreError::NotFound),
+            ("x", "b", StoreError::IsDirectory),
+            ("x/b", "x/b", StoreError::Forbidden),
+            ("x/b", ".onrush/b", StoreError::Forbidden),
+            ("x/b", "x/b/c", StoreError::NotDirectory),
+        ] {
+            let result = rename(&folder, how(from, to, Condition::None));
+            assert_eq!(result.err(), Some(error), "{from} {to}");
+        }
+        assert_eq!(get(&folder, "x/b").as_deref(), Ok(&b"second"[..]));
+        assert_eq!(
+            list(&folder, None, ListHow::default()).map(|page| names(&page).len()),
+            Ok(1)
+        );
+    }
+}
+
+#[test]
+fn folders_are_renamed_with_all_beneath() {
+    for backend in backends() {
+        let folder = backend.folder();
+        put(&folder, "a/b/c", b"deep").unwrap();
+        put(&folder, "full/x", b"x").unwrap();
+        let generation = folder.generation(&key("a/b/c"));
+        assert!(rename_folder(&folder, "a", "new/d").unwrap().created);
+        assert_ne!(folder.generation(&key("a/b/c")), generation);
+        assert_eq!(get(&folder, "new/d/b/c").as_deref(), Ok(&b"deep"[..]));
+        assert_eq!(get(&folder, "a/b/c"), Err(StoreError::NotFound));
+        let full = rename_folder(&folder, "new/d", "full");
+        assert_eq!(full.err(), Some(StoreError::NotEmpty));
+        assert_eq!(
+            rename_folder(&folder, "full/x", "y").err(),
+            Some(StoreError::NotFound)
+        );
+        assert_eq!(
+            rename_folder(&folder, "new", "full/x").err(),
+            Some(StoreError::Conflict)
+        );
+        // A put beneath the new name is durable, although its folders were synced as others.
+        put(&folder, "new/d/b/e", b"next").unwrap();
+        assert_eq!(get(&folder, "new/d/b/e").as_deref(), Ok(&b"next"[..]));
+    }
+}
+
+/// Two renames that exchange names, and many more, do not wait for each other for ever.
+#[test]
+fn concurrent_renames_end() {
+    let backend = Backend::real();
+    let folder = backend.folder();
+    put(&folder, "a", b"1").unwrap();
+    put(&folder, "b", b"2").unwrap();
+    std::thread::scope(|scope| {
+        for (from, to) in [("a", "b"), ("b", "a"), ("a", "c"), ("c", "b")] {
+            let folder = folder.clone();
+            scope.spawn(move || {
+                for _ in 0..40 {
+                    let _ = rename(&folder, how(from, to, Condition::None));
+                    let _ = put(&folder, from, from.as_bytes());
+                }
+            });
+        }
+    });
+    let page = list(&folder, None, ListHow::default()).unwrap();
+    assert!(!names(&page).is_empty());
+}
+
+/// A power cut or an error at any operation of a copy leaves the old object or the whole copy.
+#[test]
+fn copies_are_never_torn() {
+    let prepare = |seed| {
+        let disk = SimFs::new(seed);
+        let root = disk.root().unwrap();
+        let folder = Folder::on(root, BlockingPool::inline(), FolderOptions::default()).unwrap();
+        put(&folder, "a", &body(300_000)).unwrap();
+        put(&folder, "b", b"old").unwrap();
+        (disk, folder)
+    };
+    for seed in 0..4 {
+        let (disk, folder) = prepare(seed);
+        let before = disk.operations();
+        copy(&folder, how("a", "b", Condition::None)).unwrap();
+        let count = disk.operations() - before;
+        for number in 0..=count {
+            for cut in [None, Some(Cut::Before), Some(Cut::During), Some(Cut::After)] {
+                if cut.is_none() && number == count {
+                    continue; // After the last operation.
+                }
+                let (disk, mut folder) = prepare(seed);
+                let at = disk.operations() + number;
+                match cut {
+                    Some(cut) => disk.power_cut_at(at, cut),
+                    None => disk.fail_at(at, 5),
+                }
+                let result = copy(&folder, how("a", "b", Condition::None));
+                if cut.is_some() {
+                    disk.power_cut();
+                    drop(folder);
+                    disk.restart();
+                    let (root, pool) = (disk.root().unwrap(), BlockingPool::inline());
+                    folder = Folder::on(root, pool, FolderOptions::default()).unwrap();
+                }
+                let found = get(&folder, "b").unwrap();
+                let is_new = found == body(300_000);
+                assert!(is_new || found == b"old", "{seed} {number} {cut:?}: torn");
+                assert!(is_new || result.is_err(), "{seed} {number} {cut:?}: lost");
+                assert!(get(&folder, "a").unwrap() == body(300_000));
+            }
+        }
+    }
+}
