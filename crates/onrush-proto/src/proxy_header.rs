@@ -19,13 +19,17 @@ const REST_BYTES_MAX: usize = 4096;
 /// The most bytes of a header. More bytes without an end are malformed.
 pub const BYTES_MAX: usize = FIXED_BYTES + REST_BYTES_MAX;
 
+/// The client of a header that names no IP address.
+pub const UNKNOWN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
 /// A complete header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProxyHeader {
     /// The size of the header. What the client has sent follows.
     pub bytes: usize,
-    /// The address of the client. `None`: the header names no IP address, so the client is the
-    /// proxy itself (`LOCAL`, such as a health check) or unknown (`UNKNOWN`, `UNSPEC`, Unix).
+    /// The address of the client, [`UNKNOWN`] if it has no IP address or the proxy does not know
+    /// it (`UNKNOWN`, `UNSPEC`, Unix). `None`: the client is the proxy itself (`LOCAL`), such as
+    /// for a health check. The two differ: the proxy may be trusted, an unknown client may not.
     pub client: Option<SocketAddr>,
 }
 
@@ -92,9 +96,10 @@ fn parse_text(data: &[u8]) -> Result<Option<ProxyHeader>, Malformed> {
     let rest = &line[TEXT_START.len()..];
     // What follows UNKNOWN is ignored.
     let client = match rest == b"UNKNOWN" || rest.starts_with(b"UNKNOWN ") {
-        true => None,
-        false => Some(text_client(rest).ok_or(Malformed("a malformed line"))?),
+        true => UNKNOWN,
+        false => text_client(rest).ok_or(Malformed("a malformed line"))?,
     };
+    let client = Some(client);
     let bytes = end + 1;
     Ok(Some(ProxyHeader { bytes, client }))
 }
@@ -145,33 +150,30 @@ fn parse_binary(data: &[u8]) -> Result<Option<ProxyHeader>, Malformed> {
     };
     let client = match is_local {
         true => None, // The family and the rest mean nothing then.
-        false => binary_client(data[13], rest)?,
+        false => Some(binary_client(data[13], rest)?),
     };
     let bytes = FIXED_BYTES + rest_bytes;
     Ok(Some(ProxyHeader { bytes, client }))
 }
 
 /// The client of a header with this family and protocol. `rest` begins with the addresses.
-fn binary_client(family: u8, rest: &[u8]) -> Result<Option<SocketAddr>, Malformed> {
+fn binary_client(family: u8, rest: &[u8]) -> Result<SocketAddr, Malformed> {
     const SHORT: Malformed = Malformed("a header that is too short for its addresses");
     let port = |at: usize| u16::from_be_bytes([rest[at], rest[at + 1]]);
     match (family >> 4, family & 0xf) {
         (1, 1) => {
             let block = rest.first_chunk::<12>().ok_or(SHORT)?;
             let source = Ipv4Addr::new(block[0], block[1], block[2], block[3]);
-            Ok(Some(SocketAddr::new(source.into(), port(8))))
+            Ok(SocketAddr::new(source.into(), port(8)))
         }
         (2, 1) => {
             rest.first_chunk::<36>().ok_or(SHORT)?;
             let source: [u8; 16] = *rest.first_chunk().ok_or(SHORT)?;
-            Ok(Some(SocketAddr::new(
-                Ipv6Addr::from(source).into(),
-                port(32),
-            )))
+            Ok(SocketAddr::new(Ipv6Addr::from(source).into(), port(32)))
         }
         // A Unix socket of the proxy. Both paths have a fixed size.
-        (3, 1) => rest.first_chunk::<216>().map(|_| None).ok_or(SHORT),
-        (0, 0..=2) | (1..=3, 0) => Ok(None),
+        (3, 1) => rest.first_chunk::<216>().map(|_| UNKNOWN).ok_or(SHORT),
+        (0, 0..=2) | (1..=3, 0) => Ok(UNKNOWN),
         (1..=3, 2) => Err(Malformed("an address of a datagram protocol")),
         _ => Err(Malformed("an unknown address family or protocol")),
     }

@@ -1,6 +1,6 @@
 //! The header of the PROXY protocol: whole, split at each byte, and malformed.
 
-use onrush_proto::proxy_header::{BYTES_MAX, ProxyHeader, parse};
+use onrush_proto::proxy_header::{BYTES_MAX, ProxyHeader, UNKNOWN, parse};
 use std::net::SocketAddr;
 
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
@@ -43,8 +43,8 @@ fn accepted() -> Vec<(Vec<u8>, Option<SocketAddr>)> {
             b"PROXY TCP4 255.255.255.255 0.0.0.0 65535 0\r\n".to_vec(),
             client("255.255.255.255:65535"),
         ),
-        (b"PROXY UNKNOWN\r\n".to_vec(), None),
-        (longest.into_bytes(), None),
+        (b"PROXY UNKNOWN\r\n".to_vec(), Some(UNKNOWN)),
+        (longest.into_bytes(), Some(UNKNOWN)),
         (binary(0x21, 0x11, BLOCK_4), four),
         // With extensions (TLVs), which are skipped.
         (
@@ -57,10 +57,10 @@ fn accepted() -> Vec<(Vec<u8>, Option<SocketAddr>)> {
         ),
         (binary(0x21, 0x11, &[BLOCK_4, &[0; 4084]].concat()), four),
         (binary(0x21, 0x21, &block_6()), six),
-        (binary(0x21, 0x31, &[b'/'; 216]), None),
-        (binary(0x21, 0x00, &[]), None),
-        (binary(0x21, 0x00, b"ignored"), None),
-        (binary(0x21, 0x10, BLOCK_4), None),
+        (binary(0x21, 0x31, &[b'/'; 216]), Some(UNKNOWN)),
+        (binary(0x21, 0x00, &[]), Some(UNKNOWN)),
+        (binary(0x21, 0x00, b"ignored"), Some(UNKNOWN)),
+        (binary(0x21, 0x10, BLOCK_4), Some(UNKNOWN)),
         (binary(0x20, 0x00, &[]), None),
         (binary(0x20, 0x11, BLOCK_4), None),
         (binary(0x20, 0xff, b"ignored"), None),

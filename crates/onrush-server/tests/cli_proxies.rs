@@ -186,6 +186,36 @@ fn fields_of_trusted_proxies_decide_and_those_of_others_do_not() {
 }
 
 /// A proxy that ends TLS forwards plain requests, which must not be redirected without end.
+/// The client of such a header is unknown, so it may not choose an address as a proxy does. Without
+/// a client, the connection is the proxy's own.
+#[test]
+fn the_fields_of_a_client_that_the_header_does_not_name_mean_nothing() {
+    let folder = Folder::new();
+    folder.file("x", "content");
+    let arguments = [
+        "--proxy-protocol",
+        "--trusted-proxy=127.0.0.1",
+        "--access-log=on",
+    ];
+    let binary = |command: u8| {
+        let start = b"\r\n\r\n\0\r\nQUIT\n";
+        let header = [&start[..], &[command, 0, 0, 0]].concat();
+        String::from_utf8(header).expect("it is ASCII")
+    };
+    for (header, peer) in [
+        ("PROXY UNKNOWN\r\n".to_owned(), "peer=0.0.0.0:0 "),
+        (binary(0x21), "peer=0.0.0.0:0 "),
+        (binary(0x20), "peer=9.9.9.9 "),
+    ] {
+        let server = Server::start(folder.path(), &arguments);
+        let request = get("/x", "X-Forwarded-For: 9.9.9.9\r\n");
+        let served = exchange(server.address(), &format!("{header}{request}"));
+        assert!(served.ends_with("content"), "{served}");
+        let log = server.logs("target=/x ");
+        assert!(log.contains(peer), "{log}");
+    }
+}
+
 #[test]
 fn the_scheme_of_the_client_decides_about_redirections_and_hsts() {
     let (folder, files) = (Folder::new(), Folder::new());

@@ -40,7 +40,7 @@ fn headers() -> Vec<(Vec<u8>, &'static str)> {
     let local = b"\r\n\r\n\0\r\nQUIT\n\x20\x00\x00\x00";
     vec![
         (TEXT.to_vec(), CLIENT),
-        (b"PROXY UNKNOWN\r\n".to_vec(), "unknown"),
+        (b"PROXY UNKNOWN\r\n".to_vec(), "0.0.0.0:0"),
         (binary(0), "192.0.2.1:50000"),
         (binary(40), "192.0.2.1:50000"),
         (local.to_vec(), "unknown"),
@@ -189,7 +189,7 @@ fn the_client_moves_with_its_connection_but_not_inside_the_header() {
         // Its place in the table of clients is free again.
         drop(client);
         let client = sim.connect();
-        sim.send(&client, b"PROXY UNKNOWN\r\n");
+        sim.send(&client, b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0");
         assert!(
             ask(&mut sim, &client, &get("/")).contains("unknown by"),
             "{cut}"

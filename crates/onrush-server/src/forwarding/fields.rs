@@ -47,7 +47,7 @@ pub(super) fn last_first(line: &[u8]) -> impl Iterator<Item = Hop> {
 /// then an element that a client has sent could hide one of a proxy behind it.
 pub(super) fn elements(line: &[u8]) -> Option<Vec<Hop>> {
     let mut hops = vec![Hop::default()];
-    let mut seen = Vec::new(); // The names in the present element.
+    let (mut has_for, mut has_proto) = (false, false); // In the present element.
     let mut rest = line;
     loop {
         rest = rest.trim_ascii_start();
@@ -55,18 +55,21 @@ pub(super) fn elements(line: &[u8]) -> Option<Vec<Hop>> {
         let (name, behind) = rest.split_at(name_bytes);
         rest = behind;
         if !name.is_empty() {
-            let name = name.to_ascii_lowercase();
             let value = take_value(rest.strip_prefix(b"=")?, &mut rest)?;
             let hop = hops.last_mut()?;
-            match &name[..] {
-                b"for" => hop.address = address(&value),
-                b"proto" => hop.is_https = scheme(&value),
-                _ => {}
-            }
-            if seen.contains(&name) {
+            // Of other names, which mean nothing here, a second one does no harm.
+            let is_repeated = if name.eq_ignore_ascii_case(b"for") {
+                hop.address = address(&value);
+                std::mem::replace(&mut has_for, true)
+            } else if name.eq_ignore_ascii_case(b"proto") {
+                hop.is_https = scheme(&value);
+                std::mem::replace(&mut has_proto, true)
+            } else {
+                false
+            };
+            if is_repeated {
                 return None;
             }
-            seen.push(name);
             rest = rest.trim_ascii_start();
         }
         match rest.split_first() {
@@ -74,7 +77,7 @@ pub(super) fn elements(line: &[u8]) -> Option<Vec<Hop>> {
             Some((b';', behind)) => rest = behind,
             Some((b',', behind)) => {
                 rest = behind;
-                seen.clear();
+                (has_for, has_proto) = (false, false);
                 hops.push(Hop::default());
             }
             Some(_) => return None,

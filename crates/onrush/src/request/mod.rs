@@ -188,8 +188,8 @@ impl Request {
 
     /// The address of the client: the peer of the socket (`getpeername(2)`), or the address that
     /// this peer has named by the PROXY protocol
-    /// ([`Server::proxy_protocol`](crate::Server::proxy_protocol)). `None` on a Unix socket, in a
-    /// simulation, and after the client has disconnected.
+    /// ([`Server::proxy_protocol`](crate::Server::proxy_protocol)), `0.0.0.0:0` if it knows none.
+    /// `None` on a Unix socket, in a simulation, and after the client has disconnected.
     pub fn peer(&self) -> Option<SocketAddr> {
         let parts = self.parts();
         parts.host.peer(parts.connection)
