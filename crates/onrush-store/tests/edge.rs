@@ -390,6 +390,32 @@ fn a_change_of_metadata_is_seen() {
     }
 }
 
+/// Two changes within one second have the same time in S3. So the properties of an object that was
+/// opened in that second do not confirm its metadata.
+#[test]
+fn a_change_of_metadata_within_a_second_is_seen() {
+    let (dir, store) = (TempDir::new(), Counted::new());
+    store.same_versions.store(true, SeqCst);
+    store.whole_seconds.store(true, SeqCst);
+    store.versions_by_content.store(true, SeqCst);
+    let always = EdgeOptions {
+        fresh: Duration::ZERO,
+        ..options(1 << 30)
+    };
+    for size in [1000, 3 * BLOCK as usize] {
+        let edge = edge(&store, dir.path(), always.clone());
+        let at = format!("o{size}");
+        for metadata in ["text/plain", "text/html", "text/css"] {
+            put_with(&store.store, &at, &body(size), metadata);
+            let object = block_on(edge.get(&key(&at))).expect("an object");
+            let found = block_on(object.metadata()).expect("metadata");
+            assert_eq!(String::from_utf8_lossy(&found), metadata);
+            let content = block_on(read(&object, 0..u64::MAX));
+            assert!(content.expect("bytes") == body(size));
+        }
+    }
+}
+
 /// The keys share locks and numbers. That a neighbour is fetched is no reason not to store.
 #[test]
 fn what_is_fetched_at_once_is_stored() {

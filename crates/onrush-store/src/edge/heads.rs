@@ -40,6 +40,21 @@ pub(super) struct Head {
     /// Until then it is served without asking.
     fresh_until_ms: AtomicI64,
     is_stale: AtomicBool,
+    /// When it was confirmed for the first time, a change within the same unit of time was still
+    /// possible.
+    may_hide_a_change: bool,
+}
+
+/// Some stores keep times in seconds, or in units of 2 s. If such a time is older than this, a
+/// later change has another one, also if the clock of the other store is 1 s behind.
+const COARSE_MS: i64 = 3_000;
+
+/// Whether an object that was opened at `opened_ms`, by the clock of the system, may change without
+/// getting another time: if it changes twice within the unit in which the other store keeps times
+/// (RFC 9110 §8.8.2.2).
+pub(super) fn may_hide_a_change(meta: &Meta, opened_ms: i64) -> bool {
+    meta.modified_ns % 1_000_000_000 == 0
+        && meta.modified_ns / 1_000_000 > opened_ms.saturating_sub(COARSE_MS)
 }
 
 impl Head {
@@ -54,6 +69,7 @@ impl Head {
         metadata: Vec<u8>,
         block_bytes: u64,
         confirmed_ms: i64,
+        opened_ms: i64,
     ) -> Head {
         Head {
             file: Head::file_of(&key),
@@ -65,6 +81,7 @@ impl Head {
             confirmed_ms: AtomicI64::new(confirmed_ms),
             fresh_until_ms: AtomicI64::new(i64::MIN),
             is_stale: AtomicBool::new(false),
+            may_hide_a_change: may_hide_a_change(&meta, opened_ms),
         }
     }
 
@@ -105,9 +122,16 @@ impl Head {
     }
 
     /// Whether something with these properties has also the metadata of this version. Where the
-    /// version is made from the content only, as in S3, the time says whether metadata has changed.
+    /// version is made from the content only, as in S3, the time says whether metadata has changed,
+    /// unless [`Head::may_hide_a_change`].
     pub(super) fn has_properties(&self, meta: &Meta) -> bool {
         self.has_content(meta) && meta.modified_ns == self.meta.modified_ns
+    }
+
+    /// Whether the same properties do not prove that the metadata is the same, because it may have
+    /// changed within the unit of time in which this version was made.
+    pub(super) fn may_hide_a_change(&self) -> bool {
+        self.may_hide_a_change
     }
 
     /// Whether a record is of this version. A block has only content.

@@ -102,7 +102,15 @@ impl Inner {
             let confirmed_ms = inner.now_ms().saturating_sub(age_ms);
             let (size, content_bytes) = (record.meta.size, record.content_bytes);
             let (meta, metadata) = (record.meta, record.metadata);
-            let head = Head::new(record.key, meta, metadata, inner.block_bytes, confirmed_ms);
+            let block_bytes = inner.block_bytes;
+            let head = Head::new(
+                record.key,
+                meta,
+                metadata,
+                block_bytes,
+                confirmed_ms,
+                confirmed,
+            );
             // The size of blocks may have changed.
             if content_bytes != if head.is_small() { size } else { 0 } {
                 return None;

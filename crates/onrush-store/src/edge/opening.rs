@@ -2,14 +2,13 @@
 //! time wait for the same response.
 
 use super::Inner;
-use super::heads::Head;
+use super::heads::{Head, may_hide_a_change};
 use super::readers::{Member, Run};
 use super::record::Checksum;
 use super::run::{publish_record, run};
 use super::watch::Watch;
 use crate::error::{Result, StoreError};
 use crate::key::Key;
-use crate::meta::Meta;
 use crate::store::Wanted;
 use std::io;
 use std::sync::Arc;
@@ -34,10 +33,6 @@ pub(super) enum Opened {
     /// `None`: the next version may look the same, so the cache is not to be used.
     Done(Result<Option<Current>>),
 }
-
-/// Some file systems keep times in seconds, or in units of 2 s. If such a time is older than this,
-/// a later change has another one, also if the clock of the other store is 1 s behind.
-const COARSE_MS: i64 = 3_000;
 
 /// The current version of a key.
 #[derive(Clone, Debug)]
@@ -144,7 +139,7 @@ impl Drop for OpeningGuard {
 /// `known`.
 async fn open(guard: OpeningGuard, wanted: Wanted, known: Option<Arc<Head>>, changes: u64) {
     let (inner, key) = (guard.inner.clone(), guard.key.clone());
-    if let Some(known) = &known {
+    if let Some(known) = known.as_ref().filter(|known| !known.may_hide_a_change()) {
         match inner.store.meta(&key).await {
             Ok(meta) if known.has_properties(&meta) => {
                 inner.confirm(known, changes);
@@ -190,6 +185,7 @@ async fn open(guard: OpeningGuard, wanted: Wanted, known: Option<Arc<Head>>, cha
         metadata,
         block_bytes,
         now_ms,
+        opened_ms,
     ));
     head.confirm(now_ms, inner.fresh_ms);
     let end = range.end.min(head.meta.size);
@@ -219,14 +215,6 @@ async fn open(guard: OpeningGuard, wanted: Wanted, known: Option<Arc<Head>>, cha
     let stream = object.stream(range.start..end);
     let blocks = number..end.div_ceil(block_bytes).max(number + 1);
     run(head, generation, fill, blocks, stream).await;
-}
-
-/// Whether an object that was opened at `opened_ms` may get other bytes without another time, and
-/// so without another version: both are the same if a file is changed twice within the unit in
-/// which the file system keeps times (RFC 9110 §8.8.2.2).
-fn may_hide_a_change(meta: &Meta, opened_ms: i64) -> bool {
-    meta.modified_ns % 1_000_000_000 == 0
-        && meta.modified_ns / 1_000_000 > opened_ms.saturating_sub(COARSE_MS)
 }
 
 /// Completes an opening that has failed. A version that was `known` is removed if there is no

@@ -36,6 +36,8 @@ pub struct Counted {
     pub same_versions: AtomicBool,
     /// Whether times are in whole seconds.
     pub whole_seconds: AtomicBool,
+    /// Whether it says that versions are made from the content.
+    pub versions_by_content: AtomicBool,
     pub transferred: Arc<AtomicUsize>,
     /// While it is held, no stream has a byte after the first `n`.
     pub held: Arc<Held>,
@@ -200,7 +202,9 @@ impl Store for Counted {
     }
 
     fn features(&self) -> Features {
-        self.store.features()
+        let mut features = self.store.features();
+        features.versions_by_content |= self.versions_by_content.load(SeqCst);
+        features
     }
 }
 
