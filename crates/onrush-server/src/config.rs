@@ -322,7 +322,7 @@ fn files_options(
             Some(age) => age.duration().as_secs().clamp(1, AGE_MAX_S),
             None => default.upload_limits.age_max_s,
         },
-        count_max: check_range("unfinished-count", options.unfinished_count, 1..=1_000_000)?
+        count_max: check_range("unfinished-count", options.unfinished_count, 0..=1_000_000)?
             .unwrap_or(default.upload_limits.count_max),
         bytes_max: options.unfinished_size.map_or(u64::MAX, |size| size.bytes),
     };

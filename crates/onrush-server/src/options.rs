@@ -363,7 +363,8 @@ options! {
         /// Remove an unfinished upload so long after its last byte [default: 24h]
         value unfinished_age: Time = "TIME";
 
-        /// The maximum number of unfinished uploads; a further one gets 503 [default: 10000]
+        /// The maximum number of unfinished uploads; a further one gets 503 [0: uploads cannot be
+        /// continued; default: 10000]
         value unfinished_count: Count = "N";
 
         /// The maximum size of all unfinished uploads; a further one gets 507 [default: off]

@@ -64,7 +64,8 @@ pub struct UploadLimits {
     pub object_bytes_max: u64,
     /// The time after the last byte until an upload is removed, in seconds.
     pub age_max_s: u64,
-    /// The maximum number of unfinished uploads. A further one gets 503.
+    /// The maximum number of unfinished uploads. A further one gets 503. With 0, uploads cannot be
+    /// continued.
     pub count_max: usize,
     /// The maximum size of all unfinished uploads together, in bytes. An upload whose length is
     /// announced counts with its length from the beginning. A further one gets 507.
@@ -127,9 +128,9 @@ impl Uploads {
         })
     }
 
-    /// Whether the store can continue uploads.
+    /// Whether uploads can be continued: by the store and the settings.
     pub(super) fn are_offered(&self) -> bool {
-        self.store.features().resumable_uploads
+        self.store.features().resumable_uploads && self.limits.count_max > 0
     }
 
     /// Begins an upload. Nothing is stored before the session keeps it.
