@@ -54,6 +54,18 @@ impl Failure {
         }
     }
 
+    /// Whether a change whose request failed so may have been made.
+    pub(crate) fn is_uncertain(self) -> bool {
+        match self {
+            Failure::Status {
+                status: 501 | 503 | 507,
+                ..
+            } => false,
+            Failure::Status { status, .. } => status >= 500,
+            Failure::Connection | Failure::Timeout => true,
+        }
+    }
+
     /// Whether the service does not accept the key of the request, or what it asks for.
     pub(crate) fn is_refusal(self) -> bool {
         // An expired token is a 400.
@@ -92,6 +104,15 @@ impl Failure {
             }
             Failure::Status { .. } => StoreError::BadResponse,
         }
+    }
+}
+
+/// The error of a change that may have been made. Its last request has failed with `error`, which
+/// may only mean that it was not made again.
+pub(crate) fn uncertain(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Timeout | StoreError::BadResponse => error, // They say so themselves.
+        _ => StoreError::Interrupted,
     }
 }
 

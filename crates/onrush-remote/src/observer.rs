@@ -5,8 +5,8 @@ use crate::breaker::Breaker;
 use crate::error::Failure;
 use crate::metrics::RemoteMetrics;
 use async_trait::async_trait;
+use http::Method;
 use http::header::{CONTENT_LENGTH, HeaderMap};
-use http::{Method, StatusCode};
 use object_store::ClientOptions;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
@@ -40,6 +40,7 @@ pub(crate) struct Seen {
     pub(crate) may_have_changed: bool,
     /// Whether a change has failed in a way that does not say whether it was made: the connection
     /// was lost after it was open, or the service has failed. 503 says that it was not.
+    /// What a repetition is refused for then says nothing about the first request.
     pub(crate) is_uncertain: bool,
 }
 
@@ -148,10 +149,7 @@ impl HttpService for Observed {
             };
         seen.is_uncertain |= !method.is_safe()
             && match &result {
-                Ok(response) => {
-                    let status = response.status();
-                    status.is_server_error() && status != StatusCode::SERVICE_UNAVAILABLE
-                }
+                Ok(_) => seen.last.is_some_and(Failure::is_uncertain),
                 Err(error) => error.kind() != HttpErrorKind::Connect,
             };
         let _ = SEEN.try_with(|cell| cell.set(seen));

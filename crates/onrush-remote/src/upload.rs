@@ -431,12 +431,23 @@ impl Parts {
         };
         // If it fails, the parts remain until they are swept: whether the object exists is unknown.
         let result = self.service.start(async move { upload.complete().await });
-        let tag = result.await?.e_tag;
+        let result = match result.await {
+            Ok(result) => Some(result),
+            // There is no upload any more, perhaps because an earlier attempt has completed it.
+            Err(StoreError::Interrupted | StoreError::NotFound) => None,
+            Err(error) => return Err(error),
+        };
+        let is_certain = result.is_some();
+        let tag = result.and_then(|result| result.e_tag);
         if let Some(tag) = tag.filter(|tag| tag_version(tag).is_some()) {
             return Ok(tag);
         }
-        let tag = tag_of_marked(&self.service, self.path.clone(), &self.mark).await?;
-        Ok(tag.unwrap_or_else(|| std::mem::take(&mut self.mark)))
+        match tag_of_marked(&self.service, self.path.clone(), &self.mark).await {
+            Ok(Some(tag)) => Ok(tag),
+            Ok(None) if is_certain => Ok(std::mem::take(&mut self.mark)),
+            Err(error) if is_certain => Err(error),
+            _ => Err(StoreError::Interrupted),
+        }
     }
 }
 

@@ -117,6 +117,20 @@ fn a_change_without_a_connection_was_not_made() {
     });
 }
 
+/// What the repetition of a change is refused for says nothing about the first request.
+#[test]
+fn a_refused_repetition_does_not_hide_a_change() {
+    let found = "200 OK\r\nETag: \"x\"\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT";
+    for refusal in ["403 Forbidden", "404 Not Found", "501 No", "507 Full"] {
+        for first in [status("500 Internal"), status("504 Gateway Timeout")] {
+            let server = Canned::new(vec![status(found), first, status(refusal)]);
+            let store = store(&server);
+            let deleted = block_on(store.delete(&key("a"), Kind::File, Condition::None));
+            assert_eq!(deleted.map(drop), Err(StoreError::Interrupted), "{refusal}");
+        }
+    }
+}
+
 #[test]
 fn a_failure_that_passes_is_not_noticed() {
     let listing = "<?xml version=\"1.0\"?><ListBucketResult><Name>bucket</Name>\

@@ -396,3 +396,32 @@ fn an_upload_never_has_the_version_of_another_one() {
         }
     });
 }
+
+/// The client of the service repeats the completion after the 500, and gets 404: the upload is no
+/// more. The object tells whether it was completed, unless another client has replaced it.
+#[test]
+fn an_upload_that_was_completed_is_not_reported_as_missing() {
+    for bucket in [Bucket::new(), Bucket::ceph()] {
+        let store = bucket.store("s3://bucket");
+        let service = &bucket.service;
+        block_on(async {
+            for is_replaced in [false, true] {
+                service
+                    .replaces_at_once
+                    .store(is_replaced, Ordering::Relaxed);
+                service.fails_after_complete.store(1, Ordering::Relaxed);
+                let upload = store.stage(&key("a"), Condition::None, None).await;
+                let mut upload = upload.expect("an upload");
+                upload.write(body(9 << 20)).await.expect("room");
+                let committed = upload.commit().await;
+                if is_replaced {
+                    assert_eq!(committed.map(drop), Err(StoreError::Interrupted));
+                    continue;
+                }
+                let current = store.meta(&key("a")).await.expect("an object");
+                assert_eq!(committed.expect("stored").meta.version, current.version);
+            }
+        });
+        assert_eq!(service.lock().requests["COMPLETE"], 4);
+    }
+}

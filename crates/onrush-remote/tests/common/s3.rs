@@ -79,6 +79,8 @@ pub struct MemoryS3 {
     pub ignores_conditions: bool,
     /// The number of PUTs that are made but get 500.
     pub fails_after_put: Arc<AtomicUsize>,
+    /// The number of multipart uploads that are completed but get 500.
+    pub fails_after_complete: Arc<AtomicUsize>,
     /// Whether another client replaces the object of a multipart upload as soon as it is complete.
     pub replaces_at_once: Arc<AtomicBool>,
     /// Whether the response to a HEAD waits until a PUT has begun.
@@ -138,6 +140,14 @@ fn holds(condition: Option<&ETagCondition>, current: Option<&Stored>) -> bool {
         (None, _) | (Some(ETagCondition::Any), Some(_)) => true,
         (Some(ETagCondition::ETag(tag)), Some(current)) => tag.value() == current.tag,
         (Some(_), None) => false,
+    }
+}
+
+/// Fails if there are failures left.
+fn fail(left: &AtomicUsize) -> S3Result<()> {
+    match left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)) {
+        Ok(_) => Err(s3_error!(InternalError)),
+        Err(_) => Ok(()),
     }
 }
 
@@ -231,13 +241,7 @@ impl S3 for MemoryS3 {
             return Err(error);
         }
         let tag = objects.put(input.key, content, fields!(input => Fields {}));
-        let left = &self.fails_after_put;
-        if left
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1))
-            .is_ok()
-        {
-            return Err(s3_error!(InternalError));
-        }
+        fail(&self.fails_after_put)?;
         Ok(S3Response::new(PutObjectOutput {
             e_tag: Some(tag),
             ..Default::default()
@@ -401,6 +405,7 @@ impl S3 for MemoryS3 {
                 Fields::default(),
             );
         }
+        fail(&self.fails_after_complete)?;
         Ok(S3Response::new(CompleteMultipartUploadOutput {
             bucket: Some(input.bucket),
             key: Some(input.key),
