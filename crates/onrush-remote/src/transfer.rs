@@ -5,7 +5,7 @@
 //! service sees the condition with the first bytes and evaluates it when the last one has arrived.
 //! The caller withholds the last byte until the commit: an incomplete request changes nothing.
 
-use crate::error::{Failure, refusal, store_error};
+use crate::error::{Failure, refusal, store_error, uncertain};
 use crate::fields::headers;
 use crate::service::{Service, Task};
 use bytes::Bytes;
@@ -191,7 +191,7 @@ async fn put(
             Err(refusal(&String::from_utf8_lossy(&body.unwrap_or_default())))
         }
         Some(failure) => Err(match failure.to_store_error() {
-            StoreError::Unavailable if is_sent => StoreError::Interrupted,
+            error if is_sent && failure.is_uncertain() => uncertain(error),
             error => error,
         }),
     }

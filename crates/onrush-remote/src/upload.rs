@@ -7,6 +7,7 @@
 //! A multipart upload is only possible without a condition: Ceph 16 completes one without looking
 //! at the condition, and would replace an object silently.
 
+use crate::error::uncertain;
 use crate::fields::with_metadata;
 use crate::properties::{head, properties, tag_of_marked, tag_version, with_mark};
 use crate::service::{Service, Task};
@@ -252,11 +253,10 @@ impl RemoteUpload {
         };
         self.service.metrics.retry();
         match self.put(content.into(), PutMode::Overwrite).await {
-            Err(StoreError::Unavailable | StoreError::Throttled { .. }) if was_sent => {
-                // The first request may have made the change.
-                Err(StoreError::Interrupted)
-            }
-            put => Ok((created, put?.e_tag)),
+            Ok(put) => Ok((created, put.e_tag)),
+            // The first request may have made the change.
+            Err(error) if was_sent => Err(uncertain(error)),
+            Err(error) => Err(error),
         }
     }
 

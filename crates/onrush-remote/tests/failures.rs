@@ -122,13 +122,32 @@ fn a_change_without_a_connection_was_not_made() {
 fn a_refused_repetition_does_not_hide_a_change() {
     let found = "200 OK\r\nETag: \"x\"\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT";
     for refusal in ["403 Forbidden", "404 Not Found", "501 No", "507 Full"] {
-        for first in [status("500 Internal"), status("504 Gateway Timeout")] {
-            let server = Canned::new(vec![status(found), first, status(refusal)]);
+        for first in [status("500 Internal"), Reply::Close] {
+            let server = Canned::new(vec![status(found), first.clone(), status(refusal)]);
             let store = store(&server);
             let deleted = block_on(store.delete(&key("a"), Kind::File, Condition::None));
             assert_eq!(deleted.map(drop), Err(StoreError::Interrupted), "{refusal}");
+            let server = Canned::new(vec![status("404 Not Found"), first, status(refusal)]);
+            let put = put_after_head(&server, 3);
+            assert_eq!(put, Err(StoreError::Interrupted), "{refusal}");
         }
     }
+}
+
+/// Sends an object, after the first reply was used for the question whether there is one.
+fn put_after_head(server: &Canned, bytes: usize) -> Result<(), StoreError> {
+    let store = store(server);
+    block_on(async {
+        let size = Some(bytes as u64);
+        let mut upload = store.stage(&key("a"), Condition::None, size).await?;
+        let end = Instant::now() + Duration::from_secs(60);
+        while server.requests().is_empty() {
+            assert!(Instant::now() < end, "no request");
+            thread::sleep(Duration::from_millis(1));
+        }
+        upload.write(vec![0; bytes]).await?;
+        upload.commit().await.map(drop)
+    })
 }
 
 #[test]
