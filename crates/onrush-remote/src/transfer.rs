@@ -87,21 +87,9 @@ impl Transfer {
         }
     }
 
-    /// Sends the last bytes when `before` has completed, and returns its result. Until then the
-    /// service changes nothing.
-    pub(crate) fn send_after<T: Send + 'static>(&self, piece: Bytes, before: Task<T>) -> Task<T> {
-        let pieces = self.pieces.clone();
-        self.service.spawn(async move {
-            let result = before.await;
-            if let Some(pieces) = pieces {
-                let _ = pieces.send(piece).await; // Otherwise the response says why.
-            }
-            result
-        })
-    }
-
-    /// Waits for the response after the last byte. Returns the entity tag, if there is one.
-    pub(crate) async fn finish(mut self) -> Result<Option<String>> {
+    /// Sends the last bytes and waits for the response. Returns the entity tag, if there is one.
+    pub(crate) async fn finish(mut self, last: Bytes) -> Result<Option<String>> {
+        self.send(last).await?;
         self.pieces = None;
         self.response().await
     }

@@ -22,7 +22,7 @@ use onrush_store::{Committed, Condition, Kind, LocalFuture, Meta, Result, StoreE
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::OwnedSemaphorePermit;
 
 /// The most bytes that are held until the commit if their number is known.
@@ -34,6 +34,9 @@ const PART_BYTES: usize = 8 * 1024 * 1024;
 const PIECE_BYTES: usize = 256 * 1024;
 /// After this many parts their size doubles: S3 permits 10,000 parts, and objects of 5 TiB.
 const PARTS_OF_A_SIZE: usize = 1000;
+/// How long a request without its last byte is open. Services end one whose bytes do not arrive,
+/// some after a few seconds, with an error that looks like one of the request.
+const OPEN_MAX: Duration = Duration::from_secs(2);
 /// Base64 makes 1,868 bytes of these, and S3 permits 2 KiB of metadata.
 pub(crate) const METADATA_BYTES_MAX: usize = 1400;
 /// Attempts to replace the current version of an object, when others replace it at the same time.
@@ -153,16 +156,12 @@ impl RemoteUpload {
     }
 
     /// Sends the last byte of an upload that was passed on.
-    async fn finish_transfer(&mut self, mut transfer: Transfer) -> Result<Option<String>> {
+    async fn finish_transfer(&mut self, transfer: Transfer) -> Result<Option<String>> {
         if Some(self.written_bytes) != self.stream_bytes {
             return Err(StoreError::Io(io::ErrorKind::UnexpectedEof.into()));
         }
-        let sent = transfer.send(std::mem::take(&mut self.held).into()).await;
-        let done = match sent {
-            Ok(()) => transfer.finish().await,
-            Err(error) => Err(error),
-        };
-        done.map_err(|error| refused(&self.condition, error))
+        let done = transfer.finish(std::mem::take(&mut self.held).into());
+        done.await.map_err(|error| refused(&self.condition, error))
     }
 
     /// The size of the next part.
@@ -228,24 +227,16 @@ impl RemoteUpload {
     }
 
     /// Sends an object without a condition by one request, whose last byte waits until it is known
-    /// whether there was an object: before that byte the service changes nothing. Returns whether
-    /// the object is new, and its entity tag.
+    /// whether there was an object: before that byte the service changes nothing. A second request
+    /// follows if the first one fails as a repeatable one does, or would be open for too long.
+    /// Returns whether the object is new, and its entity tag.
     async fn put_meanwhile(&mut self, existed: Task<ObjectMeta>) -> Result<(bool, Option<String>)> {
         let content = Bytes::from(std::mem::take(&mut self.held));
         let (path, attributes) = (self.path.clone(), with_metadata(&self.metadata));
         let (service, size) = (&self.service, content.len() as u64);
-        let mut transfer = Transfer::begin(service, path, Pinned::None, attributes, size);
-        let last = content.len() - 1;
-        let sent = match last {
-            0 => Ok(()),
-            _ => transfer.send(content.slice(..last)).await,
-        };
-        let existed = transfer.send_after(content.slice(last..), existed);
-        let tag = match sent {
-            Ok(()) => transfer.finish().await,
-            Err(error) => Err(error),
-        };
-        let created = existed.await.is_err();
+        let transfer = Transfer::begin(service, path, Pinned::None, attributes, size);
+        let first = send_after(existed, transfer, content.clone());
+        let (created, tag) = service.spawn(async move { Ok(first.await) }).await?;
         let was_sent = match tag {
             Err(StoreError::Unavailable | StoreError::Throttled { .. }) => false,
             Err(StoreError::Interrupted) => true,
@@ -320,6 +311,29 @@ impl RemoteUpload {
             version: version.ok_or(StoreError::BadResponse)?,
         })
     }
+}
+
+/// Sends an object, the last byte when it is known whether there was one. If that takes too long,
+/// ends the request without it. Returns whether the object is new, and the result of the request.
+async fn send_after(
+    mut existed: Task<ObjectMeta>,
+    mut transfer: Transfer,
+    mut content: Bytes,
+) -> (bool, Result<Option<String>>) {
+    let last = content.split_off(content.len() - 1);
+    let sent = match content.is_empty() {
+        true => Ok(()),
+        false => transfer.send(content).await,
+    };
+    let Ok(known) = tokio::time::timeout(OPEN_MAX, &mut existed).await else {
+        drop(transfer);
+        return (existed.await.is_err(), Err(StoreError::Unavailable));
+    };
+    let tag = match sent {
+        Ok(()) => transfer.finish(last).await,
+        Err(error) => Err(error),
+    };
+    (known.is_err(), tag)
 }
 
 /// The error of an upload that was pinned to a version. If it only needs an object, the replacement
