@@ -214,9 +214,6 @@ impl Service {
             match tokio::time::timeout(time, observe(operation)).await {
                 Ok((Ok(output), _)) => Ok(output),
                 Ok((Err(error), seen)) => Err(match store_error(&error, seen.last) {
-                    StoreError::PreconditionFailed if seen.may_have_changed => {
-                        StoreError::Interrupted
-                    }
                     error if seen.is_uncertain => uncertain(error),
                     error => error,
                 }),

@@ -169,19 +169,22 @@ async fn put(
         {
             Err(StoreError::PreconditionFailed)
         }
-        Some(Failure::Status {
-            status: 401 | 403, ..
-        }) => {
+        Some(failure) => {
             let body = match response {
-                Ok(mut response) => response.chunk().await.ok().flatten(),
-                Err(_) => None,
+                Ok(mut response) if matches!(response.status().as_u16(), 401 | 403 | 503) => {
+                    response.chunk().await.ok().flatten()
+                }
+                _ => None,
             };
-            Err(refusal(&String::from_utf8_lossy(&body.unwrap_or_default())))
+            let body = body.unwrap_or_default();
+            Err(match failure {
+                Failure::Status {
+                    status: 401 | 403, ..
+                } => refusal(&String::from_utf8_lossy(&body)),
+                _ if is_sent && failure.is_uncertain(&body) => uncertain(failure.to_store_error()),
+                _ => failure.to_store_error(),
+            })
         }
-        Some(failure) => Err(match failure.to_store_error() {
-            error if is_sent && failure.is_uncertain() => uncertain(error),
-            error => error,
-        }),
     }
 }
 

@@ -91,6 +91,47 @@ fn failures_of_the_service_have_their_meaning() {
     }
 }
 
+/// A proxy may respond with 503 after it has passed the request on.
+#[test]
+fn a_change_was_not_made_if_the_service_says_so() {
+    let busy = |body: &str| {
+        let length = body.len();
+        Reply::Send(format!(
+            "HTTP/1.1 503 Service Unavailable\r\nContent-Length: {length}\r\n\
+             Connection: close\r\n\r\n{body}"
+        ))
+    };
+    let is_busy = StoreError::Throttled { retry_after: None };
+    let retry_after = Some(Duration::from_secs(3));
+    for (reply, expected) in [
+        (busy(""), StoreError::Interrupted),
+        (
+            busy("upstream connect error or disconnect/reset before headers"),
+            StoreError::Interrupted,
+        ),
+        (busy("<Error><Code>SlowDown</Code></Error>"), is_busy),
+        (
+            busy("<Error><Code>ServiceUnavailable</Code></Error>"),
+            is_busy,
+        ),
+        (
+            status("503 Slow Down\r\nRetry-After: 3"),
+            StoreError::Throttled { retry_after },
+        ),
+        (status("429 Too Many"), is_busy),
+    ] {
+        for bytes in [3, 2 << 20] {
+            let server = Canned::new(vec![status("404 Not Found"), reply.clone()]);
+            let put = put_after_head(&server, bytes);
+            assert_eq!(put, Err(expected), "{bytes}, {reply:?}");
+        }
+        let found = "200 OK\r\nETag: \"x\"\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT";
+        let server = Canned::new(vec![status(found), reply.clone()]);
+        let deleted = block_on(store(&server).delete(&key("a"), Kind::File, Condition::None));
+        assert_eq!(deleted.map(drop), Err(expected), "{reply:?}");
+    }
+}
+
 /// Nothing was sent, so nothing was changed.
 #[test]
 fn a_change_without_a_connection_was_not_made() {
