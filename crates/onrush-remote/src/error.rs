@@ -10,6 +10,9 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
+/// What the body of a 503 of the service contains.
+const NOT_MADE: [&[u8]; 2] = [b"<Code>SlowDown</Code>", b"<Code>ServiceUnavailable</Code>"];
+
 /// How a request to the service failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
@@ -54,6 +57,29 @@ impl Failure {
         }
     }
 
+    /// Whether a change whose request failed so may have been made. `body`: the beginning of that
+    /// of a 503, as far as it arrived.
+    ///
+    /// A service that has too many requests says so before it makes the change, and says it in its
+    /// own words or tells when to come back. The 503 of a proxy may mean that it has passed the
+    /// request on and lost the connection to the service.
+    pub(crate) fn is_uncertain(self, body: &[u8]) -> bool {
+        match self {
+            Failure::Status {
+                status: 503,
+                retry_after,
+            } => {
+                let says = |code: &[u8]| body.windows(code.len()).any(|window| window == code);
+                retry_after.is_none() && !NOT_MADE.iter().any(|code| says(code))
+            }
+            Failure::Status {
+                status: 501 | 507, ..
+            } => false,
+            Failure::Status { status, .. } => status >= 500,
+            Failure::Connection | Failure::Timeout => true,
+        }
+    }
+
     /// Whether the service does not accept the key of the request, or what it asks for.
     pub(crate) fn is_refusal(self) -> bool {
         // An expired token is a 400.
@@ -92,6 +118,15 @@ impl Failure {
             }
             Failure::Status { .. } => StoreError::BadResponse,
         }
+    }
+}
+
+/// The error of a change that may have been made. Its last request has failed with `error`, which
+/// may only mean that it was not made again.
+pub(crate) fn uncertain(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Timeout | StoreError::BadResponse => error, // They say so themselves.
+        _ => StoreError::Interrupted,
     }
 }
 

@@ -5,6 +5,7 @@ use crate::breaker::Breaker;
 use crate::error::Failure;
 use crate::metrics::RemoteMetrics;
 use async_trait::async_trait;
+use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, HeaderMap};
 use http::{Method, StatusCode};
 use object_store::ClientOptions;
@@ -35,11 +36,9 @@ tokio::task_local! {
 pub(crate) struct Seen {
     /// How the last request failed, if it did.
     pub(crate) last: Option<Failure>,
-    /// Whether a PUT failed that may have changed the object. If it is repeated under a condition,
-    /// its own change may be why the condition does not hold.
-    pub(crate) may_have_changed: bool,
     /// Whether a change has failed in a way that does not say whether it was made: the connection
-    /// was lost after it was open, or the service has failed. 503 says that it was not.
+    /// was lost after it was open, or the service has failed. What a repetition is refused for then
+    /// says nothing about the first request; that may even be the reason.
     pub(crate) is_uncertain: bool,
 }
 
@@ -118,7 +117,7 @@ impl HttpService for Observed {
             .query()
             .is_some_and(|query| query.contains(LISTING));
         let begun = Instant::now();
-        let result = self.client.execute(request).await;
+        let mut result = self.client.execute(request).await;
         let status = result
             .as_ref()
             .ok()
@@ -141,25 +140,32 @@ impl HttpService for Observed {
         let error = result.as_ref().err();
         let error = error.map(|error| error as &(dyn std::error::Error + 'static));
         self.breaker.record(seen.last, error, Instant::now());
-        seen.may_have_changed |= method == Method::PUT
-            && match &result {
-                Ok(response) => response.status().is_server_error(),
+        if !method.is_safe() {
+            seen.is_uncertain |= match &mut result {
+                Ok(response) => match seen.last {
+                    Some(failure) => failure.is_uncertain(&busy_body(response).await),
+                    None => false,
+                },
                 Err(error) => error.kind() != HttpErrorKind::Connect,
             };
-        seen.is_uncertain |= !method.is_safe()
-            && match &result {
-                Ok(response) => {
-                    let status = response.status();
-                    status.is_server_error() && status != StatusCode::SERVICE_UNAVAILABLE
-                }
-                Err(error) => error.kind() != HttpErrorKind::Connect,
-            };
+        }
         let _ = SEEN.try_with(|cell| cell.set(seen));
         match result {
             Ok(response) if is_listing && response.status().is_success() => listing(response).await,
             result => result,
         }
     }
+}
+
+/// The body of a 503, which the response keeps. Empty if it does not arrive.
+async fn busy_body(response: &mut HttpResponse) -> Bytes {
+    if response.status() != StatusCode::SERVICE_UNAVAILABLE {
+        return Bytes::new();
+    }
+    let body = std::mem::replace(response.body_mut(), Bytes::new().into());
+    let body = body.bytes().await.unwrap_or_default();
+    *response.body_mut() = body.clone().into();
+    body
 }
 
 /// A response that is a listing. `object_store` takes each document without objects, such as the

@@ -2,7 +2,7 @@
 //! limits.
 
 use crate::breaker::Breaker;
-use crate::error::{causes, store_error};
+use crate::error::{causes, store_error, uncertain};
 use crate::location::Location;
 use crate::metrics::RemoteMetrics;
 use crate::observer::{Connector, observe, probe};
@@ -214,13 +214,7 @@ impl Service {
             match tokio::time::timeout(time, observe(operation)).await {
                 Ok((Ok(output), _)) => Ok(output),
                 Ok((Err(error), seen)) => Err(match store_error(&error, seen.last) {
-                    // Whether the change was made is not known.
-                    StoreError::PreconditionFailed if seen.may_have_changed => {
-                        StoreError::Interrupted
-                    }
-                    StoreError::Unavailable | StoreError::Throttled { .. } if seen.is_uncertain => {
-                        StoreError::Interrupted
-                    }
+                    error if seen.is_uncertain => uncertain(error),
                     error => error,
                 }),
                 Err(_) => Err(StoreError::Timeout),

@@ -5,7 +5,7 @@
 //! service sees the condition with the first bytes and evaluates it when the last one has arrived.
 //! The caller withholds the last byte until the commit: an incomplete request changes nothing.
 
-use crate::error::{Failure, refusal, store_error};
+use crate::error::{Failure, refusal, store_error, uncertain};
 use crate::fields::headers;
 use crate::service::{Service, Task};
 use bytes::Bytes;
@@ -87,21 +87,9 @@ impl Transfer {
         }
     }
 
-    /// Sends the last bytes when `before` has completed, and returns its result. Until then the
-    /// service changes nothing.
-    pub(crate) fn send_after<T: Send + 'static>(&self, piece: Bytes, before: Task<T>) -> Task<T> {
-        let pieces = self.pieces.clone();
-        self.service.spawn(async move {
-            let result = before.await;
-            if let Some(pieces) = pieces {
-                let _ = pieces.send(piece).await; // Otherwise the response says why.
-            }
-            result
-        })
-    }
-
-    /// Waits for the response after the last byte. Returns the entity tag, if there is one.
-    pub(crate) async fn finish(mut self) -> Result<Option<String>> {
+    /// Sends the last bytes and waits for the response. Returns the entity tag, if there is one.
+    pub(crate) async fn finish(mut self, last: Bytes) -> Result<Option<String>> {
+        self.send(last).await?;
         self.pieces = None;
         self.response().await
     }
@@ -181,19 +169,22 @@ async fn put(
         {
             Err(StoreError::PreconditionFailed)
         }
-        Some(Failure::Status {
-            status: 401 | 403, ..
-        }) => {
+        Some(failure) => {
             let body = match response {
-                Ok(mut response) => response.chunk().await.ok().flatten(),
-                Err(_) => None,
+                Ok(mut response) if matches!(response.status().as_u16(), 401 | 403 | 503) => {
+                    response.chunk().await.ok().flatten()
+                }
+                _ => None,
             };
-            Err(refusal(&String::from_utf8_lossy(&body.unwrap_or_default())))
+            let body = body.unwrap_or_default();
+            Err(match failure {
+                Failure::Status {
+                    status: 401 | 403, ..
+                } => refusal(&String::from_utf8_lossy(&body)),
+                _ if is_sent && failure.is_uncertain(&body) => uncertain(failure.to_store_error()),
+                _ => failure.to_store_error(),
+            })
         }
-        Some(failure) => Err(match failure.to_store_error() {
-            StoreError::Unavailable if is_sent => StoreError::Interrupted,
-            error => error,
-        }),
     }
 }
 

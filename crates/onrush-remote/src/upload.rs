@@ -7,6 +7,7 @@
 //! A multipart upload is only possible without a condition: Ceph 16 completes one without looking
 //! at the condition, and would replace an object silently.
 
+use crate::error::uncertain;
 use crate::fields::with_metadata;
 use crate::properties::{head, properties, tag_of_marked, tag_version, with_mark};
 use crate::service::{Service, Task};
@@ -21,7 +22,7 @@ use onrush_store::{Committed, Condition, Kind, LocalFuture, Meta, Result, StoreE
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::OwnedSemaphorePermit;
 
 /// The most bytes that are held until the commit if their number is known.
@@ -33,6 +34,9 @@ const PART_BYTES: usize = 8 * 1024 * 1024;
 const PIECE_BYTES: usize = 256 * 1024;
 /// After this many parts their size doubles: S3 permits 10,000 parts, and objects of 5 TiB.
 const PARTS_OF_A_SIZE: usize = 1000;
+/// How long a request without its last byte is open. Services end one whose bytes do not arrive,
+/// some after a few seconds, with an error that looks like one of the request.
+const OPEN_MAX: Duration = Duration::from_secs(2);
 /// Base64 makes 1,868 bytes of these, and S3 permits 2 KiB of metadata.
 pub(crate) const METADATA_BYTES_MAX: usize = 1400;
 /// Attempts to replace the current version of an object, when others replace it at the same time.
@@ -152,16 +156,12 @@ impl RemoteUpload {
     }
 
     /// Sends the last byte of an upload that was passed on.
-    async fn finish_transfer(&mut self, mut transfer: Transfer) -> Result<Option<String>> {
+    async fn finish_transfer(&mut self, transfer: Transfer) -> Result<Option<String>> {
         if Some(self.written_bytes) != self.stream_bytes {
             return Err(StoreError::Io(io::ErrorKind::UnexpectedEof.into()));
         }
-        let sent = transfer.send(std::mem::take(&mut self.held).into()).await;
-        let done = match sent {
-            Ok(()) => transfer.finish().await,
-            Err(error) => Err(error),
-        };
-        done.map_err(|error| refused(&self.condition, error))
+        let done = transfer.finish(std::mem::take(&mut self.held).into());
+        done.await.map_err(|error| refused(&self.condition, error))
     }
 
     /// The size of the next part.
@@ -227,24 +227,16 @@ impl RemoteUpload {
     }
 
     /// Sends an object without a condition by one request, whose last byte waits until it is known
-    /// whether there was an object: before that byte the service changes nothing. Returns whether
-    /// the object is new, and its entity tag.
+    /// whether there was an object: before that byte the service changes nothing. A second request
+    /// follows if the first one fails as a repeatable one does, or would be open for too long.
+    /// Returns whether the object is new, and its entity tag.
     async fn put_meanwhile(&mut self, existed: Task<ObjectMeta>) -> Result<(bool, Option<String>)> {
         let content = Bytes::from(std::mem::take(&mut self.held));
         let (path, attributes) = (self.path.clone(), with_metadata(&self.metadata));
         let (service, size) = (&self.service, content.len() as u64);
-        let mut transfer = Transfer::begin(service, path, Pinned::None, attributes, size);
-        let last = content.len() - 1;
-        let sent = match last {
-            0 => Ok(()),
-            _ => transfer.send(content.slice(..last)).await,
-        };
-        let existed = transfer.send_after(content.slice(last..), existed);
-        let tag = match sent {
-            Ok(()) => transfer.finish().await,
-            Err(error) => Err(error),
-        };
-        let created = existed.await.is_err();
+        let transfer = Transfer::begin(service, path, Pinned::None, attributes, size);
+        let first = send_after(existed, transfer, content.clone());
+        let (created, tag) = service.spawn(async move { Ok(first.await) }).await?;
         let was_sent = match tag {
             Err(StoreError::Unavailable | StoreError::Throttled { .. }) => false,
             Err(StoreError::Interrupted) => true,
@@ -252,11 +244,10 @@ impl RemoteUpload {
         };
         self.service.metrics.retry();
         match self.put(content.into(), PutMode::Overwrite).await {
-            Err(StoreError::Unavailable | StoreError::Throttled { .. }) if was_sent => {
-                // The first request may have made the change.
-                Err(StoreError::Interrupted)
-            }
-            put => Ok((created, put?.e_tag)),
+            Ok(put) => Ok((created, put.e_tag)),
+            // The first request may have made the change.
+            Err(error) if was_sent => Err(uncertain(error)),
+            Err(error) => Err(error),
         }
     }
 
@@ -320,6 +311,29 @@ impl RemoteUpload {
             version: version.ok_or(StoreError::BadResponse)?,
         })
     }
+}
+
+/// Sends an object, the last byte when it is known whether there was one. If that takes too long,
+/// ends the request without it. Returns whether the object is new, and the result of the request.
+async fn send_after(
+    mut existed: Task<ObjectMeta>,
+    mut transfer: Transfer,
+    mut content: Bytes,
+) -> (bool, Result<Option<String>>) {
+    let last = content.split_off(content.len() - 1);
+    let sent = match content.is_empty() {
+        true => Ok(()),
+        false => transfer.send(content).await,
+    };
+    let Ok(known) = tokio::time::timeout(OPEN_MAX, &mut existed).await else {
+        drop(transfer);
+        return (existed.await.is_err(), Err(StoreError::Unavailable));
+    };
+    let tag = match sent {
+        Ok(()) => transfer.finish(last).await,
+        Err(error) => Err(error),
+    };
+    (known.is_err(), tag)
 }
 
 /// The error of an upload that was pinned to a version. If it only needs an object, the replacement
@@ -431,12 +445,23 @@ impl Parts {
         };
         // If it fails, the parts remain until they are swept: whether the object exists is unknown.
         let result = self.service.start(async move { upload.complete().await });
-        let tag = result.await?.e_tag;
+        let result = match result.await {
+            Ok(result) => Some(result),
+            // There is no upload any more, perhaps because an earlier attempt has completed it.
+            Err(StoreError::Interrupted | StoreError::NotFound) => None,
+            Err(error) => return Err(error),
+        };
+        let is_certain = result.is_some();
+        let tag = result.and_then(|result| result.e_tag);
         if let Some(tag) = tag.filter(|tag| tag_version(tag).is_some()) {
             return Ok(tag);
         }
-        let tag = tag_of_marked(&self.service, self.path.clone(), &self.mark).await?;
-        Ok(tag.unwrap_or_else(|| std::mem::take(&mut self.mark)))
+        match tag_of_marked(&self.service, self.path.clone(), &self.mark).await {
+            Ok(Some(tag)) => Ok(tag),
+            Ok(None) if is_certain => Ok(std::mem::take(&mut self.mark)),
+            Err(error) if is_certain => Err(error),
+            _ => Err(StoreError::Interrupted),
+        }
     }
 }
 

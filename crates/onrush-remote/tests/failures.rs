@@ -91,6 +91,47 @@ fn failures_of_the_service_have_their_meaning() {
     }
 }
 
+/// A proxy may respond with 503 after it has passed the request on.
+#[test]
+fn a_change_was_not_made_if_the_service_says_so() {
+    let busy = |body: &str| {
+        let length = body.len();
+        Reply::Send(format!(
+            "HTTP/1.1 503 Service Unavailable\r\nContent-Length: {length}\r\n\
+             Connection: close\r\n\r\n{body}"
+        ))
+    };
+    let is_busy = StoreError::Throttled { retry_after: None };
+    let retry_after = Some(Duration::from_secs(3));
+    for (reply, expected) in [
+        (busy(""), StoreError::Interrupted),
+        (
+            busy("upstream connect error or disconnect/reset before headers"),
+            StoreError::Interrupted,
+        ),
+        (busy("<Error><Code>SlowDown</Code></Error>"), is_busy),
+        (
+            busy("<Error><Code>ServiceUnavailable</Code></Error>"),
+            is_busy,
+        ),
+        (
+            status("503 Slow Down\r\nRetry-After: 3"),
+            StoreError::Throttled { retry_after },
+        ),
+        (status("429 Too Many"), is_busy),
+    ] {
+        for bytes in [3, 2 << 20] {
+            let server = Canned::new(vec![status("404 Not Found"), reply.clone()]);
+            let put = put_after_head(&server, bytes);
+            assert_eq!(put, Err(expected), "{bytes}, {reply:?}");
+        }
+        let found = "200 OK\r\nETag: \"x\"\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT";
+        let server = Canned::new(vec![status(found), reply.clone()]);
+        let deleted = block_on(store(&server).delete(&key("a"), Kind::File, Condition::None));
+        assert_eq!(deleted.map(drop), Err(expected), "{reply:?}");
+    }
+}
+
 /// Nothing was sent, so nothing was changed.
 #[test]
 fn a_change_without_a_connection_was_not_made() {
@@ -115,6 +156,39 @@ fn a_change_without_a_connection_was_not_made() {
             assert_eq!(put.await, Err(StoreError::Unavailable), "{bytes}");
         }
     });
+}
+
+/// What the repetition of a change is refused for says nothing about the first request.
+#[test]
+fn a_refused_repetition_does_not_hide_a_change() {
+    let found = "200 OK\r\nETag: \"x\"\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT";
+    for refusal in ["403 Forbidden", "404 Not Found", "501 No", "507 Full"] {
+        for first in [status("500 Internal"), Reply::Close] {
+            let server = Canned::new(vec![status(found), first.clone(), status(refusal)]);
+            let store = store(&server);
+            let deleted = block_on(store.delete(&key("a"), Kind::File, Condition::None));
+            assert_eq!(deleted.map(drop), Err(StoreError::Interrupted), "{refusal}");
+            let server = Canned::new(vec![status("404 Not Found"), first, status(refusal)]);
+            let put = put_after_head(&server, 3);
+            assert_eq!(put, Err(StoreError::Interrupted), "{refusal}");
+        }
+    }
+}
+
+/// Sends an object, after the first reply was used for the question whether there is one.
+fn put_after_head(server: &Canned, bytes: usize) -> Result<(), StoreError> {
+    let store = store(server);
+    block_on(async {
+        let size = Some(bytes as u64);
+        let mut upload = store.stage(&key("a"), Condition::None, size).await?;
+        let end = Instant::now() + Duration::from_secs(60);
+        while server.requests().is_empty() {
+            assert!(Instant::now() < end, "no request");
+            thread::sleep(Duration::from_millis(1));
+        }
+        upload.write(vec![0; bytes]).await?;
+        upload.commit().await.map(drop)
+    })
 }
 
 #[test]

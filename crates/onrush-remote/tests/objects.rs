@@ -5,6 +5,7 @@ mod common;
 use common::{Bucket, block_on, read_all};
 use onrush_remote::Options;
 use onrush_store::{Condition, Key, Kind, ListHow, Store, StoreError, Wanted};
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -68,16 +69,18 @@ fn objects_of_each_size_are_stored_whole() {
     });
 }
 
+/// The PUTs with all their bytes. On a loaded machine, one may be ended and repeated.
+fn complete(requests: &BTreeMap<&str, usize>) -> usize {
+    requests["PUT"] - requests.get("CUT").unwrap_or(&0)
+}
+
 /// Whether there was an object is found out while the request with the new one is on its way, but
 /// before it changes anything.
 #[test]
 fn a_short_object_is_sent_before_it_is_known_whether_it_is_new() {
     let bucket = Bucket::new();
     let store = bucket.store("s3://bucket");
-    bucket
-        .service
-        .head_waits_for_put
-        .store(true, Ordering::Relaxed);
+    bucket.service.lock().head_waits_for = Some("PUT");
     block_on(async {
         for size in [1, 4096, 1 << 20] {
             bucket.service.lock().by_key.clear();
@@ -91,15 +94,43 @@ fn a_short_object_is_sent_before_it_is_known_whether_it_is_new() {
                 let stored = bucket.service.lock().by_key["a"].content.clone();
                 assert!(stored == content, "{size}");
                 let requests = std::mem::take(&mut bucket.service.lock().requests);
-                assert_eq!(requests, [("HEAD", 1), ("PUT", 1)].into());
+                assert_eq!((requests["HEAD"], complete(&requests)), (1, 1));
             }
         }
         // A failure of the service is followed by another attempt.
         bucket.service.fails_after_put.store(1, Ordering::Relaxed);
         let again = put(&store, "a", Condition::None, b"again", Some(5)).await;
         assert_eq!(again, Ok(false));
-        assert_eq!(bucket.service.lock().requests["PUT"], 2);
-        assert_eq!(store.metrics().retries(), 1);
+        assert_eq!(complete(&bucket.service.lock().requests), 2);
+        assert!(store.metrics().retries() > 0);
+    });
+}
+
+/// Services end a request whose bytes do not arrive. A service that is slow to tell whether the
+/// object is new must not have this effect.
+#[test]
+fn a_slow_head_does_not_hold_a_short_object() {
+    let bucket = Bucket::new();
+    let store = bucket.store("s3://bucket");
+    block_on(async {
+        for size in [1, 4096] {
+            put(&store, "a", Condition::None, b"old", Some(3))
+                .await
+                .expect("stored");
+            {
+                let mut objects = bucket.service.lock();
+                objects.requests.clear();
+                objects.head_waits_for = Some("CUT");
+            }
+            let content = body(size);
+            let put = put(&store, "a", Condition::None, &content, Some(size as u64)).await;
+            assert_eq!(put, Ok(false), "{size}");
+            let mut objects = bucket.service.lock();
+            assert!(objects.by_key["a"].content == content, "{size}");
+            let requests = std::mem::take(&mut objects.requests);
+            assert_eq!(requests, [("CUT", 1), ("HEAD", 1), ("PUT", 2)].into());
+            objects.head_waits_for = None;
+        }
     });
 }
 
@@ -395,4 +426,33 @@ fn an_upload_never_has_the_version_of_another_one() {
             assert_eq!(committed.meta.version == current.version, !is_replaced);
         }
     });
+}
+
+/// The client of the service repeats the completion after the 500, and gets 404: the upload is no
+/// more. The object tells whether it was completed, unless another client has replaced it.
+#[test]
+fn an_upload_that_was_completed_is_not_reported_as_missing() {
+    for bucket in [Bucket::new(), Bucket::ceph()] {
+        let store = bucket.store("s3://bucket");
+        let service = &bucket.service;
+        block_on(async {
+            for is_replaced in [false, true] {
+                service
+                    .replaces_at_once
+                    .store(is_replaced, Ordering::Relaxed);
+                service.fails_after_complete.store(1, Ordering::Relaxed);
+                let upload = store.stage(&key("a"), Condition::None, None).await;
+                let mut upload = upload.expect("an upload");
+                upload.write(body(9 << 20)).await.expect("room");
+                let committed = upload.commit().await;
+                if is_replaced {
+                    assert_eq!(committed.map(drop), Err(StoreError::Interrupted));
+                    continue;
+                }
+                let current = store.meta(&key("a")).await.expect("an object");
+                assert_eq!(committed.expect("stored").meta.version, current.version);
+            }
+        });
+        assert_eq!(service.lock().requests["COMPLETE"], 4);
+    }
 }

@@ -56,8 +56,11 @@ macro_rules! fields {
 pub struct Objects {
     pub by_key: BTreeMap<String, Stored>,
     pub uploads: BTreeMap<String, Parts>,
-    /// The number of requests that were begun, by method and kind.
+    /// The number of requests that were begun, by method and kind. `CUT`: PUTs that ended without
+    /// all their bytes.
     pub requests: BTreeMap<&'static str, usize>,
+    /// The response to a HEAD waits until there is such an entry in `requests`.
+    pub head_waits_for: Option<&'static str>,
     next_upload: usize,
 }
 
@@ -79,10 +82,10 @@ pub struct MemoryS3 {
     pub ignores_conditions: bool,
     /// The number of PUTs that are made but get 500.
     pub fails_after_put: Arc<AtomicUsize>,
+    /// The number of multipart uploads that are completed but get 500.
+    pub fails_after_complete: Arc<AtomicUsize>,
     /// Whether another client replaces the object of a multipart upload as soon as it is complete.
     pub replaces_at_once: Arc<AtomicBool>,
-    /// Whether the response to a HEAD waits until a PUT has begun.
-    pub head_waits_for_put: Arc<AtomicBool>,
     /// Whether a PUT exceeds the quota of the user.
     pub is_full: Arc<AtomicBool>,
     /// Whether all requests are refused.
@@ -141,6 +144,23 @@ fn holds(condition: Option<&ETagCondition>, current: Option<&Stored>) -> bool {
     }
 }
 
+/// Fails if there are failures left.
+fn fail(left: &AtomicUsize) -> S3Result<()> {
+    match left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)) {
+        Ok(_) => Err(s3_error!(InternalError)),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Counts a PUT that fails, or is dropped because the client leaves, before its last byte.
+struct Incomplete<'a>(&'a MemoryS3);
+
+impl Drop for Incomplete<'_> {
+    fn drop(&mut self) {
+        *self.0.lock().requests.entry("CUT").or_default() += 1;
+    }
+}
+
 async fn read(body: Option<StreamingBlob>, length: Option<i64>) -> S3Result<Bytes> {
     let (mut all, Some(mut body)) = (Vec::new(), body) else {
         return Ok(Bytes::new());
@@ -196,9 +216,12 @@ impl S3 for MemoryS3 {
     ) -> S3Result<S3Response<HeadObjectOutput>> {
         let input = request.input;
         drop(self.begin(&input.bucket, "HEAD")?);
-        while self.head_waits_for_put.load(Ordering::Relaxed)
-            && !self.lock().requests.contains_key("PUT")
-        {
+        let is_early = || {
+            let objects = self.lock();
+            let awaited = objects.head_waits_for;
+            awaited.is_some_and(|request| !objects.requests.contains_key(request))
+        };
+        while is_early() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         let found = self.lock().get(&input.key)?;
@@ -217,7 +240,9 @@ impl S3 for MemoryS3 {
     ) -> S3Result<S3Response<PutObjectOutput>> {
         let input = request.input;
         drop(self.begin(&input.bucket, "PUT")?);
+        let incomplete = Incomplete(self);
         let content = read(input.body, input.content_length).await?;
+        std::mem::forget(incomplete);
         let mut objects = self.lock();
         let current = objects.by_key.get(&input.key);
         let holds = holds(input.if_match.as_ref(), current)
@@ -231,13 +256,7 @@ impl S3 for MemoryS3 {
             return Err(error);
         }
         let tag = objects.put(input.key, content, fields!(input => Fields {}));
-        let left = &self.fails_after_put;
-        if left
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1))
-            .is_ok()
-        {
-            return Err(s3_error!(InternalError));
-        }
+        fail(&self.fails_after_put)?;
         Ok(S3Response::new(PutObjectOutput {
             e_tag: Some(tag),
             ..Default::default()
@@ -401,6 +420,7 @@ impl S3 for MemoryS3 {
                 Fields::default(),
             );
         }
+        fail(&self.fails_after_complete)?;
         Ok(S3Response::new(CompleteMultipartUploadOutput {
             bucket: Some(input.bucket),
             key: Some(input.key),
