@@ -23,7 +23,7 @@ pub struct Stored {
     pub content: Bytes,
     pub tag: String,
     pub fields: Fields,
-    modified: SystemTime,
+    pub modified: SystemTime,
 }
 
 /// The fields of an object.
