@@ -7,6 +7,11 @@
 //! fails during that rename, some file systems may lose the new name and the old one; then the
 //! upload is gone and the object is the old one.
 //!
+//! A commit that replaces an object may exchange both files (`commit`), and the process may end
+//! before the old object is removed: it then has the name of the kept file. The place of a kept
+//! file therefore includes its inode number. Where inode numbers change with each mount, uploads
+//! do not continue after one.
+//!
 //! The store does not know which files are still needed. Callers discard them, and whatever was
 //! lost in a crash is removed by its age.
 
@@ -39,10 +44,40 @@ pub(super) fn keep(staged: &mut StagedFile, bytes: u64) -> Result<Kept> {
     if !staged.name.is_kept {
         move_to_kept(&inner, staged).map_err(StoreError::from_open_file)?;
     }
+    let found = staged.file.metadata().map_err(StoreError::from_open_file)?;
+    let place = Place {
+        name: &staged.name.name,
+        inode: found.inode,
+    };
     Ok(Kept {
         bytes,
-        place: staged.name.name.clone(),
+        place: place.to_bytes(),
     })
+}
+
+/// What identifies a kept file: see [`Kept::place`].
+struct Place<'a> {
+    name: &'a [u8],
+    inode: u64,
+}
+
+impl<'a> Place<'a> {
+    /// The name, a slash, and the inode number.
+    fn to_bytes(&self) -> Vec<u8> {
+        [self.name, b"/", self.inode.to_string().as_bytes()].concat()
+    }
+
+    fn parse(bytes: &'a [u8]) -> Result<Place<'a>> {
+        let parse = || {
+            let at = bytes.iter().position(|&byte| byte == b'/')?;
+            let inode = str::from_utf8(&bytes[at + 1..]).ok()?;
+            Some(Place {
+                name: &bytes[..at],
+                inode: inode.parse().ok()?,
+            })
+        };
+        parse().ok_or(StoreError::NotFound)
+    }
 }
 
 fn move_to_kept(inner: &Inner, staged: &mut StagedFile) -> io::Result<()> {
@@ -74,14 +109,16 @@ fn move_to_kept(inner: &Inner, staged: &mut StagedFile) -> io::Result<()> {
 pub(super) fn reopen(inner: &Arc<Inner>, kept: &Kept) -> Result<StagedFile> {
     let permit = inner.options.descriptors.open_file(FileUse::Upload);
     let permit = permit.ok_or(StoreError::Busy)?;
+    let place = Place::parse(&kept.place)?;
     let uploads = open_uploads(inner)?;
-    let file = uploads.open(&kept.place, READ_AND_WRITE);
+    let file = uploads.open(place.name, READ_AND_WRITE);
     let file = file.map_err(StoreError::from_lookup)?.with_permit(permit);
-    let size = file.metadata().map_err(StoreError::from_open_file)?.size;
-    if size < kept.bytes {
-        return Err(StoreError::NotFound); // Another program has changed it.
+    let found = file.metadata().map_err(StoreError::from_open_file)?;
+    // This is an object that the upload has replaced, or another program has changed the file.
+    if found.inode != place.inode || found.size < kept.bytes {
+        return Err(StoreError::NotFound);
     }
-    if size > kept.bytes {
+    if found.size > kept.bytes {
         (file.set_len(kept.bytes)).map_err(StoreError::from_open_file)?;
     }
     Ok(StagedFile {
@@ -89,7 +126,7 @@ pub(super) fn reopen(inner: &Arc<Inner>, kept: &Kept) -> Result<StagedFile> {
         name: StagedName {
             inner: inner.clone(),
             folder: Arc::new(StagingFolder::lasting(uploads)),
-            name: kept.place.clone(),
+            name: place.name.to_vec(),
             is_kept: true,
         },
     })
@@ -97,8 +134,11 @@ pub(super) fn reopen(inner: &Arc<Inner>, kept: &Kept) -> Result<StagedFile> {
 
 /// Removes a kept file. Blocks.
 pub(super) fn discard(inner: &Inner, kept: &Kept) -> Result<()> {
+    let Ok(place) = Place::parse(&kept.place) else {
+        return Ok(());
+    };
     let unlinked = match open_uploads(inner) {
-        Ok(uploads) => uploads.unlink(&kept.place),
+        Ok(uploads) => uploads.unlink(place.name),
         Err(StoreError::NotFound) => return Ok(()),
         Err(error) => return Err(error),
     };
