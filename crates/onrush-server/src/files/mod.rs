@@ -61,7 +61,7 @@ use std::path::Path;
 use std::sync::Arc;
 use storage_log::StorageLog;
 use upload::UploadBuffers;
-use uploads::{UploadId, Uploads};
+use uploads::{UploadId, Uploads, run_to_end};
 
 pub use assets::PATHS as PAGE_PATHS;
 pub use types::Types;
@@ -349,11 +349,15 @@ impl Inner {
         let json = negotiate::prefers_json(&request);
         let allow = self.options.allow;
         let result = match request.method() {
-            _ if UploadId::is_named_by(&request) => self.unfinished(request).await,
+            _ if UploadId::is_named_by(&request) => {
+                let worker = request.worker().clone();
+                run_to_end(&worker, async move { self.unfinished(request).await }).await
+            }
             "GET" | "HEAD" => self.get(&request).await,
             "PUT" if self.options.sink => self.put_to_sink(request).await,
             "POST" if tus::is_tus(&request) && self.offers_uploads() => {
-                self.tus(request, None).await
+                let worker = request.worker().clone();
+                run_to_end(&worker, async move { self.tus(request, None).await }).await
             }
             "PUT" if allow.put => match self.put_resumable(request).await {
                 Ok(result) => result,
