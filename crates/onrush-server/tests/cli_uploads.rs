@@ -7,6 +7,7 @@ use program::users::{UsersFile, login, request, start};
 use program::{Folder, Server, TIMEOUT, curl, drivers, is_installed, pattern, wait_until};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
 
 const PART: &str = "Content-Type: application/partial-upload\r\n";
 
@@ -212,6 +213,48 @@ fn old_uploads_of_an_earlier_process_are_removed() {
         wait_until(|| left(&folder) == 0);
         assert_eq!(offset(&server, &url), None);
     }
+}
+
+/// A reset ends the handler. What has arrived is kept nevertheless, and the next request waits for
+/// that.
+#[test]
+fn a_reset_connection_loses_nothing() {
+    for driver in drivers() {
+        let folder = Folder::new();
+        let server = Server::start(folder.path(), &["--allow", "put", "--driver", driver]);
+        let content = pattern(2, 8_000_000);
+        let (stream, url) = begin(&server, "/x", content.len());
+        assert_eq!(offset(&server, &url), Some(0));
+        drop(stream);
+        let mut stream = append(&server, &url, &content, 0);
+        stream.write_all(&content[..4_000_000]).expect("sent");
+        let written = || {
+            let kept = std::fs::read_dir(folder.path().join(".onrush/uploads"));
+            let mut kept = kept.into_iter().flatten().flatten();
+            kept.next()
+                .map_or(0, |file| file.metadata().map_or(0, |found| found.len()))
+        };
+        wait_until(|| written() >= 3_000_000);
+        rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).expect("set");
+        drop(stream);
+        let found = offset(&server, &url).expect("the upload");
+        assert!((3_000_000..=4_000_000).contains(&found), "{driver} {found}");
+        let mut stream = append(&server, &url, &content, found);
+        stream.write_all(&content[found..]).expect("sent");
+        assert!(read_head(&mut stream).starts_with("HTTP/1.1 201 "));
+        assert!(std::fs::read(folder.path().join("x")).expect("an object") == content);
+        assert_eq!(left(&folder), 0);
+    }
+}
+
+/// A crash may leave bytes without a record. They are younger than the process that removes them.
+#[test]
+fn bytes_without_a_record_are_removed() {
+    let folder = Folder::new();
+    let flags = ["--allow", "put", "--unfinished-age", "1s"];
+    let _server = Server::start(folder.path(), &flags);
+    folder.file(".onrush/uploads/left", b"bytes");
+    wait_until(|| left(&folder) == 0);
 }
 
 fn rounds() -> usize {

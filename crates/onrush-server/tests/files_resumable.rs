@@ -355,6 +355,91 @@ fn unfinished_uploads_are_limited_and_expire() {
     });
 }
 
+/// The sizes of the files of a folder in `.onrush`.
+fn sizes(server: &TestServer, path: &str) -> Vec<u64> {
+    let dir = server.root().open_dir(format!(".onrush/{path}").as_bytes());
+    let Ok(dir) = dir else { return Vec::new() };
+    let mut names = Vec::new();
+    let counted = dir.read_dir(&mut |name, _| {
+        names.push(name.to_vec());
+        std::ops::ControlFlow::Continue(())
+    });
+    counted.expect("readable");
+    let size = |name: &Vec<u8>| dir.entry_metadata(name).expect("a file").size;
+    names.iter().map(size).collect()
+}
+
+#[test]
+fn bytes_over_the_limit_are_neither_stored_nor_counted() {
+    let limits = UploadLimits {
+        bytes_max: 1500,
+        age_max_s: 100,
+        ..UploadLimits::default()
+    };
+    let options = FilesOptions {
+        upload_limits: limits,
+        ..writable()
+    };
+    on_all_backends(&options, |server| {
+        let url = begin(server, "PUT /x", &body(900));
+        assert_eq!(append(server, &url, 900, false, &body(900)).status, 507);
+        assert_eq!(sizes(server, "uploads"), [900]);
+        // An announced length that is refused.
+        let fields = format!("Upload-Offset: 900\nUpload-Complete: ?0\n{PART}");
+        let announced = format!("PATCH {url}\n{fields}\nUpload-Length: 100000");
+        assert_eq!(server.request(&announced, b"1").status, 507);
+        assert_eq!(head(server, &url), state("900", "?0", None));
+        // Bytes that are verified at their end count as well, until they are dropped.
+        let digest = "Content-Digest: sha-256=:LPJNul+wow4m6DsqxbninhsWHlwfp0JecwQzYpOLmCQ=:";
+        for (bytes, status) in [(601, 507), (600, 400)] {
+            let head_lines = format!("PATCH {url}\n{fields}\n{digest}");
+            assert_eq!(server.request(&head_lines, &body(bytes)).status, status);
+            assert_eq!(sizes(server, "uploads"), [900], "{} {bytes}", server.name);
+        }
+        let other = begin(server, "PUT /y", &body(600));
+        assert_eq!(append(server, &other, 600, false, b"1").status, 507);
+        assert_eq!(server.delete(&other).status, 204);
+        if server.is_simulated() {
+            // Only bytes prolong an upload, because the store looks at the age of the bytes.
+            server.advance(60_000);
+            assert_eq!(append(server, &url, 900, false, b"").status, 204);
+            server.advance(50_000);
+            assert_eq!(head(server, &url).0, 404);
+        }
+    });
+}
+
+#[test]
+fn a_failed_completion_leaves_nothing() {
+    on_all_backends(&writable(), |server| {
+        let url = begin(server, "PUT /folder/x", &body(300_000));
+        assert_eq!(server.put("/folder", b"a file").status, 201);
+        let reply = append(server, &url, 300_000, true, b"");
+        assert_eq!(reply.status, 409, "{}", reply.text());
+        assert_eq!(head(server, &url).0, 404);
+        assert_eq!(left(server), 0, "{}", server.name);
+    });
+}
+
+#[test]
+fn a_record_has_one_version_of_a_long_list() {
+    on_all_backends(&writable(), |server| {
+        let etag = server.put("/x", b"old").etag().to_owned();
+        let tags = format!("If-Match: {}{etag}", "\"a\", ".repeat(1000));
+        let url = begin(server, &format!("PUT /x\n{tags}"), b"new");
+        assert!(
+            sizes(server, "state/uploads")
+                .iter()
+                .all(|&size| size < 1000)
+        );
+        assert_eq!(append(server, &url, 3, true, b"").status, 204);
+        let etag = server.get("/x").etag().to_owned();
+        let url = begin(server, &format!("PUT /x\nIf-Match: {etag}"), b"x");
+        assert_eq!(server.put("/x", b"other").status, 204);
+        assert_eq!(append(server, &url, 1, true, b"").status, 412);
+    });
+}
+
 #[test]
 fn a_store_without_this_does_not_offer_it() {
     use onrush::DriverPreference;

@@ -61,7 +61,7 @@ use std::path::Path;
 use std::sync::Arc;
 use storage_log::StorageLog;
 use upload::UploadBuffers;
-use uploads::{UploadId, Uploads};
+use uploads::{UploadId, Uploads, run_to_end};
 
 pub use assets::PATHS as PAGE_PATHS;
 pub use types::Types;
@@ -348,21 +348,36 @@ impl Inner {
     async fn respond(self: Arc<Inner>, request: Request) -> Response {
         let json = negotiate::prefers_json(&request);
         let allow = self.options.allow;
+        // The future of a frequent request is small: it has no room for those of the others.
         let result = match request.method() {
-            _ if UploadId::is_named_by(&request) => self.unfinished(request).await,
+            _ if UploadId::is_named_by(&request) => {
+                let worker = request.worker().clone();
+                Box::pin(run_to_end(&worker, async move {
+                    self.unfinished(request).await
+                }))
+                .await
+            }
             "GET" | "HEAD" => self.get(&request).await,
             "PUT" if self.options.sink => self.put_to_sink(request).await,
-            "POST" if tus::is_tus(&request) && self.offers_uploads() => {
-                self.tus(request, None).await
+            "PUT" if allow.put && request.header("upload-complete").is_none() => {
+                self.put(request).await
             }
-            "PUT" if allow.put => match self.put_resumable(request).await {
+            "PUT" if allow.put => match Box::pin(self.put_resumable(request)).await {
                 Ok(result) => result,
-                Err(request) => self.put(request).await,
+                Err(request) => Box::pin(self.put(request)).await,
             },
             "DELETE" if allow.delete => self.delete(&request).await,
-            "COPY" if allow.put && !self.options.sink => self.relocate(&request).await,
+            "POST" if tus::is_tus(&request) && self.offers_uploads() => {
+                let worker = request.worker().clone();
+                Box::pin(run_to_end(
+                    &worker,
+                    async move { self.tus(request, None).await },
+                ))
+                .await
+            }
+            "COPY" if allow.put && !self.options.sink => Box::pin(self.relocate(&request)).await,
             "MOVE" if allow.put && allow.delete && !self.options.sink => {
-                self.relocate(&request).await
+                Box::pin(self.relocate(&request)).await
             }
             "OPTIONS" if request.path() == "*" => Ok(self.options_response()),
             "OPTIONS" => path::check(&request).map(|()| self.options_response()),

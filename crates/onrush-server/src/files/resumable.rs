@@ -14,11 +14,14 @@ use super::http_error::HttpError;
 use super::negotiate::prefers_json;
 use super::upload::ReceiveError;
 use super::upload_target::{Destination, integer, owner};
-use super::uploads::{Found, NO_UPLOAD, Plan, Progress, Session, TOO_LARGE, TOO_LONG, UploadId};
+use super::uploads::{
+    Found, NO_UPLOAD, Plan, Progress, Session, TOO_LARGE, TOO_LONG, UploadId, run_to_end,
+};
 use super::write::content_fields;
 use super::{Inner, tus};
 use onrush::{Request, Response};
 use onrush_proto::token;
+use std::sync::Arc;
 
 /// Shorter bodies are not worth an upload that can be continued.
 const SHORT_BYTES: u64 = 256 * 1024;
@@ -143,7 +146,7 @@ impl Problem {
 impl Inner {
     /// `PUT` with `Upload-Complete`. `None`: it is an ordinary `PUT`.
     pub(super) async fn put_resumable(
-        &self,
+        self: &Arc<Self>,
         request: Request,
     ) -> Result<Result<Response, HttpError>, Request> {
         let fields = UploadFields::from_request(&request);
@@ -165,7 +168,9 @@ impl Inner {
             (true, false) if fields.is_complete == Some(false) => return Ok(Err(NOT_OFFERED)),
             (true, false) => return Err(request),
         }
-        Ok(self.begin_with_put(request, fields).await)
+        let (inner, worker) = (self.clone(), request.worker().clone());
+        let begun = async move { inner.begin_with_put(request, fields).await };
+        Ok(run_to_end(&worker, begun).await)
     }
 
     async fn begin_with_put(

@@ -62,9 +62,11 @@ impl Inner {
         let condition = conditions.into_condition(look_up).await;
         let condition = condition
             .map_err(|error| self.store_failure(error, Operation::Write, Some(&to.key)))?;
-        Ok(match to.may_replace {
-            true => condition,
-            false => Condition::Absent,
+        Ok(match condition {
+            _ if !to.may_replace => Condition::Absent,
+            // One of many versions: a record need not contain the others.
+            Condition::Versions(_) => Condition::unchanged(current.as_ref()),
+            condition => condition,
         })
     }
 

@@ -38,7 +38,7 @@ impl Inner {
     pub(super) async fn put(&self, request: Request) -> Result<Response, HttpError> {
         let key = match self.put_target(&request)? {
             Target::Object(key) => key,
-            Target::Folder(folder) => return self.put_folder(&request, folder).await,
+            Target::Folder(folder) => return Box::pin(self.put_folder(&request, folder)).await,
         };
         let may_replace = check_right(&request, Rights::WRITE).is_ok();
         let location = path::href(path::split(&request)?.mount, key.as_bytes());

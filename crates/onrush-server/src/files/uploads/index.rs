@@ -4,7 +4,7 @@
 use super::{NO_SPACE, TOO_MANY, UploadId, UploadLimits};
 use crate::files::upload::ReceiveError;
 use onrush_store::Key;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The maximum number of completed uploads that are remembered.
@@ -30,6 +30,8 @@ struct State {
     unfinished: HashMap<UploadId, u64>,
     /// Their sum.
     bytes: u64,
+    /// Those that have ended before `is_loaded`: their records may have been read just before.
+    ended: HashSet<UploadId>,
     /// The oldest first.
     completed: VecDeque<Completed>,
 }
@@ -43,6 +45,9 @@ struct Completed {
 
 impl State {
     fn set(&mut self, id: UploadId, bytes: Option<u64>) {
+        if bytes.is_none() && !self.is_loaded {
+            self.ended.insert(id);
+        }
         let before = match bytes {
             Some(bytes) => self.unfinished.insert(id, bytes),
             None => self.unfinished.remove(&id),
@@ -61,8 +66,19 @@ impl Index {
         self.lock().is_loaded
     }
 
+    /// Adds an upload of an earlier process, unless this one knows better.
+    pub(super) fn load(&self, id: UploadId, bytes: u64) {
+        let mut state = self.lock();
+        let is_known = state.unfinished.contains_key(&id) || state.ended.contains(&id);
+        if !state.is_loaded && !is_known {
+            state.set(id, Some(bytes));
+        }
+    }
+
     pub(super) fn set_loaded(&self) {
-        self.lock().is_loaded = true;
+        let mut state = self.lock();
+        state.is_loaded = true;
+        state.ended = HashSet::new();
     }
 
     /// Adds an upload of `bytes`, or fails because of a limit.
@@ -83,13 +99,28 @@ impl Index {
         Ok(())
     }
 
-    /// Sets the bytes of an upload. Returns whether all bytes are within the limit.
-    pub(super) fn grow(&self, id: UploadId, bytes: u64, limits: &UploadLimits) -> bool {
+    /// Reserves at least `bytes` for an upload. If that exceeds the limit, this fails and changes
+    /// nothing.
+    pub(super) fn grow(
+        &self,
+        id: UploadId,
+        bytes: u64,
+        limits: &UploadLimits,
+    ) -> Result<(), ReceiveError> {
         let mut state = self.lock();
+        let before = state.unfinished.get(&id).copied().unwrap_or(0);
+        let added = bytes.saturating_sub(before);
+        if added == 0 {
+            return Ok(());
+        }
+        if state.bytes.saturating_add(added) > limits.bytes_max {
+            return Err(ReceiveError::Body(NO_SPACE));
+        }
         state.set(id, Some(bytes));
-        state.bytes <= limits.bytes_max
+        Ok(())
     }
 
+    /// Sets the bytes of an upload, after some were dropped.
     pub(super) fn set(&self, id: UploadId, bytes: u64) {
         self.lock().set(id, Some(bytes));
     }
@@ -120,5 +151,49 @@ impl Index {
         let found = state.completed.iter().find(|completed| completed.id == id);
         let found = found.filter(|found| found.key == *key && found.owner.as_deref() == owner);
         found.map(|found| found.length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: UploadLimits = UploadLimits {
+        object_bytes_max: u64::MAX,
+        age_max_s: 1,
+        count_max: 10,
+        bytes_max: 1000,
+    };
+
+    fn id() -> UploadId {
+        UploadId::random().expect("random numbers")
+    }
+
+    #[test]
+    fn what_is_refused_is_not_counted() {
+        let (index, first, second) = (Index::default(), id(), id());
+        assert!(index.reserve(first, 10, &LIMITS).is_ok());
+        assert!(index.grow(first, 1001, &LIMITS).is_err());
+        assert!(index.reserve(second, 990, &LIMITS).is_ok());
+        assert!(index.grow(first, 11, &LIMITS).is_err());
+        index.remove(second);
+        assert!(index.grow(first, 1000, &LIMITS).is_ok());
+        assert!(index.grow(first, 5, &LIMITS).is_ok(), "it stays reserved");
+        assert!(index.reserve(second, 1, &LIMITS).is_err());
+    }
+
+    /// A record that was read before its upload ended, or grew.
+    #[test]
+    fn a_late_record_changes_nothing() {
+        let (index, ended, grown) = (Index::default(), id(), id());
+        assert!(index.reserve(grown, 500, &LIMITS).is_ok());
+        index.remove(ended);
+        index.load(ended, 600);
+        index.load(grown, 1);
+        index.load(id(), 400);
+        assert_eq!(index.lock().bytes, 900);
+        index.set_loaded();
+        index.load(id(), 1);
+        assert_eq!(index.lock().bytes, 900);
     }
 }

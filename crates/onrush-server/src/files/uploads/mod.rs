@@ -11,6 +11,8 @@
 //! - A [`Session`] is the use of an upload by one request. Only one exists at a time (`active`). A
 //!   later request ends an earlier one, which keeps what has arrived: it is most likely the same
 //!   client after its connection was lost.
+//! - A request that uses an upload runs in a task of its own (`task`), which the end of the
+//!   connection does not interrupt: it sees the end of the body and keeps what has arrived.
 //! - A session keeps its bytes when it ends, and every [`CHECKPOINT_BYTES`], so `kill -9` costs no
 //!   more than that. An upload that is complete after its first request has no record.
 //! - The id has 128 random bits and is part of the URL, at the path of the object. So the rights of
@@ -21,17 +23,19 @@
 //! A completed upload is remembered in memory, so that a client that has lost the response learns
 //! that its upload is complete.
 //!
-//! Submodules, lowest first: `id` · `active` · `record` · `index` · `session`.
+//! Submodules, lowest first: `id` · `active` · `record` · `index` · `session` · `task`.
 
 mod active;
 mod id;
 mod index;
 mod record;
 mod session;
+mod task;
 
 pub(crate) use id::UploadId;
 pub(super) use index::Progress;
 pub(super) use session::{Session, TOO_LARGE, TOO_LONG};
+pub(super) use task::run_to_end;
 
 use super::digest::Digests;
 use super::http_error::HttpError;
@@ -161,6 +165,7 @@ impl Uploads {
         worker: &WorkerHandle,
     ) -> Result<Found, ReceiveError> {
         self.sweep_from_now_on(worker);
+        self.load_index().await?;
         let guard = self.active.acquire(id).await;
         if let Some(length) = self.index.completed(id, key, owner) {
             return Ok(Found::Completed(length));
@@ -208,37 +213,39 @@ impl Uploads {
         if self.index.is_loaded() {
             return Ok(());
         }
-        for (id, record) in self.records().await.map_err(ReceiveError::Store)? {
-            self.index.set(id, record.reserved_bytes());
-        }
+        let load = async |id, record: Record| self.index.load(id, record.reserved_bytes());
+        self.each_record(load).await.map_err(ReceiveError::Store)?;
         self.index.set_loaded();
         Ok(())
     }
 
-    /// The records of all uploads. Those that cannot be read are not among them.
-    async fn records(&self) -> onrush_store::Result<Vec<(UploadId, Record)>> {
+    /// Calls `visit` for each upload with a record that can be read. Only one record is in memory
+    /// at a time.
+    async fn each_record(
+        &self,
+        mut visit: impl AsyncFnMut(UploadId, Record),
+    ) -> onrush_store::Result<()> {
         let folder = UploadId::folder()?;
         let mut how = ListHow {
             limit: 1000,
             hidden: true,
             after: None,
         };
-        let mut records = Vec::new();
         loop {
             let page = match self.store.list(Some(&folder), how.clone()).await {
-                Err(StoreError::NotFound) => return Ok(records),
+                Err(StoreError::NotFound) => return Ok(()),
                 page => page?,
             };
             for entry in page.entries {
                 if let Some(id) = UploadId::parse(&entry.name)
                     && let Ok((record, _)) = self.read(id).await
                 {
-                    records.push((id, record));
+                    visit(id, record).await;
                 }
             }
             match page.next {
                 Some(next) => how.after = Some(next),
-                None => return Ok(records),
+                None => return Ok(()),
             }
         }
     }
@@ -259,15 +266,32 @@ impl Uploads {
         Ok(())
     }
 
-    /// Removes uploads that are too old from now on, as long as there are any.
+    /// The age from which on bytes without a record are removed. The clock of the store may be
+    /// another one than that of this process.
+    fn orphan_age_s(&self) -> u64 {
+        self.limits.age_max_s.saturating_mul(2)
+    }
+
+    /// Removes uploads that are too old from now on, as long as there may be any.
     pub(super) fn sweep_from_now_on(self: &Arc<Self>, worker: &WorkerHandle) {
         if self.is_swept.swap(true, Relaxed) {
             return;
         }
         let (uploads, handle) = (self.clone(), worker.clone());
         let task = worker.spawn(async move {
-            while uploads.sweep(handle.unix_seconds()).await {
-                let age = Duration::from_secs(uploads.limits.age_max_s);
+            let age = Duration::from_secs(uploads.limits.age_max_s.max(1));
+            // Bytes without a record are not seen. After this time they are removed.
+            let quiet_s = uploads
+                .orphan_age_s()
+                .saturating_add(SWEEP_INTERVAL.as_secs());
+            let mut seen_s = handle.unix_seconds();
+            loop {
+                let now_s = handle.unix_seconds();
+                if uploads.sweep(now_s).await {
+                    seen_s = now_s;
+                } else if now_s.saturating_sub(seen_s) > quiet_s {
+                    break;
+                }
                 handle.sleep(SWEEP_INTERVAL.min(age)).await;
             }
             uploads.is_swept.store(false, Relaxed);
@@ -281,14 +305,11 @@ impl Uploads {
     /// Removes uploads that are too old. Returns whether unfinished ones are left, or an error
     /// prevents a decision.
     async fn sweep(&self, now_s: u64) -> bool {
-        let Ok(records) = self.records().await else {
-            return true;
-        };
         let mut left = self.active.any();
-        for (id, record) in records {
+        let visited = self.each_record(async |id, record| {
             if !self.is_expired(&record, now_s) {
                 left = true;
-                continue;
+                return;
             }
             let _guard = self.active.acquire(id).await;
             // It may have been continued at the last moment.
@@ -298,10 +319,11 @@ impl Uploads {
                 }
                 _ => left = true,
             }
-        }
-        // Bytes without a record, after a crash. The clock of the store may be another one.
-        let age = Duration::from_secs(self.limits.age_max_s.saturating_mul(2));
+        });
+        let is_unknown = visited.await.is_err();
+        // Bytes without a record, after a crash.
+        let age = Duration::from_secs(self.orphan_age_s());
         let _ = self.store.discard_older(age).await;
-        left
+        left || is_unknown
     }
 }

@@ -2,7 +2,7 @@
 
 use super::active::Guard;
 use super::record::{Record, SavedCondition};
-use super::{CHECKPOINT_BYTES, NO_SPACE, NO_UPLOAD, Plan, Progress, UploadId, Uploads};
+use super::{CHECKPOINT_BYTES, NO_UPLOAD, Plan, Progress, UploadId, Uploads};
 use crate::files::digest::Digests;
 use crate::files::http_error::HttpError;
 use crate::files::upload::{self, ReceiveError, Sink, UploadBuffers};
@@ -151,11 +151,9 @@ impl Session {
         if length > limits.object_bytes_max {
             return Err(ReceiveError::Body(TOO_LARGE));
         }
+        (self.state.uploads.index).grow(self.state.id, length, limits)?;
         self.state.record.length = Some(length);
-        match self.state.uploads.index.grow(self.state.id, length, limits) {
-            true => Ok(true),
-            false => Err(ReceiveError::Body(NO_SPACE)),
-        }
+        Ok(true)
     }
 
     /// Prepares a saved upload for more bytes. `may_replace`: the client may replace objects.
@@ -179,6 +177,7 @@ impl Session {
             }
             resumed => resumed.map_err(ReceiveError::Store)?,
         };
+        self.state.count_saved(); // The rest was dropped.
         let set = upload.set_metadata(self.state.record.metadata.clone());
         set.map_err(ReceiveError::Store)?;
         self.state.upload = Some(upload);
@@ -206,16 +205,17 @@ impl Session {
         let stop = |cx: &mut std::task::Context<'_>| guard.should_end(cx);
         let received = upload::receive(body, length, &mut appending, buffers, &stop).await;
         if let Err(error) = received {
-            if appending.is_saved {
-                // The first error counts. What could not be saved was not acknowledged.
-                let _ = appending.state.save().await;
+            // The first error counts. What could not be saved was not acknowledged.
+            match appending.is_saved && appending.state.upload.is_some() {
+                true => drop(appending.state.save().await),
+                false => appending.state.drop_unsaved().await,
             }
             self.state.upload = None;
             return Err(error);
         }
         let verified = appending.content.check();
         if verified.is_err() {
-            self.state.upload = None;
+            appending.state.drop_unsaved().await;
         }
         verified.map_err(ReceiveError::Body)
     }
@@ -248,8 +248,13 @@ impl Session {
         let upload = upload.ok_or(ReceiveError::Body(NO_UPLOAD))?;
         let committed = upload.commit().await;
         if self.state.version.is_some() {
-            // If this fails, a later request finds that the bytes are gone.
-            let _ = self.state.uploads.remove_record(self.state.id).await;
+            // If this fails, a later request finds that the bytes are gone. After a failed commit
+            // they are still there.
+            let uploads = &self.state.uploads;
+            let _ = match committed {
+                Ok(_) => uploads.remove_record(self.state.id).await,
+                Err(_) => uploads.remove(self.state.id, &self.state.record).await,
+            };
         }
         let committed = committed.map_err(ReceiveError::Store)?;
         let (owner, length) = (self.state.record.owner.take(), committed.meta.size);
@@ -285,13 +290,36 @@ impl State {
     async fn save(&mut self) -> Result<(), ReceiveError> {
         let upload = self.upload.as_mut().ok_or(ReceiveError::Body(NO_UPLOAD))?;
         let kept = upload.keep().await.map_err(ReceiveError::Store)?;
+        let is_new = self.version.is_none();
         let record = Record {
             offset: kept.bytes,
-            place: kept.place,
+            place: kept.place.clone(),
             digests: self.digests.save(),
-            updated_s: self.worker.unix_seconds(),
+            // The store removes bytes by their age, so only bytes prolong the upload.
+            updated_s: match is_new || kept.bytes > self.record.offset {
+                true => self.worker.unix_seconds(),
+                false => self.record.updated_s,
+            },
             ..self.record.clone()
         };
+        match self.write(&record).await {
+            Ok(version) => {
+                self.version = Some(version);
+                self.record = record;
+                Ok(())
+            }
+            Err(error) => {
+                if is_new {
+                    self.upload = None;
+                    let _ = self.uploads.store.discard(&kept).await; // Nothing refers to it.
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Replaces the stored record. Returns the version of the new one.
+    async fn write(&self, record: &Record) -> Result<Version, ReceiveError> {
         let condition = match self.version {
             Some(version) => Condition::Versions(vec![version]),
             None => Condition::Absent,
@@ -304,18 +332,30 @@ impl State {
             object.write(bytes).await?;
             object.commit().await
         };
-        let committed = written.await.map_err(|error| match error {
-            StoreError::PreconditionFailed => ReceiveError::Body(TAKEN_OVER),
-            error => ReceiveError::Store(error),
-        })?;
-        self.version = Some(committed.meta.version);
-        self.record = record;
-        let limits = &self.uploads.limits;
-        let bytes = self.record.reserved_bytes();
-        match self.uploads.index.grow(self.id, bytes, limits) {
-            true => Ok(()),
-            false => Err(ReceiveError::Body(NO_SPACE)),
+        match written.await {
+            Ok(committed) => Ok(committed.meta.version),
+            Err(StoreError::PreconditionFailed) => Err(ReceiveError::Body(TAKEN_OVER)),
+            Err(error) => Err(ReceiveError::Store(error)),
         }
+    }
+
+    /// Drops the bytes that were not saved.
+    async fn drop_unsaved(&mut self) {
+        self.upload = None;
+        if self.version.is_none() {
+            return; // Nothing is kept.
+        }
+        // A resume drops what follows the kept bytes.
+        let kept = self.record.kept();
+        let resumed = self.uploads.store.resume(&self.key, Condition::None, &kept);
+        if resumed.await.is_ok() {
+            self.count_saved();
+        }
+    }
+
+    /// Counts the saved bytes against the limit of all uploads, and no others.
+    fn count_saved(&self) {
+        (self.uploads.index).set(self.id, self.record.reserved_bytes());
     }
 }
 
@@ -340,6 +380,8 @@ impl Sink for Appending<'_> {
         if end > state.uploads.limits.object_bytes_max {
             return Err(ReceiveError::Body(TOO_LARGE));
         }
+        let reserved = end.max(state.record.reserved_bytes());
+        (state.uploads.index).grow(state.id, reserved, &state.uploads.limits)?;
         state.digests.update(&buf).await;
         self.content.update(&buf).await;
         let buf = match upload.write(buf).await {
