@@ -267,6 +267,7 @@ impl State {
     }
 
     /// A handshake begins.
+    #[cfg(feature = "tls")]
     pub(super) fn expect_handshake(&mut self) {
         self.expects = Expects::Handshake;
     }
