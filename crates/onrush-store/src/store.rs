@@ -102,8 +102,9 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// Continues an upload of which `kept` bytes were kept ([`Upload::keep`]), perhaps by another
     /// process. Bytes that were written after that are dropped. The key is that of the
     /// [`Store::stage`] before; the condition is that of the commit. The metadata has to be set
-    /// again. The caller ensures that no two uploads continue the same bytes. Fails with
-    /// [`StoreError::NotFound`] if they are gone.
+    /// again. The caller ensures that no two uploads continue the same bytes. A write or a commit of
+    /// a dropped upload may go on: this waits for its end. Fails with [`StoreError::NotFound`] if
+    /// the bytes are gone, for example because that commit has published them.
     fn resume<'a>(
         &'a self,
         _key: &'a Key,
@@ -114,7 +115,7 @@ pub trait Store: fmt::Debug + Send + Sync {
     }
 
     /// Removes the bytes of an upload that is not going to be continued. If they are gone already,
-    /// nothing happens.
+    /// nothing happens. A commit that goes on after the upload was dropped may still succeed.
     fn discard<'a>(&'a self, _kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
         Box::pin(async { Err(StoreError::Unsupported) })
     }

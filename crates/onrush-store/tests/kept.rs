@@ -7,6 +7,9 @@ use common::*;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::sim::{Cut, SimFs};
 use onrush_store::*;
+use std::sync::{Mutex, mpsc};
+use std::task::{Context, Waker};
+use std::time::Duration;
 
 const BYTES: usize = 50_000;
 /// The bytes that are written before each keep, and before the commit.
@@ -127,4 +130,45 @@ fn what_was_kept_survives_an_error_at_any_operation() {
             assert_eq!(staged(&folder, &Backend::Sim(disk.clone())), 0, "{at}");
         }
     }
+}
+
+/// A client that loses its connection during the commit continues at once, in another request.
+#[test]
+fn a_resume_waits_for_the_commit_of_a_dropped_upload() {
+    let backend = Backend::real();
+    let pool = BlockingPool::threads(3, 16);
+    let folder = Folder::on(backend.root(), pool, FolderOptions::default()).unwrap();
+    let at = key("object");
+    put(&folder, "object", &old()).unwrap();
+    let (whole, more) = (body(BYTES), BYTES / 2);
+    let kept = block_on(async {
+        let staged = folder.stage(&at, Condition::Present, Some(BYTES as u64));
+        let mut upload = staged.await.unwrap();
+        upload.write(whole[..more].to_vec()).await.unwrap();
+        let kept = upload.keep().await.unwrap();
+        upload.write(whole[more..].to_vec()).await.unwrap();
+        let (started, is_started) = mpsc::channel();
+        let (go_on, may_go_on) = mpsc::channel::<()>();
+        let may_go_on = Mutex::new(may_go_on);
+        folder.set_check_hook(move || {
+            started.send(()).unwrap();
+            let _ = may_go_on.lock().unwrap().recv();
+        });
+        let mut commit = upload.commit();
+        let cx = &mut Context::from_waker(Waker::noop());
+        assert!(commit.as_mut().poll(cx).is_pending());
+        is_started.recv_timeout(Duration::from_secs(60)).unwrap();
+        drop(commit);
+        let mut resumed = folder.resume(&at, Condition::Present, &kept);
+        // Without a lock, a job truncates the file now. This one is queued after it.
+        assert!(resumed.as_mut().poll(cx).is_pending());
+        folder.pool().run(|| ()).await.unwrap();
+        assert!(resumed.as_mut().poll(cx).is_pending());
+        assert_eq!(folder.discard_older(Duration::ZERO).await, Ok(0));
+        drop(go_on);
+        assert_eq!(resumed.await.err(), Some(StoreError::NotFound));
+        kept
+    });
+    assert!(get(&folder, "object") == Ok(whole), "torn");
+    block_on(folder.discard(&kept)).unwrap();
 }
