@@ -38,10 +38,10 @@ pub(super) async fn copy(inner: &Arc<Inner>, how: Relocation) -> Result<Committe
     let pool = inner.change_pool.clone();
     let (shared, request) = (inner.clone(), how.clone());
     let job = move || {
-        let (meta, source) = shared.open(&request.from)?;
+        let (meta, source) = shared.open(&request.from, FileUse::Download)?;
         shared.check(&request.from_condition, Some(&meta))?;
         let metadata = local::read_metadata(&source)?;
-        let staged = StagedFile::create(&shared, FileUse::Brief)?;
+        let staged = StagedFile::create(&shared, FileUse::Upload)?;
         Ok::<_, StoreError>((meta, source, metadata, staged))
     };
     let (meta, mut source, metadata, mut staged) = pool.run(job).await??;
