@@ -9,7 +9,7 @@ use onrush_rt::fs::sim::{Cut, SimFs};
 use onrush_store::*;
 use std::sync::{Mutex, mpsc};
 use std::task::{Context, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const BYTES: usize = 50_000;
 /// The bytes that are written before each keep, and before the commit.
@@ -171,4 +171,41 @@ fn a_resume_waits_for_the_commit_of_a_dropped_upload() {
     });
     assert!(get(&folder, "object") == Ok(whole), "torn");
     block_on(folder.discard(&kept)).unwrap();
+}
+
+/// A commit that fails before it has a folder leaves the kept bytes, until they are discarded.
+#[test]
+fn kept_bytes_of_a_failed_commit_can_be_discarded() {
+    for backend in [Backend::real(), Backend::memory(), Backend::sim()] {
+        let folder = backend.folder();
+        put(&folder, "file", b"object").unwrap();
+        let uploads = || entries(&backend.root().open_dir(b".onrush/uploads").unwrap()).len();
+        for (at, condition, by_age) in [
+            ("file/object", Condition::None, false),
+            ("none/object", Condition::Present, false),
+            ("none/object", Condition::Present, true),
+        ] {
+            block_on(async {
+                let at = key(at);
+                let mut upload = folder.stage(&at, condition, None).await.unwrap();
+                upload.write(body(BYTES)).await.unwrap();
+                let kept = upload.keep().await.unwrap();
+                assert!(upload.commit().await.is_err());
+                assert_eq!(uploads(), 1);
+                match by_age {
+                    false => folder.discard(&kept).await.unwrap(),
+                    true => {
+                        // A clock may not have advanced since the write.
+                        let end = Instant::now() + Duration::from_secs(60);
+                        while folder.discard_older(Duration::ZERO).await == Ok(0) {
+                            assert!(Instant::now() < end);
+                        }
+                    }
+                }
+                assert_eq!(uploads(), 0);
+                let gone = folder.resume(&at, Condition::None, &kept).await;
+                assert_eq!(gone.err(), Some(StoreError::NotFound));
+            });
+        }
+    }
 }
