@@ -12,7 +12,7 @@
 //! file therefore includes its inode number. Where inode numbers change with each mount, uploads
 //! do not continue after one.
 //!
-//! The staged file holds a lock on the name of the kept file. A job of a dropped upload goes on, and
+//! The staged file holds a lock on the name of the kept file. A job of a dropped upload goes on and
 //! may publish the file: a resume waits for it. Other processes do not see these locks.
 //!
 //! The store does not know which files are still needed. Callers discard them, and whatever was
@@ -169,7 +169,8 @@ pub(super) fn discard(inner: &Inner, kept: &Kept) -> Result<()> {
     }
 }
 
-/// Removes the kept files that were last written longer than `age` ago, except those in use. Blocks.
+/// Removes the kept files, except those in use, that were last written longer than `age` ago.
+/// Blocks.
 pub(super) fn discard_older(inner: &Arc<Inner>, age: Duration) -> Result<usize> {
     let age_ns = i64::try_from(age.as_nanos()).unwrap_or(i64::MAX);
     let before_ns = inner.root.now_ns().saturating_sub(age_ns);
