@@ -102,8 +102,9 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// Continues an upload of which `kept` bytes were kept ([`Upload::keep`]), perhaps by another
     /// process. Bytes that were written after that are dropped. The key is that of the
     /// [`Store::stage`] before; the condition is that of the commit. The metadata has to be set
-    /// again. The caller ensures that no two uploads continue the same bytes. Fails with
-    /// [`StoreError::NotFound`] if they are gone.
+    /// again. The caller ensures that no two uploads continue the same bytes. A write or a commit
+    /// of a dropped upload may go on: this waits for its end. Fails with [`StoreError::NotFound`]
+    /// if the bytes are gone, for example because that commit has published them.
     fn resume<'a>(
         &'a self,
         _key: &'a Key,
@@ -114,7 +115,7 @@ pub trait Store: fmt::Debug + Send + Sync {
     }
 
     /// Removes the bytes of an upload that is not going to be continued. If they are gone already,
-    /// nothing happens.
+    /// nothing happens. A commit that goes on after the upload was dropped may still succeed.
     fn discard<'a>(&'a self, _kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
         Box::pin(async { Err(StoreError::Unsupported) })
     }
@@ -157,7 +158,8 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// Gives the object or the folder `from` the key `to`, atomically: readers find it at exactly
     /// one of both. `kind` says which of both it is, as in [`Store::delete`]. An object replaces an
     /// object, if the condition permits it; a folder replaces an empty folder. A symbolic link is a
-    /// conflict. The version stays the same. Fails with [`StoreError::Unsupported`] if the store
+    /// conflict. The same name through a symbolic link is [`StoreError::Forbidden`], as the same key
+    /// is. The version stays the same. Fails with [`StoreError::Unsupported`] if the store
     /// cannot do this atomically.
     fn rename(&self, _how: Relocation, _kind: Kind) -> LocalFuture<'_, Result<Committed>> {
         Box::pin(async { Err(StoreError::Unsupported) })

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Backend, block_on, key, staged};
 use onrush_rt::descriptors::{Descriptors, FileUse};
-use onrush_store::{Condition, Folder, FolderOptions, Store, StoreError};
+use onrush_store::{Condition, Folder, FolderOptions, Relocation, Store, StoreError};
 
 fn folder(backend: &Backend, budget: &Descriptors) -> Folder {
     backend.folder_with(FolderOptions {
@@ -44,6 +44,8 @@ fn exhausted_budget_refuses_uploads_but_not_reads() {
     for backend in [Backend::real(), Backend::sim()] {
         let budget = Descriptors::new(160);
         let folder = folder(&backend, &budget);
+        let source = block_on(folder.stage(&key("source"), Condition::None, None)).unwrap();
+        block_on(source.commit()).unwrap();
         let upload = |name: &str| {
             let mut upload = block_on(folder.stage(&key(name), Condition::None, None)).unwrap();
             let written = block_on(upload.write(vec![b'x'; 20_000]));
@@ -67,6 +69,14 @@ fn exhausted_budget_refuses_uploads_but_not_reads() {
         let late = block_on(early.write(vec![b'x'; 20_000]));
         assert_eq!(late.err(), Some(StoreError::Busy));
         drop(early);
+        // A copy may take as long as an upload.
+        let copied = block_on(folder.copy(Relocation {
+            from: key("source"),
+            from_condition: Condition::None,
+            to: key("copy"),
+            to_condition: Condition::None,
+        }));
+        assert_eq!(copied.err(), Some(StoreError::Busy));
         // A small upload has no staged file until its commit.
         let mut small = block_on(folder.stage(&key("small"), Condition::None, Some(5))).unwrap();
         block_on(small.write(b"small".to_vec())).unwrap();

@@ -7,6 +7,9 @@ use common::*;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::sim::{Cut, SimFs};
 use onrush_store::*;
+use std::sync::{Mutex, mpsc};
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
 
 const BYTES: usize = 50_000;
 /// The bytes that are written before each keep, and before the commit.
@@ -125,6 +128,84 @@ fn what_was_kept_survives_an_error_at_any_operation() {
                 _ => assert_continues(&folder, None, false, &at),
             }
             assert_eq!(staged(&folder, &Backend::Sim(disk.clone())), 0, "{at}");
+        }
+    }
+}
+
+/// A client that loses its connection during the commit continues at once, in another request.
+#[test]
+fn a_resume_waits_for_the_commit_of_a_dropped_upload() {
+    let backend = Backend::real();
+    let pool = BlockingPool::threads(3, 16);
+    let folder = Folder::on(backend.root(), pool, FolderOptions::default()).unwrap();
+    let at = key("object");
+    put(&folder, "object", &old()).unwrap();
+    let (whole, more) = (body(BYTES), BYTES / 2);
+    let kept = block_on(async {
+        let staged = folder.stage(&at, Condition::Present, Some(BYTES as u64));
+        let mut upload = staged.await.unwrap();
+        upload.write(whole[..more].to_vec()).await.unwrap();
+        let kept = upload.keep().await.unwrap();
+        upload.write(whole[more..].to_vec()).await.unwrap();
+        let (started, is_started) = mpsc::channel();
+        let (go_on, may_go_on) = mpsc::channel::<()>();
+        let may_go_on = Mutex::new(may_go_on);
+        folder.set_check_hook(move || {
+            started.send(()).unwrap();
+            let _ = may_go_on.lock().unwrap().recv();
+        });
+        let mut commit = upload.commit();
+        let cx = &mut Context::from_waker(Waker::noop());
+        assert!(commit.as_mut().poll(cx).is_pending());
+        is_started.recv_timeout(Duration::from_secs(60)).unwrap();
+        drop(commit);
+        let mut resumed = folder.resume(&at, Condition::Present, &kept);
+        // Without a lock, a job truncates the file now. This one is queued after it.
+        assert!(resumed.as_mut().poll(cx).is_pending());
+        folder.pool().run(|| ()).await.unwrap();
+        assert!(resumed.as_mut().poll(cx).is_pending());
+        assert_eq!(folder.discard_older(Duration::ZERO).await, Ok(0));
+        drop(go_on);
+        assert_eq!(resumed.await.err(), Some(StoreError::NotFound));
+        kept
+    });
+    assert!(get(&folder, "object") == Ok(whole), "torn");
+    block_on(folder.discard(&kept)).unwrap();
+}
+
+/// A commit that fails before it has a folder leaves the kept bytes, until they are discarded.
+#[test]
+fn kept_bytes_of_a_failed_commit_can_be_discarded() {
+    for backend in [Backend::real(), Backend::memory(), Backend::sim()] {
+        let folder = backend.folder();
+        put(&folder, "file", b"object").unwrap();
+        let uploads = || entries(&backend.root().open_dir(b".onrush/uploads").unwrap()).len();
+        for (at, condition, by_age) in [
+            ("file/object", Condition::None, false),
+            ("none/object", Condition::Present, false),
+            ("none/object", Condition::Present, true),
+        ] {
+            block_on(async {
+                let at = key(at);
+                let mut upload = folder.stage(&at, condition, None).await.unwrap();
+                upload.write(body(BYTES)).await.unwrap();
+                let kept = upload.keep().await.unwrap();
+                assert!(upload.commit().await.is_err());
+                assert_eq!(uploads(), 1);
+                match by_age {
+                    false => folder.discard(&kept).await.unwrap(),
+                    true => {
+                        // A clock may not have advanced since the write.
+                        let end = Instant::now() + Duration::from_secs(60);
+                        while folder.discard_older(Duration::ZERO).await == Ok(0) {
+                            assert!(Instant::now() < end);
+                        }
+                    }
+                }
+                assert_eq!(uploads(), 0);
+                let gone = folder.resume(&at, Condition::None, &kept).await;
+                assert_eq!(gone.err(), Some(StoreError::NotFound));
+            });
         }
     }
 }

@@ -207,3 +207,27 @@ fn copies_are_never_torn() {
         }
     }
 }
+
+/// `rename(2)` does nothing if both names are of one file.
+#[test]
+fn names_of_one_file() {
+    let backend = Backend::real();
+    let folder = backend.folder();
+    put(&folder, "x/a", b"one").unwrap();
+    put(&folder, "x/y/b", b"two").unwrap();
+    backend.symlink("link", "x");
+    for (from, to) in [("x/a", "link/a"), ("link/a", "x/a")] {
+        let refused = rename(&folder, how(from, to, Condition::None));
+        assert_eq!(refused.err(), Some(StoreError::Forbidden), "{from}");
+    }
+    let refused = rename_folder(&folder, "x/y", "link/y");
+    assert_eq!(refused.err(), Some(StoreError::Forbidden));
+    assert_eq!(get(&folder, "x/a").as_deref(), Ok(&b"one"[..]));
+    assert_eq!(get(&folder, "x/y/b").as_deref(), Ok(&b"two"[..]));
+    let path = |name: &[u8]| backend.path(name).unwrap();
+    std::fs::hard_link(path(b"x/a"), path(b"c")).unwrap();
+    let renamed = rename(&folder, how("x/a", "c", Condition::None)).unwrap();
+    assert!(!renamed.created);
+    assert_eq!(get(&folder, "x/a"), Err(StoreError::NotFound));
+    assert_eq!(get(&folder, "c").as_deref(), Ok(&b"one"[..]));
+}

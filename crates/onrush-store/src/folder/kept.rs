@@ -12,13 +12,17 @@
 //! file therefore includes its inode number. Where inode numbers change with each mount, uploads
 //! do not continue after one.
 //!
+//! The staged file holds a lock on the name of the kept file. A job of a dropped upload goes on and
+//! may publish the file: a resume waits for it. Other processes do not see these locks.
+//!
 //! The store does not know which files are still needed. Callers discard them, and whatever was
 //! lost in a crash is removed by its age.
 
 use super::Inner;
+use super::key_locks::{self, KeyGuard};
 use super::staging::{StagedFile, StagedName, StagingFolder, ensure_dir, names};
 use crate::error::{Result, StoreError};
-use crate::key::RESERVED;
+use crate::key::{Key, RESERVED};
 use crate::store::Kept;
 use onrush_rt::descriptors::FileUse;
 use onrush_rt::fs::{Create, Dir, FileKind, OpenHow};
@@ -80,13 +84,15 @@ impl<'a> Place<'a> {
     }
 }
 
-fn move_to_kept(inner: &Inner, staged: &mut StagedFile) -> io::Result<()> {
+fn move_to_kept(inner: &Arc<Inner>, staged: &mut StagedFile) -> io::Result<()> {
     let name = match inner.staging() {
         Ok(staging) => staging.unique_name(),
         Err(_) => return Err(io::ErrorKind::PermissionDenied.into()),
     };
     let own = ensure_dir(&inner.root, RESERVED)?;
     let uploads = ensure_dir(&own, UPLOADS)?;
+    let lease = lock_key(&name).and_then(|at| key_locks::try_acquire(inner, &at));
+    let lease = lease.ok_or(io::ErrorKind::AlreadyExists)?; // The name is unique.
     let from = &staged.name;
     (from.folder.dir).rename(&from.name, &uploads, &name, false)?;
     staged.name = StagedName {
@@ -94,6 +100,7 @@ fn move_to_kept(inner: &Inner, staged: &mut StagedFile) -> io::Result<()> {
         folder: Arc::new(StagingFolder::lasting(uploads)),
         name,
         is_kept: false,
+        lease: Some(lease),
     };
     if inner.durable() {
         // The folders above may be new.
@@ -105,8 +112,19 @@ fn move_to_kept(inner: &Inner, staged: &mut StagedFile) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens a kept file to continue it. Blocks.
-pub(super) fn reopen(inner: &Arc<Inner>, kept: &Kept) -> Result<StagedFile> {
+/// The key of the lock of a kept file.
+fn lock_key(name: &[u8]) -> Option<Key> {
+    Key::parse(&[RESERVED, b"/", UPLOADS, b"/", name].concat()).ok()
+}
+
+/// Waits until no upload has the kept file, and no job that an upload has begun.
+pub(super) async fn lock(inner: &Arc<Inner>, kept: &Kept) -> Result<KeyGuard> {
+    let at = lock_key(Place::parse(&kept.place)?.name);
+    Ok(key_locks::acquire(inner, &at.ok_or(StoreError::NotFound)?).await)
+}
+
+/// Opens a kept file to continue it. `lease` is its lock. Blocks.
+pub(super) fn reopen(inner: &Arc<Inner>, kept: &Kept, lease: KeyGuard) -> Result<StagedFile> {
     let permit = inner.options.descriptors.open_file(FileUse::Upload);
     let permit = permit.ok_or(StoreError::Busy)?;
     let place = Place::parse(&kept.place)?;
@@ -128,6 +146,7 @@ pub(super) fn reopen(inner: &Arc<Inner>, kept: &Kept) -> Result<StagedFile> {
             folder: Arc::new(StagingFolder::lasting(uploads)),
             name: place.name.to_vec(),
             is_kept: true,
+            lease: Some(lease),
         },
     })
 }
@@ -150,8 +169,9 @@ pub(super) fn discard(inner: &Inner, kept: &Kept) -> Result<()> {
     }
 }
 
-/// Removes the kept files that were last written longer than `age` ago. Blocks.
-pub(super) fn discard_older(inner: &Inner, age: Duration) -> Result<usize> {
+/// Removes the kept files, except those in use, that were last written longer than `age` ago.
+/// Blocks.
+pub(super) fn discard_older(inner: &Arc<Inner>, age: Duration) -> Result<usize> {
     let age_ns = i64::try_from(age.as_nanos()).unwrap_or(i64::MAX);
     let before_ns = inner.root.now_ns().saturating_sub(age_ns);
     let uploads = match open_uploads(inner) {
@@ -164,7 +184,11 @@ pub(super) fn discard_older(inner: &Inner, age: Duration) -> Result<usize> {
     };
     let all = names(&uploads, Some(FileKind::File));
     let old = all.iter().filter(|name| is_old(name));
-    Ok(old.filter(|name| uploads.unlink(name).is_ok()).count())
+    let discard = |name: &Vec<u8>| {
+        let lease = lock_key(name).and_then(|at| key_locks::try_acquire(inner, &at));
+        lease.is_some() && uploads.unlink(name).is_ok()
+    };
+    Ok(old.filter(|name| discard(name)).count())
 }
 
 fn open_uploads(inner: &Inner) -> Result<Dir> {

@@ -15,7 +15,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 const STRIPES: usize = 1024;
 
@@ -105,6 +105,15 @@ pub(super) fn acquire(inner: &Arc<Inner>, key: &Key) -> AcquireLock {
     }
 }
 
+/// Takes the lock of a key, or returns `None` if it is not free.
+pub(super) fn try_acquire(inner: &Arc<Inner>, key: &Key) -> Option<KeyGuard> {
+    let mut acquire = acquire(inner, key);
+    match Pin::new(&mut acquire).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(guard) => Some(guard),
+        Poll::Pending => None,
+    }
+}
+
 /// Identifies a key's lock in the table.
 struct LockId {
     inner: Arc<Inner>,
@@ -176,7 +185,6 @@ mod tests {
     use super::*;
     use onrush_rt::blocking::BlockingPool;
     use onrush_rt::fs::sim::SimFs;
-    use std::task::Waker;
 
     #[test]
     fn lock_is_granted_in_order_and_skips_dropped_waits() {

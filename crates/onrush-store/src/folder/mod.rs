@@ -221,8 +221,9 @@ impl Folder {
 }
 
 impl Inner {
-    fn open(&self, key: &Key) -> Result<(Meta, File)> {
-        let permit = self.options.descriptors.open_file(FileUse::Brief);
+    /// Opens an object. `what_for` is the purpose for which it stays open.
+    fn open(&self, key: &Key, what_for: FileUse) -> Result<(Meta, File)> {
+        let permit = self.options.descriptors.open_file(what_for);
         let permit = permit.ok_or(StoreError::Busy)?;
         let opened = self.root.open(key.as_bytes(), OpenHow::READ);
         check_regular(opened.map_err(StoreError::from_lookup)?.with_permit(permit))
@@ -311,7 +312,9 @@ impl Store for Folder {
             }
             let key = key.clone();
             let opened = self
-                .run(&self.inner.pool, move |inner| inner.open(&key))
+                .run(&self.inner.pool, move |inner| {
+                    inner.open(&key, FileUse::Brief)
+                })
                 .await?;
             Ok(self.inner.object(opened))
         })

@@ -10,7 +10,7 @@
 
 use super::Inner;
 use super::key_locks;
-use super::parents::{self, CreatedFolders, ParentState};
+use super::parents::{self, CreatedFolders, Parent, ParentState};
 use super::staging::{DeferredFree, StagedFile};
 use super::upload::StagedUpload;
 use crate::error::{Result, StoreError};
@@ -20,7 +20,7 @@ use crate::meta::{Kind, Meta};
 use crate::store::{Committed, Relocation, Upload};
 use onrush_rt::coop;
 use onrush_rt::descriptors::FileUse;
-use onrush_rt::fs::{File, FileKind};
+use onrush_rt::fs::{File, FileKind, Metadata};
 use std::io;
 use std::sync::Arc;
 
@@ -38,10 +38,10 @@ pub(super) async fn copy(inner: &Arc<Inner>, how: Relocation) -> Result<Committe
     let pool = inner.change_pool.clone();
     let (shared, request) = (inner.clone(), how.clone());
     let job = move || {
-        let (meta, source) = shared.open(&request.from)?;
+        let (meta, source) = shared.open(&request.from, FileUse::Download)?;
         shared.check(&request.from_condition, Some(&meta))?;
         let metadata = local::read_metadata(&source)?;
-        let staged = StagedFile::create(&shared, FileUse::Brief)?;
+        let staged = StagedFile::create(&shared, FileUse::Upload)?;
         Ok::<_, StoreError>((meta, source, metadata, staged))
     };
     let (meta, mut source, metadata, mut staged) = pool.run(job).await??;
@@ -139,8 +139,12 @@ fn try_rename(
     };
     let from = parents::open(inner, how.from.split().0).map_err(StoreError::from_lookup)?;
     let _content = DeferredFree::hold(inner, to.dir(), how.to.name(), replaced.as_ref());
+    let is_linked = are_links(&from, &to, how, kind)?;
     let rename = |no_replace| {
         let (from_name, to_name) = (how.from.name(), how.to.name());
+        if is_linked {
+            return from.dir().unlink(from_name);
+        }
         (from.dir()).rename(from_name, to.dir(), to_name, no_replace)
     };
     let renamed = match rename(replaced.is_none()) {
@@ -186,6 +190,30 @@ fn try_rename(
         created: replaced.is_none(),
         meta: source,
     }))
+}
+
+/// Whether both names are hard links of one file. `rename(2)` would leave both; the removal of the
+/// first one does what the caller wants. Fails if both are the same name, through symbolic links to
+/// parent folders.
+fn are_links(from: &Parent<'_>, to: &Parent<'_>, how: &Relocation, kind: Kind) -> Result<bool> {
+    let is_same =
+        |one: &Metadata, two: &Metadata| (one.device, one.inode) == (two.device, two.inode);
+    let source = from.dir().entry_metadata(how.from.name());
+    let found = source.and_then(|source| Ok((source, to.dir().entry_metadata(how.to.name())?)));
+    let Ok((source, target)) = found else {
+        return Ok(false); // There is no object to replace, or the rename fails.
+    };
+    if !is_same(&source, &target) {
+        return Ok(false);
+    }
+    let folders = (from.dir().self_metadata()).and_then(|one| Ok((one, to.dir().self_metadata()?)));
+    let (one, two) = folders.map_err(StoreError::from_open_file)?;
+    let is_one_name = is_same(&one, &two) && how.from.name() == how.to.name();
+    match is_one_name || kind == Kind::Directory {
+        true => Err(StoreError::Forbidden),
+        // A file system that ignores case has one entry for two names, and can rename it.
+        false => Ok(source.nlink > 1),
+    }
 }
 
 /// What is renamed. A symbolic link is a conflict.

@@ -3,6 +3,7 @@
 //! start-up therefore removes the files of dead processes, but never those that a live process is
 //! writing.
 
+use super::key_locks::KeyGuard;
 use super::{Inner, RELEASE_ON_POOL_BYTES_MIN};
 use crate::error::{Result, StoreError};
 use crate::key::RESERVED;
@@ -154,6 +155,8 @@ pub(super) struct StagedName {
     /// Empty if there is nothing to remove.
     pub(super) name: Vec<u8>,
     pub(super) is_kept: bool,
+    /// The lock of a name in the folder of kept files, which is released after the removal.
+    pub(super) lease: Option<KeyGuard>,
 }
 
 impl StagedFile {
@@ -175,6 +178,7 @@ impl StagedFile {
                 folder,
                 name,
                 is_kept: false,
+                lease: None,
             },
         })
     }
@@ -238,9 +242,12 @@ impl Drop for StagedName {
     fn drop(&mut self) {
         let name = mem::take(&mut self.name);
         if !name.is_empty() && !self.is_kept {
-            let folder = self.folder.clone();
+            let (folder, lease) = (self.folder.clone(), self.lease.take());
             // This may run on a worker, where an unlink must not block.
-            let job = move || unlink(&folder, &name);
+            let job = move || {
+                unlink(&folder, &name);
+                drop(lease);
+            };
             self.inner.pool.run(job).detach();
         }
     }

@@ -140,8 +140,9 @@ impl StagedUpload {
         if key.is_internal() {
             return Err(StoreError::Forbidden);
         }
+        let lease = kept::lock(inner, kept).await?;
         let (shared, place) = (inner.clone(), kept.clone());
-        let job = move || kept::reopen(&shared, &place);
+        let job = move || kept::reopen(&shared, &place, lease);
         let staged = inner.change_pool.run(job).await??;
         Ok(StagedUpload::of_file(
             inner, key, condition, staged, kept.bytes,
