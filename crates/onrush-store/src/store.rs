@@ -158,8 +158,8 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// Gives the object or the folder `from` the key `to`, atomically: readers find it at exactly
     /// one of both. `kind` says which of both it is, as in [`Store::delete`]. An object replaces an
     /// object, if the condition permits it; a folder replaces an empty folder. A symbolic link is a
-    /// conflict. The same name through a symbolic link is [`StoreError::Forbidden`], as the same key
-    /// is. The version stays the same. Fails with [`StoreError::Unsupported`] if the store
+    /// conflict. The same name through a symbolic link is [`StoreError::Forbidden`], as the same
+    /// key is. The version stays the same. Fails with [`StoreError::Unsupported`] if the store
     /// cannot do this atomically.
     fn rename(&self, _how: Relocation, _kind: Kind) -> LocalFuture<'_, Result<Committed>> {
         Box::pin(async { Err(StoreError::Unsupported) })
