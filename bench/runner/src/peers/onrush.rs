@@ -167,11 +167,7 @@ pub(crate) const LIMITS: &[Peer] = &[
         ],
         install: limits,
         version: own_version,
-        launch: |setup, launch| {
-            let mut command = bare_tls(setup, launch, "file")?;
-            command.arg(launch.folder.join(FILE));
-            Ok(command)
-        },
+        launch: |setup, launch| bare_tls_file(setup, launch, "file"),
     },
     Peer {
         name: "limit-tls-read",
@@ -186,11 +182,7 @@ pub(crate) const LIMITS: &[Peer] = &[
         ],
         install: limits,
         version: own_version,
-        launch: |setup, launch| {
-            let mut command = bare_tls(setup, launch, "read")?;
-            command.arg(launch.folder.join(FILE));
-            Ok(command)
-        },
+        launch: |setup, launch| bare_tls_file(setup, launch, "read"),
     },
     Peer {
         name: STORE,
@@ -382,6 +374,13 @@ fn bare_tls(setup: &Setup, launch: &Launch, response: &str) -> Outcome<Command> 
     let mut command = bare(setup, "limit-tls", launch);
     let Certificate { chain, key } = Certificate::of(setup)?;
     command.arg(chain).arg(key).arg(response);
+    Ok(command)
+}
+
+/// The bare TLS loop with the file of the load as its response: `how` is `file` or `read`.
+fn bare_tls_file(setup: &Setup, launch: &Launch, how: &str) -> Outcome<Command> {
+    let mut command = bare_tls(setup, launch, how)?;
+    command.arg(launch.folder.join(FILE));
     Ok(command)
 }
 

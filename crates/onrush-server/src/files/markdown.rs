@@ -6,12 +6,13 @@
 
 use super::budget::Lease;
 use super::http_error::{HttpError, Operation};
+use super::object::read;
 use super::path::Target;
 use super::permitted::Permitted;
 use super::{Inner, assets, html, list};
 use crate::rights::Rights;
 use onrush::{Bytes, Request, Response};
-use onrush_store::{Key, Object, StoreError, Wanted};
+use onrush_store::{Key, StoreError, Wanted};
 use pulldown_cmark::{CowStr, Event, Options, Parser, Tag, html::write_html_fmt};
 use std::fmt::{self, Write};
 
@@ -94,18 +95,6 @@ impl Inner {
             .with_header("Referrer-Policy", "same-origin")
             .with_header("X-Content-Type-Options", "nosniff"))
     }
-}
-
-async fn read(object: &Object, size: usize) -> onrush_store::Result<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(size);
-    while bytes.len() < size {
-        let had = bytes.len();
-        bytes = object.read(had as u64, size - had, bytes).await?;
-        if bytes.len() == had {
-            break; // Another program has truncated the file.
-        }
-    }
-    Ok(bytes)
 }
 
 /// Text with a maximum size. Writing more fails.

@@ -359,12 +359,9 @@ impl Inner {
             }
             "GET" | "HEAD" => self.get(&request).await,
             "PUT" if self.options.sink => self.put_to_sink(request).await,
-            "PUT" if allow.put && request.header("upload-complete").is_none() => {
-                self.put(request).await
-            }
-            "PUT" if allow.put => match Box::pin(self.put_resumable(request)).await {
-                Ok(result) => result,
-                Err(request) => Box::pin(self.put(request)).await,
+            "PUT" if allow.put => match self.begins_upload(&request) {
+                None => self.put(request).await,
+                Some(fields) => Box::pin(self.put_resumable(request, fields)).await,
             },
             "DELETE" if allow.delete => self.delete(&request).await,
             "POST" if tus::is_tus(&request) && self.offers_uploads() => {

@@ -124,13 +124,9 @@ impl LoadedObject {
             }
             (reservation, _) => {
                 let size = meta.size as usize;
-                let mut bytes = Vec::with_capacity(size);
-                while bytes.len() < size {
-                    let had = bytes.len();
-                    bytes = object.read(had as u64, size - had, bytes).await?;
-                    if bytes.len() == had {
-                        return Err(StoreError::Io(io::ErrorKind::UnexpectedEof.into()));
-                    }
+                let bytes = read(object, size).await?;
+                if bytes.len() < size {
+                    return Err(StoreError::Io(io::ErrorKind::UnexpectedEof.into()));
                 }
                 Content::Memory(reservation.into_bytes(bytes))
             }
@@ -459,4 +455,16 @@ fn cache_status(how: CacheUse) -> &'static str {
 fn append(lines: &mut FieldLines, name: &str, value: &[u8]) {
     let appended = lines.append(name, value);
     debug_assert!(appended.is_ok(), "{name} was refused");
+}
+/// The first `size` bytes of an object. They are fewer if another program has truncated the file.
+pub(super) async fn read(object: &Object, size: usize) -> Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(size);
+    while bytes.len() < size {
+        let had = bytes.len();
+        bytes = object.read(had as u64, size - had, bytes).await?;
+        if bytes.len() == had {
+            break;
+        }
+    }
+    Ok(bytes)
 }

@@ -73,19 +73,15 @@ impl Inner {
             return Err(SAME);
         }
         let may_replace = check_rights(request, &from, &to, is_move)?;
-        let failed = |error, key| self.store_failure(error, Operation::Write, Some(key));
+        let failed = |error, key: &Key| self.store_failure(error, Operation::Write, Some(key));
         if let Some(parent) = to.key.parent() {
-            match self.store.meta(&parent).await {
-                Ok(found) if found.kind == Kind::Directory => {}
-                Ok(_) | Err(StoreError::NotFound) => return Err(NO_FOLDER),
-                Err(error) => return Err(failed(error, &parent)),
+            let found = self.look_up(&parent).await;
+            let found = found.map_err(|error| failed(error, &parent))?;
+            if found.is_none_or(|found| found.kind != Kind::Directory) {
+                return Err(NO_FOLDER);
             }
         }
-        let look_up = async || match self.store.meta(&from.key).await {
-            Ok(meta) => Ok(Some(meta)),
-            Err(StoreError::NotFound) => Ok(None),
-            Err(error) => Err(error),
-        };
+        let look_up = async || self.look_up(&from.key).await;
         let conditions = Conditions::from_request(request);
         let from_condition = conditions.into_condition(look_up).await;
         let how = Relocation {
@@ -153,10 +149,10 @@ impl Inner {
             Target::Folder(Some(key)) => (key, Kind::Directory),
             Target::Folder(None) => return Err(NOT_IN_TOP),
         };
-        let mut location = path::href(mount, key.as_bytes());
-        if kind == Kind::Directory {
-            location.push('/');
-        }
+        let location = match kind {
+            Kind::File => path::href(mount, key.as_bytes()),
+            Kind::Directory => path::folder_href(mount, key.as_bytes(), None),
+        };
         Ok(Place {
             whole: path::canonical(whole)?.key.into_owned(),
             key,

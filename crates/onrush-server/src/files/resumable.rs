@@ -13,7 +13,7 @@ use super::digest::Digests;
 use super::http_error::HttpError;
 use super::negotiate::prefers_json;
 use super::upload::ReceiveError;
-use super::upload_target::{Destination, integer, owner};
+use super::upload_target::{Destination, content_length, integer, owner};
 use super::uploads::{
     Found, NO_UPLOAD, Plan, Progress, Session, TOO_LARGE, TOO_LONG, UploadId, run_to_end,
 };
@@ -144,33 +144,37 @@ impl Problem {
 }
 
 impl Inner {
-    /// `PUT` with `Upload-Complete`. `None`: it is an ordinary `PUT`.
-    pub(super) async fn put_resumable(
-        self: &Arc<Self>,
-        request: Request,
-    ) -> Result<Result<Response, HttpError>, Request> {
-        let fields = UploadFields::from_request(&request);
-        let is_worth_it = match fields.is_complete {
-            None => false,
-            Some(false) => true,
-            Some(true) => {
-                let length = request.content_length();
-                let is_short = |bytes| bytes <= SHORT_BYTES;
+    /// The fields of a `PUT` that begins an upload. `None`: it is an ordinary `PUT`.
+    pub(super) fn begins_upload(&self, request: &Request) -> Option<UploadFields> {
+        // Most have none of the fields.
+        request.header("upload-complete")?;
+        let fields = UploadFields::from_request(request);
+        let begins = match fields.is_complete? {
+            // A part must not become the object, also if uploads are not offered.
+            false => true,
+            true => {
                 fields.interop_version.is_some()
-                    && request.has_body()
-                    && !length.is_some_and(is_short)
+                    && content_length(request).is_none_or(|bytes| bytes > SHORT_BYTES)
+                    && self.offers_uploads()
             }
         };
-        match (is_worth_it, self.offers_uploads()) {
-            (false, _) => return Err(request),
-            (true, true) => {}
-            // A part must not become the object.
-            (true, false) if fields.is_complete == Some(false) => return Ok(Err(NOT_OFFERED)),
-            (true, false) => return Err(request),
+        begins.then_some(fields)
+    }
+
+    /// `PUT` with `Upload-Complete`.
+    pub(super) async fn put_resumable(
+        self: Arc<Self>,
+        request: Request,
+        fields: UploadFields,
+    ) -> Result<Response, HttpError> {
+        if !self.offers_uploads() {
+            return Err(NOT_OFFERED);
         }
-        let (inner, worker) = (self.clone(), request.worker().clone());
-        let begun = async move { inner.begin_with_put(request, fields).await };
-        Ok(run_to_end(&worker, begun).await)
+        let worker = request.worker().clone();
+        run_to_end(&worker, async move {
+            self.begin_with_put(request, fields).await
+        })
+        .await
     }
 
     async fn begin_with_put(
@@ -180,10 +184,7 @@ impl Inner {
     ) -> Result<Response, HttpError> {
         let to = self.put_destination(&request)?;
         let is_complete = fields.is_complete == Some(true);
-        let content_length = match request.has_body() {
-            true => request.content_length(),
-            false => Some(0),
-        };
+        let content_length = content_length(&request);
         let Ok(length) = fields.total(0, content_length) else {
             return Ok(Problem::InconsistentLength.response());
         };
@@ -364,10 +365,7 @@ impl Inner {
             };
             return Ok(problem.response().with_header("Upload-Complete", "?0"));
         }
-        let content_length = match request.has_body() {
-            true => request.content_length(),
-            false => Some(0),
-        };
+        let content_length = content_length(&request);
         let (content, _) = Digests::from_request(&request)?.split();
         let total = match fields.total(offset, content_length) {
             Ok(total) => total,

@@ -14,7 +14,7 @@ use super::http_error::{HttpError, Operation};
 use super::negotiate::prefers_json;
 use super::path::{self, Target};
 use super::stored_fields;
-use super::upload_target::{Destination, integer, owner};
+use super::upload_target::{Destination, content_length, integer, owner};
 use super::uploads::{Found, NO_UPLOAD, Plan, Session};
 use super::{Inner, check_right_at};
 use crate::rights::Rights;
@@ -246,10 +246,7 @@ impl Inner {
         content: Digests,
         to: &Destination,
     ) -> Result<Response, HttpError> {
-        let content_length = match request.has_body() {
-            true => request.content_length(),
-            false => Some(0),
-        };
+        let content_length = content_length(&request);
         let progress = session.progress();
         let end = content_length.map(|bytes| progress.offset.saturating_add(bytes));
         if end

@@ -19,6 +19,14 @@ pub(super) fn integer(value: &[u8]) -> Option<u64> {
     is_integer.then(|| std::str::from_utf8(value).ok()?.parse().ok())?
 }
 
+/// The number of bytes that a request appends, if it is announced.
+pub(super) fn content_length(request: &Request) -> Option<u64> {
+    match request.has_body() {
+        true => request.content_length(),
+        false => Some(0),
+    }
+}
+
 /// What a `PUT` or a tus `POST` writes, checked.
 pub(super) struct Destination {
     pub(super) key: Key,

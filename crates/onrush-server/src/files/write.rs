@@ -124,17 +124,22 @@ impl Inner {
         let failed = |error| self.store_failure(error, Operation::Write, Some(&key));
         let conditions = Conditions::from_request(request);
         if !conditions.is_none() {
-            let current = match self.store.meta(&key).await {
-                Ok(meta) => Some(meta),
-                Err(StoreError::NotFound) => None,
-                Err(error) => return Err(failed(error)),
-            };
+            let current = self.look_up(&key).await.map_err(failed)?;
             conditions.check(current.as_ref()).map_err(failed)?;
         }
         let location = path::folder_href(path::split(request)?.mount, key.as_bytes(), None);
         match self.store.create_folder(&key).await.map_err(failed)? {
             true => Ok(Response::new(201).with_header("Location", location)),
             false => Ok(Response::new(204)),
+        }
+    }
+
+    /// The properties of what has the key now.
+    pub(super) async fn look_up(&self, key: &Key) -> Result<Option<Meta>, StoreError> {
+        match self.store.meta(key).await {
+            Ok(meta) => Ok(Some(meta)),
+            Err(StoreError::NotFound) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
@@ -177,13 +182,9 @@ impl Inner {
                 return Err(HttpError::new(403, "the top folder cannot be deleted"));
             }
         };
-        let look_up = async || match self.store.meta(&key).await {
-            Ok(meta) => Ok(Some(meta)),
-            Err(StoreError::NotFound) => Ok(None),
-            Err(error) => Err(error),
-        };
         let deleted = async {
             let conditions = Conditions::from_request(request);
+            let look_up = async || self.look_up(&key).await;
             let condition = conditions.into_condition(look_up).await?;
             self.store.delete(&key, kind, condition).await
         };

@@ -48,10 +48,12 @@ impl HelloReader {
 
     /// Reads a whole record, before rustls processes it.
     pub(super) fn read(&mut self, record: &[u8]) {
-        if self.is_done || record.first() != Some(&u8::from(ContentType::Handshake)) {
+        if self.is_done {
             return;
         }
-        let fragment = record.get(HEADER_BYTES..).unwrap_or_default();
+        let Some(fragment) = fragment(record) else {
+            return;
+        };
         if self.partial.is_empty() && message_bytes(fragment).is_some_and(|n| n <= fragment.len()) {
             return self.finish(fragment);
         }
@@ -84,6 +86,12 @@ impl HelloReader {
     }
 }
 
+/// The content of a whole record of the handshake.
+fn fragment(record: &[u8]) -> Option<&[u8]> {
+    let content = record.get(HEADER_BYTES..)?;
+    (record[0] == u8::from(ContentType::Handshake)).then_some(content)
+}
+
 /// The bytes of the message with its header, if that is complete.
 fn message_bytes(message: &[u8]) -> Option<usize> {
     let &[_, high, middle, low] = message.first_chunk::<MESSAGE_HEADER_BYTES>()?;
@@ -94,10 +102,7 @@ fn message_bytes(message: &[u8]) -> Option<usize> {
 /// The name that an ACME server validates by this record. `None` if it is not a whole ClientHello
 /// with a name and exactly the protocol `acme-tls/1` (RFC 8737 §3).
 pub(super) fn validated_name(record: &[u8]) -> Option<String> {
-    if record.first() != Some(&u8::from(ContentType::Handshake)) {
-        return None;
-    }
-    let message = record.get(HEADER_BYTES..)?;
+    let message = fragment(record)?;
     let mut list = Reader(Reader(extension(message, PROTOCOLS)?).vector::<2>()?);
     let is_validation = list.vector::<1>()? == ACME_TLS && list.0.is_empty();
     is_validation.then(|| server_name(message)).flatten()
@@ -111,10 +116,7 @@ pub(super) fn prefers_chacha20(record: &[u8]) -> bool {
 
 /// The first cipher suite that is not reserved.
 fn first_suite(record: &[u8]) -> Option<u16> {
-    if record.first() != Some(&u8::from(ContentType::Handshake)) {
-        return None;
-    }
-    let mut hello = Reader(record.get(HEADER_BYTES..)?);
+    let mut hello = Reader(fragment(record)?);
     if hello.take(1)? != [CLIENT_HELLO] {
         return None;
     }

@@ -39,6 +39,7 @@ pub(super) use task::run_to_end;
 
 use super::digest::Digests;
 use super::http_error::HttpError;
+use super::object;
 use super::upload::ReceiveError;
 use active::Active;
 use index::Index;
@@ -187,14 +188,8 @@ impl Uploads {
             if size > record::BYTES_MAX {
                 return Err(StoreError::NotFound);
             }
-            let mut bytes = Vec::with_capacity(size.max(1));
-            while bytes.len() < size {
-                let had = bytes.len();
-                bytes = object.read(had as u64, size - had, bytes).await?;
-                if bytes.len() == had {
-                    return Err(StoreError::NotFound);
-                }
-            }
+            let bytes = object::read(&object, size).await?;
+            // Also if it is truncated.
             let record = Record::parse(&bytes).ok_or(StoreError::NotFound)?;
             Ok((record, object.meta().version))
         };
