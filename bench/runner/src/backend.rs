@@ -119,7 +119,8 @@ impl Backend {
         Ok(())
     }
 
-    fn put(&self, copy: &str, (name, bytes): (&str, usize)) -> Outcome {
+    /// Stores an object of this name and length in a copy.
+    pub(crate) fn put(&self, copy: &str, (name, bytes): (&str, usize)) -> Outcome {
         let (target, gateway) = (target(copy, name), self.service.gateway);
         let send = || {
             let mut stream = TcpStream::connect(gateway)?;

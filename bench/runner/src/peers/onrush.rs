@@ -235,10 +235,10 @@ macro_rules! example {
     };
 }
 
-/// The name of Onrush with a cache in front of a bucket.
+/// The name of Onrush with a cache in front of a bucket or a folder.
 pub(crate) const EDGE: &str = "onrush-edge";
 
-/// Onrush, once for each driver, and with a cache in front of a bucket.
+/// Onrush, once for each driver, and with a cache.
 pub(crate) const OURS: &[Peer] = &[
     Peer {
         name: "onrush-io_uring",
@@ -266,7 +266,7 @@ pub(crate) const OURS: &[Peer] = &[
         name: EDGE,
         kind: Kind::Onrush,
         driver: Some(Driver::Uring),
-        roles: &[Role::Remote],
+        roles: &[Role::Remote, Role::Files],
         configuration: "as onrush-io_uring, with a cache of 8 GiB that is empty at first",
         omits: &[],
         install: ours,

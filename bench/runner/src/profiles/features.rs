@@ -1,9 +1,10 @@
-//! The cost of each feature of the engine: hello with the feature compared with hello without it.
+//! The cost of each feature: hello with a feature of the engine compared with hello without it, and
+//! GET from a cache compared with GET from the folder itself.
 
-use super::{Step, pair_step};
+use super::{Step, files, pair_step};
 use crate::{
     bench::Bench,
-    peers::Role,
+    peers::{Driver, Role, onrush::EDGE},
     plan::{Load, Pairing, Scenario, Subject},
     row::{About, Target},
     wrk::Requests,
@@ -18,6 +19,9 @@ const FEATURES: &[Feature] = &[
     ("no time limits", ("APP_TIME_LIMITS", "off"), None),
     ("metrics", ("APP_METRICS", "on"), Some(1.02)),
 ];
+
+/// Maximum ratio of a cache that has the object.
+const EDGE_MAX: f64 = 1.10;
 
 pub(super) fn features(bench: &Bench) -> Vec<Step> {
     let target = "/";
@@ -52,5 +56,31 @@ pub(super) fn features(bench: &Bench) -> Vec<Step> {
             }
         }
     }
+    steps.extend(edge(bench));
     steps
+}
+
+/// A cache in front of a folder.
+fn edge(bench: &Bench) -> Vec<Step> {
+    let is_measured = bench.field.drivers.contains(&Driver::Uring);
+    let (Some(cache), Some(folder)) = (bench.field.peer(EDGE), bench.field.ours(Driver::Uring))
+    else {
+        return Vec::new();
+    };
+    let sizes = [("GET of 1 KiB", 1 << 10, 64), ("GET of 1 MB", 1_000_000, 8)];
+    let steps = sizes.into_iter().filter(|_| is_measured);
+    let steps = steps.map(|(name, bytes, connections)| {
+        let scenario = Scenario {
+            profile: "features",
+            ..files::one(name, bytes, connections)
+        };
+        let pairing = Pairing {
+            about: About::Feature,
+            server: Subject::of(cache),
+            reference: folder.clone(),
+            target: Some(Target::AtMost(EDGE_MAX)),
+        };
+        pair_step(&scenario, pairing)
+    });
+    steps.collect()
 }

@@ -21,7 +21,7 @@ const COLD: Files = Files {
 };
 
 /// One file, requested repeatedly.
-fn one(name: &str, bytes: u64, connections: u32) -> Scenario {
+pub(super) fn one(name: &str, bytes: u64, connections: u32) -> Scenario {
     let load = Load::get(connections, "/file");
     let mut scenario = Scenario::new("get", name, Role::Files, load);
     scenario.content = Content::Hot(Files { count: 1, bytes });

@@ -44,6 +44,8 @@ const DIRECT: &str = "/open/b/1k";
 enum Asked {
     /// Latency of `GET` of this object.
     Get(&'static str),
+    /// Latency of the first `GET` of objects of this number of bytes, through an empty cache.
+    First(usize),
     /// Latency of `PUT` of this number of bytes.
     Put(u64),
     /// Requests per second of `GET` of 1 KiB.
@@ -51,9 +53,11 @@ enum Asked {
 }
 
 /// What is measured, its name, and the number of requests of a round.
-const ALL: [(Asked, &str, u32); 5] = [
+const ALL: [(Asked, &str, u32); 7] = [
     (Asked::Get("1k"), "GET of 1 KiB, added", 200),
     (Asked::Get("1m"), "GET of 1 MB, added", 60),
+    (Asked::First(1024), "first GET of 1 KiB, added", 60),
+    (Asked::First(1_000_000), "first GET of 1 MB, added", 10),
     (Asked::Put(SMALL_UPLOAD_BYTES), "PUT of 4 KiB, added", 60),
     (Asked::Put(LARGE_UPLOAD_BYTES), "PUT of 40 MB, added", 4),
     (Asked::Rate, "GET of 1 KiB, rate", 0),
@@ -63,7 +67,16 @@ impl Asked {
     fn role(self) -> Role {
         match self {
             Asked::Put(_) => Role::RemotePut,
-            Asked::Get(_) | Asked::Rate => Role::Remote,
+            Asked::Get(_) | Asked::First(_) | Asked::Rate => Role::Remote,
+        }
+    }
+
+    /// The name of the object of the request with this number.
+    fn object(self, number: u32) -> String {
+        match self {
+            Asked::Get(name) => name.to_owned(),
+            Asked::First(bytes) => format!("first-{bytes}-{number}"),
+            Asked::Put(_) | Asked::Rate => "upload".to_owned(),
         }
     }
 }
@@ -78,7 +91,12 @@ pub(in crate::profiles) struct Task {
 pub(super) fn steps(bench: &Bench) -> Vec<Step> {
     let mut steps = Vec::new();
     for (asked, name, requests) in ALL {
-        for subject in front_ends(bench, asked.role()) {
+        let mut subjects = front_ends(bench, asked.role());
+        if matches!(asked, Asked::First(_)) {
+            // Without a cache, each request is as the first.
+            subjects.retain(|subject| subject.peer.name == EDGE);
+        }
+        for subject in subjects {
             steps.push(Step {
                 profile: PROFILE,
                 title: format!("{name}: {}", subject.label),
@@ -109,7 +127,7 @@ impl Task {
         let is_edge = self.subject.peer.name == EDGE;
         let (about, unit, reference) = match self.asked {
             // The reference's value is 1 ms.
-            Asked::Get(_) | Asked::Put(_) => {
+            Asked::Get(_) | Asked::First(_) | Asked::Put(_) => {
                 (About::Bound, "ms added to the median", "gateway + 1 ms")
             }
             Asked::Rate => (About::Feature, "requests/s", "gateway"),
@@ -138,6 +156,7 @@ impl Task {
         if let Some(reason) = bench.missing.get(self.subject.peer.name) {
             return Err(reason.clone());
         }
+        let rounds = bench.effort.rounds;
         let launch = Launch {
             role: self.asked.role(),
             port: free_port()?,
@@ -145,19 +164,27 @@ impl Task {
             scratch: bench.work.empty(Place::Disk)?,
             connections: CLIENTS,
         };
-        let gateway = bench.backend()?.service.gateway;
+        let backend = bench.backend()?;
+        let gateway = backend.service.gateway;
+        if let Asked::First(bytes) = self.asked {
+            for number in 0..self.requests * (rounds + 1) {
+                for copy in COPIES {
+                    backend.put(copy, (&self.asked.object(number), bytes))?;
+                }
+            }
+        }
         let mut command = (self.subject.peer.launch)(&bench.setup, &launch)?;
         command.envs(self.subject.environment.iter().copied());
         let server = Server::start(&command, launch.port)?;
         // The first round warms up.
-        for round in 0..=bench.effort.rounds {
+        for round in 0..=rounds {
             let next = Duration::from_secs(2);
             if bench.clock.row_is_over(next) {
                 break;
             }
             let measured = match self.asked {
                 Asked::Rate => self.rates(&launch, server.address, gateway)?,
-                _ => self.latencies(server.address, gateway)?,
+                _ => self.latencies(server.address, gateway, round * self.requests)?,
             };
             if round > 0 {
                 row.rounds.push(measured);
@@ -195,8 +222,8 @@ impl Task {
         })
     }
 
-    /// Requests through the front end and directly, in turn.
-    fn latencies(&self, front: SocketAddr, gateway: SocketAddr) -> Outcome<Round> {
+    /// Requests through the front end and directly, in turn. `first` is the number of the first.
+    fn latencies(&self, front: SocketAddr, gateway: SocketAddr, first: u32) -> Outcome<Round> {
         let connect = |address| {
             let stream = TcpStream::connect(address);
             let limited = stream.and_then(|stream| {
@@ -206,16 +233,13 @@ impl Task {
             limited.map_err(|error| error.to_string())
         };
         let mut streams = [connect(front)?, connect(gateway)?];
-        let name = match self.asked {
-            Asked::Get(name) => name,
-            Asked::Put(_) | Asked::Rate => "upload",
-        };
-        let requests = [
-            self.request(front, &format!("/{name}")),
-            self.request(gateway, &backend::target(COPIES[1], name)),
-        ];
         let mut times = [Vec::new(), Vec::new()];
-        for _ in 0..self.requests {
+        for number in first..first + self.requests {
+            let name = self.asked.object(number);
+            let requests = [
+                self.request(front, &format!("/{name}")),
+                self.request(gateway, &backend::target(COPIES[1], &name)),
+            ];
             for (at, stream) in streams.iter_mut().enumerate() {
                 let begun = Instant::now();
                 let sent = stream.write_all(&requests[at]);
@@ -257,7 +281,7 @@ impl Task {
                 let head = format!("PUT {host}Content-Length: {bytes}\r\n\r\n");
                 [head.into_bytes(), vec![b'x'; bytes as usize]].concat()
             }
-            Asked::Get(_) | Asked::Rate => format!("GET {host}\r\n").into_bytes(),
+            Asked::Get(_) | Asked::First(_) | Asked::Rate => format!("GET {host}\r\n").into_bytes(),
         }
     }
 }
