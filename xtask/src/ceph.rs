@@ -74,7 +74,7 @@ fn osd(number: &str) -> Result<String, Failure> {
     }
 }
 
-/// The cluster of this build directory.
+/// A cluster on this machine.
 pub(crate) struct Cluster {
     dir: PathBuf,
     /// The port of the gateway.
@@ -101,7 +101,8 @@ impl Cluster {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    /// A file of the cluster.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
@@ -164,10 +165,35 @@ impl Cluster {
         self.start(GATEWAY, "radosgw", &["-n", "client.rgw"])
     }
 
+    pub(crate) fn is_running(&self, name: &str) -> bool {
+        self.process(name).is_some()
+    }
+
+    /// Waits until all daemons run and each object has all copies.
+    pub(crate) fn wait_until_whole(&self) -> Outcome {
+        let all_up = format!("{OSDS} up");
+        let missing = [
+            "degraded",
+            "undersized",
+            "peering",
+            "stale",
+            "down",
+            "unknown",
+        ];
+        self.until("the cluster", || {
+            let osds = capture(&mut self.ceph("osd stat"));
+            let groups = capture(&mut self.ceph("pg stat"));
+            osds.is_ok_and(|(_, text)| text.contains(&all_up))
+                && groups.is_ok_and(|(is_known, text)| {
+                    is_known && !missing.iter().any(|state| text.contains(state))
+                })
+        })
+    }
+
     /// Makes the cluster full, as if its disks were, or ends that. Returns when it has noticed.
     ///
     /// It is done by the ratio at which Ceph stops writes: to fill a disk up to the default ratio
-    /// takes longer, and clients see the same. A disk without any space is not simulated.
+    /// takes longer, and clients see the same.
     pub(crate) fn set_full(&self, is_full: bool) -> Outcome {
         // Ceph wants them in this order.
         let ratios = match is_full {

@@ -31,10 +31,18 @@ impl Client {
     }
 
     pub(super) fn get(&mut self, path: &str) -> io::Result<Response> {
-        self.send(
-            &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"),
-            &[],
-        )
+        self.request("GET", path, "")
+    }
+
+    /// `fields`: more lines of the head.
+    pub(super) fn request(
+        &mut self,
+        method: &str,
+        path: &str,
+        fields: &str,
+    ) -> io::Result<Response> {
+        let head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n");
+        self.send(&head, &[])
     }
 
     /// `fields`: more lines of the head. The body is chunked if it `is_chunked`.

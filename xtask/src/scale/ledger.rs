@@ -24,9 +24,11 @@ const WRONG_MAX: usize = 20;
 /// The writes of one key.
 #[derive(Default)]
 struct Object {
-    /// The begin of each write, and its end if it was acknowledged.
+    /// The end of each write, if it was acknowledged.
     writes: HashMap<Id, Option<u64>>,
-    /// The latest begin of an acknowledged write. A write that ended before is replaced.
+    /// The same of each deletion.
+    deletions: Vec<Option<u64>>,
+    /// The latest begin of an acknowledged change. A change that ended before is replaced.
     floor: u64,
 }
 
@@ -63,6 +65,23 @@ impl Ledger {
         object.floor = object.floor.max(begun);
     }
 
+    /// A client deletes an object. Records the deletion with `delete`, which says whether it was
+    /// acknowledged.
+    pub(super) fn delete(&self, key: &str, delete: impl FnOnce() -> bool) {
+        let number = {
+            let mut object = lock(&self.objects[key]);
+            object.deletions.push(None);
+            object.deletions.len() - 1
+        };
+        let begun = self.now();
+        if delete() {
+            let ended = self.now();
+            let mut object = lock(&self.objects[key]);
+            object.deletions[number] = Some(ended);
+            object.floor = object.floor.max(begun);
+        }
+    }
+
     /// What a read that begins now must not be older than.
     pub(super) fn floor(&self, key: &str) -> u64 {
         lock(&self.objects[key]).floor
@@ -71,10 +90,13 @@ impl Ledger {
     /// A read has found this write, or no object.
     pub(super) fn read(&self, key: &str, floor: u64, found: Option<Id>) {
         let object = lock(&self.objects[key]);
+        let may_be_last = |ended: &Option<u64>| ended.is_none_or(|ended| ended >= floor);
         let problem = match found.map(|id| (id, object.writes.get(&id))) {
-            None if floor > 0 => "an acknowledged object is lost".to_owned(),
+            None if floor > 0 && !object.deletions.iter().any(may_be_last) => {
+                "an acknowledged object is lost".to_owned()
+            }
             Some((id, None)) => format!("{id} was never made"),
-            Some((id, Some(Some(ended)))) if *ended < floor => {
+            Some((id, Some(ended))) if !may_be_last(ended) => {
                 format!("{id} is returned after a later one was acknowledged")
             }
             _ => return,
@@ -166,6 +188,29 @@ mod tests {
         ledger.read("k", ledger.floor("k"), None);
         ledger.read("k", 0, Some(id(3)));
         assert_eq!(ledger.all_wrong().len(), 3);
+    }
+
+    #[test]
+    fn an_object_is_missing_only_after_a_deletion() {
+        let ledger = ledger();
+        let write = |sequence| {
+            let begun = ledger.write_begins("k", id(sequence));
+            ledger.write_ends("k", id(sequence), begun);
+        };
+        write(1);
+        ledger.delete("k", || true);
+        ledger.read("k", ledger.floor("k"), None);
+        assert!(ledger.all_wrong().is_empty());
+        ledger.read("k", ledger.floor("k"), Some(id(1)));
+        assert_eq!(ledger.all_wrong().len(), 1);
+        write(2);
+        ledger.read("k", ledger.floor("k"), None);
+        assert_eq!(ledger.all_wrong().len(), 2);
+        // A deletion that was not acknowledged may take effect at any time.
+        ledger.delete("k", || false);
+        ledger.read("k", ledger.floor("k"), None);
+        ledger.read("k", ledger.floor("k"), Some(id(2)));
+        assert_eq!(ledger.all_wrong().len(), 2);
     }
 
     #[test]

@@ -16,10 +16,15 @@ use xtask::history::{Event, Operation};
 const WRITERS: u32 = 32;
 const READERS: u32 = 64;
 const CHANGERS: u32 = 12;
+const DELETERS: u32 = 4;
+/// Clients that read through the cache.
+const EDGE_READERS: u32 = 8;
 /// The clients that change objects form groups. Those of a group change the same object.
 const GROUPS: u32 = 3;
 /// Objects that all writers and readers share.
 const KEYS: u32 = 16;
+/// The last of them, which are deleted as well.
+const DELETED_KEYS: u32 = 4;
 /// Changes of one key, before the next one is used: a short history is checked soon.
 const CHANGES_PER_KEY: usize = 100;
 /// Between two requests of a client, so that two cores can serve all of them.
@@ -36,8 +41,14 @@ const LENGTHS: [usize; 32] = {
 };
 /// Longer than a part, and sent without its length.
 const MULTIPART: usize = (8 << 20) + 1;
-/// Ceph 16 responds with 500 to some conditional PUTs when another client was faster.
-const LOST_RACE: &str = "conditional PUT 503";
+/// Ceph 16 responds with 500 to some conditional PUTs when another client was faster. The server
+/// cannot know more than that.
+const LOST_RACE: &str = "conditional PUT 503, perhaps made";
+/// The end of the text of such a response.
+const PERHAPS_MADE: &str = "which may have been made";
+
+/// What a client does again and again: with its own number, and that of the repetition.
+type Step = fn(&Load, u32, u32, &mut Client);
 
 /// What the clients have done so far.
 #[derive(Clone, Copy, Debug, Default)]
@@ -50,7 +61,6 @@ pub(super) struct Counts {
 
 /// What all clients share.
 pub(super) struct Load {
-    front: SocketAddr,
     ledger: Ledger,
     written: AtomicUsize,
     read: AtomicUsize,
@@ -71,10 +81,9 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Starts all clients of an address.
-    pub(super) fn start(front: SocketAddr) -> Running {
+    /// Starts all clients of the replicas, and readers of the server with a cache.
+    pub(super) fn start(front: SocketAddr, edge: SocketAddr) -> Running {
         let load = Arc::new(Load {
-            front,
             ledger: Ledger::new((0..KEYS).map(shared_key)),
             written: AtomicUsize::new(0),
             read: AtomicUsize::new(0),
@@ -84,10 +93,10 @@ impl Running {
             last_failure: AtomicU64::new(0),
             is_over: AtomicBool::new(false),
         });
-        let spawn = |client: fn(&Load, u32, u32, &mut Client), number: u32| {
+        let spawn = |server, client: Step, number: u32| {
             let load = load.clone();
             thread::spawn(move || {
-                let mut http = Client::new(load.front);
+                let mut http = Client::new(server);
                 for step in 0.. {
                     if load.is_over.load(Relaxed) {
                         return;
@@ -97,10 +106,19 @@ impl Running {
                 }
             })
         };
-        let writers = (0..WRITERS).map(|number| spawn(Load::write, number));
-        let readers = (0..READERS).map(|number| spawn(Load::look, number));
-        let changers = (0..CHANGERS).map(|number| spawn(Load::change, WRITERS + number));
-        let threads = writers.chain(readers).chain(changers).collect();
+        let clients: [(SocketAddr, Step, _); 5] = [
+            (front, Load::write, 0..WRITERS),
+            (front, Load::read, 0..READERS),
+            (front, Load::change, WRITERS..WRITERS + CHANGERS),
+            (front, Load::delete, 0..DELETERS),
+            (edge, Load::read, 0..EDGE_READERS),
+        ];
+        let threads = clients.into_iter().flat_map(|(server, client, numbers)| {
+            numbers.map(move |number| (server, client, number))
+        });
+        let threads = threads
+            .map(|(server, client, number)| spawn(server, client, number))
+            .collect();
         Running { load, threads }
     }
 
@@ -118,10 +136,10 @@ impl Running {
         for &server in servers {
             let mut http = Client::new(server);
             for key in shared.clone() {
-                self.load.look_at(&key, &mut http);
+                self.load.read_shared(&key, &mut http);
             }
             for key in &histories {
-                self.load.observe(key, &mut http);
+                self.load.read_recorded(key, &mut http);
             }
         }
         if self.load.counts().failed > before.failed {
@@ -190,14 +208,18 @@ impl Load {
     fn fails(&self, method: &str, result: &io::Result<Response>) {
         let what = match result {
             Ok(response) => {
+                let text = String::from_utf8_lossy(&response.body);
+                let text = text.trim_end();
                 // 500 would mean that the server does not know what has happened.
                 if !matches!(response.status, 502..=504 | 507) {
-                    let text = String::from_utf8_lossy(&response.body);
-                    let text = text.trim_end();
                     self.ledger
                         .wrong(format!("{method}: status {}: {text}", response.status));
                 }
-                format!("{method} {}", response.status)
+                let perhaps = match text.ends_with(PERHAPS_MADE) {
+                    true => ", perhaps made",
+                    false => "",
+                };
+                format!("{method} {}{perhaps}", response.status)
             }
             Err(error) => format!("{method} {:?}", error.kind()),
         };
@@ -230,11 +252,11 @@ impl Load {
     }
 
     /// A client reads an object.
-    fn look(&self, reader: u32, step: u32, http: &mut Client) {
-        self.look_at(&shared_key((reader + step) % KEYS), http);
+    fn read(&self, reader: u32, step: u32, http: &mut Client) {
+        self.read_shared(&shared_key((reader + step) % KEYS), http);
     }
 
-    fn look_at(&self, key: &str, http: &mut Client) {
+    fn read_shared(&self, key: &str, http: &mut Client) {
         let floor = self.ledger.floor(key);
         if let Some(found) = self.get(key, http) {
             self.ledger.read(key, floor, found.map(|(id, _)| id));
@@ -267,7 +289,7 @@ impl Load {
     }
 
     /// Reads an object that has a history.
-    fn observe(&self, key: &str, http: &mut Client) -> Option<Option<(Id, String)>> {
+    fn read_recorded(&self, key: &str, http: &mut Client) -> Option<Option<(Id, String)>> {
         let begun = self.ledger.now();
         let found = self.get(key, http)?;
         let value = found.as_ref().map(|(id, _)| id.number());
@@ -275,12 +297,30 @@ impl Load {
         Some(found)
     }
 
+    /// A client deletes an object.
+    fn delete(&self, deleter: u32, step: u32, http: &mut Client) {
+        // Each object exists most of the time.
+        if !step.is_multiple_of(8) {
+            return;
+        }
+        let key = shared_key(KEYS - DELETED_KEYS + (deleter + step / 8) % DELETED_KEYS);
+        self.ledger.delete(&key, || {
+            let result = http.request("DELETE", &format!("/{key}"), "");
+            let is_acknowledged =
+                matches!(&result, Ok(response) if matches!(response.status, 204 | 404));
+            if !is_acknowledged {
+                self.fails("DELETE", &result);
+            }
+            is_acknowledged
+        });
+    }
+
     /// A client replaces an object, if it is still the one that it has read.
     fn change(&self, writer: u32, step: u32, http: &mut Client) {
         let group = writer % GROUPS;
         let number = self.attempts[group as usize].fetch_add(1, Relaxed);
         let key = format!("history/{group}-{:04}", number / CHANGES_PER_KEY);
-        let Some(found) = self.observe(&key, http) else {
+        let Some(found) = self.read_recorded(&key, http) else {
             return;
         };
         let condition = match &found {

@@ -1,10 +1,11 @@
 //! `cargo xtask scale`: the tests of remote stores on a real cluster, and three servers behind
-//! HAProxy with clients that read, write and change objects while parts of the system fail.
+//! HAProxy with clients that read, write, change and delete objects while parts of the system fail.
 //!
 //! No acknowledged object may be lost, none may be torn, an entity tag always belongs to the same
 //! bytes, and conditional changes are linearizable. After each fault the service recovers.
 
 mod body;
+mod disk;
 mod faults;
 mod http;
 mod ledger;
@@ -14,7 +15,7 @@ mod site;
 use crate::ceph::{Cluster, KEY};
 use crate::shell::{Outcome, cargo, run, target};
 use crate::{Arguments, Failure, packages};
-use faults::{Fault, System};
+use faults::{Expected, Fault, System};
 use load::Running;
 use site::Site;
 use std::fs;
@@ -26,7 +27,7 @@ const STORE: &str = "store";
 pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
     let cluster = Cluster::new(&mut arguments)?;
     let wanted = arguments.names()?;
-    let names = faults::ALL.iter().map(|(name, _)| *name);
+    let names = faults::ALL.iter().map(|(name, ..)| *name);
     let known: Vec<&str> = [STORE].into_iter().chain(names).collect();
     if let Some(name) = wanted.iter().find(|name| !known.contains(&name.as_str())) {
         let known = known.join(", ");
@@ -45,7 +46,7 @@ pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
         run(tests.env("ONRUSH_TEST_S3", service))?;
     }
     let faults: Vec<Fault> = (faults::ALL.into_iter())
-        .filter(|(name, _)| is_wanted(name))
+        .filter(|(name, ..)| is_wanted(name))
         .collect();
     if !faults.is_empty() {
         disturb(&cluster, &faults)?;
@@ -58,11 +59,11 @@ fn disturb(cluster: &Cluster, faults: &[Fault]) -> Outcome {
     let folder = target().join("scale");
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let mut site = Site::start(cluster, &folder)?;
-    let running = Running::start(site.front);
+    let running = Running::start(site.front, site.edge.address);
     let load = running.load.clone();
     println!("== requests during each fault, and the time from its end to the last failed request");
     println!("fault              PUT    GET  changes  failed  recovery");
-    for (name, cause) in faults {
+    for (name, expected, cause) in faults {
         let before = load.counts();
         let mut system = System {
             cluster,
@@ -70,10 +71,16 @@ fn disturb(cluster: &Cluster, faults: &[Fault]) -> Outcome {
             load: &load,
         };
         cause(&mut system).map_err(|problem| format!("{name}: {problem}"))?;
+        if *expected == Expected::Failures && load.counts().failed == before.failed {
+            return Err(format!("{name}: no request failed, so there was no fault"));
+        }
         let recovery = load
             .recover()
             .map_err(|problem| format!("{name}: {problem}"))?;
         let now = load.counts();
+        if *expected == Expected::NoFailures && now.failed > before.failed {
+            return Err(format!("{name}: requests failed: {:?}", load.failures()));
+        }
         println!(
             "{name:16} {:5} {:6} {:8} {:7} {:7.1} s",
             now.written - before.written,
@@ -90,6 +97,7 @@ fn disturb(cluster: &Cluster, faults: &[Fault]) -> Outcome {
     let servers: Vec<_> = site
         .replicas
         .iter()
+        .chain([&site.edge])
         .map(|replica| replica.address)
         .collect();
     println!("failed requests: {:?}", load.failures());

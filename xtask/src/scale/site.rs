@@ -1,5 +1,6 @@
 //! The servers: three replicas of the program, each with a proxy of ours between it and the
-//! gateway, and HAProxy in front of them with the configuration of docs/scale.md.
+//! gateway, and HAProxy in front of them with the configuration of docs/scale.md; and a fourth
+//! server with a cache, which its clients reach directly.
 
 use crate::ceph::{Cluster, KEY};
 use crate::shell::{Outcome, built, cannot_run, root};
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 use std::{fs, thread};
 use xtask::proxy::Proxy;
 
-/// The bucket and the prefix of the objects. The prefix is new for each run.
+/// The bucket of the objects.
 const BUCKET: &str = "data";
 const REPLICAS: u16 = 3;
 /// The guide, and the first line of its configuration of HAProxy.
@@ -22,6 +23,8 @@ const NOTICED: Duration = Duration::from_secs(4);
 
 pub(super) struct Site {
     pub(super) replicas: Vec<Replica>,
+    /// A server that asks the gateway each time whether its copy is current, and serves no other.
+    pub(super) edge: Replica,
     /// The address of HAProxy.
     pub(super) front: SocketAddr,
     balancer: Child,
@@ -34,6 +37,7 @@ pub(super) struct Replica {
     admin: SocketAddr,
     log: PathBuf,
     store: String,
+    options: Vec<String>,
     child: Option<Child>,
 }
 
@@ -45,9 +49,9 @@ impl Site {
     /// Starts everything, on ports after those of the cluster.
     pub(super) fn start(cluster: &Cluster, folder: &Path) -> Outcome<Site> {
         let first = cluster.port + 50;
+        // The prefix is new for each run.
         let store = format!("s3://{BUCKET}/scale-{}", std::process::id());
-        let mut replicas = Vec::new();
-        for number in 0..REPLICAS {
+        let start = |number: u16, options: Vec<String>| -> Outcome<Replica> {
             let gateway = Proxy::new(loopback(cluster.port));
             let mut replica = Replica {
                 address: loopback(first + 1 + number),
@@ -55,12 +59,18 @@ impl Site {
                 proxy: gateway.map_err(|error| format!("a proxy: {error}"))?,
                 log: folder.join(format!("onrush-{number}.log")),
                 store: store.clone(),
+                options,
                 child: None,
             };
             let _ = fs::remove_file(&replica.log);
             replica.start()?;
-            replicas.push(replica);
-        }
+            Ok(replica)
+        };
+        let replicas = (0..REPLICAS).map(|number| start(number, Vec::new()));
+        let replicas: Vec<Replica> = replicas.collect::<Outcome<_>>()?;
+        let cache = folder.join("edge").display().to_string();
+        let options = ["--edge", &cache, "--edge-fresh", "0", "--edge-stale", "0"];
+        let edge = start(REPLICAS, options.map(str::to_owned).to_vec())?;
         let configuration = folder.join("haproxy.cfg");
         let guide = fs::read_to_string(root().join(GUIDE.0)).map_err(|e| e.to_string())?;
         write(&configuration, &balancer(&guide, first)?)?;
@@ -68,6 +78,7 @@ impl Site {
         command.arg("-db").arg("-f").arg(&configuration);
         let site = Site {
             replicas,
+            edge,
             front: loopback(first),
             balancer: spawn(&mut command, &folder.join("haproxy.log"))?,
         };
@@ -91,6 +102,7 @@ impl Replica {
             .args([&self.store, "--allow", "put,delete", "--port"])
             .args([&self.address.port().to_string(), "--admin"])
             .arg(self.admin.port().to_string())
+            .args(&self.options)
             .env(
                 "AWS_ENDPOINT_URL",
                 format!("http://{}", self.proxy.address()),
