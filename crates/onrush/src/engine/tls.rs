@@ -39,10 +39,6 @@ const RECORDS_KEPT_BYTES: usize = 256 * 1024;
 enum Content {
     /// Messages of a handshake, responses to key updates, and alerts.
     Control,
-    /// The tickets of a handshake, behind which requests have arrived. The kernel may wait for the
-    /// response, at most 200 ms (`MSG_MORE`, send(2)): one segment for both saves each side a
-    /// packet, and the client a wake-up.
-    Tickets,
     /// This number of bytes of responses.
     Response(usize),
     /// The same, and `close_notify`. They leave in one segment with the FIN.
@@ -52,7 +48,7 @@ enum Content {
 impl Content {
     fn response_bytes(self) -> usize {
         match self {
-            Content::Control | Content::Tickets => 0,
+            Content::Control => 0,
             Content::Response(bytes) | Content::LastResponse(bytes) => bytes,
         }
     }
@@ -142,11 +138,15 @@ impl Engine {
             true => self.process_handshake(id, &mut out, &mut plaintext),
             false => self.process_established(id, &mut out, &mut plaintext),
         };
-        let content = match handshaking && !plaintext.is_empty() {
-            true => Content::Tickets,
-            false => Content::Control,
+        let continues = |processed: &Option<Processed>| {
+            let result = processed.as_ref().and_then(|it| it.result.as_ref());
+            matches!(result, Some(Ok(Next::Continue)))
         };
-        let sent = self.send_records(id, &out, content);
+        // A request has arrived with the end of the handshake, so a response follows.
+        let sent = match handshaking && !plaintext.is_empty() && continues(&processed) {
+            true => self.keep_tickets(id, &out),
+            false => self.send_records(id, &out),
+        };
         if out.capacity() <= RECORDS_KEPT_BYTES {
             self.tls.records.set(out);
         }
@@ -455,13 +455,24 @@ impl Engine {
     }
 
     /// Sends records that are no part of a response.
-    fn send_records(&self, id: ConnId, records: &[u8], content: Content) -> io::Result<()> {
+    fn send_records(&self, id: ConnId, records: &[u8]) -> io::Result<()> {
         if records.is_empty() {
             return Ok(());
         }
         let mut conns = self.conns.borrow_mut();
         let conn = conns.get(id).ok_or_else(connection_gone)?;
-        self.send_or_queue_records(conn, records, content)?;
+        self.send_or_queue_records(conn, records, Content::Control)?;
+        Ok(())
+    }
+
+    /// Keeps the tickets of a handshake until the next records are sent: one call and one segment
+    /// for both save each side a packet, and the client a wake-up.
+    fn keep_tickets(&self, id: ConnId, records: &[u8]) -> io::Result<()> {
+        let mut conns = self.conns.borrow_mut();
+        let conn = conns.get(id).ok_or_else(connection_gone)?;
+        if let Transport::Tls(tls) = &mut conn.transport {
+            tls.tickets = records.to_vec();
+        }
         Ok(())
     }
 
@@ -472,11 +483,16 @@ impl Engine {
         content: Content,
     ) -> io::Result<Sent> {
         if let Transport::Tls(tls) = &mut conn.transport {
+            if !tls.tickets.is_empty() && !records.is_empty() {
+                let mut all = std::mem::take(&mut tls.tickets);
+                all.extend_from_slice(records);
+                return self.send_or_queue_records(conn, &all, content);
+            }
             if self.log.is_some() {
                 tls.note_encrypted(records.len(), content.response_bytes());
             }
             if let Some(active) = conn.active.as_mut().filter(|active| active.has_unsent()) {
-                let is_control = matches!(content, Content::Control | Content::Tickets);
+                let is_control = matches!(content, Content::Control);
                 if is_control && !tls.note_queued_control(records.len()) {
                     return Err(io::ErrorKind::OutOfMemory.into());
                 }
@@ -489,9 +505,7 @@ impl Engine {
             return Ok(Sent::All);
         }
         let sent = match content {
-            Content::Tickets | Content::LastResponse(_) => {
-                self.context.driver().send_more(conn.stream, records)
-            }
+            Content::LastResponse(_) => self.context.driver().send_more(conn.stream, records),
             Content::Control | Content::Response(_) => {
                 self.context.driver().send(conn.stream, records)
             }
@@ -558,7 +572,7 @@ impl Engine {
         let Some(session) = &mut tls.session else {
             return;
         };
-        let mut records = Vec::new();
+        let mut records = std::mem::take(&mut tls.tickets);
         session.close_notify(&mut records);
         if !records.is_empty() {
             // If there is no room, the client has not read its responses either.
@@ -595,6 +609,7 @@ impl Engine {
             received: tls
                 .received
                 .map_or_else(Vec::new, |block| block.filled().to_vec()),
+            tickets: tls.tickets,
             info: tls.info,
         })
     }

@@ -157,6 +157,8 @@ pub(crate) struct Tls {
     /// Early data (RFC 8446 §2.3). It is processed when the handshake is complete: by then the
     /// client has proven that it is no repetition of an earlier connection (RFC 8470 §3).
     pub(super) early_data: Vec<u8>,
+    /// The tickets of the handshake, until other records are sent behind them.
+    pub(super) tickets: Vec<u8>,
     /// It is in [`HandshakeQueue::waiting`].
     pub(super) is_waiting: bool,
     /// Decrypted bytes have not been passed on yet. What is in the socket follows them, so it must
@@ -202,6 +204,7 @@ pub(super) struct Processed {
 pub(super) struct MovedTls {
     pub(super) session: Session,
     pub(super) received: Vec<u8>,
+    pub(super) tickets: Vec<u8>,
     pub(super) info: Option<Arc<TlsInfo>>,
 }
 
@@ -238,6 +241,7 @@ impl MovedTls {
             session: Some(self.session),
             info: self.info,
             received,
+            tickets: self.tickets,
             reservation: Some(reservation),
             ..Tls::default()
         })
