@@ -68,7 +68,9 @@ impl Site {
         };
         let replicas = (0..REPLICAS).map(|number| start(number, Vec::new()));
         let replicas: Vec<Replica> = replicas.collect::<Outcome<_>>()?;
-        let cache = folder.join("edge").display().to_string();
+        let cache = folder.join("edge");
+        let _ = fs::remove_dir_all(&cache); // It belongs to the prefix of an earlier run.
+        let cache = cache.display().to_string();
         let options = ["--edge", &cache, "--edge-fresh", "0", "--edge-stale", "0"];
         let edge = start(REPLICAS, options.map(str::to_owned).to_vec())?;
         let configuration = folder.join("haproxy.cfg");
@@ -109,8 +111,15 @@ impl Replica {
             )
             .env("AWS_ACCESS_KEY_ID", KEY.0)
             .env("AWS_SECRET_ACCESS_KEY", KEY.1);
-        self.child = Some(spawn(&mut command, &self.log)?);
-        until("onrush", || status(self.admin, "/-/ready") == Some(200))?;
+        let child = self.child.insert(spawn(&mut command, &self.log)?);
+        let mut has_ended = false;
+        until("onrush", || {
+            has_ended = matches!(child.try_wait(), Ok(Some(_)));
+            has_ended || status(self.admin, "/-/ready") == Some(200)
+        })?;
+        if has_ended {
+            return Err(format!("a server has ended: see {}", self.log.display()));
+        }
         thread::sleep(NOTICED);
         Ok(())
     }
@@ -179,7 +188,7 @@ fn status(address: SocketAddr, path: &str) -> Option<u16> {
 }
 
 /// Waits for a condition, for two minutes.
-pub(super) fn until(what: &str, condition: impl Fn() -> bool) -> Outcome {
+pub(super) fn until(what: &str, mut condition: impl FnMut() -> bool) -> Outcome {
     let end = Instant::now() + Duration::from_secs(120);
     while !condition() {
         if Instant::now() > end {
