@@ -4,23 +4,43 @@
 //! No acknowledged object may be lost, none may be torn, an entity tag always belongs to the same
 //! bytes, and conditional changes are linearizable. After each fault the service recovers.
 
-mod body;
 mod faults;
-mod http;
-mod ledger;
-mod load;
 mod site;
 
 use crate::ceph::{Cluster, KEY};
 use crate::shell::{Outcome, cargo, run, target};
 use crate::{Arguments, Failure, packages};
 use faults::{Fault, System};
-use load::Running;
 use site::Site;
 use std::fs;
+use std::time::Duration;
+use xtask::load::{Plan, Running, STREAMED};
 
 /// The tests of the store itself, as a name beside those of the faults.
 const STORE: &str = "store";
+
+/// Two cores can serve all of these clients.
+const PLAN: Plan = Plan {
+    writers: 32,
+    readers: 64,
+    keys: 16,
+    changers: 12,
+    groups: 3,
+    removals: None,
+    parts: None,
+    lengths: &LENGTHS,
+    pause: Duration::from_millis(200),
+};
+/// Lengths of bodies: short ones mostly, some that are read by two requests, some whose body is
+/// passed on as it arrives, and few that are multipart uploads.
+const LENGTHS: [usize; 32] = {
+    let mut lengths = [4_000; 32];
+    lengths[7] = 100_000;
+    lengths[15] = 400_000;
+    lengths[23] = (1 << 20) + 1;
+    lengths[31] = STREAMED + 1;
+    lengths
+};
 
 /// Runs the tests of the store and the named faults, or all.
 pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
@@ -58,7 +78,7 @@ fn disturb(cluster: &Cluster, faults: &[Fault]) -> Outcome {
     let folder = target().join("scale");
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let mut site = Site::start(cluster, &folder)?;
-    let running = Running::start(site.front);
+    let running = Running::start(site.front, PLAN);
     let load = running.load.clone();
     println!("== requests during each fault, and the time from its end to the last failed request");
     println!("fault              PUT    GET  changes  failed  recovery");

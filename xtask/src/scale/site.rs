@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
+use xtask::load::http::Client;
 use xtask::proxy::Proxy;
 
 /// The bucket and the prefix of the objects. The prefix is new for each run.
@@ -162,7 +163,7 @@ fn spawn(command: &mut Command, log: &Path) -> Outcome<Child> {
 }
 
 fn status(address: SocketAddr, path: &str) -> Option<u16> {
-    let response = super::http::Client::new(address).get(path);
+    let response = Client::new(address).get(path, "");
     response.ok().map(|response| response.status)
 }
 

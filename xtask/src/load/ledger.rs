@@ -1,10 +1,10 @@
 //! What the clients know of the objects, and which observations contradict it.
 
 use super::body::Id;
+use crate::history::{self, Event};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-use xtask::history::{self, Event};
 
 /// The writes of all clients, and what is wrong. Times are nanoseconds since its begin.
 pub(super) struct Ledger {
@@ -21,12 +21,16 @@ pub(super) struct Ledger {
 /// More observations do not explain more.
 const WRONG_MAX: usize = 20;
 
-/// The writes of one key.
+/// The changes of one key.
 #[derive(Default)]
 struct Object {
-    /// The begin of each write, and its end if it was acknowledged.
+    /// The writes. Each has its end, if it was acknowledged.
     writes: HashMap<Id, Option<u64>>,
-    /// The latest begin of an acknowledged write. A write that ended before is replaced.
+    /// Removals that have begun and have no clear response yet.
+    removals: usize,
+    /// The latest end of an acknowledged removal. There is no object at first.
+    removed: u64,
+    /// The latest begin of an acknowledged change. A change that ended before is replaced.
     floor: u64,
 }
 
@@ -63,6 +67,24 @@ impl Ledger {
         object.floor = object.floor.max(begun);
     }
 
+    /// A removal begins. Returns the time.
+    pub(super) fn removal_begins(&self, key: &str) -> u64 {
+        lock(&self.objects[key]).removals += 1;
+        self.now()
+    }
+
+    /// A removal ends. It `has_removed` an object, or there was none. One without a clear response
+    /// never ends.
+    pub(super) fn removal_ends(&self, key: &str, begun: u64, has_removed: bool) {
+        let ended = self.now();
+        let mut object = lock(&self.objects[key]);
+        object.removals -= 1;
+        if has_removed {
+            object.removed = object.removed.max(ended);
+            object.floor = object.floor.max(begun);
+        }
+    }
+
     /// What a read that begins now must not be older than.
     pub(super) fn floor(&self, key: &str) -> u64 {
         lock(&self.objects[key]).floor
@@ -72,7 +94,9 @@ impl Ledger {
     pub(super) fn read(&self, key: &str, floor: u64, found: Option<Id>) {
         let object = lock(&self.objects[key]);
         let problem = match found.map(|id| (id, object.writes.get(&id))) {
-            None if floor > 0 => "an acknowledged object is lost".to_owned(),
+            None if object.removals == 0 && object.removed < floor => {
+                "an acknowledged object is lost".to_owned()
+            }
             Some((id, None)) => format!("{id} was never made"),
             Some((id, Some(Some(ended)))) if *ended < floor => {
                 format!("{id} is returned after a later one was acknowledged")
@@ -166,6 +190,30 @@ mod tests {
         ledger.read("k", ledger.floor("k"), None);
         ledger.read("k", 0, Some(id(3)));
         assert_eq!(ledger.all_wrong().len(), 3);
+    }
+
+    #[test]
+    fn removed_objects_do_not_return() {
+        let ledger = ledger();
+        let begun = ledger.write_begins("k", id(1));
+        ledger.write_ends("k", id(1), begun);
+        // While a removal is in progress, both may be seen.
+        let begun = ledger.removal_begins("k");
+        ledger.read("k", ledger.floor("k"), Some(id(1)));
+        ledger.read("k", ledger.floor("k"), None);
+        ledger.removal_ends("k", begun, true);
+        ledger.read("k", ledger.floor("k"), None);
+        // A removal that has found no object changes nothing.
+        let begun = ledger.removal_begins("k");
+        ledger.removal_ends("k", begun, false);
+        ledger.read("k", ledger.floor("k"), None);
+        assert!(ledger.all_wrong().is_empty());
+
+        ledger.read("k", ledger.floor("k"), Some(id(1)));
+        let begun = ledger.write_begins("k", id(2));
+        ledger.write_ends("k", id(2), begun);
+        ledger.read("k", ledger.floor("k"), None);
+        assert_eq!(ledger.all_wrong().len(), 2);
     }
 
     #[test]
