@@ -4,7 +4,7 @@
 mod program;
 mod recipes;
 
-use program::pattern;
+use program::{pattern, wait_until};
 use recipes::{Recipe, assert_same, pages, recipes, tree};
 use std::fs;
 use std::path::Path;
@@ -229,8 +229,10 @@ fn ffmpeg_publishes_live_video() {
         let title = recipe.title();
         recipe.step();
         recipe.step();
-        let list = String::from_utf8(recipe.read("live/show/stream.m3u8")).expect("UTF-8");
-        assert!(list.ends_with("#EXT-X-ENDLIST\n"), "{title}: {list}");
+        let list = || String::from_utf8(recipe.read("live/show/stream.m3u8")).expect("UTF-8");
+        // ffmpeg does not wait for the response to its last request.
+        wait_until(|| list().ends_with("#EXT-X-ENDLIST\n"));
+        let list = list();
         let segments = tree(&recipe.folder().path().join("live/show"));
         for name in list.lines().filter(|line| !line.starts_with('#')) {
             let content = &segments[Path::new(name)];
