@@ -58,11 +58,13 @@ impl fmt::Display for Summary {
     }
 }
 
-/// Runs the clients until they have read `reads` times. Fails with what is wrong.
+/// Runs the clients until they have read `reads` times, and made at least a hundredth as many
+/// changes. Fails with what is wrong.
 pub fn run(server: SocketAddr, reads: usize) -> Result<Summary, String> {
     let running = Running::start(server, PLAN);
     let (mut last, mut since) = (Counts::default(), Instant::now());
-    while last.read < reads && running.load.all_wrong().is_empty() {
+    let is_short = |now: &Counts| now.read < reads || now.written + now.removed < reads / 100;
+    while is_short(&last) && running.load.all_wrong().is_empty() {
         thread::sleep(Duration::from_millis(100));
         let now = running.load.counts();
         if now.read > last.read {
@@ -79,5 +81,51 @@ pub fn run(server: SocketAddr, reads: usize) -> Result<Summary, String> {
     match load.failures() {
         failures if failures.is_empty() => Ok(Summary { counts, events }),
         failures => Err(format!("requests failed: {failures:?}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
+    /// A server that acknowledges every write and stores nothing.
+    fn forgetful() -> SocketAddr {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let address = listener.local_addr().expect("an address");
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                thread::spawn(|| respond(BufReader::new(stream)));
+            }
+        });
+        address
+    }
+
+    fn respond(mut stream: BufReader<TcpStream>) -> Option<()> {
+        for number in 0.. {
+            let mut head = String::new();
+            while !head.ends_with("\r\n\r\n") {
+                (stream.read_line(&mut head).ok()? > 0).then_some(())?;
+            }
+            let length = head.split_once("Content-Length: ");
+            let length = length.and_then(|(_, rest)| rest.lines().next()?.parse().ok());
+            let mut body = vec![0; length.unwrap_or(0)];
+            stream.read_exact(&mut body).ok()?;
+            let port = stream.get_ref().peer_addr().ok()?.port();
+            let response = match head.starts_with("PUT") {
+                true => format!("201 Created\r\nETag: \"{port}-{number}\""),
+                false => "404 Not Found".to_owned(),
+            };
+            let response = format!("HTTP/1.1 {response}\r\nContent-Length: 0\r\n\r\n");
+            stream.get_mut().write_all(response.as_bytes()).ok()?;
+        }
+        None
+    }
+
+    #[test]
+    fn a_server_that_loses_objects_is_found() {
+        let wrong = run(forgetful(), usize::MAX).expect_err("it loses objects");
+        assert!(wrong.contains("an acknowledged object is lost"), "{wrong}");
     }
 }
