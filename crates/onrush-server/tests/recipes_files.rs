@@ -100,7 +100,7 @@ fn aria2_fetches_by_ranges_and_continues() {
         recipe.step();
         let url = &recipe.server().url;
         let slow = format!(
-            "aria2c -q -x16 -s16 -k1M --file-allocation=none --max-overall-download-limit=8M \
+            "aria2c -q -x16 -s16 -k1M --file-allocation=none --max-overall-download-limit=2M \
              {url}/large.bin"
         );
         recipe.interrupt(&slow, |recipe| {
