@@ -213,6 +213,20 @@ const COMMANDS: &[(&str, Cover)] = &[
         ),
     ),
     (
+        "cargo xtask chaos",
+        Tested(
+            "crates/onrush-server/tests/clients_chaos.rs",
+            "fn reads_during_writes_and_removals_are_whole_and_current",
+        ),
+    ),
+    (
+        "cargo xtask hls",
+        Tested(
+            "crates/onrush-server/tests/recipes_files.rs",
+            "fn ffmpeg_publishes_live_video",
+        ),
+    ),
+    (
         "cargo xtask tls",
         Tested("xtask/src/tls.rs", "fn only_findings_are_reported"),
     ),
@@ -358,7 +372,7 @@ fn command(line: &str) -> Outcome<Command> {
 
 fn documents(root: &Path) -> Outcome<Vec<String>> {
     let mut names = Vec::new();
-    for folder in ["", "docs/"] {
+    for folder in ["", "docs/", "docs/recipes/"] {
         let path = root.join(folder);
         let entries =
             fs::read_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;

@@ -3,8 +3,11 @@
 
 mod bench;
 mod ceph;
+mod chaos;
 mod commands;
 mod fuzz;
+mod hls;
+mod npm;
 mod python;
 mod scale;
 mod setup;
@@ -40,6 +43,9 @@ usage: cargo xtask TASK [OPTIONS]
         --dir DIR         its files (default: target/ceph)
         --port N          the port of the gateway of a new cluster (default: 28900); the next 40
                           are used as well
+  chaos               read 64 objects a million times while they are replaced and removed
+        --reads N         reads per driver (default: 1000000)
+  hls                 test the recipe of ffmpeg, from Debian's packages (54 MB to download)
   scale [FAULT…]      run the tests of remote stores on that cluster, and three servers behind
                       HAProxy while parts of the system fail; all faults, or the named ones
   simulate-scale      simulate a thousand front ends in front of 10^11 objects
@@ -71,6 +77,8 @@ fn main() -> ExitCode {
         "miri" => verify::miri(arguments),
         "tls" => tls::main(arguments),
         "ceph" => ceph::main(arguments),
+        "chaos" => chaos::main(arguments),
+        "hls" => hls::main(arguments),
         "scale" => scale::main(arguments),
         "simulate-scale" => simulate::main(arguments),
         other => Err(Failure::Usage(format!("unknown task '{other}'"))),

@@ -1,7 +1,7 @@
 //! Sets up the programs that the tests need on a fresh Debian machine.
 
 use crate::{
-    go, packages, python,
+    go, npm, packages, python,
     shell::{self, Outcome, capture, cargo, is_executable, run, target, which},
 };
 use std::{fs, path::PathBuf, process::Command};
@@ -25,6 +25,18 @@ const PROGRAMS: [(&str, &str); 15] = [
     ("wrk", "wrk"),
 ];
 
+/// Programs of the recipes in docs/recipes, and their Debian packages.
+const RECIPES: [(&str, &str); 8] = [
+    ("apt-ftparchive", "apt-utils"),
+    ("aria2c", "aria2"),
+    ("dpkg-scanpackages", "dpkg-dev"),
+    ("git", "git"),
+    ("gpg", "gpg"),
+    ("gpg-agent", "gpg-agent"),
+    ("restic", "restic"),
+    ("zip", "zip"),
+];
+
 /// The release of cargo-deny to install if none is found.
 const CARGO_DENY: &str = "0.20.2";
 
@@ -32,6 +44,8 @@ const CARGO_DENY: &str = "0.20.2";
 /// Builds the Go programs and installs the Python packages that the tests use.
 pub(crate) fn programs() -> Outcome {
     packages::need(&PROGRAMS)?;
+    packages::need(&RECIPES)?;
+    npm::npm()?;
     go::pebble()?;
     go::tls_client()?;
     python::tlslite()?;

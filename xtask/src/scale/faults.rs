@@ -1,13 +1,13 @@
 //! What goes wrong while the clients run. Each fault ends with everything as it was before.
 
 use super::disk::SmallDisk;
-use super::load::Load;
 use super::site::{Site, until};
 use crate::ceph::{Cluster, GATEWAY};
 use crate::shell::Outcome;
 use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
+use xtask::load::Load;
 use xtask::proxy::Fault as Network;
 
 /// What a fault acts on.

@@ -4,24 +4,48 @@
 //! No acknowledged object may be lost, none may be torn, an entity tag always belongs to the same
 //! bytes, and conditional changes are linearizable. After each fault the service recovers.
 
-mod body;
 mod disk;
 mod faults;
-mod http;
-mod ledger;
-mod load;
 mod site;
 
 use crate::ceph::{Cluster, KEY};
 use crate::shell::{Outcome, cargo, run, target};
 use crate::{Arguments, Failure, packages};
 use faults::{Expected, Fault, System};
-use load::Running;
 use site::Site;
 use std::fs;
+use std::time::Duration;
+use xtask::load::{Plan, Running, STREAMED};
 
 /// The tests of the store itself, as a name beside those of the faults.
 const STORE: &str = "store";
+
+/// Two cores can serve all of these clients.
+const PLAN: Plan = Plan {
+    writers: 32,
+    readers: 64,
+    keys: 16,
+    changers: 12,
+    groups: 3,
+    removals: Some(16),
+    // Ceph 16 ignores the condition of a DELETE, so Onrush refuses one.
+    conditional_removals: None,
+    parts: Some(4),
+    lengths: &LENGTHS,
+    pause: Duration::from_millis(200),
+};
+/// Clients that read through the server with a cache.
+const EDGE_READERS: u32 = 8;
+/// Lengths of bodies: short ones mostly, some that are read by two requests, some whose body is
+/// passed on as it arrives, and few that are multipart uploads.
+const LENGTHS: [usize; 32] = {
+    let mut lengths = [4_000; 32];
+    lengths[7] = 100_000;
+    lengths[15] = 400_000;
+    lengths[23] = (1 << 20) + 1;
+    lengths[31] = STREAMED + 1;
+    lengths
+};
 
 /// Runs the tests of the store and the named faults, or all.
 pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
@@ -59,7 +83,8 @@ fn disturb(cluster: &Cluster, faults: &[Fault]) -> Outcome {
     let folder = target().join("scale");
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let mut site = Site::start(cluster, &folder)?;
-    let running = Running::start(site.front, site.edge.address);
+    let mut running = Running::start(site.front, PLAN);
+    running.also_read(site.edge.address, EDGE_READERS);
     let load = running.load.clone();
     println!("== requests during each fault, and the time from its end to the last failed request");
     println!("fault              PUT    GET  changes  failed  recovery");

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
+use xtask::load::http::Client;
 use xtask::proxy::Proxy;
 
 /// The bucket of the objects.
@@ -183,7 +184,7 @@ fn spawn(command: &mut Command, log: &Path) -> Outcome<Child> {
 }
 
 fn status(address: SocketAddr, path: &str) -> Option<u16> {
-    let response = super::http::Client::new(address).get(path);
+    let response = Client::new(address).get(path, "");
     response.ok().map(|response| response.status)
 }
 

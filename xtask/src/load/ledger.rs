@@ -1,10 +1,10 @@
 //! What the clients know of the objects, and which observations contradict it.
 
 use super::body::Id;
+use crate::history::{self, Event};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-use xtask::history::{self, Event};
 
 /// The writes of all clients, and what is wrong. Times are nanoseconds since its begin.
 pub(super) struct Ledger {
@@ -21,13 +21,15 @@ pub(super) struct Ledger {
 /// More observations do not explain more.
 const WRONG_MAX: usize = 20;
 
-/// The writes of one key.
+/// The changes of one key.
 #[derive(Default)]
 struct Object {
-    /// The end of each write, if it was acknowledged.
+    /// The writes. Each has its end, if it was acknowledged.
     writes: HashMap<Id, Option<u64>>,
-    /// The same of each deletion.
-    deletions: Vec<Option<u64>>,
+    /// Removals that have begun and have no clear response yet.
+    removals: usize,
+    /// The latest end of an acknowledged removal. There is no object at first.
+    removed: u64,
     /// The latest begin of an acknowledged change. A change that ended before is replaced.
     floor: u64,
 }
@@ -65,19 +67,20 @@ impl Ledger {
         object.floor = object.floor.max(begun);
     }
 
-    /// A client deletes an object. Records the deletion with `delete`, which says whether it was
-    /// acknowledged.
-    pub(super) fn delete(&self, key: &str, delete: impl FnOnce() -> bool) {
-        let number = {
-            let mut object = lock(&self.objects[key]);
-            object.deletions.push(None);
-            object.deletions.len() - 1
-        };
-        let begun = self.now();
-        if delete() {
-            let ended = self.now();
-            let mut object = lock(&self.objects[key]);
-            object.deletions[number] = Some(ended);
+    /// A removal begins. Returns the time.
+    pub(super) fn removal_begins(&self, key: &str) -> u64 {
+        lock(&self.objects[key]).removals += 1;
+        self.now()
+    }
+
+    /// A removal ends. It `has_removed` an object, or there was none. One without a clear response
+    /// never ends.
+    pub(super) fn removal_ends(&self, key: &str, begun: u64, has_removed: bool) {
+        let ended = self.now();
+        let mut object = lock(&self.objects[key]);
+        object.removals -= 1;
+        if has_removed {
+            object.removed = object.removed.max(ended);
             object.floor = object.floor.max(begun);
         }
     }
@@ -90,13 +93,12 @@ impl Ledger {
     /// A read has found this write, or no object.
     pub(super) fn read(&self, key: &str, floor: u64, found: Option<Id>) {
         let object = lock(&self.objects[key]);
-        let may_be_last = |ended: &Option<u64>| ended.is_none_or(|ended| ended >= floor);
         let problem = match found.map(|id| (id, object.writes.get(&id))) {
-            None if floor > 0 && !object.deletions.iter().any(may_be_last) => {
+            None if object.removals == 0 && object.removed < floor => {
                 "an acknowledged object is lost".to_owned()
             }
             Some((id, None)) => format!("{id} was never made"),
-            Some((id, Some(ended))) if !may_be_last(ended) => {
+            Some((id, Some(Some(ended)))) if *ended < floor => {
                 format!("{id} is returned after a later one was acknowledged")
             }
             _ => return,
@@ -191,25 +193,26 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_missing_only_after_a_deletion() {
+    fn removed_objects_do_not_return() {
         let ledger = ledger();
-        let write = |sequence| {
-            let begun = ledger.write_begins("k", id(sequence));
-            ledger.write_ends("k", id(sequence), begun);
-        };
-        write(1);
-        ledger.delete("k", || true);
+        let begun = ledger.write_begins("k", id(1));
+        ledger.write_ends("k", id(1), begun);
+        // While a removal is in progress, both may be seen.
+        let begun = ledger.removal_begins("k");
+        ledger.read("k", ledger.floor("k"), Some(id(1)));
+        ledger.read("k", ledger.floor("k"), None);
+        ledger.removal_ends("k", begun, true);
+        ledger.read("k", ledger.floor("k"), None);
+        // A removal that has found no object changes nothing.
+        let begun = ledger.removal_begins("k");
+        ledger.removal_ends("k", begun, false);
         ledger.read("k", ledger.floor("k"), None);
         assert!(ledger.all_wrong().is_empty());
+
         ledger.read("k", ledger.floor("k"), Some(id(1)));
-        assert_eq!(ledger.all_wrong().len(), 1);
-        write(2);
+        let begun = ledger.write_begins("k", id(2));
+        ledger.write_ends("k", id(2), begun);
         ledger.read("k", ledger.floor("k"), None);
-        assert_eq!(ledger.all_wrong().len(), 2);
-        // A deletion that was not acknowledged may take effect at any time.
-        ledger.delete("k", || false);
-        ledger.read("k", ledger.floor("k"), None);
-        ledger.read("k", ledger.floor("k"), Some(id(2)));
         assert_eq!(ledger.all_wrong().len(), 2);
     }
 

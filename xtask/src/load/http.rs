@@ -1,4 +1,4 @@
-//! A client for HTTP/1.1 with one connection, as small as the suite needs it.
+//! A client for HTTP/1.1 with one connection, as small as the load needs it.
 
 use std::io::{self, BufRead, BufReader, Error, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,58 +8,62 @@ use std::time::Duration;
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A client of one address. It connects when it has no connection.
-pub(super) struct Client {
+pub struct Client {
     address: SocketAddr,
     stream: Option<BufReader<TcpStream>>,
 }
 
 /// A complete response.
 #[derive(Debug)]
-pub(super) struct Response {
-    pub(super) status: u16,
+pub struct Response {
+    /// The status code.
+    pub status: u16,
     /// The entity tag, with its quotes.
-    pub(super) tag: Option<String>,
-    pub(super) body: Vec<u8>,
+    pub tag: Option<String>,
+    /// The content.
+    pub body: Vec<u8>,
 }
 
 impl Client {
-    pub(super) fn new(address: SocketAddr) -> Client {
+    /// A client of this address. It connects with the first request.
+    pub fn new(address: SocketAddr) -> Client {
         Client {
             address,
             stream: None,
         }
     }
 
-    pub(super) fn get(&mut self, path: &str) -> io::Result<Response> {
-        self.request("GET", path, "")
+    /// `fields`: more lines of the head. Fails without a complete response.
+    pub fn get(&mut self, path: &str, fields: &str) -> io::Result<Response> {
+        self.send(&head("GET", path, fields), &[])
     }
 
-    /// `fields`: more lines of the head.
-    pub(super) fn request(
-        &mut self,
-        method: &str,
-        path: &str,
-        fields: &str,
-    ) -> io::Result<Response> {
-        let head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n");
-        self.send(&head, &[])
+    /// `fields`: more lines of the head. Fails without a complete response.
+    pub fn delete(&mut self, path: &str, fields: &str) -> io::Result<Response> {
+        self.send(&head("DELETE", path, fields), &[])
     }
 
-    /// `fields`: more lines of the head. The body is chunked if it `is_chunked`.
-    pub(super) fn put(
+    /// `fields`: more lines of the head. The body is chunked if it `is_chunked`. Fails without a
+    /// complete response.
+    pub fn put(
         &mut self,
         path: &str,
         fields: &str,
         body: &[u8],
         is_chunked: bool,
     ) -> io::Result<Response> {
-        let head = format!("PUT {path} HTTP/1.1\r\nHost: localhost\r\n{fields}");
         let bytes = body.len();
         if is_chunked {
-            let head = format!("{head}Transfer-Encoding: chunked\r\n\r\n{bytes:x}\r\n");
-            return self.send(&head, &[body, b"\r\n0\r\n\r\n"]);
+            let head = head(
+                "PUT",
+                path,
+                &format!("{fields}Transfer-Encoding: chunked\r\n"),
+            );
+            let first = format!("{bytes:x}\r\n");
+            return self.send(&head, &[first.as_bytes(), body, b"\r\n0\r\n\r\n"]);
         }
-        self.send(&format!("{head}Content-Length: {bytes}\r\n\r\n"), &[body])
+        let head = head("PUT", path, &format!("{fields}Content-Length: {bytes}\r\n"));
+        self.send(&head, &[body])
     }
 
     fn send(&mut self, head: &str, body: &[&[u8]]) -> io::Result<Response> {
@@ -76,6 +80,10 @@ impl Client {
         }
         Ok(response)
     }
+}
+
+fn head(method: &str, path: &str, fields: &str) -> String {
+    format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n")
 }
 
 fn connect(address: SocketAddr) -> io::Result<BufReader<TcpStream>> {

@@ -1,0 +1,17 @@
+//! `cargo xtask chaos`: many reads during writes and removals of the same objects. The test run
+//! does the same with fewer reads.
+
+use crate::shell::{cargo, run};
+use crate::{Arguments, Failure};
+
+/// Reads on each driver.
+const READS: u64 = 1_000_000;
+
+pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
+    let reads = arguments.number("--reads", READS)?;
+    arguments.end()?;
+    let mut test = cargo("test --release --quiet -p onrush-server --test clients_chaos");
+    test.args(["--", "--nocapture"]);
+    run(test.env("ONRUSH_TEST_READS", reads.to_string()))?;
+    Ok(())
+}

@@ -1,0 +1,39 @@
+//! Installs npm for the test of its recipe. Debian's package of npm depends on hundreds of others,
+//! so the program comes from the registry, as npm itself would update it.
+
+use crate::shell::{Outcome, is_executable, run, target, which};
+use std::os::unix::fs::symlink;
+use std::{fs, path::PathBuf, process::Command};
+
+/// A release for Node.js 18, which Debian 12 has, and the SHA-512 of its archive.
+const RELEASE: &str = "10.9.4";
+const SHA512: &str = "\
+3a7506f37e85c1ba1021baad79f0cd9724748131f321fc117c4dc3ba235ec01b\
+e7327584a41d15117c01945560aa9373220628fcc1e1dddd877a5fe9b336a900";
+
+/// Ensures that npm is on the `PATH` or in `target/tools/npm/bin`.
+pub(crate) fn npm() -> Outcome {
+    let folder = target().join("tools/npm");
+    let npm = folder.join("bin/npm");
+    if which("npm").is_some() || is_executable(&npm) {
+        return Ok(());
+    }
+    println!("Installing npm {RELEASE} into {}.", folder.display());
+    let error = |error: std::io::Error| format!("{}: {error}", folder.display());
+    fs::create_dir_all(folder.join("bin")).map_err(error)?;
+    let within = |program: &str| {
+        let mut command = Command::new(program);
+        command.current_dir(&folder);
+        command
+    };
+    let (file, url) = (
+        "npm.tgz",
+        format!("https://registry.npmjs.org/npm/-/npm-{RELEASE}.tgz"),
+    );
+    run(within("curl").args(["-sSfL", "--retry", "3", "-o", file, &url]))?;
+    let check = format!("echo '{SHA512}  {file}' | sha512sum --check --quiet");
+    run(within("sh").args(["-c", &check]))?;
+    run(within("tar").args(["-xzf", file]))?;
+    let _ = fs::remove_file(folder.join(file));
+    symlink(PathBuf::from("../package/bin/npm-cli.js"), &npm).map_err(error)
+}
