@@ -24,9 +24,9 @@
 //!
 //! While the service cannot be reached, requests fail at once; see [`RemoteStore::is_reachable`].
 //!
-//! Layers, lowest first: `error` · `metrics` · `breaker` · `observer` · `location` · `service` ·
-//! `signed` · `credentials` · `conditions` · `fields` · `properties` · `reader` · `transfer` ·
-//! `upload` · `listing` · `store` · `unfinished`.
+//! Layers, lowest first: `error` · `metrics` · `breaker` · `record` · `observer` · `location` ·
+//! `service` · `tasks` · `signed` · `credentials` · `conditions` · `fields` · `properties` ·
+//! `reader` · `transfer` · `multipart` · `upload` · `listing` · `store` · `unfinished`.
 
 mod breaker;
 mod conditions;
@@ -36,12 +36,15 @@ mod fields;
 mod listing;
 mod location;
 mod metrics;
+mod multipart;
 mod observer;
 mod properties;
 mod reader;
+mod record;
 mod service;
 mod signed;
 mod store;
+mod tasks;
 mod transfer;
 mod unfinished;
 mod upload;

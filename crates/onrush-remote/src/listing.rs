@@ -17,6 +17,7 @@ use object_store::{ListResult, ObjectMeta};
 use onrush_store::{Entry, Key, Kind, ListHow, Page, Result, StoreError};
 use serde::Deserialize;
 use std::sync::Arc;
+use tokio::time::Instant;
 
 /// Begins a name that no object has, and sorts after every object of a folder.
 const LAST: &str = "\u{10ffff}";
@@ -27,7 +28,7 @@ pub(crate) async fn list(
     folder: Option<&Key>,
     how: &ListHow,
 ) -> Result<Page> {
-    let prefix = service.folder_prefix(folder)?;
+    let (prefix, until) = (service.folder_prefix(folder)?, service.limit());
     let limit = how.limit.clamp(1, ListHow::LIMIT_MAX);
     let mut offset = match &how.after {
         Some(after) => Some(start_after(&prefix, after)?),
@@ -45,7 +46,7 @@ pub(crate) async fn list(
             page_token: token.take(),
             ..PaginatedListOptions::default()
         };
-        let found = request(service, &prefix, options).await?;
+        let found = request(service, until, &prefix, options).await?;
         is_empty &= found.is_empty;
         let more = entries_of(&prefix, &found.result)?;
         for entry in more {
@@ -79,13 +80,17 @@ pub(crate) async fn list(
 }
 
 /// Whether there is an object beneath the folder.
-pub(crate) async fn is_folder(service: &Arc<Service>, folder: &Key) -> Result<bool> {
+pub(crate) async fn is_folder(
+    service: &Arc<Service>,
+    until: Instant,
+    folder: &Key,
+) -> Result<bool> {
     let prefix = service.folder_prefix(Some(folder))?;
     let options = PaginatedListOptions {
         max_keys: Some(1),
         ..PaginatedListOptions::default()
     };
-    let found = request(service, &prefix, options).await?;
+    let found = request(service, until, &prefix, options).await?;
     Ok(!found.is_empty)
 }
 
@@ -100,16 +105,17 @@ struct Found {
 
 async fn request(
     service: &Arc<Service>,
+    until: Instant,
     prefix: &str,
     options: PaginatedListOptions,
 ) -> Result<Found> {
     let (client, at, how) = (service.client.clone(), prefix.to_owned(), options.clone());
-    let listing = service.start(async move {
+    let listing = service.start(until, async move {
         let prefix = (!at.is_empty()).then_some(&at[..]);
         client.list_paginated(prefix, how).await
     });
     match listing.await {
-        Err(StoreError::InvalidKey) => request_some(service, prefix, options).await,
+        Err(StoreError::InvalidKey) => request_some(service, until, prefix, options).await,
         found => found.map(|found| Found {
             is_empty: found.result.objects.is_empty() && found.result.common_prefixes.is_empty(),
             result: found.result,
@@ -121,6 +127,7 @@ async fn request(
 /// As [`request`], without the keys that `object_store` refuses.
 async fn request_some(
     service: &Arc<Service>,
+    until: Instant,
     prefix: &str,
     options: PaginatedListOptions,
 ) -> Result<Found> {
@@ -139,8 +146,8 @@ async fn request_some(
         query.extend(value.map(|value| (name, value)));
     }
     let requesting = service.clone();
-    let text = service.spawn_within_limit(async move {
-        signed::request(&requesting, Method::GET, &Path::default(), &query).await
+    let text = service.spawn(async move {
+        signed::request(&requesting, until, Method::GET, &Path::default(), &query).await
     });
     parse(&text.await?)
 }

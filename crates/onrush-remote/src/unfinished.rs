@@ -29,7 +29,7 @@ impl RemoteStore {
     /// If the service does not respond with their list.
     pub fn unfinished_uploads(&self) -> Result<Vec<UnfinishedUpload>, OpenError> {
         let service = self.service();
-        service.block_on(async {
+        service.wait_for(async {
             let (mut all, mut after) = (Vec::new(), None);
             loop {
                 let page = list(service, after.as_ref()).await?;
@@ -51,9 +51,9 @@ impl RemoteStore {
     pub fn abort_upload(&self, upload: &UnfinishedUpload) -> Result<(), OpenError> {
         let service = self.service();
         let query = [("uploadId", upload.id.clone())];
-        service.block_on(async {
+        service.wait_for(async {
             let path = Path::parse(&upload.key).map_err(OpenError::new)?;
-            let aborted = request(service, Method::DELETE, &path, &query).await;
+            let aborted = request(service, service.limit(), Method::DELETE, &path, &query).await;
             aborted.map(drop).map_err(OpenError::new)
         })
     }
@@ -76,7 +76,14 @@ async fn list(service: &Service, after: Option<&(String, String)>) -> Result<Pag
         query.push(("key-marker", key.clone()));
         query.push(("upload-id-marker", id.clone()));
     }
-    let text = request(service, Method::GET, &Path::default(), &query).await;
+    let text = request(
+        service,
+        service.limit(),
+        Method::GET,
+        &Path::default(),
+        &query,
+    )
+    .await;
     parse(&text.map_err(OpenError::new)?)
 }
 
