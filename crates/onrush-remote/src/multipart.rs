@@ -1,5 +1,6 @@
 //! A multipart upload: parts of an object that becomes visible when they are completed.
 
+use crate::error::{causes, uncertain};
 use crate::properties::tag_version;
 use crate::service::Service;
 use crate::tasks::Task;
@@ -11,11 +12,13 @@ use object_store::{
 use onrush_store::{Result, StoreError};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::time::Instant;
 
 /// The name of the mark that tells multipart uploads apart: `x-amz-meta-onrush-upload`.
 const MARK: &str = "onrush-upload";
+/// This part of the time of a call is for the question whether an upload was completed.
+const LOOKS_FOR: u32 = 6;
 
 /// A multipart upload in progress. Dropping it aborts it.
 pub(crate) struct Parts {
@@ -97,31 +100,49 @@ impl Parts {
     ///
     /// Ceph 16 does not tell it. Then the object is requested, but another client may have replaced
     /// it: its tag must not appear as the one of this upload. That one is not visible any more, so
-    /// anything that no object has takes its place.
+    /// anything that no object has takes its place; also if the request fails, because the upload
+    /// is complete in any case.
     pub(crate) async fn complete(mut self, until: Instant) -> Result<String> {
         self.wait().await?;
         let Some(mut upload) = self.upload.take() else {
             return Err(StoreError::Io(io::ErrorKind::BrokenPipe.into()));
         };
-        // If it fails, the parts remain until they are swept: whether the object exists is unknown.
-        let complete = async move { upload.complete().await };
-        let result = self.service.start(until, complete);
-        let result = match result.await {
-            Ok(result) => Some(result),
-            // There is no upload any more, perhaps because an earlier attempt has completed it.
-            Err(StoreError::Interrupted | StoreError::NotFound) => None,
-            Err(error) => return Err(error),
+        let failed = Arc::new(Mutex::new(None));
+        let own = failed.clone();
+        let complete = async move {
+            let result = upload.complete().await;
+            if result.is_err() {
+                *own.lock().unwrap_or_else(PoisonError::into_inner) = Some(upload);
+            }
+            result
         };
-        let is_certain = result.is_some();
-        let tag = result.and_then(|result| result.e_tag);
-        if let Some(tag) = tag.filter(|tag| tag_version(tag).is_some()) {
-            return Ok(tag);
-        }
-        match self.tag(until).await {
-            Ok(Some(tag)) => Ok(tag),
-            Ok(None) if is_certain => Ok(std::mem::take(&mut self.mark)),
-            Err(error) if is_certain => Err(error),
-            _ => Err(StoreError::Interrupted),
+        let time = self.service.options.operation_timeout / LOOKS_FOR;
+        let completed = until.checked_sub(time).unwrap_or(until);
+        match self.service.start(completed, complete).await {
+            Ok(result) => match result.e_tag.filter(|tag| tag_version(tag).is_some()) {
+                Some(tag) => Ok(tag),
+                None => match self.tag(until).await {
+                    Ok(Some(tag)) => Ok(tag),
+                    _ => Ok(std::mem::take(&mut self.mark)),
+                },
+            },
+            // It may be complete. `NotFound`: there is no upload any more, perhaps because an
+            // earlier attempt has completed it. If the object is not there, the parts are left to
+            // the sweep: to abort an upload that is being completed may damage the object.
+            Err(
+                error @ (StoreError::Interrupted
+                | StoreError::NotFound
+                | StoreError::Timeout
+                | StoreError::BadResponse),
+            ) => match self.tag(until).await {
+                Ok(Some(tag)) => Ok(tag),
+                _ => Err(uncertain(error)),
+            },
+            // It is not, and its parts are of no use.
+            Err(error) => {
+                self.upload = failed.lock().unwrap_or_else(PoisonError::into_inner).take();
+                Err(error)
+            }
         }
     }
 }
@@ -157,8 +178,16 @@ impl Drop for Parts {
         self.service.recorder.metrics.upload_ends();
         drop(self.sending.take());
         if let Some(mut upload) = self.upload.take() {
+            let store = self.service.name.clone();
             self.service.detach(async move {
-                let _ = upload.abort().await;
+                match upload.abort().await {
+                    Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
+                    Err(error) => tracing::warn!(
+                        store,
+                        error = causes(&error),
+                        "an upload was not aborted; onrush sweep removes its parts"
+                    ),
+                }
             });
         }
     }
