@@ -19,6 +19,11 @@ use serde::Deserialize;
 use std::sync::Arc;
 use tokio::time::Instant;
 
+/// The most keys of one response.
+const KEYS_MAX: usize = 1000;
+/// The most requests for one page. A page of the longest limit needs eleven; those of a folder with
+/// many hidden names may have fewer entries than the limit.
+const REQUESTS_MAX: usize = 20;
 /// Begins a name that no object has, and sorts after every object of a folder.
 const LAST: &str = "\u{10ffff}";
 
@@ -35,10 +40,14 @@ pub(crate) async fn list(
         None => None,
     };
     let (mut token, mut entries): (Option<String>, Vec<Entry>) = (None, Vec::new());
-    let mut is_empty = true;
-    loop {
-        // One more than needed tells whether this page is the last.
-        let max_keys = (limit - entries.len() + 1).min(1000);
+    let (mut is_empty, mut last) = (true, None);
+    for number in 0..REQUESTS_MAX {
+        let max_keys = match number {
+            // One more than needed tells whether this page is the last.
+            0 => (limit + 1).min(KEYS_MAX),
+            // It depends on how many names are hidden.
+            _ => KEYS_MAX,
+        };
         let options = PaginatedListOptions {
             offset: offset.take(),
             delimiter: Some("/".into()),
@@ -47,7 +56,7 @@ pub(crate) async fn list(
             ..PaginatedListOptions::default()
         };
         let found = request(service, until, &prefix, options).await?;
-        is_empty &= found.is_empty;
+        is_empty &= found.last.is_none();
         let more = entries_of(&prefix, &found.result)?;
         for entry in more {
             let is_own = folder.is_none() && entry.name.eq_ignore_ascii_case(b".onrush");
@@ -64,19 +73,29 @@ pub(crate) async fn list(
             let next = entries.last().map(entry_key);
             return Ok(Page { entries, next });
         }
+        last = found.last.or(last);
         token = found.next;
         if token.is_none() {
             break;
         }
     }
     // Without an object there is no folder.
-    if is_empty && how.after.is_none() && folder.is_some() {
+    if is_empty && token.is_none() && how.after.is_none() && folder.is_some() {
         return Err(StoreError::NotFound);
     }
-    Ok(Page {
-        entries,
-        next: None,
-    })
+    let next = match token {
+        Some(_) => Some(after_last(&prefix, last, how).ok_or(StoreError::BadResponse)?),
+        None => None,
+    };
+    Ok(Page { entries, next })
+}
+
+/// Where the page after the `last` key begins, which may be hidden. `None` if the service has sent
+/// nothing that comes after the beginning of this page.
+fn after_last(prefix: &str, last: Option<String>, how: &ListHow) -> Option<Vec<u8>> {
+    let next = last?.strip_prefix(prefix)?.as_bytes().to_vec();
+    let is_later = how.after.as_ref().is_none_or(|after| *after < next);
+    is_later.then_some(next)
 }
 
 /// Whether there is an object beneath the folder.
@@ -91,14 +110,14 @@ pub(crate) async fn is_folder(
         ..PaginatedListOptions::default()
     };
     let found = request(service, until, &prefix, options).await?;
-    Ok(!found.is_empty)
+    Ok(found.last.is_some())
 }
 
 /// The response to one request.
 struct Found {
     result: ListResult,
-    /// Whether it has no keys at all, not even omitted ones.
-    is_empty: bool,
+    /// The last key or folder (with its slash), also if it is omitted. `None` if there are none.
+    last: Option<String>,
     /// The token of the next page.
     next: Option<String>,
 }
@@ -116,10 +135,16 @@ async fn request(
     });
     match listing.await {
         Err(StoreError::InvalidKey) => request_some(service, until, prefix, options).await,
-        found => found.map(|found| Found {
-            is_empty: found.result.objects.is_empty() && found.result.common_prefixes.is_empty(),
-            result: found.result,
-            next: found.page_token,
+        found => found.map(|found| {
+            let objects = found.result.objects.iter();
+            let objects = objects.map(|object| object.location.to_string());
+            let folders = found.result.common_prefixes.iter();
+            let folders = folders.map(|folder| format!("{folder}/"));
+            Found {
+                last: objects.chain(folders).max(),
+                result: found.result,
+                next: found.page_token,
+            }
         }),
     }
 }
@@ -180,7 +205,9 @@ struct Folder {
 
 fn parse(text: &str) -> Result<Found> {
     let listing: Listing = quick_xml::de::from_str(text).map_err(|_| StoreError::BadResponse)?;
-    let is_empty = listing.contents.is_empty() && listing.common_prefixes.is_empty();
+    let objects = listing.contents.iter().map(|listed| &listed.key);
+    let folders = listing.common_prefixes.iter().map(|folder| &folder.prefix);
+    let last = objects.chain(folders).max().cloned();
     let objects = listing.contents.into_iter().filter_map(|listed| {
         Some(ObjectMeta {
             location: Path::parse(&listed.key).ok()?,
@@ -198,7 +225,7 @@ fn parse(text: &str) -> Result<Found> {
             common_prefixes: folders.collect(),
             extensions: http::Extensions::default(),
         },
-        is_empty,
+        last,
         next: listing.next_continuation_token,
     })
 }
