@@ -25,8 +25,9 @@
 //! While the service cannot be reached, requests fail at once; see [`RemoteStore::is_reachable`].
 //!
 //! Layers, lowest first: `error` · `metrics` · `breaker` · `record` · `observer` · `location` ·
-//! `service` · `tasks` · `signed` · `credentials` · `conditions` · `fields` · `properties` ·
-//! `reader` · `transfer` · `multipart` · `upload` · `listing` · `store` · `unfinished`.
+//! `part_memory` · `service` · `tasks` · `signed` · `credentials` · `conditions` · `fields` ·
+//! `properties` · `reader` · `transfer` · `multipart` · `upload` · `listing` · `store` ·
+//! `unfinished`.
 
 mod breaker;
 mod conditions;
@@ -38,6 +39,7 @@ mod location;
 mod metrics;
 mod multipart;
 mod observer;
+mod part_memory;
 mod properties;
 mod reader;
 mod record;

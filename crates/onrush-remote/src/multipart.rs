@@ -1,6 +1,7 @@
 //! A multipart upload: parts of an object that becomes visible when they are completed.
 
 use crate::error::{causes, uncertain};
+use crate::part_memory::PartPermit;
 use crate::properties::tag_version;
 use crate::service::Service;
 use crate::tasks::Task;
@@ -63,15 +64,20 @@ impl Parts {
         self.count
     }
 
-    /// Begins to send a part, after the one before is complete. Without a further permit, also
-    /// waits until it is sent.
-    pub(crate) async fn send(&mut self, part: Vec<u8>, until: Instant) -> Result<()> {
+    /// Begins to send a part, after the one before is complete.
+    pub(crate) async fn send(
+        &mut self,
+        part: Vec<u8>,
+        permit: Option<PartPermit>,
+        until: Instant,
+    ) -> Result<()> {
+        if let Some(permit) = &permit {
+            permit.complete();
+        }
         self.wait().await?;
         let Some(upload) = &mut self.upload else {
             return Ok(());
         };
-        let permit = self.service.try_permit_part();
-        let is_permitted = permit.is_some();
         let sending = {
             let _entered = self.service.enter();
             upload.put_part(part.into())
@@ -81,10 +87,7 @@ impl Parts {
             let _until_sent = permit;
             sending.await
         }));
-        match is_permitted {
-            true => Ok(()),
-            false => self.wait().await,
-        }
+        Ok(())
     }
 
     async fn wait(&mut self) -> Result<()> {

@@ -4,6 +4,7 @@ use crate::breaker::Breaker;
 use crate::error::causes;
 use crate::location::Location;
 use crate::observer::{Connector, observe, probe};
+use crate::part_memory::PartMemory;
 use crate::record::Recorder;
 use object_store::aws::{AmazonS3, AmazonS3Builder};
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
@@ -14,7 +15,6 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::runtime::{Handle, Runtime};
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
 /// The region of the signature if none is configured. Services other than AWS accept any.
@@ -43,11 +43,10 @@ pub struct Options {
     pub operation_timeout: Duration,
     /// The number of attempts after the first one. Only requests that are safe to repeat are.
     pub retries: usize,
-    /// The number of parts of multipart uploads in memory, of all uploads together. A part has 8
-    /// MiB; those after the first 1,000 of an upload are larger. An upload needs one, and waits
-    /// for it at most the operation timeout. It sends one part while the next arrives if there is
-    /// another.
-    pub parts: usize,
+    /// The bytes that uploads of unknown length, or longer than a request can be, hold in memory,
+    /// those up to 1 MiB aside. An upload holds a part of 8 MiB, and larger ones after the first
+    /// 1,000, until it is sent. It waits for room at most the operation timeout.
+    pub part_memory_bytes: u64,
     /// After requests have failed for this long without a response, further ones fail at once,
     /// until the service responds.
     pub outage_after: Duration,
@@ -61,7 +60,7 @@ impl Default for Options {
             read_timeout: Duration::from_secs(30),
             operation_timeout: Duration::from_secs(60),
             retries: 4,
-            parts: 16,
+            part_memory_bytes: 128 << 20,
             outage_after: Duration::from_secs(5),
         }
     }
@@ -109,8 +108,7 @@ pub(crate) struct Service {
     pub(crate) name: String,
     pub(crate) options: Options,
     pub(crate) handle: Handle,
-    /// Permits to hold a part of a multipart upload.
-    pub(crate) parts: Arc<Semaphore>,
+    pub(crate) part_memory: Arc<PartMemory>,
     location: Location,
     /// `None` only while it is dropped.
     runtime: Option<Runtime>,
@@ -168,7 +166,7 @@ impl Service {
             recorder,
             evaluates_conditions: OnceLock::new(),
             name,
-            parts: Arc::new(Semaphore::new(options.parts.max(1))),
+            part_memory: PartMemory::new(options.part_memory_bytes),
             location,
             options,
             handle,

@@ -1,8 +1,7 @@
 //! Writes an object. A short one is one request, which can be repeated. A longer one of known
 //! length is one request, too, and its bytes are passed on as they arrive ([`Transfer`]). Of
-//! unknown length, or longer than a request can be, it is a multipart upload. The parts in memory
-//! are limited: each upload has a permit for one, and sends it while the next arrives only if there
-//! is another permit. Only one that has none waits, so uploads cannot wait for each other.
+//! unknown length, or longer than a request can be, it is a multipart upload, which sends one part
+//! while the next arrives. The memory of all parts is limited ([`PartPermit`]).
 //!
 //! A multipart upload is only possible without a condition: Ceph 16 completes one without looking
 //! at the condition, and would replace an object silently.
@@ -10,6 +9,7 @@
 use crate::error::{pause, uncertain};
 use crate::fields::with_metadata;
 use crate::multipart::Parts;
+use crate::part_memory::PartPermit;
 use crate::properties::{head, properties, tag_version};
 use crate::service::Service;
 use crate::tasks::Task;
@@ -23,7 +23,6 @@ use onrush_store::{Committed, Condition, Kind, LocalFuture, Meta, Result, StoreE
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 /// The most bytes that are held until the commit if their number is known.
@@ -56,7 +55,7 @@ pub(crate) struct RemoteUpload {
     /// What has not been sent.
     held: Vec<u8>,
     /// To hold more than a short object.
-    permit: Option<OwnedSemaphorePermit>,
+    permit: Option<PartPermit>,
     written_bytes: u64,
     parts: Option<Parts>,
     failed: bool,
@@ -102,20 +101,46 @@ impl RemoteUpload {
             self.failed = false;
             return Ok(buf);
         }
-        if self.permit.is_none() && self.written_bytes > SHORT_BYTES {
-            self.permit = Some(self.service.permit_part().await?);
-        }
-        if self.held.is_empty() && self.parts.is_none() && buf.len() * 2 >= buf.capacity() {
+        if self.held.is_empty()
+            && self.written_bytes <= SHORT_BYTES
+            && buf.len() * 2 >= buf.capacity()
+        {
             self.held = std::mem::take(&mut buf); // Most uploads are one piece.
-        } else {
-            self.held.extend_from_slice(&buf);
-            buf.clear();
         }
-        while self.held.len() > self.part_bytes() {
-            self.send_part(self.service.limit()).await?;
+        let mut rest = &buf[..];
+        while !rest.is_empty() {
+            let room = self.part_bytes() - self.held.len();
+            if room == 0 {
+                self.send_part(self.service.limit()).await?;
+                continue;
+            }
+            let (now, later) = rest.split_at(rest.len().min(room));
+            self.reserve(self.held.len() + now.len()).await?;
+            self.held.extend_from_slice(now);
+            rest = later;
         }
+        buf.clear();
         self.failed = false;
         Ok(buf)
+    }
+
+    /// Waits until this upload may hold so many bytes. Those of a short one are not counted.
+    async fn reserve(&mut self, bytes: usize) -> Result<()> {
+        if self.written_bytes <= SHORT_BYTES {
+            return Ok(());
+        }
+        let (memory, whole) = (&self.service.part_memory, self.part_bytes() as u64);
+        let mut permit = self.permit.take().unwrap_or_else(|| memory.begin(whole));
+        if !permit.try_grow(bytes as u64) {
+            let grow = permit.grow(bytes as u64);
+            let room = async move { Ok(grow.await) };
+            permit = match self.service.spawn_until(self.service.limit(), room).await {
+                Err(StoreError::Timeout) => Err(StoreError::Throttled { retry_after: None }),
+                permit => permit,
+            }?;
+        }
+        self.permit = Some(permit);
+        Ok(())
     }
 
     /// Passes bytes on, except the last one: the commit sends it.
@@ -176,14 +201,12 @@ impl RemoteUpload {
         PART_BYTES << (sent / PARTS_OF_A_SIZE)
     }
 
-    /// Begins to send the next part.
+    /// Begins to send what is held as the next part.
     async fn send_part(&mut self, until: Instant) -> Result<()> {
         if !self.condition.is_none() {
             return Err(StoreError::Unsupported);
         }
-        let bytes = self.part_bytes();
-        let rest = self.held.split_off(self.held.len().min(bytes));
-        let part = std::mem::replace(&mut self.held, rest);
+        let (part, permit) = (std::mem::take(&mut self.held), self.permit.take());
         let parts = match &mut self.parts {
             Some(parts) => parts,
             parts => {
@@ -191,7 +214,7 @@ impl RemoteUpload {
                 parts.insert(Parts::begin(&self.service, until, &self.path, attributes).await?)
             }
         };
-        parts.send(part, until).await
+        parts.send(part, permit, until).await
     }
 
     async fn finish(mut self) -> Result<Committed> {
