@@ -55,4 +55,4 @@ pub use location::{InvalidLocation, Location};
 pub use metrics::{DURATION_BOUNDS, RemoteMetrics, RequestCounts};
 pub use service::{Check, OpenError, Options};
 pub use store::RemoteStore;
-pub use unfinished::UnfinishedUpload;
+pub use unfinished::{UnfinishedUpload, UnfinishedUploads};

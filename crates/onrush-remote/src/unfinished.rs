@@ -20,26 +20,15 @@ pub struct UnfinishedUpload {
 }
 
 impl RemoteStore {
-    /// The unfinished multipart uploads beneath the prefix, ordered by key. Those whose key has an
-    /// empty segment, a segment of dots or a control character are left to other clients. Blocks
-    /// the calling thread.
-    ///
-    /// # Errors
-    ///
-    /// If the service does not respond with their list.
-    pub fn unfinished_uploads(&self) -> Result<Vec<UnfinishedUpload>, OpenError> {
-        let service = self.service();
-        service.wait_for(async {
-            let (mut all, mut after) = (Vec::new(), None);
-            loop {
-                let page = list(service, after.as_ref()).await?;
-                all.extend(page.uploads);
-                after = page.next;
-                if after.is_none() {
-                    return Ok(all);
-                }
-            }
-        })
+    /// The unfinished multipart uploads beneath the prefix, ordered by key, one response of the
+    /// service after the other. Those whose key has an empty segment, a segment of dots or a
+    /// control character are left to other clients.
+    pub fn unfinished_uploads(&self) -> UnfinishedUploads<'_> {
+        UnfinishedUploads {
+            store: self,
+            after: None,
+            is_done: false,
+        }
     }
 
     /// Aborts an upload and removes its parts. Blocks the calling thread. Succeeds if there is no
@@ -56,6 +45,31 @@ impl RemoteStore {
             let aborted = request(service, service.limit(), Method::DELETE, &path, &query).await;
             aborted.map(drop).map_err(OpenError::new)
         })
+    }
+}
+
+/// Lists of unfinished uploads. Each is requested when it is needed, with a time limit of its own,
+/// which blocks the calling thread. After an error there is nothing more.
+#[derive(Debug)]
+pub struct UnfinishedUploads<'a> {
+    store: &'a RemoteStore,
+    after: Option<(String, String)>,
+    is_done: bool,
+}
+
+impl Iterator for UnfinishedUploads<'_> {
+    /// Fails if the service does not respond with a list.
+    type Item = Result<Vec<UnfinishedUpload>, OpenError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.is_done {
+            return None;
+        }
+        let service = self.store.service();
+        let page = service.wait_for(list(service, self.after.as_ref()));
+        self.after = page.as_ref().ok().and_then(|page| page.next.clone());
+        self.is_done = self.after.is_none();
+        Some(page.map(|page| page.uploads))
     }
 }
 

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Bucket, block_on, read_all};
-use onrush_remote::Options;
+use onrush_remote::{Options, RemoteStore};
 use onrush_store::{Condition, Key, Kind, ListHow, Store, StoreError, Wanted};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -340,15 +340,27 @@ fn uploads_that_never_ended_are_found_and_removed() {
             ));
         }
     });
-    let found = store.unfinished_uploads().expect("a list");
+    let all = |store: &RemoteStore| {
+        let lists = store.unfinished_uploads();
+        lists
+            .flat_map(|list| list.expect("a list"))
+            .collect::<Vec<_>>()
+    };
+    let found = all(&store);
     let keys: Vec<&str> = found.iter().map(|upload| &upload.key[..]).collect();
     assert_eq!(keys, ["p/a", "p/b c&d"]);
-    for upload in &found {
-        store.abort_upload(upload).expect("aborted");
-        store.abort_upload(upload).expect("it is gone");
+    // The uploads of one list can be removed before the next one is requested.
+    bucket.service.lock().requests.clear();
+    for (number, list) in store.unfinished_uploads().enumerate() {
+        let list = list.expect("a list");
+        assert_eq!(bucket.service.lock().requests["UPLOADS"], number + 1);
+        for upload in &list {
+            store.abort_upload(upload).expect("aborted");
+            store.abort_upload(upload).expect("it is gone");
+        }
     }
-    assert_eq!(store.unfinished_uploads().expect("a list"), []);
-    assert_eq!(other.unfinished_uploads().expect("a list").len(), 1);
+    assert_eq!(all(&store), []);
+    assert_eq!(all(&other).len(), 1);
 }
 
 /// A client that disconnects drops the upload.
