@@ -154,7 +154,7 @@ impl Service {
             .redirect(reqwest::redirect::Policy::none())
             .build();
         let streams = streams.map_err(|error| OpenError::new(causes(&error)))?;
-        handle.spawn(probe_while_suspect(
+        handle.spawn(probe_while_wanted(
             recorder.breaker.clone(),
             probing,
             keys_prefix(&location),
@@ -303,15 +303,15 @@ async fn shortest_listing(client: &AmazonS3, prefix: &str) -> object_store::Resu
 
 /// Makes a request now and then while the breaker asks for it. Its result is recorded as that of
 /// any request. `client` does not repeat a request.
-async fn probe_while_suspect(
+async fn probe_while_wanted(
     breaker: Arc<Breaker>,
     client: AmazonS3,
     prefix: String,
     limit: Duration,
 ) {
     loop {
-        breaker.suspicion().await;
-        while breaker.is_suspect() {
+        breaker.probe_wanted().await;
+        while breaker.wants_probe() {
             tokio::time::sleep(PROBE_PAUSE).await;
             let until = Instant::now() + limit;
             let listing = probe(until, shortest_listing(&client, &prefix));
