@@ -1,5 +1,6 @@
-//! A circuit breaker: while the service cannot be reached, requests fail at once instead of after
-//! their time limits, and one probe at a time finds out when it responds again.
+//! A circuit breaker. While it is closed, requests are sent. While it is open, the service cannot
+//! be reached: requests fail at once instead of after their time limits. Then only a probe is sent,
+//! one at a time; its response closes the breaker.
 //!
 //! A request fails for this purpose if there is no response, or one of a proxy that has none (502,
 //! 504). Other errors are responses of the service. The breaker opens when no request has succeeded
@@ -29,7 +30,8 @@ pub(crate) struct Breaker {
     is_open: AtomicBool,
     is_refused: AtomicBool,
     failing: Mutex<Failing>,
-    suspicion: Notify,
+    /// Notified when a probe is wanted.
+    wanted: Notify,
 }
 
 /// The failures since the last success.
@@ -50,7 +52,7 @@ impl Breaker {
             is_open: AtomicBool::new(false),
             is_refused: AtomicBool::new(false),
             failing: Mutex::default(),
-            suspicion: Notify::new(),
+            wanted: Notify::new(),
         }
     }
 
@@ -64,8 +66,8 @@ impl Breaker {
         self.is_refused.load(Relaxed)
     }
 
-    /// Whether a request has to find out how the service responds.
-    pub(crate) fn is_suspect(&self) -> bool {
+    /// Whether a probe has to find out how the service responds.
+    pub(crate) fn wants_probe(&self) -> bool {
         self.is_open() || self.is_refused() || self.failing().refusals >= FAILURES_MIN
     }
 
@@ -99,7 +101,7 @@ impl Breaker {
         let lasts = now.saturating_duration_since(since);
         let is_outage = failing.requests >= FAILURES_MIN && lasts >= self.outage_after;
         if is_outage && !self.is_open.swap(true, Relaxed) {
-            self.suspicion.notify_one();
+            self.wanted.notify_one();
             let error = error.map_or_else(|| failure.to_string(), causes);
             tracing::error!(
                 store = self.store,
@@ -121,7 +123,7 @@ impl Breaker {
             ..Failing::default()
         };
         if refusals == FAILURES_MIN {
-            self.suspicion.notify_one();
+            self.wanted.notify_one();
         }
         if self.is_open.swap(false, Relaxed) {
             let lasted = before.map(|since| now.saturating_duration_since(since));
@@ -151,10 +153,10 @@ impl Breaker {
         }
     }
 
-    /// Waits until [`Breaker::is_suspect`].
-    pub(crate) async fn suspicion(&self) {
-        while !self.is_suspect() {
-            self.suspicion.notified().await;
+    /// Waits until [`Breaker::wants_probe`].
+    pub(crate) async fn probe_wanted(&self) {
+        while !self.wants_probe() {
+            self.wanted.notified().await;
         }
     }
 }
@@ -234,20 +236,20 @@ mod tests {
         refuse(3);
         breaker.record(None, None, now);
         refuse(3);
-        assert!(!breaker.is_suspect());
+        assert!(!breaker.wants_probe());
         refuse(1);
-        assert!(breaker.is_suspect() && !breaker.is_refused());
+        assert!(breaker.wants_probe() && !breaker.is_refused());
         // The probe succeeds.
         breaker.record(None, None, now);
         breaker.probed(None);
-        assert!(!breaker.is_suspect() && !breaker.is_refused());
+        assert!(!breaker.wants_probe() && !breaker.is_refused());
         refuse(5);
         breaker.probed(Some(status(403)));
         assert!(breaker.is_refused() && !breaker.is_open());
         // A failure says nothing about the key.
         breaker.record(Some(status(503)), None, now);
-        assert!(breaker.is_suspect() && breaker.is_refused());
+        assert!(breaker.wants_probe() && breaker.is_refused());
         breaker.record(None, None, now);
-        assert!(!breaker.is_suspect() && !breaker.is_refused());
+        assert!(!breaker.wants_probe() && !breaker.is_refused());
     }
 }

@@ -9,6 +9,7 @@ use crate::service::Service;
 use object_store::path::Path;
 use object_store::{ObjectStore, PutMode, PutOptions, UpdateVersion};
 use onrush_store::{Key, Result, StoreError};
+use tokio::time::Instant;
 
 /// The name of the object, and its content for those who find it in the bucket.
 const NAME: &[u8] = b"conditions";
@@ -17,9 +18,9 @@ const CONTENT: &str =
 /// A tag that the object does not have.
 const OTHER_TAG: &str = "00000000000000000000000000000000";
 
-/// Finds out whether the service evaluates conditions, if that is not known yet. Fails if the
-/// service does, or if the key must not write.
-pub(crate) async fn are_evaluated(service: &Service) -> Result<bool> {
+/// Finds out whether the service evaluates conditions, if that is not known yet, until `until`.
+/// Fails if the service does, or if the key must not write.
+pub(crate) async fn are_evaluated(service: &Service, until: Instant) -> Result<bool> {
     if let Some(&known) = service.evaluates_conditions.get() {
         return Ok(known);
     }
@@ -31,21 +32,23 @@ pub(crate) async fn are_evaluated(service: &Service) -> Result<bool> {
         })
     };
     // The first one may create the object.
-    let evaluates = (!put(service, &path, PutMode::Create).await?
-        || !put(service, &path, PutMode::Create).await?)
-        && !put(service, &path, other()).await?;
+    let evaluates = (!put(service, until, &path, PutMode::Create).await?
+        || !put(service, until, &path, PutMode::Create).await?)
+        && !put(service, until, &path, other()).await?;
     Ok(*service.evaluates_conditions.get_or_init(|| evaluates))
 }
 
 /// Whether a PUT under a condition is made. One that the service does not support is as bad as one
 /// whose condition it ignores.
-async fn put(service: &Service, path: &Path, mode: PutMode) -> Result<bool> {
+async fn put(service: &Service, until: Instant, path: &Path, mode: PutMode) -> Result<bool> {
     let (client, path) = (service.client.clone(), path.clone());
     let options = PutOptions::from(mode);
     let put = async move { client.put_opts(&path, CONTENT.into(), options).await };
-    match service.start(put).await {
+    match service.start(until, put).await {
         Ok(_) | Err(StoreError::Unsupported) => Ok(true),
         Err(StoreError::PreconditionFailed) => Ok(false),
+        // No object of the caller was changed.
+        Err(StoreError::Interrupted) => Err(StoreError::Unavailable),
         Err(error) => Err(error),
     }
 }

@@ -13,6 +13,9 @@ use std::time::Duration;
 /// What the body of a 503 of the service contains.
 const NOT_MADE: [&[u8]; 2] = [b"<Code>SlowDown</Code>", b"<Code>ServiceUnavailable</Code>"];
 
+/// If the service wants a longer pause before a repetition, the client gets its response.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
+
 /// How a request to the service failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
@@ -54,6 +57,14 @@ impl Failure {
         match self {
             Failure::Status { status, .. } => status >= 500 || status == 429,
             Failure::Connection | Failure::Timeout => true,
+        }
+    }
+
+    /// How long to wait before a repetition at least, as [`pause`] says.
+    pub(crate) fn pause(self) -> Option<Duration> {
+        match self {
+            Failure::Status { retry_after, .. } if self.may_be_repeated() => pause(retry_after),
+            _ => Some(Duration::ZERO),
         }
     }
 
@@ -119,6 +130,13 @@ impl Failure {
             Failure::Status { .. } => StoreError::BadResponse,
         }
     }
+}
+
+/// How long to wait before a repetition at least, if the service has said `retry_after`. `None` if
+/// that is too long for a client that waits.
+pub(crate) fn pause(retry_after: Option<Duration>) -> Option<Duration> {
+    let pause = retry_after.unwrap_or_default();
+    (pause <= LONGEST_WAIT).then_some(pause)
 }
 
 /// The error of a change that may have been made. Its last request has failed with `error`, which

@@ -14,9 +14,9 @@
 //! | meta | HEAD; a listing of one key if there is no object |
 //! | put up to 1 MiB, or of unknown length up to 8 MiB | PUT, with `If-Match` or `If-None-Match: *` if there is a condition; HEAD if there is none, or if the service has to compare versions |
 //! | put of known length, up to 5 GiB | the same; the body is passed on as it arrives |
-//! | other puts | multipart upload, without a condition only; aborted if the client disconnects |
-//! | delete | HEAD and DELETE |
-//! | list | one page of `ListObjectsV2` with the delimiter `/`; the same page again if it has a key of another client that `object_store` refuses |
+//! | other puts | multipart upload, without a condition only; aborted if the client disconnects; HEAD if it is not known whether it was completed, or with which tag |
+//! | delete | HEAD and DELETE; a listing of one key if there is no object |
+//! | list | pages of `ListObjectsV2` with the delimiter `/`, at most 20; one of them again if it has a key of another client that `object_store` refuses |
 //!
 //! What cannot be done atomically fails with
 //! [`StoreError::Unsupported`](onrush_store::StoreError::Unsupported). Before the first put with a
@@ -24,9 +24,10 @@
 //!
 //! While the service cannot be reached, requests fail at once; see [`RemoteStore::is_reachable`].
 //!
-//! Layers, lowest first: `error` · `metrics` · `breaker` · `observer` · `location` · `service` ·
-//! `signed` · `credentials` · `conditions` · `fields` · `properties` · `reader` · `transfer` ·
-//! `upload` · `listing` · `store` · `unfinished`.
+//! Layers, lowest first: `error` · `metrics` · `breaker` · `record` · `observer` · `location` ·
+//! `part_memory` · `service` · `tasks` · `signed` · `credentials` · `conditions` · `fields` ·
+//! `properties` · `reader` · `transfer` · `multipart` · `upload` · `listing` · `store` ·
+//! `unfinished`.
 
 mod breaker;
 mod conditions;
@@ -36,12 +37,16 @@ mod fields;
 mod listing;
 mod location;
 mod metrics;
+mod multipart;
 mod observer;
+mod part_memory;
 mod properties;
 mod reader;
+mod record;
 mod service;
 mod signed;
 mod store;
+mod tasks;
 mod transfer;
 mod unfinished;
 mod upload;
@@ -50,4 +55,4 @@ pub use location::{InvalidLocation, Location};
 pub use metrics::{DURATION_BOUNDS, RemoteMetrics, RequestCounts};
 pub use service::{Check, OpenError, Options};
 pub use store::RemoteStore;
-pub use unfinished::UnfinishedUpload;
+pub use unfinished::{UnfinishedUpload, UnfinishedUploads};

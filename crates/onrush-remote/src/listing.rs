@@ -17,7 +17,13 @@ use object_store::{ListResult, ObjectMeta};
 use onrush_store::{Entry, Key, Kind, ListHow, Page, Result, StoreError};
 use serde::Deserialize;
 use std::sync::Arc;
+use tokio::time::Instant;
 
+/// The most keys of one response.
+const KEYS_MAX: usize = 1000;
+/// The most requests for one page. A page of the longest limit needs eleven; those of a folder with
+/// many hidden names may have fewer entries than the limit.
+const REQUESTS_MAX: usize = 20;
 /// Begins a name that no object has, and sorts after every object of a folder.
 const LAST: &str = "\u{10ffff}";
 
@@ -27,17 +33,21 @@ pub(crate) async fn list(
     folder: Option<&Key>,
     how: &ListHow,
 ) -> Result<Page> {
-    let prefix = service.folder_prefix(folder)?;
+    let (prefix, until) = (service.folder_prefix(folder)?, service.limit());
     let limit = how.limit.clamp(1, ListHow::LIMIT_MAX);
     let mut offset = match &how.after {
         Some(after) => Some(start_after(&prefix, after)?),
         None => None,
     };
     let (mut token, mut entries): (Option<String>, Vec<Entry>) = (None, Vec::new());
-    let mut is_empty = true;
-    loop {
-        // One more than needed tells whether this page is the last.
-        let max_keys = (limit - entries.len() + 1).min(1000);
+    let (mut is_empty, mut last) = (true, None);
+    for number in 0..REQUESTS_MAX {
+        let max_keys = match number {
+            // One more than needed tells whether this page is the last.
+            0 => (limit + 1).min(KEYS_MAX),
+            // It depends on how many names are hidden.
+            _ => KEYS_MAX,
+        };
         let options = PaginatedListOptions {
             offset: offset.take(),
             delimiter: Some("/".into()),
@@ -45,8 +55,8 @@ pub(crate) async fn list(
             page_token: token.take(),
             ..PaginatedListOptions::default()
         };
-        let found = request(service, &prefix, options).await?;
-        is_empty &= found.is_empty;
+        let found = request(service, until, &prefix, options).await?;
+        is_empty &= found.last.is_none();
         let more = entries_of(&prefix, &found.result)?;
         for entry in more {
             let is_own = folder.is_none() && entry.name.eq_ignore_ascii_case(b".onrush");
@@ -63,57 +73,78 @@ pub(crate) async fn list(
             let next = entries.last().map(entry_key);
             return Ok(Page { entries, next });
         }
+        last = found.last.or(last);
         token = found.next;
         if token.is_none() {
             break;
         }
     }
     // Without an object there is no folder.
-    if is_empty && how.after.is_none() && folder.is_some() {
+    if is_empty && token.is_none() && how.after.is_none() && folder.is_some() {
         return Err(StoreError::NotFound);
     }
-    Ok(Page {
-        entries,
-        next: None,
-    })
+    let next = match token {
+        Some(_) => Some(after_last(&prefix, last, how).ok_or(StoreError::BadResponse)?),
+        None => None,
+    };
+    Ok(Page { entries, next })
+}
+
+/// Where the page after the `last` key begins, which may be hidden. `None` if the service has sent
+/// nothing that comes after the beginning of this page.
+fn after_last(prefix: &str, last: Option<String>, how: &ListHow) -> Option<Vec<u8>> {
+    let next = last?.strip_prefix(prefix)?.as_bytes().to_vec();
+    let is_later = how.after.as_ref().is_none_or(|after| *after < next);
+    is_later.then_some(next)
 }
 
 /// Whether there is an object beneath the folder.
-pub(crate) async fn is_folder(service: &Arc<Service>, folder: &Key) -> Result<bool> {
+pub(crate) async fn is_folder(
+    service: &Arc<Service>,
+    until: Instant,
+    folder: &Key,
+) -> Result<bool> {
     let prefix = service.folder_prefix(Some(folder))?;
     let options = PaginatedListOptions {
         max_keys: Some(1),
         ..PaginatedListOptions::default()
     };
-    let found = request(service, &prefix, options).await?;
-    Ok(!found.is_empty)
+    let found = request(service, until, &prefix, options).await?;
+    Ok(found.last.is_some())
 }
 
 /// The response to one request.
 struct Found {
     result: ListResult,
-    /// Whether it has no keys at all, not even omitted ones.
-    is_empty: bool,
+    /// The last key or folder (with its slash), also if it is omitted. `None` if there are none.
+    last: Option<String>,
     /// The token of the next page.
     next: Option<String>,
 }
 
 async fn request(
     service: &Arc<Service>,
+    until: Instant,
     prefix: &str,
     options: PaginatedListOptions,
 ) -> Result<Found> {
     let (client, at, how) = (service.client.clone(), prefix.to_owned(), options.clone());
-    let listing = service.start(async move {
+    let listing = service.start(until, async move {
         let prefix = (!at.is_empty()).then_some(&at[..]);
         client.list_paginated(prefix, how).await
     });
     match listing.await {
-        Err(StoreError::InvalidKey) => request_some(service, prefix, options).await,
-        found => found.map(|found| Found {
-            is_empty: found.result.objects.is_empty() && found.result.common_prefixes.is_empty(),
-            result: found.result,
-            next: found.page_token,
+        Err(StoreError::InvalidKey) => request_some(service, until, prefix, options).await,
+        found => found.map(|found| {
+            let objects = found.result.objects.iter();
+            let objects = objects.map(|object| object.location.to_string());
+            let folders = found.result.common_prefixes.iter();
+            let folders = folders.map(|folder| format!("{folder}/"));
+            Found {
+                last: objects.chain(folders).max(),
+                result: found.result,
+                next: found.page_token,
+            }
         }),
     }
 }
@@ -121,6 +152,7 @@ async fn request(
 /// As [`request`], without the keys that `object_store` refuses.
 async fn request_some(
     service: &Arc<Service>,
+    until: Instant,
     prefix: &str,
     options: PaginatedListOptions,
 ) -> Result<Found> {
@@ -139,8 +171,8 @@ async fn request_some(
         query.extend(value.map(|value| (name, value)));
     }
     let requesting = service.clone();
-    let text = service.spawn_within_limit(async move {
-        signed::request(&requesting, Method::GET, &Path::default(), &query).await
+    let text = service.spawn(async move {
+        signed::request(&requesting, until, Method::GET, &Path::default(), &query).await
     });
     parse(&text.await?)
 }
@@ -173,7 +205,9 @@ struct Folder {
 
 fn parse(text: &str) -> Result<Found> {
     let listing: Listing = quick_xml::de::from_str(text).map_err(|_| StoreError::BadResponse)?;
-    let is_empty = listing.contents.is_empty() && listing.common_prefixes.is_empty();
+    let objects = listing.contents.iter().map(|listed| &listed.key);
+    let folders = listing.common_prefixes.iter().map(|folder| &folder.prefix);
+    let last = objects.chain(folders).max().cloned();
     let objects = listing.contents.into_iter().filter_map(|listed| {
         Some(ObjectMeta {
             location: Path::parse(&listed.key).ok()?,
@@ -191,7 +225,7 @@ fn parse(text: &str) -> Result<Found> {
             common_prefixes: folders.collect(),
             extensions: http::Extensions::default(),
         },
-        is_empty,
+        last,
         next: listing.next_continuation_token,
     })
 }

@@ -14,14 +14,15 @@ pub struct Location {
 }
 
 impl Location {
-    /// Whether the text is meant as a location, and not as the path of a folder.
+    /// Whether the text has a scheme, as only a location has, perhaps an invalid one. The path of a
+    /// folder has none.
     ///
     /// ```
     /// # use onrush_remote::Location;
-    /// assert!(Location::is_one("s3://bucket/prefix"));
-    /// assert!(!Location::is_one("./data"));
+    /// assert!(Location::has_scheme("s3://bucket/prefix"));
+    /// assert!(!Location::has_scheme("./data"));
     /// ```
-    pub fn is_one(text: &str) -> bool {
+    pub fn has_scheme(text: &str) -> bool {
         text.split_once("://").is_some()
     }
 

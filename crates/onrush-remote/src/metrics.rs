@@ -5,8 +5,8 @@ use std::time::Duration;
 
 /// The methods that are counted; others count as the last one.
 const METHODS: [&str; 5] = ["GET", "HEAD", "PUT", "DELETE", "POST"];
-/// What became of a request: the class of its status, or no response.
-const OUTCOMES: [&str; 5] = ["2xx", "3xx", "4xx", "5xx", "failed"];
+/// What became of a request: the class of its status, no response, or no one who waited for it.
+const OUTCOMES: [&str; 6] = ["2xx", "3xx", "4xx", "5xx", "failed", "cancelled"];
 /// The upper bounds of the durations, in seconds, without the last one, which is unlimited.
 pub const DURATION_BOUNDS: [f64; 10] =
     [0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.5, 10.0];
@@ -22,6 +22,17 @@ pub struct RemoteMetrics {
     open_uploads: AtomicU64,
 }
 
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// A response with this status.
+    Status(u16),
+    /// No response.
+    Failed,
+    /// The caller did not want the response any more.
+    Cancelled,
+}
+
 #[derive(Debug, Default)]
 struct Series {
     buckets: [AtomicU64; BUCKETS],
@@ -33,7 +44,8 @@ struct Series {
 pub struct RequestCounts {
     /// `GET`, `HEAD`, `PUT`, `DELETE` or `POST`.
     pub method: &'static str,
-    /// `2xx`, `3xx`, `4xx`, `5xx`, or `failed` without a response.
+    /// `2xx`, `3xx`, `4xx`, `5xx`, `failed` without a response, or `cancelled`: the client has
+    /// disconnected before the response.
     pub outcome: &'static str,
     /// The number of requests whose response began within each of [`DURATION_BOUNDS`] and not
     /// within the one before, and at last those that took longer.
@@ -43,13 +55,14 @@ pub struct RequestCounts {
 }
 
 impl RemoteMetrics {
-    /// Records a request. `status`: that of the response, if there was one.
-    pub(crate) fn record(&self, method: &str, status: Option<u16>, duration: Duration) {
+    /// Records a request.
+    pub(crate) fn record(&self, method: &str, outcome: Outcome, duration: Duration) {
         let last = METHODS.len() - 1;
         let method = METHODS.iter().position(|known| *known == method);
-        let outcome = match status {
-            Some(status @ 200..=599) => usize::from(status / 100 - 2),
-            _ => OUTCOMES.len() - 1,
+        let outcome = match outcome {
+            Outcome::Status(status @ 200..=599) => usize::from(status / 100 - 2),
+            Outcome::Status(_) | Outcome::Failed => OUTCOMES.len() - 2,
+            Outcome::Cancelled => OUTCOMES.len() - 1,
         };
         let series = &self.requests[method.unwrap_or(last)][outcome];
         let seconds = duration.as_secs_f64();
@@ -103,12 +116,13 @@ impl RemoteMetrics {
         self.retries.load(Relaxed)
     }
 
-    /// Bytes of the bodies of requests.
+    /// Bytes of the bodies of requests: of one that is sent as its bytes arrive, those that were
+    /// passed on; of another one, all when there is a response.
     pub fn sent_bytes(&self) -> u64 {
         self.sent_bytes.load(Relaxed)
     }
 
-    /// Bytes of the bodies of responses.
+    /// Bytes of the bodies of responses that have arrived.
     pub fn received_bytes(&self) -> u64 {
         self.received_bytes.load(Relaxed)
     }
@@ -127,15 +141,17 @@ mod tests {
     fn requests_are_counted_by_method_outcome_and_duration() {
         let metrics = RemoteMetrics::default();
         assert_eq!(metrics.requests(), []);
-        metrics.record("GET", Some(206), Duration::from_millis(1));
-        metrics.record("GET", Some(200), Duration::from_secs(60));
-        metrics.record("OPTIONS", None, Duration::ZERO);
-        let [get, other] = &metrics.requests()[..] else {
-            panic!("two series");
+        metrics.record("GET", Outcome::Status(206), Duration::from_millis(1));
+        metrics.record("GET", Outcome::Status(200), Duration::from_secs(60));
+        metrics.record("OPTIONS", Outcome::Failed, Duration::ZERO);
+        metrics.record("OPTIONS", Outcome::Cancelled, Duration::ZERO);
+        let [get, other, left] = &metrics.requests()[..] else {
+            panic!("three series");
         };
         assert_eq!((get.method, get.outcome), ("GET", "2xx"));
         assert!((get.seconds - 60.001).abs() < 1e-9);
         assert_eq!((get.buckets[0], get.buckets[BUCKETS - 1]), (1, 1));
         assert_eq!((other.method, other.outcome), ("POST", "failed"));
+        assert_eq!((left.method, left.outcome), ("POST", "cancelled"));
     }
 }

@@ -1,24 +1,21 @@
 //! The properties of an object, as the service has them.
 
-use crate::service::{Service, Task};
+use crate::service::Service;
+use crate::tasks::Task;
 use object_store::path::Path;
-use object_store::{
-    Attribute, AttributeValue, Attributes, GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt,
-};
+use object_store::{ObjectMeta, ObjectStoreExt};
 use onrush_store::{Kind, Meta, Result, StoreError, Version};
 use std::sync::LazyLock;
-
-/// The name of the mark that tells multipart uploads apart: `x-amz-meta-onrush-upload`.
-const MARK: &str = "onrush-upload";
+use tokio::time::Instant;
 
 /// The version of each folder: a folder is only the beginning of keys.
 pub(crate) static FOLDER_VERSION: LazyLock<Version> =
     LazyLock::new(|| Version::parse(b"folder").expect("visible ASCII"));
 
-/// Requests the properties of an object.
-pub(crate) fn head(service: &Service, path: Path) -> Task<ObjectMeta> {
+/// Requests the properties of an object, which have to arrive until `until`.
+pub(crate) fn head(service: &Service, until: Instant, path: Path) -> Task<ObjectMeta> {
     let client = service.client.clone();
-    service.start(async move { client.head(&path).await })
+    service.start(until, async move { client.head(&path).await })
 }
 
 /// The properties of an object from those of the service.
@@ -36,32 +33,4 @@ pub(crate) fn properties(found: &ObjectMeta) -> Result<Meta> {
 /// The version with the text of an entity tag, which has quotes.
 pub(crate) fn tag_version(tag: &str) -> Option<Version> {
     Version::parse(tag.trim_start_matches("W/").trim_matches('"').as_bytes())
-}
-
-/// Adds the mark of a multipart upload.
-pub(crate) fn with_mark(mut attributes: Attributes, mark: &str) -> Attributes {
-    let mark = AttributeValue::from(mark.to_owned());
-    attributes.insert(Attribute::Metadata(MARK.into()), mark);
-    attributes
-}
-
-/// Requests the entity tag of the object, if it is that of the upload with this mark.
-pub(crate) async fn tag_of_marked(
-    service: &Service,
-    path: Path,
-    mark: &str,
-) -> Result<Option<String>> {
-    let options = GetOptions {
-        head: true,
-        ..GetOptions::default()
-    };
-    let client = service.client.clone();
-    let found = service.start(async move { client.get_opts(&path, options).await });
-    let found = match found.await {
-        Err(StoreError::NotFound) => return Ok(None), // Deleted since then.
-        found => found?,
-    };
-    let own = found.attributes.get(&Attribute::Metadata(MARK.into()));
-    let is_own = own.is_some_and(|own| own.as_ref() == mark);
-    Ok(found.meta.e_tag.filter(|_| is_own))
 }

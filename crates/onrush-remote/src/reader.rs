@@ -3,7 +3,7 @@
 
 use crate::error::store_error;
 use crate::fields::metadata_of;
-use crate::observer::last_failure;
+use crate::observer::seen;
 use crate::properties::properties;
 use crate::service::Service;
 use bytes::Bytes;
@@ -17,6 +17,7 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
+use tokio::time::Instant;
 
 /// An object up to this size is held in memory while it is read, so its connection is free for the
 /// next request.
@@ -24,18 +25,23 @@ const HELD_BYTES_MAX: u64 = 256 * 1024;
 
 type Pieces = Pin<Box<dyn Stream<Item = object_store::Result<Bytes>> + Send>>;
 
-/// Opens an object.
-pub(crate) async fn open(service: &Arc<Service>, path: Path, wanted: Wanted) -> Result<Object> {
+/// Opens an object, until `until`.
+pub(crate) async fn open(
+    service: &Arc<Service>,
+    until: Instant,
+    path: Path,
+    wanted: Wanted,
+) -> Result<Object> {
     let part = match wanted {
         Wanted::All => Part::All,
         Wanted::Properties => Part::None,
         Wanted::Range(range) => Part::Range(range),
     };
     let (has_bytes, has_range) = (!matches!(part, Part::None), matches!(part, Part::Range(_)));
-    let (found, has_bytes) = match get(service, &path, None, part, Hold::Small).await {
+    let (found, has_bytes) = match get(service, until, &path, None, part, Hold::Small).await {
         // The range lies beyond the end: 416, which has no kind of its own.
         Err(StoreError::Io(_)) if has_range => {
-            let found = get(service, &path, None, Part::None, Hold::Nothing).await?;
+            let found = get(service, until, &path, None, Part::None, Hold::Nothing).await?;
             (found, false)
         }
         found => (found?, has_bytes),
@@ -91,11 +97,13 @@ enum Content {
     Failed(StoreError),
 }
 
-/// Requests an object or a part of it. With `tag`, fails with [`StoreError::Changed`] if it is
+/// Requests an object or a part of it. The response, and the bytes to hold, have to arrive until
+/// `until`. With `tag`, fails with [`StoreError::Changed`] if it is
 /// not the same version any more. Bytes to hold are received by the same task of the runtime,
 /// because each task wakes a thread.
 fn get(
     service: &Service,
+    until: Instant,
     path: &Path,
     tag: Option<&str>,
     part: Part,
@@ -113,7 +121,7 @@ fn get(
         ..GetOptions::default()
     };
     let (client, path, is_pinned) = (service.client.clone(), path.clone(), tag.is_some());
-    let task = service.start(async move {
+    let task = service.start(until, async move {
         let mut found = client.get_opts(&path, options).await?;
         let (range, attributes) = (found.range.clone(), std::mem::take(&mut found.attributes));
         let (meta, len) = (found.meta.clone(), range.end - range.start);
@@ -126,7 +134,7 @@ fn get(
         let content = match is_held {
             true => match collect(pieces, len).await {
                 Ok(bytes) => Content::Held(bytes),
-                Err(error) => Content::Failed(store_error(&error, last_failure())),
+                Err(error) => Content::Failed(store_error(&error, seen().last)),
             },
             false => Content::Arriving(pieces),
         };
@@ -227,7 +235,8 @@ impl ReadAt for Reader {
                 return Ok(buf);
             }
             let part = Part::Range(offset..offset.saturating_add(room));
-            match get(&self.service, &self.path, Some(&self.tag), part, Hold::All).await {
+            let (service, tag) = (&self.service, Some(&self.tag[..]));
+            match get(service, service.limit(), &self.path, tag, part, Hold::All).await {
                 Err(StoreError::Io(_)) => {} // 416: the range begins at the end.
                 found => {
                     if let Content::Held(bytes) = found?.content {
@@ -299,8 +308,9 @@ impl Stream for Remaining {
             match &mut this.state {
                 State::Idle => {
                     let part = Part::Range(this.range.clone());
-                    let tag = Some(&*this.tag);
-                    let request = get(&this.service, &this.path, tag, part, Hold::Nothing);
+                    let (service, tag) = (&this.service, Some(&*this.tag));
+                    let until = service.limit();
+                    let request = get(service, until, &this.path, tag, part, Hold::Nothing);
                     this.state = State::Requested(Box::pin(request));
                 }
                 State::Requested(request) => match ready!(request.as_mut().poll(cx)) {

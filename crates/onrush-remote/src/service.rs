@@ -1,26 +1,21 @@
-//! The connection to the service: its client, the runtime on which requests run, and their time
-//! limits.
+//! The connection to the service: its clients and the runtime on which requests run.
 
 use crate::breaker::Breaker;
-use crate::error::{causes, store_error, uncertain};
+use crate::error::causes;
 use crate::location::Location;
-use crate::metrics::RemoteMetrics;
 use crate::observer::{Connector, observe, probe};
+use crate::part_memory::PartMemory;
+use crate::record::Recorder;
 use object_store::aws::{AmazonS3, AmazonS3Builder};
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::path::Path;
 use object_store::{BackoffConfig, ClientOptions, RetryConfig};
 use onrush_store::{Key, Result, StoreError};
 use std::fmt;
-use std::future::Future;
-use std::io;
-use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::runtime::{EnterGuard, Handle, Runtime};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::JoinHandle;
+use tokio::runtime::{Handle, Runtime};
+use tokio::time::{Instant, timeout_at};
 
 /// The region of the signature if none is configured. Services other than AWS accept any.
 const REGION: &str = "us-east-1";
@@ -43,16 +38,15 @@ pub struct Options {
     pub connect_timeout: Duration,
     /// The maximum time between two pieces of a response.
     pub read_timeout: Duration,
-    /// The maximum time of an operation, with all its attempts. The transfer of an object that is
-    /// read has no limit, as long as bytes arrive.
+    /// The maximum time of a call of the store, with all its requests, attempts and pauses. The
+    /// transfer of an object has no limit, as long as the service takes or sends bytes.
     pub operation_timeout: Duration,
     /// The number of attempts after the first one. Only requests that are safe to repeat are.
     pub retries: usize,
-    /// The number of parts of multipart uploads in memory, of all uploads together. A part has 8
-    /// MiB; those after the first 1,000 of an upload are larger. An upload needs one, and waits
-    /// for it at most the operation timeout. It sends one part while the next arrives if there is
-    /// another.
-    pub parts: usize,
+    /// The bytes that uploads of unknown length, or longer than a request can be, hold in memory,
+    /// those up to 1 MiB aside. An upload holds a part of 8 MiB, and larger ones after the first
+    /// 1,000, until it is sent. It waits for room at most the operation timeout.
+    pub part_memory_bytes: u64,
     /// After requests have failed for this long without a response, further ones fail at once,
     /// until the service responds.
     pub outage_after: Duration,
@@ -66,7 +60,7 @@ impl Default for Options {
             read_timeout: Duration::from_secs(30),
             operation_timeout: Duration::from_secs(60),
             retries: 4,
-            parts: 16,
+            part_memory_bytes: 128 << 20,
             outage_after: Duration::from_secs(5),
         }
     }
@@ -107,19 +101,17 @@ pub(crate) struct Service {
     /// For requests whose body is a stream. It has no time limit of its own: the response to an
     /// upload arrives after all its bytes.
     pub(crate) streams: reqwest::Client,
-    pub(crate) metrics: Arc<RemoteMetrics>,
+    pub(crate) recorder: Recorder,
     /// Whether the service evaluates the conditions of a PUT, once that is known.
     pub(crate) evaluates_conditions: OnceLock<bool>,
-    pub(crate) breaker: Arc<Breaker>,
     /// The location and the address, for people.
     pub(crate) name: String,
-    /// Permits to hold a part of a multipart upload.
-    parts: Arc<Semaphore>,
+    pub(crate) options: Options,
+    pub(crate) handle: Handle,
+    pub(crate) part_memory: Arc<PartMemory>,
     location: Location,
-    options: Options,
     /// `None` only while it is dropped.
     runtime: Option<Runtime>,
-    handle: Handle,
 }
 
 impl Service {
@@ -137,41 +129,48 @@ impl Service {
             .build();
         let runtime = runtime.map_err(|error| OpenError::new(format!("no threads: {error}")))?;
         let handle = runtime.handle().clone();
-        let metrics = Arc::<RemoteMetrics>::default();
         let address = endpoint.as_deref().unwrap_or("AWS");
         let name = format!("{location} at {address}");
-        let breaker = Arc::new(Breaker::new(name.clone(), options.outage_after));
-        let client = {
-            let _entered = handle.enter();
-            let connector = Connector::new(metrics.clone(), breaker.clone());
-            configure(builder, &location, &options, connector)
-                .build()
-                .map_err(|error| OpenError::new(causes(&error)))?
+        let recorder = Recorder {
+            metrics: Arc::default(),
+            breaker: Arc::new(Breaker::new(name.clone(), options.outage_after)),
         };
+        let bucket = bucket_url(&builder, &location, endpoint.as_deref());
+        let build = |builder: AmazonS3Builder| {
+            let _entered = handle.enter();
+            let client = builder.build();
+            client.map_err(|error| OpenError::new(causes(&error)))
+        };
+        let connector = Connector::new(recorder.clone(), &bucket);
+        let builder = configure(builder, &location, &options, endpoint.as_deref(), connector);
+        let client = build(builder.clone().with_retry(retry(&options, options.retries)))?;
+        // With the same credentials, so that they are requested once.
+        let credentials = client.credentials().clone();
+        let probing = builder.with_retry(retry(&options, 0));
+        let probing = build(probing.with_credentials(credentials))?;
         let streams = reqwest::Client::builder()
             .http1_only()
             .connect_timeout(options.connect_timeout)
             .redirect(reqwest::redirect::Policy::none())
             .build();
         let streams = streams.map_err(|error| OpenError::new(causes(&error)))?;
-        handle.spawn(probe_while_suspect(
-            breaker.clone(),
-            client.clone(),
+        handle.spawn(probe_while_wanted(
+            recorder.breaker.clone(),
+            probing,
             keys_prefix(&location),
-            options.clone(),
+            options.read_timeout,
         ));
         Ok(Arc::new(Service {
             client,
             streams,
-            metrics,
+            recorder,
             evaluates_conditions: OnceLock::new(),
-            breaker,
             name,
-            parts: Arc::new(Semaphore::new(options.parts.max(1))),
+            part_memory: PartMemory::new(options.part_memory_bytes),
             location,
             options,
-            runtime: Some(runtime),
             handle,
+            runtime: Some(runtime),
         }))
     }
 
@@ -204,106 +203,12 @@ impl Service {
         })
     }
 
-    /// Starts an operation with the time limit. Dropping the task cancels it.
-    pub(crate) fn start<T: Send + 'static>(
-        &self,
-        operation: impl Future<Output = object_store::Result<T>> + Send + 'static,
-    ) -> Task<T> {
-        let time = self.options.operation_timeout;
-        Task(self.handle.spawn(async move {
-            match tokio::time::timeout(time, observe(operation)).await {
-                Ok((Ok(output), _)) => Ok(output),
-                Ok((Err(error), seen)) => Err(match store_error(&error, seen.last) {
-                    error if seen.is_uncertain => uncertain(error),
-                    error => error,
-                }),
-                Err(_) => Err(StoreError::Timeout),
-            }
-        }))
-    }
-
-    /// Starts an operation without a time limit. Dropping the task cancels it.
-    pub(crate) fn spawn<T: Send + 'static>(
-        &self,
-        operation: impl Future<Output = Result<T>> + Send + 'static,
-    ) -> Task<T> {
-        Task(self.handle.spawn(operation))
-    }
-
-    /// A task that ends when an operation has taken too long.
-    pub(crate) fn spawn_limit(&self) -> Task<()> {
-        let time = self.options.operation_timeout;
-        self.spawn(async move {
-            tokio::time::sleep(time).await;
-            Ok(())
-        })
-    }
-
-    /// Starts to pass bytes on. Fails if the service does not take any in time.
-    pub(crate) fn spawn_within_limit<T: Send + 'static>(
-        &self,
-        operation: impl Future<Output = Result<T>> + Send + 'static,
-    ) -> Task<T> {
-        let time = self.options.read_timeout;
-        self.spawn(async move {
-            let limited = tokio::time::timeout(time, operation).await;
-            limited.unwrap_or(Err(StoreError::Timeout))
-        })
-    }
-
-    /// Waits for the permit to hold a part. Fails with [`StoreError::Throttled`] if others hold all
-    /// of them for too long.
-    pub(crate) fn permit_part(&self) -> Task<OwnedSemaphorePermit> {
-        let (time, parts) = (self.options.operation_timeout, self.parts.clone());
-        self.spawn(async move {
-            match tokio::time::timeout(time, parts.acquire_owned()).await {
-                Ok(Ok(permit)) => Ok(permit),
-                _ => Err(StoreError::Throttled { retry_after: None }),
-            }
-        })
-    }
-
-    /// The permit to hold a part, if there is one now.
-    pub(crate) fn try_permit_part(&self) -> Option<OwnedSemaphorePermit> {
-        self.parts.clone().try_acquire_owned().ok()
-    }
-
-    /// Starts an operation that is completed in any case.
-    pub(crate) fn detach(&self, operation: impl Future<Output = ()> + Send + 'static) {
-        self.handle.spawn(operation);
-    }
-
-    /// Runs an operation with the time limit on the calling thread, which must not be that of a
-    /// worker.
-    pub(crate) fn block_on<T>(
-        &self,
-        operation: impl Future<Output = Result<T, OpenError>>,
-    ) -> Result<T, OpenError> {
-        let time = self.options.operation_timeout;
-        self.handle.block_on(async {
-            let limited = tokio::time::timeout(time, operation).await;
-            limited.unwrap_or_else(|_| Err(OpenError::new("no response in time")))
-        })
-    }
-
-    /// As [`Service::block_on`], for an operation whose requests have time limits.
-    pub(crate) fn wait_for<T>(&self, operation: impl Future<Output = T>) -> T {
-        self.handle.block_on(operation)
-    }
-
-    /// Lets the caller poll what needs the runtime's timers.
-    pub(crate) fn enter(&self) -> EnterGuard<'_> {
-        self.handle.enter()
-    }
-
-    /// Requests the bucket and waits for the response, as [`Service::block_on`] does.
+    /// Requests the bucket and waits for the response. Blocks the calling thread.
     pub(crate) fn check(&self) -> Check {
-        let prefix = keys_prefix(&self.location);
-        let listing = observe(shortest_listing(&self.client, &prefix));
-        let time = self.options.operation_timeout;
-        let listed = (self.handle).block_on(async { tokio::time::timeout(time, listing).await });
-        match listed {
-            Ok((Ok(_), _)) => Check::Responds,
+        let (prefix, until) = (keys_prefix(&self.location), self.limit());
+        let listing = observe(until, shortest_listing(&self.client, &prefix));
+        match self.wait_for(async { timeout_at(until, listing).await }) {
+            Ok((Ok(()), _)) => Check::Responds,
             Ok((Err(error), seen)) => match seen.last.is_none_or(|last| !last.may_be_repeated()) {
                 true => Check::Refuses(causes(&error)),
                 false => Check::Unreachable(causes(&error)),
@@ -332,7 +237,9 @@ impl fmt::Debug for Service {
 
 /// The address of the service. `object_store` panics if it is no URL.
 fn endpoint(builder: &AmazonS3Builder) -> Result<Option<String>, OpenError> {
-    let endpoint = builder.get_config_value(&object_store::aws::AmazonS3ConfigKey::Endpoint);
+    use object_store::aws::AmazonS3ConfigKey::{Endpoint, S3Endpoint};
+    let own = builder.get_config_value(&S3Endpoint);
+    let endpoint = own.or_else(|| builder.get_config_value(&Endpoint));
     let is_url = |endpoint: &str| {
         let url = reqwest::Url::parse(endpoint);
         url.is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
@@ -344,6 +251,31 @@ fn endpoint(builder: &AmazonS3Builder) -> Result<Option<String>, OpenError> {
              http://127.0.0.1:7480",
         )),
     }
+}
+
+/// The beginning of the addresses of all requests to the bucket, as `object_store` makes them.
+fn bucket_url(builder: &AmazonS3Builder, location: &Location, endpoint: Option<&str>) -> String {
+    use object_store::aws::AmazonS3ConfigKey::{Region, S3Express, VirtualHostedStyleRequest};
+    let bucket = location.bucket();
+    let is_set = |key| {
+        builder
+            .get_config_value(&key)
+            .is_some_and(|value| is_true(&value))
+    };
+    let region = builder.get_config_value(&Region);
+    let region = region.as_deref().unwrap_or(REGION);
+    match (endpoint, is_set(VirtualHostedStyleRequest)) {
+        (Some(endpoint), true) => endpoint.to_owned(),
+        (Some(endpoint), false) => format!("{}/{bucket}", endpoint.trim_end_matches('/')),
+        (None, _) if is_set(S3Express) => format!("https://{bucket}.s3express-"),
+        (None, true) => format!("https://{bucket}.s3.{region}.amazonaws.com"),
+        (None, false) => format!("https://s3.{region}.amazonaws.com/{bucket}"),
+    }
+}
+
+/// Whether `object_store` reads a setting as true.
+fn is_true(value: &str) -> bool {
+    ["1", "true", "on", "yes", "y"].contains(&value.to_ascii_lowercase().as_str())
 }
 
 /// The beginning of all keys, with a slash at its end, or empty.
@@ -370,19 +302,20 @@ async fn shortest_listing(client: &AmazonS3, prefix: &str) -> object_store::Resu
 }
 
 /// Makes a request now and then while the breaker asks for it. Its result is recorded as that of
-/// any request.
-async fn probe_while_suspect(
+/// any request. `client` does not repeat a request.
+async fn probe_while_wanted(
     breaker: Arc<Breaker>,
     client: AmazonS3,
     prefix: String,
-    options: Options,
+    limit: Duration,
 ) {
     loop {
-        breaker.suspicion().await;
-        while breaker.is_suspect() {
+        breaker.probe_wanted().await;
+        while breaker.wants_probe() {
             tokio::time::sleep(PROBE_PAUSE).await;
-            let listing = observe(probe(shortest_listing(&client, &prefix)));
-            if let Ok((_, seen)) = tokio::time::timeout(options.read_timeout, listing).await {
+            let until = Instant::now() + limit;
+            let listing = probe(until, shortest_listing(&client, &prefix));
+            if let Ok((_, seen)) = timeout_at(until, listing).await {
                 breaker.probed(seen.last);
             }
         }
@@ -393,19 +326,21 @@ fn configure(
     builder: AmazonS3Builder,
     location: &Location,
     options: &Options,
+    endpoint: Option<&str>,
     connector: Connector,
 ) -> AmazonS3Builder {
-    use object_store::aws::AmazonS3ConfigKey::{Client, Endpoint, Region};
+    use object_store::aws::AmazonS3ConfigKey::{Client, Region};
     use object_store::client::ClientConfigKey::AllowHttp;
     let mut client = ClientOptions::new()
         .with_timeout_disabled()
         .with_connect_timeout(options.connect_timeout)
         .with_read_timeout(options.read_timeout)
         .with_http1_only();
-    let endpoint = builder.get_config_value(&Endpoint).unwrap_or_default();
     let allows_http = builder.get_config_value(&Client(AllowHttp));
     // An endpoint that begins with http:// is meant so.
-    if endpoint.starts_with("http://") || allows_http.as_deref() == Some("true") {
+    if endpoint.is_some_and(|endpoint| endpoint.starts_with("http://"))
+        || allows_http.as_deref() == Some("true")
+    {
         client = client.with_allow_http(true);
     }
     let has_region = builder.get_config_value(&Region).is_some();
@@ -422,32 +357,17 @@ fn configure(
         .with_disable_tagging(true)
         // One DELETE per object: not every service has the request for many, and it is no faster.
         .with_disable_bulk_delete(true)
-        .with_retry(RetryConfig {
-            backoff: BackoffConfig {
-                init_backoff: FIRST_PAUSE,
-                max_backoff: LONGEST_PAUSE,
-                base: 2.0,
-            },
-            max_retries: options.retries,
-            retry_timeout: options.operation_timeout,
-        })
 }
 
-/// An operation in progress. Dropping it cancels the operation.
-pub(crate) struct Task<T>(JoinHandle<Result<T>>);
-
-impl<T> Future for Task<T> {
-    type Output = Result<T>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
-        let joined = std::task::ready!(Pin::new(&mut self.0).poll(cx));
-        // It panicked, or the runtime ends.
-        Poll::Ready(joined.unwrap_or(Err(StoreError::Io(io::ErrorKind::Other.into()))))
-    }
-}
-
-impl<T> Drop for Task<T> {
-    fn drop(&mut self) {
-        self.0.abort();
+/// How often and how soon requests are repeated.
+fn retry(options: &Options, retries: usize) -> RetryConfig {
+    RetryConfig {
+        backoff: BackoffConfig {
+            init_backoff: FIRST_PAUSE,
+            max_backoff: LONGEST_PAUSE,
+            base: 2.0,
+        },
+        max_retries: retries,
+        retry_timeout: options.operation_timeout,
     }
 }

@@ -16,6 +16,7 @@ use onrush_store::{
     StoreError, Upload, Wanted,
 };
 use std::sync::Arc;
+use tokio::time::Instant;
 
 /// Objects in a bucket. Clones share the connections.
 #[derive(Clone, Debug)]
@@ -79,7 +80,7 @@ impl RemoteStore {
     ///
     /// If the service does not respond, or does not permit PUT.
     pub fn evaluates_conditions(&self) -> Result<bool> {
-        let ask = conditions::are_evaluated(&self.service);
+        let ask = conditions::are_evaluated(&self.service, self.service.limit());
         self.service.wait_for(ask)
     }
 
@@ -95,21 +96,21 @@ impl RemoteStore {
 
     /// The requests to the service since the store was opened.
     pub fn metrics(&self) -> Arc<RemoteMetrics> {
-        self.service.metrics.clone()
+        self.service.recorder.metrics.clone()
     }
 
     /// Whether the service can be reached, as far as the requests so far have shown. While it is
     /// not, operations fail with [`StoreError::Unavailable`] at once, and one request at a
     /// time, a second after the last one, finds out when it can be.
     pub fn is_reachable(&self) -> bool {
-        !self.service.breaker.is_open()
+        !self.service.recorder.breaker.is_open()
     }
 
     /// Whether the service refuses everything, such as after the key was revoked: several requests
     /// in a row, and the one that [`RemoteStore::check`] makes. That one is repeated every second.
     /// Requests are sent nevertheless.
     pub fn is_refused(&self) -> bool {
-        self.service.breaker.is_refused()
+        self.service.recorder.breaker.is_refused()
     }
 
     pub(crate) fn service(&self) -> &Service {
@@ -117,17 +118,17 @@ impl RemoteStore {
     }
 
     /// The properties of an object. Fails with [`StoreError::IsDirectory`] for a folder.
-    async fn object_meta(&self, key: &Key) -> Result<Meta> {
-        match head(&self.service, self.service.path(key)?).await {
+    async fn object_meta(&self, until: Instant, key: &Key) -> Result<Meta> {
+        match head(&self.service, until, self.service.path(key)?).await {
             Ok(found) => properties(&found),
-            Err(StoreError::NotFound) => Err(self.no_object(key).await),
+            Err(StoreError::NotFound) => Err(self.no_object(until, key).await),
             Err(error) => Err(error),
         }
     }
 
     /// Why there is no object.
-    async fn no_object(&self, key: &Key) -> StoreError {
-        match is_folder(&self.service, key).await {
+    async fn no_object(&self, until: Instant, key: &Key) -> StoreError {
+        match is_folder(&self.service, until, key).await {
             Ok(true) => StoreError::IsDirectory,
             Ok(false) => StoreError::NotFound,
             Err(error) => error,
@@ -135,13 +136,14 @@ impl RemoteStore {
     }
 
     async fn delete(&self, key: &Key, kind: Kind, condition: Condition) -> Result<Meta> {
+        let until = self.service.limit();
         if kind == Kind::Directory {
-            return match is_folder(&self.service, key).await? {
+            return match is_folder(&self.service, until, key).await? {
                 true => Err(StoreError::NotEmpty),
                 false => Err(StoreError::NotFound),
             };
         }
-        let current = match self.object_meta(key).await {
+        let current = match self.object_meta(until, key).await {
             Err(StoreError::NotFound) => None,
             found => Some(found?),
         };
@@ -156,7 +158,7 @@ impl RemoteStore {
         }
         let (client, path) = (self.service.client.clone(), self.service.path(key)?);
         let delete = async move { ObjectStoreExt::delete(&client, &path).await };
-        self.service.start(delete).await?;
+        self.service.start(until, delete).await?;
         Ok(current)
     }
 }
@@ -164,8 +166,9 @@ impl RemoteStore {
 impl Store for RemoteStore {
     fn open<'a>(&'a self, key: &'a Key, wanted: Wanted) -> LocalFuture<'a, Result<Object>> {
         Box::pin(async move {
-            match reader::open(&self.service, self.service.path(key)?, wanted).await {
-                Err(StoreError::NotFound) => Err(self.no_object(key).await),
+            let (path, until) = (self.service.path(key)?, self.service.limit());
+            match reader::open(&self.service, until, path, wanted).await {
+                Err(StoreError::NotFound) => Err(self.no_object(until, key).await),
                 result => result,
             }
         })
@@ -173,7 +176,7 @@ impl Store for RemoteStore {
 
     fn meta<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Meta>> {
         Box::pin(async move {
-            match self.object_meta(key).await {
+            match self.object_meta(self.service.limit(), key).await {
                 Err(StoreError::IsDirectory) => Ok(Meta {
                     kind: Kind::Directory,
                     size: 0,
@@ -187,7 +190,7 @@ impl Store for RemoteStore {
 
     fn existing_object<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Option<Meta>>> {
         Box::pin(async move {
-            match self.object_meta(key).await {
+            match self.object_meta(self.service.limit(), key).await {
                 Err(StoreError::NotFound) => Ok(None),
                 result => result.map(Some),
             }
@@ -201,8 +204,8 @@ impl Store for RemoteStore {
         size_bytes: Option<u64>,
     ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
         Box::pin(async move {
-            let path = self.service.path(key)?;
-            if !condition.is_none() && !conditions::are_evaluated(&self.service).await? {
+            let (path, until) = (self.service.path(key)?, self.service.limit());
+            if !condition.is_none() && !conditions::are_evaluated(&self.service, until).await? {
                 return Err(StoreError::Unsupported);
             }
             let upload = RemoteUpload::begin(&self.service, path, condition, size_bytes)?;

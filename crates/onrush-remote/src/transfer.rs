@@ -5,30 +5,32 @@
 //! service sees the condition with the first bytes and evaluates it when the last one has arrived.
 //! The caller withholds the last byte until the commit: an incomplete request changes nothing.
 
-use crate::error::{Failure, refusal, store_error, uncertain};
+use crate::error::{Failure, refusal, uncertain};
 use crate::fields::headers;
-use crate::service::{Service, Task};
+use crate::metrics::RemoteMetrics;
+use crate::service::Service;
+use crate::signed;
+use crate::tasks::Task;
 use bytes::Bytes;
+use http::Method;
 use http::header::{CONTENT_LENGTH, ETAG, HeaderValue, IF_MATCH, IF_NONE_MATCH};
-use http::{HeaderMap, Method};
 use http_body::{Body, Frame, SizeHint};
 use object_store::Attributes;
 use object_store::path::Path;
-use object_store::signer::{SignedUrlOptions, Signer};
 use onrush_store::{Result, StoreError};
+use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{self, Receiver, Sender};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 /// The most bytes of one request (a limit of S3).
 pub(crate) const BYTES_MAX: u64 = 5 << 30;
 /// Pieces between the client and the service. More would not be faster, since the kernel buffers.
 const PIECES: usize = 2;
-/// A signed URL is valid for so long. It is checked when the request begins.
-const VALID: Duration = Duration::from_secs(900);
 
 /// The condition of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +47,8 @@ pub(crate) struct Transfer {
     /// Dropped first: a body that ends early would look like a failure of the service.
     response: Task<Option<String>>,
     pieces: Option<Sender<Bytes>>,
+    /// Ends the request when the service takes too long.
+    end: Option<oneshot::Sender<()>>,
 }
 
 impl Transfer {
@@ -60,59 +64,73 @@ impl Transfer {
         let body = Pieces {
             receiver,
             left: size,
+            metrics: service.recorder.metrics.clone(),
         };
-        let request = put(service.clone(), path, pinned, attributes, body);
+        let (end, ended) = oneshot::channel();
+        let request = put(service.clone(), path, pinned, attributes, body, ended);
         Transfer {
             service: service.clone(),
             pieces: Some(pieces),
             response: service.spawn(request),
+            end: Some(end),
         }
     }
 
-    /// Sends the next bytes. If the service does not take them, fails with its response.
-    pub(crate) async fn send(&mut self, piece: Bytes) -> Result<()> {
+    /// Sends the next bytes. If the service does not take them, fails with its response; with
+    /// [`StoreError::Timeout`] if it has not taken them at `until`.
+    pub(crate) async fn send(&mut self, piece: Bytes, until: Instant) -> Result<()> {
         let Some(pieces) = &self.pieces else {
             return Err(StoreError::Io(io::ErrorKind::BrokenPipe.into()));
         };
         let piece = match pieces.try_send(piece) {
             Ok(()) => return Ok(()),
-            Err(mpsc::error::TrySendError::Closed(_)) => return Err(self.failure().await),
+            Err(mpsc::error::TrySendError::Closed(_)) => return Err(self.failure(until).await),
             Err(mpsc::error::TrySendError::Full(piece)) => piece,
         };
         let pieces = pieces.clone();
         let wait = async move { Ok(pieces.send(piece).await.is_ok()) };
-        match self.service.spawn_within_limit(wait).await? {
-            true => Ok(()),
-            false => Err(self.failure().await),
+        match self.service.spawn_until(until, wait).await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(self.failure(until).await),
+            Err(error) => Err(self.end_late().await.err().unwrap_or(error)),
         }
     }
 
     /// Sends the last bytes and waits for the response. Returns the entity tag, if there is one.
-    pub(crate) async fn finish(mut self, last: Bytes) -> Result<Option<String>> {
-        self.send(last).await?;
+    pub(crate) async fn finish(mut self, last: Bytes, until: Instant) -> Result<Option<String>> {
+        let taken = self.service.silence().min(until);
+        self.send(last, taken).await?;
         self.pieces = None;
-        self.response().await
+        self.response(until).await
     }
 
     /// Why the service did not take all bytes.
-    async fn failure(&mut self) -> StoreError {
-        match self.response().await {
+    async fn failure(&mut self, until: Instant) -> StoreError {
+        match self.response(until).await {
             Err(error) => error,
             Ok(_) => StoreError::Io(io::ErrorKind::UnexpectedEof.into()),
         }
     }
 
-    async fn response(&mut self) -> Result<Option<String>> {
-        let mut limit = self.service.spawn_limit();
-        std::future::poll_fn(|cx| {
-            if let Poll::Ready(response) = Pin::new(&mut self.response).poll(cx) {
-                return Poll::Ready(response);
-            }
-            Pin::new(&mut limit)
-                .poll(cx)
-                .map(|_| Err(StoreError::Timeout))
-        })
-        .await
+    async fn response(&mut self, until: Instant) -> Result<Option<String>> {
+        let mut limit = self.service.spawn(async move {
+            tokio::time::sleep_until(until).await;
+            Ok(())
+        });
+        let response = poll_fn(|cx| match Pin::new(&mut self.response).poll(cx) {
+            Poll::Ready(response) => Poll::Ready(Some(response)),
+            Poll::Pending => Pin::new(&mut limit).poll(cx).map(|_| None),
+        });
+        match response.await {
+            Some(response) => response,
+            None => self.end_late().await,
+        }
+    }
+
+    /// Ends a request that takes too long, so that it counts as one that has failed.
+    async fn end_late(&mut self) -> Result<Option<String>> {
+        let _ = self.end.take().map(|end| end.send(()));
+        (&mut self.response).await
     }
 }
 
@@ -123,11 +141,10 @@ async fn put(
     pinned: Pinned,
     attributes: Attributes,
     body: Pieces,
+    ended: oneshot::Receiver<()>,
 ) -> Result<Option<String>> {
-    if service.breaker.is_open() {
-        return Err(StoreError::Unavailable);
-    }
-    let (url, mut headers) = sign(&service, &path, &attributes).await?;
+    let mut headers = headers(&attributes)?;
+    let url = signed::url(&service, Method::PUT, &path, &[], headers.clone()).await?;
     headers.insert(CONTENT_LENGTH, body.left.into());
     let has_tag = matches!(pinned, Pinned::Tag(_));
     match pinned {
@@ -138,75 +155,40 @@ async fn put(
             headers.insert(IF_MATCH, tag);
         }
     }
-    let size = body.left;
     let request = service.streams.put(url).headers(headers);
-    let begun = Instant::now();
-    let response = request.body(reqwest::Body::wrap(body)).send().await;
-    let status = response
-        .as_ref()
-        .ok()
-        .map(|response| response.status().as_u16());
-    service.metrics.record("PUT", status, begun.elapsed());
-    service.metrics.sent(size);
-    let is_sent = !matches!(&response, Err(error) if error.is_connect());
-    let failure = match &response {
-        Ok(response) if response.status().is_success() => None,
-        Ok(response) => Some(Failure::of_response(response.status(), response.headers())),
-        Err(error) if error.is_timeout() => Some(Failure::Timeout),
-        Err(_) => Some(Failure::Connection),
+    let request = request.body(reqwest::Body::wrap(body));
+    let end = async move { drop(ended.await) };
+    let mut response = match signed::send(&service, Method::PUT, request, end).await {
+        Ok(response) => response,
+        Err(unanswered) if unanswered.is_sent => return Err(uncertain(unanswered.into())),
+        Err(unanswered) => return Err(unanswered.into()),
     };
-    let error = response.as_ref().err();
-    let error = error.map(|error| error as &(dyn std::error::Error + 'static));
-    service.breaker.record(failure, error, Instant::now());
-    match failure {
-        None => Ok(response.ok().and_then(|response| {
-            let tag = response.headers().get(ETAG)?;
-            Some(tag.to_str().ok()?.to_owned())
-        })),
-        // 409: another conditional request for the key is in progress. 404: there is no object.
-        Some(Failure::Status { status, .. })
-            if matches!(status, 409 | 412) || (status == 404 && has_tag) =>
-        {
-            Err(StoreError::PreconditionFailed)
-        }
-        Some(failure) => {
-            let body = match response {
-                Ok(mut response) if matches!(response.status().as_u16(), 401 | 403 | 503) => {
-                    response.chunk().await.ok().flatten()
-                }
-                _ => None,
-            };
-            let body = body.unwrap_or_default();
-            Err(match failure {
-                Failure::Status {
-                    status: 401 | 403, ..
-                } => refusal(&String::from_utf8_lossy(&body)),
-                _ if is_sent && failure.is_uncertain(&body) => uncertain(failure.to_store_error()),
-                _ => failure.to_store_error(),
-            })
-        }
+    let status = response.status().as_u16();
+    if response.status().is_success() {
+        let tag = response.headers().get(ETAG);
+        return Ok(tag.and_then(|tag| Some(tag.to_str().ok()?.to_owned())));
     }
-}
-
-/// The URL of a request with its signature, and the fields that the signature covers.
-async fn sign(
-    service: &Service,
-    path: &Path,
-    attributes: &Attributes,
-) -> Result<(String, HeaderMap)> {
-    let mut options = SignedUrlOptions::new();
-    options.signed_headers = headers(attributes)?;
-    let url = service
-        .client
-        .signed_url_opts(Method::PUT, path, VALID, &options);
-    let url = url.await.map_err(|error| store_error(&error, None))?;
-    Ok((url.into(), options.signed_headers))
+    // 409: another conditional request for the key is in progress. 404: there is no object.
+    if matches!(status, 409 | 412) || (status == 404 && has_tag) {
+        return Err(StoreError::PreconditionFailed);
+    }
+    let failure = Failure::of_response(response.status(), response.headers());
+    let body = match status {
+        401 | 403 | 503 => response.chunk().await.ok().flatten().unwrap_or_default(),
+        _ => Bytes::new(),
+    };
+    Err(match status {
+        401 | 403 => refusal(&String::from_utf8_lossy(&body)),
+        _ if failure.is_uncertain(&body) => uncertain(failure.to_store_error()),
+        _ => failure.to_store_error(),
+    })
 }
 
 /// The body of a request: pieces that arrive, and the number of bytes that must.
 struct Pieces {
     receiver: Receiver<Bytes>,
     left: u64,
+    metrics: Arc<RemoteMetrics>,
 }
 
 impl Body for Pieces {
@@ -224,6 +206,7 @@ impl Body for Pieces {
         Poll::Ready(Some(match piece {
             Some(piece) if piece.len() as u64 <= self.left => {
                 self.left -= piece.len() as u64;
+                self.metrics.sent(piece.len() as u64);
                 Ok(Frame::data(piece))
             }
             // Dropped, or more bytes than announced. The request ends incomplete.

@@ -20,26 +20,15 @@ pub struct UnfinishedUpload {
 }
 
 impl RemoteStore {
-    /// The unfinished multipart uploads beneath the prefix, ordered by key. Those whose key has an
-    /// empty segment, a segment of dots or a control character are left to other clients. Blocks
-    /// the calling thread.
-    ///
-    /// # Errors
-    ///
-    /// If the service does not respond with their list.
-    pub fn unfinished_uploads(&self) -> Result<Vec<UnfinishedUpload>, OpenError> {
-        let service = self.service();
-        service.block_on(async {
-            let (mut all, mut after) = (Vec::new(), None);
-            loop {
-                let page = list(service, after.as_ref()).await?;
-                all.extend(page.uploads);
-                after = page.next;
-                if after.is_none() {
-                    return Ok(all);
-                }
-            }
-        })
+    /// The unfinished multipart uploads beneath the prefix, ordered by key, one response of the
+    /// service after the other. Those whose key has an empty segment, a segment of dots or a
+    /// control character are left to other clients.
+    pub fn unfinished_uploads(&self) -> UnfinishedUploads<'_> {
+        UnfinishedUploads {
+            store: self,
+            after: None,
+            is_done: false,
+        }
     }
 
     /// Aborts an upload and removes its parts. Blocks the calling thread. Succeeds if there is no
@@ -51,11 +40,36 @@ impl RemoteStore {
     pub fn abort_upload(&self, upload: &UnfinishedUpload) -> Result<(), OpenError> {
         let service = self.service();
         let query = [("uploadId", upload.id.clone())];
-        service.block_on(async {
+        service.wait_for(async {
             let path = Path::parse(&upload.key).map_err(OpenError::new)?;
-            let aborted = request(service, Method::DELETE, &path, &query).await;
+            let aborted = request(service, service.limit(), Method::DELETE, &path, &query).await;
             aborted.map(drop).map_err(OpenError::new)
         })
+    }
+}
+
+/// Lists of unfinished uploads. Each is requested when it is needed, with a time limit of its own,
+/// which blocks the calling thread. After an error there is nothing more.
+#[derive(Debug)]
+pub struct UnfinishedUploads<'a> {
+    store: &'a RemoteStore,
+    after: Option<(String, String)>,
+    is_done: bool,
+}
+
+impl Iterator for UnfinishedUploads<'_> {
+    /// Fails if the service does not respond with a list.
+    type Item = Result<Vec<UnfinishedUpload>, OpenError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.is_done {
+            return None;
+        }
+        let service = self.store.service();
+        let page = service.wait_for(list(service, self.after.as_ref()));
+        self.after = page.as_ref().ok().and_then(|page| page.next.clone());
+        self.is_done = self.after.is_none();
+        Some(page.map(|page| page.uploads))
     }
 }
 
@@ -76,7 +90,14 @@ async fn list(service: &Service, after: Option<&(String, String)>) -> Result<Pag
         query.push(("key-marker", key.clone()));
         query.push(("upload-id-marker", id.clone()));
     }
-    let text = request(service, Method::GET, &Path::default(), &query).await;
+    let text = request(
+        service,
+        service.limit(),
+        Method::GET,
+        &Path::default(),
+        &query,
+    )
+    .await;
     parse(&text.map_err(OpenError::new)?)
 }
 

@@ -1,29 +1,29 @@
 //! Writes an object. A short one is one request, which can be repeated. A longer one of known
 //! length is one request, too, and its bytes are passed on as they arrive ([`Transfer`]). Of
-//! unknown length, or longer than a request can be, it is a multipart upload. The parts in memory
-//! are limited: each upload has a permit for one, and sends it while the next arrives only if there
-//! is another permit. Only one that has none waits, so uploads cannot wait for each other.
+//! unknown length, or longer than a request can be, it is a multipart upload, which sends one part
+//! while the next arrives. The memory of all parts is limited ([`PartPermit`]).
 //!
 //! A multipart upload is only possible without a condition: Ceph 16 completes one without looking
 //! at the condition, and would replace an object silently.
 
-use crate::error::uncertain;
+use crate::error::{pause, uncertain};
 use crate::fields::with_metadata;
-use crate::properties::{head, properties, tag_of_marked, tag_version, with_mark};
-use crate::service::{Service, Task};
+use crate::multipart::Parts;
+use crate::part_memory::PartPermit;
+use crate::properties::{head, properties, tag_version};
+use crate::service::Service;
+use crate::tasks::Task;
 use crate::transfer::{self, Pinned, Transfer};
 use bytes::Bytes;
 use object_store::path::Path;
 use object_store::{
-    Attributes, MultipartUpload, ObjectMeta, ObjectStore, PutMode, PutMultipartOptions, PutOptions,
-    PutPayload, PutResult, UpdateVersion,
+    ObjectMeta, ObjectStore, PutMode, PutOptions, PutPayload, PutResult, UpdateVersion,
 };
 use onrush_store::{Committed, Condition, Kind, LocalFuture, Meta, Result, StoreError, Upload};
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
 
 /// The most bytes that are held until the commit if their number is known.
 const SHORT_BYTES: u64 = 1024 * 1024;
@@ -55,7 +55,7 @@ pub(crate) struct RemoteUpload {
     /// What has not been sent.
     held: Vec<u8>,
     /// To hold more than a short object.
-    permit: Option<OwnedSemaphorePermit>,
+    permit: Option<PartPermit>,
     written_bytes: u64,
     parts: Option<Parts>,
     failed: bool,
@@ -73,7 +73,7 @@ impl RemoteUpload {
         }
         let streams = |bytes: &u64| (SHORT_BYTES + 1..=transfer::BYTES_MAX).contains(bytes);
         // Meanwhile the body arrives.
-        let existed = condition.is_none().then(|| head(service, path.clone()));
+        let existed = (condition.is_none()).then(|| head(service, service.limit(), path.clone()));
         Ok(RemoteUpload {
             service: service.clone(),
             path,
@@ -101,20 +101,46 @@ impl RemoteUpload {
             self.failed = false;
             return Ok(buf);
         }
-        if self.permit.is_none() && self.written_bytes > SHORT_BYTES {
-            self.permit = Some(self.service.permit_part().await?);
-        }
-        if self.held.is_empty() && self.parts.is_none() && buf.len() * 2 >= buf.capacity() {
+        if self.held.is_empty()
+            && self.written_bytes <= SHORT_BYTES
+            && buf.len() * 2 >= buf.capacity()
+        {
             self.held = std::mem::take(&mut buf); // Most uploads are one piece.
-        } else {
-            self.held.extend_from_slice(&buf);
-            buf.clear();
         }
-        while self.held.len() > self.part_bytes() {
-            self.send_part().await?;
+        let mut rest = &buf[..];
+        while !rest.is_empty() {
+            let room = self.part_bytes() - self.held.len();
+            if room == 0 {
+                self.send_part(self.service.limit()).await?;
+                continue;
+            }
+            let (now, later) = rest.split_at(rest.len().min(room));
+            self.reserve(self.held.len() + now.len()).await?;
+            self.held.extend_from_slice(now);
+            rest = later;
         }
+        buf.clear();
         self.failed = false;
         Ok(buf)
+    }
+
+    /// Waits until this upload may hold so many bytes. Those of a short one are not counted.
+    async fn reserve(&mut self, bytes: usize) -> Result<()> {
+        if self.written_bytes <= SHORT_BYTES {
+            return Ok(());
+        }
+        let (memory, whole) = (&self.service.part_memory, self.part_bytes() as u64);
+        let mut permit = self.permit.take().unwrap_or_else(|| memory.begin(whole));
+        if !permit.try_grow(bytes as u64) {
+            let grow = permit.grow(bytes as u64);
+            let room = async move { Ok(grow.await) };
+            permit = match self.service.spawn_until(self.service.limit(), room).await {
+                Err(StoreError::Timeout) => Err(StoreError::Throttled { retry_after: None }),
+                permit => permit,
+            }?;
+        }
+        self.permit = Some(permit);
+        Ok(())
     }
 
     /// Passes bytes on, except the last one: the commit sends it.
@@ -125,7 +151,7 @@ impl RemoteUpload {
         let transfer = match &mut self.transfer {
             Some(transfer) => transfer,
             None => {
-                let pinned = self.pinned().await?;
+                let pinned = self.pinned(self.service.limit()).await?;
                 let attributes = with_metadata(&self.metadata);
                 let (service, path) = (&self.service, self.path.clone());
                 let transfer = Transfer::begin(service, path, pinned, attributes, size);
@@ -136,19 +162,20 @@ impl RemoteUpload {
         let now = bytes.len() - usize::from(is_last);
         self.held.extend_from_slice(&bytes[now..]);
         for piece in bytes[..now].chunks(PIECE_BYTES) {
-            let sent = transfer.send(Bytes::copy_from_slice(piece)).await;
+            let until = self.service.silence();
+            let sent = transfer.send(Bytes::copy_from_slice(piece), until).await;
             sent.map_err(|error| refused(&self.condition, error))?;
         }
         Ok(())
     }
 
     /// The condition as the service can evaluate it: at most one version.
-    async fn pinned(&self) -> Result<Pinned> {
+    async fn pinned(&self, until: Instant) -> Result<Pinned> {
         Ok(match &self.condition {
             Condition::None => Pinned::None,
             Condition::Absent => Pinned::Absent,
             condition => {
-                let current = self.current().await?;
+                let current = self.current(until).await?;
                 condition.check(Some(&current))?;
                 Pinned::Tag(current.version.as_str().to_owned())
             }
@@ -156,51 +183,54 @@ impl RemoteUpload {
     }
 
     /// Sends the last byte of an upload that was passed on.
-    async fn finish_transfer(&mut self, transfer: Transfer) -> Result<Option<String>> {
+    async fn finish_transfer(
+        &mut self,
+        transfer: Transfer,
+        until: Instant,
+    ) -> Result<Option<String>> {
         if Some(self.written_bytes) != self.stream_bytes {
             return Err(StoreError::Io(io::ErrorKind::UnexpectedEof.into()));
         }
-        let done = transfer.finish(std::mem::take(&mut self.held).into());
+        let done = transfer.finish(std::mem::take(&mut self.held).into(), until);
         done.await.map_err(|error| refused(&self.condition, error))
     }
 
     /// The size of the next part.
     fn part_bytes(&self) -> usize {
-        let sent = self.parts.as_ref().map_or(0, |parts| parts.count);
+        let sent = self.parts.as_ref().map_or(0, Parts::count);
         PART_BYTES << (sent / PARTS_OF_A_SIZE)
     }
 
-    /// Begins to send the next part.
-    async fn send_part(&mut self) -> Result<()> {
+    /// Begins to send what is held as the next part.
+    async fn send_part(&mut self, until: Instant) -> Result<()> {
         if !self.condition.is_none() {
             return Err(StoreError::Unsupported);
         }
-        let bytes = self.part_bytes();
-        let rest = self.held.split_off(self.held.len().min(bytes));
-        let part = std::mem::replace(&mut self.held, rest);
+        let (part, permit) = (std::mem::take(&mut self.held), self.permit.take());
         let parts = match &mut self.parts {
             Some(parts) => parts,
             parts => {
                 let attributes = with_metadata(&self.metadata);
-                parts.insert(Parts::begin(&self.service, &self.path, attributes).await?)
+                parts.insert(Parts::begin(&self.service, until, &self.path, attributes).await?)
             }
         };
-        parts.send(part).await
+        parts.send(part, permit, until).await
     }
 
     async fn finish(mut self) -> Result<Committed> {
+        let until = self.service.limit();
         if self.failed {
             return Err(StoreError::Io(io::ErrorKind::BrokenPipe.into()));
         }
         if self.parts.is_some() {
-            self.send_part().await?;
+            self.send_part(until).await?;
         }
         let is_whole = self.parts.is_none() && self.stream_bytes.is_none();
         if is_whole
             && !self.held.is_empty()
             && let Some(existed) = self.existed.take()
         {
-            let (created, tag) = self.put_meanwhile(existed).await?;
+            let (created, tag) = self.put_meanwhile(existed, until).await?;
             let meta = self.meta(tag)?;
             return Ok(Committed { created, meta });
         }
@@ -215,12 +245,12 @@ impl RemoteUpload {
             Condition::Present | Condition::Versions(_) => false,
         };
         let tag = match (self.parts.take(), self.transfer.take()) {
-            (Some(parts), _) => Some(parts.complete().await?),
-            (None, Some(transfer)) => self.finish_transfer(transfer).await?,
+            (Some(parts), _) => Some(parts.complete(until).await?),
+            (None, Some(transfer)) => self.finish_transfer(transfer, until).await?,
             (None, None) if self.stream_bytes.is_some() => {
                 return Err(StoreError::Io(io::ErrorKind::UnexpectedEof.into()));
             }
-            (None, None) => self.put_whole().await?.e_tag,
+            (None, None) => self.put_whole(until).await?.e_tag,
         };
         let meta = self.meta(tag)?;
         Ok(Committed { created, meta })
@@ -230,20 +260,33 @@ impl RemoteUpload {
     /// whether there was an object: before that byte the service changes nothing. A second request
     /// follows if the first one fails as a repeatable one does, or would be open for too long.
     /// Returns whether the object is new, and its entity tag.
-    async fn put_meanwhile(&mut self, existed: Task<ObjectMeta>) -> Result<(bool, Option<String>)> {
+    async fn put_meanwhile(
+        &mut self,
+        existed: Task<ObjectMeta>,
+        until: Instant,
+    ) -> Result<(bool, Option<String>)> {
         let content = Bytes::from(std::mem::take(&mut self.held));
         let (path, attributes) = (self.path.clone(), with_metadata(&self.metadata));
         let (service, size) = (&self.service, content.len() as u64);
         let transfer = Transfer::begin(service, path, Pinned::None, attributes, size);
-        let first = send_after(existed, transfer, content.clone());
+        let first = send_after(existed, transfer, content.clone(), until);
         let (created, tag) = service.spawn(async move { Ok(first.await) }).await?;
-        let was_sent = match tag {
-            Err(StoreError::Unavailable | StoreError::Throttled { .. }) => false,
-            Err(StoreError::Interrupted) => true,
+        let (was_sent, pause) = match tag {
+            Err(StoreError::Throttled { retry_after }) => (false, pause(retry_after)),
+            Err(StoreError::Unavailable) => (false, pause(None)),
+            Err(StoreError::Interrupted) => (true, pause(None)),
             tag => return Ok((created, tag?)),
         };
-        self.service.metrics.retry();
-        match self.put(content.into(), PutMode::Overwrite).await {
+        let Some(pause) = pause else {
+            return Ok((created, tag?)); // The service wants a long pause.
+        };
+        let pause = async move {
+            tokio::time::sleep(pause).await;
+            Ok(())
+        };
+        self.service.spawn_until(until, pause).await?;
+        self.service.recorder.metrics.retry();
+        match self.put(content.into(), PutMode::Overwrite, until).await {
             Ok(put) => Ok((created, put.e_tag)),
             // The first request may have made the change.
             Err(error) if was_sent => Err(uncertain(error)),
@@ -252,22 +295,22 @@ impl RemoteUpload {
     }
 
     /// Sends an object by one request.
-    async fn put_whole(&mut self) -> Result<PutResult> {
+    async fn put_whole(&mut self, until: Instant) -> Result<PutResult> {
         let payload = PutPayload::from(std::mem::take(&mut self.held));
         let condition = std::mem::replace(&mut self.condition, Condition::None);
         match condition {
-            Condition::None => self.put(payload, PutMode::Overwrite).await,
-            Condition::Absent => self.put(payload, PutMode::Create).await,
+            Condition::None => self.put(payload, PutMode::Overwrite, until).await,
+            Condition::Absent => self.put(payload, PutMode::Create, until).await,
             condition => {
                 // One of several versions: the service compares with one.
                 for _ in 0..ATTEMPTS {
-                    let current = self.current().await?;
+                    let current = self.current(until).await?;
                     condition.check(Some(&current))?;
                     let mode = PutMode::Update(UpdateVersion {
                         e_tag: Some(current.version.as_str().to_owned()),
                         version: None,
                     });
-                    match self.put(payload.clone(), mode).await {
+                    match self.put(payload.clone(), mode, until).await {
                         // Replaced at this moment, perhaps by another version that is permitted.
                         Err(StoreError::PreconditionFailed) => {}
                         result => return result,
@@ -278,7 +321,7 @@ impl RemoteUpload {
         }
     }
 
-    async fn put(&self, payload: PutPayload, mode: PutMode) -> Result<PutResult> {
+    async fn put(&self, payload: PutPayload, mode: PutMode, until: Instant) -> Result<PutResult> {
         let options = PutOptions {
             mode,
             attributes: with_metadata(&self.metadata),
@@ -286,12 +329,12 @@ impl RemoteUpload {
         };
         let (client, path) = (self.service.client.clone(), self.path.clone());
         let put = async move { client.put_opts(&path, payload, options).await };
-        self.service.start(put).await
+        self.service.start(until, put).await
     }
 
     /// The object that has the key now.
-    async fn current(&self) -> Result<Meta> {
-        match head(&self.service, self.path.clone()).await {
+    async fn current(&self, until: Instant) -> Result<Meta> {
+        match head(&self.service, until, self.path.clone()).await {
             Ok(found) => properties(&found),
             Err(StoreError::NotFound) => Err(StoreError::PreconditionFailed),
             Err(error) => Err(error),
@@ -319,18 +362,19 @@ async fn send_after(
     mut existed: Task<ObjectMeta>,
     mut transfer: Transfer,
     mut content: Bytes,
+    until: Instant,
 ) -> (bool, Result<Option<String>>) {
     let last = content.split_off(content.len() - 1);
     let sent = match content.is_empty() {
         true => Ok(()),
-        false => transfer.send(content).await,
+        false => transfer.send(content, until).await,
     };
     let Ok(known) = tokio::time::timeout(OPEN_MAX, &mut existed).await else {
         drop(transfer);
         return (existed.await.is_err(), Err(StoreError::Unavailable));
     };
     let tag = match sent {
-        Ok(()) => transfer.finish(last).await,
+        Ok(()) => transfer.finish(last, until).await,
         Err(error) => Err(error),
     };
     (known.is_err(), tag)
@@ -364,115 +408,5 @@ impl Upload for RemoteUpload {
 
     fn commit(self: Box<Self>) -> LocalFuture<'static, Result<Committed>> {
         Box::pin(self.finish())
-    }
-}
-
-/// A multipart upload in progress. Dropping it aborts it.
-struct Parts {
-    service: Arc<Service>,
-    path: Path,
-    /// Stored with the object. No other upload has it.
-    mark: String,
-    /// `None` after it is complete.
-    upload: Option<Box<dyn MultipartUpload>>,
-    sending: Option<Task<()>>,
-    count: usize,
-}
-
-impl Parts {
-    async fn begin(service: &Arc<Service>, path: &Path, attributes: Attributes) -> Result<Parts> {
-        let mark = format!("{:016x}", RandomState::new().build_hasher().finish());
-        let options = PutMultipartOptions {
-            attributes: with_mark(attributes, &mark),
-            ..PutMultipartOptions::default()
-        };
-        let (client, at) = (service.client.clone(), path.clone());
-        let upload = service.start(async move { client.put_multipart_opts(&at, options).await });
-        let upload = upload.await?;
-        service.metrics.upload_begins();
-        Ok(Parts {
-            service: service.clone(),
-            path: path.clone(),
-            mark,
-            upload: Some(upload),
-            sending: None,
-            count: 0,
-        })
-    }
-
-    /// Begins to send a part, after the one before is complete. Without a further permit, also
-    /// waits until it is sent.
-    async fn send(&mut self, part: Vec<u8>) -> Result<()> {
-        self.wait().await?;
-        let Some(upload) = &mut self.upload else {
-            return Ok(());
-        };
-        let permit = self.service.try_permit_part();
-        let is_permitted = permit.is_some();
-        let sending = {
-            let _entered = self.service.enter();
-            upload.put_part(part.into())
-        };
-        self.count += 1;
-        self.sending = Some(self.service.start(async move {
-            let _until_sent = permit;
-            sending.await
-        }));
-        match is_permitted {
-            true => Ok(()),
-            false => self.wait().await,
-        }
-    }
-
-    async fn wait(&mut self) -> Result<()> {
-        match &mut self.sending {
-            Some(sending) => sending.await?,
-            None => return Ok(()),
-        }
-        self.sending = None;
-        Ok(())
-    }
-
-    /// Completes the upload. Returns the entity tag of the object.
-    ///
-    /// Ceph 16 does not tell it. Then the object is requested, but another client may have replaced
-    /// it: its tag must not appear as the one of this upload. That one is not visible any more, so
-    /// anything that no object has takes its place.
-    async fn complete(mut self) -> Result<String> {
-        self.wait().await?;
-        let Some(mut upload) = self.upload.take() else {
-            return Err(StoreError::Io(io::ErrorKind::BrokenPipe.into()));
-        };
-        // If it fails, the parts remain until they are swept: whether the object exists is unknown.
-        let result = self.service.start(async move { upload.complete().await });
-        let result = match result.await {
-            Ok(result) => Some(result),
-            // There is no upload any more, perhaps because an earlier attempt has completed it.
-            Err(StoreError::Interrupted | StoreError::NotFound) => None,
-            Err(error) => return Err(error),
-        };
-        let is_certain = result.is_some();
-        let tag = result.and_then(|result| result.e_tag);
-        if let Some(tag) = tag.filter(|tag| tag_version(tag).is_some()) {
-            return Ok(tag);
-        }
-        match tag_of_marked(&self.service, self.path.clone(), &self.mark).await {
-            Ok(Some(tag)) => Ok(tag),
-            Ok(None) if is_certain => Ok(std::mem::take(&mut self.mark)),
-            Err(error) if is_certain => Err(error),
-            _ => Err(StoreError::Interrupted),
-        }
-    }
-}
-
-impl Drop for Parts {
-    fn drop(&mut self) {
-        self.service.metrics.upload_ends();
-        drop(self.sending.take());
-        if let Some(mut upload) = self.upload.take() {
-            self.service.detach(async move {
-                let _ = upload.abort().await;
-            });
-        }
     }
 }

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::canned::{Canned, Reply};
+use common::canned::{self, Canned, FOUND, Reply};
 use common::{Bucket, KEY, block_on, read_all};
 use onrush_remote::{Check, Options, RemoteStore};
 use onrush_store::{Condition, Key, Kind, ListHow, Store, StoreError};
@@ -31,9 +31,7 @@ fn key(text: &str) -> Key {
 }
 
 fn status(line: &str) -> Reply {
-    Reply::Send(format!(
-        "HTTP/1.1 {line}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-    ))
+    Reply::Send(canned::status(line))
 }
 
 /// The error of each operation on a service that always replies so.
@@ -125,8 +123,7 @@ fn a_change_was_not_made_if_the_service_says_so() {
             let put = put_after_head(&server, bytes);
             assert_eq!(put, Err(expected), "{bytes}, {reply:?}");
         }
-        let found = "200 OK\r\nETag: \"x\"\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT";
-        let server = Canned::new(vec![status(found), reply.clone()]);
+        let server = Canned::new(vec![status(FOUND), reply.clone()]);
         let deleted = block_on(store(&server).delete(&key("a"), Kind::File, Condition::None));
         assert_eq!(deleted.map(drop), Err(expected), "{reply:?}");
     }
@@ -161,10 +158,9 @@ fn a_change_without_a_connection_was_not_made() {
 /// What the repetition of a change is refused for says nothing about the first request.
 #[test]
 fn a_refused_repetition_does_not_hide_a_change() {
-    let found = "200 OK\r\nETag: \"x\"\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT";
     for refusal in ["403 Forbidden", "404 Not Found", "501 No", "507 Full"] {
         for first in [status("500 Internal"), Reply::Close] {
-            let server = Canned::new(vec![status(found), first.clone(), status(refusal)]);
+            let server = Canned::new(vec![status(FOUND), first.clone(), status(refusal)]);
             let store = store(&server);
             let deleted = block_on(store.delete(&key("a"), Kind::File, Condition::None));
             assert_eq!(deleted.map(drop), Err(StoreError::Interrupted), "{refusal}");

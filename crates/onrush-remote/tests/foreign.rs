@@ -64,6 +64,27 @@ fn keys_without_a_name_here_are_omitted_from_a_folder() {
     assert_eq!(missing.map(drop), Err(StoreError::NotFound));
 }
 
+/// One page takes a limited number of requests, and the next one goes on where it ended.
+#[test]
+fn a_page_ends_although_all_names_are_hidden() {
+    let bucket = bucket(&["d/~"]);
+    let mut objects = bucket.service.lock();
+    for number in 0..21_000 {
+        let key = format!("d/.{number:05}");
+        objects.put(key, Bytes::new(), Fields::default());
+    }
+    drop(objects);
+    let store = bucket.store("s3://bucket");
+    let how = ListHow {
+        limit: 1,
+        ..ListHow::default()
+    };
+    let page = block_on(store.list(Some(&key("d")), how)).expect("a page");
+    assert!(page.entries.is_empty() && page.next.is_some());
+    assert_eq!(bucket.service.lock().requests["LIST"], 20);
+    assert_eq!(names(&store, Some("d"), 1), ["~"]);
+}
+
 #[test]
 fn a_check_succeeds_whatever_the_first_key_is() {
     let bucket = bucket(&["//x", "a"]);

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Bucket, block_on, read_all};
-use onrush_remote::Options;
+use onrush_remote::{Options, RemoteStore};
 use onrush_store::{Condition, Key, Kind, ListHow, Store, StoreError, Wanted};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -340,15 +340,27 @@ fn uploads_that_never_ended_are_found_and_removed() {
             ));
         }
     });
-    let found = store.unfinished_uploads().expect("a list");
+    let all = |store: &RemoteStore| {
+        let lists = store.unfinished_uploads();
+        lists
+            .flat_map(|list| list.expect("a list"))
+            .collect::<Vec<_>>()
+    };
+    let found = all(&store);
     let keys: Vec<&str> = found.iter().map(|upload| &upload.key[..]).collect();
     assert_eq!(keys, ["p/a", "p/b c&d"]);
-    for upload in &found {
-        store.abort_upload(upload).expect("aborted");
-        store.abort_upload(upload).expect("it is gone");
+    // The uploads of one list can be removed before the next one is requested.
+    bucket.service.lock().requests.clear();
+    for (number, list) in store.unfinished_uploads().enumerate() {
+        let list = list.expect("a list");
+        assert_eq!(bucket.service.lock().requests["UPLOADS"], number + 1);
+        for upload in &list {
+            store.abort_upload(upload).expect("aborted");
+            store.abort_upload(upload).expect("it is gone");
+        }
     }
-    assert_eq!(store.unfinished_uploads().expect("a list"), []);
-    assert_eq!(other.unfinished_uploads().expect("a list").len(), 1);
+    assert_eq!(all(&store), []);
+    assert_eq!(all(&other).len(), 1);
 }
 
 /// A client that disconnects drops the upload.
@@ -369,90 +381,49 @@ fn a_dropped_multipart_upload_is_aborted() {
     }
 }
 
-/// With fewer permits than uploads, each that has one goes on, whatever the others do.
+/// An upload whose client is slow occupies only what has arrived.
 #[test]
-fn the_parts_in_memory_are_limited() {
+fn the_memory_of_parts_is_limited() {
     let bucket = Bucket::new();
     let mut options = Options::default();
-    (options.parts, options.operation_timeout) = (2, Duration::from_secs(5));
+    (options.part_memory_bytes, options.operation_timeout) = (20 << 20, Duration::from_secs(5));
     let store = bucket.store_with("s3://bucket", options);
     let content = body((17 << 20) + 1);
+    let (short, more) = ((1 << 20) + 1, 6 << 20);
     block_on(async {
-        let mut paused = Vec::new();
-        for name in ["a", "b"] {
-            let upload = store.stage(&key(name), Condition::None, None).await;
+        let mut slow = Vec::new();
+        for number in 0..6 {
+            let at = format!("slow{number}");
+            let upload = store.stage(&key(&at), Condition::None, None).await;
             let mut upload = upload.expect("an upload");
-            upload.write(content.clone()).await.expect("a permit");
-            paused.push(upload);
+            upload.write(content[..short].to_vec()).await.expect("room");
+            slow.push((at, upload));
         }
-        let third = put(&store, "c", Condition::None, &content, None).await;
-        let expected = StoreError::Throttled { retry_after: None };
-        assert_eq!(third, Err(expected));
-        // Short ones need no permit.
-        put(&store, "d", Condition::None, &content[..1 << 20], None)
+        put(&store, "a", Condition::None, &content, None)
             .await
             .expect("stored");
-        for mut upload in paused {
-            upload.write(content.clone()).await.expect("its permit");
+        // There is room for the rest of one part only.
+        for (_, upload) in &mut slow[..2] {
+            let more = content[short..short + more].to_vec();
+            upload.write(more).await.expect("room");
+        }
+        let busy = put(&store, "b", Condition::None, &content, None).await;
+        assert_eq!(busy, Err(StoreError::Throttled { retry_after: None }));
+        // Short ones are not counted.
+        put(&store, "c", Condition::None, &content[..1 << 20], None)
+            .await
+            .expect("stored");
+        for (at, mut upload) in slow {
+            let written = upload.written_bytes() as usize;
+            let rest = content[written..].to_vec();
+            upload.write(rest).await.expect("room");
             upload.commit().await.expect("stored");
+            let object = store.get(&key(&at)).await.expect("an object");
+            assert!(read_all(&object).await.expect("bytes") == content, "{at}");
         }
-        // Both permits are free again.
-        put(&store, "c", Condition::None, &content, None)
+        // Nothing is occupied any more.
+        put(&store, "b", Condition::None, &content, None)
             .await
             .expect("stored");
-        for (name, times) in [("a", 2), ("b", 2), ("c", 1)] {
-            let object = store.get(&key(name)).await.expect("an object");
-            let found = read_all(&object).await.expect("bytes");
-            assert!(found == content.repeat(times), "{name}");
-        }
     });
-}
-
-/// Ceph does not tell the tag of a multipart upload. That of the object is another one's, if it has
-/// been replaced meanwhile.
-#[test]
-fn an_upload_never_has_the_version_of_another_one() {
-    let bucket = Bucket::ceph();
-    let store = bucket.store("s3://bucket");
-    block_on(async {
-        for is_replaced in [false, true] {
-            let replaces = &bucket.service.replaces_at_once;
-            replaces.store(is_replaced, Ordering::Relaxed);
-            let upload = store.stage(&key("a"), Condition::None, None).await;
-            let mut upload = upload.expect("an upload");
-            upload.write(body(9 << 20)).await.expect("room");
-            let committed = upload.commit().await.expect("stored");
-            let current = store.meta(&key("a")).await.expect("an object");
-            assert_eq!(committed.meta.version == current.version, !is_replaced);
-        }
-    });
-}
-
-/// The client of the service repeats the completion after the 500, and gets 404: the upload is no
-/// more. The object tells whether it was completed, unless another client has replaced it.
-#[test]
-fn an_upload_that_was_completed_is_not_reported_as_missing() {
-    for bucket in [Bucket::new(), Bucket::ceph()] {
-        let store = bucket.store("s3://bucket");
-        let service = &bucket.service;
-        block_on(async {
-            for is_replaced in [false, true] {
-                service
-                    .replaces_at_once
-                    .store(is_replaced, Ordering::Relaxed);
-                service.fails_after_complete.store(1, Ordering::Relaxed);
-                let upload = store.stage(&key("a"), Condition::None, None).await;
-                let mut upload = upload.expect("an upload");
-                upload.write(body(9 << 20)).await.expect("room");
-                let committed = upload.commit().await;
-                if is_replaced {
-                    assert_eq!(committed.map(drop), Err(StoreError::Interrupted));
-                    continue;
-                }
-                let current = store.meta(&key("a")).await.expect("an object");
-                assert_eq!(committed.expect("stored").meta.version, current.version);
-            }
-        });
-        assert_eq!(service.lock().requests["COMPLETE"], 4);
-    }
 }

@@ -89,7 +89,7 @@ pub(crate) fn not_ready(store: &RemoteStore, has_edge: bool) -> Option<&'static 
 impl Storage {
     /// A location if the text has a scheme, otherwise a folder.
     pub(crate) fn parse(text: PathBuf) -> Result<Storage, Failure> {
-        match text.to_str().filter(|text| Location::is_one(text)) {
+        match text.to_str().filter(|text| Location::has_scheme(text)) {
             None => Ok(Storage::Folder(text)),
             Some(location) => match location.parse() {
                 Ok(location) => Ok(Storage::Remote(location)),

@@ -5,7 +5,7 @@ use crate::failure::{Failure, one_line};
 use crate::units::Time;
 use clap::Parser;
 use onrush_proto::date::utc;
-use onrush_remote::{Location, Options, RemoteStore, UnfinishedUpload};
+use onrush_remote::{Location, Options, RemoteStore};
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::time::SystemTime;
@@ -40,18 +40,21 @@ pub(crate) fn main(words: &[OsString]) -> Result<(), Failure> {
         .map_err(|error| Failure::run(format!("{location}: {error}")))?;
     let fail = |error| Failure::run(format!("{}: {error}", store.name()));
     let before = SystemTime::now() - arguments.older_than.duration();
-    let all = store.unfinished_uploads().map_err(fail)?;
-    let young = all.len();
-    let old: Vec<UnfinishedUpload> = all.into_iter().filter(|one| one.begun <= before).collect();
-    let young = young - old.len();
     let mut out = io::stdout().lock();
-    for upload in &old {
-        if arguments.delete {
-            store.abort_upload(upload).map_err(fail)?;
+    let (mut found, mut young) = (0, 0);
+    for list in store.unfinished_uploads() {
+        for upload in list.map_err(fail)? {
+            if upload.begun > before {
+                young += 1;
+                continue;
+            }
+            if arguments.delete {
+                store.abort_upload(&upload).map_err(fail)?;
+            }
+            let _ = writeln!(out, "{} {}", utc(upload.begun), one_line(&upload.key));
+            found += 1;
         }
-        let _ = writeln!(out, "{} {}", utc(upload.begun), one_line(&upload.key));
     }
-    let found = old.len();
     let _ = match (found, arguments.delete) {
         (0, _) => writeln!(out, "nothing to remove; {young} younger"),
         (_, true) => writeln!(out, "{found} removed; {young} younger"),

@@ -302,7 +302,7 @@ impl Default for ListHow {
 /// One page of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// Ordered by name. Fewer than the limit if some names are not objects.
+    /// Ordered by name. Fewer than the limit, even none, if some names are hidden or not objects.
     pub entries: Vec<Entry>,
     /// The value of `after` for the next page; `None` if this is the last one.
     pub next: Option<Vec<u8>>,

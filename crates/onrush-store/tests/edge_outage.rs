@@ -92,6 +92,7 @@ fn while_the_store_is_down_copies_are_served() {
     store.metas();
     let failures = [
         StoreError::Unavailable,
+        StoreError::Interrupted,
         StoreError::Timeout,
         StoreError::Throttled { retry_after: None },
     ];

@@ -11,6 +11,8 @@ use std::time::Duration;
 pub enum Reply {
     /// Sends the bytes and closes.
     Send(String),
+    /// The same, after this time.
+    Delayed(Duration, String),
     /// Closes without a response.
     Close,
     /// Never responds.
@@ -23,19 +25,27 @@ pub struct Canned {
     requests: Arc<Mutex<Vec<String>>>,
 }
 
+type Choose = dyn Fn(usize, &str) -> Reply + Send + Sync;
+
 impl Canned {
+    /// Gives these replies.
     pub fn new(replies: Vec<Reply>) -> Canned {
+        Canned::choosing(move |number, _| replies[number.min(replies.len() - 1)].clone())
+    }
+
+    /// Chooses the reply by the number of the request, from 0, and its head.
+    pub fn choosing(choose: impl Fn(usize, &str) -> Reply + Send + Sync + 'static) -> Canned {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
         let requests = Arc::new(Mutex::new(Vec::new()));
-        let seen = requests.clone();
+        let (seen, choose): (_, Arc<Choose>) = (requests.clone(), Arc::new(choose));
         thread::spawn(move || {
             for (number, stream) in listener.incoming().enumerate() {
-                let reply = replies[number.min(replies.len() - 1)].clone();
-                let (Ok(stream), seen) = (stream, seen.clone()) else {
+                let (seen, choose) = (seen.clone(), choose.clone());
+                let Ok(stream) = stream else {
                     return;
                 };
-                thread::spawn(move || respond(stream, reply, &seen));
+                thread::spawn(move || respond(stream, &|head| choose(number, head), &seen));
             }
         });
         Canned { address, requests }
@@ -47,7 +57,7 @@ impl Canned {
     }
 }
 
-fn respond(mut stream: TcpStream, reply: Reply, seen: &Mutex<Vec<String>>) {
+fn respond(mut stream: TcpStream, choose: &dyn Fn(&str) -> Reply, seen: &Mutex<Vec<String>>) {
     let (mut head, mut byte) = (Vec::new(), [0]);
     while !head.ends_with(b"\r\n\r\n") {
         match stream.read(&mut byte) {
@@ -56,6 +66,7 @@ fn respond(mut stream: TcpStream, reply: Reply, seen: &Mutex<Vec<String>>) {
         }
     }
     let head = String::from_utf8_lossy(&head).into_owned();
+    let reply = choose(&head);
     let length = head.to_ascii_lowercase();
     let length = length.split("content-length: ").nth(1);
     let length = length.and_then(|rest| rest.lines().next()?.parse::<u64>().ok());
@@ -70,7 +81,19 @@ fn respond(mut stream: TcpStream, reply: Reply, seen: &Mutex<Vec<String>>) {
     }
     match reply {
         Reply::Send(bytes) => drop(stream.write_all(bytes.as_bytes())),
+        Reply::Delayed(time, bytes) => {
+            thread::sleep(time);
+            drop(stream.write_all(bytes.as_bytes()));
+        }
         Reply::Close => {}
         Reply::Silence => thread::sleep(Duration::from_secs(60)),
     }
 }
+
+/// A response without a body: the status line after the version, and perhaps more fields.
+pub fn status(line: &str) -> String {
+    format!("HTTP/1.1 {line}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+}
+
+/// The properties of an object with the tag `x`.
+pub const FOUND: &str = "200 OK\r\nETag: \"x\"\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT";

@@ -1,6 +1,7 @@
 //! An S3 server in this process, with its objects in memory.
 #![allow(dead_code, unreachable_pub)]
 
+mod bodies;
 pub mod canned;
 pub mod s3;
 

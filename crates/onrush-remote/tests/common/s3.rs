@@ -1,16 +1,14 @@
 //! Objects in memory behind the S3 protocol. Conditions are evaluated together with the change, as
 //! AWS does, or ignored where Ceph 16 ignores them.
 
+use super::bodies::{blob, read};
 use bytes::Bytes;
-use futures_core::Stream;
 use http::StatusCode;
 use md5::{Digest, Md5};
 use s3s::dto::*;
 use s3s::{S3, S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
-use std::future::poll_fn;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
@@ -84,6 +82,10 @@ pub struct MemoryS3 {
     pub fails_after_put: Arc<AtomicUsize>,
     /// The number of multipart uploads that are completed but get 500.
     pub fails_after_complete: Arc<AtomicUsize>,
+    /// Whether a multipart upload is completed, but gets no response.
+    pub hangs_after_complete: Arc<AtomicBool>,
+    /// Whether a HEAD gets SlowDown.
+    pub refuses_head: Arc<AtomicBool>,
     /// Whether another client replaces the object of a multipart upload as soon as it is complete.
     pub replaces_at_once: Arc<AtomicBool>,
     /// Whether a PUT exceeds the quota of the user.
@@ -106,6 +108,35 @@ impl MemoryS3 {
         let mut objects = self.lock();
         *objects.requests.entry(request).or_default() += 1;
         Ok(objects)
+    }
+}
+
+impl MemoryS3 {
+    fn complete(&self, bucket: &str, key: &str, id: &str, is_new: bool) -> S3Result<ETag> {
+        let mut objects = self.begin(bucket, "COMPLETE")?;
+        if !self.is_ceph && is_new && objects.by_key.contains_key(key) {
+            return Err(s3_error!(PreconditionFailed));
+        }
+        self.check_quota()?;
+        let upload = objects.uploads.remove(id);
+        let upload = upload.ok_or_else(|| s3_error!(NoSuchUpload))?;
+        let content = upload.parts.into_values().collect::<Vec<_>>().concat();
+        let tag = objects.put(key.to_owned(), content.into(), upload.fields);
+        if self.replaces_at_once.load(Ordering::Relaxed) {
+            let other = Bytes::from_static(b"other");
+            objects.put(key.to_owned(), other, Fields::default());
+        }
+        fail(&self.fails_after_complete)?;
+        Ok(tag)
+    }
+
+    fn check_quota(&self) -> S3Result<()> {
+        if !self.is_full.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let mut error = S3Error::new(S3ErrorCode::Custom("QuotaExceeded".into()));
+        error.set_status_code(StatusCode::FORBIDDEN);
+        Err(error)
     }
 }
 
@@ -161,23 +192,6 @@ impl Drop for Incomplete<'_> {
     }
 }
 
-async fn read(body: Option<StreamingBlob>, length: Option<i64>) -> S3Result<Bytes> {
-    let (mut all, Some(mut body)) = (Vec::new(), body) else {
-        return Ok(Bytes::new());
-    };
-    while let Some(piece) = poll_fn(|cx| Pin::new(&mut body).poll_next(cx)).await {
-        all.extend_from_slice(&piece.map_err(|_| s3_error!(IncompleteBody))?);
-    }
-    match length {
-        Some(length) if length as usize != all.len() => Err(s3_error!(IncompleteBody)),
-        _ => Ok(all.into()),
-    }
-}
-
-fn blob(content: Bytes) -> StreamingBlob {
-    StreamingBlob::from(s3s::Body::from(content))
-}
-
 #[async_trait::async_trait]
 impl S3 for MemoryS3 {
     async fn get_object(
@@ -216,6 +230,9 @@ impl S3 for MemoryS3 {
     ) -> S3Result<S3Response<HeadObjectOutput>> {
         let input = request.input;
         drop(self.begin(&input.bucket, "HEAD")?);
+        if self.refuses_head.load(Ordering::Relaxed) {
+            return Err(s3_error!(SlowDown));
+        }
         let is_early = || {
             let objects = self.lock();
             let awaited = objects.head_waits_for;
@@ -250,11 +267,7 @@ impl S3 for MemoryS3 {
         if !holds && !self.ignores_conditions {
             return Err(s3_error!(PreconditionFailed));
         }
-        if self.is_full.load(Ordering::Relaxed) {
-            let mut error = S3Error::new(S3ErrorCode::Custom("QuotaExceeded".into()));
-            error.set_status_code(StatusCode::FORBIDDEN);
-            return Err(error);
-        }
+        self.check_quota()?;
         let tag = objects.put(input.key, content, fields!(input => Fields {}));
         fail(&self.fails_after_put)?;
         Ok(S3Response::new(PutObjectOutput {
@@ -404,23 +417,15 @@ impl S3 for MemoryS3 {
         request: S3Request<CompleteMultipartUploadInput>,
     ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
         let input = request.input;
-        let mut objects = self.begin(&input.bucket, "COMPLETE")?;
-        let current = objects.by_key.get(&input.key);
-        if !self.is_ceph && input.if_none_match.is_some() && current.is_some() {
-            return Err(s3_error!(PreconditionFailed));
+        let tag = self.complete(
+            &input.bucket,
+            &input.key,
+            &input.upload_id,
+            input.if_none_match.is_some(),
+        )?;
+        if self.hangs_after_complete.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
         }
-        let upload = objects.uploads.remove(&input.upload_id);
-        let upload = upload.ok_or_else(|| s3_error!(NoSuchUpload))?;
-        let content = upload.parts.into_values().collect::<Vec<_>>().concat();
-        let tag = objects.put(input.key.clone(), content.into(), upload.fields);
-        if self.replaces_at_once.load(Ordering::Relaxed) {
-            objects.put(
-                input.key.clone(),
-                Bytes::from_static(b"other"),
-                Fields::default(),
-            );
-        }
-        fail(&self.fails_after_complete)?;
         Ok(S3Response::new(CompleteMultipartUploadOutput {
             bucket: Some(input.bucket),
             key: Some(input.key),

@@ -83,8 +83,18 @@ impl HttpError {
                 503,
                 "the store failed during the change, which may have been made",
             ),
-            (StoreError::Timeout, _) => (504, "the store did not respond in time"),
-            (StoreError::BadResponse, _) => (502, "the store sent a malformed response"),
+            (StoreError::Timeout, Operation::Read) => (504, "the store did not respond in time"),
+            (StoreError::Timeout, Operation::Write) => (
+                504,
+                "the store did not respond in time; the change may have been made",
+            ),
+            (StoreError::BadResponse, Operation::Read) => {
+                (502, "the store sent a malformed response")
+            }
+            (StoreError::BadResponse, Operation::Write) => (
+                502,
+                "the store sent a malformed response; the change may have been made",
+            ),
             (StoreError::Io(cause), _) if cause.errno().is_none() => (500, "the store failed"),
             (_, _) => (500, "the disk failed"),
         };

@@ -275,6 +275,7 @@ fn is_outage(error: StoreError) -> bool {
     matches!(
         error,
         StoreError::Unavailable
+            | StoreError::Interrupted
             | StoreError::Timeout
             | StoreError::BadResponse
             | StoreError::Throttled { .. }

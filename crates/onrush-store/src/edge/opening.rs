@@ -73,7 +73,7 @@ impl Inner {
             return None;
         }
         let opening = Arc::new(Watch::new(Opened::Waits));
-        let (run, begun_ms) = (Run::new(), self.now_ms());
+        let (run, begun_ms) = (Run::new(Some(key)), self.now_ms());
         let member = run.join();
         let pending = Pending {
             opening: opening.clone(),

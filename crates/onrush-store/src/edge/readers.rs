@@ -8,6 +8,8 @@
 
 use super::Inner;
 use super::watch::Watch;
+use crate::cache::Name;
+use crate::key::Key;
 use crate::object::LocalFuture;
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -28,6 +30,9 @@ struct RunState {
     readers: usize,
     /// Blocks before this one are needed.
     wanted: u64,
+    /// Where it is registered: the key whose version it asks for, and the block that it transfers.
+    key: Option<Key>,
+    block: Option<Name>,
 }
 
 /// A reader of a run. Dropping it leaves the run.
@@ -51,11 +56,19 @@ impl Drop for Member {
 }
 
 impl Run {
-    pub(super) fn new() -> Arc<Run> {
+    /// `key`: that whose version it asks for, if it does.
+    pub(super) fn new(key: Option<&Key>) -> Arc<Run> {
         Arc::new(Run(Watch::new(RunState {
             readers: 0,
             wanted: 0,
+            key: key.cloned(),
+            block: None,
         })))
+    }
+
+    /// It transfers this block from now on. The caller holds the lock of the blocks.
+    pub(super) fn transfers(&self, block: Name) {
+        self.0.update(|state| state.block = Some(block));
     }
 
     /// Adds a reader.
@@ -116,11 +129,22 @@ impl Inner {
     fn remove(&self, run: &Arc<Run>) -> bool {
         // Readers join while they hold one of the locks.
         let (mut openings, mut fills) = (self.openings(), self.fills());
-        let is_unread = run.is_unread();
-        if is_unread {
-            openings.retain(|_, opening| !Arc::ptr_eq(&opening.run, run));
-            fills.retain(|_, fill| !Arc::ptr_eq(&fill.run, run));
+        let look = |state: &RunState| (state.readers == 0, state.key.clone(), state.block);
+        let (is_unread, key, block) = run.0.with(look);
+        if !is_unread {
+            return false;
         }
-        is_unread
+        // Another run may have taken the place of this one.
+        if let Some(key) = key
+            && (openings.get(&key)).is_some_and(|opening| Arc::ptr_eq(&opening.run, run))
+        {
+            openings.remove(&key);
+        }
+        if let Some(block) = block
+            && (fills.get(&block)).is_some_and(|fill| Arc::ptr_eq(&fill.run, run))
+        {
+            fills.remove(&block);
+        }
+        true
     }
 }

@@ -67,7 +67,8 @@ impl Fill {
         self.state.until(|state| state.end.map(drop)).await;
     }
 
-    fn new(run: Arc<Run>) -> Arc<Fill> {
+    fn new(run: Arc<Run>, block: Name) -> Arc<Fill> {
+        run.transfers(block);
         Arc::new(Fill {
             run,
             state: Watch::new(FillState::default()),
@@ -111,7 +112,7 @@ impl Inner {
         {
             return Joined::Follows(before.clone());
         }
-        let fill = Fill::new(Run::new());
+        let fill = Fill::new(Run::new(None), id);
         let reading = fill.join(number, false);
         fills.insert(id, fill.clone());
         drop(fills);
@@ -152,7 +153,7 @@ impl Inner {
         if fills.contains_key(&id) || self.is_stored(head, number) {
             return None;
         }
-        let fill = Fill::new(run.clone());
+        let fill = Fill::new(run.clone(), id);
         fills.insert(id, fill.clone());
         Some(FillGuard {
             inner: self.clone(),
@@ -204,7 +205,7 @@ impl FillGuard {
             && !fills.contains_key(&id)
             && is_missing(&self.inner)
         {
-            let fill = Fill::new(self.fill.run.clone());
+            let fill = Fill::new(self.fill.run.clone(), id);
             fills.insert(id, fill.clone());
             next = Some(FillGuard {
                 inner: self.inner.clone(),
