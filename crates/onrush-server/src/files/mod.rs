@@ -26,7 +26,7 @@ mod list;
 mod location;
 mod markdown;
 mod media_type;
-mod negotiate;
+pub(crate) mod negotiate;
 mod object;
 pub(crate) mod path;
 mod permitted;
