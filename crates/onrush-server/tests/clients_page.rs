@@ -60,3 +60,8 @@ fn chromium_renames_and_moves() {
 fn chromium_uploads_without_the_right_to_list() {
     drive("upload_only.py", &["--upload-only"]);
 }
+
+#[test]
+fn chromium_continues_large_uploads() {
+    drive("uploads.py", &["--allow", "put,delete"]);
+}

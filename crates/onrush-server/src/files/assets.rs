@@ -15,6 +15,9 @@ const SCRIPT: &str = concat!(
     include_str!("../../assets/page.js"),
     include_str!("../../assets/entries.js"),
     include_str!("../../assets/preview.js"),
+    include_str!("../../assets/digest.js"),
+    include_str!("../../assets/transfer.js"),
+    include_str!("../../assets/unfinished.js"),
     include_str!("../../assets/uploads.js"),
 );
 

@@ -30,6 +30,8 @@ pub(super) struct Page {
     pub(super) nonce: Option<String>,
     /// What the store can do.
     pub(super) features: Features,
+    /// Whether uploads can be continued.
+    pub(super) continues_uploads: bool,
 }
 
 /// The policy of a page: it loads the style and the script with the nonce, and media and data from
@@ -86,6 +88,10 @@ impl Page {
             "user" => self.user(out),
             "rights" => self.rights(out),
             "name" => escape(out, self.location.names().last().unwrap_or("All files")),
+            "uploads" => out.push_str(match self.continues_uploads {
+                true => "continue",
+                false => "whole",
+            }),
             "limits" => self.limits(out),
             "tools" => self.tools(out),
             "columns" => self.columns(out),

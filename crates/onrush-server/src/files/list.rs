@@ -144,6 +144,7 @@ impl Inner {
                 true => Features::default(), // It stores nothing.
                 false => self.store.features(),
             },
+            continues_uploads: self.offers_uploads(),
         })
     }
 
