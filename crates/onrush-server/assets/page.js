@@ -70,8 +70,11 @@ const rows = () => [...document.querySelectorAll("tbody tr")];
 const linkOf = (row) => row.querySelector("td a");
 const nameOf = (row) => linkOf(row).textContent;
 
+/** The field of the filter. There is none on a page without entries. */
+const filterInput = () => document.querySelector("#filter input");
+
 function filter() {
-  const input = document.querySelector("#filter input");
+  const input = filterInput();
   const wanted = input.value.toLowerCase();
   let shown = 0;
   for (const row of rows()) {
@@ -81,76 +84,8 @@ function filter() {
   if (wanted) announce(`${shown.toLocaleString("en")} of ${rows().length.toLocaleString("en")} shown.`);
 }
 
-async function copyLink(url) {
-  try {
-    // Browsers permit this only over HTTPS and on this machine.
-    await navigator.clipboard.writeText(url);
-    announce("The link is copied.");
-  } catch {
-    const input = element("input", { readOnly: true, value: url, "aria-label": "Link" });
-    input.addEventListener("focus", () => input.select());
-    await ask("Copy this link", [input], [["", "Close"]]);
-  }
-}
-
-async function remove(row) {
-  const name = nameOf(row);
-  const answer = await ask(`Delete ${name}?`, [element("p", { textContent: "It cannot be restored." })],
-    [["", "Cancel"], ["delete", "Delete"]]);
-  if (answer !== "delete") return;
-  const etag = row.dataset.etag;
-  const headers = etag ? { "If-Match": `"${etag}"` } : {};
-  let problem = "";
-  try {
-    const response = await fetch(linkOf(row).href, { method: "DELETE", headers });
-    if (!response.ok && response.status !== 404) problem = sentence(response.status, await response.text());
-  } catch {
-    problem = sentence(0, "");
-  }
-  await refresh();
-  announce(problem ? `${name} was not deleted. ${problem}` : `${name} is deleted.`);
-}
-
-async function newFolder() {
-  const input = element("input", { autocomplete: "off", spellcheck: false, required: true });
-  const label = element("label", {}, "Name ", input);
-  input.addEventListener("keydown", (event) => {
-    if (event.key !== "Enter") return;
-    event.preventDefault(); // Otherwise it presses the button that gets the focus now.
-    input.closest("dialog").close("create");
-  });
-  const answer = await ask("New folder", [label], [["", "Cancel"], ["create", "Create"]]);
-  const name = input.value.trim();
-  if (answer !== "create" || !name) return;
-  const url = new URL(`./${encodeURIComponent(name)}/`, location.href);
-  const nothing = new Blob([]);
-  const { status, text } = await putWhole({ url, file: nothing }, () => {}, new AbortController().signal);
-  if (status === 201) await refresh();
-  announce(status === 201 ? `${name} is created.`
-    : status === 412 ? `${name} exists already.` : `${name} was not created. ${sentence(status, text)}`);
-}
-
-/** The actions on one entry. */
-async function act(row) {
-  const { href } = linkOf(row);
-  const buttons = [];
-  if (previewKind(linkOf(row))) buttons.push(["preview", "Preview"]);
-  if (!href.endsWith("/")) buttons.push(["download", "Download"]);
-  buttons.push(["copy", "Copy link"]);
-  if (row.dataset.etag !== undefined) buttons.push(["delete", "Delete"]);
-  const answer = await ask(nameOf(row), [], [...buttons, ["", "Close"]]);
-  if (answer === "preview") preview(linkOf(row));
-  if (answer === "download") element("a", { href, download: "" }).click();
-  if (answer === "copy") await copyLink(href);
-  if (answer === "delete") await remove(row);
-}
-
-/** Adds what needs this script to the page that the server has rendered. */
-function enhance() {
-  const search = document.querySelector("#filter");
-  search.hidden = false;
-  search.addEventListener("input", filter);
-  document.querySelector(".tools").after(announcer);
+/** Adds a button to each entry. */
+function addActions() {
   const head = document.querySelector("thead tr");
   head.append(element("th", { scope: "col" }, element("span", { className: "quiet", textContent: "Actions" })));
   const button = element("button", { type: "button", className: "more", textContent: "\u22ef" });
@@ -160,6 +95,17 @@ function enhance() {
     const copy = cell.cloneNode(true);
     copy.firstChild.setAttribute("aria-label", `Actions for ${row.firstChild.textContent}`);
     row.append(copy);
+  }
+}
+
+/** Adds what needs this script to the page that the server has rendered. */
+function enhance() {
+  document.querySelector(".tools").after(announcer);
+  if (filterInput()) {
+    const search = document.querySelector("#filter");
+    search.hidden = false;
+    search.addEventListener("input", filter);
+    addActions();
   }
   const creator = document.querySelector("#new-folder");
   if (creator) {
@@ -181,7 +127,7 @@ async function refresh(url = location.href) {
     location.assign(url); // A folder of a site has a page of its own.
     return;
   }
-  const had = document.querySelector("#filter input").value;
+  const had = filterInput()?.value;
   const lostFocus = document.querySelector("main").contains(document.activeElement);
   for (const part of ["header", "main"]) {
     document.querySelector(part).replaceWith(page.querySelector(part));
@@ -191,8 +137,8 @@ async function refresh(url = location.href) {
   if (moved) history.pushState(null, "", url);
   enhance();
   if (lostFocus || moved) document.querySelector("h1").focus();
-  if (had && !moved) {
-    document.querySelector("#filter input").value = had;
+  if (had && !moved && filterInput()) {
+    filterInput().value = had;
     filter();
   }
 }

@@ -5,27 +5,6 @@ const AT_ONCE = 3;
 /** How many uploads that are not finished are shown. The others are counted. */
 const SHOWN = 20;
 
-/**
- * Sends a file with one PUT. Another transport may send parts instead and continue a broken upload:
- * it gets the same object again, and keeps what it needs in it.
- *
- * `job` has the file, the URL, and `replace`. Calls `progress` with the bytes that are sent.
- * Resolves to the status and the text of the response. Status 0: there was none.
- */
-function putWhole(job, progress, signal) {
-  return new Promise((resolve) => {
-    const request = new XMLHttpRequest(); // fetch does not report the progress of an upload.
-    request.open("PUT", job.url);
-    if (!job.replace) request.setRequestHeader("If-None-Match", "*");
-    request.upload.addEventListener("progress", (event) => progress(event.loaded));
-    request.addEventListener("loadend", () => resolve({ status: request.status, text: request.responseText }));
-    signal.addEventListener("abort", () => request.abort());
-    request.send(job.file);
-  });
-}
-
-const transport = putWhole;
-
 /** All uploads of this page, in the order in which they were added. */
 const uploads = [];
 let announced = true;
@@ -43,9 +22,12 @@ function add(files) {
     uploads.length = 0;
     answerForAll = "";
   }
-  for (const { file, path } of files) {
-    uploads.push({ file, path, base, url: urlOf(base, path), sent: 0, replace: false, state: "waiting" });
+  for (const { file, path: chosen } of files) {
+    const { upload, path, original, replace } = recall(base, chosen, file) ?? { path: chosen, replace: false };
+    const url = urlOf(base, path);
+    uploads.push({ file, path, original, base, url, upload, replace, sent: 0, note: "", state: "waiting" });
   }
+  document.querySelector("#unfinished")?.remove();
   announced = false;
   start();
 }
@@ -70,11 +52,12 @@ function start() {
 
 async function send(job) {
   job.state = "sending";
-  job.abort = new AbortController();
-  job.sent = 0;
+  const abort = new AbortController();
+  Object.assign(job, { abort, sent: 0, note: "" });
   const progress = (bytes) => { job.sent = Math.min(bytes, job.file.size); };
-  const { status, text } = await transport(job, progress, job.abort.signal);
-  if (job.state !== "sending") return; // Paused or cancelled.
+  const { status, text, problem } = await transport(job, progress, abort.signal);
+  if (job.state === "cancelled") discard(job);
+  if (job.state !== "sending" || job.abort !== abort) return; // Paused or cancelled.
   if (status === 201 || status === 204) {
     job.state = "done";
     job.sent = job.file.size;
@@ -83,7 +66,7 @@ async function send(job) {
     asking = asking.then(() => resolveConflict(job));
   } else {
     job.state = "failed";
-    job.problem = sentence(status, text);
+    job.problem = problem ?? sentence(status, text);
   }
   start();
 }
@@ -127,8 +110,10 @@ function resume(job) {
 
 function cancel(job) {
   if (!isOpen(job) && job.state !== "failed") return;
+  const wasSending = job.state === "sending";
   job.state = "cancelled";
   job.abort?.abort();
+  if (!wasSending) discard(job); // Otherwise the end of the request does it.
 }
 
 /** Applies an action to these uploads. */
@@ -211,7 +196,7 @@ function showJob(job, at) {
   }
   const { state, path, sent, file } = job;
   const about = state === "failed" ? job.problem
-    : LABELS[state] || `${sizeText(sent)} of ${sizeText(file.size)}`;
+    : LABELS[state] || `${sizeText(sent)} of ${sizeText(file.size)}${job.note && `, ${job.note}`}`;
   job.text.textContent = `${path}: ${about}`;
   job.text.className = state === "failed" ? "failed" : "";
   job.bar.setAttribute("aria-label", path);
@@ -306,16 +291,20 @@ picker.addEventListener("change", () => {
   picker.value = "";
 });
 
+/** Lets the user choose files, or a folder. */
+function pick(isFolder) {
+  picker.webkitdirectory = isFolder;
+  picker.click();
+}
+
 /** Connects the buttons of the page, if this folder takes uploads. */
 function offerUploads() {
+  if (may("create")) offerUnfinished();
   for (const [id, isFolder] of [["upload-files", false], ["upload-folder", true]]) {
     const button = document.querySelector(`#${id}`);
     if (!button) continue;
     button.hidden = false;
-    button.addEventListener("click", () => {
-      picker.webkitdirectory = isFolder;
-      picker.click();
-    });
+    button.addEventListener("click", () => pick(isFolder));
   }
 }
 

@@ -338,7 +338,9 @@ fn objects(
     };
     let objects = BodyLimit::new(bytes_max, Boxed(objects));
     let open_paths = if is_shared { OPEN_PATHS } else { PAGE_PATHS };
-    let access = Access::new(control, objects).site(settings.files.site);
+    let access = Access::new(control, objects)
+        .site(settings.files.site)
+        .upload_forms(true);
     Boxed(Box::new(access.open_paths(open_paths)))
 }
 

@@ -67,6 +67,92 @@ fn the_page_offers_what_its_client_may_do() {
 }
 
 #[test]
+fn what_may_be_moved_says_so() {
+    let (folder, file) = (objects(), users());
+    folder.file("in/sub/x", "x");
+    file.add(
+        "mover",
+        &["all", "/in/sub=read,list", "/secret/key.txt=read"],
+    );
+    for driver in drivers() {
+        let server = start(&folder, &file, driver, &[]);
+        let is_movable = |path: &str, user: &str, name: &str| {
+            let (_, found) = page(&server, path, user);
+            row(&found, name).contains(" data-movable")
+        };
+        for (path, user, name, expected) in [
+            ("/", "bob", "ann", true),
+            ("/ann/", "bob", "notes.txt", true),
+            ("/ann/", "ann", "notes.txt", true),
+            ("/", "ann", "ann", false), // It cannot be created again.
+            ("/", "mover", "ann", true),
+            ("/in/", "mover", "old.txt", true),
+            ("/in/", "mover", "sub", false),
+            ("/", "mover", "in", false), // What is in it may not be deleted.
+            ("/", "mover", "secret", false),
+        ] {
+            let found = is_movable(path, user, name);
+            assert_eq!(found, expected, "{path} {user} {name}");
+        }
+        for allow in ["put", "delete"] {
+            let limited = start(&folder, &file, driver, &["--allow", allow]);
+            let (_, found) = page(&limited, "/", "bob");
+            assert!(!found.contains("data-movable"), "--allow {allow}");
+        }
+    }
+}
+
+/// A browser whose user may create objects in a folder, and not list it.
+#[test]
+fn without_the_right_to_list_there_is_a_form_for_uploads() {
+    let (folder, file) = (objects(), users());
+    let text = file
+        .text()
+        .replace("'/pub' = ['read']", "'/drop' = ['create']");
+    file.write(&text);
+    for driver in drivers() {
+        let server = start(&folder, &file, driver, &["--site", "--admin=same"]);
+        for path in ["/in/", "/in/none/", "/in/?sort=size"] {
+            let (status, found) = page(&server, path, "drop");
+            assert_eq!((status, rights(&found)), (200, "create"), "{path}");
+            assert!(found.contains("id=\"upload-files\"") && !found.contains("old.txt"));
+            assert!(!found.contains("<table>") && !found.contains("id=\"filter\""));
+        }
+        let (_, found) = page(&server, "/in/", "ann");
+        assert!(found.contains("<table>") && !found.contains("You may not see"));
+        // Strangers may log in.
+        let (status, found) = page(&server, "/drop/", "");
+        assert!(
+            status == 200 && found.contains(">Log in</button>"),
+            "{found}"
+        );
+        assert_eq!(page(&server, "/drop/?login=1", "").0, 401);
+        // Nothing else is permitted.
+        for (path, user, expected) in [
+            ("/in/?archive=tar", "drop", 403),
+            ("/in/?markdown=old.txt", "drop", 403),
+            ("/in/?format=json", "drop", 403),
+            ("/in/old.txt", "drop", 403),
+            ("/", "drop", 403),
+            ("/-/metrics", "drop", 403),
+            ("/in/", "", 401),
+            ("/drop/x", "", 401),
+        ] {
+            let (status, response) = page(&server, path, user);
+            assert_eq!(status, expected, "{path} {user}: {response}");
+        }
+        let program = login("drop");
+        assert_eq!(request(&server, "GET", "/in/", &program).0, 403);
+        let limited = start(&folder, &file, driver, &["--allow=delete"]);
+        assert_eq!(
+            page(&limited, "/in/", "drop").0,
+            403,
+            "--allow is the maximum"
+        );
+    }
+}
+
+#[test]
 fn a_reader_can_log_in() {
     let (folder, file) = (objects(), users());
     for driver in drivers() {

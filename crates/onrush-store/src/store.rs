@@ -114,6 +114,26 @@ pub trait Store: fmt::Debug + Send + Sync {
         Box::pin(async { Err(StoreError::Unsupported) })
     }
 
+    /// Writes the bytes of `buf` at any position of a kept upload, and returns `buf`, empty. While
+    /// the upload is resumed, this waits. The bytes are kept after [`Store::sync_kept`]; a caller
+    /// that has written all of them continues with their number as [`Kept::bytes`]. Fails with
+    /// [`StoreError::NotFound`] if the upload is gone: a write never changes an object that was
+    /// published.
+    fn write_kept<'a>(
+        &'a self,
+        _kept: &'a Kept,
+        _position: u64,
+        _buf: Vec<u8>,
+    ) -> LocalFuture<'a, Result<Vec<u8>>> {
+        Box::pin(async { Err(StoreError::Unsupported) })
+    }
+
+    /// Makes everything that [`Store::write_kept`] has written as durable as objects are. If this
+    /// fails, it is not known which bytes the disk has, and the upload is removed.
+    fn sync_kept<'a>(&'a self, _kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+        Box::pin(async { Err(StoreError::Unsupported) })
+    }
+
     /// Removes the bytes of an upload that is not going to be continued. If they are gone already,
     /// nothing happens. A commit that goes on after the upload was dropped may still succeed.
     fn discard<'a>(&'a self, _kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
@@ -199,13 +219,18 @@ pub struct Features {
     pub metadata_bytes_max: usize,
     /// The same bytes have the same version. Without it, no version is used twice.
     pub versions_by_content: bool,
-    /// Uploads can be continued after an interruption ([`Upload::keep`], [`Store::resume`]).
+    /// Uploads can be continued after an interruption ([`Upload::keep`], [`Store::resume`]), and
+    /// written at any position ([`Store::write_kept`]).
     pub resumable_uploads: bool,
     /// [`Upload::write`] completes on the calling worker. Receiving bytes while others are written
     /// then gains nothing.
     pub inline_writes: bool,
     /// A folder can exist without objects ([`Store::create_folder`]).
     pub empty_folders: bool,
+    /// [`Store::rename`] supports objects.
+    pub renames_objects: bool,
+    /// [`Store::rename`] supports folders.
+    pub renames_folders: bool,
 }
 
 /// An upload in progress. Dropping it aborts the upload and removes the staged bytes that were not

@@ -33,6 +33,7 @@ mod verify;
 
 use crate::client_address::client_address;
 use crate::files::http_error::HttpError;
+use crate::files::negotiate::names_html;
 use crate::files::path;
 use crate::files::uploads::UploadId;
 use crate::rights::{Identity, PathRights, Rights};
@@ -130,6 +131,8 @@ pub struct Access<A> {
 struct Rules {
     /// A folder may be an object: with the right to read its index, it is passed on.
     site: bool,
+    /// A browser may get a form: with the right to create objects in a folder, it is passed on.
+    upload_forms: bool,
     /// Paths that need no right.
     open_paths: &'static [&'static str],
 }
@@ -151,6 +154,16 @@ impl<A> Access<A> {
     #[must_use]
     pub fn site(mut self, site: bool) -> Access<A> {
         self.rules.site = site;
+        self
+    }
+
+    /// For an application that shows browsers a form for uploads at the path of a folder, as
+    /// [`Files`](crate::Files) does: `GET` and `HEAD` with `text/html` in `Accept` need the right
+    /// to create objects in the folder, or to list it. The application must check [`Rights::LIST`]
+    /// before it lists the folder.
+    #[must_use]
+    pub fn upload_forms(mut self, upload_forms: bool) -> Access<A> {
+        self.rules.upload_forms = upload_forms;
         self
     }
 
@@ -336,12 +349,14 @@ impl Inner {
             let rights = identity.rights_at(&path.key);
             let is_read = matches!(method, "GET" | "HEAD");
             let may_be_object = self.rules.site && path.is_folder && is_read;
+            let may_be_form = self.rules.upload_forms && path.is_folder && is_read;
             let needed = match UploadId::is_named_by(request) {
                 true => Rights::CREATE, // Of the object that is uploaded.
                 false => Rights::needed(method, path.is_folder),
             };
             let is_permitted = rights.contains(needed)
-                || may_be_object && identity.rights_at_index(&path.key).contains(Rights::READ);
+                || may_be_object && identity.rights_at_index(&path.key).contains(Rights::READ)
+                || may_be_form && rights.contains(Rights::CREATE) && names_html(request);
             if !is_permitted {
                 return Err(HttpError::not_permitted(&identity));
             }

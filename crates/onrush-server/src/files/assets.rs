@@ -13,7 +13,11 @@ const STYLE: &str = include_str!("../../assets/page.css");
 /// The parts share one scope, so they need no further requests.
 const SCRIPT: &str = concat!(
     include_str!("../../assets/page.js"),
+    include_str!("../../assets/entries.js"),
     include_str!("../../assets/preview.js"),
+    include_str!("../../assets/digest.js"),
+    include_str!("../../assets/transfer.js"),
+    include_str!("../../assets/unfinished.js"),
     include_str!("../../assets/uploads.js"),
 );
 

@@ -6,7 +6,7 @@
 //! every browser does. Links are relative, so they work behind a proxy that changes paths.
 //!
 //! The script finds what the client may do in `data-rights`, and the entity tag of an entry that
-//! may be deleted in `data-etag`.
+//! may be deleted in `data-etag`. An entry that may be moved has `data-movable`.
 
 use super::assets;
 use super::json::{is_modified_known, rfc3339};
@@ -15,7 +15,7 @@ use super::path;
 use super::permitted::Permitted;
 use super::sorting::{Column, Sorting};
 use crate::rights::Rights;
-use onrush_store::{Entry, Kind};
+use onrush_store::{Entry, Features, Kind};
 use std::fmt::Write;
 
 const TEMPLATE: &str = include_str!("../../assets/page.html");
@@ -28,8 +28,10 @@ pub(super) struct Page {
     /// The value that lets the browser load this page's style and script, and no others; `None`
     /// for a program, which gets a page without them.
     pub(super) nonce: Option<String>,
-    /// Whether a folder can be created without an object.
-    pub(super) has_empty_folders: bool,
+    /// What the store can do.
+    pub(super) features: Features,
+    /// Whether uploads can be continued.
+    pub(super) continues_uploads: bool,
 }
 
 /// The policy of a page: it loads the style and the script with the nonce, and media and data from
@@ -57,6 +59,16 @@ impl Page {
         self.fill(out, halves().1);
     }
 
+    /// The page for clients that may upload to the folder and not list it. It has no entries.
+    pub(super) fn upload_form(&self) -> String {
+        let (before, table) = TEMPLATE.split_once("<table>\n").unwrap_or((TEMPLATE, ""));
+        let (_, after) = table.split_once("</table>\n").unwrap_or_default();
+        let mut out = String::new();
+        self.fill(&mut out, before);
+        self.fill(&mut out, after);
+        out
+    }
+
     fn fill(&self, out: &mut String, template: &str) {
         let mut parts = template.split("{{");
         out.push_str(parts.next().unwrap_or_default());
@@ -76,6 +88,11 @@ impl Page {
             "user" => self.user(out),
             "rights" => self.rights(out),
             "name" => escape(out, self.location.names().last().unwrap_or("All files")),
+            "uploads" => out.push_str(match self.continues_uploads {
+                true => "continue",
+                false => "whole",
+            }),
+            "limits" => self.limits(out),
             "tools" => self.tools(out),
             "columns" => self.columns(out),
             "next" => self.next(out),
@@ -138,19 +155,35 @@ impl Page {
         }
     }
 
+    /// What a client without the right to list should know.
+    fn limits(&self, out: &mut String) {
+        if !self.permitted.here().contains(Rights::LIST) {
+            out.push_str(
+                "<p>You can upload files to this folder. You may not see what is in it.</p>\n\
+                 <noscript><p>The buttons need JavaScript. Programs upload a file with PUT.</p>\
+                 </noscript>\n",
+            );
+        }
+    }
+
     fn tools(&self, out: &mut String) {
-        if self.permitted.here().contains(Rights::CREATE) {
+        let rights = self.permitted.here();
+        let may_list = rights.contains(Rights::LIST);
+        if rights.contains(Rights::CREATE) {
             out.push_str(
                 "<button type=\"button\" id=\"upload-files\" hidden>Upload files</button>\n\
                  <button type=\"button\" id=\"upload-folder\" hidden>Upload a folder</button>\n",
             );
-            if self.has_empty_folders {
+            if self.features.empty_folders && may_list {
                 out.push_str(
                     "<button type=\"button\" id=\"new-folder\" hidden>New folder</button>\n",
                 );
             }
         }
-        if self.permitted.here().contains(Rights::READ) {
+        if !may_list {
+            return;
+        }
+        if rights.contains(Rights::READ) {
             out.push_str(
                 "<button form=\"view\" name=\"archive\" value=\"tar\">Download all (tar)\
                  </button>\n",
@@ -205,6 +238,9 @@ impl Page {
                 escape(out, entry.version.as_str());
             }
             out.push('"');
+        }
+        if self.permitted.may_move(entry, &self.features) {
+            out.push_str(" data-movable");
         }
         // With `./` in front, no name is parsed as a scheme.
         out.push_str("><td><a href=\"./");

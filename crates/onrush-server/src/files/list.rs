@@ -26,7 +26,7 @@ use crate::rights::{Identity, Rights};
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine};
 use futures_core::Stream;
 use onrush::{Body, Bytes, Request, Response};
-use onrush_store::{Entry, Key, ListHow, Page};
+use onrush_store::{Entry, Features, Key, ListHow, Page};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -66,13 +66,17 @@ impl Inner {
         split: Split<'_>,
         folder: Option<Key>,
     ) -> Result<Response, HttpError> {
-        check_right(request, Rights::LIST)?;
+        let may_list = check_right(request, Rights::LIST);
         let query = ListQuery::parse(request.query().unwrap_or_default())?;
         if query.login
             && let Some(identity) = request.extension::<Identity>()
             && identity.name().is_none()
         {
             return Err(HttpError::not_permitted(identity));
+        }
+        if let Err(failure) = may_list {
+            let form = self.upload_form(request, split, folder.as_ref(), &query)?;
+            return form.ok_or(failure);
         }
         if query.archive {
             return self.archive(request, folder).await;
@@ -112,32 +116,79 @@ impl Inner {
         let (form, policy) = match json {
             true => (Form::Json(location), None),
             false => {
-                let sorting = query.sort.unwrap_or_default();
-                sorting.sort(&mut page.entries);
-                let nonce = negotiate::names_html(request).then(nonce).transpose()?;
-                let policy = html::policy(nonce.as_deref());
-                let page = html::Page {
-                    location,
-                    permitted: Permitted::new(request, &self.options)?,
-                    sorting,
-                    nonce,
-                    has_empty_folders: self.store.features().empty_folders && !self.options.sink,
-                };
-                (Form::Html(Box::new(page)), Some(policy))
+                let page_of = self.html_page(request, location, query.sort.unwrap_or_default())?;
+                page_of.sorting.sort(&mut page.entries);
+                let policy = html::policy(page_of.nonce.as_deref());
+                (Form::Html(Box::new(page_of)), Some(policy))
             }
         };
-        let response = Response::with_body(render(form, page, lease))
-            .with_header("Vary", "Accept")
-            .with_header("Cache-Control", "no-cache")
-            .with_header("X-Content-Type-Options", "nosniff");
-        Ok(match policy {
-            None => response.content_type("application/json"),
-            Some(policy) => response
-                .content_type("text/html; charset=utf-8")
-                .with_header("Content-Security-Policy", policy)
-                // Not `no-referrer`: some browsers would send `Origin: null` with a PUT.
-                .with_header("Referrer-Policy", "same-origin"),
+        Ok(with_listing_fields(
+            Response::with_body(render(form, page, lease)),
+            policy,
+        ))
+    }
+
+    /// The parts of an HTML page that do not depend on the entries.
+    fn html_page(
+        &self,
+        request: &Request,
+        location: Location,
+        sorting: Sorting,
+    ) -> Result<html::Page, HttpError> {
+        Ok(html::Page {
+            location,
+            permitted: Permitted::new(request, &self.options)?,
+            sorting,
+            nonce: negotiate::names_html(request).then(nonce).transpose()?,
+            features: match self.options.sink {
+                true => Features::default(), // It stores nothing.
+                false => self.store.features(),
+            },
+            continues_uploads: self.offers_uploads(),
         })
+    }
+
+    /// The page for a browser whose user may upload to the folder and not list it. `None` for other
+    /// requests. The folder is not looked up, so the page does not tell whether it exists.
+    fn upload_form(
+        &self,
+        request: &Request,
+        split: Split<'_>,
+        folder: Option<&Key>,
+        query: &ListQuery,
+    ) -> Result<Option<Response>, HttpError> {
+        let is_listing = !query.archive && query.markdown.is_none() && query.json.is_none();
+        if !is_listing || !negotiate::names_html(request) {
+            return Ok(None);
+        }
+        let nothing = Page {
+            entries: Vec::new(),
+            next: None,
+        };
+        let location = Location::new(split, folder, "", &nothing);
+        let page = self.html_page(request, location, Sorting::default())?;
+        if !page.permitted.here().contains(Rights::CREATE) {
+            return Ok(None);
+        }
+        let policy = html::policy(page.nonce.as_deref());
+        let response = Response::with_body(page.upload_form());
+        Ok(Some(with_listing_fields(response, Some(policy))))
+    }
+}
+
+/// Adds the fields of a listing. `policy`: that of an HTML page; `None` for JSON.
+fn with_listing_fields(response: Response, policy: Option<String>) -> Response {
+    let response = response
+        .with_header("Vary", "Accept")
+        .with_header("Cache-Control", "no-cache")
+        .with_header("X-Content-Type-Options", "nosniff");
+    match policy {
+        None => response.content_type("application/json"),
+        Some(policy) => response
+            .content_type("text/html; charset=utf-8")
+            .with_header("Content-Security-Policy", policy)
+            // Not `no-referrer`: some browsers would send `Origin: null` with a PUT.
+            .with_header("Referrer-Policy", "same-origin"),
     }
 }
 

@@ -6,8 +6,8 @@
 //! `object` (an object that is ready to be served) · `cache` · `ranges` · `conditions` (of
 //! changes) · `upload` (receiving) · `uploads` (those that continue later) · `location` ·
 //! `permitted` · `sorting` · `json` and `html` (the forms of listings) · `list`, `archive` and
-//! `markdown` · `read` (GET) · `write` (PUT, DELETE) · `upload_target` · `tus` · `relocate` (COPY,
-//! MOVE) · `resumable` (PUT and PATCH of a part) · `upkeep`.
+//! `markdown` · `read` (GET) · `write` (PUT, DELETE) · `upload_target` · `upload_parts` · `tus` ·
+//! `relocate` (COPY, MOVE) · `resumable` (PUT and PATCH of a part) · `upkeep`.
 //!
 //! Nothing here blocks a worker: operations that may wait for a disk use the futures of the store.
 //! The modules do not depend on the command line, sockets or drivers.
@@ -26,7 +26,7 @@ mod list;
 mod location;
 mod markdown;
 mod media_type;
-mod negotiate;
+pub(crate) mod negotiate;
 mod object;
 pub(crate) mod path;
 mod permitted;
@@ -42,6 +42,7 @@ mod tus;
 mod types;
 mod upkeep;
 mod upload;
+mod upload_parts;
 mod upload_target;
 pub(crate) mod uploads;
 mod write;

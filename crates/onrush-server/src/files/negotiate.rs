@@ -18,7 +18,7 @@ pub(super) fn prefers_json(request: &Request) -> bool {
 }
 
 /// Whether the client names `text/html`, as browsers do, and programs that accept `*/*` do not.
-pub(super) fn names_html(request: &Request) -> bool {
+pub(crate) fn names_html(request: &Request) -> bool {
     let is_html = |member: &[u8]| {
         let range = member.split(|&b| b == b';').next().unwrap_or_default();
         token::trim(range).eq_ignore_ascii_case(b"text/html")

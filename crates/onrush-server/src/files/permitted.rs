@@ -4,6 +4,7 @@ use super::path;
 use super::{Allow, FilesOptions, http_error::HttpError};
 use crate::rights::{Identity, Rights};
 use onrush::Request;
+use onrush_store::{Entry, Features, Kind};
 
 /// The rights of a client beneath a folder. Without access control, they are those that the options
 /// open for everyone.
@@ -47,12 +48,30 @@ impl Permitted {
 
     /// The rights at a path beneath the folder.
     pub(super) fn at(&self, below: &[u8]) -> Rights {
+        self.rights(below, Identity::rights_at)
+    }
+
+    /// What `of` says about a path beneath the folder.
+    fn rights(&self, below: &[u8], of: impl Fn(&Identity, &[u8]) -> Rights) -> Rights {
         let Some(identity) = &self.identity else {
             return self.opened;
         };
         let key = [&self.folder[..], below].concat();
         let key = key.strip_suffix(b"/").unwrap_or(&key);
-        identity.rights_at(key).intersection(self.opened)
+        of(identity, key).intersection(self.opened)
+    }
+
+    /// Whether the client may give an entry another name in this folder, if the store can.
+    pub(super) fn may_move(&self, entry: &Entry, features: &Features) -> bool {
+        let (is_possible, rights) = match entry.kind {
+            Kind::File => (features.renames_objects, self.at(&entry.name)),
+            Kind::Directory => (
+                features.renames_folders,
+                self.rights(&entry.name, Identity::rights_everywhere_beneath),
+            ),
+        };
+        let of_source = Rights::READ.union(Rights::DELETE);
+        is_possible && rights.contains(of_source) && self.here().contains(Rights::CREATE)
     }
 
     /// The name of the user.

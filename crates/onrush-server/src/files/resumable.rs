@@ -13,6 +13,7 @@ use super::digest::Digests;
 use super::http_error::HttpError;
 use super::negotiate::prefers_json;
 use super::upload::ReceiveError;
+use super::upload_parts::{announced, with_parts};
 use super::upload_target::{Destination, content_length, integer, owner};
 use super::uploads::{
     Found, NO_UPLOAD, Plan, Progress, Session, TOO_LARGE, TOO_LONG, UploadId, run_to_end,
@@ -236,6 +237,7 @@ impl Inner {
             key: to.key.clone(),
             owner: owner(request),
             length,
+            parts: announced(request, length, &digests)?,
             condition: self.upload_condition(request, to).await?,
             metadata,
             digests,
@@ -269,7 +271,8 @@ impl Inner {
                 Ok(()) => {
                     let progress = session.progress();
                     let limits = self.limits(&progress, *INTEROP_VERSIONS.end());
-                    with_progress(Response::new(201), &progress).with_header("Upload-Limit", limits)
+                    let response = with_progress(Response::new(201), &progress);
+                    with_parts(response.with_header("Upload-Limit", limits), &session)
                 }
                 Err(error) => failed(error).with_header("Upload-Complete", "?0"),
             },
@@ -331,10 +334,13 @@ impl Inner {
             Found::Completed(length) => completed(*length),
         };
         let limits = self.limits(&progress, *INTEROP_VERSIONS.end());
-        let response = with_progress(Response::new(204), &progress);
-        response
+        let response = with_progress(Response::new(204), &progress)
             .with_header("Upload-Limit", limits)
-            .with_header("Cache-Control", "no-store")
+            .with_header("Cache-Control", "no-store");
+        match found {
+            Found::Unfinished(session) => with_parts(response, session),
+            Found::Completed(_) => response,
+        }
     }
 
     /// `PATCH` of an unfinished upload.
@@ -357,6 +363,10 @@ impl Inner {
             Found::Unfinished(session) => session,
             Found::Completed(_) => return Ok(Problem::CompletedUpload.response()),
         };
+        if session.parts().is_some() && !is_complete {
+            let session = self.receive_part(request, *session, offset, to).await?;
+            return Ok(self.offset_response(&Found::Unfinished(Box::new(session))));
+        }
         let expected = session.progress().offset;
         if offset != expected {
             let problem = Problem::MismatchingOffset {

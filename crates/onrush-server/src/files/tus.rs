@@ -123,6 +123,7 @@ impl Inner {
             key: to.key.clone(),
             owner: owner(&request),
             length,
+            parts: None,
             condition: self.upload_condition(&request, &to).await?,
             metadata: stored_fields::metadata_of_type(
                 &metadata.media_type,

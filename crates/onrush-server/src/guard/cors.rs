@@ -17,7 +17,8 @@ const METHODS: &str = "GET, HEAD, PUT, DELETE, POST, PATCH, COPY, MOVE";
 const EXPOSED: &str = "ETag, Content-Range, Accept-Ranges, Location, Allow, Retry-After, \
                        WWW-Authenticate, Content-Digest, Repr-Digest, Upload-Offset, \
                        Upload-Length, Upload-Complete, Upload-Limit, Upload-Expires, \
-                       Upload-Metadata, Tus-Resumable, Tus-Version, Tus-Extension, Tus-Max-Size";
+                       Upload-Metadata, Tus-Resumable, Tus-Version, Tus-Extension, Tus-Max-Size, \
+                       Onrush-Part-Size, Onrush-Parts";
 
 /// The origins whose pages may send cross-origin requests. None by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

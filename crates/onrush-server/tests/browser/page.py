@@ -1,5 +1,5 @@
-"""The page of a folder in a real browser. Arguments: the URL of a server that permits everything,
-and the path of the folder that it serves. Prints `done`."""
+"""The page of a folder in a real browser. A third argument is a folder for screenshots, which are then
+made instead. See `common`."""
 
 import os
 import shutil
@@ -8,61 +8,14 @@ import tarfile
 
 from playwright.sync_api import expect, sync_playwright
 
-URL, FOLDER = sys.argv[1:3]
-MINUTE = 60_000
-AXE = os.path.join(os.path.dirname(__import__("axe_playwright_python").__file__), "axe.min.js")
+from common import (FOLDER, MINUTE, URL, act, content, is_accessible, launch, make, names, path, run,
+                    said)
 
 HOSTILE = [
     "<script>document.title = 'run'<", "<img src=x onerror=alert(1)>", "\"quoted\" & 'quoted'.txt",
     "javascript:alert(1)", "\u202egpj.exe", "line\nbreak.txt", "a\u2215..\u2215b",
     "%2e%2e", "x" * 250, "?query#fragment", "{{rows}}", "back\\slash", " ", "emoji \U0001f600.txt",
 ]
-
-
-def path(*names):
-    return os.path.join(FOLDER, *names)
-
-
-def make(name, content=b"content"):
-    os.makedirs(os.path.dirname(path(name)), exist_ok=True)
-    with open(path(name), "wb") as file:
-        file.write(content)
-
-
-def content(name):
-    with open(path(name), "rb") as file:
-        return file.read()
-
-
-def names(page):
-    return page.locator("tbody tr:visible td:first-child").all_inner_texts()
-
-
-def row(page, name):
-    link = page.get_by_role("link", name=name, exact=True)
-    return page.locator("tbody tr").filter(has=link)
-
-
-def act(page, name, action):
-    row(page, name).get_by_role("button").click()
-    page.get_by_role("dialog").get_by_role("button", name=action, exact=True).click()
-
-
-def said(page, text):
-    expect(page.get_by_role("status")).to_contain_text(text, timeout=MINUTE)
-
-
-def is_accessible(page, what):
-    """axe-core finds nothing. It is evaluated by the debugger, which no policy restricts."""
-    with open(AXE, encoding="utf-8") as file:
-        page.evaluate(file.read() + "; null")
-    for scheme in ["light", "dark"]:
-        page.emulate_media(color_scheme=scheme)
-        result = page.evaluate("axe.run()")
-        found = [(each["id"], [node["html"] for node in each["nodes"]])
-                 for each in result["violations"]]
-        assert not found, f"{what}, {scheme}: {found}"
-    page.emulate_media(color_scheme="light")
 
 
 def hostile_names(page):
@@ -382,26 +335,10 @@ def screenshots(browser, into):
     page.close()
 
 
-with sync_playwright() as playwright:
-    browser = playwright.chromium.launch(
-        executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"),
-        args=["--no-sandbox", "--disable-dev-shm-usage"])
-    if len(sys.argv) > 3:
-        screenshots(browser, sys.argv[3])
-    else:
-        page = browser.new_page()
-        problems = []
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("console", lambda message: problems.append(message.text)
-                if "Content Security Policy" in message.text and "sandboxed" not in message.text
-                else None)
-        for test in [hostile_names, search_and_sort, upload_by_button, large_conflict,
-                     drag_and_drop, pause_and_failures, delete, new_folder, copy_link,
-                     download_a_folder, previews, many_entries]:
-            print(test.__name__, flush=True)
-            test(page)
-            assert not problems, problems
-        without_script(browser)
-        small_screen(browser)
-    browser.close()
-print("done")
+if len(sys.argv) > 3:
+    with sync_playwright() as driver:
+        screenshots(launch(driver), sys.argv[3])
+else:
+    run([hostile_names, search_and_sort, upload_by_button, large_conflict, drag_and_drop,
+         pause_and_failures, delete, new_folder, copy_link, download_a_folder, previews,
+         many_entries], [without_script, small_screen])

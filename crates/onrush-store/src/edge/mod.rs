@@ -269,6 +269,19 @@ impl Store for EdgeStore {
         })
     }
 
+    fn write_kept<'a>(
+        &'a self,
+        kept: &'a Kept,
+        position: u64,
+        buf: Vec<u8>,
+    ) -> LocalFuture<'a, Result<Vec<u8>>> {
+        self.inner.store.write_kept(kept, position, buf)
+    }
+
+    fn sync_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+        self.inner.store.sync_kept(kept)
+    }
+
     fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
         self.inner.store.discard(kept)
     }
@@ -336,7 +349,10 @@ impl Store for EdgeStore {
     }
 
     fn features(&self) -> Features {
-        self.inner.store.features()
+        Features {
+            renames_folders: false, // See `rename`.
+            ..self.inner.store.features()
+        }
     }
 }
 

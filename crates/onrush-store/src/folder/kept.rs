@@ -15,17 +15,22 @@
 //! The staged file holds a lock on the name of the kept file. A job of a dropped upload goes on and
 //! may publish the file: a resume waits for it. Other processes do not see these locks.
 //!
+//! Parts of a kept file may be written at any position, each by a job that has the lock and opens the
+//! file by its name. So such a write comes before the commit, or finds no file: no open descriptor
+//! outlives the change into an object.
+//!
 //! The store does not know which files are still needed. Callers discard them, and whatever was
 //! lost in a crash is removed by its age.
 
 use super::Inner;
 use super::key_locks::{self, KeyGuard};
 use super::staging::{StagedFile, StagedName, StagingFolder, ensure_dir, names};
+use super::upload::{spend_write, write_at, write_steps};
 use crate::error::{Result, StoreError};
 use crate::key::{Key, RESERVED};
 use crate::store::Kept;
 use onrush_rt::descriptors::FileUse;
-use onrush_rt::fs::{Create, Dir, FileKind, OpenHow};
+use onrush_rt::fs::{Create, Dir, File, FileKind, OpenHow};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -123,9 +128,9 @@ pub(super) async fn lock(inner: &Arc<Inner>, kept: &Kept) -> Result<KeyGuard> {
     Ok(key_locks::acquire(inner, &at.ok_or(StoreError::NotFound)?).await)
 }
 
-/// Opens a kept file to continue it. `lease` is its lock. Blocks.
-pub(super) fn reopen(inner: &Arc<Inner>, kept: &Kept, lease: KeyGuard) -> Result<StagedFile> {
-    let permit = inner.options.descriptors.open_file(FileUse::Upload);
+/// Opens a kept file. Returns its size and its folder as well. Blocks.
+fn open(inner: &Inner, kept: &Kept, what_for: FileUse) -> Result<(File, u64, Dir)> {
+    let permit = inner.options.descriptors.open_file(what_for);
     let permit = permit.ok_or(StoreError::Busy)?;
     let place = Place::parse(&kept.place)?;
     let uploads = open_uploads(inner)?;
@@ -136,7 +141,57 @@ pub(super) fn reopen(inner: &Arc<Inner>, kept: &Kept, lease: KeyGuard) -> Result
     if found.inode != place.inode || found.size < kept.bytes {
         return Err(StoreError::NotFound);
     }
-    if found.size > kept.bytes {
+    Ok((file, found.size, uploads))
+}
+
+/// Writes at any position of a kept file ([`Store::write_kept`](crate::Store::write_kept)).
+pub(super) async fn write(
+    inner: &Arc<Inner>,
+    kept: &Kept,
+    position: u64,
+    mut buf: Vec<u8>,
+) -> Result<Vec<u8>> {
+    let pool = inner.change_pool.clone();
+    for range in write_steps(&pool, buf.len()) {
+        let lease = lock(inner, kept).await?;
+        let (shared, place, bytes) = (inner.clone(), kept.clone(), range.len());
+        let at = position + range.start as u64;
+        let job = move || {
+            let _lease = lease;
+            let (file, ..) = open(&shared, &place, FileUse::Brief)?;
+            write_at(&file, &buf[range], at, shared.durable())?;
+            Ok::<_, StoreError>(buf)
+        };
+        buf = pool.run(job).await??;
+        spend_write(&pool, bytes);
+    }
+    buf.clear();
+    Ok(buf)
+}
+
+/// Makes a kept file durable, or removes it ([`Store::sync_kept`](crate::Store::sync_kept)).
+pub(super) async fn sync(inner: &Arc<Inner>, kept: &Kept) -> Result<()> {
+    if !inner.durable() {
+        return Ok(());
+    }
+    let (shared, kept) = (inner.clone(), kept.clone());
+    // Without the lock, so that other parts are written meanwhile.
+    let job = move || {
+        let (file, ..) = open(&shared, &kept, FileUse::Brief)?;
+        file.sync_data().map_err(|error| {
+            // The kernel may report the loss of bytes of any part, and reports it once.
+            let _ = discard(&shared, &kept);
+            StoreError::from_open_file(error)
+        })
+    };
+    inner.change_pool.run(job).await?
+}
+
+/// Opens a kept file to continue it. `lease` is its lock. Blocks.
+pub(super) fn reopen(inner: &Arc<Inner>, kept: &Kept, lease: KeyGuard) -> Result<StagedFile> {
+    let (file, size, uploads) = open(inner, kept, FileUse::Upload)?;
+    let place = Place::parse(&kept.place)?;
+    if size > kept.bytes {
         (file.set_len(kept.bytes)).map_err(StoreError::from_open_file)?;
     }
     Ok(StagedFile {

@@ -311,11 +311,8 @@ impl Store for Folder {
                 return result;
             }
             let key = key.clone();
-            let opened = self
-                .run(&self.inner.pool, move |inner| {
-                    inner.open(&key, FileUse::Brief)
-                })
-                .await?;
+            let job = move |inner: &Arc<Inner>| inner.open(&key, FileUse::Brief);
+            let opened = self.run(&self.inner.pool, job).await?;
             Ok(self.inner.object(opened))
         })
     }
@@ -337,10 +334,8 @@ impl Store for Folder {
                 return Err(StoreError::Forbidden);
             }
             let key = key.clone();
-            self.run(&self.inner.change_pool, move |inner| {
-                inner.existing_object(&key)
-            })
-            .await
+            let job = move |inner: &Arc<Inner>| inner.existing_object(&key);
+            self.run(&self.inner.change_pool, job).await
         })
     }
 
@@ -368,6 +363,19 @@ impl Store for Folder {
             let upload = upload::StagedUpload::resume(inner, key, condition, kept).await?;
             Ok(Box::new(upload) as Box<dyn Upload>)
         })
+    }
+
+    fn write_kept<'a>(
+        &'a self,
+        kept: &'a Kept,
+        position: u64,
+        buf: Vec<u8>,
+    ) -> LocalFuture<'a, Result<Vec<u8>>> {
+        Box::pin(kept::write(&self.inner, kept, position, buf))
+    }
+
+    fn sync_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+        Box::pin(kept::sync(&self.inner, kept))
     }
 
     fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
@@ -473,6 +481,8 @@ impl Store for Folder {
             inline_writes: self.writes_inline(),
             empty_folders: true,
             resumable_uploads: self.writable(),
+            renames_objects: self.writable(),
+            renames_folders: self.writable(),
             ..Features::default()
         }
     }

@@ -11,10 +11,13 @@ use crate::local::METADATA;
 use crate::meta::METADATA_BYTES_MAX;
 use crate::object::LocalFuture;
 use crate::store::{Committed, Condition, Kept, Upload};
+use onrush_rt::blocking::BlockingPool;
 use onrush_rt::coop;
 use onrush_rt::descriptors::FileUse;
+use onrush_rt::fs::File;
 use std::io;
 use std::mem;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The maximum size in bytes of an upload that stays in memory until its commit.
@@ -186,26 +189,17 @@ impl StagedUpload {
     /// file with the bytes from memory.
     async fn write_file(&mut self, mut body: Body, mut buf: Vec<u8>) -> Result<Vec<u8>> {
         let pool = self.inner.change_pool.clone();
-        let step_bytes = match pool.is_inline() {
-            true => INLINE_BYTES_MAX,
-            false => usize::MAX,
-        };
-        let mut written = 0;
-        while written < buf.len() {
-            let part = written..buf.len().min(written.saturating_add(step_bytes));
-            let at = self.written_bytes + written as u64;
-            written = part.end;
-            let bytes = part.len();
+        for range in write_steps(&pool, buf.len()) {
+            let at = self.written_bytes + range.start as u64;
+            let bytes = range.len();
             let inner = self.inner.clone();
             let job = move || {
                 let staged = body.into_file(&inner, create_for_upload)?;
-                write(staged, &buf[part], at).map(|staged| (staged, buf))
+                write(staged, &buf[range], at).map(|staged| (staged, buf))
             };
             let (staged, returned) = pool.run(job).await??;
             (body, buf) = (Body::File(staged), returned);
-            if pool.is_inline() {
-                coop::spend(bytes.saturating_mul(INLINE_COST));
-            }
+            spend_write(&pool, bytes);
         }
         self.body = body;
         buf.clear();
@@ -375,16 +369,38 @@ fn write_metadata(staged: StagedFile, metadata: &[u8]) -> Result<StagedFile> {
 /// Writes `bytes` at `offset`. On failure, this removes the file before it returns, unless earlier
 /// bytes of it are kept.
 fn write(staged: StagedFile, bytes: &[u8], offset: u64) -> Result<StagedFile> {
-    if let Err(error) = staged.file.write_all_at(bytes, offset) {
+    if let Err(error) = write_at(&staged.file, bytes, offset, staged.will_be_synced()) {
         staged.remove_unless_kept();
-        return Err(StoreError::from_open_file(error));
-    }
-    let end = offset + bytes.len() as u64;
-    let (from, to) = (offset / WRITEBACK_BYTES, end / WRITEBACK_BYTES);
-    if to > from && staged.will_be_synced() {
-        staged
-            .file
-            .start_writeback(from * WRITEBACK_BYTES, (to - from) * WRITEBACK_BYTES);
+        return Err(error);
     }
     Ok(staged)
+}
+
+/// Writes `bytes` at `offset` of a staged file, and starts the writeback.
+pub(super) fn write_at(file: &File, bytes: &[u8], offset: u64, will_be_synced: bool) -> Result<()> {
+    (file.write_all_at(bytes, offset)).map_err(StoreError::from_open_file)?;
+    let end = offset + bytes.len() as u64;
+    let (from, to) = (offset / WRITEBACK_BYTES, end / WRITEBACK_BYTES);
+    if to > from && will_be_synced {
+        file.start_writeback(from * WRITEBACK_BYTES, (to - from) * WRITEBACK_BYTES);
+    }
+    Ok(())
+}
+
+/// The ranges of `bytes` that are written in one job each.
+pub(super) fn write_steps(pool: &BlockingPool, bytes: usize) -> impl Iterator<Item = Range<usize>> {
+    let step_bytes = match pool.is_inline() {
+        true => INLINE_BYTES_MAX,
+        false => bytes.max(1),
+    };
+    (0..bytes)
+        .step_by(step_bytes)
+        .map(move |from| from..bytes.min(from + step_bytes))
+}
+
+/// Spends the cooperative budget for a write of so many bytes, if the worker has made it itself.
+pub(super) fn spend_write(pool: &BlockingPool, bytes: usize) {
+    if pool.is_inline() {
+        coop::spend(bytes.saturating_mul(INLINE_COST));
+    }
 }

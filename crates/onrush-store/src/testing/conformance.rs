@@ -31,6 +31,7 @@ pub async fn conformance(store: &dyn Store) {
     state_of_the_server_is_stored(store).await;
     if store.features().resumable_uploads {
         kept_uploads_continue(store).await;
+        kept_uploads_are_written_anywhere(store).await;
     }
 }
 
@@ -420,6 +421,39 @@ async fn kept_uploads_continue(store: &dyn Store) {
     let committed = resumed.expect("continued").commit().await;
     assert_eq!(committed.err(), Some(StoreError::PreconditionFailed));
     assert_eq!(get(store, "kept/object").await, Ok(b"old".to_vec()));
+    let deleted = store.delete(&at, Kind::File, Condition::None).await;
+    deleted.expect("deleted");
+}
+
+async fn kept_uploads_are_written_anywhere(store: &dyn Store) {
+    let (at, whole) = (key("kept/parts"), body(400_000));
+    let staged = store.stage(&at, Condition::Absent, Some(whole.len() as u64));
+    let mut upload = staged.await.expect("staged");
+    let mut kept = upload.keep().await.expect("kept");
+    drop(upload);
+    for part in [300_000..400_000, 0..0, 5..300_000, 0..5] {
+        let (position, bytes) = (part.start as u64, whole[part].to_vec());
+        let buf = store.write_kept(&kept, position, bytes).await;
+        assert_eq!(buf, Ok(Vec::new()));
+        store.sync_kept(&kept).await.expect("synced");
+    }
+    kept.bytes = whole.len() as u64;
+    let resumed = store.resume(&at, Condition::Absent, &kept).await;
+    let committed = resumed.expect("continued").commit().await;
+    let version = committed.expect("committed").meta.version;
+    // A late write does not change the object.
+    let late = store.write_kept(&kept, 0, vec![0; 10]).await;
+    assert_eq!(late, Err(StoreError::NotFound));
+    assert_eq!(get(store, "kept/parts").await, Ok(whole));
+    let found = store.meta(&at).await.expect("found");
+    assert_eq!(found.version, version);
+    let staged = store.stage(&at, Condition::None, None);
+    let mut upload = staged.await.expect("staged");
+    let kept = upload.keep().await.expect("kept");
+    drop(upload);
+    store.discard(&kept).await.expect("discarded");
+    let late = store.write_kept(&kept, 0, vec![0; 10]).await;
+    assert_eq!(late, Err(StoreError::NotFound));
     let deleted = store.delete(&at, Kind::File, Condition::None).await;
     deleted.expect("deleted");
 }

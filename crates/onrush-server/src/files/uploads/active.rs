@@ -1,15 +1,20 @@
-//! Which uploads are in use by a request now. A request that needs an upload asks the one that has
-//! it to end, and waits for that.
+//! Which uploads, or parts of them, are in use by a request now. A request that needs one asks the
+//! one that has it to end, and waits for that.
 
-use super::UploadId;
 use std::collections::HashMap;
 use std::future::poll_fn;
+use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// The uploads in use, of all workers.
-#[derive(Clone, Default)]
-pub(super) struct Active(Arc<Mutex<HashMap<UploadId, Use>>>);
+/// What is in use, on all workers. `K` identifies an upload or a part.
+pub(super) struct Active<K>(Arc<Mutex<HashMap<K, Use>>>);
+
+impl<K> Default for Active<K> {
+    fn default() -> Active<K> {
+        Active(Arc::default())
+    }
+}
 
 #[derive(Default)]
 struct Use {
@@ -20,24 +25,24 @@ struct Use {
     waiting: Vec<Waker>,
 }
 
-/// The use of an upload, which ends when this is dropped.
-pub(super) struct Guard {
-    active: Active,
-    id: UploadId,
+/// The use of an upload or a part, which ends when this is dropped.
+pub(super) struct Guard<K: Copy + Eq + Hash> {
+    active: Active<K>,
+    id: K,
 }
 
-impl Active {
-    fn lock(&self) -> MutexGuard<'_, HashMap<UploadId, Use>> {
+impl<K: Copy + Eq + Hash> Active<K> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<K, Use>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether any upload is in use.
+    /// Whether anything is in use.
     pub(super) fn any(&self) -> bool {
         !self.lock().is_empty()
     }
 
-    /// Waits until no other request uses the upload, and asks the one that does to end.
-    pub(super) async fn acquire(&self, id: UploadId) -> Guard {
+    /// Waits until no other request has the upload or part, and asks the one that does to end.
+    pub(super) async fn acquire(&self, id: K) -> Guard<K> {
         poll_fn(|cx| {
             let mut uses = self.lock();
             let Some(present) = uses.get_mut(&id) else {
@@ -59,13 +64,13 @@ impl Active {
         })
         .await;
         Guard {
-            active: self.clone(),
+            active: Active(self.0.clone()),
             id,
         }
     }
 }
 
-impl Guard {
+impl<K: Copy + Eq + Hash> Guard<K> {
     /// Whether another request waits for the upload. If not, the task is woken when one does.
     pub(super) fn should_end(&self, cx: &Context<'_>) -> bool {
         let mut uses = self.active.lock();
@@ -79,7 +84,7 @@ impl Guard {
     }
 }
 
-impl Drop for Guard {
+impl<K: Copy + Eq + Hash> Drop for Guard<K> {
     fn drop(&mut self) {
         let ended = self.active.lock().remove(&self.id);
         let waiting = ended.into_iter().flat_map(|ended| ended.waiting);
@@ -105,10 +110,7 @@ mod tests {
 
     #[test]
     fn a_later_request_ends_the_earlier_one() {
-        let (active, id) = (
-            Active::default(),
-            UploadId::random().expect("random numbers"),
-        );
+        let (active, id) = (Active::default(), 7);
         let woken = Arc::new(Count::default());
         let waker = Waker::from(woken.clone());
         let mut cx = Context::from_waker(&waker);

@@ -11,6 +11,10 @@
 //! - A [`Session`] is the use of an upload by one request. Only one exists at a time (`active`). A
 //!   later request ends an earlier one, which keeps what has arrived: it is most likely the same
 //!   client after its connection was lost.
+//! - An upload with `parts` gets them in any order, from several requests at a time (`part`). They
+//!   write to the kept bytes and use the upload only briefly, before and after. Of a part there is
+//!   one request at a time, and none once it has arrived. The record says which parts have arrived:
+//!   it is written after a part is verified and synced.
 //! - A request that uses an upload runs in a task of its own (`task`), which the end of the
 //!   connection does not interrupt: it sees the end of the body and keeps what has arrived.
 //! - A session keeps its bytes when it ends, and every [`CHECKPOINT_BYTES`], so `kill -9` costs no
@@ -23,17 +27,23 @@
 //! A completed upload is remembered in memory, so that a client that has lost the response learns
 //! that its upload is complete.
 //!
-//! Submodules, lowest first: `id` · `active` · `record` · `index` · `session` · `task`.
+//! Submodules, lowest first: `id` · `active` · `in_base64` · `parts` · `record` · `index` · `session`
+//! · `part` · `task`.
 
 mod active;
 mod id;
+mod in_base64;
 mod index;
+mod part;
+mod parts;
 mod record;
 mod session;
 mod task;
 
 pub(crate) use id::UploadId;
 pub(super) use index::Progress;
+pub(super) use part::PartPlan;
+pub(super) use parts::Parts;
 pub(super) use session::{Session, TOO_LARGE, TOO_LONG};
 pub(super) use task::run_to_end;
 
@@ -96,6 +106,8 @@ pub(super) struct Plan {
     pub(super) owner: Option<String>,
     /// The length of the object in bytes, if it is known.
     pub(super) length: Option<u64>,
+    /// If its parts may arrive in any order.
+    pub(super) parts: Option<Parts>,
     pub(super) condition: Condition,
     /// The fields to store with the object.
     pub(super) metadata: Vec<u8>,
@@ -116,7 +128,9 @@ pub(super) enum Found {
 pub(super) struct Uploads {
     store: Arc<dyn Store>,
     pub(super) limits: UploadLimits,
-    active: Active,
+    active: Active<UploadId>,
+    /// By the position of the part.
+    active_parts: Active<(UploadId, u64)>,
     index: Index,
     /// Whether a task removes uploads that are too old.
     is_swept: AtomicBool,
@@ -128,6 +142,7 @@ impl Uploads {
             store,
             limits,
             active: Active::default(),
+            active_parts: Active::default(),
             index: Index::default(),
             is_swept: AtomicBool::new(false),
         })

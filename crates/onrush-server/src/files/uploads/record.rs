@@ -1,29 +1,32 @@
 //! The record of an unfinished upload, as it is stored: JSON. Bytes are in base64.
 
 use super::super::digest::SavedDigest;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use super::Parts;
+use super::in_base64;
 use onrush_store::{Condition, Kept, Version};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 /// The maximum size of a record in bytes. The largest one has a key of 4 KiB.
 pub(super) const BYTES_MAX: usize = 64 * 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
-    #[serde(with = "InBase64")]
+    #[serde(with = "in_base64")]
     pub(super) key: Vec<u8>,
     pub(super) owner: Option<String>,
     /// The length of the object in bytes, if it is known.
     pub(super) length: Option<u64>,
-    /// The number of bytes that are kept.
+    /// The number of bytes that are kept, from the first one.
     pub(super) offset: u64,
+    /// The parts, if they arrive in any order.
+    #[serde(default)]
+    pub(super) parts: Option<Parts>,
     /// See [`Kept::place`].
-    #[serde(with = "InBase64")]
+    #[serde(with = "in_base64")]
     pub(super) place: Vec<u8>,
     pub(super) condition: SavedCondition,
     /// The fields to store with the object.
-    #[serde(with = "InBase64")]
+    #[serde(with = "in_base64")]
     pub(super) metadata: Vec<u8>,
     /// The digests of the whole object, after `offset` bytes.
     pub(super) digests: Vec<SavedDigest>,
@@ -88,19 +91,5 @@ impl Record {
     /// The bytes that count against the limit of all uploads.
     pub(super) fn reserved_bytes(&self) -> u64 {
         self.length.unwrap_or(0).max(self.offset)
-    }
-}
-
-/// How bytes are written.
-struct InBase64;
-
-impl InBase64 {
-    fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&STANDARD.encode(bytes))
-    }
-
-    fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
-        let text = String::deserialize(from)?;
-        STANDARD.decode(text).map_err(serde::de::Error::custom)
     }
 }

@@ -2,24 +2,25 @@
 
 use super::active::Guard;
 use super::record::{Record, SavedCondition};
-use super::{CHECKPOINT_BYTES, NO_UPLOAD, Plan, Progress, UploadId, Uploads};
+use super::{CHECKPOINT_BYTES, NO_UPLOAD, Parts, Plan, Progress, UploadId, Uploads};
 use crate::files::digest::Digests;
 use crate::files::http_error::HttpError;
 use crate::files::upload::{self, ReceiveError, Sink, UploadBuffers};
 use onrush::{RequestBody, WorkerHandle};
-use onrush_store::{Committed, Condition, Key, StoreError, Upload, Version};
+use onrush_store::{Committed, Condition, Kept, Key, StoreError, Upload, Version};
 use std::sync::Arc;
 
 pub(in crate::files) const TOO_LARGE: HttpError =
     HttpError::new(413, "the object is larger than this server accepts");
 pub(in crate::files) const TOO_LONG: HttpError =
     HttpError::new(400, "the upload is longer than it has announced");
+const PARTS_MISSING: HttpError = HttpError::new(409, "parts of the upload are missing");
 const TAKEN_OVER: HttpError = HttpError::new(409, "another server continues this upload");
 
 /// An unfinished upload that one request uses. Dropping it keeps what was saved.
 pub(in crate::files) struct Session {
     state: State,
-    guard: Guard,
+    guard: Guard<UploadId>,
 }
 
 struct State {
@@ -40,7 +41,7 @@ impl Session {
     pub(super) fn new(
         uploads: &Arc<Uploads>,
         id: UploadId,
-        guard: Guard,
+        guard: Guard<UploadId>,
         plan: Plan,
         worker: &WorkerHandle,
     ) -> Session {
@@ -49,6 +50,7 @@ impl Session {
             owner: plan.owner,
             length: plan.length,
             offset: 0,
+            parts: plan.parts,
             place: Vec::new(),
             condition: SavedCondition::new(&plan.condition),
             metadata: plan.metadata,
@@ -91,7 +93,7 @@ impl Session {
     pub(super) fn saved(
         uploads: &Arc<Uploads>,
         id: UploadId,
-        guard: Guard,
+        guard: Guard<UploadId>,
         key: &Key,
         record: Record,
         version: Version,
@@ -118,6 +120,28 @@ impl Session {
     /// `Upload-Metadata` of the tus client that has begun the upload.
     pub(in crate::files) fn tus_metadata(&self) -> Option<&str> {
         self.state.record.tus_metadata.as_deref()
+    }
+
+    /// The parts, if they arrive in any order.
+    pub(in crate::files) fn parts(&self) -> Option<&Parts> {
+        self.state.record.parts.as_ref()
+    }
+
+    /// Where the store has the bytes.
+    pub(super) fn kept(&self) -> Kept {
+        self.state.record.kept()
+    }
+
+    /// Records that the part at `offset` has arrived. Its bytes are durable.
+    pub(super) async fn add_part(&mut self, offset: u64) -> Result<(), ReceiveError> {
+        let mut record = self.state.record.clone();
+        let parts = record.parts.as_mut().ok_or(ReceiveError::Body(NO_UPLOAD))?;
+        parts.insert(offset);
+        record.offset = parts.offset();
+        record.updated_s = self.state.worker.unix_seconds();
+        self.state.version = Some(self.state.write(&record).await?);
+        self.state.record = record;
+        Ok(())
     }
 
     /// What has been saved.
@@ -162,7 +186,10 @@ impl Session {
             true => self.state.record.condition.condition(),
             false => Condition::Absent,
         };
-        let kept = self.state.record.kept();
+        if self.parts().is_some() && self.state.record.length != Some(self.state.record.offset) {
+            return Err(ReceiveError::Body(PARTS_MISSING)); // A resume would drop those after it.
+        }
+        let kept = self.kept();
         let resumed = self
             .state
             .uploads

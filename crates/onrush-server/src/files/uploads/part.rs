@@ -1,0 +1,101 @@
+//! One request with a part of an upload whose parts arrive in any order.
+
+use super::active::Guard;
+use super::{Found, NO_UPLOAD, Session, UploadId, Uploads};
+use crate::files::digest::Digests;
+use crate::files::upload::{self, ReceiveError, Sink, UploadBuffers};
+use onrush::{RequestBody, WorkerHandle};
+use onrush_store::{Kept, Key, Store, StoreError};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Where a part belongs, and for whom.
+pub(in crate::files) struct PartPlan {
+    pub(in crate::files) id: UploadId,
+    pub(in crate::files) key: Key,
+    pub(in crate::files) owner: Option<String>,
+    pub(in crate::files) range: Range<u64>,
+    /// The digests of its content.
+    pub(in crate::files) content: Digests,
+}
+
+impl Uploads {
+    /// Receives a part, and returns the upload with it. An earlier request for the part ends; if it
+    /// has arrived, the body is not read. If this fails, the part is missing as before. If bytes of
+    /// other parts may be lost, the upload is removed.
+    pub(in crate::files) async fn receive_part(
+        self: &Arc<Self>,
+        plan: PartPlan,
+        body: &mut RequestBody,
+        buffers: &UploadBuffers,
+        worker: &WorkerHandle,
+    ) -> Result<Session, ReceiveError> {
+        let (id, offset) = (plan.id, plan.range.start);
+        let open = async || {
+            let found = self.open(id, &plan.key, plan.owner.as_deref(), worker);
+            match found.await? {
+                Found::Unfinished(session) => Ok(*session),
+                Found::Completed(_) => Err(ReceiveError::Body(NO_UPLOAD)),
+            }
+        };
+        let guard = self.active_parts.acquire((id, offset)).await;
+        let session = open().await?;
+        if session.parts().is_none_or(|parts| parts.contains(offset)) {
+            return Ok(session); // Its bytes were verified and must not change.
+        }
+        let mut sink = PartSink {
+            store: self.store.clone(),
+            kept: session.kept(),
+            position: offset,
+            content: plan.content,
+        };
+        drop(session); // Others may use the upload meanwhile.
+        let length = plan.range.end - plan.range.start;
+        sink.receive(body, length, buffers, &guard).await?;
+        let synced = self.store.sync_kept(&sink.kept).await;
+        let mut session = open().await?;
+        if let Err(error) = synced {
+            let _ = session.cancel().await;
+            return Err(ReceiveError::Store(error));
+        }
+        session.add_part(offset).await?;
+        Ok(session)
+    }
+}
+
+/// Writes a part to its place.
+struct PartSink {
+    store: Arc<dyn Store>,
+    kept: Kept,
+    position: u64,
+    content: Digests,
+}
+
+impl PartSink {
+    async fn receive(
+        &mut self,
+        body: &mut RequestBody,
+        length: u64,
+        buffers: &UploadBuffers,
+        guard: &Guard<(UploadId, u64)>,
+    ) -> Result<(), ReceiveError> {
+        let stop = |cx: &mut std::task::Context<'_>| guard.should_end(cx);
+        upload::receive(body, Some(length), self, buffers, &stop).await?;
+        std::mem::take(&mut self.content)
+            .check()
+            .map_err(ReceiveError::Body)
+    }
+}
+
+impl Sink for PartSink {
+    async fn write(&mut self, buf: Vec<u8>) -> Result<Vec<u8>, ReceiveError> {
+        let bytes = buf.len() as u64;
+        self.content.update(&buf).await;
+        let written = self.store.write_kept(&self.kept, self.position, buf).await;
+        self.position += bytes;
+        written.map_err(|error| match error {
+            StoreError::NotFound => ReceiveError::Body(NO_UPLOAD),
+            error => ReceiveError::Store(error),
+        })
+    }
+}
