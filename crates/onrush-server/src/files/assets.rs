@@ -15,6 +15,7 @@ const SCRIPT: &str = concat!(
     include_str!("../../assets/page.js"),
     include_str!("../../assets/preview.js"),
     include_str!("../../assets/uploads.js"),
+    include_str!("../../assets/watch.js"),
 );
 
 const NAME_BYTES: usize = "-/page-0123456789abcdef.css".len();

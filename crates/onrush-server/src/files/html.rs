@@ -8,6 +8,7 @@
 //! The script finds what the client may do in `data-rights`, and the entity tag of an entry that
 //! may be deleted in `data-etag`.
 
+use super::archive_format::Format;
 use super::assets;
 use super::json::{is_modified_known, rfc3339};
 use super::location::Location;
@@ -28,6 +29,8 @@ pub(super) struct Page {
     /// The value that lets the browser load this page's style and script, and no others; `None`
     /// for a program, which gets a page without them.
     pub(super) nonce: Option<String>,
+    /// Whether changes of the folder are reported.
+    pub(super) can_watch: bool,
     /// Whether a folder can be created without an object.
     pub(super) has_empty_folders: bool,
 }
@@ -35,7 +38,7 @@ pub(super) struct Page {
 /// The policy of a page: it loads the style and the script with the nonce, and media and data from
 /// this server. It runs nothing else, sends forms to this server only, and is in no frame. A script
 /// among the objects does not have the nonce.
-pub(super) fn policy(nonce: Option<&str>) -> String {
+pub(crate) fn policy(nonce: Option<&str>) -> String {
     let own = match nonce {
         Some(nonce) => format!(
             "script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; img-src 'self'; \
@@ -136,6 +139,9 @@ impl Page {
         for (name, _) in names.iter().filter(|(_, right)| rights.contains(*right)) {
             out.push_str(name);
         }
+        if self.can_watch {
+            out.push_str("watch ");
+        }
     }
 
     fn tools(&self, out: &mut String) {
@@ -152,9 +158,13 @@ impl Page {
         }
         if self.permitted.here().contains(Rights::READ) {
             out.push_str(
-                "<button form=\"view\" name=\"archive\" value=\"tar\">Download all (tar)\
-                 </button>\n",
+                "<form method=\"get\"><button>Download all</button> <select name=\"archive\" \
+                 aria-label=\"Format of the archive\">",
             );
+            for name in Format::ALL.map(Format::extension) {
+                let _ = write!(out, "<option>{name}</option>");
+            }
+            out.push_str("</select></form>\n");
         }
         out.push_str(
             "<label id=\"filter\" hidden>Filter <input type=\"search\" autocomplete=\"off\" \
