@@ -66,6 +66,8 @@ use upload::UploadBuffers;
 use uploads::{UploadId, Uploads, run_to_end};
 
 pub use assets::PATHS as PAGE_PATHS;
+pub(crate) use html::policy as page_policy;
+pub(crate) use list::nonce;
 pub use types::Types;
 pub use upkeep::Upkeep;
 pub use uploads::UploadLimits;
