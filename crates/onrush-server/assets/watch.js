@@ -13,7 +13,8 @@ let isOutdated = false;
 
 /** Watches the folder that is shown, if the tab is visible. */
 function follow() {
-  const url = may("watch") && !document.hidden ? new URL("?watch", location.href).href : "";
+  const isReported = "watch" in document.querySelector("main").dataset;
+  const url = isReported && !document.hidden ? new URL("?watch", location.href).href : "";
   if (watching?.url === url && watching.readyState !== EventSource.CLOSED) return;
   watching?.close();
   watching = undefined;

@@ -5,8 +5,8 @@
 //! same reason the style and the script are linked only if `Accept` names `text/html`, as that of
 //! every browser does. Links are relative, so they work behind a proxy that changes paths.
 //!
-//! The script finds what the client may do in `data-rights`, and the entity tag of an entry that
-//! may be deleted in `data-etag`.
+//! The script finds what the client may do in `data-rights`, whether changes are reported in
+//! `data-watch`, and the entity tag of an entry that may be deleted in `data-etag`.
 
 use super::archive_format::Format;
 use super::assets;
@@ -78,6 +78,8 @@ impl Page {
             "path" => self.path(out),
             "user" => self.user(out),
             "rights" => self.rights(out),
+            "watch" if self.can_watch => out.push_str(" data-watch"),
+            "watch" => {}
             "name" => escape(out, self.location.names().last().unwrap_or("All files")),
             "tools" => self.tools(out),
             "columns" => self.columns(out),
@@ -138,9 +140,6 @@ impl Page {
         ];
         for (name, _) in names.iter().filter(|(_, right)| rights.contains(*right)) {
             out.push_str(name);
-        }
-        if self.can_watch {
-            out.push_str("watch ");
         }
     }
 
