@@ -58,6 +58,7 @@ const LOGINS: &str = "crates/onrush-server/tests/cli_logins.rs";
 const USERS: &str = "crates/onrush-server/tests/cli_users.rs";
 const EDGE: &str = "crates/onrush-server/tests/cli_edge.rs";
 const PAGE: &str = "crates/onrush-server/tests/clients_page.rs";
+const WATCH: &str = "crates/onrush-server/tests/cli_watch.rs";
 const ARCHIVE: &str = "crates/onrush-server/tests/clients_archive.rs";
 const DRAIN: &str = "crates/onrush/tests/drain.rs";
 const OPTIONS: &str = "bench/runner/src/options.rs";
@@ -84,6 +85,10 @@ const COMMANDS: &[(&str, Cover)] = &[
     (
         "onrush ./data --allow put,delete",
         Tested(PAGE, "fn chromium_uses_every_feature_of_the_page"),
+    ),
+    (
+        "curl -N 'http://127.0.0.1:8080/photos/?watch'",
+        Tested(WATCH, "fn curl_shows_changes"),
     ),
     (
         "curl 'http://127.0.0.1:8080/photos/?archive=tar' | tar -x",

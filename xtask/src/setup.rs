@@ -7,7 +7,8 @@ use crate::{
 use std::{fs, path::PathBuf, process::Command};
 
 /// Programs that the tests and the fuzzers call, and their Debian packages.
-const PROGRAMS: [(&str, &str); 15] = [
+const PROGRAMS: [(&str, &str); 18] = [
+    ("bsdtar", "libarchive-tools"),
     ("c++", "g++"),
     ("certutil", "libnss3-tools"),
     ("chromium", "chromium"),
@@ -20,9 +21,11 @@ const PROGRAMS: [(&str, &str); 15] = [
     ("promtool", "prometheus"),
     ("python3", "python3"),
     ("rclone", "rclone"),
+    ("unzip", "unzip"),
     ("valgrind", "valgrind"),
     ("wget", "wget"),
     ("wrk", "wrk"),
+    ("zstd", "zstd"),
 ];
 
 /// Programs of the recipes in docs/recipes, and their Debian packages.

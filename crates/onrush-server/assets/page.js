@@ -84,18 +84,16 @@ function filter() {
   if (wanted) announce(`${shown.toLocaleString("en")} of ${rows().length.toLocaleString("en")} shown.`);
 }
 
-/** Adds a button to each entry. */
-function addActions() {
-  const head = document.querySelector("thead tr");
-  head.append(element("th", { scope: "col" }, element("span", { className: "quiet", textContent: "Actions" })));
-  const button = element("button", { type: "button", className: "more", textContent: "\u22ef" });
-  const cell = element("td", {}, button);
-  for (const row of rows()) {
-    // There may be 10,000 rows: a copy is the fastest way.
-    const copy = cell.cloneNode(true);
-    copy.firstChild.setAttribute("aria-label", `Actions for ${row.firstChild.textContent}`);
-    row.append(copy);
-  }
+/** What opens the actions of an entry. */
+const actionCell = element("td", {},
+  element("button", { type: "button", className: "more", textContent: "\u22ef" }));
+
+/** Adds the actions to a row that the server has rendered. */
+function enhanceRow(row) {
+  // There may be 10,000 rows: a copy is the fastest way.
+  const copy = actionCell.cloneNode(true);
+  copy.firstChild.setAttribute("aria-label", `Actions for ${row.firstChild.textContent}`);
+  row.append(copy);
 }
 
 /** Adds what needs this script to the page that the server has rendered. */
@@ -105,7 +103,9 @@ function enhance() {
     const search = document.querySelector("#filter");
     search.hidden = false;
     search.addEventListener("input", filter);
-    addActions();
+    const head = document.querySelector("thead tr");
+    head.append(element("th", { scope: "col" }, element("span", { className: "quiet", textContent: "Actions" })));
+    rows().forEach(enhanceRow);
   }
   const creator = document.querySelector("#new-folder");
   if (creator) {
@@ -113,6 +113,7 @@ function enhance() {
     creator.addEventListener("click", newFolder);
   }
   offerUploads();
+  follow();
 }
 
 /** Fetches the page again, or another folder, and shows it. Uploads in progress continue. */

@@ -22,10 +22,12 @@
 //!
 //! [`Access`] decides who may do what: users with passwords, tokens, certificates and signed URLs.
 //!
+//! [`add_dashboard`] shows operators what a server does.
+//!
 //! [`Forwarding`] learns from trusted reverse proxies who their clients are.
 //!
-//! Layers inside this crate, lowest first: `client_address` · [`rights`] · [`files`] · [`guard`] ·
-//! [`access`] · [`https`] · [`forwarding`].
+//! Layers inside this crate, lowest first: `client_address` · [`rights`] · [`files`] ·
+//! `dashboard` · [`guard`] · [`access`] · [`https`] · [`forwarding`].
 //!
 //! The library does not depend on drivers, and [`files`] does not depend on the command line.
 
@@ -33,6 +35,7 @@
 
 pub mod access;
 mod client_address;
+mod dashboard;
 pub mod files;
 pub mod forwarding;
 pub mod guard;
@@ -40,6 +43,7 @@ pub mod https;
 pub mod rights;
 
 pub use access::{Access, AccessControl, Users};
+pub use dashboard::add_dashboard;
 pub use files::{Allow, Files, FilesOptions, PAGE_PATHS, Types, Upkeep, UploadLimits};
 pub use forwarding::Forwarding;
 pub use guard::{BodyLimit, Cors, Guard, Hosts, ListenAddress};

@@ -56,7 +56,7 @@ use onrush_rt::net::Address;
 use onrush_rt::worker::affinity;
 use onrush_server::{
     Access, AccessControl, BodyLimit, Files, FilesOptions, Forwarding, Guard, Hosts,
-    HttpChallenges, Https, ListenAddress, PAGE_PATHS, Redirect, Upkeep, https_port,
+    HttpChallenges, Https, ListenAddress, PAGE_PATHS, Redirect, Upkeep, add_dashboard, https_port,
 };
 use std::ffi::OsString;
 use std::io;
@@ -191,9 +191,9 @@ fn serve(settings: Settings) -> Result<(), Failure> {
     }
     // The admin server starts first, so that its failure needs no cleanup, and stops last, so that
     // `/-/ready` reports the shutdown.
-    let admin_server = start_admin(&settings, &plan, &admin)?;
+    let admin_server = start_admin(&settings, &plan, &admin, &metrics)?;
     let challenges = HttpChallenges::new();
-    let objects = objects(&settings, control.as_ref(), &files, &admin);
+    let objects = objects(&settings, control.as_ref(), &files, &admin, &metrics);
     let server = Serving {
         tls,
         objects,
@@ -319,13 +319,15 @@ fn objects(
     control: Option<&AccessControl>,
     files: &Files,
     admin: &Admin,
+    metrics: &Metrics,
 ) -> Boxed {
     let is_shared = settings.admin == Some(AdminAt::Same);
     let objects: Box<dyn Application> = match is_shared {
         true => {
             let page = |router: Router, path: &&str| router.get(path, files.clone());
             let router = PAGE_PATHS.iter().fold(Router::new(), page);
-            Box::new(admin.add_to(router.fallback(files.clone())))
+            let router = add_dashboard(router.fallback(files.clone()), metrics);
+            Box::new(admin.add_to(router))
         }
         false => Box::new(files.clone()),
     };
@@ -422,6 +424,7 @@ fn start_admin(
     settings: &Settings,
     plan: &Plan,
     admin: &Admin,
+    metrics: &Metrics,
 ) -> Result<Option<Running>, Failure> {
     let Some(AdminAt::Own(address)) = &settings.admin else {
         return Ok(None);
@@ -433,7 +436,10 @@ fn start_admin(
         .pinned(false)
         .driver(settings.driver)
         .connections_max(plan.admin_connections_max)
-        .start(Guard::new(hosts, admin.router()));
+        .start(Guard::new(
+            hosts,
+            admin.add_to(add_dashboard(Router::new(), metrics)),
+        ));
     let running = server.map_err(|error| match start_failure(&error, &[]) {
         Failure::Usage(message) => Failure::usage(format!("--admin: {message}")),
         Failure::Run(message) => Failure::run(format!("--admin: {message}")),

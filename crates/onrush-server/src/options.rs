@@ -229,7 +229,7 @@ options! {
         /// addresses but that of --admin.
         switch proxy_protocol;
 
-        /// Serve /-/metrics, /-/health and /-/ready: on a port of 127.0.0.1, an address, or same
+        /// Serve /-/metrics, /-/dashboard, /-/health and /-/ready: on a port, an address, or same
         ///
         /// With same they share the address of the objects; objects under /-/ are then not served.
         /// An address of their own is never encrypted, so keep it on a loopback address.

@@ -271,6 +271,7 @@ fn the_list_of_a_site_needs_the_right_to_list() {
         assert_eq!(get("/-/health").0, 200);
         assert_eq!(get("/-/ready").0, 200);
         assert_eq!(get("/-/metrics").0, 200, "it may read");
+        assert_eq!(get("/-/dashboard").0, 200, "it may read");
     }
     file.write("[users.ann]\n");
     let server = start(&folder, &file, "auto", &["--admin=same"]);
@@ -278,6 +279,7 @@ fn the_list_of_a_site_needs_the_right_to_list() {
         ("/-/health", 200),
         ("/-/ready", 200),
         ("/-/metrics", 401),
+        ("/-/dashboard", 401),
         ("/-/./metrics", 401),
         ("/%2d/metrics", 401),
         ("/-/health/../metrics", 401),

@@ -67,6 +67,13 @@ fn metrics_on_their_own_address() {
     assert!(get_from(&admin, "/-/ready").ends_with("ready\n"));
     assert!(get_from(&admin, "/x").starts_with("HTTP/1.1 404 "));
     assert!(get_from(&admin, "/-/x").starts_with("HTTP/1.1 404 "));
+    let page = get_from(&admin, "/-/dashboard");
+    assert!(page.contains("<dt>Requests</dt>"), "{page}");
+    assert!(page.contains("\r\nContent-Security-Policy: default-src 'none'; script-src 'nonce-"));
+    for name in ["css", "mjs"] {
+        let asset = get_from(&admin, &format!("/-/dashboard.{name}"));
+        assert!(asset.starts_with("HTTP/1.1 200 "), "{asset}");
+    }
     let samples = samples(&get_from(&admin, "/-/metrics"));
     assert_eq!(
         sum(&samples, "http_server_request_duration_seconds_count"),
@@ -82,6 +89,8 @@ fn metrics_on_their_own_address() {
             .count(),
         2
     );
+
+    assert!(server.get("/-/dashboard").starts_with("HTTP/1.1 404 "));
 
     // While it drains, it is alive and not ready. One request is in progress.
     let mut slow = server.connect();

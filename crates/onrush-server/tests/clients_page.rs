@@ -4,23 +4,7 @@
 
 mod program;
 
-use program::{Folder, Server, TIMEOUT, is_installed, output_within};
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
-/// Python with Playwright, which drives the browser.
-fn python() -> PathBuf {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR"))
-        .parent()
-        .expect("target");
-    let python = target.join("tools/python/browser/bin/python");
-    let shown = python.display().to_string();
-    assert!(
-        python.is_file(),
-        "{shown} is missing; `cargo xtask test` installs it"
-    );
-    python
-}
+use program::{Folder, Server, browser, is_installed};
 
 /// Runs a program of `browser/` with a server that has these arguments.
 fn drive(program: &str, arguments: &[&str]) {
@@ -30,20 +14,7 @@ fn drive(program: &str, arguments: &[&str]) {
     let folder = Folder::new();
     let data = folder.path().join("data");
     let server = Server::start(&data, arguments);
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser");
-    let mut command = Command::new(python());
-    command
-        .arg(script.join(program))
-        .arg(&server.url)
-        .arg(&data);
-    command.env("PYTHONDONTWRITEBYTECODE", "1");
-    let output = output_within(&mut command, 20 * TIMEOUT);
-    let out = String::from_utf8_lossy(&output.stdout);
-    let err = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success() && out.trim_end().ends_with("done"),
-        "{out}{err}"
-    );
+    browser::run(program, &[&server.url, data.to_str().expect("UTF-8")]);
 }
 
 #[test]

@@ -95,6 +95,16 @@ fn an_archive_has_what_listings_show() {
         assert_eq!(server.get("/mnt/missing/?archive=tar").status, 404);
         assert_eq!(server.get("/mnt/.hidden/?archive=tar").status, 404);
         assert_eq!(server.get("/mnt/a/?archive=rar").status, 400);
+
+        let reply = server.get("/mnt/a/sub/?archive=zip");
+        assert_eq!(reply.field("content-type"), Some("application/zip"));
+        let disposition = "attachment; filename=\"sub.zip\"; filename*=UTF-8''sub.zip";
+        assert_eq!(reply.field("content-disposition"), Some(disposition));
+        assert!(reply.body.starts_with(b"PK\x03\x04") && reply.body.ends_with(&[0; 2]));
+        let contains = |bytes: &[u8]| reply.body.windows(bytes.len()).any(|found| found == bytes);
+        assert!(contains(b"sub/\xff\n\"odd") && contains(b"sub/z"));
+        let head = server.request("HEAD /mnt/a/?archive=tar.zst", b"");
+        assert_eq!(head.field("content-type"), Some("application/zstd"));
     });
 }
 

@@ -204,6 +204,15 @@ impl StoreError {
         }
     }
 
+    /// Maps the error of watching a folder. The system limits the number of watches.
+    pub(crate) fn from_watch(error: io::Error) -> StoreError {
+        match error.raw_os_error() {
+            Some(libc::ENOSPC | libc::EMFILE | libc::ENFILE | libc::ENOMEM) => StoreError::Busy,
+            Some(libc::EACCES) => StoreError::from_lookup(error),
+            _ => StoreError::Unsupported, // By this kernel, a filter, or without `/proc`.
+        }
+    }
+
     /// Maps the error of a change. An entry in the way is a conflict.
     pub(crate) fn from_change(error: io::Error) -> StoreError {
         match error.raw_os_error() {

@@ -29,10 +29,11 @@
 //! ```
 //!
 //! Layers inside this crate, lowest first: `error` · `key` · `meta` · `local` · `object` ·
-//! `store` · `folder` · [`cache`] · `edge` · `testing`.
+//! `changes` · `store` · `folder` · [`cache`] · `edge` · `testing`.
 //! This crate does not contain HTTP: no headers, no statuses, no percent-encoding.
 
 pub mod cache;
+mod changes;
 mod edge;
 mod error;
 mod folder;
@@ -44,6 +45,7 @@ mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
 
+pub use changes::{ChangedName, Changes, FolderChanges};
 pub use edge::{EdgeMetrics, EdgeOptions, EdgeStore};
 pub use error::{Cause, Result, StoreError};
 pub use folder::{Durability, Folder, FolderOptions};

@@ -4,6 +4,7 @@
 //! no file, descriptor, path or thread pool. What only some stores have is a method with a default:
 //! [`Store::try_get`], [`Store::generation`] and [`Store::features`].
 
+use crate::changes::FolderChanges;
 use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::meta::{Kind, Meta, Version};
@@ -190,6 +191,16 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// change that completed before this future was first polled.
     fn list<'a>(&'a self, folder: Option<&'a Key>, how: ListHow) -> LocalFuture<'a, Result<Page>>;
 
+    /// Collects the changes of the entries of `folder` (`None`: the root folder) from now on, by
+    /// whatever program. It does not include those of folders beneath it. By default fails with
+    /// [`StoreError::Unsupported`] ([`Features::watch`]).
+    fn watch<'a>(
+        &'a self,
+        _folder: Option<&'a Key>,
+    ) -> LocalFuture<'a, Result<Box<dyn FolderChanges>>> {
+        Box::pin(async { Err(StoreError::Unsupported) })
+    }
+
     /// As [`Store::open`], but without waiting. `None`: this would wait, or the store always waits.
     fn try_get(&self, _key: &Key) -> Option<Result<Object>> {
         None
@@ -231,6 +242,8 @@ pub struct Features {
     pub renames_objects: bool,
     /// [`Store::rename`] supports folders.
     pub renames_folders: bool,
+    /// Changes of a folder are reported ([`Store::watch`]).
+    pub watch: bool,
 }
 
 /// An upload in progress. Dropping it aborts the upload and removes the staged bytes that were not

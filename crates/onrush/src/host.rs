@@ -1,6 +1,7 @@
 //! The interface through which a request accesses its worker, its client's address, and its body.
 //! The engine implements [`Host`].
 
+use crate::drain::Draining;
 use crate::params::Template;
 use crate::worker::WorkerHandle;
 use onrush_rt::buf::Buf;
@@ -43,6 +44,8 @@ pub(crate) struct BodyId {
 /// Serves requests. The errors are those of [`RequestBody`](crate::RequestBody).
 pub(crate) trait Host {
     fn worker(&self) -> &WorkerHandle;
+    /// Ready when the worker begins to drain.
+    fn draining(&self) -> Draining;
     /// The address of the client: as its proxy has named it, otherwise that of the socket's peer.
     fn peer(&self, connection: ConnId) -> Option<SocketAddr>;
     fn socket_peer(&self, connection: ConnId) -> Peer;

@@ -54,15 +54,16 @@
 //! ```
 //!
 //! Layers inside this crate, lowest first: `trusted_peers` · `panic_guard` · `pooled_buffer` ·
-//! `log` · [`body`] · [`response`] · `tls` · `offload` · [`worker`] · `params` · `worker_set` ·
-//! `watchdog` · `host` · [`request`] · [`handler`] · [`coroutine`] · `limited` · `route` ·
-//! [`metrics`] · `engine` · [`server`] · `admin` · [`sim`].
+//! `drain` · `log` · [`body`] · [`response`] · `tls` · `offload` · [`worker`] · `params` ·
+//! `worker_set` · `watchdog` · `host` · [`request`] · [`handler`] · [`coroutine`] · `limited` ·
+//! `route` · [`metrics`] · `engine` · [`server`] · `admin` · [`sim`].
 
 #![forbid(unsafe_code)]
 
 mod admin;
 pub mod body;
 pub mod coroutine;
+mod drain;
 mod engine;
 pub mod handler;
 mod host;
@@ -88,6 +89,7 @@ mod worker_set;
 pub use admin::Admin;
 pub use body::{Body, BodySender, Part};
 pub use bytes::Bytes;
+pub use drain::Draining;
 pub use handler::{Application, Handler, per_worker};
 pub use limited::limited;
 pub use log::AccessLog;

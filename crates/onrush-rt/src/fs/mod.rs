@@ -9,11 +9,13 @@
 //!
 //! Errors are [`std::io::Error`]s that carry the errno and no path.
 //!
-//! Modules, lowest first: `types` · `release`, `resident`, `walk` · `kernel`, [`sim`] · `copy`.
+//! Modules, lowest first: `types` · `release`, `resident`, `walk` · `kernel`, [`sim`] · `copy`,
+//! `notify`.
 //! They do not depend on tasks, drivers or objects.
 
 mod copy;
 mod kernel;
+mod notify;
 mod release;
 mod resident;
 pub mod sim;
@@ -22,6 +24,7 @@ mod tests;
 mod types;
 mod walk;
 
+pub use notify::{Notice, Notifier, WatchId};
 pub use release::Releaser;
 pub use types::{Beneath, Create, FileKind, Metadata, OpenHow};
 

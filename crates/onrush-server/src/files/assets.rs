@@ -19,6 +19,7 @@ const SCRIPT: &str = concat!(
     include_str!("../../assets/transfer.js"),
     include_str!("../../assets/unfinished.js"),
     include_str!("../../assets/uploads.js"),
+    include_str!("../../assets/watch.js"),
 );
 
 const NAME_BYTES: usize = "-/page-0123456789abcdef.css".len();

@@ -5,9 +5,11 @@
 //! same reason the style and the script are linked only if `Accept` names `text/html`, as that of
 //! every browser does. Links are relative, so they work behind a proxy that changes paths.
 //!
-//! The script finds what the client may do in `data-rights`, and the entity tag of an entry that
-//! may be deleted in `data-etag`. An entry that may be moved has `data-movable`.
+//! The script finds what the client may do in `data-rights`, whether changes are reported in
+//! `data-watch`, and the entity tag of an entry that may be deleted in `data-etag`. An entry that
+//! may be moved has `data-movable`.
 
+use super::archive_format::Format;
 use super::assets;
 use super::json::{is_modified_known, rfc3339};
 use super::location::Location;
@@ -37,7 +39,7 @@ pub(super) struct Page {
 /// The policy of a page: it loads the style and the script with the nonce, and media and data from
 /// this server. It runs nothing else, sends forms to this server only, and is in no frame. A script
 /// among the objects does not have the nonce.
-pub(super) fn policy(nonce: Option<&str>) -> String {
+pub(crate) fn policy(nonce: Option<&str>) -> String {
     let own = match nonce {
         Some(nonce) => format!(
             "script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; img-src 'self'; \
@@ -87,6 +89,11 @@ impl Page {
             "path" => self.path(out),
             "user" => self.user(out),
             "rights" => self.rights(out),
+            "watch" => {
+                if self.features.watch && self.permitted.here().contains(Rights::LIST) {
+                    out.push_str(" data-watch");
+                }
+            }
             "name" => escape(out, self.location.names().last().unwrap_or("All files")),
             "uploads" => out.push_str(match self.continues_uploads {
                 true => "continue",
@@ -185,9 +192,13 @@ impl Page {
         }
         if rights.contains(Rights::READ) {
             out.push_str(
-                "<button form=\"view\" name=\"archive\" value=\"tar\">Download all (tar)\
-                 </button>\n",
+                "<form method=\"get\"><button>Download all</button> <select name=\"archive\" \
+                 aria-label=\"Format of the archive\">",
             );
+            for name in Format::ALL.map(Format::extension) {
+                let _ = write!(out, "<option>{name}</option>");
+            }
+            out.push_str("</select></form>\n");
         }
         out.push_str(
             "<label id=\"filter\" hidden>Filter <input type=\"search\" autocomplete=\"off\" \

@@ -23,17 +23,25 @@ pub(super) fn begin(out: &mut String, location: &Location) {
     out.push_str(",\"entries\":[");
 }
 
-/// One entry.
+/// One entry of the listing.
 pub(super) fn entry(out: &mut String, location: &Location, entry: &Entry, first: bool) {
-    out.push_str(if first {
-        "\n{\"name\":"
-    } else {
-        ",\n{\"name\":"
-    });
-    write_string(out, &String::from_utf8_lossy(&entry.name));
+    out.push_str(if first { "\n" } else { ",\n" });
+    object(out, &location.href, entry);
+}
+
+/// The beginning of the description of an entry, up to its encoded path without the end of the
+/// string. `href` is the encoded path of its folder.
+pub(super) fn name(out: &mut String, href: &str, name: &[u8]) {
+    out.push_str("{\"name\":");
+    write_string(out, &String::from_utf8_lossy(name));
     out.push_str(",\"href\":\"");
-    out.push_str(&location.href);
-    path::encode(&entry.name, out);
+    out.push_str(href);
+    path::encode(name, out);
+}
+
+/// The description of an entry, in one line.
+pub(super) fn object(out: &mut String, href: &str, entry: &Entry) {
+    name(out, href, &entry.name);
     // Writing to a String does not fail.
     let _ = match entry.kind {
         Kind::File => write!(out, "\",\"type\":\"file\",\"size\":{}", entry.size),

@@ -11,10 +11,12 @@
 //! to the following page.
 //!
 //! `?sort=` sorts an HTML page, and `?login` asks a client that has not logged in to do so.
-//! `?archive=tar` is a download of the folder (`archive`), and `?markdown=` a file of it, rendered.
+//! `?archive=` is a download of the folder (`archive`), `?watch` a stream of its changes (`watch`),
+//! and `?markdown=` a file of it, rendered.
 //!
 //! `html` and `json` render entries.
 
+use super::archive_format::Format;
 use super::budget::{Budget, Lease};
 use super::http_error::{HttpError, Operation};
 use super::location::Location;
@@ -54,7 +56,8 @@ struct ListQuery {
     json: Option<bool>,
     sort: Option<Sorting>,
     login: bool,
-    archive: bool,
+    archive: Option<Format>,
+    watch: bool,
     markdown: Option<Vec<u8>>,
 }
 
@@ -78,8 +81,11 @@ impl Inner {
             let form = self.upload_form(request, split, folder.as_ref(), &query)?;
             return form.ok_or(failure);
         }
-        if query.archive {
-            return self.archive(request, folder).await;
+        if let Some(format) = query.archive {
+            return self.archive(request, folder, format).await;
+        }
+        if query.watch {
+            return self.watch(request, split, folder).await;
         }
         if let Some(name) = &query.markdown {
             let depth = split.subpath.matches('/').count();
@@ -157,7 +163,10 @@ impl Inner {
         folder: Option<&Key>,
         query: &ListQuery,
     ) -> Result<Option<Response>, HttpError> {
-        let is_listing = !query.archive && query.markdown.is_none() && query.json.is_none();
+        let is_listing = query.archive.is_none()
+            && query.markdown.is_none()
+            && query.json.is_none()
+            && !query.watch;
         if !is_listing || !negotiate::names_html(request) {
             return Ok(None);
         }
@@ -193,7 +202,7 @@ fn with_listing_fields(response: Response, policy: Option<String>) -> Response {
 }
 
 /// A value for one response that no client can guess.
-pub(super) fn nonce() -> Result<String, HttpError> {
+pub(crate) fn nonce() -> Result<String, HttpError> {
     let mut bytes = [0; 16];
     let failed = |_| HttpError::new(500, "the system has no random numbers");
     aws_lc_rs::rand::fill(&mut bytes).map_err(failed)?;
@@ -242,9 +251,12 @@ impl ListQuery {
                     query.sort = Some(Sorting::parse(value).ok_or(failure)?);
                 }
                 "login" => query.login = true,
+                "watch" => query.watch = true,
                 "markdown" => query.markdown = Some(path::decode_query(value)?),
-                "archive" if value == "tar" => query.archive = true,
-                "archive" => return Err(HttpError::new(400, "archive must be tar")),
+                "archive" => {
+                    let failure = HttpError::new(400, "archive must be zip, tar or tar.zst");
+                    query.archive = Some(Format::parse(value).ok_or(failure)?);
+                }
                 _ => {}
             }
         }

@@ -5,14 +5,16 @@
 //! · `stored_fields` (fields of a PUT) · `digest` · `pieces` (bodies from a remote store) ·
 //! `object` (an object that is ready to be served) · `cache` · `ranges` · `conditions` (of
 //! changes) · `upload` (receiving) · `uploads` (those that continue later) · `location` ·
-//! `permitted` · `sorting` · `json` and `html` (the forms of listings) · `list`, `archive` and
-//! `markdown` · `read` (GET) · `write` (PUT, DELETE) · `upload_target` · `upload_parts` · `tus` ·
-//! `relocate` (COPY, MOVE) · `resumable` (PUT and PATCH of a part) · `upkeep`.
+//! `permitted` · `sorting` · `archive_format` · `json` and `html` (the forms of listings) · `list`,
+//! `archive`, `watch` and `markdown` · `read` (GET) · `write` (PUT, DELETE) · `upload_target` ·
+//! `upload_parts` · `tus` · `relocate` (COPY, MOVE) · `resumable` (PUT and PATCH of a part) ·
+//! `upkeep`.
 //!
 //! Nothing here blocks a worker: operations that may wait for a disk use the futures of the store.
 //! The modules do not depend on the command line, sockets or drivers.
 
 mod archive;
+mod archive_format;
 mod assets;
 mod budget;
 mod buffers;
@@ -45,6 +47,7 @@ mod upload;
 mod upload_parts;
 mod upload_target;
 pub(crate) mod uploads;
+mod watch;
 mod write;
 
 use crate::rights::{Identity, Rights};
@@ -65,6 +68,8 @@ use upload::UploadBuffers;
 use uploads::{UploadId, Uploads, run_to_end};
 
 pub use assets::PATHS as PAGE_PATHS;
+pub(crate) use html::policy as page_policy;
+pub(crate) use list::nonce;
 pub use types::Types;
 pub use upkeep::Upkeep;
 pub use uploads::UploadLimits;
@@ -130,6 +135,8 @@ pub struct FilesOptions {
     pub upload_bytes_max: usize,
     /// The limits of uploads that can be continued, and of objects.
     pub upload_limits: UploadLimits,
+    /// The maximum number of clients that watch folders at a time; more get 503.
+    pub watchers_max: usize,
     /// The maximum number of threads for file operations that may block.
     pub blocking_threads: usize,
     /// The budget of open files. If the server uses the same budget, it includes the connections.
@@ -155,6 +162,7 @@ impl Default for FilesOptions {
             cache_max_age_ms: 1_000,
             upload_bytes_max: 32 << 20,
             upload_limits: UploadLimits::default(),
+            watchers_max: 1024,
             blocking_threads: 16,
             descriptors: Descriptors::default(),
         }
@@ -200,6 +208,10 @@ struct Inner {
     uploads: Arc<Uploads>,
     /// The budget of pages of listings.
     listing_budget: Arc<Budget>,
+    /// The budget of archives that are being made.
+    archive_budget: Arc<Budget>,
+    /// The number of clients that may watch folders.
+    watchers: Arc<Budget>,
     storage_log: StorageLog,
 }
 
@@ -276,6 +288,8 @@ impl Files {
             ),
             upload_buffers: UploadBuffers::new(options.upload_bytes_max, buffers_per_core),
             listing_budget: Budget::new(list::PAGES_BYTES_MAX),
+            archive_budget: Budget::new(archive::ARCHIVES_BYTES_MAX),
+            watchers: Budget::new(options.watchers_max),
             storage_log: StorageLog::default(),
             options,
         }))

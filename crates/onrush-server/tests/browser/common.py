@@ -6,10 +6,11 @@ import sys
 
 from playwright.sync_api import expect, sync_playwright
 
+from check import is_accessible, launch, problems_of
+
 URL, FOLDER = sys.argv[1:3]
 MINUTE = 60_000
 expect.set_options(timeout=MINUTE)  # A loaded machine is slow.
-AXE = os.path.join(os.path.dirname(__import__("axe_playwright_python").__file__), "axe.min.js")
 
 
 def path(*names):
@@ -45,29 +46,10 @@ def said(page, text):
     expect(page.get_by_role("status")).to_contain_text(text, timeout=MINUTE)
 
 
-def is_accessible(page, what):
-    """axe-core finds nothing. It is evaluated by the debugger, which no policy restricts."""
-    with open(AXE, encoding="utf-8") as file:
-        page.evaluate(file.read() + "; null")
-    for scheme in ["light", "dark"]:
-        page.emulate_media(color_scheme=scheme)
-        result = page.evaluate("axe.run()")
-        found = [(each["id"], [node["html"] for node in each["nodes"]])
-                 for each in result["violations"]]
-        assert not found, f"{what}, {scheme}: {found}"
-    page.emulate_media(color_scheme="light")
-
-
 def choose(page, files, button="Upload files"):
     with page.expect_file_chooser() as chooser:
         page.get_by_role("button", name=button).click()
     chooser.value.set_files(files)
-
-
-def launch(playwright):
-    return playwright.chromium.launch(
-        executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"),
-        args=["--no-sandbox", "--disable-dev-shm-usage"])
 
 
 def run(tests, more=()):
@@ -75,11 +57,7 @@ def run(tests, more=()):
     with sync_playwright() as playwright:
         browser = launch(playwright)
         page = browser.new_page()
-        problems = []
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("console", lambda message: problems.append(message.text)
-                if "Content Security Policy" in message.text and "sandboxed" not in message.text
-                else None)
+        problems = problems_of(page)
         for test in tests:
             print(test.__name__, flush=True)
             test(page)

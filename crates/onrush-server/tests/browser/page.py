@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 import tarfile
+import zipfile
 
 from playwright.sync_api import expect, sync_playwright
 
@@ -248,11 +249,21 @@ def copy_link(page):
 
 def download_a_folder(page):
     page.goto(URL + "/up/")
+    button = page.get_by_role("button", name="Download all")
     with page.expect_download() as download:
-        page.get_by_role("button", name="Download all").click()
-    assert download.value.suggested_filename == "up.tar", download.value.suggested_filename
-    with tarfile.open(download.value.path()) as archive:
-        assert "up/dropped/in/deep er/three.txt" in archive.getnames(), archive.getnames()
+        button.click()
+    assert download.value.suggested_filename == "up.zip", download.value.suggested_filename
+    with zipfile.ZipFile(download.value.path()) as archive:
+        assert archive.testzip() is None
+        assert "up/dropped/in/deep er/three.txt" in archive.namelist(), archive.namelist()
+    for name in ["tar", "tar.zst"]:
+        page.get_by_label("Format of the archive").select_option(name)
+        with page.expect_download() as download:
+            button.click()
+        assert download.value.suggested_filename == f"up.{name}"
+        if name == "tar":
+            with tarfile.open(download.value.path()) as archive:
+                assert "up/dropped/in/deep er/three.txt" in archive.getnames()
 
 
 def previews(page):

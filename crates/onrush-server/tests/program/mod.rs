@@ -3,6 +3,7 @@
 // Each test binary includes this file and uses a part of it.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod browser;
 pub mod certificates;
 pub mod plain;
 #[path = "../../../onrush-rt/tests/common/temp_dir.rs"]

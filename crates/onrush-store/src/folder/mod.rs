@@ -7,7 +7,8 @@
 //! Modules: `commit` (put and delete), `parents` (parent folders and their durability), `staging`
 //! (uploads before their commit), `kept` (uploads that continue later), `upload` (the asynchronous
 //! part of a put), `relocate` (copy and rename), `list`, `semaphore` (waiting tasks), `key_locks`
-//! (locks and generations by key), `listing_queue` (the number of simultaneous listings).
+//! (locks and generations by key), `listing_queue` (the number of simultaneous listings), `watches`
+//! (changes of folders).
 
 mod commit;
 mod kept;
@@ -19,7 +20,9 @@ mod relocate;
 mod semaphore;
 mod staging;
 mod upload;
+mod watches;
 
+use crate::changes::FolderChanges;
 use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::local::{LocalFile, unless_would_block};
@@ -41,6 +44,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
+use watches::Watches;
 
 /// The minimum distance between two modification times that the store sets. Some file systems store
 /// times in units of 100 ns, and the times must differ there, too.
@@ -110,6 +114,7 @@ struct Inner {
     key_locks: KeyLocks,
     listing_queue: ListingQueue,
     parents: Parents,
+    watches: Watches,
     /// The last modification time that was set, in nanoseconds since 1970.
     stamp_ns: AtomicI64,
     /// See [`Folder::set_check_hook`].
@@ -156,6 +161,7 @@ impl Folder {
             key_locks: KeyLocks::new(),
             listing_queue: ListingQueue::new(),
             parents: Parents::new(pool_threads),
+            watches: Watches::default(),
             stamp_ns: AtomicI64::new(0),
             #[cfg(feature = "testing")]
             check_hook: std::sync::OnceLock::new(),
@@ -455,6 +461,13 @@ impl Store for Folder {
         })
     }
 
+    fn watch<'a>(
+        &'a self,
+        folder: Option<&'a Key>,
+    ) -> LocalFuture<'a, Result<Box<dyn FolderChanges>>> {
+        Box::pin(watches::watch(&self.inner, folder))
+    }
+
     /// `openat2(2)` with `RESOLVE_CACHED`, `statx(2)`: for the hot path of a worker.
     fn try_get(&self, key: &Key) -> Option<Result<Object>> {
         if key.is_internal() {
@@ -480,6 +493,7 @@ impl Store for Folder {
             },
             inline_writes: self.writes_inline(),
             empty_folders: true,
+            watch: self.inner.root.as_fd().is_some(),
             resumable_uploads: self.writable(),
             renames_objects: self.writable(),
             renames_folders: self.writable(),

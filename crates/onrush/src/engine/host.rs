@@ -5,6 +5,7 @@ use super::deadline::Wait;
 use super::request_body::{DISCARD_BYTES, DISCARD_LOW_WATER, NextPiece};
 use super::request_body::{next_piece, present, reject_body, request_gone};
 use super::transport::BodyTarget;
+use crate::drain::Draining;
 use crate::host::{BodyId, ConnId, Host};
 use crate::params::Template;
 use crate::worker::WorkerHandle;
@@ -19,6 +20,10 @@ use std::task::{Context, Poll, ready};
 impl Host for Engine {
     fn worker(&self) -> &WorkerHandle {
         &self.handle
+    }
+
+    fn draining(&self) -> Draining {
+        self.drain_signal.draining()
     }
 
     fn peer(&self, connection: ConnId) -> Option<SocketAddr> {

@@ -53,6 +53,7 @@ mod tls;
 mod tls_connection;
 mod transport;
 
+use crate::drain::DrainSignal;
 use crate::handler::Service;
 use crate::host::ConnId;
 use crate::log::{AccessLog, LogQueue};
@@ -180,6 +181,7 @@ pub(crate) struct Engine {
     /// connections in their queues are still accepted.
     listeners: RefCell<Vec<(ListenerId, bool)>>,
     draining: Cell<bool>,
+    drain_signal: Rc<DrainSignal>,
     /// The number of requests of each connection that are still served while draining: the most
     /// that the input may contain that had arrived when the drain began. See [`DRAIN_BYTES`].
     drain_requests: RefCell<HashMap<ConnId, u64>>,
@@ -253,6 +255,7 @@ impl Engine {
             discard_buffer: RefCell::default(),
             listeners: RefCell::default(),
             draining: Cell::new(false),
+            drain_signal: Rc::default(),
             drain_requests: RefCell::default(),
             ahead_paused: Cell::new(false),
             unsent_bytes,
@@ -338,6 +341,7 @@ impl Engine {
     pub(crate) fn drain(&self) {
         self.draining.set(true);
         self.settings.worker_set.drain(); // The other workers drain as well.
+        self.drain_signal.begin();
         // A connection that looks idle stays open a little longer, because a request may be on its
         // way.
         let soon = self.context.now_ms() + u64::from(deadline::DRAIN_IDLE_MS);

@@ -1,8 +1,9 @@
-//! Requests: the head as a view into received memory (here), and the body as it arrives
-//! (`incoming_body`).
+//! Requests: the head as a view into received memory (here), the body as it arrives
+//! (`incoming_body`), and the end of the server (`draining`).
 //!
 //! Bodies are read through the trait `Host`, so this module does not depend on connections.
 
+mod draining;
 mod incoming_body;
 
 use crate::host::{BodyId, ConnId, Host};

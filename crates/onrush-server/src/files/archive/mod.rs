@@ -1,15 +1,25 @@
-//! `?archive=tar`: a folder and everything beneath it that the client may read, as one archive.
+//! `?archive=`: a folder and everything beneath it that the client may read, as one archive in the
+//! format tar, tar.zst or zip.
 //!
 //! The archive is made while it is sent, by a task that the client's pace drives through
-//! [`Body::channel`]. Memory does not grow with the folder: one piece of a file, and one page of
-//! each folder on the way down, which the budget of listings limits.
+//! [`Body::channel`]. The memory is that of one piece of a file, and of one page of each folder on
+//! the way down, which the budget of listings limits. The state of the compression, and the
+//! directory at the end of a zip, have a budget of their own (`ARCHIVES_BYTES_MAX`). A zip with
+//! more entries than fit into it ends with an error; a tar has no such limit.
 //!
 //! Entries appear as in a listing: without hidden names and the store's own, and symbolic links as
 //! their targets. A link to a folder that contains it is left out. So is what the client may not
 //! read or list, and what is deleted or cannot be read meanwhile; the log has a line for the
 //! latter. Any other error ends the connection, so that the client does not take a part for the
 //! whole.
+//!
+//! Submodules: `zip` and `encoder` (heads and ends of entries) · `output` (compression).
 
+mod encoder;
+mod output;
+mod zip;
+
+use super::archive_format::Format;
 use super::budget::Lease;
 use super::http_error::{HttpError, Operation};
 use super::list::truncate_to_budget;
@@ -17,14 +27,12 @@ use super::path;
 use super::permitted::Permitted;
 use super::{Inner, is_listed};
 use crate::rights::Rights;
-use onrush::body::BodySender;
+use encoder::Encoder;
 use onrush::{Body, Bytes, Request, Response, WorkerHandle};
 use onrush_store::{ByteStream, Entry, Key, Kind, ListHow, Object, StoreError, Version, Wanted};
-use std::ffi::OsStr;
+use output::Output;
 use std::future::poll_fn;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use std::vec;
@@ -32,15 +40,30 @@ use std::vec;
 /// The bytes that may wait for the client, and one piece more.
 const QUEUE_BYTES: usize = 64 * 1024;
 
-/// The unit of the format, in bytes.
-const BLOCK_BYTES: u64 = 512;
+/// The maximum memory of all archives for compression and for the directories of zips: eight
+/// compressed archives at a time, or zips with 400,000 entries together.
+pub(super) const ARCHIVES_BYTES_MAX: usize = 32 << 20;
 
-/// How often a file is tried again if descriptors or memory are short, and the time between.
+/// How often something is tried again if descriptors, memory or CPU time are short, and the time
+/// between.
 const BUSY_TRIES: u32 = 100;
 const BUSY_WAIT: Duration = Duration::from_millis(100);
 
+/// The unit in which the budget of archives is taken.
+const LEASE_BYTES: usize = 64 << 10;
+
 /// The name of an archive of the top folder.
 const TOP_NAME: &str = "files";
+
+/// What an archive says about an entry before its content.
+struct Head {
+    /// Its path in the archive. That of a folder ends with a slash.
+    path: Vec<u8>,
+    kind: Kind,
+    size: u64,
+    /// The time of the last change, in seconds since 1970.
+    modified_s: u64,
+}
 
 /// A folder that is being archived.
 struct Level {
@@ -65,18 +88,20 @@ struct Archive {
     name: Vec<u8>,
     /// The folders from the top of the archive to the current one.
     levels: Vec<Level>,
-    /// Renders heads into its memory, from which they are taken.
-    heads: tar::Builder<Vec<u8>>,
-    sender: BodySender,
+    encoder: Encoder,
+    output: Output,
+    /// The memory of the directory of a zip.
+    leases: Vec<Lease>,
 }
 
 impl Inner {
-    /// The response to GET or HEAD of a folder with `?archive=tar`. The right to list the folder
-    /// has been checked.
+    /// The response to GET or HEAD of a folder with `?archive=`. The right to list the folder has
+    /// been checked.
     pub(super) async fn archive(
         self: &Arc<Inner>,
         request: &Request,
         folder: Option<Key>,
+        format: Format,
     ) -> Result<Response, HttpError> {
         let permitted = Permitted::new(request, &self.options)?;
         let name = folder.as_ref().map_or(TOP_NAME.as_bytes(), Key::name);
@@ -84,20 +109,31 @@ impl Inner {
         let first = self.level(folder.clone(), Vec::new(), None, None).await;
         let first =
             first.map_err(|error| self.store_failure(error, Operation::Read, folder.as_ref()))?;
-        let disposition = disposition(&name);
+        let modified_ns = match &folder {
+            Some(key) => self
+                .store
+                .meta(key)
+                .await
+                .map_or(0, |meta| meta.modified_ns),
+            None => 0,
+        };
+        let disposition = disposition(&name, format.extension());
         let (sender, body) = Body::channel(QUEUE_BYTES);
+        let worker = request.worker().clone();
+        let output = Output::new(format, sender, &worker, &self.archive_budget)?;
         let archive = Archive {
             inner: self.clone(),
             permitted,
-            worker: request.worker().clone(),
+            worker,
             name,
             levels: vec![first],
-            heads: tar::Builder::new(Vec::new()),
-            sender,
+            encoder: Encoder::new(format),
+            output,
+            leases: Vec::new(),
         };
-        request.worker().spawn(archive.run()).detach();
+        request.worker().spawn(archive.run(modified_ns)).detach();
         Ok(Response::with_body(body)
-            .content_type("application/x-tar")
+            .content_type(format.media_type())
             .with_header("Content-Disposition", disposition)
             .with_header("Cache-Control", "no-cache")
             .with_header("X-Content-Type-Options", "nosniff"))
@@ -132,16 +168,25 @@ impl Inner {
 }
 
 impl Archive {
-    async fn run(mut self) {
-        match self.write().await {
-            Ok(()) => {} // Dropping the sender ends the body.
-            // Without effect if the client has disconnected.
-            Err(error) => self.sender.abort(error),
-        }
+    async fn run(mut self, modified_ns: i64) {
+        let written = match self.write(modified_ns).await {
+            Ok(()) => self.end().await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = written {
+            self.output.abort(error); // Without effect if the client has disconnected.
+        } // Otherwise dropping the sender ends the body.
     }
 
-    async fn write(&mut self) -> io::Result<()> {
-        self.head(b"", Kind::Directory, 0, None).await?;
+    async fn end(&mut self) -> io::Result<()> {
+        for piece in std::mem::take(&mut self.encoder).finish() {
+            self.output.send(piece).await?;
+        }
+        self.output.finish().await
+    }
+
+    async fn write(&mut self, modified_ns: i64) -> io::Result<()> {
+        self.head(b"", Kind::Directory, 0, modified_ns).await?;
         while let Some(level) = self.levels.last_mut() {
             if let Some(entry) = level.entries.next() {
                 self.entry(entry).await?;
@@ -160,9 +205,7 @@ impl Archive {
                     .await?;
             }
         }
-        // Two empty blocks end an archive.
-        self.send(Bytes::from_static(&[0; 2 * BLOCK_BYTES as usize]))
-            .await
+        Ok(())
     }
 
     /// Adds an entry of the current folder. A folder becomes the current one.
@@ -189,8 +232,8 @@ impl Archive {
                     return Ok(());
                 }
                 below.push(b'/');
-                let modified_ns = Some(entry.modified_ns);
-                self.head(&below, Kind::Directory, 0, modified_ns).await?;
+                self.head(&below, Kind::Directory, 0, entry.modified_ns)
+                    .await?;
                 self.open_folder(Some(key), below, Some(entry.version), None)
                     .await
             }
@@ -221,8 +264,7 @@ impl Archive {
             Err(error) => return self.pass_over(error, Some(key)),
         };
         let (size, modified_ns) = (object.meta().size, object.meta().modified_ns);
-        self.head(below, Kind::File, size, Some(modified_ns))
-            .await?;
+        self.head(below, Kind::File, size, modified_ns).await?;
         let mut pieces = object.stream(0..size);
         drop(object);
         while let Some(piece) = next(&mut pieces).await {
@@ -230,12 +272,11 @@ impl Archive {
                 self.inner.storage_log.record(error, Some(key));
                 io::Error::other("a file of the archive cannot be read")
             };
-            let piece = piece.map_err(failed)?;
-            self.send(piece).await?;
+            let piece = self.encoder.content(piece.map_err(failed)?);
+            self.output.send(piece).await?;
         }
-        let rest = (size.next_multiple_of(BLOCK_BYTES) - size) as usize;
-        self.send(Bytes::from_static(&[0; BLOCK_BYTES as usize]).slice(..rest))
-            .await
+        let end = self.encoder.end(size);
+        self.output.send(end).await
     }
 
     /// Opens a file. If descriptors or memory are short, waits and tries again.
@@ -267,28 +308,28 @@ impl Archive {
         below: &[u8],
         kind: Kind,
         size: u64,
-        modified_ns: Option<i64>,
+        modified_ns: i64,
     ) -> io::Result<()> {
-        let mut header = tar::Header::new_gnu();
-        let (entry_type, mode) = match kind {
-            Kind::File => (tar::EntryType::Regular, 0o644),
-            Kind::Directory => (tar::EntryType::Directory, 0o755),
+        let modified_s = match (kind, modified_ns) {
+            // A bucket does not know it.
+            (Kind::Directory, 0) => self.worker.unix_seconds(),
+            (_, ns) => u64::try_from(ns / 1_000_000_000).unwrap_or_default(),
         };
-        header.set_entry_type(entry_type);
-        header.set_mode(mode);
-        header.set_size(size);
-        let modified_s = modified_ns.unwrap_or_default() / 1_000_000_000;
-        header.set_mtime(u64::try_from(modified_s).unwrap_or_default());
-        let path = [&self.name, &b"/"[..], below].concat();
-        let path = Path::new(OsStr::from_bytes(&path));
-        // Without content: only the head is written, with a long name before it.
-        self.heads.append_data(&mut header, path, io::empty())?;
-        let head = std::mem::take(self.heads.get_mut());
-        self.send(head.into()).await
-    }
-
-    async fn send(&mut self, bytes: Bytes) -> io::Result<()> {
-        self.sender.send(bytes).await
+        let head = Head {
+            path: [&self.name, &b"/"[..], below].concat(),
+            kind,
+            size,
+            modified_s,
+        };
+        let bytes = self.encoder.begin(&head)?;
+        while self.leases.len() * LEASE_BYTES < self.encoder.kept_bytes() {
+            let lease = self.inner.archive_budget.take(LEASE_BYTES);
+            self.leases.push(lease.ok_or_else(|| {
+                tracing::warn!("a zip archive has too many entries and was ended");
+                io::Error::other("the archive has too many entries")
+            })?);
+        }
+        self.output.send(bytes).await
     }
 }
 
@@ -297,7 +338,7 @@ async fn next(pieces: &mut ByteStream) -> Option<onrush_store::Result<Bytes>> {
 }
 
 /// `Content-Disposition` with the name of the archive: in ASCII, and exactly (RFC 6266, RFC 8187).
-fn disposition(name: &[u8]) -> String {
+fn disposition(name: &[u8], extension: &str) -> String {
     let text = String::from_utf8_lossy(name);
     let is_plain = |c: &char| c.is_ascii_alphanumeric() || " -_.".contains(*c);
     let plain: String = text
@@ -306,7 +347,7 @@ fn disposition(name: &[u8]) -> String {
         .collect();
     let mut exact = String::new();
     path::encode(text.as_bytes(), &mut exact);
-    format!("attachment; filename=\"{plain}.tar\"; filename*=UTF-8''{exact}.tar")
+    format!("attachment; filename=\"{plain}.{extension}\"; filename*=UTF-8''{exact}.{extension}")
 }
 
 #[cfg(test)]
@@ -316,7 +357,7 @@ mod tests {
     #[test]
     fn the_name_of_an_archive_is_a_field_value() {
         assert_eq!(
-            disposition("a \"b\"\r\nü".as_bytes()),
+            disposition("a \"b\"\r\nü".as_bytes(), "tar"),
             "attachment; filename=\"a _b____.tar\"; filename*=UTF-8''a%20%22b%22%0D%0A%C3%BC.tar"
         );
     }

@@ -1,0 +1,369 @@
+//! The ZIP format, written from front to back (APPNOTE.TXT 6.3.10): a pure function of the entries
+//! and their content.
+//!
+//! A file is stored, in the blocks of "deflate" that contain plain bytes (RFC 1951 §3.2.4). They
+//! cost no CPU time and five bytes per 32 KiB. Unlike the method "stored", they end by themselves,
+//! so programs that read an archive from a pipe find the next entry. The checksum follows the
+//! content in a data descriptor. Sizes of 4 GB and more, and 65,535 entries and more, use ZIP64.
+//!
+//! Names are UTF-8 and marked as such, or bytes as they are if they are not UTF-8. The time of the
+//! last change is in the format of DOS, in UTC with steps of two seconds, and exactly in the field
+//! `UT`, which unzip and bsdtar use.
+
+use super::Head;
+use crc_fast::{CrcAlgorithm, Digest};
+use onrush_proto::date;
+use onrush_store::Kind;
+
+/// The content of a block. Its length has 16 bits.
+const BLOCK_BYTES: usize = 32 << 10;
+
+/// A block without content that is the last one.
+const LAST_BLOCK: [u8; 5] = [1, 0, 0, 0xff, 0xff];
+
+/// Files of this size are described with 64 bits. It leaves room for the heads of the blocks.
+const LARGE_BYTES: u64 = 4_000_000_000;
+
+/// The end of the directory is written in pieces of this size.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// The largest values of 32 and 16 bits say that the value is in a field of ZIP64.
+const IN_ZIP64: u32 = u32::MAX;
+
+/// Sizes and checksum follow the content.
+const FLAG_DESCRIPTOR: u16 = 1 << 3;
+const FLAG_UTF8: u16 = 1 << 11;
+
+const VERSION: u16 = 20;
+const VERSION_ZIP64: u16 = 45;
+const MADE_BY_UNIX: u16 = 3 << 8;
+
+const METHOD_STORED: u16 = 0;
+const METHOD_DEFLATE: u16 = 8;
+
+/// An archive under construction. What its methods return is to be sent in order.
+#[derive(Default)]
+pub(super) struct Writer {
+    /// The bytes before the next entry.
+    position: u64,
+    entries: u64,
+    /// The directory of the entries so far: whole pieces, and the last one.
+    directory: Vec<Vec<u8>>,
+    file: Option<Open>,
+}
+
+/// The file whose content is being written.
+struct Open {
+    common: Common,
+    crc: Digest,
+    size: u64,
+    stored_bytes: u64,
+    offset: u64,
+}
+
+/// What the head of an entry and its place in the directory have in common.
+struct Common {
+    name: Vec<u8>,
+    kind: Kind,
+    modified_s: u64,
+    is_large: bool,
+}
+
+impl Writer {
+    /// The head of an entry. The content of a file follows.
+    pub(super) fn begin(&mut self, head: &Head) -> Vec<u8> {
+        let common = Common {
+            name: head.path.clone(),
+            kind: head.kind,
+            modified_s: head.modified_s,
+            is_large: head.size >= LARGE_BYTES,
+        };
+        let mut extra = Vec::new();
+        if common.is_large {
+            // The sizes follow with 64 bits as well.
+            put16(&mut extra, 1);
+            put16(&mut extra, 16);
+            extra.extend([0; 16]);
+        }
+        common.add_time(&mut extra);
+        let mut out = b"PK\x03\x04".to_vec();
+        common.add_to(&mut out);
+        put32(&mut out, 0); // The checksum.
+        let size = if common.is_large { IN_ZIP64 } else { 0 };
+        put32(&mut out, size);
+        put32(&mut out, size);
+        put16(&mut out, common.name.len() as u16);
+        put16(&mut out, extra.len() as u16);
+        out.extend_from_slice(&common.name);
+        out.extend(extra);
+        let open = Open {
+            common,
+            crc: Digest::new(CrcAlgorithm::Crc32IsoHdlc),
+            size: 0,
+            stored_bytes: 0,
+            offset: self.position,
+        };
+        self.position += out.len() as u64;
+        match head.kind {
+            Kind::Directory => self.add_to_directory(&open, 0),
+            Kind::File => self.file = Some(open),
+        }
+        out
+    }
+
+    /// A piece of the content of the file.
+    pub(super) fn content(&mut self, piece: &[u8]) -> Vec<u8> {
+        let Some(file) = &mut self.file else {
+            return Vec::new();
+        };
+        let blocks = piece.len().div_ceil(BLOCK_BYTES);
+        let mut out = Vec::with_capacity(piece.len() + blocks * LAST_BLOCK.len());
+        for block in piece.chunks(BLOCK_BYTES) {
+            let length = block.len() as u16;
+            out.push(0);
+            put16(&mut out, length);
+            put16(&mut out, !length);
+            out.extend_from_slice(block);
+        }
+        file.crc.update(piece);
+        file.size += piece.len() as u64;
+        file.stored_bytes += out.len() as u64;
+        self.position += out.len() as u64;
+        out
+    }
+
+    /// The end of the file.
+    pub(super) fn end(&mut self) -> Vec<u8> {
+        let Some(mut file) = self.file.take() else {
+            return Vec::new();
+        };
+        file.stored_bytes += LAST_BLOCK.len() as u64;
+        let crc = file.crc.finalize() as u32;
+        let mut out = LAST_BLOCK.to_vec();
+        out.extend(b"PK\x07\x08");
+        put32(&mut out, crc);
+        for bytes in [file.stored_bytes, file.size] {
+            match file.common.is_large {
+                true => put64(&mut out, bytes),
+                false => put32(&mut out, bytes as u32),
+            }
+        }
+        self.position += out.len() as u64;
+        self.add_to_directory(&file, crc);
+        out
+    }
+
+    /// The memory of the directory so far, in bytes.
+    pub(super) fn directory_bytes(&self) -> usize {
+        self.directory.len() * PIECE_BYTES
+    }
+
+    /// The directory, which ends the archive, in pieces.
+    pub(super) fn finish(self) -> Vec<Vec<u8>> {
+        let bytes: u64 = self.directory.iter().map(|piece| piece.len() as u64).sum();
+        let (offset, entries) = (self.position, self.entries);
+        let mut out = Vec::new();
+        let fits = |value: u64, max: u64| value.min(max);
+        if entries >= u16::MAX.into() || bytes >= IN_ZIP64.into() || offset >= IN_ZIP64.into() {
+            out.extend(b"PK\x06\x06");
+            put64(&mut out, 44); // The bytes that follow.
+            put16(&mut out, MADE_BY_UNIX | VERSION_ZIP64);
+            put16(&mut out, VERSION_ZIP64);
+            out.extend([0; 8]); // The archive has one part.
+            for value in [entries, entries, bytes, offset] {
+                put64(&mut out, value);
+            }
+            out.extend(b"PK\x06\x07\0\0\0\0");
+            put64(&mut out, offset + bytes);
+            put32(&mut out, 1);
+        }
+        out.extend(b"PK\x05\x06\0\0\0\0");
+        for _ in 0..2 {
+            put16(&mut out, fits(entries, u16::MAX.into()) as u16);
+        }
+        put32(&mut out, fits(bytes, IN_ZIP64.into()) as u32);
+        put32(&mut out, fits(offset, IN_ZIP64.into()) as u32);
+        put16(&mut out, 0); // There is no comment.
+        let mut pieces = self.directory;
+        pieces.push(out);
+        pieces
+    }
+
+    fn add_to_directory(&mut self, entry: &Open, crc: u32) {
+        let common = &entry.common;
+        let mut extra = Vec::new();
+        let is_far = entry.offset >= IN_ZIP64.into();
+        if common.is_large || is_far {
+            put16(&mut extra, 1);
+            put16(
+                &mut extra,
+                16 * u16::from(common.is_large) + 8 * u16::from(is_far),
+            );
+            if common.is_large {
+                put64(&mut extra, entry.size);
+                put64(&mut extra, entry.stored_bytes);
+            }
+            if is_far {
+                put64(&mut extra, entry.offset);
+            }
+        }
+        common.add_time(&mut extra);
+        let needed = 46 + common.name.len() + extra.len();
+        let has_room = |piece: &Vec<u8>| piece.len() + needed <= PIECE_BYTES;
+        if !self.directory.last().is_some_and(has_room) {
+            self.directory.push(Vec::with_capacity(PIECE_BYTES));
+        }
+        let Some(out) = self.directory.last_mut() else {
+            return;
+        };
+        let size_of = |bytes: u64| match common.is_large {
+            true => IN_ZIP64,
+            false => bytes as u32,
+        };
+        out.extend(b"PK\x01\x02");
+        put16(out, MADE_BY_UNIX | VERSION_ZIP64);
+        common.add_to(out);
+        put32(out, crc);
+        put32(out, size_of(entry.stored_bytes));
+        put32(out, size_of(entry.size));
+        put16(out, common.name.len() as u16);
+        put16(out, extra.len() as u16);
+        out.extend([0; 6]); // No comment, one part, the content is of any kind.
+        let (mode, attributes) = match common.kind {
+            Kind::File => (0o100_644, 0),
+            Kind::Directory => (0o040_755, 0x10),
+        };
+        put32(out, mode << 16 | attributes);
+        put32(
+            out,
+            if is_far {
+                IN_ZIP64
+            } else {
+                entry.offset as u32
+            },
+        );
+        out.extend_from_slice(&common.name);
+        out.extend(extra);
+        self.entries += 1;
+    }
+}
+
+impl Common {
+    /// The fields from the version that a reader needs to the time.
+    fn add_to(&self, out: &mut Vec<u8>) {
+        let (mut flags, method) = match self.kind {
+            Kind::File => (FLAG_DESCRIPTOR, METHOD_DEFLATE),
+            Kind::Directory => (0, METHOD_STORED),
+        };
+        if std::str::from_utf8(&self.name).is_ok() {
+            flags |= FLAG_UTF8;
+        }
+        put16(
+            out,
+            match self.is_large {
+                true => VERSION_ZIP64,
+                false => VERSION,
+            },
+        );
+        put16(out, flags);
+        put16(out, method);
+        put32(out, dos_time(self.modified_s));
+    }
+
+    /// The extra field `UT`, which has 32 bits with a sign.
+    fn add_time(&self, extra: &mut Vec<u8>) {
+        if let Ok(modified_s) = i32::try_from(self.modified_s) {
+            extra.extend(b"UT\x05\0\x01");
+            put32(extra, modified_s as u32);
+        }
+    }
+}
+
+/// A time in the format of DOS: the date in the upper half. It has the years 1980 to 2107.
+fn dos_time(unix_s: u64) -> u32 {
+    let text = date::rfc3339(unix_s);
+    let number = |at: usize, length: usize| -> u32 {
+        let digits = text.get(at..at + length).unwrap_or_default();
+        digits.parse().unwrap_or_default()
+    };
+    let year = number(0, 4).clamp(1980, 2107) - 1980;
+    let date = year << 9 | number(5, 2) << 5 | number(8, 2);
+    let time = number(11, 2) << 11 | number(14, 2) << 5 | (number(17, 2) / 2);
+    date << 16 | time
+}
+
+fn put16(out: &mut Vec<u8>, value: u16) {
+    out.extend(value.to_le_bytes());
+}
+
+fn put32(out: &mut Vec<u8>, value: u32) {
+    out.extend(value.to_le_bytes());
+}
+
+fn put64(out: &mut Vec<u8>, value: u64) {
+    out.extend(value.to_le_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(path: &str, kind: Kind, size: u64) -> Head {
+        Head {
+            path: path.into(),
+            kind,
+            size,
+            modified_s: 784_111_777,
+        }
+    }
+
+    #[test]
+    fn a_time_of_dos_has_two_seconds_as_a_unit() {
+        // 1994-11-06 08:49:36.
+        assert_eq!(
+            dos_time(784_111_777),
+            (14 << 9 | 11 << 5 | 6) << 16 | 8 << 11 | 49 << 5 | 18
+        );
+        assert_eq!(dos_time(0) >> 25, 0, "1980 instead of 1970");
+    }
+
+    #[test]
+    fn content_is_split_into_blocks_with_their_lengths() {
+        let mut writer = Writer::default();
+        writer.begin(&head("a", Kind::File, 40_000));
+        let out = writer.content(&[7; 40_000]);
+        assert_eq!(out.len(), 40_000 + 2 * 5);
+        assert_eq!(out[..5], [0, 0, 0x80, 0xff, 0x7f]);
+        assert_eq!(out[32_768 + 5..][..5], [0, 0x40, 0x1c, 0xbf, 0xe3]);
+        let end = writer.end();
+        assert_eq!(end[..9], *b"\x01\0\0\xff\xffPK\x07\x08");
+        assert_eq!(end.len(), 5 + 16);
+    }
+
+    #[test]
+    fn the_checksum_is_that_of_the_format() {
+        let mut writer = Writer::default();
+        writer.begin(&head("a", Kind::File, 9));
+        writer.content(b"12345");
+        writer.content(b"6789");
+        // The published check value of CRC-32.
+        assert_eq!(writer.end()[9..13], 0xcbf4_3926_u32.to_le_bytes());
+    }
+
+    #[test]
+    fn large_files_and_many_entries_use_64_bits() {
+        let mut writer = Writer::default();
+        let begin = writer.begin(&head("large", Kind::File, LARGE_BYTES));
+        assert_eq!(begin[4..6], VERSION_ZIP64.to_le_bytes());
+        assert_eq!(begin[18..26], [0xff; 8]);
+        assert_eq!(writer.end().len(), 5 + 24);
+        writer.position = u64::from(u32::MAX) + 10;
+        for at in 0..66_000 {
+            writer.begin(&head(&format!("{at}/"), Kind::Directory, 0));
+        }
+        assert!(writer.directory_bytes() > 66_000 * 46);
+        let last = writer.finish().pop().expect("the end");
+        assert_eq!(last.len(), 56 + 20 + 22);
+        assert_eq!(last[24..32], 66_001_u64.to_le_bytes());
+    }
+}
