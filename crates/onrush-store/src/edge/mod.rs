@@ -336,7 +336,11 @@ impl Store for EdgeStore {
     }
 
     fn features(&self) -> Features {
-        self.inner.store.features()
+        Features {
+            // A copy would have to follow their changes.
+            properties_bytes_max: 0,
+            ..self.inner.store.features()
+        }
     }
 }
 

@@ -6,7 +6,8 @@
 //!
 //! Modules: `commit` (put and delete), `parents` (parent folders and their durability), `staging`
 //! (uploads before their commit), `kept` (uploads that continue later), `upload` (the asynchronous
-//! part of a put), `relocate` (copy and rename), `list`, `semaphore` (waiting tasks), `key_locks`
+//! part of a put), `relocate` (copy and rename), `properties` (of clients), `list`, `semaphore`
+//! (waiting tasks), `key_locks`
 //! (locks and generations by key), `listing_queue` (the number of simultaneous listings).
 
 mod commit;
@@ -15,6 +16,7 @@ mod key_locks;
 mod list;
 mod listing_queue;
 mod parents;
+mod properties;
 mod relocate;
 mod semaphore;
 mod staging;
@@ -23,7 +25,7 @@ mod upload;
 use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::local::{LocalFile, unless_would_block};
-use crate::meta::{Kind, METADATA_BYTES_MAX, Meta};
+use crate::meta::{Kind, METADATA_BYTES_MAX, Meta, PROPERTIES_BYTES_MAX};
 use crate::object::{LocalFuture, Object};
 use crate::store::{Committed, Condition, Features, Kept, ListHow, Page, Relocation};
 use crate::store::{Store, Upload, Wanted};
@@ -75,6 +77,9 @@ pub struct FolderOptions {
     /// The budget for files that objects and uploads keep open. If it is exhausted, operations fail
     /// with [`StoreError::Busy`]. Unlimited by default.
     pub descriptors: Descriptors,
+    /// Whether an object that is replaced passes its properties on
+    /// ([`Store::replace_properties`]). This costs an upload some system calls.
+    pub keep_properties: bool,
 }
 
 impl Default for FolderOptions {
@@ -86,6 +91,7 @@ impl Default for FolderOptions {
             file_mode: 0o666,
             dir_mode: 0o777,
             descriptors: Descriptors::default(),
+            keep_properties: false,
         }
     }
 }
@@ -422,6 +428,40 @@ impl Store for Folder {
         Box::pin(relocate::rename(&self.inner, how, kind))
     }
 
+    fn properties<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Vec<u8>>> {
+        Box::pin(async move {
+            if key.is_internal() {
+                return Err(StoreError::NotFound);
+            }
+            let key = key.clone();
+            let job = move |inner: &Arc<Inner>| properties::read(inner, &key);
+            self.run(&self.inner.pool, job).await
+        })
+    }
+
+    fn replace_properties<'a>(
+        &'a self,
+        key: &'a Key,
+        old: &'a [u8],
+        new: &'a [u8],
+    ) -> LocalFuture<'a, Result<()>> {
+        Box::pin(async move {
+            if key.is_internal() || !self.writable() {
+                return Err(StoreError::Forbidden);
+            }
+            if new.len() > PROPERTIES_BYTES_MAX {
+                return Err(StoreError::TooLarge);
+            }
+            let lock = key_locks::acquire(&self.inner, key).await;
+            let (key, old, new) = (key.clone(), old.to_vec(), new.to_vec());
+            let job = move |inner: &Arc<Inner>| {
+                let _lock = lock;
+                properties::replace(inner, &key, &old, &new)
+            };
+            self.run(&self.inner.change_pool, job).await
+        })
+    }
+
     fn list<'a>(&'a self, folder: Option<&'a Key>, how: ListHow) -> LocalFuture<'a, Result<Page>> {
         Box::pin(async move {
             if folder.is_some_and(Key::is_internal) {
@@ -472,6 +512,11 @@ impl Store for Folder {
             },
             inline_writes: self.writes_inline(),
             empty_folders: true,
+            local_metadata: true,
+            properties_bytes_max: match self.keeps_metadata() {
+                true => PROPERTIES_BYTES_MAX,
+                false => 0,
+            },
             resumable_uploads: self.writable(),
             ..Features::default()
         }
