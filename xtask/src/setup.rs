@@ -7,13 +7,15 @@ use crate::{
 use std::{fs, path::PathBuf, process::Command};
 
 /// Programs that the tests and the fuzzers call, and their Debian packages.
-const PROGRAMS: [(&str, &str); 15] = [
+const PROGRAMS: [(&str, &str); 17] = [
     ("c++", "g++"),
+    ("cadaver", "cadaver"),
     ("certutil", "libnss3-tools"),
     ("chromium", "chromium"),
     ("curl", "curl"),
     ("haproxy", "haproxy"),
     ("javac", "openjdk-17-jdk-headless"),
+    ("litmus", "litmus"),
     ("node", "nodejs"),
     ("openssl", "openssl"),
     ("prometheus", "prometheus"),
