@@ -7,14 +7,16 @@ use crate::{
 use std::{fs, path::PathBuf, process::Command};
 
 /// Programs that the tests and the fuzzers call, and their Debian packages.
-const PROGRAMS: [(&str, &str); 18] = [
+const PROGRAMS: [(&str, &str); 20] = [
     ("bsdtar", "libarchive-tools"),
     ("c++", "g++"),
+    ("cadaver", "cadaver"),
     ("certutil", "libnss3-tools"),
     ("chromium", "chromium"),
     ("curl", "curl"),
     ("haproxy", "haproxy"),
     ("javac", "openjdk-17-jdk-headless"),
+    ("litmus", "litmus"),
     ("node", "nodejs"),
     ("openssl", "openssl"),
     ("prometheus", "prometheus"),

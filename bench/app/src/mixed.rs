@@ -39,6 +39,7 @@ fn serve(port: &str, folder: &Path) -> io::Result<()> {
         allow: Allow {
             put: true,
             delete: true,
+            ..Allow::default()
         },
         durability: Durability::None,
         ..FilesOptions::default()

@@ -217,7 +217,7 @@ fn files() -> io::Result<Files> {
     let options = FilesOptions {
         allow: Allow {
             put: true,
-            delete: false,
+            ..Allow::default()
         },
         ..FilesOptions::default()
     };

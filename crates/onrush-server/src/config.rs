@@ -189,7 +189,11 @@ impl Settings {
         let at_most = u32::MAX as usize;
         let log_format = options.log_format.unwrap_or(LogFormat::Text);
         let access = AccessSettings::new(&options)?;
-        let allow = access::allow(options.allow.as_deref(), access.as_ref())?;
+        let allow = access::allow(
+            options.allow.as_deref(),
+            access.as_ref(),
+            options.webdav == Some(true),
+        )?;
         let files = files_options(&options, allow, memory_bytes)?;
         let tls = TlsSettings::new(&options)?;
         let edge = EdgeSettings::new(&options)?;
@@ -332,6 +336,7 @@ fn files_options(
         hidden: options.hidden.unwrap_or(false),
         reserve_admin_paths: options.admin == Some(AdminAt::Same),
         site: options.site.unwrap_or(false),
+        webdav: options.webdav.unwrap_or(false),
         sink: options.sink.unwrap_or(false),
         durability: match options.durability {
             Some(Durability::Full) | None => onrush_server::Durability::Full,

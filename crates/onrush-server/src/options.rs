@@ -159,10 +159,11 @@ options! {
         /// Serve a copy for so long while the store does not respond [default: 24h]
         value edge_stale: Time = "TIME";
 
-        /// Allow clients to make changes: put, delete, or none [default: none]
+        /// Allow clients to make changes: put, delete, delete-folders, or none [default: none]
         ///
-        /// A list, such as put,delete. If put or delete is allowed and the folder does not exist,
-        /// it is created, with the folders above it.
+        /// A list, such as put,delete. With delete-folders, folders are deleted with everything in
+        /// them; with delete, only empty ones. If any is allowed and the folder does not exist, it
+        /// is created, with the folders above it.
         list allow: Change = "LIST";
 
         /// Serve names that begin with a dot
@@ -176,6 +177,12 @@ options! {
         /// Content-Security-Policy: sandbox. It prevents an uploaded page from sending requests
         /// with the rights of its reader.
         switch site;
+
+        /// Serve WebDAV as well, so that the folder can be mounted; see docs/webdav.md
+        ///
+        /// Clients may make the changes that --allow permits; put,delete-folders permits all. Locks
+        /// are in memory, so use one process for a folder.
+        switch webdav;
 
         /// Receive uploads, count their bytes and discard them; allows PUT without --allow
         ///

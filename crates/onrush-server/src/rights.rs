@@ -37,7 +37,7 @@ impl Rights {
     pub const CREATE: Rights = Rights(4);
     /// To `PUT` objects, also those that exist.
     pub const WRITE: Rights = Rights(4 | 8);
-    /// To `DELETE` objects and empty folders.
+    /// To `DELETE` objects and folders.
     pub const DELETE: Rights = Rights(16);
     /// All rights.
     pub const ALL: Rights = Rights(31);
@@ -85,6 +85,12 @@ impl Rights {
             "COPY" => Rights::READ,
             "MOVE" => Rights::READ.union(Rights::DELETE),
             "OPTIONS" => Rights::NONE,
+            // `Files` checks the right to list of a path without a slash at its end.
+            "PROPFIND" if is_folder => Rights::LIST,
+            "PROPFIND" => Rights::READ,
+            // `Files` checks the right to replace what exists.
+            "MKCOL" | "LOCK" | "UNLOCK" => Rights::CREATE,
+            "PROPPATCH" => Rights::WRITE,
             _ => Rights::ALL,
         }
     }
@@ -368,7 +374,12 @@ mod tests {
             ("get", R::ALL, R::ALL),
             ("COPY", R::READ, R::READ),
             ("MOVE", R::READ.union(R::DELETE), R::READ.union(R::DELETE)),
-            ("PROPFIND", R::ALL, R::ALL),
+            ("PROPFIND", R::READ, R::LIST),
+            ("PROPPATCH", R::WRITE, R::WRITE),
+            ("MKCOL", R::CREATE, R::CREATE),
+            ("LOCK", R::CREATE, R::CREATE),
+            ("UNLOCK", R::CREATE, R::CREATE),
+            ("SEARCH", R::ALL, R::ALL),
             ("", R::ALL, R::ALL),
         ] {
             assert_eq!(R::needed(method, false), object, "{method}");

@@ -147,6 +147,16 @@ impl Storage {
             Some(edge) => edge.clone(),
             None => store,
         };
+        let features = store.features();
+        if options.webdav && !(features.empty_folders && features.properties_bytes_max > 0) {
+            tracing::warn!(
+                store = %self,
+                folders = features.empty_folders,
+                properties = features.properties_bytes_max > 0,
+                "this store cannot do all of WebDAV: without folders, MKCOL gets 501; without \
+                 properties, PROPPATCH gets 403"
+            );
+        }
         Ok(Opened {
             files: Files::on_store(store, pool, options),
             remote,

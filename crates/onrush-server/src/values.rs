@@ -11,6 +11,8 @@ pub(crate) enum Change {
     Put,
     /// Objects and empty folders may be deleted.
     Delete,
+    /// Folders may be deleted with everything in them, and so may objects.
+    DeleteFolders,
     /// No change. It overrides a file or an environment variable that allows changes.
     None,
 }
@@ -20,7 +22,7 @@ impl FromStr for Change {
 
     fn from_str(text: &str) -> Result<Change, String> {
         <Change as ValueEnum>::from_str(text, false)
-            .map_err(|_| "a change is put, delete or none".to_owned())
+            .map_err(|_| "a change is put, delete, delete-folders or none".to_owned())
     }
 }
 

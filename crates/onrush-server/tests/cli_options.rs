@@ -31,6 +31,7 @@ const CHANGES: &[(&str, &str)] = &[
     ("allow", "put,delete"),
     ("hidden", "true"),
     ("site", "true"),
+    ("webdav", "true"),
     ("sink", "true"),
     ("durability", "none"),
     ("port", "81"),

@@ -4,6 +4,7 @@ mod common;
 
 use common::{Reply, TestServer, on_all_backends, on_all_backends_at, writable};
 use onrush::DriverPreference;
+use onrush_server::FilesOptions;
 use onrush_store::testing::MemoryStore;
 use std::sync::Arc;
 
@@ -105,7 +106,6 @@ fn objects_and_folders_are_moved() {
             ("MOVE", "/new/c", "/y/", 409),
             ("MOVE", "/new/c", "/full", 409),
             ("MOVE", "/new/c", "/none/c", 409),
-            ("COPY", "/new/", "/y/", 501),
             ("MOVE", "/new/c", "/.onrush/c", 403),
             ("MOVE", "/new/c", "/.hidden", 403),
             ("MOVE", "/.onrush/state/x", "/y", 403),
@@ -145,5 +145,132 @@ fn destinations_are_beneath_the_mount() {
             (201, Some("/files/b"))
         );
         assert_eq!(server.get("/files/b").text(), "content");
+    });
+}
+
+fn tree(server: &mut TestServer) {
+    let long: String = "x".repeat(200);
+    for path in ["/a/1", "/a/sub/2", "/a/sub/deep/3", &format!("/a/{long}")] {
+        assert_eq!(server.put(path, path.as_bytes()).status, 201);
+    }
+}
+
+fn with_folders() -> FilesOptions {
+    let mut options = writable();
+    options.allow.delete_folders = true;
+    options
+}
+
+#[test]
+fn folders_are_copied() {
+    on_all_backends(&writable(), |server| {
+        tree(server);
+        let reply = send(server, "COPY", "/a/", "/b/", "");
+        assert_eq!((reply.status, reply.field("location")), (201, Some("/b/")));
+        assert_eq!(server.get("/b/sub/deep/3").text(), "/a/sub/deep/3");
+        assert_eq!(server.get("/a/sub/2").text(), "/a/sub/2");
+        // What exists is not replaced without the option.
+        assert_eq!(send(server, "COPY", "/a/", "/b/", "").status, 409);
+        let kept = send(server, "COPY", "/a/", "/b/", "\nOverwrite: F");
+        assert_eq!(kept.status, 412);
+        assert_eq!(send(server, "COPY", "/a/", "/c/", "\nDepth: 0").status, 201);
+        assert_eq!(server.get("/c/1").status, 404);
+        assert_eq!(server.get("/c/").status, 200);
+        for (from, to, more, status) in [
+            ("/a/", "/d/", "\nDepth: 1", 400),
+            ("/a/", "/a/beneath/", "", 403),
+            ("/a/", "/none/d/", "", 409),
+            ("/none/", "/d/", "", 404),
+            ("/a/1/", "/d/", "", 404),
+            ("/a/", "/d/", "\nIf-Match: \"x\"", 412),
+        ] {
+            let reply = send(server, "COPY", from, to, more);
+            assert_eq!(reply.status, status, "{from} {to} {more}: {}", reply.text());
+            assert_eq!(server.get("/d/").status, 404);
+        }
+    });
+}
+
+#[test]
+fn a_store_without_folders_copies_the_objects_beneath() {
+    let store = Arc::new(MemoryStore::new());
+    let mut server = TestServer::on_store(store, &writable(), DriverPreference::Epoll);
+    tree(&mut server);
+    assert_eq!(send(&mut server, "COPY", "/a/", "/b/", "").status, 201);
+    assert_eq!(server.get("/b/sub/deep/3").text(), "/a/sub/deep/3");
+}
+
+#[test]
+fn folders_are_deleted_and_replaced_if_that_is_allowed() {
+    on_all_backends(&writable(), |server| {
+        tree(server);
+        assert_eq!(server.delete("/a/").status, 409);
+        assert_eq!(server.get("/a/1").status, 200);
+    });
+    on_all_backends(&with_folders(), |server| {
+        tree(server);
+        assert_eq!(server.delete("/a").status, 409);
+        assert_eq!(server.delete("/a/").status, 204);
+        assert_eq!(server.get("/a/").status, 404);
+        assert_eq!(server.delete("/a/").status, 404);
+        assert_eq!(server.delete("/").status, 403);
+        tree(server);
+        server.put("/b/old", b"old");
+        assert_eq!(send(server, "COPY", "/a/", "/b/", "").status, 204);
+        assert_eq!(server.get("/b/old").status, 404);
+        assert_eq!(server.get("/b/sub/2").text(), "/a/sub/2");
+        // A failed precondition of the source, or a missing source, deletes nothing.
+        for (from, more, status) in [
+            ("/a/", "\nIf-Match: \"x\"", 412),
+            ("/none/", "", 404),
+            ("/a/", "\nOverwrite: F", 412),
+            ("/b/sub/", "", 409),
+        ] {
+            let reply = send(server, "MOVE", from, "/b/", more);
+            assert_eq!(reply.status, status, "{from}: {}", reply.text());
+            assert_eq!(server.get("/b/sub/2").text(), "/a/sub/2");
+        }
+        assert_eq!(send(server, "MOVE", "/a/", "/b/", "").status, 204);
+        assert_eq!(server.get("/b/sub/2").text(), "/a/sub/2");
+        assert_eq!(server.get("/a/").status, 404);
+    });
+}
+
+#[test]
+fn what_is_not_shown_remains_and_is_named() {
+    on_all_backends(&with_folders(), |server| {
+        tree(server);
+        server.add("a/sub/deep/.hidden", b"kept");
+        server.put("/outside/x", b"x");
+        server.add_symlink("a/link", "../outside");
+        server.add_fifo("a/sub/fifo");
+        let reply = server.delete("/a/");
+        assert_eq!(reply.status, 207);
+        let text = reply.text();
+        assert!(text.contains("<D:href>/a/sub/deep/</D:href>"), "{text}");
+        assert_eq!(text.matches("<D:response>").count(), 1, "{text}");
+        assert!(text.contains("HTTP/1.1 409 Conflict"), "{text}");
+        assert_eq!(
+            server.content("a/sub/deep/.hidden").as_deref(),
+            Some(&b"kept"[..])
+        );
+        assert_eq!(server.content("a/1"), None);
+        assert_eq!(server.content("outside/x").as_deref(), Some(&b"x"[..]));
+        assert_eq!(server.get("/a/link/x").status, 404, "the link is gone");
+        // A link is deleted itself, also if its path ends with a slash.
+        server.add_symlink("link", "outside");
+        assert_eq!(server.delete("/link/").status, 204);
+        assert_eq!(server.content("outside/x").as_deref(), Some(&b"x"[..]));
+    });
+}
+
+#[test]
+fn a_link_to_its_own_folder_ends_a_copy() {
+    on_all_backends(&writable(), |server| {
+        tree(server);
+        server.add_symlink("a/sub/up", "..");
+        assert_eq!(send(server, "COPY", "/a/", "/b/", "").status, 201);
+        assert_eq!(server.get("/b/sub/2").text(), "/a/sub/2");
+        assert_eq!(server.get("/b/sub/up/").status, 404);
     });
 }

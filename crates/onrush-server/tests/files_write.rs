@@ -298,7 +298,11 @@ fn only_allowed_methods_are_accepted() {
         (true, true, "COPY, DELETE, GET, HEAD, MOVE, OPTIONS, PUT"),
     ] {
         let options = FilesOptions {
-            allow: Allow { put, delete },
+            allow: Allow {
+                put,
+                delete,
+                ..Allow::default()
+            },
             ..FilesOptions::default()
         };
         on_all_backends(&options, |server| {

@@ -51,7 +51,7 @@ pub use error::{Cause, Result, StoreError};
 pub use folder::{Durability, Folder, FolderOptions};
 pub use key::Key;
 pub use local::LocalFile;
-pub use meta::{Kind, METADATA_BYTES_MAX, Meta, Version};
+pub use meta::{Kind, METADATA_BYTES_MAX, Meta, PROPERTIES_BYTES_MAX, Version};
 pub use object::{ByteStream, CacheUse, Cached, FilePart, LocalFuture, Object, ReadAt};
 pub use store::{Committed, Condition, Entry, Features, Kept, ListHow, Page};
 pub use store::{Relocation, Store, Upload, Wanted};

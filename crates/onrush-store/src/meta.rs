@@ -11,6 +11,10 @@ use std::hash::{Hash, Hasher};
 /// 4 KiB of extended attributes.
 pub const METADATA_BYTES_MAX: usize = 2048;
 
+/// The maximum size of the properties of an object or a folder in bytes. Together with metadata of
+/// the maximum size they fit into the attributes of a file.
+pub const PROPERTIES_BYTES_MAX: usize = 1536;
+
 /// The kind of thing that a key names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {

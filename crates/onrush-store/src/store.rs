@@ -186,6 +186,25 @@ pub trait Store: fmt::Debug + Send + Sync {
         Box::pin(async { Err(StoreError::Unsupported) })
     }
 
+    /// The properties that clients have set on an object or a folder; empty if there are none.
+    fn properties<'a>(&'a self, _key: &'a Key) -> LocalFuture<'a, Result<Vec<u8>>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    /// Replaces the properties `old` of an object or a folder by `new`. They are bytes that the
+    /// store does not interpret and that are not part of the content: version and time stay the
+    /// same. Copies and renamed objects have them as well. Fails with
+    /// [`StoreError::PreconditionFailed`] if the properties are not `old` any more, and with
+    /// [`StoreError::TooLarge`] if there are more than [`Features::properties_bytes_max`].
+    fn replace_properties<'a>(
+        &'a self,
+        _key: &'a Key,
+        _old: &'a [u8],
+        _new: &'a [u8],
+    ) -> LocalFuture<'a, Result<()>> {
+        Box::pin(async { Err(StoreError::Unsupported) })
+    }
+
     /// One page of the entries of `folder` (`None`: the root folder), ordered by the bytes of their
     /// names, or of their names with a slash at the end of those of folders. It includes every
     /// change that completed before this future was first polled.
@@ -244,6 +263,12 @@ pub struct Features {
     pub renames_folders: bool,
     /// Changes of a folder are reported ([`Store::watch`]).
     pub watch: bool,
+    /// Opening an object for its metadata takes no request to another machine, so a listing may
+    /// open every object.
+    pub local_metadata: bool,
+    /// The maximum size in bytes of the properties of an object ([`Store::replace_properties`]); 0
+    /// if there are none.
+    pub properties_bytes_max: usize,
 }
 
 /// An upload in progress. Dropping it aborts the upload and removes the staged bytes that were not

@@ -49,16 +49,18 @@ impl AccessSettings {
 }
 
 /// The changes that the server permits at all. Without `--allow`, users and `--upload-only` open
-/// what they need, and access control decides.
+/// what they need, and access control decides. Clients of WebDAV delete folders.
 pub(super) fn allow(
     given: Option<&[Change]>,
     access: Option<&AccessSettings>,
+    webdav: bool,
 ) -> Result<Allow, Failure> {
     let Some(given) = given else {
         let has_users = access.is_some_and(AccessSettings::may_have_users);
         return Ok(Allow {
             put: access.is_some(),
             delete: has_users,
+            delete_folders: has_users && webdav,
         });
     };
     if given.contains(&Change::None) && given.len() > 1 {
@@ -68,7 +70,8 @@ pub(super) fn allow(
     }
     Ok(Allow {
         put: given.contains(&Change::Put),
-        delete: given.contains(&Change::Delete),
+        delete: given.contains(&Change::Delete) || given.contains(&Change::DeleteFolders),
+        delete_folders: given.contains(&Change::DeleteFolders),
     })
 }
 

@@ -21,7 +21,8 @@ fn a_file_sets_the_same_options_as_flags() {
         settings.files.allow,
         Allow {
             put: true,
-            delete: true
+            delete: true,
+            delete_folders: false
         }
     );
     assert_eq!(settings.addresses, ["[::1]:81"]);
@@ -123,7 +124,7 @@ fn errors_name_the_line_and_the_key() {
     assert!(
         parse_error("allow = ['post']")
             .1
-            .contains("'post': a change is put, delete or none")
+            .contains("'post': a change is put, delete, delete-folders or none")
     );
     assert!(
         parse_error("[server]\nport = 1")
@@ -161,8 +162,15 @@ fn lists_may_be_strings_and_switches_may_be_words() {
     let both = Allow {
         put: true,
         delete: true,
+        delete_folders: false,
     };
     assert_eq!(settings("allow = 'put,delete'").files.allow, both);
+    let folders = Allow {
+        put: false,
+        delete: true,
+        delete_folders: true,
+    };
+    assert_eq!(settings("allow = 'delete-folders'").files.allow, folders);
     assert!(settings("allow = 'put'").files.allow.put);
     for off in ["'off'", "false", "'false'"] {
         let settings = settings(&format!(
@@ -225,6 +233,7 @@ const CHANGES: &[(&str, &str)] = &[
     ("allow", "'put,delete'"),
     ("hidden", "true"),
     ("site", "true"),
+    ("webdav", "true"),
     ("sink", "true"),
     ("types", "{ ts = 'text/x-typescript' }"),
     ("durability", "'none'"),

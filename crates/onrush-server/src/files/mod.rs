@@ -6,9 +6,10 @@
 //! `object` (an object that is ready to be served) · `cache` · `ranges` · `conditions` (of
 //! changes) · `upload` (receiving) · `uploads` (those that continue later) · `location` ·
 //! `permitted` · `sorting` · `archive_format` · `json` and `html` (the forms of listings) · `list`,
-//! `archive`, `watch` and `markdown` · `read` (GET) · `write` (PUT, DELETE) · `upload_target` ·
-//! `upload_parts` · `tus` · `relocate` (COPY, MOVE) · `resumable` (PUT and PATCH of a part) ·
-//! `upkeep`.
+//! `archive`, `watch` and `markdown` · `read` (GET) · `tree` (changes of a folder with everything in
+//! it) · `multistatus` · `write` (PUT, DELETE) · `upload_target` · `upload_parts` · `tus` ·
+//! `relocate` (COPY, MOVE) · `resumable` (PUT and PATCH of a part) · `form` (POST of files) ·
+//! `webdav` · `upkeep`.
 //!
 //! Nothing here blocks a worker: operations that may wait for a disk use the futures of the store.
 //! The modules do not depend on the command line, sockets or drivers.
@@ -21,6 +22,7 @@ mod buffers;
 mod cache;
 mod conditions;
 mod digest;
+mod form;
 mod html;
 pub(crate) mod http_error;
 mod json;
@@ -28,6 +30,7 @@ mod list;
 mod location;
 mod markdown;
 mod media_type;
+mod multistatus;
 pub(crate) mod negotiate;
 mod object;
 pub(crate) mod path;
@@ -40,6 +43,7 @@ mod resumable;
 mod sorting;
 mod storage_log;
 mod stored_fields;
+mod tree;
 mod tus;
 mod types;
 mod upkeep;
@@ -48,6 +52,7 @@ mod upload_parts;
 mod upload_target;
 pub(crate) mod uploads;
 mod watch;
+mod webdav;
 mod write;
 
 use crate::rights::{Identity, Rights};
@@ -66,6 +71,7 @@ use std::sync::Arc;
 use storage_log::StorageLog;
 use upload::UploadBuffers;
 use uploads::{UploadId, Uploads, run_to_end};
+use webdav::Locks;
 
 pub use assets::PATHS as PAGE_PATHS;
 pub(crate) use html::policy as page_policy;
@@ -85,6 +91,9 @@ pub struct Allow {
     pub put: bool,
     /// `DELETE` deletes objects and empty folders.
     pub delete: bool,
+    /// `DELETE` deletes folders with everything in them, and COPY and MOVE replace them. Without
+    /// effect unless `delete` is set.
+    pub delete_folders: bool,
 }
 
 /// The options of [`Files`]. By default the folder is read-only and names that begin with a dot are
@@ -101,6 +110,9 @@ pub struct FilesOptions {
     /// `Content-Security-Policy: sandbox`. So a client with the right to upload cannot act with the
     /// rights of readers.
     pub site: bool,
+    /// Serves WebDAV (RFC 4918, classes 1 and 2): `PROPFIND`, `PROPPATCH`, `MKCOL`, `LOCK` and
+    /// `UNLOCK`, and locks and the field `If` for all changes. Locks are in memory.
+    pub webdav: bool,
     /// Reads, counts and discards the bodies of `PUT` instead of storing them. `PUT` is then
     /// allowed regardless of `allow`. Invalid names, conflicts and failed preconditions are refused
     /// as in a `PUT` that stores.
@@ -153,6 +165,7 @@ impl Default for FilesOptions {
             hidden: false,
             reserve_admin_paths: false,
             site: false,
+            webdav: false,
             sink: false,
             types: Types::default(),
             durability: Durability::Full,
@@ -199,7 +212,9 @@ struct Inner {
     pool: BlockingPool,
     options: FilesOptions,
     /// The value of the field `Allow`.
-    methods: &'static str,
+    methods: String,
+    /// The locks of WebDAV.
+    locks: Arc<Locks>,
     cache: Cache,
     /// The budget of objects in memory: in the cache, or in responses to slow clients.
     object_budget: Arc<Budget>,
@@ -231,6 +246,7 @@ impl Files {
             writable,
             durability: options.durability,
             descriptors: options.descriptors.clone(),
+            keep_properties: options.webdav,
             ..FolderOptions::default()
         };
         let pool = BlockingPool::threads(options.blocking_threads, 4096);
@@ -259,14 +275,6 @@ impl Files {
     /// As [`Files::new`], for any store. If the store hands out local files, `pool` closes them:
     /// that may wait for a disk.
     pub fn on_store(store: Arc<dyn Store>, pool: BlockingPool, options: FilesOptions) -> Files {
-        let methods = match (options.allow.put, options.allow.delete) {
-            _ if options.sink && options.allow.delete => "DELETE, GET, HEAD, OPTIONS, PUT",
-            _ if options.sink => "GET, HEAD, OPTIONS, PUT",
-            (false, false) => "GET, HEAD, OPTIONS",
-            (true, false) => "COPY, GET, HEAD, OPTIONS, PUT",
-            (false, true) => "DELETE, GET, HEAD, OPTIONS",
-            (true, true) => "COPY, DELETE, GET, HEAD, MOVE, OPTIONS, PUT",
-        };
         let buffers_per_core = match store.features().inline_writes {
             true => 1,
             false => 2, // One is filled while the other one is written.
@@ -275,7 +283,8 @@ impl Files {
             uploads: Uploads::new(store.clone(), options.upload_limits),
             store,
             pool,
-            methods,
+            methods: methods(&options),
+            locks: Arc::default(),
             cache: Cache::new(
                 options.cache_bytes_max,
                 options.cache_files_max,
@@ -362,9 +371,19 @@ impl Handler for Files {
 impl Inner {
     async fn respond(self: Arc<Inner>, request: Request) -> Response {
         let json = negotiate::prefers_json(&request);
+        let is_webdav = self.options.webdav && !matches!(request.method(), "GET" | "HEAD");
+        let result = match is_webdav {
+            true => Box::pin(self.webdav(request)).await,
+            false => self.dispatch(request).await,
+        };
+        result.unwrap_or_else(|failure| failure.render(json))
+    }
+
+    /// The response to a request that WebDAV does not refuse.
+    async fn dispatch(self: Arc<Inner>, request: Request) -> Result<Response, HttpError> {
         let allow = self.options.allow;
         // The future of a frequent request is small: it has no room for those of the others.
-        let result = match request.method() {
+        match request.method() {
             _ if UploadId::is_named_by(&request) => {
                 let worker = request.worker().clone();
                 Box::pin(run_to_end(&worker, async move {
@@ -378,6 +397,11 @@ impl Inner {
                 None => self.put(request).await,
                 Some(fields) => Box::pin(self.put_resumable(request, fields)).await,
             },
+            "DELETE" if allow.delete && allow.delete_folders => {
+                let worker = request.worker().clone();
+                let delete = async move { self.delete(&request).await };
+                Box::pin(run_to_end(&worker, delete)).await
+            }
             "DELETE" if allow.delete => self.delete(&request).await,
             "POST" if tus::is_tus(&request) && self.offers_uploads() => {
                 let worker = request.worker().clone();
@@ -387,19 +411,31 @@ impl Inner {
                 ))
                 .await
             }
-            "COPY" if allow.put && !self.options.sink => Box::pin(self.relocate(&request)).await,
-            "MOVE" if allow.put && allow.delete && !self.options.sink => {
-                Box::pin(self.relocate(&request)).await
+            "POST" if allow.put && !self.options.sink && form::is_form(&request) => {
+                Box::pin(self.form(request)).await
+            }
+            "COPY" | "MOVE"
+                if allow.put
+                    && (allow.delete || request.method() == "COPY")
+                    && !self.options.sink =>
+            {
+                let worker = request.worker().clone();
+                let relocate = async move { self.relocate(&request).await };
+                Box::pin(run_to_end(&worker, relocate)).await
             }
             "OPTIONS" if request.path() == "*" => Ok(self.options_response()),
             "OPTIONS" => path::check(&request).map(|()| self.options_response()),
             _ => path::check(&request).map(|()| {
-                HttpError::new(405, "the method is not allowed here")
-                    .render(json)
-                    .with_header("Allow", self.methods)
+                let failure = HttpError::new(405, "the method is not allowed here");
+                self.method_not_allowed(&request, failure)
             }),
-        };
-        result.unwrap_or_else(|failure| failure.render(json))
+        }
+    }
+
+    /// A 405 with the field `Allow`.
+    fn method_not_allowed(&self, request: &Request, failure: HttpError) -> Response {
+        let response = failure.into_response(request);
+        response.with_header("Allow", &self.methods)
     }
 
     /// Whether uploads can be continued here.
@@ -409,8 +445,15 @@ impl Inner {
 
     /// The response to `OPTIONS`.
     fn options_response(&self) -> Response {
-        let response = Response::new(204)
-            .with_header("Allow", self.methods)
+        let response = match self.options.webdav {
+            false => Response::new(204),
+            // Some clients of WebDAV do not know 204 here. `MS-Author-Via` is for Windows.
+            true => Response::new(200)
+                .with_header("DAV", "1, 2")
+                .with_header("MS-Author-Via", "DAV"),
+        };
+        let response = response
+            .with_header("Allow", &self.methods)
             .with_header("Accept-Ranges", "bytes");
         match self.offers_uploads() {
             true => {
@@ -434,6 +477,29 @@ impl Inner {
     }
 }
 
+/// The value of `Allow`.
+fn methods(options: &FilesOptions) -> String {
+    let Allow { put, delete, .. } = options.allow;
+    let stores = put && !options.sink;
+    let methods = [
+        ("COPY", stores),
+        ("DELETE", delete),
+        ("GET", true),
+        ("HEAD", true),
+        ("LOCK", stores && options.webdav),
+        ("MKCOL", stores && options.webdav),
+        ("MOVE", stores && delete),
+        ("OPTIONS", true),
+        ("PROPFIND", options.webdav),
+        ("PROPPATCH", stores && options.webdav),
+        ("PUT", put || options.sink),
+        ("UNLOCK", stores && options.webdav),
+    ];
+    let permitted = methods.iter().filter(|(_, is_permitted)| *is_permitted);
+    let names: Vec<&str> = permitted.map(|(name, _)| *name).collect();
+    names.join(", ")
+}
+
 /// Whether an entry of a folder appears in listings: not the name of the admin pages.
 fn is_listed(options: &FilesOptions, folder: Option<&Key>, entry: &Entry) -> bool {
     !(options.reserve_admin_paths && folder.is_none() && entry.name == b"-")
@@ -452,6 +518,21 @@ fn check_right_at(request: &Request, key: &[u8], right: Rights) -> Result<(), Ht
         return Ok(());
     };
     match identity.rights_at(key).contains(right) {
+        true => Ok(()),
+        false => Err(HttpError::not_permitted(identity)),
+    }
+}
+
+/// Checks a right at the path of a request and everywhere beneath it.
+fn check_right_beneath(request: &Request, right: Rights) -> Result<(), HttpError> {
+    let Some(identity) = request.extension::<Identity>() else {
+        return Ok(());
+    };
+    let path = path::canonical(request.path())?;
+    match identity
+        .rights_everywhere_beneath(&path.key)
+        .contains(right)
+    {
         true => Ok(()),
         false => Err(HttpError::not_permitted(identity)),
     }

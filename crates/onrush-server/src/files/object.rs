@@ -149,7 +149,10 @@ impl LoadedObject {
             .map(|ns| ns / 1_000_000_000);
         // An origin must not claim a time in the future (RFC 9110 §8.8.2.1).
         let modified_s = modified_s.map(|modified_s| modified_s.min(now_s));
-        let mut fields = fields(&meta.version, modified_s);
+        // Preconditions do not use the client's time: it may stay the same when the bytes change.
+        let shown_s = stored.as_ref().and_then(StoredFields::modified_s);
+        let shown_s = shown_s.map(|shown_s| shown_s.min(now_s)).or(modified_s);
+        let mut fields = fields(&meta.version, shown_s);
         if let Some(value) = stored.as_ref().and_then(StoredFields::cache_control) {
             let set = fields.set("Cache-Control", value);
             debug_assert!(set.is_ok(), "the value was checked");

@@ -26,7 +26,7 @@ impl Permitted {
         if !folder.is_empty() {
             folder.push(b'/');
         }
-        let Allow { put, delete } = options.allow;
+        let Allow { put, delete, .. } = options.allow;
         let mut opened = Rights::READ.union(Rights::LIST);
         if put || options.sink {
             opened = opened.union(Rights::WRITE);

@@ -1,25 +1,32 @@
-//! COPY of objects, and MOVE of objects and folders (RFC 4918 §9.8, §9.9).
+//! COPY and MOVE of objects and folders (RFC 4918 §9.8, §9.9).
 //!
-//! `Destination` is a path, or a URL of this host. `Overwrite: F` keeps an object there. The folder
+//! `Destination` is a path, or a URL of this host. `Overwrite: F` keeps what exists. The folder
 //! of the destination must exist. Preconditions of the request are those of the source. A store
 //! without a copy operation gets the bytes through this server, as by a GET and a PUT; MOVE needs
 //! a store that renames atomically.
 //!
+//! A folder is copied object by object (`tree`), with `Depth: 0` without what it contains. A
+//! folder at the destination that is not empty is replaced only if clients may delete folders
+//! ([`Allow::delete_folders`](super::Allow::delete_folders)): it is deleted first.
+//!
 //! COPY needs the right to read the source, MOVE also to delete it, and both to create or to
-//! replace the destination. Rights may differ beneath a folder, so MOVE of a folder needs the
-//! rights of everything beneath both names.
+//! replace the destination. Rights may differ beneath a folder, so a folder needs the rights of
+//! everything beneath both names.
 
 use super::conditions::Conditions;
 use super::http_error::{HttpError, Operation};
+use super::multistatus;
 use super::object::etag;
 use super::path::{self, Target};
+use super::tree::Failures;
 use super::{Inner, check_right_at};
 use crate::rights::{Identity, Rights};
 use futures_core::Stream;
 use onrush::{Request, Response};
-use onrush_store::{Committed, Condition, Key, Kind, Relocation, StoreError, Wanted};
+use onrush_store::{Committed, Condition, Key, Kind, Meta, Relocation, StoreError, Wanted};
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
 
 const NO_DESTINATION: HttpError = HttpError::new(
     400,
@@ -27,52 +34,68 @@ const NO_DESTINATION: HttpError = HttpError::new(
 );
 const OTHER_SERVER: HttpError = HttpError::new(502, "Destination is on another server");
 const BAD_OVERWRITE: HttpError = HttpError::new(400, "Overwrite is T or F");
+const BAD_DEPTH: HttpError = HttpError::new(400, "Depth is infinity, or, for COPY, 0");
 const SAME: HttpError = HttpError::new(403, "the destination is the source, or lies beneath it");
+const CONTAINS: HttpError = HttpError::new(409, "the destination contains the source");
 const NO_FOLDER: HttpError = HttpError::new(409, "the folder of the destination does not exist");
 const KINDS_DIFFER: HttpError = HttpError::new(
     409,
     "the path of a folder ends with a slash, and that of an object does not",
 );
-const NO_FOLDER_COPY: HttpError = HttpError::new(501, "COPY copies objects, not folders");
+const NOT_EMPTIED: HttpError = HttpError::new(
+    409,
+    "the destination exists, and folders are replaced only with --allow delete-folders",
+);
 const NOT_IN_TOP: HttpError = HttpError::new(403, "the top folder cannot be moved");
 const TARGET_EXISTS: HttpError =
     HttpError::new(403, "the destination exists, and you may not replace it");
 
 /// A source or a destination.
-struct Place {
-    key: Key,
-    kind: Kind,
+pub(super) struct Place {
+    pub(super) key: Key,
+    pub(super) kind: Kind,
     /// The decoded path of the whole request, for rights.
     whole: Vec<u8>,
     /// The encoded path.
     location: String,
 }
 
+/// What may be done to the destination.
+#[derive(Clone, Copy)]
+struct MayReplace {
+    object: bool,
+    /// A folder with everything in it.
+    folder: bool,
+}
+
 impl Inner {
-    /// `COPY` and `MOVE`: 201 if the destination is new, 204 if it was replaced.
-    pub(super) async fn relocate(&self, request: &Request) -> Result<Response, HttpError> {
+    /// `COPY` and `MOVE`: 201 if the destination is new, 204 if it was replaced, 207 if a folder
+    /// was copied or replaced in part.
+    pub(super) async fn relocate(
+        self: &Arc<Inner>,
+        request: &Request,
+    ) -> Result<Response, HttpError> {
         let is_move = request.method() == "MOVE";
         let mount = path::split(request)?.mount;
-        let from = self.place(request.path(), mount, false)?;
-        let to = self.place(&destination(request)?, mount, true)?;
+        let (from, to) = self.places(request).await?;
         let replaces = match request.header("overwrite") {
             None | Some(b"T") => true,
             Some(b"F") => false,
             Some(_) => return Err(BAD_OVERWRITE),
         };
+        let is_deep = match request.header("depth") {
+            Some(b"0") if !is_move => false,
+            None => true,
+            Some(depth) if depth.eq_ignore_ascii_case(b"infinity") => true,
+            Some(_) => return Err(BAD_DEPTH),
+        };
         if from.kind != to.kind {
             return Err(KINDS_DIFFER);
         }
-        if from.kind == Kind::Directory && !is_move {
-            return Err(NO_FOLDER_COPY);
-        }
-        let is_beneath = (to.key.as_bytes())
-            .strip_prefix(from.key.as_bytes())
-            .is_some_and(|rest| rest.is_empty() || rest[0] == b'/');
-        if is_beneath {
+        if is_at_or_beneath(&to.key, &from.key) {
             return Err(SAME);
         }
-        let may_replace = check_rights(request, &from, &to, is_move)?;
+        let may_replace = self.check_rights(request, &from, &to, is_move)?;
         let failed = |error, key: &Key| self.store_failure(error, Operation::Write, Some(key));
         if let Some(parent) = to.key.parent() {
             let found = self.look_up(&parent).await;
@@ -86,35 +109,138 @@ impl Inner {
         let from_condition = conditions.into_condition(look_up).await;
         let how = Relocation {
             from_condition: from_condition.map_err(|error| failed(error, &from.key))?,
-            to_condition: match replaces && may_replace {
+            to_condition: match replaces && may_replace.object {
                 true => Condition::None,
                 false => Condition::Absent,
             },
             from: from.key.clone(),
             to: to.key.clone(),
         };
+        let replaced = self.look_up(&to.key).await;
+        let replaced = replaced.map_err(|error| failed(error, &to.key))?;
+        let is_cleared = match replaced {
+            Some(replaced) if self.is_cleared(&replaced, from.kind) => {
+                if !replaces {
+                    return Err(HttpError::PRECONDITION_FAILED);
+                }
+                self.check_source(&how, from.kind).await?;
+                if is_at_or_beneath(&from.key, &to.key) {
+                    return Err(CONTAINS);
+                }
+                if !may_replace.folder {
+                    return Err(TARGET_EXISTS);
+                }
+                let failures = self.clear(&to.key, &replaced).await?;
+                if !failures.is_empty() {
+                    return Ok(multistatus::of_failures(mount, &failures));
+                }
+                true
+            }
+            _ => false,
+        };
         // Whether it is the condition of the destination that fails: the client did not ask for it.
-        let is_hidden_condition = replaces && !may_replace && how.from_condition.is_none();
+        let is_hidden_condition = replaces && !may_replace.object && how.from_condition.is_none();
+        let response = |is_new| match is_new && !is_cleared {
+            true => Response::new(201).with_header("Location", to.location.clone()),
+            false => Response::new(204),
+        };
+        if from.kind == Kind::Directory && !is_move {
+            if replaced.is_some() && !is_cleared {
+                return Err(match replaces {
+                    true => NOT_EMPTIED,
+                    false => HttpError::PRECONDITION_FAILED,
+                });
+            }
+            self.check_source(&how, from.kind).await?;
+            let copied = self.copy_folder(&from.key, &to.key).await;
+            copied.map_err(|error| failed(error, &to.key))?;
+            let failures = match is_deep {
+                true => self.copy_tree(&from.key, &to.key).await,
+                false => Failures::new(),
+            };
+            return Ok(match failures.is_empty() {
+                true => response(true),
+                false => multistatus::of_failures(mount, &failures),
+            });
+        }
         let done = match is_move {
             true => self.store.rename(how, from.kind).await,
-            false => match self.store.copy(how.clone()).await {
-                Err(StoreError::Unsupported) => self.copy_bytes(how).await,
-                copied => copied,
-            },
+            false => self.copy(how).await,
         };
         let committed = done.map_err(|error| match error {
             StoreError::PreconditionFailed if is_hidden_condition => TARGET_EXISTS,
             StoreError::NotFound => HttpError::NOT_FOUND,
             error => failed(error, &from.key),
         })?;
-        let response = match committed.created {
-            true => Response::new(201).with_header("Location", to.location),
-            false => Response::new(204),
-        };
+        let response = response(committed.created);
         Ok(match from.kind {
             Kind::File => response.with_header("ETag", etag(&committed.meta.version)),
             Kind::Directory => response,
         })
+    }
+
+    /// The source and the destination of a request. With WebDAV, the source says whether both are
+    /// folders, and a slash at the end does not.
+    pub(super) async fn places(&self, request: &Request) -> Result<(Place, Place), HttpError> {
+        let mount = path::split(request)?.mount;
+        let mut from = self.place(request.path(), mount, false)?;
+        let mut to = self.place(&destination(request)?, mount, true)?;
+        if self.options.webdav {
+            let found = self.look_up(&from.key).await;
+            let found = found
+                .map_err(|error| self.store_failure(error, Operation::Write, Some(&from.key)))?;
+            if let Some(found) = found
+                && found.kind == Kind::Directory
+            {
+                from.kind = Kind::Directory;
+            }
+            to.kind = from.kind;
+            to.location = multistatus::href(mount, Some(&to.key), to.kind);
+        }
+        Ok((from, to))
+    }
+
+    /// Whether what is at the destination has to be deleted before something of this kind can be
+    /// there.
+    fn is_cleared(&self, replaced: &Meta, kind: Kind) -> bool {
+        let may_delete = match replaced.kind {
+            Kind::Directory => self.options.allow.delete_folders,
+            Kind::File => self.options.webdav && self.options.allow.delete,
+        };
+        let is_meant = replaced.kind == kind || self.options.webdav;
+        // One operation of the store replaces an object.
+        may_delete && is_meant && !(replaced.kind == Kind::File && kind == Kind::File)
+    }
+
+    async fn clear(self: &Arc<Inner>, key: &Key, found: &Meta) -> Result<Failures, HttpError> {
+        if found.kind == Kind::Directory {
+            return self.delete_tree(key, Condition::None).await;
+        }
+        match self.store.delete(key, Kind::File, Condition::None).await {
+            Ok(_) | Err(StoreError::NotFound) => Ok(Failures::new()),
+            Err(error) => Err(self.store_failure(error, Operation::Write, Some(key))),
+        }
+    }
+
+    /// Checks that the source exists and meets the condition, before something else is changed.
+    async fn check_source(&self, how: &Relocation, kind: Kind) -> Result<(), HttpError> {
+        let current = self.look_up(&how.from).await.and_then(|current| {
+            let current = current.filter(|current| current.kind == kind);
+            how.from_condition.check(current.as_ref())?;
+            current.map(drop).ok_or(StoreError::NotFound)
+        });
+        current.map_err(|error| match error {
+            StoreError::NotFound => HttpError::NOT_FOUND,
+            error => self.store_failure(error, Operation::Write, Some(&how.from)),
+        })
+    }
+
+    /// Copies an object, by the store or through this server.
+    pub(super) async fn copy(&self, how: Relocation) -> Result<Committed, StoreError> {
+        match self.store.copy(how.clone()).await {
+            Err(StoreError::Unsupported) => self.copy_bytes(how).await,
+            copied => copied,
+        }
     }
 
     /// Copies through this server.
@@ -133,6 +259,40 @@ impl Inner {
             true => upload.commit().await,
             false => Err(StoreError::Changed),
         }
+    }
+
+    /// Checks the rights of the client.
+    fn check_rights(
+        &self,
+        request: &Request,
+        from: &Place,
+        to: &Place,
+        is_move: bool,
+    ) -> Result<MayReplace, HttpError> {
+        let of_source = match (is_move, from.kind) {
+            (true, _) => Rights::READ.union(Rights::DELETE),
+            (false, Kind::File) => Rights::READ,
+            (false, Kind::Directory) => Rights::READ.union(Rights::LIST),
+        };
+        check_right_at(request, &from.whole, of_source)?;
+        check_right_at(request, &to.whole, Rights::CREATE)?;
+        let has_beneath = |place: &Place, rights| {
+            let identity = request.extension::<Identity>();
+            identity.is_none_or(|identity| {
+                let beneath = identity.rights_everywhere_beneath(&place.whole);
+                beneath.contains(rights)
+            })
+        };
+        if let (Kind::Directory, Some(identity)) = (from.kind, request.extension::<Identity>())
+            && !(has_beneath(from, of_source) && has_beneath(to, Rights::CREATE))
+        {
+            return Err(HttpError::not_permitted(identity));
+        }
+        let object = check_right_at(request, &to.whole, Rights::WRITE).is_ok();
+        Ok(MayReplace {
+            object,
+            folder: object && has_beneath(to, Rights::DELETE),
+        })
     }
 
     /// What an encoded path names. `is_new`: it is going to be created.
@@ -162,40 +322,27 @@ impl Inner {
     }
 }
 
-/// Checks the rights of the client. Returns whether it may replace the destination.
-fn check_rights(
-    request: &Request,
-    from: &Place,
-    to: &Place,
-    is_move: bool,
-) -> Result<bool, HttpError> {
-    let of_source = match is_move {
-        true => Rights::READ.union(Rights::DELETE),
-        false => Rights::READ,
-    };
-    check_right_at(request, &from.whole, of_source)?;
-    check_right_at(request, &to.whole, Rights::CREATE)?;
-    if let (Kind::Directory, Some(identity)) = (from.kind, request.extension::<Identity>()) {
-        let has = |place: &Place, rights| {
-            let beneath = identity.rights_everywhere_beneath(&place.whole);
-            beneath.contains(rights)
-        };
-        if !has(from, of_source) || !has(to, Rights::CREATE) {
-            return Err(HttpError::not_permitted(identity));
-        }
-    }
-    Ok(check_right_at(request, &to.whole, Rights::WRITE).is_ok())
+/// Whether `key` is `folder` or lies beneath it.
+fn is_at_or_beneath(key: &Key, folder: &Key) -> bool {
+    let rest = key.as_bytes().strip_prefix(folder.as_bytes());
+    rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
 }
 
 /// The encoded path that `Destination` names (RFC 4918 §10.3).
-fn destination(request: &Request) -> Result<String, HttpError> {
+pub(super) fn destination(request: &Request) -> Result<String, HttpError> {
     let mut values = request.header_values("destination");
     let value = values
         .next()
         .and_then(|value| std::str::from_utf8(value).ok());
     let value = value.filter(|_| values.next().is_none());
-    let value = value.filter(|value| !value.contains(['?', '#']));
-    let value = value.ok_or(NO_DESTINATION)?;
+    path_of_url(request, value.ok_or(NO_DESTINATION)?)
+}
+
+/// The path of a `Simple-ref` (RFC 4918 §8.3): a path, or a URL of the host of the request.
+pub(super) fn path_of_url(request: &Request, value: &str) -> Result<String, HttpError> {
+    if value.contains(['?', '#']) {
+        return Err(NO_DESTINATION);
+    }
     if value.starts_with('/') && !value.starts_with("//") {
         return Ok(value.to_owned());
     }

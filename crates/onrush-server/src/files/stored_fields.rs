@@ -16,14 +16,18 @@ const VALUE_BYTES_MAX: usize = 1024;
 const CONTENT_TYPE: &str = "content-type";
 const CONTENT_ENCODING: &str = "content-encoding";
 const CACHE_CONTROL: &str = "cache-control";
+/// The modification time that the client's file has, in seconds since 1970, as ownCloud defines it.
+/// It is shown as `Last-Modified`. Preconditions compare the time of the upload.
+pub(super) const CLIENT_TIME: &str = "x-oc-mtime";
 
 /// The fields that are stored, and the syntax of their values.
-const FIELDS: [(&str, Syntax); 5] = [
+const FIELDS: [(&str, Syntax); 6] = [
     (CONTENT_TYPE, Syntax::MediaType),
     (CONTENT_ENCODING, Syntax::Tokens),
     (CACHE_CONTROL, Syntax::List),
     ("content-language", Syntax::Tokens),
     ("content-disposition", Syntax::Single),
+    (CLIENT_TIME, Syntax::Time),
 ];
 
 /// The syntax of a field's value.
@@ -37,6 +41,8 @@ enum Syntax {
     List,
     /// One value of any syntax.
     Single,
+    /// Seconds, perhaps with a fraction, which has no meaning.
+    Time,
 }
 
 impl Syntax {
@@ -53,6 +59,7 @@ impl Syntax {
             Syntax::MediaType => value.is_ascii() && media_type::is_valid(value),
             Syntax::Tokens => token::list(value).all(token::is_token),
             Syntax::List | Syntax::Single => true,
+            Syntax::Time => seconds(value).is_some(),
         }
     }
 }
@@ -115,10 +122,22 @@ fn malformed(name: &str) -> &'static str {
     match name {
         CONTENT_TYPE => "Content-Type is not one media type",
         CONTENT_ENCODING => "Content-Encoding is not a list of codings",
+        CLIENT_TIME => "X-OC-Mtime is not a time in seconds since 1970",
         "content-language" => "Content-Language is not a list of language tags",
         "content-disposition" => "Content-Disposition is not one value",
         _ => "a field to store with the object is malformed",
     }
+}
+
+/// The whole seconds of a time.
+fn seconds(value: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(value).ok()?;
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    let is_number = |digits: &str| {
+        (1..=12).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    let is_time = is_number(whole) && is_number(fraction);
+    is_time.then(|| whole.parse().ok())?
 }
 
 /// The value of a field from its lines (RFC 9110 §5.3). Empty lines are skipped.
@@ -183,15 +202,21 @@ impl StoredFields {
             .and_then(|value| std::str::from_utf8(value).ok())
     }
 
+    /// The modification time of the client's file, in seconds since 1970.
+    pub(super) fn modified_s(&self) -> Option<u64> {
+        self.get(CLIENT_TIME).and_then(seconds)
+    }
+
     pub(super) fn cache_control(&self) -> Option<&[u8]> {
         self.get(CACHE_CONTROL)
     }
 
     /// Sets the fields that describe the content, for responses that have content. It does not set
-    /// `Cache-Control`, which belongs to responses without content as well (RFC 9110 §15.4.5).
+    /// `Cache-Control` and `Last-Modified`, which belong to responses without content as well
+    /// (RFC 9110 §15.4.5).
     pub(super) fn add_fields(&self, response: &mut Response) {
         for (name, value) in &self.fields {
-            if *name != CACHE_CONTROL {
+            if *name != CACHE_CONTROL && *name != CLIENT_TIME {
                 // Each value was checked to be a valid field value.
                 let set = response.try_set_header(canonical(name), value);
                 debug_assert!(set.is_ok(), "{name} was refused");

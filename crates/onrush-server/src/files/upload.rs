@@ -252,7 +252,7 @@ fn body_error(error: io::Error) -> ReceiveError {
 }
 
 /// The response to an incomplete or invalid body. The engine has put the reason into `error`.
-fn body_failure(error: io::Error) -> HttpError {
+pub(super) fn body_failure(error: io::Error) -> HttpError {
     let reject = error.get_ref().and_then(|inner| inner.downcast_ref());
     match reject {
         Some(&Reject { status, reason }) => HttpError::new(status, reason),

@@ -15,10 +15,11 @@ use super::http_error::{HttpError, Operation};
 use super::object::etag;
 use super::path::{self, Target};
 use super::upload::{self, ReceiveError, VerifiedUpload};
-use super::{Inner, check_right, stored_fields};
+use super::{Inner, check_right, check_right_beneath, multistatus, stored_fields};
 use crate::rights::Rights;
 use onrush::{Request, Response};
 use onrush_store::{Condition, Key, Kind, METADATA_BYTES_MAX, Meta, StoreError};
+use std::sync::Arc;
 
 /// For uploads of at least this size or of unknown size, conflicts are detected before the body is
 /// received.
@@ -45,6 +46,9 @@ impl Inner {
         let conditions = Conditions::from_request(&request);
         let metadata_bytes_max = self.store.features().metadata_bytes_max;
         let (metadata, digests) = content_fields(&request, metadata_bytes_max)?;
+        let keeps_time = metadata_bytes_max > 0
+            && !metadata.is_empty()
+            && request.header(stored_fields::CLIENT_TIME).is_some();
         let length = request.content_length();
         let check_first = !conditions.is_none()
             || !may_replace
@@ -91,7 +95,11 @@ impl Inner {
         } else {
             Response::new(204)
         };
-        Ok(response.with_header("ETag", etag(&committed.meta.version)))
+        let response = response.with_header("ETag", etag(&committed.meta.version));
+        Ok(match keeps_time {
+            true => response.with_header("X-OC-MTime", "accepted"),
+            false => response,
+        })
     }
 
     /// The key of an object to write. Fails if the request cannot write a whole object there.
@@ -171,31 +179,44 @@ impl Inner {
         Ok(Response::new(204).with_header("Onrush-Received-Bytes", received.to_string()))
     }
 
-    /// `DELETE` of an object or of an empty folder (RFC 9110 §9.3.5).
-    pub(super) async fn delete(&self, request: &Request) -> Result<Response, HttpError> {
+    /// `DELETE` of an object or of a folder (RFC 9110 §9.3.5, RFC 4918 §9.6).
+    pub(super) async fn delete(
+        self: &Arc<Inner>,
+        request: &Request,
+    ) -> Result<Response, HttpError> {
         let split = path::split(request)?;
         let target = path::target(split.subpath, Operation::Write)?;
-        let (key, kind) = match target.check_visible(&self.options, Operation::Write)? {
+        let (key, mut kind) = match target.check_visible(&self.options, Operation::Write)? {
             Target::Object(key) => (key, Kind::File),
             Target::Folder(Some(key)) => (key, Kind::Directory),
             Target::Folder(None) => {
                 return Err(HttpError::new(403, "the top folder cannot be deleted"));
             }
         };
-        let deleted = async {
-            let conditions = Conditions::from_request(request);
-            let look_up = async || self.look_up(&key).await;
-            let condition = conditions.into_condition(look_up).await?;
-            self.store.delete(&key, kind, condition).await
-        };
-        match deleted.await {
+        let failed = |error| self.store_failure(error, Operation::Write, Some(&key));
+        if self.options.webdav && kind == Kind::File {
+            let found = self.look_up(&key).await.map_err(failed)?;
+            kind = found.map_or(kind, |found| found.kind);
+        }
+        let look_up = async || self.look_up(&key).await;
+        let condition = Conditions::from_request(request);
+        let condition = condition.into_condition(look_up).await.map_err(failed)?;
+        if kind == Kind::Directory && self.options.allow.delete_folders {
+            check_right_beneath(request, Rights::DELETE)?;
+            let failures = self.delete_tree(&key, condition).await?;
+            return Ok(match failures.is_empty() {
+                true => Response::new(204),
+                false => multistatus::of_failures(split.mount, &failures),
+            });
+        }
+        match self.store.delete(&key, kind, condition).await {
             Ok(_) => Ok(Response::new(204)),
             // `a` and `a/` are different: a request to delete an object must not delete a folder.
             Err(StoreError::IsDirectory) => Err(HttpError::new(
                 409,
                 "this is a folder; its path ends with a slash",
             )),
-            Err(error) => Err(self.store_failure(error, Operation::Write, Some(&key))),
+            Err(error) => Err(failed(error)),
         }
     }
 }
@@ -209,6 +230,7 @@ pub(super) fn content_fields(
     // Most requests have none of these fields. One pass that compares first letters finds that out.
     let may_describe = |name: &str| match name.as_bytes() {
         [b'c' | b'C' | b'r' | b'R', ..] => !name.eq_ignore_ascii_case("content-length"),
+        [b'x' | b'X', ..] => name.eq_ignore_ascii_case(stored_fields::CLIENT_TIME),
         _ => false,
     };
     if !request.headers().any(|(name, _)| may_describe(name)) {

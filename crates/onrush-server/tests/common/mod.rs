@@ -33,6 +33,7 @@ pub fn writable() -> FilesOptions {
         allow: Allow {
             put: true,
             delete: true,
+            ..Allow::default()
         },
         ..FilesOptions::default()
     }
@@ -161,6 +162,7 @@ impl TestServer {
             writable: options.allow.put || options.allow.delete,
             durability: options.durability,
             descriptors: options.descriptors.clone(),
+            keep_properties: options.webdav,
             ..FolderOptions::default()
         };
         let folder = Folder::on(disk.root().unwrap(), BlockingPool::inline(), how).unwrap();

@@ -351,6 +351,8 @@ impl Store for EdgeStore {
     fn features(&self) -> Features {
         Features {
             renames_folders: false, // See `rename`.
+            // A copy would have to follow their changes.
+            properties_bytes_max: 0,
             ..self.inner.store.features()
         }
     }

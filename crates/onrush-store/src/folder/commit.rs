@@ -16,6 +16,7 @@
 
 use super::Inner;
 use super::parents::{self, Parent};
+use super::properties;
 use super::staging::{DeferredFree, StagedFile};
 use crate::error::{Result, StoreError};
 use crate::key::Key;
@@ -66,12 +67,16 @@ fn publish(
     // Most puts create a new object. `RENAME_NOREPLACE` makes the lookup unnecessary: it fails if
     // the object exists.
     let has_condition = !condition.is_none();
+    let keeps_properties = inner.options.keep_properties;
     let mut no_replace = matches!(condition, Condition::None | Condition::Absent);
-    let mut current = match has_condition {
+    let mut current = match has_condition || keeps_properties {
         true => inner.existing_object(key)?,
         false => None,
     };
     inner.check(condition, current.as_ref())?;
+    if keeps_properties && current.is_some() {
+        properties::keep(inner, key, &staged.file)?;
+    }
 
     staged
         .file

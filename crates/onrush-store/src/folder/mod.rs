@@ -6,9 +6,9 @@
 //!
 //! Modules: `commit` (put and delete), `parents` (parent folders and their durability), `staging`
 //! (uploads before their commit), `kept` (uploads that continue later), `upload` (the asynchronous
-//! part of a put), `relocate` (copy and rename), `list`, `semaphore` (waiting tasks), `key_locks`
-//! (locks and generations by key), `listing_queue` (the number of simultaneous listings), `watches`
-//! (changes of folders).
+//! part of a put), `relocate` (copy and rename), `properties` (of clients), `list`, `semaphore`
+//! (waiting tasks), `key_locks` (locks and generations by key), `listing_queue` (the number of
+//! simultaneous listings), `watches` (changes of folders).
 
 mod commit;
 mod kept;
@@ -16,6 +16,7 @@ mod key_locks;
 mod list;
 mod listing_queue;
 mod parents;
+mod properties;
 mod relocate;
 mod semaphore;
 mod staging;
@@ -26,7 +27,7 @@ use crate::changes::FolderChanges;
 use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::local::{LocalFile, unless_would_block};
-use crate::meta::{Kind, METADATA_BYTES_MAX, Meta};
+use crate::meta::{Kind, METADATA_BYTES_MAX, Meta, PROPERTIES_BYTES_MAX};
 use crate::object::{LocalFuture, Object};
 use crate::store::{Committed, Condition, Features, Kept, ListHow, Page, Relocation};
 use crate::store::{Store, Upload, Wanted};
@@ -79,6 +80,9 @@ pub struct FolderOptions {
     /// The budget for files that objects and uploads keep open. If it is exhausted, operations fail
     /// with [`StoreError::Busy`]. Unlimited by default.
     pub descriptors: Descriptors,
+    /// Whether an object that is replaced passes its properties on
+    /// ([`Store::replace_properties`]). This costs an upload some system calls.
+    pub keep_properties: bool,
 }
 
 impl Default for FolderOptions {
@@ -90,6 +94,7 @@ impl Default for FolderOptions {
             file_mode: 0o666,
             dir_mode: 0o777,
             descriptors: Descriptors::default(),
+            keep_properties: false,
         }
     }
 }
@@ -436,6 +441,40 @@ impl Store for Folder {
         Box::pin(relocate::rename(&self.inner, how, kind))
     }
 
+    fn properties<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Vec<u8>>> {
+        Box::pin(async move {
+            if key.is_internal() {
+                return Err(StoreError::NotFound);
+            }
+            let key = key.clone();
+            let job = move |inner: &Arc<Inner>| properties::read(inner, &key);
+            self.run(&self.inner.pool, job).await
+        })
+    }
+
+    fn replace_properties<'a>(
+        &'a self,
+        key: &'a Key,
+        old: &'a [u8],
+        new: &'a [u8],
+    ) -> LocalFuture<'a, Result<()>> {
+        Box::pin(async move {
+            if key.is_internal() || !self.writable() {
+                return Err(StoreError::Forbidden);
+            }
+            if new.len() > PROPERTIES_BYTES_MAX {
+                return Err(StoreError::TooLarge);
+            }
+            let lock = key_locks::acquire(&self.inner, key).await;
+            let (key, old, new) = (key.clone(), old.to_vec(), new.to_vec());
+            let job = move |inner: &Arc<Inner>| {
+                let _lock = lock;
+                properties::replace(inner, &key, &old, &new)
+            };
+            self.run(&self.inner.change_pool, job).await
+        })
+    }
+
     fn list<'a>(&'a self, folder: Option<&'a Key>, how: ListHow) -> LocalFuture<'a, Result<Page>> {
         Box::pin(async move {
             if folder.is_some_and(Key::is_internal) {
@@ -494,6 +533,11 @@ impl Store for Folder {
             inline_writes: self.writes_inline(),
             empty_folders: true,
             watch: self.inner.root.as_fd().is_some(),
+            local_metadata: true,
+            properties_bytes_max: match self.keeps_metadata() {
+                true => PROPERTIES_BYTES_MAX,
+                false => 0,
+            },
             resumable_uploads: self.writable(),
             renames_objects: self.writable(),
             renames_folders: self.writable(),

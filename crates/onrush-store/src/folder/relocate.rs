@@ -11,6 +11,7 @@
 use super::Inner;
 use super::key_locks;
 use super::parents::{self, CreatedFolders, Parent, ParentState};
+use super::properties;
 use super::staging::{DeferredFree, StagedFile};
 use super::upload::StagedUpload;
 use crate::error::{Result, StoreError};
@@ -42,7 +43,13 @@ pub(super) async fn copy(inner: &Arc<Inner>, how: Relocation) -> Result<Committe
         shared.check(&request.from_condition, Some(&meta))?;
         let metadata = local::read_metadata(&source)?;
         let staged = StagedFile::create(&shared, FileUse::Upload)?;
-        Ok::<_, StoreError>((meta, source, metadata, staged))
+        match properties::copy(&source, &staged.file) {
+            Ok(()) => Ok::<_, StoreError>((meta, source, metadata, staged)),
+            Err(error) => {
+                staged.remove();
+                Err(error)
+            }
+        }
     };
     let (meta, mut source, metadata, mut staged) = pool.run(job).await??;
     let step_bytes = match pool.is_inline() {

@@ -275,6 +275,8 @@ impl Disk {
         for change in mem::take(&mut entries.pending) {
             change.apply(&mut entries.durable);
         }
+        let node = self.node(inode)?;
+        node.durable_attributes.clone_from(&node.attributes);
         Ok(())
     }
 

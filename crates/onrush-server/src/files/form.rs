@@ -1,0 +1,441 @@
+//! `POST` of a form with files (`multipart/form-data`, RFC 7578) to a folder, as browsers and
+//! `curl -F` send it. Each file becomes an object of the folder.
+//!
+//! The body is parsed while it arrives: memory does not grow with it. Each object is created
+//! atomically when its part is complete; an existing one is never replaced. A part that is refused
+//! does not affect the others. The response has a line for each file: a status and a path.
+
+use super::http_error::{HttpError, Operation};
+use super::negotiate::names_html;
+use super::path::{self, Target};
+use super::stored_fields::metadata_of_type;
+use super::upload::body_failure;
+use super::{Inner, check_right_at, multistatus};
+use crate::rights::Rights;
+use onrush::{Request, RequestBody, Response};
+use onrush_proto::token;
+use onrush_store::{Condition, Key, Kind, StoreError};
+use std::fmt::Write;
+
+/// The maximum number of parts.
+const PARTS_MAX: usize = 1_000;
+/// The maximum size of the fields of a part.
+const HEAD_BYTES_MAX: usize = 8 << 10;
+/// The maximum length of a boundary (RFC 2046 §5.1.1).
+const BOUNDARY_BYTES_MAX: usize = 70;
+/// The size of a piece that is written.
+const PIECE_BYTES: usize = 128 << 10;
+
+const NOT_FOLDER: HttpError = HttpError::new(
+    409,
+    "a form is sent to a folder that exists; its path ends with a slash",
+);
+const MALFORMED: HttpError = HttpError::new(400, "the form is malformed");
+const BAD_NAME: HttpError = HttpError::new(400, "the name of a file cannot be stored");
+const EXISTS: HttpError = HttpError::new(409, "the object exists, and a form replaces none");
+
+/// The boundary of a form; `None` if the request has another type.
+fn boundary(request: &Request) -> Option<&[u8]> {
+    let value = request.header("content-type")?;
+    let kind = b"multipart/form-data";
+    let (start, rest) = value.split_at_checked(kind.len())?;
+    if !start.eq_ignore_ascii_case(kind) {
+        return None;
+    }
+    let boundary = parameter(rest, b"boundary")?;
+    (1..=BOUNDARY_BYTES_MAX)
+        .contains(&boundary.len())
+        .then_some(boundary)
+}
+
+/// Whether a request is a form with files.
+pub(super) fn is_form(request: &Request) -> bool {
+    boundary(request).is_some()
+}
+
+impl Inner {
+    /// `POST` of a form. 201 if all files are new objects; otherwise the status of the first one
+    /// that is not.
+    pub(super) async fn form(&self, mut request: Request) -> Result<Response, HttpError> {
+        let split = path::split(&request)?;
+        let target = path::target(split.subpath, Operation::Write)?;
+        let Target::Folder(folder) = target.check_visible(&self.options, Operation::Write)? else {
+            return Err(NOT_FOLDER);
+        };
+        if let Some(folder) = &folder {
+            let found = self.look_up(folder).await;
+            let found =
+                found.map_err(|error| self.store_failure(error, Operation::Write, Some(folder)))?;
+            if found.is_none_or(|found| found.kind != Kind::Directory) {
+                return Err(NOT_FOLDER);
+            }
+        }
+        let is_page = names_html(&request);
+        let mount = split.mount.to_owned();
+        let boundary = boundary(&request).ok_or(MALFORMED)?.to_vec();
+        let body = std::mem::take(request.body());
+        let mut parts = Parts::new(body, &boundary);
+        let (mut lines, mut refused) = (String::new(), None);
+        let mut count = 0;
+        while let Some(part) = parts.next().await? {
+            count += 1;
+            if count > PARTS_MAX {
+                return Err(HttpError::new(400, "the form has more than 1000 parts"));
+            }
+            let Some(name) = part.filename.filter(|name| !name.is_empty()) else {
+                parts.skip().await?; // A field, or no file was chosen.
+                continue;
+            };
+            let created = match self.part_key(&request, folder.as_ref(), &name) {
+                Ok(key) => {
+                    let created = self.create_part(&key, &part.media_type, &mut parts).await?;
+                    created.map(|()| key)
+                }
+                Err(failure) => Err(failure),
+            };
+            // Writing to a String does not fail.
+            let _ = match created {
+                Ok(key) => writeln!(lines, "201 {}", path::href(&mount, key.as_bytes())),
+                Err(failure) => {
+                    parts.skip().await?;
+                    refused.get_or_insert(failure);
+                    lines.push_str(&failure.status.to_string());
+                    lines.push(' ');
+                    path::encode(&name, &mut lines);
+                    writeln!(lines, " {}", failure.detail())
+                }
+            };
+        }
+        Ok(match refused {
+            Some(failure) => Response::text(lines).with_status(failure.status),
+            // A browser shows the folder.
+            None if is_page => {
+                let location = multistatus::href(&mount, folder.as_ref(), Kind::Directory);
+                Response::new(303).with_header("Location", location)
+            }
+            None => Response::text(lines).with_status(201),
+        })
+    }
+
+    /// The key of a file, if the client may create it.
+    fn part_key(
+        &self,
+        request: &Request,
+        folder: Option<&Key>,
+        name: &[u8],
+    ) -> Result<Key, HttpError> {
+        let mut bytes = folder.map(Key::as_bytes).unwrap_or_default().to_vec();
+        if !bytes.is_empty() {
+            bytes.push(b'/');
+        }
+        bytes.extend_from_slice(name);
+        let target = Key::parse(&bytes)
+            .map(Target::Object)
+            .map_err(|_| BAD_NAME)?;
+        let target = target.check_visible(&self.options, Operation::Write)?;
+        target.check_depth(&self.options)?;
+        let mut whole = path::canonical(request.path())?.key.into_owned();
+        if !whole.is_empty() {
+            whole.push(b'/');
+        }
+        whole.extend_from_slice(name);
+        check_right_at(request, &whole, Rights::CREATE)?;
+        Key::parse(&bytes).map_err(|_| BAD_NAME)
+    }
+
+    /// Creates an object from a part. The outer error ends the request.
+    async fn create_part(
+        &self,
+        key: &Key,
+        media_type: &[u8],
+        parts: &mut Parts,
+    ) -> Result<Result<(), HttpError>, HttpError> {
+        let failed = |error| match error {
+            StoreError::PreconditionFailed => EXISTS,
+            error => self.store_failure(error, Operation::Write, Some(key)),
+        };
+        match self.store.existing_object(key).await {
+            Ok(None) => {}
+            Ok(Some(_)) => return Ok(Err(EXISTS)),
+            Err(error) => return Ok(Err(failed(error))),
+        }
+        let staged = self.store.stage(key, Condition::Absent, None).await;
+        let mut upload = match staged {
+            Ok(upload) => upload,
+            Err(error) => return Ok(Err(failed(error))),
+        };
+        // A client that does not know the type says so. Then the name decides.
+        if media_type != b"application/octet-stream" {
+            let bytes_max = self.store.features().metadata_bytes_max;
+            let metadata = metadata_of_type(media_type, bytes_max);
+            if !metadata.is_empty()
+                && let Err(error) = upload.set_metadata(metadata)
+            {
+                return Ok(Err(failed(error)));
+            }
+        }
+        let mut piece = Vec::with_capacity(PIECE_BYTES);
+        loop {
+            let is_end = parts.fill(&mut piece).await?;
+            if !piece.is_empty() {
+                piece = match upload.write(piece).await {
+                    Ok(piece) => piece,
+                    Err(error) => return Ok(Err(failed(error))),
+                };
+            }
+            if is_end {
+                return Ok(upload.commit().await.map(drop).map_err(failed));
+            }
+        }
+    }
+}
+
+/// The fields of a part.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Part {
+    /// Without folders; empty if it has no name that can be used.
+    filename: Option<Vec<u8>>,
+    media_type: Vec<u8>,
+}
+
+/// The parts of a form, in order.
+struct Parts {
+    body: RequestBody,
+    /// What has arrived and is not parsed.
+    buffer: Vec<u8>,
+    /// A line end and the boundary.
+    delimiter: Vec<u8>,
+    /// The content of the current part has been read.
+    is_between: bool,
+}
+
+impl Parts {
+    fn new(body: RequestBody, boundary: &[u8]) -> Parts {
+        Parts {
+            body,
+            // The first boundary need not follow a line.
+            buffer: b"\r\n".to_vec(),
+            delimiter: [b"\r\n--", boundary].concat(),
+            is_between: false,
+        }
+    }
+
+    /// The next part, after the content of the one before has been read. `None` after the last.
+    async fn next(&mut self) -> Result<Option<Part>, HttpError> {
+        self.skip().await?; // Also what precedes the first boundary.
+        self.is_between = false;
+        while self.buffer.len() < 2 {
+            self.receive().await?;
+        }
+        if self.buffer.starts_with(b"--") {
+            self.body.discard().await.map_err(body_failure)?;
+            return Ok(None);
+        }
+        // The rest of the line of the boundary is white space, and an empty line ends the fields.
+        let end = loop {
+            if let Some(end) = find(&self.buffer, b"\r\n\r\n") {
+                break end;
+            }
+            if self.buffer.len() > HEAD_BYTES_MAX {
+                return Err(MALFORMED);
+            }
+            self.receive().await?;
+        };
+        let part = Part::parse(&self.buffer[..end])?;
+        self.buffer.drain(..end + 4);
+        Ok(Some(part))
+    }
+
+    /// Appends content to `out` up to its capacity. Returns whether the part has ended.
+    async fn fill(&mut self, out: &mut Vec<u8>) -> Result<bool, HttpError> {
+        if self.is_between {
+            return Ok(true);
+        }
+        if out.capacity() == 0 {
+            out.reserve(PIECE_BYTES);
+        }
+        loop {
+            let room = out.capacity() - out.len();
+            let (ready, is_end) = match find(&self.buffer, &self.delimiter) {
+                Some(end) => (end, true),
+                // The delimiter may begin in the last bytes.
+                None => (
+                    self.buffer.len().saturating_sub(self.delimiter.len() - 1),
+                    false,
+                ),
+            };
+            let taken = ready.min(room);
+            out.extend(self.buffer.drain(..taken));
+            if is_end && taken == ready {
+                self.buffer.drain(..self.delimiter.len());
+                self.is_between = true;
+                return Ok(true);
+            }
+            if out.len() == out.capacity() {
+                return Ok(false);
+            }
+            self.receive().await?;
+        }
+    }
+
+    /// Reads the rest of the content.
+    async fn skip(&mut self) -> Result<(), HttpError> {
+        let mut piece = Vec::with_capacity(PIECE_BYTES);
+        while !self.fill(&mut piece).await? {
+            piece.clear();
+        }
+        Ok(())
+    }
+
+    /// Receives more of the body.
+    async fn receive(&mut self) -> Result<(), HttpError> {
+        match self.body.next().await {
+            Some(piece) => self.buffer.extend_from_slice(&piece.map_err(body_failure)?),
+            None => {
+                return Err(HttpError::new(
+                    400,
+                    "the form ends before its last boundary",
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Part {
+    fn parse(head: &[u8]) -> Result<Part, HttpError> {
+        let mut part = Part::default();
+        for line in split_lines(head) {
+            let Some(colon) = line.iter().position(|&byte| byte == b':') else {
+                match token::trim(line) {
+                    [] => continue, // The rest of the line of the boundary.
+                    _ => return Err(MALFORMED),
+                }
+            };
+            let (name, value) = (&line[..colon], token::trim(&line[colon + 1..]));
+            if name.eq_ignore_ascii_case(b"content-disposition") {
+                part.filename = parameter(value, b"filename").map(file_name);
+            } else if name.eq_ignore_ascii_case(b"content-type") {
+                part.media_type = value.to_vec();
+            }
+        }
+        Ok(part)
+    }
+}
+
+fn split_lines(head: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let lines = head.split(|&byte| byte == b'\n');
+    lines.map(|line| line.strip_suffix(b"\r").unwrap_or(line))
+}
+
+/// The value of a parameter, `; name=value` or `; name="value"`. Browsers do not escape a
+/// backslash in a quoted value, so it has no special meaning.
+fn parameter<'v>(mut rest: &'v [u8], wanted: &[u8]) -> Option<&'v [u8]> {
+    loop {
+        let semicolon = rest.iter().position(|&byte| byte == b';')?;
+        rest = token::trim(&rest[semicolon + 1..]);
+        let equals = rest.iter().position(|&byte| matches!(byte, b'=' | b';'))?;
+        let name = &rest[..equals];
+        let value = &rest[equals..];
+        let (value, after) = match value {
+            [b'=', b'"', quoted @ ..] => {
+                let end = quoted.iter().position(|&byte| byte == b'"')?;
+                (&quoted[..end], &quoted[end + 1..])
+            }
+            [b'=', plain @ ..] => {
+                let end = plain.iter().position(|&byte| byte == b';');
+                let (value, after) = plain.split_at(end.unwrap_or(plain.len()));
+                (token::trim(value), after)
+            }
+            other => (&other[..0], other),
+        };
+        if name.eq_ignore_ascii_case(wanted) {
+            return Some(value);
+        }
+        rest = after;
+    }
+}
+
+/// The name of a file without folders of the client, whose separator may be a backslash. The
+/// escapes of browsers are undone (HTML Standard, "multipart/form-data encoding algorithm"), and
+/// control characters left out.
+fn file_name(value: &[u8]) -> Vec<u8> {
+    let name = value.rsplit(|&byte| matches!(byte, b'/' | b'\\')).next();
+    let mut name = name.unwrap_or_default();
+    let mut decoded = Vec::with_capacity(name.len());
+    while let Some((&byte, rest)) = name.split_first() {
+        match name {
+            [b'%', b'2', b'2', ..] => {
+                decoded.push(b'"');
+                name = &name[3..];
+            }
+            [b'%', b'0', b'D' | b'A', ..] => name = &name[3..],
+            _ => {
+                if !byte.is_ascii_control() {
+                    decoded.push(byte);
+                }
+                name = rest;
+            }
+        }
+    }
+    match &decoded[..] {
+        b"." | b".." => Vec::new(),
+        _ => decoded,
+    }
+}
+
+fn find(text: &[u8], wanted: &[u8]) -> Option<usize> {
+    memchr::memmem::find(text, wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_have_no_folders_and_no_control_characters() {
+        for (value, name) in [
+            ("a.txt", "a.txt"),
+            ("C:\\Users\\a b.txt", "a b.txt"),
+            ("../../etc/passwd", "passwd"),
+            ("%22q%22%0D%0A.txt", "\"q\".txt"),
+            ("a\tb\u{7f}", "ab"),
+            ("100%.txt", "100%.txt"),
+            ("ü", "ü"),
+            ("..", ""),
+            ("a/", ""),
+            ("", ""),
+        ] {
+            assert_eq!(file_name(value.as_bytes()), name.as_bytes(), "{value}");
+        }
+    }
+
+    #[test]
+    fn parameters_are_found() {
+        let of = |value: &'static str, name: &str| {
+            let found = parameter(value.as_bytes(), name.as_bytes());
+            found.map(|value| std::str::from_utf8(value).expect("text"))
+        };
+        let disposition = "form-data; name=\"a;filename=\"; FileName=\"x; y.txt\"";
+        assert_eq!(of(disposition, "filename"), Some("x; y.txt"));
+        assert_eq!(of(disposition, "name"), Some("a;filename="));
+        assert_eq!(of("; boundary=x ; a=b", "boundary"), Some("x"));
+        assert_eq!(of("; flag; boundary=\"x y\"", "boundary"), Some("x y"));
+        for none in ["", "; boundary", "; boundary=\"x", "boundary=x"] {
+            assert_eq!(of(none, "boundary"), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn the_fields_of_a_part_are_parsed() {
+        let head = b"  \r\nContent-Disposition: form-data; name=\"f\"; filename=\"a\"\r\n\
+            content-type: text/plain";
+        let part = Part {
+            filename: Some(b"a".to_vec()),
+            media_type: b"text/plain".to_vec(),
+        };
+        assert_eq!(Part::parse(head), Ok(part));
+        assert_eq!(Part::parse(b"\r\nX: y"), Ok(Part::default()));
+        assert_eq!(Part::parse(b"x\r\n"), Err(MALFORMED));
+    }
+}

@@ -1,0 +1,260 @@
+//! Changes of a folder with everything beneath it: copy and delete, object by object.
+//!
+//! They use only the operations of the store for single objects, so they work on each store, do not
+//! block a worker, and are not atomic: what cannot be changed is reported, and the rest is done.
+//! Memory does not grow with the folder: one page of each folder on the way down, which the budget
+//! of listings limits, and at most [`FAILURES_MAX`] failures.
+//!
+//! What a listing does not show is not touched: hidden names, the store's own, and files that are
+//! neither objects nor folders. A folder with one of these remains. A symbolic link is deleted, and
+//! never what is behind it; a copy has its target, except for a link to a folder that contains it.
+
+use super::budget::Lease;
+use super::http_error::{HttpError, Operation};
+use super::list::truncate_to_budget;
+use super::{Inner, is_listed};
+use onrush_store::{Condition, Entry, Key, Kind, ListHow, Relocation, StoreError, Version};
+use std::sync::Arc;
+use std::vec;
+
+/// The number of failures after which a change ends.
+pub(super) const FAILURES_MAX: usize = 100;
+
+/// What could not be changed, and why. An object or a folder that fails only because of something
+/// beneath it is not among them.
+pub(super) type Failures = Vec<(Key, Kind, HttpError)>;
+
+/// A folder whose entries are being changed.
+struct Level {
+    folder: Key,
+    /// The version that its entry had, to recognise it when a link leads back to it.
+    version: Option<Version>,
+    entries: vec::IntoIter<Entry>,
+    /// The memory of the entries.
+    _lease: Option<Lease>,
+    /// The name after which the next page begins.
+    next: Option<Vec<u8>>,
+    /// Something in it remains.
+    is_incomplete: bool,
+}
+
+/// A step of the way through a tree.
+enum Step {
+    /// An object or folder, before what it contains.
+    Entry(Key, Entry),
+    /// A folder, after everything that it contains. `true`: something in it remains.
+    End(Key, bool),
+}
+
+/// The way through a folder and those beneath it that are entered.
+struct Walk {
+    inner: Arc<Inner>,
+    levels: Vec<Level>,
+    failures: Failures,
+}
+
+impl Walk {
+    fn new(inner: &Arc<Inner>) -> Walk {
+        Walk {
+            inner: inner.clone(),
+            levels: Vec::new(),
+            failures: Failures::new(),
+        }
+    }
+
+    /// Continues with the entries of a folder.
+    async fn enter(&mut self, folder: Key, version: Option<Version>) {
+        match self.level(folder.clone(), version, None).await {
+            Ok(level) => self.levels.push(level),
+            Err(error) => self.fail(folder, Kind::Directory, error),
+        }
+    }
+
+    async fn level(
+        &self,
+        folder: Key,
+        version: Option<Version>,
+        after: Option<Vec<u8>>,
+    ) -> onrush_store::Result<Level> {
+        let inner = &self.inner;
+        let how = ListHow {
+            after,
+            hidden: inner.options.hidden,
+            ..ListHow::default()
+        };
+        let mut page = inner.store.list(Some(&folder), how).await?;
+        let lease = truncate_to_budget(&mut page, &inner.listing_budget);
+        page.entries
+            .retain(|entry| is_listed(&inner.options, Some(&folder), entry));
+        Ok(Level {
+            folder,
+            version,
+            entries: page.entries.into_iter(),
+            _lease: lease,
+            next: page.next,
+            is_incomplete: false,
+        })
+    }
+
+    /// The next step. `None`: the way ends, or too much has failed.
+    async fn next(&mut self) -> Option<Step> {
+        loop {
+            if self.failures.len() >= FAILURES_MAX {
+                return None;
+            }
+            let level = self.levels.last_mut()?;
+            if let Some(entry) = level.entries.next() {
+                let path = [level.folder.as_bytes(), b"/", &entry.name].concat();
+                match Key::parse(&path) {
+                    Ok(key) => return Some(Step::Entry(key, entry)),
+                    Err(_) => level.is_incomplete = true, // Too long to be named.
+                }
+                continue;
+            }
+            let level = self.levels.pop()?;
+            let Some(after) = level.next else {
+                if level.is_incomplete {
+                    self.mark_incomplete();
+                }
+                return Some(Step::End(level.folder, level.is_incomplete));
+            };
+            let (folder, version) = (level.folder.clone(), level.version);
+            match self.level(folder, version, Some(after)).await {
+                Ok(next) => self.levels.push(Level {
+                    is_incomplete: level.is_incomplete,
+                    ..next
+                }),
+                Err(error) => self.fail(level.folder, Kind::Directory, error),
+            }
+        }
+    }
+
+    fn mark_incomplete(&mut self) {
+        if let Some(level) = self.levels.last_mut() {
+            level.is_incomplete = true;
+        }
+    }
+
+    fn fail(&mut self, key: Key, kind: Kind, error: StoreError) {
+        let failure = (self.inner).store_failure(error, Operation::Write, Some(&key));
+        self.fail_with(key, kind, failure);
+    }
+
+    fn fail_with(&mut self, key: Key, kind: Kind, failure: HttpError) {
+        self.failures.push((key, kind, failure));
+        self.mark_incomplete();
+    }
+
+    /// Whether an entry is one of the folders on the way, behind a link.
+    fn is_loop(&self, entry: &Entry) -> bool {
+        let is_same = |level: &Level| level.version == Some(entry.version);
+        entry.modified_ns != 0 && self.levels.iter().any(is_same)
+    }
+}
+
+impl Inner {
+    /// Deletes a folder with everything in it. The condition is that of the folder. A link is
+    /// deleted itself.
+    pub(super) async fn delete_tree(
+        self: &Arc<Inner>,
+        folder: &Key,
+        condition: Condition,
+    ) -> Result<Failures, HttpError> {
+        let deleted = (self.store.delete(folder, Kind::Directory, condition)).await;
+        match deleted {
+            Ok(_) => return Ok(Failures::new()),
+            Err(StoreError::NotEmpty) => {}
+            Err(error) => return Err(self.store_failure(error, Operation::Write, Some(folder))),
+        }
+        let mut walk = Walk::new(self);
+        walk.enter(folder.clone(), None).await;
+        while let Some(step) = walk.next().await {
+            match step {
+                Step::Entry(key, entry) => match self.delete_one(&key, entry.kind).await {
+                    Ok(()) => {}
+                    // Not a link, which would be deleted itself.
+                    Err(StoreError::NotEmpty) => walk.enter(key, None).await,
+                    Err(error) => walk.fail(key, entry.kind, error),
+                },
+                Step::End(_, true) => {} // It contains what failed.
+                Step::End(key, false) => {
+                    if let Err(error) = self.delete_one(&key, Kind::Directory).await {
+                        walk.fail(key, Kind::Directory, error);
+                    }
+                }
+            }
+        }
+        Ok(walk.failures)
+    }
+
+    async fn delete_one(&self, key: &Key, kind: Kind) -> Result<(), StoreError> {
+        match self.store.delete(key, kind, Condition::None).await {
+            // Another client was faster.
+            Ok(_) | Err(StoreError::NotFound) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Copies everything beneath the folder `from` to the folder `to`, which exists.
+    pub(super) async fn copy_tree(self: &Arc<Inner>, from: &Key, to: &Key) -> Failures {
+        let version = self.store.meta(from).await.map(|meta| meta.version);
+        let mut walk = Walk::new(self);
+        walk.enter(from.clone(), version.ok()).await;
+        while let Some(step) = walk.next().await {
+            let Step::Entry(key, entry) = step else {
+                continue;
+            };
+            if entry.kind == Kind::Directory && walk.is_loop(&entry) {
+                continue;
+            }
+            let below = &key.as_bytes()[from.as_bytes().len()..];
+            let copy = Key::parse(&[to.as_bytes(), below].concat());
+            let copy = match copy {
+                Ok(copy) if copy.segments().count() <= self.options.depth_max => copy,
+                _ => {
+                    walk.fail_with(key, entry.kind, HttpError::TOO_DEEP);
+                    continue;
+                }
+            };
+            let copied = match entry.kind {
+                Kind::Directory => self.copy_folder(&key, &copy).await,
+                Kind::File => self.copy_object(&key, &copy).await,
+            };
+            match (copied, entry.kind) {
+                (Ok(()), Kind::Directory) => walk.enter(key, Some(entry.version)).await,
+                (Ok(()), Kind::File) => {}
+                (Err(error), kind) => walk.fail(copy, kind, error),
+            }
+        }
+        walk.failures
+    }
+
+    async fn copy_object(&self, from: &Key, to: &Key) -> Result<(), StoreError> {
+        let copied = self.copy(Relocation {
+            from: from.clone(),
+            from_condition: Condition::None,
+            to: to.clone(),
+            to_condition: Condition::None,
+        });
+        match copied.await {
+            // Deleted meanwhile.
+            Ok(_) | Err(StoreError::NotFound) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Creates a folder with the properties of another one, without what it contains. A store
+    /// without empty folders has it as soon as there is an object in it.
+    pub(super) async fn copy_folder(&self, from: &Key, to: &Key) -> Result<(), StoreError> {
+        match self.store.create_folder(to).await {
+            Ok(_) => {}
+            Err(StoreError::Unsupported) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        let properties = self.store.properties(from).await?;
+        match &properties[..] {
+            [] => Ok(()),
+            properties => self.store.replace_properties(to, b"", properties).await,
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! LOCK and UNLOCK (RFC 4918 §9.10, §9.11).
+//!
+//! A lock lasts for at most [`TIMEOUT_MAX_S`], and the client refreshes it. A lock of a path
+//! without a resource creates an empty object (§7.3).
+
+use super::locks::{Holder, Lock, Refused, Scope, Token, Touched};
+use super::xml::{self, Element};
+use super::{Inner, NO_PARENT, Refusal, read_body};
+use crate::files::http_error::{HttpError, Operation};
+use crate::files::upload_target::owner;
+use crate::files::{check_right, check_right_beneath, multistatus};
+use crate::rights::Rights;
+use onrush::{Request, Response};
+use onrush_store::{Condition, Key, Kind, StoreError};
+use std::fmt::Write;
+use std::sync::Arc;
+
+const TIMEOUT_MAX_S: u64 = 3600;
+const TIMEOUT_DEFAULT_S: u64 = 600;
+/// The maximum size of what a client says about the owner of a lock.
+const OWNER_BYTES_MAX: usize = 1024;
+
+const BAD_LOCKINFO: HttpError = HttpError::new(
+    400,
+    "the body is no lockinfo with a scope and the type write",
+);
+const BAD_DEPTH: HttpError = HttpError::new(400, "Depth of a LOCK is 0 or infinity");
+const NO_TOKEN: HttpError = HttpError::new(400, "Lock-Token is missing or malformed");
+const NOTHING_TO_REFRESH: HttpError = HttpError::new(
+    400,
+    "a LOCK without content refreshes the lock that the field If names",
+);
+const TOO_MANY: HttpError = HttpError::new(503, "there are too many locks; try again later");
+
+impl Inner {
+    pub(super) async fn lock(self: Arc<Inner>, mut request: Request) -> Result<Response, Refusal> {
+        let tokens = self.check_if(&request).await?;
+        let body = read_body(&mut request).await?;
+        let timeout_s = timeout_s(request.header_str("timeout"));
+        let resource = self.resource(&request, Operation::Write)?;
+        let user = owner(&request);
+        let holder = Holder {
+            user: user.as_deref(),
+            tokens: &tokens,
+        };
+        let now_ms = request.worker().now_ms();
+        if body.is_empty() {
+            if tokens.is_empty() {
+                return Err(NOTHING_TO_REFRESH.into());
+            }
+            let refreshed = self
+                .locks
+                .refresh(resource.bytes(), holder, timeout_s, now_ms);
+            let (at, lock) = refreshed.ok_or(Refusal::Condition {
+                status: 412,
+                name: "lock-token-matches-request-uri",
+                href: None,
+            })?;
+            return Ok(granted(200, &self.lock_root(&request, &at)?, &lock));
+        }
+        let info = LockInfo::parse(&body)?;
+        let is_deep = match request.header("depth") {
+            None => true,
+            Some(b"0") => false,
+            Some(depth) if depth.eq_ignore_ascii_case(b"infinity") => true,
+            Some(_) => return Err(BAD_DEPTH.into()),
+        };
+        let found = self.find(&resource).await?;
+        let is_new = found.is_none() && resource.key.is_some();
+        if !is_new {
+            check_right(&request, Rights::WRITE)?;
+        }
+        let is_folder = found.is_none_or(|found| found.kind == Kind::Directory) && !is_new;
+        if is_deep && is_folder {
+            // It prevents changes of everything beneath.
+            check_right_beneath(&request, Rights::WRITE)?;
+        }
+        if is_new && resource.has_slash {
+            return Err(NO_PARENT.into());
+        }
+        let change = match &resource.key {
+            Some(key) if is_new => {
+                self.check_parent(key).await?;
+                let parent = super::locks::parent(key.as_bytes()).unwrap_or_default();
+                let parent = Touched {
+                    key: parent.to_vec(),
+                    is_deep: false,
+                };
+                Some(self.begin(&request, vec![parent], &tokens)?)
+            }
+            _ => None,
+        };
+        let token = Token::random();
+        let token = token.ok_or(HttpError::new(500, "the system has no random numbers"))?;
+        let lock = Lock {
+            token,
+            scope: info.scope,
+            is_deep,
+            owner: info.owner.into(),
+            user: user.clone(),
+            timeout_s,
+            expires_ms: now_ms + timeout_s * 1000,
+        };
+        let key = resource.bytes();
+        match self.locks.grant(key, lock.clone(), now_ms) {
+            Ok(()) => {}
+            Err(Refused::Full) => return Err(TOO_MANY.into()),
+            Err(Refused::Conflict(at)) => {
+                return Err(Refusal::Condition {
+                    status: 423,
+                    name: "no-conflicting-lock",
+                    href: Some(self.lock_root(&request, &at)?),
+                });
+            }
+        }
+        let mut status = 200;
+        if let Some(key) = resource.key.as_ref().filter(|_| is_new) {
+            match self.create_empty(key).await {
+                Ok(()) => status = 201,
+                Err(StoreError::PreconditionFailed) => {} // Another program has created it.
+                Err(error) => {
+                    let tokens = [token.to_string()];
+                    let holder = Holder {
+                        tokens: &tokens,
+                        ..holder
+                    };
+                    self.locks.release(key.as_bytes(), holder, now_ms);
+                    let failure = self.store_failure(error, Operation::Write, Some(key));
+                    return Err(failure.into());
+                }
+            }
+        }
+        drop(change);
+        let response = granted(status, &self.lock_root(&request, key)?, &lock);
+        Ok(response.with_header("Lock-Token", format!("<{token}>")))
+    }
+
+    async fn create_empty(&self, key: &Key) -> Result<(), StoreError> {
+        let upload = self.store.stage(key, Condition::Absent, Some(0)).await?;
+        upload.commit().await.map(drop)
+    }
+
+    pub(super) fn unlock(&self, request: &Request) -> Result<Response, Refusal> {
+        let resource = self.resource(request, Operation::Write)?;
+        let token = request.header_str("lock-token");
+        let token = token.and_then(|token| token.trim().strip_prefix('<')?.strip_suffix('>'));
+        let tokens = [token.ok_or(NO_TOKEN)?.to_owned()];
+        let user = owner(request);
+        let holder = Holder {
+            user: user.as_deref(),
+            tokens: &tokens,
+        };
+        let now_ms = request.worker().now_ms();
+        match self.locks.release(resource.bytes(), holder, now_ms) {
+            true => Ok(Response::new(204)),
+            false => Err(Refusal::Condition {
+                status: 409,
+                name: "lock-token-matches-request-uri",
+                href: None,
+            }),
+        }
+    }
+}
+
+/// The time of the field `Timeout` (§10.7) in seconds. The first type that is known counts.
+fn timeout_s(value: Option<&str>) -> u64 {
+    let types = value.unwrap_or_default().split(',');
+    let mut seconds = types.filter_map(|one| match one.trim() {
+        "Infinite" => Some(TIMEOUT_MAX_S),
+        one => {
+            let digits = one.strip_prefix("Second-")?;
+            let is_number = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+            is_number.then(|| digits.parse().unwrap_or(TIMEOUT_MAX_S))
+        }
+    });
+    seconds
+        .next()
+        .unwrap_or(TIMEOUT_DEFAULT_S)
+        .clamp(1, TIMEOUT_MAX_S)
+}
+
+/// The body of a LOCK (§14.11).
+struct LockInfo {
+    scope: Scope,
+    /// The element `owner`; empty if there is none.
+    owner: String,
+}
+
+impl LockInfo {
+    fn parse(body: &[u8]) -> Result<LockInfo, HttpError> {
+        let root = xml::parse(body)?;
+        let scope = root.dav("lockscope").ok_or(BAD_LOCKINFO)?;
+        let scope = match (scope.dav("exclusive"), scope.dav("shared")) {
+            (Some(_), None) => Scope::Exclusive,
+            (None, Some(_)) => Scope::Shared,
+            _ => return Err(BAD_LOCKINFO),
+        };
+        let is_write = root
+            .dav("locktype")
+            .is_some_and(|kind| kind.dav("write").is_some());
+        if !is_write || !root.name.is_dav("lockinfo") {
+            return Err(BAD_LOCKINFO);
+        }
+        let owner = root.dav("owner").map(rendered).unwrap_or_default();
+        match owner.len() <= OWNER_BYTES_MAX {
+            true => Ok(LockInfo { scope, owner }),
+            false => Err(HttpError::new(
+                400,
+                "the owner of the lock is longer than 1024 bytes",
+            )),
+        }
+    }
+}
+
+fn rendered(element: &Element) -> String {
+    let mut text = String::new();
+    xml::begin(&mut text, &element.name, None);
+    element.render_inner(&mut text);
+    xml::end(&mut text, &element.name);
+    text
+}
+
+fn granted(status: u16, root: &str, lock: &Lock) -> Response {
+    let mut text = "<?xml version=\"1.0\" encoding=\"utf-8\"?>\n<D:prop xmlns:D=\"DAV:\">\
+        <D:lockdiscovery>"
+        .to_owned();
+    active_lock(&mut text, root, lock);
+    text.push_str("</D:lockdiscovery></D:prop>\n");
+    multistatus::xml_response(status, text)
+}
+
+/// Appends the element `activelock` (§14.1). `root`: the encoded path of the lock.
+pub(super) fn active_lock(out: &mut String, root: &str, lock: &Lock) {
+    let scope = match lock.scope {
+        Scope::Exclusive => "exclusive",
+        Scope::Shared => "shared",
+    };
+    let depth = match lock.is_deep {
+        true => "infinity",
+        false => "0",
+    };
+    let (owner, timeout_s, token) = (&lock.owner, lock.timeout_s, lock.token);
+    // Writing to a String does not fail.
+    let _ = write!(
+        out,
+        "<D:activelock><D:locktype><D:write/></D:locktype><D:lockscope><D:{scope}/>\
+         </D:lockscope><D:depth>{depth}</D:depth>{owner}<D:timeout>Second-{timeout_s}\
+         </D:timeout><D:locktoken><D:href>{token}</D:href></D:locktoken><D:lockroot><D:href>\
+         {root}</D:href></D:lockroot></D:activelock>"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts_are_bounded() {
+        for (value, seconds) in [
+            (None, TIMEOUT_DEFAULT_S),
+            (Some("Infinite, Second-4100000000"), TIMEOUT_MAX_S),
+            (Some("Second-60"), 60),
+            (Some("Extend, Second-0"), 1),
+            (Some("Second-99999999999999999999"), TIMEOUT_MAX_S),
+            (Some("Second--1"), TIMEOUT_DEFAULT_S),
+        ] {
+            assert_eq!(timeout_s(value), seconds, "{value:?}");
+        }
+    }
+
+    #[test]
+    fn lockinfo_is_parsed_or_refused() {
+        let of = |inner: &str| {
+            let text = format!("<D:lockinfo xmlns:D='DAV:'>{inner}</D:lockinfo>");
+            LockInfo::parse(text.as_bytes())
+        };
+        let write = "<D:locktype><D:write/></D:locktype>";
+        let shared = "<D:lockscope><D:shared/></D:lockscope>";
+        let info = of(&format!("{write}{shared}<D:owner>A&amp;B</D:owner>")).ok();
+        let info = info.expect("valid");
+        assert_eq!(info.scope, Scope::Shared);
+        assert_eq!(info.owner, "<owner xmlns=\"DAV:\">A&amp;B</owner>");
+        let long = format!("{write}{shared}<D:owner>{}</D:owner>", "x".repeat(1024));
+        for wrong in [write, shared, "", &long] {
+            assert!(of(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! The locks of all resources (RFC 4918 §6, §7), in memory.
+//!
+//! All workers share one table. A lock is for a path, whether there is a resource or not, and, with
+//! depth infinity, for everything beneath it. A change in progress is in the table as well: it
+//! needs the tokens of the locks that cover it, and no lock is granted where a change of another
+//! request is in progress. So a lock that was granted is not followed by a change that began before
+//! it.
+//!
+//! The table belongs to one process: locks end with it, and other processes do not see them.
+
+use rustix::rand::GetRandomFlags;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The maximum number of locks. One more is refused.
+const LOCKS_MAX: usize = 10_000;
+
+/// A token that cannot be guessed: the 128 bits of a UUID (RFC 9562 §5.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Token([u8; 16]);
+
+impl Token {
+    /// `None`: the system has no random numbers.
+    pub(super) fn random() -> Option<Token> {
+        // Not the generator of aws-lc: its first use on a thread takes 0.1 s.
+        let mut bytes = [0; 16];
+        let filled = rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty());
+        filled.ok().filter(|filled| *filled == bytes.len())?;
+        bytes[6] = bytes[6] & 0x0f | 0x40;
+        bytes[8] = bytes[8] & 0x3f | 0x80;
+        Some(Token(bytes))
+    }
+}
+
+/// `urn:uuid:f81d4fae-7dec-41d0-a765-00a0c91e6bf6` (RFC 9562 §4).
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("urn:uuid:")?;
+        for (at, byte) in self.0.iter().enumerate() {
+            if matches!(at, 4 | 6 | 8 | 10) {
+                f.write_str("-")?;
+            }
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scope {
+    Exclusive,
+    Shared,
+}
+
+/// A lock that was granted.
+#[derive(Clone, Debug)]
+pub(super) struct Lock {
+    pub(super) token: Token,
+    pub(super) scope: Scope,
+    /// It covers everything beneath its path.
+    pub(super) is_deep: bool,
+    /// What the client says about the owner: XML.
+    pub(super) owner: Arc<str>,
+    /// The user whose lock it is. Only this user can use the token.
+    pub(super) user: Option<String>,
+    pub(super) timeout_s: u64,
+    /// In the time of `now_ms`.
+    pub(super) expires_ms: u64,
+}
+
+/// The client of a request: its user, and the tokens that it has sent in `If`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Holder<'r> {
+    pub(super) user: Option<&'r str>,
+    pub(super) tokens: &'r [String],
+}
+
+impl Holder<'_> {
+    fn has(&self, lock: &Lock) -> bool {
+        lock.user.as_deref() == self.user && self.tokens.contains(&lock.token.to_string())
+    }
+}
+
+/// A part of a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Touched {
+    /// The key without a slash at its ends; empty for the top folder.
+    pub(super) key: Vec<u8>,
+    /// Everything beneath changes as well.
+    pub(super) is_deep: bool,
+}
+
+/// Why a lock was not granted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// There is a lock or a change at this key.
+    Conflict(Vec<u8>),
+    /// There are too many locks.
+    Full,
+}
+
+#[derive(Debug, Default)]
+pub(in crate::files) struct Locks(Mutex<Table>);
+
+#[derive(Debug, Default)]
+struct Table {
+    entries: BTreeMap<Vec<u8>, Entry>,
+    locks: usize,
+}
+
+/// The locks of a path, and the changes in progress there.
+#[derive(Debug, Default)]
+struct Entry {
+    locks: Vec<Lock>,
+    /// Of this resource alone, and of everything beneath it as well.
+    changes: [usize; 2],
+}
+
+/// A change in progress. It ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct Change {
+    locks: Arc<Locks>,
+    touched: Vec<Touched>,
+}
+
+impl Drop for Change {
+    fn drop(&mut self) {
+        let mut table = self.locks.table();
+        for Touched { key, is_deep } in &self.touched {
+            if let Some(entry) = table.entries.get_mut(key) {
+                entry.changes[usize::from(*is_deep)] -= 1;
+            }
+            table.remove_unused(key);
+        }
+    }
+}
+
+impl Locks {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a change. Fails with the key of a lock whose token is missing.
+    pub(super) fn begin_change(
+        self: &Arc<Locks>,
+        touched: Vec<Touched>,
+        holder: Holder<'_>,
+        now_ms: u64,
+    ) -> Result<Change, Vec<u8>> {
+        let mut table = self.table();
+        for Touched { key, is_deep } in &touched {
+            let mut covering = table.covering(key, now_ms).peekable();
+            let first = covering.peek().map(|(at, _)| at.to_vec());
+            if let Some(first) = first
+                && !covering.any(|(_, lock)| holder.has(lock))
+            {
+                return Err(first);
+            }
+            if *is_deep {
+                let beneath = table.beneath(key).find(|(_, entry)| {
+                    let mut live = entry.live(now_ms).peekable();
+                    live.peek().is_some() && !live.any(|lock| holder.has(lock))
+                });
+                if let Some((at, _)) = beneath {
+                    return Err(at.clone());
+                }
+            }
+        }
+        for Touched { key, is_deep } in &touched {
+            let entry = table.entries.entry(key.clone()).or_default();
+            entry.changes[usize::from(*is_deep)] += 1;
+        }
+        Ok(Change {
+            locks: self.clone(),
+            touched,
+        })
+    }
+
+    /// Grants a lock, unless there is one or a change that it conflicts with.
+    pub(super) fn grant(&self, key: &[u8], lock: Lock, now_ms: u64) -> Result<(), Refused> {
+        let mut table = self.table();
+        if table.locks >= LOCKS_MAX {
+            table.remove_expired(now_ms);
+        }
+        let conflicts =
+            |other: &Lock| lock.scope == Scope::Exclusive || other.scope == Scope::Exclusive;
+        let above = ancestors(key).find(|at| {
+            let changes = table.entries.get(*at).map_or([0, 0], |entry| entry.changes);
+            changes[1] > 0 || (*at == key && changes[0] > 0)
+        });
+        let above = above.or_else(|| {
+            let mut covering = table.covering(key, now_ms);
+            covering.find(|(_, lock)| conflicts(lock)).map(|(at, _)| at)
+        });
+        if let Some(at) = above {
+            return Err(Refused::Conflict(at.to_vec()));
+        }
+        if lock.is_deep {
+            let beneath = table
+                .beneath(key)
+                .find(|(_, entry)| entry.changes != [0, 0] || entry.live(now_ms).any(conflicts));
+            if let Some((at, _)) = beneath {
+                return Err(Refused::Conflict(at.clone()));
+            }
+        }
+        if table.locks >= LOCKS_MAX {
+            return Err(Refused::Full);
+        }
+        table.locks += 1;
+        let entry = table.entries.entry(key.to_vec()).or_default();
+        entry.locks.push(lock);
+        Ok(())
+    }
+
+    /// Extends a lock that covers this key and that the client has. Returns it and its key.
+    pub(super) fn refresh(
+        &self,
+        key: &[u8],
+        holder: Holder<'_>,
+        timeout_s: u64,
+        now_ms: u64,
+    ) -> Option<(Vec<u8>, Lock)> {
+        let mut table = self.table();
+        let found = table.covering(key, now_ms);
+        let found = found.filter(|(_, lock)| holder.has(lock));
+        let (at, token) = found.map(|(at, lock)| (at.to_vec(), lock.token)).next()?;
+        let entry = table.entries.get_mut(&at)?;
+        let lock = entry.locks.iter_mut().find(|lock| lock.token == token)?;
+        lock.timeout_s = timeout_s;
+        lock.expires_ms = now_ms + timeout_s * 1000;
+        Some((at, lock.clone()))
+    }
+
+    /// Removes a lock that covers this key and that the client has.
+    pub(super) fn release(&self, key: &[u8], holder: Holder<'_>, now_ms: u64) -> bool {
+        let mut table = self.table();
+        let found = table.covering(key, now_ms);
+        let mut found = found.filter(|(_, lock)| holder.has(lock));
+        let Some((at, token)) = found.next().map(|(at, lock)| (at.to_vec(), lock.token)) else {
+            return false;
+        };
+        drop(found);
+        table.remove_locks(&at, |lock| lock.token == token);
+        true
+    }
+
+    /// The locks that cover a key, with their keys.
+    pub(super) fn covering(&self, key: &[u8], now_ms: u64) -> Vec<(Vec<u8>, Lock)> {
+        let table = self.table();
+        let covering = table.covering(key, now_ms);
+        covering
+            .map(|(at, lock)| (at.to_vec(), lock.clone()))
+            .collect()
+    }
+
+    /// Removes the locks of a resource that is gone, and of everything beneath it.
+    pub(super) fn forget(&self, key: &[u8]) {
+        let mut table = self.table();
+        let mut gone: Vec<Vec<u8>> = table.beneath(key).map(|(at, _)| at.clone()).collect();
+        gone.push(key.to_vec());
+        for at in gone {
+            table.remove_locks(&at, |_| true);
+        }
+    }
+}
+
+impl Table {
+    /// The locks that cover a key: its own, and the deep ones above it.
+    fn covering<'t>(
+        &'t self,
+        key: &'t [u8],
+        now_ms: u64,
+    ) -> impl Iterator<Item = (&'t [u8], &'t Lock)> {
+        ancestors(key).flat_map(move |at| {
+            let entry = self.entries.get(at).into_iter();
+            let live = entry.flat_map(move |entry| entry.live(now_ms));
+            let covers = move |lock: &&Lock| at == key || lock.is_deep;
+            live.filter(covers).map(move |lock| (at, lock))
+        })
+    }
+
+    /// What is beneath a key.
+    fn beneath<'t>(&'t self, key: &'t [u8]) -> impl Iterator<Item = (&'t Vec<u8>, &'t Entry)> {
+        let mut prefix = key.to_vec();
+        if !prefix.is_empty() {
+            prefix.push(b'/');
+        }
+        let range = self.entries.range(prefix.clone()..);
+        range
+            .take_while(move |(at, _)| at.starts_with(&prefix))
+            .filter(move |(at, _)| &at[..] != key)
+    }
+
+    fn remove_locks(&mut self, key: &[u8], is_removed: impl Fn(&Lock) -> bool) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            let before = entry.locks.len();
+            entry.locks.retain(|lock| !is_removed(lock));
+            self.locks -= before - entry.locks.len();
+        }
+        self.remove_unused(key);
+    }
+
+    fn remove_unused(&mut self, key: &[u8]) {
+        let is_unused = |entry: &Entry| entry.locks.is_empty() && entry.changes == [0, 0];
+        if self.entries.get(key).is_some_and(is_unused) {
+            self.entries.remove(key);
+        }
+    }
+
+    fn remove_expired(&mut self, now_ms: u64) {
+        self.entries.retain(|_, entry| {
+            entry.locks.retain(|lock| lock.expires_ms > now_ms);
+            !entry.locks.is_empty() || entry.changes != [0, 0]
+        });
+        self.locks = self.entries.values().map(|entry| entry.locks.len()).sum();
+    }
+}
+
+impl Entry {
+    fn live(&self, now_ms: u64) -> impl Iterator<Item = &Lock> {
+        let is_live = move |lock: &&Lock| lock.expires_ms > now_ms;
+        self.locks.iter().filter(is_live)
+    }
+}
+
+/// A key and the folders above it, the top folder first.
+fn ancestors(key: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let top = (!key.is_empty()).then_some(&b""[..]);
+    let slashes = key.iter().enumerate();
+    let ends = slashes.filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+    top.into_iter()
+        .chain(ends.map(|end| &key[..end]))
+        .chain([key])
+}
+
+/// The key of the folder above; `None` for the top folder.
+pub(super) fn parent(key: &[u8]) -> Option<&[u8]> {
+    match key.iter().rposition(|&byte| byte == b'/') {
+        Some(slash) => Some(&key[..slash]),
+        None if key.is_empty() => None,
+        None => Some(b""),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,196 @@
+//! The table of locks, without requests.
+
+use super::*;
+
+const NONE: Holder<'static> = Holder {
+    user: None,
+    tokens: &[],
+};
+
+fn lock(scope: Scope, is_deep: bool) -> Lock {
+    Lock {
+        token: Token::random().expect("random numbers"),
+        scope,
+        is_deep,
+        owner: "".into(),
+        user: None,
+        timeout_s: 1,
+        expires_ms: 1000,
+    }
+}
+
+fn touched(key: &str, is_deep: bool) -> Vec<Touched> {
+    vec![Touched {
+        key: key.into(),
+        is_deep,
+    }]
+}
+
+#[test]
+fn a_lock_covers_its_key_and_with_depth_what_is_beneath() {
+    for (is_deep, key, deep_change, is_refused) in [
+        (false, "a", false, true),
+        (false, "a/b", false, false),
+        (false, "", true, true),
+        (false, "", false, false),
+        (false, "ab", true, false),
+        (true, "a/b/c", false, true),
+        (true, "a-b", false, false),
+    ] {
+        let locks = Arc::new(Locks::default());
+        let granted = lock(Scope::Exclusive, is_deep);
+        let tokens = [granted.token.to_string()];
+        assert_eq!(locks.grant(b"a", granted, 0), Ok(()));
+        let begin = |holder, now_ms| {
+            let change = locks.begin_change(touched(key, deep_change), holder, now_ms);
+            change.map(drop)
+        };
+        let refused = is_refused.then(|| b"a".to_vec());
+        assert_eq!(begin(NONE, 999).err(), refused, "{key}");
+        let mut holder = Holder {
+            user: None,
+            tokens: &tokens,
+        };
+        assert_eq!(begin(holder, 999), Ok(()), "{key}");
+        holder.user = Some("other");
+        assert_eq!(begin(holder, 999).err(), refused, "{key}");
+        assert_eq!(begin(NONE, 1000), Ok(()), "{key}: expired");
+    }
+}
+
+#[test]
+fn locks_conflict_unless_both_are_shared() {
+    use Scope::{Exclusive, Shared};
+    for (first, at, second, to, conflicts) in [
+        (lock(Shared, false), "a", lock(Shared, false), "a", false),
+        (lock(Shared, false), "a", lock(Exclusive, false), "a", true),
+        (lock(Exclusive, false), "a", lock(Shared, false), "a", true),
+        (
+            lock(Exclusive, false),
+            "a",
+            lock(Exclusive, false),
+            "a/b",
+            false,
+        ),
+        (
+            lock(Exclusive, true),
+            "a",
+            lock(Exclusive, false),
+            "a/b",
+            true,
+        ),
+        (
+            lock(Exclusive, false),
+            "a/b",
+            lock(Exclusive, true),
+            "a",
+            true,
+        ),
+        (
+            lock(Exclusive, false),
+            "a/b",
+            lock(Exclusive, true),
+            "",
+            true,
+        ),
+        (lock(Exclusive, true), "", lock(Shared, false), "a/b", true),
+        (
+            lock(Exclusive, false),
+            "a/b",
+            lock(Exclusive, false),
+            "a",
+            false,
+        ),
+    ] {
+        let locks = Locks::default();
+        assert_eq!(locks.grant(at.as_bytes(), first, 0), Ok(()));
+        let granted = locks.grant(to.as_bytes(), second.clone(), 0);
+        let expected = match conflicts {
+            true => Err(Refused::Conflict(at.into())),
+            false => Ok(()),
+        };
+        assert_eq!(granted, expected, "{at} {to}");
+        assert_eq!(locks.grant(to.as_bytes(), second, 1000), Ok(()), "expired");
+    }
+}
+
+#[test]
+fn no_lock_is_granted_during_a_change() {
+    for (key, is_deep, at, is_lock_deep, conflicts) in [
+        ("a", false, "a", false, true),
+        ("a", false, "a/b", false, false),
+        ("a", true, "a/b", false, true),
+        ("a/b", false, "a", true, true),
+        ("a/b", false, "a", false, false),
+    ] {
+        let locks = Arc::new(Locks::default());
+        let change = locks
+            .begin_change(touched(key, is_deep), NONE, 0)
+            .expect("no lock");
+        let wanted = lock(Scope::Shared, is_lock_deep);
+        let granted = locks.grant(at.as_bytes(), wanted.clone(), 0);
+        assert_eq!(granted.is_err(), conflicts, "{key} {at}");
+        locks.forget(at.as_bytes());
+        drop(change);
+        assert!(locks.table().entries.is_empty());
+        assert_eq!(locks.grant(at.as_bytes(), wanted, 0), Ok(()));
+    }
+}
+
+#[test]
+fn the_number_of_locks_is_limited() {
+    let locks = Locks::default();
+    for at in 0..LOCKS_MAX {
+        let key = format!("{at}");
+        assert_eq!(
+            locks.grant(key.as_bytes(), lock(Scope::Shared, false), 0),
+            Ok(())
+        );
+    }
+    let one_more = || lock(Scope::Shared, false);
+    assert_eq!(locks.grant(b"x", one_more(), 0), Err(Refused::Full));
+    locks.forget(b"0");
+    assert_eq!(locks.grant(b"x", one_more(), 0), Ok(()));
+    assert_eq!(locks.grant(b"y", one_more(), 0), Err(Refused::Full));
+    assert_eq!(
+        locks.grant(b"y", one_more(), 1000),
+        Ok(()),
+        "all have expired"
+    );
+    assert_eq!(locks.table().locks, 1);
+}
+
+#[test]
+fn only_the_holder_refreshes_and_releases() {
+    let locks = Locks::default();
+    let granted = lock(Scope::Exclusive, true);
+    let tokens = [granted.token.to_string()];
+    let holder = Holder {
+        user: None,
+        tokens: &tokens,
+    };
+    assert_eq!(locks.grant(b"a", granted, 0), Ok(()));
+    assert!(locks.refresh(b"a", NONE, 5, 0).is_none());
+    let (at, lock) = locks.refresh(b"a/b", holder, 5, 0).expect("the lock of a");
+    assert_eq!((&at[..], lock.expires_ms), (&b"a"[..], 5000));
+    assert_eq!(locks.covering(b"a/b", 4999).len(), 1);
+    assert!(!locks.release(b"a", NONE, 0));
+    assert!(!locks.release(b"b", holder, 0));
+    assert!(locks.release(b"a", holder, 0));
+    assert!(locks.covering(b"a", 0).is_empty());
+}
+
+#[test]
+fn a_token_is_a_uuid() {
+    let text = Token::random().expect("random numbers").to_string();
+    let groups: Vec<&str> = text
+        .strip_prefix("urn:uuid:")
+        .expect("a URN")
+        .split('-')
+        .collect();
+    assert_eq!(
+        groups.iter().map(|g| g.len()).collect::<Vec<_>>(),
+        [8, 4, 4, 4, 12]
+    );
+    assert!(groups[2].starts_with('4'));
+}

@@ -1,0 +1,350 @@
+//! WebDAV, classes 1 and 2 (RFC 4918): the methods besides those of HTTP, and what `If` and locks
+//! mean for all methods that change something.
+//!
+//! A change passes through here to the code that serves it without WebDAV. Before that, `If` is
+//! evaluated, and the change begins in the table of locks ([`Locks`]), where it stays to its end.
+//!
+//! The path of a folder may lack the slash at its end (§5.2). `PUT` creates missing folders, as
+//! without WebDAV; §9.7.1 asks for 409 there.
+//!
+//! Submodules, lowest first: `xml` · `dead` (properties of clients) · `if_header` · `locks` ·
+//! `lock` (LOCK, UNLOCK) · `propfind` · `proppatch`.
+
+mod dead;
+mod if_header;
+mod lock;
+mod locks;
+mod propfind;
+mod proppatch;
+mod xml;
+
+pub(super) use locks::Locks;
+
+use super::http_error::{HttpError, Operation};
+use super::negotiate::prefers_json;
+use super::object::etag;
+use super::path::{self, Target};
+use super::relocate::path_of_url;
+use super::upload_target::owner;
+use super::uploads::{UploadId, run_to_end};
+use super::{Inner, check_right_at, multistatus, upload};
+use crate::rights::Rights;
+use if_header::{List, Test};
+use locks::{Change, Holder, Touched};
+use onrush::{Request, Response};
+use onrush_store::{Key, Kind, Meta, StoreError};
+use std::fmt::Write;
+use std::io;
+use std::sync::Arc;
+
+/// The maximum number of lists in `If`. Each may need a lookup.
+const LISTS_MAX: usize = 64;
+
+const BAD_IF: HttpError = HttpError::new(400, "the field If is malformed");
+const EXISTS: HttpError = HttpError::new(405, "there is an object or a folder at this path");
+const NO_PARENT: HttpError = HttpError::new(409, "the folder above does not exist");
+
+/// A response that is an error.
+enum Refusal {
+    Http(HttpError),
+    /// A precondition or postcondition (§16) that does not hold, and the path that it concerns.
+    Condition {
+        status: u16,
+        name: &'static str,
+        href: Option<String>,
+    },
+}
+
+impl From<HttpError> for Refusal {
+    fn from(failure: HttpError) -> Refusal {
+        Refusal::Http(failure)
+    }
+}
+
+impl Refusal {
+    fn into_response(self, json: bool) -> Response {
+        let (status, name, href) = match self {
+            Refusal::Http(failure) => return failure.render(json),
+            Refusal::Condition { status, name, href } => (status, name, href),
+        };
+        let mut text =
+            "<?xml version=\"1.0\" encoding=\"utf-8\"?>\n<D:error xmlns:D=\"DAV:\">".to_owned();
+        // Writing to a String does not fail.
+        let _ = match href {
+            Some(href) => write!(text, "<D:{name}><D:href>{href}</D:href></D:{name}>"),
+            None => write!(text, "<D:{name}/>"),
+        };
+        text.push_str("</D:error>\n");
+        multistatus::xml_response(status, text)
+    }
+}
+
+/// What a request names.
+struct Resource {
+    /// `None`: the top folder.
+    key: Option<Key>,
+    /// The path ends with a slash.
+    has_slash: bool,
+}
+
+impl Resource {
+    fn bytes(&self) -> &[u8] {
+        self.key.as_ref().map(Key::as_bytes).unwrap_or_default()
+    }
+}
+
+impl Inner {
+    /// The response to a method other than GET and HEAD.
+    pub(super) async fn webdav(self: Arc<Inner>, request: Request) -> Result<Response, HttpError> {
+        let json = prefers_json(&request);
+        // Changes of many objects do not end with the connection.
+        let response = match request.method() {
+            "COPY" | "MOVE" | "DELETE" => {
+                let worker = request.worker().clone();
+                run_to_end(&worker, self.webdav_method(request)).await
+            }
+            _ => self.webdav_method(request).await,
+        };
+        Ok(response.unwrap_or_else(|refusal| refusal.into_response(json)))
+    }
+
+    async fn webdav_method(self: Arc<Inner>, request: Request) -> Result<Response, Refusal> {
+        let may_write = self.options.allow.put && !self.options.sink;
+        match request.method() {
+            "OPTIONS" => return Ok(self.dispatch(request).await?),
+            "PROPFIND" => return self.propfind(request).await,
+            "LOCK" if may_write => return self.lock(request).await,
+            "UNLOCK" if may_write => return self.unlock(&request),
+            _ => {}
+        }
+        let change = self.begin_change(&request).await?;
+        let method = request.method();
+        let moves = matches!(method, "MOVE" | "DELETE") && !UploadId::is_named_by(&request);
+        let gone = match moves {
+            true => Some(self.resource(&request, Operation::Write)?),
+            false => None,
+        };
+        let response = match method {
+            "MKCOL" if may_write => self.mkcol(&request).await?,
+            "PROPPATCH" if may_write => self.proppatch(request).await?,
+            _ => self.clone().dispatch(request).await?,
+        };
+        drop(change);
+        if let Some(gone) = gone
+            && matches!(response.status(), 201 | 204)
+        {
+            self.locks.forget(gone.bytes());
+        }
+        Ok(response)
+    }
+
+    /// The object or folder of a request, if its name may be used.
+    fn resource(&self, request: &Request, operation: Operation) -> Result<Resource, HttpError> {
+        let split = path::split(request)?;
+        self.resource_at(split.subpath, operation)
+    }
+
+    fn resource_at(&self, subpath: &str, operation: Operation) -> Result<Resource, HttpError> {
+        let target = path::target(subpath, operation)?;
+        let target = target.check_visible(&self.options, operation)?;
+        Ok(match target {
+            Target::Object(key) => Resource {
+                key: Some(key),
+                has_slash: false,
+            },
+            Target::Folder(key) => Resource {
+                key,
+                has_slash: true,
+            },
+        })
+    }
+
+    /// The properties of a resource; `None` if it does not exist.
+    async fn find(&self, resource: &Resource) -> Result<Option<Meta>, HttpError> {
+        let Some(key) = &resource.key else {
+            return Ok(None);
+        };
+        let found = self.look_up(key).await;
+        let found = found.map_err(|error| self.store_failure(error, Operation::Read, Some(key)))?;
+        let is_named = |found: &Meta| found.kind == Kind::Directory || !resource.has_slash;
+        Ok(found.filter(is_named))
+    }
+
+    /// Fails with 409 if the folder above does not exist.
+    async fn check_parent(&self, key: &Key) -> Result<(), HttpError> {
+        let Some(parent) = key.parent() else {
+            return Ok(());
+        };
+        match self.store.meta(&parent).await {
+            Ok(found) if found.kind == Kind::Directory => Ok(()),
+            Ok(_) | Err(StoreError::NotFound) => Err(NO_PARENT),
+            Err(error) => Err(self.store_failure(error, Operation::Write, Some(&parent))),
+        }
+    }
+
+    /// Evaluates `If` and begins the change of a request. Fails with 423 if a token is missing.
+    async fn begin_change(&self, request: &Request) -> Result<Change, Refusal> {
+        let tokens = self.check_if(request).await?;
+        let touched = self.touched(request).await?;
+        self.begin(request, touched, &tokens)
+    }
+
+    fn begin(
+        &self,
+        request: &Request,
+        touched: Vec<Touched>,
+        tokens: &[String],
+    ) -> Result<Change, Refusal> {
+        let user = owner(request);
+        let holder = Holder {
+            user: user.as_deref(),
+            tokens,
+        };
+        let begun = self
+            .locks
+            .begin_change(touched, holder, request.worker().now_ms());
+        begun.map_err(|key| Refusal::Condition {
+            status: 423,
+            name: "lock-token-submitted",
+            href: self.lock_root(request, &key).ok(),
+        })
+    }
+
+    /// The encoded path of a key that has a lock.
+    fn lock_root(&self, request: &Request, key: &[u8]) -> Result<String, HttpError> {
+        Ok(path::href(path::split(request)?.mount, key))
+    }
+
+    /// The resources that a request changes. A new or removed member changes its folder, too
+    /// (§7.4).
+    async fn touched(&self, request: &Request) -> Result<Vec<Touched>, HttpError> {
+        let mut touched = Vec::new();
+        let mut add = |key: &[u8], is_deep: bool, is_member: bool| {
+            touched.push(Touched {
+                key: key.to_vec(),
+                is_deep,
+            });
+            if let (true, Some(parent)) = (is_member, locks::parent(key)) {
+                touched.push(Touched {
+                    key: parent.to_vec(),
+                    is_deep: false,
+                });
+            }
+        };
+        match request.method() {
+            _ if UploadId::is_named_by(request) && request.method() != "PATCH" => {}
+            "PUT" | "POST" | "PATCH" | "PROPPATCH" | "MKCOL" => {
+                let resource = self.resource(request, Operation::Write)?;
+                let is_new = self.find(&resource).await?.is_none();
+                add(resource.bytes(), false, is_new);
+            }
+            "DELETE" => add(
+                self.resource(request, Operation::Write)?.bytes(),
+                true,
+                true,
+            ),
+            "COPY" | "MOVE" => {
+                let (from, to) = self.places(request).await?;
+                if request.method() == "MOVE" {
+                    add(from.key.as_bytes(), true, true);
+                }
+                add(to.key.as_bytes(), true, true);
+            }
+            _ => {}
+        }
+        Ok(touched)
+    }
+
+    /// Evaluates the field `If`. Returns the tokens in it. Fails with 412 if no list holds.
+    async fn check_if(&self, request: &Request) -> Result<Vec<String>, HttpError> {
+        let mut values = request.header_values("if");
+        let Some(value) = values.next() else {
+            return Ok(Vec::new());
+        };
+        let value = std::str::from_utf8(value).ok();
+        let lists = value
+            .and_then(if_header::parse)
+            .filter(|lists| lists.len() <= LISTS_MAX);
+        let lists = lists.filter(|_| values.next().is_none()).ok_or(BAD_IF)?;
+        for list in &lists {
+            if self.holds(request, list).await? {
+                return Ok(if_header::tokens(&lists));
+            }
+        }
+        Err(HttpError::PRECONDITION_FAILED)
+    }
+
+    async fn holds(&self, request: &Request, list: &List) -> Result<bool, HttpError> {
+        let path = match &list.resource {
+            None => request.path().to_owned(),
+            Some(url) => match path_of_url(request, url) {
+                Ok(path) => path,
+                Err(_) => return Ok(false), // Of another server.
+            },
+        };
+        let Some(subpath) = path.strip_prefix(path::split(request)?.mount) else {
+            return Ok(false);
+        };
+        let Ok(resource) = self.resource_at(subpath, Operation::Read) else {
+            return Ok(false);
+        };
+        // The version of an object is known to clients that may read it.
+        let whole = path::canonical(&path)?;
+        let may_read = check_right_at(request, &whole.key, Rights::READ).is_ok();
+        let tag = match self.find(&resource).await? {
+            Some(found) if found.kind == Kind::File && may_read => Some(etag(&found.version)),
+            _ => None,
+        };
+        let locks = self
+            .locks
+            .covering(resource.bytes(), request.worker().now_ms());
+        Ok(list.conditions.iter().all(|(is_wanted, test)| {
+            let holds = match test {
+                Test::Token(token) => locks
+                    .iter()
+                    .any(|(_, lock)| lock.token.to_string() == *token),
+                Test::Tag(wanted) => tag.as_deref() == Some(wanted.as_bytes()),
+            };
+            holds == *is_wanted
+        }))
+    }
+
+    /// `MKCOL` (§9.3).
+    async fn mkcol(&self, request: &Request) -> Result<Response, HttpError> {
+        if request.has_body() && request.content_length() != Some(0) {
+            return Err(HttpError::new(415, "MKCOL has no content here"));
+        }
+        let split = path::split(request)?;
+        let target = path::target(split.subpath, Operation::Write)?;
+        let target = target.check_visible(&self.options, Operation::Write)?;
+        let key = match target.check_depth(&self.options)? {
+            Target::Object(key) | Target::Folder(Some(key)) => key,
+            Target::Folder(None) => return Ok(self.method_not_allowed(request, EXISTS)),
+        };
+        let failed = |error| self.store_failure(error, Operation::Write, Some(&key));
+        if self.look_up(&key).await.map_err(failed)?.is_some() {
+            return Ok(self.method_not_allowed(request, EXISTS));
+        }
+        self.check_parent(&key).await?;
+        match self.store.create_folder(&key).await {
+            Ok(true) => {
+                let location = path::folder_href(split.mount, key.as_bytes(), None);
+                Ok(Response::new(201).with_header("Location", location))
+            }
+            // Another client was faster.
+            Ok(false) | Err(StoreError::NotDirectory) => {
+                Ok(self.method_not_allowed(request, EXISTS))
+            }
+            Err(error) => Err(failed(error)),
+        }
+    }
+}
+
+/// The body of a request, which is short XML or empty.
+async fn read_body(request: &mut Request) -> Result<Vec<u8>, HttpError> {
+    let read = request.body().read_all(xml::BYTES_MAX).await;
+    read.map_err(|error| match error.kind() {
+        io::ErrorKind::FileTooLarge => HttpError::new(413, "the XML is longer than 64 KiB"),
+        _ => upload::body_failure(error),
+    })
+}

@@ -1,0 +1,433 @@
+//! PROPFIND (RFC 4918 §9.1) of a resource, or of a folder with its entries. `Depth: infinity` is
+//! refused (`propfind-finite-depth`).
+//!
+//! The entries of a folder are rendered while they are sent, by a task whose pace is that of the
+//! client. Memory does not grow with the folder: one page of it, which the budget of listings
+//! limits, and one piece of text. Entries are those of a listing.
+
+use super::dead::Properties;
+use super::lock::active_lock;
+use super::xml::{self, Element, Name};
+use super::{Inner, Refusal, Resource, read_body};
+use crate::files::http_error::{HttpError, Operation};
+use crate::files::list::truncate_to_budget;
+use crate::files::multistatus::{self, href, push_status};
+use crate::files::object::etag;
+use crate::files::permitted::Permitted;
+use crate::files::stored_fields::StoredFields;
+use crate::files::{check_right, is_listed, path};
+use crate::rights::Rights;
+use onrush::body::BodySender;
+use onrush::{Body, Request, Response, WorkerHandle};
+use onrush_proto::date;
+use onrush_store::{Entry, Key, Kind, ListHow, Meta, Page, Version, Wanted};
+use quick_xml::escape::escape;
+use std::io;
+use std::sync::Arc;
+
+/// The approximate size of a piece.
+const PIECE_BYTES: usize = 16 << 10;
+/// The bytes that may wait for the client, and one piece more.
+const QUEUE_BYTES: usize = 32 << 10;
+
+/// The properties that the server computes (§15). Clients cannot set them.
+const LIVE: [&str; 7] = [
+    "getcontentlength",
+    "getcontenttype",
+    "getetag",
+    "getlastmodified",
+    "lockdiscovery",
+    "resourcetype",
+    "supportedlock",
+];
+
+const SUPPORTED_LOCK: &str = "<D:lockentry><D:lockscope><D:exclusive/></D:lockscope><D:locktype>\
+    <D:write/></D:locktype></D:lockentry><D:lockentry><D:lockscope><D:shared/></D:lockscope>\
+    <D:locktype><D:write/></D:locktype></D:lockentry>";
+
+/// Whether clients cannot set a property.
+pub(super) fn is_protected(name: &Name) -> bool {
+    LIVE.iter().any(|live| name.is_dav(live)) || name.is_dav("creationdate")
+}
+
+/// What a request asks for.
+enum Asked {
+    /// All properties, and these.
+    All(Vec<Name>),
+    /// The names of all properties.
+    Names,
+    These(Vec<Name>),
+}
+
+impl Asked {
+    fn parse(body: &[u8]) -> Result<Asked, HttpError> {
+        if body.is_empty() {
+            return Ok(Asked::All(Vec::new()));
+        }
+        let root = xml::parse(body)?;
+        let names = |of: &str| -> Vec<Name> {
+            let elements = root.dav(of).into_iter().flat_map(Element::elements);
+            elements.map(|element| element.name.clone()).collect()
+        };
+        let kinds = ["prop", "propname", "allprop"].map(|kind| root.dav(kind).is_some());
+        match (root.name.is_dav("propfind"), kinds) {
+            (true, [true, false, false]) => Ok(Asked::These(names("prop"))),
+            (true, [false, true, false]) => Ok(Asked::Names),
+            (true, [false, false, true]) => Ok(Asked::All(names("include"))),
+            _ => Err(HttpError::new(400, "the body is no propfind")),
+        }
+    }
+
+    /// Whether one of these live properties is asked for, with its value.
+    fn has_live(&self, live: &[&str]) -> bool {
+        match self {
+            Asked::All(_) => true,
+            Asked::Names => false,
+            Asked::These(names) => names.iter().any(|name| live.iter().any(|l| name.is_dav(l))),
+        }
+    }
+
+    fn has_dead(&self) -> bool {
+        match self {
+            Asked::All(_) | Asked::Names => true,
+            Asked::These(names) => names.iter().any(|name| !is_protected(name)),
+        }
+    }
+}
+
+/// A resource whose properties are rendered.
+struct Subject {
+    key: Option<Key>,
+    kind: Kind,
+    size: u64,
+    /// `None`: not known.
+    modified_s: Option<u64>,
+    version: Option<Version>,
+    /// The client may read it, and not only list it.
+    may_read: bool,
+}
+
+impl Subject {
+    fn new(key: Option<Key>, meta: Option<Meta>, may_read: bool) -> Subject {
+        let modified_ns = meta.map_or(0, |meta| meta.modified_ns);
+        Subject {
+            key,
+            kind: meta.map_or(Kind::Directory, |meta| meta.kind),
+            size: meta.map_or(0, |meta| meta.size),
+            modified_s: u64::try_from(modified_ns)
+                .ok()
+                .map(|ns| ns / 1_000_000_000)
+                .filter(|_| modified_ns != 0),
+            version: meta.map(|meta| meta.version),
+            may_read,
+        }
+    }
+}
+
+struct Propfind {
+    inner: Arc<Inner>,
+    asked: Asked,
+    mount: String,
+    now_ms: u64,
+    /// The metadata of each object may be read.
+    reads_metadata: bool,
+}
+
+impl Inner {
+    pub(super) async fn propfind(
+        self: Arc<Inner>,
+        mut request: Request,
+    ) -> Result<Response, Refusal> {
+        let has_entries = match request.header("depth") {
+            Some(b"0") => false,
+            Some(b"1") => true,
+            None => return Err(infinite()),
+            Some(depth) if depth.eq_ignore_ascii_case(b"infinity") => return Err(infinite()),
+            Some(_) => return Err(HttpError::new(400, "Depth is 0 or 1").into()),
+        };
+        let body = read_body(&mut request).await?;
+        let asked = Asked::parse(&body)?;
+        let resource = self.resource(&request, Operation::Read)?;
+        let found = self.find(&resource).await?;
+        if found.is_none() && resource.key.is_some() {
+            return Err(HttpError::NOT_FOUND.into());
+        }
+        let may_read = check_right(&request, Rights::READ).is_ok();
+        let Resource { key, has_slash } = resource;
+        let subject = Subject::new(key, found, may_read);
+        let is_folder = subject.kind == Kind::Directory;
+        if is_folder && has_entries {
+            check_right(&request, Rights::LIST)?;
+        }
+        let mount = path::split(&request)?.mount.to_owned();
+        let location = href(&mount, subject.key.as_ref(), subject.kind);
+        let propfind = Propfind {
+            asked,
+            mount,
+            now_ms: request.worker().now_ms(),
+            reads_metadata: !(is_folder && has_entries) || self.store.features().local_metadata,
+            inner: self.clone(),
+        };
+        let mut text = multistatus::BEGIN.to_owned();
+        propfind.render(&mut text, &subject).await;
+        let response = if is_folder && has_entries {
+            let folder = subject.key;
+            let page = self.entries(folder.as_ref(), None).await;
+            let page =
+                page.map_err(|error| self.store_failure(error, Operation::Read, folder.as_ref()))?;
+            let permitted = Permitted::new(&request, &self.options)?;
+            let (sender, body) = Body::channel(QUEUE_BYTES);
+            let worker = request.worker().clone();
+            let entries = propfind.send(sender, text, folder, permitted, page, worker);
+            request.worker().spawn(entries).detach();
+            multistatus::response(body)
+        } else {
+            text.push_str(multistatus::END);
+            multistatus::response(text)
+        };
+        Ok(match is_folder && !has_slash {
+            true => response.with_header("Content-Location", location),
+            false => response,
+        })
+    }
+
+    async fn entries(
+        &self,
+        folder: Option<&Key>,
+        after: Option<Vec<u8>>,
+    ) -> onrush_store::Result<Page> {
+        let how = ListHow {
+            after,
+            hidden: self.options.hidden,
+            ..ListHow::default()
+        };
+        self.store.list(folder, how).await
+    }
+}
+
+fn infinite() -> Refusal {
+    Refusal::Condition {
+        status: 403,
+        name: "propfind-finite-depth",
+        href: None,
+    }
+}
+
+impl Propfind {
+    /// Sends the entries of a folder after `text`. An error ends the connection, so that the client
+    /// does not take a part for the whole.
+    async fn send(
+        self,
+        mut sender: BodySender,
+        text: String,
+        folder: Option<Key>,
+        permitted: Permitted,
+        page: Page,
+        worker: WorkerHandle,
+    ) {
+        let entries = self.entries(&mut sender, text, folder, permitted, page, worker);
+        match entries.await {
+            Ok(()) => {} // Dropping the sender ends the body.
+            Err(error) => sender.abort(error),
+        }
+    }
+
+    async fn entries(
+        mut self,
+        sender: &mut BodySender,
+        mut text: String,
+        folder: Option<Key>,
+        permitted: Permitted,
+        mut page: Page,
+        worker: WorkerHandle,
+    ) -> io::Result<()> {
+        let mut path = folder
+            .as_ref()
+            .map(Key::as_bytes)
+            .unwrap_or_default()
+            .to_vec();
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        loop {
+            let _lease = truncate_to_budget(&mut page, &self.inner.listing_budget);
+            self.now_ms = worker.now_ms();
+            for entry in std::mem::take(&mut page.entries) {
+                let key = Key::parse(&[&path[..], &entry.name].concat());
+                let Ok(key) = key else { continue }; // Too long to be requested by itself.
+                if !is_listed(&self.inner.options, folder.as_ref(), &entry) {
+                    continue;
+                }
+                let may_read = permitted.at(&entry.name).contains(Rights::READ);
+                self.render(&mut text, &of_entry(key, &entry, may_read))
+                    .await;
+                if text.len() >= PIECE_BYTES {
+                    sender.send(std::mem::take(&mut text)).await?;
+                }
+            }
+            let Some(after) = page.next.take() else { break };
+            page = (self.inner.entries(folder.as_ref(), Some(after)).await)
+                .map_err(|_| io::Error::other("the folder cannot be listed any more"))?;
+        }
+        text.push_str(multistatus::END);
+        sender.send(text).await
+    }
+
+    /// Appends the element `response` of a resource.
+    async fn render(&self, out: &mut String, subject: &Subject) {
+        let stored = self.stored_fields(subject).await;
+        let dead = self.dead(subject).await;
+        out.push_str("<D:response><D:href>");
+        out.push_str(&href(&self.mount, subject.key.as_ref(), subject.kind));
+        out.push_str("</D:href>");
+        let (mut found, mut missing) = (String::new(), String::new());
+        match &self.asked {
+            Asked::Names => {
+                for live in LIVE.iter().filter(|live| subject.has(live)) {
+                    push(&mut found, &["<D:", live, "/>"]);
+                }
+                for property in dead.iter() {
+                    xml::begin(&mut found, &property.name, None);
+                    found.push_str("/>");
+                }
+            }
+            Asked::All(more) => {
+                for live in LIVE {
+                    self.live(&mut found, live, subject, stored.as_ref());
+                }
+                dead.iter().for_each(|property| property.render(&mut found));
+                for name in more {
+                    let is_there = LIVE
+                        .iter()
+                        .any(|live| name.is_dav(live) && subject.has(live))
+                        || dead.get(name).is_some();
+                    if !is_there {
+                        xml::begin(&mut missing, name, None);
+                        missing.push_str("/>");
+                    }
+                }
+            }
+            Asked::These(names) => {
+                for name in names {
+                    let is_found = match LIVE.iter().find(|live| name.is_dav(live)) {
+                        Some(live) => self.live(&mut found, live, subject, stored.as_ref()),
+                        None => dead.get(name).map(|one| one.render(&mut found)).is_some(),
+                    };
+                    if !is_found {
+                        xml::begin(&mut missing, name, None);
+                        missing.push_str("/>");
+                    }
+                }
+            }
+        }
+        if !found.is_empty() || missing.is_empty() {
+            propstat(out, &found, 200);
+        }
+        if !missing.is_empty() {
+            propstat(out, &missing, 404);
+        }
+        out.push_str("</D:response>\n");
+    }
+
+    /// Appends a live property. Returns whether the resource has it.
+    fn live(
+        &self,
+        out: &mut String,
+        live: &str,
+        subject: &Subject,
+        stored: Option<&StoredFields>,
+    ) -> bool {
+        if !subject.has(live) {
+            return false;
+        }
+        push(out, &["<D:", live, ">"]);
+        match (live, &subject.key, subject.version) {
+            ("getcontentlength", ..) => out.push_str(&subject.size.to_string()),
+            ("getcontenttype", Some(key), _) => {
+                let of_name = self.inner.options.types.content_type(key.name());
+                let stored = stored.and_then(StoredFields::content_type);
+                out.push_str(&escape(stored.unwrap_or(of_name)));
+            }
+            ("getetag", _, Some(version)) => {
+                out.push_str(&escape(String::from_utf8_lossy(&etag(&version))));
+            }
+            ("getlastmodified", ..) => {
+                let of_client = stored.and_then(StoredFields::modified_s);
+                if let Some(modified_s) = of_client.or(subject.modified_s) {
+                    out.push_str(&String::from_utf8_lossy(&date::format(modified_s)));
+                }
+            }
+            ("resourcetype", ..) if subject.kind == Kind::Directory => {
+                out.push_str("<D:collection/>");
+            }
+            ("supportedlock", ..) => out.push_str(SUPPORTED_LOCK),
+            ("lockdiscovery", key, _) => {
+                let key = key.as_ref().map(Key::as_bytes).unwrap_or_default();
+                for (at, lock) in self.inner.locks.covering(key, self.now_ms) {
+                    active_lock(out, &path::href(&self.mount, &at), &lock);
+                }
+            }
+            _ => {}
+        }
+        push(out, &["</D:", live, ">"]);
+        true
+    }
+
+    /// What the `PUT` of an object has stored, if it is asked for.
+    async fn stored_fields(&self, subject: &Subject) -> Option<StoredFields> {
+        let is_asked = self.asked.has_live(&["getcontenttype", "getlastmodified"]);
+        let is_read = self.reads_metadata && subject.may_read && subject.kind == Kind::File;
+        let key = subject.key.as_ref().filter(|_| is_asked && is_read)?;
+        let store = &self.inner.store;
+        let object = match store.try_get(key) {
+            Some(object) => object,
+            None => store.open(key, Wanted::Properties).await,
+        };
+        // An object that was deleted meanwhile is shown as it was.
+        StoredFields::parse(&object.ok()?.metadata().await.ok()?)
+    }
+
+    async fn dead(&self, subject: &Subject) -> Properties {
+        let has_some = self.inner.store.features().properties_bytes_max > 0;
+        let is_read = has_some && subject.may_read && self.asked.has_dead();
+        match &subject.key {
+            Some(key) if is_read => {
+                let stored = self.inner.store.properties(key).await;
+                Properties::parse(&stored.unwrap_or_default())
+            }
+            _ => Properties::default(),
+        }
+    }
+}
+
+fn of_entry(key: Key, entry: &Entry, may_read: bool) -> Subject {
+    let meta = Meta {
+        kind: entry.kind,
+        size: entry.size,
+        modified_ns: entry.modified_ns,
+        version: entry.version,
+    };
+    Subject::new(Some(key), Some(meta), may_read)
+}
+
+impl Subject {
+    /// Whether it has a live property.
+    fn has(&self, live: &str) -> bool {
+        match live {
+            "getcontentlength" | "getcontenttype" | "getetag" => self.kind == Kind::File,
+            "getlastmodified" => self.modified_s.is_some(),
+            _ => true,
+        }
+    }
+}
+
+fn push(out: &mut String, texts: &[&str]) {
+    texts.iter().for_each(|text| out.push_str(text));
+}
+
+/// Appends the element `propstat` (§14.22).
+pub(super) fn propstat(out: &mut String, properties: &str, status: u16) {
+    push(out, &["<D:propstat><D:prop>", properties, "</D:prop>"]);
+    push_status(out, status);
+    out.push_str("</D:propstat>");
+}
