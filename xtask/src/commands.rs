@@ -57,6 +57,7 @@ const REMOTE: &str = "crates/onrush-server/tests/cli_remote.rs";
 const LOGINS: &str = "crates/onrush-server/tests/cli_logins.rs";
 const USERS: &str = "crates/onrush-server/tests/cli_users.rs";
 const EDGE: &str = "crates/onrush-server/tests/cli_edge.rs";
+const SITE: &str = "crates/onrush-server/tests/cli_site.rs";
 const PAGE: &str = "crates/onrush-server/tests/clients_page.rs";
 const ARCHIVE: &str = "crates/onrush-server/tests/clients_archive.rs";
 const DRAIN: &str = "crates/onrush/tests/drain.rs";
@@ -122,6 +123,10 @@ const COMMANDS: &[(&str, Cover)] = &[
     (
         "curl --oauth2-bearer TOKEN …",
         Tested(LOGINS, "fn curl_logs_in"),
+    ),
+    (
+        "onrush ./site --site --precompressed --compress",
+        Tested(SITE, "fn curl_and_wget_decode_what_they_get"),
     ),
     (
         "onrush ./data --tls-self-signed",

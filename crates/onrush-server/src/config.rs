@@ -3,6 +3,7 @@
 
 mod access;
 mod conflicts;
+mod site;
 mod tls;
 
 use crate::edge::EdgeSettings;
@@ -18,7 +19,7 @@ use crate::values::{
 pub(crate) use access::AccessSettings;
 use onrush::{AccessLog, DriverPreference, Limits, Placement, TrustedPeers};
 use onrush_rt::driver;
-use onrush_server::{Allow, Cors, FilesOptions, UploadLimits};
+use onrush_server::{Allow, Cors, FilesOptions, RuleFiles, UploadLimits};
 use onrush_store::Key;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -43,6 +44,8 @@ pub(crate) struct Settings {
     /// `None`: no cache in front of the store.
     pub(crate) edge: Option<EdgeSettings>,
     pub(crate) files: FilesOptions,
+    /// The files with redirects and header fields of a site.
+    pub(crate) rules: RuleFiles,
     /// `None`: clients do not log in, and all have the same rights.
     pub(crate) access: Option<AccessSettings>,
     /// Other origins whose pages may send requests.
@@ -214,6 +217,7 @@ impl Settings {
                 }
             }),
             files,
+            rules: site::rules(&options)?,
             access,
             cors: access::cors(&options)?,
             trusted_proxies: TrustedPeers::new(options.trusted_proxy.into_iter().flatten()),
@@ -332,6 +336,9 @@ fn files_options(
         hidden: options.hidden.unwrap_or(false),
         reserve_admin_paths: options.admin == Some(AdminAt::Same),
         site: options.site.unwrap_or(false),
+        spa: options.spa.unwrap_or(false),
+        precompressed: options.precompressed.unwrap_or(false),
+        compress: options.compress.unwrap_or(false),
         sink: options.sink.unwrap_or(false),
         durability: match options.durability {
             Some(Durability::Full) | None => onrush_server::Durability::Full,

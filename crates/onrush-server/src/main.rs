@@ -4,10 +4,10 @@
 //! `values`, `tls_values`, `acme_values`, `access_values`, `reload` · `options` (their list) ·
 //! `edge` (the cache before the store) · `storage` (where the objects are) · `config` (the file
 //! and the resulting settings) · `secret_files` · `cli` · `combined`, `self_signed` · `tls`
-//! (certificates),
-//! `acme` (their orders) · `access_control` (users) · `commands`, `terminal` · `sweep`,
-//! `check_command`, `sign_command`, `user_command` (commands of their own) · `logging`, `signals`,
-//! `descriptors` (the process) · `announcement` · this file, which combines them and serves.
+//! (certificates), `acme` (their orders) · `access_control` (users) · `site_rules` · `commands`,
+//! `terminal` · `sweep`, `check_command`, `sign_command`, `user_command` (commands of their own) ·
+//! `logging`, `signals`, `descriptors` (the process) · `announcement` · this file, which combines
+//! them and serves.
 
 #![forbid(unsafe_code)]
 
@@ -34,6 +34,7 @@ mod secret_files;
 mod self_signed;
 mod sign_command;
 mod signals;
+mod site_rules;
 mod storage;
 mod sweep;
 mod terminal;
@@ -56,7 +57,8 @@ use onrush_rt::net::Address;
 use onrush_rt::worker::affinity;
 use onrush_server::{
     Access, AccessControl, BodyLimit, Files, FilesOptions, Forwarding, Guard, Hosts,
-    HttpChallenges, Https, ListenAddress, PAGE_PATHS, Redirect, Upkeep, https_port,
+    HttpChallenges, Https, ListenAddress, PAGE_PATHS, Redirect, RuleSource, SiteRules, Upkeep,
+    https_port,
 };
 use std::ffi::OsString;
 use std::io;
@@ -151,6 +153,7 @@ fn serve(settings: Settings) -> Result<(), Failure> {
         tracing::warn!("{warning}");
     }
     let control = users.map(AccessControl::new);
+    let rules = site_rules::load(&settings)?;
     let descriptors = descriptors::raise_limit();
     let plan = Plan::new(&settings, descriptors);
     let options = FilesOptions {
@@ -193,7 +196,7 @@ fn serve(settings: Settings) -> Result<(), Failure> {
     // `/-/ready` reports the shutdown.
     let admin_server = start_admin(&settings, &plan, &admin)?;
     let challenges = HttpChallenges::new();
-    let objects = objects(&settings, control.as_ref(), &files, &admin);
+    let objects = objects(&settings, control.as_ref(), rules.as_ref(), &files, &admin);
     let server = Serving {
         tls,
         objects,
@@ -218,6 +221,9 @@ fn serve(settings: Settings) -> Result<(), Failure> {
     if let Some(control) = &control
         && let Some(reload) = access_control::watch(&settings, control)?
     {
+        shutdown.on_hangup(reload);
+    }
+    if let Some(reload) = site_rules::watch(&settings, rules.as_ref())? {
         shutdown.on_hangup(reload);
     }
     let announcement = Announcement {
@@ -317,6 +323,7 @@ const OPEN_PATHS: &[&str] = &["/-/health", "/-/ready", PAGE_PATHS[0], PAGE_PATHS
 fn objects(
     settings: &Settings,
     control: Option<&AccessControl>,
+    rules: Option<&RuleSource>,
     files: &Files,
     admin: &Admin,
 ) -> Boxed {
@@ -328,6 +335,10 @@ fn objects(
             Box::new(admin.add_to(router.fallback(files.clone())))
         }
         false => Box::new(files.clone()),
+    };
+    let objects: Box<dyn Application> = match rules {
+        Some(rules) => Box::new(SiteRules::new(rules, Boxed(objects))),
+        None => objects,
     };
     let objects = Box::new(Upkeep::new(files, Boxed(objects)));
     // The limit of the body is checked after access control: a client without the right to write

@@ -177,6 +177,31 @@ options! {
         /// with the rights of its reader.
         switch site;
 
+        /// Serve a site of one page: paths that name nothing show the index.html of the top folder
+        ///
+        /// Only to browsers that navigate to them. It needs --site.
+        switch spa;
+
+        /// Redirects of a site: a file with lines FROM TO [STATUS]; see docs/site.md
+        ///
+        /// It needs --site. The file is read again on SIGHUP, and after a change.
+        #[arg(value_hint = ValueHint::FilePath)]
+        value redirects: FilePath = "FILE";
+
+        /// Header fields of a site by path: a file; see docs/site.md
+        ///
+        /// It needs --site. The file is read again on SIGHUP, and after a change.
+        #[arg(value_hint = ValueHint::FilePath)]
+        value headers: FilePath = "FILE";
+
+        /// Serve NAME.zst, NAME.br or NAME.gz as NAME to clients that accept the coding
+        ///
+        /// If it is not older than NAME. See docs/compression.md.
+        switch precompressed;
+
+        /// Compress text while it is sent, for clients that accept zstd or gzip
+        switch compress;
+
         /// Receive uploads, count their bytes and discard them; allows PUT without --allow
         ///
         /// PUT returns 204 and stores nothing, whatever --durability is.

@@ -1,13 +1,14 @@
 //! Objects and folders over HTTP: the handler [`Files`].
 //!
 //! Submodules, lowest first: `negotiate` and `http_error` (error responses) · `assets` (of the
-//! page) · `path` (paths and keys) · `storage_log` · `budget` · `buffers` · `media_type` · `types`
-//! · `stored_fields` (fields of a PUT) · `digest` · `pieces` (bodies from a remote store) ·
-//! `object` (an object that is ready to be served) · `cache` · `ranges` · `conditions` (of
-//! changes) · `upload` (receiving) · `uploads` (those that continue later) · `location` ·
-//! `permitted` · `sorting` · `json` and `html` (the forms of listings) · `list`, `archive` and
-//! `markdown` · `read` (GET) · `write` (PUT, DELETE) · `upload_target` · `tus` · `relocate` (COPY,
-//! MOVE) · `resumable` (PUT and PATCH of a part) · `upkeep`.
+//! page) · `path` (paths and keys) · `client_rights` · `storage_log` · `budget` · `buffers` ·
+//! `media_type` · `types` · `stored_fields` (fields of a PUT) · `digest` · `pieces` (bodies from a
+//! remote store) · `codings` and `encoder` · `object_fields` · `object` (an object that is ready to
+//! be served) · `cache` · `ranges` · `conditions` (of changes) · `upload` (receiving) · `uploads`
+//! (those that continue later) · `location` · `permitted` · `sorting` · `json` and `html` (the
+//! forms of listings) · `list`, `archive` and `markdown` · `siblings` and `compress` (other forms
+//! of an object) · `read` (GET) · `site` · `write` (PUT, DELETE) · `upload_target` · `tus` ·
+//! `relocate` (COPY, MOVE) · `resumable` (PUT and PATCH of a part) · `upkeep`.
 //!
 //! Nothing here blocks a worker: operations that may wait for a disk use the futures of the store.
 //! The modules do not depend on the command line, sockets or drivers.
@@ -17,8 +18,12 @@ mod assets;
 mod budget;
 mod buffers;
 mod cache;
+mod client_rights;
+mod codings;
+mod compress;
 mod conditions;
 mod digest;
+mod encoder;
 mod html;
 pub(crate) mod http_error;
 mod json;
@@ -28,6 +33,7 @@ mod markdown;
 mod media_type;
 mod negotiate;
 mod object;
+mod object_fields;
 pub(crate) mod path;
 mod permitted;
 mod pieces;
@@ -35,6 +41,8 @@ mod ranges;
 mod read;
 mod relocate;
 mod resumable;
+mod siblings;
+mod site;
 mod sorting;
 mod storage_log;
 mod stored_fields;
@@ -46,14 +54,15 @@ mod upload_target;
 pub(crate) mod uploads;
 mod write;
 
-use crate::rights::{Identity, Rights};
 use budget::Budget;
 use cache::Cache;
+use client_rights::{check_right, check_right_at, may_read, may_read_index};
 use http_error::{HttpError, Operation};
 use onrush::{Handler, Request, Response};
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::Descriptors;
 use onrush_store::{Durability, Entry, Folder, FolderOptions, Key, Store, StoreError};
+use siblings::Siblings;
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -95,6 +104,14 @@ pub struct FilesOptions {
     /// `Content-Security-Policy: sandbox`. So a client with the right to upload cannot act with the
     /// rights of readers.
     pub site: bool,
+    /// Serves a site of one page: a client that navigates to a path without an object gets the
+    /// `index.html` of the top folder. Needs `site`.
+    pub spa: bool,
+    /// Serves `name.zst`, `name.br` or `name.gz` as the content of `name` to clients that accept
+    /// the coding. To write such an object, a client needs the right to replace `name`.
+    pub precompressed: bool,
+    /// Compresses text while it is sent, for clients that accept it.
+    pub compress: bool,
     /// Reads, counts and discards the bodies of `PUT` instead of storing them. `PUT` is then
     /// allowed regardless of `allow`. Invalid names, conflicts and failed preconditions are refused
     /// as in a `PUT` that stores.
@@ -145,6 +162,9 @@ impl Default for FilesOptions {
             hidden: false,
             reserve_admin_paths: false,
             site: false,
+            spa: false,
+            precompressed: false,
+            compress: false,
             sink: false,
             types: Types::default(),
             durability: Durability::Full,
@@ -157,6 +177,14 @@ impl Default for FilesOptions {
             blocking_threads: 16,
             descriptors: Descriptors::default(),
         }
+    }
+}
+
+impl FilesOptions {
+    /// Whether the response to a GET depends on the codings that the client accepts.
+    #[inline]
+    fn varies_by_coding(&self) -> bool {
+        self.precompressed || self.compress
     }
 }
 
@@ -192,6 +220,9 @@ struct Inner {
     /// The value of the field `Allow`.
     methods: &'static str,
     cache: Cache,
+    siblings: Siblings,
+    /// The budget of encoders.
+    encoder_budget: Arc<Budget>,
     /// The budget of objects in memory: in the cache, or in responses to slow clients.
     object_budget: Arc<Budget>,
     /// The shared buffers of uploads, and the budget of their other buffers.
@@ -268,6 +299,8 @@ impl Files {
                 options.cache_files_max,
                 options.cache_max_age_ms,
             ),
+            siblings: Siblings::new(options.cache_max_age_ms),
+            encoder_budget: compress::budget(),
             object_budget: Budget::new(
                 options
                     .cache_bytes_max
@@ -422,33 +455,6 @@ impl Inner {
 /// Whether an entry of a folder appears in listings: not the name of the admin pages.
 fn is_listed(options: &FilesOptions, folder: Option<&Key>, entry: &Entry) -> bool {
     !(options.reserve_admin_paths && folder.is_none() && entry.name == b"-")
-}
-
-/// Checks a right of the client at the path of its request, beyond those that
-/// [`Access`](crate::Access) has checked. Without access control, everyone has all rights.
-fn check_right(request: &Request, right: Rights) -> Result<(), HttpError> {
-    let path = path::canonical(request.path())?;
-    check_right_at(request, &path.key, right)
-}
-
-/// As [`check_right`], at the decoded path `key` without a slash at its ends.
-fn check_right_at(request: &Request, key: &[u8], right: Rights) -> Result<(), HttpError> {
-    let Some(identity) = request.extension::<Identity>() else {
-        return Ok(());
-    };
-    match identity.rights_at(key).contains(right) {
-        true => Ok(()),
-        false => Err(HttpError::not_permitted(identity)),
-    }
-}
-
-/// Whether the client may read the `index.html` of the folder that its request names.
-fn may_read_index(request: &Request) -> bool {
-    let Some(identity) = request.extension::<Identity>() else {
-        return true;
-    };
-    path::canonical(request.path())
-        .is_ok_and(|path| identity.rights_at_index(&path.key).contains(Rights::READ))
 }
 
 #[cfg(test)]

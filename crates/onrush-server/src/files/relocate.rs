@@ -11,7 +11,7 @@
 
 use super::conditions::Conditions;
 use super::http_error::{HttpError, Operation};
-use super::object::etag;
+use super::object_fields::etag;
 use super::path::{self, Target};
 use super::{Inner, check_right_at};
 use crate::rights::{Identity, Rights};
@@ -73,6 +73,7 @@ impl Inner {
             return Err(SAME);
         }
         let may_replace = check_rights(request, &from, &to, is_move)?;
+        self.check_sibling_right(request, &to.whole)?;
         let failed = |error, key: &Key| self.store_failure(error, Operation::Write, Some(key));
         if let Some(parent) = to.key.parent() {
             let found = self.look_up(&parent).await;

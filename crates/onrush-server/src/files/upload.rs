@@ -261,7 +261,7 @@ fn body_failure(error: io::Error) -> HttpError {
 }
 
 /// Polls two futures concurrently until both are complete.
-async fn join<A: Future, B: Future>(a: A, b: B) -> (A::Output, B::Output) {
+pub(super) async fn join<A: Future, B: Future>(a: A, b: B) -> (A::Output, B::Output) {
     let (mut a, mut b) = (pin!(a), pin!(b));
     let (mut output_a, mut output_b) = (None, None);
     poll_fn(|cx| {

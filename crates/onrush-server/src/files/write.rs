@@ -12,7 +12,7 @@
 use super::conditions::Conditions;
 use super::digest::Digests;
 use super::http_error::{HttpError, Operation};
-use super::object::etag;
+use super::object_fields::etag;
 use super::path::{self, Target};
 use super::upload::{self, ReceiveError, VerifiedUpload};
 use super::{Inner, check_right, stored_fields};
@@ -108,6 +108,9 @@ impl Inner {
         let split = path::split(request)?;
         let target = path::target(split.subpath, Operation::Write)?;
         let target = target.check_visible(&self.options, Operation::Write)?;
+        if self.options.precompressed {
+            self.check_sibling_right(request, &path::canonical(request.path())?.key)?;
+        }
         target.check_depth(&self.options)
     }
 
