@@ -59,3 +59,4 @@ mod target;
 pub mod token;
 #[doc(hidden)]
 pub mod trace;
+pub mod traceparent;
