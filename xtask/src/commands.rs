@@ -58,6 +58,7 @@ const LOGINS: &str = "crates/onrush-server/tests/cli_logins.rs";
 const USERS: &str = "crates/onrush-server/tests/cli_users.rs";
 const EDGE: &str = "crates/onrush-server/tests/cli_edge.rs";
 const SITE: &str = "crates/onrush-server/tests/cli_site.rs";
+const STORED: &str = "crates/onrush-server/tests/cli_stored.rs";
 const PAGE: &str = "crates/onrush-server/tests/clients_page.rs";
 const ARCHIVE: &str = "crates/onrush-server/tests/clients_archive.rs";
 const DRAIN: &str = "crates/onrush/tests/drain.rs";
@@ -127,6 +128,14 @@ const COMMANDS: &[(&str, Cover)] = &[
     (
         "onrush ./site --site --precompressed --compress",
         Tested(SITE, "fn curl_and_wget_decode_what_they_get"),
+    ),
+    (
+        "onrush ./data --allow put --max-object-size 2GiB --min-free 10GiB",
+        Tested(STORED, "fn objects_and_free_space_have_limits"),
+    ),
+    (
+        "onrush ./data --allow put,delete --quota /=500GiB,/ann=50GiB,/tmp=5GiB",
+        Tested(STORED, "fn quotas_hold_after_a_restart"),
     ),
     (
         "onrush ./data --tls-self-signed",

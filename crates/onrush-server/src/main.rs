@@ -1,8 +1,8 @@
 //! The program `onrush`: it serves a folder over HTTP.
 //!
 //! Layers, lowest first: `units`, `toml_values`, `failure`, `memory`, `key_files`, `redaction` ·
-//! `values`, `tls_values`, `acme_values`, `access_values`, `reload` · `options` (their list) ·
-//! `edge` (the cache before the store) · `storage` (where the objects are) · `config` (the file
+//! `values`, `tls_values`, `acme_values`, `access_values`, `quota_values`, `reload` · `options` (their list) ·
+//! `edge` (the cache before the store) · `quotas` · `storage` (where the objects are) · `config` (the file
 //! and the resulting settings) · `secret_files` · `cli` · `combined`, `self_signed` · `tls`
 //! (certificates), `acme` (their orders) · `access_control` (users) · `site_rules` · `commands`,
 //! `terminal` · `sweep`, `check_command`, `sign_command`, `user_command` (commands of their own) ·
@@ -28,6 +28,8 @@ mod key_files;
 mod logging;
 mod memory;
 mod options;
+mod quota_values;
+mod quotas;
 mod redaction;
 mod reload;
 mod secret_files;
@@ -162,11 +164,14 @@ fn serve(settings: Settings) -> Result<(), Failure> {
         descriptors: plan.descriptors.clone(),
         ..settings.files.clone()
     };
-    let opened = settings.storage.open(options, settings.edge.as_ref())?;
+    let opened = settings
+        .storage
+        .open(options, &settings.quotas, settings.edge.as_ref())?;
     let Opened {
         files,
         remote,
         edge,
+        quotas,
     } = opened;
     // Only certificates that are kept in a folder need it, and a check has ensured that it is one.
     let dir = settings.storage.folder().unwrap_or(Path::new("."));
@@ -182,6 +187,9 @@ fn serve(settings: Settings) -> Result<(), Failure> {
         metrics.add_collector(storage::collector(&store));
         let has_edge = edge.is_some();
         admin = admin.ready_if(move || storage::not_ready(&store, has_edge));
+    }
+    if let Some(quotas) = quotas {
+        metrics.add_collector(quotas);
     }
     if let Some(edge) = &edge {
         metrics.add_collector(Arc::new(EdgeCollector(edge.metrics())));

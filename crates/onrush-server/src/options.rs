@@ -7,6 +7,7 @@
 
 use crate::access_values::{AuthUser, Origin};
 use crate::acme_values::{AcmeName, DirectoryUrl, Email};
+use crate::quota_values::QuotaOf;
 use crate::tls_values::{FilePath, Hsts, RedirectAt, SelfSigned};
 use crate::toml_values::{Switch, bool_value, boolish, list, types};
 use crate::units::{Count, Port, Rate, Size, SizeMax, SizeOrOff, Time};
@@ -384,6 +385,20 @@ options! {
         ///
         /// An object that is uploaded in several requests may not be larger, either.
         value body_max: SizeMax = "SIZE";
+
+        /// The maximum size of an object; a larger one gets 413 [default: off]
+        value max_object_size: SizeMax = "SIZE";
+
+        /// Keep this much space of the disk free: uploads get 507 before it is used [default: 0]
+        ///
+        /// A size such as 5GiB. Unfinished uploads count. It needs a folder, not a bucket.
+        value min_free: Size = "SIZE";
+
+        /// The maximum size of all objects beneath a folder, as /folder=5GiB; more gets 507
+        ///
+        /// Repeat it, or separate values with commas; / is the top folder. All quotas that contain
+        /// an object hold. It needs a folder, not a bucket; see docs/limits.md.
+        list quota: QuotaOf = "PREFIX=SIZE";
 
         /// Remove an unfinished upload so long after its last byte [default: 24h]
         value unfinished_age: Time = "TIME";

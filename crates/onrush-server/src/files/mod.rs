@@ -124,6 +124,9 @@ pub struct FilesOptions {
     pub types: Types,
     /// The failures that an acknowledged change survives.
     pub durability: Durability,
+    /// The free space of the file system below which no object is written, in bytes. [`Files::new`]
+    /// ignores it, because a store has its own ([`FolderOptions::min_free_bytes`]).
+    pub min_free_bytes: u64,
     /// The maximum number of path segments of a `PUT`, folders and object; more get 400. It limits
     /// the folders that one `PUT` creates and syncs. Deeper objects that other programs created
     /// can be read, listed and deleted.
@@ -168,6 +171,7 @@ impl Default for FilesOptions {
             sink: false,
             types: Types::default(),
             durability: Durability::Full,
+            min_free_bytes: 0,
             depth_max: 64,
             cache_bytes_max: 64 << 20,
             cache_files_max: 256,
@@ -248,6 +252,7 @@ impl Files {
         let folder = FolderOptions {
             writable,
             durability: options.durability,
+            min_free_bytes: options.min_free_bytes,
             descriptors: options.descriptors.clone(),
             ..FolderOptions::default()
         };

@@ -82,6 +82,9 @@ impl Inner {
                 return Err(NO_FOLDER);
             }
         }
+        if !is_move {
+            self.check_size(&from.key).await?;
+        }
         let look_up = async || self.look_up(&from.key).await;
         let conditions = Conditions::from_request(request);
         let from_condition = conditions.into_condition(look_up).await;
@@ -116,6 +119,20 @@ impl Inner {
             Kind::File => response.with_header("ETag", etag(&committed.meta.version)),
             Kind::Directory => response,
         })
+    }
+
+    /// Refuses to copy an object that is larger than objects may be.
+    async fn check_size(&self, from: &Key) -> Result<(), HttpError> {
+        let limits = &self.uploads.limits;
+        if limits.object_bytes_max == u64::MAX {
+            return Ok(());
+        }
+        let found = self.look_up(from).await;
+        let found = found.map_err(|error| self.store_failure(error, Operation::Write, Some(from)));
+        match found?.is_some_and(|meta| meta.size > limits.object_bytes_max) {
+            true => Err(limits.too_large()),
+            false => Ok(()),
+        }
     }
 
     /// Copies through this server.

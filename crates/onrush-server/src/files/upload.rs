@@ -10,6 +10,7 @@ use super::budget::{Budget, Lease};
 use super::buffers::{BufferUser, Buffers, PooledBuffer};
 use super::digest::Digests;
 use super::http_error::HttpError;
+use super::uploads::UploadLimits;
 use onrush::{Reject, RequestBody};
 use onrush_rt::coop;
 use onrush_store::{StoreError, Upload};
@@ -72,10 +73,15 @@ pub(super) trait Sink {
 pub(super) struct VerifiedUpload {
     pub(super) upload: Box<dyn Upload>,
     pub(super) digests: Digests,
+    pub(super) limits: UploadLimits,
 }
 
 impl Sink for VerifiedUpload {
     async fn write(&mut self, buf: Vec<u8>) -> Result<Vec<u8>, ReceiveError> {
+        let bytes = self.upload.written_bytes().saturating_add(buf.len() as u64);
+        if bytes > self.limits.object_bytes_max {
+            return Err(ReceiveError::Body(self.limits.too_large()));
+        }
         self.digests.update(&buf).await;
         self.upload.write(buf).await.map_err(ReceiveError::Store)
     }

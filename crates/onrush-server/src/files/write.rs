@@ -46,6 +46,9 @@ impl Inner {
         let metadata_bytes_max = self.store.features().metadata_bytes_max;
         let (metadata, digests) = content_fields(&request, metadata_bytes_max)?;
         let length = request.content_length();
+        if length.is_some_and(|bytes| bytes > self.uploads.limits.object_bytes_max) {
+            return Err(self.uploads.limits.too_large());
+        }
         let check_first = !conditions.is_none()
             || !may_replace
             || request.header("expect").is_some()
@@ -73,14 +76,20 @@ impl Inner {
         if !metadata.is_empty() {
             upload.set_metadata(metadata).map_err(failed)?;
         }
-        let mut upload = VerifiedUpload { upload, digests };
+        let mut upload = VerifiedUpload {
+            upload,
+            digests,
+            limits: self.uploads.limits,
+        };
         let buffers = &self.upload_buffers;
         let received = upload::receive(&mut body, length, &mut upload, buffers, &|_| false);
         received.await.map_err(|error| match error {
             ReceiveError::Body(failure) => failure,
             ReceiveError::Store(error) => failed(error),
         })?;
-        let VerifiedUpload { upload, digests } = upload;
+        let VerifiedUpload {
+            upload, digests, ..
+        } = upload;
         digests.check()?; // On failure, dropping the upload discards it.
         let committed = upload.commit().await.map_err(|error| match error {
             StoreError::PreconditionFailed if !may_replace => EXISTS,

@@ -41,6 +41,7 @@ pub(super) async fn copy(inner: &Arc<Inner>, how: Relocation) -> Result<Committe
         let (meta, source) = shared.open(&request.from, FileUse::Download)?;
         shared.check(&request.from_condition, Some(&meta))?;
         let metadata = local::read_metadata(&source)?;
+        shared.check_free(&request.to, meta.size)?;
         let staged = StagedFile::create(&shared, FileUse::Upload)?;
         Ok::<_, StoreError>((meta, source, metadata, staged))
     };
@@ -188,6 +189,7 @@ fn try_rename(
     }
     Ok(Some(Committed {
         created: replaced.is_none(),
+        replaced_bytes: replaced.map_or(0, |replaced| replaced.size),
         meta: source,
     }))
 }

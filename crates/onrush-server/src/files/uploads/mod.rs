@@ -34,12 +34,13 @@ mod task;
 
 pub(crate) use id::UploadId;
 pub(super) use index::Progress;
-pub(super) use session::{Session, TOO_LARGE, TOO_LONG};
+pub(super) use session::{Session, TOO_LONG};
 pub(super) use task::run_to_end;
 
 use super::digest::Digests;
 use super::http_error::HttpError;
 use super::object;
+use super::types::intern;
 use super::upload::ReceiveError;
 use active::Active;
 use index::Index;
@@ -62,7 +63,7 @@ const TOO_MANY: HttpError = HttpError::new(503, "there are too many unfinished u
 const NO_SPACE: HttpError = HttpError::new(507, "unfinished uploads use all space that they may");
 const NO_RANDOM: HttpError = HttpError::new(500, "the system has no random numbers");
 
-/// The limits of unfinished uploads.
+/// The limits of objects and of unfinished uploads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UploadLimits {
     /// The maximum size of an object, in bytes. A larger one gets 413.
@@ -86,6 +87,14 @@ impl Default for UploadLimits {
             count_max: 10_000,
             bytes_max: u64::MAX,
         }
+    }
+}
+
+impl UploadLimits {
+    /// The response to an object that is too large.
+    pub(super) fn too_large(&self) -> HttpError {
+        let text = format!("the object is larger than {} bytes", self.object_bytes_max);
+        HttpError::new(413, intern(&text)) // There are only as many texts as limits.
     }
 }
 
@@ -146,7 +155,7 @@ impl Uploads {
     ) -> Result<Session, ReceiveError> {
         self.sweep_from_now_on(worker);
         if plan.length.unwrap_or(0) > self.limits.object_bytes_max {
-            return Err(ReceiveError::Body(session::TOO_LARGE));
+            return Err(ReceiveError::Body(self.limits.too_large()));
         }
         self.load_index().await?;
         let id = UploadId::random().ok_or(ReceiveError::Body(NO_RANDOM))?;
