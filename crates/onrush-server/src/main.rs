@@ -1,13 +1,13 @@
 //! The program `onrush`: it serves a folder over HTTP.
 //!
 //! Layers, lowest first: `units`, `toml_values`, `failure`, `memory`, `key_files`, `redaction` ·
-//! `values`, `tls_values`, `acme_values`, `access_values`, `quota_values`, `reload` · `options` (their list) ·
-//! `edge` (the cache before the store) · `quotas` · `storage` (where the objects are) · `config` (the file
-//! and the resulting settings) · `secret_files` · `cli` · `combined`, `self_signed` · `tls`
-//! (certificates), `acme` (their orders) · `access_control` (users) · `site_rules` · `commands`,
-//! `terminal` · `sweep`, `check_command`, `sign_command`, `user_command` (commands of their own) ·
-//! `logging`, `signals`, `descriptors` (the process) · `announcement` · this file, which combines
-//! them and serves.
+//! `values`, `tls_values`, `acme_values`, `access_values`, `quota_values`, `reload` · `options`
+//! (their list) · `edge` (the cache before the store) · `quotas` · `storage` (where the objects
+//! are) · `config` (the file and the resulting settings) · `secret_files` · `cli` · `combined`,
+//! `self_signed` · `tls` (certificates), `acme` (their orders) · `access_control` (users) ·
+//! `site_rules` · `commands`, `terminal` · `sweep`, `check_command`, `sign_command`, `user_command`
+//! (commands of their own) · `logging`, `signals`, `descriptors` (the process) · `announcement` ·
+//! this file, which combines them and serves.
 
 #![forbid(unsafe_code)]
 

@@ -4,11 +4,12 @@
 //! page) · `path` (paths and keys) · `client_rights` · `storage_log` · `budget` · `buffers` ·
 //! `media_type` · `types` · `stored_fields` (fields of a PUT) · `digest` · `pieces` (bodies from a
 //! remote store) · `codings` and `encoder` · `object_fields` · `object` (an object that is ready to
-//! be served) · `cache` · `ranges` · `conditions` (of changes) · `upload` (receiving) · `uploads`
-//! (those that continue later) · `location` · `permitted` · `sorting` · `json` and `html` (the
-//! forms of listings) · `list`, `archive` and `markdown` · `siblings` and `compress` (other forms
-//! of an object) · `read` (GET) · `site` · `write` (PUT, DELETE) · `upload_target` · `tus` ·
-//! `relocate` (COPY, MOVE) · `resumable` (PUT and PATCH of a part) · `upkeep`.
+//! be served) · `cache` · `ranges` · `conditions` (of changes) · `upload_limits` · `upload`
+//! (receiving) · `uploads` (those that continue later) · `location` · `permitted` · `sorting` ·
+//! `json` and `html` (the forms of listings) · `list`, `archive` and `markdown` · `siblings` and
+//! `compress` (other forms of an object) · `read` (GET) · `site` · `write` (PUT, DELETE) ·
+//! `upload_target` · `tus` · `relocate` (COPY, MOVE) · `resumable` (PUT and PATCH of a part) ·
+//! `upkeep`.
 //!
 //! Nothing here blocks a worker: operations that may wait for a disk use the futures of the store.
 //! The modules do not depend on the command line, sockets or drivers.
@@ -50,6 +51,7 @@ mod tus;
 mod types;
 mod upkeep;
 mod upload;
+mod upload_limits;
 mod upload_target;
 pub(crate) mod uploads;
 mod write;
@@ -75,7 +77,7 @@ use uploads::{UploadId, Uploads, run_to_end};
 pub use assets::PATHS as PAGE_PATHS;
 pub use types::Types;
 pub use upkeep::Upkeep;
-pub use uploads::UploadLimits;
+pub use upload_limits::UploadLimits;
 
 /// The maximum memory of small objects that are not in the cache but are being sent to slow
 /// clients.

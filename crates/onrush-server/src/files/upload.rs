@@ -10,7 +10,7 @@ use super::budget::{Budget, Lease};
 use super::buffers::{BufferUser, Buffers, PooledBuffer};
 use super::digest::Digests;
 use super::http_error::HttpError;
-use super::uploads::UploadLimits;
+use super::upload_limits::UploadLimits;
 use onrush::{Reject, RequestBody};
 use onrush_rt::coop;
 use onrush_store::{StoreError, Upload};
