@@ -57,6 +57,8 @@ const REMOTE: &str = "crates/onrush-server/tests/cli_remote.rs";
 const LOGINS: &str = "crates/onrush-server/tests/cli_logins.rs";
 const USERS: &str = "crates/onrush-server/tests/cli_users.rs";
 const EDGE: &str = "crates/onrush-server/tests/cli_edge.rs";
+const SITE: &str = "crates/onrush-server/tests/cli_site.rs";
+const STORED: &str = "crates/onrush-server/tests/cli_stored.rs";
 const PAGE: &str = "crates/onrush-server/tests/clients_page.rs";
 const WATCH: &str = "crates/onrush-server/tests/cli_watch.rs";
 const ARCHIVE: &str = "crates/onrush-server/tests/clients_archive.rs";
@@ -127,6 +129,18 @@ const COMMANDS: &[(&str, Cover)] = &[
     (
         "curl --oauth2-bearer TOKEN …",
         Tested(LOGINS, "fn curl_logs_in"),
+    ),
+    (
+        "onrush ./site --site --precompressed --compress",
+        Tested(SITE, "fn curl_and_wget_decode_what_they_get"),
+    ),
+    (
+        "onrush ./data --allow put --max-object-size 2GiB --min-free 10GiB",
+        Tested(STORED, "fn objects_and_free_space_have_limits"),
+    ),
+    (
+        "onrush ./data --allow put,delete --quota /=500GiB,/ann=50GiB,/tmp=5GiB",
+        Tested(STORED, "fn quotas_hold_after_a_restart"),
     ),
     (
         "onrush ./data --tls-self-signed",

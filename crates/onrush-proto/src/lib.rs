@@ -8,7 +8,7 @@
 //! [`reject`] · [`token`] · [`date`] · `span` · `target` · `scan` · `field_scan` · [`head`] ·
 //! [`chunked`] · [`response`] · `actions` · [`connection`] · `trace`; the modules about
 //! connections of proxies and about resources are [`proxy_header`] · [`etag`] ·
-//! [`range`] · [`precondition`].
+//! [`range`] · [`precondition`] · [`traceparent`].
 //!
 //! # What is refused
 //!
@@ -59,3 +59,4 @@ mod target;
 pub mod token;
 #[doc(hidden)]
 pub mod trace;
+pub mod traceparent;

@@ -232,7 +232,11 @@ impl RemoteUpload {
         {
             let (created, tag) = self.put_meanwhile(existed, until).await?;
             let meta = self.meta(tag)?;
-            return Ok(Committed { created, meta });
+            return Ok(Committed {
+                created,
+                replaced_bytes: 0,
+                meta,
+            });
         }
         // Before the change: afterwards there is an object in any case.
         let created = match self.condition {
@@ -253,7 +257,11 @@ impl RemoteUpload {
             (None, None) => self.put_whole(until).await?.e_tag,
         };
         let meta = self.meta(tag)?;
-        Ok(Committed { created, meta })
+        Ok(Committed {
+            created,
+            replaced_bytes: 0,
+            meta,
+        })
     }
 
     /// Sends an object without a condition by one request, whose last byte waits until it is known

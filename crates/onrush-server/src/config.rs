@@ -3,6 +3,7 @@
 
 mod access;
 mod conflicts;
+mod site;
 mod tls;
 
 use crate::edge::EdgeSettings;
@@ -18,8 +19,8 @@ use crate::values::{
 pub(crate) use access::AccessSettings;
 use onrush::{AccessLog, DriverPreference, Limits, Placement, TrustedPeers};
 use onrush_rt::driver;
-use onrush_server::{Allow, Cors, FilesOptions, UploadLimits};
-use onrush_store::Key;
+use onrush_server::{Allow, Cors, FilesOptions, RuleFiles, UploadLimits};
+use onrush_store::{Key, Quota};
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -43,6 +44,10 @@ pub(crate) struct Settings {
     /// `None`: no cache in front of the store.
     pub(crate) edge: Option<EdgeSettings>,
     pub(crate) files: FilesOptions,
+    /// Limits on the objects beneath folders.
+    pub(crate) quotas: Vec<Quota>,
+    /// The files with redirects and header fields of a site.
+    pub(crate) rules: RuleFiles,
     /// `None`: clients do not log in, and all have the same rights.
     pub(crate) access: Option<AccessSettings>,
     /// Other origins whose pages may send requests.
@@ -201,6 +206,16 @@ impl Settings {
         let storage = Storage::parse(dir)?;
         if storage.folder().is_none() {
             check_remote(&storage, tls.as_ref(), options.durability.is_some())?;
+            if options.quota.is_some() {
+                return Err(Failure::usage(format!(
+                    "--quota needs a folder: others may change {storage} as well"
+                )));
+            }
+            if options.min_free.is_some() {
+                return Err(Failure::usage(format!(
+                    "--min-free needs a folder; the space of {storage} is not known"
+                )));
+            }
         }
         let receive_bytes_max = match options.receive_memory {
             Some(size) => size.bytes,
@@ -218,6 +233,10 @@ impl Settings {
                 }
             }),
             files,
+            quotas: (options.quota.iter().flatten())
+                .map(|quota| quota.0.clone())
+                .collect(),
+            rules: site::rules(&options)?,
             access,
             cors: access::cors(&options)?,
             trusted_proxies: TrustedPeers::new(options.trusted_proxy.into_iter().flatten()),
@@ -321,7 +340,12 @@ fn files_options(
     let depth_max = check_range("depth-max", options.depth_max, 1..=Key::SEGMENTS_MAX)?;
     let file_threads = check_range("file-threads", options.file_threads, 1..=1024)?;
     let upload_limits = UploadLimits {
-        object_bytes_max: options.body_max.map_or(u64::MAX, |size| size.bytes),
+        object_bytes_max: [options.body_max, options.max_object_size]
+            .into_iter()
+            .flatten()
+            .map(|size| size.bytes)
+            .min()
+            .unwrap_or(u64::MAX),
         age_max_s: match options.unfinished_age {
             Some(age) => age.duration().as_secs().clamp(1, AGE_MAX_S),
             None => default.upload_limits.age_max_s,
@@ -333,10 +357,14 @@ fn files_options(
     Ok(FilesOptions {
         allow,
         upload_limits,
+        min_free_bytes: options.min_free.map_or(0, |size| size.bytes),
         hidden: options.hidden.unwrap_or(false),
         reserve_admin_paths: options.admin == Some(AdminAt::Same),
         site: options.site.unwrap_or(false),
         webdav: options.webdav.unwrap_or(false),
+        spa: options.spa.unwrap_or(false),
+        precompressed: options.precompressed.unwrap_or(false),
+        compress: options.compress.unwrap_or(false),
         sink: options.sink.unwrap_or(false),
         durability: match options.durability {
             Some(Durability::Full) | None => onrush_server::Durability::Full,

@@ -26,7 +26,7 @@
 //!
 //! [`Forwarding`] learns from trusted reverse proxies who their clients are.
 //!
-//! Layers inside this crate, lowest first: `client_address` · [`rights`] · [`files`] ·
+//! Layers inside this crate, lowest first: `client_address` · [`rights`] · [`files`] · [`rules`] ·
 //! `dashboard` · [`guard`] · [`access`] · [`https`] · [`forwarding`].
 //!
 //! The library does not depend on drivers, and [`files`] does not depend on the command line.
@@ -41,6 +41,7 @@ pub mod forwarding;
 pub mod guard;
 pub mod https;
 pub mod rights;
+pub mod rules;
 
 pub use access::{Access, AccessControl, Users};
 pub use dashboard::add_dashboard;
@@ -50,3 +51,4 @@ pub use guard::{BodyLimit, Cors, Guard, Hosts, ListenAddress};
 pub use https::{HttpChallenges, Https, Redirect, https_port};
 pub use onrush_store::Durability;
 pub use rights::{Identity, PathRights, Rights};
+pub use rules::{RuleFiles, RuleSource, Rules, SiteRules};

@@ -1,13 +1,13 @@
 //! The program `onrush`: it serves a folder over HTTP.
 //!
 //! Layers, lowest first: `units`, `toml_values`, `failure`, `memory`, `key_files`, `redaction` ·
-//! `values`, `tls_values`, `acme_values`, `access_values`, `reload` · `options` (their list) ·
-//! `edge` (the cache before the store) · `storage` (where the objects are) · `config` (the file
-//! and the resulting settings) · `secret_files` · `cli` · `combined`, `self_signed` · `tls`
-//! (certificates),
-//! `acme` (their orders) · `access_control` (users) · `commands`, `terminal` · `sweep`,
-//! `check_command`, `sign_command`, `user_command` (commands of their own) · `logging`, `signals`,
-//! `descriptors` (the process) · `announcement` · this file, which combines them and serves.
+//! `values`, `tls_values`, `acme_values`, `access_values`, `quota_values`, `reload` · `options`
+//! (their list) · `edge` (the cache before the store) · `quotas` · `storage` (where the objects
+//! are) · `config` (the file and the resulting settings) · `secret_files` · `cli` · `combined`,
+//! `self_signed` · `tls` (certificates), `acme` (their orders) · `access_control` (users) ·
+//! `site_rules` · `commands`, `terminal` · `sweep`, `check_command`, `sign_command`, `user_command`
+//! (commands of their own) · `logging`, `signals`, `descriptors` (the process) · `announcement` ·
+//! this file, which combines them and serves.
 
 #![forbid(unsafe_code)]
 
@@ -28,12 +28,15 @@ mod key_files;
 mod logging;
 mod memory;
 mod options;
+mod quota_values;
+mod quotas;
 mod redaction;
 mod reload;
 mod secret_files;
 mod self_signed;
 mod sign_command;
 mod signals;
+mod site_rules;
 mod storage;
 mod sweep;
 mod terminal;
@@ -56,7 +59,8 @@ use onrush_rt::net::Address;
 use onrush_rt::worker::affinity;
 use onrush_server::{
     Access, AccessControl, BodyLimit, Files, FilesOptions, Forwarding, Guard, Hosts,
-    HttpChallenges, Https, ListenAddress, PAGE_PATHS, Redirect, Upkeep, add_dashboard, https_port,
+    HttpChallenges, Https, ListenAddress, PAGE_PATHS, Redirect, RuleSource, SiteRules, Upkeep,
+    add_dashboard, https_port,
 };
 use std::ffi::OsString;
 use std::io;
@@ -151,6 +155,7 @@ fn serve(settings: Settings) -> Result<(), Failure> {
         tracing::warn!("{warning}");
     }
     let control = users.map(AccessControl::new);
+    let rules = site_rules::load(&settings)?;
     let descriptors = descriptors::raise_limit();
     let plan = Plan::new(&settings, descriptors);
     let options = FilesOptions {
@@ -159,11 +164,14 @@ fn serve(settings: Settings) -> Result<(), Failure> {
         descriptors: plan.descriptors.clone(),
         ..settings.files.clone()
     };
-    let opened = settings.storage.open(options, settings.edge.as_ref())?;
+    let opened = settings
+        .storage
+        .open(options, &settings.quotas, settings.edge.as_ref())?;
     let Opened {
         files,
         remote,
         edge,
+        quotas,
     } = opened;
     // Only certificates that are kept in a folder need it, and a check has ensured that it is one.
     let dir = settings.storage.folder().unwrap_or(Path::new("."));
@@ -180,6 +188,9 @@ fn serve(settings: Settings) -> Result<(), Failure> {
         let has_edge = edge.is_some();
         admin = admin.ready_if(move || storage::not_ready(&store, has_edge));
     }
+    if let Some(quotas) = quotas {
+        metrics.add_collector(quotas);
+    }
     if let Some(edge) = &edge {
         metrics.add_collector(Arc::new(EdgeCollector(edge.metrics())));
     }
@@ -193,7 +204,14 @@ fn serve(settings: Settings) -> Result<(), Failure> {
     // `/-/ready` reports the shutdown.
     let admin_server = start_admin(&settings, &plan, &admin, &metrics)?;
     let challenges = HttpChallenges::new();
-    let objects = objects(&settings, control.as_ref(), &files, &admin, &metrics);
+    let objects = objects(
+        &settings,
+        control.as_ref(),
+        rules.as_ref(),
+        &files,
+        &admin,
+        &metrics,
+    );
     let server = Serving {
         tls,
         objects,
@@ -218,6 +236,9 @@ fn serve(settings: Settings) -> Result<(), Failure> {
     if let Some(control) = &control
         && let Some(reload) = access_control::watch(&settings, control)?
     {
+        shutdown.on_hangup(reload);
+    }
+    if let Some(reload) = site_rules::watch(&settings, rules.as_ref())? {
         shutdown.on_hangup(reload);
     }
     let announcement = Announcement {
@@ -317,6 +338,7 @@ const OPEN_PATHS: &[&str] = &["/-/health", "/-/ready", PAGE_PATHS[0], PAGE_PATHS
 fn objects(
     settings: &Settings,
     control: Option<&AccessControl>,
+    rules: Option<&RuleSource>,
     files: &Files,
     admin: &Admin,
     metrics: &Metrics,
@@ -330,6 +352,10 @@ fn objects(
             Box::new(admin.add_to(router))
         }
         false => Box::new(files.clone()),
+    };
+    let objects: Box<dyn Application> = match rules {
+        Some(rules) => Box::new(SiteRules::new(rules, Boxed(objects))),
+        None => objects,
     };
     let objects = Box::new(Upkeep::new(files, Boxed(objects)));
     // The limit of the body is checked after access control: a client without the right to write

@@ -7,6 +7,7 @@
 
 use crate::access_values::{AuthUser, Origin};
 use crate::acme_values::{AcmeName, DirectoryUrl, Email};
+use crate::quota_values::QuotaOf;
 use crate::tls_values::{FilePath, Hsts, RedirectAt, SelfSigned};
 use crate::toml_values::{Switch, bool_value, boolish, list, types};
 use crate::units::{Count, Port, Rate, Size, SizeMax, SizeOrOff, Time};
@@ -183,6 +184,31 @@ options! {
         /// Clients may make the changes that --allow permits; put,delete-folders permits all. Locks
         /// are in memory, so use one process for a folder.
         switch webdav;
+
+        /// Serve a site of one page: paths that name nothing show the index.html of the top folder
+        ///
+        /// Only to browsers that navigate to them. It needs --site.
+        switch spa;
+
+        /// Redirects of a site: a file with lines FROM TO [STATUS]; see docs/site.md
+        ///
+        /// It needs --site. The file is read again on SIGHUP, and after a change.
+        #[arg(value_hint = ValueHint::FilePath)]
+        value redirects: FilePath = "FILE";
+
+        /// Header fields of a site by path: a file; see docs/site.md
+        ///
+        /// It needs --site. The file is read again on SIGHUP, and after a change.
+        #[arg(value_hint = ValueHint::FilePath)]
+        value headers: FilePath = "FILE";
+
+        /// Serve NAME.zst, NAME.br or NAME.gz as NAME to clients that accept the coding
+        ///
+        /// If it is not older than NAME. See docs/compression.md.
+        switch precompressed;
+
+        /// Compress text while it is sent, for clients that accept zstd or gzip
+        switch compress;
 
         /// Receive uploads, count their bytes and discard them; allows PUT without --allow
         ///
@@ -366,6 +392,20 @@ options! {
         ///
         /// An object that is uploaded in several requests may not be larger, either.
         value body_max: SizeMax = "SIZE";
+
+        /// The maximum size of an object; a larger one gets 413 [default: off]
+        value max_object_size: SizeMax = "SIZE";
+
+        /// Keep this much space of the disk free: uploads get 507 before it is used [default: 0]
+        ///
+        /// A size such as 5GiB. Unfinished uploads count. It needs a folder, not a bucket.
+        value min_free: Size = "SIZE";
+
+        /// The maximum size of all objects beneath a folder, as /folder=5GiB; more gets 507
+        ///
+        /// Repeat it, or separate values with commas; / is the top folder. All quotas that contain
+        /// an object hold. It needs a folder, not a bucket; see docs/limits.md.
+        list quota: QuotaOf = "PREFIX=SIZE";
 
         /// Remove an unfinished upload so long after its last byte [default: 24h]
         value unfinished_age: Time = "TIME";

@@ -2,11 +2,12 @@
 
 use crate::edge::EdgeSettings;
 use crate::failure::{self, Failure};
+use crate::quotas;
 use onrush::metrics::{Collector, MetricType, TextWriter};
 use onrush_remote::{Check, DURATION_BOUNDS, Location, Options, RemoteStore};
 use onrush_rt::blocking::BlockingPool;
 use onrush_server::{Files, FilesOptions};
-use onrush_store::{EdgeStore, Folder, Store};
+use onrush_store::{EdgeStore, Folder, Quota, Store};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,8 @@ pub(crate) struct Opened {
     pub(crate) files: Files,
     /// The service, if the objects are not in a folder.
     pub(crate) remote: Option<RemoteStore>,
+    /// The quotas, as metrics, if there are some.
+    pub(crate) quotas: Option<Arc<dyn Collector>>,
     /// The cache in front of the store, if there is one.
     pub(crate) edge: Option<Arc<EdgeStore>>,
 }
@@ -117,13 +120,23 @@ impl Storage {
     pub(crate) fn open(
         &self,
         options: FilesOptions,
+        quotas: &[Quota],
         edge: Option<&EdgeSettings>,
     ) -> Result<Opened, Failure> {
+        let mut collector: Option<Arc<dyn Collector>> = None;
         let (store, pool, remote): (Arc<dyn Store>, _, _) = match self {
             Storage::Folder(path) => {
                 let folder = open_folder(path, &options)?;
                 let pool = folder.pool().clone();
-                (Arc::new(folder), pool, None)
+                let store: Arc<dyn Store> = match quotas.is_empty() {
+                    true => Arc::new(folder),
+                    false => {
+                        let store = quotas::open(folder, quotas)?;
+                        collector = Some(quotas::collector(&store));
+                        Arc::new(store)
+                    }
+                };
+                (store, pool, None)
             }
             Storage::Remote(location) => {
                 let store = open_remote(location, options.allow.put)?;
@@ -160,6 +173,7 @@ impl Storage {
         Ok(Opened {
             files: Files::on_store(store, pool, options),
             remote,
+            quotas: collector,
             edge,
         })
     }

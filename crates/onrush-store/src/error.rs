@@ -29,8 +29,11 @@ pub enum StoreError {
     NotEmpty,
     /// The caller's condition does not hold for the current object.
     PreconditionFailed,
-    /// The disk or the quota is full. Without an error number: that of the store's service.
+    /// The disk or the quota is full. Without an error number: that of the store's service, or the
+    /// free space is below the limit of the store.
     Full(Cause),
+    /// The objects beneath a prefix have all bytes that they may have.
+    OverQuota,
     /// The file system is read-only, or became read-only after a device error.
     ReadOnly,
     /// The object is larger than the file system allows.
@@ -135,8 +138,9 @@ impl fmt::Display for StoreError {
             }
             StoreError::NotEmpty => "the folder is not empty",
             StoreError::PreconditionFailed => "the object does not meet the request's condition",
-            StoreError::Full(cause) if cause.errno.is_none() => "the store's service is full",
+            StoreError::Full(cause) if cause.errno.is_none() => "the store is full",
             StoreError::Full(_) => "the disk is full",
+            StoreError::OverQuota => "the quota is used up",
             StoreError::ReadOnly => "the disk is read-only",
             StoreError::TooLarge => "the object is too large for the store",
             StoreError::Forbidden => "the store does not allow this",

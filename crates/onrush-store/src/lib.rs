@@ -29,7 +29,7 @@
 //! ```
 //!
 //! Layers inside this crate, lowest first: `error` · `key` · `meta` · `local` · `object` ·
-//! `changes` · `store` · `folder` · [`cache`] · `edge` · `testing`.
+//! `changes` · `store` · `folder` · `quota` · [`cache`] · `edge` · `testing`.
 //! This crate does not contain HTTP: no headers, no statuses, no percent-encoding.
 
 pub mod cache;
@@ -41,6 +41,7 @@ mod key;
 mod local;
 mod meta;
 mod object;
+mod quota;
 mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -53,5 +54,6 @@ pub use key::Key;
 pub use local::LocalFile;
 pub use meta::{Kind, METADATA_BYTES_MAX, Meta, PROPERTIES_BYTES_MAX, Version};
 pub use object::{ByteStream, CacheUse, Cached, FilePart, LocalFuture, Object, ReadAt};
+pub use quota::{Quota, QuotaStore};
 pub use store::{Committed, Condition, Entry, Features, Kept, ListHow, Page};
 pub use store::{Relocation, Store, Upload, Wanted};

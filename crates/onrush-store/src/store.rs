@@ -332,6 +332,9 @@ pub struct Kept {
 pub struct Committed {
     /// Whether the key had no object before.
     pub created: bool,
+    /// The size of the object that was replaced, in bytes; 0 if there was none, or if a service
+    /// does not say it.
+    pub replaced_bytes: u64,
     /// The properties of the new object.
     pub meta: Meta,
 }

@@ -2,6 +2,7 @@
 //! subscriber decides where the event is written, and in which format.
 
 use crate::panic_guard;
+use onrush_proto::traceparent;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
@@ -57,6 +58,8 @@ pub enum AccessLog {
     /// - `request_bytes`, `user_agent_bytes`, `referer_bytes`: the exact bytes of the field without
     ///   `_bytes` ([`Visit::record_bytes`](tracing::field::Visit::record_bytes)), only if they are
     ///   not UTF-8.
+    /// - `trace_id`, `parent_id`: the trace that the request belongs to, and its id there, from a
+    ///   valid `traceparent` (W3C Trace Context).
     /// - `suppressed`: on the entry of a connection over the limit, the number of such connections
     ///   without an entry since the last one of this worker, if any. A worker writes at most ten of
     ///   these entries per second.
@@ -124,6 +127,8 @@ pub(crate) struct LogEntry {
     pub(crate) user: Option<Box<str>>,
     pub(crate) user_agent: Option<Vec<u8>>,
     pub(crate) referer: Option<Vec<u8>>,
+    /// A valid `traceparent`.
+    pub(crate) trace: Option<Vec<u8>>,
     /// By the worker's clock.
     pub(crate) begun_ns: u64,
     pub(crate) received_bytes: u64,
@@ -289,6 +294,7 @@ impl Ended {
             ),
         };
         let (agent, referer) = (entry.user_agent.as_deref(), entry.referer.as_deref());
+        let trace = entry.trace.as_deref().and_then(traceparent::parse);
         panic_guard::log(|| {
             tracing::info!(
                 target: "onrush::access",
@@ -312,6 +318,8 @@ impl Ended {
                 request_bytes = raw.filter(is_not_utf8),
                 user_agent_bytes = agent.filter(is_not_utf8),
                 referer_bytes = referer.filter(is_not_utf8),
+                trace_id = trace.map(|trace| trace.trace_id),
+                parent_id = trace.map(|trace| trace.parent_id),
                 suppressed,
             )
         });

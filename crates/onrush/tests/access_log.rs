@@ -121,6 +121,36 @@ fn complete_responses_are_logged_with_the_bytes_sent() {
     }
 }
 
+/// `traceparent` of W3C Trace Context. A malformed or repeated one is ignored.
+#[test]
+fn the_trace_of_a_request_is_logged() {
+    let (trace, parent) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7");
+    let valid = format!("Traceparent: 00-{trace}-{parent}-01\r\n");
+    for driver in drivers() {
+        let server = logged(driver, Limits::default());
+        for (kind, fields, ids) in [
+            ("valid", valid.clone(), true),
+            ("twice", format!("{valid}{valid}"), false),
+            ("malformed", valid.to_uppercase(), false),
+            ("none", String::new(), false),
+        ] {
+            let mark = format!("/hello?trace-{driver:?}-{kind}");
+            exchange(
+                &server,
+                &format!("GET {mark} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n{fields}\r\n"),
+            );
+            let entry = wait_for(&mark, 1).remove(0);
+            let field = |name| entry.get(name).map(String::as_str);
+            let expected = ids.then_some((trace, parent));
+            assert_eq!(
+                field("trace_id").zip(field("parent_id")),
+                expected,
+                "{kind}"
+            );
+        }
+    }
+}
+
 #[test]
 fn pipelined_responses_have_separate_entries() {
     let _dog = watchdog("pipelined_responses_have_separate_entries");

@@ -23,6 +23,7 @@
 //! may write to an open file, so its version must be checked before each response.
 
 use super::object::LoadedObject;
+use onrush::WorkerHandle;
 use onrush_store::{Key, Version};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -87,6 +88,16 @@ pub(super) struct CacheContext {
     pub(super) worker: usize,
     pub(super) now_ms: u64,
     pub(super) now_s: u64,
+}
+
+impl CacheContext {
+    pub(super) fn of(worker: &WorkerHandle) -> CacheContext {
+        CacheContext {
+            worker: worker.index(),
+            now_ms: worker.now_ms(),
+            now_s: worker.unix_seconds(),
+        }
+    }
 }
 
 impl Cache {

@@ -65,6 +65,7 @@ impl HttpError {
             (StoreError::PreconditionFailed, _) => return HttpError::PRECONDITION_FAILED,
             (StoreError::Full(cause), _) if cause.errno().is_none() => (507, "the store is full"),
             (StoreError::Full(_), _) => (507, "the disk is full"),
+            (StoreError::OverQuota, _) => (507, "the quota of this path is used up"),
             (StoreError::ReadOnly, _) => (503, "the disk is read-only"),
             (StoreError::TooLarge, _) => (413, "the object is too large for the store"),
             (StoreError::Forbidden | StoreError::PermissionDenied(_), _) => {

@@ -1,15 +1,16 @@
 //! Objects and folders over HTTP: the handler [`Files`].
 //!
 //! Submodules, lowest first: `negotiate` and `http_error` (error responses) · `assets` (of the
-//! page) · `path` (paths and keys) · `storage_log` · `budget` · `buffers` · `media_type` · `types`
-//! · `stored_fields` (fields of a PUT) · `digest` · `pieces` (bodies from a remote store) ·
-//! `object` (an object that is ready to be served) · `cache` · `ranges` · `conditions` (of
-//! changes) · `upload` (receiving) · `uploads` (those that continue later) · `location` ·
-//! `permitted` · `sorting` · `archive_format` · `json` and `html` (the forms of listings) · `list`,
-//! `archive`, `watch` and `markdown` · `read` (GET) · `tree` (changes of a folder with everything in
-//! it) · `multistatus` · `write` (PUT, DELETE) · `upload_target` · `upload_parts` · `tus` ·
-//! `relocate` (COPY, MOVE) · `resumable` (PUT and PATCH of a part) · `form` (POST of files) ·
-//! `webdav` · `upkeep`.
+//! page) · `path` (paths and keys) · `client_rights` · `storage_log` · `budget` · `buffers` ·
+//! `media_type` · `types` · `stored_fields` (fields of a PUT) · `digest` · `pieces` (bodies from a
+//! remote store) · `codings` and `encoder` · `object_fields` · `object` (an object that is ready to
+//! be served) · `cache` · `ranges` · `conditions` (of changes) · `upload_limits` · `upload`
+//! (receiving) · `uploads` (those that continue later) · `location` · `permitted` · `sorting` ·
+//! `archive_format` · `json` and `html` (the forms of listings) · `list`, `archive`, `watch` and
+//! `markdown` · `siblings` and `compress` (other forms of an object) · `read` (GET) · `site` ·
+//! `tree` (changes of a folder with everything in it) · `multistatus` · `write` (PUT, DELETE) ·
+//! `upload_target` · `upload_parts` · `tus` · `relocate` (COPY, MOVE) · `resumable` (PUT and PATCH
+//! of a part) · `form` (POST of files) · `webdav` · `upkeep`.
 //!
 //! Nothing here blocks a worker: operations that may wait for a disk use the futures of the store.
 //! The modules do not depend on the command line, sockets or drivers.
@@ -20,8 +21,12 @@ mod assets;
 mod budget;
 mod buffers;
 mod cache;
+mod client_rights;
+mod codings;
+mod compress;
 mod conditions;
 mod digest;
+mod encoder;
 mod form;
 mod html;
 pub(crate) mod http_error;
@@ -33,6 +38,7 @@ mod media_type;
 mod multistatus;
 pub(crate) mod negotiate;
 mod object;
+mod object_fields;
 pub(crate) mod path;
 mod permitted;
 mod pieces;
@@ -40,6 +46,8 @@ mod ranges;
 mod read;
 mod relocate;
 mod resumable;
+mod siblings;
+mod site;
 mod sorting;
 mod storage_log;
 mod stored_fields;
@@ -48,6 +56,7 @@ mod tus;
 mod types;
 mod upkeep;
 mod upload;
+mod upload_limits;
 mod upload_parts;
 mod upload_target;
 pub(crate) mod uploads;
@@ -55,14 +64,15 @@ mod watch;
 mod webdav;
 mod write;
 
-use crate::rights::{Identity, Rights};
 use budget::Budget;
 use cache::Cache;
+use client_rights::{check_right, check_right_at, check_right_beneath, may_read, may_read_index};
 use http_error::{HttpError, Operation};
 use onrush::{Handler, Request, Response};
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::Descriptors;
 use onrush_store::{Durability, Entry, Folder, FolderOptions, Key, Store, StoreError};
+use siblings::Siblings;
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -78,7 +88,7 @@ pub(crate) use html::policy as page_policy;
 pub(crate) use list::nonce;
 pub use types::Types;
 pub use upkeep::Upkeep;
-pub use uploads::UploadLimits;
+pub use upload_limits::UploadLimits;
 
 /// The maximum memory of small objects that are not in the cache but are being sent to slow
 /// clients.
@@ -113,6 +123,14 @@ pub struct FilesOptions {
     /// Serves WebDAV (RFC 4918, classes 1 and 2): `PROPFIND`, `PROPPATCH`, `MKCOL`, `LOCK` and
     /// `UNLOCK`, and locks and the field `If` for all changes. Locks are in memory.
     pub webdav: bool,
+    /// Serves a site of one page: a client that navigates to a path without an object gets the
+    /// `index.html` of the top folder. Needs `site`.
+    pub spa: bool,
+    /// Serves `name.zst`, `name.br` or `name.gz` as the content of `name` to clients that accept
+    /// the coding. To write such an object, a client needs the right to replace `name`.
+    pub precompressed: bool,
+    /// Compresses text while it is sent, for clients that accept it.
+    pub compress: bool,
     /// Reads, counts and discards the bodies of `PUT` instead of storing them. `PUT` is then
     /// allowed regardless of `allow`. Invalid names, conflicts and failed preconditions are refused
     /// as in a `PUT` that stores.
@@ -125,6 +143,9 @@ pub struct FilesOptions {
     pub types: Types,
     /// The failures that an acknowledged change survives.
     pub durability: Durability,
+    /// The free space of the file system below which no object is written, in bytes. [`Files::new`]
+    /// ignores it, because a store has its own ([`FolderOptions::min_free_bytes`]).
+    pub min_free_bytes: u64,
     /// The maximum number of path segments of a `PUT`, folders and object; more get 400. It limits
     /// the folders that one `PUT` creates and syncs. Deeper objects that other programs created
     /// can be read, listed and deleted.
@@ -166,9 +187,13 @@ impl Default for FilesOptions {
             reserve_admin_paths: false,
             site: false,
             webdav: false,
+            spa: false,
+            precompressed: false,
+            compress: false,
             sink: false,
             types: Types::default(),
             durability: Durability::Full,
+            min_free_bytes: 0,
             depth_max: 64,
             cache_bytes_max: 64 << 20,
             cache_files_max: 256,
@@ -179,6 +204,14 @@ impl Default for FilesOptions {
             blocking_threads: 16,
             descriptors: Descriptors::default(),
         }
+    }
+}
+
+impl FilesOptions {
+    /// Whether the response to a GET depends on the codings that the client accepts.
+    #[inline]
+    fn varies_by_coding(&self) -> bool {
+        self.precompressed || self.compress
     }
 }
 
@@ -216,6 +249,9 @@ struct Inner {
     /// The locks of WebDAV.
     locks: Arc<Locks>,
     cache: Cache,
+    siblings: Siblings,
+    /// The budget of encoders.
+    encoder_budget: Arc<Budget>,
     /// The budget of objects in memory: in the cache, or in responses to slow clients.
     object_budget: Arc<Budget>,
     /// The shared buffers of uploads, and the budget of their other buffers.
@@ -245,6 +281,7 @@ impl Files {
         let folder = FolderOptions {
             writable,
             durability: options.durability,
+            min_free_bytes: options.min_free_bytes,
             descriptors: options.descriptors.clone(),
             keep_properties: options.webdav,
             ..FolderOptions::default()
@@ -290,6 +327,8 @@ impl Files {
                 options.cache_files_max,
                 options.cache_max_age_ms,
             ),
+            siblings: Siblings::new(options.cache_max_age_ms),
+            encoder_budget: compress::budget(),
             object_budget: Budget::new(
                 options
                     .cache_bytes_max
@@ -503,48 +542,6 @@ fn methods(options: &FilesOptions) -> String {
 /// Whether an entry of a folder appears in listings: not the name of the admin pages.
 fn is_listed(options: &FilesOptions, folder: Option<&Key>, entry: &Entry) -> bool {
     !(options.reserve_admin_paths && folder.is_none() && entry.name == b"-")
-}
-
-/// Checks a right of the client at the path of its request, beyond those that
-/// [`Access`](crate::Access) has checked. Without access control, everyone has all rights.
-fn check_right(request: &Request, right: Rights) -> Result<(), HttpError> {
-    let path = path::canonical(request.path())?;
-    check_right_at(request, &path.key, right)
-}
-
-/// As [`check_right`], at the decoded path `key` without a slash at its ends.
-fn check_right_at(request: &Request, key: &[u8], right: Rights) -> Result<(), HttpError> {
-    let Some(identity) = request.extension::<Identity>() else {
-        return Ok(());
-    };
-    match identity.rights_at(key).contains(right) {
-        true => Ok(()),
-        false => Err(HttpError::not_permitted(identity)),
-    }
-}
-
-/// Checks a right at the path of a request and everywhere beneath it.
-fn check_right_beneath(request: &Request, right: Rights) -> Result<(), HttpError> {
-    let Some(identity) = request.extension::<Identity>() else {
-        return Ok(());
-    };
-    let path = path::canonical(request.path())?;
-    match identity
-        .rights_everywhere_beneath(&path.key)
-        .contains(right)
-    {
-        true => Ok(()),
-        false => Err(HttpError::not_permitted(identity)),
-    }
-}
-
-/// Whether the client may read the `index.html` of the folder that its request names.
-fn may_read_index(request: &Request) -> bool {
-    let Some(identity) = request.extension::<Identity>() else {
-        return true;
-    };
-    path::canonical(request.path())
-        .is_ok_and(|path| identity.rights_at_index(&path.key).contains(Rights::READ))
 }
 
 #[cfg(test)]

@@ -70,7 +70,7 @@ impl Preferences {
 }
 
 /// The weight in `q=0.5`. `None` if it is malformed.
-fn weight(parameter: &[u8]) -> Option<u16> {
+pub(super) fn weight(parameter: &[u8]) -> Option<u16> {
     let (name, digits) = parameter.split_at_checked(2)?;
     if !name.eq_ignore_ascii_case(b"q=") {
         return None;

@@ -2,21 +2,25 @@
 //! file.
 
 use super::budget::{Budget, Lease};
+use super::codings::Coding;
+use super::object_fields::{CACHE_STATUS, NO_CACHE, SANDBOX, append, cache_status, fields, set};
 use super::pieces::{self, Piece};
 use super::stored_fields::StoredFields;
 use super::types::{self, Types};
 use onrush::{Body, Bytes, Part, Response};
-use onrush_proto::date;
 use onrush_proto::etag::EntityTag;
 use onrush_proto::precondition::Current;
 use onrush_proto::response::FieldLines;
+use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::FileUse;
 use onrush_rt::fs::File;
-use onrush_store::{CacheUse, Key, LocalFile, Meta, Object, ReadAt, Result, StoreError, Version};
+use onrush_store::{
+    ByteStream, CacheUse, Key, Kind, LocalFile, Meta, Object, ReadAt, Result, StoreError, Version,
+};
 use std::fmt;
 use std::io;
 use std::ops::Range;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 /// Objects up to this size are read into memory. Larger ones are sent from their file.
 const SMALL_BYTES_MAX: u64 = 64 * 1024;
@@ -30,14 +34,6 @@ const COPIED_BYTES_MAX: u64 = 16 * 1024;
 /// within the same tick of the file system's clock and keep its version.
 const RELIABLE_AFTER_S: u64 = 2;
 
-/// The policy of stored objects that a browser would run (Content Security Policy Level 3, §6.3.2).
-/// Without `allow-scripts` and `allow-same-origin`, the page runs no script, sends no form, and has
-/// an origin of its own. So it cannot send requests to the server with the rights of the reader.
-/// The page's images and style sheets are still loaded.
-const SANDBOX: &[u8] = b"sandbox";
-
-const CACHE_STATUS: &str = "Cache-Status";
-
 /// An object that is ready to be served.
 #[derive(Clone)]
 pub(super) struct LoadedObject {
@@ -45,6 +41,8 @@ pub(super) struct LoadedObject {
     version: Version,
     /// Seconds since 1970; `None` before that.
     modified_s: Option<u64>,
+    /// Nanoseconds since 1970, as the store has it.
+    modified_ns: i64,
     /// The type of the object's name. A stored type takes precedence.
     content_type: &'static str,
     /// The fields of every response about the object, except `Content-Type`.
@@ -154,13 +152,13 @@ impl LoadedObject {
         let shown_s = shown_s.map(|shown_s| shown_s.min(now_s)).or(modified_s);
         let mut fields = fields(&meta.version, shown_s);
         if let Some(value) = stored.as_ref().and_then(StoredFields::cache_control) {
-            let set = fields.set("Cache-Control", value);
-            debug_assert!(set.is_ok(), "the value was checked");
+            set(&mut fields, "Cache-Control", value); // The value was checked.
         }
         LoadedObject {
             size: meta.size,
             version: meta.version,
             modified_s,
+            modified_ns: meta.modified_ns,
             content_type: types.content_type(key.name()),
             fields,
             cached: None,
@@ -183,8 +181,8 @@ impl LoadedObject {
         let mut later = self.clone();
         if !matches!(later.cached, None | Some(CacheUse::Hit | CacheUse::Stale)) {
             later.cached = Some(CacheUse::Hit);
-            let set = (later.fields).set(CACHE_STATUS, cache_status(CacheUse::Hit).as_bytes());
-            debug_assert!(set.is_ok(), "the value is valid");
+            let value = cache_status(CacheUse::Hit);
+            set(&mut later.fields, CACHE_STATUS, value.as_bytes());
         }
         later
     }
@@ -192,9 +190,65 @@ impl LoadedObject {
     /// Adds [`SANDBOX`] if the type of the object requires it.
     pub(super) fn sandboxed(mut self) -> LoadedObject {
         if types::is_scriptable(self.content_type()) {
-            append(&mut self.fields, "Content-Security-Policy", SANDBOX);
+            set(&mut self.fields, "Content-Security-Policy", SANDBOX);
         }
         self
+    }
+
+    /// Adds `Vary`: the response depends on the codings that the client accepts.
+    pub(super) fn varying(mut self) -> LoadedObject {
+        set(&mut self.fields, "Vary", b"Accept-Encoding");
+        self
+    }
+
+    /// This object as a representation of another one with the same content: `content_type` is the
+    /// type of the name of that one, `stored` its stored fields.
+    pub(super) fn representing(
+        mut self,
+        content_type: &'static str,
+        stored: &Arc<StoredFields>,
+    ) -> LoadedObject {
+        let cache_control = stored.cache_control().unwrap_or(NO_CACHE);
+        set(&mut self.fields, "Cache-Control", cache_control);
+        self.content_type = content_type;
+        self.stored = Some(stored.clone());
+        self
+    }
+
+    /// The stored fields of this object in a coding.
+    pub(super) fn fields_with(&self, coding: Coding) -> Arc<StoredFields> {
+        Arc::new(StoredFields::with_coding(
+            self.stored.as_deref(),
+            coding.name(),
+        ))
+    }
+
+    /// The content as a stream. `None` if it is in memory. `pool` runs reads that may wait.
+    pub(super) fn stream(&self, pool: &BlockingPool) -> Option<ByteStream> {
+        match &self.content {
+            Content::Memory(_) => None,
+            Content::File(file) | Content::Copy(file) => {
+                let meta = Meta {
+                    kind: Kind::File,
+                    size: self.size,
+                    modified_ns: self.modified_ns,
+                    version: self.version,
+                };
+                let file = LocalFile::new(file.clone(), pool.clone());
+                Some(Object::from_local(meta, file).stream(0..self.size))
+            }
+            Content::Reader(reader) => Some(reader.stream(0..self.size)),
+        }
+    }
+
+    /// Whether the content may be sent in a coding.
+    pub(super) fn permits_coding(&self) -> bool {
+        (self.stored.as_ref()).is_none_or(|stored| stored.permits_coding())
+    }
+
+    /// Whether the stored content has a coding.
+    pub(super) fn has_coding(&self) -> bool {
+        self.stored.as_ref().is_some_and(|it| it.has_coding())
     }
 
     /// Whether the object still has the version in its fields. Other programs may write to a file
@@ -236,6 +290,16 @@ impl LoadedObject {
     pub(super) fn stored_bytes(&self) -> usize {
         let stored = self.stored.as_ref();
         stored.map_or(0, |stored| stored.cost_bytes())
+    }
+
+    /// The time of the last change, in nanoseconds since 1970.
+    pub(super) fn modified_ns(&self) -> i64 {
+        self.modified_ns
+    }
+
+    /// The type of the object's name, whatever type is stored.
+    pub(super) fn content_type_of_name(&self) -> &'static str {
+        self.content_type
     }
 
     /// The version of the object.
@@ -408,57 +472,6 @@ fn current(version: &Version, modified_s: Option<u64>) -> Current<'_> {
     }
 }
 
-/// A version as the value of `ETag`.
-pub(super) fn etag(version: &Version) -> Vec<u8> {
-    let mut value = Vec::with_capacity(Version::BYTES_MAX + 2);
-    if let Some(tag) = EntityTag::strong(version.as_bytes()) {
-        tag.write(&mut value);
-    }
-    value
-}
-
-fn fields(version: &Version, modified_s: Option<u64>) -> FieldLines {
-    static COMMON: LazyLock<FieldLines> = LazyLock::new(|| {
-        let mut lines = FieldLines::new();
-        for (name, value) in [
-            ("Accept-Ranges", "bytes"),
-            ("Cache-Control", "no-cache"),
-            ("X-Content-Type-Options", "nosniff"),
-        ] {
-            append(&mut lines, name, value.as_bytes());
-        }
-        lines
-    });
-    let mut lines = COMMON.clone();
-    append(&mut lines, "ETag", &etag(version));
-    if let Some(modified_s) = modified_s {
-        append(&mut lines, "Last-Modified", &date::format(modified_s));
-    }
-    lines
-}
-
-/// The value of `Cache-Status` (RFC 9211 §2).
-fn cache_status(how: CacheUse) -> &'static str {
-    match how {
-        CacheUse::Hit => "onrush; hit",
-        CacheUse::Stale => "onrush; hit; detail=stale",
-        CacheUse::Revalidated => "onrush; fwd=stale",
-        CacheUse::Partial => "onrush; fwd=partial; stored",
-        CacheUse::Miss {
-            is_stored,
-            is_collapsed,
-        } => match (is_stored, is_collapsed) {
-            (false, _) => "onrush; fwd=uri-miss",
-            (true, false) => "onrush; fwd=uri-miss; stored",
-            (true, true) => "onrush; fwd=uri-miss; stored; collapsed",
-        },
-    }
-}
-
-fn append(lines: &mut FieldLines, name: &str, value: &[u8]) {
-    let appended = lines.append(name, value);
-    debug_assert!(appended.is_ok(), "{name} was refused");
-}
 /// The first `size` bytes of an object. They are fewer if another program has truncated the file.
 pub(super) async fn read(object: &Object, size: usize) -> Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(size);

@@ -8,6 +8,7 @@
 //! | an empty segment | removed, after `.` and `..` |
 //! | a backslash, bytes that are not UTF-8 | an ordinary byte of a name |
 //! | a segment that begins with a dot | hidden, unless the options permit it |
+//! | `.well-known` first | of a site: not hidden for reads |
 //! | `.onrush` first, in upper or lower case | always 404 for reads, 403 for writes |
 //! | `-` first | the same, if the admin pages share the address |
 //! | the names of `assets` | the same, except that the page's style and script are served there |
@@ -191,7 +192,10 @@ impl Target {
             true => is_admin_key(key),
             false => assets::is_name(key.as_bytes()),
         };
-        if !key.reserved() && !is_reserved && (options.hidden || !key.hidden()) {
+        let is_hidden = key.hidden()
+            && !options.hidden
+            && !(options.site && operation == Operation::Read && is_well_known(key));
+        if !key.reserved() && !is_reserved && !is_hidden {
             return Ok(self);
         }
         Err(match operation {
@@ -205,6 +209,13 @@ impl Target {
 pub(super) fn is_admin_key(key: &Key) -> bool {
     let mut segments = key.as_bytes().split(|&byte| byte == b'/');
     segments.next() == Some(b"-")
+}
+
+/// Whether a key is in the folder of a site that programs know (RFC 8615), without other hidden
+/// names. It is not written: its objects can prove that their author controls the host.
+fn is_well_known(key: &Key) -> bool {
+    let mut segments = key.segments();
+    segments.next() == Some(b".well-known") && segments.all(|segment| segment[0] != b'.')
 }
 
 /// Decodes percent-encoding once. Borrows if there is none.
@@ -258,7 +269,7 @@ fn hex(digit: u8) -> Option<u8> {
 
 /// Appends `bytes` percent-encoded, except unreserved characters (RFC 3986 §2.3) and `/`. The
 /// result needs no further escaping in a field value, in HTML or in JSON.
-pub(super) fn encode(bytes: &[u8], out: &mut String) {
+pub(crate) fn encode(bytes: &[u8], out: &mut String) {
     for &byte in bytes {
         match byte {
             b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
@@ -271,7 +282,7 @@ pub(super) fn encode(bytes: &[u8], out: &mut String) {
 
 /// Appends a part of a request target. It keeps existing escapes and encodes only characters that a
 /// URI cannot contain: browsers send `"`, `<` and others unencoded.
-fn encode_invalid(text: &str, out: &mut String) {
+pub(crate) fn encode_invalid(text: &str, out: &mut String) {
     for byte in text.bytes() {
         match byte {
             b'"' | b'<' | b'>' | b'\\' | b'^' | b'`' | b'{' | b'|' | b'}' | b'\'' => {

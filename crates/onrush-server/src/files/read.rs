@@ -2,9 +2,11 @@
 //! once. Otherwise a future waits for the disk.
 
 use super::cache::CacheContext;
+use super::codings::{Accepted, Coding};
 use super::http_error::{HttpError, Operation};
 use super::object::LoadedObject;
 use super::path::{self, Split, Target};
+use super::siblings::Known;
 use super::uploads::UploadId;
 use super::{Inner, assets, may_read_index, ranges};
 use crate::rights::INDEX;
@@ -36,12 +38,22 @@ impl Inner {
         if is_index && (!self.options.site || !may_read_index(request)) {
             return None;
         }
-        let context = cache_context(request.worker());
+        let context = CacheContext::of(request.worker());
+        let accepted = self.accepted(request);
+        if let Some(accepted) = accepted.filter(|_| self.options.precompressed)
+            && !assets::is_name(subpath.as_bytes())
+            && Coding::of_sibling(subpath.as_bytes()).is_none()
+        {
+            let known = (self.siblings).get(subpath.as_bytes(), context, &*self.store)?;
+            if let Some(coding) = known.choose(accepted, request) {
+                return self.try_sibling(&known, coding, context, request);
+            }
+        }
         if let Some(loaded) = self.cache.get_fresh(subpath.as_bytes(), context, |key| {
             self.store.generation(key)
         }) {
             if loaded.is_unchanged() {
-                return Some(respond(request, loaded));
+                return self.ready_response(request, loaded, accepted);
             }
             self.cache.remove(subpath.as_bytes(), context.worker);
         }
@@ -54,27 +66,109 @@ impl Inner {
             return None;
         };
         match self.try_open(&key, context, request)? {
-            Ok(loaded) => Some(respond(request, loaded)),
-            Err(StoreError::NotFound | StoreError::IsDirectory) if is_index => None,
+            Ok(loaded) => self.ready_response(request, loaded, accepted),
+            Err(StoreError::NotFound | StoreError::IsDirectory) if self.options.site => None,
             Err(error) => Some(self.error_response(request, split, &key, error)),
         }
     }
 
+    /// The codings that a request accepts, if responses depend on them.
+    fn accepted(&self, request: &Request) -> Option<Accepted> {
+        if !self.options.varies_by_coding() {
+            return None;
+        }
+        Some(Accepted::of(request)).filter(|accepted| !accepted.is_none())
+    }
+
+    /// The response with a loaded object. `None` if it is going to be compressed.
+    fn ready_response(
+        &self,
+        request: &Request,
+        loaded: LoadedObject,
+        accepted: Option<Accepted>,
+    ) -> Option<Response> {
+        if let Some(accepted) = accepted
+            && self.coding_for(request, &loaded, accepted).is_some()
+        {
+            return None;
+        }
+        Some(respond(request, loaded))
+    }
+
+    /// The response with a loaded object, perhaps compressed.
+    pub(super) async fn respond_with(
+        &self,
+        request: &Request,
+        loaded: LoadedObject,
+        accepted: Option<Accepted>,
+    ) -> Response {
+        if let Some(coding) =
+            accepted.and_then(|accepted| self.coding_for(request, &loaded, accepted))
+            && let Some(response) = Box::pin(self.compressed(request, &loaded, coding)).await
+        {
+            return response;
+        }
+        respond(request, loaded)
+    }
+
+    /// The response with a sibling of the object that a request names, if that is possible without
+    /// waiting.
+    fn try_sibling(
+        self: &Arc<Self>,
+        known: &Known,
+        coding: Coding,
+        context: CacheContext,
+        request: &Request,
+    ) -> Option<Response> {
+        let key = known.sibling(coding);
+        let cached = self
+            .cache
+            .get_fresh(key.as_bytes(), context, |key| self.store.generation(key));
+        let loaded = match cached.filter(LoadedObject::is_unchanged) {
+            Some(loaded) => loaded,
+            None => self.try_open(key, context, request)?.ok()?,
+        };
+        let sibling = known.represent(coding, loaded)?;
+        Some(respond(request, self.prepared(sibling)))
+    }
+
     /// The response to GET or HEAD. Waits for the disk if necessary.
     pub(super) async fn get(self: &Arc<Self>, request: &Request) -> Result<Response, HttpError> {
+        let accepted = self.accepted(request);
+        let result = self.get_named(request, accepted).await;
+        match result {
+            Err(failure) if failure.status == 404 && self.options.site => {
+                let page = Box::pin(self.not_found(request, accepted)).await?;
+                page.ok_or(failure)
+            }
+            result => result,
+        }
+    }
+
+    /// The response to GET or HEAD of what the path names.
+    async fn get_named(
+        self: &Arc<Self>,
+        request: &Request,
+        accepted: Option<Accepted>,
+    ) -> Result<Response, HttpError> {
         let split = path::split(request)?;
         let target = path::target(split.subpath, Operation::Read)?;
         match target.check_visible(&self.options, Operation::Read)? {
-            Target::Object(key) => Ok(match self.open(&key, request).await {
-                Ok(loaded) => respond(request, loaded),
-                Err(error) => self.error_response(request, split, &key, error),
-            }),
+            Target::Object(key) => match self.open_form(&key, request, accepted).await {
+                Ok(loaded) => Ok(self.respond_with(request, loaded, accepted).await),
+                Err(error @ (StoreError::NotFound | StoreError::IsDirectory))
+                    if self.options.site =>
+                {
+                    Box::pin(self.page_or_error(request, split, &key, error, accepted)).await
+                }
+                Err(error) => Ok(self.error_response(request, split, &key, error)),
+            },
             Target::Folder(folder) => {
                 if self.options.site
                     && may_read_index(request)
-                    && let Some(loaded) = self.index(folder.as_ref(), request).await?
+                    && let Some(loaded) = self.index(folder.as_ref(), request, accepted).await?
                 {
-                    return Ok(respond(request, loaded));
+                    return Ok(self.respond_with(request, loaded, accepted).await);
                 }
                 self.list(request, split, folder).await
             }
@@ -86,6 +180,7 @@ impl Inner {
         self: &Arc<Self>,
         folder: Option<&Key>,
         request: &Request,
+        accepted: Option<Accepted>,
     ) -> Result<Option<LoadedObject>, HttpError> {
         let mut bytes = Vec::new();
         if let Some(folder) = folder {
@@ -96,7 +191,7 @@ impl Inner {
         let Ok(key) = Key::parse(&bytes) else {
             return Ok(None);
         };
-        match self.open(&key, request).await {
+        match self.open_form(&key, request, accepted).await {
             Ok(loaded) => Ok(Some(loaded)),
             Err(StoreError::NotFound | StoreError::IsDirectory) => Ok(None),
             Err(error) => Err(self.store_failure(error, Operation::Read, Some(&key))),
@@ -128,15 +223,32 @@ impl Inner {
             &self.object_budget,
             &self.options.types,
         )?;
-        let loaded = self.with_sandbox(loaded);
+        let loaded = self.prepared(loaded);
         self.cache_object(key, context, generation, (&loaded, fresh_ms), request);
         Some(Ok(loaded))
     }
 
+    /// Opens an object, or the precompressed form of it that suits the request best.
+    pub(super) async fn open_form(
+        self: &Arc<Self>,
+        key: &Key,
+        request: &Request,
+        accepted: Option<Accepted>,
+    ) -> Result<LoadedObject> {
+        match accepted.filter(|_| self.options.precompressed) {
+            Some(accepted) => Box::pin(self.open_for(key, request, accepted)).await,
+            None => self.open(key, request).await,
+        }
+    }
+
     /// Opens and loads an object. If descriptors are short, closes idle cached files and tries
     /// again.
-    async fn open(self: &Arc<Self>, key: &Key, request: &Request) -> Result<LoadedObject> {
-        let context = cache_context(request.worker());
+    pub(super) async fn open(
+        self: &Arc<Self>,
+        key: &Key,
+        request: &Request,
+    ) -> Result<LoadedObject> {
+        let context = CacheContext::of(request.worker());
         let generation = self.store.generation(key);
         let (loaded, fresh_ms) = match self.load(key, context, wanted(request)).await {
             Err(StoreError::Busy) => {
@@ -146,7 +258,7 @@ impl Inner {
             }
             result => result?,
         };
-        let loaded = self.with_sandbox(loaded);
+        let loaded = self.prepared(loaded);
         self.cache_object(key, context, generation, (&loaded, fresh_ms), request);
         Ok(loaded)
     }
@@ -172,10 +284,15 @@ impl Inner {
         Ok((loaded.await?, fresh_ms))
     }
 
-    /// Adds `Content-Security-Policy: sandbox` to an object with scripts, unless the folder is a
-    /// site. The cache keeps the field lines, so this is done once per opening and not once per
-    /// request.
-    fn with_sandbox(&self, loaded: LoadedObject) -> LoadedObject {
+    /// Adds the fields that depend on the options: `Content-Security-Policy: sandbox` to an object
+    /// with scripts, unless the folder is a site, and `Vary` if responses depend on the codings
+    /// that a client accepts. The cache keeps the field lines, so this is done once per opening and
+    /// not once per request.
+    pub(super) fn prepared(&self, loaded: LoadedObject) -> LoadedObject {
+        let loaded = match self.options.varies_by_coding() {
+            true => loaded.varying(),
+            false => loaded,
+        };
         match self.options.site {
             true => loaded,
             false => loaded.sandboxed(),
@@ -184,7 +301,7 @@ impl Inner {
 
     /// The response to an error of opening. A folder is redirected to its path with a trailing
     /// slash.
-    fn error_response(
+    pub(super) fn error_response(
         &self,
         request: &Request,
         split: Split<'_>,
@@ -232,7 +349,7 @@ struct FileCloser {
 impl FileCloser {
     async fn run(self, worker: WorkerHandle) {
         while let Some(inner) = self.inner.upgrade() {
-            let (stale, next_ms) = inner.cache.take_stale(cache_context(&worker));
+            let (stale, next_ms) = inner.cache.take_stale(CacheContext::of(&worker));
             if !stale.is_empty() {
                 inner.pool.run(move || drop(stale)).detach();
             }
@@ -271,16 +388,8 @@ fn wanted(request: &Request) -> Wanted {
     }
 }
 
-fn cache_context(worker: &WorkerHandle) -> CacheContext {
-    CacheContext {
-        worker: worker.index(),
-        now_ms: worker.now_ms(),
-        now_s: worker.unix_seconds(),
-    }
-}
-
 /// The response with an object, after preconditions and ranges are evaluated.
-fn respond(request: &Request, loaded: LoadedObject) -> Response {
+pub(super) fn respond(request: &Request, loaded: LoadedObject) -> Response {
     if is_plain(request) {
         return full_response(loaded);
     }
@@ -302,7 +411,7 @@ fn respond(request: &Request, loaded: LoadedObject) -> Response {
 }
 
 #[inline]
-fn full_response(loaded: LoadedObject) -> Response {
+pub(super) fn full_response(loaded: LoadedObject) -> Response {
     let response = Response::with_body(loaded.body());
     loaded.add_fields(response)
 }

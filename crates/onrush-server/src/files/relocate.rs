@@ -16,7 +16,7 @@
 use super::conditions::Conditions;
 use super::http_error::{HttpError, Operation};
 use super::multistatus;
-use super::object::etag;
+use super::object_fields::etag;
 use super::path::{self, Target};
 use super::tree::Failures;
 use super::{Inner, check_right_at};
@@ -96,6 +96,7 @@ impl Inner {
             return Err(SAME);
         }
         let may_replace = self.check_rights(request, &from, &to, is_move)?;
+        self.check_sibling_right(request, &to.whole)?;
         let failed = |error, key: &Key| self.store_failure(error, Operation::Write, Some(key));
         if let Some(parent) = to.key.parent() {
             let found = self.look_up(&parent).await;
@@ -103,6 +104,9 @@ impl Inner {
             if found.is_none_or(|found| found.kind != Kind::Directory) {
                 return Err(NO_FOLDER);
             }
+        }
+        if !is_move {
+            self.check_size(&from.key).await?;
         }
         let look_up = async || self.look_up(&from.key).await;
         let conditions = Conditions::from_request(request);
@@ -240,6 +244,20 @@ impl Inner {
         match self.store.copy(how.clone()).await {
             Err(StoreError::Unsupported) => self.copy_bytes(how).await,
             copied => copied,
+        }
+    }
+
+    /// Refuses to copy an object that is larger than objects may be.
+    async fn check_size(&self, from: &Key) -> Result<(), HttpError> {
+        let limits = &self.uploads.limits;
+        if limits.object_bytes_max == u64::MAX {
+            return Ok(());
+        }
+        let found = self.look_up(from).await;
+        let found = found.map_err(|error| self.store_failure(error, Operation::Write, Some(from)));
+        match found?.is_some_and(|meta| meta.size > limits.object_bytes_max) {
+            true => Err(limits.too_large()),
+            false => Ok(()),
         }
     }
 

@@ -15,9 +15,7 @@ use super::negotiate::prefers_json;
 use super::upload::ReceiveError;
 use super::upload_parts::{announced, with_parts};
 use super::upload_target::{Destination, content_length, integer, owner};
-use super::uploads::{
-    Found, NO_UPLOAD, Plan, Progress, Session, TOO_LARGE, TOO_LONG, UploadId, run_to_end,
-};
+use super::uploads::{Found, NO_UPLOAD, Plan, Progress, Session, TOO_LONG, UploadId, run_to_end};
 use super::write::content_fields;
 use super::{Inner, tus};
 use onrush::{Request, Response};
@@ -280,7 +278,7 @@ impl Inner {
                 let _ = session.cancel().await;
                 Problem::InconsistentLength.response()
             }
-            Err(ReceiveError::Body(failure)) if failure == TOO_LARGE => {
+            Err(ReceiveError::Body(failure)) if failure == self.uploads.limits.too_large() => {
                 let limits = self.limits(&session.progress(), *INTEROP_VERSIONS.end());
                 let _ = session.cancel().await;
                 failure

@@ -211,6 +211,25 @@ impl StoredFields {
         self.get(CACHE_CONTROL)
     }
 
+    /// Whether the content has a coding.
+    pub(super) fn has_coding(&self) -> bool {
+        self.get(CONTENT_ENCODING).is_some()
+    }
+
+    /// Whether the content may be sent in another coding (RFC 9111 §5.2.2.6).
+    pub(super) fn permits_coding(&self) -> bool {
+        let no_transform = |value| token::list_contains(value, "no-transform");
+        !self.has_coding() && !self.cache_control().is_some_and(no_transform)
+    }
+
+    /// The fields of the same content in a coding. `fields`: those without it.
+    pub(super) fn with_coding(fields: Option<&StoredFields>, coding: &str) -> StoredFields {
+        let mut fields = fields.map_or(Vec::new(), |fields| fields.fields.clone());
+        fields.retain(|(name, _)| *name != CONTENT_ENCODING);
+        fields.push((CONTENT_ENCODING, coding.as_bytes().into()));
+        StoredFields { fields }
+    }
+
     /// Sets the fields that describe the content, for responses that have content. It does not set
     /// `Cache-Control` and `Last-Modified`, which belong to responses without content as well
     /// (RFC 9110 §15.4.5).

@@ -176,6 +176,7 @@ impl Inner {
             }
         };
         check_right_at(request, &whole, Rights::CREATE)?;
+        self.check_sibling_right(request, &whole)?;
         let target = target.check_visible(&self.options, Operation::Write)?;
         let Target::Object(key) = target.check_depth(&self.options)? else {
             return Err(NO_NAME);

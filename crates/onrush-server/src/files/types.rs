@@ -139,7 +139,7 @@ fn with_charset(raw: &'static str) -> &'static str {
 
 /// A copy of the text that lives as long as the process. Each distinct text is copied once. There
 /// are only as many as `mime_guess` and the configuration have.
-fn intern(text: &str) -> &'static str {
+pub(super) fn intern(text: &str) -> &'static str {
     static INTERNED: LazyLock<Mutex<HashSet<&'static str>>> = LazyLock::new(Mutex::default);
     let mut interned = INTERNED.lock().unwrap_or_else(PoisonError::into_inner);
     match interned.get(text) {

@@ -10,6 +10,7 @@ use super::budget::{Budget, Lease};
 use super::buffers::{BufferUser, Buffers, PooledBuffer};
 use super::digest::Digests;
 use super::http_error::HttpError;
+use super::upload_limits::UploadLimits;
 use onrush::{Reject, RequestBody};
 use onrush_rt::coop;
 use onrush_store::{StoreError, Upload};
@@ -72,10 +73,15 @@ pub(super) trait Sink {
 pub(super) struct VerifiedUpload {
     pub(super) upload: Box<dyn Upload>,
     pub(super) digests: Digests,
+    pub(super) limits: UploadLimits,
 }
 
 impl Sink for VerifiedUpload {
     async fn write(&mut self, buf: Vec<u8>) -> Result<Vec<u8>, ReceiveError> {
+        let bytes = self.upload.written_bytes().saturating_add(buf.len() as u64);
+        if bytes > self.limits.object_bytes_max {
+            return Err(ReceiveError::Body(self.limits.too_large()));
+        }
         self.digests.update(&buf).await;
         self.upload.write(buf).await.map_err(ReceiveError::Store)
     }
@@ -261,7 +267,7 @@ pub(super) fn body_failure(error: io::Error) -> HttpError {
 }
 
 /// Polls two futures concurrently until both are complete.
-async fn join<A: Future, B: Future>(a: A, b: B) -> (A::Output, B::Output) {
+pub(super) async fn join<A: Future, B: Future>(a: A, b: B) -> (A::Output, B::Output) {
     let (mut a, mut b) = (pin!(a), pin!(b));
     let (mut output_a, mut output_b) = (None, None);
     poll_fn(|cx| {

@@ -4,7 +4,7 @@
 use super::conditions::Conditions;
 use super::http_error::{HttpError, Operation};
 use super::negotiate::prefers_json;
-use super::object::etag;
+use super::object_fields::etag;
 use super::upload::ReceiveError;
 use super::uploads::Session;
 use super::write::EXISTS;

@@ -12,7 +12,7 @@
 use super::conditions::Conditions;
 use super::digest::Digests;
 use super::http_error::{HttpError, Operation};
-use super::object::etag;
+use super::object_fields::etag;
 use super::path::{self, Target};
 use super::upload::{self, ReceiveError, VerifiedUpload};
 use super::{Inner, check_right, check_right_beneath, multistatus, stored_fields};
@@ -50,6 +50,9 @@ impl Inner {
             && !metadata.is_empty()
             && request.header(stored_fields::CLIENT_TIME).is_some();
         let length = request.content_length();
+        if length.is_some_and(|bytes| bytes > self.uploads.limits.object_bytes_max) {
+            return Err(self.uploads.limits.too_large());
+        }
         let check_first = !conditions.is_none()
             || !may_replace
             || request.header("expect").is_some()
@@ -77,14 +80,20 @@ impl Inner {
         if !metadata.is_empty() {
             upload.set_metadata(metadata).map_err(failed)?;
         }
-        let mut upload = VerifiedUpload { upload, digests };
+        let mut upload = VerifiedUpload {
+            upload,
+            digests,
+            limits: self.uploads.limits,
+        };
         let buffers = &self.upload_buffers;
         let received = upload::receive(&mut body, length, &mut upload, buffers, &|_| false);
         received.await.map_err(|error| match error {
             ReceiveError::Body(failure) => failure,
             ReceiveError::Store(error) => failed(error),
         })?;
-        let VerifiedUpload { upload, digests } = upload;
+        let VerifiedUpload {
+            upload, digests, ..
+        } = upload;
         digests.check()?; // On failure, dropping the upload discards it.
         let committed = upload.commit().await.map_err(|error| match error {
             StoreError::PreconditionFailed if !may_replace => EXISTS,
@@ -116,6 +125,9 @@ impl Inner {
         let split = path::split(request)?;
         let target = path::target(split.subpath, Operation::Write)?;
         let target = target.check_visible(&self.options, Operation::Write)?;
+        if self.options.precompressed {
+            self.check_sibling_right(request, &path::canonical(request.path())?.key)?;
+        }
         target.check_depth(&self.options)
     }
 

@@ -161,6 +161,7 @@ impl TestServer {
         let how = FolderOptions {
             writable: options.allow.put || options.allow.delete,
             durability: options.durability,
+            min_free_bytes: options.min_free_bytes,
             descriptors: options.descriptors.clone(),
             keep_properties: options.webdav,
             ..FolderOptions::default()

@@ -131,6 +131,7 @@ fn publish(
     durable?;
     Ok(Some(Committed {
         created: current.is_none(),
+        replaced_bytes: current.map_or(0, |replaced| replaced.size),
         meta,
     }))
 }

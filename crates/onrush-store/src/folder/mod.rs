@@ -11,6 +11,7 @@
 //! simultaneous listings), `watches` (changes of folders).
 
 mod commit;
+mod count;
 mod kept;
 mod key_locks;
 mod list;
@@ -77,6 +78,9 @@ pub struct FolderOptions {
     pub file_mode: u32,
     /// Permission bits of new folders, before the umask.
     pub dir_mode: u32,
+    /// The free space of the file system below which no object is written, in bytes: uploads fail
+    /// with [`StoreError::Full`] before the disk is full. 0 by default.
+    pub min_free_bytes: u64,
     /// The budget for files that objects and uploads keep open. If it is exhausted, operations fail
     /// with [`StoreError::Busy`]. Unlimited by default.
     pub descriptors: Descriptors,
@@ -93,6 +97,7 @@ impl Default for FolderOptions {
             durability: Durability::Full,
             file_mode: 0o666,
             dir_mode: 0o777,
+            min_free_bytes: 0,
             descriptors: Descriptors::default(),
             keep_properties: false,
         }
@@ -182,6 +187,12 @@ impl Folder {
             .root
             .free_bytes()
             .map_err(StoreError::from_open_file)
+    }
+
+    /// The sizes of all objects beneath a folder together (`None`: the top folder), without those
+    /// of [`Key::state`]; 0 if it does not exist. Symbolic links do not count. Blocks.
+    pub fn count_bytes(&self, folder: Option<&Key>) -> Result<u64> {
+        count::count_bytes(&self.inner, folder)
     }
 
     /// Whether symbolic links that stay beneath the folder are followed; see
@@ -281,6 +292,20 @@ impl Inner {
             hook();
         }
         condition.check(current)
+    }
+
+    /// Fails if the free space would be below the limit after `bytes` more are written for `key`.
+    /// The server's own objects are small, and are needed to end what has begun.
+    fn check_free(&self, key: &Key, bytes: u64) -> Result<()> {
+        let min_free_bytes = self.options.min_free_bytes;
+        if min_free_bytes == 0 || key.reserved() {
+            return Ok(());
+        }
+        let free_bytes = self.root.free_bytes().map_err(StoreError::from_open_file)?;
+        match free_bytes < min_free_bytes.saturating_add(bytes) {
+            true => Err(StoreError::Full(io::ErrorKind::StorageFull.into())),
+            false => Ok(()),
+        }
     }
 
     /// A modification time that this store has not set before.

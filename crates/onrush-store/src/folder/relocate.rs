@@ -42,6 +42,7 @@ pub(super) async fn copy(inner: &Arc<Inner>, how: Relocation) -> Result<Committe
         let (meta, source) = shared.open(&request.from, FileUse::Download)?;
         shared.check(&request.from_condition, Some(&meta))?;
         let metadata = local::read_metadata(&source)?;
+        shared.check_free(&request.to, meta.size)?;
         let staged = StagedFile::create(&shared, FileUse::Upload)?;
         match properties::copy(&source, &staged.file) {
             Ok(()) => Ok::<_, StoreError>((meta, source, metadata, staged)),
@@ -195,6 +196,7 @@ fn try_rename(
     }
     Ok(Some(Committed {
         created: replaced.is_none(),
+        replaced_bytes: replaced.map_or(0, |replaced| replaced.size),
         meta: source,
     }))
 }

@@ -193,8 +193,10 @@ impl StagedUpload {
             let at = self.written_bytes + range.start as u64;
             let bytes = range.len();
             let inner = self.inner.clone();
+            let key = self.key.clone();
             let job = move || {
                 let staged = body.into_file(&inner, create_for_upload)?;
+                inner.check_free(&key, bytes as u64)?;
                 write(staged, &buf[range], at).map(|staged| (staged, buf))
             };
             let (staged, returned) = pool.run(job).await??;
@@ -308,6 +310,9 @@ fn try_commit(
         condition,
         created,
     } = pending;
+    if let Body::Memory(held) = &body {
+        inner.check_free(key, held.len() as u64)?;
+    }
     let staged = body.into_file(inner, create_for_commit)?;
     let staged = match metadata {
         Some(metadata) => write_metadata(staged, metadata)?,
@@ -331,6 +336,7 @@ fn try_commit(
 /// reserved: a client that only announces bytes must not be able to exhaust either.
 fn check_early(inner: &Inner, key: &Key, size_bytes: u64) -> Result<()> {
     inner.existing_object(key)?; // Reports a conflict now, too.
+    inner.check_free(key, size_bytes)?;
     let free_bytes = inner.root.free_bytes();
     if free_bytes.map_err(StoreError::from_open_file)? < size_bytes {
         return Err(StoreError::Full(Cause::from_errno(libc::ENOSPC)));

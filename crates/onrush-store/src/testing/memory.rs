@@ -125,6 +125,7 @@ impl Objects {
         self.by_key.insert(key.as_bytes().to_vec(), stored);
         Ok(Committed {
             created: current.is_none(),
+            replaced_bytes: current.map_or(0, |replaced| replaced.size),
             meta,
         })
     }

@@ -14,6 +14,7 @@ use crate::host::ConnId;
 use crate::log::{LogEntry, Outcome, RequestLine};
 use crate::metrics::CloseReason;
 use onrush_proto::head::{Head, Parsed, Version};
+use onrush_proto::traceparent;
 
 /// The longest part of a rejected request line that is logged, in bytes.
 const RAW_LINE_BYTES_MAX: usize = 2048;
@@ -61,6 +62,7 @@ impl Engine {
         LogEntry {
             user_agent: field("user-agent"),
             referer: field("referer"),
+            trace: trace(head, bytes).map(<[u8]>::to_vec),
             ..self.entry(conn, line, bytes.len())
         }
     }
@@ -93,6 +95,7 @@ impl Engine {
             user: None,
             user_agent: None,
             referer: None,
+            trace: None,
             begun_ns: self.context.clock_ns(),
             received_bytes: received_bytes as u64,
             response: None,
@@ -204,4 +207,12 @@ impl Engine {
             log.push(ended);
         }
     }
+}
+
+/// The value of a valid `traceparent` that occurs once (W3C Trace Context, §3.2).
+fn trace<'b>(head: &Head, bytes: &'b [u8]) -> Option<&'b [u8]> {
+    let value = head.header(bytes, "traceparent")?;
+    let names = head.headers(bytes).map(|(name, _)| name);
+    let lines = names.filter(|name| name.eq_ignore_ascii_case("traceparent"));
+    (lines.count() == 1 && traceparent::parse(value).is_some()).then_some(value)
 }

@@ -44,13 +44,14 @@ pub(crate) use id::UploadId;
 pub(super) use index::Progress;
 pub(super) use part::PartPlan;
 pub(super) use parts::Parts;
-pub(super) use session::{Session, TOO_LARGE, TOO_LONG};
+pub(super) use session::{Session, TOO_LONG};
 pub(super) use task::run_to_end;
 
 use super::digest::Digests;
 use super::http_error::HttpError;
 use super::object;
 use super::upload::ReceiveError;
+use super::upload_limits::UploadLimits;
 use active::Active;
 use index::Index;
 use onrush::WorkerHandle;
@@ -71,33 +72,6 @@ pub(super) const NO_UPLOAD: HttpError =
 const TOO_MANY: HttpError = HttpError::new(503, "there are too many unfinished uploads");
 const NO_SPACE: HttpError = HttpError::new(507, "unfinished uploads use all space that they may");
 const NO_RANDOM: HttpError = HttpError::new(500, "the system has no random numbers");
-
-/// The limits of unfinished uploads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UploadLimits {
-    /// The maximum size of an object, in bytes. A larger one gets 413.
-    pub object_bytes_max: u64,
-    /// The time after the last byte until an upload is removed, in seconds.
-    pub age_max_s: u64,
-    /// The maximum number of unfinished uploads. A further one gets 503. With 0, uploads cannot be
-    /// continued.
-    pub count_max: usize,
-    /// The maximum size of all unfinished uploads together, in bytes. An upload whose length is
-    /// announced counts with its length from the beginning. A further one gets 507.
-    pub bytes_max: u64,
-}
-
-impl Default for UploadLimits {
-    /// A day, and ten thousand uploads of any size.
-    fn default() -> UploadLimits {
-        UploadLimits {
-            object_bytes_max: u64::MAX,
-            age_max_s: 24 * 3600,
-            count_max: 10_000,
-            bytes_max: u64::MAX,
-        }
-    }
-}
 
 /// What the first request of an upload asks for.
 pub(super) struct Plan {
@@ -161,7 +135,7 @@ impl Uploads {
     ) -> Result<Session, ReceiveError> {
         self.sweep_from_now_on(worker);
         if plan.length.unwrap_or(0) > self.limits.object_bytes_max {
-            return Err(ReceiveError::Body(session::TOO_LARGE));
+            return Err(ReceiveError::Body(self.limits.too_large()));
         }
         self.load_index().await?;
         let id = UploadId::random().ok_or(ReceiveError::Body(NO_RANDOM))?;

@@ -10,8 +10,6 @@ use onrush::{RequestBody, WorkerHandle};
 use onrush_store::{Committed, Condition, Kept, Key, StoreError, Upload, Version};
 use std::sync::Arc;
 
-pub(in crate::files) const TOO_LARGE: HttpError =
-    HttpError::new(413, "the object is larger than this server accepts");
 pub(in crate::files) const TOO_LONG: HttpError =
     HttpError::new(400, "the upload is longer than it has announced");
 const PARTS_MISSING: HttpError = HttpError::new(409, "parts of the upload are missing");
@@ -173,7 +171,7 @@ impl Session {
         }
         let limits = &self.state.uploads.limits;
         if length > limits.object_bytes_max {
-            return Err(ReceiveError::Body(TOO_LARGE));
+            return Err(ReceiveError::Body(limits.too_large()));
         }
         (self.state.uploads.index).grow(self.state.id, length, limits)?;
         self.state.record.length = Some(length);
@@ -405,7 +403,7 @@ impl Sink for Appending<'_> {
             return Err(ReceiveError::Body(TOO_LONG));
         }
         if end > state.uploads.limits.object_bytes_max {
-            return Err(ReceiveError::Body(TOO_LARGE));
+            return Err(ReceiveError::Body(state.uploads.limits.too_large()));
         }
         let reserved = end.max(state.record.reserved_bytes());
         (state.uploads.index).grow(state.id, reserved, &state.uploads.limits)?;

@@ -22,7 +22,7 @@ pub(super) use locks::Locks;
 
 use super::http_error::{HttpError, Operation};
 use super::negotiate::prefers_json;
-use super::object::etag;
+use super::object_fields::etag;
 use super::path::{self, Target};
 use super::relocate::path_of_url;
 use super::upload_target::owner;

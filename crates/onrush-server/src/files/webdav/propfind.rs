@@ -12,7 +12,7 @@ use super::{Inner, Refusal, Resource, read_body};
 use crate::files::http_error::{HttpError, Operation};
 use crate::files::list::truncate_to_budget;
 use crate::files::multistatus::{self, href, push_status};
-use crate::files::object::etag;
+use crate::files::object_fields::etag;
 use crate::files::permitted::Permitted;
 use crate::files::stored_fields::StoredFields;
 use crate::files::{check_right, is_listed, path};

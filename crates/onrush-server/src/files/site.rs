@@ -1,0 +1,101 @@
+//! What a web site serves at a path without an object:
+//!
+//! | path | response |
+//! | --- | --- |
+//! | `/about`, and there is `about.html` | that object, also if `about` is a folder |
+//! | `/about`, a folder | 301 to `/about/` |
+//! | any, with `spa`, and the client navigates to it | `index.html` of the top folder |
+//! | any, and there is `404.html` in the top folder | that object, with status 404 |
+//!
+//! A client navigates if it says so (`Sec-Fetch-Mode`), or, without that field, if it names
+//! `text/html`. So a script or an image that is missing is not found, instead of being a page.
+
+use super::codings::Accepted;
+use super::http_error::{HttpError, Operation};
+use super::negotiate::{names_html, prefers_json};
+use super::object::LoadedObject;
+use super::path::Split;
+use super::read::full_response;
+use super::{Inner, may_read};
+use crate::rights::INDEX;
+use onrush::{Request, Response};
+use onrush_store::{Key, StoreError};
+use std::sync::Arc;
+
+/// What the path of a page may leave out.
+const PAGE_EXTENSION: &str = ".html";
+
+/// The page for paths that name nothing.
+const NOT_FOUND_PAGE: &str = "404.html";
+
+impl Inner {
+    /// The response to GET or HEAD of `key`, at which there is no object for the reason `error`:
+    /// the page with this name, or an error.
+    pub(super) async fn page_or_error(
+        self: &Arc<Self>,
+        request: &Request,
+        split: Split<'_>,
+        key: &Key,
+        error: StoreError,
+        accepted: Option<Accepted>,
+    ) -> Result<Response, HttpError> {
+        let page = [key.as_bytes(), PAGE_EXTENSION.as_bytes()].concat();
+        if !key.as_bytes().ends_with(PAGE_EXTENSION.as_bytes())
+            && let Some(loaded) = self.open_page(&page, request, accepted).await?
+        {
+            return Ok(self.respond_with(request, loaded, accepted).await);
+        }
+        match error {
+            StoreError::NotFound => Err(HttpError::NOT_FOUND),
+            error => Ok(self.error_response(request, split, key, error)),
+        }
+    }
+
+    /// The response of a site to GET or HEAD of a path that names nothing. `None`: the site has no
+    /// page for it.
+    pub(super) async fn not_found(
+        self: &Arc<Self>,
+        request: &Request,
+        accepted: Option<Accepted>,
+    ) -> Result<Option<Response>, HttpError> {
+        if self.options.spa
+            && is_navigation(request)
+            && let Some(loaded) = (self.open_page(INDEX.as_bytes(), request, accepted)).await?
+        {
+            return Ok(Some(self.respond_with(request, loaded, accepted).await));
+        }
+        if prefers_json(request) {
+            return Ok(None);
+        }
+        // Preconditions and ranges concern an object that the path names.
+        let page = (self.open_page(NOT_FOUND_PAGE.as_bytes(), request, accepted)).await?;
+        Ok(page.map(|page| full_response(page).with_status(404)))
+    }
+
+    /// An object that the path of the request does not name itself, if there is one and the client
+    /// may read it.
+    async fn open_page(
+        self: &Arc<Self>,
+        key: &[u8],
+        request: &Request,
+        accepted: Option<Accepted>,
+    ) -> Result<Option<LoadedObject>, HttpError> {
+        let key = Key::parse(key).ok().filter(|key| may_read(request, key));
+        let Some(key) = key else {
+            return Ok(None);
+        };
+        match self.open_form(&key, request, accepted).await {
+            Ok(loaded) => Ok(Some(loaded)),
+            Err(StoreError::NotFound | StoreError::IsDirectory) => Ok(None),
+            Err(error) => Err(self.store_failure(error, Operation::Read, Some(&key))),
+        }
+    }
+}
+
+/// Whether a browser is going to show the response as a page (Fetch Metadata §2.2).
+fn is_navigation(request: &Request) -> bool {
+    match request.header("sec-fetch-mode") {
+        Some(mode) => mode == b"navigate",
+        None => names_html(request),
+    }
+}

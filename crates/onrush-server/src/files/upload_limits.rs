@@ -1,0 +1,39 @@
+//! The limits of objects and of unfinished uploads.
+
+use super::http_error::HttpError;
+use super::types::intern;
+
+/// The limits of objects and of unfinished uploads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UploadLimits {
+    /// The maximum size of an object, in bytes. A larger one gets 413.
+    pub object_bytes_max: u64,
+    /// The time after the last byte until an upload is removed, in seconds.
+    pub age_max_s: u64,
+    /// The maximum number of unfinished uploads. A further one gets 503. With 0, uploads cannot be
+    /// continued.
+    pub count_max: usize,
+    /// The maximum size of all unfinished uploads together, in bytes. An upload whose length is
+    /// announced counts with its length from the beginning. A further one gets 507.
+    pub bytes_max: u64,
+}
+
+impl Default for UploadLimits {
+    /// A day, and ten thousand uploads of any size.
+    fn default() -> UploadLimits {
+        UploadLimits {
+            object_bytes_max: u64::MAX,
+            age_max_s: 24 * 3600,
+            count_max: 10_000,
+            bytes_max: u64::MAX,
+        }
+    }
+}
+
+impl UploadLimits {
+    /// The response to an object that is too large.
+    pub(super) fn too_large(&self) -> HttpError {
+        let text = format!("the object is larger than {} bytes", self.object_bytes_max);
+        HttpError::new(413, intern(&text)) // There are only as many texts as limits.
+    }
+}

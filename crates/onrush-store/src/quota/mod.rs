@@ -1,0 +1,275 @@
+//! Limits on the bytes of a folder's objects, by prefix: [`QuotaStore`], a store in front of a
+//! [`Folder`].
+//!
+//! Counted are the sizes of the objects. They are counted once by reading the folder, and then by
+//! each change through this store: a commit says how many bytes it has replaced, while it holds the
+//! lock of the key. So the count is exact as long as no other program changes the folder.
+//! [`QuotaStore::count`] corrects it afterwards.
+//!
+//! Uploads in progress count with the bytes that have arrived. An announced size is checked and not
+//! reserved, so that a client that only announces bytes cannot exhaust a quota. An upload needs
+//! room beside the object that it replaces. Bytes of an upload that was interrupted count again
+//! when it continues; until then, only the limits of unfinished uploads hold for them.
+//!
+//! Submodule: `usage` (the accounting).
+
+mod usage;
+
+use crate::error::{Result, StoreError};
+use crate::folder::Folder;
+use crate::key::Key;
+use crate::meta::{Kind, Meta};
+use crate::object::{LocalFuture, Object};
+use crate::store::{
+    Committed, Condition, Features, Kept, ListHow, Page, Relocation, Store, Upload, Wanted,
+};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+pub use usage::Quota;
+use usage::{Reservation, Usages, is_beneath};
+
+/// A folder whose objects have limits by prefix. Clones share them.
+#[derive(Clone)]
+pub struct QuotaStore {
+    folder: Folder,
+    usages: Arc<Usages>,
+}
+
+impl QuotaStore {
+    /// Counts the objects of `folder`, which blocks: call it at start-up. Changes must not be made
+    /// through `folder` itself any more.
+    pub fn new(folder: Folder, quotas: Vec<Quota>) -> Result<QuotaStore> {
+        let store = QuotaStore {
+            folder,
+            usages: Usages::new(quotas),
+        };
+        store.count()?;
+        Ok(store)
+    }
+
+    /// Counts the objects again, while the store is in use. This blocks. After a failure, the
+    /// earlier count remains.
+    pub fn count(&self) -> Result<()> {
+        let quotas: Vec<Quota> = self.usages.quotas().cloned().collect();
+        for (index, quota) in quotas.iter().enumerate() {
+            self.usages.begin_count(index);
+            let counted = self.folder.count_bytes(quota.prefix.as_ref());
+            self.usages.end_count(index, counted.as_ref().ok().copied());
+            counted?;
+        }
+        Ok(())
+    }
+
+    /// Each quota with the bytes of its objects.
+    pub fn used(&self) -> Vec<(Quota, u64)> {
+        self.usages.used()
+    }
+
+    fn upload(
+        &self,
+        upload: Box<dyn Upload>,
+        reservation: Reservation,
+        key: &Key,
+    ) -> Box<dyn Upload> {
+        Box::new(CountedUpload {
+            upload,
+            reservation,
+            usages: self.usages.clone(),
+            key: key.clone(),
+        })
+    }
+
+    /// Counts a rename that was made.
+    fn renamed(&self, how: &Relocation, bytes: u64, replaced: u64) {
+        self.usages.change(&how.to, bytes, replaced);
+        self.usages.change(&how.from, 0, bytes);
+    }
+
+    /// Whether a quota counts only a part of what lies beneath a folder.
+    fn is_divided(&self, folder: &Key) -> bool {
+        let mut prefixes = self
+            .usages
+            .quotas()
+            .filter_map(|quota| quota.prefix.as_ref());
+        prefixes.any(|prefix| prefix == folder || is_beneath(prefix, folder))
+    }
+
+    /// The bytes of what is going to be renamed.
+    async fn bytes_of(&self, key: &Key, kind: Kind) -> Result<u64> {
+        match kind {
+            Kind::File => self.folder.meta(key).await.map(|meta| meta.size),
+            Kind::Directory => {
+                let (folder, key) = (self.folder.clone(), key.clone());
+                let job = move || folder.count_bytes(Some(&key));
+                self.folder.pool().run(job).await?
+            }
+        }
+    }
+}
+
+impl fmt::Debug for QuotaStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QuotaStore")
+            .field("folder", &self.folder)
+            .field("usages", &self.usages)
+            .finish()
+    }
+}
+
+impl Store for QuotaStore {
+    fn open<'a>(&'a self, key: &'a Key, wanted: Wanted) -> LocalFuture<'a, Result<Object>> {
+        self.folder.open(key, wanted)
+    }
+
+    fn meta<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Meta>> {
+        self.folder.meta(key)
+    }
+
+    fn existing_object<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Option<Meta>>> {
+        self.folder.existing_object(key)
+    }
+
+    fn stage<'a>(
+        &'a self,
+        key: &'a Key,
+        condition: Condition,
+        size_bytes: Option<u64>,
+    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
+        Box::pin(async move {
+            self.usages.check(key, size_bytes.unwrap_or(0))?;
+            let reservation = Reservation::new(&self.usages, key);
+            let upload = self.folder.stage(key, condition, size_bytes).await?;
+            Ok(self.upload(upload, reservation, key))
+        })
+    }
+
+    fn resume<'a>(
+        &'a self,
+        key: &'a Key,
+        condition: Condition,
+        kept: &'a Kept,
+    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
+        Box::pin(async move {
+            let mut reservation = Reservation::new(&self.usages, key);
+            reservation.grow(kept.bytes)?;
+            let upload = self.folder.resume(key, condition, kept).await?;
+            Ok(self.upload(upload, reservation, key))
+        })
+    }
+
+    fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+        self.folder.discard(kept)
+    }
+
+    fn discard_older(&self, age: Duration) -> LocalFuture<'_, Result<usize>> {
+        self.folder.discard_older(age)
+    }
+
+    fn delete<'a>(
+        &'a self,
+        key: &'a Key,
+        kind: Kind,
+        condition: Condition,
+    ) -> LocalFuture<'a, Result<Meta>> {
+        Box::pin(async move {
+            let deleted = self.folder.delete(key, kind, condition).await?;
+            self.usages.change(key, 0, deleted.size);
+            Ok(deleted)
+        })
+    }
+
+    fn create_folder<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<bool>> {
+        self.folder.create_folder(key)
+    }
+
+    fn copy(&self, how: Relocation) -> LocalFuture<'_, Result<Committed>> {
+        Box::pin(async move {
+            let to = how.to.clone();
+            let mut reservation = Reservation::new(&self.usages, &to);
+            reservation.grow(self.folder.meta(&how.from).await?.size)?;
+            let committed = self.folder.copy(how).await?;
+            let (added, replaced) = (committed.meta.size, committed.replaced_bytes);
+            self.usages.change(&to, added, replaced);
+            Ok(committed)
+        })
+    }
+
+    fn rename(&self, how: Relocation, kind: Kind) -> LocalFuture<'_, Result<Committed>> {
+        Box::pin(async move {
+            if kind == Kind::Directory && (self.is_divided(&how.from) || self.is_divided(&how.to)) {
+                // What a quota counts would change its place, or get another limit.
+                return Err(StoreError::Unsupported);
+            }
+            let bytes = self.bytes_of(&how.from, kind).await?;
+            let counts_both = |quota: &Quota| quota.covers(&how.from) == quota.covers(&how.to);
+            let mut reservation = Reservation::new(&self.usages, &how.to);
+            if !self.usages.quotas().all(counts_both) {
+                reservation.grow(bytes)?;
+            }
+            let committed = self.folder.rename(how.clone(), kind).await?;
+            self.renamed(&how, bytes, committed.replaced_bytes);
+            Ok(committed)
+        })
+    }
+
+    fn list<'a>(&'a self, folder: Option<&'a Key>, how: ListHow) -> LocalFuture<'a, Result<Page>> {
+        self.folder.list(folder, how)
+    }
+
+    fn try_get(&self, key: &Key) -> Option<Result<Object>> {
+        self.folder.try_get(key)
+    }
+
+    fn generation(&self, key: &Key) -> Option<u64> {
+        self.folder.generation(key)
+    }
+
+    fn features(&self) -> Features {
+        self.folder.features()
+    }
+}
+
+/// An upload that counts.
+struct CountedUpload {
+    upload: Box<dyn Upload>,
+    reservation: Reservation,
+    usages: Arc<Usages>,
+    key: Key,
+}
+
+impl Upload for CountedUpload {
+    fn write(&mut self, buf: Vec<u8>) -> LocalFuture<'_, Result<Vec<u8>>> {
+        Box::pin(async move {
+            self.reservation.grow(buf.len() as u64)?;
+            self.upload.write(buf).await
+        })
+    }
+
+    fn set_metadata(&mut self, metadata: Vec<u8>) -> Result<()> {
+        self.upload.set_metadata(metadata)
+    }
+
+    fn written_bytes(&self) -> u64 {
+        self.upload.written_bytes()
+    }
+
+    fn keep(&mut self) -> LocalFuture<'_, Result<Kept>> {
+        self.upload.keep()
+    }
+
+    fn commit(self: Box<Self>) -> LocalFuture<'static, Result<Committed>> {
+        let CountedUpload {
+            upload,
+            reservation,
+            usages,
+            key,
+        } = *self;
+        Box::pin(async move {
+            let committed = upload.commit().await?;
+            usages.change(&key, committed.meta.size, committed.replaced_bytes);
+            drop(reservation); // Afterwards, so that the sum is never too small.
+            Ok(committed)
+        })
+    }
+}
