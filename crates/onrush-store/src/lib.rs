@@ -29,9 +29,11 @@
 //! ```
 //!
 //! Layers inside this crate, lowest first: `error` · `key` · `meta` · `local` · `object` ·
-//! `store` · `folder` · [`cache`] · `edge` · `testing`.
+//! `store` · `folder` · `watch` · [`cache`] · `record` (the form of cached files) · `edge`,
+//! `build_cache` · `testing`.
 //! This crate does not contain HTTP: no headers, no statuses, no percent-encoding.
 
+mod build_cache;
 pub mod cache;
 mod edge;
 mod error;
@@ -40,10 +42,13 @@ mod key;
 mod local;
 mod meta;
 mod object;
+mod record;
 mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod watch;
 
+pub use build_cache::{BuildCache, BuildCacheMetrics};
 pub use edge::{EdgeMetrics, EdgeOptions, EdgeStore};
 pub use error::{Cause, Result, StoreError};
 pub use folder::{Durability, Folder, FolderOptions};
