@@ -57,6 +57,7 @@ const REMOTE: &str = "crates/onrush-server/tests/cli_remote.rs";
 const LOGINS: &str = "crates/onrush-server/tests/cli_logins.rs";
 const USERS: &str = "crates/onrush-server/tests/cli_users.rs";
 const EDGE: &str = "crates/onrush-server/tests/cli_edge.rs";
+const CACHE: &str = "crates/onrush-server/tests/cli_cache.rs";
 const PAGE: &str = "crates/onrush-server/tests/clients_page.rs";
 const ARCHIVE: &str = "crates/onrush-server/tests/clients_archive.rs";
 const DRAIN: &str = "crates/onrush/tests/drain.rs";
@@ -141,6 +142,18 @@ const COMMANDS: &[(&str, Cover)] = &[
     (
         "onrush s3://bucket/prefix --edge /var/cache/onrush --edge-size 100GiB",
         Tested(EDGE, "fn objects_of_a_bucket_are_fetched_once"),
+    ),
+    (
+        "onrush /var/cache/builds --cache 100G",
+        Tested(CACHE, "fn bazel_and_gradle_store_and_find_results"),
+    ),
+    (
+        "onrush DIR --cache 100G",
+        Tested(CACHE, "fn bazel_and_gradle_store_and_find_results"),
+    ),
+    (
+        "cargo xtask cache",
+        Tested("xtask/src/build_cache.rs", "a_restarted_cache_serves"),
     ),
     (
         "onrush sweep s3://bucket/prefix",
@@ -358,7 +371,7 @@ fn command(line: &str) -> Outcome<Command> {
 
 fn documents(root: &Path) -> Outcome<Vec<String>> {
     let mut names = Vec::new();
-    for folder in ["", "docs/"] {
+    for folder in ["", "docs/", "docs/recipes/"] {
         let path = root.join(folder);
         let entries =
             fs::read_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;

@@ -7,8 +7,9 @@ use crate::{
 use std::{fs, path::PathBuf, process::Command};
 
 /// Programs that the tests and the fuzzers call, and their Debian packages.
-const PROGRAMS: [(&str, &str); 15] = [
+const PROGRAMS: [(&str, &str); 16] = [
     ("c++", "g++"),
+    ("ccache", "ccache"),
     ("certutil", "libnss3-tools"),
     ("chromium", "chromium"),
     ("curl", "curl"),

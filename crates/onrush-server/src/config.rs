@@ -5,6 +5,7 @@ mod access;
 mod conflicts;
 mod tls;
 
+use crate::build_cache::BuildCacheSettings;
 use crate::edge::EdgeSettings;
 use crate::failure::{self, Failure};
 use crate::memory::{self, ReducedDefaults};
@@ -42,6 +43,8 @@ pub(crate) struct Settings {
     pub(crate) storage: Storage,
     /// `None`: no cache in front of the store.
     pub(crate) edge: Option<EdgeSettings>,
+    /// `None`: the folder is not a build cache.
+    pub(crate) cache: Option<BuildCacheSettings>,
     pub(crate) files: FilesOptions,
     /// `None`: clients do not log in, and all have the same rights.
     pub(crate) access: Option<AccessSettings>,
@@ -189,13 +192,18 @@ impl Settings {
         let at_most = u32::MAX as usize;
         let log_format = options.log_format.unwrap_or(LogFormat::Text);
         let access = AccessSettings::new(&options)?;
-        let allow = access::allow(options.allow.as_deref(), access.as_ref())?;
+        let cache = BuildCacheSettings::new(&options)?;
+        let mut allow = access::allow(options.allow.as_deref(), access.as_ref())?;
+        allow.put |= cache.is_some() && options.allow.is_none();
         let files = files_options(&options, allow, memory_bytes)?;
         let tls = TlsSettings::new(&options)?;
         let edge = EdgeSettings::new(&options)?;
         let dir = options.dir.clone().unwrap_or_else(|| PathBuf::from("."));
         let storage = Storage::parse(dir)?;
         if storage.folder().is_none() {
+            if cache.is_some() {
+                return Err(Failure::usage(format!("cache: {storage} is not a folder")));
+            }
             check_remote(&storage, tls.as_ref(), options.durability.is_some())?;
         }
         let receive_bytes_max = match options.receive_memory {
@@ -271,6 +279,7 @@ impl Settings {
                 (Some(Switch::Off), _) | (None, None) => AccessLog::Off,
             },
             edge,
+            cache,
             storage,
         };
         settings.check_addresses()?;
@@ -329,7 +338,8 @@ fn files_options(
     Ok(FilesOptions {
         allow,
         upload_limits,
-        hidden: options.hidden.unwrap_or(false),
+        hidden: options.hidden.unwrap_or(options.cache.is_some()),
+        content_addressed: options.cache.is_some(),
         reserve_admin_paths: options.admin == Some(AdminAt::Same),
         site: options.site.unwrap_or(false),
         sink: options.sink.unwrap_or(false),

@@ -2,7 +2,8 @@
 //!
 //! Submodules, lowest first: `negotiate` and `http_error` (error responses) · `assets` (of the
 //! page) · `path` (paths and keys) · `storage_log` · `budget` · `buffers` · `media_type` · `types`
-//! · `stored_fields` (fields of a PUT) · `digest` · `pieces` (bodies from a remote store) ·
+//! · `stored_fields` (fields of a PUT) · `digest` · `content_address` (names that are digests) ·
+//! `pieces` (bodies from a remote store) ·
 //! `object` (an object that is ready to be served) · `cache` · `ranges` · `conditions` (of
 //! changes) · `upload` (receiving) · `uploads` (those that continue later) · `location` ·
 //! `permitted` · `sorting` · `json` and `html` (the forms of listings) · `list`, `archive` and
@@ -18,6 +19,7 @@ mod budget;
 mod buffers;
 mod cache;
 mod conditions;
+mod content_address;
 mod digest;
 mod html;
 pub(crate) mod http_error;
@@ -99,6 +101,9 @@ pub struct FilesOptions {
     /// allowed regardless of `allow`. Invalid names, conflicts and failed preconditions are refused
     /// as in a `PUT` that stores.
     pub sink: bool,
+    /// A `PUT` to a folder named `cas` is accepted only if the name is the SHA-256 of the content,
+    /// in hexadecimal digits in lower case. Otherwise it gets 400.
+    pub content_addressed: bool,
     /// Reserves the paths under `/-/` for [`onrush::Admin`]: no object is served or written at or
     /// under the name `-` in the top folder, in any spelling.
     pub reserve_admin_paths: bool,
@@ -146,6 +151,7 @@ impl Default for FilesOptions {
             reserve_admin_paths: false,
             site: false,
             sink: false,
+            content_addressed: false,
             types: Types::default(),
             durability: Durability::Full,
             depth_max: 64,

@@ -10,6 +10,7 @@
 //! link to a target outside the folder, or without a target, is not found (404).
 
 use super::conditions::Conditions;
+use super::content_address;
 use super::digest::Digests;
 use super::http_error::{HttpError, Operation};
 use super::object::etag;
@@ -44,7 +45,10 @@ impl Inner {
         let location = path::href(path::split(&request)?.mount, key.as_bytes());
         let conditions = Conditions::from_request(&request);
         let metadata_bytes_max = self.store.features().metadata_bytes_max;
-        let (metadata, digests) = content_fields(&request, metadata_bytes_max)?;
+        let (metadata, mut digests) = content_fields(&request, metadata_bytes_max)?;
+        if self.options.content_addressed {
+            content_address::demand_of_name(&key, &mut digests)?;
+        }
         let length = request.content_length();
         let check_first = !conditions.is_none()
             || !may_replace
