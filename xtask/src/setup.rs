@@ -7,7 +7,8 @@ use crate::{
 use std::{fs, path::PathBuf, process::Command};
 
 /// Programs that the tests and the fuzzers call, and their Debian packages.
-const PROGRAMS: [(&str, &str); 16] = [
+const PROGRAMS: [(&str, &str); 17] = [
+    ("bazel", "bazel-bootstrap"),
     ("c++", "g++"),
     ("ccache", "ccache"),
     ("certutil", "libnss3-tools"),
