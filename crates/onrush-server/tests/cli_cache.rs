@@ -111,6 +111,12 @@ fn bazel_and_gradle_store_and_find_results() {
         let mut client = Connection::new(server.address());
         assert_eq!(client.put("/.sccache_check", b"x").status, 201);
         assert!(client.get("/.sccache_check").is(200, b"x"));
+        let folder = client.request("PROPFIND", "/a&b/c/", "Depth: 0\r\n", b"");
+        assert_eq!(folder.status, 207);
+        assert!(
+            folder.text().contains("<D:href>/a&amp;b/c/</D:href>"),
+            "{folder:?}"
+        );
         assert_eq!(client.put("/.onrush/x", b"x").status, 403);
         let listed = client.get("/");
         assert_eq!(listed.status, 501, "the cache does not know its keys");

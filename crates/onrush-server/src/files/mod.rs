@@ -3,12 +3,12 @@
 //! Submodules, lowest first: `negotiate` and `http_error` (error responses) · `assets` (of the
 //! page) · `path` (paths and keys) · `storage_log` · `budget` · `buffers` · `media_type` · `types`
 //! · `stored_fields` (fields of a PUT) · `digest` · `content_address` (names that are digests) ·
-//! `pieces` (bodies from a remote store) ·
-//! `object` (an object that is ready to be served) · `cache` · `ranges` · `conditions` (of
-//! changes) · `upload` (receiving) · `uploads` (those that continue later) · `location` ·
-//! `permitted` · `sorting` · `json` and `html` (the forms of listings) · `list`, `archive` and
-//! `markdown` · `read` (GET) · `write` (PUT, DELETE) · `upload_target` · `tus` · `relocate` (COPY,
-//! MOVE) · `resumable` (PUT and PATCH of a part) · `upkeep`.
+//! `pieces` (bodies from a remote store) · `object` (an object that is ready to be served) ·
+//! `cache` · `ranges` · `conditions` (of changes) · `upload` (receiving) · `uploads` (those that
+//! continue later) · `location` · `permitted` · `sorting` · `json` and `html` (the forms of
+//! listings) · `implied_folder` · `list`, `archive` and `markdown` · `read` (GET) · `write` (PUT,
+//! DELETE) · `upload_target` · `tus` · `relocate` (COPY, MOVE) · `resumable` (PUT and PATCH of a
+//! part) · `upkeep`.
 //!
 //! Nothing here blocks a worker: operations that may wait for a disk use the futures of the store.
 //! The modules do not depend on the command line, sockets or drivers.
@@ -23,6 +23,7 @@ mod content_address;
 mod digest;
 mod html;
 pub(crate) mod http_error;
+mod implied_folder;
 mod json;
 mod list;
 mod location;
@@ -381,6 +382,9 @@ impl Inner {
             "COPY" if allow.put && !self.options.sink => Box::pin(self.relocate(&request)).await,
             "MOVE" if allow.put && allow.delete && !self.options.sink => {
                 Box::pin(self.relocate(&request)).await
+            }
+            "PROPFIND" if self.options.content_addressed && request.path().ends_with('/') => {
+                implied_folder::properties(&request)
             }
             "OPTIONS" if request.path() == "*" => Ok(self.options_response()),
             "OPTIONS" => path::check(&request).map(|()| self.options_response()),
