@@ -57,6 +57,7 @@ const REMOTE: &str = "crates/onrush-server/tests/cli_remote.rs";
 const LOGINS: &str = "crates/onrush-server/tests/cli_logins.rs";
 const USERS: &str = "crates/onrush-server/tests/cli_users.rs";
 const EDGE: &str = "crates/onrush-server/tests/cli_edge.rs";
+const CACHE: &str = "crates/onrush-server/tests/cli_cache.rs";
 const SITE: &str = "crates/onrush-server/tests/cli_site.rs";
 const STORED: &str = "crates/onrush-server/tests/cli_stored.rs";
 const PAGE: &str = "crates/onrush-server/tests/clients_page.rs";
@@ -160,6 +161,18 @@ const COMMANDS: &[(&str, Cover)] = &[
     (
         "onrush s3://bucket/prefix --edge /var/cache/onrush --edge-size 100GiB",
         Tested(EDGE, "fn objects_of_a_bucket_are_fetched_once"),
+    ),
+    (
+        "onrush /var/cache/builds --cache 100G",
+        Tested(CACHE, "fn bazel_and_gradle_store_and_find_results"),
+    ),
+    (
+        "onrush DIR --cache 100G",
+        Tested(CACHE, "fn bazel_and_gradle_store_and_find_results"),
+    ),
+    (
+        "cargo xtask cache",
+        Tested("xtask/src/build_cache.rs", "a_restarted_cache_serves"),
     ),
     (
         "onrush sweep s3://bucket/prefix",

@@ -2,6 +2,7 @@
 //! task has its own module. This crate is not part of the product and depends only on std.
 
 mod bench;
+mod build_cache;
 mod ceph;
 mod chaos;
 mod commands;
@@ -52,6 +53,10 @@ usage: cargo xtask TASK [OPTIONS]
         --seed N          of the random numbers (default: 1)
   tls                 scan HTTPS with testssl.sh and sslyze, and reload certificates under load
         --reloads N       reloads per driver (default: 1000)
+  cache               fill a build cache of 1 GiB with five times as much, and restart one with a
+                      million objects
+        --bytes N         the size of the first (default: 1073741824)
+        --objects N       of the second (default: 1000000)
   miri                run unsafe code without system calls under Miri; needs a nightly toolchain
 ";
 
@@ -76,6 +81,7 @@ fn main() -> ExitCode {
         "loom" => verify::loom(arguments),
         "miri" => verify::miri(arguments),
         "tls" => tls::main(arguments),
+        "cache" => build_cache::main(arguments),
         "ceph" => ceph::main(arguments),
         "chaos" => chaos::main(arguments),
         "hls" => hls::main(arguments),

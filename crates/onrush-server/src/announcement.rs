@@ -50,6 +50,7 @@ impl Announcement<'_> {
             certificate_sha256 = self.fingerprint,
             store = %settings.storage,
             edge,
+            cache_bytes = settings.cache.map(|cache| cache.bytes_max),
             allowed = allowed(&settings.files),
             driver = driver.name(),
             reason,

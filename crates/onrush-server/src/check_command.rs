@@ -15,6 +15,9 @@ pub(crate) fn report(settings: &Settings) -> Result<String, Failure> {
         let _ = writeln!(text, "{what:<12} {}", one_line(value)); // Writing to a String succeeds.
     };
     line("serves", &settings.storage.to_string());
+    if let Some(cache) = settings.cache {
+        line("cache", &format!("of {} bytes", cache.bytes_max));
+    }
     for exposure in access_control::exposures(settings) {
         line("address", &describe(&exposure, settings));
     }

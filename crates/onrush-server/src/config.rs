@@ -6,6 +6,7 @@ mod conflicts;
 mod site;
 mod tls;
 
+use crate::build_cache::BuildCacheSettings;
 use crate::edge::EdgeSettings;
 use crate::failure::{self, Failure};
 use crate::memory::{self, ReducedDefaults};
@@ -43,6 +44,8 @@ pub(crate) struct Settings {
     pub(crate) storage: Storage,
     /// `None`: no cache in front of the store.
     pub(crate) edge: Option<EdgeSettings>,
+    /// `None`: the folder is not a build cache.
+    pub(crate) cache: Option<BuildCacheSettings>,
     pub(crate) files: FilesOptions,
     /// Limits on the objects beneath folders.
     pub(crate) quotas: Vec<Quota>,
@@ -194,17 +197,22 @@ impl Settings {
         let at_most = u32::MAX as usize;
         let log_format = options.log_format.unwrap_or(LogFormat::Text);
         let access = AccessSettings::new(&options)?;
-        let allow = access::allow(
+        let cache = BuildCacheSettings::new(&options)?;
+        let mut allow = access::allow(
             options.allow.as_deref(),
             access.as_ref(),
             options.webdav == Some(true),
         )?;
+        allow.put |= cache.is_some() && options.allow.is_none();
         let files = files_options(&options, allow, memory_bytes)?;
         let tls = TlsSettings::new(&options)?;
         let edge = EdgeSettings::new(&options)?;
         let dir = options.dir.clone().unwrap_or_else(|| PathBuf::from("."));
         let storage = Storage::parse(dir)?;
         if storage.folder().is_none() {
+            if cache.is_some() {
+                return Err(Failure::usage(format!("cache: {storage} is not a folder")));
+            }
             check_remote(&storage, tls.as_ref(), options.durability.is_some())?;
             if options.quota.is_some() {
                 return Err(Failure::usage(format!(
@@ -294,6 +302,7 @@ impl Settings {
                 (Some(Switch::Off), _) | (None, None) => AccessLog::Off,
             },
             edge,
+            cache,
             storage,
         };
         settings.check_addresses()?;
@@ -358,7 +367,8 @@ fn files_options(
         allow,
         upload_limits,
         min_free_bytes: options.min_free.map_or(0, |size| size.bytes),
-        hidden: options.hidden.unwrap_or(false),
+        hidden: options.hidden.unwrap_or(options.cache.is_some()),
+        content_addressed: options.cache.is_some(),
         reserve_admin_paths: options.admin == Some(AdminAt::Same),
         site: options.site.unwrap_or(false),
         webdav: options.webdav.unwrap_or(false),

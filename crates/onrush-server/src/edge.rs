@@ -83,6 +83,7 @@ impl EdgeSettings {
                 dir,
                 "the cache directory was removed while it was in use; it is created again, empty"
             ),
+            DiskEvent::IsScanned(_) => {}
         };
         let options = EdgeOptions {
             cache: CacheOptions {

@@ -2,12 +2,12 @@
 //!
 //! Layers, lowest first: `units`, `toml_values`, `failure`, `memory`, `key_files`, `redaction` ·
 //! `values`, `tls_values`, `acme_values`, `access_values`, `quota_values`, `reload` · `options`
-//! (their list) · `edge` (the cache before the store) · `quotas` · `storage` (where the objects
-//! are) · `config` (the file and the resulting settings) · `secret_files` · `cli` · `combined`,
-//! `self_signed` · `tls` (certificates), `acme` (their orders) · `access_control` (users) ·
-//! `site_rules` · `commands`, `terminal` · `sweep`, `check_command`, `sign_command`, `user_command`
-//! (commands of their own) · `logging`, `signals`, `descriptors` (the process) · `announcement` ·
-//! this file, which combines them and serves.
+//! (their list) · `edge` (the cache before the store), `build_cache` · `quotas` · `storage` (where
+//! the objects are) · `config` (the file and the resulting settings) · `secret_files` · `cli` ·
+//! `combined`, `self_signed` · `tls` (certificates), `acme` (their orders) · `access_control`
+//! (users) · `site_rules` · `commands`, `terminal` · `sweep`, `check_command`, `sign_command`,
+//! `user_command` (commands of their own) · `logging`, `signals`, `descriptors` (the process) ·
+//! `announcement` · this file, which combines them and serves.
 
 #![forbid(unsafe_code)]
 
@@ -16,6 +16,7 @@ mod access_values;
 mod acme;
 mod acme_values;
 mod announcement;
+mod build_cache;
 mod check_command;
 mod cli;
 mod combined;
@@ -48,6 +49,7 @@ mod user_command;
 mod values;
 
 use announcement::Announcement;
+use build_cache::BuildCacheCollector;
 use config::{CertificateSource, Settings};
 use edge::EdgeCollector;
 use failure::Failure;
@@ -164,14 +166,18 @@ fn serve(settings: Settings) -> Result<(), Failure> {
         descriptors: plan.descriptors.clone(),
         ..settings.files.clone()
     };
-    let opened = settings
-        .storage
-        .open(options, &settings.quotas, settings.edge.as_ref())?;
+    let opened = settings.storage.open(
+        options,
+        &settings.quotas,
+        settings.edge.as_ref(),
+        settings.cache,
+    )?;
     let Opened {
         files,
         remote,
         edge,
         quotas,
+        build_cache,
     } = opened;
     // Only certificates that are kept in a folder need it, and a check has ensured that it is one.
     let dir = settings.storage.folder().unwrap_or(Path::new("."));
@@ -193,6 +199,9 @@ fn serve(settings: Settings) -> Result<(), Failure> {
     }
     if let Some(edge) = &edge {
         metrics.add_collector(Arc::new(EdgeCollector(edge.metrics())));
+    }
+    if let Some(cache) = &build_cache {
+        metrics.add_collector(Arc::new(BuildCacheCollector(cache.clone())));
     }
     if let Some(certificates) = &certificates {
         metrics.add_collector(certificates.collector());
@@ -258,6 +267,9 @@ fn serve(settings: Settings) -> Result<(), Failure> {
     }
     if let Some(edge) = edge {
         edge.flush();
+    }
+    if let Some(cache) = build_cache {
+        cache.flush();
     }
     ended.map_err(|error| {
         Failure::run(format!("a worker failed: {}", failure::error_text(&error)))

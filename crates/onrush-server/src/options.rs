@@ -160,6 +160,14 @@ options! {
         /// Serve a copy for so long while the store does not respond [default: 24h]
         value edge_stale: Time = "TIME";
 
+        /// Make the folder a build cache of this size: for ccache, Bazel, Gradle, sccache
+        ///
+        /// Such as 100G; at least 64MiB. The folder is created, or is empty, or is such a cache. It
+        /// belongs to one process. When it is full, the objects that were not used for the longest
+        /// time are removed. PUT is allowed without --allow, and names that begin with a dot are
+        /// served. See docs/build-cache.md.
+        value cache: Size = "SIZE";
+
         /// Allow clients to make changes: put, delete, delete-folders, or none [default: none]
         ///
         /// A list, such as put,delete. With delete-folders, folders are deleted with everything in

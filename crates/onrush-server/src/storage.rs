@@ -1,5 +1,6 @@
 //! Opens the store of the objects: a folder, or a bucket of a service.
 
+use crate::build_cache::BuildCacheSettings;
 use crate::edge::EdgeSettings;
 use crate::failure::{self, Failure};
 use crate::quotas;
@@ -7,7 +8,7 @@ use onrush::metrics::{Collector, MetricType, TextWriter};
 use onrush_remote::{Check, DURATION_BOUNDS, Location, Options, RemoteStore};
 use onrush_rt::blocking::BlockingPool;
 use onrush_server::{Files, FilesOptions};
-use onrush_store::{EdgeStore, Folder, Quota, Store};
+use onrush_store::{BuildCache, EdgeStore, Folder, Quota, Store};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -29,6 +30,8 @@ pub(crate) struct Opened {
     pub(crate) quotas: Option<Arc<dyn Collector>>,
     /// The cache in front of the store, if there is one.
     pub(crate) edge: Option<Arc<EdgeStore>>,
+    /// The store itself, if it is one.
+    pub(crate) build_cache: Option<BuildCache>,
 }
 
 /// The requests to a service, as metrics.
@@ -115,17 +118,26 @@ impl Storage {
         folder.map_or_else(|| self.to_string(), |path| path.display().to_string())
     }
 
-    /// Opens the store and serves it, through the cache of `edge` if there is one. A service that
-    /// does not respond is logged; it may respond later. One that refuses is a failure.
+    /// Opens the store and serves it: as a build cache with `cache`, or through the cache of `edge`
+    /// if there is one. A service that does not respond is logged; it may respond later. One that
+    /// refuses is a failure.
     pub(crate) fn open(
         &self,
         options: FilesOptions,
         quotas: &[Quota],
         edge: Option<&EdgeSettings>,
+        cache: Option<BuildCacheSettings>,
     ) -> Result<Opened, Failure> {
         let mut collector: Option<Arc<dyn Collector>> = None;
-        let (store, pool, remote): (Arc<dyn Store>, _, _) = match self {
-            Storage::Folder(path) => {
+        let mut build_cache = None;
+        let (store, pool, remote): (Arc<dyn Store>, _, _) = match (self, cache) {
+            (Storage::Folder(path), Some(cache)) => {
+                let pool = BlockingPool::threads(options.blocking_threads, 4096);
+                let opened = cache.open(path, pool.clone(), options.descriptors.clone())?;
+                build_cache = Some(opened.clone());
+                (Arc::new(opened), pool, None)
+            }
+            (Storage::Folder(path), None) => {
                 let folder = open_folder(path, &options)?;
                 let pool = folder.pool().clone();
                 let store: Arc<dyn Store> = match quotas.is_empty() {
@@ -138,7 +150,7 @@ impl Storage {
                 };
                 (store, pool, None)
             }
-            Storage::Remote(location) => {
+            (Storage::Remote(location), _) => {
                 let store = open_remote(location, options.allow.put)?;
                 let pool = BlockingPool::threads(options.blocking_threads, 4096);
                 (Arc::new(store.clone()), pool, Some(store))
@@ -175,6 +187,7 @@ impl Storage {
             remote,
             quotas: collector,
             edge,
+            build_cache,
         })
     }
 }

@@ -28,6 +28,7 @@ const CHANGES: &[(&str, &str)] = &[
     ("edge-size", "1GiB"),
     ("edge-fresh", "7s"),
     ("edge-stale", "7s"),
+    ("cache", "1GiB"),
     ("allow", "put,delete"),
     ("hidden", "true"),
     ("site", "true"),

@@ -29,9 +29,11 @@
 //! ```
 //!
 //! Layers inside this crate, lowest first: `error` · `key` · `meta` · `local` · `object` ·
-//! `changes` · `store` · `folder` · `quota` · [`cache`] · `edge` · `testing`.
+//! `changes` · `store` · `folder` · `quota` · `watch` · [`cache`] · `record` (the form of cached
+//! files) · `edge`, `build_cache` · `testing`.
 //! This crate does not contain HTTP: no headers, no statuses, no percent-encoding.
 
+mod build_cache;
 pub mod cache;
 mod changes;
 mod edge;
@@ -42,10 +44,13 @@ mod local;
 mod meta;
 mod object;
 mod quota;
+mod record;
 mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod watch;
 
+pub use build_cache::{BuildCache, BuildCacheMetrics};
 pub use changes::{ChangedName, Changes, FolderChanges};
 pub use edge::{EdgeMetrics, EdgeOptions, EdgeStore};
 pub use error::{Cause, Result, StoreError};

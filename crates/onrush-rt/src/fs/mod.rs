@@ -29,6 +29,7 @@ pub use release::Releaser;
 pub use types::{Beneath, Create, FileKind, Metadata, OpenHow};
 
 use crate::descriptors::{FilePermit, FileUse};
+use release::Guard;
 use std::any::Any;
 use std::ffi::CStr;
 use std::io;
@@ -91,7 +92,7 @@ pub struct File {
     inner: FileInner,
     permit: Option<FilePermit>,
     last_reference: Option<LastReference>,
-    guard: Option<Arc<dyn Any + Send + Sync>>,
+    guard: Option<Guard>,
 }
 
 #[derive(Debug)]
@@ -106,12 +107,14 @@ struct LastReference {
     releaser: Arc<Releaser>,
     /// A duplicate of the descriptor, made when the file is dropped.
     descriptor: Option<OwnedFd>,
+    /// The guard of the file, which is dropped after the content is freed.
+    guard: Option<Guard>,
 }
 
 impl Drop for LastReference {
     fn drop(&mut self) {
         if let Some(descriptor) = self.descriptor.take() {
-            self.releaser.add(descriptor);
+            self.releaser.add(descriptor, self.guard.take());
         }
     }
 }
@@ -320,6 +323,7 @@ impl File {
         self.last_reference = Some(LastReference {
             releaser: releaser.clone(),
             descriptor: None,
+            guard: None,
         });
         self
     }
@@ -490,6 +494,9 @@ impl Drop for File {
             && file.metadata().is_ok_and(|found| found.nlink == 0)
         {
             last_reference.descriptor = file.as_fd().try_clone_to_owned().ok();
+            if last_reference.descriptor.is_some() {
+                last_reference.guard = self.guard.take();
+            }
         }
     }
 }

@@ -12,6 +12,7 @@
 use crate::blocking::BlockingPool;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
+use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,9 +37,12 @@ pub struct Releaser {
     queue: Mutex<Queue>,
 }
 
+/// A value that is dropped after a file is closed.
+pub(super) type Guard = Arc<dyn Any + Send + Sync>;
+
 #[derive(Default)]
 struct Queue {
-    files: VecDeque<OwnedFd>,
+    files: VecDeque<(OwnedFd, Option<Guard>)>,
     /// A job of the pool works on the queue.
     is_running: bool,
 }
@@ -55,9 +59,9 @@ impl Releaser {
     }
 
     /// Queues the last reference to a file without a name.
-    pub(super) fn add(self: &Arc<Self>, file: OwnedFd) {
+    pub(super) fn add(self: &Arc<Self>, file: OwnedFd, guard: Option<Guard>) {
         let mut queue = self.queue();
-        queue.files.push_back(file);
+        queue.files.push_back((file, guard));
         if !std::mem::replace(&mut queue.is_running, true) {
             drop(queue);
             let releaser = self.clone();
@@ -67,17 +71,19 @@ impl Releaser {
 
     fn run(&self) {
         loop {
-            let file = {
+            let (file, guard) = {
                 let mut queue = self.queue();
-                let Some(file) = queue.files.pop_front() else {
+                let Some(removed) = queue.files.pop_front() else {
                     queue.is_running = false;
                     return;
                 };
-                file
+                removed
             };
-            if self.in_steps {
-                free_in_steps(file, || self.queue().files.len());
+            match self.in_steps {
+                true => free_in_steps(file, || self.queue().files.len()),
+                false => drop(file),
             }
+            drop(guard);
         }
     }
 
@@ -180,14 +186,19 @@ mod tests {
     fn all_queued_files_are_freed() {
         let pool = BlockingPool::threads(2, 4);
         let releaser = Releaser::new(&pool, true);
+        let guard: Guard = Arc::new(());
         for round in 0..3 {
             for name in ["a", "b", "c"] {
-                releaser.add(nameless(&format!("{round}{name}")).0.into());
+                releaser.add(
+                    nameless(&format!("{round}{name}")).0.into(),
+                    Some(guard.clone()),
+                );
             }
             while releaser.queue().is_running {
                 std::thread::sleep(Duration::from_millis(1));
             }
             assert!(releaser.queue().files.is_empty());
+            assert_eq!(Arc::strong_count(&guard), 1);
         }
     }
 

@@ -223,6 +223,28 @@ fn a_bucket_may_be_named_store() {
     }
 }
 
+#[test]
+fn a_build_cache_permits_uploads_unless_it_is_limited() {
+    let files = |text: &str| {
+        let settings = Settings::new(parse(text).unwrap(), None).expect(text);
+        (settings.files.allow, settings.files.hidden)
+    };
+    let allow = |put, delete| Allow {
+        put,
+        delete,
+        delete_folders: false,
+    };
+    assert_eq!(files("cache = '1GiB'"), (allow(true, false), true));
+    let more = "cache = '1GiB'\nallow = 'put,delete'\nhidden = false";
+    assert_eq!(files(more), (allow(true, true), false));
+    assert_eq!(
+        files("cache = '1GiB'\nallow = 'none'").0,
+        allow(false, false)
+    );
+    let users = "cache = '1GiB'\nauth = 'ann:secret'";
+    assert_eq!(files(users).0, allow(true, true));
+}
+
 /// For each option a value in the configuration file that is not the default.
 const CHANGES: &[(&str, &str)] = &[
     ("dir", "'/srv'"),
@@ -230,6 +252,7 @@ const CHANGES: &[(&str, &str)] = &[
     ("edge_size", "'1GiB'"),
     ("edge_fresh", "'7s'"),
     ("edge_stale", "'7s'"),
+    ("cache", "'1GiB'"),
     ("allow", "'put,delete'"),
     ("hidden", "true"),
     ("site", "true"),

@@ -248,10 +248,11 @@ impl Digests {
         self.hashes.is_empty()
     }
 
-    /// Adds the demand that the content has this digest. `None`: its length is wrong.
+    /// Adds the demand that the content has this digest. `None`: its length is wrong, or a field
+    /// demands another one.
     pub(super) fn demand(&mut self, algorithm: Algorithm, digest: Vec<u8>) -> Option<()> {
-        let added = self.add_expected(algorithm, CONTENT_DIGEST, digest);
-        added.is_ok().then_some(())
+        let before = self.add_expected(algorithm, CONTENT_DIGEST, digest.clone());
+        (before.ok()?.is_none_or(|before| before == digest)).then_some(())
     }
 
     /// What continues these digests, which are those of a representation, after the present bytes.

@@ -2,15 +2,16 @@
 //!
 //! Submodules, lowest first: `negotiate` and `http_error` (error responses) · `assets` (of the
 //! page) · `path` (paths and keys) · `client_rights` · `storage_log` · `budget` · `buffers` ·
-//! `media_type` · `types` · `stored_fields` (fields of a PUT) · `digest` · `pieces` (bodies from a
-//! remote store) · `codings` and `encoder` · `object_fields` · `object` (an object that is ready to
-//! be served) · `cache` · `ranges` · `conditions` (of changes) · `upload_limits` · `upload`
-//! (receiving) · `uploads` (those that continue later) · `location` · `permitted` · `sorting` ·
-//! `archive_format` · `json` and `html` (the forms of listings) · `list`, `archive`, `watch` and
-//! `markdown` · `siblings` and `compress` (other forms of an object) · `read` (GET) · `site` ·
-//! `tree` (changes of a folder with everything in it) · `multistatus` · `write` (PUT, DELETE) ·
-//! `upload_target` · `upload_parts` · `tus` · `relocate` (COPY, MOVE) · `resumable` (PUT and PATCH
-//! of a part) · `form` (POST of files) · `webdav` · `upkeep`.
+//! `media_type` · `types` · `stored_fields` (fields of a PUT) · `digest` · `content_address` (names
+//! that are digests) · `pieces` (bodies from a remote store) · `codings` and `encoder` ·
+//! `object_fields` · `object` (an object that is ready to be served) · `cache` · `ranges` ·
+//! `conditions` (of changes) · `upload_limits` · `upload` (receiving) · `uploads` (those that
+//! continue later) · `location` · `permitted` · `sorting` · `archive_format` · `json` and `html` (the
+//! forms of listings) · `implied_folder` · `list`, `archive`, `watch` and `markdown` · `siblings` and
+//! `compress` (other forms of an object) · `read` (GET) · `site` · `tree` (changes of a folder with
+//! everything in it) · `multistatus` · `write` (PUT, DELETE) · `upload_target` · `upload_parts` ·
+//! `tus` · `relocate` (COPY, MOVE) · `resumable` (PUT and PATCH of a part) · `form` (POST of files) ·
+//! `webdav` · `upkeep`.
 //!
 //! Nothing here blocks a worker: operations that may wait for a disk use the futures of the store.
 //! The modules do not depend on the command line, sockets or drivers.
@@ -25,11 +26,13 @@ mod client_rights;
 mod codings;
 mod compress;
 mod conditions;
+mod content_address;
 mod digest;
 mod encoder;
 mod form;
 mod html;
 pub(crate) mod http_error;
+mod implied_folder;
 mod json;
 mod list;
 mod location;
@@ -135,6 +138,9 @@ pub struct FilesOptions {
     /// allowed regardless of `allow`. Invalid names, conflicts and failed preconditions are refused
     /// as in a `PUT` that stores.
     pub sink: bool,
+    /// A `PUT` to a folder named `cas` is accepted only if the name is the SHA-256 of the content,
+    /// in hexadecimal digits in lower case. Otherwise it gets 400.
+    pub content_addressed: bool,
     /// Reserves the paths under `/-/` for [`onrush::Admin`]: no object is served or written at or
     /// under the name `-` in the top folder, in any spelling.
     pub reserve_admin_paths: bool,
@@ -191,6 +197,7 @@ impl Default for FilesOptions {
             precompressed: false,
             compress: false,
             sink: false,
+            content_addressed: false,
             types: Types::default(),
             durability: Durability::Full,
             min_free_bytes: 0,
@@ -461,6 +468,9 @@ impl Inner {
                 let worker = request.worker().clone();
                 let relocate = async move { self.relocate(&request).await };
                 Box::pin(run_to_end(&worker, relocate)).await
+            }
+            "PROPFIND" if self.options.content_addressed && request.path().ends_with('/') => {
+                implied_folder::properties(&request)
             }
             "OPTIONS" if request.path() == "*" => Ok(self.options_response()),
             "OPTIONS" => path::check(&request).map(|()| self.options_response()),

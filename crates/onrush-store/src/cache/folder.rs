@@ -115,6 +115,10 @@ impl Folder {
         self.root().now_ns() / 1_000_000
     }
 
+    pub(super) fn is_in_memory(&self) -> bool {
+        self.root().is_in_memory()
+    }
+
     /// Opens a file if that needs no disk.
     pub(super) fn open_cached(&self, name: &Name) -> io::Result<File> {
         self.root().open_cached(&name.path())

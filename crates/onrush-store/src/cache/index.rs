@@ -17,6 +17,8 @@ pub(super) struct Index {
     stamps: Vec<Name>,
     /// The names that were removed before the index is complete; `None` when it is.
     removed: Option<HashSet<Name>>,
+    /// The names of evicted files that are still on the disk.
+    evicted: HashSet<Name>,
 }
 
 #[derive(Debug)]
@@ -50,6 +52,7 @@ impl Index {
             entries: LruCache::unbounded(),
             stamps: Vec::new(),
             removed: Some(HashSet::new()),
+            evicted: HashSet::new(),
         }
     }
 
@@ -201,8 +204,23 @@ impl Index {
         }
     }
 
+    /// The space of an entry. While the caller has it, the entry is not evicted.
+    pub(super) fn charge(&self, name: &Name) -> Option<Arc<Charge>> {
+        Some(self.entries.peek(name)?.charge.clone())
+    }
+
+    /// Whether the file of an evicted entry is still on the disk.
+    pub(super) fn is_evicted(&self, name: &Name) -> bool {
+        self.evicted.contains(name)
+    }
+
+    /// The file of an evicted entry was removed, or it cannot be removed.
+    pub(super) fn end_eviction(&mut self, name: &Name) {
+        self.evicted.remove(name);
+    }
+
     /// Removes the least recently used entries that no reader has open, until they have `bytes`
-    /// bytes. The caller removes their files, and drops the space afterwards.
+    /// bytes. The caller removes their files, ends the eviction of each, and drops the space.
     pub(super) fn evict(&mut self, bytes: u64) -> Vec<(Name, Arc<Charge>)> {
         let mut freed = 0;
         let mut victims = Vec::new();
@@ -216,6 +234,7 @@ impl Index {
                 victims.push(*name);
             }
         }
+        self.evicted.extend(&victims);
         let remove = |name: Name| Some((name, self.entries.pop(&name)?.charge));
         victims.into_iter().filter_map(remove).collect()
     }

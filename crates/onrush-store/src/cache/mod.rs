@@ -4,7 +4,8 @@
 //! - **Space.** A file takes its space before the first byte is written ([`Cache::create`]), and
 //!   keeps it until it is removed and no reader has it open. The sum, in allocated blocks, never
 //!   exceeds the limit; only the folders themselves (about 1 % for small files) are not included.
-//! - **Eviction** removes names. A reader that has the file open keeps its bytes.
+//! - **Eviction** removes names. A reader that has the file open keeps its bytes. Files that are
+//!   open are not evicted, because that would free nothing.
 //! - **Order.** The last use of a file is its modification time, which [`Cache::upkeep`] writes
 //!   once a minute at most, so that the order survives a restart.
 //! - **Restart.** A scan finds the files while the cache is in use: a file that is asked for is
@@ -28,6 +29,7 @@ mod name;
 mod space;
 
 use crate::error::Cause;
+use crate::watch::Watch;
 use failure::{Pause, is_of_process};
 pub use filling::NewFile;
 use folder::Folder;
@@ -41,7 +43,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// The entries that a scan adds at a time. Others wait for the index meanwhile.
 const SCAN_STEP: usize = 1000;
@@ -58,6 +60,8 @@ pub enum DiskEvent {
     Works,
     /// The folder was removed while it was in use. There is a new one.
     IsCreatedAgain,
+    /// The scan has found all files of earlier processes. This is the state then.
+    IsScanned(CacheStats),
 }
 
 /// How a cache is opened.
@@ -89,9 +93,36 @@ struct Inner {
     index: Mutex<Index>,
     next_number: AtomicU64,
     evictions: AtomicU64,
+    /// Notified when an evicted file was removed; used with the lock of the index.
+    evicted: Condvar,
+    /// Held by the thread that makes room for a file.
+    evicting: Mutex<()>,
+    /// Whether [`Cache::evict_ahead`] goes on.
+    is_evicting: AtomicBool,
+    progress: Watch<Progress>,
     pause: Pause,
     /// Whether the scan has failed, and is to begin again after the pause.
     has_scan_failed: AtomicBool,
+}
+
+/// What others wait for.
+#[derive(Default)]
+struct Progress {
+    is_scanning: bool,
+    /// The new files.
+    filling: usize,
+    /// Those that were published or removed.
+    filled: u64,
+}
+
+/// Exists while the scan goes on.
+struct Scanning(Cache);
+
+impl Drop for Scanning {
+    fn drop(&mut self) {
+        let progress = &self.0.inner.progress;
+        progress.update(|progress| progress.is_scanning = false);
+    }
 }
 
 /// A file and whether it is known to be whole.
@@ -109,7 +140,9 @@ pub enum NotStored {
     Full,
     /// The scan after the start is not complete.
     Scanning,
-    /// The disk has failed, or no descriptor is free.
+    /// No descriptor is free.
+    Busy,
+    /// The disk has failed.
     Failed,
 }
 
@@ -162,6 +195,10 @@ impl Cache {
             index: Mutex::new(Index::new()),
             next_number: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
+            evicted: Condvar::new(),
+            evicting: Mutex::new(()),
+            is_evicting: AtomicBool::new(false),
+            progress: Watch::new(Progress::default()),
             pause: Pause::new(),
             has_scan_failed: AtomicBool::new(false),
         };
@@ -177,9 +214,25 @@ impl Cache {
         &self.inner.pool
     }
 
+    /// Whether the files are on a file system in memory.
+    pub fn is_in_memory(&self) -> bool {
+        self.inner.folder.is_in_memory()
+    }
+
+    /// The maximum of the allocated blocks of all files, in bytes.
+    pub fn limit_bytes(&self) -> u64 {
+        self.inner.space.limit_bytes()
+    }
+
     /// The wall clock in milliseconds since 1970.
     pub fn now_ms(&self) -> i64 {
         self.inner.folder.now_ms()
+    }
+
+    /// Whether it is known, without a look at the disk, that there is no file of this name.
+    pub fn lacks(&self, name: &Name) -> bool {
+        let index = self.index();
+        index.is_complete() && !index.contains(name)
     }
 
     /// Whether the index has a file of this name.
@@ -305,12 +358,24 @@ impl Cache {
     }
 
     fn begin_scan(&self) {
-        let scan = self.clone();
-        self.pool().run(move || scan.scan()).detach();
+        self.inner
+            .progress
+            .update(|progress| progress.is_scanning = true);
+        let scanning = Scanning(self.clone());
+        let scan = move || {
+            let cache = scanning.0.clone();
+            let is_complete = cache.scan();
+            drop(scanning);
+            if is_complete {
+                cache.evict_until(0); // The limit may be lower than before.
+                (cache.inner.report)(DiskEvent::IsScanned(cache.stats()));
+            }
+        };
+        self.pool().run(scan).detach();
     }
 
-    /// Finds the files of earlier processes.
-    fn scan(&self) {
+    /// Finds the files of earlier processes. Returns whether that has succeeded.
+    fn scan(&self) -> bool {
         let mut found = Vec::new();
         let scanned = self.inner.folder.scan(&mut |name, used_ms, bytes| {
             found.push((name, used_ms, bytes));
@@ -318,7 +383,8 @@ impl Cache {
         if let Err(error) = scanned {
             // What was not found would not be counted.
             self.failed(&error);
-            return self.inner.has_scan_failed.store(true, Relaxed);
+            self.inner.has_scan_failed.store(true, Relaxed);
+            return false;
         }
         found.sort_unstable_by_key(|&(_, used_ms, _)| std::cmp::Reverse(used_ms));
         for step in found.chunks(SCAN_STEP) {
@@ -330,7 +396,7 @@ impl Cache {
             self.index().append(files);
         }
         self.index().complete();
-        self.evict(self.inner.space.excess_bytes(0)); // The limit may be lower than before.
+        true
     }
 
     fn index(&self) -> MutexGuard<'_, Index> {

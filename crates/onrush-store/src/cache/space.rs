@@ -71,6 +71,11 @@ impl Charge {
         self.bytes.load(Relaxed)
     }
 
+    /// Adds the bytes of `other`, which has none afterwards.
+    pub(super) fn join(&self, other: &Charge) {
+        self.bytes.fetch_add(other.bytes.swap(0, Relaxed), Relaxed);
+    }
+
     /// Sets the bytes that the file occupies, even beyond the limit.
     pub(super) fn set(&self, bytes: u64) {
         let before = self.bytes.swap(bytes, Relaxed);
@@ -106,8 +111,11 @@ mod tests {
         assert!(space.take(41).is_none());
         assert_eq!((space.excess_bytes(40), space.excess_bytes(41)), (0, 1));
         let reader = file.clone();
-        file.set(50);
-        assert_eq!(space.used_bytes(), 50);
+        file.set(30);
+        let more = space.take(20).expect("room");
+        file.join(&more);
+        drop(more);
+        assert_eq!((space.used_bytes(), file.bytes()), (50, 50));
         drop(file);
         assert_eq!(space.used_bytes(), 50, "it is still open");
         drop(reader);

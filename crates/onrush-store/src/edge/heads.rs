@@ -6,11 +6,11 @@
 //! the current version only if there was no change since before the fetch. Keys share both numbers,
 //! so they may advance without a reason, which costs only time.
 
-use super::record::Record;
 use crate::cache::Name;
 use crate::key::Key;
 use crate::meta::Meta;
 use crate::object::CacheUse;
+use crate::record::Record;
 use lru::LruCache;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::num::NonZeroUsize;

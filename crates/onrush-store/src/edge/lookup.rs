@@ -4,13 +4,13 @@
 use super::heads::Head;
 use super::opening::{Current, Opened, Opening};
 use super::reader::{BlockSource, EdgeReader};
-use super::record::Record;
 use super::run::{FillEnd, Reading};
 use super::{ATTEMPTS, Inner};
 use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::local::LocalFile;
 use crate::object::{CacheUse, Cached, Object};
+use crate::record::Record;
 use crate::store::Wanted;
 use onrush_rt::fs::File;
 use std::ops::Range;

@@ -10,7 +10,7 @@
 //! blocks of two versions are never mixed. What the cache does not take is read from the other
 //! store.
 //!
-//! Layers, lowest first: `record` · `watch` · `runner` · `heads` · `metrics` · `readers` · `run` ·
+//! Layers, lowest first: `runner` · `heads` · `metrics` · `readers` · `run` ·
 //! `opening` · `reader` · `lookup` · `change`.
 
 mod change;
@@ -20,10 +20,8 @@ mod metrics;
 mod opening;
 mod reader;
 mod readers;
-mod record;
 mod run;
 mod runner;
-mod watch;
 
 use crate::cache::{Cache, CacheOptions, Name};
 use crate::error::{Result, StoreError};

@@ -4,12 +4,12 @@
 use super::Inner;
 use super::heads::{Head, may_hide_a_change};
 use super::readers::{Member, Run};
-use super::record::Checksum;
 use super::run::{publish_record, run};
-use super::watch::Watch;
 use crate::error::{Result, StoreError};
 use crate::key::Key;
+use crate::record::Checksum;
 use crate::store::Wanted;
+use crate::watch::Watch;
 use std::io;
 use std::sync::Arc;
 

@@ -3,12 +3,12 @@
 
 use super::heads::Head;
 use super::readers::Member;
-use super::record::Record;
 use super::run::{FillEnd, FillState, Joined, Reading, open_version};
 use super::{ATTEMPTS, Inner};
 use crate::error::{Result, StoreError};
 use crate::local::LocalFile;
 use crate::object::{ByteStream, FilePart, LocalFuture, ReadAt};
+use crate::record::Record;
 use bytes::Bytes;
 use futures_core::Stream;
 use onrush_rt::descriptors::FileUse;

@@ -7,10 +7,10 @@
 //! [`UNREAD_MAX`] go on, and the others are cancelled.
 
 use super::Inner;
-use super::watch::Watch;
 use crate::cache::Name;
 use crate::key::Key;
 use crate::object::LocalFuture;
+use crate::watch::Watch;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;

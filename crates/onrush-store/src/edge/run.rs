@@ -7,12 +7,12 @@
 use super::Inner;
 use super::heads::Head;
 use super::readers::{Member, Run};
-use super::record::Checksum;
-use super::watch::Watch;
 use crate::cache::{Name, NewFile};
 use crate::error::{Result, StoreError};
 use crate::object::{ByteStream, Object};
+use crate::record::Checksum;
 use crate::store::Wanted;
+use crate::watch::Watch;
 use bytes::{Buf, Bytes};
 use onrush_rt::fs::File;
 use std::collections::HashMap;

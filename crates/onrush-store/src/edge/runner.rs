@@ -127,8 +127,8 @@ fn run(
 
 #[cfg(test)]
 mod tests {
-    use super::super::watch::Watch;
     use super::*;
+    use crate::watch::Watch;
 
     #[test]
     fn futures_run_to_their_end_or_are_dropped() {

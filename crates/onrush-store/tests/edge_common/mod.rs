@@ -230,11 +230,13 @@ pub fn watch_disk(options: &mut EdgeOptions) -> Events {
     let events = Events::default();
     let all = events.clone();
     options.cache.report = Arc::new(move |event| {
-        all.lock().unwrap().push(match event {
+        let event = match event {
             DiskEvent::Fails(cause) => cause.errno().expect("a system call"),
             DiskEvent::Works => 0,
             DiskEvent::IsCreatedAgain => -1,
-        });
+            DiskEvent::IsScanned(_) => return,
+        };
+        all.lock().unwrap().push(event);
     });
     events
 }

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 
 /// A value and the tasks that wait for a change of it.
 #[derive(Debug)]
-pub(super) struct Watch<T>(Mutex<Watched<T>>);
+pub(crate) struct Watch<T>(Mutex<Watched<T>>);
 
 #[derive(Debug)]
 struct Watched<T> {
@@ -15,7 +15,7 @@ struct Watched<T> {
 }
 
 impl<T> Watch<T> {
-    pub(super) fn new(value: T) -> Watch<T> {
+    pub(crate) fn new(value: T) -> Watch<T> {
         Watch(Mutex::new(Watched {
             value,
             waiting: Vec::new(),
@@ -23,12 +23,12 @@ impl<T> Watch<T> {
     }
 
     /// Looks at the value.
-    pub(super) fn with<R>(&self, look: impl FnOnce(&T) -> R) -> R {
+    pub(crate) fn with<R>(&self, look: impl FnOnce(&T) -> R) -> R {
         look(&self.lock().value)
     }
 
     /// Changes the value and wakes all tasks that wait.
-    pub(super) fn update<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
+    pub(crate) fn update<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
         let mut watched = self.lock();
         let result = change(&mut watched.value);
         let waiting = std::mem::take(&mut watched.waiting);
@@ -40,12 +40,12 @@ impl<T> Watch<T> {
     }
 
     /// Waits until `look` returns a result.
-    pub(super) async fn until<R>(&self, mut look: impl FnMut(&T) -> Option<R>) -> R {
+    pub(crate) async fn until<R>(&self, mut look: impl FnMut(&T) -> Option<R>) -> R {
         poll_fn(|cx| self.poll(cx, &mut look)).await
     }
 
     /// Polls for a result of `look`.
-    pub(super) fn poll<R>(
+    pub(crate) fn poll<R>(
         &self,
         cx: &mut Context<'_>,
         look: impl FnOnce(&T) -> Option<R>,

@@ -1,5 +1,5 @@
 //! The form of a cached file: content, then a record that says of which object it is, then the
-//! lengths and a checksum of all (CRC-64/NVME).
+//! length of the record and a checksum of all (CRC-64/NVME).
 //!
 //! The content is at the beginning, so that it can be sent from the file as it is. The checksum
 //! finds a file that a power cut has torn: nothing is synced, so after a restart a file may have
@@ -15,38 +15,49 @@ use std::io;
 const MAGIC: &[u8; 8] = b"onrush01";
 /// The last bytes: magic, length of the record, checksum.
 const TAIL_BYTES: usize = 20;
+/// The bytes of the numbers in a record, with those of lengths.
+const NUMBERS_BYTES: usize = 36;
 /// The most bytes of a record.
-const RECORD_BYTES_MAX: usize = Key::BYTES_MAX + METADATA_BYTES_MAX + Version::BYTES_MAX + 64;
+const RECORD_BYTES_MAX: usize =
+    Key::BYTES_MAX + METADATA_BYTES_MAX + Version::BYTES_MAX + NUMBERS_BYTES;
+/// A record and the last bytes fit into so many.
+const END_BYTES_MAX: u64 = (RECORD_BYTES_MAX + TAIL_BYTES) as u64;
 /// The bytes that are read at a time when a file is verified.
 const STEP_BYTES: usize = 256 * 1024;
 
 /// What a file has: the properties of an object, and its content or a block of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Record {
-    pub(super) key: Key,
-    pub(super) meta: Meta,
-    pub(super) metadata: Vec<u8>,
+pub(crate) struct Record {
+    pub(crate) key: Key,
+    pub(crate) meta: Meta,
+    pub(crate) metadata: Vec<u8>,
     /// The bytes of content in this file.
-    pub(super) content_bytes: u64,
+    pub(crate) content_bytes: u64,
 }
 
 /// Computes the checksum of content as it arrives.
-pub(super) struct Checksum(Digest);
+pub(crate) struct Checksum(Digest);
 
 impl Checksum {
-    pub(super) fn new() -> Checksum {
+    pub(crate) fn new() -> Checksum {
         Checksum(Digest::new(CrcAlgorithm::Crc64Nvme))
     }
 
-    pub(super) fn add(&mut self, bytes: &[u8]) {
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 }
 
 impl Record {
     /// The most bytes of a file with so much content.
-    pub(super) fn file_bytes_max(&self) -> u64 {
+    pub(crate) fn file_bytes_max(&self) -> u64 {
         self.content_bytes + (self.encode().len() + TAIL_BYTES) as u64
+    }
+
+    /// The most bytes that the record of an object adds to its content.
+    pub(crate) fn bytes_max(key: &Key, metadata: &[u8]) -> u64 {
+        let texts = key.as_bytes().len() + metadata.len() + Version::BYTES_MAX;
+        (texts + NUMBERS_BYTES + TAIL_BYTES) as u64
     }
 
     fn encode(&self) -> Vec<u8> {
@@ -94,7 +105,7 @@ impl Record {
     }
 
     /// The bytes that follow the content, whose checksum is `content`.
-    pub(super) fn trailer(&self, mut content: Checksum) -> Vec<u8> {
+    pub(crate) fn trailer(&self, mut content: Checksum) -> Vec<u8> {
         let mut bytes = self.encode();
         let len = bytes.len() as u32;
         bytes.extend_from_slice(MAGIC);
@@ -104,25 +115,39 @@ impl Record {
         bytes
     }
 
+    /// The record of a file of `size` bytes that ends with `end`.
+    fn of_end(size: u64, end: &[u8]) -> Option<Record> {
+        let (rest, tail) = end.split_last_chunk::<TAIL_BYTES>()?;
+        let len = u32::from_le_bytes([tail[8], tail[9], tail[10], tail[11]]) as usize;
+        if tail[..8] != MAGIC[..] || len > rest.len() {
+            return None;
+        }
+        let record = Record::decode(&rest[rest.len() - len..])?;
+        let content_bytes = size - (len + TAIL_BYTES) as u64;
+        (record.content_bytes == content_bytes).then_some(record)
+    }
+
+    /// As [`Record::read`] without verification, but without waiting for a disk. `None` also if
+    /// it would wait.
+    pub(crate) fn try_read(file: &File) -> Option<Record> {
+        let size = file.metadata().ok()?.size;
+        let at = size.saturating_sub(END_BYTES_MAX);
+        let len = (size - at) as usize;
+        let mut end = Vec::with_capacity(len);
+        let read = file.try_read_to_vec(&mut end, len, at).ok()?;
+        (read == len).then(|| Record::of_end(size, &end))?
+    }
+
     /// Reads the record of a file. `None` if it has none, or if it has not the length that it
     /// should have. With `verifies`, reads the whole file and compares the checksum. Blocks.
-    pub(super) fn read(file: &File, verifies: bool) -> io::Result<Option<Record>> {
+    pub(crate) fn read(file: &File, verifies: bool) -> io::Result<Option<Record>> {
         let size = file.metadata()?.size;
-        let at = size.saturating_sub((RECORD_BYTES_MAX + TAIL_BYTES) as u64);
+        let at = size.saturating_sub(END_BYTES_MAX);
         let mut end = vec![0; (size - at) as usize];
         if read_whole(file, &mut end, at)? < end.len() {
             return Ok(None);
         }
-        let Some((rest, tail)) = end.split_last_chunk::<TAIL_BYTES>() else {
-            return Ok(None);
-        };
-        let len = u32::from_le_bytes([tail[8], tail[9], tail[10], tail[11]]) as usize;
-        if tail[..8] != MAGIC[..] || len > rest.len() {
-            return Ok(None);
-        }
-        let record = Record::decode(&rest[rest.len() - len..]);
-        let content_bytes = size - (len + TAIL_BYTES) as u64;
-        let record = record.filter(|record| record.content_bytes == content_bytes);
+        let record = Record::of_end(size, &end);
         if verifies && record.is_some() {
             let mut checksum = Checksum::new();
             let (mut at, mut step) = (0, vec![0; STEP_BYTES]);
@@ -136,7 +161,7 @@ impl Record {
                 checksum.add(&step[..want]);
                 at += want as u64;
             }
-            if checksum.0.finalize().to_le_bytes() != tail[12..] {
+            if !end.ends_with(&checksum.0.finalize().to_le_bytes()) {
                 return Ok(None);
             }
         }
@@ -183,11 +208,16 @@ mod tests {
             let mut checksum = Checksum::new();
             checksum.add(content);
             let whole = [content, &record.trailer(checksum)].concat();
-            assert!(whole.len() as u64 <= record.file_bytes_max());
+            assert_eq!(whole.len() as u64, record.file_bytes_max());
+            let bytes_max = Record::bytes_max(&record.key, &record.metadata);
+            assert!(whole.len() as u64 <= content.len() as u64 + bytes_max);
             let read = |bytes: &[u8]| {
                 let file = root.open(b"f", OpenHow::create_new(0o600)).expect("a file");
                 file.write_all_at(bytes, 0).expect("room");
                 root.unlink(b"f").expect("removed");
+                if let Some(record) = Record::try_read(&file) {
+                    assert_eq!(Record::read(&file, false).expect("read"), Some(record));
+                }
                 (
                     Record::read(&file, true).expect("read"),
                     Record::read(&file, false).expect("read"),

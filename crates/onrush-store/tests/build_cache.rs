@@ -1,0 +1,376 @@
+//! The build cache as a store: the promises of the trait, its limit, the order of eviction,
+//! restarts, torn files and power cuts.
+
+mod common;
+mod edge_common;
+
+use common::*;
+use edge_common::{disk_bytes, files, read, wait_until};
+use onrush_rt::blocking::BlockingPool;
+use onrush_rt::descriptors::Descriptors;
+use onrush_rt::fs::sim::SimFs;
+use onrush_store::cache::{CacheOptions, CacheStats};
+use onrush_store::testing::conformance_of_objects;
+use onrush_store::*;
+use std::future::Future;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Poll, Waker};
+
+const LIMIT: u64 = 3 << 20;
+
+fn options(bytes_max: u64) -> CacheOptions {
+    CacheOptions {
+        origin: "a test".to_owned(),
+        bytes_max,
+        descriptors: Descriptors::default(),
+        report: Arc::new(|event| println!("the disk: {event:?}")),
+    }
+}
+
+/// A cache in a folder that an earlier one may still be about to close.
+fn opened(dir: &Path, bytes_max: u64) -> BuildCache {
+    let mut last = None;
+    wait_until("the folder is free", || {
+        let pool = BlockingPool::threads(4, 1000);
+        match BuildCache::open(dir, pool, options(bytes_max)) {
+            Ok(cache) => last = Some(cache),
+            Err(error) => assert!(error.to_string().contains("another process"), "{error}"),
+        }
+        last.is_some()
+    });
+    last.expect("a cache")
+}
+
+/// A cache whose scan is complete.
+fn cache(dir: &Path, bytes_max: u64) -> BuildCache {
+    let cache = opened(dir, bytes_max);
+    wait_until("the scan is complete", || stats(&cache).is_complete);
+    cache
+}
+
+fn stats(cache: &BuildCache) -> CacheStats {
+    cache.metrics().cache
+}
+
+async fn stage(cache: &BuildCache, at: &str, size: Option<usize>) -> Box<dyn Upload> {
+    let size = size.map(|size| size as u64);
+    let staged = cache.stage(&key(at), Condition::None, size).await;
+    staged.expect("an upload")
+}
+
+async fn upload(cache: &BuildCache, at: &str, body: &[u8], is_known: bool) -> Result<Committed> {
+    let mut upload = stage(cache, at, is_known.then_some(body.len())).await;
+    for piece in body.chunks(64 * 1024) {
+        upload.write(piece.to_vec()).await?;
+    }
+    upload.commit().await
+}
+
+fn put(cache: &BuildCache, at: &str, body: &[u8]) -> Result<Committed> {
+    block_on(upload(cache, at, body, true))
+}
+
+fn get(cache: &BuildCache, at: &str) -> Result<Vec<u8>> {
+    block_on(async {
+        let object = cache.get(&key(at)).await?;
+        let size = object.meta().size;
+        read(&object, 0..size).await
+    })
+}
+
+/// No file is being changed, so the disk and the account agree.
+fn assert_exact(cache: &BuildCache, dir: &Path) {
+    wait_until("the disk has what is accounted for", || {
+        disk_bytes(dir) == stats(cache).used_bytes
+    });
+    assert!(disk_bytes(dir) <= stats(cache).limit_bytes);
+}
+
+fn poll<T>(future: &mut Pin<Box<dyn Future<Output = T> + '_>>) -> Poll<T> {
+    future
+        .as_mut()
+        .poll(&mut Context::from_waker(Waker::noop()))
+}
+
+#[test]
+fn a_build_cache_conforms_but_for_folders() {
+    let dir = TempDir::new();
+    block_on(conformance_of_objects(&cache(dir.path(), 64 << 20)));
+    let disk = SimFs::new(1);
+    let pool = BlockingPool::inline();
+    let root = disk.root().expect("a folder");
+    let cache = BuildCache::on(root, pool, options(64 << 20)).expect("a cache");
+    block_on(conformance_of_objects(&cache));
+    let listed = block_on(cache.list(None, ListHow::default()));
+    assert_eq!(listed, Err(StoreError::Unsupported));
+    // `a` and `a/b` are different objects, and each folder exists.
+    for at in ["f", "f/a", "f/a/b"] {
+        put(&cache, at, at.as_bytes()).expect("an object");
+        assert_eq!(block_on(cache.create_folder(&key(at))), Ok(false));
+    }
+    for at in ["f", "f/a", "f/a/b"] {
+        assert_eq!(get(&cache, at), Ok(at.as_bytes().to_vec()));
+    }
+}
+
+#[test]
+fn the_limit_is_never_exceeded_and_no_upload_fails() {
+    let dir = TempDir::new();
+    let cache = cache(dir.path(), LIMIT);
+    let sizes = [1, 5000, 16_384, 70_000, 300_000, 1_000_000];
+    let left = AtomicUsize::new(8);
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let (cache, left) = (&cache, &left);
+            scope.spawn(move || {
+                for round in 0..40 {
+                    let number = round * 8 + thread;
+                    let content = body(sizes[number % sizes.len()] + number);
+                    put(cache, &format!("o{number}"), &content).expect("room");
+                    let other = number.saturating_sub(8);
+                    match get(cache, &format!("o{other}")) {
+                        Ok(found) => {
+                            let size = sizes[other % sizes.len()] + other;
+                            assert!(found == body(size));
+                        }
+                        Err(error) => assert_eq!(error, StoreError::NotFound),
+                    }
+                }
+                left.fetch_sub(1, SeqCst);
+            });
+        }
+        while left.load(SeqCst) > 0 {
+            assert!(stats(&cache).used_bytes <= LIMIT);
+        }
+    });
+    assert!(stats(&cache).evictions > 0 && stats(&cache).used_bytes > LIMIT / 2);
+    assert_exact(&cache, dir.path());
+    let metrics = cache.metrics();
+    assert_eq!(metrics.hits + metrics.misses, 8 * 40);
+    assert!(metrics.stored_bytes > LIMIT);
+}
+
+/// Each object of the index has its file: an eviction never removes the file that has replaced the
+/// one that it means.
+#[test]
+fn objects_that_are_replaced_while_they_are_evicted_stay() {
+    let dir = TempDir::new();
+    let cache = cache(dir.path(), LIMIT);
+    let content = body(20_000);
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let (cache, content) = (&cache, &content);
+            scope.spawn(move || {
+                for round in 0..400 {
+                    let number = (round * 7 + thread * 3) % 150;
+                    put(cache, &format!("o{number}"), content).expect("room");
+                }
+            });
+        }
+    });
+    assert!(stats(&cache).evictions > 0);
+    assert_exact(&cache, dir.path());
+    assert_eq!(files(dir.path()).len() as u64, stats(&cache).entries);
+}
+
+#[test]
+fn an_upload_waits_for_the_room_of_others() {
+    for is_completed in [false, true] {
+        let dir = TempDir::new();
+        let cache = cache(dir.path(), LIMIT);
+        put(&cache, "old", &body(500_000)).expect("room");
+        let begun = ["1", "2", "3"].map(|at| {
+            block_on(async {
+                let mut upload = stage(&cache, at, Some(900_000)).await;
+                upload.write(body(20_000)).await.expect("room");
+                upload
+            })
+        });
+        assert_eq!(get(&cache, "old"), Err(StoreError::NotFound));
+        let content = body(900_000);
+        let mut waits: LocalFuture<'_, _> = Box::pin(upload(&cache, "4", &content, true));
+        let mut polls = 0;
+        wait_until("it waits", || {
+            polls += 1;
+            assert!(poll(&mut waits).is_pending(), "there is no room");
+            polls > 20
+        });
+        let [first, second, third] = begun;
+        match is_completed {
+            true => drop(block_on(first.commit()).expect("its space is reserved")),
+            false => drop(first),
+        }
+        block_on(waits).expect("room");
+        assert!(get(&cache, "4") == Ok(content));
+        drop((second, third));
+        assert_exact(&cache, dir.path());
+    }
+}
+
+#[test]
+fn an_upload_of_unknown_size_grows() {
+    let dir = TempDir::new();
+    let cache = cache(dir.path(), LIMIT);
+    for size in [0, 10, 16_384, 16_385, 900_000, 2_500_000] {
+        let content = body(size);
+        block_on(upload(&cache, "a", &content, false)).expect("room");
+        assert!(get(&cache, "a") == Ok(content));
+        assert_exact(&cache, dir.path());
+    }
+    // What is too large leaves nothing behind.
+    let large = body(LIMIT as usize + 1);
+    let refused = block_on(upload(&cache, "b", &large, false));
+    assert_eq!(refused, Err(StoreError::TooLarge));
+    let staged = block_on(cache.stage(&key("b"), Condition::None, Some(LIMIT)));
+    assert_eq!(staged.err(), Some(StoreError::TooLarge));
+    wait_until("it is removed", || disk_bytes(&dir.path().join("new")) == 0);
+    assert_exact(&cache, dir.path());
+}
+
+#[test]
+fn a_restart_keeps_objects_and_their_order() {
+    let dir = TempDir::new();
+    let cache1 = cache(dir.path(), LIMIT);
+    for at in ["a", "b", "c"] {
+        put(&cache1, at, &body(900_000)).expect("room");
+        std::thread::sleep(std::time::Duration::from_millis(5)); // The resolution of times is 1 ms.
+    }
+    get(&cache1, "a").expect("an object");
+    let version = |cache: &BuildCache, at| block_on(cache.meta(&key(at))).expect("an object");
+    let before = version(&cache1, "c");
+    cache1.flush();
+    let used = stats(&cache1).used_bytes;
+    drop(cache1);
+    let cache2 = cache(dir.path(), LIMIT);
+    assert_eq!(stats(&cache2).used_bytes, used);
+    assert_eq!(version(&cache2, "c"), before);
+    put(&cache2, "d", &body(900_000)).expect("room");
+    assert_eq!(get(&cache2, "b"), Err(StoreError::NotFound));
+    for at in ["a", "c", "d"] {
+        assert!(get(&cache2, at) == Ok(body(900_000)), "{at}");
+    }
+    // A lower limit holds after the scan.
+    drop(cache2);
+    let cache3 = cache(dir.path(), 1 << 20);
+    wait_until("objects are removed", || {
+        disk_bytes(dir.path()) <= 1 << 20 && stats(&cache3).entries == 1
+    });
+}
+
+#[test]
+fn objects_are_served_while_the_scan_runs() {
+    let dir = TempDir::new();
+    let first = cache(dir.path(), 64 << 20);
+    let at = |number: usize| format!("o{number}");
+    for number in 0..1000 {
+        put(&first, &at(number), at(number).as_bytes()).expect("room");
+    }
+    drop(first);
+    let second = opened(dir.path(), 64 << 20);
+    for number in (0..1000).rev().step_by(10) {
+        assert_eq!(get(&second, &at(number)), Ok(at(number).into_bytes()));
+        put(&second, &at(number), b"new").expect("it waits for the scan");
+    }
+    wait_until("the scan is complete", || stats(&second).is_complete);
+    assert_eq!(stats(&second).entries, 1000);
+    assert_exact(&second, dir.path());
+}
+
+#[test]
+fn an_upload_waits_for_the_scan() {
+    let dir = TempDir::new();
+    put(&cache(dir.path(), LIMIT), "old", b"x").expect("room");
+    // The only thread is busy, so the scan cannot begin.
+    let pool = BlockingPool::threads(1, 100);
+    let (release, held) = mpsc::channel::<()>();
+    pool.run(move || held.recv()).detach();
+    let mut opened = None;
+    wait_until("the folder is free", || {
+        opened = BuildCache::open(dir.path(), pool.clone(), options(LIMIT)).ok();
+        opened.is_some()
+    });
+    let cache = opened.expect("a cache");
+    let content = body(100_000);
+    let mut waits: LocalFuture<'_, _> = Box::pin(upload(&cache, "new", &content, true));
+    assert!(poll(&mut waits).is_pending());
+    assert!(!stats(&cache).is_complete);
+    release.send(()).expect("it is held");
+    block_on(waits).expect("room");
+    assert!(stats(&cache).is_complete);
+    assert_eq!(stats(&cache).entries, 2);
+    assert_exact(&cache, dir.path());
+}
+
+/// What a process that was killed has left is removed, and files that a power cut has torn are not
+/// served.
+#[test]
+fn torn_and_unfinished_files_are_removed() {
+    let tear: [fn(&std::fs::File, u64); 4] = [
+        |file, _| file.set_len(0).unwrap(),
+        |file, len| file.set_len(len - 1).unwrap(),
+        |file, len| file.write_all_at(&[0; 64], len / 3).unwrap(),
+        |file, len| file.write_all_at(&vec![0; len as usize], 0).unwrap(),
+    ];
+    for size in [1000, 500_000] {
+        for tear in tear {
+            let dir = TempDir::new();
+            let first = cache(dir.path(), LIMIT);
+            put(&first, "a", &body(size)).expect("room");
+            let torn = files(dir.path()).pop().expect("a file");
+            put(&first, "b", &body(size)).expect("room");
+            drop(first);
+            let file = std::fs::File::options().write(true).open(torn).unwrap();
+            let len = file.metadata().unwrap().len();
+            tear(&file, len);
+            std::fs::write(dir.path().join("new/7"), body(size)).unwrap();
+            let second = cache(dir.path(), LIMIT);
+            assert_eq!(disk_bytes(&dir.path().join("new")), 0);
+            assert_eq!(get(&second, "a"), Err(StoreError::NotFound));
+            assert!(get(&second, "b") == Ok(body(size)));
+            assert_eq!(stats(&second).entries, 1);
+            assert_exact(&second, dir.path());
+            put(&second, "a", b"again").expect("room");
+            assert_eq!(get(&second, "a"), Ok(b"again".to_vec()));
+        }
+    }
+}
+
+#[test]
+fn a_power_cut_leaves_no_wrong_byte() {
+    let sizes = [10, 5000, 100_000];
+    let mut kept = 0;
+    for seed in 0..24 {
+        let disk = SimFs::new(seed);
+        let open = || {
+            let root = disk.root().expect("the power is on");
+            let pool = BlockingPool::inline();
+            BuildCache::on(root, pool, options(LIMIT)).expect("a cache")
+        };
+        let first = open();
+        for size in sizes {
+            put(&first, &format!("o{size}"), &body(size)).expect("room");
+            if seed % 4 == 0 {
+                disk.sync_all(); // As the kernel does from time to time.
+            }
+        }
+        disk.power_cut();
+        drop(first);
+        disk.restart();
+        let second = open();
+        for size in sizes {
+            match get(&second, &format!("o{size}")) {
+                Ok(found) => {
+                    assert!(found == body(size), "{seed}: {size}");
+                    kept += 1;
+                }
+                Err(error) => assert_eq!(error, StoreError::NotFound),
+            }
+        }
+        put(&second, "new", b"x").expect("room");
+    }
+    assert!(kept > 0, "some objects survive");
+}

@@ -1,0 +1,25 @@
+//! Two tests of the build cache at a size that takes too long for the test run.
+
+use crate::{
+    Arguments, Failure,
+    shell::{cargo, run},
+};
+
+/// After a restart, the first objects are to be served within this time.
+const SERVES_WITHIN_MS: usize = 1000;
+
+pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
+    let bytes = arguments.number("--bytes", 1 << 30)?;
+    let objects = arguments.number("--objects", 1_000_000)?;
+    arguments.end()?;
+    let mut test = cargo("test --release --quiet -p onrush-server --test cli_cache");
+    test.args(["a_cache_filled_by_32_writers", "a_restarted_cache_serves"]);
+    test.args(["--", "--nocapture", "--test-threads=1"])
+        .env("ONRUSH_TEST_CACHE_BYTES", bytes.to_string())
+        .env("ONRUSH_TEST_CACHE_OBJECTS", objects.to_string())
+        .env(
+            "ONRUSH_TEST_CACHE_SERVES_WITHIN_MS",
+            SERVES_WITHIN_MS.to_string(),
+        );
+    Ok(run(&mut test)?)
+}
