@@ -1,6 +1,6 @@
-//! The page of a folder in Chromium: the programs in `browser/` drive it. Every feature is used, with
-//! hostile names, with 10,000 entries, without scripts, and on a small screen; axe-core finds no
-//! problem of accessibility.
+//! The page of a folder in Chromium: the programs in `browser/` drive it. Every feature is used,
+//! with hostile names, with 10,000 entries, without scripts, and on a small screen; axe-core finds
+//! no problem of accessibility.
 
 mod program;
 

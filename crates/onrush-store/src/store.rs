@@ -332,8 +332,8 @@ pub struct Kept {
 pub struct Committed {
     /// Whether the key had no object before.
     pub created: bool,
-    /// The size of the object that was replaced, in bytes; 0 if there was none, or if the store does
-    /// not know it.
+    /// The size of the object that was replaced, in bytes; 0 if there was none, or if the store
+    /// does not know it.
     pub replaced_bytes: u64,
     /// The properties of the new object.
     pub meta: Meta,

@@ -1,5 +1,5 @@
-//! Uploads whose parts arrive in any order, on the simulated disk: a power cut and an error at every
-//! operation. What was synced stays, and an upload of which bytes may be lost is gone.
+//! Uploads whose parts arrive in any order, on the simulated disk: a power cut and an error at
+//! every operation. What was synced stays, and an upload of which bytes may be lost is gone.
 
 mod common;
 

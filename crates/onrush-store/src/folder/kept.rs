@@ -15,9 +15,9 @@
 //! The staged file holds a lock on the name of the kept file. A job of a dropped upload goes on and
 //! may publish the file: a resume waits for it. Other processes do not see these locks.
 //!
-//! Parts of a kept file may be written at any position, each by a job that has the lock and opens the
-//! file by its name. So such a write comes before the commit, or finds no file: no open descriptor
-//! outlives the change into an object.
+//! Parts of a kept file may be written at any position, each by a job that has the lock and opens
+//! the file by its name. So such a write comes before the commit, or finds no file: no open
+//! descriptor outlives the change into an object.
 //!
 //! The store does not know which files are still needed. Callers discard them, and whatever was
 //! lost in a crash is removed by its age.

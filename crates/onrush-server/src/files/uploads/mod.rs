@@ -27,8 +27,8 @@
 //! A completed upload is remembered in memory, so that a client that has lost the response learns
 //! that its upload is complete.
 //!
-//! Submodules, lowest first: `id` · `active` · `in_base64` · `parts` · `record` · `index` · `session`
-//! · `part` · `task`.
+//! Submodules, lowest first: `id` · `active` · `in_base64` · `parts` · `record` · `index` ·
+//! `session` · `part` · `task`.
 
 mod active;
 mod id;

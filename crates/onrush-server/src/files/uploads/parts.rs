@@ -1,5 +1,5 @@
-//! The parts of an upload that arrive in any order. All have the same length, except for the last one,
-//! so a part is identified by its position, and one bit says whether it has arrived.
+//! The parts of an upload that arrive in any order. All have the same length, except for the last
+//! one, so a part is identified by its position, and one bit says whether it has arrived.
 
 use super::in_base64;
 use base64::Engine;
