@@ -126,7 +126,13 @@ fn siblings_and_pages_need_their_rights() {
     folder.file("a.css.br", "brotli");
     folder.file("own/fixed.css", "plain");
     folder.file("secret.html", "secret");
-    let arguments = ["--auth-file", users.path(), "--precompressed", "--site"];
+    let arguments = [
+        "--auth-file",
+        users.path(),
+        "--precompressed",
+        "--site",
+        "--webdav",
+    ];
     for driver in drivers() {
         let driver = ["--driver", driver];
         let server = Server::start(folder.path(), &[&arguments[..], &driver].concat());
@@ -146,6 +152,22 @@ fn siblings_and_pages_need_their_rights() {
         assert_eq!(status("COPY", "/a.css", "maker", to), 403);
         let tus = "Tus-Resumable: 1.0.0\r\nUpload-Length: 1\r\nContent-Length: 0\r\n";
         assert_eq!(status("POST", "/a.css.gz", "maker", tus), 403);
+        let lock = "<lockinfo xmlns='DAV:'><lockscope><exclusive/></lockscope><locktype><write/>\
+            </locktype></lockinfo>";
+        let form = "--b\r\nContent-Disposition: form-data; name=f; filename=a.css.gz\r\n\r\nevil\r\n\
+            --b--\r\n";
+        let send = |method: &str, path: &str, kind: &str, body: &str| {
+            let fields = format!(
+                "Content-Type: {kind}\r\nContent-Length: {}\r\n{}\r\n{body}",
+                body.len(),
+                login("maker")
+            );
+            request(&server, method, path, &fields).0
+        };
+        let multipart = "multipart/form-data; boundary=b";
+        assert_eq!(send("POST", "/", multipart, form), 403);
+        assert_eq!(send("LOCK", "/a.css.gz", "text/xml", lock), 403);
+        assert!(!folder.path().join("a.css.gz").exists());
         // What may not be read is not sent under another name.
         let accept = "Accept-Encoding: br\r\n";
         let found = |user: &str| {

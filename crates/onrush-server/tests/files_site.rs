@@ -116,9 +116,19 @@ fn navigation_in_a_site_of_one_page_shows_it() {
                 status == 200,
                 "{path} {field}"
             );
+            if reply.body.starts_with(b"<") {
+                // A cache must not keep the page for others, nor for when there is an object.
+                assert_eq!(
+                    reply.field("vary"),
+                    Some("Accept, Sec-Fetch-Mode"),
+                    "{path}"
+                );
+                assert_eq!(reply.field("cache-control"), Some("no-cache"), "{path}");
+            }
         }
         let script = server.request(&format!("GET /assets/app.js\n{BROWSER}"), b"");
         assert_eq!(script.body, b"app()");
+        assert_eq!(script.field("vary"), None);
         let etag = server.get("/").etag().to_owned();
         let known = server.request(
             &format!("GET /users/7\n{BROWSER}\nIf-None-Match: {etag}"),

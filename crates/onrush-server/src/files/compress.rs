@@ -2,7 +2,8 @@
 //!
 //! Text is compressed if the client accepts it, by the offload pool in pieces of 64 KiB. A worker
 //! only passes pieces on, and the threads of the pool have a lower priority, so compression delays
-//! no other request. A pool that is busy refuses the first piece: the object is then sent as it is.
+//! no other request. They use a part of the pool only. If that is busy, or the pool refuses the first
+//! piece, the object is sent as it is.
 //! A later piece that is refused waits, as for a slow client. The task that reads and compresses
 //! follows the pace of the client, and ends at the next piece after the client has disconnected.
 //! Memory does not grow with the object, and a budget limits that of all encoders.
@@ -45,6 +46,13 @@ const QUEUE_BYTES: usize = 64 * 1024;
 
 /// The maximum memory of all encoders of responses that are being sent.
 pub(super) const ENCODERS_BYTES_MAX: usize = 64 << 20;
+
+/// The least memory that an encoder counts as, so that the jobs of streams leave the offload pool
+/// room for others, such as the verification of passwords: there are at most 32.
+const ENCODER_BYTES_MIN: usize = ENCODERS_BYTES_MAX / 32;
+
+/// The maximum number of first pieces in the offload pool. More are sent as they are.
+pub(super) const FIRST_JOBS_MAX: usize = 16;
 
 /// How often a refused piece is tried again, and the time between.
 const BUSY_TRIES: u32 = 600;
@@ -230,9 +238,12 @@ impl Inner {
         let is_whole = loaded.size <= PIECE_BYTES as u64;
         let lease = match is_whole {
             true => None, // Its encoder lives only as long as the job.
-            false => Some(self.encoder_budget.take(Encoder::memory_bytes(coding))?),
+            false => {
+                let bytes = Encoder::memory_bytes(coding).max(ENCODER_BYTES_MIN);
+                Some(self.encoder_budget.take(bytes)?)
+            }
         };
-        if request.method() == "HEAD" {
+        if request.method() == "HEAD" && !is_whole {
             return Some(form.response(Body::channel(1).1));
         }
         let worker = request.worker().clone();
@@ -253,7 +264,10 @@ impl Inner {
             first = all.into();
         }
         let is_last = compression.left == 0;
-        let encoded = compression.encode(&first, is_last).await.ok()?.ok()?;
+        let encoded = {
+            let _place = self.first_jobs.take(1)?;
+            compression.encode(&first, is_last).await.ok()?.ok()?
+        };
         let Some(lease) = lease else {
             let is_smaller = (encoded.len() as u64) < loaded.size;
             return is_smaller.then(|| form.response(encoded.into()));

@@ -140,6 +140,7 @@ impl Inner {
         }
         whole.extend_from_slice(name);
         check_right_at(request, &whole, Rights::CREATE)?;
+        self.check_sibling_right(request, &whole)?;
         Key::parse(&bytes).map_err(|_| BAD_NAME)
     }
 

@@ -89,6 +89,7 @@ use webdav::Locks;
 pub use assets::PATHS as PAGE_PATHS;
 pub(crate) use html::policy as page_policy;
 pub(crate) use list::nonce;
+pub(crate) use site::NAVIGATION_FIELDS;
 pub use types::Types;
 pub use upkeep::Upkeep;
 pub use upload_limits::UploadLimits;
@@ -259,6 +260,8 @@ struct Inner {
     siblings: Siblings,
     /// The budget of encoders.
     encoder_budget: Arc<Budget>,
+    /// Places for the first pieces of compressed objects in the offload pool.
+    first_jobs: Arc<Budget>,
     /// The budget of objects in memory: in the cache, or in responses to slow clients.
     object_budget: Arc<Budget>,
     /// The shared buffers of uploads, and the budget of their other buffers.
@@ -336,6 +339,7 @@ impl Files {
             ),
             siblings: Siblings::new(options.cache_max_age_ms),
             encoder_budget: compress::budget(),
+            first_jobs: Budget::new(compress::FIRST_JOBS_MAX),
             object_budget: Budget::new(
                 options
                     .cache_bytes_max

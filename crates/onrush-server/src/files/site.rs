@@ -25,6 +25,9 @@ use std::sync::Arc;
 /// What the path of a page may leave out.
 const PAGE_EXTENSION: &str = ".html";
 
+/// The fields of a request that [`is_navigation`] reads, as a value of `Vary`.
+pub(crate) const NAVIGATION_FIELDS: &str = "Accept, Sec-Fetch-Mode";
+
 /// The page for paths that name nothing.
 const NOT_FOUND_PAGE: &str = "404.html";
 
@@ -62,14 +65,19 @@ impl Inner {
             && is_navigation(request)
             && let Some(loaded) = (self.open_page(INDEX.as_bytes(), request, accepted)).await?
         {
-            return Ok(Some(self.respond_with(request, loaded, accepted).await));
+            let page = self.respond_with(request, loaded, accepted).await;
+            return Ok(Some(depending_on_navigation(page)));
         }
         if prefers_json(request) {
             return Ok(None);
         }
         // Preconditions and ranges concern an object that the path names.
         let page = (self.open_page(NOT_FOUND_PAGE.as_bytes(), request, accepted)).await?;
-        Ok(page.map(|page| full_response(page).with_status(404)))
+        let page = page.map(|page| full_response(page).with_status(404));
+        Ok(match self.options.spa {
+            true => page.map(depending_on_navigation),
+            false => page,
+        })
     }
 
     /// An object that the path of the request does not name itself, if there is one and the client
@@ -90,6 +98,15 @@ impl Inner {
             Err(error) => Err(self.store_failure(error, Operation::Read, Some(&key))),
         }
     }
+}
+
+/// Marks the response to a path that names nothing, which depends on [`is_navigation`]. Such a
+/// response has no freshness of its own: soon there may be an object.
+fn depending_on_navigation(response: Response) -> Response {
+    let mut response = response.with_header("Cache-Control", "no-cache");
+    // The fields and the values are valid.
+    let _ = response.append_header("Vary", NAVIGATION_FIELDS);
+    response
 }
 
 /// Whether a browser is going to show the response as a page (Fetch Metadata §2.2).

@@ -7,6 +7,7 @@
 
 use super::file::{Line, lines};
 use super::patterns::{Pattern, Patterns};
+use crate::files::NAVIGATION_FIELDS;
 use onrush::Response;
 
 /// Fields that only the server sets, besides those that [`Response::try_set_header`] refuses, and
@@ -16,12 +17,16 @@ const REFUSED: &[(&str, &str)] = &[
     ("age", ""),
     ("allow", ""),
     ("cache-status", ""),
+    ("content-digest", ""),
     ("content-encoding", "; store it with the object"),
     ("content-range", ""),
+    ("content-type", "; store it with the object, or use types"),
+    ("digest", ""),
     ("etag", ""),
     ("last-modified", ""),
     ("location", "; use --redirects"),
     ("proxy-authenticate", ""),
+    ("repr-digest", ""),
     ("retry-after", ""),
     ("strict-transport-security", "; use --hsts"),
     ("te", ""),
@@ -34,7 +39,7 @@ const REFUSED: &[(&str, &str)] = &[
 /// The fields with this beginning are those of `--cors`.
 const CORS: &str = "access-control-";
 
-/// The fields that say how long a response may be used. An error does not have them.
+/// The fields that say how long a response may be used. Only objects that the path names have them.
 const FRESHNESS: [&str; 2] = ["cache-control", "expires"];
 
 /// Field lines by path.
@@ -80,9 +85,12 @@ impl Headers {
     /// Sets the fields for a decoded path in a response to GET or HEAD. Only content that was
     /// asked for (2xx, 304), and a page that says that there is none (404), have them.
     pub(super) fn apply(&self, path: &[u8], response: &mut Response) {
-        let is_error = match response.status() {
-            200..=299 | 304 => false,
-            404 => true,
+        let is_of_object = match response.status() {
+            // A page in place of an object that may exist soon.
+            200..=299 | 304 => {
+                (response.header_values("vary")).all(|value| value != NAVIGATION_FIELDS.as_bytes())
+            }
+            404 => false,
             _ => return,
         };
         for (position, _) in self.0.find(path) {
@@ -90,7 +98,7 @@ impl Headers {
                 let is_freshness = FRESHNESS
                     .iter()
                     .any(|known| known.eq_ignore_ascii_case(name));
-                if !(is_error && is_freshness) {
+                if is_of_object || !is_freshness {
                     // It was tried when it was parsed.
                     let _ = response.try_set_header(name, value);
                 }
@@ -166,6 +174,12 @@ mod tests {
         let missing = applied("/a", 404);
         has(&missing, "x-frame-options", "DENY");
         has(&missing, "cache-control", "no-cache");
+        let headers = Headers::parse(TEXT).expect("fields");
+        let page = Response::new(200).with_header("Vary", NAVIGATION_FIELDS);
+        let mut page = page.with_header("Cache-Control", "no-cache");
+        headers.apply(b"/assets/new.css", &mut page);
+        assert_eq!(page.header("cache-control"), Some(&b"no-cache"[..]));
+        assert_eq!(page.header("x-frame-options"), Some(&b"DENY"[..]));
         assert_eq!(applied("/a", 503).len(), 1);
         assert_eq!(applied("/a", 301).len(), 1);
     }

@@ -16,6 +16,7 @@ mod patterns;
 mod redirects;
 
 use crate::files::path::canonical;
+use crate::files::uploads::UploadId;
 use headers::Headers;
 use onrush::handler::{Pending, Service};
 use onrush::{Application, Request, Response, WorkerHandle};
@@ -193,7 +194,7 @@ impl Service for SiteRulesService {
 
 /// The decoded path of a request that rules concern.
 fn ruled_path(request: &Request) -> Option<Vec<u8>> {
-    if !matches!(request.method(), "GET" | "HEAD") {
+    if !matches!(request.method(), "GET" | "HEAD") || UploadId::is_named_by(request) {
         return None;
     }
     let canonical = canonical(request.path()).ok()?;

@@ -10,6 +10,9 @@ use crate::files::path::{encode, encode_invalid};
 
 const SPLAT: &str = ":splat";
 
+/// The longest chain of redirects. Browsers follow 20.
+const STEPS_MAX: u32 = 20;
+
 /// What `:splat` is taken to be while circles are searched.
 const EXAMPLE: &[u8] = b"example";
 
@@ -88,27 +91,28 @@ impl Redirects {
         Some((redirect.status, location))
     }
 
-    /// Refuses redirects between paths that lead back to themselves.
+    /// Refuses redirects between paths that lead into a circle, or to very many others.
     fn check_circles(&self) -> Result<(), String> {
-        for (start, first) in self.0.values().iter().enumerate() {
-            let mut redirect = first;
-            // Without a circle, no redirect is passed twice.
-            for _ in 0..self.0.len() {
-                let location = redirect.location(EXAMPLE);
-                let path = location.split(['?', '#']).next().unwrap_or_default();
-                let path: Vec<u8> = percent_encoding::percent_decode_str(path).collect();
-                let Some(&(next, _)) = self.0.find(&path).first() else {
-                    break; // Also a URL, which begins with no slash.
-                };
-                if next == start {
-                    let text = "this redirect leads back to itself";
+        for first in self.0.values() {
+            let mut location = first.location(EXAMPLE);
+            let mut steps = 1;
+            while let Some((_, next)) = self.find(&path_of(&location), None) {
+                steps += 1;
+                if steps > STEPS_MAX {
+                    let text = "this redirect leads into a circle, or to more than 20 others";
                     return Err(format!("line {}: {text}", first.line));
                 }
-                redirect = &self.0.values()[next];
+                location = next;
             }
         }
         Ok(())
     }
+}
+
+/// The decoded path of a location. That of a URL, which begins with no slash, is redirected by none.
+fn path_of(location: &str) -> Vec<u8> {
+    let path = location.split(['?', '#']).next().unwrap_or_default();
+    percent_encoding::percent_decode_str(path).collect()
 }
 
 impl Redirect {
@@ -228,13 +232,18 @@ mod tests {
                 "/a https://u@b.example/",
                 "line 1: https://u@b.example/: the target",
             ),
-            ("/a /a", "line 1: this redirect leads back"),
-            ("/x /y\n/* /en/:splat", "line 2: this redirect leads back"),
+            ("/a /a", "line 1: this redirect leads"),
+            ("/x /y\n/* /en/:splat", "line 1: this redirect leads"),
             (
-                "/a /b\n/b /c\n/c /a?x=1",
-                "line 1: this redirect leads back",
+                "/en/* /:splat\n/home /en/home",
+                "line 2: this redirect leads",
             ),
-            ("/a /%62\n/b /a", "line 1: this redirect leads back"),
+            (
+                "/p* /q:splat\n/q/* /p/:splat",
+                "line 2: this redirect leads",
+            ),
+            ("/a /b\n/b /c\n/c /a?x=1", "line 1: this redirect leads"),
+            ("/a /%62\n/b /a", "line 1: this redirect leads"),
         ] {
             let error = Redirects::parse(text).expect_err(text);
             assert!(error.starts_with(expected), "{text:?}: {error}");

@@ -143,7 +143,8 @@ impl Engine {
             matches!(result, Some(Ok(Next::Continue)))
         };
         // A request has arrived with the end of the handshake, so a response follows.
-        let sent = match handshaking && !plaintext.is_empty() && continues(&processed) {
+        let has_request = handshaking && !plaintext.is_empty() && continues(&processed);
+        let sent = match has_request && self.has_only_tickets(id) {
             true => self.keep_tickets(id, &out),
             false => self.send_records(id, &out),
         };
@@ -463,6 +464,14 @@ impl Engine {
         let conn = conns.get(id).ok_or_else(connection_gone)?;
         self.send_or_queue_records(conn, records, Content::Control)?;
         Ok(())
+    }
+
+    /// Whether the last records of a handshake are tickets. In TLS 1.2 they end the handshake.
+    fn has_only_tickets(&self, id: ConnId) -> bool {
+        match self.conns.borrow_mut().get(id).map(|conn| &conn.transport) {
+            Some(Transport::Tls(tls)) => tls.version() == Some("TLSv1.3"),
+            _ => false,
+        }
     }
 
     /// Keeps the tickets of a handshake until the next records are sent: one call and one segment

@@ -8,7 +8,7 @@ use super::xml::{self, Element};
 use super::{Inner, NO_PARENT, Refusal, read_body};
 use crate::files::http_error::{HttpError, Operation};
 use crate::files::upload_target::owner;
-use crate::files::{check_right, check_right_beneath, multistatus};
+use crate::files::{check_right, check_right_beneath, multistatus, path};
 use crate::rights::Rights;
 use onrush::{Request, Response};
 use onrush_store::{Condition, Key, Kind, StoreError};
@@ -67,8 +67,9 @@ impl Inner {
         };
         let found = self.find(&resource).await?;
         let is_new = found.is_none() && resource.key.is_some();
-        if !is_new {
-            check_right(&request, Rights::WRITE)?;
+        match is_new {
+            true => self.check_sibling_right(&request, &path::canonical(request.path())?.key)?,
+            false => check_right(&request, Rights::WRITE)?,
         }
         let is_folder = found.is_none_or(|found| found.kind == Kind::Directory) && !is_new;
         if is_deep && is_folder {
