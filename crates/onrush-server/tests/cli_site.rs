@@ -154,8 +154,8 @@ fn siblings_and_pages_need_their_rights() {
         assert_eq!(status("POST", "/a.css.gz", "maker", tus), 403);
         let lock = "<lockinfo xmlns='DAV:'><lockscope><exclusive/></lockscope><locktype><write/>\
             </locktype></lockinfo>";
-        let form = "--b\r\nContent-Disposition: form-data; name=f; filename=a.css.gz\r\n\r\nevil\r\n\
-            --b--\r\n";
+        let form = "--b\r\nContent-Disposition: form-data; name=f; filename=a.css.gz\r\n\r\n\
+            evil\r\n--b--\r\n";
         let send = |method: &str, path: &str, kind: &str, body: &str| {
             let fields = format!(
                 "Content-Type: {kind}\r\nContent-Length: {}\r\n{}\r\n{body}",

@@ -2,8 +2,8 @@
 //!
 //! Text is compressed if the client accepts it, by the offload pool in pieces of 64 KiB. A worker
 //! only passes pieces on, and the threads of the pool have a lower priority, so compression delays
-//! no other request. They use a part of the pool only. If that is busy, or the pool refuses the first
-//! piece, the object is sent as it is.
+//! no other request. They use a part of the pool only. If that is busy, or the pool refuses the
+//! first piece, the object is sent as it is.
 //! A later piece that is refused waits, as for a slow client. The task that reads and compresses
 //! follows the pace of the client, and ends at the next piece after the client has disconnected.
 //! Memory does not grow with the object, and a budget limits that of all encoders.

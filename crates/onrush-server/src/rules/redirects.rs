@@ -109,7 +109,7 @@ impl Redirects {
     }
 }
 
-/// The decoded path of a location. That of a URL, which begins with no slash, is redirected by none.
+/// The decoded path of a location. That of a URL begins with no slash, so no redirect matches it.
 fn path_of(location: &str) -> Vec<u8> {
     let path = location.split(['?', '#']).next().unwrap_or_default();
     percent_encoding::percent_decode_str(path).collect()
