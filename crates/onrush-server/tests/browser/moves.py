@@ -50,6 +50,7 @@ def names_that_are_none(page):
     page.keyboard.press("Enter")
     said(page, "stays.txt was not renamed to .hidden. This name is hidden or reserved")
     act(page, "stays.txt", "Rename")
+    expect(dialog.get_by_role("textbox")).to_be_focused()
     page.keyboard.press("Escape")
     expect(dialog).to_have_count(0)
     assert content("moves/stays.txt") == b"3"
