@@ -230,7 +230,7 @@ fn chromium_shows_a_listing() {
         let arguments = ["--tls-cert", &certificate, "--tls-key", &key];
         let more = ["--allow", "put", "--site", "--driver", driver];
         let server = Server::start(folder.path(), &[&arguments[..], &more].concat());
-        let dump = |path: &str| {
+        let dump = |path: &str, option: &str| {
             let mut command = Command::new("chromium");
             command.env("HOME", profile.path());
             command.args([
@@ -239,7 +239,7 @@ fn chromium_shows_a_listing() {
                 "--disable-gpu",
                 "--dump-dom",
             ]);
-            command.args(["--disable-dev-shm-usage", "--virtual-time-budget=10000"]);
+            command.args(["--disable-dev-shm-usage", option]);
             command.arg(format!("--user-data-dir={}", profile.path().display()));
             command.arg(format!(
                 "https://localhost:{}{path}",
@@ -248,15 +248,16 @@ fn chromium_shows_a_listing() {
             let output = output_within(&mut command, 4 * TIMEOUT);
             String::from_utf8_lossy(&output.stdout).into_owned()
         };
-        let page = dump("/upload.html");
+        let page = dump("/upload.html", "--virtual-time-budget=10000");
         assert!(page.contains("<title>status 201</title>"), "{page}");
         let uploaded = folder.path().join("uploaded");
         let bytes = std::fs::metadata(&uploaded).expect("uploaded").len();
         assert_eq!(bytes, 3_000_000);
         std::fs::remove_file(uploaded).expect("removed");
-        let listing = dump("/");
+        // Virtual time would wait for the end of `?watch`.
+        let listing = dump("/", "--timeout=60000");
         assert!(listing.contains("a%20file.txt"), "{listing}");
-        let page = dump("/a%20file.txt");
+        let page = dump("/a%20file.txt", "--timeout=60000");
         assert!(page.contains("the content of the file"), "{page}");
     }
 }
