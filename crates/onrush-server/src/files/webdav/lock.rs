@@ -82,11 +82,7 @@ impl Inner {
             Some(key) if is_new => {
                 self.check_parent(key).await?;
                 let parent = super::locks::parent(key.as_bytes()).unwrap_or_default();
-                let parent = Touched {
-                    key: parent.to_vec(),
-                    is_deep: false,
-                };
-                Some(self.begin(&request, vec![parent], &tokens)?)
+                Some(self.begin(&request, vec![Touched::alone(parent)], &tokens)?)
             }
             _ => None,
         };

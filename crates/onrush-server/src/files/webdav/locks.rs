@@ -91,6 +91,16 @@ pub(super) struct Touched {
     pub(super) is_deep: bool,
 }
 
+impl Touched {
+    /// A resource without what is beneath.
+    pub(super) fn alone(key: &[u8]) -> Touched {
+        Touched {
+            key: key.to_vec(),
+            is_deep: false,
+        }
+    }
+}
+
 /// Why a lock was not granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Refused {

@@ -27,7 +27,7 @@ use super::path::{self, Target};
 use super::relocate::path_of_url;
 use super::upload_target::owner;
 use super::uploads::{UploadId, run_to_end};
-use super::{Inner, check_right_at, multistatus, upload};
+use super::{Inner, check_right_at, multistatus, tus, upload};
 use crate::rights::Rights;
 use if_header::{List, Test};
 use locks::{Change, Holder, Touched};
@@ -218,39 +218,56 @@ impl Inner {
     /// The resources that a request changes. A new or removed member changes its folder, too
     /// (§7.4).
     async fn touched(&self, request: &Request) -> Result<Vec<Touched>, HttpError> {
-        let mut touched = Vec::new();
-        let mut add = |key: &[u8], is_deep: bool, is_member: bool| {
-            touched.push(Touched {
-                key: key.to_vec(),
-                is_deep,
-            });
-            if let (true, Some(parent)) = (is_member, locks::parent(key)) {
-                touched.push(Touched {
-                    key: parent.to_vec(),
-                    is_deep: false,
-                });
-            }
-        };
         match request.method() {
-            _ if UploadId::is_named_by(request) && request.method() != "PATCH" => {}
+            _ if UploadId::is_named_by(request) && request.method() != "PATCH" => Ok(Vec::new()),
+            "POST" if tus::is_tus(request) && self.offers_uploads() => {
+                let Ok(key) = self.tus_key(request) else {
+                    return Ok(Vec::new()); // It will be refused.
+                };
+                let resource = Resource {
+                    key: Some(key),
+                    has_slash: false,
+                };
+                self.touched_by_one(&resource).await
+            }
             "PUT" | "POST" | "PATCH" | "PROPPATCH" | "MKCOL" => {
                 let resource = self.resource(request, Operation::Write)?;
-                let is_new = self.find(&resource).await?.is_none();
-                add(resource.bytes(), false, is_new);
+                self.touched_by_one(&resource).await
             }
-            "DELETE" => add(
-                self.resource(request, Operation::Write)?.bytes(),
-                true,
-                true,
-            ),
+            "DELETE" => {
+                let resource = self.resource(request, Operation::Write)?;
+                Ok(with_members(resource.bytes()))
+            }
             "COPY" | "MOVE" => {
                 let (from, to) = self.places(request).await?;
+                let mut touched = with_members(to.key.as_bytes());
                 if request.method() == "MOVE" {
-                    add(from.key.as_bytes(), true, true);
+                    touched.extend(with_members(from.key.as_bytes()));
                 }
-                add(to.key.as_bytes(), true, true);
+                Ok(touched)
             }
-            _ => {}
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// What the creation or change of one resource changes. With a new one, the missing folders
+    /// above it are created, and the first that exists has a new member.
+    async fn touched_by_one(&self, resource: &Resource) -> Result<Vec<Touched>, HttpError> {
+        let mut touched = vec![Touched::alone(resource.bytes())];
+        if self.find(resource).await?.is_some() {
+            return Ok(touched);
+        }
+        let mut key = resource.key.clone();
+        while let Some(missing) = key {
+            let folder = Resource {
+                key: missing.parent(),
+                has_slash: false,
+            };
+            touched.push(Touched::alone(folder.bytes()));
+            if self.find(&folder).await?.is_some() {
+                break;
+            }
+            key = folder.key;
         }
         Ok(touched)
     }
@@ -338,6 +355,16 @@ impl Inner {
             Err(error) => Err(failed(error)),
         }
     }
+}
+
+/// A resource with everything beneath, and its folder.
+fn with_members(key: &[u8]) -> Vec<Touched> {
+    let whole = Touched {
+        key: key.to_vec(),
+        is_deep: true,
+    };
+    let folder = locks::parent(key).map(Touched::alone);
+    [whole].into_iter().chain(folder).collect()
 }
 
 /// The body of a request, which is short XML or empty.
