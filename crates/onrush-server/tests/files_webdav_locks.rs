@@ -166,6 +166,7 @@ fn conditions_of_the_field_if_are_evaluated() {
         server.put("/a", b"1");
         let (_, token) = lock(server, "/a", "");
         let many = "(Not <x>)".repeat(65);
+        let one_list = format!("({})", "Not <x>".repeat(65));
         for (value, status) in [
             ("(<TOKEN> [ETAG])", 204),
             ("(<TOKEN> [\"other\"])", 412),
@@ -178,6 +179,7 @@ fn conditions_of_the_field_if_are_evaluated() {
             ("</b> (<TOKEN>)", 412),
             ("nonsense", 400),
             (&many, 400),
+            (&one_list, 400),
         ] {
             let etag = server.get("/a").etag().to_owned();
             let value = value.replace("TOKEN", &token).replace("ETAG", &etag);

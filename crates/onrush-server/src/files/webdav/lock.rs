@@ -115,9 +115,8 @@ impl Inner {
                 Ok(()) => status = 201,
                 Err(StoreError::PreconditionFailed) => {} // Another program has created it.
                 Err(error) => {
-                    let tokens = [token.to_string()];
                     let holder = Holder {
-                        tokens: &tokens,
+                        tokens: &[token],
                         ..holder
                     };
                     self.locks.release(key.as_bytes(), holder, now_ms);
@@ -140,7 +139,7 @@ impl Inner {
         let resource = self.resource(request, Operation::Write)?;
         let token = request.header_str("lock-token");
         let token = token.and_then(|token| token.trim().strip_prefix('<')?.strip_suffix('>'));
-        let tokens = [token.ok_or(NO_TOKEN)?.to_owned()];
+        let tokens: Vec<Token> = Token::parse(token.ok_or(NO_TOKEN)?).into_iter().collect();
         let user = owner(request);
         let holder = Holder {
             user: user.as_deref(),

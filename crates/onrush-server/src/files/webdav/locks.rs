@@ -31,6 +31,32 @@ impl Token {
         bytes[8] = bytes[8] & 0x3f | 0x80;
         Some(Token(bytes))
     }
+
+    /// The token with this text; `None` if no lock can have it.
+    pub(super) fn parse(text: &str) -> Option<Token> {
+        let digits = text.strip_prefix("urn:uuid:")?.as_bytes();
+        if digits.len() != 36 {
+            return None;
+        }
+        let mut token = Token([0; 16]);
+        let mut at = 0;
+        for (position, &digit) in digits.iter().enumerate() {
+            if matches!(position, 8 | 13 | 18 | 23) {
+                if digit != b'-' {
+                    return None;
+                }
+                continue;
+            }
+            let value = match digit {
+                b'0'..=b'9' => digit - b'0',
+                b'a'..=b'f' => digit - b'a' + 10,
+                _ => return None, // A token has one spelling (RFC 4918 §6.5).
+            };
+            token.0[at / 2] = token.0[at / 2] << 4 | value;
+            at += 1;
+        }
+        Some(token)
+    }
 }
 
 /// `urn:uuid:f81d4fae-7dec-41d0-a765-00a0c91e6bf6` (RFC 9562 §4).
@@ -73,12 +99,12 @@ pub(super) struct Lock {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Holder<'r> {
     pub(super) user: Option<&'r str>,
-    pub(super) tokens: &'r [String],
+    pub(super) tokens: &'r [Token],
 }
 
 impl Holder<'_> {
     fn has(&self, lock: &Lock) -> bool {
-        lock.user.as_deref() == self.user && self.tokens.contains(&lock.token.to_string())
+        lock.user.as_deref() == self.user && self.tokens.contains(&lock.token)
     }
 }
 
@@ -262,6 +288,13 @@ impl Locks {
         covering
             .map(|(at, lock)| (at.to_vec(), lock.clone()))
             .collect()
+    }
+
+    /// Whether the lock with this token covers a key.
+    pub(super) fn is_covered_by(&self, key: &[u8], token: Token, now_ms: u64) -> bool {
+        let table = self.table();
+        let mut covering = table.covering(key, now_ms);
+        covering.any(|(_, lock)| lock.token == token)
     }
 
     /// Removes the locks of a resource that is gone, and of everything beneath it.

@@ -30,17 +30,17 @@ use super::uploads::{UploadId, run_to_end};
 use super::{Inner, check_right_at, multistatus, tus, upload};
 use crate::rights::Rights;
 use if_header::{List, Test};
-use locks::{Change, Holder, Touched};
+use locks::{Change, Holder, Token, Touched};
 use onrush::{Request, Response};
 use onrush_store::{Key, Kind, Meta, StoreError};
 use std::fmt::Write;
 use std::io;
 use std::sync::Arc;
 
-/// The maximum number of lists in `If`. Each may need a lookup.
-const LISTS_MAX: usize = 64;
-
-const BAD_IF: HttpError = HttpError::new(400, "the field If is malformed");
+const BAD_IF: HttpError = HttpError::new(
+    400,
+    "the field If is malformed, or has more than 64 conditions",
+);
 const EXISTS: HttpError = HttpError::new(405, "there is an object or a folder at this path");
 const NO_PARENT: HttpError = HttpError::new(409, "the folder above does not exist");
 
@@ -193,7 +193,7 @@ impl Inner {
         &self,
         request: &Request,
         touched: Vec<Touched>,
-        tokens: &[String],
+        tokens: &[Token],
     ) -> Result<Change, Refusal> {
         let user = owner(request);
         let holder = Holder {
@@ -273,15 +273,13 @@ impl Inner {
     }
 
     /// Evaluates the field `If`. Returns the tokens in it. Fails with 412 if no list holds.
-    async fn check_if(&self, request: &Request) -> Result<Vec<String>, HttpError> {
+    async fn check_if(&self, request: &Request) -> Result<Vec<Token>, HttpError> {
         let mut values = request.header_values("if");
         let Some(value) = values.next() else {
             return Ok(Vec::new());
         };
         let value = std::str::from_utf8(value).ok();
-        let lists = value
-            .and_then(if_header::parse)
-            .filter(|lists| lists.len() <= LISTS_MAX);
+        let lists = value.and_then(if_header::parse);
         let lists = lists.filter(|_| values.next().is_none()).ok_or(BAD_IF)?;
         for list in &lists {
             if self.holds(request, list).await? {
@@ -312,14 +310,11 @@ impl Inner {
             Some(found) if found.kind == Kind::File && may_read => Some(etag(&found.version)),
             _ => None,
         };
-        let locks = self
-            .locks
-            .covering(resource.bytes(), request.worker().now_ms());
+        let now_ms = request.worker().now_ms();
+        let is_covered = |token| (self.locks).is_covered_by(resource.bytes(), token, now_ms);
         Ok(list.conditions.iter().all(|(is_wanted, test)| {
             let holds = match test {
-                Test::Token(token) => locks
-                    .iter()
-                    .any(|(_, lock)| lock.token.to_string() == *token),
+                Test::Token(token) => token.is_some_and(is_covered),
                 Test::Tag(wanted) => tag.as_deref() == Some(wanted.as_bytes()),
             };
             holds == *is_wanted

@@ -39,7 +39,7 @@ fn a_lock_covers_its_key_and_with_depth_what_is_beneath() {
     ] {
         let locks = Arc::new(Locks::default());
         let granted = lock(Scope::Exclusive, is_deep);
-        let tokens = [granted.token.to_string()];
+        let tokens = [granted.token];
         assert_eq!(locks.grant(b"a", granted, 0), Ok(()));
         let begin = |holder, now_ms| {
             let change = locks.begin_change(touched(key, deep_change), holder, now_ms);
@@ -164,7 +164,7 @@ fn the_number_of_locks_is_limited() {
 fn only_the_holder_refreshes_and_releases() {
     let locks = Locks::default();
     let granted = lock(Scope::Exclusive, true);
-    let tokens = [granted.token.to_string()];
+    let tokens = [granted.token];
     let holder = Holder {
         user: None,
         tokens: &tokens,
@@ -182,7 +182,18 @@ fn only_the_holder_refreshes_and_releases() {
 
 #[test]
 fn a_token_is_a_uuid() {
-    let text = Token::random().expect("random numbers").to_string();
+    let token = Token::random().expect("random numbers");
+    let text = token.to_string();
+    assert_eq!(Token::parse(&text), Some(token));
+    for wrong in [
+        &text[1..],
+        &text[..44],
+        &text.to_uppercase(),
+        &text.replace('-', "_"),
+    ] {
+        assert_eq!(Token::parse(wrong), None, "{wrong}");
+    }
+    assert_eq!(Token::parse(&(text.clone() + "0")), None);
     let groups: Vec<&str> = text
         .strip_prefix("urn:uuid:")
         .expect("a URN")
