@@ -31,6 +31,12 @@ const NOTHING_TO_REFRESH: HttpError = HttpError::new(
     "a LOCK without content refreshes the lock that the field If names",
 );
 const TOO_MANY: HttpError = HttpError::new(503, "there are too many locks; try again later");
+const TOO_MANY_OF_USER: HttpError = HttpError::new(
+    503,
+    "you have too many locks, or all clients without a user together; try again later",
+);
+const TOO_MANY_AT_KEY: HttpError =
+    HttpError::new(503, "too many locks cover this path; try again later");
 
 impl Inner {
     pub(super) async fn lock(self: Arc<Inner>, mut request: Request) -> Result<Response, Refusal> {
@@ -101,6 +107,8 @@ impl Inner {
         match self.locks.grant(key, lock.clone(), now_ms) {
             Ok(()) => {}
             Err(Refused::Full) => return Err(TOO_MANY.into()),
+            Err(Refused::FullOfUser) => return Err(TOO_MANY_OF_USER.into()),
+            Err(Refused::FullAtKey) => return Err(TOO_MANY_AT_KEY.into()),
             Err(Refused::Conflict(at)) => {
                 return Err(Refusal::Condition {
                     status: 423,

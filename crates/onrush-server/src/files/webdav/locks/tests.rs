@@ -140,24 +140,50 @@ fn no_lock_is_granted_during_a_change() {
 #[test]
 fn the_number_of_locks_is_limited() {
     let locks = Locks::default();
+    let shared = |user: &str| Lock {
+        user: Some(user.to_owned()),
+        ..lock(Scope::Shared, false)
+    };
     for at in 0..LOCKS_MAX {
-        let key = format!("{at}");
-        assert_eq!(
-            locks.grant(key.as_bytes(), lock(Scope::Shared, false), 0),
-            Ok(())
-        );
+        let lock = shared(&format!("user {}", at / LOCKS_OF_USER_MAX));
+        assert_eq!(locks.grant(format!("{at}").as_bytes(), lock, 0), Ok(()));
     }
-    let one_more = || lock(Scope::Shared, false);
-    assert_eq!(locks.grant(b"x", one_more(), 0), Err(Refused::Full));
+    assert_eq!(locks.grant(b"x", shared("y"), 0), Err(Refused::Full));
     locks.forget(b"0");
-    assert_eq!(locks.grant(b"x", one_more(), 0), Ok(()));
-    assert_eq!(locks.grant(b"y", one_more(), 0), Err(Refused::Full));
-    assert_eq!(
-        locks.grant(b"y", one_more(), 1000),
-        Ok(()),
-        "all have expired"
-    );
-    assert_eq!(locks.table().locks, 1);
+    assert_eq!(locks.grant(b"x", shared("y"), 0), Ok(()));
+    assert_eq!(locks.grant(b"y", shared("y"), 0), Err(Refused::Full));
+    let granted = locks.grant(b"y", shared("y"), 1000);
+    assert_eq!(granted, Ok(()), "all have expired");
+    let count = &locks.table().count;
+    assert_eq!((count.all, count.by_user.len()), (1, 1));
+}
+
+#[test]
+fn the_locks_of_a_user_and_of_a_key_are_limited() {
+    let locks = Locks::default();
+    let shared = |user: Option<&str>| Lock {
+        user: user.map(str::to_owned),
+        ..lock(Scope::Shared, true)
+    };
+    for user in [None, Some("ann")] {
+        for at in 0..LOCKS_OF_USER_MAX {
+            let key = format!("{user:?}{at}");
+            assert_eq!(locks.grant(key.as_bytes(), shared(user), 0), Ok(()));
+        }
+        let refused = locks.grant(b"x", shared(user), 0);
+        assert_eq!(refused, Err(Refused::FullOfUser), "{user:?}");
+    }
+    for _ in 0..LOCKS_OF_KEY_MAX {
+        assert_eq!(locks.grant(b"f", shared(Some("bob")), 0), Ok(()));
+    }
+    for key in ["f", "f/a"] {
+        let refused = locks.grant(key.as_bytes(), shared(Some("bob")), 0);
+        assert_eq!(refused, Err(Refused::FullAtKey), "{key}");
+    }
+    assert_eq!(locks.grant(b"g", shared(Some("bob")), 0), Ok(()));
+    locks.forget(b"None0");
+    assert_eq!(locks.grant(b"x", shared(None), 0), Ok(()));
+    assert_eq!(locks.grant(b"y", shared(None), 1000), Ok(()), "expired");
 }
 
 #[test]
