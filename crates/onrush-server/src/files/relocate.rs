@@ -62,7 +62,7 @@ pub(super) struct Place {
 
 /// What may be done to the destination.
 #[derive(Clone, Copy)]
-struct MayReplace {
+pub(super) struct MayReplace {
     object: bool,
     /// A folder with everything in it.
     folder: bool,
@@ -282,7 +282,7 @@ impl Inner {
     }
 
     /// Checks the rights of the client.
-    fn check_rights(
+    pub(super) fn check_rights(
         &self,
         request: &Request,
         from: &Place,

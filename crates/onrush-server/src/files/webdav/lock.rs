@@ -113,7 +113,7 @@ impl Inner {
                 return Err(Refusal::Condition {
                     status: 423,
                     name: "no-conflicting-lock",
-                    href: Some(self.lock_root(&request, &at)?),
+                    href: self.shown_lock_root(&request, &at),
                 });
             }
         }
@@ -227,13 +227,14 @@ fn granted(status: u16, root: &str, lock: &Lock) -> Response {
     let mut text = "<?xml version=\"1.0\" encoding=\"utf-8\"?>\n<D:prop xmlns:D=\"DAV:\">\
         <D:lockdiscovery>"
         .to_owned();
-    active_lock(&mut text, root, lock);
+    active_lock(&mut text, root, lock, true);
     text.push_str("</D:lockdiscovery></D:prop>\n");
     multistatus::xml_response(status, text)
 }
 
-/// Appends the element `activelock` (§14.1). `root`: the encoded path of the lock.
-pub(super) fn active_lock(out: &mut String, root: &str, lock: &Lock) {
+/// Appends the element `activelock` (§14.1). `root`: the encoded path of the lock. `is_whole`: with
+/// the owner and the token, which are not for clients that may only list the resource.
+pub(super) fn active_lock(out: &mut String, root: &str, lock: &Lock, is_whole: bool) {
     let scope = match lock.scope {
         Scope::Exclusive => "exclusive",
         Scope::Shared => "shared",
@@ -242,14 +243,20 @@ pub(super) fn active_lock(out: &mut String, root: &str, lock: &Lock) {
         true => "infinity",
         false => "0",
     };
-    let (owner, timeout_s, token) = (&lock.owner, lock.timeout_s, lock.token);
+    let timeout_s = lock.timeout_s;
+    let (owner, token) = match is_whole {
+        true => (
+            &lock.owner[..],
+            format!("<D:locktoken><D:href>{}</D:href></D:locktoken>", lock.token),
+        ),
+        false => ("", String::new()),
+    };
     // Writing to a String does not fail.
     let _ = write!(
         out,
         "<D:activelock><D:locktype><D:write/></D:locktype><D:lockscope><D:{scope}/>\
          </D:lockscope><D:depth>{depth}</D:depth>{owner}<D:timeout>Second-{timeout_s}\
-         </D:timeout><D:locktoken><D:href>{token}</D:href></D:locktoken><D:lockroot><D:href>\
-         {root}</D:href></D:lockroot></D:activelock>"
+         </D:timeout>{token}<D:lockroot><D:href>{root}</D:href></D:lockroot></D:activelock>"
     );
 }
 

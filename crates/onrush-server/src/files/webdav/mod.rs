@@ -27,7 +27,7 @@ use super::path::{self, Target};
 use super::relocate::path_of_url;
 use super::upload_target::owner;
 use super::uploads::{UploadId, run_to_end};
-use super::{Inner, check_right_at, multistatus, tus, upload};
+use super::{Inner, check_right_at, check_right_beneath, multistatus, tus, upload};
 use crate::rights::Rights;
 use if_header::{List, Test};
 use locks::{Change, Holder, Token, Touched};
@@ -206,8 +206,17 @@ impl Inner {
         begun.map_err(|key| Refusal::Condition {
             status: 423,
             name: "lock-token-submitted",
-            href: self.lock_root(request, &key).ok(),
+            href: self.shown_lock_root(request, &key),
         })
+    }
+
+    /// The encoded path of a key that has a lock of anyone. `None`: the client may neither read nor
+    /// list it.
+    fn shown_lock_root(&self, request: &Request, key: &[u8]) -> Option<String> {
+        let root = self.lock_root(request, key).ok()?;
+        let whole = path::canonical(&root).ok()?.key.into_owned();
+        let has = |right| check_right_at(request, &whole, right).is_ok();
+        (has(Rights::READ) || has(Rights::LIST)).then_some(root)
     }
 
     /// The encoded path of a key that has a lock.
@@ -216,7 +225,8 @@ impl Inner {
     }
 
     /// The resources that a request changes. A new or removed member changes its folder, too
-    /// (§7.4).
+    /// (§7.4). Fails if the client may not change everything beneath: what is locked there is not
+    /// for others.
     async fn touched(&self, request: &Request) -> Result<Vec<Touched>, HttpError> {
         match request.method() {
             _ if UploadId::is_named_by(request) && request.method() != "PATCH" => Ok(Vec::new()),
@@ -236,10 +246,16 @@ impl Inner {
             }
             "DELETE" => {
                 let resource = self.resource(request, Operation::Write)?;
+                let found = self.find(&resource).await?;
+                let is_folder = found.is_some_and(|found| found.kind == Kind::Directory);
+                if is_folder && self.options.allow.delete_folders {
+                    check_right_beneath(request, Rights::DELETE)?;
+                }
                 Ok(with_members(resource.bytes()))
             }
             "COPY" | "MOVE" => {
                 let (from, to) = self.places(request).await?;
+                self.check_rights(request, &from, &to, request.method() == "MOVE")?;
                 let mut touched = with_members(to.key.as_bytes());
                 if request.method() == "MOVE" {
                     touched.extend(with_members(from.key.as_bytes()));

@@ -371,7 +371,7 @@ impl Propfind {
             ("lockdiscovery", key, _) => {
                 let key = key.as_ref().map(Key::as_bytes).unwrap_or_default();
                 for (at, lock) in self.inner.locks.covering(key, self.now_ms) {
-                    active_lock(out, &path::href(&self.mount, &at), &lock);
+                    active_lock(out, &path::href(&self.mount, &at), &lock, subject.may_read);
                 }
             }
             _ => {}
