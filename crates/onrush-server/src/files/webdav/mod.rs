@@ -7,7 +7,7 @@
 //! The path of a folder may lack the slash at its end (§5.2). `PUT` creates missing folders, as
 //! without WebDAV; §9.7.1 asks for 409 there.
 //!
-//! Submodules, lowest first: `xml` · `dead` (properties of clients) · `if_header` · `locks` ·
+//! Submodules, lowest first: `xml` · `dead` (properties of clients) · `locks` · `if_header` ·
 //! `lock` (LOCK, UNLOCK) · `propfind` · `proppatch`.
 
 mod dead;

@@ -1,8 +1,9 @@
 //! XML of requests: a small tree, parsed strictly, and rendered again.
 //!
 //! A document type declaration is refused, so there are no entities besides the five that XML
-//! defines, and nothing is fetched or expanded. Size, depth, the number of elements, and names are limited.
-//! Names are resolved to namespaces, and rendered elements declare the namespaces that they need.
+//! defines, and nothing is fetched or expanded. Size, depth, the number of elements, and names are
+//! limited. Names are resolved to namespaces, and rendered elements declare the namespaces that
+//! they need.
 
 use crate::files::http_error::HttpError;
 use quick_xml::NsReader;
