@@ -103,3 +103,59 @@ fn a_token_belongs_to_its_user() {
         assert_eq!(send(&server, "ann", "UNLOCK /a", &own, "").0, 204);
     }
 }
+
+/// What is locked, by whom, and with which token, is not for users who may not read it.
+#[test]
+fn locks_of_others_are_shown_to_readers_only() {
+    for driver in drivers() {
+        let (folder, file) = (Folder::new(), UsersFile::new());
+        for name in ["in/f/secret", "shelf/plan", "own/a"] {
+            folder.file(name, name);
+        }
+        file.add("ann", &["all"]);
+        file.add(
+            "bob",
+            &[
+                "/in=create,delete",
+                "/in/f/secret=none",
+                "/shelf=list",
+                "/own=all",
+            ],
+        );
+        let server = start(&folder, &file, driver, &["--webdav"]);
+        let mut tokens = Vec::new();
+        for path in ["/in/f/secret", "/in/f/open", "/shelf/plan"] {
+            let lock = LOCK.replace("</lockinfo>", "<owner>ann-herself</owner></lockinfo>");
+            let (status, response) = send(&server, "ann", &format!("LOCK {path}"), "", &lock);
+            assert!(matches!(status, 200 | 201), "{response}");
+            let (_, rest) = response.split_once("Lock-Token: <").expect("a token");
+            tokens.push(rest.split_once('>').expect("a token").0.to_owned());
+        }
+        for (request, fields, status) in [
+            ("DELETE /in/f", "", 403),
+            ("DELETE /in/f/", "", 403),
+            ("MOVE /own", "Overwrite: T\r\nDestination: /in/f\r\n", 403),
+            ("COPY /own/a", "Destination: /in/f/secret\r\n", 403),
+            ("COPY /own/a", "Destination: /in/f/open\r\n", 423),
+            ("PUT /in/f/open", "", 423),
+        ] {
+            let (found, response) = send(&server, "bob", request, fields, "");
+            assert_eq!(found, status, "{request}: {response}");
+            let (_, body) = response.split_once("\r\n\r\n").expect("a body");
+            assert!(!body.contains("/in/f"), "{request}: {response}");
+        }
+        let ask = "PROPFIND /shelf/";
+        let (_, listed) = send(&server, "bob", ask, "Depth: 1\r\n", "");
+        assert!(listed.contains("<D:activelock>"), "{listed}");
+        let (_, whole) = send(&server, "ann", ask, "Depth: 1\r\n", "");
+        for secret in ["ann-herself", &tokens[2]] {
+            assert!(!listed.contains(secret), "{listed}");
+            assert!(whole.contains(secret), "{whole}");
+        }
+        let (status, response) = send(&server, "ann", "PUT /in/f/open", "", "");
+        assert!(
+            status == 423 && response.contains("/in/f/open"),
+            "{response}"
+        );
+    }
+}

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Reply, TestServer, on_all_backends, pattern, writable};
-use onrush_server::FilesOptions;
+use onrush_server::{FilesOptions, UploadLimits};
 
 const TYPE: &str = "Content-Type: multipart/form-data; boundary=\"x y\"";
 
@@ -123,5 +123,31 @@ fn malformed_and_incomplete_forms_leave_nothing() {
     });
     on_all_backends(&FilesOptions::default(), |server| {
         assert_eq!(post(server, "/", &form(&[("a", "", b"1")])).status, 405);
+    });
+}
+
+#[test]
+fn an_object_of_a_form_has_the_size_that_objects_may_have() {
+    let upload_limits = UploadLimits {
+        object_bytes_max: 200_000,
+        ..UploadLimits::default()
+    };
+    let options = FilesOptions {
+        upload_limits,
+        ..writable()
+    };
+    on_all_backends(&options, |server| {
+        let fits = pattern(200_000);
+        let large = pattern(200_001);
+        let body = form(&[("large", "", &large), ("fits", "", &fits), ("b", "", b"2")]);
+        let reply = post(server, "/", &body);
+        assert_eq!(reply.status, 413);
+        assert_eq!(
+            reply.text(),
+            "413 large the object is larger than 200000 bytes\n201 /fits\n201 /b\n"
+        );
+        assert_eq!(server.get("/large").status, 404);
+        assert_eq!(server.get("/fits").body, fits);
+        assert_eq!(server.staged(), 0);
     });
 }

@@ -19,6 +19,29 @@ fn chunked(server: &mut TestServer, path: &str, bytes: usize) -> Reply {
 }
 
 #[test]
+fn a_copy_of_a_folder_has_no_object_that_is_too_large() {
+    let upload_limits = UploadLimits {
+        object_bytes_max: 10,
+        ..UploadLimits::default()
+    };
+    let options = FilesOptions {
+        upload_limits,
+        ..writable()
+    };
+    on_all_backends(&options, |server| {
+        server.add("f/g/large", &pattern(11));
+        server.add("f/small", &pattern(10));
+        let reply = server.request("COPY /f/\nDestination: /copy/", b"");
+        assert_eq!(reply.status, 207, "{}", reply.text());
+        for expected in ["/copy/g/large", "413", "larger than 10 bytes"] {
+            assert!(reply.text().contains(expected), "{}", reply.text());
+        }
+        assert_eq!(server.content("copy/g/large"), None);
+        assert!(server.content("copy/small").is_some());
+    });
+}
+
+#[test]
 fn an_object_that_is_too_large_is_refused_everywhere() {
     let upload_limits = UploadLimits {
         object_bytes_max: 100_000,

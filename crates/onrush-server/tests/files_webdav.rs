@@ -288,3 +288,43 @@ fn the_time_of_the_client_is_shown_and_preconditions_use_that_of_the_upload() {
         }
     });
 }
+
+/// A short request does not have a response that is much longer.
+#[test]
+fn the_names_of_a_request_are_limited() {
+    on_all_backends(&webdav(), |server| {
+        server.put("/a", b"1");
+        let ask = |server: &mut TestServer, method: &str, namespace: &str, names: &str| {
+            let (start, end) = match method {
+                "PROPFIND" => ("<D:propfind", "</D:propfind>"),
+                _ => ("<D:propertyupdate", "</D:set></D:propertyupdate>"),
+            };
+            let set = if method == "PROPFIND" { "" } else { "<D:set>" };
+            let body = format!(
+                "{start} xmlns:D='DAV:' xmlns:x='{namespace}'>{set}<D:prop>{names}</D:prop>{end}"
+            );
+            server.request(&format!("{method} /a\nDepth: 0"), body.as_bytes())
+        };
+        let names =
+            |count: usize| -> String { (0..count).map(|at| format!("<x:n{at}/>")).collect() };
+        for method in ["PROPFIND", "PROPPATCH"] {
+            let escaped = "\"".repeat(256);
+            let long = "n".repeat(257);
+            for (namespace, count, status, text) in [
+                ("u:", 128, 207, "n127"),
+                ("u:", 129, 400, "128 properties"),
+                (&escaped[..], 128, 400, "long names"),
+                (&long, 1, 400, "longer than 256 bytes"),
+            ] {
+                let reply = ask(server, method, namespace, &names(count));
+                assert_eq!(reply.status, status, "{method} {count} {}", reply.text());
+                assert!(reply.text().contains(text), "{method} {}", reply.text());
+            }
+        }
+        let twice = ask(server, "PROPFIND", "u:", &"<x:n/>".repeat(200));
+        assert_eq!(
+            (twice.status, twice.text().matches("<n ").count()),
+            (207, 1)
+        );
+    });
+}

@@ -90,6 +90,42 @@ fn a_lock_of_a_folder_protects_its_members() {
     });
 }
 
+/// A change of which the request does not name the member.
+#[test]
+fn a_lock_protects_from_new_members_of_every_kind() {
+    on_all_backends(&webdav(), |server| {
+        server.add_folder("f");
+        server.put("/g/a", b"1");
+        let (reply, token) = lock(server, "/f/", "\nDepth: 0");
+        assert_eq!(reply.status, 200);
+        let with = format!("\nIf: </f/> (<{token}>)");
+        // A PUT creates the folders between.
+        assert_eq!(server.put("/f/b/c/d", b"2").status, 423);
+        let put = format!("PUT /f/b/c/d{with}");
+        assert_eq!(server.request(&put, b"2").status, 201);
+        assert_eq!(
+            server.put("/f/b/e/d", b"2").status,
+            201,
+            "the folder exists"
+        );
+        // The name "new" or "a" is in the metadata of tus.
+        let (reply, _) = lock(server, "/g/a", "");
+        assert_eq!(reply.status, 200);
+        for (path, name, fields, status) in [
+            ("/f/", "bmV3", "", 423),
+            ("/f/", "bmV3", &with[..], 201),
+            ("/g/", "YQ==", "", 423),
+            ("/g/", "bmV3", "", 201),
+            ("/g/", "Li4=", "", 400),
+        ] {
+            let tus = "Tus-Resumable: 1.0.0\nUpload-Length: 0\nUpload-Metadata: filename";
+            let reply = server.request(&format!("POST {path}\n{tus} {name}{fields}"), b"");
+            assert_eq!(reply.status, status, "{path} {name} {}", reply.text());
+        }
+        assert_eq!(server.get("/g/a").text(), "1");
+    });
+}
+
 #[test]
 fn a_lock_without_a_resource_creates_an_empty_object() {
     on_all_backends(&webdav(), |server| {
@@ -130,6 +166,7 @@ fn conditions_of_the_field_if_are_evaluated() {
         server.put("/a", b"1");
         let (_, token) = lock(server, "/a", "");
         let many = "(Not <x>)".repeat(65);
+        let one_list = format!("({})", "Not <x>".repeat(65));
         for (value, status) in [
             ("(<TOKEN> [ETAG])", 204),
             ("(<TOKEN> [\"other\"])", 412),
@@ -142,6 +179,7 @@ fn conditions_of_the_field_if_are_evaluated() {
             ("</b> (<TOKEN>)", 412),
             ("nonsense", 400),
             (&many, 400),
+            (&one_list, 400),
         ] {
             let etag = server.get("/a").etag().to_owned();
             let value = value.replace("TOKEN", &token).replace("ETAG", &etag);

@@ -175,9 +175,15 @@ impl Inner {
                 return Ok(Err(failed(error)));
             }
         }
+        let limits = &self.uploads.limits;
         let mut piece = Vec::with_capacity(PIECE_BYTES);
+        let mut received = 0;
         loop {
             let is_end = parts.fill(&mut piece).await?;
+            received += piece.len() as u64;
+            if received > limits.object_bytes_max {
+                return Ok(Err(limits.too_large()));
+            }
             if !piece.is_empty() {
                 piece = match upload.write(piece).await {
                     Ok(piece) => piece,

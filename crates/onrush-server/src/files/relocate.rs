@@ -62,7 +62,7 @@ pub(super) struct Place {
 
 /// What may be done to the destination.
 #[derive(Clone, Copy)]
-struct MayReplace {
+pub(super) struct MayReplace {
     object: bool,
     /// A folder with everything in it.
     folder: bool,
@@ -247,7 +247,8 @@ impl Inner {
         }
     }
 
-    /// Refuses to copy an object that is larger than objects may be.
+    /// Refuses to copy an object that is larger than objects may be. Those in a folder are
+    /// checked one by one.
     async fn check_size(&self, from: &Key) -> Result<(), HttpError> {
         let limits = &self.uploads.limits;
         if limits.object_bytes_max == u64::MAX {
@@ -255,7 +256,8 @@ impl Inner {
         }
         let found = self.look_up(from).await;
         let found = found.map_err(|error| self.store_failure(error, Operation::Write, Some(from)));
-        match found?.is_some_and(|meta| meta.size > limits.object_bytes_max) {
+        let is_larger = |meta: Meta| meta.kind == Kind::File && meta.size > limits.object_bytes_max;
+        match found?.is_some_and(is_larger) {
             true => Err(limits.too_large()),
             false => Ok(()),
         }
@@ -280,7 +282,7 @@ impl Inner {
     }
 
     /// Checks the rights of the client.
-    fn check_rights(
+    pub(super) fn check_rights(
         &self,
         request: &Request,
         from: &Place,

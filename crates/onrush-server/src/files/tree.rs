@@ -216,6 +216,11 @@ impl Inner {
                     continue;
                 }
             };
+            let limits = &self.uploads.limits;
+            if entry.kind == Kind::File && entry.size > limits.object_bytes_max {
+                walk.fail_with(copy, entry.kind, limits.too_large());
+                continue;
+            }
             let copied = match entry.kind {
                 Kind::Directory => self.copy_folder(&key, &copy).await,
                 Kind::File => self.copy_object(&key, &copy).await,

@@ -114,10 +114,7 @@ impl Inner {
         if length.is_none() && number("upload-defer-length") != Some(1) {
             return Err(NO_LENGTH);
         }
-        let metadata = match request.header_str("upload-metadata") {
-            Some(text) => Metadata::parse(text).ok_or(BAD_METADATA)?,
-            None => Metadata::default(),
-        };
+        let metadata = Metadata::of(&request)?;
         let to = self.tus_destination(&request, &metadata)?;
         let plan = Plan {
             key: to.key.clone(),
@@ -151,6 +148,12 @@ impl Inner {
             _ => response, // The upload exists, and its URL says how far it is.
         };
         Ok(response.with_header("Location", url))
+    }
+
+    /// The key of what a `POST` creates. Fails if the `POST` does.
+    pub(super) fn tus_key(&self, request: &Request) -> Result<Key, HttpError> {
+        let metadata = Metadata::of(request)?;
+        Ok(self.tus_destination(request, &metadata)?.key)
     }
 
     /// What a `POST` creates. Fails if the client may not create it.
@@ -304,6 +307,14 @@ struct Metadata {
 }
 
 impl Metadata {
+    /// That of a request.
+    fn of(request: &Request) -> Result<Metadata, HttpError> {
+        match request.header_str("upload-metadata") {
+            Some(text) => Metadata::parse(text).ok_or(BAD_METADATA),
+            None => Ok(Metadata::default()),
+        }
+    }
+
     /// Pairs of a key and a value in base64, separated by commas. `None` if it is malformed.
     fn parse(text: &str) -> Option<Metadata> {
         if text.len() > METADATA_BYTES_MAX {

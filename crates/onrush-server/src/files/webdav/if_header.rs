@@ -1,10 +1,16 @@
 //! The field `If` (RFC 4918 §10.4): parsing.
 
+use super::locks::Token;
+
+/// The maximum number of conditions in all lists. Each is compared with locks, and each list may
+/// need a lookup.
+const CONDITIONS_MAX: usize = 64;
+
 /// One test of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Test {
-    /// The resource is covered by the lock with this token.
-    Token(String),
+    /// The resource is covered by the lock with this token. `None`: no lock can have it.
+    Token(Option<Token>),
     /// The resource has this entity tag, with its quotes.
     Tag(String),
 }
@@ -18,12 +24,14 @@ pub(super) struct List {
     pub(super) conditions: Vec<(bool, Test)>,
 }
 
-/// Parses the value. One of the lists must hold. `None` if it is malformed.
+/// Parses the value. One of the lists must hold. `None` if it is malformed, or has too many
+/// conditions.
 pub(super) fn parse(value: &str) -> Option<Vec<List>> {
     let mut rest = value.trim_start();
     let mut lists = Vec::new();
     let mut resource: Option<String> = None;
     let mut has_list = true;
+    let mut room = CONDITIONS_MAX;
     while !rest.is_empty() {
         if let Some(after) = rest.strip_prefix('<') {
             // A tag may not follow a list without one, nor another tag.
@@ -33,7 +41,8 @@ pub(super) fn parse(value: &str) -> Option<Vec<List>> {
             let (url, after) = after.split_once('>')?;
             (resource, rest, has_list) = (Some(url.to_owned()), after, false);
         } else {
-            let (conditions, after) = list(rest.strip_prefix('(')?)?;
+            let (conditions, after) = list(rest.strip_prefix('(')?, room)?;
+            room -= conditions.len();
             lists.push(List {
                 resource: resource.clone(),
                 conditions,
@@ -45,13 +54,16 @@ pub(super) fn parse(value: &str) -> Option<Vec<List>> {
     (has_list && !lists.is_empty()).then_some(lists)
 }
 
-/// The conditions up to the closing parenthesis, and what follows it.
-fn list(mut rest: &str) -> Option<(Vec<(bool, Test)>, &str)> {
+/// The conditions up to the closing parenthesis, at most `max`, and what follows it.
+fn list(mut rest: &str, max: usize) -> Option<(Vec<(bool, Test)>, &str)> {
     let mut conditions = Vec::new();
     loop {
         rest = rest.trim_start();
         if let Some(after) = rest.strip_prefix(')') {
             return (!conditions.is_empty()).then_some((conditions, after));
+        }
+        if conditions.len() == max {
+            return None;
         }
         let negated = rest
             .get(..3)
@@ -62,7 +74,7 @@ fn list(mut rest: &str) -> Option<(Vec<(bool, Test)>, &str)> {
         let test;
         if let Some(after) = rest.strip_prefix('<') {
             let (token, after) = after.split_once('>')?;
-            (test, rest) = (Test::Token(token.to_owned()), after);
+            (test, rest) = (Test::Token(Token::parse(token)), after);
         } else {
             let (tag, after) = rest.strip_prefix('[')?.split_once(']')?;
             (test, rest) = (Test::Tag(tag.trim().to_owned()), after);
@@ -71,11 +83,11 @@ fn list(mut rest: &str) -> Option<(Vec<(bool, Test)>, &str)> {
     }
 }
 
-/// All tokens of the lists: the client has sent them.
-pub(super) fn tokens(lists: &[List]) -> Vec<String> {
+/// All tokens of the lists that a lock can have: the client has sent them.
+pub(super) fn tokens(lists: &[List]) -> Vec<Token> {
     let conditions = lists.iter().flat_map(|list| &list.conditions);
     let token = |(_, test): &(bool, Test)| match test {
-        Test::Token(token) => Some(token.clone()),
+        Test::Token(token) => *token,
         Test::Tag(_) => None,
     };
     conditions.filter_map(token).collect()
@@ -87,17 +99,18 @@ mod tests {
 
     #[test]
     fn lists_are_parsed_or_refused() {
-        let token = |text: &str| Test::Token(text.to_owned());
+        let uuid = |last: u8| format!("urn:uuid:f81d4fae-7dec-41d0-a765-00a0c91e6b{last:02x}");
+        let token = |text: &str| Test::Token(Token::parse(text));
         let tag = |text: &str| Test::Tag(text.to_owned());
         let list = |resource: Option<&str>, conditions: &[(bool, Test)]| List {
             resource: resource.map(str::to_owned),
             conditions: conditions.to_vec(),
         };
         assert_eq!(
-            parse("(<urn:x> [\"e)\"]) (Not <DAV:no-lock>)"),
+            parse(&format!("(<{}> [\"e)\"]) (Not <DAV:no-lock>)", uuid(1))),
             Some(vec![
-                list(None, &[(true, token("urn:x")), (true, tag("\"e)\""))]),
-                list(None, &[(false, token("DAV:no-lock"))]),
+                list(None, &[(true, token(&uuid(1))), (true, tag("\"e)\""))]),
+                list(None, &[(false, Test::Token(None))]),
             ])
         );
         assert_eq!(
@@ -125,7 +138,14 @@ mod tests {
         ] {
             assert_eq!(parse(wrong), None, "{wrong}");
         }
-        let lists = parse("</a> (<t:1> [\"x\"]) (Not <t:2>)").expect("valid");
-        assert_eq!(tokens(&lists), ["t:1", "t:2"]);
+        let text = format!("</a> (<{}> [\"x\"]) (Not <{}> <t:1>)", uuid(1), uuid(2));
+        let texts = tokens(&parse(&text).expect("valid"));
+        let texts: Vec<String> = texts.iter().map(Token::to_string).collect();
+        assert_eq!(texts, [uuid(1), uuid(2)]);
+        for (lists, conditions, is_accepted) in [(1, 64, true), (1, 65, false), (13, 5, false)] {
+            let list = format!("({})", "<t>".repeat(conditions));
+            let parsed = parse(&list.repeat(lists));
+            assert_eq!(parsed.is_some(), is_accepted, "{lists} {conditions}");
+        }
     }
 }

@@ -31,6 +31,12 @@ const NOTHING_TO_REFRESH: HttpError = HttpError::new(
     "a LOCK without content refreshes the lock that the field If names",
 );
 const TOO_MANY: HttpError = HttpError::new(503, "there are too many locks; try again later");
+const TOO_MANY_OF_USER: HttpError = HttpError::new(
+    503,
+    "you have too many locks, or all clients without a user together; try again later",
+);
+const TOO_MANY_AT_KEY: HttpError =
+    HttpError::new(503, "too many locks cover this path; try again later");
 
 impl Inner {
     pub(super) async fn lock(self: Arc<Inner>, mut request: Request) -> Result<Response, Refusal> {
@@ -83,11 +89,7 @@ impl Inner {
             Some(key) if is_new => {
                 self.check_parent(key).await?;
                 let parent = super::locks::parent(key.as_bytes()).unwrap_or_default();
-                let parent = Touched {
-                    key: parent.to_vec(),
-                    is_deep: false,
-                };
-                Some(self.begin(&request, vec![parent], &tokens)?)
+                Some(self.begin(&request, vec![Touched::alone(parent)], &tokens)?)
             }
             _ => None,
         };
@@ -106,11 +108,13 @@ impl Inner {
         match self.locks.grant(key, lock.clone(), now_ms) {
             Ok(()) => {}
             Err(Refused::Full) => return Err(TOO_MANY.into()),
+            Err(Refused::FullOfUser) => return Err(TOO_MANY_OF_USER.into()),
+            Err(Refused::FullAtKey) => return Err(TOO_MANY_AT_KEY.into()),
             Err(Refused::Conflict(at)) => {
                 return Err(Refusal::Condition {
                     status: 423,
                     name: "no-conflicting-lock",
-                    href: Some(self.lock_root(&request, &at)?),
+                    href: self.shown_lock_root(&request, &at),
                 });
             }
         }
@@ -120,9 +124,8 @@ impl Inner {
                 Ok(()) => status = 201,
                 Err(StoreError::PreconditionFailed) => {} // Another program has created it.
                 Err(error) => {
-                    let tokens = [token.to_string()];
                     let holder = Holder {
-                        tokens: &tokens,
+                        tokens: &[token],
                         ..holder
                     };
                     self.locks.release(key.as_bytes(), holder, now_ms);
@@ -145,7 +148,7 @@ impl Inner {
         let resource = self.resource(request, Operation::Write)?;
         let token = request.header_str("lock-token");
         let token = token.and_then(|token| token.trim().strip_prefix('<')?.strip_suffix('>'));
-        let tokens = [token.ok_or(NO_TOKEN)?.to_owned()];
+        let tokens: Vec<Token> = Token::parse(token.ok_or(NO_TOKEN)?).into_iter().collect();
         let user = owner(request);
         let holder = Holder {
             user: user.as_deref(),
@@ -225,13 +228,14 @@ fn granted(status: u16, root: &str, lock: &Lock) -> Response {
     let mut text = "<?xml version=\"1.0\" encoding=\"utf-8\"?>\n<D:prop xmlns:D=\"DAV:\">\
         <D:lockdiscovery>"
         .to_owned();
-    active_lock(&mut text, root, lock);
+    active_lock(&mut text, root, lock, true);
     text.push_str("</D:lockdiscovery></D:prop>\n");
     multistatus::xml_response(status, text)
 }
 
-/// Appends the element `activelock` (§14.1). `root`: the encoded path of the lock.
-pub(super) fn active_lock(out: &mut String, root: &str, lock: &Lock) {
+/// Appends the element `activelock` (§14.1). `root`: the encoded path of the lock. `is_whole`: with
+/// the owner and the token, which are not for clients that may only list the resource.
+pub(super) fn active_lock(out: &mut String, root: &str, lock: &Lock, is_whole: bool) {
     let scope = match lock.scope {
         Scope::Exclusive => "exclusive",
         Scope::Shared => "shared",
@@ -240,14 +244,20 @@ pub(super) fn active_lock(out: &mut String, root: &str, lock: &Lock) {
         true => "infinity",
         false => "0",
     };
-    let (owner, timeout_s, token) = (&lock.owner, lock.timeout_s, lock.token);
+    let timeout_s = lock.timeout_s;
+    let (owner, token) = match is_whole {
+        true => (
+            &lock.owner[..],
+            format!("<D:locktoken><D:href>{}</D:href></D:locktoken>", lock.token),
+        ),
+        false => ("", String::new()),
+    };
     // Writing to a String does not fail.
     let _ = write!(
         out,
         "<D:activelock><D:locktype><D:write/></D:locktype><D:lockscope><D:{scope}/>\
          </D:lockscope><D:depth>{depth}</D:depth>{owner}<D:timeout>Second-{timeout_s}\
-         </D:timeout><D:locktoken><D:href>{token}</D:href></D:locktoken><D:lockroot><D:href>\
-         {root}</D:href></D:lockroot></D:activelock>"
+         </D:timeout>{token}<D:lockroot><D:href>{root}</D:href></D:lockroot></D:activelock>"
     );
 }
 

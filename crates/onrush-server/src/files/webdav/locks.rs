@@ -15,6 +15,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The maximum number of locks. One more is refused.
 const LOCKS_MAX: usize = 10_000;
+/// The maximum number of locks of one user, and of all clients without a user together. So one
+/// user cannot keep the others from locking.
+const LOCKS_OF_USER_MAX: usize = 1_000;
+/// The maximum number of locks that cover a resource when one more of it is granted. Each request
+/// for the resource looks at them, and `lockdiscovery` shows them.
+const LOCKS_OF_KEY_MAX: usize = 32;
 
 /// A token that cannot be guessed: the 128 bits of a UUID (RFC 9562 §5.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +36,32 @@ impl Token {
         bytes[6] = bytes[6] & 0x0f | 0x40;
         bytes[8] = bytes[8] & 0x3f | 0x80;
         Some(Token(bytes))
+    }
+
+    /// The token with this text; `None` if no lock can have it.
+    pub(super) fn parse(text: &str) -> Option<Token> {
+        let digits = text.strip_prefix("urn:uuid:")?.as_bytes();
+        if digits.len() != 36 {
+            return None;
+        }
+        let mut token = Token([0; 16]);
+        let mut at = 0;
+        for (position, &digit) in digits.iter().enumerate() {
+            if matches!(position, 8 | 13 | 18 | 23) {
+                if digit != b'-' {
+                    return None;
+                }
+                continue;
+            }
+            let value = match digit {
+                b'0'..=b'9' => digit - b'0',
+                b'a'..=b'f' => digit - b'a' + 10,
+                _ => return None, // A token has one spelling (RFC 4918 §6.5).
+            };
+            token.0[at / 2] = token.0[at / 2] << 4 | value;
+            at += 1;
+        }
+        Some(token)
     }
 }
 
@@ -73,12 +105,12 @@ pub(super) struct Lock {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Holder<'r> {
     pub(super) user: Option<&'r str>,
-    pub(super) tokens: &'r [String],
+    pub(super) tokens: &'r [Token],
 }
 
 impl Holder<'_> {
     fn has(&self, lock: &Lock) -> bool {
-        lock.user.as_deref() == self.user && self.tokens.contains(&lock.token.to_string())
+        lock.user.as_deref() == self.user && self.tokens.contains(&lock.token)
     }
 }
 
@@ -91,6 +123,16 @@ pub(super) struct Touched {
     pub(super) is_deep: bool,
 }
 
+impl Touched {
+    /// A resource without what is beneath.
+    pub(super) fn alone(key: &[u8]) -> Touched {
+        Touched {
+            key: key.to_vec(),
+            is_deep: false,
+        }
+    }
+}
+
 /// Why a lock was not granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
@@ -98,6 +140,10 @@ pub(super) enum Refused {
     Conflict(Vec<u8>),
     /// There are too many locks.
     Full,
+    /// The user has too many locks.
+    FullOfUser,
+    /// The resource has too many locks.
+    FullAtKey,
 }
 
 #[derive(Debug, Default)]
@@ -106,7 +152,42 @@ pub(in crate::files) struct Locks(Mutex<Table>);
 #[derive(Debug, Default)]
 struct Table {
     entries: BTreeMap<Vec<u8>, Entry>,
-    locks: usize,
+    count: Count,
+}
+
+/// The number of locks.
+#[derive(Debug, Default)]
+struct Count {
+    all: usize,
+    /// Without a user: of all clients that have none.
+    by_user: BTreeMap<Option<String>, usize>,
+}
+
+impl Count {
+    fn add(&mut self, lock: &Lock) {
+        self.all += 1;
+        *self.by_user.entry(lock.user.clone()).or_default() += 1;
+    }
+
+    fn remove(&mut self, lock: &Lock) {
+        self.all -= 1;
+        if let Some(of_user) = self.by_user.get_mut(&lock.user) {
+            *of_user -= 1;
+            if *of_user == 0 {
+                self.by_user.remove(&lock.user);
+            }
+        }
+    }
+
+    /// Why a lock cannot be added.
+    fn refuses(&self, lock: &Lock) -> Option<Refused> {
+        let of_user = self.by_user.get(&lock.user).copied().unwrap_or(0);
+        match () {
+            () if of_user >= LOCKS_OF_USER_MAX => Some(Refused::FullOfUser),
+            () if self.all >= LOCKS_MAX => Some(Refused::Full),
+            () => None,
+        }
+    }
 }
 
 /// The locks of a path, and the changes in progress there.
@@ -180,7 +261,7 @@ impl Locks {
     /// Grants a lock, unless there is one or a change that it conflicts with.
     pub(super) fn grant(&self, key: &[u8], lock: Lock, now_ms: u64) -> Result<(), Refused> {
         let mut table = self.table();
-        if table.locks >= LOCKS_MAX {
+        if table.count.refuses(&lock).is_some() {
             table.remove_expired(now_ms);
         }
         let conflicts =
@@ -204,10 +285,13 @@ impl Locks {
                 return Err(Refused::Conflict(at.clone()));
             }
         }
-        if table.locks >= LOCKS_MAX {
-            return Err(Refused::Full);
+        if let Some(refused) = table.count.refuses(&lock) {
+            return Err(refused);
         }
-        table.locks += 1;
+        if table.covering(key, now_ms).count() >= LOCKS_OF_KEY_MAX {
+            return Err(Refused::FullAtKey);
+        }
+        table.count.add(&lock);
         let entry = table.entries.entry(key.to_vec()).or_default();
         entry.locks.push(lock);
         Ok(())
@@ -254,6 +338,13 @@ impl Locks {
             .collect()
     }
 
+    /// Whether the lock with this token covers a key.
+    pub(super) fn is_covered_by(&self, key: &[u8], token: Token, now_ms: u64) -> bool {
+        let table = self.table();
+        let mut covering = table.covering(key, now_ms);
+        covering.any(|(_, lock)| lock.token == token)
+    }
+
     /// Removes the locks of a resource that is gone, and of everything beneath it.
     pub(super) fn forget(&self, key: &[u8]) {
         let mut table = self.table();
@@ -294,9 +385,9 @@ impl Table {
 
     fn remove_locks(&mut self, key: &[u8], is_removed: impl Fn(&Lock) -> bool) {
         if let Some(entry) = self.entries.get_mut(key) {
-            let before = entry.locks.len();
-            entry.locks.retain(|lock| !is_removed(lock));
-            self.locks -= before - entry.locks.len();
+            for lock in entry.locks.extract_if(.., |lock| is_removed(lock)) {
+                self.count.remove(&lock);
+            }
         }
         self.remove_unused(key);
     }
@@ -309,11 +400,14 @@ impl Table {
     }
 
     fn remove_expired(&mut self, now_ms: u64) {
+        let count = &mut self.count;
         self.entries.retain(|_, entry| {
-            entry.locks.retain(|lock| lock.expires_ms > now_ms);
+            let expired = |lock: &mut Lock| lock.expires_ms <= now_ms;
+            for lock in entry.locks.extract_if(.., expired) {
+                count.remove(&lock);
+            }
             !entry.locks.is_empty() || entry.changes != [0, 0]
         });
-        self.locks = self.entries.values().map(|entry| entry.locks.len()).sum();
     }
 }
 

@@ -7,7 +7,7 @@
 //! The path of a folder may lack the slash at its end (§5.2). `PUT` creates missing folders, as
 //! without WebDAV; §9.7.1 asks for 409 there.
 //!
-//! Submodules, lowest first: `xml` · `dead` (properties of clients) · `if_header` · `locks` ·
+//! Submodules, lowest first: `xml` · `dead` (properties of clients) · `locks` · `if_header` ·
 //! `lock` (LOCK, UNLOCK) · `propfind` · `proppatch`.
 
 mod dead;
@@ -27,20 +27,20 @@ use super::path::{self, Target};
 use super::relocate::path_of_url;
 use super::upload_target::owner;
 use super::uploads::{UploadId, run_to_end};
-use super::{Inner, check_right_at, multistatus, upload};
+use super::{Inner, check_right_at, check_right_beneath, multistatus, tus, upload};
 use crate::rights::Rights;
 use if_header::{List, Test};
-use locks::{Change, Holder, Touched};
+use locks::{Change, Holder, Token, Touched};
 use onrush::{Request, Response};
 use onrush_store::{Key, Kind, Meta, StoreError};
 use std::fmt::Write;
 use std::io;
 use std::sync::Arc;
 
-/// The maximum number of lists in `If`. Each may need a lookup.
-const LISTS_MAX: usize = 64;
-
-const BAD_IF: HttpError = HttpError::new(400, "the field If is malformed");
+const BAD_IF: HttpError = HttpError::new(
+    400,
+    "the field If is malformed, or has more than 64 conditions",
+);
 const EXISTS: HttpError = HttpError::new(405, "there is an object or a folder at this path");
 const NO_PARENT: HttpError = HttpError::new(409, "the folder above does not exist");
 
@@ -193,7 +193,7 @@ impl Inner {
         &self,
         request: &Request,
         touched: Vec<Touched>,
-        tokens: &[String],
+        tokens: &[Token],
     ) -> Result<Change, Refusal> {
         let user = owner(request);
         let holder = Holder {
@@ -206,8 +206,17 @@ impl Inner {
         begun.map_err(|key| Refusal::Condition {
             status: 423,
             name: "lock-token-submitted",
-            href: self.lock_root(request, &key).ok(),
+            href: self.shown_lock_root(request, &key),
         })
+    }
+
+    /// The encoded path of a key that has a lock of anyone. `None`: the client may neither read nor
+    /// list it.
+    fn shown_lock_root(&self, request: &Request, key: &[u8]) -> Option<String> {
+        let root = self.lock_root(request, key).ok()?;
+        let whole = path::canonical(&root).ok()?.key.into_owned();
+        let has = |right| check_right_at(request, &whole, right).is_ok();
+        (has(Rights::READ) || has(Rights::LIST)).then_some(root)
     }
 
     /// The encoded path of a key that has a lock.
@@ -216,55 +225,77 @@ impl Inner {
     }
 
     /// The resources that a request changes. A new or removed member changes its folder, too
-    /// (§7.4).
+    /// (§7.4). Fails if the client may not change everything beneath: what is locked there is not
+    /// for others.
     async fn touched(&self, request: &Request) -> Result<Vec<Touched>, HttpError> {
-        let mut touched = Vec::new();
-        let mut add = |key: &[u8], is_deep: bool, is_member: bool| {
-            touched.push(Touched {
-                key: key.to_vec(),
-                is_deep,
-            });
-            if let (true, Some(parent)) = (is_member, locks::parent(key)) {
-                touched.push(Touched {
-                    key: parent.to_vec(),
-                    is_deep: false,
-                });
-            }
-        };
         match request.method() {
-            _ if UploadId::is_named_by(request) && request.method() != "PATCH" => {}
+            _ if UploadId::is_named_by(request) && request.method() != "PATCH" => Ok(Vec::new()),
+            "POST" if tus::is_tus(request) && self.offers_uploads() => {
+                let Ok(key) = self.tus_key(request) else {
+                    return Ok(Vec::new()); // It will be refused.
+                };
+                let resource = Resource {
+                    key: Some(key),
+                    has_slash: false,
+                };
+                self.touched_by_one(&resource).await
+            }
             "PUT" | "POST" | "PATCH" | "PROPPATCH" | "MKCOL" => {
                 let resource = self.resource(request, Operation::Write)?;
-                let is_new = self.find(&resource).await?.is_none();
-                add(resource.bytes(), false, is_new);
+                self.touched_by_one(&resource).await
             }
-            "DELETE" => add(
-                self.resource(request, Operation::Write)?.bytes(),
-                true,
-                true,
-            ),
+            "DELETE" => {
+                let resource = self.resource(request, Operation::Write)?;
+                let found = self.find(&resource).await?;
+                let is_folder = found.is_some_and(|found| found.kind == Kind::Directory);
+                if is_folder && self.options.allow.delete_folders {
+                    check_right_beneath(request, Rights::DELETE)?;
+                }
+                Ok(with_members(resource.bytes()))
+            }
             "COPY" | "MOVE" => {
                 let (from, to) = self.places(request).await?;
+                self.check_rights(request, &from, &to, request.method() == "MOVE")?;
+                let mut touched = with_members(to.key.as_bytes());
                 if request.method() == "MOVE" {
-                    add(from.key.as_bytes(), true, true);
+                    touched.extend(with_members(from.key.as_bytes()));
                 }
-                add(to.key.as_bytes(), true, true);
+                Ok(touched)
             }
-            _ => {}
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// What the creation or change of one resource changes. With a new one, the missing folders
+    /// above it are created, and the first that exists has a new member.
+    async fn touched_by_one(&self, resource: &Resource) -> Result<Vec<Touched>, HttpError> {
+        let mut touched = vec![Touched::alone(resource.bytes())];
+        if self.find(resource).await?.is_some() {
+            return Ok(touched);
+        }
+        let mut key = resource.key.clone();
+        while let Some(missing) = key {
+            let folder = Resource {
+                key: missing.parent(),
+                has_slash: false,
+            };
+            touched.push(Touched::alone(folder.bytes()));
+            if self.find(&folder).await?.is_some() {
+                break;
+            }
+            key = folder.key;
         }
         Ok(touched)
     }
 
     /// Evaluates the field `If`. Returns the tokens in it. Fails with 412 if no list holds.
-    async fn check_if(&self, request: &Request) -> Result<Vec<String>, HttpError> {
+    async fn check_if(&self, request: &Request) -> Result<Vec<Token>, HttpError> {
         let mut values = request.header_values("if");
         let Some(value) = values.next() else {
             return Ok(Vec::new());
         };
         let value = std::str::from_utf8(value).ok();
-        let lists = value
-            .and_then(if_header::parse)
-            .filter(|lists| lists.len() <= LISTS_MAX);
+        let lists = value.and_then(if_header::parse);
         let lists = lists.filter(|_| values.next().is_none()).ok_or(BAD_IF)?;
         for list in &lists {
             if self.holds(request, list).await? {
@@ -295,14 +326,11 @@ impl Inner {
             Some(found) if found.kind == Kind::File && may_read => Some(etag(&found.version)),
             _ => None,
         };
-        let locks = self
-            .locks
-            .covering(resource.bytes(), request.worker().now_ms());
+        let now_ms = request.worker().now_ms();
+        let is_covered = |token| (self.locks).is_covered_by(resource.bytes(), token, now_ms);
         Ok(list.conditions.iter().all(|(is_wanted, test)| {
             let holds = match test {
-                Test::Token(token) => locks
-                    .iter()
-                    .any(|(_, lock)| lock.token.to_string() == *token),
+                Test::Token(token) => token.is_some_and(is_covered),
                 Test::Tag(wanted) => tag.as_deref() == Some(wanted.as_bytes()),
             };
             holds == *is_wanted
@@ -338,6 +366,16 @@ impl Inner {
             Err(error) => Err(failed(error)),
         }
     }
+}
+
+/// A resource with everything beneath, and its folder.
+fn with_members(key: &[u8]) -> Vec<Touched> {
+    let whole = Touched {
+        key: key.to_vec(),
+        is_deep: true,
+    };
+    let folder = locks::parent(key).map(Touched::alone);
+    [whole].into_iter().chain(folder).collect()
 }
 
 /// The body of a request, which is short XML or empty.

@@ -22,6 +22,7 @@ use onrush::{Body, Request, Response, WorkerHandle};
 use onrush_proto::date;
 use onrush_store::{Entry, Key, Kind, ListHow, Meta, Page, Version, Wanted};
 use quick_xml::escape::escape;
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 
@@ -65,15 +66,21 @@ impl Asked {
             return Ok(Asked::All(Vec::new()));
         }
         let root = xml::parse(body)?;
-        let names = |of: &str| -> Vec<Name> {
+        let names = |of: &str| -> Result<Vec<Name>, HttpError> {
+            let mut known = BTreeSet::new();
             let elements = root.dav(of).into_iter().flat_map(Element::elements);
-            elements.map(|element| element.name.clone()).collect()
+            let names = elements.map(|element| &element.name);
+            let names: Vec<Name> = names.filter(|name| known.insert(*name)).cloned().collect();
+            match names.len() <= xml::PROPERTIES_MAX {
+                true => Ok(names),
+                false => Err(xml::TOO_MANY_PROPERTIES),
+            }
         };
         let kinds = ["prop", "propname", "allprop"].map(|kind| root.dav(kind).is_some());
         match (root.name.is_dav("propfind"), kinds) {
-            (true, [true, false, false]) => Ok(Asked::These(names("prop"))),
+            (true, [true, false, false]) => Ok(Asked::These(names("prop")?)),
             (true, [false, true, false]) => Ok(Asked::Names),
-            (true, [false, false, true]) => Ok(Asked::All(names("include"))),
+            (true, [false, false, true]) => Ok(Asked::All(names("include")?)),
             _ => Err(HttpError::new(400, "the body is no propfind")),
         }
     }
@@ -364,7 +371,7 @@ impl Propfind {
             ("lockdiscovery", key, _) => {
                 let key = key.as_ref().map(Key::as_bytes).unwrap_or_default();
                 for (at, lock) in self.inner.locks.covering(key, self.now_ms) {
-                    active_lock(out, &path::href(&self.mount, &at), &lock);
+                    active_lock(out, &path::href(&self.mount, &at), &lock, subject.may_read);
                 }
             }
             _ => {}

@@ -106,7 +106,12 @@ fn parse(body: &[u8]) -> Result<Vec<Instruction>, HttpError> {
             () => continue,
         };
         let properties = element.dav("prop").into_iter().flat_map(Element::elements);
-        instructions.extend(properties.map(instruction));
+        for property in properties {
+            if instructions.len() == xml::PROPERTIES_MAX {
+                return Err(xml::TOO_MANY_PROPERTIES);
+            }
+            instructions.push(instruction(property));
+        }
     }
     match root.name.is_dav("propertyupdate") && !instructions.is_empty() {
         true => Ok(instructions),

@@ -1,8 +1,9 @@
 //! XML of requests: a small tree, parsed strictly, and rendered again.
 //!
 //! A document type declaration is refused, so there are no entities besides the five that XML
-//! defines, and nothing is fetched or expanded. Size, depth and the number of elements are limited.
-//! Names are resolved to namespaces, and rendered elements declare the namespaces that they need.
+//! defines, and nothing is fetched or expanded. Size, depth, the number of elements, and names are
+//! limited. Names are resolved to namespaces, and rendered elements declare the namespaces that
+//! they need.
 
 use crate::files::http_error::HttpError;
 use quick_xml::NsReader;
@@ -14,7 +15,15 @@ use quick_xml::name::{Namespace, NamespaceResolver, ResolveResult};
 /// The maximum size of a document.
 pub(super) const BYTES_MAX: usize = 64 << 10;
 const DEPTH_MAX: usize = 32;
-const ELEMENTS_MAX: usize = 2_000;
+/// The maximum number of elements and attributes.
+const NODES_MAX: usize = 2_000;
+/// The maximum length of a namespace, and of a name in it.
+const NAME_BYTES_MAX: usize = 256;
+/// The maximum size of all names with their namespaces, as they are rendered: a namespace that is
+/// declared once belongs to each name that is rendered.
+const NAMES_BYTES_MAX: usize = 64 << 10;
+/// The maximum number of properties that a request names.
+pub(super) const PROPERTIES_MAX: usize = 128;
 
 /// The namespace of WebDAV.
 pub(super) const DAV: &str = "DAV:";
@@ -22,7 +31,16 @@ pub(super) const DAV: &str = "DAV:";
 const XML: &str = "http://www.w3.org/XML/1998/namespace";
 
 const MALFORMED: HttpError = HttpError::new(400, "the body is not well-formed XML");
-const TOO_COMPLEX: HttpError = HttpError::new(400, "the XML has too many elements");
+const TOO_COMPLEX: HttpError = HttpError::new(
+    400,
+    "the XML has too many elements, attributes or long names",
+);
+const LONG_NAME: HttpError = HttpError::new(
+    400,
+    "a name or a namespace of the XML is longer than 256 bytes",
+);
+pub(super) const TOO_MANY_PROPERTIES: HttpError =
+    HttpError::new(400, "the XML names more than 128 properties");
 
 /// The name of an element: a namespace, which may be empty, and a name without a prefix.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -138,7 +156,7 @@ pub(super) fn parse(document: &[u8]) -> Result<Element, HttpError> {
     reader.config_mut().check_comments = true;
     let mut open: Vec<Element> = Vec::new();
     let mut root = None;
-    let mut elements = 0;
+    let mut limits = Limits::default();
     loop {
         let event = reader.read_event().map_err(|_| MALFORMED)?;
         match event {
@@ -147,18 +165,14 @@ pub(super) fn parse(document: &[u8]) -> Result<Element, HttpError> {
                 return Err(MALFORMED);
             }
             Event::Start(tag) => {
-                elements += 1;
-                if elements > ELEMENTS_MAX || open.len() >= DEPTH_MAX {
+                if open.len() >= DEPTH_MAX {
                     return Err(TOO_COMPLEX);
                 }
-                open.push(element(&tag, reader.resolver())?);
+                open.push(element(&tag, reader.resolver(), &mut limits)?);
             }
             Event::Empty(tag) => {
-                elements += 1;
-                if elements > ELEMENTS_MAX {
-                    return Err(TOO_COMPLEX);
-                }
-                close(&mut open, &mut root, element(&tag, reader.resolver())?);
+                let element = element(&tag, reader.resolver(), &mut limits)?;
+                close(&mut open, &mut root, element);
             }
             Event::End(_) => {
                 let closed = open.pop().ok_or(MALFORMED)?;
@@ -224,17 +238,54 @@ fn push_text(open: &mut [Element], text: &str) -> Result<(), HttpError> {
     }
 }
 
-fn element(tag: &BytesStart<'_>, resolver: &NamespaceResolver) -> Result<Element, HttpError> {
+/// What a document has so far.
+#[derive(Default)]
+struct Limits {
+    nodes: usize,
+    names_bytes: usize,
+}
+
+impl Limits {
+    /// Counts an element or an attribute.
+    fn add_node(&mut self) -> Result<(), HttpError> {
+        self.nodes += 1;
+        match self.nodes <= NODES_MAX {
+            true => Ok(()),
+            false => Err(TOO_COMPLEX),
+        }
+    }
+
+    /// Counts a name.
+    fn add_name(&mut self, name: &Name) -> Result<(), HttpError> {
+        let (namespace, local) = (&name.namespace[..], &name.local[..]);
+        if namespace.len() > NAME_BYTES_MAX || local.len() > NAME_BYTES_MAX {
+            return Err(LONG_NAME);
+        }
+        self.names_bytes += escape(namespace).len() + local.len();
+        match self.names_bytes <= NAMES_BYTES_MAX {
+            true => Ok(()),
+            false => Err(TOO_COMPLEX),
+        }
+    }
+}
+
+fn element(
+    tag: &BytesStart<'_>,
+    resolver: &NamespaceResolver,
+    limits: &mut Limits,
+) -> Result<Element, HttpError> {
+    limits.add_node()?;
     let (namespace, local) = resolver.resolve_element(tag.name());
-    let name = name(namespace, local.as_ref())?;
+    let name = name(namespace, local.as_ref(), limits)?;
     let mut attributes = Vec::new();
     for attribute in tag.attributes() {
         let attribute = attribute.map_err(|_| MALFORMED)?;
+        limits.add_node()?;
         if let Some(_declared) = attribute.key.as_namespace_binding() {
             continue;
         }
         let (namespace, local) = resolver.resolve_attribute(attribute.key);
-        let name = self::name(namespace, local.as_ref())?;
+        let name = self::name(namespace, local.as_ref(), limits)?;
         let value = attribute.normalized_value(XmlVersion::Implicit1_0);
         let value = value.map_err(|_| MALFORMED)?;
         if !value.chars().all(is_char) {
@@ -249,7 +300,11 @@ fn element(tag: &BytesStart<'_>, resolver: &NamespaceResolver) -> Result<Element
     })
 }
 
-fn name(namespace: ResolveResult<'_>, local: &[u8]) -> Result<Name, HttpError> {
+fn name(
+    namespace: ResolveResult<'_>,
+    local: &[u8],
+    limits: &mut Limits,
+) -> Result<Name, HttpError> {
     let namespace = match namespace {
         ResolveResult::Unbound => "",
         ResolveResult::Bound(Namespace(bytes)) => {
@@ -259,13 +314,15 @@ fn name(namespace: ResolveResult<'_>, local: &[u8]) -> Result<Name, HttpError> {
     };
     let namespace = unescape(namespace).map_err(|_| MALFORMED)?;
     let local = std::str::from_utf8(local).map_err(|_| MALFORMED)?;
-    match is_name(local) && namespace.chars().all(is_char) {
-        true => Ok(Name {
-            namespace: namespace.into_owned(),
-            local: local.to_owned(),
-        }),
-        false => Err(MALFORMED),
+    if !is_name(local) || !namespace.chars().all(is_char) {
+        return Err(MALFORMED);
     }
+    let name = Name {
+        namespace: namespace.into_owned(),
+        local: local.to_owned(),
+    };
+    limits.add_name(&name)?;
+    Ok(name)
 }
 
 /// Whether a text is a name without a colon (Namespaces in XML 1.0, `NCName`), where all characters
@@ -349,5 +406,23 @@ mod tests {
             assert!(parse(document.as_bytes()).is_err(), "{document}");
         }
         assert!(parse(b"<a>\xff</a>").is_err());
+    }
+
+    #[test]
+    fn long_and_multiplied_names_are_refused() {
+        let of = |namespace: &str, name: &str, count: usize| {
+            let names: String = (0..count).map(|at| format!("<{name}{at}/>")).collect();
+            parse(format!("<a xmlns='{namespace}'>{names}</a>").as_bytes()).err()
+        };
+        let long = "n".repeat(NAME_BYTES_MAX);
+        assert_eq!(of(&long, "b", 128), None);
+        assert_eq!(of(&(long.clone() + "n"), "b", 1), Some(LONG_NAME));
+        assert_eq!(of("u:", &long, 1), Some(LONG_NAME));
+        assert_eq!(of(&long, "b", 300), Some(TOO_COMPLEX));
+        // What is escaped is longer.
+        assert_eq!(of(&"&gt;".repeat(256), "b", 70), Some(TOO_COMPLEX));
+        let attributes: String = (0..NODES_MAX).map(|at| format!(" b{at}=''")).collect();
+        let attributes = parse(format!("<a{attributes}/>").as_bytes());
+        assert_eq!(attributes.err(), Some(TOO_COMPLEX));
     }
 }

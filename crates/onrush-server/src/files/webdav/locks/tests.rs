@@ -39,7 +39,7 @@ fn a_lock_covers_its_key_and_with_depth_what_is_beneath() {
     ] {
         let locks = Arc::new(Locks::default());
         let granted = lock(Scope::Exclusive, is_deep);
-        let tokens = [granted.token.to_string()];
+        let tokens = [granted.token];
         assert_eq!(locks.grant(b"a", granted, 0), Ok(()));
         let begin = |holder, now_ms| {
             let change = locks.begin_change(touched(key, deep_change), holder, now_ms);
@@ -140,31 +140,57 @@ fn no_lock_is_granted_during_a_change() {
 #[test]
 fn the_number_of_locks_is_limited() {
     let locks = Locks::default();
+    let shared = |user: &str| Lock {
+        user: Some(user.to_owned()),
+        ..lock(Scope::Shared, false)
+    };
     for at in 0..LOCKS_MAX {
-        let key = format!("{at}");
-        assert_eq!(
-            locks.grant(key.as_bytes(), lock(Scope::Shared, false), 0),
-            Ok(())
-        );
+        let lock = shared(&format!("user {}", at / LOCKS_OF_USER_MAX));
+        assert_eq!(locks.grant(format!("{at}").as_bytes(), lock, 0), Ok(()));
     }
-    let one_more = || lock(Scope::Shared, false);
-    assert_eq!(locks.grant(b"x", one_more(), 0), Err(Refused::Full));
+    assert_eq!(locks.grant(b"x", shared("y"), 0), Err(Refused::Full));
     locks.forget(b"0");
-    assert_eq!(locks.grant(b"x", one_more(), 0), Ok(()));
-    assert_eq!(locks.grant(b"y", one_more(), 0), Err(Refused::Full));
-    assert_eq!(
-        locks.grant(b"y", one_more(), 1000),
-        Ok(()),
-        "all have expired"
-    );
-    assert_eq!(locks.table().locks, 1);
+    assert_eq!(locks.grant(b"x", shared("y"), 0), Ok(()));
+    assert_eq!(locks.grant(b"y", shared("y"), 0), Err(Refused::Full));
+    let granted = locks.grant(b"y", shared("y"), 1000);
+    assert_eq!(granted, Ok(()), "all have expired");
+    let count = &locks.table().count;
+    assert_eq!((count.all, count.by_user.len()), (1, 1));
+}
+
+#[test]
+fn the_locks_of_a_user_and_of_a_key_are_limited() {
+    let locks = Locks::default();
+    let shared = |user: Option<&str>| Lock {
+        user: user.map(str::to_owned),
+        ..lock(Scope::Shared, true)
+    };
+    for user in [None, Some("ann")] {
+        for at in 0..LOCKS_OF_USER_MAX {
+            let key = format!("{user:?}{at}");
+            assert_eq!(locks.grant(key.as_bytes(), shared(user), 0), Ok(()));
+        }
+        let refused = locks.grant(b"x", shared(user), 0);
+        assert_eq!(refused, Err(Refused::FullOfUser), "{user:?}");
+    }
+    for _ in 0..LOCKS_OF_KEY_MAX {
+        assert_eq!(locks.grant(b"f", shared(Some("bob")), 0), Ok(()));
+    }
+    for key in ["f", "f/a"] {
+        let refused = locks.grant(key.as_bytes(), shared(Some("bob")), 0);
+        assert_eq!(refused, Err(Refused::FullAtKey), "{key}");
+    }
+    assert_eq!(locks.grant(b"g", shared(Some("bob")), 0), Ok(()));
+    locks.forget(b"None0");
+    assert_eq!(locks.grant(b"x", shared(None), 0), Ok(()));
+    assert_eq!(locks.grant(b"y", shared(None), 1000), Ok(()), "expired");
 }
 
 #[test]
 fn only_the_holder_refreshes_and_releases() {
     let locks = Locks::default();
     let granted = lock(Scope::Exclusive, true);
-    let tokens = [granted.token.to_string()];
+    let tokens = [granted.token];
     let holder = Holder {
         user: None,
         tokens: &tokens,
@@ -182,7 +208,18 @@ fn only_the_holder_refreshes_and_releases() {
 
 #[test]
 fn a_token_is_a_uuid() {
-    let text = Token::random().expect("random numbers").to_string();
+    let token = Token::random().expect("random numbers");
+    let text = token.to_string();
+    assert_eq!(Token::parse(&text), Some(token));
+    for wrong in [
+        &text[1..],
+        &text[..44],
+        &text.to_uppercase(),
+        &text.replace('-', "_"),
+    ] {
+        assert_eq!(Token::parse(wrong), None, "{wrong}");
+    }
+    assert_eq!(Token::parse(&(text.clone() + "0")), None);
     let groups: Vec<&str> = text
         .strip_prefix("urn:uuid:")
         .expect("a URN")
