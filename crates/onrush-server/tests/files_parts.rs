@@ -4,6 +4,7 @@ mod common;
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use common::{Connection, Reply, TestServer, on_all_backends, pattern, writable};
+use onrush::DriverPreference;
 use sha2::{Digest, Sha256};
 use std::ops::Range;
 
@@ -227,4 +228,36 @@ fn wrong_parts_are_refused() {
         assert_eq!(server.request(&last, &pattern(LENGTH)).status, 409);
         assert_eq!(state(server, &url), of(":Ag==:", "0"));
     });
+}
+
+/// A client asks how far its upload is while the server completes it.
+#[test]
+fn a_question_does_not_end_a_completion() {
+    for driver in [DriverPreference::Uring, DriverPreference::Epoll] {
+        let mut server = TestServer::real("/", &writable(), driver);
+        for round in 0..50 {
+            let begin = format!("PUT /{round}\nUpload-Complete: ?0");
+            let begun = server.request(&begin, b"content");
+            let url = begun.field("location").expect("a URL").to_owned();
+            let mut send = |line: String| {
+                let mut connection = server.connect();
+                let head = format!("{line}\nConnection: close\n\n");
+                server.send(&mut connection, head.replace('\n', "\r\n").as_bytes());
+                connection
+            };
+            let fields = format!(
+                "Host: test\nUpload-Offset: 7\nUpload-Complete: ?1\n{PARTIAL}\nContent-Length: 0"
+            );
+            let mut completion = send(format!("PATCH {url} HTTP/1.1\n{fields}"));
+            let mut questions: Vec<_> = (0..4)
+                .map(|_| send(format!("HEAD {url} HTTP/1.1\nHost: test")))
+                .collect();
+            let reply = Reply::parse(&server.receive(&mut completion), false);
+            assert_eq!(reply.status, 201, "{round}: {}", reply.text());
+            for question in &mut questions {
+                let reply = Reply::parse(&server.receive(question), true);
+                assert_eq!(reply.status, 204);
+            }
+        }
+    }
 }

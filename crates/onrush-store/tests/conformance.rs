@@ -11,10 +11,14 @@ on_all! {
     folder_conforms
     folder_without_syncs_conforms
     folder_with_quotas_conforms
+    parts_do_not_exceed_a_quota
 }
 
 fn folder_with_quotas_conforms(backend: &Backend) {
-    let folder = backend.folder();
+    let folder = backend.folder_with(FolderOptions {
+        keep_properties: true,
+        ..FolderOptions::default()
+    });
     let quota = |prefix: Option<&[u8]>| Quota {
         prefix: prefix.map(|prefix| Key::parse(prefix).unwrap()),
         bytes_max: 1 << 40,
@@ -32,6 +36,35 @@ fn folder_conforms(backend: &Backend) {
     let folder = backend.folder();
     block_on(conformance(&folder));
     assert_eq!(staged(&folder, backend), 0);
+}
+
+/// Parts count when the upload is completed.
+fn parts_do_not_exceed_a_quota(backend: &Backend) {
+    let quota = Quota {
+        prefix: None,
+        bytes_max: 10_000,
+    };
+    let store = QuotaStore::new(backend.folder(), vec![quota]).unwrap();
+    block_on(async {
+        let at = key("parts");
+        let refused = store.stage(&at, Condition::None, Some(10_001)).await;
+        assert_eq!(refused.err(), Some(StoreError::OverQuota));
+        let mut upload = store.stage(&at, Condition::None, None).await.unwrap();
+        let mut kept = upload.keep().await.unwrap();
+        drop(upload);
+        store.write_kept(&kept, 0, body(10_001)).await.unwrap();
+        store.sync_kept(&kept).await.unwrap();
+        for (bytes, expected) in [(10_001, Some(StoreError::OverQuota)), (10_000, None)] {
+            kept.bytes = bytes;
+            let resumed = store.resume(&at, Condition::None, &kept).await;
+            assert_eq!(resumed.as_ref().err(), expected.as_ref(), "{bytes}");
+            if let Ok(upload) = resumed {
+                upload.commit().await.unwrap();
+            }
+        }
+        let refused = store.stage(&key("other"), Condition::None, Some(1)).await;
+        assert_eq!(refused.err(), Some(StoreError::OverQuota));
+    });
 }
 
 fn folder_without_syncs_conforms(backend: &Backend) {

@@ -116,3 +116,26 @@ fn parts_survive_an_error_at_any_operation() {
     }
     assert!(removed > 0);
 }
+
+#[test]
+fn parts_leave_the_minimum_of_free_space() {
+    let disk = SimFs::new(1);
+    let options = FolderOptions {
+        min_free_bytes: 100_000,
+        ..FolderOptions::default()
+    };
+    let folder = Folder::on(disk.root().unwrap(), BlockingPool::inline(), options).unwrap();
+    block_on(async {
+        let at = key("object");
+        let staged = folder.stage(&at, Condition::Absent, None);
+        let kept = staged.await.unwrap().keep().await.unwrap();
+        disk.disk_full_after(Some(120_000));
+        let write = async |bytes| folder.write_kept(&kept, 0, body(bytes)).await;
+        let is_full = |written: Result<_>| matches!(written, Err(StoreError::Full(_)));
+        assert!(is_full(write(20_001).await));
+        assert!(write(20_000).await.is_ok());
+        assert!(is_full(write(1).await));
+        disk.disk_full_after(None);
+        assert!(write(20_001).await.is_ok());
+    });
+}

@@ -269,8 +269,10 @@ struct Inner {
     uploads: Arc<Uploads>,
     /// The budget of pages of listings.
     listing_budget: Arc<Budget>,
-    /// The budget of archives that are being made.
-    archive_budget: Arc<Budget>,
+    /// The budget of archives that are being compressed.
+    compression_budget: Arc<Budget>,
+    /// The budget of the directories of zips that are being made.
+    directory_budget: Arc<Budget>,
     /// The number of clients that may watch folders.
     watchers: Arc<Budget>,
     storage_log: StorageLog,
@@ -347,7 +349,8 @@ impl Files {
             ),
             upload_buffers: UploadBuffers::new(options.upload_bytes_max, buffers_per_core),
             listing_budget: Budget::new(list::PAGES_BYTES_MAX),
-            archive_budget: Budget::new(archive::ARCHIVES_BYTES_MAX),
+            compression_budget: Budget::new(archive::COMPRESSION_BYTES_MAX),
+            directory_budget: Budget::new(archive::DIRECTORIES_BYTES_MAX),
             watchers: Budget::new(options.watchers_max),
             storage_log: StorageLog::default(),
             options,

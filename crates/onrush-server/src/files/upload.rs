@@ -102,6 +102,8 @@ pub(super) async fn receive(
     stop: Stop<'_>,
 ) -> Result<(), ReceiveError> {
     match length {
+        // There is nothing to wait for, so nothing to stop: it may be the end of a long upload.
+        Some(0) => Ok(()),
         Some(length) if length <= OWN_BUFFER_BYTES as u64 => {
             let (_lease, bytes) = buffers.reserve_own(length as usize);
             receive_sequential(body, sink, bytes.max(1), stop).await

@@ -1,8 +1,9 @@
 //! `?watch`: the changes of a folder as Server-Sent Events (the HTML standard, §9.2).
 //!
 //! The store reports names. After a short pause, which makes one event of many changes of a name,
-//! each name is looked up, so that an event says what a listing would say. A name that a listing
-//! would not show is left out. If there are too many changes, one event `list` stands for all.
+//! each name is looked up, so that an event says what a listing would say. What a listing would not
+//! show is left out, unless it is gone: then only its name is known (`removed`). If there are too
+//! many changes, one event `list` stands for all.
 //!
 //! A client that connects again may have missed changes, so its first event is `list`. That is also
 //! why a stream may end at any time: when the server drains, and after half an hour, because users

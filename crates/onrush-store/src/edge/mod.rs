@@ -351,6 +351,7 @@ impl Store for EdgeStore {
             renames_folders: false, // See `rename`.
             // A copy would have to follow their changes.
             properties_bytes_max: 0,
+            watch: false,
             ..self.inner.store.features()
         }
     }

@@ -159,6 +159,7 @@ pub(super) async fn write(
         let job = move || {
             let _lease = lease;
             let (file, ..) = open(&shared, &place, FileUse::Brief)?;
+            shared.check_free_bytes(bytes as u64)?;
             write_at(&file, &buf[range], at, shared.durable())?;
             Ok::<_, StoreError>(buf)
         };

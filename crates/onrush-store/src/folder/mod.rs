@@ -297,8 +297,16 @@ impl Inner {
     /// Fails if the free space would be below the limit after `bytes` more are written for `key`.
     /// The server's own objects are small, and are needed to end what has begun.
     fn check_free(&self, key: &Key, bytes: u64) -> Result<()> {
+        match key.reserved() {
+            true => Ok(()),
+            false => self.check_free_bytes(bytes),
+        }
+    }
+
+    /// As [`Inner::check_free`], for an object of a client.
+    fn check_free_bytes(&self, bytes: u64) -> Result<()> {
         let min_free_bytes = self.options.min_free_bytes;
-        if min_free_bytes == 0 || key.reserved() {
+        if min_free_bytes == 0 {
             return Ok(());
         }
         let free_bytes = self.root.free_bytes().map_err(StoreError::from_open_file)?;

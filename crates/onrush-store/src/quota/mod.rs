@@ -9,12 +9,14 @@
 //! Uploads in progress count with the bytes that have arrived. An announced size is checked and not
 //! reserved, so that a client that only announces bytes cannot exhaust a quota. An upload needs
 //! room beside the object that it replaces. Bytes of an upload that was interrupted count again
-//! when it continues; until then, only the limits of unfinished uploads hold for them.
+//! when it continues, and parts that arrive in any order when the upload is completed; until then,
+//! only the limits of unfinished uploads hold for them.
 //!
 //! Submodule: `usage` (the accounting).
 
 mod usage;
 
+use crate::changes::FolderChanges;
 use crate::error::{Result, StoreError};
 use crate::folder::Folder;
 use crate::key::Key;
@@ -158,6 +160,20 @@ impl Store for QuotaStore {
         })
     }
 
+    // Nothing says to which key a part belongs. The resume that completes it counts all of them.
+    fn write_kept<'a>(
+        &'a self,
+        kept: &'a Kept,
+        position: u64,
+        buf: Vec<u8>,
+    ) -> LocalFuture<'a, Result<Vec<u8>>> {
+        self.folder.write_kept(kept, position, buf)
+    }
+
+    fn sync_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+        self.folder.sync_kept(kept)
+    }
+
     fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
         self.folder.discard(kept)
     }
@@ -213,8 +229,28 @@ impl Store for QuotaStore {
         })
     }
 
+    fn properties<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Vec<u8>>> {
+        self.folder.properties(key)
+    }
+
+    fn replace_properties<'a>(
+        &'a self,
+        key: &'a Key,
+        old: &'a [u8],
+        new: &'a [u8],
+    ) -> LocalFuture<'a, Result<()>> {
+        self.folder.replace_properties(key, old, new)
+    }
+
     fn list<'a>(&'a self, folder: Option<&'a Key>, how: ListHow) -> LocalFuture<'a, Result<Page>> {
         self.folder.list(folder, how)
+    }
+
+    fn watch<'a>(
+        &'a self,
+        folder: Option<&'a Key>,
+    ) -> LocalFuture<'a, Result<Box<dyn FolderChanges>>> {
+        self.folder.watch(folder)
     }
 
     fn try_get(&self, key: &Key) -> Option<Result<Object>> {

@@ -24,6 +24,7 @@ pub async fn conformance(store: &dyn Store) {
     delete_distinguishes_objects_and_folders(store).await;
     listings_are_ordered_and_paged(store).await;
     state_of_the_server_is_stored(store).await;
+    claimed_features_exist(store).await;
     if store.features().resumable_uploads {
         kept_uploads_continue(store).await;
         kept_uploads_are_written_anywhere(store).await;
@@ -112,6 +113,21 @@ async fn objects_are_replaced_whole(store: &dyn Store) {
     if let Some(opened) = store.try_get(&key("whole/a")) {
         assert_eq!(opened.expect("an object").meta(), &meta);
     }
+}
+
+async fn claimed_features_exist(store: &dyn Store) {
+    let (features, at) = (store.features(), key("claimed/a"));
+    put(store, "claimed/a", b"one").await.expect("a new object");
+    let watch = store.watch(None).await;
+    assert_eq!(watch.is_ok(), features.watch, "{:?}", watch.err());
+    if features.properties_bytes_max > 0 {
+        let replaced = store.replace_properties(&at, b"", b"some").await;
+        assert_eq!(replaced, Ok(()));
+        assert_eq!(store.properties(&at).await, Ok(b"some".to_vec()));
+    }
+    delete(store, "claimed/a", Kind::File)
+        .await
+        .expect("deleted");
 }
 
 async fn folders_exist_with_their_objects(store: &dyn Store) {

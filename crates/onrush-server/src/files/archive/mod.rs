@@ -3,9 +3,10 @@
 //!
 //! The archive is made while it is sent, by a task that the client's pace drives through
 //! [`Body::channel`]. The memory is that of one piece of a file, and of one page of each folder on
-//! the way down, which the budget of listings limits. The state of the compression, and the
-//! directory at the end of a zip, have a budget of their own (`ARCHIVES_BYTES_MAX`). A zip with
-//! more entries than fit into it ends with an error; a tar has no such limit.
+//! the way down, which the budget of listings limits. The state of the compression has a budget of
+//! its own ([`COMPRESSION_BYTES_MAX`]), and the directory at the end of a zip another one
+//! ([`DIRECTORIES_BYTES_MAX`]). If one of them is used up, a request gets 503. A zip with more
+//! entries than fit ends with an error; a tar has no such limit.
 //!
 //! Entries appear as in a listing: without hidden names and the store's own, and symbolic links as
 //! their targets. A link to a folder that contains it is left out. So is what the client may not
@@ -20,7 +21,7 @@ mod output;
 mod zip;
 
 use super::archive_format::Format;
-use super::budget::Lease;
+use super::budget::{Budget, Lease};
 use super::http_error::{HttpError, Operation};
 use super::list::truncate_to_budget;
 use super::path;
@@ -40,17 +41,24 @@ use std::vec;
 /// The bytes that may wait for the client, and one piece more.
 const QUEUE_BYTES: usize = 64 * 1024;
 
-/// The maximum memory of all archives for compression and for the directories of zips: eight
-/// compressed archives at a time, or zips with 400,000 entries together.
-pub(super) const ARCHIVES_BYTES_MAX: usize = 32 << 20;
+/// The maximum memory of all archives for compression: eight of them at a time.
+pub(super) const COMPRESSION_BYTES_MAX: usize = 32 << 20;
+
+/// The maximum memory for the directories of all zips: 400,000 entries together, or 512 small zips.
+pub(super) const DIRECTORIES_BYTES_MAX: usize = 32 << 20;
 
 /// How often something is tried again if descriptors, memory or CPU time are short, and the time
 /// between.
 const BUSY_TRIES: u32 = 100;
 const BUSY_WAIT: Duration = Duration::from_millis(100);
 
-/// The unit in which the budget of archives is taken.
+/// The unit in which the budget of directories is taken.
 const LEASE_BYTES: usize = 64 << 10;
+
+const TOO_MANY: HttpError = HttpError::new(
+    503,
+    "too many archives are being made; try again later, or with ?archive=tar",
+);
 
 /// The name of an archive of the top folder.
 const TOP_NAME: &str = "files";
@@ -120,7 +128,7 @@ impl Inner {
         let disposition = disposition(&name, format.extension());
         let (sender, body) = Body::channel(QUEUE_BYTES);
         let worker = request.worker().clone();
-        let output = Output::new(format, sender, &worker, &self.archive_budget)?;
+        let output = Output::new(format, sender, &worker, &self.compression_budget)?;
         let archive = Archive {
             inner: self.clone(),
             permitted,
@@ -129,7 +137,7 @@ impl Inner {
             levels: vec![first],
             encoder: Encoder::new(format),
             output,
-            leases: Vec::new(),
+            leases: first_lease(format, &self.directory_budget)?,
         };
         request.worker().spawn(archive.run(modified_ns)).detach();
         Ok(Response::with_body(body)
@@ -323,13 +331,22 @@ impl Archive {
         };
         let bytes = self.encoder.begin(&head)?;
         while self.leases.len() * LEASE_BYTES < self.encoder.kept_bytes() {
-            let lease = self.inner.archive_budget.take(LEASE_BYTES);
+            let lease = self.inner.directory_budget.take(LEASE_BYTES);
             self.leases.push(lease.ok_or_else(|| {
                 tracing::warn!("a zip archive has too many entries and was ended");
                 io::Error::other("the archive has too many entries")
             })?);
         }
         self.output.send(bytes).await
+    }
+}
+
+/// The memory with which the directory of a zip begins. It is taken before the head of the response
+/// is sent: most zips need no more.
+fn first_lease(format: Format, budget: &Arc<Budget>) -> Result<Vec<Lease>, HttpError> {
+    match format {
+        Format::Zip => Ok(vec![budget.take(LEASE_BYTES).ok_or(TOO_MANY)?]),
+        Format::Tar | Format::TarZst => Ok(Vec::new()),
     }
 }
 
@@ -353,6 +370,17 @@ fn disposition(name: &[u8], extension: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_zip_without_memory_is_refused_at_once() {
+        let budget = Budget::new(2 * LEASE_BYTES - 1);
+        let taken = first_lease(Format::Zip, &budget);
+        assert!(taken.is_ok_and(|leases| leases.len() == 1), "and returned");
+        let _others = budget.take(LEASE_BYTES);
+        let refused = first_lease(Format::Zip, &budget);
+        assert_eq!(refused.err(), Some(TOO_MANY));
+        assert!(first_lease(Format::TarZst, &budget).is_ok());
+    }
 
     #[test]
     fn the_name_of_an_archive_is_a_field_value() {

@@ -3,7 +3,7 @@
 //! Compression is CPU work, so the offload pool does it: a job for each 256 KiB, one at a time. If
 //! the pool is overloaded, the archive waits and tries again.
 
-use super::{BUSY_TRIES, BUSY_WAIT, Format};
+use super::{BUSY_TRIES, BUSY_WAIT, Format, TOO_MANY};
 use crate::files::budget::{Budget, Lease};
 use crate::files::http_error::HttpError;
 use onrush::body::BodySender;
@@ -95,10 +95,7 @@ impl Output {
 
 impl Compression {
     fn new(worker: &WorkerHandle, budget: &Arc<Budget>) -> Result<Compression, HttpError> {
-        let lease = budget.take(STATE_BYTES).ok_or(HttpError::new(
-            503,
-            "too many archives are being made; try again later, or with ?archive=tar",
-        ))?;
+        let lease = budget.take(STATE_BYTES).ok_or(TOO_MANY)?;
         let failed = |_| HttpError::new(500, "the archive cannot be compressed");
         let mut encoder = Encoder::new(Vec::new(), LEVEL).map_err(failed)?;
         encoder.include_checksum(true).map_err(failed)?;

@@ -6,7 +6,9 @@
 //! so programs that read an archive from a pipe find the next entry. The checksum follows the
 //! content in a data descriptor. Sizes of 4 GB and more, and 65,535 entries and more, use ZIP64.
 //!
-//! Names are UTF-8 and marked as such, or bytes as they are if they are not UTF-8. The time of the
+//! Names are UTF-8 and marked as such, or bytes as they are if they are not UTF-8. Characters that
+//! mean something else in a path of Windows are replaced, so that no entry leaves the folder into
+//! which an archive is extracted. The time of the
 //! last change is in the format of DOS, in UTC with steps of two seconds, and exactly in the field
 //! `UT`, which unzip and bsdtar use.
 
@@ -73,7 +75,7 @@ impl Writer {
     /// The head of an entry. The content of a file follows.
     pub(super) fn begin(&mut self, head: &Head) -> Vec<u8> {
         let common = Common {
-            name: head.path.clone(),
+            name: portable(&head.path),
             kind: head.kind,
             modified_s: head.modified_s,
             is_large: head.size >= LARGE_BYTES,
@@ -279,6 +281,22 @@ impl Common {
     }
 }
 
+/// A path that means the same on all systems: `_` in place of `\\`, `:` and control characters.
+fn portable(path: &[u8]) -> Vec<u8> {
+    let is_replaced = |c: char| matches!(c, '\\' | ':') || c.is_control();
+    match std::str::from_utf8(path) {
+        Ok(text) => text.replace(is_replaced, "_").into_bytes(),
+        // Bytes beyond ASCII are parts of characters that are not known.
+        Err(_) => path
+            .iter()
+            .map(|&byte| match byte.is_ascii() && is_replaced(byte.into()) {
+                true => b'_',
+                false => byte,
+            })
+            .collect(),
+    }
+}
+
 /// A time in the format of DOS: the date in the upper half. It has the years 1980 to 2107.
 fn dos_time(unix_s: u64) -> u32 {
     let text = date::rfc3339(unix_s);
@@ -325,6 +343,27 @@ mod tests {
             (14 << 9 | 11 << 5 | 6) << 16 | 8 << 11 | 49 << 5 | 18
         );
         assert_eq!(dos_time(0) >> 25, 0, "1980 instead of 1970");
+    }
+
+    #[test]
+    fn no_name_is_a_path_of_windows() {
+        for (path, expected) in [
+            (&b"a/..\\..\\C:\\x"[..], &b"a/.._.._C__x"[..]),
+            (b"C:/x\r\n\x7f", b"C_/x___"),
+            ("ü\u{85}é".as_bytes(), "ü_é".as_bytes()),
+            (b"\xff\\\x85\0:", b"\xff_\x85__"),
+        ] {
+            assert_eq!(portable(path), expected);
+            let mut writer = Writer::default();
+            let begin = writer.begin(&Head {
+                path: path.into(),
+                kind: Kind::Directory,
+                size: 0,
+                modified_s: 0,
+            });
+            assert_eq!(begin[30..][..expected.len()], *expected);
+            assert!(writer.directory[0][46..].starts_with(expected));
+        }
     }
 
     #[test]

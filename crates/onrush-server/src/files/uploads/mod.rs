@@ -55,6 +55,7 @@ use super::upload_limits::UploadLimits;
 use active::Active;
 use index::Index;
 use onrush::WorkerHandle;
+use onrush_rt::coop;
 use onrush_store::{Condition, Key, Kind, ListHow, Store, StoreError};
 use record::Record;
 use std::sync::Arc;
@@ -106,6 +107,8 @@ pub(super) struct Uploads {
     /// By the position of the part.
     active_parts: Active<(UploadId, u64)>,
     index: Index,
+    /// Used by the request that reads the index.
+    loading: Active<()>,
     /// Whether a task removes uploads that are too old.
     is_swept: AtomicBool,
 }
@@ -118,6 +121,7 @@ impl Uploads {
             active: Active::default(),
             active_parts: Active::default(),
             index: Index::default(),
+            loading: Active::default(),
             is_swept: AtomicBool::new(false),
         })
     }
@@ -137,7 +141,7 @@ impl Uploads {
         if plan.length.unwrap_or(0) > self.limits.object_bytes_max {
             return Err(ReceiveError::Body(self.limits.too_large()));
         }
-        self.load_index().await?;
+        self.load_index(worker).await?;
         let id = UploadId::random().ok_or(ReceiveError::Body(NO_RANDOM))?;
         let guard = self.active.acquire(id).await;
         (self.index).reserve(id, plan.length.unwrap_or(0), &self.limits)?;
@@ -155,7 +159,7 @@ impl Uploads {
         worker: &WorkerHandle,
     ) -> Result<Found, ReceiveError> {
         self.sweep_from_now_on(worker);
-        self.load_index().await?;
+        self.load_index(worker).await?;
         let guard = self.active.acquire(id).await;
         if let Some(length) = self.index.completed(id, key, owner) {
             return Ok(Found::Completed(length));
@@ -192,19 +196,29 @@ impl Uploads {
         record.updated_s.saturating_add(self.limits.age_max_s) <= now_s
     }
 
-    /// Reads which uploads an earlier process has left, once.
-    async fn load_index(&self) -> Result<(), ReceiveError> {
+    /// Reads which uploads an earlier process has left, once: other requests wait for the one that
+    /// reads. It reads to the end, also if its client disconnects.
+    async fn load_index(self: &Arc<Self>, worker: &WorkerHandle) -> Result<(), ReceiveError> {
         if self.index.is_loaded() {
             return Ok(());
         }
-        let load = async |id, record: Record| self.index.load(id, record.reserved_bytes());
-        self.each_record(load).await.map_err(ReceiveError::Store)?;
-        self.index.set_loaded();
-        Ok(())
+        let guard = self.loading.acquire(()).await;
+        if self.index.is_loaded() {
+            return Ok(());
+        }
+        let uploads = self.clone();
+        let loaded = run_to_end(worker, async move {
+            let _guard = guard;
+            let load = async |id, record: Record| uploads.index.load(id, record.reserved_bytes());
+            uploads.each_record(load).await?;
+            uploads.index.set_loaded();
+            Ok(())
+        });
+        loaded.await.map_err(ReceiveError::Store)
     }
 
     /// Calls `visit` for each upload with a record that can be read. Only one record is in memory
-    /// at a time.
+    /// at a time, and the worker serves others after each.
     async fn each_record(
         &self,
         mut visit: impl AsyncFnMut(UploadId, Record),
@@ -226,6 +240,7 @@ impl Uploads {
                 {
                     visit(id, record).await;
                 }
+                coop::yield_now().await;
             }
             match page.next {
                 Some(next) => how.after = Some(next),
