@@ -259,37 +259,36 @@ fn an_upload_waits_for_readers_and_not_for_ever() {
         assert_eq!(refused.expect("a worker"), Err(busy));
     }
     // One that waits is woken when a reader ends, also after its object was deleted.
-    std::thread::scope(|scope| {
-        for (reader, is_deleted) in [(first, false), (second, true)] {
-            let content = body(1_200_000);
-            let (cache, at) = (&cache, ["c", "d"][usize::from(is_deleted)]);
-            let (woken, waits) = mpsc::channel();
-            if is_deleted {
-                let deleted = block_on(cache.delete(&key("b"), Kind::File, Condition::None));
-                deleted.expect("an object");
-            }
-            // An object that is read has the rest.
-            let other = (is_deleted).then(|| block_on(cache.get(&key("c"))).expect("an object"));
-            let mut begun: LocalFuture<'_, _> = Box::pin(upload(cache, at, &content, true));
-            let mut polls = 0;
-            wait_until("it waits", || {
-                polls += 1;
-                assert!(poll(&mut begun).is_pending(), "there is no room");
-                polls > 20
-            });
-            drop(begun);
-            scope.spawn(move || {
-                let stored = block_on(upload(cache, at, &content, true));
-                woken.send(stored).expect("it is awaited");
-            });
-            let early = waits.recv_timeout(std::time::Duration::from_millis(50));
-            assert!(early.is_err(), "there is no room");
-            drop(reader);
-            let stored = waits.recv_timeout(std::time::Duration::from_secs(60));
-            stored.expect("it is woken").expect("room");
-            drop(other);
+    for (reader, is_deleted) in [(first, false), (second, true)] {
+        let content = body(1_200_000);
+        let at = ["c", "d"][usize::from(is_deleted)];
+        let (woken, waits) = mpsc::channel();
+        if is_deleted {
+            let deleted = block_on(cache.delete(&key("b"), Kind::File, Condition::None));
+            deleted.expect("an object");
         }
-    });
+        // An object that is read has the rest.
+        let other = (is_deleted).then(|| block_on(cache.get(&key("c"))).expect("an object"));
+        let mut begun: LocalFuture<'_, _> = Box::pin(upload(&cache, at, &content, true));
+        let mut polls = 0;
+        wait_until("it waits", || {
+            polls += 1;
+            assert!(poll(&mut begun).is_pending(), "there is no room");
+            polls > 20
+        });
+        drop(begun);
+        let other_thread = cache.clone();
+        std::thread::spawn(move || {
+            let stored = block_on(upload(&other_thread, at, &content, true));
+            woken.send(stored).expect("it is awaited");
+        });
+        let early = waits.recv_timeout(std::time::Duration::from_millis(50));
+        assert!(early.is_err(), "there is no room");
+        drop(reader);
+        let stored = waits.recv_timeout(std::time::Duration::from_secs(60));
+        stored.expect("it is woken").expect("room");
+        drop(other);
+    }
     assert_exact(&cache, dir.path());
 }
 

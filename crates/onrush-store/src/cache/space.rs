@@ -12,9 +12,9 @@ const BLOCK_BYTES: u64 = 4096;
 pub(super) struct Space {
     limit_bytes: u64,
     used_bytes: AtomicU64,
-    /// Those who wait for space.
+    /// The tasks that wait for space.
     waiting: AtomicUsize,
-    /// How often space was returned, or can be evicted, while somebody has waited for that.
+    /// How often space was returned, or can be evicted, while a task has waited for that.
     freed: Watch<u64>,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct Charge {
     bytes: AtomicU64,
 }
 
-/// The space of an open file. When it is dropped, those who wait for space try again.
+/// The space of an open file. When it is dropped, the tasks that wait for space try again.
 pub(super) struct Lent {
     charge: Arc<Charge>,
     /// The last field, because it is dropped after the others.
@@ -41,7 +41,7 @@ impl Drop for Notice {
     }
 }
 
-/// Somebody waits for space. What is freed since it began is not missed.
+/// A task waits for space. What is freed since it began is not missed.
 pub(super) struct Waiting(Arc<Space>);
 
 impl Waiting {
@@ -108,7 +108,7 @@ impl Space {
         self.charge(bytes)
     }
 
-    /// Has those who wait try again.
+    /// Has the tasks that wait try again.
     fn notify(&self) {
         fence(SeqCst); // See `Waiting::begin`.
         if self.waiting.load(Relaxed) > 0 {
