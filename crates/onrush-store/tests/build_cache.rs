@@ -8,8 +8,10 @@ use common::*;
 use edge_common::{disk_bytes, files, read, wait_until};
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::Descriptors;
+use onrush_rt::driver::{Config, Preference, choose};
 use onrush_rt::fs::sim::SimFs;
-use onrush_store::cache::{CacheOptions, CacheStats};
+use onrush_rt::worker::{Pools, Worker};
+use onrush_store::cache::{CacheOptions, CacheStats, DiskEvent};
 use onrush_store::testing::conformance_of_objects;
 use onrush_store::*;
 use std::future::Future;
@@ -190,7 +192,7 @@ fn an_upload_waits_for_the_room_of_others() {
                 upload
             })
         });
-        assert_eq!(get(&cache, "old"), Err(StoreError::NotFound));
+        assert!(get(&cache, "old").is_ok(), "few bytes have arrived");
         let content = body(900_000);
         let mut waits: LocalFuture<'_, _> = Box::pin(upload(&cache, "4", &content, true));
         let mut polls = 0;
@@ -209,6 +211,114 @@ fn an_upload_waits_for_the_room_of_others() {
         drop((second, third));
         assert_exact(&cache, dir.path());
     }
+}
+
+/// A worker has a clock, so nothing waits there without limit.
+fn worker() -> Worker {
+    let config = Config::default();
+    let choice = choose(Preference::Auto, &config).expect("a driver");
+    Worker::new(&choice, &config, Pools::default(), 0).expect("a worker")
+}
+
+#[test]
+fn a_slow_upload_has_only_space_for_what_has_arrived() {
+    let dir = TempDir::new();
+    let cache = cache(dir.path(), LIMIT);
+    put(&cache, "old", &body(500_000)).expect("room");
+    let mut slow = block_on(stage(&cache, "slow", Some(2_900_000)));
+    block_on(slow.write(body(20_000))).expect("room");
+    for number in 0..20 {
+        put(&cache, &format!("o{number}"), &body(150_000)).expect("room");
+        get(&cache, "old").expect("it is in use");
+    }
+    // A large one waits for a while, and is stored all the same.
+    let content = body(900_000);
+    let stored = worker().block_on(upload(&cache, "large", &content, true));
+    stored.expect("a worker").expect("room");
+    // The slow one has what it announced when it goes on.
+    let part = body(20_000);
+    for _ in 1..145 {
+        block_on(slow.write(part.clone())).expect("room");
+    }
+    block_on(slow.commit()).expect("room");
+    assert_exact(&cache, dir.path());
+}
+
+#[test]
+fn an_upload_waits_for_readers_and_not_for_ever() {
+    let dir = TempDir::new();
+    let cache = cache(dir.path(), LIMIT);
+    put(&cache, "a", &body(1_400_000)).expect("room");
+    put(&cache, "b", &body(1_400_000)).expect("room");
+    let open = |at| block_on(cache.get(&key(at))).expect("an object");
+    let [first, second] = ["a", "b"].map(open);
+    for is_known in [true, false] {
+        let content = body(1_000_000);
+        let refused = worker().block_on(upload(&cache, "c", &content, is_known));
+        let busy = StoreError::Throttled { retry_after: None };
+        assert_eq!(refused.expect("a worker"), Err(busy));
+    }
+    // One that waits is woken when a reader ends, also after its object was deleted.
+    for (reader, is_deleted) in [(first, false), (second, true)] {
+        let content = body(1_200_000);
+        let at = ["c", "d"][usize::from(is_deleted)];
+        let (woken, waits) = mpsc::channel();
+        if is_deleted {
+            let deleted = block_on(cache.delete(&key("b"), Kind::File, Condition::None));
+            deleted.expect("an object");
+        }
+        // An object that is read has the rest.
+        let other = (is_deleted).then(|| block_on(cache.get(&key("c"))).expect("an object"));
+        let mut begun: LocalFuture<'_, _> = Box::pin(upload(&cache, at, &content, true));
+        let mut polls = 0;
+        wait_until("it waits", || {
+            polls += 1;
+            assert!(poll(&mut begun).is_pending(), "there is no room");
+            polls > 20
+        });
+        drop(begun);
+        let other_thread = cache.clone();
+        std::thread::spawn(move || {
+            let stored = block_on(upload(&other_thread, at, &content, true));
+            woken.send(stored).expect("it is awaited");
+        });
+        let early = waits.recv_timeout(std::time::Duration::from_millis(50));
+        assert!(early.is_err(), "there is no room");
+        drop(reader);
+        let stored = waits.recv_timeout(std::time::Duration::from_secs(60));
+        stored.expect("it is woken").expect("room");
+        drop(other);
+    }
+    assert_exact(&cache, dir.path());
+}
+
+#[test]
+fn a_scan_that_panics_begins_again() {
+    let dir = TempDir::new();
+    let path = dir.path().join("cache");
+    let pool = BlockingPool::threads(1, 100);
+    let (release, held) = mpsc::channel::<()>();
+    pool.run(move || held.recv()).detach();
+    let report: Arc<dyn Fn(DiskEvent) + Send + Sync> = Arc::new(|event| {
+        assert!(event != DiskEvent::IsCreatedAgain, "this thread panics");
+    });
+    let options = CacheOptions {
+        report,
+        ..options(LIMIT)
+    };
+    let cache = BuildCache::open(&path, pool, options).expect("a cache");
+    std::fs::remove_dir_all(&path).expect("it is removed before the scan");
+    release.send(()).expect("it is held");
+    let (ended, waits) = mpsc::channel();
+    let other = cache.clone();
+    std::thread::spawn(move || ended.send(put(&other, "a", &body(100_000))));
+    let refused = waits.recv_timeout(std::time::Duration::from_secs(60));
+    assert_eq!(
+        refused.expect("no endless loop"),
+        Err(StoreError::Unavailable)
+    );
+    wait_until("it begins again", || put(&cache, "a", b"x").is_ok());
+    assert!(stats(&cache).is_complete);
 }
 
 #[test]

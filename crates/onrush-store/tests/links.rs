@@ -11,6 +11,7 @@ on_all! {
     other_entries_in_the_way_are_conflicts
     links_are_followed_only_beneath_the_root
     links_are_never_replaced
+    the_removal_of_a_link_frees_nothing
     only_files_are_objects
     reserved_folder_is_not_accessible
 }
@@ -34,6 +35,28 @@ fn other_entries_in_the_way_are_conflicts(backend: &Backend) {
     assert_eq!(staged(&folder, backend), 0);
     // The disk supports the longest name of a key.
     put(&folder, &"n".repeat(Key::SEGMENT_BYTES_MAX), b"x").unwrap();
+}
+
+fn the_removal_of_a_link_frees_nothing(backend: &Backend) {
+    let folder = backend.folder();
+    put(&folder, "target", &body(5000)).unwrap();
+    backend.symlink("link", "target");
+    let quota = Quota {
+        prefix: None,
+        bytes_max: 10_000,
+    };
+    let store = QuotaStore::new(folder, vec![quota]).unwrap();
+    let used = || store.used()[0].1;
+    assert_eq!(used(), 5000);
+    let delete = |at| block_on(store.delete(&key(at), Kind::File, Condition::None));
+    let deleted = delete("link").expect("a link");
+    assert_eq!(
+        (deleted.size, used()),
+        (5000, 5000),
+        "the target is still there"
+    );
+    delete("target").expect("an object");
+    assert_eq!(used(), 0);
 }
 
 fn links_are_followed_only_beneath_the_root(backend: &Backend) {

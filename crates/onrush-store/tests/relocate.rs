@@ -4,8 +4,11 @@ mod common;
 
 use common::*;
 use onrush_rt::blocking::BlockingPool;
+use onrush_rt::driver::{Config, Preference, choose};
 use onrush_rt::fs::sim::{Cut, SimFs};
+use onrush_rt::worker::{Pools, Worker};
 use onrush_store::*;
+use std::future::poll_fn;
 
 fn how(from: &str, to: &str, to_condition: Condition) -> Relocation {
     Relocation {
@@ -230,4 +233,31 @@ fn names_of_one_file() {
     assert!(!renamed.created);
     assert_eq!(get(&folder, "x/a"), Err(StoreError::NotFound));
     assert_eq!(get(&folder, "c").as_deref(), Ok(&b"one"[..]));
+}
+
+/// Another program uses space while a large object is copied.
+#[test]
+fn a_copy_keeps_the_space_free_that_is_to_stay_free() {
+    let disk = SimFs::new(1);
+    let backend = Backend::Sim(disk.clone());
+    let folder = backend.folder_with(FolderOptions {
+        min_free_bytes: 1 << 20,
+        ..FolderOptions::default()
+    });
+    put(&folder, "a", &body(16 << 20)).expect("room");
+    disk.disk_full_after(Some(32 << 20));
+    let config = Config::default();
+    let choice = choose(Preference::Auto, &config).expect("a driver");
+    let mut worker = Worker::new(&choice, &config, Pools::default(), 0).expect("a worker");
+    let mut copying = folder.copy(how("a", "b", Condition::None));
+    let copied = worker.block_on(poll_fn(|cx| {
+        let polled = copying.as_mut().poll(cx);
+        if polled.is_pending() {
+            disk.disk_full_after(Some(1 << 20));
+        }
+        polled
+    }));
+    let full = StoreError::Full(std::io::ErrorKind::StorageFull.into());
+    assert_eq!(copied.expect("a worker").err(), Some(full));
+    assert_eq!(staged(&folder, &backend), 0);
 }

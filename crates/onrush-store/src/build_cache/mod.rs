@@ -5,8 +5,9 @@
 //! metadata with a checksum. The name of the file is a hash of the key, so any key can be stored
 //! and the index takes the same memory for each.
 //!
-//! - **Space.** An upload takes its space when its first bytes arrive, all of it if the size is
-//!   known. It waits for room that other uploads have, and for the scan after the start.
+//! - **Space.** An upload takes its space when its first bytes arrive: all of it if the size is
+//!   known and small, otherwise more while more bytes arrive. It waits for a few seconds for room
+//!   that others have, and for the scan after the start.
 //! - **Durability.** Nothing is synced: what a power cut takes is built again. A file of an earlier
 //!   process is compared with its checksum before it is served, and removed if it is torn.
 //! - **Order.** A use is noted in memory at once, and on the disk at most a minute later.

@@ -3,7 +3,7 @@
 
 use super::BuildCache;
 use super::entries::Entries;
-use crate::cache::{NewFile, NotStored};
+use crate::cache::{Cache, NewFile, NotStored, Promise};
 use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::meta::{Kind, METADATA_BYTES_MAX, Meta, Version};
@@ -17,6 +17,9 @@ use std::mem;
 const MEMORY_BYTES_MAX: usize = 16 * 1024;
 /// The space that an upload of unknown size has at first.
 const FIRST_BYTES: u64 = 1 << 20;
+/// An upload of more than this part of the limit takes its space while its bytes arrive: a slow
+/// client must not empty the cache by a size that it announces.
+const LARGE_DIVISOR: u64 = 16;
 
 pub(super) struct CacheUpload {
     store: BuildCache,
@@ -41,6 +44,7 @@ struct Filling {
     checksum: Checksum,
     /// The bytes for which the file has space.
     space_bytes: u64,
+    _promise: Option<Promise>,
 }
 
 impl CacheUpload {
@@ -67,31 +71,81 @@ impl CacheUpload {
         })
     }
 
-    /// The file with the bytes so far. A new one has space for `bytes` bytes of content.
-    async fn file(&mut self, bytes: u64) -> Result<Filling> {
+    /// The number of bytes of content for which there is to be space when the first `end` arrive.
+    fn wanted_bytes(&self, end: u64) -> u64 {
+        let cache = self.cache();
+        // Twice as much, so that a long upload grows a few times only.
+        let grown = end.saturating_mul(2);
+        let wanted = match self.size_bytes {
+            Some(size) if self.is_large() => grown.min(size),
+            Some(size) => size,
+            None => grown.max(FIRST_BYTES),
+        };
+        let wanted = wanted.max(end);
+        match cache.fits(wanted.saturating_add(self.record_bytes_max())) {
+            true => wanted,
+            false => end,
+        }
+    }
+
+    fn is_large(&self) -> bool {
+        let large_bytes = self.cache().limit_bytes() / LARGE_DIVISOR;
+        self.size_bytes.is_some_and(|size| size > large_bytes)
+    }
+
+    fn cache(&self) -> &Cache {
+        self.store.entries.cache()
+    }
+
+    /// The file with the bytes so far, and space for `end` bytes of content.
+    async fn file(&mut self, end: u64) -> Result<Filling> {
+        let needed = end.saturating_add(self.record_bytes_max());
+        if !self.cache().fits(needed) {
+            return Err(StoreError::TooLarge);
+        }
+        let mut filling = self.opened(end).await?;
+        if needed > filling.space_bytes {
+            let wanted_bytes = self
+                .wanted_bytes(end)
+                .saturating_add(self.record_bytes_max());
+            filling.space_bytes = match filling.new.grow(wanted_bytes).await {
+                Ok(()) => wanted_bytes,
+                Err(_) => {
+                    let grown = filling.new.grow_when_possible(needed).await;
+                    grown.map_err(error_of)?;
+                    needed
+                }
+            };
+        }
+        Ok(filling)
+    }
+
+    async fn opened(&mut self, end: u64) -> Result<Filling> {
         match mem::replace(&mut self.body, Body::Unavailable) {
             Body::File(filling) => Ok(*filling),
             Body::Unavailable => Err(StoreError::Io(io::ErrorKind::BrokenPipe.into())),
             Body::Memory(held) => {
-                let cache = self.store.entries.cache();
-                let space_bytes = bytes.saturating_add(self.record_bytes_max());
-                let new = match cache.create_when_possible(space_bytes).await {
-                    Ok(new) => new,
-                    Err(NotStored::Full) if !cache.fits(space_bytes) => {
-                        return Err(StoreError::TooLarge);
+                let (cache, record_bytes) = (self.cache(), self.record_bytes_max());
+                let promise = match self.size_bytes {
+                    Some(size) if self.is_large() => {
+                        cache.promise(size.saturating_add(record_bytes)).await
                     }
-                    Err(reason) => return Err(error_of(reason)),
+                    _ => None,
                 };
+                let space_bytes = self.wanted_bytes(end).saturating_add(record_bytes);
+                let created = cache.create_when_possible(space_bytes).await;
+                let new = created.map_err(error_of)?;
                 let filling = Filling {
                     new,
                     checksum: Checksum::new(),
                     space_bytes,
+                    _promise: promise,
                 };
                 match held.is_empty() {
                     true => Ok(filling),
                     false => {
                         let entries = self.store.entries.clone();
-                        let write = move || filling.write(&entries, &held, 0, 0);
+                        let write = move || filling.write(&entries, &held, 0);
                         self.store.entries.cache().pool().run(write).await?
                     }
                 }
@@ -114,13 +168,10 @@ impl CacheUpload {
                 buf.clear();
             }
             _ => {
-                let (end, record_bytes) = (at + added as u64, self.record_bytes_max());
-                let wanted = self.size_bytes.unwrap_or(FIRST_BYTES).max(end);
-                let fits = (self.store.entries.cache()).fits(wanted.saturating_add(record_bytes));
-                let filling = self.file(if fits { wanted } else { end }).await?;
+                let filling = self.file(at + added as u64).await?;
                 let entries = self.store.entries.clone();
                 let write = move || {
-                    let filling = filling.write(&entries, &buf, at, record_bytes)?;
+                    let filling = filling.write(&entries, &buf, at)?;
                     buf.clear();
                     Ok::<_, StoreError>((filling, buf))
                 };
@@ -136,6 +187,7 @@ impl CacheUpload {
 
     async fn complete(mut self) -> Result<Committed> {
         let size = self.written_bytes;
+        self.size_bytes = Some(size);
         let filling = self.file(size).await?;
         let CacheUpload {
             store,
@@ -174,30 +226,8 @@ impl CacheUpload {
 }
 
 impl Filling {
-    /// Writes `bytes` at `offset`, the end of those before. Then there is space for
-    /// `reserve_bytes` more. Blocks.
-    fn write(
-        mut self,
-        entries: &Entries,
-        bytes: &[u8],
-        offset: u64,
-        reserve_bytes: u64,
-    ) -> Result<Filling> {
-        let needed = offset + bytes.len() as u64 + reserve_bytes;
-        if needed > self.space_bytes {
-            if !entries.cache().fits(needed) {
-                return Err(StoreError::TooLarge);
-            }
-            // Twice as much, so that a long upload grows a few times only.
-            let more = needed.saturating_mul(2);
-            self.space_bytes = match self.new.grow(more) {
-                Ok(()) => more,
-                Err(_) => {
-                    self.new.grow(needed).map_err(error_of)?;
-                    needed
-                }
-            };
-        }
+    /// Writes `bytes` at `offset`, the end of those before. Blocks.
+    fn write(mut self, entries: &Entries, bytes: &[u8], offset: u64) -> Result<Filling> {
         self.checksum.add(bytes);
         let written = self.new.file().write_all_at(bytes, offset);
         written.map_err(|error| entries.failed(error))?;
@@ -208,8 +238,8 @@ impl Filling {
 /// The error of an upload that has no room.
 fn error_of(reason: NotStored) -> StoreError {
     match reason {
-        // Downloads, or uploads of unknown size, have all the space at the moment.
-        NotStored::Full => StoreError::Full(io::ErrorKind::StorageFull.into()),
+        // Downloads and other uploads have had all the space for a while.
+        NotStored::Full => StoreError::Throttled { retry_after: None },
         NotStored::Busy => StoreError::Busy,
         NotStored::Scanning | NotStored::Failed => StoreError::Unavailable,
     }

@@ -1,50 +1,35 @@
 //! Files that are being filled, and the room for them.
 
-use super::space::{Charge, disk_bytes_max};
-use super::{Cache, Name, NotStored, Progress};
+use super::space::{Charge, Lent, Waiting, disk_bytes_max};
+use super::{Cache, Name, NotStored};
 use onrush_rt::descriptors::FileUse;
 use onrush_rt::fs::File;
+use onrush_rt::worker::WorkerContext;
+use std::future::Future;
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// The attempts to store a file on a disk that fails.
 const ATTEMPTS: usize = 8;
 /// The bytes that are evicted at a time. The index is locked meanwhile.
 const EVICTION_STEP_BYTES: u64 = 1 << 20;
+/// The time for which a new file waits for room: a slow client may have it for longer.
+const WAIT: Duration = Duration::from_secs(5);
 
 /// A file that is being filled. Dropping it removes it.
 pub struct NewFile {
     cache: Cache,
     number: u64,
     file: Arc<File>,
-    charge: Arc<Charge>,
+    /// The space, which cannot be evicted until this is dropped.
+    lent: Arc<Lent>,
     is_published: bool,
-    /// The last field, because it is dropped after the others.
-    filling: Arc<Filling>,
 }
 
-/// Exists as long as a new file has space that cannot be evicted.
-struct Filling(Cache);
-
-impl Filling {
-    fn begin(cache: &Cache) -> Arc<Filling> {
-        cache
-            .inner
-            .progress
-            .update(|progress| progress.filling += 1);
-        Arc::new(Filling(cache.clone()))
-    }
-}
-
-impl Drop for Filling {
-    fn drop(&mut self) {
-        self.0.inner.progress.update(|progress| {
-            progress.filling -= 1;
-            progress.filled += 1;
-        });
-    }
-}
+/// Space that a large new file is going to take. Dropping it ends the promise.
+pub struct Promise(#[expect(dead_code, reason = "it is only dropped")] Arc<Charge>);
 
 impl Cache {
     /// Whether a file of `bytes` bytes fits into the cache when it is empty.
@@ -52,27 +37,70 @@ impl Cache {
         disk_bytes_max(bytes) <= self.inner.space.limit_bytes()
     }
 
-    /// As [`Cache::create`], but waits for the end of the scan, and, if other new files have so
-    /// much of the space that this one does not fit, for the end of one of these. They have all the
-    /// space that they need, unless they grow, so this does not wait for ever.
+    /// As [`Cache::create`], but waits for the end of the scan, and for the space of other new
+    /// files and of files that are being read. On a worker, it waits for a few seconds only.
     pub async fn create_when_possible(&self, bytes: u64) -> Result<NewFile, NotStored> {
-        let progress = &self.inner.progress;
+        self.when_possible(bytes, || self.create(bytes)).await
+    }
+
+    /// Attempts something that takes space, `bytes` at most, until there is room for it.
+    async fn when_possible<T, F>(
+        &self,
+        bytes: u64,
+        mut attempt: impl FnMut() -> F,
+    ) -> Result<T, NotStored>
+    where
+        F: Future<Output = Result<T, NotStored>>,
+    {
+        let inner = &self.inner;
+        let clock = Clock::new();
+        let mut waiting: Option<Waiting> = None;
         loop {
-            let filled = progress.with(|progress| progress.filled);
-            let reason = match self.create(bytes).await {
+            let freed = waiting.as_ref().map(Waiting::freed);
+            let reason = match attempt().await {
                 Err(reason) => reason,
-                created => return created,
+                done => return done,
             };
-            let is_possible = |progress: &Progress| match reason {
-                NotStored::Scanning => (!progress.is_scanning).then_some(true),
-                NotStored::Full if progress.filled != filled => Some(self.fits(bytes)),
-                NotStored::Full if progress.filling > 0 && self.fits(bytes) => None,
-                NotStored::Full | NotStored::Busy | NotStored::Failed => Some(false),
+            let waited = match (reason, &waiting) {
+                (NotStored::Full, _) if !self.fits(bytes) => None,
+                (NotStored::Full, Some(waiting)) => {
+                    let waits = waiting.until_freed(freed.unwrap_or_default());
+                    clock.limit(waits).await
+                }
+                (NotStored::Full, None) => {
+                    // Once more, because what is freed is noticed only from now on.
+                    waiting = Some(Waiting::begin(&inner.space));
+                    Some(())
+                }
+                (NotStored::Scanning, _) => {
+                    let is_over = |is_scanning: &bool| (!is_scanning).then_some(());
+                    clock.limit(inner.is_scanning.until(is_over)).await
+                }
+                (NotStored::Busy | NotStored::Failed, _) => None,
             };
-            if !progress.until(is_possible).await {
+            if waited.is_none() {
                 return Err(reason);
             }
         }
+    }
+
+    /// Waits until the large files that are being filled leave `bytes` bytes of the limit for
+    /// another one. So files that take their space while their bytes arrive do not wait for each
+    /// other. Nothing is evicted for a promise. `None` after a few seconds on a worker, so that a
+    /// slow client does not keep others from storing large files.
+    pub async fn promise(&self, bytes: u64) -> Option<Promise> {
+        let (promises, bytes) = (&self.inner.promises, disk_bytes_max(bytes));
+        let take = async {
+            let waiting = Waiting::begin(promises);
+            loop {
+                let freed = waiting.freed();
+                match promises.take(bytes) {
+                    Some(charge) => return Promise(charge),
+                    None => waiting.until_freed(freed).await,
+                }
+            }
+        };
+        Clock::new().limit(take).await
     }
 
     /// Creates a file of `bytes` bytes after it has made room for it. Fails rather than exceeding
@@ -88,24 +116,22 @@ impl Cache {
 
     fn create_blocking(&self, bytes: u64) -> Result<NewFile, NotStored> {
         let inner = &self.inner;
-        let filling; // Dropped after the space.
         let charge = self.reserve(disk_bytes_max(bytes)).ok_or(NotStored::Full)?;
-        filling = Filling::begin(self);
+        let (lent, charged) = (charge.lend(), disk_bytes_max(bytes));
         let permit = inner.descriptors.open_file(FileUse::Download);
         let permit = permit.ok_or(NotStored::Busy)?;
         let number = inner.next_number.fetch_add(1, Relaxed);
-        let file = self.attempt(charge.bytes(), || inner.folder.create_new(number))?;
-        let file = file.with_permit(permit).with_guard(charge.clone());
+        let file = self.attempt(charged, || inner.folder.create_new(number))?;
+        let file = file.with_permit(permit).with_guard(lent.clone());
         let new = NewFile {
             cache: self.clone(),
             number,
             file: Arc::new(file),
-            charge,
+            lent,
             is_published: false,
-            filling,
         };
         // A full disk is noticed now, and not in the middle.
-        self.attempt(new.charge.bytes(), || new.file.allocate(bytes))?;
+        self.attempt(charged, || new.file.allocate(bytes))?;
         Ok(new)
     }
 
@@ -212,12 +238,12 @@ impl Cache {
 
     /// Waits until a file that is to get a name would not be taken for the evicted one that had it.
     /// Returns the space of the present file: until it is dropped, that is not evicted.
-    fn await_eviction(&self, name: &Name) -> Option<Arc<Charge>> {
+    fn await_eviction(&self, name: &Name) -> Option<Arc<Lent>> {
         let mut index = self.index();
         while index.is_evicted(name) {
             index = (self.inner.evicted.wait(index)).unwrap_or_else(PoisonError::into_inner);
         }
-        index.charge(name)
+        index.charge(name).map(Charge::lend)
     }
 }
 
@@ -227,16 +253,26 @@ impl NewFile {
         &self.file
     }
 
-    /// Takes space for `bytes` bytes in total, if it has less. Does not wait for other new files,
-    /// because these may wait for this one. Blocks.
-    pub fn grow(&self, bytes: u64) -> Result<(), NotStored> {
-        let more = disk_bytes_max(bytes).saturating_sub(self.charge.bytes());
-        if more == 0 {
-            return Ok(());
-        }
-        let taken = self.cache.reserve(more).ok_or(NotStored::Full)?;
-        self.charge.join(&taken);
-        self.cache.attempt(more, || self.file.allocate(bytes))
+    /// Takes space for `bytes` bytes in total, if it has less. Does not wait for it.
+    pub async fn grow(&self, bytes: u64) -> Result<(), NotStored> {
+        let (cache, lent, file) = (self.cache.clone(), self.lent.clone(), self.file.clone());
+        let grow = move || {
+            let more = disk_bytes_max(bytes).saturating_sub(lent.charge().bytes());
+            if more == 0 {
+                return Ok(());
+            }
+            let taken = cache.reserve(more).ok_or(NotStored::Full)?;
+            lent.charge().join(&taken);
+            cache.attempt(more, || file.allocate(bytes))
+        };
+        let grown = self.cache.pool().run(grow);
+        grown.await.unwrap_or(Err(NotStored::Failed))
+    }
+
+    /// As [`NewFile::grow`], but waits for room as [`Cache::create_when_possible`] does.
+    pub async fn grow_when_possible(&self, bytes: u64) -> Result<(), NotStored> {
+        let grown = self.cache.when_possible(bytes, || self.grow(bytes));
+        grown.await
     }
 
     /// Gives the file its name. It replaces a file of the same name. `whole`: the file without
@@ -249,7 +285,7 @@ impl NewFile {
         let _replaced = cache.await_eviction(name);
         // Now it is known what the file occupies.
         let published = self.file.metadata().and_then(|found| {
-            self.charge.set(found.allocated_bytes);
+            self.lent.charge().set(found.allocated_bytes);
             self.file.set_modified(used_ms * 1_000_000)?;
             inner.folder.publish(self.number, name)
         });
@@ -257,7 +293,7 @@ impl NewFile {
             cache.failed(&error);
             return Err(error);
         }
-        let charge = self.charge.clone();
+        let charge = self.lent.owner();
         let mut index = cache.index();
         index.insert(*name, charge, true, used_ms);
         if let Some(whole) = whole {
@@ -275,13 +311,38 @@ impl Drop for NewFile {
         if self.is_published {
             return;
         }
-        let (cache, number, filling) = (self.cache.clone(), self.number, self.filling.clone());
-        let (file, charge) = (self.file.clone(), self.charge.clone());
+        let (cache, number) = (self.cache.clone(), self.number);
+        let (file, lent) = (self.file.clone(), self.lent.clone());
         let unlink = move || {
             let _ = cache.inner.folder.unlink_new(number); // Otherwise the next start removes it.
-            drop((file, charge));
-            drop(filling);
+            drop((file, lent));
         };
         self.cache.pool().run(unlink).detach();
+    }
+}
+
+/// The time that is left for a wait. Only workers have a clock with timers: elsewhere, a wait has
+/// no limit.
+struct Clock(Option<(WorkerContext, u64)>);
+
+impl Clock {
+    fn new() -> Clock {
+        let end = |worker: WorkerContext| {
+            let end_ns = worker.clock_ns() + WAIT.as_nanos() as u64;
+            (worker, end_ns)
+        };
+        Clock(WorkerContext::current().map(end))
+    }
+
+    /// `None` if the time is over before `future` is complete.
+    async fn limit<F: Future>(&self, future: F) -> Option<F::Output> {
+        match &self.0 {
+            None => Some(future.await),
+            Some((worker, end_ns)) => {
+                let left_ns = end_ns.saturating_sub(worker.clock_ns());
+                let left = Duration::from_nanos(left_ns);
+                worker.timeout(left, future).await
+            }
+        }
     }
 }

@@ -31,7 +31,7 @@ mod space;
 use crate::error::Cause;
 use crate::watch::Watch;
 use failure::{Pause, is_of_process};
-pub use filling::NewFile;
+pub use filling::{NewFile, Promise};
 use folder::Folder;
 use index::{Found, Index, Scanned};
 pub use name::Name;
@@ -99,20 +99,12 @@ struct Inner {
     evicting: Mutex<()>,
     /// Whether [`Cache::evict_ahead`] goes on.
     is_evicting: AtomicBool,
-    progress: Watch<Progress>,
+    is_scanning: Watch<bool>,
+    /// The announced sizes of large new files: see [`Cache::promise`].
+    promises: Arc<Space>,
     pause: Pause,
     /// Whether the scan has failed, and is to begin again after the pause.
     has_scan_failed: AtomicBool,
-}
-
-/// What others wait for.
-#[derive(Default)]
-struct Progress {
-    is_scanning: bool,
-    /// The new files.
-    filling: usize,
-    /// Those that were published or removed.
-    filled: u64,
 }
 
 /// Exists while the scan goes on.
@@ -120,8 +112,13 @@ struct Scanning(Cache);
 
 impl Drop for Scanning {
     fn drop(&mut self) {
-        let progress = &self.0.inner.progress;
-        progress.update(|progress| progress.is_scanning = false);
+        let inner = &self.0.inner;
+        if std::thread::panicking() {
+            // It begins again after the pause.
+            inner.has_scan_failed.store(true, Relaxed);
+            self.0.pause(&io::ErrorKind::Other.into());
+        }
+        inner.is_scanning.update(|is_scanning| *is_scanning = false);
     }
 }
 
@@ -136,7 +133,7 @@ pub struct Opened {
 /// Why a file is not created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotStored {
-    /// It is larger than the cache, or all other files are in use.
+    /// It is larger than the cache, or all other files are in use. A later attempt may succeed.
     Full,
     /// The scan after the start is not complete.
     Scanning,
@@ -198,7 +195,8 @@ impl Cache {
             evicted: Condvar::new(),
             evicting: Mutex::new(()),
             is_evicting: AtomicBool::new(false),
-            progress: Watch::new(Progress::default()),
+            is_scanning: Watch::new(false),
+            promises: Space::new(options.bytes_max),
             pause: Pause::new(),
             has_scan_failed: AtomicBool::new(false),
         };
@@ -259,7 +257,7 @@ impl Cache {
         }
         let permit = self.inner.descriptors.open_file(FileUse::Brief)?;
         let file = self.inner.folder.open_cached(name).ok()?;
-        Some(file.with_permit(permit).with_guard(found.charge))
+        Some(file.with_permit(permit).with_guard(found.charge.lend()))
     }
 
     /// Opens a file, also one that the scan has not found yet. `None` if there is none. Blocks.
@@ -292,7 +290,7 @@ impl Cache {
         };
         drop(index);
         Some(Opened {
-            file: file.with_guard(charge),
+            file: file.with_guard(charge.lend()),
             is_trusted,
         })
     }
@@ -358,9 +356,7 @@ impl Cache {
     }
 
     fn begin_scan(&self) {
-        self.inner
-            .progress
-            .update(|progress| progress.is_scanning = true);
+        (self.inner.is_scanning).update(|is_scanning| *is_scanning = true);
         let scanning = Scanning(self.clone());
         let scan = move || {
             let cache = scanning.0.clone();

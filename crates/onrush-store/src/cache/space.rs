@@ -1,7 +1,8 @@
 //! The account of the disk space that files occupy or will occupy.
 
+use crate::watch::Watch;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst, fence};
 
 /// The unit in which file systems give space to files, in bytes.
 const BLOCK_BYTES: u64 = 4096;
@@ -11,6 +12,10 @@ const BLOCK_BYTES: u64 = 4096;
 pub(super) struct Space {
     limit_bytes: u64,
     used_bytes: AtomicU64,
+    /// The tasks that wait for space.
+    waiting: AtomicUsize,
+    /// How often space was returned, or can be evicted, while a task has waited for that.
+    freed: Watch<u64>,
 }
 
 /// The space of one file. It is returned when the last owner is dropped: the entry of the index,
@@ -21,11 +26,56 @@ pub(super) struct Charge {
     bytes: AtomicU64,
 }
 
+/// The space of an open file. When it is dropped, the tasks that wait for space try again.
+pub(super) struct Lent {
+    charge: Arc<Charge>,
+    /// The last field, because it is dropped after the others.
+    _notice: Notice,
+}
+
+struct Notice(Arc<Space>);
+
+impl Drop for Notice {
+    fn drop(&mut self) {
+        self.0.notify();
+    }
+}
+
+/// A task waits for space. What is freed since it began is not missed.
+pub(super) struct Waiting(Arc<Space>);
+
+impl Waiting {
+    pub(super) fn begin(space: &Arc<Space>) -> Waiting {
+        space.waiting.fetch_add(1, Relaxed);
+        fence(SeqCst); // What was freed before is seen now, or its thread sees `waiting`.
+        Waiting(space.clone())
+    }
+
+    /// A number that changes when space is freed.
+    pub(super) fn freed(&self) -> u64 {
+        self.0.freed.with(|freed| *freed)
+    }
+
+    /// Waits until space was freed after `before`, a result of [`Waiting::freed`].
+    pub(super) async fn until_freed(&self, before: u64) {
+        let is_freed = |freed: &u64| (*freed != before).then_some(());
+        self.0.freed.until(is_freed).await;
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Relaxed);
+    }
+}
+
 impl Space {
     pub(super) fn new(limit_bytes: u64) -> Arc<Space> {
         Arc::new(Space {
             limit_bytes,
             used_bytes: AtomicU64::new(0),
+            waiting: AtomicUsize::new(0),
+            freed: Watch::new(0),
         })
     }
 
@@ -58,6 +108,14 @@ impl Space {
         self.charge(bytes)
     }
 
+    /// Has the tasks that wait try again.
+    fn notify(&self) {
+        fence(SeqCst); // See `Waiting::begin`.
+        if self.waiting.load(Relaxed) > 0 {
+            self.freed.update(|freed| *freed += 1);
+        }
+    }
+
     fn charge(self: &Arc<Space>, bytes: u64) -> Arc<Charge> {
         Arc::new(Charge {
             space: self.clone(),
@@ -83,12 +141,36 @@ impl Charge {
             Some(more) => self.space.used_bytes.fetch_add(more, Relaxed),
             None => self.space.used_bytes.fetch_sub(before - bytes, Relaxed),
         };
+        if bytes < before {
+            self.space.notify();
+        }
+    }
+
+    /// The space for an owner whose end may allow the eviction of the file.
+    pub(super) fn lend(self: Arc<Charge>) -> Arc<Lent> {
+        let _notice = Notice(self.space.clone());
+        Arc::new(Lent {
+            charge: self,
+            _notice,
+        })
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
         self.space.used_bytes.fetch_sub(self.bytes(), Relaxed);
+        self.space.notify();
+    }
+}
+
+impl Lent {
+    pub(super) fn charge(&self) -> &Charge {
+        &self.charge
+    }
+
+    /// Another owner of the space.
+    pub(super) fn owner(&self) -> Arc<Charge> {
+        self.charge.clone()
     }
 }
 

@@ -223,9 +223,15 @@ impl Undo {
     }
 }
 
-/// Deletes an object or an empty folder, and returns its properties. After a failure of the last
-/// sync it is gone for readers, but a power cut may bring it back.
-pub(super) fn delete(inner: &Inner, key: &Key, kind: Kind, condition: &Condition) -> Result<Meta> {
+/// Deletes an object or an empty folder. Returns its properties, and the bytes that the folder has
+/// less: none if it was a link, whose target stays. After a failure of the last sync it is gone for
+/// readers, but a power cut may bring it back.
+pub(super) fn delete(
+    inner: &Inner,
+    key: &Key,
+    kind: Kind,
+    condition: &Condition,
+) -> Result<(Meta, u64)> {
     let meta = match inner.meta(key) {
         Err(StoreError::NotFound) => {
             inner.check(condition, None)?;
@@ -243,8 +249,9 @@ pub(super) fn delete(inner: &Inner, key: &Key, kind: Kind, condition: &Condition
 
     let parent = parents::open(inner, key.split().0).map_err(StoreError::from_lookup)?;
     let _content = DeferredFree::hold(inner, parent.dir(), key.name(), Some(&meta));
+    let is_link = is_link(&parent, key);
     let removed = match meta.kind {
-        Kind::Directory if !is_link(&parent, key) => parent.dir().remove_dir(key.name()),
+        Kind::Directory if !is_link => parent.dir().remove_dir(key.name()),
         // A link itself is removed, never its target.
         Kind::File | Kind::Directory => parent.dir().unlink(key.name()),
     };
@@ -263,7 +270,7 @@ pub(super) fn delete(inner: &Inner, key: &Key, kind: Kind, condition: &Condition
             .sync(parent.dir())
             .map_err(StoreError::from_open_file)?;
     }
-    Ok(meta)
+    Ok((meta, if is_link { 0 } else { meta.size }))
 }
 
 fn is_link(parent: &Parent<'_>, key: &Key) -> bool {

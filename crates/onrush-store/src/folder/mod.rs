@@ -348,6 +348,27 @@ fn check_regular(file: File) -> Result<(Meta, File)> {
     }
 }
 
+impl Folder {
+    /// As [`Store::delete`]. Returns also the bytes of objects that the folder has less.
+    pub(crate) async fn delete_counted(
+        &self,
+        key: &Key,
+        kind: Kind,
+        condition: Condition,
+    ) -> Result<(Meta, u64)> {
+        if key.is_internal() || !self.writable() {
+            return Err(StoreError::Forbidden);
+        }
+        let lock = key_locks::acquire(&self.inner, key).await;
+        let key = key.clone();
+        self.run(&self.inner.change_pool, move |inner| {
+            let _lock = lock;
+            commit::delete(inner, &key, kind, &condition)
+        })
+        .await
+    }
+}
+
 impl Store for Folder {
     fn open<'a>(&'a self, key: &'a Key, _: Wanted) -> LocalFuture<'a, Result<Object>> {
         Box::pin(async move {
@@ -440,16 +461,8 @@ impl Store for Folder {
         condition: Condition,
     ) -> LocalFuture<'a, Result<Meta>> {
         Box::pin(async move {
-            if key.is_internal() || !self.writable() {
-                return Err(StoreError::Forbidden);
-            }
-            let lock = key_locks::acquire(&self.inner, key).await;
-            let key = key.clone();
-            self.run(&self.inner.change_pool, move |inner| {
-                let _lock = lock;
-                commit::delete(inner, &key, kind, &condition)
-            })
-            .await
+            let deleted = self.delete_counted(key, kind, condition).await;
+            deleted.map(|(meta, _)| meta)
         })
     }
 

@@ -60,9 +60,18 @@ pub(super) async fn copy(inner: &Arc<Inner>, how: Relocation) -> Result<Committe
     let mut at = 0;
     while at < meta.size {
         let bytes = (meta.size - at).min(step_bytes);
+        let (shared, to) = (inner.clone(), how.to.clone());
         let job = move || {
-            let copied = copy_step(&staged, &source, at, bytes)?;
-            Ok::<_, StoreError>((staged, source, copied))
+            // Others have used space since the first check.
+            let copied = (shared.check_free(&to, bytes))
+                .and_then(|()| copy_step(&staged, &source, at, bytes));
+            match copied {
+                Ok(copied) => Ok((staged, source, copied)),
+                Err(error) => {
+                    staged.remove();
+                    Err(error)
+                }
+            }
         };
         let copied;
         (staged, source, copied) = pool.run(job).await??;

@@ -189,8 +189,8 @@ impl Store for QuotaStore {
         condition: Condition,
     ) -> LocalFuture<'a, Result<Meta>> {
         Box::pin(async move {
-            let deleted = self.folder.delete(key, kind, condition).await?;
-            self.usages.change(key, 0, deleted.size);
+            let (deleted, freed) = self.folder.delete_counted(key, kind, condition).await?;
+            self.usages.change(key, 0, freed);
             Ok(deleted)
         })
     }
