@@ -7,10 +7,11 @@ mod keep_alive;
 mod program;
 
 use keep_alive::{Connection, Response};
+use onrush_store::testing::disk_bytes;
 use program::plain::{get, printed};
 use program::{Folder, Server, TIMEOUT, drivers, onrush, output, pattern, wait_until};
 use sha2::{Digest, Sha256};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -34,22 +35,6 @@ fn metric(server: &Server, name: &str) -> u64 {
         (found == name).then(|| value.parse().expect("a number"))
     });
     value.unwrap_or_else(|| panic!("{name}: {metrics}"))
-}
-
-/// The disk space of the objects and of uploads.
-fn disk_bytes(dir: &Path) -> u64 {
-    let mut sum = 0;
-    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-        let Ok(found) = entry.metadata() else {
-            continue;
-        };
-        sum += match found.is_dir() {
-            true => disk_bytes(&entry.path()),
-            false if entry.file_name() == "onrush-cache" => 0,
-            false => found.blocks() * 512,
-        };
-    }
-    sum
 }
 
 /// A scan of a million objects takes longer than other things.

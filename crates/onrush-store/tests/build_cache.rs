@@ -5,7 +5,7 @@ mod common;
 mod edge_common;
 
 use common::*;
-use edge_common::{disk_bytes, files, read, wait_until};
+use edge_common::{files, read, wait_until};
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::Descriptors;
 use onrush_rt::driver::{Config, Preference, choose};
@@ -13,6 +13,7 @@ use onrush_rt::fs::sim::SimFs;
 use onrush_rt::worker::{Pools, Worker};
 use onrush_store::cache::{CacheOptions, CacheStats, DiskEvent};
 use onrush_store::testing::conformance_of_objects;
+use onrush_store::testing::disk_bytes;
 use onrush_store::*;
 use std::future::Future;
 use std::os::unix::fs::FileExt;

@@ -5,11 +5,12 @@ mod edge_common;
 
 use common::*;
 use edge_common::{
-    BLOCK, Counted, MISS, disk_bytes, edge, files, get, get_stored, on_sim, opened, options, read,
-    stats, wait_until,
+    BLOCK, Counted, MISS, edge, files, get, get_stored, on_sim, opened, options, read, stats,
+    wait_until,
 };
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::sim::{Cut, SimFs};
+use onrush_store::testing::disk_bytes;
 use onrush_store::*;
 use std::io::Read;
 use std::os::unix::fs::{FileExt, PermissionsExt};

@@ -211,7 +211,7 @@ fn a_folder_that_was_removed_is_created_again() {
         });
     }
     wait_until("the disk has what is accounted for", || {
-        edge_common::disk_bytes(&path) == stats(&edge).used_bytes
+        onrush_store::testing::disk_bytes(&path) == stats(&edge).used_bytes
     });
     assert_eq!(*events.lock().unwrap(), [-1]);
     // It is a cache as before: locked, and accepted after a restart.

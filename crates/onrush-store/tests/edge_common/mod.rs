@@ -10,7 +10,6 @@ use onrush_store::testing::MemoryStore;
 use onrush_store::*;
 use std::future::poll_fn;
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -324,22 +323,6 @@ pub const MISS: CacheUse = CacheUse::Miss {
     is_stored: true,
     is_collapsed: false,
 };
-
-/// The disk space of all files in a folder of a cache, without the file that marks it.
-pub fn disk_bytes(dir: &Path) -> u64 {
-    let mut sum = 0;
-    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-        let Ok(found) = entry.metadata() else {
-            continue;
-        };
-        sum += match found.is_dir() {
-            true => disk_bytes(&entry.path()),
-            false if entry.file_name() == "onrush-cache" => 0,
-            false => found.blocks() * 512,
-        };
-    }
-    sum
-}
 
 /// The files of a cache.
 pub fn files(dir: &Path) -> Vec<std::path::PathBuf> {
