@@ -38,6 +38,7 @@ mod der;
 mod error;
 mod facts;
 mod handshake;
+mod hkdf;
 mod info;
 mod message;
 mod next_keys;

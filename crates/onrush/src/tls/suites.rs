@@ -7,11 +7,22 @@
 //! A client that puts ChaCha20 first does so because its processor has no instructions for AES.
 //! There, ChaCha20 is several times as fast, so such a client selects.
 
+use super::hkdf;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::{CipherSuite, ServerConfig};
+use rustls::{CipherSuite, ServerConfig, SupportedCipherSuite, Tls13CipherSuite};
+use std::sync::LazyLock;
 
-/// aws-lc-rs with its suites in the server's order: those with AES-128 first, for each version and
-/// kind of key.
+/// The suites of TLS 1.3 with our key derivation. rustls refers to suites for ever.
+static TLS13: LazyLock<Vec<Tls13CipherSuite>> = LazyLock::new(|| {
+    let provider = aws_lc_rs::default_provider();
+    let suites = provider.cipher_suites.iter();
+    suites
+        .filter_map(|suite| suite.tls13().map(hkdf::with_prepared_keys))
+        .collect()
+});
+
+/// aws-lc-rs with its suites in the server's order, those with AES-128 first for each version and
+/// kind of key, and with the key derivation of [`hkdf`].
 pub(super) fn provider() -> CryptoProvider {
     let mut provider = aws_lc_rs::default_provider();
     // The sort is stable: TLS 1.3 stays in front.
@@ -24,6 +35,8 @@ pub(super) fn provider() -> CryptoProvider {
         )
     };
     let suites = &mut provider.cipher_suites;
+    suites.retain(|suite| suite.tls13().is_none());
+    suites.extend(TLS13.iter().map(SupportedCipherSuite::Tls13));
     suites.sort_by_key(|suite| (suite.tls13().is_none(), !uses_aes128(suite.suite())));
     provider
 }
