@@ -19,6 +19,7 @@ fn every_command_has_a_manual_page() {
     );
     for (name, part) in [
         ("onrush.1", "onrush\\-user(1)"),
+        ("onrush.1", ".SH SIGNALS\nOn SIGTERM"),
         ("onrush-user-add.1", "\\-\\-no\\-password"),
         ("onrush-check.1", "\\-\\-auth\\-file"),
         ("onrush-health.1", "\\-\\-timeout"),

@@ -216,3 +216,38 @@ fn promtool_accepts_the_alerts() {
         assert!(output.status.success(), "{task}: {printed}");
     }
 }
+
+#[test]
+fn the_image_has_a_program_that_starts_and_reports_its_health() {
+    let text = std::fs::read_to_string(packaging().join("Containerfile")).expect("a file");
+    let (_, image) = text.split_once("\nFROM scratch\n").expect("a last stage");
+    let words = image.split_whitespace();
+    let variables: BTreeMap<&str, &str> = words
+        .filter(|word| word.starts_with("ONRUSH_"))
+        .filter_map(|word| word.split_once('='))
+        .collect();
+    assert_eq!(variables.len(), 3, "{variables:?}");
+    assert!(image.contains(&format!("\nVOLUME {}\n", variables["ONRUSH_DIR"])));
+    assert!(image.contains("\nENTRYPOINT [\"/onrush\"]\n"), "{image}");
+    // The same without its addresses and its folder.
+    let folder = Folder::new();
+    let mut command = onrush();
+    for name in variables.keys() {
+        let value = match *name {
+            "ONRUSH_DIR" => folder.path().display().to_string(),
+            _ => "127.0.0.1:0".to_owned(),
+        };
+        command.env(name, value);
+    }
+    let server = Server::run(command);
+    let printed = server.prints("admin http://");
+    assert!(!server.log().contains("unknown environment variable"));
+    let (_, admin) = printed.split_once("admin http://").expect("printed");
+    let admin = admin.split('/').next().expect("an address");
+    let (_, check) = image.split_once(" CMD [\"/onrush\", ").expect("a check");
+    let (argument, _) = check.split_once(']').expect("its end");
+    let mut health = onrush();
+    health.arg(argument.trim_matches('"'));
+    let output = output(health.env("ONRUSH_ADMIN", admin));
+    assert_eq!(output.stdout, b"ready\n");
+}
