@@ -30,10 +30,11 @@ const EXPERIMENT: &str = "xtask experiment --quick";
 const EXPERIMENT_LIST: &str = "xtask experiment --list";
 const VERSION: &str = "cargo run --release --quiet -- --version";
 const SIMULATE: &str = "xtask simulate-scale";
+const PACKAGE: &str = "xtask package deb";
 const EXAMPLES: &str = "cargo build --quiet -p onrush --example echo_stream --example coroutine";
 
 /// The commands that [`run_all`] runs. Measured programs are built without optimisation.
-const SHORT: [&str; 8] = [
+const SHORT: [&str; 9] = [
     VERSION,
     EXAMPLES,
     BENCH_LIST,
@@ -42,6 +43,7 @@ const SHORT: [&str; 8] = [
     EXPERIMENT_LIST,
     EXPERIMENT,
     SIMULATE,
+    PACKAGE,
 ];
 
 const TEST: &str = "xtask/src/test.rs";
@@ -63,6 +65,7 @@ const STORED: &str = "crates/onrush-server/tests/cli_stored.rs";
 const PAGE: &str = "crates/onrush-server/tests/clients_page.rs";
 const WATCH: &str = "crates/onrush-server/tests/cli_watch.rs";
 const ARCHIVE: &str = "crates/onrush-server/tests/clients_archive.rs";
+const HEALTH: &str = "crates/onrush-server/tests/cli_health.rs";
 const DRAIN: &str = "crates/onrush/tests/drain.rs";
 const OPTIONS: &str = "bench/runner/src/options.rs";
 
@@ -177,6 +180,15 @@ const COMMANDS: &[(&str, Cover)] = &[
     (
         "onrush sweep s3://bucket/prefix",
         Tested(REMOTE, "fn sweep_lists_and_removes_unfinished_uploads"),
+    ),
+    ("cargo xtask package", Runs(&[PACKAGE])),
+    (
+        "onrush health",
+        Tested(HEALTH, "fn health_reports_whether_a_server_is_ready"),
+    ),
+    (
+        "onrush --man",
+        Tested("crates/onrush-server/tests/cli_pages.rs", "--man="),
     ),
     (
         "onrush --help",

@@ -9,6 +9,7 @@ mod commands;
 mod fuzz;
 mod hls;
 mod npm;
+mod package;
 mod python;
 mod scale;
 mod setup;
@@ -19,7 +20,7 @@ mod tls;
 mod verify;
 
 use std::process::ExitCode;
-use xtask::{go, packages, shell};
+use xtask::{go, load, packages, shell};
 
 const HELP: &str = "\
 The development tasks of Onrush.
@@ -57,6 +58,9 @@ usage: cargo xtask TASK [OPTIONS]
                       million objects
         --bytes N         the size of the first (default: 1073741824)
         --objects N       of the second (default: 1000000)
+  package [deb|tarball]
+                      build a Debian package and a static tarball into target/package, install each
+                      in a folder, and run what was installed
   miri                run unsafe code without system calls under Miri; needs a nightly toolchain
 ";
 
@@ -85,6 +89,7 @@ fn main() -> ExitCode {
         "ceph" => ceph::main(arguments),
         "chaos" => chaos::main(arguments),
         "hls" => hls::main(arguments),
+        "package" => package::main(arguments),
         "scale" => scale::main(arguments),
         "simulate-scale" => simulate::main(arguments),
         other => Err(Failure::Usage(format!("unknown task '{other}'"))),

@@ -66,7 +66,8 @@ fn packages_of<'a>(programs: &[(&str, &'a str)], exists: impl Fn(&str) -> bool) 
     wanted
 }
 
-fn is_root() -> Outcome<bool> {
+/// Whether this process has the rights of root.
+pub fn is_root() -> Outcome<bool> {
     let status = fs::read_to_string("/proc/self/status").map_err(|error| error.to_string())?;
     let uids = status
         .lines()

@@ -7,7 +7,7 @@ use crate::{
 use std::{fs, path::PathBuf, process::Command};
 
 /// Programs that the tests and the fuzzers call, and their Debian packages.
-const PROGRAMS: [(&str, &str); 22] = [
+const PROGRAMS: [(&str, &str); 23] = [
     ("bazel", "bazel-bootstrap"),
     ("bsdtar", "libarchive-tools"),
     ("c++", "g++"),
@@ -25,6 +25,7 @@ const PROGRAMS: [(&str, &str); 22] = [
     ("promtool", "prometheus"),
     ("python3", "python3"),
     ("rclone", "rclone"),
+    ("systemd-analyze", "systemd"),
     ("unzip", "unzip"),
     ("valgrind", "valgrind"),
     ("wget", "wget"),

@@ -1,5 +1,5 @@
-//! The command line: its flags, the messages for wrong usage, and the help, completion and manual
-//! pages. `config` interprets the values.
+//! The command line: its flags, the messages for wrong usage, and the help. `config` interprets the
+//! values.
 
 use crate::config;
 use crate::failure::{self, Failure};
@@ -31,9 +31,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SHELL")]
     completions: Option<Shell>,
 
-    /// Print the manual page
-    #[arg(long)]
-    man: bool,
+    /// Print the manual page, or write it and those of the commands into a folder
+    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "", value_hint = ValueHint::DirPath)]
+    man: Option<OsString>,
 
     /// Print help (-h: a summary)
     #[arg(short, long, action = clap::ArgAction::Help)]
@@ -73,9 +74,9 @@ Options:
 
 Commands:
   onrush check has the options of the server and prints the rights of all clients. onrush user edits
-  the file of --auth-file, onrush sign prints a URL that works without logging in, and onrush sweep
-  removes unfinished uploads from a bucket. Each has --help. A folder with such a name is served as
-  ./check.
+  the file of --auth-file, onrush sign prints a URL that works without logging in, onrush sweep
+  removes unfinished uploads from a bucket, and onrush health asks a running server whether it is
+  ready. Each has --help. A folder with such a name is served as ./check.
 
 Output:
   When the server is ready, it prints each address on a line of stdout. After them it prints, if
@@ -100,10 +101,16 @@ pub(crate) enum Action {
     Serve(Box<Options>),
     /// Print this page and exit.
     Print(Vec<u8>),
+    /// Print the completion script for a shell.
+    Completions(Shell),
+    /// Print the manual page.
+    Manual,
+    /// Write the manual pages into this folder.
+    Manuals(PathBuf),
 }
 
 /// The command line. One rule names all environment variables; the help states it once.
-fn command() -> clap::Command {
+pub(crate) fn command() -> clap::Command {
     Arguments::command().mut_args(|argument| {
         let argument = argument.hide_env(true);
         let id = argument.get_id().as_str();
@@ -152,17 +159,13 @@ pub(crate) fn read(arguments: Vec<OsString>) -> Result<Action, Failure> {
     };
     let read = Arguments::from_arg_matches(&matches)
         .map_err(|error| Failure::Usage(usage_message(&error, &command, &arguments)))?;
-    let mut page = Vec::new();
     if let Some(shell) = read.completions {
-        clap_complete::generate(shell, &mut command, "onrush", &mut page);
-        return Ok(Action::Print(page));
+        return Ok(Action::Completions(shell));
     }
-    if read.man {
-        // Writing to memory does not fail.
-        clap_mangen::Man::new(command)
-            .render(&mut page)
-            .map_err(|e| Failure::run(e.to_string()))?;
-        return Ok(Action::Print(page));
+    match read.man {
+        Some(folder) if folder.is_empty() => return Ok(Action::Manual),
+        Some(folder) => return Ok(Action::Manuals(folder.into())),
+        None => {}
     }
     let Some(path) = read.config else {
         return Ok(Action::Serve(Box::new(read.options)));

@@ -5,9 +5,10 @@
 //! (their list) · `edge` (the cache before the store), `build_cache` · `quotas` · `storage` (where
 //! the objects are) · `config` (the file and the resulting settings) · `secret_files` · `cli` ·
 //! `combined`, `self_signed` · `tls` (certificates), `acme` (their orders) · `access_control`
-//! (users) · `site_rules` · `commands`, `terminal` · `sweep`, `check_command`, `sign_command`,
-//! `user_command` (commands of their own) · `logging`, `signals`, `descriptors` (the process) ·
-//! `announcement` · this file, which combines them and serves.
+//! (users) · `site_rules` · `commands`, `terminal` · `sweep`, `check_command`, `health_command`,
+//! `sign_command`, `user_command` (commands of their own) · `pages` (the manual) · `logging`,
+//! `signals`, `descriptors` (the process) · `announcement` · this file, which combines them and
+//! serves.
 
 #![forbid(unsafe_code)]
 
@@ -25,10 +26,12 @@ mod config;
 mod descriptors;
 mod edge;
 mod failure;
+mod health_command;
 mod key_files;
 mod logging;
 mod memory;
 mod options;
+mod pages;
 mod quota_values;
 mod quotas;
 mod redaction;
@@ -89,6 +92,7 @@ fn main() -> ExitCode {
     let command = arguments.get(1).and_then(|word| word.to_str());
     let done = match command {
         Some("check") => check(arguments),
+        Some("health") => health_command::main(&arguments[1..]),
         Some("sign") => sign_command::main(&arguments[1..]),
         Some("sweep") => sweep::main(&arguments[1..]),
         Some("user") => user_command::main(&arguments[1..]),
@@ -107,6 +111,9 @@ fn settings(arguments: Vec<OsString>) -> Result<Option<Settings>, Failure> {
             Settings::new(*options, memory::limit_bytes(Path::new("/"))).map(Some)
         }
         cli::Action::Print(page) => cli::print(&page).map(|()| None),
+        cli::Action::Completions(shell) => cli::print(&pages::completions(shell)).map(|()| None),
+        cli::Action::Manual => cli::print(&pages::manual()?).map(|()| None),
+        cli::Action::Manuals(folder) => pages::write_manuals(&folder).map(|()| None),
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::commands;
 use crate::failure::{Failure, one_line};
 use crate::units::Time;
-use clap::{Parser, ValueEnum};
+use clap::{CommandFactory, Parser, ValueEnum};
 use onrush_server::Users;
 use onrush_server::access::sign_query;
 use std::ffi::OsString;
@@ -43,6 +43,11 @@ struct Arguments {
 enum Method {
     Get,
     Put,
+}
+
+/// The definition of its command line.
+pub(crate) fn command() -> clap::Command {
+    Arguments::command()
 }
 
 /// The command `onrush sign`. `words` begin with `sign`.

@@ -3,7 +3,7 @@
 use crate::commands;
 use crate::failure::{Failure, one_line};
 use crate::units::Time;
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use onrush_proto::date::utc;
 use onrush_remote::{Location, Options, RemoteStore};
 use std::ffi::OsString;
@@ -27,6 +27,11 @@ struct Arguments {
     /// Remove them
     #[arg(long)]
     delete: bool,
+}
+
+/// The definition of its command line.
+pub(crate) fn command() -> clap::Command {
+    Arguments::command()
 }
 
 /// The command `onrush sweep`. `words` begin with `sweep`.

@@ -5,7 +5,7 @@ use crate::failure::{Failure, error_text, one_line};
 use crate::{key_files, terminal};
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use onrush_server::access::PasswordHash;
 use onrush_server::access::users::{check_name, read_private, token_hash};
 use onrush_server::{PathRights, Rights, Users};
@@ -84,6 +84,11 @@ struct FileArgument {
     /// The users file
     #[arg(long, value_name = "FILE", env = "ONRUSH_AUTH_FILE", hide_env = true)]
     auth_file: PathBuf,
+}
+
+/// The definition of its command line.
+pub(crate) fn command() -> clap::Command {
+    Arguments::command()
 }
 
 /// The command `onrush user`. `words` begin with `user`.

@@ -98,17 +98,6 @@ fn help_version_and_manual_are_printed() {
 }
 
 #[test]
-fn completion_scripts_are_read_by_their_shell() {
-    let mut shell = Command::new("bash");
-    let script = format!(
-        "eval \"$('{}' --completions bash)\"",
-        env!("CARGO_BIN_EXE_onrush")
-    );
-    let output = output(shell.args(["-c", &format!("{script}; complete -p onrush")]));
-    assert!(output.status.success(), "{}", text(&output.stderr));
-}
-
-#[test]
 fn closed_output_is_not_an_error() {
     let mut shell = Command::new("bash");
     let binary = env!("CARGO_BIN_EXE_onrush");
