@@ -4,7 +4,7 @@
 //! page) · `path` (paths and keys) · `client_rights` · `storage_log` · `budget` · `buffers` ·
 //! `media_type` · `types` · `stored_fields` (fields of a PUT) · `digest` · `content_address`
 //! (names that are digests) · `pieces` (bodies from a remote store) · `codings` and `encoder` ·
-//! `stand_in` ·
+//! `destination` (where a client may write) · `stand_in` ·
 //! `object_fields` · `object` (an object that is ready to be served) · `cache` · `ranges` ·
 //! `conditions` (of changes) · `upload_limits` · `upload` (receiving) · `uploads` (those that
 //! continue later) · `location` · `permitted` · `sorting` · `archive_format` · `json` and `html`
@@ -28,6 +28,7 @@ mod codings;
 mod compress;
 mod conditions;
 mod content_address;
+mod destination;
 mod digest;
 mod encoder;
 mod form;
