@@ -7,6 +7,7 @@
 //! control character. `object_store` refuses a whole response for one of them. Then the request is
 //! made once more, here, and such keys are omitted.
 
+use crate::features::features;
 use crate::properties::{FOLDER_VERSION, properties};
 use crate::service::Service;
 use crate::signed;
@@ -34,6 +35,7 @@ pub(crate) async fn list(
     how: &ListHow,
 ) -> Result<Page> {
     let (prefix, until) = (service.folder_prefix(folder)?, service.limit());
+    let features = features();
     let limit = how.limit.clamp(1, ListHow::LIMIT_MAX);
     let mut offset = match &how.after {
         Some(after) => Some(start_after(&prefix, after)?),
@@ -62,15 +64,15 @@ pub(crate) async fn list(
             let is_own = folder.is_none() && entry.name.eq_ignore_ascii_case(b".onrush");
             let is_hidden = entry.name.starts_with(b".") && !how.hidden;
             // Ceph and AWS differ in whether they repeat the folder at which a page begins.
-            let is_repeated =
-                (how.after.as_deref()).is_some_and(|after| entry_key(&entry).as_slice() <= after);
+            let position = features.position(&entry);
+            let is_repeated = how.after.as_ref().is_some_and(|after| position <= *after);
             if !is_own && !is_hidden && !is_repeated {
                 entries.push(entry);
             }
         }
         if entries.len() > limit {
             entries.truncate(limit);
-            let next = entries.last().map(entry_key);
+            let next = entries.last().map(|last| features.position(last));
             return Ok(Page { entries, next });
         }
         last = found.last.or(last);
@@ -230,15 +232,6 @@ fn parse(text: &str) -> Result<Found> {
     })
 }
 
-/// The position of an entry in the order of the service: a folder has its slash.
-fn entry_key(entry: &Entry) -> Vec<u8> {
-    let mut key = entry.name.clone();
-    if entry.kind == Kind::Directory {
-        key.push(b'/');
-    }
-    key
-}
-
 /// The key after which a page begins.
 fn start_after(prefix: &str, after: &[u8]) -> Result<String> {
     let after = std::str::from_utf8(after).map_err(|_| StoreError::InvalidKey)?;
@@ -281,6 +274,7 @@ fn entries_of(prefix: &str, found: &ListResult) -> Result<Vec<Entry>> {
             version: *FOLDER_VERSION,
         });
     }
-    entries.sort_by_cached_key(entry_key);
+    let features = features();
+    entries.sort_by_cached_key(|entry| features.position(entry));
     Ok(entries)
 }

@@ -2,13 +2,14 @@
 
 use crate::conditions;
 use crate::credentials;
+use crate::features::features;
 use crate::listing::{is_folder, list};
 use crate::location::Location;
 use crate::metrics::RemoteMetrics;
 use crate::properties::{FOLDER_VERSION, head, properties};
 use crate::reader;
 use crate::service::{Check, OpenError, Options, Service};
-use crate::upload::{METADATA_BYTES_MAX, RemoteUpload};
+use crate::upload::RemoteUpload;
 use object_store::ObjectStoreExt;
 use object_store::aws::AmazonS3Builder;
 use onrush_store::{
@@ -227,9 +228,6 @@ impl Store for RemoteStore {
     }
 
     fn features(&self) -> Features {
-        let mut features = Features::default();
-        features.metadata_bytes_max = METADATA_BYTES_MAX;
-        features.versions_by_content = true;
-        features
+        features()
     }
 }

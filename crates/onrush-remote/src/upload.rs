@@ -7,6 +7,7 @@
 //! at the condition, and would replace an object silently.
 
 use crate::error::{pause, uncertain};
+use crate::features::METADATA_BYTES_MAX;
 use crate::fields::with_metadata;
 use crate::multipart::Parts;
 use crate::part_memory::PartPermit;
@@ -37,8 +38,6 @@ const PARTS_OF_A_SIZE: usize = 1000;
 /// How long a request without its last byte is open. Services end one whose bytes do not arrive,
 /// some after a few seconds, with an error that looks like one of the request.
 const OPEN_MAX: Duration = Duration::from_secs(2);
-/// Base64 makes 1,868 bytes of these, and S3 permits 2 KiB of metadata.
-pub(crate) const METADATA_BYTES_MAX: usize = 1400;
 /// Attempts to replace the current version of an object, when others replace it at the same time.
 const ATTEMPTS: usize = 5;
 

@@ -1,5 +1,6 @@
 //! The folder as a build cache (`--cache`): the option, how it is opened, and its metrics.
 
+use crate::cache_metrics::BUILD_CACHE;
 use crate::failure::{self, Failure};
 use crate::options::Options;
 use onrush::metrics::{Collector, MetricType, TextWriter};
@@ -103,54 +104,9 @@ impl Collector for BuildCacheCollector {
         for (result, count) in [("hit", metrics.hits), ("miss", metrics.misses)] {
             text.sample(&[("result", result)], count);
         }
-        let cache = metrics.cache;
-        let values = [
-            (
-                "onrush_cache_stored_bytes",
-                MetricType::Counter,
-                "Bytes of the objects that were stored.",
-                metrics.stored_bytes,
-            ),
-            (
-                "onrush_cache_evictions",
-                MetricType::Counter,
-                "Objects that were removed to make room.",
-                cache.evictions,
-            ),
-            (
-                "onrush_cache_objects",
-                MetricType::Gauge,
-                "Objects in the cache.",
-                cache.entries,
-            ),
-            (
-                "onrush_cache_used_bytes",
-                MetricType::Gauge,
-                "Disk space of the cache, with uploads in progress.",
-                cache.used_bytes,
-            ),
-            (
-                "onrush_cache_limit_bytes",
-                MetricType::Gauge,
-                "Limit of the disk space of the cache.",
-                cache.limit_bytes,
-            ),
-            (
-                "onrush_cache_oldest_seconds",
-                MetricType::Gauge,
-                "Time since the last use of the object that is removed next.",
-                cache.oldest_ms / 1000,
-            ),
-            (
-                "onrush_cache_scanned",
-                MetricType::Gauge,
-                "1 if the scan after the start is complete, otherwise 0.",
-                u64::from(cache.is_complete),
-            ),
-        ];
-        for (name, kind, help, value) in values {
-            text.family(name, kind, help);
-            text.sample(&[], value);
-        }
+        let help = "Bytes of the objects that were stored.";
+        text.family("onrush_cache_stored_bytes", MetricType::Counter, help);
+        text.sample(&[], metrics.stored_bytes);
+        BUILD_CACHE.collect(&metrics.cache, text);
     }
 }

@@ -1,6 +1,7 @@
 //! The cache on a local disk in front of the store (`--edge`): its options, how it is opened, and
 //! its metrics.
 
+use crate::cache_metrics::EDGE;
 use crate::failure::{self, Failure};
 use crate::options::Options;
 use crate::tls_values::FilePath;
@@ -130,54 +131,9 @@ impl Collector for EdgeCollector {
         for (how, count) in self.0.opened() {
             text.sample(&[("result", how)], count);
         }
-        let cache = self.0.cache();
-        let values = [
-            (
-                "onrush_edge_fetched_bytes",
-                MetricType::Counter,
-                "Bytes that were transferred from the store into the cache.",
-                self.0.fetched_bytes(),
-            ),
-            (
-                "onrush_edge_evictions",
-                MetricType::Counter,
-                "Files that were removed from the cache to make room.",
-                cache.evictions,
-            ),
-            (
-                "onrush_edge_files",
-                MetricType::Gauge,
-                "Files in the cache.",
-                cache.entries,
-            ),
-            (
-                "onrush_edge_used_bytes",
-                MetricType::Gauge,
-                "Disk space of the cache, with files that are being filled.",
-                cache.used_bytes,
-            ),
-            (
-                "onrush_edge_limit_bytes",
-                MetricType::Gauge,
-                "Limit of the disk space of the cache.",
-                cache.limit_bytes,
-            ),
-            (
-                "onrush_edge_oldest_seconds",
-                MetricType::Gauge,
-                "Time since the last use of the file that is removed next.",
-                cache.oldest_ms / 1000,
-            ),
-            (
-                "onrush_edge_scanned",
-                MetricType::Gauge,
-                "1 if the scan after the start is complete, otherwise 0.",
-                u64::from(cache.is_complete),
-            ),
-        ];
-        for (name, kind, help, value) in values {
-            text.family(name, kind, help);
-            text.sample(&[], value);
-        }
+        let help = "Bytes that were transferred from the store into the cache.";
+        text.family("onrush_edge_fetched_bytes", MetricType::Counter, help);
+        text.sample(&[], self.0.fetched_bytes());
+        EDGE.collect(&self.0.cache(), text);
     }
 }

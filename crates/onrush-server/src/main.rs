@@ -18,6 +18,7 @@ mod acme;
 mod acme_values;
 mod announcement;
 mod build_cache;
+mod cache_metrics;
 mod check_command;
 mod cli;
 mod combined;

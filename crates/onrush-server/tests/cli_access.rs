@@ -165,6 +165,47 @@ fn no_method_and_no_spelling_bypasses_the_rules() {
     assert_eq!(names, 1, "nothing was created");
 }
 
+/// npm asks for `/@scope%2fname`. The redirect does not say what exists, and the path that it
+/// names has the rights of its prefix.
+#[test]
+fn a_redirect_of_a_scope_bypasses_no_rule() {
+    let (folder, file) = (objects(), UsersFile::new());
+    folder.file("@secret/key", "classified");
+    folder.file("@open/name", "package");
+    file.add("ann", &["/=read,list", "/@secret=none"]);
+    file.write(&(file.text() + "\n[anonymous]\nrights = { '/@open' = ['read'] }\n"));
+    for driver in drivers() {
+        let server = start(&folder, &file, driver, &[]);
+        let ask = |user: &str, path: &str| request(&server, "GET", path, &login(user));
+        for (user, name, status) in [
+            ("", "@open/name", 200),
+            ("", "@secret/key", 401),
+            ("", "@secret/none", 401),
+            ("ann", "@open/name", 200),
+            ("ann", "@secret/key", 403),
+            ("ann", "@secret/none", 403),
+            ("ann", "@open/none", 404),
+        ] {
+            let (redirect, response) = ask(user, &format!("/{}", name.replace('/', "%2f")));
+            let location = format!("/{}", name.replace('@', "%40"));
+            assert_eq!(redirect, 301, "{response}");
+            assert!(response.contains(&format!("\r\nLocation: {location}\r\n")));
+            assert_eq!(
+                ask(user, &location).0,
+                status,
+                "{driver}: {user} {location}"
+            );
+        }
+        for path in ["/secret%2fkey.txt", "/@open%2f..%2f@secret%2fkey"] {
+            assert_eq!(ask("ann", path).0, 400, "{path}");
+        }
+        assert_eq!(
+            request(&server, "PUT", "/@open%2fnew", &login("ann")).0,
+            400
+        );
+    }
+}
+
 #[test]
 fn a_refused_upload_is_not_received() {
     let (folder, file) = (objects(), users());

@@ -3,7 +3,7 @@
 mod program;
 
 use program::users::{UsersFile, login, request, start};
-use program::{Folder, drivers};
+use program::{Folder, Server, drivers};
 
 #[test]
 fn both_names_need_rights() {
@@ -67,5 +67,33 @@ fn both_names_need_rights() {
         let read = |name: &str| std::fs::read_to_string(folder.path().join(name));
         assert_eq!(read("public/a").expect("moved"), "in/a");
         assert_eq!(read("in/secret/key").expect("untouched"), "in/secret/key");
+    }
+}
+
+/// A folder may contain `a.css.gz`, which others would see as the content of their `a.css`.
+#[test]
+fn folders_with_siblings_need_the_right_to_replace() {
+    for driver in drivers() {
+        let (folder, file) = (Folder::new(), UsersFile::new());
+        folder.file("own/x/a.css.gz", "planted");
+        folder.file("own/y/a.css.gz", "planted");
+        file.add("maker", &["/=read,list,create", "/own=all"]);
+        let flags = ["--allow", "put,delete"];
+        let plain = start(&folder, &file, driver, &flags);
+        let flags = [&flags[..], &["--precompressed"]].concat();
+        let server = start(&folder, &file, driver, &flags);
+        let send = |server: &Server, method: &str, from: &str, to: &str| {
+            let fields = format!("{}Destination: {to}\r\n", login("maker"));
+            request(server, method, from, &fields).0
+        };
+        for method in ["COPY", "MOVE"] {
+            assert_eq!(send(&server, method, "/own/x/", "/new/"), 403, "{method}");
+        }
+        let sibling = send(&server, "MOVE", "/own/x/a.css.gz", "/a.css.gz");
+        assert_eq!(sibling, 403);
+        assert!(!folder.path().join("new").exists());
+        assert_eq!(send(&server, "COPY", "/own/x/", "/own/z/"), 201);
+        assert_eq!(send(&server, "MOVE", "/own/x/", "/own/moved/"), 201);
+        assert_eq!(send(&plain, "MOVE", "/own/y/", "/new/"), 201);
     }
 }

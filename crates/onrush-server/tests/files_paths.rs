@@ -146,6 +146,35 @@ fn redirects_stay_on_this_host() {
     });
 }
 
+/// npm encodes the slash in the name of a package with a scope.
+#[test]
+fn an_encoded_slash_after_a_scope_is_redirected() {
+    on_all_backends(&writable(), |server| {
+        server.add("@scope/name", b"{}");
+        for (path, location) in [
+            ("/@scope%2fname", "/@scope/name"),
+            ("/@scope%2Fname?x=1", "/@scope/name?x=1"),
+            ("//@scope%2fname", "/@scope/name"),
+            ("/@scope%2f%2e%2e/@scope%2fname/", "/@scope/name/"),
+        ] {
+            for method in ["GET", "HEAD"] {
+                let reply = server.request(&format!("{method} {path}"), b"");
+                let found = (reply.status, reply.field("location"));
+                let location = location.replacen('@', "%40", 1);
+                assert_eq!(found, (301, Some(&location[..])), "{path}");
+            }
+        }
+        assert_eq!(server.get("/%40scope/name").body, b"{}");
+        assert_eq!(server.get("/@scope%2f../../x").status, 400);
+        assert_eq!(server.get("/@scope%2fname%2fx").status, 400);
+        for method in ["PUT", "DELETE", "MOVE", "PROPFIND"] {
+            let reply = server.request(&format!("{method} /@scope%2fname"), b"");
+            assert!(reply.status >= 400, "{method}: {}", reply.status);
+        }
+        assert_eq!(server.get("/@scope/name").body, b"{}");
+    });
+}
+
 #[test]
 fn folder_can_be_mounted_beneath_a_path() {
     on_all_backends_at("/some/files/", &writable(), |server| {

@@ -335,7 +335,7 @@ fn unfinished_uploads_are_limited_and_expire() {
         );
         assert_eq!(try_begin(server, "\nUpload-Length: 1001", b""), 413);
         assert_eq!(try_begin(server, "", &body(1001)), 413);
-        let url = begin(server, "PUT /x\nUpload-Length: 1000", b"1");
+        let url = begin(server, "PUT /x\nUpload-Length: 1000", &body(1000));
         assert_eq!(try_begin(server, "\nUpload-Length: 501", b""), 507);
         let other = begin(server, "PUT /y\nUpload-Length: 500", b"");
         assert_eq!(try_begin(server, "", b""), 503);
@@ -352,6 +352,33 @@ fn unfinished_uploads_are_limited_and_expire() {
             server.advance(60_000);
             assert_eq!(left(server), 0, "removed");
         }
+    });
+}
+
+#[test]
+fn an_announced_length_occupies_no_space() {
+    let limits = UploadLimits {
+        bytes_max: 1500,
+        ..UploadLimits::default()
+    };
+    let options = FilesOptions {
+        upload_limits: limits,
+        ..writable()
+    };
+    on_all_backends(&options, |server| {
+        let fields = "\nUpload-Length: 1500";
+        let silent = begin(server, &format!("PUT /silent{fields}"), b"");
+        let first = begin(server, &format!("PUT /first{fields}"), &body(1000));
+        let second = begin(server, "PUT /second\nUpload-Length: 500", b"");
+        assert_eq!(append(server, &second, 0, false, &body(400)).status, 204);
+        // What arrives must fit. What has arrived is kept, and continues when there is room.
+        let rest = body(500);
+        assert_eq!(append(server, &first, 1000, true, &rest).status, 507);
+        assert_eq!(append(server, &second, 400, true, &rest[400..]).status, 201);
+        let (status, ..) = head(server, &first);
+        assert_eq!(status, 204);
+        assert_eq!(append(server, &first, 1000, true, &rest).status, 201);
+        assert_eq!(server.delete(&silent).status, 204);
     });
 }
 

@@ -87,6 +87,11 @@ fn npm_installs_from_files() {
                 "greeter/index.js",
                 "module.exports = require('hello') + ', world';",
             ),
+            (
+                "scoped/package.json",
+                r#"{"name": "@kit/tool", "version": "1.0.0"}"#,
+            ),
+            ("scoped/index.js", "module.exports = 'tool';"),
         ];
         for (name, content) in files {
             recipe.folder().file(name, content);
@@ -117,6 +122,16 @@ fn npm_installs_from_files() {
         let manifest = recipe.read("project/node_modules/hello/package.json");
         let manifest = String::from_utf8_lossy(&manifest).into_owned();
         assert!(manifest.contains("1.3.0"), "{}: {manifest}", recipe.title());
+        // A package with a scope, whose slash npm encodes.
+        recipe.run("node publish.js scoped registry http://127.0.0.1:8080\n");
+        recipe.run("cd project\nnpm install @kit/tool\n");
+        let installed = recipe.read("project/node_modules/@kit/tool/index.js");
+        assert_eq!(
+            installed,
+            recipe.read("scoped/index.js"),
+            "{}",
+            recipe.title()
+        );
         recipe.finish();
     }
 }

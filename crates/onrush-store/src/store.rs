@@ -205,9 +205,9 @@ pub trait Store: fmt::Debug + Send + Sync {
         Box::pin(async { Err(StoreError::Unsupported) })
     }
 
-    /// One page of the entries of `folder` (`None`: the root folder), ordered by the bytes of their
-    /// names, or of their names with a slash at the end of those of folders. It includes every
-    /// change that completed before this future was first polled.
+    /// One page of the entries of `folder` (`None`: the root folder), in the order of
+    /// [`Features::position`]. It includes every change that completed before this future was first
+    /// polled.
     fn list<'a>(&'a self, folder: Option<&'a Key>, how: ListHow) -> LocalFuture<'a, Result<Page>>;
 
     /// Collects the changes of the entries of `folder` (`None`: the root folder) from now on, by
@@ -240,7 +240,9 @@ pub trait Store: fmt::Debug + Send + Sync {
     }
 }
 
-/// What a store can do beyond the required methods of [`Store`]. Nothing by default.
+/// What a store can do beyond the required methods of [`Store`]. Nothing by default. A store in
+/// front of another one decides about each feature by itself: it must not promise what it does not
+/// pass on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Features {
@@ -269,6 +271,22 @@ pub struct Features {
     /// The maximum size in bytes of the properties of an object ([`Store::replace_properties`]); 0
     /// if there are none.
     pub properties_bytes_max: usize,
+    /// Listings are ordered as if the names of folders ended with a slash: see
+    /// [`Features::position`].
+    pub folders_end_with_slash: bool,
+}
+
+impl Features {
+    /// The position of an entry in the order of the store's listings, and the value of
+    /// [`ListHow::after`] for what follows it: its name, or, with
+    /// [`Features::folders_end_with_slash`], for a folder its name and a slash.
+    pub fn position(&self, entry: &Entry) -> Vec<u8> {
+        let mut position = entry.name.clone();
+        if self.folders_end_with_slash && entry.kind == Kind::Directory {
+            position.push(b'/');
+        }
+        position
+    }
 }
 
 /// An upload in progress. Dropping it aborts the upload and removes the staged bytes that were not
@@ -342,7 +360,7 @@ pub struct Committed {
 /// Which part of a folder to list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListHow {
-    /// Only names that sort after this one.
+    /// Only names that sort after this one, or after this [`Features::position`].
     pub after: Option<Vec<u8>>,
     /// The maximum number of entries, clamped to 1 to [`ListHow::LIMIT_MAX`].
     pub limit: usize,

@@ -371,6 +371,9 @@ impl Inner {
     }
 
     fn refuse(&self, failure: HttpError, request: &Request) -> Response {
+        if let Some(redirect) = path::scope_redirect(request, failure) {
+            return redirect; // The client asks again, with a path that has rights.
+        }
         self.shared.report.refused(failure.status);
         failure.into_response(request)
     }

@@ -5,13 +5,14 @@
 //! atomically when its part is complete; an existing one is never replaced. A part that is refused
 //! does not affect the others. The response has a line for each file: a status and a path.
 
+use super::content_address;
+use super::digest::Digests;
 use super::http_error::{HttpError, Operation};
 use super::negotiate::names_html;
 use super::path::{self, Target};
 use super::stored_fields::metadata_of_type;
-use super::upload::body_failure;
-use super::{Inner, check_right_at, multistatus};
-use crate::rights::Rights;
+use super::upload::{ReceiveError, Sink, VerifiedUpload, body_failure};
+use super::{Inner, multistatus};
 use onrush::{Request, RequestBody, Response};
 use onrush_proto::token;
 use onrush_store::{Condition, Key, Kind, StoreError};
@@ -31,7 +32,6 @@ const NOT_FOLDER: HttpError = HttpError::new(
     "a form is sent to a folder that exists; its path ends with a slash",
 );
 const MALFORMED: HttpError = HttpError::new(400, "the form is malformed");
-const BAD_NAME: HttpError = HttpError::new(400, "the name of a file cannot be stored");
 const EXISTS: HttpError = HttpError::new(409, "the object exists, and a form replaces none");
 
 /// The boundary of a form; `None` if the request has another type.
@@ -86,16 +86,17 @@ impl Inner {
                 parts.skip().await?; // A field, or no file was chosen.
                 continue;
             };
-            let created = match self.part_key(&request, folder.as_ref(), &name) {
-                Ok(key) => {
-                    let created = self.create_part(&key, &part.media_type, &mut parts).await?;
-                    created.map(|()| key)
+            let created = match self.destination_in(&request, &name) {
+                Ok(to) => {
+                    let media_type = &part.media_type;
+                    let created = self.create_part(&to.key, media_type, &mut parts).await?;
+                    created.map(|()| to)
                 }
                 Err(failure) => Err(failure),
             };
             // Writing to a String does not fail.
             let _ = match created {
-                Ok(key) => writeln!(lines, "201 {}", path::href(&mount, key.as_bytes())),
+                Ok(to) => writeln!(lines, "201 {}", to.location),
                 Err(failure) => {
                     parts.skip().await?;
                     refused.get_or_insert(failure);
@@ -117,33 +118,6 @@ impl Inner {
         })
     }
 
-    /// The key of a file, if the client may create it.
-    fn part_key(
-        &self,
-        request: &Request,
-        folder: Option<&Key>,
-        name: &[u8],
-    ) -> Result<Key, HttpError> {
-        let mut bytes = folder.map(Key::as_bytes).unwrap_or_default().to_vec();
-        if !bytes.is_empty() {
-            bytes.push(b'/');
-        }
-        bytes.extend_from_slice(name);
-        let target = Key::parse(&bytes)
-            .map(Target::Object)
-            .map_err(|_| BAD_NAME)?;
-        let target = target.check_visible(&self.options, Operation::Write)?;
-        target.check_depth(&self.options)?;
-        let mut whole = path::canonical(request.path())?.key.into_owned();
-        if !whole.is_empty() {
-            whole.push(b'/');
-        }
-        whole.extend_from_slice(name);
-        check_right_at(request, &whole, Rights::CREATE)?;
-        self.check_sibling_right(request, &whole)?;
-        Key::parse(&bytes).map_err(|_| BAD_NAME)
-    }
-
     /// Creates an object from a part. The outer error ends the request.
     async fn create_part(
         &self,
@@ -155,6 +129,12 @@ impl Inner {
             StoreError::PreconditionFailed => EXISTS,
             error => self.store_failure(error, Operation::Write, Some(key)),
         };
+        let mut digests = Digests::default();
+        if self.options.content_addressed
+            && let Err(failure) = content_address::demand_of_name(key, &mut digests)
+        {
+            return Ok(Err(failure));
+        }
         match self.store.existing_object(key).await {
             Ok(None) => {}
             Ok(Some(_)) => return Ok(Err(EXISTS)),
@@ -175,23 +155,22 @@ impl Inner {
                 return Ok(Err(failed(error)));
             }
         }
-        let limits = &self.uploads.limits;
+        let refused = |error| match error {
+            ReceiveError::Body(failure) => failure,
+            ReceiveError::Store(error) => failed(error),
+        };
+        let mut upload = VerifiedUpload::new(upload, digests, self.uploads.limits);
         let mut piece = Vec::with_capacity(PIECE_BYTES);
-        let mut received = 0;
         loop {
             let is_end = parts.fill(&mut piece).await?;
-            received += piece.len() as u64;
-            if received > limits.object_bytes_max {
-                return Ok(Err(limits.too_large()));
-            }
             if !piece.is_empty() {
                 piece = match upload.write(piece).await {
                     Ok(piece) => piece,
-                    Err(error) => return Ok(Err(failed(error))),
+                    Err(error) => return Ok(Err(refused(error))),
                 };
             }
             if is_end {
-                return Ok(upload.commit().await.map(drop).map_err(failed));
+                return Ok(upload.commit().await.map(drop).map_err(refused));
             }
         }
     }

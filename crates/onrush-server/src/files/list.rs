@@ -109,7 +109,7 @@ impl Inner {
         page.entries
             .retain(|entry| is_listed(&self.options, folder.as_ref(), entry));
         let entries = page.entries.len();
-        let lease = truncate_to_budget(&mut page, &self.listing_budget);
+        let lease = self.shorten(&mut page);
         if page.entries.len() < entries && !json && query.limit.is_none() {
             // Programs that mirror a folder read the links of an HTML page and do not follow
             // `rel="next"`. They must not take a shortened page for the whole folder.
@@ -132,6 +132,12 @@ impl Inner {
             Response::with_body(render(form, page, lease)),
             policy,
         ))
+    }
+
+    /// Shortens a page of a listing to the memory that the budget of listings has, and takes that
+    /// memory.
+    pub(super) fn shorten(&self, page: &mut Page) -> Option<Lease> {
+        truncate_to_budget(page, &self.listing_budget, self.store.features())
     }
 
     /// The parts of an HTML page that do not depend on the entries.
@@ -264,8 +270,9 @@ impl ListQuery {
     }
 }
 
-/// Shortens a page to the memory that the budget has, and takes that memory.
-pub(super) fn truncate_to_budget(page: &mut Page, budget: &Arc<Budget>) -> Option<Lease> {
+/// Shortens a page to the memory that the budget has, and takes that memory. `features`: those of
+/// the store.
+fn truncate_to_budget(page: &mut Page, budget: &Arc<Budget>, features: Features) -> Option<Lease> {
     let cost_bytes = |entries: &[Entry]| -> usize {
         let of = |entry: &Entry| size_of::<Entry>() + entry.name.capacity() + OVERHEAD_BYTES;
         entries.iter().map(of).sum()
@@ -283,7 +290,7 @@ pub(super) fn truncate_to_budget(page: &mut Page, budget: &Arc<Budget>) -> Optio
     };
     if count < page.entries.len() {
         page.entries.truncate(count);
-        page.next = page.entries.last().map(|last| last.name.clone());
+        page.next = page.entries.last().map(|last| features.position(last));
     }
     page.entries.shrink_to_fit();
     lease
@@ -415,7 +422,7 @@ mod tests {
             let count = [ListHow::LIMIT_MAX, 1000, 20][reader % 3];
             let mut page = page(count, [5, 40, 255][reader / 3 % 3]);
             let last = page.entries.last().map(|last| last.name.clone());
-            let lease = truncate_to_budget(&mut page, &budget);
+            let lease = truncate_to_budget(&mut page, &budget, Features::default());
             assert!(!page.entries.is_empty());
             if page.entries.last().map(|last| last.name.clone()) == last {
                 assert_eq!((page.entries.len(), &page.next), (count, &None));
@@ -431,6 +438,26 @@ mod tests {
         assert!((20..200).contains(&shortest), "{shortest}");
         drop(held);
         assert!(budget.take(PAGES_BYTES_MAX).is_some(), "all is returned");
+    }
+
+    /// A bucket orders a folder as if its name ended with a slash.
+    #[test]
+    fn a_shortened_page_continues_after_its_last_entry() {
+        for folders_end_with_slash in [false, true] {
+            let mut features = Features::default();
+            features.folders_end_with_slash = folders_end_with_slash;
+            let mut page = page(1000, 40);
+            for entry in &mut page.entries {
+                entry.kind = Kind::Directory;
+            }
+            let budget = Budget::new(UNBUDGETED_BYTES);
+            assert!(truncate_to_budget(&mut page, &budget, features).is_none());
+            let mut expected = page.entries.last().expect("an entry").name.clone();
+            if folders_end_with_slash {
+                expected.push(b'/');
+            }
+            assert!(page.entries.len() < 1000 && page.next == Some(expected));
+        }
     }
 
     #[test]

@@ -24,6 +24,9 @@ const BYTES_MAX: u64 = 256 * 1024;
 const GROWTH: usize = 4;
 const EXTRA_BYTES: usize = 16 * 1024;
 
+/// The maximum memory of all documents that are being rendered or sent.
+pub(super) const DOCUMENTS_BYTES_MAX: usize = 16 << 20;
+
 const TOO_LONG: HttpError = HttpError::new(413, "the file is too long to be rendered");
 
 /// A rendered file, and the budget that it takes until the client has received it.
@@ -65,7 +68,7 @@ impl Inner {
         }
         let busy = HttpError::from_store(StoreError::Busy, Operation::Read);
         let bytes_max = size as usize * GROWTH + EXTRA_BYTES;
-        let lease = self.listing_budget.take(bytes_max);
+        let lease = self.document_budget.take(bytes_max);
         let lease = lease.ok_or(busy)?;
         let source = read(&object, size as usize).await.map_err(failed)?;
         let nonce = list::nonce()?;

@@ -4,6 +4,7 @@
 //! page) · `path` (paths and keys) · `client_rights` · `storage_log` · `budget` · `buffers` ·
 //! `media_type` · `types` · `stored_fields` (fields of a PUT) · `digest` · `content_address`
 //! (names that are digests) · `pieces` (bodies from a remote store) · `codings` and `encoder` ·
+//! `destination` (where a client may write) · `stand_in` ·
 //! `object_fields` · `object` (an object that is ready to be served) · `cache` · `ranges` ·
 //! `conditions` (of changes) · `upload_limits` · `upload` (receiving) · `uploads` (those that
 //! continue later) · `location` · `permitted` · `sorting` · `archive_format` · `json` and `html`
@@ -27,6 +28,7 @@ mod codings;
 mod compress;
 mod conditions;
 mod content_address;
+mod destination;
 mod digest;
 mod encoder;
 mod form;
@@ -52,6 +54,7 @@ mod resumable;
 mod siblings;
 mod site;
 mod sorting;
+pub(crate) mod stand_in;
 mod storage_log;
 mod stored_fields;
 mod tree;
@@ -89,7 +92,6 @@ use webdav::Locks;
 pub use assets::PATHS as PAGE_PATHS;
 pub(crate) use html::policy as page_policy;
 pub(crate) use list::nonce;
-pub(crate) use site::NAVIGATION_FIELDS;
 pub use types::Types;
 pub use upkeep::Upkeep;
 pub use upload_limits::UploadLimits;
@@ -269,6 +271,8 @@ struct Inner {
     uploads: Arc<Uploads>,
     /// The budget of pages of listings.
     listing_budget: Arc<Budget>,
+    /// The budget of rendered Markdown.
+    document_budget: Arc<Budget>,
     /// The budget of archives that are being compressed.
     compression_budget: Arc<Budget>,
     /// The budget of the directories of zips that are being made.
@@ -349,6 +353,7 @@ impl Files {
             ),
             upload_buffers: UploadBuffers::new(options.upload_bytes_max, buffers_per_core),
             listing_budget: Budget::new(list::PAGES_BYTES_MAX),
+            document_budget: Budget::new(markdown::DOCUMENTS_BYTES_MAX),
             compression_budget: Budget::new(archive::COMPRESSION_BYTES_MAX),
             directory_budget: Budget::new(archive::DIRECTORIES_BYTES_MAX),
             watchers: Budget::new(options.watchers_max),

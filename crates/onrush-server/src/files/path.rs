@@ -4,6 +4,7 @@
 //! | in a path | result |
 //! | --- | --- |
 //! | `%` without two hexadecimal digits, `%00`, `%2F` | 400: no name can contain it |
+//! | `@scope%2Fname` in a GET or HEAD | redirected to `@scope/name`: see [`scope_redirect`] |
 //! | `.` and `..`, encoded or not | removed (RFC 3986 §5.2.4); above the folder: 400 |
 //! | an empty segment | removed, after `.` and `..` |
 //! | a backslash, bytes that are not UTF-8 | an ordinary byte of a name |
@@ -22,7 +23,7 @@
 use super::FilesOptions;
 use super::assets;
 use super::http_error::{HttpError, Operation};
-use onrush::Request;
+use onrush::{Request, Response};
 use onrush_store::{Key, StoreError};
 use std::borrow::Cow;
 
@@ -30,6 +31,7 @@ use std::borrow::Cow;
 const PARAMETER: &str = "key";
 
 const NO_SLASH: HttpError = HttpError::new(400, "the path does not begin with a slash");
+const ENCODED_SLASH: HttpError = HttpError::new(400, "a name cannot contain a slash");
 
 /// The two parts of a path, as sent: the mount point of the folder, and the path within the folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -218,6 +220,47 @@ fn is_well_known(key: &Key) -> bool {
     segments.next() == Some(b".well-known") && segments.all(|segment| segment[0] != b'.')
 }
 
+/// The response to a GET or HEAD that `failure` refuses because its path has an encoded slash, if
+/// that follows the scope of a package: npm asks for `/@scope%2Fname`. It is redirected to the path
+/// with a slash.
+///
+/// The slash is not decoded here, because a proxy in front that decides by the path of a request
+/// may not decode it. So the client asks again, with the only spelling that every program on the
+/// way reads alike, and all of them decide about that. The redirect depends on the path only.
+pub(crate) fn scope_redirect(request: &Request, failure: HttpError) -> Option<Response> {
+    if failure != ENCODED_SLASH || !matches!(request.method(), "GET" | "HEAD") {
+        return None;
+    }
+    let plain = decode_scopes(request.path())?;
+    let CanonicalPath { key, is_folder } = canonical(&plain).ok()?;
+    let mut location = href("/", &key);
+    if is_folder {
+        location.push('/');
+    }
+    if let Some(query) = request.query() {
+        location.push('?');
+        encode_invalid(query, &mut location);
+    }
+    let response = Response::new(301).with_header("Location", location);
+    Some(response.with_header("Cache-Control", "no-cache"))
+}
+
+/// A path with a slash for `%2F` in each segment `@scope%2Fname`. `None` if there is another `%2F`.
+fn decode_scopes(path: &str) -> Option<String> {
+    let is_encoded = |bytes: &[u8]| bytes.eq_ignore_ascii_case(b"%2F");
+    let find = |text: &str| text.as_bytes().windows(3).position(is_encoded);
+    let segments = path.split('/').map(|segment| {
+        let Some(at) = find(segment) else {
+            return Some(segment.to_owned());
+        };
+        let (scope, name) = (&segment[..at], &segment[at + 3..]);
+        let is_scope = scope.len() > 1 && scope.starts_with('@');
+        let is_name = !name.is_empty() && find(name).is_none();
+        (is_scope && is_name).then(|| [scope, name].join("/"))
+    });
+    Some(segments.collect::<Option<Vec<_>>>()?.join("/"))
+}
+
 /// Decodes percent-encoding once. Borrows if there is none.
 fn decode(text: &str) -> Result<Cow<'_, [u8]>, HttpError> {
     if !text.as_bytes().contains(&b'%') {
@@ -250,9 +293,7 @@ fn percent_decode(text: &str, query: bool) -> Result<Vec<u8>, HttpError> {
                 let malformed =
                     HttpError::new(400, "a percent sign without two hexadecimal digits");
                 match byte.ok_or(malformed)? {
-                    b'/' if !query => {
-                        return Err(HttpError::new(400, "a name cannot contain a slash"));
-                    }
+                    b'/' if !query => return Err(ENCODED_SLASH),
                     byte => byte,
                 }
             }
@@ -422,6 +463,26 @@ mod tests {
                     assert_eq!(checked, expected, "{path} as {spelling}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn only_a_slash_after_a_scope_is_decoded() {
+        for (path, expected) in [
+            ("/@scope%2fname", Some("/@scope/name")),
+            ("/npm/@a%2Fb/c", Some("/npm/@a/b/c")),
+            ("/@a%2fb/@c%2fd", Some("/@a/b/@c/d")),
+            ("/@a%2f%2e%2e", Some("/@a/%2e%2e")), // Removed as in every path.
+            ("/@a%252fb", Some("/@a%252fb")),
+            ("/a%2fb", None),
+            ("/%2fa", None),
+            ("/@%2fa", None),
+            ("/@a%2f", None),
+            ("/@a%2fb%2fc", None),
+            ("/@a%2f%2fb", None),
+            ("/@a%2fb/..%2fc", None),
+        ] {
+            assert_eq!(decode_scopes(path).as_deref(), expected, "{path}");
         }
     }
 

@@ -141,6 +141,7 @@ impl Inner {
                 let page = Box::pin(self.not_found(request, accepted)).await?;
                 page.ok_or(failure)
             }
+            Err(failure) => path::scope_redirect(request, failure).ok_or(failure),
             result => result,
         }
     }

@@ -10,17 +10,18 @@
 //! ([`Allow::delete_folders`](super::Allow::delete_folders)): it is deleted first.
 //!
 //! COPY needs the right to read the source, MOVE also to delete it, and both to create or to
-//! replace the destination. Rights may differ beneath a folder, so a folder needs the rights of
-//! everything beneath both names.
+//! replace the destination (`destination`). Rights may differ beneath a folder, so a folder needs
+//! the rights of everything beneath both names.
 
 use super::conditions::Conditions;
+use super::destination::Destination;
 use super::http_error::{HttpError, Operation};
 use super::multistatus;
 use super::object_fields::etag;
 use super::path::{self, Target};
 use super::tree::Failures;
-use super::{Inner, check_right_at};
-use crate::rights::{Identity, Rights};
+use super::{Inner, check_right_at, check_right_beneath};
+use crate::rights::Rights;
 use futures_core::Stream;
 use onrush::{Request, Response};
 use onrush_store::{Committed, Condition, Key, Kind, Meta, Relocation, StoreError, Wanted};
@@ -50,22 +51,12 @@ const NOT_IN_TOP: HttpError = HttpError::new(403, "the top folder cannot be move
 const TARGET_EXISTS: HttpError =
     HttpError::new(403, "the destination exists, and you may not replace it");
 
-/// A source or a destination.
-pub(super) struct Place {
+/// What is copied or moved.
+pub(super) struct Source {
     pub(super) key: Key,
     pub(super) kind: Kind,
-    /// The decoded path of the whole request, for rights.
+    /// The decoded path of the whole server, for rights.
     whole: Vec<u8>,
-    /// The encoded path.
-    location: String,
-}
-
-/// What may be done to the destination.
-#[derive(Clone, Copy)]
-pub(super) struct MayReplace {
-    object: bool,
-    /// A folder with everything in it.
-    folder: bool,
 }
 
 impl Inner {
@@ -95,8 +86,7 @@ impl Inner {
         if is_at_or_beneath(&to.key, &from.key) {
             return Err(SAME);
         }
-        let may_replace = self.check_rights(request, &from, &to, is_move)?;
-        self.check_sibling_right(request, &to.whole)?;
+        check_rights(request, &from, &to)?;
         let failed = |error, key: &Key| self.store_failure(error, Operation::Write, Some(key));
         if let Some(parent) = to.key.parent() {
             let found = self.look_up(&parent).await;
@@ -113,7 +103,7 @@ impl Inner {
         let from_condition = conditions.into_condition(look_up).await;
         let how = Relocation {
             from_condition: from_condition.map_err(|error| failed(error, &from.key))?,
-            to_condition: match replaces && may_replace.object {
+            to_condition: match replaces && to.may_replace {
                 true => Condition::None,
                 false => Condition::Absent,
             },
@@ -131,7 +121,7 @@ impl Inner {
                 if is_at_or_beneath(&from.key, &to.key) {
                     return Err(CONTAINS);
                 }
-                if !may_replace.folder {
+                if !to.may_replace_tree() {
                     return Err(TARGET_EXISTS);
                 }
                 let failures = self.clear(&to.key, &replaced).await?;
@@ -143,7 +133,7 @@ impl Inner {
             _ => false,
         };
         // Whether it is the condition of the destination that fails: the client did not ask for it.
-        let is_hidden_condition = replaces && !may_replace.object && how.from_condition.is_none();
+        let is_hidden_condition = replaces && !to.may_replace && how.from_condition.is_none();
         let response = |is_new| match is_new && !is_cleared {
             true => Response::new(201).with_header("Location", to.location.clone()),
             false => Response::new(204),
@@ -185,10 +175,13 @@ impl Inner {
 
     /// The source and the destination of a request. With WebDAV, the source says whether both are
     /// folders, and a slash at the end does not.
-    pub(super) async fn places(&self, request: &Request) -> Result<(Place, Place), HttpError> {
-        let mount = path::split(request)?.mount;
-        let mut from = self.place(request.path(), mount, false)?;
-        let mut to = self.place(&destination(request)?, mount, true)?;
+    pub(super) async fn places(
+        &self,
+        request: &Request,
+    ) -> Result<(Source, Destination), HttpError> {
+        let mut from = self.source(request)?;
+        let path = destination(request)?;
+        let mut kind_of_both = None;
         if self.options.webdav {
             let found = self.look_up(&from.key).await;
             let found = found
@@ -198,10 +191,10 @@ impl Inner {
             {
                 from.kind = Kind::Directory;
             }
-            to.kind = from.kind;
-            to.location = multistatus::href(mount, Some(&to.key), to.kind);
+            kind_of_both = Some(from.kind);
         }
-        Ok((from, to))
+        let to = self.destination(request, &path, kind_of_both)?;
+        Ok((from, to.ok_or(NOT_IN_TOP)?))
     }
 
     /// Whether what is at the destination has to be deleted before something of this kind can be
@@ -281,64 +274,39 @@ impl Inner {
         }
     }
 
-    /// Checks the rights of the client.
-    pub(super) fn check_rights(
-        &self,
-        request: &Request,
-        from: &Place,
-        to: &Place,
-        is_move: bool,
-    ) -> Result<MayReplace, HttpError> {
-        let of_source = match (is_move, from.kind) {
-            (true, _) => Rights::READ.union(Rights::DELETE),
-            (false, Kind::File) => Rights::READ,
-            (false, Kind::Directory) => Rights::READ.union(Rights::LIST),
-        };
-        check_right_at(request, &from.whole, of_source)?;
-        check_right_at(request, &to.whole, Rights::CREATE)?;
-        let has_beneath = |place: &Place, rights| {
-            let identity = request.extension::<Identity>();
-            identity.is_none_or(|identity| {
-                let beneath = identity.rights_everywhere_beneath(&place.whole);
-                beneath.contains(rights)
-            })
-        };
-        if let (Kind::Directory, Some(identity)) = (from.kind, request.extension::<Identity>())
-            && !(has_beneath(from, of_source) && has_beneath(to, Rights::CREATE))
-        {
-            return Err(HttpError::not_permitted(identity));
-        }
-        let object = check_right_at(request, &to.whole, Rights::WRITE).is_ok();
-        Ok(MayReplace {
-            object,
-            folder: object && has_beneath(to, Rights::DELETE),
-        })
-    }
-
-    /// What an encoded path names. `is_new`: it is going to be created.
-    fn place(&self, whole: &str, mount: &str, is_new: bool) -> Result<Place, HttpError> {
-        let subpath = whole.strip_prefix(mount).ok_or(NO_DESTINATION)?;
-        let target = path::target(subpath, Operation::Write)?;
-        let target = target.check_visible(&self.options, Operation::Write)?;
-        let target = match is_new {
-            true => target.check_depth(&self.options)?,
-            false => target,
-        };
-        let (key, kind) = match target {
+    /// What the path of a request names.
+    fn source(&self, request: &Request) -> Result<Source, HttpError> {
+        let target = path::target(path::split(request)?.subpath, Operation::Write)?;
+        let (key, kind) = match target.check_visible(&self.options, Operation::Write)? {
             Target::Object(key) => (key, Kind::File),
             Target::Folder(Some(key)) => (key, Kind::Directory),
             Target::Folder(None) => return Err(NOT_IN_TOP),
         };
-        let location = match kind {
-            Kind::File => path::href(mount, key.as_bytes()),
-            Kind::Directory => path::folder_href(mount, key.as_bytes(), None),
-        };
-        Ok(Place {
-            whole: path::canonical(whole)?.key.into_owned(),
+        Ok(Source {
+            whole: path::canonical(request.path())?.key.into_owned(),
             key,
             kind,
-            location,
         })
+    }
+}
+
+/// Checks the rights of the client, besides those that every [`Destination`] needs.
+pub(super) fn check_rights(
+    request: &Request,
+    from: &Source,
+    to: &Destination,
+) -> Result<(), HttpError> {
+    let needed = match (request.method(), from.kind) {
+        ("MOVE", _) => Rights::READ.union(Rights::DELETE),
+        (_, Kind::File) => Rights::READ,
+        (_, Kind::Directory) => Rights::READ.union(Rights::LIST),
+    };
+    match from.kind {
+        Kind::File => check_right_at(request, &from.whole, needed),
+        Kind::Directory => {
+            check_right_beneath(request, needed)?;
+            to.check_tree(request)
+        }
     }
 }
 

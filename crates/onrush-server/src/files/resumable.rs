@@ -9,12 +9,13 @@
 //! `Upload-Complete: ?0`, a client cannot learn the URL: its request is an ordinary `PUT`. So is
 //! one with a short body, because sending it again costs no more than asking for the offset.
 
+use super::destination::Destination;
 use super::digest::Digests;
 use super::http_error::HttpError;
 use super::negotiate::prefers_json;
 use super::upload::ReceiveError;
 use super::upload_parts::{announced, with_parts};
-use super::upload_target::{Destination, content_length, integer, owner};
+use super::upload_target::{content_length, integer, owner};
 use super::uploads::{Found, NO_UPLOAD, Plan, Progress, Session, TOO_LONG, UploadId, run_to_end};
 use super::write::content_fields;
 use super::{Inner, tus};
@@ -181,14 +182,14 @@ impl Inner {
         request: Request,
         fields: UploadFields,
     ) -> Result<Response, HttpError> {
-        let to = self.put_destination(&request)?;
+        let to = self.object_destination(&request)?;
         let is_complete = fields.is_complete == Some(true);
         let content_length = content_length(&request);
         let Ok(length) = fields.total(0, content_length) else {
             return Ok(Problem::InconsistentLength.response());
         };
         let (plan, content) = self.plan(&request, &to, length).await?;
-        let worker = request.worker().clone();
+        let (worker, json) = (request.worker().clone(), prefers_json(&request));
         let mut body = request.into_body();
         let failed = |error| self.upload_failure(error, &to.key);
         let mut session = self.uploads.create(plan, &worker).await.map_err(failed)?;
@@ -213,7 +214,7 @@ impl Inner {
         let received = session.receive(&mut body, content_length, content, buffers, &on_progress);
         let received = received.await;
         let response = self
-            .after_receiving(session, received, is_complete, &to)
+            .after_receiving(session, received, is_complete, (&to, json))
             .await;
         Ok(match response.header("location") {
             None => response.with_header("Location", url),
@@ -244,15 +245,16 @@ impl Inner {
         Ok((plan, content))
     }
 
-    /// The response after the body of a request was received, or was not.
+    /// The response after the body of a request was received, or was not. `json`: the client
+    /// prefers errors in JSON.
     async fn after_receiving(
         &self,
         mut session: Session,
         received: Result<(), ReceiveError>,
         is_complete: bool,
-        to: &Destination,
+        (to, json): (&Destination, bool),
     ) -> Response {
-        let failed = |error| self.upload_failure(error, &to.key).render(to.prefers_json);
+        let failed = |error| self.upload_failure(error, &to.key).render(json);
         match received {
             Ok(()) if is_complete && session.is_short() => {
                 let _ = session.save().await;
@@ -261,7 +263,7 @@ impl Inner {
             Ok(()) if is_complete => {
                 let response = match self.complete(session, to).await {
                     Ok(response) => response,
-                    Err(failure) => failure.render(to.prefers_json),
+                    Err(failure) => failure.render(json),
                 };
                 response.with_header("Upload-Complete", "?1")
             }
@@ -281,9 +283,7 @@ impl Inner {
             Err(ReceiveError::Body(failure)) if failure == self.uploads.limits.too_large() => {
                 let limits = self.limits(&session.progress(), *INTEROP_VERSIONS.end());
                 let _ = session.cancel().await;
-                failure
-                    .render(to.prefers_json)
-                    .with_header("Upload-Limit", limits)
+                failure.render(json).with_header("Upload-Limit", limits)
             }
             Err(error) => with_progress(failed(error), &session.progress()),
         }
@@ -304,7 +304,7 @@ impl Inner {
         if !self.offers_uploads() {
             return Err(NO_UPLOAD);
         }
-        let to = self.put_destination(&request)?;
+        let to = self.object_destination(&request)?;
         let owner = owner(&request);
         let worker = request.worker().clone();
         let find = self.uploads.open(id, &to.key, owner.as_deref(), &worker);
@@ -393,6 +393,7 @@ impl Inner {
             return Ok(Problem::InconsistentLength.response());
         }
         session.resume(to.may_replace).await.map_err(failed)?;
+        let json = prefers_json(&request);
         let mut body = request.into_body();
         let interim = body.interim_responses();
         let on_progress = |offset: u64| send_progress(&interim, fields.interop_version, offset);
@@ -400,7 +401,7 @@ impl Inner {
         let received = session.receive(&mut body, content_length, content, buffers, &on_progress);
         let received = received.await;
         let response = self
-            .after_receiving(*session, received, is_complete, to)
+            .after_receiving(*session, received, is_complete, (to, json))
             .await;
         Ok(match response.status() {
             201 if !is_complete => response.with_status(204),

@@ -17,17 +17,14 @@
 //! all at once and together with the object.
 //!
 //! A client that may create objects but not replace them must not replace what a name shows, by
-//! creating a sibling of it. So writing a sibling needs the right to replace the object that it
-//! belongs to.
+//! creating a sibling of it: see `destination`.
 
 use super::cache::CacheContext;
 use super::codings::{Accepted, Coding};
-use super::http_error::HttpError;
 use super::object::LoadedObject;
 use super::stored_fields::StoredFields;
 use super::upload::join;
-use super::{Inner, check_right_at, may_read};
-use crate::rights::Rights;
+use super::{Inner, may_read};
 use lru::LruCache;
 use onrush::Request;
 use onrush_store::{Key, Kind, Meta, Result, Store, StoreError};
@@ -241,21 +238,6 @@ impl Inner {
         });
         self.siblings.add(&known, context);
         Ok((loaded, Some(known)))
-    }
-
-    /// Refuses to write a sibling of an object that the client may not replace. `whole`: the
-    /// decoded path of the sibling.
-    pub(super) fn check_sibling_right(
-        &self,
-        request: &Request,
-        whole: &[u8],
-    ) -> std::result::Result<(), HttpError> {
-        match Coding::of_sibling(whole) {
-            Some((_, original)) if self.options.precompressed => {
-                check_right_at(request, original, Rights::WRITE)
-            }
-            _ => Ok(()),
-        }
     }
 }
 

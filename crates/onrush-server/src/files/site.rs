@@ -16,6 +16,7 @@ use super::negotiate::{names_html, prefers_json};
 use super::object::LoadedObject;
 use super::path::Split;
 use super::read::full_response;
+use super::stand_in::StandIn;
 use super::{Inner, may_read};
 use crate::rights::INDEX;
 use onrush::{Request, Response};
@@ -26,7 +27,7 @@ use std::sync::Arc;
 const PAGE_EXTENSION: &str = ".html";
 
 /// The fields of a request that [`is_navigation`] reads, as a value of `Vary`.
-pub(crate) const NAVIGATION_FIELDS: &str = "Accept, Sec-Fetch-Mode";
+const NAVIGATION_FIELDS: &str = "Accept, Sec-Fetch-Mode";
 
 /// The page for paths that name nothing.
 const NOT_FOUND_PAGE: &str = "404.html";
@@ -66,7 +67,7 @@ impl Inner {
             && let Some(loaded) = (self.open_page(INDEX.as_bytes(), request, accepted)).await?
         {
             let page = self.respond_with(request, loaded, accepted).await;
-            return Ok(Some(depending_on_navigation(page)));
+            return Ok(Some(depending_on_navigation(request, page)));
         }
         if prefers_json(request) {
             return Ok(None);
@@ -75,7 +76,7 @@ impl Inner {
         let page = (self.open_page(NOT_FOUND_PAGE.as_bytes(), request, accepted)).await?;
         let page = page.map(|page| full_response(page).with_status(404));
         Ok(match self.options.spa {
-            true => page.map(depending_on_navigation),
+            true => page.map(|page| depending_on_navigation(request, page)),
             false => page,
         })
     }
@@ -102,7 +103,8 @@ impl Inner {
 
 /// Marks the response to a path that names nothing, which depends on [`is_navigation`]. Such a
 /// response has no freshness of its own: soon there may be an object.
-fn depending_on_navigation(response: Response) -> Response {
+fn depending_on_navigation(request: &Request, response: Response) -> Response {
+    StandIn::mark(request);
     let mut response = response.with_header("Cache-Control", "no-cache");
     // The fields and the values are valid.
     let _ = response.append_header("Vary", NAVIGATION_FIELDS);

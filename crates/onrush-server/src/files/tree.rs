@@ -11,7 +11,6 @@
 
 use super::budget::Lease;
 use super::http_error::{HttpError, Operation};
-use super::list::truncate_to_budget;
 use super::{Inner, is_listed};
 use onrush_store::{Condition, Entry, Key, Kind, ListHow, Relocation, StoreError, Version};
 use std::sync::Arc;
@@ -83,7 +82,7 @@ impl Walk {
             ..ListHow::default()
         };
         let mut page = inner.store.list(Some(&folder), how).await?;
-        let lease = truncate_to_budget(&mut page, &inner.listing_budget);
+        let lease = inner.shorten(&mut page);
         page.entries
             .retain(|entry| is_listed(&inner.options, Some(&folder), entry));
         Ok(Level {

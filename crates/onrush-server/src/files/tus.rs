@@ -9,15 +9,15 @@
 //! `X-HTTP-Method-Override` is not supported: a request does what its method says, so that access
 //! control and intermediaries see the same.
 
+use super::Inner;
+use super::destination::Destination;
 use super::digest::{Algorithm, Digests, MISMATCH};
 use super::http_error::{HttpError, Operation};
 use super::negotiate::prefers_json;
 use super::path::{self, Target};
 use super::stored_fields;
-use super::upload_target::{Destination, content_length, integer, owner};
+use super::upload_target::{content_length, integer, owner};
 use super::uploads::{Found, NO_UPLOAD, Plan, Session};
-use super::{Inner, check_right_at};
-use crate::rights::Rights;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use onrush::{Request, Response};
@@ -38,7 +38,7 @@ const METADATA_BYTES_MAX: usize = 4096;
 const NO_LENGTH: HttpError = HttpError::new(400, "Upload-Length or Upload-Defer-Length is missing");
 const NO_NAME: HttpError = HttpError::new(
     400,
-    "Upload-Metadata has no filename that can be stored in this folder",
+    "Upload-Metadata has no filename for an object of this folder",
 );
 const BAD_METADATA: HttpError = HttpError::new(400, "Upload-Metadata is malformed or too long");
 const BAD_CHECKSUM: HttpError = HttpError::new(400, "Upload-Checksum is malformed or not known");
@@ -162,34 +162,11 @@ impl Inner {
         request: &Request,
         metadata: &Metadata,
     ) -> Result<Destination, HttpError> {
-        let split = path::split(request)?;
-        let mut whole = path::canonical(request.path())?.key.into_owned();
-        let target = match path::target(split.subpath, Operation::Write)? {
-            Target::Object(key) => Target::Object(key),
-            Target::Folder(folder) => {
-                let name = Some(&metadata.name[..]).filter(|name| !name.contains(&b'/'));
-                let name = name.ok_or(NO_NAME)?;
-                if !whole.is_empty() {
-                    whole.push(b'/');
-                }
-                whole.extend_from_slice(name);
-                let folder = folder.map(|folder| [folder.as_bytes(), b"/"].concat());
-                let key = [&folder.unwrap_or_default(), name].concat();
-                Target::Object(Key::parse(&key).map_err(|_| NO_NAME)?)
-            }
-        };
-        check_right_at(request, &whole, Rights::CREATE)?;
-        self.check_sibling_right(request, &whole)?;
-        let target = target.check_visible(&self.options, Operation::Write)?;
-        let Target::Object(key) = target.check_depth(&self.options)? else {
-            return Err(NO_NAME);
-        };
-        Ok(Destination {
-            location: path::href(split.mount, key.as_bytes()),
-            may_replace: check_right_at(request, &whole, Rights::WRITE).is_ok(),
-            prefers_json: prefers_json(request),
-            key,
-        })
+        match path::target(path::split(request)?.subpath, Operation::Write)? {
+            Target::Object(_) => self.object_destination(request),
+            Target::Folder(_) if metadata.name.is_empty() => Err(NO_NAME),
+            Target::Folder(_) => self.destination_in(request, &metadata.name),
+        }
     }
 
     fn tus_head(&self, found: &Found, now_s: u64) -> Response {

@@ -13,7 +13,7 @@ use super::http_error::HttpError;
 use super::upload_limits::UploadLimits;
 use onrush::{Reject, RequestBody};
 use onrush_rt::coop;
-use onrush_store::{StoreError, Upload};
+use onrush_store::{Committed, StoreError, Upload};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::mem;
@@ -71,9 +71,31 @@ pub(super) trait Sink {
 
 /// An upload whose bytes are verified.
 pub(super) struct VerifiedUpload {
-    pub(super) upload: Box<dyn Upload>,
-    pub(super) digests: Digests,
-    pub(super) limits: UploadLimits,
+    upload: Box<dyn Upload>,
+    digests: Digests,
+    limits: UploadLimits,
+}
+
+impl VerifiedUpload {
+    /// `digests`: those of the whole object.
+    pub(super) fn new(
+        upload: Box<dyn Upload>,
+        digests: Digests,
+        limits: UploadLimits,
+    ) -> VerifiedUpload {
+        VerifiedUpload {
+            upload,
+            digests,
+            limits,
+        }
+    }
+
+    /// Publishes the object, if the digests are those that were demanded. Otherwise the bytes are
+    /// discarded.
+    pub(super) async fn commit(self) -> Result<Committed, ReceiveError> {
+        self.digests.check().map_err(ReceiveError::Body)?;
+        self.upload.commit().await.map_err(ReceiveError::Store)
+    }
 }
 
 impl Sink for VerifiedUpload {

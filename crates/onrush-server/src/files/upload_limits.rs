@@ -13,8 +13,9 @@ pub struct UploadLimits {
     /// The maximum number of unfinished uploads. A further one gets 503. With 0, uploads cannot be
     /// continued.
     pub count_max: usize,
-    /// The maximum size of all unfinished uploads together, in bytes. An upload whose length is
-    /// announced counts with its length from the beginning. A further one gets 507.
+    /// The maximum size of all unfinished uploads together, in bytes. What has arrived counts.
+    /// Bytes beyond it get 507, and so does an announced length for which there is no room at the
+    /// time.
     pub bytes_max: u64,
 }
 

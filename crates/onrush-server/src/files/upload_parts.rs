@@ -6,9 +6,10 @@
 //! arrived. When all have, an empty `PATCH` completes the upload as any other.
 
 use super::Inner;
+use super::destination::Destination;
 use super::digest::Digests;
 use super::http_error::HttpError;
-use super::upload_target::{Destination, content_length, integer, owner};
+use super::upload_target::{content_length, integer, owner};
 use super::uploads::{PartPlan, Parts, Session};
 use onrush::{Request, Response};
 

@@ -1,15 +1,15 @@
-//! What the protocols of uploads that continue have in common: where an upload goes, under which
-//! condition and for whom, and its result.
+//! What the protocols of uploads that continue have in common: the condition of an upload, whose it
+//! is, and its result.
 
+use super::Inner;
 use super::conditions::Conditions;
+use super::destination::Destination;
 use super::http_error::{HttpError, Operation};
-use super::negotiate::prefers_json;
 use super::object_fields::etag;
 use super::upload::ReceiveError;
 use super::uploads::Session;
 use super::write::EXISTS;
-use super::{Inner, check_right, path};
-use crate::rights::{Identity, Rights};
+use crate::rights::Identity;
 use onrush::{Request, Response};
 use onrush_store::{Condition, Key, StoreError};
 
@@ -27,16 +27,6 @@ pub(super) fn content_length(request: &Request) -> Option<u64> {
     }
 }
 
-/// What a `PUT` or a tus `POST` writes, checked.
-pub(super) struct Destination {
-    pub(super) key: Key,
-    /// The URL of the object.
-    pub(super) location: String,
-    pub(super) may_replace: bool,
-    /// The client prefers errors in JSON.
-    pub(super) prefers_json: bool,
-}
-
 /// The user of a request, to whom an upload belongs.
 pub(super) fn owner(request: &Request) -> Option<String> {
     let identity = request.extension::<Identity>()?;
@@ -44,17 +34,6 @@ pub(super) fn owner(request: &Request) -> Option<String> {
 }
 
 impl Inner {
-    /// The destination of a request with the path of the object.
-    pub(super) fn put_destination(&self, request: &Request) -> Result<Destination, HttpError> {
-        let key = self.put_key(request)?;
-        Ok(Destination {
-            location: path::href(path::split(request)?.mount, key.as_bytes()),
-            may_replace: check_right(request, Rights::WRITE).is_ok(),
-            prefers_json: prefers_json(request),
-            key,
-        })
-    }
-
     /// The condition of the upload that a request begins. Fails if it does not hold now.
     pub(super) async fn upload_condition(
         &self,
@@ -89,7 +68,7 @@ impl Inner {
             error => self.upload_failure(error, &to.key),
         })?;
         let response = match committed.created {
-            true => Response::new(201).with_header("Location", to.location.clone()),
+            true => Response::new(201).with_header("Location", &to.location),
             false => Response::new(204),
         };
         Ok(response.with_header("ETag", etag(&committed.meta.version)))

@@ -11,12 +11,13 @@
 
 use super::conditions::Conditions;
 use super::content_address;
+use super::destination::Destination;
 use super::digest::Digests;
 use super::http_error::{HttpError, Operation};
 use super::object_fields::etag;
 use super::path::{self, Target};
 use super::upload::{self, ReceiveError, VerifiedUpload};
-use super::{Inner, check_right, check_right_beneath, multistatus, stored_fields};
+use super::{Inner, check_right_beneath, multistatus, stored_fields};
 use crate::rights::Rights;
 use onrush::{Request, Response};
 use onrush_store::{Condition, Key, Kind, METADATA_BYTES_MAX, Meta, StoreError};
@@ -38,12 +39,16 @@ const IS_FOLDER: HttpError = HttpError::new(
 impl Inner {
     /// `PUT` of an object (RFC 9110 §9.3.4): 201 when it is new, 204 when it was replaced.
     pub(super) async fn put(&self, request: Request) -> Result<Response, HttpError> {
-        let key = match self.put_target(&request)? {
-            Target::Object(key) => key,
-            Target::Folder(folder) => return Box::pin(self.put_folder(&request, folder)).await,
-        };
-        let may_replace = check_right(&request, Rights::WRITE).is_ok();
-        let location = path::href(path::split(&request)?.mount, key.as_bytes());
+        let to = self.put_destination(&request)?;
+        if to.kind == Kind::Directory {
+            return Box::pin(self.put_folder(&request, to)).await;
+        }
+        let Destination {
+            key,
+            location,
+            may_replace,
+            ..
+        } = to;
         let conditions = Conditions::from_request(&request);
         let metadata_bytes_max = self.store.features().metadata_bytes_max;
         let (metadata, mut digests) = content_fields(&request, metadata_bytes_max)?;
@@ -84,24 +89,14 @@ impl Inner {
         if !metadata.is_empty() {
             upload.set_metadata(metadata).map_err(failed)?;
         }
-        let mut upload = VerifiedUpload {
-            upload,
-            digests,
-            limits: self.uploads.limits,
-        };
+        let mut upload = VerifiedUpload::new(upload, digests, self.uploads.limits);
         let buffers = &self.upload_buffers;
         let received = upload::receive(&mut body, length, &mut upload, buffers, &|_| false);
-        received.await.map_err(|error| match error {
-            ReceiveError::Body(failure) => failure,
-            ReceiveError::Store(error) => failed(error),
-        })?;
-        let VerifiedUpload {
-            upload, digests, ..
-        } = upload;
-        digests.check()?; // On failure, dropping the upload discards it.
+        let received = received.await;
+        received.map_err(|error| self.upload_failure(error, &key))?;
         let committed = upload.commit().await.map_err(|error| match error {
-            StoreError::PreconditionFailed if !may_replace => EXISTS,
-            error => failed(error),
+            ReceiveError::Store(StoreError::PreconditionFailed) if !may_replace => EXISTS,
+            error => self.upload_failure(error, &key),
         })?;
         let response = if committed.created {
             Response::new(201).with_header("Location", location)
@@ -115,45 +110,36 @@ impl Inner {
         })
     }
 
-    /// The key of an object to write. Fails if the request cannot write a whole object there.
-    pub(super) fn put_key(&self, request: &Request) -> Result<Key, HttpError> {
-        match self.put_target(request)? {
-            Target::Object(key) => Ok(key),
-            Target::Folder(_) => Err(IS_FOLDER),
-        }
+    /// What a `PUT` names. Fails if the client cannot write there.
+    fn put_destination(&self, request: &Request) -> Result<Destination, HttpError> {
+        reject_content_range(request)?;
+        let to = self.destination(request, request.path(), None)?;
+        to.ok_or(IS_FOLDER)
     }
 
-    /// What a `PUT` names. Fails if the request cannot write there.
-    fn put_target(&self, request: &Request) -> Result<Target, HttpError> {
-        reject_content_range(request)?;
-        let split = path::split(request)?;
-        let target = path::target(split.subpath, Operation::Write)?;
-        let target = target.check_visible(&self.options, Operation::Write)?;
-        if self.options.precompressed {
-            self.check_sibling_right(request, &path::canonical(request.path())?.key)?;
+    /// As [`Inner::put_destination`]. Fails if it is a folder.
+    pub(super) fn object_destination(&self, request: &Request) -> Result<Destination, HttpError> {
+        let to = self.put_destination(request)?;
+        match to.kind {
+            Kind::File => Ok(to),
+            Kind::Directory => Err(IS_FOLDER),
         }
-        target.check_depth(&self.options)
     }
 
     /// `PUT` without content of a path that ends with a slash: creates the folder, and those above
     /// it. 201 when it is new, 204 when it exists.
-    async fn put_folder(
-        &self,
-        request: &Request,
-        folder: Option<Key>,
-    ) -> Result<Response, HttpError> {
-        let (Some(key), Some(0)) = (folder, request.content_length()) else {
+    async fn put_folder(&self, request: &Request, to: Destination) -> Result<Response, HttpError> {
+        if request.content_length() != Some(0) {
             return Err(IS_FOLDER);
-        };
-        let failed = |error| self.store_failure(error, Operation::Write, Some(&key));
+        }
+        let failed = |error| self.store_failure(error, Operation::Write, Some(&to.key));
         let conditions = Conditions::from_request(request);
         if !conditions.is_none() {
-            let current = self.look_up(&key).await.map_err(failed)?;
+            let current = self.look_up(&to.key).await.map_err(failed)?;
             conditions.check(current.as_ref()).map_err(failed)?;
         }
-        let location = path::folder_href(path::split(request)?.mount, key.as_bytes(), None);
-        match self.store.create_folder(&key).await.map_err(failed)? {
-            true => Ok(Response::new(201).with_header("Location", location)),
+        match self.store.create_folder(&to.key).await.map_err(failed)? {
+            true => Ok(Response::new(201).with_header("Location", &to.location)),
             false => Ok(Response::new(204)),
         }
     }
@@ -185,11 +171,9 @@ impl Inner {
     /// discards the body at full speed. Digests are not verified, because the kernel discards the
     /// body.
     pub(super) async fn put_to_sink(&self, request: Request) -> Result<Response, HttpError> {
-        let Target::Object(key) = self.put_target(&request)? else {
-            return Err(IS_FOLDER);
-        };
+        let to = self.object_destination(&request)?;
         content_fields(&request, METADATA_BYTES_MAX)?;
-        self.check_conditions(&key, &Conditions::from_request(&request))
+        self.check_conditions(&to.key, &Conditions::from_request(&request))
             .await?;
         let received = upload::discard(&mut request.into_body()).await?;
         Ok(Response::new(204).with_header("Onrush-Received-Bytes", received.to_string()))

@@ -7,7 +7,6 @@
 
 use super::file::{Line, lines};
 use super::patterns::{Pattern, Patterns};
-use crate::files::NAVIGATION_FIELDS;
 use onrush::Response;
 
 /// Fields that only the server sets, besides those that [`Response::try_set_header`] refuses, and
@@ -84,12 +83,10 @@ impl Headers {
 
     /// Sets the fields for a decoded path in a response to GET or HEAD. Only content that was
     /// asked for (2xx, 304), and a page that says that there is none (404), have them.
-    pub(super) fn apply(&self, path: &[u8], response: &mut Response) {
+    /// `is_stand_in`: the response is a page in place of an object that may exist soon.
+    pub(super) fn apply(&self, path: &[u8], is_stand_in: bool, response: &mut Response) {
         let is_of_object = match response.status() {
-            // A page in place of an object that may exist soon.
-            200..=299 | 304 => {
-                (response.header_values("vary")).all(|value| value != NAVIGATION_FIELDS.as_bytes())
-            }
+            200..=299 | 304 => !is_stand_in,
             404 => false,
             _ => return,
         };
@@ -138,7 +135,7 @@ mod tests {
     fn applied(path: &str, status: u16) -> Vec<(String, String)> {
         let headers = Headers::parse(TEXT).expect("fields");
         let mut response = Response::new(status).with_header("Cache-Control", "no-cache");
-        headers.apply(path.as_bytes(), &mut response);
+        headers.apply(path.as_bytes(), false, &mut response);
         let lines = response.headers();
         lines
             .map(|(name, value)| {
@@ -175,9 +172,8 @@ mod tests {
         has(&missing, "x-frame-options", "DENY");
         has(&missing, "cache-control", "no-cache");
         let headers = Headers::parse(TEXT).expect("fields");
-        let page = Response::new(200).with_header("Vary", NAVIGATION_FIELDS);
-        let mut page = page.with_header("Cache-Control", "no-cache");
-        headers.apply(b"/assets/new.css", &mut page);
+        let mut page = Response::new(200).with_header("Cache-Control", "no-cache");
+        headers.apply(b"/assets/new.css", true, &mut page);
         assert_eq!(page.header("cache-control"), Some(&b"no-cache"[..]));
         assert_eq!(page.header("x-frame-options"), Some(&b"DENY"[..]));
         assert_eq!(applied("/a", 503).len(), 1);

@@ -16,6 +16,7 @@ mod patterns;
 mod redirects;
 
 use crate::files::path::canonical;
+use crate::files::stand_in::StandIn;
 use crate::files::uploads::UploadId;
 use headers::Headers;
 use onrush::handler::{Pending, Service};
@@ -167,7 +168,7 @@ impl SiteRulesService {
 impl Service for SiteRulesService {
     fn start(
         &self,
-        request: Request,
+        mut request: Request,
         cx: &mut Context<'_>,
         response: &mut Option<Response>,
     ) -> Option<Pending> {
@@ -179,14 +180,15 @@ impl Service for SiteRulesService {
         if response.is_some() {
             return None;
         }
+        let stand_in = StandIn::attach(&mut request);
         let pending = self.service.start(request, cx, response);
         if let Some(response) = response {
-            rules.headers.apply(&path, response);
+            (rules.headers).apply(&path, stand_in.is_set(), response);
         }
         let pending = pending?;
         Some(Box::pin(async move {
             let mut response = pending.await;
-            rules.headers.apply(&path, &mut response);
+            (rules.headers).apply(&path, stand_in.is_set(), &mut response);
             response
         }))
     }

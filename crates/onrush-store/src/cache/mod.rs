@@ -19,7 +19,7 @@
 //!   again.
 //!
 //! Methods whose documentation says "blocks" belong on the pool. Layers, lowest first: `name` ·
-//! `space` · `folder` · `index` · `failure` · `filling`.
+//! `space` · `folder` · `index` · `failure` · `verification` · `filling`.
 
 mod failure;
 mod filling;
@@ -27,6 +27,7 @@ mod folder;
 mod index;
 mod name;
 mod space;
+mod verification;
 
 use crate::error::Cause;
 use crate::watch::Watch;
@@ -44,6 +45,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use verification::{Verification, Verifications};
 
 /// The entries that a scan adds at a time. Others wait for the index meanwhile.
 const SCAN_STEP: usize = 1000;
@@ -103,6 +105,7 @@ struct Inner {
     /// The announced sizes of large new files: see [`Cache::promise`].
     promises: Arc<Space>,
     pause: Pause,
+    verifications: Verifications,
     /// Whether the scan has failed, and is to begin again after the pause.
     has_scan_failed: AtomicBool,
 }
@@ -128,6 +131,8 @@ pub struct Opened {
     pub file: File,
     /// If not, the caller has to verify it before it uses the content.
     pub is_trusted: bool,
+    /// Other callers wait until the caller has dropped this.
+    _verification: Option<Verification>,
 }
 
 /// Why a file is not created.
@@ -198,6 +203,7 @@ impl Cache {
             is_scanning: Watch::new(false),
             promises: Space::new(options.bytes_max),
             pause: Pause::new(),
+            verifications: Verifications::default(),
             has_scan_failed: AtomicBool::new(false),
         };
         let cache = Cache {
@@ -260,8 +266,23 @@ impl Cache {
         Some(file.with_permit(permit).with_guard(found.charge.lend()))
     }
 
-    /// Opens a file, also one that the scan has not found yet. `None` if there is none. Blocks.
+    /// Opens a file, also one that the scan has not found yet. `None` if there is none. Blocks: if
+    /// another caller verifies the file, also until it has dropped its [`Opened`].
     pub fn open_file(&self, name: &Name) -> Option<Opened> {
+        let opened = self.open_now(name)?;
+        if opened.is_trusted {
+            return Some(opened);
+        }
+        drop(opened); // Its descriptor is not needed while this waits.
+        let verification = self.inner.verifications.begin(name);
+        let opened = self.open_now(name)?;
+        Some(Opened {
+            _verification: (!opened.is_trusted).then_some(verification),
+            ..opened
+        })
+    }
+
+    fn open_now(&self, name: &Name) -> Option<Opened> {
         let permit = self.inner.descriptors.open_file(FileUse::Brief)?;
         // What the index says afterwards may be about a file that has replaced this one.
         let before = self.index().get(name, self.now_ms());
@@ -292,6 +313,7 @@ impl Cache {
         Some(Opened {
             file: file.with_guard(charge.lend()),
             is_trusted,
+            _verification: None,
         })
     }
 

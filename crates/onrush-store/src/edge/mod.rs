@@ -301,6 +301,10 @@ impl Store for EdgeStore {
         })
     }
 
+    fn create_folder<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<bool>> {
+        self.inner.store.create_folder(key)
+    }
+
     fn copy(&self, how: Relocation) -> LocalFuture<'_, Result<Committed>> {
         Box::pin(async move {
             let change = Change::new(&self.inner, &how.to);
@@ -347,12 +351,32 @@ impl Store for EdgeStore {
     }
 
     fn features(&self) -> Features {
+        // Each by name, so that none is promised that this store does not pass on.
+        let Features {
+            metadata_bytes_max,
+            versions_by_content,
+            resumable_uploads,
+            inline_writes,
+            empty_folders,
+            renames_objects,
+            renames_folders: _, // See `rename`.
+            watch: _,           // A copy would have to follow the changes.
+            local_metadata,
+            properties_bytes_max: _, // As for `watch`.
+            folders_end_with_slash,
+        } = self.inner.store.features();
         Features {
-            renames_folders: false, // See `rename`.
-            // A copy would have to follow their changes.
-            properties_bytes_max: 0,
+            metadata_bytes_max,
+            versions_by_content,
+            resumable_uploads,
+            inline_writes,
+            empty_folders,
+            renames_objects,
+            renames_folders: false,
             watch: false,
-            ..self.inner.store.features()
+            local_metadata,
+            properties_bytes_max: 0,
+            folders_end_with_slash,
         }
     }
 }

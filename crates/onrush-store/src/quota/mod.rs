@@ -31,6 +31,9 @@ use std::time::Duration;
 pub use usage::Quota;
 use usage::{Reservation, Usages, is_beneath};
 
+/// The number of attempts to rename an object that is replaced meanwhile.
+const ATTEMPTS: usize = 4;
+
 /// A folder whose objects have limits by prefix. Clones share them.
 #[derive(Clone)]
 pub struct QuotaStore {
@@ -82,10 +85,48 @@ impl QuotaStore {
         })
     }
 
-    /// Counts a rename that was made.
-    fn renamed(&self, how: &Relocation, bytes: u64, replaced: u64) {
-        self.usages.change(&how.to, bytes, replaced);
-        self.usages.change(&how.from, 0, bytes);
+    /// Renames an object to a name with other quotas. Only the version whose size has been counted
+    /// is renamed.
+    async fn rename_object(&self, how: &Relocation) -> Result<Committed> {
+        for _ in 0..ATTEMPTS {
+            let found = self.folder.meta(&how.from).await?;
+            how.from_condition.check(Some(&found))?;
+            let mut reservation = Reservation::new(&self.usages, &how.to);
+            reservation.grow(found.size)?;
+            let counted = Relocation {
+                from_condition: Condition::unchanged(Some(&found)),
+                ..how.clone()
+            };
+            match self.folder.rename(counted, Kind::File).await {
+                Err(StoreError::PreconditionFailed) => {
+                    // It may have been the condition of the new name.
+                    if self.folder.meta(&how.from).await?.version == found.version {
+                        return Err(StoreError::PreconditionFailed);
+                    }
+                }
+                renamed => {
+                    let renamed = renamed?;
+                    let bytes = found.size;
+                    self.usages.change(&how.to, bytes, renamed.replaced_bytes);
+                    self.usages.change(&how.from, 0, bytes);
+                    return Ok(renamed);
+                }
+            }
+        }
+        Err(StoreError::Conflict)
+    }
+
+    /// Renames a folder to a name with other quotas. A change in it meanwhile may or may not have
+    /// been counted, so the sums may be too large, and never too small, until the next count.
+    async fn rename_folder(&self, how: &Relocation) -> Result<Committed> {
+        let before = self.bytes_beneath(&how.from).await?;
+        let mut reservation = Reservation::new(&self.usages, &how.to);
+        reservation.grow(before)?;
+        let renamed = self.folder.rename(how.clone(), Kind::Directory).await?;
+        let after = self.bytes_beneath(&how.to).await.unwrap_or(before);
+        self.usages.change(&how.to, before.max(after), 0);
+        self.usages.change(&how.from, 0, before.min(after));
+        Ok(renamed)
     }
 
     /// Whether a quota counts only a part of what lies beneath a folder.
@@ -97,16 +138,11 @@ impl QuotaStore {
         prefixes.any(|prefix| prefix == folder || is_beneath(prefix, folder))
     }
 
-    /// The bytes of what is going to be renamed.
-    async fn bytes_of(&self, key: &Key, kind: Kind) -> Result<u64> {
-        match kind {
-            Kind::File => self.folder.meta(key).await.map(|meta| meta.size),
-            Kind::Directory => {
-                let (folder, key) = (self.folder.clone(), key.clone());
-                let job = move || folder.count_bytes(Some(&key));
-                self.folder.pool().run(job).await?
-            }
-        }
+    /// The bytes of the objects beneath a folder.
+    async fn bytes_beneath(&self, key: &Key) -> Result<u64> {
+        let (folder, key) = (self.folder.clone(), key.clone());
+        let job = move || folder.count_bytes(Some(&key));
+        self.folder.pool().run(job).await?
     }
 }
 
@@ -217,15 +253,16 @@ impl Store for QuotaStore {
                 // What a quota counts would change its place, or get another limit.
                 return Err(StoreError::Unsupported);
             }
-            let bytes = self.bytes_of(&how.from, kind).await?;
             let counts_both = |quota: &Quota| quota.covers(&how.from) == quota.covers(&how.to);
-            let mut reservation = Reservation::new(&self.usages, &how.to);
-            if !self.usages.quotas().all(counts_both) {
-                reservation.grow(bytes)?;
+            if self.usages.quotas().all(counts_both) {
+                let committed = self.folder.rename(how.clone(), kind).await?;
+                self.usages.change(&how.to, 0, committed.replaced_bytes);
+                return Ok(committed);
             }
-            let committed = self.folder.rename(how.clone(), kind).await?;
-            self.renamed(&how, bytes, committed.replaced_bytes);
-            Ok(committed)
+            match kind {
+                Kind::File => self.rename_object(&how).await,
+                Kind::Directory => self.rename_folder(&how).await,
+            }
         })
     }
 
@@ -262,7 +299,33 @@ impl Store for QuotaStore {
     }
 
     fn features(&self) -> Features {
-        self.folder.features()
+        // Each by name, so that none is promised that this store does not pass on.
+        let Features {
+            metadata_bytes_max,
+            versions_by_content,
+            resumable_uploads,
+            inline_writes,
+            empty_folders,
+            renames_objects,
+            renames_folders,
+            watch,
+            local_metadata,
+            properties_bytes_max,
+            folders_end_with_slash,
+        } = self.folder.features();
+        Features {
+            metadata_bytes_max,
+            versions_by_content,
+            resumable_uploads,
+            inline_writes,
+            empty_folders,
+            renames_objects,
+            renames_folders,
+            watch,
+            local_metadata,
+            properties_bytes_max,
+            folders_end_with_slash,
+        }
     }
 }
 

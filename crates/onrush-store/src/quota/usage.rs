@@ -42,12 +42,19 @@ struct Usage {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The bytes of the objects.
-    used: u64,
+    /// The bytes of the objects. Less than 0 for a moment, if the end of an object is counted
+    /// before its beginning.
+    used: i128,
     /// The bytes of uploads in progress.
     pending: u64,
     /// The bytes that were added since a count began, if one is in progress.
     added: Option<u64>,
+}
+
+impl State {
+    fn used_bytes(&self) -> u64 {
+        u64::try_from(self.used.max(0)).unwrap_or(u64::MAX)
+    }
 }
 
 impl Usage {
@@ -56,7 +63,7 @@ impl Usage {
     }
 
     fn has_room(&self, state: &State, bytes: u64) -> bool {
-        let all = state.used.saturating_add(state.pending);
+        let all = state.used_bytes().saturating_add(state.pending);
         all.saturating_add(bytes) <= self.quota.bytes_max
     }
 }
@@ -76,7 +83,7 @@ impl Usages {
 
     /// Each quota with the bytes of its objects.
     pub(super) fn used(&self) -> Vec<(Quota, u64)> {
-        let used = |usage: &Usage| (usage.quota.clone(), usage.lock().used);
+        let used = |usage: &Usage| (usage.quota.clone(), usage.lock().used_bytes());
         self.0.iter().map(used).collect()
     }
 
@@ -97,7 +104,7 @@ impl Usages {
     pub(super) fn change(&self, key: &Key, added: u64, removed: u64) {
         self.covering(key).for_each(|usage| {
             let mut state = usage.lock();
-            state.used = state.used.saturating_add(added).saturating_sub(removed);
+            state.used += i128::from(added) - i128::from(removed);
             state.added = state.added.map(|sum| sum.saturating_add(added));
         });
     }
@@ -113,7 +120,7 @@ impl Usages {
         let mut state = self.0[index].lock();
         let added = state.added.take().unwrap_or(0);
         if let Some(counted) = counted {
-            state.used = counted.saturating_add(added);
+            state.used = i128::from(counted.saturating_add(added));
         }
     }
 }

@@ -23,6 +23,7 @@ pub async fn conformance(store: &dyn Store) {
     folders_exist_with_their_objects(store).await;
     delete_distinguishes_objects_and_folders(store).await;
     listings_are_ordered_and_paged(store).await;
+    pages_begin_after_any_entry(store).await;
     state_of_the_server_is_stored(store).await;
     claimed_features_exist(store).await;
     if store.features().resumable_uploads {
@@ -376,6 +377,31 @@ async fn listings_are_ordered_and_paged(store: &dyn Store) {
         .list(Some(&key("list/none")), ListHow::default())
         .await;
     assert_eq!(missing, Err(StoreError::NotFound));
+}
+
+/// A page may begin after any entry, also where a folder sorts as if it ended with a slash.
+async fn pages_begin_after_any_entry(store: &dyn Store) {
+    for name in ["a/x", "a-b", "a.c/x", "a.c", "a0", "b/x"] {
+        // Some stores have either an object or a folder with a name.
+        let _ = put(store, &format!("order/{name}"), b"x").await;
+    }
+    let folder = key("order");
+    let ask = async |after| {
+        let how = ListHow {
+            after,
+            ..ListHow::default()
+        };
+        let page = store.list(Some(&folder), how).await;
+        page.expect("a page").entries
+    };
+    let all = ask(None).await;
+    assert!(all.len() >= 5);
+    let features = store.features();
+    assert!(all.is_sorted_by_key(|entry| features.position(entry)));
+    for (number, entry) in all.iter().enumerate() {
+        let rest = ask(Some(features.position(entry))).await;
+        assert_eq!(rest, all[number + 1..], "after {entry:?}");
+    }
 }
 
 /// Discards the bytes of all uploads, and returns the number of uploads. A clock may not have

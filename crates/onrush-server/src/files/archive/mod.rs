@@ -23,7 +23,6 @@ mod zip;
 use super::archive_format::Format;
 use super::budget::{Budget, Lease};
 use super::http_error::{HttpError, Operation};
-use super::list::truncate_to_budget;
 use super::path;
 use super::permitted::Permitted;
 use super::{Inner, is_listed};
@@ -161,7 +160,7 @@ impl Inner {
             ..ListHow::default()
         };
         let mut page = self.store.list(folder.as_ref(), how).await?;
-        let lease = truncate_to_budget(&mut page, &self.listing_budget);
+        let lease = self.shorten(&mut page);
         page.entries
             .retain(|entry| is_listed(&self.options, folder.as_ref(), entry));
         Ok(Level {

@@ -1,5 +1,8 @@
 //! The unfinished uploads and their bytes in memory, for the limits; and the uploads that were
 //! completed lately, for clients that have lost the response.
+//!
+//! Bytes count when they arrive. An announced length is compared with the room that is left, and
+//! occupies nothing: otherwise clients that only announce uploads could keep out all others.
 
 use super::{NO_SPACE, TOO_MANY, UploadId, UploadLimits};
 use crate::files::upload::ReceiveError;
@@ -57,6 +60,21 @@ impl State {
     }
 }
 
+impl State {
+    fn bytes_of(&self, id: UploadId) -> u64 {
+        self.unfinished.get(&id).copied().unwrap_or(0)
+    }
+
+    /// Fails if there is no room for an upload of `bytes` in all.
+    fn check(&self, id: UploadId, bytes: u64, limits: &UploadLimits) -> Result<(), ReceiveError> {
+        let others = self.bytes.saturating_sub(self.bytes_of(id));
+        match others.saturating_add(bytes) > limits.bytes_max {
+            true => Err(ReceiveError::Body(NO_SPACE)),
+            false => Ok(()),
+        }
+    }
+}
+
 impl Index {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -81,25 +99,34 @@ impl Index {
         state.ended = HashSet::new();
     }
 
-    /// Adds an upload of `bytes`, or fails because of a limit.
-    pub(super) fn reserve(
+    /// Adds an upload without bytes, of which `announced` are going to arrive. Fails because of a
+    /// limit, also if there is no room for all of them.
+    pub(super) fn begin(
         &self,
         id: UploadId,
-        bytes: u64,
+        announced: u64,
         limits: &UploadLimits,
     ) -> Result<(), ReceiveError> {
         let mut state = self.lock();
         if state.unfinished.len() >= limits.count_max {
             return Err(ReceiveError::Body(TOO_MANY));
         }
-        if state.bytes.saturating_add(bytes) > limits.bytes_max {
-            return Err(ReceiveError::Body(NO_SPACE));
-        }
-        state.set(id, Some(bytes));
+        state.check(id, announced, limits)?;
+        state.set(id, Some(0));
         Ok(())
     }
 
-    /// Reserves at least `bytes` for an upload. If that exceeds the limit, this fails and changes
+    /// Fails if there is no room for an upload of `bytes` in all.
+    pub(super) fn check(
+        &self,
+        id: UploadId,
+        bytes: u64,
+        limits: &UploadLimits,
+    ) -> Result<(), ReceiveError> {
+        self.lock().check(id, bytes, limits)
+    }
+
+    /// Counts at least `bytes` for an upload. If that exceeds the limit, this fails and changes
     /// nothing.
     pub(super) fn grow(
         &self,
@@ -108,16 +135,35 @@ impl Index {
         limits: &UploadLimits,
     ) -> Result<(), ReceiveError> {
         let mut state = self.lock();
-        let before = state.unfinished.get(&id).copied().unwrap_or(0);
-        let added = bytes.saturating_sub(before);
-        if added == 0 {
-            return Ok(());
+        if bytes > state.bytes_of(id) {
+            state.check(id, bytes, limits)?;
+            state.set(id, Some(bytes));
         }
-        if state.bytes.saturating_add(added) > limits.bytes_max {
-            return Err(ReceiveError::Body(NO_SPACE));
-        }
-        state.set(id, Some(bytes));
         Ok(())
+    }
+
+    /// Counts `bytes` more for an upload. If that exceeds the limit, this fails and changes
+    /// nothing.
+    pub(super) fn add(
+        &self,
+        id: UploadId,
+        bytes: u64,
+        limits: &UploadLimits,
+    ) -> Result<(), ReceiveError> {
+        let mut state = self.lock();
+        let all = state.bytes_of(id).saturating_add(bytes);
+        state.check(id, all, limits)?;
+        state.set(id, Some(all));
+        Ok(())
+    }
+
+    /// Takes back what [`Index::add`] has counted, unless the upload has ended.
+    pub(super) fn subtract(&self, id: UploadId, bytes: u64) {
+        let mut state = self.lock();
+        if state.unfinished.contains_key(&id) {
+            let left = state.bytes_of(id).saturating_sub(bytes);
+            state.set(id, Some(left));
+        }
     }
 
     /// Sets the bytes of an upload, after some were dropped.
@@ -172,21 +218,43 @@ mod tests {
     #[test]
     fn what_is_refused_is_not_counted() {
         let (index, first, second) = (Index::default(), id(), id());
-        assert!(index.reserve(first, 10, &LIMITS).is_ok());
+        assert!(index.begin(first, 1001, &LIMITS).is_err());
+        assert!(index.begin(first, 1000, &LIMITS).is_ok());
         assert!(index.grow(first, 1001, &LIMITS).is_err());
-        assert!(index.reserve(second, 990, &LIMITS).is_ok());
+        assert!(
+            index.begin(second, 1000, &LIMITS).is_ok(),
+            "nothing has arrived"
+        );
+        assert!(index.grow(first, 10, &LIMITS).is_ok());
+        assert!(index.check(second, 991, &LIMITS).is_err());
+        assert!(index.grow(second, 990, &LIMITS).is_ok());
         assert!(index.grow(first, 11, &LIMITS).is_err());
         index.remove(second);
         assert!(index.grow(first, 1000, &LIMITS).is_ok());
-        assert!(index.grow(first, 5, &LIMITS).is_ok(), "it stays reserved");
-        assert!(index.reserve(second, 1, &LIMITS).is_err());
+        assert!(index.grow(first, 5, &LIMITS).is_ok(), "it stays counted");
+        assert!(index.begin(second, 1, &LIMITS).is_err());
+    }
+
+    #[test]
+    fn parts_count_together() {
+        let (index, upload) = (Index::default(), id());
+        assert!(index.begin(upload, 1000, &LIMITS).is_ok());
+        assert!(index.add(upload, 600, &LIMITS).is_ok());
+        assert!(index.add(upload, 401, &LIMITS).is_err());
+        assert!(index.add(upload, 400, &LIMITS).is_ok());
+        index.subtract(upload, 600);
+        assert_eq!(index.lock().bytes, 400);
+        index.remove(upload);
+        index.subtract(upload, 400); // The upload ended before its part.
+        assert_eq!(index.lock().bytes, 0);
+        assert!(index.lock().unfinished.is_empty());
     }
 
     /// A record that was read before its upload ended, or grew.
     #[test]
     fn a_late_record_changes_nothing() {
         let (index, ended, grown) = (Index::default(), id(), id());
-        assert!(index.reserve(grown, 500, &LIMITS).is_ok());
+        assert!(index.begin(grown, 0, &LIMITS).is_ok() && index.grow(grown, 500, &LIMITS).is_ok());
         index.remove(ended);
         index.load(ended, 600);
         index.load(grown, 1);

@@ -144,7 +144,7 @@ impl Uploads {
         self.load_index(worker).await?;
         let id = UploadId::random().ok_or(ReceiveError::Body(NO_RANDOM))?;
         let guard = self.active.acquire(id).await;
-        (self.index).reserve(id, plan.length.unwrap_or(0), &self.limits)?;
+        (self.index).begin(id, plan.length.unwrap_or(0), &self.limits)?;
         // From here on, dropping the session releases what was reserved.
         let session = Session::new(self, id, guard, plan, worker);
         session.begin().await
@@ -209,7 +209,7 @@ impl Uploads {
         let uploads = self.clone();
         let loaded = run_to_end(worker, async move {
             let _guard = guard;
-            let load = async |id, record: Record| uploads.index.load(id, record.reserved_bytes());
+            let load = async |id, record: Record| uploads.index.load(id, record.kept_bytes());
             uploads.each_record(load).await?;
             uploads.index.set_loaded();
             Ok(())

@@ -5,7 +5,7 @@ use super::{Found, NO_UPLOAD, Session, UploadId, Uploads};
 use crate::files::digest::Digests;
 use crate::files::upload::{self, ReceiveError, Sink, UploadBuffers};
 use onrush::{RequestBody, WorkerHandle};
-use onrush_store::{Kept, Key, Store, StoreError};
+use onrush_store::{Kept, Key, StoreError};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -44,10 +44,12 @@ impl Uploads {
             return Ok(session); // Its bytes were verified and must not change.
         }
         let mut sink = PartSink {
-            store: self.store.clone(),
+            uploads: self.clone(),
+            id,
             kept: session.kept(),
             position: offset,
             content: plan.content,
+            counted: 0,
         };
         drop(session); // Others may use the upload meanwhile.
         let length = plan.range.end - plan.range.start;
@@ -59,16 +61,26 @@ impl Uploads {
             return Err(ReceiveError::Store(error));
         }
         session.add_part(offset).await?;
+        sink.counted = 0; // From now on, they count until the upload ends.
         Ok(session)
     }
 }
 
 /// Writes a part to its place.
 struct PartSink {
-    store: Arc<dyn Store>,
+    uploads: Arc<Uploads>,
+    id: UploadId,
     kept: Kept,
     position: u64,
     content: Digests,
+    /// The bytes that no longer count if the part does not arrive.
+    counted: u64,
+}
+
+impl Drop for PartSink {
+    fn drop(&mut self) {
+        self.uploads.index.subtract(self.id, self.counted);
+    }
 }
 
 impl PartSink {
@@ -90,8 +102,11 @@ impl PartSink {
 impl Sink for PartSink {
     async fn write(&mut self, buf: Vec<u8>) -> Result<Vec<u8>, ReceiveError> {
         let bytes = buf.len() as u64;
+        (self.uploads.index).add(self.id, bytes, &self.uploads.limits)?;
+        self.counted += bytes;
         self.content.update(&buf).await;
-        let written = self.store.write_kept(&self.kept, self.position, buf).await;
+        let store = &self.uploads.store;
+        let written = store.write_kept(&self.kept, self.position, buf).await;
         self.position += bytes;
         written.map_err(|error| match error {
             StoreError::NotFound => ReceiveError::Body(NO_UPLOAD),

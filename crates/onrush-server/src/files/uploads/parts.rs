@@ -67,6 +67,20 @@ impl Parts {
         offset
     }
 
+    /// The number of bytes of the parts that have arrived.
+    pub(super) fn arrived_bytes(&self) -> u64 {
+        let ones: u64 = (self.arrived.iter())
+            .map(|bits| u64::from(bits.count_ones()))
+            .sum();
+        // The last part may be shorter than the others.
+        let last = (self.length - 1) / self.part_bytes * self.part_bytes;
+        let missing = match self.contains(last) {
+            true => self.part_bytes - (self.length - last),
+            false => 0,
+        };
+        ones.saturating_mul(self.part_bytes).saturating_sub(missing)
+    }
+
     pub(in crate::files) fn part_bytes(&self) -> u64 {
         self.part_bytes
     }
@@ -93,6 +107,12 @@ mod tests {
             parts.insert(arrived);
             assert!(parts.contains(arrived));
             assert_eq!((parts.offset(), &parts.arrived()[..]), (offset, bits));
+        }
+        assert_eq!(parts.arrived_bytes(), 25);
+        let mut parts = Parts::new(25, 10).expect("three parts");
+        for (offset, bytes) in [(20, 5), (0, 15), (10, 25)] {
+            parts.insert(offset);
+            assert_eq!(parts.arrived_bytes(), bytes);
         }
     }
 

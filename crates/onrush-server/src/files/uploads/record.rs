@@ -88,8 +88,9 @@ impl Record {
         }
     }
 
-    /// The bytes that count against the limit of all uploads.
-    pub(super) fn reserved_bytes(&self) -> u64 {
-        self.length.unwrap_or(0).max(self.offset)
+    /// The number of bytes that have arrived, in any order.
+    pub(super) fn kept_bytes(&self) -> u64 {
+        let parts = self.parts.as_ref();
+        parts.map_or(self.offset, Parts::arrived_bytes)
     }
 }

@@ -173,7 +173,7 @@ impl Session {
         if length > limits.object_bytes_max {
             return Err(ReceiveError::Body(limits.too_large()));
         }
-        (self.state.uploads.index).grow(self.state.id, length, limits)?;
+        (self.state.uploads.index).check(self.state.id, length, limits)?;
         self.state.record.length = Some(length);
         Ok(true)
     }
@@ -380,7 +380,7 @@ impl State {
 
     /// Counts the saved bytes against the limit of all uploads, and no others.
     fn count_saved(&self) {
-        (self.uploads.index).set(self.id, self.record.reserved_bytes());
+        (self.uploads.index).set(self.id, self.record.kept_bytes());
     }
 }
 
@@ -405,8 +405,7 @@ impl Sink for Appending<'_> {
         if end > state.uploads.limits.object_bytes_max {
             return Err(ReceiveError::Body(state.uploads.limits.too_large()));
         }
-        let reserved = end.max(state.record.reserved_bytes());
-        (state.uploads.index).grow(state.id, reserved, &state.uploads.limits)?;
+        (state.uploads.index).grow(state.id, end, &state.uploads.limits)?;
         state.digests.update(&buf).await;
         self.content.update(&buf).await;
         let buf = match upload.write(buf).await {

@@ -6,9 +6,10 @@
 use super::locks::{Holder, Lock, Refused, Scope, Token, Touched};
 use super::xml::{self, Element};
 use super::{Inner, NO_PARENT, Refusal, read_body};
+use crate::files::destination::Destination;
 use crate::files::http_error::{HttpError, Operation};
 use crate::files::upload_target::owner;
-use crate::files::{check_right, check_right_beneath, multistatus, path};
+use crate::files::{check_right, check_right_beneath, multistatus};
 use crate::rights::Rights;
 use onrush::{Request, Response};
 use onrush_store::{Condition, Key, Kind, StoreError};
@@ -73,10 +74,13 @@ impl Inner {
         };
         let found = self.find(&resource).await?;
         let is_new = found.is_none() && resource.key.is_some();
-        match is_new {
-            true => self.check_sibling_right(&request, &path::canonical(request.path())?.key)?,
-            false => check_right(&request, Rights::WRITE)?,
-        }
+        let created = match is_new {
+            true => self.destination(&request, request.path(), Some(Kind::File))?,
+            false => {
+                check_right(&request, Rights::WRITE)?;
+                None
+            }
+        };
         let is_folder = found.is_none_or(|found| found.kind == Kind::Directory) && !is_new;
         if is_deep && is_folder {
             // It prevents changes of everything beneath.
@@ -85,13 +89,13 @@ impl Inner {
         if is_new && resource.has_slash {
             return Err(NO_PARENT.into());
         }
-        let change = match &resource.key {
-            Some(key) if is_new => {
+        let change = match &created {
+            Some(Destination { key, .. }) => {
                 self.check_parent(key).await?;
                 let parent = super::locks::parent(key.as_bytes()).unwrap_or_default();
                 Some(self.begin(&request, vec![Touched::alone(parent)], &tokens)?)
             }
-            _ => None,
+            None => None,
         };
         let token = Token::random();
         let token = token.ok_or(HttpError::new(500, "the system has no random numbers"))?;
@@ -119,7 +123,7 @@ impl Inner {
             }
         }
         let mut status = 200;
-        if let Some(key) = resource.key.as_ref().filter(|_| is_new) {
+        if let Some(Destination { key, .. }) = &created {
             match self.create_empty(key).await {
                 Ok(()) => status = 201,
                 Err(StoreError::PreconditionFailed) => {} // Another program has created it.

@@ -20,11 +20,12 @@ mod xml;
 
 pub(super) use locks::Locks;
 
+use super::destination::Destination;
 use super::http_error::{HttpError, Operation};
 use super::negotiate::prefers_json;
 use super::object_fields::etag;
 use super::path::{self, Target};
-use super::relocate::path_of_url;
+use super::relocate::{check_rights, path_of_url};
 use super::upload_target::owner;
 use super::uploads::{UploadId, run_to_end};
 use super::{Inner, check_right_at, check_right_beneath, multistatus, tus, upload};
@@ -255,7 +256,7 @@ impl Inner {
             }
             "COPY" | "MOVE" => {
                 let (from, to) = self.places(request).await?;
-                self.check_rights(request, &from, &to, request.method() == "MOVE")?;
+                check_rights(request, &from, &to)?;
                 let mut touched = with_members(to.key.as_bytes());
                 if request.method() == "MOVE" {
                     touched.extend(with_members(from.key.as_bytes()));
@@ -342,12 +343,9 @@ impl Inner {
         if request.has_body() && request.content_length() != Some(0) {
             return Err(HttpError::new(415, "MKCOL has no content here"));
         }
-        let split = path::split(request)?;
-        let target = path::target(split.subpath, Operation::Write)?;
-        let target = target.check_visible(&self.options, Operation::Write)?;
-        let key = match target.check_depth(&self.options)? {
-            Target::Object(key) | Target::Folder(Some(key)) => key,
-            Target::Folder(None) => return Ok(self.method_not_allowed(request, EXISTS)),
+        let to = self.destination(request, request.path(), Some(Kind::Directory))?;
+        let Some(Destination { key, location, .. }) = to else {
+            return Ok(self.method_not_allowed(request, EXISTS));
         };
         let failed = |error| self.store_failure(error, Operation::Write, Some(&key));
         if self.look_up(&key).await.map_err(failed)?.is_some() {
@@ -355,10 +353,7 @@ impl Inner {
         }
         self.check_parent(&key).await?;
         match self.store.create_folder(&key).await {
-            Ok(true) => {
-                let location = path::folder_href(split.mount, key.as_bytes(), None);
-                Ok(Response::new(201).with_header("Location", location))
-            }
+            Ok(true) => Ok(Response::new(201).with_header("Location", location)),
             // Another client was faster.
             Ok(false) | Err(StoreError::NotDirectory) => {
                 Ok(self.method_not_allowed(request, EXISTS))

@@ -10,7 +10,6 @@ use super::lock::active_lock;
 use super::xml::{self, Element, Name};
 use super::{Inner, Refusal, Resource, read_body};
 use crate::files::http_error::{HttpError, Operation};
-use crate::files::list::truncate_to_budget;
 use crate::files::multistatus::{self, href, push_status};
 use crate::files::object_fields::etag;
 use crate::files::permitted::Permitted;
@@ -257,7 +256,7 @@ impl Propfind {
             path.push(b'/');
         }
         loop {
-            let _lease = truncate_to_budget(&mut page, &self.inner.listing_budget);
+            let _lease = self.inner.shorten(&mut page);
             self.now_ms = worker.now_ms();
             for entry in std::mem::take(&mut page.entries) {
                 let key = Key::parse(&[&path[..], &entry.name].concat());
