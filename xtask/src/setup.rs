@@ -53,6 +53,7 @@ pub(crate) fn programs() -> Outcome {
     packages::need(&PROGRAMS)?;
     packages::need(&RECIPES)?;
     npm::npm()?;
+    npm::tus()?;
     go::pebble()?;
     go::tls_client()?;
     python::tlslite()?;
