@@ -33,13 +33,15 @@ const PROGRAMS: [(&str, &str); 22] = [
 ];
 
 /// Programs of the recipes in docs/recipes, and their Debian packages.
-const RECIPES: [(&str, &str); 8] = [
+const RECIPES: [(&str, &str); 10] = [
     ("apt-ftparchive", "apt-utils"),
     ("aria2c", "aria2"),
     ("dpkg-scanpackages", "dpkg-dev"),
+    ("duplicity", "duplicity"),
     ("git", "git"),
     ("gpg", "gpg"),
     ("gpg-agent", "gpg-agent"),
+    ("mount.davfs", "davfs2"),
     ("restic", "restic"),
     ("zip", "zip"),
 ];
