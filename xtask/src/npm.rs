@@ -1,5 +1,6 @@
-//! Installs npm for the test of its recipe. Debian's package of npm depends on hundreds of others,
-//! so the program comes from the registry, as npm itself would update it.
+//! Installs npm for the test of its recipe, and packages for others. Debian's package of npm
+//! depends on hundreds of others, so the program comes from the registry, as npm itself would
+//! update it.
 
 use crate::shell::{Outcome, is_executable, run, target, which};
 use std::os::unix::fs::symlink;
@@ -10,6 +11,34 @@ const RELEASE: &str = "10.9.4";
 const SHA512: &str = "\
 3a7506f37e85c1ba1021baad79f0cd9724748131f321fc117c4dc3ba235ec01b\
 e7327584a41d15117c01945560aa9373220628fcc1e1dddd877a5fe9b336a900";
+
+/// A client of resumable uploads that sends parts in parallel.
+const TUS: &str = "tus-js-client@4.3.1";
+
+/// Installs the client of tus into `target/tools/tus-js`.
+pub(crate) fn tus() -> Outcome {
+    let folder = target().join("tools/tus-js");
+    // The name of this file has the version, so a change of it causes an installation.
+    let stamp = folder.join(TUS);
+    if stamp.exists() {
+        return Ok(());
+    }
+    npm()?;
+    println!("Installing {TUS} into {}.", folder.display());
+    let error = |error: std::io::Error| format!("{}: {error}", folder.display());
+    fs::create_dir_all(&folder).map_err(error)?;
+    let own = target().join("tools/npm/bin/npm");
+    let npm = which("npm").unwrap_or(own);
+    let mut install = Command::new(npm);
+    install.args([
+        "install",
+        "--silent",
+        "--ignore-scripts",
+        "--no-package-lock",
+    ]);
+    run(install.arg("--prefix").arg(&folder).arg(TUS))?;
+    fs::write(&stamp, "").map_err(error)
+}
 
 /// Ensures that npm is on the `PATH` or in `target/tools/npm/bin`.
 pub(crate) fn npm() -> Outcome {

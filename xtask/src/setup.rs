@@ -34,13 +34,15 @@ const PROGRAMS: [(&str, &str); 23] = [
 ];
 
 /// Programs of the recipes in docs/recipes, and their Debian packages.
-const RECIPES: [(&str, &str); 8] = [
+const RECIPES: [(&str, &str); 10] = [
     ("apt-ftparchive", "apt-utils"),
     ("aria2c", "aria2"),
     ("dpkg-scanpackages", "dpkg-dev"),
+    ("duplicity", "duplicity"),
     ("git", "git"),
     ("gpg", "gpg"),
     ("gpg-agent", "gpg-agent"),
+    ("mount.davfs", "davfs2"),
     ("restic", "restic"),
     ("zip", "zip"),
 ];
@@ -54,6 +56,7 @@ pub(crate) fn programs() -> Outcome {
     packages::need(&PROGRAMS)?;
     packages::need(&RECIPES)?;
     npm::npm()?;
+    npm::tus()?;
     go::pebble()?;
     go::tls_client()?;
     python::tlslite()?;

@@ -1,36 +1,11 @@
 //! tus 1.0.0 on both drivers and in the simulator.
 
 mod common;
+#[path = "common/tus.rs"]
+mod requests;
 
-use common::{Reply, TestServer, on_all_backends, writable};
-
-const TUS: &str = "Tus-Resumable: 1.0.0";
-const STREAM: &str = "Content-Type: application/offset+octet-stream";
-/// `filename` is "a b.txt", `filetype` is "text/x-test".
-const METADATA: &str = "filename YSBiLnR4dA==,filetype dGV4dC94LXRlc3Q=";
-
-fn request(server: &mut TestServer, head: &str, body: &[u8]) -> Reply {
-    let reply = server.request(&format!("{head}\n{TUS}"), body);
-    assert_eq!(reply.field("tus-resumable"), Some("1.0.0"), "{head}");
-    reply
-}
-
-fn create(server: &mut TestServer, path: &str, fields: &str) -> String {
-    let reply = request(server, &format!("POST {path}\n{fields}"), b"");
-    assert_eq!(reply.status, 201, "{}", reply.text());
-    assert!(
-        reply
-            .field("upload-expires")
-            .is_some_and(|date| date.ends_with(" GMT"))
-    );
-    reply.field("location").expect("a URL").to_owned()
-}
-
-fn append(server: &mut TestServer, url: &str, offset: usize, more: &str, body: &[u8]) -> Reply {
-    let length = body.len();
-    let fields = format!("Upload-Offset: {offset}\n{STREAM}\nContent-Length: {length}{more}");
-    request(server, &format!("PATCH {url}\n{fields}"), body)
-}
+use common::{on_all_backends, writable};
+use requests::{METADATA, STREAM, append, create, request};
 
 #[test]
 fn an_object_is_created_in_a_folder_and_filled() {

@@ -1,34 +1,13 @@
-//! The pages of docs/recipes about files: copies, large transfers, backups, repositories of Git,
-//! and live video.
+//! The pages of docs/recipes about files: copies, large transfers, repositories of Git, and live
+//! video.
 
 mod program;
 mod recipes;
 
 use program::{pattern, wait_until};
-use recipes::{Recipe, assert_same, pages, recipes, tree};
+use recipes::{Recipe, assert_same, fill, pages, recipes, tree};
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
-
-/// Names that programs encode in different ways, and sizes around limits of buffers. The files are
-/// an hour old, because programs compare times in seconds.
-fn fill(recipe: &Recipe, folder: &str) {
-    let names = [
-        "a.txt",
-        "docs/index.html",
-        "docs/b c&d.txt",
-        "größe/100%.txt",
-        "e/f/#?;=:+",
-    ];
-    let time = SystemTime::now() - Duration::from_secs(3600);
-    for (at, name) in names.iter().enumerate() {
-        let content = pattern(at as u64, at * 70_000);
-        let path = recipe.folder().file(&format!("{folder}/{name}"), content);
-        let file = fs::File::options().write(true).open(path);
-        let set = file.and_then(|file| file.set_modified(time));
-        set.expect("the owner may set the time");
-    }
-}
 
 /// The size of a file; 0 if there is none.
 fn size(recipe: &Recipe, name: &str) -> u64 {
@@ -208,17 +187,6 @@ fn git_clones_and_fetches() {
         assert_eq!(recipe.read("copy/file"), b"one\nmore\nmore\n", "{title}");
         recipe.run("git -C copy fsck --strict\n");
         recipe.finish();
-    }
-}
-
-#[test]
-fn restic_restores() {
-    for mut recipe in recipes("restic", &["restic", "rclone"]) {
-        let path = recipe.folder().path().to_owned();
-        fill(&recipe, "documents");
-        recipe.finish();
-        let (documents, restored) = (path.join("documents"), path.join("restored/documents"));
-        assert_same(&documents, &restored, &recipe.title());
     }
 }
 

@@ -251,8 +251,8 @@ pub struct Features {
     pub metadata_bytes_max: usize,
     /// The same bytes have the same version. Without it, no version is used twice.
     pub versions_by_content: bool,
-    /// Uploads can be continued after an interruption ([`Upload::keep`], [`Store::resume`]), and
-    /// written at any position ([`Store::write_kept`]).
+    /// Uploads can be continued after an interruption ([`Upload::keep`], [`Store::resume`]),
+    /// written at any position ([`Store::write_kept`]), and joined ([`Upload::append_kept`]).
     pub resumable_uploads: bool,
     /// [`Upload::write`] completes on the calling worker. Receiving bytes while others are written
     /// then gains nothing.
@@ -314,6 +314,14 @@ pub trait Upload {
     /// as the store promises that for objects, the power fails. [`Store::resume`] continues with
     /// what this returns. The bytes occupy the store until the commit or [`Store::discard`].
     fn keep(&mut self) -> LocalFuture<'_, Result<Kept>> {
+        Box::pin(async { Err(StoreError::Unsupported) })
+    }
+
+    /// Appends the kept bytes of another upload, which stay kept, as [`Upload::write`] would. The
+    /// caller ensures that no one continues that upload meanwhile. A write of one that was dropped
+    /// may go on: this waits for its end. Fails with [`StoreError::NotFound`] if the bytes are
+    /// gone.
+    fn append_kept<'a>(&'a mut self, _kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
         Box::pin(async { Err(StoreError::Unsupported) })
     }
 

@@ -291,10 +291,16 @@ impl File {
     }
 
     /// `None` if the kernel cannot copy between these files.
-    pub(super) fn copy_from(&self, from: &File, offset: u64, len: u64) -> io::Result<Option<u64>> {
+    pub(super) fn copy_from(
+        &self,
+        from: &File,
+        offset: u64,
+        to: u64,
+        len: u64,
+    ) -> io::Result<Option<u64>> {
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         let copied = retry_on_intr(|| {
-            let (mut from_at, mut to_at) = (offset, offset);
+            let (mut from_at, mut to_at) = (offset, to);
             fs::copy_file_range(
                 &from.fd,
                 Some(&mut from_at),

@@ -11,8 +11,8 @@
 //! (the forms of listings) · `implied_folder` · `list`, `archive`, `watch` and `markdown` ·
 //! `siblings` and `compress` (other forms of an object) · `read` (GET) · `site` · `tree` (changes
 //! of a folder with everything in it) · `multistatus` · `write` (PUT, DELETE) · `upload_target` ·
-//! `upload_parts` · `tus` · `relocate` (COPY, MOVE) · `resumable` (PUT and PATCH of a part) ·
-//! `form` (POST of files) · `webdav` · `upkeep`.
+//! `upload_parts` · `tus_concat` · `tus` · `relocate` (COPY, MOVE) · `resumable` (PUT and PATCH of
+//! a part) · `form` (POST of files) · `webdav` · `upkeep`.
 //!
 //! Nothing here blocks a worker: operations that may wait for a disk use the futures of the store.
 //! The modules do not depend on the command line, sockets or drivers.
@@ -59,6 +59,7 @@ mod storage_log;
 mod stored_fields;
 mod tree;
 mod tus;
+mod tus_concat;
 mod types;
 mod upkeep;
 mod upload;

@@ -42,6 +42,7 @@ const NOT_OFFERED: HttpError = HttpError::new(
     "this store cannot continue uploads; send the whole object at once",
 );
 const NO_OFFSET: HttpError = HttpError::new(400, "an append needs Upload-Offset");
+const PARTIAL: HttpError = HttpError::new(409, "this is a partial upload of a tus client");
 const NO_COMPLETE: HttpError = HttpError::new(400, "an append needs Upload-Complete");
 
 /// The fields of a request that concern uploads. Values of a wrong form are ignored, as the draft
@@ -237,6 +238,7 @@ impl Inner {
             owner: owner(request),
             length,
             parts: announced(request, length, &digests)?,
+            is_partial: false,
             condition: self.upload_condition(request, to).await?,
             metadata,
             digests,
@@ -329,7 +331,7 @@ impl Inner {
     fn offset_response(&self, found: &Found) -> Response {
         let progress = match found {
             Found::Unfinished(session) => session.progress(),
-            Found::Completed(length) => completed(*length),
+            Found::Completed(upload) => completed(upload.length),
         };
         let limits = self.limits(&progress, *INTEROP_VERSIONS.end());
         let response = with_progress(Response::new(204), &progress)
@@ -361,6 +363,9 @@ impl Inner {
             Found::Unfinished(session) => session,
             Found::Completed(_) => return Ok(Problem::CompletedUpload.response()),
         };
+        if session.is_partial() {
+            return Err(PARTIAL);
+        }
         if session.parts().is_some() && !is_complete {
             let session = self.receive_part(request, *session, offset, to).await?;
             return Ok(self.offset_response(&Found::Unfinished(Box::new(session))));

@@ -1,5 +1,5 @@
 //! tus 1.0.0 (<https://tus.io/protocols/resumable-upload>): core, creation, creation-with-upload,
-//! creation-defer-length, expiration, checksum and termination.
+//! creation-defer-length, expiration, checksum, termination and concatenation (`tus_concat`).
 //!
 //! A `POST` to the URL of a folder creates an upload of the object that `filename` in
 //! `Upload-Metadata` names; one to the URL of an object creates an upload of that. The object
@@ -16,17 +16,18 @@ use super::http_error::{HttpError, Operation};
 use super::negotiate::prefers_json;
 use super::path::{self, Target};
 use super::stored_fields;
+use super::tus_concat::Concat;
 use super::upload_target::{content_length, integer, owner};
-use super::uploads::{Found, NO_UPLOAD, Plan, Session};
+use super::uploads::{Found, NO_UPLOAD, Plan, Session, UploadId};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use onrush::{Request, Response};
 use onrush_proto::date;
-use onrush_store::Key;
+use onrush_store::{Condition, Key};
 
 const VERSION: &str = "1.0.0";
 const EXTENSIONS: &str = "creation,creation-with-upload,creation-defer-length,expiration,checksum,\
-                          termination";
+                          termination,concatenation";
 const ALGORITHMS: &str = "sha1,sha256,sha512,md5";
 
 /// The type of the body of an append.
@@ -49,6 +50,7 @@ const WRONG_TYPE: HttpError = HttpError::new(
 const WRONG_OFFSET: HttpError = HttpError::new(409, "the offset is not that of the upload");
 const WRONG_LENGTH: HttpError = HttpError::new(400, "the lengths of the upload differ");
 const WRONG_CHECKSUM: HttpError = HttpError::new(460, "the checksum of the body does not match");
+const IS_FINAL: HttpError = HttpError::new(403, "an upload that joins others takes no bytes");
 const WRONG_VERSION: HttpError = HttpError::new(412, "this server supports tus 1.0.0");
 
 /// Whether a request is one of a tus client.
@@ -111,9 +113,12 @@ impl Inner {
     async fn tus_create(&self, request: Request) -> Result<Response, HttpError> {
         let number = |name| request.header(name).and_then(integer);
         let length = number("upload-length");
-        if length.is_none() && number("upload-defer-length") != Some(1) {
+        let concat = Concat::of(&request)?;
+        let needs_length = !matches!(concat, Concat::Final(_));
+        if needs_length && length.is_none() && number("upload-defer-length") != Some(1) {
             return Err(NO_LENGTH);
         }
+        let is_partial = concat == Concat::Partial;
         let metadata = Metadata::of(&request)?;
         let to = self.tus_destination(&request, &metadata)?;
         let plan = Plan {
@@ -121,7 +126,11 @@ impl Inner {
             owner: owner(&request),
             length,
             parts: None,
-            condition: self.upload_condition(&request, &to).await?,
+            is_partial,
+            condition: match is_partial {
+                true => Condition::None, // Those of the object are for the request that joins.
+                false => self.upload_condition(&request, &to).await?,
+            },
             metadata: stored_fields::metadata_of_type(
                 &metadata.media_type,
                 self.store.features().metadata_bytes_max,
@@ -129,6 +138,9 @@ impl Inner {
             digests: Digests::default(),
             tus_metadata: request.header_str("upload-metadata").map(str::to_owned),
         };
+        if let Concat::Final(urls) = concat {
+            return self.tus_join(&request, plan, urls, &to).await;
+        }
         let worker = request.worker().clone();
         let failed = |error| self.upload_failure(error, &to.key);
         let has_content = request.has_body();
@@ -173,14 +185,24 @@ impl Inner {
         let response = match found {
             Found::Unfinished(session) => {
                 let response = self.tus_progress(session, now_s);
+                let response = match session.is_partial() {
+                    true => response.with_header("Upload-Concat", "partial"),
+                    false => response,
+                };
                 match session.tus_metadata() {
                     Some(metadata) => response.with_header("Upload-Metadata", metadata),
                     None => response,
                 }
             }
-            Found::Completed(length) => Response::new(200)
-                .with_header("Upload-Offset", length.to_string())
-                .with_header("Upload-Length", length.to_string()),
+            Found::Completed(upload) => {
+                let response = Response::new(200)
+                    .with_header("Upload-Offset", upload.length.to_string())
+                    .with_header("Upload-Length", upload.length.to_string());
+                match &upload.tus_concat {
+                    Some(concat) => response.with_header("Upload-Concat", concat.to_string()),
+                    None => response,
+                }
+            }
         };
         response
             .with_status(200)
@@ -200,7 +222,9 @@ impl Inner {
         let offset = number("upload-offset");
         let mut session = match found {
             Found::Unfinished(session) => *session,
-            Found::Completed(length) => {
+            Found::Completed(upload) if upload.tus_concat.is_some() => return Err(IS_FINAL),
+            Found::Completed(upload) => {
+                let length = upload.length;
                 let is_end = offset == Some(length) && !request.has_body();
                 let done = Response::new(204).with_header("Upload-Offset", length.to_string());
                 return if is_end { Ok(done) } else { Err(WRONG_OFFSET) };
@@ -220,7 +244,8 @@ impl Inner {
         self.tus_receive(request, session, content, to).await
     }
 
-    /// Appends the body of a request, and publishes the object with the last byte.
+    /// Appends the body of a request, and publishes the object with the last byte, unless the
+    /// upload is partial.
     async fn tus_receive(
         &self,
         request: Request,
@@ -248,8 +273,8 @@ impl Inner {
                 MISMATCH if has_checksum => WRONG_CHECKSUM,
                 failure => failure,
             })?;
-        if session.progress().length.is_some() && !session.is_short() {
-            let length = session.progress().length.unwrap_or_default();
+        let length = session.progress().length;
+        if let Some(length) = length.filter(|_| !session.is_short() && !session.is_partial()) {
             let published = self.complete(session, to).await?;
             let response = Response::new(204).with_header("Upload-Offset", length.to_string());
             return Ok(match published.header("etag") {
@@ -286,10 +311,16 @@ struct Metadata {
 impl Metadata {
     /// That of a request.
     fn of(request: &Request) -> Result<Metadata, HttpError> {
-        match request.header_str("upload-metadata") {
-            Some(text) => Metadata::parse(text).ok_or(BAD_METADATA),
-            None => Ok(Metadata::default()),
+        let mut metadata = match request.header_str("upload-metadata") {
+            Some(text) => Metadata::parse(text).ok_or(BAD_METADATA)?,
+            None => Metadata::default(),
+        };
+        if metadata.name.is_empty() && Concat::of(request)? == Concat::Partial {
+            // Clients do not name a part. The name is only for its URL: no object gets it.
+            let name = UploadId::random().map(|id| id.to_string());
+            metadata.name = name.unwrap_or_default().into_bytes();
         }
+        Ok(metadata)
     }
 
     /// Pairs of a key and a value in base64, separated by commas. `None` if it is malformed.

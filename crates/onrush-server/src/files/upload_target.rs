@@ -63,15 +63,21 @@ impl Inner {
         session: Session,
         to: &Destination,
     ) -> Result<Response, HttpError> {
-        let committed = session.complete().await.map_err(|error| match error {
-            ReceiveError::Store(StoreError::PreconditionFailed) if !to.may_replace => EXISTS,
-            error => self.upload_failure(error, &to.key),
-        })?;
+        let completed = session.complete().await;
+        let committed = completed.map_err(|error| self.publication_failure(error, to))?;
         let response = match committed.created {
             true => Response::new(201).with_header("Location", &to.location),
             false => Response::new(204),
         };
         Ok(response.with_header("ETag", etag(&committed.meta.version)))
+    }
+
+    /// The response to an error while an object is published.
+    pub(super) fn publication_failure(&self, error: ReceiveError, to: &Destination) -> HttpError {
+        match error {
+            ReceiveError::Store(StoreError::PreconditionFailed) if !to.may_replace => EXISTS,
+            error => self.upload_failure(error, &to.key),
+        }
     }
 
     /// The response to an error of an upload of `key`.

@@ -2,20 +2,21 @@
 //!
 //! A block marked `sh` runs in a shell, in a folder of the test. If its first word is `onrush`, the
 //! real binary starts with these arguments on a free port, in place of the one before. The address
-//! in the pages, `http://127.0.0.1:8080`, stands for its address.
+//! in the pages, `127.0.0.1:8080`, stands for its address.
 // Each test binary includes this file and uses a part of it.
 #![allow(dead_code, unreachable_pub)]
 
-use crate::program::{Folder, Server, drivers, is_installed, onrush, output_within, wait_until};
+use crate::program::{Folder, Server, drivers, is_installed, onrush, output_within};
+use crate::program::{pattern, wait_until};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use std::{env, fs, vec};
 
-const ADDRESS: &str = "http://127.0.0.1:8080";
+const ADDRESS: &str = "127.0.0.1:8080";
 /// A block that runs for longer hangs.
 const TIME_MAX: Duration = Duration::from_secs(300);
 
@@ -171,9 +172,10 @@ impl Recipe {
 
     /// A shell that runs commands, as those of a block.
     pub fn shell(&self, block: &str) -> Command {
-        let url = self.server.as_ref().map_or(ADDRESS, |server| &server.url);
+        let server = self.server.as_ref().map(|server| server.address());
+        let address = server.map_or(ADDRESS.to_owned(), |address| address.to_string());
         let mut shell = Command::new("sh");
-        shell.args(["-euc", &block.replace(ADDRESS, url)]);
+        shell.args(["-euc", &block.replace(ADDRESS, &address)]);
         shell.current_dir(self.folder.path()).stdin(Stdio::null());
         shell.env("HOME", self.folder.path().join("home"));
         shell.env("PATH", &self.path).env("LC_ALL", "C.UTF-8");
@@ -199,6 +201,26 @@ impl Recipe {
         command.args(arguments.split_whitespace());
         command.args(["--port", "0", "--driver", self.driver, "--access-log", "on"]);
         self.server = Some(Server::run(command));
+    }
+}
+
+/// Makes files with names that programs encode in different ways, and sizes around limits of
+/// buffers. They are an hour old, because programs compare times in seconds.
+pub fn fill(recipe: &Recipe, folder: &str) {
+    let names = [
+        "a.txt",
+        "docs/index.html",
+        "docs/b c&d.txt",
+        "größe/100%.txt",
+        "e/f/#?;=:+",
+    ];
+    let time = SystemTime::now() - Duration::from_secs(3600);
+    for (at, name) in names.iter().enumerate() {
+        let content = pattern(at as u64, at * 70_000);
+        let path = recipe.folder().file(&format!("{folder}/{name}"), content);
+        let file = fs::File::options().write(true).open(path);
+        let set = file.and_then(|file| file.set_modified(time));
+        set.expect("the owner may set the time");
     }
 }
 

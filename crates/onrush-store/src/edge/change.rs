@@ -136,6 +136,10 @@ impl Upload for EdgeUpload {
         self.upload.keep()
     }
 
+    fn append_kept<'a>(&'a mut self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+        self.upload.append_kept(kept)
+    }
+
     fn commit(self: Box<Self>) -> LocalFuture<'static, Result<Committed>> {
         Box::pin(async move {
             let change = Change::new(&self.inner, &self.key);

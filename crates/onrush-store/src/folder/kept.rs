@@ -129,7 +129,7 @@ pub(super) async fn lock(inner: &Arc<Inner>, kept: &Kept) -> Result<KeyGuard> {
 }
 
 /// Opens a kept file. Returns its size and its folder as well. Blocks.
-fn open(inner: &Inner, kept: &Kept, what_for: FileUse) -> Result<(File, u64, Dir)> {
+pub(super) fn open(inner: &Inner, kept: &Kept, what_for: FileUse) -> Result<(File, u64, Dir)> {
     let permit = inner.options.descriptors.open_file(what_for);
     let permit = permit.ok_or(StoreError::Busy)?;
     let place = Place::parse(&kept.place)?;

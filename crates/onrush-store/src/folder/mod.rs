@@ -5,12 +5,13 @@
 //! blocking job (`commit`). On tmpfs nothing blocks, so the calling worker makes the change itself.
 //!
 //! Modules: `commit` (put and delete), `parents` (parent folders and their durability), `staging`
-//! (uploads before their commit), `kept` (uploads that continue later), `upload` (the asynchronous
-//! part of a put), `relocate` (copy and rename), `properties` (of clients), `list`, `semaphore`
-//! (waiting tasks), `key_locks` (locks and generations by key), `listing_queue` (the number of
-//! simultaneous listings), `watches` (changes of folders).
+//! (uploads before their commit), `copying` (into a staged file), `kept` (uploads that continue
+//! later), `upload` (the asynchronous part of a put), `relocate` (copy and rename), `properties`
+//! (of clients), `list`, `semaphore` (waiting tasks), `key_locks` (locks and generations by key),
+//! `listing_queue` (the number of simultaneous listings), `watches` (changes of folders).
 
 mod commit;
+mod copying;
 mod count;
 mod kept;
 mod key_locks;

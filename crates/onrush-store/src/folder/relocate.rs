@@ -9,6 +9,7 @@
 //! power cut on file systems with a journal.
 
 use super::Inner;
+use super::copying;
 use super::key_locks;
 use super::parents::{self, CreatedFolders, Parent, ParentState};
 use super::properties;
@@ -19,16 +20,10 @@ use crate::key::Key;
 use crate::local;
 use crate::meta::{Kind, Meta};
 use crate::store::{Committed, Relocation, Upload};
-use onrush_rt::coop;
 use onrush_rt::descriptors::FileUse;
-use onrush_rt::fs::{File, FileKind, Metadata};
+use onrush_rt::fs::{FileKind, Metadata};
 use std::io;
 use std::sync::Arc;
-
-/// The bytes that one job copies. Other jobs of the pool run between them.
-const STEP_BYTES: u64 = 32 << 20;
-/// The same on a worker.
-const INLINE_STEP_BYTES: u64 = 128 << 10;
 
 /// The number of attempts when the folder of the new name is deleted meanwhile.
 const ATTEMPTS: usize = 4;
@@ -52,47 +47,12 @@ pub(super) async fn copy(inner: &Arc<Inner>, how: Relocation) -> Result<Committe
             }
         }
     };
-    let (meta, mut source, metadata, mut staged) = pool.run(job).await??;
-    let step_bytes = match pool.is_inline() {
-        true => INLINE_STEP_BYTES,
-        false => STEP_BYTES,
-    };
-    let mut at = 0;
-    while at < meta.size {
-        let bytes = (meta.size - at).min(step_bytes);
-        let (shared, to) = (inner.clone(), how.to.clone());
-        let job = move || {
-            // Others have used space since the first check.
-            let copied = (shared.check_free(&to, bytes))
-                .and_then(|()| copy_step(&staged, &source, at, bytes));
-            match copied {
-                Ok(copied) => Ok((staged, source, copied)),
-                Err(error) => {
-                    staged.remove();
-                    Err(error)
-                }
-            }
-        };
-        let copied;
-        (staged, source, copied) = pool.run(job).await??;
-        at += copied;
-        if pool.is_inline() {
-            coop::spend(copied as usize);
-            std::future::poll_fn(coop::poll_proceed).await;
-        }
-    }
+    let (meta, source, metadata, staged) = pool.run(job).await??;
+    let staged = copying::append(inner, &how.to, staged, 0, source, meta.size).await?;
     let upload = StagedUpload::of_file(inner, &how.to, how.to_condition, staged, meta.size);
     let mut upload = Box::new(upload);
     upload.set_metadata(metadata)?;
     upload.commit().await
-}
-
-fn copy_step(staged: &StagedFile, source: &File, at: u64, bytes: u64) -> Result<u64> {
-    let copied = staged.file.copy_from(source, at, bytes);
-    match copied.map_err(StoreError::from_open_file)? {
-        0 => Err(StoreError::Changed), // Another program has truncated it.
-        copied => Ok(copied),
-    }
 }
 
 /// Renames an object or a folder.

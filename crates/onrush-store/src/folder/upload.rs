@@ -4,7 +4,7 @@
 use super::commit::CommitOutcome;
 use super::parents::{CreatedFolders, ParentState};
 use super::staging::StagedFile;
-use super::{Inner, commit, kept, key_locks, parents};
+use super::{Inner, commit, copying, kept, key_locks, parents};
 use crate::error::{Cause, Result, StoreError};
 use crate::key::Key;
 use crate::local::METADATA;
@@ -164,6 +164,28 @@ impl StagedUpload {
         Ok(kept)
     }
 
+    async fn append_file(&mut self, kept: &Kept) -> Result<()> {
+        let _lease = kept::lock(&self.inner, kept).await?;
+        let body = mem::replace(&mut self.body, Body::Unavailable);
+        let (inner, from) = (self.inner.clone(), kept.clone());
+        let job = move || {
+            let staged = body.into_file(&inner, create_for_upload)?;
+            match kept::open(&inner, &from, FileUse::Download) {
+                Ok((source, ..)) => Ok((staged, source)),
+                Err(error) => {
+                    staged.remove_unless_kept();
+                    Err(error)
+                }
+            }
+        };
+        let (staged, source) = self.inner.change_pool.run(job).await??;
+        let (at, bytes) = (self.written_bytes, kept.bytes);
+        let copied = copying::append(&self.inner, &self.key, staged, at, source, bytes);
+        self.body = Body::File(copied.await?);
+        self.written_bytes += bytes;
+        Ok(())
+    }
+
     async fn append(&mut self, mut buf: Vec<u8>) -> Result<Vec<u8>> {
         let added = buf.len();
         match mem::replace(&mut self.body, Body::Unavailable) {
@@ -228,6 +250,10 @@ impl Upload for StagedUpload {
 
     fn keep(&mut self) -> LocalFuture<'_, Result<Kept>> {
         Box::pin(self.keep_written())
+    }
+
+    fn append_kept<'a>(&'a mut self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+        Box::pin(self.append_file(kept))
     }
 
     fn commit(self: Box<Self>) -> LocalFuture<'static, Result<Committed>> {

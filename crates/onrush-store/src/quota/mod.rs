@@ -357,6 +357,13 @@ impl Upload for CountedUpload {
         self.upload.keep()
     }
 
+    fn append_kept<'a>(&'a mut self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+        Box::pin(async move {
+            self.reservation.grow(kept.bytes)?;
+            self.upload.append_kept(kept).await
+        })
+    }
+
     fn commit(self: Box<Self>) -> LocalFuture<'static, Result<Committed>> {
         let CountedUpload {
             upload,

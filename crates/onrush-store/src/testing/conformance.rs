@@ -4,11 +4,11 @@ use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::meta::{Kind, Meta};
 use crate::object::Object;
-use crate::store::{Committed, Condition, ListHow, Store, Upload};
+use crate::store::{Committed, Condition, ListHow, Store};
+use crate::testing::kept::conformance_of_kept_uploads;
 use std::collections::HashSet;
 use std::future::poll_fn;
 use std::ops::Range;
-use std::time::{Duration, Instant};
 
 /// Checks that an empty, writable store keeps the promises of the trait [`Store`]. Panics at the
 /// first one that it breaks. The caller's executor polls this future.
@@ -27,8 +27,7 @@ pub async fn conformance(store: &dyn Store) {
     state_of_the_server_is_stored(store).await;
     claimed_features_exist(store).await;
     if store.features().resumable_uploads {
-        kept_uploads_continue(store).await;
-        kept_uploads_are_written_anywhere(store).await;
+        conformance_of_kept_uploads(store).await;
     }
 }
 
@@ -47,12 +46,12 @@ pub async fn conformance_of_objects(store: &dyn Store) {
     readers_never_mix_versions(store).await;
 }
 
-fn key(text: &str) -> Key {
+pub(super) fn key(text: &str) -> Key {
     Key::parse(text.as_bytes()).expect("a valid key")
 }
 
 /// Content that differs at each position.
-fn body(len: usize) -> Vec<u8> {
+pub(super) fn body(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 + i / 251) as u8).collect()
 }
 
@@ -66,11 +65,11 @@ async fn put_if(store: &dyn Store, at: &str, body: &[u8], how: Condition) -> Res
     upload.commit().await
 }
 
-async fn put(store: &dyn Store, at: &str, body: &[u8]) -> Result<Committed> {
+pub(super) async fn put(store: &dyn Store, at: &str, body: &[u8]) -> Result<Committed> {
     put_if(store, at, body, Condition::None).await
 }
 
-async fn get(store: &dyn Store, at: &str) -> Result<Vec<u8>> {
+pub(super) async fn get(store: &dyn Store, at: &str) -> Result<Vec<u8>> {
     let object = store.get(&key(at)).await?;
     let size = object.meta().size;
     read_stream(&object, 0..size).await
@@ -402,114 +401,4 @@ async fn pages_begin_after_any_entry(store: &dyn Store) {
         let rest = ask(Some(features.position(entry))).await;
         assert_eq!(rest, all[number + 1..], "after {entry:?}");
     }
-}
-
-/// Discards the bytes of all uploads, and returns the number of uploads. A clock may not have
-/// advanced since they were written.
-async fn discard_all(store: &dyn Store) -> usize {
-    let end = Instant::now() + Duration::from_secs(10);
-    loop {
-        let discarded = store.discard_older(Duration::ZERO).await;
-        match discarded.expect("discarded") {
-            0 if Instant::now() < end => {}
-            discarded => return discarded,
-        }
-    }
-}
-
-async fn kept_uploads_continue(store: &dyn Store) {
-    let (at, whole) = (key("kept/object"), body(90_000));
-    for first in [0, 5, 60_000] {
-        let staged = store.stage(&at, Condition::None, Some(whole.len() as u64));
-        let mut upload = staged.await.expect("staged");
-        let write = async |upload: &mut Box<dyn Upload>, part: Range<usize>| {
-            let written = upload.write(whole[part].to_vec()).await;
-            written.expect("written");
-        };
-        write(&mut upload, 0..first).await;
-        let kept = upload.keep().await.expect("kept");
-        assert_eq!(kept.bytes, first as u64);
-        write(&mut upload, 70_000..80_000).await; // Not kept: it is dropped.
-        drop(upload);
-        let condition = Condition::Absent;
-        let mut upload = (store.resume(&at, condition.clone(), &kept).await).expect("continued");
-        assert_eq!(upload.written_bytes(), first as u64);
-        write(&mut upload, first..70_000).await;
-        let kept = upload.keep().await.expect("kept again");
-        write(&mut upload, 70_000..90_000).await;
-        drop(upload);
-        assert_eq!(store.get(&at).await.err(), Some(StoreError::NotFound));
-        let resumed = store.resume(&at, condition.clone(), &kept).await;
-        let mut upload = resumed.expect("continued again");
-        write(&mut upload, 70_000..90_000).await;
-        let committed = upload.commit().await.expect("committed");
-        assert!(committed.created && committed.meta.size == 90_000);
-        assert_eq!(get(store, "kept/object").await, Ok(whole.clone()));
-        // The bytes are the object now.
-        let gone = store.resume(&at, condition, &kept).await;
-        assert_eq!(gone.err(), Some(StoreError::NotFound));
-        store.discard(&kept).await.expect("nothing to discard");
-        let deleted = store.delete(&at, Kind::File, Condition::None).await;
-        deleted.expect("deleted");
-    }
-    put(store, "kept/object", b"old").await.expect("an object");
-    for is_discarded in [true, false] {
-        let staged = store.stage(&at, Condition::None, None);
-        let mut upload = staged.await.expect("staged");
-        upload.write(body(100)).await.expect("written");
-        let kept = upload.keep().await.expect("kept");
-        drop(upload);
-        if is_discarded {
-            store.discard(&kept).await.expect("discarded");
-        } else {
-            assert_eq!(store.discard_older(Duration::from_secs(3600)).await, Ok(0));
-            assert_eq!(discard_all(store).await, 1);
-        }
-        let resumed = store.resume(&at, Condition::Absent, &kept).await;
-        assert_eq!(resumed.err(), Some(StoreError::NotFound));
-    }
-    // The condition is that of the commit.
-    let staged = store.stage(&at, Condition::None, None);
-    let mut upload = staged.await.expect("staged");
-    let kept = upload.keep().await.expect("kept");
-    drop(upload);
-    let resumed = store.resume(&at, Condition::Absent, &kept).await;
-    let committed = resumed.expect("continued").commit().await;
-    assert_eq!(committed.err(), Some(StoreError::PreconditionFailed));
-    assert_eq!(get(store, "kept/object").await, Ok(b"old".to_vec()));
-    let deleted = store.delete(&at, Kind::File, Condition::None).await;
-    deleted.expect("deleted");
-}
-
-async fn kept_uploads_are_written_anywhere(store: &dyn Store) {
-    let (at, whole) = (key("kept/parts"), body(400_000));
-    let staged = store.stage(&at, Condition::Absent, Some(whole.len() as u64));
-    let mut upload = staged.await.expect("staged");
-    let mut kept = upload.keep().await.expect("kept");
-    drop(upload);
-    for part in [300_000..400_000, 0..0, 5..300_000, 0..5] {
-        let (position, bytes) = (part.start as u64, whole[part].to_vec());
-        let buf = store.write_kept(&kept, position, bytes).await;
-        assert_eq!(buf, Ok(Vec::new()));
-        store.sync_kept(&kept).await.expect("synced");
-    }
-    kept.bytes = whole.len() as u64;
-    let resumed = store.resume(&at, Condition::Absent, &kept).await;
-    let committed = resumed.expect("continued").commit().await;
-    let version = committed.expect("committed").meta.version;
-    // A late write does not change the object.
-    let late = store.write_kept(&kept, 0, vec![0; 10]).await;
-    assert_eq!(late, Err(StoreError::NotFound));
-    assert_eq!(get(store, "kept/parts").await, Ok(whole));
-    let found = store.meta(&at).await.expect("found");
-    assert_eq!(found.version, version);
-    let staged = store.stage(&at, Condition::None, None);
-    let mut upload = staged.await.expect("staged");
-    let kept = upload.keep().await.expect("kept");
-    drop(upload);
-    store.discard(&kept).await.expect("discarded");
-    let late = store.write_kept(&kept, 0, vec![0; 10]).await;
-    assert_eq!(late, Err(StoreError::NotFound));
-    let deleted = store.delete(&at, Kind::File, Condition::None).await;
-    deleted.expect("deleted");
 }

@@ -4,6 +4,7 @@
 //! The feature `testing` enables this module. Programs do not use it.
 
 mod conformance;
+mod kept;
 mod memory;
 
 pub use conformance::{conformance, conformance_of_objects};

@@ -11,12 +11,12 @@ const PARAMETER: &str = "upload-id";
 const FOLDER: &str = "uploads";
 
 /// The id of an upload. It cannot be guessed.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct UploadId([u8; 16]);
 
 impl UploadId {
     /// A new id. `None`: the system has no random numbers.
-    pub(super) fn random() -> Option<UploadId> {
+    pub(in crate::files) fn random() -> Option<UploadId> {
         let mut id = [0; 16];
         aws_lc_rs::rand::fill(&mut id).ok()?;
         Some(UploadId(id))
@@ -43,13 +43,21 @@ impl UploadId {
     /// and a method that uploads have.
     pub(crate) fn is_named_by(request: &Request) -> bool {
         let is_method = matches!(request.method(), "HEAD" | "PATCH" | "DELETE");
-        is_method && values(request).next().is_some()
+        is_method
+            && request
+                .query()
+                .is_some_and(|query| values(query).next().is_some())
     }
 
     /// The upload that a request names. `None` if it names none, or more than one, or the id is not
     /// valid.
     pub(crate) fn of_request(request: &Request) -> Option<UploadId> {
-        let mut values = values(request);
+        UploadId::of_query(request.query()?)
+    }
+
+    /// The same of the query of a URL.
+    pub(in crate::files) fn of_query(query: &str) -> Option<UploadId> {
+        let mut values = values(query);
         let id = UploadId::parse(values.next()?.as_bytes());
         id.filter(|_| values.next().is_none())
     }
@@ -70,8 +78,8 @@ impl UploadId {
     }
 }
 
-fn values(request: &Request) -> impl Iterator<Item = &str> {
-    let pairs = request.query().unwrap_or_default().split('&');
+fn values(query: &str) -> impl Iterator<Item = &str> {
+    let pairs = query.split('&');
     pairs.filter_map(|pair| pair.strip_prefix(PARAMETER)?.strip_prefix('='))
 }
 

@@ -8,7 +8,7 @@ use super::{NO_SPACE, TOO_MANY, UploadId, UploadLimits};
 use crate::files::upload::ReceiveError;
 use onrush_store::Key;
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The maximum number of completed uploads that are remembered.
 const COMPLETED_MAX: usize = 1024;
@@ -21,6 +21,15 @@ pub(in crate::files) struct Progress {
     pub(in crate::files) is_complete: bool,
     /// The remaining time of an unfinished upload, in seconds.
     pub(in crate::files) expires_in_s: u64,
+}
+
+/// An upload that was completed lately.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::files) struct Completed {
+    /// The length of the object in bytes.
+    pub(in crate::files) length: u64,
+    /// `Upload-Concat` of a tus client that has joined other uploads.
+    pub(in crate::files) tus_concat: Option<Arc<str>>,
 }
 
 #[derive(Default)]
@@ -36,14 +45,14 @@ struct State {
     /// Those that have ended before `is_loaded`: their records may have been read just before.
     ended: HashSet<UploadId>,
     /// The oldest first.
-    completed: VecDeque<Completed>,
+    completed: VecDeque<Remembered>,
 }
 
-struct Completed {
+struct Remembered {
     id: UploadId,
     key: Key,
     owner: Option<String>,
-    length: u64,
+    completed: Completed,
 }
 
 impl State {
@@ -176,27 +185,41 @@ impl Index {
     }
 
     /// Remembers that an upload was completed.
-    pub(super) fn complete(&self, id: UploadId, key: &Key, owner: Option<String>, length: u64) {
+    pub(super) fn complete(
+        &self,
+        id: UploadId,
+        key: &Key,
+        owner: Option<String>,
+        completed: Completed,
+    ) {
         let mut state = self.lock();
         state.set(id, None);
         if state.completed.len() >= COMPLETED_MAX {
             state.completed.pop_front();
         }
         let key = key.clone();
-        state.completed.push_back(Completed {
+        state.completed.push_back(Remembered {
             id,
             key,
             owner,
-            length,
+            completed,
         });
     }
 
-    /// The length of an upload of `owner` at `key`, if it was completed lately.
-    pub(super) fn completed(&self, id: UploadId, key: &Key, owner: Option<&str>) -> Option<u64> {
+    /// The upload of `owner` at `key`, if it was completed lately.
+    pub(super) fn completed(
+        &self,
+        id: UploadId,
+        key: &Key,
+        owner: Option<&str>,
+    ) -> Option<Completed> {
         let state = self.lock();
-        let found = state.completed.iter().find(|completed| completed.id == id);
+        let found = state
+            .completed
+            .iter()
+            .find(|remembered| remembered.id == id);
         let found = found.filter(|found| found.key == *key && found.owner.as_deref() == owner);
-        found.map(|found| found.length)
+        found.map(|found| found.completed.clone())
     }
 }
 

@@ -15,6 +15,8 @@
 //!   write to the kept bytes and use the upload only briefly, before and after. Of a part there is
 //!   one request at a time, and none once it has arrived. The record says which parts have arrived:
 //!   it is written after a part is verified and synced.
+//! - A *partial* upload is never completed. A request joins the bytes of several to an object
+//!   (`joining`), by a copy in the store, so that they are what they were if it fails.
 //! - A request that uses an upload runs in a task of its own (`task`), which the end of the
 //!   connection does not interrupt: it sees the end of the body and keeps what has arrived.
 //! - A session keeps its bytes when it ends, and every [`CHECKPOINT_BYTES`], so `kill -9` costs no
@@ -28,12 +30,13 @@
 //! that its upload is complete.
 //!
 //! Submodules, lowest first: `id` · `active` · `in_base64` · `parts` · `record` · `index` ·
-//! `session` · `part` · `task`.
+//! `session` · `part` · `joining` · `task`.
 
 mod active;
 mod id;
 mod in_base64;
 mod index;
+mod joining;
 mod part;
 mod parts;
 mod record;
@@ -41,7 +44,7 @@ mod session;
 mod task;
 
 pub(crate) use id::UploadId;
-pub(super) use index::Progress;
+pub(super) use index::{Completed, Progress};
 pub(super) use part::PartPlan;
 pub(super) use parts::Parts;
 pub(super) use session::{Session, TOO_LONG};
@@ -83,6 +86,8 @@ pub(super) struct Plan {
     pub(super) length: Option<u64>,
     /// If its parts may arrive in any order.
     pub(super) parts: Option<Parts>,
+    /// It does not become an object by itself.
+    pub(super) is_partial: bool,
     pub(super) condition: Condition,
     /// The fields to store with the object.
     pub(super) metadata: Vec<u8>,
@@ -95,8 +100,7 @@ pub(super) struct Plan {
 /// An upload that a request names.
 pub(super) enum Found {
     Unfinished(Box<Session>),
-    /// The length of the object in bytes.
-    Completed(u64),
+    Completed(Completed),
 }
 
 /// The unfinished uploads of a store.
@@ -161,8 +165,8 @@ impl Uploads {
         self.sweep_from_now_on(worker);
         self.load_index(worker).await?;
         let guard = self.active.acquire(id).await;
-        if let Some(length) = self.index.completed(id, key, owner) {
-            return Ok(Found::Completed(length));
+        if let Some(completed) = self.index.completed(id, key, owner) {
+            return Ok(Found::Completed(completed));
         }
         let (record, version) = self.read(id).await?;
         let is_theirs = record.key == key.as_bytes() && record.owner.as_deref() == owner;

@@ -21,6 +21,9 @@ pub(super) struct Record {
     /// The parts, if they arrive in any order.
     #[serde(default)]
     pub(super) parts: Option<Parts>,
+    /// See [`Plan::is_partial`](super::Plan::is_partial).
+    #[serde(default)]
+    pub(super) is_partial: bool,
     /// See [`Kept::place`].
     #[serde(with = "in_base64")]
     pub(super) place: Vec<u8>,

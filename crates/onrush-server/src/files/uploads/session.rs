@@ -2,7 +2,7 @@
 
 use super::active::Guard;
 use super::record::{Record, SavedCondition};
-use super::{CHECKPOINT_BYTES, NO_UPLOAD, Parts, Plan, Progress, UploadId, Uploads};
+use super::{CHECKPOINT_BYTES, Completed, NO_UPLOAD, Parts, Plan, Progress, UploadId, Uploads};
 use crate::files::digest::Digests;
 use crate::files::http_error::HttpError;
 use crate::files::upload::{self, ReceiveError, Sink, UploadBuffers};
@@ -49,6 +49,7 @@ impl Session {
             length: plan.length,
             offset: 0,
             parts: plan.parts,
+            is_partial: plan.is_partial,
             place: Vec::new(),
             condition: SavedCondition::new(&plan.condition),
             metadata: plan.metadata,
@@ -123,6 +124,11 @@ impl Session {
     /// The parts, if they arrive in any order.
     pub(in crate::files) fn parts(&self) -> Option<&Parts> {
         self.state.record.parts.as_ref()
+    }
+
+    /// Whether its bytes are a part of an object, which another request joins with others.
+    pub(in crate::files) fn is_partial(&self) -> bool {
+        self.state.record.is_partial
     }
 
     /// Where the store has the bytes.
@@ -283,7 +289,11 @@ impl Session {
         }
         let committed = committed.map_err(ReceiveError::Store)?;
         let (owner, length) = (self.state.record.owner.take(), committed.meta.size);
-        (self.state.uploads.index).complete(self.state.id, &self.state.key, owner, length);
+        let completed = Completed {
+            length,
+            tus_concat: None,
+        };
+        (self.state.uploads.index).complete(self.state.id, &self.state.key, owner, completed);
         Ok(committed)
     }
 
