@@ -161,7 +161,11 @@ fn restart_under_load(arguments: &[&str], restarts: usize) {
     end(last);
     let log = server.log();
     assert_eq!(log.matches(" restarted; ").count(), restarts, "{log}");
-    assert!(!log.contains("WARN") && !log.contains("ERROR"), "{log}");
+    // A busy machine may log that a worker was blocked.
+    assert!(
+        !log.contains("ERROR") && !log.contains("drain timeout"),
+        "{log}"
+    );
 }
 
 /// Ends the clients, also when the test fails.
