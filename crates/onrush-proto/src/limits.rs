@@ -3,7 +3,7 @@
 /// Limits on the memory, parsing work and waiting time that a peer can cause.
 ///
 /// Sizes are in bytes, times in milliseconds. A time of `0` disables that limit.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Request line and field lines together; beyond it 431 (414 if the target has not ended).
     pub head_bytes_max: usize,

@@ -4,13 +4,15 @@
 //! block. So no kernel operation refers to a caller's buffer, and every future here may be dropped
 //! at any point. Servers do not use these streams: they handle the driver's events directly.
 //!
-//! Files, lowest first: `bind` · `closing` · this one. They do not depend on protocols.
+//! Files, lowest first: `bind` · `closing` · `inherit` · this one. They do not depend on protocols.
 
 mod bind;
 mod closing;
+mod inherit;
 
 pub use bind::{Address, ListenMode, ListenOptions, accept_now, listen, share};
 pub use closing::Closing;
+pub use inherit::{inherited_listener, socket_id, spread};
 
 use crate::coop;
 use crate::driver::{Driver, ListenSocket, ListenerId, Socket, StreamId};

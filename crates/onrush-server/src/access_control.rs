@@ -3,11 +3,12 @@
 
 use crate::config::{AccessSettings, Settings};
 use crate::failure::{Failure, one_line};
-use crate::reload::Reload;
+use crate::reload::{Reload, Wake};
 use crate::secret_files;
 use onrush_server::access::PasswordHash;
 use onrush_server::{AccessControl, Allow, ListenAddress, PathRights, Rights, Users};
 use std::path::Path;
+use std::time::Duration;
 
 /// Loads the users. `served`: the served folder, if it is one. `single` is the user of `--auth`.
 fn load(
@@ -70,7 +71,7 @@ pub(crate) fn watch(
     let (settings, control) = (settings.clone(), control.clone());
     let single = single(&settings)?;
     let reload = Reload::start("users", "onrush-users", move |requests| {
-        while requests.recv().is_ok() {
+        while let Wake::Requested(_requests) = requests.wait(Duration::MAX) {
             let loaded = load(&settings, served.as_deref(), single.as_ref());
             control.count_reload(loaded.is_ok());
             match loaded {

@@ -86,8 +86,9 @@ Output:
 
 Signals:
   On SIGTERM or SIGINT the server completes the requests in progress, for at most --drain-timeout,
-  and exits; a second signal stops it at once. SIGHUP loads certificates and users again, and
-  retries a failed order of --acme at once; without any of them it is logged and has no effect.
+  and exits; a second signal stops it at once. SIGHUP loads the file of --config, certificates and
+  users again, and retries a failed order of --acme at once; without any of them it is logged and
+  has no effect. SIGUSR2 restarts the program without a failed request. See docs/service.md.
 
 Exit code:
   0 after a signal, even if the drain timeout ended requests. 1 on failure, and after a second
@@ -130,6 +131,9 @@ fn variable(option: &str) -> String {
     format!("ONRUSH_{}", option.to_uppercase())
 }
 
+/// The variable that a process sets for the one that replaces it. It is no option.
+pub(crate) const RESTART_VARIABLE: &str = "ONRUSH_RESTART";
+
 /// The environment variables that begin with `ONRUSH_` but name no option. They are probably
 /// misspelled.
 pub(crate) fn unknown_variables() -> Vec<String> {
@@ -137,8 +141,15 @@ pub(crate) fn unknown_variables() -> Vec<String> {
     let variables = command.get_arguments().filter_map(clap::Arg::get_env);
     let known: Vec<_> = variables.map(|name| name.to_string_lossy()).collect();
     let set = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
-    set.filter(|name| name.starts_with("ONRUSH_") && !known.iter().any(|known| known == name))
+    let is_known = |name: &String| known.iter().any(|known| known == name);
+    set.filter(|name| name.starts_with("ONRUSH_") && name != RESTART_VARIABLE && !is_known(name))
         .collect()
+}
+
+/// Whether the command line or the environment names a configuration file.
+pub(crate) fn has_file(arguments: &[OsString]) -> bool {
+    let matches = command().try_get_matches_from(arguments);
+    matches.is_ok_and(|matches| matches.contains_id("config"))
 }
 
 /// Reads the command line, the environment and the configuration file.

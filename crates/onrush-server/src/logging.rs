@@ -10,6 +10,7 @@ use crate::values::{AccessLogFormat, LogFormat, LogLevel};
 use std::any::Any;
 use std::fmt::{self, Debug, Write as _};
 use std::io::{self, IsTerminal};
+use std::sync::OnceLock;
 use std::time::UNIX_EPOCH;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
@@ -20,12 +21,27 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::{Registry, reload};
+
+/// Changes the lowest severity of the log.
+static LEVEL: OnceLock<LevelHandle> = OnceLock::new();
+
+type LevelHandle = reload::Handle<Targets, Registry>;
+
+/// Changes the lowest severity that is logged.
+pub(crate) fn set_level(level: LogLevel) {
+    if let Some(handle) = LEVEL.get() {
+        let _ = handle.reload(filter(level)); // The subscriber lives as long as the process.
+    }
+}
 
 /// Writes all events of this process to stderr from now on. Panics are events too.
 pub(crate) fn start(settings: LogSettings) {
     let colors = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     // This fails only if a subscriber is set already. The server can run without a log.
-    let _ = tracing::subscriber::set_global_default(subscriber(settings, colors, io::stderr));
+    let (subscriber, level) = subscriber(settings, colors, io::stderr);
+    let _ = tracing::subscriber::set_global_default(subscriber);
+    let _ = LEVEL.set(level);
     std::panic::set_hook(Box::new(|panic| {
         let message = panic_message(panic.payload());
         let place = panic.location().map(tracing::field::display);
@@ -44,13 +60,14 @@ fn subscriber<W>(
     settings: LogSettings,
     colors: bool,
     writer: W,
-) -> Box<dyn Subscriber + Send + Sync>
+) -> (Box<dyn Subscriber + Send + Sync>, LevelHandle)
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
     // By default the layer reports write errors with `eprintln!`, which panics if stderr is closed.
     let layer = tracing_subscriber::fmt::layer().log_internal_errors(false);
-    let registry = tracing_subscriber::registry().with(filter(settings.level));
+    let (filter, level) = reload::Layer::new(filter(settings.level));
+    let registry = tracing_subscriber::registry().with(filter);
     let json = || Form::Json(tracing_subscriber::fmt::format().json());
     let forms = Forms {
         access: match settings.access_format {
@@ -63,7 +80,8 @@ where
             LogFormat::Json => json(),
         },
     };
-    Box::new(registry.with(layer.event_format(forms).with_writer(writer)))
+    let subscriber = registry.with(layer.event_format(forms).with_writer(writer));
+    (Box::new(subscriber), level)
 }
 
 /// The crate whose messages of the level `info` are of no use to operators.
@@ -289,7 +307,7 @@ mod tests {
             access_format,
             level: LogLevel::Info,
         };
-        let subscriber = subscriber(settings, ansi, move || writer.clone());
+        let (subscriber, _level) = subscriber(settings, ansi, move || writer.clone());
         tracing::subscriber::with_default(subscriber, act);
         let bytes = memory.0.lock().unwrap().clone();
         String::from_utf8(bytes).unwrap()

@@ -7,8 +7,9 @@
 //! `combined`, `self_signed` · `tls` (certificates), `acme` (their orders) · `access_control`
 //! (users) · `site_rules` · `commands`, `terminal` · `sweep`, `check_command`, `health_command`,
 //! `sign_command`, `user_command` (commands of their own) · `pages` (the manual) · `logging`,
-//! `signals`, `descriptors` (the process) · `announcement` · this file, which combines them and
-//! serves.
+//! `service_manager`, `inherited` (sockets of other processes), `restart`, `signals`, `descriptors`
+//! (the process) · `replaceable`, `serving` (the servers) · `reconfigure` (new settings) ·
+//! `announcement` · this file, which combines them.
 
 #![forbid(unsafe_code)]
 
@@ -28,6 +29,7 @@ mod descriptors;
 mod edge;
 mod failure;
 mod health_command;
+mod inherited;
 mod key_files;
 mod logging;
 mod memory;
@@ -35,10 +37,15 @@ mod options;
 mod pages;
 mod quota_values;
 mod quotas;
+mod reconfigure;
 mod redaction;
 mod reload;
+mod replaceable;
+mod restart;
 mod secret_files;
 mod self_signed;
+mod service_manager;
+mod serving;
 mod sign_command;
 mod signals;
 mod site_rules;
@@ -57,32 +64,22 @@ use build_cache::BuildCacheCollector;
 use config::{CertificateSource, Settings};
 use edge::EdgeCollector;
 use failure::Failure;
-use onrush::handler::Service;
-use onrush::tls::TlsConfig;
-use onrush::{Admin, Application, Metrics, Router, Running, Server, WorkerHandle};
-use onrush_rt::descriptors::Descriptors;
-use onrush_rt::net::Address;
-use onrush_rt::worker::affinity;
-use onrush_server::{
-    Access, AccessControl, BodyLimit, Files, FilesOptions, Forwarding, Guard, Hosts,
-    HttpChallenges, Https, ListenAddress, PAGE_PATHS, Redirect, RuleSource, SiteRules, Upkeep,
-    add_dashboard, https_port,
-};
+use inherited::Inherited;
+use onrush::{Admin, Metrics};
+use onrush_server::{AccessControl, FilesOptions, HttpChallenges};
+use options::Options;
+use reconfigure::Reconfiguration;
+use restart::Restart;
+use service_manager::ServiceManager;
+use serving::{Parts, Plan};
 use std::ffi::OsString;
-use std::io;
-use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::process::ExitCode;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use storage::Opened;
 use tls::Certificates;
-use values::{AdminAt, LogFormat};
-
-/// The maximum number of connections to the admin address over its limit. Each stays open until it
-/// has received a 503.
-const ADMIN_OVER_LIMIT: usize = 4;
+use values::LogFormat;
 
 /// How long the end of the process waits for the thread that orders certificates. It only writes a
 /// file.
@@ -105,11 +102,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// The settings of a command line. `None`: a page was printed instead.
-fn settings(arguments: Vec<OsString>) -> Result<Option<Settings>, Failure> {
+/// The options of a command line and their settings. `None`: a page was printed instead.
+fn settings(arguments: Vec<OsString>) -> Result<Option<(Options, Settings)>, Failure> {
     match cli::read(arguments)? {
         cli::Action::Serve(options) => {
-            Settings::new(*options, memory::limit_bytes(Path::new("/"))).map(Some)
+            let settings = Settings::new((*options).clone(), memory::limit_bytes(Path::new("/")))?;
+            Ok(Some((*options, settings)))
         }
         cli::Action::Print(page) => cli::print(&page).map(|()| None),
         cli::Action::Completions(shell) => cli::print(&pages::completions(shell)).map(|()| None),
@@ -122,26 +120,30 @@ fn settings(arguments: Vec<OsString>) -> Result<Option<Settings>, Failure> {
 fn check(mut arguments: Vec<OsString>) -> Result<(), Failure> {
     arguments.remove(1);
     match settings(arguments)? {
-        Some(settings) => cli::print(check_command::report(&settings)?.as_bytes()),
+        Some((_, settings)) => cli::print(check_command::report(&settings)?.as_bytes()),
         None => Ok(()),
     }
 }
 
 fn main_of_server(arguments: Vec<OsString>) -> ExitCode {
-    let settings = match settings(arguments) {
-        Ok(Some(settings)) => settings,
+    let (options, settings) = match settings(arguments.clone()) {
+        Ok(Some(read)) => read,
         Ok(None) => return ExitCode::SUCCESS,
         Err(failure) => return failure.report(false),
     };
     let json = settings.log.format == LogFormat::Json;
-    match serve(settings) {
+    match serve(arguments, options, settings) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(json),
     }
 }
 
 /// Serves until a signal ends the server.
-fn serve(settings: Settings) -> Result<(), Failure> {
+fn serve(
+    arguments: Vec<OsString>,
+    options: Options,
+    mut settings: Settings,
+) -> Result<(), Failure> {
     logging::start(settings.log);
     tracing::debug!(?settings, "settings");
     for variable in cli::unknown_variables() {
@@ -159,6 +161,12 @@ fn serve(settings: Settings) -> Result<(), Failure> {
             failure::error_text(&error)
         ))
     })?;
+    let manager = ServiceManager::from_environment();
+    let (predecessor, mut inherited) = match restart::predecessor()? {
+        Some((predecessor, inherited)) => (Some(predecessor), inherited),
+        None => (None, Inherited::activated(settings.tls.is_some())?),
+    };
+    inherited.replace_addresses(&mut settings)?;
     let mut users = access_control::users(&settings)?;
     access_control::check(&settings, users.as_mut())?;
     for warning in access_control::warnings(&settings, users.as_ref()) {
@@ -168,25 +176,30 @@ fn serve(settings: Settings) -> Result<(), Failure> {
     let rules = site_rules::load(&settings)?;
     let descriptors = descriptors::raise_limit();
     let plan = Plan::new(&settings, descriptors);
-    let options = FilesOptions {
+    let files_options = FilesOptions {
         cache_files_max: descriptors::cached_files_max(descriptors),
         blocking_threads: plan.file_threads,
         descriptors: plan.descriptors.clone(),
         ..settings.files.clone()
     };
-    let opened = settings.storage.open(
-        options,
-        &settings.quotas,
-        settings.edge.as_ref(),
-        settings.cache,
-    )?;
+    let open = || {
+        let (edge, options) = (settings.edge.as_ref(), files_options.clone());
+        (settings.storage).open(options, &settings.quotas, edge, settings.cache)
+    };
     let Opened {
         files,
         remote,
         edge,
         quotas,
         build_cache,
-    } = opened;
+    } = match &predecessor {
+        // The folder of a cache belongs to one process.
+        Some(predecessor) if settings.edge.is_some() || settings.cache.is_some() => {
+            predecessor.wait_for_end(&manager);
+            restart::retry(open)?
+        }
+        _ => open()?,
+    };
     // Only certificates that are kept in a folder need it, and a check has ensured that it is one.
     let dir = settings.storage.folder().unwrap_or(Path::new("."));
     let certificates = match &settings.tls {
@@ -217,26 +230,21 @@ fn serve(settings: Settings) -> Result<(), Failure> {
     if let Some(control) = &control {
         metrics.add_collector(control.collector());
     }
+    let challenges = HttpChallenges::new();
+    let parts = Parts {
+        control,
+        rules,
+        files,
+        admin,
+        metrics,
+        challenges: challenges.clone(),
+    };
     // The admin server starts first, so that its failure needs no cleanup, and stops last, so that
     // `/-/ready` reports the shutdown.
-    let admin_server = start_admin(&settings, &plan, &admin, &metrics)?;
-    let challenges = HttpChallenges::new();
-    let objects = objects(
-        &settings,
-        control.as_ref(),
-        rules.as_ref(),
-        &files,
-        &admin,
-        &metrics,
-    );
-    let server = Serving {
-        tls,
-        objects,
-        challenges: &challenges,
-        metrics: &metrics,
-    };
-    let running = server.start(&settings, &plan, &files)?;
-    admin.watch(running.handle());
+    let admin_server = parts.start_admin(&settings, &plan, &mut inherited)?;
+    let (running, application) = parts.start(&settings, &plan, tls, &mut inherited)?;
+    drop(inherited); // The settings may have fewer addresses than the earlier process.
+    parts.admin.watch(running.handle());
     shutdown.attach(running.handle());
     let mut orders = None;
     if let Some((certificates, tls)) = certificates.zip(settings.tls.as_ref()) {
@@ -250,26 +258,59 @@ fn serve(settings: Settings) -> Result<(), Failure> {
         }
         shutdown.on_hangup(reload);
     }
-    if let Some(control) = &control
+    if let Some(control) = &parts.control
         && let Some(reload) = access_control::watch(&settings, control)?
     {
         shutdown.on_hangup(reload);
     }
-    if let Some(reload) = site_rules::watch(&settings, rules.as_ref())? {
+    if let Some(reload) = site_rules::watch(&settings, parts.rules.as_ref())? {
         shutdown.on_hangup(reload);
     }
+    let admin_handle = admin_server.as_ref().map(|(running, _)| running.handle());
+    shutdown.attach_restart(Restart::new(restart::Running {
+        arguments: arguments.clone(),
+        manager: manager.clone(),
+        server: running.handle(),
+        purposes: inherited::purposes(&settings),
+        admin: admin_handle,
+    }));
+    let reconfiguration = Reconfiguration {
+        arguments,
+        options,
+        settings: settings.clone(),
+        parts,
+        server: running.handle(),
+        addresses: running.addresses().to_vec(),
+        application,
+        admin: admin_server
+            .as_ref()
+            .map(|(_, application)| application.clone()),
+    };
+    if let Some(reload) = reconfiguration.watch()? {
+        shutdown.on_hangup(reload);
+    }
+    manager.watch(running.handle()).map_err(|error| {
+        let why = failure::error_text(&error);
+        Failure::run(format!("cannot start the thread for the watchdog: {why}"))
+    })?;
+    shutdown.attach_manager(manager.clone());
+    // Last: signals that follow it have their effect.
     let announcement = Announcement {
         running: &running,
-        admin: admin_server.as_ref(),
+        admin: admin_server.as_ref().map(|(running, _)| running),
         fingerprint,
     };
     announcement.make(&settings, plan.connections_max);
+    manager.ready();
+    if let Some(predecessor) = predecessor {
+        predecessor.ready();
+    }
     let ended = running.wait();
     if let Some(orders) = orders {
         orders.stop();
         orders.join(ORDER_END_WAIT);
     }
-    if let Some(admin_server) = admin_server {
+    if let Some((admin_server, _)) = admin_server {
         admin_server.handle().shutdown_now();
         let _ = admin_server.wait(); // The exit code does not depend on it.
     }
@@ -287,260 +328,4 @@ fn serve(settings: Settings) -> Result<(), Failure> {
     }
     tracing::info!("stopped");
     Ok(())
-}
-
-/// Sizes that depend on the settings and on the limits of this machine.
-struct Plan {
-    workers: usize,
-    file_threads: usize,
-    connections_max: usize,
-    admin_connections_max: usize,
-    /// The budget for connections and files.
-    descriptors: Descriptors,
-}
-
-impl Plan {
-    /// `descriptors`: the limit on open files of this process; `None` if there is no limit.
-    fn new(settings: &Settings, descriptors: Option<u64>) -> Plan {
-        let listeners = settings.all_addresses().len();
-        let workers = settings.workers.unwrap_or_else(|| {
-            let max = descriptors::workers_max(descriptors, listeners);
-            affinity().len().min(max)
-        });
-        let file_threads = descriptors::file_threads(descriptors, settings.files.blocking_threads);
-        let admin_connections_max = descriptors::admin_connections_max(descriptors);
-        let other = match settings.admin {
-            Some(AdminAt::Own(_)) => {
-                admin_connections_max + ADMIN_OVER_LIMIT + descriptors::per_worker(1) as usize
-            }
-            _ => 0,
-        };
-        let own = descriptors::ProcessUse {
-            workers,
-            listeners,
-            file_threads,
-            other,
-        };
-        let budget = descriptors::budget(descriptors, own);
-        let possible = budget.connections_max();
-        let wanted = settings.connections_max.unwrap_or(possible);
-        if wanted > possible {
-            tracing::warn!(
-                connections_max = wanted,
-                possible,
-                "connections-max exceeds what the limit on open files (ulimit -n) permits"
-            );
-        }
-        Plan {
-            workers,
-            file_threads,
-            connections_max: wanted.min(possible),
-            admin_connections_max,
-            descriptors: budget,
-        }
-    }
-}
-
-/// An application whose type is known at run time only. A request costs no more for it.
-struct Boxed(Box<dyn Application>);
-
-impl Application for Boxed {
-    fn instantiate(&self, worker: &WorkerHandle) -> Rc<dyn Service> {
-        self.0.instantiate(worker)
-    }
-}
-
-/// The paths of the admin pages that load balancers read without logging in, and of the style and
-/// the script of the page.
-const OPEN_PATHS: &[&str] = &["/-/health", "/-/ready", PAGE_PATHS[0], PAGE_PATHS[1]];
-
-/// What is served: objects, perhaps with the admin pages, perhaps behind access control.
-fn objects(
-    settings: &Settings,
-    control: Option<&AccessControl>,
-    rules: Option<&RuleSource>,
-    files: &Files,
-    admin: &Admin,
-    metrics: &Metrics,
-) -> Boxed {
-    let is_shared = settings.admin == Some(AdminAt::Same);
-    let objects: Box<dyn Application> = match is_shared {
-        true => {
-            let page = |router: Router, path: &&str| router.get(path, files.clone());
-            let router = PAGE_PATHS.iter().fold(Router::new(), page);
-            let router = add_dashboard(router.fallback(files.clone()), metrics);
-            Box::new(admin.add_to(router))
-        }
-        false => Box::new(files.clone()),
-    };
-    let objects: Box<dyn Application> = match rules {
-        Some(rules) => Box::new(SiteRules::new(rules, Boxed(objects))),
-        None => objects,
-    };
-    let objects = Box::new(Upkeep::new(files, Boxed(objects)));
-    // The limit of the body is checked after access control: a client without the right to write
-    // gets 401 or 403, whatever the size.
-    let bytes_max = settings.body_bytes_max;
-    let Some(control) = control else {
-        return Boxed(objects);
-    };
-    let objects = BodyLimit::new(bytes_max, Boxed(objects));
-    let open_paths = if is_shared { OPEN_PATHS } else { PAGE_PATHS };
-    let access = Access::new(control, objects)
-        .site(settings.files.site)
-        .upload_forms(true);
-    Boxed(Box::new(access.open_paths(open_paths)))
-}
-
-/// What the workers serve, besides the settings.
-struct Serving<'s> {
-    tls: Option<TlsConfig>,
-    objects: Boxed,
-    challenges: &'s HttpChallenges,
-    metrics: &'s Metrics,
-}
-
-impl Serving<'_> {
-    /// Starts the workers.
-    fn start(self, settings: &Settings, plan: &Plan, files: &Files) -> Result<Running, Failure> {
-        let addresses: Vec<ListenAddress> = (settings.all_addresses().iter())
-            .map(|address| ListenAddress::resolve(address))
-            .collect();
-        let server = configure_server(settings, &addresses, plan);
-        let mut server = server.blocking_pool(files.pool().clone());
-        if settings.admin.is_some() {
-            server = server.metrics(self.metrics);
-        }
-        if let Some(tls) = self.tls {
-            server = server.tls(tls);
-        }
-        let hosts = Hosts::for_listeners(&addresses, &settings.hosts);
-        let mut guarded = Guard::new(hosts.clone(), self.objects).cors(&settings.cors);
-        if settings.access.is_none() {
-            guarded = guarded.body_bytes_max(settings.body_bytes_max);
-        }
-        start_with(server, guarded, settings, hosts, self.challenges)
-    }
-}
-
-/// Starts the server with redirections and headers if it has HTTPS.
-fn start_with(
-    server: Server,
-    application: impl Application,
-    settings: &Settings,
-    hosts: Hosts,
-    challenges: &HttpChallenges,
-) -> Result<Running, Failure> {
-    let fail = |error: io::Error| start_failure(&error, &settings.all_addresses());
-    let forwarding = |application: Boxed| match settings.trusted_proxies.is_empty() {
-        true => application,
-        false => Boxed(Box::new(Forwarding::new(
-            application,
-            settings.trusted_proxies.clone(),
-        ))),
-    };
-    let Some(tls) = &settings.tls else {
-        let application = forwarding(Boxed(Box::new(application)));
-        return server.start(application).map_err(fail);
-    };
-    let redirect = Redirect::new(hosts, settings.admin == Some(AdminAt::Same));
-    let redirect = redirect.challenges(challenges);
-    let mut application = Https::new(application);
-    if !tls.redirect.is_empty() {
-        application = application.redirect(&redirect);
-    }
-    if let Some(max_age_s) = tls.hsts_s {
-        application = application.hsts(max_age_s);
-    }
-    let application = forwarding(Boxed(Box::new(application)));
-    let running = server.start(application).map_err(fail)?;
-    let (encrypted, others) = running.addresses().split_at(settings.addresses.len());
-    let (plain, redirecting) = others.split_at(tls.plain.len());
-    let to = |address: &Address| {
-        let port = (tls.https_port).or_else(|| https_port(address, encrypted));
-        port.map(|port| (address.clone(), port))
-    };
-    let redirecting: Vec<_> = redirecting.iter().filter_map(to).collect();
-    redirect.set_listeners(plain, &redirecting);
-    Ok(running)
-}
-
-/// Starts the server for metrics and health if it has its own address.
-fn start_admin(
-    settings: &Settings,
-    plan: &Plan,
-    admin: &Admin,
-    metrics: &Metrics,
-) -> Result<Option<Running>, Failure> {
-    let Some(AdminAt::Own(address)) = &settings.admin else {
-        return Ok(None);
-    };
-    let address = ListenAddress::resolve(address);
-    let hosts = Hosts::for_listener(&address, &settings.hosts);
-    let server = Server::bind(address.to_bind())
-        .workers(1)
-        .pinned(false)
-        .driver(settings.driver)
-        .connections_max(plan.admin_connections_max)
-        .start(Guard::new(
-            hosts,
-            admin.add_to(add_dashboard(Router::new(), metrics)),
-        ));
-    let running = server.map_err(|error| match start_failure(&error, &[]) {
-        Failure::Usage(message) => Failure::usage(format!("--admin: {message}")),
-        Failure::Run(message) => Failure::run(format!("--admin: {message}")),
-    })?;
-    tracing::info!(address = %running.address(), "serving admin");
-    Ok(Some(running))
-}
-
-/// The failure of a server that did not start on `addresses`. An address that is not one, or whose
-/// name is unknown, is wrong usage.
-fn start_failure(error: &io::Error, addresses: &[String]) -> Failure {
-    let reason = failure::error_text(error);
-    if reason.starts_with("io_uring is refused") {
-        return Failure::run(format!("{reason}; --driver auto uses epoll instead"));
-    }
-    match error.kind() {
-        io::ErrorKind::InvalidInput => Failure::usage(reason),
-        io::ErrorKind::AddrInUse => match addresses.iter().find(|path| is_no_socket(path)) {
-            Some(path) => Failure::run(format!("{path} exists and is not a socket")),
-            None => Failure::run(reason),
-        },
-        _ => Failure::run(reason),
-    }
-}
-
-/// Whether the address is a Unix socket and its file exists and is something else. Such a file is
-/// not replaced.
-fn is_no_socket(address: &str) -> bool {
-    let found = address.strip_prefix("unix:").map(std::fs::symlink_metadata);
-    found.is_some_and(|found| found.is_ok_and(|found| !found.file_type().is_socket()))
-}
-
-/// The server for `addresses`, which are [`Settings::all_addresses`].
-fn configure_server(settings: &Settings, addresses: &[ListenAddress], plan: &Plan) -> Server {
-    let (first, plain) = addresses.split_at(settings.addresses.len());
-    let mut first = first.iter().map(ListenAddress::to_bind);
-    let server = Server::bind(first.next().unwrap_or_default());
-    let server = first.fold(server, Server::also_bind);
-    let plain = plain.iter().map(ListenAddress::to_bind);
-    let server = plain.fold(server, Server::also_bind_plain);
-    let server = server
-        .backlog(settings.backlog)
-        .defer_accept(settings.defer_accept)
-        .driver(settings.driver)
-        .workers(plan.workers)
-        .placement(settings.placement)
-        .rebalance(settings.rebalance)
-        .connections_max(plan.connections_max)
-        .descriptors(&plan.descriptors)
-        .driver_config(settings.driver_config(plan.workers))
-        .limits(settings.limits.clone())
-        .drain_timeout(settings.drain_timeout)
-        .access_log(settings.access_log);
-    match settings.proxy_protocol {
-        true => server.proxy_protocol(settings.trusted_proxies.clone()),
-        false => server,
-    }
 }

@@ -51,6 +51,19 @@ macro_rules! options {
             /// The names of all options.
             pub(crate) const NAMES: &'static [&'static str] = &[$(stringify!($name)),*];
 
+            /// The names of the options that differ.
+            pub(crate) fn differences(&self, other: &Options) -> Vec<&'static str> {
+                let differing = [$((self.$name != other.$name).then_some(stringify!($name))),*];
+                differing.into_iter().flatten().collect()
+            }
+
+            /// Takes the options with these names from `other`.
+            pub(crate) fn take(&mut self, other: Options, names: &[&str]) {
+                $(if names.contains(&stringify!($name)) {
+                    self.$name = other.$name;
+                })*
+            }
+
             /// Merges two sources. `self` takes precedence.
             pub(crate) fn or(self, other: Options) -> Options {
                 Options { $($name: self.$name.or(other.$name)),* }

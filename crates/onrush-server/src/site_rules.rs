@@ -3,13 +3,12 @@
 
 use crate::config::Settings;
 use crate::failure::{Failure, one_line};
-use crate::reload::Reload;
+use crate::reload::{Reload, Requests, Wake};
 use crate::secret_files;
 use onrush_server::{Allow, RuleFiles, RuleSource, Rules};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 /// How often the files are looked at.
@@ -44,15 +43,14 @@ impl Watched {
     }
 
     /// Loads the rules on requests, and when a file has changed.
-    fn run(&self, source: &RuleSource, requests: &Receiver<()>) {
+    fn run(&self, source: &RuleSource, requests: &Requests) {
         let mut states = self.states();
         loop {
-            match requests.recv_timeout(CHECK_INTERVAL) {
-                Ok(()) => {}
-                Err(RecvTimeoutError::Timeout) if self.states() == states => continue,
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
-            }
+            let _requested = match requests.wait(CHECK_INTERVAL) {
+                Wake::TimedOut if self.states() == states => continue,
+                Wake::Ended => return,
+                wake => wake,
+            };
             states = self.states(); // Before they are read, so that no later change is missed.
             match self.load() {
                 Ok(rules) => {
@@ -94,6 +92,6 @@ pub(crate) fn watch(
     let Some((watched, source)) = watched(settings).zip(source.cloned()) else {
         return Ok(None);
     };
-    let run = move |requests: &Receiver<()>| watched.run(&source, requests);
+    let run = move |requests: &Requests| watched.run(&source, requests);
     Reload::start("rules of the site", "onrush-rules", run).map(Some)
 }

@@ -7,7 +7,7 @@
 
 use crate::config::{CertificateFiles, CertificateSource, TlsSettings};
 use crate::failure::Failure;
-use crate::reload::Reload;
+use crate::reload::{Reload, Requests, Wake};
 use crate::{acme, self_signed};
 use onrush::metrics::{Collector, MetricType, TextWriter};
 use onrush::tls::{CertificateFacts, TlsConfig, TlsConfigBuilder, TlsError, TlsErrorKind};
@@ -17,7 +17,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
 /// How often the files are checked for changes.
@@ -228,12 +227,12 @@ impl Certificates {
         })
     }
 
-    fn run(&mut self, requests: &Receiver<()>) {
+    fn run(&mut self, requests: &Requests) {
         loop {
-            match requests.recv_timeout(CHECK_INTERVAL) {
-                Ok(()) => self.reload(Instant::now()),
-                Err(RecvTimeoutError::Timeout) => self.check(Instant::now()),
-                Err(RecvTimeoutError::Disconnected) => return,
+            match requests.wait(CHECK_INTERVAL) {
+                Wake::Requested(_requests) => self.reload(Instant::now()),
+                Wake::TimedOut => self.check(Instant::now()),
+                Wake::Ended => return,
             }
         }
     }

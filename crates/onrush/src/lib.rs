@@ -104,7 +104,7 @@ pub use onrush_rt::net::{Address, Peer};
 pub use request::{InterimResponses, Request, RequestBody};
 pub use response::{IntoResponse, Response};
 pub use route::Router;
-pub use server::{Handle, Running, Server};
+pub use server::{Handle, ListeningSockets, Running, Server};
 #[cfg(feature = "tls")]
 pub use tls::{TlsConfig, TlsError, TlsInfo};
 pub use trusted_peers::{PeerNetwork, TrustedPeers};

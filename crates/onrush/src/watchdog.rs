@@ -9,6 +9,8 @@
 
 use onrush_rt::driver::{ListenSocket, Socket};
 use onrush_rt::net;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -59,6 +61,16 @@ impl Watchdog {
     /// Ends the permission of [`Watchdog::lend`] and returns the sockets.
     pub(crate) fn take_back(&self, worker: usize) -> Vec<ListenSocket> {
         std::mem::take(&mut *lock(&self.listeners[worker]))
+    }
+
+    /// Duplicates of the sockets that `worker` has lent.
+    pub(crate) fn duplicates(&self, worker: usize) -> io::Result<Vec<OwnedFd>> {
+        let sockets = lock(&self.listeners[worker]);
+        let duplicate = |socket: &ListenSocket| match socket {
+            ListenSocket::Os(socket) => socket.try_clone(),
+            ListenSocket::Sim(_) => Err(io::ErrorKind::Unsupported.into()),
+        };
+        sockets.iter().map(duplicate).collect()
     }
 
     /// Accepts a pending connection from a listener of `worker`, if there is one. Returns the

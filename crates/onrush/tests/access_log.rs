@@ -303,7 +303,7 @@ fn rejected_heads_are_logged() {
             head_timeout_ms: 300,
             ..Limits::default()
         };
-        let server = logged(driver, limits.clone());
+        let server = logged(driver, limits);
         let mark = format!("rejected-{driver:?}");
         let long = "x".repeat(limits.head_bytes_max + 1);
         for (status, what, request) in [

@@ -123,7 +123,7 @@ fn both_drivers_continue_to_serve() {
         ..Limits::default()
     };
     for driver in drivers() {
-        let server = serve_with(driver, app, |server| server.limits(limits.clone()));
+        let server = serve_with(driver, app, |server| server.limits(limits));
         let alive = |what: &str| {
             let response = server.get("/hello");
             assert!(

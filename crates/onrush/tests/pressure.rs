@@ -290,7 +290,7 @@ fn slow_reader_is_not_disconnected_on_both_drivers() {
         ..Limits::default()
     };
     let clients = drivers().into_iter().map(|driver| {
-        let server = common::serve_with(driver, endless, |server| server.limits(limits.clone()));
+        let server = common::serve_with(driver, endless, |server| server.limits(limits));
         std::thread::spawn(move || {
             let mut client = server.connect();
             client.write_all(get("/").as_bytes()).unwrap();

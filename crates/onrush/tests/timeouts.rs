@@ -391,7 +391,7 @@ fn total_timeout_ends_every_phase() {
         ..limits()
     };
     for request in [get("/sleep"), get("/stream"), HALF_BODY.to_owned()] {
-        let mut sim = calm(&forever, total.clone());
+        let mut sim = calm(&forever, total);
         let client = sim.connect();
         sim.send(&client, request.as_bytes());
         for _ in 0..9 {

@@ -245,7 +245,7 @@ fn a_partial_record_is_a_partial_head() {
         ..Limits::default()
     };
     for drains in [false, true] {
-        let mut sim = simulation(&app, limits.clone(), plain(1 << 16));
+        let mut sim = simulation(&app, limits, plain(1 << 16));
         let mut client = TlsClient::established(&mut sim);
         client.write(get("/hello").as_bytes());
         let rest = client.records.split_off(10);
@@ -290,7 +290,7 @@ fn a_partial_record_behind_a_request_is_a_partial_head() {
         ..Limits::default()
     };
     for path in ["/hello", "/late", "/big", "/late-big"] {
-        let mut sim = simulation(&app, limits.clone(), plain(1 << 16));
+        let mut sim = simulation(&app, limits, plain(1 << 16));
         let mut client = with_a_record_behind_a_request(&mut sim, path);
         client.exchange(&mut sim);
         sim.advance(100);

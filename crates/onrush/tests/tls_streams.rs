@@ -107,7 +107,7 @@ fn a_body_may_arrive_in_any_two_pieces() {
     };
     for path in ["/fill", "/whole", "/discard", "/echo"] {
         for cut in (150_000..400_000).step_by(4_999) {
-            let mut sim = simulation(&app, limits.clone(), plain(1 << 20));
+            let mut sim = simulation(&app, limits, plain(1 << 20));
             let mut client = TlsClient::established(&mut sim);
             client.write(post(path, body.len()).as_bytes());
             client.write(&body);
@@ -365,7 +365,7 @@ fn a_slow_reader_that_reads_is_not_disconnected() {
         ..Limits::default()
     };
     for driver in drivers() {
-        let served = serve_tls(driver, endless, |server| server.limits(limits.clone()));
+        let served = serve_tls(driver, endless, |server| server.limits(limits));
         let mut client = Raw::connect(&served);
         client.send(get("/").as_bytes());
         let mut piece = vec![0; 80_000];

@@ -40,7 +40,7 @@ impl Closing {
     ///
     /// The preparation cannot be undone: do not pass sockets that other processes continue to
     /// listen on.
-    pub fn start(sockets: &[ListenSocket]) -> Option<Closing> {
+    pub fn start<'s>(sockets: impl IntoIterator<Item = &'s ListenSocket>) -> Option<Closing> {
         let mut address = None;
         for socket in sockets {
             let ListenSocket::Os(socket) = socket else {

@@ -13,6 +13,11 @@ pub fn monotonic_ms() -> u64 {
     monotonic().as_millis() as u64
 }
 
+/// Microseconds of the same clock.
+pub fn monotonic_us() -> u64 {
+    monotonic().as_micros() as u64
+}
+
 /// The same clock in full resolution.
 pub(super) fn monotonic() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);

@@ -14,7 +14,7 @@ mod poll_monitor;
 mod sleep;
 
 pub use crate::sys::{page_bytes, restore_affinity};
-pub use machine::{affinity, monotonic_ms, pin_to, ticks_per_second};
+pub use machine::{affinity, monotonic_ms, monotonic_us, pin_to, ticks_per_second};
 pub use poll_monitor::{Blocked, PollMonitor};
 pub use sleep::Sleep;
 

@@ -190,7 +190,7 @@ impl Acme {
         };
         // Another process may have ordered until now.
         if !self.wait(SystemTime::now()).is_zero() {
-            self.reload.request();
+            self.reload.request_alone();
             return self.log_next();
         }
         let before = self.store.attempts(&self.subject);
@@ -379,7 +379,7 @@ impl Acme {
             names = self.settings.names.join(" "),
             "a certificate was obtained"
         );
-        self.reload.request();
+        self.reload.request_alone();
         self.log_next();
     }
 

@@ -6,6 +6,7 @@
 pub mod browser;
 pub mod certificates;
 pub mod plain;
+pub mod service;
 #[path = "../../../onrush-rt/tests/common/temp_dir.rs"]
 mod temp_dir;
 pub mod users;

@@ -72,7 +72,7 @@ impl Engine {
     fn rejected_entry(&self, conn: &Conn, received: &[u8]) -> LogEntry {
         // A valid head was rejected because of the length of its body.
         let mut head = Head::default();
-        if let Ok(Parsed::Complete(head_bytes)) = head.parse(received, self.limits()) {
+        if let Ok(Parsed::Complete(head_bytes)) = head.parse(received, &self.limits()) {
             return self.parsed_entry(conn, &head, &received[..head_bytes]);
         }
         // Empty lines before a request line are skipped (RFC 9112 §2.2).

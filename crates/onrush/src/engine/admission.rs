@@ -199,7 +199,7 @@ impl Engine {
             };
             let is_idle = {
                 let mut conns = self.conns.borrow_mut();
-                let idle = |conn: &&mut Conn| conn.idleness(self.limits()) == Some(idleness);
+                let idle = |conn: &&mut Conn| conn.idleness(&self.limits()) == Some(idleness);
                 let Some(conn) = conns.get(id).filter(idle) else {
                     continue;
                 };
@@ -233,7 +233,7 @@ impl Engine {
         }
         let mut conns = self.conns.borrow_mut();
         let ids = conns.ids();
-        let idleness = |&id| Some((id, conns.get(id)?.idleness(self.limits())?));
+        let idleness = |&id| Some((id, conns.get(id)?.idleness(&self.limits())?));
         let mut idle: Vec<(ConnId, Idleness)> = ids.iter().filter_map(idleness).collect();
         idle.sort_unstable_by_key(|&(_, idleness)| idleness);
         if idle.len() < ids.len() / 16 {

@@ -96,7 +96,7 @@ impl Engine {
             Wait::Body => &mut active.exchange.body_rate,
             Wait::Write => &mut active.wire.write_rate,
         };
-        rate_meter.start_wait(response_count, self.context.now_ms(), self.limits())
+        rate_meter.start_wait(response_count, self.context.now_ms(), &self.limits())
     }
 
     /// Limits the time in which the client takes what was sent to `limit_ms` from now; 0 for no

@@ -81,7 +81,7 @@ impl Host for Engine {
         let Some(conn) = present(&mut conns, body) else {
             return Poll::Ready(Some(Err(request_gone())));
         };
-        match next_piece(conn, self.limits(), usize::MAX) {
+        match next_piece(conn, &self.limits(), usize::MAX) {
             NextPiece::Piece(piece) => {
                 coop::spend(piece.len());
                 self.set_wait_timeout(body.connection, conn, Wait::Body, 0);
@@ -117,7 +117,7 @@ impl Host for Engine {
             if room == 0 {
                 break;
             }
-            match next_piece(conn, self.limits(), room) {
+            match next_piece(conn, &self.limits(), room) {
                 NextPiece::Piece(piece) => {
                     into.extend_from_slice(&piece);
                     filled += piece.len();
@@ -145,7 +145,7 @@ impl Host for Engine {
         let Some(conn) = present(&mut conns, body) else {
             return Poll::Ready(Err(request_gone()));
         };
-        match next_piece(conn, self.limits(), usize::MAX) {
+        match next_piece(conn, &self.limits(), usize::MAX) {
             NextPiece::Piece(piece) => {
                 coop::spend(piece.len());
                 self.set_wait_timeout(body.connection, conn, Wait::Body, 0);

@@ -165,6 +165,8 @@ pub(crate) struct Engine {
     context: WorkerContext,
     handle: WorkerHandle,
     settings: Settings,
+    /// At first those of `settings`.
+    limits: Cell<Limits>,
     service: Rc<dyn Service>,
     conns: RefCell<Conns>,
     /// Memory of finished requests, for reuse.
@@ -244,6 +246,7 @@ impl Engine {
         let engine = Rc::new(Engine {
             context: context.clone(),
             handle: WorkerHandle::new(context),
+            limits: Cell::new(settings.limits),
             settings,
             service,
             conns: RefCell::new(conns),
@@ -306,8 +309,13 @@ impl Engine {
         self.conns.borrow_mut()
     }
 
-    fn limits(&self) -> &Limits {
-        &self.settings.limits
+    fn limits(&self) -> Limits {
+        self.limits.get()
+    }
+
+    /// Replaces the limits. Waits that have begun keep their deadline.
+    pub(crate) fn set_limits(&self, limits: Limits) {
+        self.limits.set(limits);
     }
 
     /// Starts to accept from a listening socket. The order of the calls is that of

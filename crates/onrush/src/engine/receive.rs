@@ -279,7 +279,7 @@ impl Engine {
             }
             match conn
                 .machine
-                .receive_head(&data, &mut parts.head, self.limits())
+                .receive_head(&data, &mut parts.head, &self.limits())
             {
                 Ok(Step::Request { head_bytes }) => {
                     if conn.state.expects() == Expects::Head {
@@ -316,7 +316,7 @@ impl Engine {
 
     /// Discards body bytes that a finished request left unread.
     fn discard_rest_of_body(&self, conn: &mut Conn, mut data: Buf) -> LoopStep {
-        match conn.machine.receive_body(&data, self.limits()) {
+        match conn.machine.receive_body(&data, &self.limits()) {
             Ok(piece) => {
                 if piece.end {
                     conn.state.expect_request();

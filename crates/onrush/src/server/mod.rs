@@ -1,7 +1,7 @@
 //! The server: its settings (here), its listening sockets, and its threads.
 //!
-//! Modules, lowest first: `control` (the state of a server) · `socket_file` (files of Unix sockets)
-//! · `listening` (binding) · `worker_thread` (the thread of a worker) · `running` (all threads).
+//! Modules, lowest first: `socket_file` (files of Unix sockets) · `listening` (binding) · `control`
+//! (the state of a server) · `worker_thread` (the thread of a worker) · `running` (all threads).
 
 mod control;
 mod listening;
@@ -20,7 +20,8 @@ use crate::trusted_peers::TrustedPeers;
 use crate::watchdog::Watchdog;
 use crate::worker_set::{Placement, WorkerSet};
 use control::Control;
-use listening::Listening;
+pub use listening::ListeningSockets;
+use listening::{How, Listening};
 use onrush_proto::limits::Limits;
 use onrush_rt::blocking;
 use onrush_rt::coroutine as stacks;
@@ -66,6 +67,7 @@ pub struct Server {
     #[cfg(feature = "tls")]
     tls: Option<TlsConfig>,
     inherited: Vec<OwnedFd>,
+    existing: Vec<ListeningSockets>,
     workers: Option<usize>,
     pinned: bool,
     preference: Preference,
@@ -108,6 +110,7 @@ impl Server {
             #[cfg(feature = "tls")]
             tls: None,
             inherited: Vec::new(),
+            existing: Vec::new(),
             workers: None,
             pinned: true,
             preference: Preference::Auto,
@@ -194,6 +197,35 @@ impl Server {
     /// ```
     pub fn inherit(mut self, sockets: Vec<OwnedFd>) -> Server {
         self.inherited = sockets;
+        self
+    }
+
+    /// Listens with these sockets, and does not bind the address that they name. An address that
+    /// two calls of [`Server::also_bind`] have given takes two values of this. They are made
+    /// non-blocking, and get the options of this server, except for the backlog. Each is accepted
+    /// from, whatever the number of workers is.
+    ///
+    /// This is how a server continues on the sockets of an earlier process:
+    /// [`Handle::listening`] returns them.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn hello(_: onrush::Request) -> &'static str { "hello" }
+    /// use onrush::{ListeningSockets, Server};
+    /// use std::net::TcpListener;
+    ///
+    /// let sockets = ListeningSockets {
+    ///     address: "127.0.0.1:0".to_owned(),
+    ///     sockets: vec![TcpListener::bind("127.0.0.1:8080")?.into()],
+    ///     is_shared: false,
+    /// };
+    /// Server::bind("127.0.0.1:0").listen_with(sockets).serve(hello)?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn listen_with(mut self, sockets: ListeningSockets) -> Server {
+        if !sockets.sockets.is_empty() {
+            self.existing.push(sockets);
+        }
         self
     }
 
@@ -415,13 +447,14 @@ impl Server {
                 io::Error::new(io::ErrorKind::InvalidInput, format!("TLS: {error}"))
             })?;
         }
-        let inherited = !self.inherited.is_empty();
         let Listening {
             sockets,
-            uses_tls,
+            slots,
+            given,
             addresses,
             files,
         } = self.listen(workers)?;
+        let shared: Arc<[bool]> = slots.iter().map(|slot| slot.is_shared).collect();
         let files = Arc::new(files);
         let pools = self.pools();
         if let Some(metrics) = &self.metrics {
@@ -431,10 +464,11 @@ impl Server {
                 metrics.certificates().add(tls);
             }
         }
-        let control = Arc::new(Control::default());
+        let uses_tls = slots.iter().map(|slot| slot.uses_tls).collect();
+        let settings = self.settings(workers, uses_tls);
+        let control = Arc::new(Control::new(&settings, slots, given));
         let application: Arc<dyn Application> = Arc::new(application);
         let pinned = self.pinned && workers <= cores.len();
-        let settings = self.settings(workers, uses_tls);
         let thread = |(index, sockets)| WorkerThread {
             index,
             core: pinned.then(|| cores[index]),
@@ -442,8 +476,8 @@ impl Server {
             config: self.driver.clone(),
             settings: settings.clone(),
             sockets,
-            _socket_files: files.clone(),
-            inherited,
+            socket_files: files.clone(),
+            shared: shared.clone(),
             pools: pools.clone(),
             application: application.clone(),
             stacks: self.stacks.clone(),
@@ -457,19 +491,25 @@ impl Server {
         ))
     }
 
-    /// Binds the addresses, or takes the inherited sockets.
+    /// Binds the addresses, or takes the sockets that exist.
     fn listen(&mut self, workers: usize) -> io::Result<Listening> {
         let accepting = match self.placement {
             Placement::Single => 1, // Only the first worker accepts.
             _ => workers,
         };
+        let existing = std::mem::take(&mut self.existing);
+        let how = How {
+            mode: self.listen_mode,
+            options: &self.listen,
+            workers,
+            accepting,
+        };
         if !self.inherited.is_empty() {
-            return Listening::inherit(std::mem::take(&mut self.inherited), workers, accepting);
+            return Listening::inherit(std::mem::take(&mut self.inherited), &how);
         }
-        let (mode, options) = (self.listen_mode, &self.listen);
         let with = self.addresses.iter().map(|address| (address, true));
         let without = self.plain_addresses.iter().map(|address| (address, false));
-        Listening::bind(with.chain(without), mode, options, workers, accepting)
+        Listening::bind(with.chain(without), existing, &how)
     }
 
     /// The configured pools, or new ones.
@@ -494,11 +534,11 @@ impl Server {
         None
     }
 
-    /// `uses_tls`: see [`Listening`].
+    /// `uses_tls`: for each socket of a worker.
     fn settings(&self, workers: usize, uses_tls: Vec<bool>) -> Settings {
         let connections_max = self.connections_max.min(self.descriptors.connections_max());
         Settings {
-            limits: self.limits.clone(),
+            limits: self.limits,
             connections_max,
             connections: Arc::default(),
             descriptors: self.descriptors.clone(),

@@ -1,13 +1,16 @@
 //! A running server: its threads, and the handle that ends it.
 
 use super::control::{Control, DRAINING, ENDING, RUNNING};
+use super::listening::ListeningSockets;
 use super::worker_thread::{WorkerThread, panicked};
 use crate::worker::WorkerHandle;
+use onrush_proto::limits::Limits;
 use onrush_rt::driver::Choice;
 use onrush_rt::net::Address;
 use std::io;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// A running server. Dropping this value does not end the server.
 ///
@@ -75,8 +78,7 @@ impl Running {
     }
 
     /// The address of [`Server::bind`](crate::Server::bind), with the actual port if port 0 was
-    /// requested. With [`Server::inherit`](crate::Server::inherit) it is the placeholder
-    /// `unix:inherited`.
+    /// requested. `unix:inherited` stands for a socket without an address.
     pub fn address(&self) -> &Address {
         &self.addresses[0]
     }
@@ -152,6 +154,35 @@ impl Handle {
     /// Ends the server immediately. Requests in progress are lost.
     pub fn shutdown_now(&self) {
         self.0.set(ENDING);
+    }
+
+    /// As [`Handle::shutdown`], when another process accepts from the listening sockets: they are
+    /// not prepared for their end. New connections wait for the other process, and the files of
+    /// Unix sockets remain.
+    pub fn hand_over(&self) {
+        self.0.hand_over();
+    }
+
+    /// Duplicates of the listening sockets, for another process
+    /// ([`Server::listen_with`](crate::Server::listen_with)), in the order of
+    /// [`Running::addresses`]. After the beginning of a shutdown some are missing.
+    ///
+    /// # Errors
+    /// If the process has no descriptor left.
+    pub fn listening(&self) -> io::Result<Vec<ListeningSockets>> {
+        self.0.listening()
+    }
+
+    /// Replaces [`Server::limits`](crate::Server::limits). A wait that has begun, such as that of
+    /// an idle connection, keeps its deadline.
+    pub fn set_limits(&self, limits: Limits) {
+        self.0.set_limits(limits);
+    }
+
+    /// For how long the longest event-loop iteration has been in progress. Zero if all workers
+    /// sleep. A worker that is stuck makes it grow without limit.
+    pub fn longest_iteration(&self) -> Duration {
+        self.0.longest_iteration()
     }
 
     /// Whether a shutdown has begun.

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The file of a Unix socket that this server has bound. Dropping this value removes the file,
 /// unless another server has replaced it.
@@ -11,6 +12,8 @@ pub(super) struct SocketFile {
     path: PathBuf,
     /// Device and inode at the time of binding.
     identity: (u64, u64),
+    /// Another process listens on the socket.
+    is_kept: AtomicBool,
 }
 
 impl SocketFile {
@@ -20,13 +23,20 @@ impl SocketFile {
         Some(SocketFile {
             path: std::path::absolute(path).ok()?,
             identity: identity(path)?,
+            is_kept: AtomicBool::new(false),
         })
+    }
+
+    /// Keeps the file: another process listens on the socket.
+    pub(super) fn keep(&self) {
+        self.is_kept.store(true, Ordering::Relaxed);
     }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if identity(&self.path) == Some(self.identity) {
+        let is_kept = self.is_kept.load(Ordering::Relaxed);
+        if !is_kept && identity(&self.path) == Some(self.identity) {
             let _ = fs::remove_file(&self.path); // The next server replaces a file that remains.
         }
     }

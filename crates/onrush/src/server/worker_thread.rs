@@ -28,9 +28,9 @@ pub(super) struct WorkerThread {
     pub(super) settings: Settings,
     pub(super) sockets: Vec<ListenSocket>,
     /// The files are removed when the last worker has ended.
-    pub(super) _socket_files: Arc<Vec<SocketFile>>,
-    /// The sockets were inherited, so another process may continue to listen on them.
-    pub(super) inherited: bool,
+    pub(super) socket_files: Arc<Vec<SocketFile>>,
+    /// For each of `sockets`, whether another process continues to listen on it.
+    pub(super) shared: Arc<[bool]>,
     pub(super) pools: Pools,
     pub(super) application: Arc<dyn Application>,
     pub(super) stacks: stacks::StackOptions,
@@ -90,8 +90,15 @@ impl WorkerThread {
         let leave = LeaveOnDrop(self.settings.clone(), own);
         self.control.join(notifier);
         ready();
+        let mut limits_generation = 0;
         while self.control.state() == RUNNING {
+            if let Some(limits) = self.control.new_limits(&mut limits_generation) {
+                engine.set_limits(limits);
+            }
             worker.poll(&event_handler, true)?;
+        }
+        if self.control.is_handed_over() {
+            self.socket_files.iter().for_each(SocketFile::keep);
         }
         if self.control.state() == DRAINING {
             self.drain(&mut worker, &event_handler)?;
@@ -110,10 +117,11 @@ impl WorkerThread {
         let engine = &event_handler.0;
         engine.drain();
         (self.sockets).extend(self.settings.watchdog.take_back(self.index));
-        let mut closing = match self.inherited {
-            true => None, // New connections wait in the queue for the next process.
-            false => Closing::start(&self.sockets),
-        };
+        // New connections in the queue of a socket on which another process listens wait for it.
+        let is_handed_over = self.control.is_handed_over();
+        let sockets = self.sockets.iter().zip(self.shared.iter());
+        let own = sockets.filter(|(_, shared)| !is_handed_over && !**shared);
+        let mut closing = Closing::start(own.map(|(socket, _)| socket));
         let timeout_ms = u64::try_from(self.drain_timeout.as_millis()).ok();
         // `None`: there is no limit.
         let end_ms = timeout_ms.and_then(|ms| worker.context().now_ms().checked_add(ms));
@@ -160,7 +168,7 @@ impl WorkerThread {
 }
 
 /// The slot of a worker in the worker set. Dropping it gives the slot up, even after an error or a
-/// panic, and closes connections that were transferred too late.
+/// panic, and closes its listening sockets and connections that were transferred too late.
 struct LeaveOnDrop(Settings, usize);
 
 impl LeaveOnDrop {
@@ -171,6 +179,8 @@ impl LeaveOnDrop {
 
 impl Drop for LeaveOnDrop {
     fn drop(&mut self) {
+        // A handle may outlive the server, and must not keep its sockets open.
+        drop(self.0.watchdog.take_back(self.1));
         for transfer in self.now() {
             drop(transfer);
             self.0.release(); // The worker that accepted it has counted it.

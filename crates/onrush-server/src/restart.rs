@@ -1,0 +1,382 @@
+//! The replacement of this process by a new one of the same program, without a pause in serving
+//! (SIGUSR2).
+//!
+//! The old process starts the new one and sends it the listening sockets, over a Unix socket that
+//! is the standard input of the new one. The new process reports that it serves, or that it waits
+//! for a folder that belongs to one process. Then the old one drains and ends. The listening
+//! sockets are never closed, so no connection in their queues is lost. If the new process ends
+//! before it reports anything, the old one continues.
+
+use crate::cli::RESTART_VARIABLE;
+use crate::failure::{Failure, error_text};
+use crate::inherited::{self, Inherited, Purpose};
+use crate::service_manager::{self, ServiceManager};
+use onrush::{Handle, ListeningSockets};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sockopt,
+};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// The message with further sockets of the address of the previous one.
+const MORE: &[u8] = b"more";
+/// The last message of the old process.
+const END: &[u8] = b"end";
+/// Messages of the new process.
+const READY: &[u8] = b"ready";
+const WAITING: &[u8] = b"waiting";
+
+/// Sockets of one message. The kernel permits 253.
+const SOCKETS_MAX: usize = 200;
+/// Longer than a message with the path of a Unix socket, or with a host name.
+const MESSAGE_BYTES_MAX: usize = 1024;
+
+/// How long the old process waits for the report of the new one.
+const REPORT_WAIT: Duration = Duration::from_secs(60);
+/// How often the old process checks whether it ends, and the new one sends a sign of life.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// How long each waits for a single message about sockets.
+const MESSAGE_WAIT: Duration = Duration::from_secs(10);
+/// The folder of a process may be locked for a moment after its end.
+const LOCK_WAIT: Duration = Duration::from_secs(5);
+/// The pause between two attempts.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// What a restart needs.
+#[derive(Debug)]
+pub(crate) struct Running {
+    /// The arguments of this process, with the name of the program.
+    pub(crate) arguments: Vec<OsString>,
+    pub(crate) manager: ServiceManager,
+    pub(crate) server: Handle,
+    /// Of the addresses of `server`.
+    pub(crate) purposes: Vec<Purpose>,
+    /// The server of the admin pages, if it has its own address.
+    pub(crate) admin: Option<Handle>,
+}
+
+/// Restarts this process on request.
+#[derive(Clone, Debug)]
+pub(crate) struct Restart(Arc<State>);
+
+#[derive(Debug)]
+struct State {
+    running: Running,
+    is_in_progress: AtomicBool,
+    /// The connection to the new process. Its end tells the new process that this one has ended.
+    successor: OnceLock<OwnedFd>,
+}
+
+impl Restart {
+    pub(crate) fn new(running: Running) -> Restart {
+        Restart(Arc::new(State {
+            running,
+            is_in_progress: AtomicBool::new(false),
+            successor: OnceLock::new(),
+        }))
+    }
+
+    /// Starts the new process, on a thread of its own. `before_drain` is called when the new
+    /// process can take over.
+    pub(crate) fn request(&self, before_drain: impl FnOnce() + Send + 'static) {
+        if self.0.is_in_progress.swap(true, Ordering::AcqRel) {
+            tracing::info!("a restart is in progress already");
+            return;
+        }
+        let state = self.0.clone();
+        let thread = std::thread::Builder::new().name("onrush-restart".to_owned());
+        let spawned = thread.spawn(move || {
+            if let Err(why) = state.restart(before_drain) {
+                tracing::error!("the restart failed: {why}; this process continues");
+                state.is_in_progress.store(false, Ordering::Release);
+            }
+        });
+        if let Err(error) = spawned {
+            tracing::error!(%error, "the restart failed; this process continues");
+            self.0.is_in_progress.store(false, Ordering::Release);
+        }
+    }
+}
+
+impl State {
+    fn restart(&self, before_drain: impl FnOnce()) -> Result<(), String> {
+        let (channel, mut child) = self.start().map_err(|error| error_text(&error))?;
+        let process = child.id();
+        tracing::info!(process, "restarting: a new process starts");
+        let report = self.lead(&channel, &mut child);
+        let is_ready = report.inspect_err(|_| {
+            let _ = child.kill(); // It may have ended.
+            let _ = child.wait();
+        })?;
+        let _ = self.successor.set(channel); // Only one restart succeeds.
+        self.running.manager.replaced_by(process, is_ready);
+        before_drain();
+        if let Some(admin) = &self.running.admin {
+            admin.hand_over();
+        }
+        self.running.server.hand_over();
+        tracing::info!(process, "restarted; waiting for requests in progress");
+        Ok(())
+    }
+
+    /// Starts the new process; returns the connection to it.
+    fn start(&self) -> io::Result<(OwnedFd, Child)> {
+        let (ours, theirs) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        let (program, arguments) = (self.running.arguments.split_first())
+            .ok_or_else(|| io::Error::other("the name of the program is not known"))?;
+        // As in a shell: a name without a slash is looked for in PATH.
+        let mut command = Command::new(program);
+        command.arg0(program).args(arguments);
+        command
+            .env(RESTART_VARIABLE, "1")
+            .stdin(Stdio::from(theirs));
+        // They name this process.
+        for variable in [
+            inherited::PROCESS,
+            inherited::COUNT,
+            inherited::NAMES,
+            service_manager::WATCHDOG_PROCESS,
+        ] {
+            command.env_remove(variable);
+        }
+        let child = command.spawn().map_err(|error| {
+            let program = program.display();
+            io::Error::other(format!("cannot start {program}: {}", error_text(&error)))
+        })?;
+        Ok((ours, child))
+    }
+
+    /// Sends the sockets and waits for the report of the new process. Returns whether it serves
+    /// already.
+    fn lead(&self, channel: &OwnedFd, child: &mut Child) -> Result<bool, String> {
+        let sent = self.send_sockets(channel);
+        let end = Instant::now() + REPORT_WAIT;
+        sockopt::set_socket_timeout(channel, sockopt::Timeout::Recv, Some(CHECK_INTERVAL))
+            .map_err(|error| error.to_string())?;
+        loop {
+            if self.running.server.is_ending() {
+                return Err("this process ends".to_owned());
+            }
+            match receive(channel) {
+                Ok((message, _)) if message == READY => return Ok(true),
+                Ok((message, _)) if message == WAITING => return Ok(false),
+                Err(Errno::AGAIN | Errno::INTR) if Instant::now() < end => {}
+                Err(Errno::AGAIN | Errno::INTR) => {
+                    return Err(format!(
+                        "the new process is not ready within {REPORT_WAIT:?}"
+                    ));
+                }
+                // It has closed its end of the connection.
+                Ok(_) | Err(_) => {
+                    sent?;
+                    return Err(match status(child) {
+                        Some(status) => format!("the new process has ended ({status})"),
+                        None => "the new process does not respond".to_owned(),
+                    });
+                }
+            }
+        }
+    }
+
+    fn send_sockets(&self, channel: &OwnedFd) -> Result<(), String> {
+        let of = |handle: &Handle| handle.listening().map_err(|error| error_text(&error));
+        let objects = of(&self.running.server)?;
+        let admin = self.running.admin.as_ref().map(of).transpose()?;
+        let objects = self.running.purposes.iter().copied().zip(objects);
+        let admin = admin.into_iter().flatten();
+        let admin = admin.map(|sockets| (Purpose::Admin, sockets));
+        let all = objects.chain(admin);
+        let send = || -> rustix::io::Result<()> {
+            sockopt::set_socket_timeout(channel, sockopt::Timeout::Send, Some(MESSAGE_WAIT))?;
+            for (purpose, group) in all {
+                let (name, shared) = (purpose.name(), u8::from(group.is_shared));
+                let mut head = format!("{name} {shared} {}", group.address).into_bytes();
+                for sockets in group.sockets.chunks(SOCKETS_MAX) {
+                    send(channel, &head, sockets)?;
+                    head = MORE.to_vec();
+                }
+            }
+            send(channel, END, &[])
+        };
+        send().map_err(|error| format!("the sockets cannot be sent: {error}"))
+    }
+}
+
+/// The status of a process that is about to end.
+fn status(child: &mut Child) -> Option<ExitStatus> {
+    let end = Instant::now() + MESSAGE_WAIT;
+    while Instant::now() < end {
+        match child.try_wait() {
+            Ok(None) => std::thread::sleep(PAUSE),
+            ended => return ended.ok().flatten(),
+        }
+    }
+    None
+}
+
+/// The process that this one replaces.
+#[derive(Debug)]
+pub(crate) struct Predecessor {
+    channel: OwnedFd,
+}
+
+/// The process that this one replaces, and its sockets, if there is one.
+pub(crate) fn predecessor() -> Result<Option<(Predecessor, Inherited)>, Failure> {
+    if std::env::var_os(RESTART_VARIABLE).is_none() {
+        return Ok(None);
+    }
+    let received = receive_sockets().map_err(|error| {
+        let error = error_text(&error);
+        Failure::run(format!(
+            "no sockets of an earlier process: {error}; unset {RESTART_VARIABLE}"
+        ))
+    })?;
+    Ok(Some(received))
+}
+
+fn receive_sockets() -> io::Result<(Predecessor, Inherited)> {
+    let channel = io::stdin().as_fd().try_clone_to_owned()?;
+    sockopt::set_socket_timeout(&channel, sockopt::Timeout::Recv, Some(MESSAGE_WAIT))?;
+    rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+    let mut inherited = Inherited::default();
+    loop {
+        let (message, sockets) = receive(&channel)?;
+        if message == END {
+            return Ok((Predecessor { channel }, inherited));
+        }
+        if message == MORE {
+            inherited.add_more(sockets);
+            continue;
+        }
+        let text = std::str::from_utf8(&message).map_err(|_| io::ErrorKind::InvalidData)?;
+        let mut parts = text.splitn(3, ' ');
+        let purpose = parts.next().and_then(Purpose::from_name);
+        let (Some(purpose), Some(is_shared), Some(address)) = (purpose, parts.next(), parts.next())
+        else {
+            return Err(io::ErrorKind::InvalidData.into());
+        };
+        let sockets = ListeningSockets {
+            address: address.to_owned(),
+            sockets,
+            is_shared: is_shared == "1",
+        };
+        inherited.add(purpose, sockets);
+    }
+}
+
+impl Predecessor {
+    /// Lets the other process drain, and waits for its end: the folder belongs to one process.
+    /// Meanwhile, connections wait in the queues of the listening sockets.
+    pub(crate) fn wait_for_end(&self, manager: &ServiceManager) {
+        tracing::info!("waiting for the end of the earlier process");
+        let wait = || -> rustix::io::Result<()> {
+            send(&self.channel, WAITING, &[])?;
+            let limit = Some(CHECK_INTERVAL);
+            sockopt::set_socket_timeout(&self.channel, sockopt::Timeout::Recv, limit)?;
+            while let Err(Errno::AGAIN | Errno::INTR) = receive(&self.channel) {
+                if manager.watchdog().is_some() {
+                    manager.alive();
+                }
+            }
+            Ok(())
+        };
+        let _ = wait(); // An error means that it has ended.
+    }
+
+    /// Tells the other process that this one serves.
+    pub(crate) fn ready(self) {
+        let _ = send(&self.channel, READY, &[]); // It may have ended.
+    }
+}
+
+/// Calls `open` until it succeeds or [`LOCK_WAIT`] has passed.
+pub(crate) fn retry<T>(open: impl Fn() -> Result<T, Failure>) -> Result<T, Failure> {
+    let end = Instant::now() + LOCK_WAIT;
+    loop {
+        match open() {
+            Err(_) if Instant::now() < end => std::thread::sleep(PAUSE),
+            result => return result,
+        }
+    }
+}
+
+/// Sends one message with sockets, at most [`SOCKETS_MAX`].
+fn send(channel: &OwnedFd, message: &[u8], sockets: &[OwnedFd]) -> rustix::io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS_MAX))];
+    let mut rights = SendAncillaryBuffer::new(&mut space);
+    let sockets: Vec<BorrowedFd<'_>> = sockets.iter().map(AsFd::as_fd).collect();
+    if !sockets.is_empty() {
+        let fits = rights.push(SendAncillaryMessage::ScmRights(&sockets));
+        debug_assert!(fits);
+    }
+    let parts = [IoSlice::new(message)];
+    rustix::net::sendmsg(channel, &parts, &mut rights, SendFlags::NOSIGNAL).map(drop)
+}
+
+/// Receives one message with its sockets. It is empty when the other process has closed its end.
+fn receive(channel: &OwnedFd) -> rustix::io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS_MAX))];
+    let mut rights = RecvAncillaryBuffer::new(&mut space);
+    let mut message = vec![0; MESSAGE_BYTES_MAX];
+    let mut parts = [IoSliceMut::new(&mut message)];
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let received = rustix::net::recvmsg(channel, &mut parts, &mut rights, flags)?;
+    let mut sockets = Vec::new();
+    for part in rights.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = part {
+            sockets.extend(received);
+        }
+    }
+    message.truncate(received.bytes);
+    Ok((message, sockets))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn a_message_carries_sockets() {
+        let pair = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        );
+        let (one, other) = pair.unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let many = |count| -> Vec<OwnedFd> {
+            let copy = |_| listener.try_clone().unwrap().into();
+            (0..count).map(copy).collect()
+        };
+        send(&one, b"objects 0 x", &many(SOCKETS_MAX)).unwrap();
+        send(&one, END, &[]).unwrap();
+        drop(one);
+        let (message, mut sockets) = receive(&other).unwrap();
+        assert_eq!(
+            (&message[..], sockets.len()),
+            (&b"objects 0 x"[..], SOCKETS_MAX)
+        );
+        let _client = TcpStream::connect(address).unwrap();
+        assert!(TcpListener::from(sockets.remove(0)).accept().is_ok());
+        assert_eq!(receive(&other).unwrap().0, END);
+        assert_eq!(receive(&other).unwrap().0, b"");
+    }
+}
