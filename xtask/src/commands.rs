@@ -67,6 +67,7 @@ const WATCH: &str = "crates/onrush-server/tests/cli_watch.rs";
 const ARCHIVE: &str = "crates/onrush-server/tests/clients_archive.rs";
 const HEALTH: &str = "crates/onrush-server/tests/cli_health.rs";
 const DRAIN: &str = "crates/onrush/tests/drain.rs";
+const CUTS: &str = "bench/power-cuts/src/disk.rs";
 const OPTIONS: &str = "bench/runner/src/options.rs";
 
 /// Every command of the documents, without its comment.
@@ -249,6 +250,11 @@ const COMMANDS: &[(&str, Cover)] = &[
         ),
     ),
     ("cargo xtask simulate-scale", Runs(&[SIMULATE])),
+    ("cargo xtask power-cuts", Tested(CUTS, "fn flushed_writes")),
+    (
+        "cargo xtask power-cuts [FILE-SYSTEM…]",
+        Tested(CUTS, "fn flushed_writes"),
+    ),
     (
         "cargo xtask bench scale",
         Tested(

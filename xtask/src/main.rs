@@ -10,6 +10,7 @@ mod fuzz;
 mod hls;
 mod npm;
 mod package;
+mod power_cuts;
 mod python;
 mod scale;
 mod setup;
@@ -48,6 +49,9 @@ usage: cargo xtask TASK [OPTIONS]
   chaos               read 64 objects a million times while they are replaced and removed
         --reads N         reads per driver (default: 1000000)
   hls                 test the recipe of ffmpeg, from Debian's packages (54 MB to download)
+  power-cuts [FILE-SYSTEM…]
+                      cut the power of a disk under a real file system while clients change objects
+                      (as root); see `cargo xtask power-cuts --help`
   scale [FAULT…]      run the tests of remote stores on that cluster, and three servers behind
                       HAProxy while parts of the system fail; all faults, or the named ones
   simulate-scale      simulate a thousand front ends in front of 10^11 objects
@@ -68,7 +72,8 @@ fn main() -> ExitCode {
     let mut words: Vec<String> = std::env::args().skip(1).collect();
     let is_help_flag = |a: &String| a == "-h" || a == "--help";
     // Some tasks have their own help.
-    let has_own_help = |task: &String| task == "bench" || task == "experiment";
+    let has_own_help =
+        |task: &String| ["bench", "experiment", "power-cuts"].contains(&task.as_str());
     let has_own_help = words.first().is_some_and(has_own_help);
     if words.is_empty() || (!has_own_help && words.iter().any(is_help_flag)) {
         print!("{HELP}");
@@ -90,6 +95,7 @@ fn main() -> ExitCode {
         "chaos" => chaos::main(arguments),
         "hls" => hls::main(arguments),
         "package" => package::main(arguments),
+        "power-cuts" => power_cuts::main(arguments),
         "scale" => scale::main(arguments),
         "simulate-scale" => simulate::main(arguments),
         other => Err(Failure::Usage(format!("unknown task '{other}'"))),

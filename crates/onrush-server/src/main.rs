@@ -315,10 +315,10 @@ fn serve(
         let _ = admin_server.wait(); // The exit code does not depend on it.
     }
     if let Some(edge) = edge {
-        edge.flush();
+        edge.close();
     }
     if let Some(cache) = build_cache {
-        cache.flush();
+        cache.close();
     }
     ended.map_err(|error| {
         Failure::run(format!("a worker failed: {}", failure::error_text(&error)))

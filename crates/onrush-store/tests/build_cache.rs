@@ -353,7 +353,7 @@ fn a_restart_keeps_objects_and_their_order() {
     get(&cache1, "a").expect("an object");
     let version = |cache: &BuildCache, at| block_on(cache.meta(&key(at))).expect("an object");
     let before = version(&cache1, "c");
-    cache1.flush();
+    cache1.close();
     let used = stats(&cache1).used_bytes;
     drop(cache1);
     let cache2 = cache(dir.path(), LIMIT);

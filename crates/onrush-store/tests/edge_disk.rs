@@ -134,7 +134,7 @@ fn a_restart_keeps_files_and_their_order() {
         std::thread::sleep(Duration::from_millis(5)); // Times have a resolution of 1 ms.
     }
     get(&edge1, "a").expect("an object");
-    edge1.flush();
+    edge1.close();
     let used = stats(&edge1).used_bytes;
     drop(edge1);
     store.opens();
@@ -288,7 +288,7 @@ fn blocks_are_removed_before_the_properties_of_their_object() {
         if restarts {
             disk.set_clock_ns(1002 * HOUR);
             get(&edge, "a").expect("an object"); // Its blocks are used, and it is not confirmed.
-            edge.flush();
+            edge.close();
             drop(edge);
             edge = on_sim(&store, &disk, options.clone());
             wait_until("the scan is complete", || stats(&edge).is_complete);
@@ -338,7 +338,7 @@ fn a_restart_keeps_the_time_of_the_last_confirmation() {
             disk.set_clock_ns(1002 * HOUR);
             let (_, how) = get(&edge1, "a").expect("an object");
             assert_eq!(how == CacheUse::Revalidated, confirms);
-            edge1.flush();
+            edge1.close();
             drop(edge1);
             let edge2 = on_sim(&store, &disk, options);
             store.store.fail_with(Some(StoreError::Unavailable));

@@ -5,9 +5,11 @@ use std::fmt;
 
 /// The write that a body is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Id {
-    pub(super) writer: u32,
-    pub(super) sequence: u32,
+pub struct Id {
+    /// The client.
+    pub writer: u32,
+    /// The number of its write.
+    pub sequence: u32,
 }
 
 impl Id {
@@ -24,7 +26,7 @@ impl fmt::Display for Id {
 }
 
 /// The body of a write to `key`. It has `length` bytes after its first line.
-pub(super) fn body(key: &str, id: Id, length: usize) -> Vec<u8> {
+pub fn body(key: &str, id: Id, length: usize) -> Vec<u8> {
     let noise = noise(id.number(), length);
     let (writer, sequence, sum) = (id.writer, id.sequence, checksum(&noise));
     let mut body = format!("{key} {writer} {sequence} {length} {sum}\n").into_bytes();
@@ -33,7 +35,7 @@ pub(super) fn body(key: &str, id: Id, length: usize) -> Vec<u8> {
 }
 
 /// The write that a body is of. Fails with what is wrong with it.
-pub(super) fn identify(key: &str, body: &[u8]) -> Result<Id, String> {
+pub fn identify(key: &str, body: &[u8]) -> Result<Id, String> {
     let end = body.iter().position(|&byte| byte == b'\n').unwrap_or(0);
     let (first, noise) = body.split_at(end);
     let first = String::from_utf8_lossy(first);

@@ -4,7 +4,7 @@
 //! No acknowledged object may be lost, none may be torn, an entity tag always belongs to the same
 //! bytes, and conditional changes are linearizable.
 
-mod body;
+pub mod body;
 pub mod chaos;
 pub mod http;
 mod ledger;

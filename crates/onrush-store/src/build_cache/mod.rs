@@ -101,9 +101,9 @@ impl BuildCache {
         }
     }
 
-    /// Writes to the disk when each object was used, so that a restart keeps the order. Blocks.
-    pub fn flush(&self) {
-        self.entries.cache().upkeep(true);
+    /// Ends the use of the store: see [`Cache::close`]. Blocks.
+    pub fn close(&self) {
+        self.entries.cache().close();
     }
 
     /// The object of a key. Without waiting if the kernel has it in memory.

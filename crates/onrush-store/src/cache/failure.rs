@@ -73,6 +73,9 @@ impl Cache {
         if pause.elapsed_ms() < pause.until_ms.load(Relaxed) {
             return Some(NotStored::Failed);
         }
+        if *self.closed() {
+            return Some(NotStored::Failed);
+        }
         if self.index().is_complete() {
             return None;
         }

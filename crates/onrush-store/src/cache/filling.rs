@@ -284,6 +284,10 @@ impl NewFile {
         let used_ms = part_ms.unwrap_or(now_ms);
         let _replaced = cache.await_eviction(name);
         // Now it is known what the file occupies.
+        let closed = cache.closed();
+        if *closed {
+            return Err(io::ErrorKind::BrokenPipe.into()); // The list would lack the file.
+        }
         let published = self.file.metadata().and_then(|found| {
             self.lent.charge().set(found.allocated_bytes);
             self.file.set_modified(used_ms * 1_000_000)?;
@@ -300,6 +304,7 @@ impl NewFile {
             index.stamp_part(name, whole, now_ms);
         }
         drop(index);
+        drop(closed);
         cache.worked();
         self.is_published = true;
         Ok(())

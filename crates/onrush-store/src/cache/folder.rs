@@ -2,10 +2,12 @@
 //!
 //! ```text
 //! DIR/onrush-cache      says that the folder is a cache, and of what
+//! DIR/onrush-files      the list of files, while no process uses the folder: see `list`
 //! DIR/new/NUMBER        files that are being filled
 //! DIR/ab/abcd…          the files, by the first two digits of their name
 //! ```
 
+use super::list::{self, Listed};
 use super::name::Name;
 use onrush_rt::fs::{Create, Dir, File, FileKind, OpenHow};
 use std::io;
@@ -172,6 +174,16 @@ impl Folder {
     /// Sets the time of the last use.
     pub(super) fn stamp(&self, name: &Name, used_ms: i64) -> io::Result<()> {
         self.open_file(name)?.set_modified(used_ms * 1_000_000)
+    }
+
+    /// Leaves a list of the files for the next process.
+    pub(super) fn save_list(&self, files: &[Listed]) -> io::Result<()> {
+        list::save(&self.root(), files)
+    }
+
+    /// The list that the last process has left, if it is valid.
+    pub(super) fn take_list(&self) -> io::Result<Option<Vec<Listed>>> {
+        list::take(&self.root())
     }
 
     /// Calls `each` with the name, the time of the last use, and the space of every file.

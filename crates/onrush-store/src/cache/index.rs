@@ -1,6 +1,7 @@
 //! What is in the cache: the name, the space and the last use of each file. It is a structure in
 //! memory and knows no disk.
 
+use super::list::Listed;
 use super::name::Name;
 use super::space::Charge;
 use lru::LruCache;
@@ -132,6 +133,13 @@ impl Index {
         stamps
     }
 
+    /// All entries, with the times of their uses that the disk has.
+    pub(super) fn list(&self) -> Vec<Listed> {
+        let listed =
+            |(name, entry): (&Name, &Entry)| (*name, entry.stamped_ms, entry.charge.bytes());
+        self.entries.iter().map(listed).collect()
+    }
+
     /// Adds or replaces an entry, as the most recently used one. `used_ms`: the time that the disk
     /// has.
     pub(super) fn insert(
@@ -212,6 +220,11 @@ impl Index {
     /// Whether the file of an evicted entry is still on the disk.
     pub(super) fn is_evicted(&self, name: &Name) -> bool {
         self.evicted.contains(name)
+    }
+
+    /// Whether files of evicted entries are still on the disk.
+    pub(super) fn is_evicting(&self) -> bool {
+        !self.evicted.is_empty()
     }
 
     /// The file of an evicted entry was removed, or it cannot be removed.

@@ -10,7 +10,8 @@
 //!   once a minute at most, so that the order survives a restart.
 //! - **Restart.** A scan finds the files while the cache is in use: a file that is asked for is
 //!   found on the disk. New files are refused ([`NotStored::Scanning`]) until the scan is
-//!   complete, because before that the used space is not known.
+//!   complete, because before that the used space is not known. [`Cache::close`] leaves a list of
+//!   the files, which the next process uses instead of a scan.
 //! - **Whole files.** Nothing is synced. A file that this process has not written is not trusted
 //!   until the caller has verified it ([`Cache::trust`]): a power cut may have torn it.
 //! - **Failures** of the disk are reported once, and no new file is created for a while. Then a
@@ -19,12 +20,13 @@
 //!   again.
 //!
 //! Methods whose documentation says "blocks" belong on the pool. Layers, lowest first: `name` ·
-//! `space` · `folder` · `index` · `failure` · `verification` · `filling`.
+//! `list` · `space` · `folder` · `index` · `failure` · `verification` · `filling`.
 
 mod failure;
 mod filling;
 mod folder;
 mod index;
+mod list;
 mod name;
 mod space;
 mod verification;
@@ -35,6 +37,7 @@ use failure::{Pause, is_of_process};
 pub use filling::{NewFile, Promise};
 use folder::Folder;
 use index::{Found, Index, Scanned};
+use list::Listed;
 pub use name::Name;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::{Descriptors, FileUse};
@@ -44,7 +47,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use verification::{Verification, Verifications};
 
 /// The entries that a scan adds at a time. Others wait for the index meanwhile.
@@ -97,6 +100,8 @@ struct Inner {
     evictions: AtomicU64,
     /// Notified when an evicted file was removed; used with the lock of the index.
     evicted: Condvar,
+    /// Whether the list of files was written. A file gets its name under the lock.
+    is_closed: RwLock<bool>,
     /// Held by the thread that makes room for a file.
     evicting: Mutex<()>,
     /// Whether [`Cache::evict_ahead`] goes on.
@@ -198,6 +203,7 @@ impl Cache {
             next_number: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
             evicted: Condvar::new(),
+            is_closed: RwLock::new(false),
             evicting: Mutex::new(()),
             is_evicting: AtomicBool::new(false),
             is_scanning: Watch::new(false),
@@ -346,6 +352,7 @@ impl Cache {
 
     /// Removes a file, if there is one. Blocks.
     pub fn remove(&self, name: &Name) {
+        let _closed = self.closed(); // The list has the file, or the disk has not.
         self.index().remove(name);
         if let Err(error) = self.inner.folder.unlink(name) {
             self.failed(&error);
@@ -358,6 +365,32 @@ impl Cache {
         for (name, used_ms) in stamps {
             let _ = self.inner.folder.stamp(&name, used_ms); // It may have been removed.
         }
+    }
+
+    /// Ends the use of the cache: writes the times of uses, and a list of the files for the next
+    /// process. No file is stored afterwards; files are opened as before. Blocks.
+    pub fn close(&self) {
+        self.upkeep(true);
+        let mut is_closed = (self.inner.is_closed.write()).unwrap_or_else(PoisonError::into_inner);
+        if *is_closed || !self.is_complete() {
+            return;
+        }
+        *is_closed = true;
+        drop(is_closed);
+        let mut index = self.index();
+        while index.is_evicting() {
+            // A file that is not in the list must not stay on the disk.
+            index = (self.inner.evicted.wait(index)).unwrap_or_else(PoisonError::into_inner);
+        }
+        let files = index.list();
+        drop(index);
+        let _ = self.inner.folder.save_list(&files); // Without it, the next process scans.
+    }
+
+    /// Whether the list of files was written. While the caller has the lock, it is not.
+    fn closed(&self) -> RwLockReadGuard<'_, bool> {
+        let is_closed = self.inner.is_closed.read();
+        is_closed.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The state of the cache.
@@ -394,16 +427,15 @@ impl Cache {
 
     /// Finds the files of earlier processes. Returns whether that has succeeded.
     fn scan(&self) -> bool {
-        let mut found = Vec::new();
-        let scanned = self.inner.folder.scan(&mut |name, used_ms, bytes| {
-            found.push((name, used_ms, bytes));
-        });
-        if let Err(error) = scanned {
-            // What was not found would not be counted.
-            self.failed(&error);
-            self.inner.has_scan_failed.store(true, Relaxed);
-            return false;
-        }
+        let mut found = match self.find_all() {
+            Ok(found) => found,
+            Err(error) => {
+                // What was not found would not be counted.
+                self.failed(&error);
+                self.inner.has_scan_failed.store(true, Relaxed);
+                return false;
+            }
+        };
         found.sort_unstable_by_key(|&(_, used_ms, _)| std::cmp::Reverse(used_ms));
         for step in found.chunks(SCAN_STEP) {
             let files = step.iter().map(|&(name, used_ms, bytes)| Scanned {
@@ -415,6 +447,16 @@ impl Cache {
         }
         self.index().complete();
         true
+    }
+
+    fn find_all(&self) -> io::Result<Vec<Listed>> {
+        if let Some(listed) = self.inner.folder.take_list()? {
+            return Ok(listed);
+        }
+        let mut found = Vec::new();
+        let mut add = |name, used_ms, bytes| found.push((name, used_ms, bytes));
+        self.inner.folder.scan(&mut add)?;
+        Ok(found)
     }
 
     fn index(&self) -> MutexGuard<'_, Index> {

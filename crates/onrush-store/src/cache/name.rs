@@ -31,14 +31,26 @@ impl Name {
     pub(super) fn path(&self) -> [u8; PATH_BYTES] {
         let mut path = [b'/'; PATH_BYTES];
         for (at, byte) in self.0.iter().enumerate() {
-            let digits = [
-                DIGITS[usize::from(byte >> 4)],
-                DIGITS[usize::from(byte & 15)],
-            ];
-            path[3 + 2 * at..5 + 2 * at].copy_from_slice(&digits);
+            path[3 + 2 * at..5 + 2 * at].copy_from_slice(&Name::folder(*byte));
         }
         (path[0], path[1]) = (path[3], path[4]);
         path
+    }
+
+    pub(super) fn from_bytes(bytes: [u8; 16]) -> Name {
+        Name(bytes)
+    }
+
+    pub(super) fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+
+    /// The folder of the names that begin with this byte.
+    pub(super) fn folder(byte: u8) -> [u8; 2] {
+        [
+            DIGITS[usize::from(byte >> 4)],
+            DIGITS[usize::from(byte & 15)],
+        ]
     }
 
     /// The folder, and the name of the file in it, of a path.

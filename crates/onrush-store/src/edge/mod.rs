@@ -159,9 +159,9 @@ impl EdgeStore {
         EdgeMetrics::new(self.inner.cache.clone(), self.inner.metrics.clone())
     }
 
-    /// Writes to the disk when each file was used, so that a restart keeps the order. Blocks.
-    pub fn flush(&self) {
-        self.inner.cache.upkeep(true);
+    /// Ends the use of the cache: see [`Cache::close`](crate::cache::Cache::close). Blocks.
+    pub fn close(&self) {
+        self.inner.cache.close();
     }
 
     /// Opens an object, again if it is replaced meanwhile.

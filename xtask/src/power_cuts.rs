@@ -1,0 +1,20 @@
+//! `cargo xtask power-cuts`: builds and runs the program that cuts the power. It is separate,
+//! because its dependencies are not needed by other tasks.
+
+use crate::shell::{cargo, run};
+use crate::{Arguments, Failure, packages};
+
+/// What it runs, and the Debian packages.
+const PROGRAMS: [(&str, &str); 4] = [
+    ("mkfs.btrfs", "btrfs-progs"),
+    ("mkfs.ext4", "e2fsprogs"),
+    ("mkfs.xfs", "xfsprogs"),
+    ("strace", "strace"),
+];
+
+pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
+    packages::need(&PROGRAMS)?;
+    run(&mut cargo("build --quiet -p onrush-server --bins"))?;
+    let mut program = cargo("run --quiet --manifest-path bench/Cargo.toml -p power-cuts --");
+    Ok(run(program.args(arguments.words))?)
+}
