@@ -5,9 +5,9 @@
 //! finds a file that a power cut has torn: nothing is synced, so after a restart a file may have
 //! its name and its length without all of its bytes.
 
+use crate::checksum::Checksum;
 use crate::key::Key;
 use crate::meta::{Kind, METADATA_BYTES_MAX, Meta, Version};
-use crc_fast::{CrcAlgorithm, Digest};
 use onrush_rt::fs::File;
 use std::io;
 
@@ -33,19 +33,6 @@ pub(crate) struct Record {
     pub(crate) metadata: Vec<u8>,
     /// The bytes of content in this file.
     pub(crate) content_bytes: u64,
-}
-
-/// Computes the checksum of content as it arrives.
-pub(crate) struct Checksum(Digest);
-
-impl Checksum {
-    pub(crate) fn new() -> Checksum {
-        Checksum(Digest::new(CrcAlgorithm::Crc64Nvme))
-    }
-
-    pub(crate) fn add(&mut self, bytes: &[u8]) {
-        self.0.update(bytes);
-    }
 }
 
 impl Record {
@@ -111,7 +98,7 @@ impl Record {
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&len.to_le_bytes());
         content.add(&bytes);
-        bytes.extend_from_slice(&content.0.finalize().to_le_bytes());
+        bytes.extend_from_slice(&content.value().to_le_bytes());
         bytes
     }
 
@@ -149,7 +136,7 @@ impl Record {
         }
         let record = Record::of_end(size, &end);
         if verifies && record.is_some() {
-            let mut checksum = Checksum::new();
+            let mut checksum = Checksum::EMPTY;
             let (mut at, mut step) = (0, vec![0; STEP_BYTES]);
             let covered = size - 8;
             while at < covered {
@@ -161,7 +148,7 @@ impl Record {
                 checksum.add(&step[..want]);
                 at += want as u64;
             }
-            if !end.ends_with(&checksum.0.finalize().to_le_bytes()) {
+            if !end.ends_with(&checksum.value().to_le_bytes()) {
                 return Ok(None);
             }
         }
@@ -205,7 +192,7 @@ mod tests {
         let root = SimFs::new(1).root().expect("a folder");
         for content in [&b""[..], b"content", &[7; 300_000]] {
             let record = record(content);
-            let mut checksum = Checksum::new();
+            let mut checksum = Checksum::EMPTY;
             checksum.add(content);
             let whole = [content, &record.trailer(checksum)].concat();
             assert_eq!(whole.len() as u64, record.file_bytes_max());

@@ -26,6 +26,7 @@ use super::Inner;
 use super::key_locks::{self, KeyGuard};
 use super::staging::{StagedFile, StagedName, StagingFolder, ensure_dir, names};
 use super::upload::{spend_write, write_at, write_steps};
+use crate::checksum::Checksum;
 use crate::error::{Result, StoreError};
 use crate::key::{Key, RESERVED};
 use crate::store::Kept;
@@ -57,6 +58,7 @@ pub(super) fn keep(staged: &mut StagedFile, bytes: u64) -> Result<Kept> {
     let place = Place {
         name: &staged.name.name,
         inode: found.inode,
+        checksum: staged.checksum,
     };
     Ok(Kept {
         bytes,
@@ -68,21 +70,32 @@ pub(super) fn keep(staged: &mut StagedFile, bytes: u64) -> Result<Kept> {
 struct Place<'a> {
     name: &'a [u8],
     inode: u64,
+    /// Of the bytes that are kept.
+    checksum: Option<Checksum>,
 }
 
 impl<'a> Place<'a> {
-    /// The name, a slash, and the inode number.
+    /// The name, the inode number, and the checksum in hexadecimal if there is one, separated by
+    /// slashes.
     fn to_bytes(&self) -> Vec<u8> {
-        [self.name, b"/", self.inode.to_string().as_bytes()].concat()
+        let checksum = self
+            .checksum
+            .map(|checksum| format!("/{:x}", checksum.value()));
+        let numbers = format!("/{}{}", self.inode, checksum.unwrap_or_default());
+        [self.name, numbers.as_bytes()].concat()
     }
 
     fn parse(bytes: &'a [u8]) -> Result<Place<'a>> {
         let parse = || {
             let at = bytes.iter().position(|&byte| byte == b'/')?;
-            let inode = str::from_utf8(&bytes[at + 1..]).ok()?;
+            let mut numbers = str::from_utf8(&bytes[at + 1..]).ok()?.split('/');
             Some(Place {
                 name: &bytes[..at],
-                inode: inode.parse().ok()?,
+                inode: numbers.next()?.parse().ok()?,
+                checksum: match numbers.next() {
+                    Some(value) => Some(Checksum::from_value(u64::from_str_radix(value, 16).ok()?)),
+                    None => None,
+                },
             })
         };
         parse().ok_or(StoreError::NotFound)
@@ -204,6 +217,7 @@ pub(super) fn reopen(inner: &Arc<Inner>, kept: &Kept, lease: KeyGuard) -> Result
             is_kept: true,
             lease: Some(lease),
         },
+        checksum: place.checksum.filter(|_| inner.has_checksums()),
     })
 }
 

@@ -5,6 +5,7 @@
 
 use super::key_locks::KeyGuard;
 use super::{Inner, RELEASE_ON_POOL_BYTES_MIN};
+use crate::checksum::Checksum;
 use crate::error::{Result, StoreError};
 use crate::key::RESERVED;
 use crate::meta::{Kind, Meta};
@@ -146,6 +147,8 @@ pub(super) struct StagedFile {
     // Closed before the name is removed, so that the removal on the pool frees the content.
     pub(super) file: File,
     pub(super) name: StagedName,
+    /// Of the bytes written so far. `None` if the object gets no checksum.
+    pub(super) checksum: Option<Checksum>,
 }
 
 /// A name in a staging folder. Dropping it removes the name on the pool, unless it is kept.
@@ -180,6 +183,7 @@ impl StagedFile {
                 is_kept: false,
                 lease: None,
             },
+            checksum: inner.has_checksums().then_some(Checksum::EMPTY),
         })
     }
 
@@ -258,6 +262,8 @@ impl Drop for StagedName {
 pub(super) struct DeferredFree(#[expect(dead_code, reason = "held")] Option<File>);
 
 impl DeferredFree {
+    pub(super) const NONE: DeferredFree = DeferredFree(None);
+
     /// Must be called before the name is removed. `meta` are the object's properties, if it exists.
     pub(super) fn hold(inner: &Inner, dir: &Dir, name: &[u8], meta: Option<&Meta>) -> DeferredFree {
         let is_large =
