@@ -5,8 +5,8 @@
 //! (their list) · `edge` (the cache before the store), `build_cache` · `quotas` · `storage` (where
 //! the objects are) · `config` (the file and the resulting settings) · `secret_files` · `cli` ·
 //! `combined`, `self_signed` · `tls` (certificates), `acme` (their orders) · `access_control`
-//! (users) · `site_rules` · `commands`, `terminal` · `sweep`, `check_command`, `sign_command`,
-//! `user_command` (commands of their own) · `logging`, `signals`, `descriptors` (the process) ·
+//! (users) · `site_rules` · `commands`, `terminal` · `sweep`, `scrub`, `check_command`,
+//! `sign_command`, `user_command` (commands of their own) · `logging`, `signals`, `descriptors` (the process) ·
 //! `announcement` · this file, which combines them and serves.
 
 #![forbid(unsafe_code)]
@@ -33,6 +33,7 @@ mod quota_values;
 mod quotas;
 mod redaction;
 mod reload;
+mod scrub;
 mod secret_files;
 mod self_signed;
 mod sign_command;
@@ -89,6 +90,7 @@ fn main() -> ExitCode {
     let command = arguments.get(1).and_then(|word| word.to_str());
     let done = match command {
         Some("check") => check(arguments),
+        Some("scrub") => scrub::main(&arguments[1..]),
         Some("sign") => sign_command::main(&arguments[1..]),
         Some("sweep") => sweep::main(&arguments[1..]),
         Some("user") => user_command::main(&arguments[1..]),

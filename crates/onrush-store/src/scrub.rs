@@ -21,8 +21,8 @@ const ATTEMPTS: usize = 3;
 pub enum Finding {
     /// The bytes are those that were stored.
     Intact,
-    /// The bytes are not those that were stored, though no program has written the file since. With the
-    /// stored checksum (CRC-64/NVME) and that of the bytes.
+    /// The bytes are not those that were stored, though no program has written the file since. With
+    /// the stored checksum (CRC-64/NVME) and that of the bytes.
     Damaged(u64, u64),
     /// Another program has written the file since it was stored, so it cannot be verified.
     Changed,

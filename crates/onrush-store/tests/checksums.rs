@@ -1,5 +1,5 @@
-//! Checksums of objects: every way to store one records it, damage is found, and what other programs
-//! do is distinguished from damage.
+//! Checksums of objects: every way to store one records it, damage is found, and what other
+//! programs do is distinguished from damage.
 
 #[macro_use]
 mod common;

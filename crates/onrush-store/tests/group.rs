@@ -45,8 +45,8 @@ fn prepare(seed: u64, syncs_whole: bool) -> (SimFs, Folder) {
     (disk, folder)
 }
 
-/// Puts all keys so that one leader commits them. Calls `plan` before it with the number of its first
-/// operation. Returns the results, and the numbers of its operations and syncs.
+/// Puts all keys so that one leader commits them. Calls `plan` before it with the number of its
+/// first operation. Returns the results, and the numbers of its operations and syncs.
 fn put_together(
     disk: &SimFs,
     folder: &Folder,

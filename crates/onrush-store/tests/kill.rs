@@ -1,5 +1,5 @@
-//! `kill -9` at random moments of puts: every completed put is there, no object is torn, and the next
-//! start removes all staged files. (Only the simulated disk can test a power cut.) Half of the
+//! `kill -9` at random moments of puts: every completed put is there, no object is torn, and the
+//! next start removes all staged files. (Only the simulated disk can test a power cut.) Half of the
 //! killed processes sync, so puts share syncs.
 //!
 //! `TEST_KILLS` sets the number of kills.

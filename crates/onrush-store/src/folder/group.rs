@@ -6,8 +6,8 @@
 //! while further ones become ready. It makes each sync once per file or folder, or one of the whole
 //! file system (`syncfs(2)`), which costs about as much as one of a file when little is unsynced.
 //!
-//! A put that becomes ready when there is no leader is committed on its own thread, which leads. So a
-//! single client pays for nothing. The thread of another put does not wait, so the pool does not
+//! A put that becomes ready when there is no leader is committed on its own thread, which leads. So
+//! a single client pays for nothing. The thread of another put does not wait, so the pool does not
 //! limit how many puts share a sync.
 //!
 //! Every put completes only after its own content and folder were synced. If a sync of the whole
