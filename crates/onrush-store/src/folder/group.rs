@@ -2,13 +2,15 @@
 //!
 //! A put first does everything that concerns only itself, on any thread of the pool: it checks its
 //! condition, and writes its staged file. What remains are the sync of the content, the rename, and
-//! the sync of the folder. One thread at a time, the leader, does them for all puts that are ready,
-//! while further ones become ready. It makes each sync once per file or folder, or one of the whole
-//! file system (`syncfs(2)`), which costs about as much as one of a file when little is unsynced.
+//! the sync of the folder. A leader does them for all puts that are ready, while further ones become
+//! ready. It makes each sync once per file or folder, or one of the whole file system
+//! (`syncfs(2)`), which costs about as much as one of a file when little is unsynced. A quarter of
+//! the threads may lead at a time: Linux joins the syncs of several threads as well, and their
+//! renames overlap.
 //!
-//! A put that becomes ready when there is no leader is committed on its own thread, which leads. So
-//! a single client pays for nothing. The thread of another put does not wait, so the pool does not
-//! limit how many puts share a sync.
+//! A put that becomes ready when there are fewer leaders is committed on its own thread, which
+//! leads. So a few clients pay for nothing. The thread of another put does not wait, so the pool
+//! does not limit how many puts share a sync.
 //!
 //! Every put completes only after its own content and folder were synced. If a sync of the whole
 //! file system fails, all puts fail that needed it; other failures concern one put or one folder.
@@ -39,13 +41,14 @@ const UNSYNCED_BYTES_MAX: u64 = 32 << 20;
 const UNSYNCED_AGE: Duration = Duration::from_millis(100);
 
 pub(super) struct Group {
+    leaders_max: usize,
     state: Mutex<State>,
     /// Whether one sync of the whole file system replaces those of many small files now.
     syncs_whole: AtomicBool,
 }
 
 struct State {
-    has_leader: bool,
+    leaders: usize,
     ready: VecDeque<(Put, Sender)>,
     /// Whether the file system can be synced as a whole, and when there was little to sync.
     can_sync_whole: bool,
@@ -53,12 +56,14 @@ struct State {
 }
 
 impl Group {
-    pub(super) fn new(root: &Dir) -> Group {
+    /// For a pool of `threads` threads, of which a quarter may lead.
+    pub(super) fn new(root: &Dir, threads: usize) -> Group {
         let can_sync_whole = root.can_sync_file_system();
         Group {
+            leaders_max: (threads / 4).max(1),
             syncs_whole: AtomicBool::new(can_sync_whole),
             state: Mutex::new(State {
-                has_leader: false,
+                leaders: 0,
                 ready: VecDeque::new(),
                 can_sync_whole,
                 checked: None,
@@ -120,37 +125,40 @@ pub(super) fn submit(inner: &Arc<Inner>, mut put: Put) -> Submitted {
         return Submitted::Done(put.fail(error));
     }
     let mut state = inner.group.lock();
-    if state.has_leader {
+    if state.leaders >= inner.group.leaders_max {
         let (sender, outcome) = channel();
         state.ready.push_back((put, sender));
         return Submitted::Waits(outcome);
     }
-    state.has_leader = true;
+    state.leaders += 1;
     drop(state);
-    let _leadership = Leadership(inner.clone());
+    let _leadership = Leadership(inner.clone(), 1);
     Submitted::Done(put.commit(inner))
 }
 
-/// Held by the thread that commits. Its drop passes the leadership on if puts are ready.
-pub(super) struct Leadership(Arc<Inner>);
+/// Held by a thread that commits: it counts as so many leaders. Its drop passes the leadership on
+/// if puts are ready.
+pub(super) struct Leadership(Arc<Inner>, usize);
 
 impl Leadership {
-    /// There must be no leader.
+    /// Counts as all leaders. There must be none.
     #[cfg(feature = "testing")]
     pub(super) fn take(inner: &Arc<Inner>) -> Leadership {
-        let was_led = mem::replace(&mut inner.group.lock().has_leader, true);
-        assert!(!was_led, "another thread commits");
-        Leadership(inner.clone())
+        let all = inner.group.leaders_max;
+        let leaders = mem::replace(&mut inner.group.lock().leaders, all);
+        assert_eq!(leaders, 0, "another thread commits");
+        Leadership(inner.clone(), all)
     }
 }
 
 impl Drop for Leadership {
     fn drop(&mut self) {
         let mut state = self.0.group.lock();
-        state.has_leader = !state.ready.is_empty();
-        if state.has_leader {
+        state.leaders -= self.1;
+        if !state.ready.is_empty() {
+            state.leaders += 1;
             drop(state);
-            let next = Leadership(self.0.clone());
+            let next = Leadership(self.0.clone(), 1);
             self.0.change_pool.run(move || lead(next)).detach();
         }
     }

@@ -122,7 +122,7 @@ impl Folder {
             false => pool.clone(),
         };
         let pool_threads = pool.threads_max();
-        let group = Group::new(&root);
+        let group = Group::new(&root, pool_threads);
         let process_locks = ProcessLocks::open(&root, options.writable, pool_threads)?;
         let inner = Inner {
             releaser: Releaser::new(&pool, is_in_memory),
