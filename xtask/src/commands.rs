@@ -63,6 +63,7 @@ const STORED: &str = "crates/onrush-server/tests/cli_stored.rs";
 const PAGE: &str = "crates/onrush-server/tests/clients_page.rs";
 const WATCH: &str = "crates/onrush-server/tests/cli_watch.rs";
 const ARCHIVE: &str = "crates/onrush-server/tests/clients_archive.rs";
+const SCRUB: &str = "crates/onrush-server/tests/cli_scrub.rs";
 const DRAIN: &str = "crates/onrush/tests/drain.rs";
 const OPTIONS: &str = "bench/runner/src/options.rs";
 
@@ -122,6 +123,13 @@ const COMMANDS: &[(&str, Cover)] = &[
     (
         "onrush sign",
         Tested(LOGINS, "fn a_signed_url_gives_one_right_until_it_expires"),
+    ),
+    (
+        "onrush scrub",
+        Tested(
+            SCRUB,
+            "fn scrub_names_what_is_damaged_changed_and_without_a_checksum",
+        ),
     ),
     (
         "onrush sweep",
@@ -212,6 +220,10 @@ const COMMANDS: &[(&str, Cover)] = &[
     (
         "cargo xtask miri",
         Tested("xtask/src/verify.rs", "pub(crate) fn miri"),
+    ),
+    (
+        "cargo xtask kill",
+        Tested("xtask/src/verify.rs", "pub(crate) fn kill"),
     ),
     (
         "cargo xtask ceph up",

@@ -57,6 +57,8 @@ usage: cargo xtask TASK [OPTIONS]
                       million objects
         --bytes N         the size of the first (default: 1073741824)
         --objects N       of the second (default: 1000000)
+  kill                kill processes at random moments of PUTs, and check what they have stored
+        --kills N         the number of kills (default: 10000)
   miri                run unsafe code without system calls under Miri; needs a nightly toolchain
 ";
 
@@ -79,6 +81,7 @@ fn main() -> ExitCode {
         "bench" => bench::main(arguments),
         "experiment" => bench::experiment(arguments),
         "loom" => verify::loom(arguments),
+        "kill" => verify::kill(arguments),
         "miri" => verify::miri(arguments),
         "tls" => tls::main(arguments),
         "cache" => build_cache::main(arguments),

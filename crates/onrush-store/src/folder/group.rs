@@ -1,9 +1,9 @@
 //! Group commit: puts that are ready at the same time share their syncs.
 //!
 //! A put first does everything that concerns only itself, on any thread of the pool: it checks its
-//! condition, and writes its staged file. What remains are the sync of the content, the rename, and
-//! the sync of the folder. A leader does them for all puts that are ready, while further ones become
-//! ready. It makes each sync once per file or folder, or one of the whole file system
+//! condition, and writes its staged file. What remains are the sync of the content, the rename,
+//! and the sync of the folder. A leader does them for all puts that are ready, while further ones
+//! become ready. It makes each sync once per file or folder, or one of the whole file system
 //! (`syncfs(2)`), which costs about as much as one of a file when little is unsynced. A quarter of
 //! the threads may lead at a time: Linux joins the syncs of several threads as well, and their
 //! renames overlap.
