@@ -311,6 +311,7 @@ const COMMANDS: &[(&str, Cover)] = &[
     ("cargo xtask experiment balance", Runs(&[EXPERIMENT])),
     ("cargo xtask experiment --quick", Runs(&[EXPERIMENT])),
     ("cargo xtask experiment attack", Runs(&[EXPERIMENT])),
+    ("cargo xtask experiment commit", Runs(&[EXPERIMENT])),
     (
         "cargo xtask experiment attack --only TEXT",
         Tested(
