@@ -12,9 +12,13 @@ use crc_fast::{CrcAlgorithm, Digest};
 use onrush_rt::fs::{File, Metadata};
 use std::ffi::CStr;
 use std::io;
+use std::ops::Range;
 
 /// The extended attribute.
 const ATTRIBUTE: &CStr = c"user.onrush.checksum";
+
+/// The bytes of a file that are read at a time.
+const STEP_BYTES: usize = 256 * 1024;
 
 /// Begins the record. Another number would be another form.
 const FORM: u8 = 1;
@@ -40,6 +44,23 @@ impl Checksum {
         let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc64Nvme, !self.0);
         digest.update(bytes);
         self.0 = digest.finalize();
+    }
+
+    /// Adds the bytes of a file at `range`. Fails with `UnexpectedEof` if it is shorter. Blocks.
+    pub(crate) fn add_file(&mut self, file: &File, range: Range<u64>) -> io::Result<()> {
+        let mut step = vec![0; STEP_BYTES.min((range.end - range.start) as usize)];
+        let mut at = range.start;
+        while at < range.end {
+            let want = step.len().min((range.end - at) as usize);
+            match file.read_at(&mut step[..want], at)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                read => {
+                    self.add(&step[..read]);
+                    at += read as u64;
+                }
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn value(self) -> u64 {

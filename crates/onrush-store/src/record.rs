@@ -22,8 +22,6 @@ const RECORD_BYTES_MAX: usize =
     Key::BYTES_MAX + METADATA_BYTES_MAX + Version::BYTES_MAX + NUMBERS_BYTES;
 /// A record and the last bytes fit into so many.
 const END_BYTES_MAX: u64 = (RECORD_BYTES_MAX + TAIL_BYTES) as u64;
-/// The bytes that are read at a time when a file is verified.
-const STEP_BYTES: usize = 256 * 1024;
 
 /// What a file has: the properties of an object, and its content or a block of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,16 +135,9 @@ impl Record {
         let record = Record::of_end(size, &end);
         if verifies && record.is_some() {
             let mut checksum = Checksum::EMPTY;
-            let (mut at, mut step) = (0, vec![0; STEP_BYTES]);
-            let covered = size - 8;
-            while at < covered {
-                let want = (covered - at).min(STEP_BYTES as u64) as usize;
-                let read = read_whole(file, &mut step[..want], at)?;
-                if read < want {
-                    return Ok(None);
-                }
-                checksum.add(&step[..want]);
-                at += want as u64;
+            match checksum.add_file(file, 0..size - 8) {
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+                read => read?,
             }
             if !end.ends_with(&checksum.value().to_le_bytes()) {
                 return Ok(None);

@@ -72,6 +72,20 @@ fn every_way_to_store_an_object_records_its_checksum(backend: &Backend) {
             .unwrap();
         upload.write(body(20_000)).await.unwrap();
         upload.commit().await.unwrap();
+        // In parts, the last one first.
+        let at = key("parts");
+        let mut upload = folder.stage(&at, Condition::None, None).await.unwrap();
+        let mut parts = upload.keep().await.unwrap();
+        drop(upload);
+        let content = body(600_000);
+        for range in [400_000..600_000, 0..400_000] {
+            let (position, part) = (range.start as u64, content[range].to_vec());
+            folder.write_kept(&parts, position, part).await.unwrap();
+        }
+        folder.sync_kept(&parts).await.unwrap();
+        parts.bytes = 600_000;
+        let upload = folder.resume(&at, Condition::None, &parts).await.unwrap();
+        upload.commit().await.unwrap();
         let how = |from: &str, to: &str| Relocation {
             from: key(from),
             from_condition: Condition::None,
@@ -86,7 +100,10 @@ fn every_way_to_store_an_object_records_its_checksum(backend: &Backend) {
     });
     let found = all(backend);
     let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
-    assert_eq!(names, ["copy", "empty", "d/large", "d/renamed", "d/small"]);
+    assert_eq!(
+        names,
+        ["copy", "empty", "parts", "d/large", "d/renamed", "d/small"]
+    );
     assert!(
         found.iter().all(|(_, finding)| *finding == Finding::Intact),
         "{found:?}"

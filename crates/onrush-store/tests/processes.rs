@@ -215,3 +215,32 @@ fn every_kind_of_change_waits_for_the_other_store() {
         });
     }
 }
+
+/// An upload that another process has is refused, not waited for: its client may send slowly.
+#[test]
+fn an_upload_of_another_process_is_busy() {
+    let backend = Backend::real();
+    let Backend::Real(dir) = &backend else {
+        unreachable!()
+    };
+    let (one, other) = (
+        open(dir.path(), Durability::None),
+        open(dir.path(), Durability::None),
+    );
+    block_on(async {
+        let at = key("a");
+        let mut upload = one.stage(&at, Condition::None, None).await.unwrap();
+        upload.write(b"1".to_vec()).await.unwrap();
+        let kept = upload.keep().await.unwrap();
+        let resumed = other.resume(&at, Condition::None, &kept).await;
+        assert_eq!(resumed.err(), Some(StoreError::Busy));
+        let written = other.write_kept(&kept, 1, b"2".to_vec()).await;
+        assert_eq!(written.err(), Some(StoreError::Busy));
+        assert_eq!(other.discard_older(Duration::ZERO).await, Ok(0));
+        drop(upload);
+        let mut upload = other.resume(&at, Condition::None, &kept).await.unwrap();
+        upload.write(b"2".to_vec()).await.unwrap();
+        upload.commit().await.unwrap();
+    });
+    assert_eq!(get(&one, "a").unwrap(), b"12");
+}

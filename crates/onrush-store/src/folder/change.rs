@@ -141,6 +141,14 @@ impl Locks {
         }
         Ok(true)
     }
+
+    /// Excludes other processes, or fails with [`StoreError::Busy`] if one of them has a lock.
+    pub(super) fn try_exclude_processes(&mut self, inner: &Arc<Inner>) -> Result<()> {
+        match self.exclude_processes(inner, false)? {
+            true => Ok(()),
+            false => Err(StoreError::Busy),
+        }
+    }
 }
 
 /// Runs a change on its pool, with `locks` against other processes as well. `job` keeps them until

@@ -3,7 +3,7 @@
 //! start-up therefore removes the files of dead processes, but never those that a live process is
 //! writing.
 
-use super::key_locks::KeyGuard;
+use super::change::Locks;
 use super::{Inner, RELEASE_ON_POOL_BYTES_MIN};
 use crate::checksum::Checksum;
 use crate::error::{Result, StoreError};
@@ -159,7 +159,7 @@ pub(super) struct StagedName {
     pub(super) name: Vec<u8>,
     pub(super) is_kept: bool,
     /// The lock of a name in the folder of kept files, which is released after the removal.
-    pub(super) lease: Option<KeyGuard>,
+    pub(super) lease: Option<Box<Locks>>,
 }
 
 impl StagedFile {

@@ -7,6 +7,7 @@ use super::group::{self, Submitted};
 use super::parents::{CreatedFolders, ParentState};
 use super::staging::StagedFile;
 use super::{Inner, kept, key_locks, parents};
+use crate::checksum::Checksum;
 use crate::error::{Cause, Result, StoreError};
 use crate::key::Key;
 use crate::local::METADATA;
@@ -148,7 +149,10 @@ impl StagedUpload {
         let lease = kept::lock(inner, kept).await?;
         let (shared, place) = (inner.clone(), kept.clone());
         let job = move || kept::reopen(&shared, &place, lease);
-        let staged = inner.change_pool.run(job).await??;
+        let mut staged = inner.change_pool.run(job).await??;
+        if inner.has_checksums() && staged.checksum.is_none() {
+            staged = read_checksum(inner, staged, kept.bytes).await?;
+        }
         Ok(StagedUpload::of_file(
             inner, key, condition, staged, kept.bytes,
         ))
@@ -352,6 +356,33 @@ fn try_commit(
     };
     let put = Put::prepare(inner, staged, parts)?;
     Ok(CommitAttempt::Submitted(group::submit(inner, put)))
+}
+
+/// Computes the checksum of a file whose first `bytes` bytes were written in any order.
+async fn read_checksum(
+    inner: &Arc<Inner>,
+    mut staged: StagedFile,
+    bytes: u64,
+) -> Result<StagedFile> {
+    let pool = inner.change_pool.clone();
+    let step_bytes = match pool.is_inline() {
+        true => INLINE_BYTES_MAX as u64,
+        false => WRITEBACK_BYTES,
+    };
+    let (mut checksum, mut at) = (Checksum::EMPTY, 0);
+    while at < bytes {
+        let end = bytes.min(at + step_bytes);
+        let job = move || {
+            checksum
+                .add_file(&staged.file, at..end)
+                .map(|()| (staged, checksum))
+        };
+        (staged, checksum) = pool.run(job).await?.map_err(StoreError::from_open_file)?;
+        spend_write(&pool, (end - at) as usize);
+        at = end;
+    }
+    staged.checksum = Some(checksum);
+    Ok(staged)
 }
 
 /// Checks that the disk and the descriptor budget have room for a body of known size. Nothing is
