@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 
 const EIO: i32 = 5;
 const PATIENCE: Duration = Duration::from_secs(60);
+/// A time of syncs with which puts share them, and one with which they do not.
+const LONG: Duration = Duration::from_millis(5);
+const SHORT: Duration = Duration::from_micros(200);
 
 /// In three folders. The last one is too large for memory, so it is synced before it is ready.
 const KEYS: [&str; 5] = ["a", "b", "d/a", "d/b", "e/a"];
@@ -52,6 +55,7 @@ fn put_together(
     folder: &Folder,
     plan: impl FnOnce(u64),
 ) -> (Vec<Result<Committed>>, u64, u64) {
+    folder.assume_sync_time(LONG);
     let held = folder.hold_commits();
     thread::scope(|scope| {
         let puts = KEYS.map(|key| scope.spawn(move || put(folder, key, &new(key))));
@@ -118,6 +122,46 @@ fn puts_that_are_ready_share_their_syncs() {
         }
         assert_eq!(syncs, expected);
         assert_eq!(staged(&folder, &Backend::Sim(disk.clone())), 0);
+    }
+}
+
+/// Where syncs are short, or their time is not known yet, no put waits for another.
+#[test]
+fn puts_do_not_wait_for_short_syncs() {
+    for time in [None, Some(SHORT)] {
+        let (disk, folder) = prepare(1, true);
+        time.into_iter()
+            .for_each(|time| folder.assume_sync_time(time));
+        let held = folder.hold_commits();
+        let before = disk.syncs();
+        for key in KEYS {
+            put(&folder, key, &new(key)).unwrap();
+            assert_eq!(folder.waiting_commits(), 0);
+        }
+        assert_eq!(disk.syncs() - before, 2 * KEYS.len() as u64);
+        drop(held);
+    }
+}
+
+/// More puts may be committed at once than may lead, if syncs were short when they began. They
+/// leave no put behind.
+#[test]
+fn puts_that_begin_to_share_syncs_all_complete() {
+    let (_disk, folder) = prepare(1, true);
+    for round in 0..50 {
+        folder.assume_sync_time(SHORT);
+        thread::scope(|scope| {
+            for put_number in 0..8 {
+                let folder = &folder;
+                scope.spawn(move || {
+                    if put_number == 4 {
+                        folder.assume_sync_time(LONG);
+                    }
+                    put(folder, &format!("{round}-{put_number}"), b"x").unwrap();
+                });
+            }
+        });
+        assert_eq!(folder.waiting_commits(), 0);
     }
 }
 

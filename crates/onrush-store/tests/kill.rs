@@ -1,6 +1,6 @@
 //! `kill -9` at random moments of puts: every completed put is there, no object is torn, and the
-//! next start removes all staged files. (Only the simulated disk can test a power cut.) Half of the
-//! killed processes sync, so puts share syncs.
+//! next start removes all staged files, so nothing is left but the objects. (Only the simulated disk
+//! can test a power cut.) Half of the killed processes sync, and their puts share syncs.
 //!
 //! `TEST_KILLS` sets the number of kills.
 
@@ -10,6 +10,7 @@ use common::*;
 use onrush_rt::blocking::BlockingPool;
 use onrush_store::*;
 use std::io::{BufRead, BufReader, Write};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -61,6 +62,7 @@ fn child() {
             let folder = &folder;
             scope.spawn(move || {
                 for number in (begin + key..).step_by(KEYS as usize) {
+                    folder.assume_sync_time(Duration::from_millis(5)); // So that they are shared.
                     put(folder, &name(number), &body(number)).unwrap();
                     // One call, so that lines are whole.
                     std::io::stderr()
@@ -115,6 +117,13 @@ fn completed_puts_survive_kill() {
         begin = (begin / KEYS + 2) * KEYS;
         let folder = open(dir.path(), false);
         assert_eq!(staged(&folder, &backend), 0);
+        let scrub = Scrub::new(backend.root());
+        scrub.files(&mut |path, read| {
+            let is_object = (0..KEYS).any(|key| path == name(key).as_bytes());
+            assert!(read.is_ok() && is_object, "kill {kill}: {path:?} is left");
+            assert_eq!(scrub.verify(path, &mut |_| {}), Finding::Intact);
+            ControlFlow::Continue(())
+        });
         for (key, least) in completed.iter().enumerate() {
             let Some(least) = *least else { continue };
             let found = get(&folder, &name(key as u64)).unwrap();

@@ -117,12 +117,14 @@ impl Put {
     }
 
     /// Makes the content durable, if that is still to do.
-    pub(super) fn sync_content(&mut self) -> Result<()> {
+    pub(super) fn sync_content(&mut self, inner: &Inner) -> Result<()> {
         if !self.is_synced {
-            self.staged
-                .file
-                .sync()
-                .map_err(StoreError::from_open_file)?;
+            let sync = || self.staged.file.sync();
+            let synced = match self.is_small {
+                true => inner.group.measure(sync),
+                false => sync(), // Its size takes the time.
+            };
+            synced.map_err(StoreError::from_open_file)?;
             self.is_synced = true;
         }
         Ok(())
@@ -137,7 +139,7 @@ impl Put {
 
     /// All remaining steps.
     pub(super) fn commit(mut self, inner: &Inner) -> Result<CommitOutcome> {
-        let placed = self.sync_content().and_then(|()| self.place(inner));
+        let placed = self.sync_content(inner).and_then(|()| self.place(inner));
         let synced = match placed {
             Ok(true) if inner.durable() => inner.parents.sync(self.parent.dir()),
             _ => Ok(()),

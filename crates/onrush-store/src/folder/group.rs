@@ -9,8 +9,9 @@
 //! renames overlap.
 //!
 //! A put that becomes ready when there are fewer leaders is committed on its own thread, which
-//! leads. So a few clients pay for nothing. The thread of another put does not wait, so the pool
-//! does not limit how many puts share a sync.
+//! leads. So a few clients pay for nothing. On a disk whose syncs are short, every put is
+//! (`sync_time`). Otherwise the thread of another put does not wait, so the pool does not limit how
+//! many puts share a sync.
 //!
 //! Every put completes only after its own content and folder were synced. If a sync of the whole
 //! file system fails, all puts fail that needed it; other failures concern one put or one folder.
@@ -19,6 +20,7 @@
 
 use super::Inner;
 use super::commit::{CommitOutcome, Put};
+use super::sync_time::SyncTime;
 use crate::error::{Result, StoreError};
 use onrush_rt::fs::Dir;
 use std::collections::VecDeque;
@@ -49,6 +51,7 @@ pub(super) struct Group {
 
 struct State {
     leaders: usize,
+    sync_time: SyncTime,
     ready: VecDeque<(Put, Sender)>,
     /// Whether the file system can be synced as a whole, and when there was little to sync.
     can_sync_whole: bool,
@@ -64,6 +67,7 @@ impl Group {
             syncs_whole: AtomicBool::new(can_sync_whole),
             state: Mutex::new(State {
                 leaders: 0,
+                sync_time: SyncTime::UNKNOWN,
                 ready: VecDeque::new(),
                 can_sync_whole,
                 checked: None,
@@ -89,6 +93,20 @@ impl Group {
             self.syncs_whole.store(is_little, Ordering::Relaxed);
         }
         self.syncs_whole.load(Ordering::Relaxed)
+    }
+
+    /// Runs a sync of little data, and notes how long it takes.
+    pub(super) fn measure<T>(&self, sync: impl FnOnce() -> T) -> T {
+        let begun = Instant::now();
+        let synced = sync();
+        self.lock().sync_time.note(begun.elapsed());
+        synced
+    }
+
+    /// Decides as if many syncs had taken `time`.
+    #[cfg(feature = "testing")]
+    pub(super) fn assume_sync_time(&self, time: Duration) {
+        self.lock().sync_time.note_many(time);
     }
 
     #[cfg(feature = "testing")]
@@ -121,11 +139,11 @@ pub(super) fn submit(inner: &Arc<Inner>, mut put: Put) -> Submitted {
         return Submitted::Done(put.commit(inner));
     }
     let is_shared = put.is_small() && inner.group.syncs_whole.load(Ordering::Relaxed);
-    if !is_shared && let Err(error) = put.sync_content() {
+    if !is_shared && let Err(error) = put.sync_content(inner) {
         return Submitted::Done(put.fail(error));
     }
     let mut state = inner.group.lock();
-    if state.leaders >= inner.group.leaders_max {
+    if state.leaders >= inner.group.leaders_max && state.sync_time.is_long() {
         let (sender, outcome) = channel();
         state.ready.push_back((put, sender));
         return Submitted::Waits(outcome);
@@ -155,7 +173,8 @@ impl Drop for Leadership {
     fn drop(&mut self) {
         let mut state = self.0.group.lock();
         state.leaders -= self.1;
-        if !state.ready.is_empty() {
+        // There may be more leaders if syncs were short when these began.
+        if !state.ready.is_empty() && state.leaders < self.0.group.leaders_max {
             state.leaders += 1;
             drop(state);
             let next = Leadership(self.0.clone(), 1);
@@ -180,11 +199,12 @@ fn lead(leadership: Leadership) {
 fn commit_all(inner: &Arc<Inner>, mut puts: Vec<Put>) -> Vec<Result<CommitOutcome>> {
     let prefers_whole = inner.group.prefers_whole(&inner.root);
     let unsynced = puts.iter().filter(|put| !put.is_synced()).count();
-    let all_contents = (unsynced > 1 && prefers_whole).then(|| inner.parents.sync_all(&inner.root));
+    let all_contents = (unsynced > 1 && prefers_whole)
+        .then(|| (inner.group).measure(|| inner.parents.sync_all(&inner.root)));
     let place = |put: &mut Put| {
         match all_contents {
             Some(synced) if !put.is_synced() => synced.map(|()| put.set_synced())?,
-            _ => put.sync_content()?,
+            _ => put.sync_content(inner)?,
         }
         put.place(inner)
     };

@@ -8,8 +8,8 @@
 //! `staging` (uploads before their commit), `kept` (uploads that continue later), `upload` (the
 //! asynchronous part of a put), `relocate` (copy and rename), `properties` (of clients), `list`,
 //! `semaphore` (waiting tasks), `key_locks` (locks and generations by key), `change` (locks that
-//! other processes see), `group` (puts that share syncs), `listing_queue` (the number of
-//! simultaneous listings), `watches` (changes of folders).
+//! other processes see), `group` and `sync_time` (puts that share syncs), `listing_queue` (the
+//! number of simultaneous listings), `watches` (changes of folders).
 
 mod change;
 mod commit;
@@ -25,6 +25,7 @@ mod properties;
 mod relocate;
 mod semaphore;
 mod staging;
+mod sync_time;
 mod upload;
 mod watches;
 
@@ -202,11 +203,17 @@ impl Folder {
         let _ = self.inner.check_hook.set(Box::new(hook));
     }
 
-    /// Lets no put be committed until the result is dropped. Those that were ready by then share
-    /// their syncs. No put may be in progress.
+    /// While puts share syncs, lets none be committed until the result is dropped. Those that were
+    /// ready by then share theirs. No put may be in progress.
     #[cfg(feature = "testing")]
     pub fn hold_commits(&self) -> Box<dyn std::any::Any + Send> {
         Box::new(group::Leadership::take(&self.inner))
+    }
+
+    /// Puts share syncs, or do not, as if many syncs had taken `time`, until several more were made.
+    #[cfg(feature = "testing")]
+    pub fn assume_sync_time(&self, time: Duration) {
+        self.inner.group.assume_sync_time(time);
     }
 
     /// The number of puts that wait for others to be committed.
