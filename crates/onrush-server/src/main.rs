@@ -6,8 +6,8 @@
 //! the objects are) · `config` (the file and the resulting settings) · `secret_files` · `cli` ·
 //! `combined`, `self_signed` · `tls` (certificates), `acme` (their orders) · `access_control`
 //! (users) · `site_rules` · `commands`, `terminal` · `sweep`, `scrub`, `check_command`,
-//! `sign_command`, `user_command` (commands of their own) · `logging`, `signals`, `descriptors` (the process) ·
-//! `announcement` · this file, which combines them and serves.
+//! `sign_command`, `user_command` (commands of their own) · `logging`, `signals`,
+//! `descriptors` (the process) · `announcement` · this file, which combines them and serves.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
 //! `kill -9` at random moments of puts: every completed put is there, no object is torn, and the
-//! next start removes all staged files, so nothing is left but the objects. (Only the simulated disk
-//! can test a power cut.) Half of the killed processes sync, and their puts share syncs.
+//! next start removes all staged files, so nothing is left but the objects. (Only the simulated
+//! disk can test a power cut.) Half of the killed processes sync, and their puts share syncs.
 //!
 //! `TEST_KILLS` sets the number of kills.
 

@@ -2,12 +2,12 @@
 //!
 //! Submodules, lowest first: `negotiate` and `http_error` (error responses) · `assets` (of the
 //! page) · `path` (paths and keys) · `client_rights` · `storage_log` · `budget` · `buffers` ·
-//! `media_type` · `types` · `stored_fields` (fields of a PUT) · `digest` · `content_address`
-//! (names that are digests) · `pieces` (bodies from a remote store) · `codings` and `encoder` ·
-//! `object_fields` · `object` (an object that is ready to be served) · `wanted_digest` · `cache` · `ranges` ·
-//! `conditions` (of changes) · `upload_limits` · `upload` (receiving) · `uploads` (those that
-//! continue later) · `location` · `permitted` · `sorting` · `archive_format` · `json` and `html`
-//! (the forms of listings) · `implied_folder` · `list`, `archive`, `watch` and `markdown` ·
+//! `media_type` · `types` · `stored_fields` (fields of a PUT) · `digest` · `content_address` (names
+//! that are digests) · `pieces` (bodies from a remote store) · `codings` and `encoder` ·
+//! `object_fields` · `object` (an object that is ready to be served) · `wanted_digest` · `cache` ·
+//! `ranges` · `conditions` (of changes) · `upload_limits` · `upload` (receiving) · `uploads` (those
+//! that continue later) · `location` · `permitted` · `sorting` · `archive_format` · `json` and
+//! `html` (the forms of listings) · `implied_folder` · `list`, `archive`, `watch` and `markdown` ·
 //! `siblings` and `compress` (other forms of an object) · `read` (GET) · `site` · `tree` (changes
 //! of a folder with everything in it) · `multistatus` · `write` (PUT, DELETE) · `upload_target` ·
 //! `upload_parts` · `tus` · `relocate` (COPY, MOVE) · `resumable` (PUT and PATCH of a part) ·

@@ -1,9 +1,9 @@
 //! `Repr-Digest` of responses to requests that ask for it (`Want-Repr-Digest`, RFC 9530 §4).
 //!
 //! The digest is of the whole object, also in responses to HEAD, to a range, and without content
-//! (304). It is computed for each request, on the blocking thread pool. A large object has none, and
-//! neither has one that is compressed on the way: the field is a wish, and a short request must not
-//! cause much work.
+//! (304). It is computed for each request, on the blocking thread pool. A large object has none,
+//! and neither has one that is compressed on the way: the field is a wish, and a short request must
+//! not cause much work.
 
 use super::digest::Algorithm;
 use super::object::LoadedObject;

@@ -210,7 +210,7 @@ impl Folder {
         Box::new(group::Leadership::take(&self.inner))
     }
 
-    /// Puts share syncs, or do not, as if many syncs had taken `time`, until several more were made.
+    /// Puts share syncs, or do not, as if many syncs had taken `time`, until more are made.
     #[cfg(feature = "testing")]
     pub fn assume_sync_time(&self, time: Duration) {
         self.inner.group.assume_sync_time(time);
