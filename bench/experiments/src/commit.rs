@@ -79,7 +79,11 @@ fn open(run: &Run, sync_time: Option<SyncTime>) -> Outcome<Folder> {
     };
     let root = root.map_err(|error| format!("the disk cannot be opened: {error}"))?;
     let pool = BlockingPool::threads(POOL_THREADS, 4096);
-    let folder = Folder::on(root, pool, FolderOptions::default());
+    let options = FolderOptions {
+        share_syncs: true,
+        ..FolderOptions::default()
+    };
+    let folder = Folder::on(root, pool, options);
     folder.map_err(|error| format!("the store cannot be opened: {error}"))
 }
 

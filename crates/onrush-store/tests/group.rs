@@ -34,7 +34,11 @@ fn new(key: &str) -> Vec<u8> {
 
 fn open(disk: &SimFs) -> Folder {
     let pool = BlockingPool::threads(2, 64);
-    Folder::on(disk.root().unwrap(), pool, FolderOptions::default()).unwrap()
+    let options = FolderOptions {
+        share_syncs: true,
+        ..FolderOptions::default()
+    };
+    Folder::on(disk.root().unwrap(), pool, options).unwrap()
 }
 
 /// A disk with the old objects and all folders, durably.

@@ -33,6 +33,7 @@ fn open(dir: &Path, syncs: bool) -> Folder {
             true => Durability::Full,
             false => Durability::None,
         },
+        share_syncs: true,
         ..FolderOptions::default()
     };
     Folder::open(dir, BlockingPool::threads(2, 16), options).unwrap()

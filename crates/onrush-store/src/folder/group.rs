@@ -1,4 +1,5 @@
-//! Group commit: puts that are ready at the same time share their syncs.
+//! Group commit: puts that are ready at the same time share their syncs, if the store is opened so
+//! ([`FolderOptions::share_syncs`](super::FolderOptions::share_syncs)).
 //!
 //! A put first does everything that concerns only itself, on any thread of the pool: it checks its
 //! condition, and writes its staged file. What remains are the sync of the content, the rename,
@@ -135,7 +136,8 @@ impl Submitted {
 /// Commits a put, or leaves it to the leader. Blocks while it is committed.
 pub(super) fn submit(inner: &Arc<Inner>, mut put: Put) -> Submitted {
     // Without syncs there is nothing to share, and a worker must not do the work of others.
-    if !inner.durable() || inner.change_pool.is_inline() {
+    let shares = inner.durable() && inner.options.share_syncs;
+    if !shares || inner.change_pool.is_inline() {
         return Submitted::Done(put.commit(inner));
     }
     let is_shared = put.is_small() && inner.group.syncs_whole.load(Ordering::Relaxed);
