@@ -66,6 +66,7 @@ const PAGE: &str = "crates/onrush-server/tests/clients_page.rs";
 const WATCH: &str = "crates/onrush-server/tests/cli_watch.rs";
 const ARCHIVE: &str = "crates/onrush-server/tests/clients_archive.rs";
 const HEALTH: &str = "crates/onrush-server/tests/cli_health.rs";
+const SCRUB: &str = "crates/onrush-server/tests/cli_scrub.rs";
 const DRAIN: &str = "crates/onrush/tests/drain.rs";
 const CUTS: &str = "bench/power-cuts/src/disk.rs";
 const OPTIONS: &str = "bench/runner/src/options.rs";
@@ -126,6 +127,13 @@ const COMMANDS: &[(&str, Cover)] = &[
     (
         "onrush sign",
         Tested(LOGINS, "fn a_signed_url_gives_one_right_until_it_expires"),
+    ),
+    (
+        "onrush scrub",
+        Tested(
+            SCRUB,
+            "fn scrub_names_what_is_damaged_changed_and_without_a_checksum",
+        ),
     ),
     (
         "onrush sweep",
@@ -227,6 +235,10 @@ const COMMANDS: &[(&str, Cover)] = &[
         Tested("xtask/src/verify.rs", "pub(crate) fn miri"),
     ),
     (
+        "cargo xtask kill",
+        Tested("xtask/src/verify.rs", "pub(crate) fn kill"),
+    ),
+    (
         "cargo xtask ceph up",
         Tested("xtask/src/ceph.rs", "[\"up\"]"),
     ),
@@ -317,6 +329,7 @@ const COMMANDS: &[(&str, Cover)] = &[
     ("cargo xtask experiment balance", Runs(&[EXPERIMENT])),
     ("cargo xtask experiment --quick", Runs(&[EXPERIMENT])),
     ("cargo xtask experiment attack", Runs(&[EXPERIMENT])),
+    ("cargo xtask experiment commit", Runs(&[EXPERIMENT])),
     (
         "cargo xtask experiment attack --only TEXT",
         Tested(

@@ -65,6 +65,8 @@ usage: cargo xtask TASK [OPTIONS]
   package [deb|tarball]
                       build a Debian package and a static tarball into target/package, install each
                       in a folder, and run what was installed
+  kill                kill processes at random moments of PUTs, and check what they have stored
+        --kills N         the number of kills (default: 10000)
   miri                run unsafe code without system calls under Miri; needs a nightly toolchain
 ";
 
@@ -88,6 +90,7 @@ fn main() -> ExitCode {
         "bench" => bench::main(arguments),
         "experiment" => bench::experiment(arguments),
         "loom" => verify::loom(arguments),
+        "kill" => verify::kill(arguments),
         "miri" => verify::miri(arguments),
         "tls" => tls::main(arguments),
         "cache" => build_cache::main(arguments),

@@ -1,4 +1,4 @@
-//! Runs Miri on `unsafe` code, and loom on state that threads share.
+//! Runs Miri on `unsafe` code, loom on state that threads share, and kills of processes that store.
 
 use crate::{
     Arguments, Failure,
@@ -49,6 +49,14 @@ pub(crate) fn miri(arguments: Arguments) -> Result<(), Failure> {
 pub(crate) fn loom(arguments: Arguments) -> Result<(), Failure> {
     arguments.end()?;
     Ok(check_interleavings()?)
+}
+
+/// Kills processes at random moments of puts, more often than the tests do.
+pub(crate) fn kill(mut arguments: Arguments) -> Result<(), Failure> {
+    let kills = arguments.number("--kills", 10_000)?;
+    arguments.end()?;
+    let mut command = cargo("test -p onrush-store --test kill -- --nocapture");
+    Ok(run(command.env("TEST_KILLS", kills.to_string()))?)
 }
 
 /// Runs the loom tests. They explore every thread interleaving up to a limit on preemptions.

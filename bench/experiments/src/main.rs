@@ -1,8 +1,9 @@
-//! `cargo xtask experiment`: repeats experiments that others began and could not finish, and one on
-//! denial of service. This file reads the command line and runs the selected experiments.
+//! `cargo xtask experiment`: repeats experiments that others began and could not finish, one on
+//! denial of service, and one on durable PUTs. This file reads the command line and runs the
+//! selected experiments.
 //!
 //! Modules, lowest first: `client` `scrape` `table` · `run` `chart` · `quota` · `workers` ·
-//! `balance` `offload` `metrics` `coroutine` `attack`.
+//! `balance` `offload` `metrics` `coroutine` `attack` `commit`.
 
 #![forbid(unsafe_code)]
 
@@ -10,6 +11,7 @@ mod attack;
 mod balance;
 mod chart;
 mod client;
+mod commit;
 mod coroutine;
 mod metrics;
 mod offload;
@@ -84,6 +86,11 @@ const EXPERIMENTS: &[Experiment] = &[
         name: "attack",
         what: "response times while thousands of clients exhaust resources",
         run: attack::experiment,
+    },
+    Experiment {
+        name: "commit",
+        what: "durable PUTs that share syncs, on a disk whose sync takes 5 ms",
+        run: commit::experiment,
     },
 ];
 
@@ -176,10 +183,9 @@ mod tests {
         let named = chosen(&["metrics".to_owned()]);
         assert_eq!(named.map(names), Ok(vec!["metrics"]));
         let wrong = chosen(&["x".to_owned()]).map(names);
-        assert!(
-            wrong
-                .is_err_and(|error| error.contains("balance, offload, metrics, coroutine, attack"))
-        );
+        assert!(wrong.is_err_and(|error| {
+            error.contains("balance, offload, metrics, coroutine, attack, commit")
+        }));
     }
 
     #[test]

@@ -75,8 +75,9 @@ Options:
 Commands:
   onrush check has the options of the server and prints the rights of all clients. onrush user edits
   the file of --auth-file, onrush sign prints a URL that works without logging in, onrush sweep
-  removes unfinished uploads from a bucket, and onrush health asks a running server whether it is
-  ready. Each has --help. A folder with such a name is served as ./check.
+  removes unfinished uploads from a bucket, onrush scrub verifies the checksums of a folder, and
+  onrush health asks a running server whether it is ready. Each has --help. A folder with such a
+  name is served as ./check.
 
 Output:
   When the server is ready, it prints each address on a line of stdout. After them it prints, if

@@ -380,6 +380,7 @@ fn files_options(
             Some(Durability::Full) | None => onrush_server::Durability::Full,
             Some(Durability::None) => onrush_server::Durability::None,
         },
+        checksums: options.checksums.unwrap_or(default.checksums),
         types: options.types.clone().unwrap_or_default(),
         cache_bytes_max,
         depth_max: depth_max.unwrap_or(default.depth_max),

@@ -5,8 +5,8 @@
 //! (their list) · `edge` (the cache before the store), `build_cache` · `quotas` · `storage` (where
 //! the objects are) · `config` (the file and the resulting settings) · `secret_files` · `cli` ·
 //! `combined`, `self_signed` · `tls` (certificates), `acme` (their orders) · `access_control`
-//! (users) · `site_rules` · `commands`, `terminal` · `sweep`, `check_command`, `health_command`,
-//! `sign_command`, `user_command` (commands of their own) · `pages` (the manual) · `logging`,
+//! (users) · `site_rules` · `commands`, `terminal` · `sweep`, `scrub`, `check_command`,
+//! `health_command`, `sign_command`, `user_command` (commands of their own) · `pages` (the manual) · `logging`,
 //! `service_manager`, `inherited` (sockets of other processes), `restart`, `signals`, `descriptors`
 //! (the process) · `replaceable`, `serving` (the servers) · `reconfigure` (new settings) ·
 //! `announcement` · this file, which combines them.
@@ -42,6 +42,7 @@ mod redaction;
 mod reload;
 mod replaceable;
 mod restart;
+mod scrub;
 mod secret_files;
 mod self_signed;
 mod service_manager;
@@ -91,6 +92,7 @@ fn main() -> ExitCode {
     let done = match command {
         Some("check") => check(arguments),
         Some("health") => health_command::main(&arguments[1..]),
+        Some("scrub") => scrub::main(&arguments[1..]),
         Some("sign") => sign_command::main(&arguments[1..]),
         Some("sweep") => sweep::main(&arguments[1..]),
         Some("user") => user_command::main(&arguments[1..]),

@@ -243,6 +243,11 @@ options! {
         ///
         /// full: a power failure. none: only a crash of the server; nothing is synced to the disk.
         value durability: Durability = "LEVEL";
+
+        /// Keep a checksum of each object in a folder, which onrush scrub verifies [default: on]
+        ///
+        /// CRC-64/NVME, in an extended attribute. off: --checksums=off.
+        switch checksums;
     }
 
     "Where to listen" {

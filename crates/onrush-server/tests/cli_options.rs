@@ -40,6 +40,7 @@ const CHANGES: &[(&str, &str)] = &[
     ("compress", "true"),
     ("sink", "true"),
     ("durability", "none"),
+    ("checksums", "false"),
     ("port", "81"),
     ("bind", "127.0.0.2,[::1]:82"),
     ("host", "a.example,b.example"),

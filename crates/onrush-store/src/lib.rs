@@ -28,14 +28,15 @@
 //! # Ok::<(), StoreError>(())
 //! ```
 //!
-//! Layers inside this crate, lowest first: `error` · `key` · `meta` · `local` · `object` ·
-//! `changes` · `store` · `folder` · `quota` · `watch` · [`cache`] · `record` (the form of cached
-//! files) · `edge`, `build_cache` · `testing`.
+//! Layers inside this crate, lowest first: `error` · `key` · `meta` · `checksum` · `local` ·
+//! `object` · `changes` · `store` · `folder` · `scrub` · `quota` · `watch` · [`cache`] · `record`
+//! (the form of cached files) · `edge`, `build_cache` · `testing`.
 //! This crate does not contain HTTP: no headers, no statuses, no percent-encoding.
 
 mod build_cache;
 pub mod cache;
 mod changes;
+mod checksum;
 mod edge;
 mod error;
 mod folder;
@@ -45,6 +46,7 @@ mod meta;
 mod object;
 mod quota;
 mod record;
+mod scrub;
 mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -60,5 +62,6 @@ pub use local::LocalFile;
 pub use meta::{Kind, METADATA_BYTES_MAX, Meta, PROPERTIES_BYTES_MAX, Version};
 pub use object::{ByteStream, CacheUse, Cached, FilePart, LocalFuture, Object, ReadAt};
 pub use quota::{Quota, QuotaStore};
+pub use scrub::{EachFile, Finding, Scrub};
 pub use store::{Committed, Condition, Entry, Features, Kept, ListHow, Page};
 pub use store::{Relocation, Store, Upload, Wanted};

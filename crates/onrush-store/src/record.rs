@@ -5,9 +5,9 @@
 //! finds a file that a power cut has torn: nothing is synced, so after a restart a file may have
 //! its name and its length without all of its bytes.
 
+use crate::checksum::Checksum;
 use crate::key::Key;
 use crate::meta::{Kind, METADATA_BYTES_MAX, Meta, Version};
-use crc_fast::{CrcAlgorithm, Digest};
 use onrush_rt::fs::File;
 use std::io;
 
@@ -22,8 +22,6 @@ const RECORD_BYTES_MAX: usize =
     Key::BYTES_MAX + METADATA_BYTES_MAX + Version::BYTES_MAX + NUMBERS_BYTES;
 /// A record and the last bytes fit into so many.
 const END_BYTES_MAX: u64 = (RECORD_BYTES_MAX + TAIL_BYTES) as u64;
-/// The bytes that are read at a time when a file is verified.
-const STEP_BYTES: usize = 256 * 1024;
 
 /// What a file has: the properties of an object, and its content or a block of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,19 +31,6 @@ pub(crate) struct Record {
     pub(crate) metadata: Vec<u8>,
     /// The bytes of content in this file.
     pub(crate) content_bytes: u64,
-}
-
-/// Computes the checksum of content as it arrives.
-pub(crate) struct Checksum(Digest);
-
-impl Checksum {
-    pub(crate) fn new() -> Checksum {
-        Checksum(Digest::new(CrcAlgorithm::Crc64Nvme))
-    }
-
-    pub(crate) fn add(&mut self, bytes: &[u8]) {
-        self.0.update(bytes);
-    }
 }
 
 impl Record {
@@ -111,7 +96,7 @@ impl Record {
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&len.to_le_bytes());
         content.add(&bytes);
-        bytes.extend_from_slice(&content.0.finalize().to_le_bytes());
+        bytes.extend_from_slice(&content.value().to_le_bytes());
         bytes
     }
 
@@ -149,19 +134,12 @@ impl Record {
         }
         let record = Record::of_end(size, &end);
         if verifies && record.is_some() {
-            let mut checksum = Checksum::new();
-            let (mut at, mut step) = (0, vec![0; STEP_BYTES]);
-            let covered = size - 8;
-            while at < covered {
-                let want = (covered - at).min(STEP_BYTES as u64) as usize;
-                let read = read_whole(file, &mut step[..want], at)?;
-                if read < want {
-                    return Ok(None);
-                }
-                checksum.add(&step[..want]);
-                at += want as u64;
+            let mut checksum = Checksum::EMPTY;
+            match checksum.add_file(file, 0..size - 8) {
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+                read => read?,
             }
-            if !end.ends_with(&checksum.0.finalize().to_le_bytes()) {
+            if !end.ends_with(&checksum.value().to_le_bytes()) {
                 return Ok(None);
             }
         }
@@ -205,7 +183,7 @@ mod tests {
         let root = SimFs::new(1).root().expect("a folder");
         for content in [&b""[..], b"content", &[7; 300_000]] {
             let record = record(content);
-            let mut checksum = Checksum::new();
+            let mut checksum = Checksum::EMPTY;
             checksum.add(content);
             let whole = [content, &record.trailer(checksum)].concat();
             assert_eq!(whole.len() as u64, record.file_bytes_max());

@@ -1,5 +1,8 @@
-//! `kill -9` during puts: every completed put is there, no object is torn, and the next start
-//! removes all staged files. (Only the simulated disk can test a power cut.)
+//! `kill -9` at random moments of puts: every completed put is there, no object is torn, and the
+//! next start removes all staged files, so nothing is left but the objects. (Only the simulated
+//! disk can test a power cut.) Half of the killed processes sync, and their puts share syncs.
+//!
+//! `TEST_KILLS` sets the number of kills.
 
 mod common;
 
@@ -7,22 +10,33 @@ use common::*;
 use onrush_rt::blocking::BlockingPool;
 use onrush_store::*;
 use std::io::{BufRead, BufReader, Write};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-const KILLS: u64 = 100;
+const KILLS: u64 = 200;
 const KEYS: u64 = 4;
 const DIR_VAR: &str = "ONRUSH_TEST_KILL_DIR";
 const BEGIN_VAR: &str = "ONRUSH_TEST_KILL_BEGIN";
+const SYNCS_VAR: &str = "ONRUSH_TEST_KILL_SYNCS";
 
-fn open(dir: &Path) -> Folder {
+fn kills() -> u64 {
+    let wanted = std::env::var("TEST_KILLS").ok();
+    wanted.map_or(KILLS, |kills| kills.parse().unwrap())
+}
+
+fn open(dir: &Path, syncs: bool) -> Folder {
     let options = FolderOptions {
-        durability: Durability::None,
+        durability: match syncs {
+            true => Durability::Full,
+            false => Durability::None,
+        },
+        share_syncs: true,
         ..FolderOptions::default()
     };
-    Folder::open(dir, BlockingPool::threads(1, 16), options).unwrap()
+    Folder::open(dir, BlockingPool::threads(2, 16), options).unwrap()
 }
 
 fn name(number: u64) -> String {
@@ -43,11 +57,22 @@ fn child() {
         return;
     };
     let begin: u64 = std::env::var(BEGIN_VAR).unwrap().parse().unwrap();
-    let folder = open(Path::new(&dir));
-    for number in begin.. {
-        put(&folder, &name(number), &body(number)).unwrap();
-        writeln!(std::io::stderr(), "{number}").unwrap();
-    }
+    let folder = open(Path::new(&dir), std::env::var_os(SYNCS_VAR).is_some());
+    thread::scope(|scope| {
+        for key in 0..KEYS {
+            let folder = &folder;
+            scope.spawn(move || {
+                for number in (begin + key..).step_by(KEYS as usize) {
+                    folder.assume_sync_time(Duration::from_millis(5)); // So that they are shared.
+                    put(folder, &name(number), &body(number)).unwrap();
+                    // One call, so that lines are whole.
+                    std::io::stderr()
+                        .write_all(format!("{number}\n").as_bytes())
+                        .unwrap();
+                }
+            });
+        }
+    });
 }
 
 #[test]
@@ -56,11 +81,15 @@ fn completed_puts_survive_kill() {
     let Backend::Real(dir) = &backend else {
         unreachable!()
     };
-    // For each key the last number whose put completed. The next number is also allowed.
+    // For each key the last number whose put completed. A later one is also allowed.
     let mut completed = [None::<u64>; KEYS as usize];
     let mut begin = 0;
-    for kill in 0..KILLS {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+    for kill in 0..kills() {
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        if kill % 2 == 1 {
+            child.env(SYNCS_VAR, "1");
+        }
+        let mut child = child
             .args(["--exact", "child", "--nocapture"])
             .env(DIR_VAR, dir.path())
             .env(BEGIN_VAR, begin.to_string())
@@ -70,23 +99,32 @@ fn completed_puts_survive_kill() {
             .unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let mut last = lines.next().unwrap().unwrap();
-        thread::sleep(Duration::from_micros(kill * 7919 % 5000));
+        thread::sleep(Duration::from_micros(kill * 7919 % 9000));
         child.kill().unwrap();
         child.wait().unwrap();
         loop {
             let number: u64 = last
                 .parse()
                 .unwrap_or_else(|_| panic!("the child reported: {last}"));
-            completed[(number % KEYS) as usize] = Some(number);
-            begin = number + 1;
+            let last_of_key = &mut completed[(number % KEYS) as usize];
+            *last_of_key = (*last_of_key).max(Some(number));
+            begin = begin.max(number);
             match lines.next() {
                 Some(line) => last = line.unwrap(),
                 None => break,
             }
         }
-        begin += 1; // the put in progress, which may have completed
-        let folder = open(dir.path());
+        // Beyond the puts in progress, which may have completed.
+        begin = (begin / KEYS + 2) * KEYS;
+        let folder = open(dir.path(), false);
         assert_eq!(staged(&folder, &backend), 0);
+        let scrub = Scrub::new(backend.root());
+        scrub.files(&mut |path, read| {
+            let is_object = (0..KEYS).any(|key| path == name(key).as_bytes());
+            assert!(read.is_ok() && is_object, "kill {kill}: {path:?} is left");
+            assert_eq!(scrub.verify(path, &mut |_| {}), Finding::Intact);
+            ControlFlow::Continue(())
+        });
         for (key, least) in completed.iter().enumerate() {
             let Some(least) = *least else { continue };
             let found = get(&folder, &name(key as u64)).unwrap();
@@ -97,7 +135,7 @@ fn completed_puts_survive_kill() {
             );
         }
     }
-    let folder = open(dir.path());
+    let folder = open(dir.path(), false);
     let staging = backend.root().open_dir(b".onrush/staging").unwrap();
     assert_eq!(
         entries(&staging).len(),

@@ -58,6 +58,7 @@ fn remove_staging(root: &Dir) {
     }
     let reserved = root.open_dir(b".onrush").unwrap();
     reserved.remove_dir(b"staging").unwrap();
+    reserved.unlink(b"locks").unwrap_or_default(); // Created at the start only.
     root.remove_dir(b".onrush").unwrap();
 }
 

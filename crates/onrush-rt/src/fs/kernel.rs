@@ -389,6 +389,10 @@ impl File {
         let _ = fs::fadvise(&self.fd, 0, None, fs::Advice::Sequential);
     }
 
+    pub(super) fn advise_unneeded(&self) {
+        let _ = fs::fadvise(&self.fd, 0, None, fs::Advice::DontNeed);
+    }
+
     pub(super) fn start_writeback(&self, offset: u64, len: u64) {
         resident::start_writeback(self.as_fd(), offset, len);
     }

@@ -9,12 +9,14 @@
 //!
 //! Errors are [`std::io::Error`]s that carry the errno and no path.
 //!
-//! Modules, lowest first: `types` · `release`, `resident`, `walk` · `kernel`, [`sim`] · `copy`,
-//! `notify`.
+//! Modules, lowest first: `types` · `release`, `resident`, `walk` · `kernel`, [`sim`] ·
+//! `advice`, `copy`, `lock`, `notify`, `whole`.
 //! They do not depend on tasks, drivers or objects.
 
+mod advice;
 mod copy;
 mod kernel;
+mod lock;
 mod notify;
 mod release;
 mod resident;
@@ -23,6 +25,7 @@ pub mod sim;
 mod tests;
 mod types;
 mod walk;
+mod whole;
 
 pub use notify::{Notice, Notifier, WatchId};
 pub use release::Releaser;
@@ -434,35 +437,6 @@ impl File {
     /// Sets the size (`ftruncate(2)`); new bytes are zero.
     pub fn set_len(&self, len: u64) -> io::Result<()> {
         either!(&self.inner, FileInner, file => file.set_len(len))
-    }
-
-    /// Makes the kernel read ahead more (`posix_fadvise(2)`). A hint: never fails.
-    pub fn advise_sequential(&self) {
-        match &self.inner {
-            FileInner::Kernel(file) => file.advise_sequential(),
-            FileInner::Sim(_) => {}
-        }
-    }
-
-    /// Starts reading exactly this range into the page cache (`posix_fadvise(2)`,
-    /// `POSIX_FADV_WILLNEED`). Unlike the kernel's own read-ahead, which a plain read starts, it
-    /// takes nothing beyond the range, and a later send of the range starts no further reading.
-    /// A hint: never fails. May block while the disk's queue is full.
-    pub fn advise_needed(&self, offset: u64, len: u64) {
-        match &self.inner {
-            FileInner::Kernel(file) => file.advise_needed(offset, len),
-            FileInner::Sim(_) => {}
-        }
-    }
-
-    /// Starts writing this range to disk without waiting (`sync_file_range(2)`), so that the
-    /// `fsync` at the end of a long upload has little to do. A hint: never fails, and guarantees
-    /// nothing. May block while the disk's queue is full.
-    pub fn start_writeback(&self, offset: u64, len: u64) {
-        match &self.inner {
-            FileInner::Kernel(file) => file.start_writeback(offset, len),
-            FileInner::Sim(_) => {}
-        }
     }
 
     /// Whether a `sendfile(2)` of these bytes would find them all in the page cache: `cachestat(2)`

@@ -265,6 +265,7 @@ const CHANGES: &[(&str, &str)] = &[
     ("sink", "true"),
     ("types", "{ ts = 'text/x-typescript' }"),
     ("durability", "'none'"),
+    ("checksums", "false"),
     ("port", "81"),
     ("bind", "['::1', 'unix:/run/s']"),
     ("host", "'a.example'"),

@@ -70,7 +70,7 @@ pub(super) struct SavedDigest {
     expected: String,
 }
 
-enum Hasher {
+pub(super) enum Hasher {
     Md5(Md5),
     /// For tus clients, which may demand it.
     Sha1(Context),
@@ -90,7 +90,7 @@ pub(super) enum Algorithm {
 impl Algorithm {
     /// Finds an algorithm by its name in digest fields (IANA: Hash Algorithms for HTTP Digest
     /// Fields). `md5` is deprecated there and ignored, as unknown algorithms are.
-    fn from_name(name: &[u8]) -> Option<Algorithm> {
+    pub(super) fn from_name(name: &[u8]) -> Option<Algorithm> {
         match name {
             b"sha-256" => Some(Algorithm::Sha256),
             b"sha-512" => Some(Algorithm::Sha512),
@@ -107,7 +107,7 @@ impl Algorithm {
         }
     }
 
-    fn start(self) -> Hasher {
+    pub(super) fn start(self) -> Hasher {
         match self {
             Algorithm::Md5 => Hasher::Md5(Md5::new()),
             Algorithm::Sha1 => Hasher::Sha1(Context::new(&SHA1_FOR_LEGACY_USE_ONLY)),
@@ -127,7 +127,7 @@ impl Hasher {
         }
     }
 
-    fn update(&mut self, bytes: &[u8]) {
+    pub(super) fn update(&mut self, bytes: &[u8]) {
         match self {
             Hasher::Md5(hasher) => hasher.update(bytes),
             Hasher::Sha1(hasher) => hasher.update(bytes),
@@ -136,7 +136,7 @@ impl Hasher {
         }
     }
 
-    fn finish(self) -> Vec<u8> {
+    pub(super) fn finish(self) -> Vec<u8> {
         match self {
             Hasher::Md5(hasher) => hasher.finalize().to_vec(),
             Hasher::Sha1(hasher) => hasher.finish().as_ref().to_vec(),

@@ -5,10 +5,10 @@
 //! `media_type` · `types` · `stored_fields` (fields of a PUT) · `digest` · `content_address`
 //! (names that are digests) · `pieces` (bodies from a remote store) · `codings` and `encoder` ·
 //! `destination` (where a client may write) · `stand_in` ·
-//! `object_fields` · `object` (an object that is ready to be served) · `cache` · `ranges` ·
-//! `conditions` (of changes) · `upload_limits` · `upload` (receiving) · `uploads` (those that
-//! continue later) · `location` · `permitted` · `sorting` · `archive_format` · `json` and `html`
-//! (the forms of listings) · `implied_folder` · `list`, `archive`, `watch` and `markdown` ·
+//! `object_fields` · `object` (an object that is ready to be served) · `wanted_digest` · `cache` ·
+//! `ranges` · `conditions` (of changes) · `upload_limits` · `upload` (receiving) · `uploads` (those
+//! that continue later) · `location` · `permitted` · `sorting` · `archive_format` · `json` and
+//! `html` (the forms of listings) · `implied_folder` · `list`, `archive`, `watch` and `markdown` ·
 //! `siblings` and `compress` (other forms of an object) · `read` (GET) · `site` · `tree` (changes
 //! of a folder with everything in it) · `multistatus` · `write` (PUT, DELETE) · `upload_target` ·
 //! `upload_parts` · `tus_concat` · `tus` · `relocate` (COPY, MOVE) · `resumable` (PUT and PATCH of
@@ -67,6 +67,7 @@ mod upload_limits;
 mod upload_parts;
 mod upload_target;
 pub(crate) mod uploads;
+mod wanted_digest;
 mod watch;
 mod webdav;
 mod write;
@@ -156,6 +157,8 @@ pub struct FilesOptions {
     /// The free space of the file system below which no object is written, in bytes. [`Files::new`]
     /// ignores it, because a store has its own ([`FolderOptions::min_free_bytes`]).
     pub min_free_bytes: u64,
+    /// Whether new objects get a checksum ([`FolderOptions::checksums`]).
+    pub checksums: bool,
     /// The maximum number of path segments of a `PUT`, folders and object; more get 400. It limits
     /// the folders that one `PUT` creates and syncs. Deeper objects that other programs created
     /// can be read, listed and deleted.
@@ -205,6 +208,7 @@ impl Default for FilesOptions {
             types: Types::default(),
             durability: Durability::Full,
             min_free_bytes: 0,
+            checksums: true,
             depth_max: 64,
             cache_bytes_max: 64 << 20,
             cache_files_max: 256,
@@ -299,6 +303,7 @@ impl Files {
             writable,
             durability: options.durability,
             min_free_bytes: options.min_free_bytes,
+            checksums: options.checksums,
             descriptors: options.descriptors.clone(),
             keep_properties: options.webdav,
             ..FolderOptions::default()

@@ -3,6 +3,7 @@
 
 use super::budget::{Budget, Lease};
 use super::codings::Coding;
+use super::digest::Algorithm;
 use super::object_fields::{CACHE_STATUS, NO_CACHE, SANDBOX, append, cache_status, fields, set};
 use super::pieces::{self, Piece};
 use super::stored_fields::StoredFields;
@@ -53,6 +54,9 @@ pub(super) struct LoadedObject {
     stored: Option<Arc<StoredFields>>,
     content: Content,
 }
+
+/// The bytes that are read at a time to compute a digest.
+const HASH_STEP_BYTES: usize = 64 * 1024;
 
 #[derive(Clone)]
 enum Content {
@@ -332,6 +336,34 @@ impl LoadedObject {
     /// Whether the cache may keep it: it is in memory or an open file.
     pub(super) fn is_cacheable(&self) -> bool {
         !matches!(self.content, Content::Reader(_))
+    }
+
+    /// The size of the content in bytes.
+    pub(super) fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// The digest of the content. `None` if it is not on this machine, or cannot be read. Blocks.
+    pub(super) fn hash_blocking(&self, algorithm: Algorithm) -> Option<Vec<u8>> {
+        let mut hasher = algorithm.start();
+        match &self.content {
+            Content::Memory(bytes) => hasher.update(bytes),
+            Content::File(file) | Content::Copy(file) => {
+                let mut step = vec![0; HASH_STEP_BYTES];
+                let mut at = 0;
+                while at < self.size {
+                    let want = (self.size - at).min(HASH_STEP_BYTES as u64) as usize;
+                    let read = file
+                        .read_at(&mut step[..want], at)
+                        .ok()
+                        .filter(|&read| read > 0)?;
+                    hasher.update(&step[..read]);
+                    at += read as u64;
+                }
+            }
+            Content::Reader(_) => return None,
+        }
+        Some(hasher.finish())
     }
 
     /// The state that preconditions are compared with.

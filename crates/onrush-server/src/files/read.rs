@@ -8,7 +8,7 @@ use super::object::LoadedObject;
 use super::path::{self, Split, Target};
 use super::siblings::Known;
 use super::uploads::UploadId;
-use super::{Inner, assets, may_read_index, ranges};
+use super::{Inner, assets, may_read_index, ranges, wanted_digest};
 use crate::rights::INDEX;
 use onrush::{Request, Response, WorkerHandle};
 use onrush_proto::etag::EntityTag;
@@ -92,7 +92,7 @@ impl Inner {
         {
             return None;
         }
-        Some(respond(request, loaded))
+        respond_at_once(request, loaded)
     }
 
     /// The response with a loaded object, perhaps compressed.
@@ -108,7 +108,7 @@ impl Inner {
         {
             return response;
         }
-        respond(request, loaded)
+        self.respond_with_digest(request, loaded).await
     }
 
     /// The response with a sibling of the object that a request names, if that is possible without
@@ -129,7 +129,7 @@ impl Inner {
             None => self.try_open(key, context, request)?.ok()?,
         };
         let sibling = known.represent(coding, loaded)?;
-        Some(respond(request, self.prepared(sibling)))
+        respond_at_once(request, self.prepared(sibling))
     }
 
     /// The response to GET or HEAD. Waits for the disk if necessary.
@@ -174,6 +174,15 @@ impl Inner {
                 self.list(request, split, folder).await
             }
         }
+    }
+
+    /// As [`respond`], with the digest that the request asks for.
+    async fn respond_with_digest(&self, request: &Request, loaded: LoadedObject) -> Response {
+        let Some(algorithm) = wanted_digest::wanted(request) else {
+            return respond(request, loaded);
+        };
+        let digest = wanted_digest::compute(&loaded, algorithm, &self.pool).await;
+        wanted_digest::add(respond(request, loaded), digest)
     }
 
     /// A folder's `index.html`, if it has one.
@@ -389,6 +398,17 @@ fn wanted(request: &Request) -> Wanted {
     }
 }
 
+/// As [`respond`], unless that has to wait for a digest.
+fn respond_at_once(request: &Request, loaded: LoadedObject) -> Option<Response> {
+    if is_plain(request) {
+        return Some(full_response(loaded));
+    }
+    match wanted_digest::wanted(request) {
+        None => Some(respond(request, loaded)),
+        Some(_) => None,
+    }
+}
+
 /// The response with an object, after preconditions and ranges are evaluated.
 pub(super) fn respond(request: &Request, loaded: LoadedObject) -> Response {
     if is_plain(request) {
@@ -417,10 +437,11 @@ pub(super) fn full_response(loaded: LoadedObject) -> Response {
     loaded.add_fields(response)
 }
 
-/// Whether a request has neither preconditions nor a range. Nearly all requests are plain.
+/// Whether a request has neither preconditions nor a range, nor asks for a digest. Nearly all
+/// requests are plain.
 fn is_plain(request: &Request) -> bool {
     request.headers().all(|(name, _)| match name.as_bytes() {
-        [b'i' | b'I', b'f' | b'F', b'-', ..] => false,
+        [b'i' | b'I', b'f' | b'F', b'-', ..] | [b'w' | b'W', ..] => false,
         name => !name.eq_ignore_ascii_case(b"range"),
     })
 }

@@ -4,11 +4,12 @@
 use super::BuildCache;
 use super::entries::Entries;
 use crate::cache::{Cache, NewFile, NotStored, Promise};
+use crate::checksum::Checksum;
 use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::meta::{Kind, METADATA_BYTES_MAX, Meta, Version};
 use crate::object::LocalFuture;
-use crate::record::{Checksum, Record};
+use crate::record::Record;
 use crate::store::{Committed, Condition, Upload};
 use std::io;
 use std::mem;
@@ -137,7 +138,7 @@ impl CacheUpload {
                 let new = created.map_err(error_of)?;
                 let filling = Filling {
                     new,
-                    checksum: Checksum::new(),
+                    checksum: Checksum::EMPTY,
                     space_bytes,
                     _promise: promise,
                 };

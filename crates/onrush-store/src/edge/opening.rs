@@ -5,9 +5,9 @@ use super::Inner;
 use super::heads::{Head, may_hide_a_change};
 use super::readers::{Member, Run};
 use super::run::{publish_record, run};
+use crate::checksum::Checksum;
 use crate::error::{Result, StoreError};
 use crate::key::Key;
-use crate::record::Checksum;
 use crate::store::Wanted;
 use crate::watch::Watch;
 use std::io;
@@ -240,7 +240,7 @@ async fn store_record(inner: &Arc<Inner>, head: &Arc<Head>, generation: u64) {
         return;
     };
     let (own, head) = (inner.clone(), head.clone());
-    let store = move || match new.file().write_all_at(&record.trailer(Checksum::new()), 0) {
+    let store = move || match new.file().write_all_at(&record.trailer(Checksum::EMPTY), 0) {
         Ok(()) => publish_record(&own, &head, new, Some(generation)),
         Err(error) => own.cache.failed(&error),
     };

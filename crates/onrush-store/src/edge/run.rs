@@ -8,9 +8,9 @@ use super::Inner;
 use super::heads::Head;
 use super::readers::{Member, Run};
 use crate::cache::{Name, NewFile};
+use crate::checksum::Checksum;
 use crate::error::{Result, StoreError};
 use crate::object::{ByteStream, Object};
-use crate::record::Checksum;
 use crate::store::Wanted;
 use crate::watch::Watch;
 use bytes::{Buf, Bytes};
@@ -293,7 +293,7 @@ async fn fill_block(
         return FillEnd::NotStored;
     };
     state.update(|state| state.file = Some(new.file().clone()));
-    let mut checksum = Checksum::new();
+    let mut checksum = Checksum::EMPTY;
     let mut written = 0;
     while written < len {
         let step = match written {

@@ -1,4 +1,5 @@
-//! The two changes, put and delete, as blocking functions. The caller holds the lock of the key.
+//! The two changes, put and delete, as blocking functions. The caller holds the lock of the key. A
+//! put is a value ([`Put`]) whose steps are functions, because puts share syncs (`group`).
 //!
 //! After a failure, readers see the old object, and the staged file has been removed before the
 //! error is returned (or is removed on the pool, if the calling thread is a worker). Steps after
@@ -15,15 +16,18 @@
 //! the key itself is a symbolic link, the put fails with a conflict and does not replace the link.
 
 use super::Inner;
-use super::parents::{self, Parent};
+use super::change::Locks;
+use super::parents::{self, CreatedFolders, Parent};
 use super::properties;
 use super::staging::{DeferredFree, StagedFile};
+use crate::checksum::Record;
 use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::meta::{Kind, Meta};
 use crate::store::{Committed, Condition};
-use onrush_rt::fs::FileKind;
+use onrush_rt::fs::{Dir, FileKind};
 use std::io;
+use std::mem;
 
 /// The number of attempts when other requests change the object at the name meanwhile.
 const ATTEMPTS: usize = 4;
@@ -32,108 +36,247 @@ const ATTEMPTS: usize = 4;
 pub(super) enum CommitOutcome {
     Committed(Committed),
     /// The parent folder was deleted meanwhile. Nothing was changed.
-    ParentGone(StagedFile),
+    ParentGone(Box<(StagedFile, Condition, CreatedFolders)>),
 }
 
-/// Publishes the staged file as the object `key` in the folder `parent`. On failure, removes the
-/// file. `sync_failures` is the count of failed syncs before the first step of the commit.
-pub(super) fn commit(
-    inner: &Inner,
-    key: &Key,
-    parent: &Parent<'_>,
-    mut staged: StagedFile,
-    condition: &Condition,
+/// A put whose condition holds and whose bytes are in the staged file. What remains are the steps
+/// that may be shared with other puts (`group`).
+pub(super) struct Put {
+    key: Key,
+    parent: Parent,
+    staged: StagedFile,
+    condition: Condition,
+    /// The folders that were created for it. They stay only if it succeeds.
+    created: CreatedFolders,
+    /// The object to replace, as far as it is known.
+    current: Option<Meta>,
+    meta: Meta,
+    /// The count of failed syncs before the first step.
     sync_failures: u64,
-) -> Result<CommitOutcome> {
-    match publish(inner, key, parent, &mut staged, condition, sync_failures) {
-        Ok(Some(committed)) => Ok(CommitOutcome::Committed(committed)),
-        Ok(None) => Ok(CommitOutcome::ParentGone(staged)),
-        Err(error) => {
-            staged.remove();
-            Err(error)
-        }
-    }
+    is_small: bool,
+    is_synced: bool,
+    undo: Undo,
+    old_content: DeferredFree,
+    /// Released last.
+    _locks: Locks,
 }
 
-/// As [`commit`], but does not remove the file. `None`: the folder does not exist any more.
-fn publish(
-    inner: &Inner,
-    key: &Key,
-    parent: &Parent<'_>,
-    staged: &mut StagedFile,
-    condition: &Condition,
-    sync_failures: u64,
-) -> Result<Option<Committed>> {
-    // Most puts create a new object. `RENAME_NOREPLACE` makes the lookup unnecessary: it fails if
-    // the object exists.
-    let has_condition = !condition.is_none();
-    let keeps_properties = inner.options.keep_properties;
-    let mut no_replace = matches!(condition, Condition::None | Condition::Absent);
-    let mut current = match has_condition || keeps_properties {
-        true => inner.existing_object(key)?,
-        false => None,
-    };
-    inner.check(condition, current.as_ref())?;
-    if keeps_properties && current.is_some() {
-        properties::keep(inner, key, &staged.file)?;
-    }
+/// What a put consists of.
+pub(super) struct PutParts {
+    pub(super) key: Key,
+    pub(super) parent: Parent,
+    pub(super) condition: Condition,
+    pub(super) created: CreatedFolders,
+    pub(super) sync_failures: u64,
+    pub(super) locks: Locks,
+    /// All bytes were in memory, and are written to the staged file only now.
+    pub(super) is_small: bool,
+}
 
-    staged
-        .file
-        .set_modified(inner.next_stamp_ns())
-        .map_err(StoreError::from_open_file)?;
-    if inner.durable() {
-        staged.file.sync().map_err(StoreError::from_open_file)?;
-    }
-    // Read back, because the file system may store times with a coarser resolution.
-    let found = staged.file.metadata().map_err(StoreError::from_open_file)?;
-    let meta = Meta::from_file(&found).ok_or(StoreError::Io(io::ErrorKind::InvalidData.into()))?;
-
-    let mut attempt = 1;
-    let (undo, _old_content) = loop {
-        let mode = match current {
-            Some(_) => RenameMode::Exchange,
-            None if no_replace => RenameMode::NoReplace,
-            None => RenameMode::Overwrite,
-        };
-        let old_content = DeferredFree::hold(inner, parent.dir(), key.name(), current.as_ref());
-        let error = match rename_into_place(inner, staged, parent, key, mode) {
-            Ok(undo) => break (undo, old_content),
-            Err(error) => error,
-        };
-        let may_retry = attempt < ATTEMPTS;
-        attempt += 1;
-        match error.kind() {
-            io::ErrorKind::AlreadyExists if has_condition => {
-                return Err(StoreError::PreconditionFailed);
+impl Put {
+    /// Checks the condition, and sets the time of the staged file. On failure, removes the file.
+    pub(super) fn prepare(inner: &Inner, staged: StagedFile, parts: PutParts) -> Result<Put> {
+        let found = stamp(inner, &staged, &parts);
+        let (current, meta) = match found {
+            Ok(found) => found,
+            Err(error) => {
+                staged.remove();
+                return Err(error);
             }
-            // The folder was empty and has just been deleted.
-            io::ErrorKind::NotFound if staged.is_staged() => return Ok(None),
-            // Another program has removed the staged file.
-            io::ErrorKind::NotFound => return Err(StoreError::from_open_file(error)),
-            io::ErrorKind::AlreadyExists if may_retry => current = inner.existing_object(key)?,
-            // The file system does not support this rename.
-            io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported if no_replace => {
-                no_replace = false;
-                if !has_condition {
-                    current = inner.existing_object(key)?;
+        };
+        Ok(Put {
+            key: parts.key,
+            parent: parts.parent,
+            staged,
+            condition: parts.condition,
+            created: parts.created,
+            current,
+            meta,
+            sync_failures: parts.sync_failures,
+            is_small: parts.is_small,
+            is_synced: !inner.durable(),
+            undo: Undo::Never,
+            old_content: DeferredFree::NONE,
+            _locks: parts.locks,
+        })
+    }
+
+    /// Whether nothing was written before the count of failed syncs was read.
+    pub(super) fn is_small(&self) -> bool {
+        self.is_small
+    }
+
+    /// Whether the content is durable, or need not be.
+    pub(super) fn is_synced(&self) -> bool {
+        self.is_synced
+    }
+
+    /// The caller has synced the content.
+    pub(super) fn set_synced(&mut self) {
+        self.is_synced = true;
+    }
+
+    /// Makes the content durable, if that is still to do.
+    pub(super) fn sync_content(&mut self, inner: &Inner) -> Result<()> {
+        if !self.is_synced {
+            let sync = || self.staged.file.sync();
+            let synced = match self.is_small {
+                true => inner.group.measure(sync),
+                false => sync(), // Its size takes the time.
+            };
+            synced.map_err(StoreError::from_open_file)?;
+            self.is_synced = true;
+        }
+        Ok(())
+    }
+
+    /// The folder, and device and inode of it.
+    pub(super) fn folder(&self) -> Result<(&Dir, (u64, u64))> {
+        let dir = self.parent.dir();
+        let found = dir.self_metadata().map_err(StoreError::from_open_file)?;
+        Ok((dir, (found.device, found.inode)))
+    }
+
+    /// All remaining steps.
+    pub(super) fn commit(mut self, inner: &Inner) -> Result<CommitOutcome> {
+        let placed = self.sync_content(inner).and_then(|()| self.place(inner));
+        let synced = match placed {
+            Ok(true) if inner.durable() => inner.parents.sync(self.parent.dir()),
+            _ => Ok(()),
+        };
+        self.complete(inner, placed, synced.map_err(StoreError::from_open_file))
+    }
+
+    /// Gives the object's name to the staged file, whose content is durable. `false`: the folder
+    /// does not exist any more.
+    pub(super) fn place(&mut self, inner: &Inner) -> Result<bool> {
+        // Most puts create a new object. `RENAME_NOREPLACE` makes the lookup unnecessary: it fails
+        // if the object exists.
+        let has_condition = !self.condition.is_none();
+        let mut no_replace = matches!(self.condition, Condition::None | Condition::Absent);
+        let mut attempt = 1;
+        loop {
+            let mode = match self.current {
+                Some(_) => RenameMode::Exchange,
+                None if no_replace => RenameMode::NoReplace,
+                None => RenameMode::Overwrite,
+            };
+            let (dir, name) = (self.parent.dir(), self.key.name());
+            self.old_content = DeferredFree::hold(inner, dir, name, self.current.as_ref());
+            let error = match rename_into_place(inner, &mut self.staged, dir, name, mode) {
+                Ok(undo) => {
+                    self.undo = undo;
+                    inner.key_locks.advance_generation(&self.key);
+                    return Ok(true);
                 }
+                Err(error) => error,
+            };
+            let may_retry = attempt < ATTEMPTS;
+            attempt += 1;
+            match error.kind() {
+                io::ErrorKind::AlreadyExists if has_condition => {
+                    return Err(StoreError::PreconditionFailed);
+                }
+                // The folder was empty and has just been deleted.
+                io::ErrorKind::NotFound if self.staged.is_staged() => return Ok(false),
+                // Another program has removed the staged file.
+                io::ErrorKind::NotFound => return Err(StoreError::from_open_file(error)),
+                io::ErrorKind::AlreadyExists if may_retry => {
+                    self.current = inner.existing_object(&self.key)?;
+                }
+                // The file system does not support this rename.
+                io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported if no_replace => {
+                    no_replace = false;
+                    if !has_condition {
+                        self.current = inner.existing_object(&self.key)?;
+                    }
+                }
+                _ => return Err(StoreError::from_change(error)),
             }
-            _ => return Err(StoreError::from_change(error)),
         }
-    };
-    inner.key_locks.advance_generation(key);
-    let durable = make_durable(inner, staged, parent, &undo, sync_failures);
-    if durable.is_err() {
-        undo.revert(staged, parent, key);
-        inner.key_locks.advance_generation(key);
     }
-    durable?;
-    Ok(Some(Committed {
-        created: current.is_none(),
-        replaced_bytes: current.map_or(0, |replaced| replaced.size),
-        meta,
-    }))
+
+    /// Ends the put: with the result of [`Put::place`], and that of the sync of the folder since.
+    /// After a failure, readers see the old object again.
+    pub(super) fn complete(
+        mut self,
+        inner: &Inner,
+        placed: Result<bool>,
+        synced: Result<()>,
+    ) -> Result<CommitOutcome> {
+        match placed {
+            Ok(true) => {}
+            Ok(false) => {
+                let (condition, created) = (self.condition, self.created);
+                return Ok(CommitOutcome::ParentGone(Box::new((
+                    self.staged,
+                    condition,
+                    created,
+                ))));
+            }
+            Err(error) => return self.fail(error),
+        }
+        if let Err(error) = synced.and_then(|()| self.end(inner)) {
+            let (undo, dir) = (mem::replace(&mut self.undo, Undo::Never), self.parent.dir());
+            undo.revert(&self.staged, dir, self.key.name());
+            inner.key_locks.advance_generation(&self.key);
+            return self.fail(error);
+        }
+        self.created.keep();
+        Ok(CommitOutcome::Committed(Committed {
+            created: self.current.is_none(),
+            replaced_bytes: self.current.map_or(0, |replaced| replaced.size),
+            meta: self.meta,
+        }))
+    }
+
+    /// Checks that the new name is durable, and removes the old object, if the store is durable.
+    fn end(&mut self, inner: &Inner) -> Result<()> {
+        if !inner.durable() {
+            return Ok(());
+        }
+        if inner.parents.sync_failures() != self.sync_failures {
+            return Err(StoreError::Io(io::ErrorKind::Other.into()));
+        }
+        match self.undo {
+            // The exchanged entry may be a folder that another program has just created.
+            Undo::Exchange => (self.staged.remove_exchanged()).map_err(|_| StoreError::Conflict),
+            Undo::Unlink | Undo::Never => Ok(()),
+        }
+    }
+
+    /// Removes the staged file.
+    pub(super) fn fail(self, error: StoreError) -> Result<CommitOutcome> {
+        self.staged.remove();
+        Err(error)
+    }
+}
+
+/// Checks the condition, and sets the modification time, the checksum, and the properties that
+/// stay. Returns the object to replace, as far as it is known, and what describes the new one.
+fn stamp(inner: &Inner, staged: &StagedFile, parts: &PutParts) -> Result<(Option<Meta>, Meta)> {
+    let keeps_properties = inner.options.keep_properties;
+    let current = match parts.condition.is_none() && !keeps_properties {
+        true => None,
+        false => inner.existing_object(&parts.key)?,
+    };
+    inner.check(&parts.condition, current.as_ref())?;
+    let file = &staged.file;
+    if keeps_properties && current.is_some() {
+        properties::keep(inner, &parts.key, file)?;
+    }
+    (file.set_modified(inner.next_stamp_ns())).map_err(StoreError::from_open_file)?;
+    // Read back, because the file system may store times with a coarser resolution.
+    let found = file.metadata().map_err(StoreError::from_open_file)?;
+    let meta = Meta::from_file(&found).ok_or(StoreError::Io(io::ErrorKind::InvalidData.into()))?;
+    if let Some(checksum) = staged.checksum {
+        match Record::new(checksum, &found).write(file) {
+            // Mounted anew without attributes: the object has no checksum.
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
+            written => written.map_err(StoreError::from_open_file)?,
+        }
+    }
+    Ok((current, meta))
 }
 
 /// How to undo the rename of the staged file.
@@ -163,14 +306,14 @@ enum RenameMode {
 fn rename_into_place(
     inner: &Inner,
     staged: &mut StagedFile,
-    parent: &Parent<'_>,
-    key: &Key,
+    dir: &Dir,
+    name: &[u8],
     mode: RenameMode,
 ) -> io::Result<Undo> {
     let replaces = mode == RenameMode::Exchange;
     // Without syncs no later step can fail, and a plain rename is cheaper.
     if replaces && inner.durable() {
-        match staged.exchange(parent.dir(), key.name()) {
+        match staged.exchange(dir, name) {
             Ok(()) => return Ok(Undo::Exchange),
             Err(error) => match error.kind() {
                 // The old object has just been deleted, or the file system cannot exchange.
@@ -182,42 +325,19 @@ fn rename_into_place(
         }
     }
     let name_was_free = mode == RenameMode::NoReplace;
-    staged.rename(parent.dir(), key.name(), name_was_free)?;
+    staged.rename(dir, name, name_was_free)?;
     Ok(match name_was_free {
         true => Undo::Unlink,
         false => Undo::Never,
     })
 }
 
-/// Makes the new name durable and removes the old object, if the store is durable.
-fn make_durable(
-    inner: &Inner,
-    staged: &mut StagedFile,
-    parent: &Parent<'_>,
-    undo: &Undo,
-    sync_failures: u64,
-) -> Result<()> {
-    if !inner.durable() {
-        return Ok(());
-    }
-    let synced = inner.parents.sync(parent.dir());
-    synced.map_err(StoreError::from_open_file)?;
-    if inner.parents.sync_failures() != sync_failures {
-        return Err(StoreError::Io(io::ErrorKind::Other.into()));
-    }
-    match undo {
-        // The exchanged entry may be a folder that another program has just created.
-        Undo::Exchange => staged.remove_exchanged().map_err(|_| StoreError::Conflict),
-        Undo::Unlink | Undo::Never => Ok(()),
-    }
-}
-
 impl Undo {
     /// Best effort: the caller returns the error of the commit in any case.
-    fn revert(self, staged: &StagedFile, parent: &Parent<'_>, key: &Key) {
+    fn revert(self, staged: &StagedFile, dir: &Dir, name: &[u8]) {
         let _ = match self {
-            Undo::Exchange => staged.exchange(parent.dir(), key.name()),
-            Undo::Unlink => parent.dir().unlink(key.name()),
+            Undo::Exchange => staged.exchange(dir, name),
+            Undo::Unlink => dir.unlink(name),
             Undo::Never => Ok(()),
         };
     }
@@ -273,7 +393,7 @@ pub(super) fn delete(
     Ok((meta, if is_link { 0 } else { meta.size }))
 }
 
-fn is_link(parent: &Parent<'_>, key: &Key) -> bool {
+fn is_link(parent: &Parent, key: &Key) -> bool {
     let found = parent.dir().entry_metadata(key.name());
     found.is_ok_and(|found| found.kind == FileKind::Symlink)
 }

@@ -15,8 +15,8 @@ const STEP_BYTES: u64 = 32 << 20;
 const INLINE_STEP_BYTES: u64 = 128 << 10;
 
 /// Copies the first `bytes` of `source` to the position `at` of a staged file, which becomes the
-/// object `key`. On failure, this removes the staged file before it returns, unless earlier bytes
-/// of it are kept.
+/// object `key`, and adds them to its checksum, if it has one. Returns both files. On failure, this
+/// removes the staged file before it returns, unless earlier bytes of it are kept.
 pub(super) async fn append(
     inner: &Arc<Inner>,
     key: &Key,
@@ -24,7 +24,7 @@ pub(super) async fn append(
     at: u64,
     mut source: File,
     bytes: u64,
-) -> Result<StagedFile> {
+) -> Result<(StagedFile, File)> {
     let pool = inner.change_pool.clone();
     let step_bytes = match pool.is_inline() {
         true => INLINE_STEP_BYTES,
@@ -37,7 +37,7 @@ pub(super) async fn append(
         let job = move || {
             // Others have used space since the first check.
             let copied = (shared.check_free(&key, step))
-                .and_then(|()| copy_step(&staged, at + done, &source, done, step));
+                .and_then(|()| copy_step(&mut staged, at + done, &source, done, step));
             match copied {
                 Ok(copied) => Ok((staged, source, copied)),
                 Err(error) => {
@@ -54,13 +54,24 @@ pub(super) async fn append(
             std::future::poll_fn(coop::poll_proceed).await;
         }
     }
-    Ok(staged)
+    Ok((staged, source))
 }
 
-fn copy_step(staged: &StagedFile, at: u64, source: &File, from: u64, bytes: u64) -> Result<u64> {
+fn copy_step(
+    staged: &mut StagedFile,
+    at: u64,
+    source: &File,
+    from: u64,
+    bytes: u64,
+) -> Result<u64> {
     let copied = staged.file.copy_from(source, from, at, bytes);
-    match copied.map_err(StoreError::from_open_file)? {
-        0 => Err(StoreError::Changed), // Another program has truncated it.
-        copied => Ok(copied),
+    let copied = copied.map_err(StoreError::from_open_file)?;
+    if copied == 0 {
+        return Err(StoreError::Changed); // Another program has truncated it.
     }
+    if let Some(checksum) = &mut staged.checksum {
+        let added = checksum.add_file(source, from..from + copied);
+        added.map_err(StoreError::from_open_file)?;
+    }
+    Ok(copied)
 }

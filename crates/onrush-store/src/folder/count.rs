@@ -15,7 +15,7 @@ pub(super) fn count_bytes(inner: &Inner, folder: Option<&Key>) -> Result<u64> {
     while let Some(path) = paths.pop() {
         let opened;
         let dir = match path.is_empty() {
-            true => &inner.root,
+            true => &*inner.root,
             false => match inner.root.open_dir(&path) {
                 Ok(dir) => {
                     opened = dir;

@@ -13,19 +13,23 @@
 //! do not continue after one.
 //!
 //! The staged file holds a lock on the name of the kept file. A job of a dropped upload goes on and
-//! may publish the file: a resume waits for it. Other processes do not see these locks.
+//! may publish the file: a resume waits for it. If another process has the upload, a resume fails
+//! with [`StoreError::Busy`]: that process may hold it for as long as its client sends.
 //!
 //! Parts of a kept file may be written at any position, each by a job that has the lock and opens
 //! the file by its name. So such a write comes before the commit, or finds no file: no open
-//! descriptor outlives the change into an object.
+//! descriptor outlives the change into an object. The checksum of such a file is that of the bytes
+//! that a resume reads, because parts in any order have none together.
 //!
 //! The store does not know which files are still needed. Callers discard them, and whatever was
 //! lost in a crash is removed by its age.
 
 use super::Inner;
-use super::key_locks::{self, KeyGuard};
+use super::change::Locks;
+use super::key_locks;
 use super::staging::{StagedFile, StagedName, StagingFolder, ensure_dir, names};
 use super::upload::{spend_write, write_at, write_steps};
+use crate::checksum::Checksum;
 use crate::error::{Result, StoreError};
 use crate::key::{Key, RESERVED};
 use crate::store::Kept;
@@ -57,6 +61,7 @@ pub(super) fn keep(staged: &mut StagedFile, bytes: u64) -> Result<Kept> {
     let place = Place {
         name: &staged.name.name,
         inode: found.inode,
+        checksum: staged.checksum.map(|checksum| (checksum, bytes)),
     };
     Ok(Kept {
         bytes,
@@ -68,24 +73,46 @@ pub(super) fn keep(staged: &mut StagedFile, bytes: u64) -> Result<Kept> {
 struct Place<'a> {
     name: &'a [u8],
     inode: u64,
+    /// Of the first bytes of the file, and how many these are. Parts may have been written since.
+    checksum: Option<(Checksum, u64)>,
 }
 
 impl<'a> Place<'a> {
-    /// The name, a slash, and the inode number.
+    /// The name, the inode number, and if there is a checksum, this in hexadecimal and the number
+    /// of bytes, separated by slashes.
     fn to_bytes(&self) -> Vec<u8> {
-        [self.name, b"/", self.inode.to_string().as_bytes()].concat()
+        let checksum = self
+            .checksum
+            .map(|(checksum, bytes)| format!("/{:x}/{bytes}", checksum.value()));
+        let numbers = format!("/{}{}", self.inode, checksum.unwrap_or_default());
+        [self.name, numbers.as_bytes()].concat()
     }
 
     fn parse(bytes: &'a [u8]) -> Result<Place<'a>> {
         let parse = || {
             let at = bytes.iter().position(|&byte| byte == b'/')?;
-            let inode = str::from_utf8(&bytes[at + 1..]).ok()?;
+            let mut numbers = str::from_utf8(&bytes[at + 1..]).ok()?.split('/');
+            let inode = numbers.next()?.parse().ok()?;
+            let checksum = match (numbers.next(), numbers.next()) {
+                (Some(value), Some(bytes)) => {
+                    let value = u64::from_str_radix(value, 16).ok()?;
+                    Some((Checksum::from_value(value), bytes.parse().ok()?))
+                }
+                _ => None,
+            };
             Some(Place {
                 name: &bytes[..at],
-                inode: inode.parse().ok()?,
+                inode,
+                checksum,
             })
         };
         parse().ok_or(StoreError::NotFound)
+    }
+
+    /// The checksum of the first `bytes` bytes, if it is known.
+    fn checksum_of(&self, bytes: u64) -> Option<Checksum> {
+        let (checksum, covered) = self.checksum?;
+        (covered == bytes).then_some(checksum)
     }
 }
 
@@ -96,8 +123,7 @@ fn move_to_kept(inner: &Arc<Inner>, staged: &mut StagedFile) -> io::Result<()> {
     };
     let own = ensure_dir(&inner.root, RESERVED)?;
     let uploads = ensure_dir(&own, UPLOADS)?;
-    let lease = lock_key(&name).and_then(|at| key_locks::try_acquire(inner, &at));
-    let lease = lease.ok_or(io::ErrorKind::AlreadyExists)?; // The name is unique.
+    let lease = try_lock(inner, &name).ok_or(io::ErrorKind::AlreadyExists)?; // It is unique.
     let from = &staged.name;
     (from.folder.dir).rename(&from.name, &uploads, &name, false)?;
     staged.name = StagedName {
@@ -105,7 +131,7 @@ fn move_to_kept(inner: &Arc<Inner>, staged: &mut StagedFile) -> io::Result<()> {
         folder: Arc::new(StagingFolder::lasting(uploads)),
         name,
         is_kept: false,
-        lease: Some(lease),
+        lease: Some(Box::new(lease)),
     };
     if inner.durable() {
         // The folders above may be new.
@@ -122,10 +148,17 @@ fn lock_key(name: &[u8]) -> Option<Key> {
     Key::parse(&[RESERVED, b"/", UPLOADS, b"/", name].concat()).ok()
 }
 
-/// Waits until no upload has the kept file, and no job that an upload has begun.
-pub(super) async fn lock(inner: &Arc<Inner>, kept: &Kept) -> Result<KeyGuard> {
+/// Waits until no upload of this process has the kept file, and no job that an upload has begun.
+pub(super) async fn lock(inner: &Arc<Inner>, kept: &Kept) -> Result<Locks> {
     let at = lock_key(Place::parse(&kept.place)?.name);
-    Ok(key_locks::acquire(inner, &at.ok_or(StoreError::NotFound)?).await)
+    let at = at.ok_or(StoreError::NotFound)?;
+    Ok(Locks::one(key_locks::acquire(inner, &at).await))
+}
+
+/// Locks a kept file, if no upload of any process has it. Blocks.
+fn try_lock(inner: &Arc<Inner>, name: &[u8]) -> Option<Locks> {
+    let mut lease = Locks::one(key_locks::try_acquire(inner, &lock_key(name)?)?);
+    lease.try_exclude_processes(inner).is_ok().then_some(lease)
 }
 
 /// Opens a kept file. Returns its size and its folder as well. Blocks.
@@ -153,14 +186,15 @@ pub(super) async fn write(
 ) -> Result<Vec<u8>> {
     let pool = inner.change_pool.clone();
     for range in write_steps(&pool, buf.len()) {
-        let lease = lock(inner, kept).await?;
+        let mut lease = lock(inner, kept).await?;
         let (shared, place, bytes) = (inner.clone(), kept.clone(), range.len());
         let at = position + range.start as u64;
         let job = move || {
-            let _lease = lease;
+            lease.try_exclude_processes(&shared)?;
             let (file, ..) = open(&shared, &place, FileUse::Brief)?;
             shared.check_free_bytes(bytes as u64)?;
             write_at(&file, &buf[range], at, shared.durable())?;
+            drop(lease);
             Ok::<_, StoreError>(buf)
         };
         buf = pool.run(job).await??;
@@ -189,7 +223,8 @@ pub(super) async fn sync(inner: &Arc<Inner>, kept: &Kept) -> Result<()> {
 }
 
 /// Opens a kept file to continue it. `lease` is its lock. Blocks.
-pub(super) fn reopen(inner: &Arc<Inner>, kept: &Kept, lease: KeyGuard) -> Result<StagedFile> {
+pub(super) fn reopen(inner: &Arc<Inner>, kept: &Kept, mut lease: Locks) -> Result<StagedFile> {
+    lease.try_exclude_processes(inner)?;
     let (file, size, uploads) = open(inner, kept, FileUse::Upload)?;
     let place = Place::parse(&kept.place)?;
     if size > kept.bytes {
@@ -202,7 +237,11 @@ pub(super) fn reopen(inner: &Arc<Inner>, kept: &Kept, lease: KeyGuard) -> Result
             folder: Arc::new(StagingFolder::lasting(uploads)),
             name: place.name.to_vec(),
             is_kept: true,
-            lease: Some(lease),
+            lease: Some(Box::new(lease)),
+        },
+        checksum: match inner.has_checksums() {
+            true => place.checksum_of(kept.bytes),
+            false => None,
         },
     })
 }
@@ -241,7 +280,7 @@ pub(super) fn discard_older(inner: &Arc<Inner>, age: Duration) -> Result<usize> 
     let all = names(&uploads, Some(FileKind::File));
     let old = all.iter().filter(|name| is_old(name));
     let discard = |name: &Vec<u8>| {
-        let lease = lock_key(name).and_then(|at| key_locks::try_acquire(inner, &at));
+        let lease = try_lock(inner, name);
         lease.is_some() && uploads.unlink(name).is_ok()
     };
     Ok(old.filter(|name| discard(name)).count())

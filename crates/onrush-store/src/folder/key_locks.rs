@@ -156,6 +156,12 @@ impl Drop for AcquireLock {
 /// The lock of a key. Dropping it, on any thread, releases the lock.
 pub(super) struct KeyGuard(LockId);
 
+impl KeyGuard {
+    pub(super) fn key(&self) -> &Key {
+        &self.0.key
+    }
+}
+
 impl Drop for KeyGuard {
     fn drop(&mut self) {
         self.0.stripe().release(&self.0.key, None);

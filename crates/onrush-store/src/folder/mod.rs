@@ -4,24 +4,30 @@
 //! would block. Properties and listings are always read on the pool. The commit of a change is one
 //! blocking job (`commit`). On tmpfs nothing blocks, so the calling worker makes the change itself.
 //!
-//! Modules: `commit` (put and delete), `parents` (parent folders and their durability), `staging`
-//! (uploads before their commit), `copying` (into a staged file), `kept` (uploads that continue
-//! later), `upload` (the asynchronous part of a put), `relocate` (copy and rename), `properties`
-//! (of clients), `list`, `semaphore` (waiting tasks), `key_locks` (locks and generations by key),
-//! `listing_queue` (the number of simultaneous listings), `watches` (changes of folders).
+//! Modules: `options`, `commit` (put and delete), `parents` (parent folders and their durability),
+//! `staging` (uploads before their commit), `copying` (into a staged file), `kept` (uploads that
+//! continue later), `upload` (the asynchronous part of a put), `relocate` (copy and rename),
+//! `properties` (of clients), `list`, `semaphore` (waiting tasks), `key_locks` (locks and
+//! generations by key), `change` (locks that other processes see), `group` and `sync_time` (puts
+//! that share syncs), `listing_queue` (the number of simultaneous listings), `watches` (changes of
+//! folders).
 
+mod change;
 mod commit;
 mod copying;
 mod count;
+mod group;
 mod kept;
 mod key_locks;
 mod list;
 mod listing_queue;
+mod options;
 mod parents;
 mod properties;
 mod relocate;
 mod semaphore;
 mod staging;
+mod sync_time;
 mod upload;
 mod watches;
 
@@ -33,11 +39,14 @@ use crate::meta::{Kind, METADATA_BYTES_MAX, Meta, PROPERTIES_BYTES_MAX};
 use crate::object::{LocalFuture, Object};
 use crate::store::{Committed, Condition, Features, Kept, ListHow, Page, Relocation};
 use crate::store::{Store, Upload, Wanted};
+use change::{Locks, ProcessLocks};
+use group::Group;
 use key_locks::KeyLocks;
 use listing_queue::{Admission, ListingQueue, Query};
 use onrush_rt::blocking::BlockingPool;
-use onrush_rt::descriptors::{Descriptors, FileUse};
+use onrush_rt::descriptors::FileUse;
 use onrush_rt::fs::{Dir, File, FileKind, OpenHow, Releaser};
+pub use options::{Durability, FolderOptions};
 use parents::{CreatedFolders, Parents};
 use staging::Staging;
 use std::fmt;
@@ -57,54 +66,6 @@ const STAMP_STEP_NS: i64 = 1000;
 /// than freeing them at once.
 const RELEASE_ON_POOL_BYTES_MIN: u64 = 16 << 20;
 
-/// What a completed change survives.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Durability {
-    /// A power cut: the file and its folders are synced before the change completes.
-    #[default]
-    Full,
-    /// Only the end of the process. Replacement is still atomic for readers. After a power cut,
-    /// objects of the last half minute may be missing, old, or (on some file systems) empty.
-    None,
-}
-
-/// How a [`Folder`] is opened.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FolderOptions {
-    /// Whether changes are allowed. The folder `.onrush` is created only then.
-    pub writable: bool,
-    /// What a completed change survives.
-    pub durability: Durability,
-    /// Permission bits of new objects, before the umask.
-    pub file_mode: u32,
-    /// Permission bits of new folders, before the umask.
-    pub dir_mode: u32,
-    /// The free space of the file system below which no object is written, in bytes: uploads fail
-    /// with [`StoreError::Full`] before the disk is full. 0 by default.
-    pub min_free_bytes: u64,
-    /// The budget for files that objects and uploads keep open. If it is exhausted, operations fail
-    /// with [`StoreError::Busy`]. Unlimited by default.
-    pub descriptors: Descriptors,
-    /// Whether an object that is replaced passes its properties on
-    /// ([`Store::replace_properties`]). This costs an upload some system calls.
-    pub keep_properties: bool,
-}
-
-impl Default for FolderOptions {
-    /// Writable, durable, and with the same modes as most other tools.
-    fn default() -> FolderOptions {
-        FolderOptions {
-            writable: true,
-            durability: Durability::Full,
-            file_mode: 0o666,
-            dir_mode: 0o777,
-            min_free_bytes: 0,
-            descriptors: Descriptors::default(),
-            keep_properties: false,
-        }
-    }
-}
-
 /// A directory as a store. Clones share one store, which all workers use.
 #[derive(Clone)]
 pub struct Folder {
@@ -112,7 +73,7 @@ pub struct Folder {
 }
 
 struct Inner {
-    root: Dir,
+    root: Arc<Dir>,
     /// For operations that may wait for a disk.
     pool: BlockingPool,
     /// For changes: the same pool, or an inline one if there is no disk to wait for.
@@ -123,9 +84,11 @@ struct Inner {
     /// `None` if read-only.
     staging: Option<Staging>,
     key_locks: KeyLocks,
+    process_locks: ProcessLocks,
     listing_queue: ListingQueue,
     parents: Parents,
     watches: Watches,
+    group: Group,
     /// The last modification time that was set, in nanoseconds since 1970.
     stamp_ns: AtomicI64,
     /// See [`Folder::set_check_hook`].
@@ -162,17 +125,21 @@ impl Folder {
             false => pool.clone(),
         };
         let pool_threads = pool.threads_max();
+        let group = Group::new(&root, pool_threads);
+        let process_locks = ProcessLocks::open(&root, options.writable, pool_threads)?;
         let inner = Inner {
             releaser: Releaser::new(&pool, is_in_memory),
-            root,
+            root: Arc::new(root),
             pool,
             change_pool,
             options,
             staging,
             key_locks: KeyLocks::new(),
+            process_locks,
             listing_queue: ListingQueue::new(),
             parents: Parents::new(pool_threads),
             watches: Watches::default(),
+            group,
             stamp_ns: AtomicI64::new(0),
             #[cfg(feature = "testing")]
             check_hook: std::sync::OnceLock::new(),
@@ -214,6 +181,12 @@ impl Folder {
         staging.is_some_and(Staging::keeps_metadata)
     }
 
+    /// Whether conditions hold against changes by other processes on this folder as well: the file
+    /// system has locks (`F_OFD_SETLK`, fcntl(2)).
+    pub fn excludes_processes(&self) -> bool {
+        self.inner.process_locks.are_supported()
+    }
+
     /// Whether the calling worker writes uploads itself, because there is no disk to wait for.
     /// Receiving bytes while others are written then gains nothing.
     pub fn writes_inline(&self) -> bool {
@@ -230,6 +203,25 @@ impl Folder {
     #[cfg(feature = "testing")]
     pub fn set_check_hook(&self, hook: impl Fn() + Send + Sync + 'static) {
         let _ = self.inner.check_hook.set(Box::new(hook));
+    }
+
+    /// While puts share syncs, lets none be committed until the result is dropped. Those that were
+    /// ready by then share theirs. No put may be in progress.
+    #[cfg(feature = "testing")]
+    pub fn hold_commits(&self) -> Box<dyn std::any::Any + Send> {
+        Box::new(group::Leadership::take(&self.inner))
+    }
+
+    /// Puts share syncs, or do not, as if many syncs had taken `time`, until more are made.
+    #[cfg(feature = "testing")]
+    pub fn assume_sync_time(&self, time: Duration) {
+        self.inner.group.assume_sync_time(time);
+    }
+
+    /// The number of puts that wait for others to be committed.
+    #[cfg(feature = "testing")]
+    pub fn waiting_commits(&self) -> usize {
+        self.inner.group.ready()
     }
 
     /// Runs `job` on `pool`, one of the two of this folder. A panic of the job becomes an error.
@@ -334,6 +326,12 @@ impl Inner {
         self.options.durability == Durability::Full
     }
 
+    /// Whether new objects get a checksum.
+    fn has_checksums(&self) -> bool {
+        let staging = self.staging.as_ref();
+        self.options.checksums && staging.is_some_and(Staging::keeps_metadata)
+    }
+
     fn staging(&self) -> Result<&Staging> {
         self.staging.as_ref().ok_or(StoreError::Forbidden)
     }
@@ -360,10 +358,9 @@ impl Folder {
         if key.is_internal() || !self.writable() {
             return Err(StoreError::Forbidden);
         }
-        let lock = key_locks::acquire(&self.inner, key).await;
+        let locks = Locks::one(key_locks::acquire(&self.inner, key).await);
         let key = key.clone();
-        self.run(&self.inner.change_pool, move |inner| {
-            let _lock = lock;
+        change::run(&self.inner, locks, move |inner, _locks| {
             commit::delete(inner, &key, kind, &condition)
         })
         .await
@@ -512,13 +509,12 @@ impl Store for Folder {
             if new.len() > PROPERTIES_BYTES_MAX {
                 return Err(StoreError::TooLarge);
             }
-            let lock = key_locks::acquire(&self.inner, key).await;
+            let locks = Locks::one(key_locks::acquire(&self.inner, key).await);
             let (key, old, new) = (key.clone(), old.to_vec(), new.to_vec());
-            let job = move |inner: &Arc<Inner>| {
-                let _lock = lock;
+            change::run(&self.inner, locks, move |inner, _locks| {
                 properties::replace(inner, &key, &old, &new)
-            };
-            self.run(&self.inner.change_pool, job).await
+            })
+            .await
         })
     }
 

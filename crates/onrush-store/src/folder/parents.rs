@@ -32,16 +32,16 @@ const ATTEMPTS: usize = 4;
 pub(super) struct Parents {
     /// Path and inode of each folder whose entry was synced, as were those of all folders above it.
     durable: Mutex<HashMap<Vec<u8>, u64>>,
-    /// The number of failed directory syncs.
+    /// The number of failed syncs of directories, and of the whole file system.
     sync_failures: AtomicU64,
     /// Limits the jobs that create folders.
     create_permits: Arc<TaskSemaphore>,
 }
 
 /// The state of an object's parent folder.
-pub(super) enum ParentState<'a> {
+pub(super) enum ParentState {
     /// It exists. If the store is durable, the folder is durable, too.
-    Ready(Parent<'a>),
+    Ready(Parent),
     /// It exists, but is not known to be durable.
     NotDurable,
     /// It does not exist.
@@ -49,12 +49,12 @@ pub(super) enum ParentState<'a> {
 }
 
 /// The parent folder of an object.
-pub(super) enum Parent<'a> {
-    Root(&'a Dir),
+pub(super) enum Parent {
+    Root(Arc<Dir>),
     Below(Dir),
 }
 
-impl Parent<'_> {
+impl Parent {
     pub(super) fn dir(&self) -> &Dir {
         match self {
             Parent::Root(dir) => dir,
@@ -87,6 +87,14 @@ impl Parents {
         })
     }
 
+    /// Syncs the whole file system of `root`, and counts a failure, which may concern anything.
+    pub(super) fn sync_all(&self, root: &Dir) -> Result<()> {
+        root.sync_file_system().map_err(|error| {
+            self.sync_failures.fetch_add(1, Ordering::SeqCst);
+            StoreError::from_open_file(error)
+        })
+    }
+
     /// Forgets the folder at `path`, which was removed or replaced.
     pub(super) fn forget(&self, path: &[u8]) {
         self.lock().remove(path);
@@ -113,9 +121,9 @@ impl Parents {
 
 /// Finds out the state of the folder at `path` (`None`: the root folder), and opens it if it is
 /// ready.
-pub(super) fn look_up<'a>(inner: &'a Inner, path: Option<&[u8]>) -> io::Result<ParentState<'a>> {
+pub(super) fn look_up(inner: &Inner, path: Option<&[u8]>) -> io::Result<ParentState> {
     let Some(path) = path else {
-        return Ok(ParentState::Ready(Parent::Root(&inner.root)));
+        return Ok(ParentState::Ready(Parent::Root(inner.root.clone())));
     };
     let dir = match inner.root.open_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(ParentState::Missing),
@@ -262,7 +270,7 @@ fn create_missing<'p>(
     path: &'p [u8],
     created: &mut Vec<&'p [u8]>,
 ) -> io::Result<Dir> {
-    let mut parent = Parent::Root(&inner.root);
+    let mut parent = Parent::Root(inner.root.clone());
     for prefix in prefixes(path) {
         let dir = match inner.root.open_dir(prefix) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -315,10 +323,10 @@ fn make_durable(inner: &Inner, path: &[u8], dir: &Dir, sync_failures: u64) -> io
 }
 
 /// Opens the folder at `path`, which must exist.
-pub(super) fn open<'a>(inner: &'a Inner, path: Option<&[u8]>) -> io::Result<Parent<'a>> {
+pub(super) fn open(inner: &Inner, path: Option<&[u8]>) -> io::Result<Parent> {
     match path {
         Some(path) => inner.root.open_dir(path).map(Parent::Below),
-        None => Ok(Parent::Root(&inner.root)),
+        None => Ok(Parent::Root(inner.root.clone())),
     }
 }
 

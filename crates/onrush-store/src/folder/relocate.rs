@@ -9,19 +9,21 @@
 //! power cut on file systems with a journal.
 
 use super::Inner;
+use super::change::{self, Locks};
 use super::copying;
 use super::key_locks;
 use super::parents::{self, CreatedFolders, Parent, ParentState};
 use super::properties;
 use super::staging::{DeferredFree, StagedFile};
 use super::upload::StagedUpload;
+use crate::checksum::{Checksum, Record};
 use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::local;
 use crate::meta::{Kind, Meta};
 use crate::store::{Committed, Relocation, Upload};
 use onrush_rt::descriptors::FileUse;
-use onrush_rt::fs::{FileKind, Metadata};
+use onrush_rt::fs::{File, FileKind, Metadata};
 use std::io;
 use std::sync::Arc;
 
@@ -38,7 +40,8 @@ pub(super) async fn copy(inner: &Arc<Inner>, how: Relocation) -> Result<Committe
         shared.check(&request.from_condition, Some(&meta))?;
         let metadata = local::read_metadata(&source)?;
         shared.check_free(&request.to, meta.size)?;
-        let staged = StagedFile::create(&shared, FileUse::Upload)?;
+        let mut staged = StagedFile::create(&shared, FileUse::Upload)?;
+        staged.checksum = None; // No byte passes through this process.
         match properties::copy(&source, &staged.file) {
             Ok(()) => Ok::<_, StoreError>((meta, source, metadata, staged)),
             Err(error) => {
@@ -47,12 +50,37 @@ pub(super) async fn copy(inner: &Arc<Inner>, how: Relocation) -> Result<Committe
             }
         }
     };
-    let (meta, source, metadata, staged) = pool.run(job).await??;
-    let staged = copying::append(inner, &how.to, staged, 0, source, meta.size).await?;
+    let (meta, source, metadata, mut staged) = pool.run(job).await??;
+    staged.checksum = None; // That of the source, which need not be read for it.
+    let (mut staged, source) =
+        copying::append(inner, &how.to, staged, 0, source, meta.size).await?;
+    if inner.has_checksums() {
+        let job = move || match copied_checksum(&source) {
+            Ok(checksum) => {
+                staged.checksum = checksum;
+                Ok(staged)
+            }
+            Err(error) => {
+                staged.remove();
+                Err(error)
+            }
+        };
+        staged = pool.run(job).await??;
+    }
     let upload = StagedUpload::of_file(inner, &how.to, how.to_condition, staged, meta.size);
     let mut upload = Box::new(upload);
     upload.set_metadata(metadata)?;
     upload.commit().await
+}
+
+/// The checksum of a file that was copied. `None` if it has none, or another program has written it
+/// since: then it may have been copied in two states.
+fn copied_checksum(source: &File) -> Result<Option<Checksum>> {
+    let record = Record::read(source).map_err(StoreError::from_open_file)?;
+    let found = source.metadata().map_err(StoreError::from_open_file)?;
+    Ok(record
+        .filter(|record| record.is_of(&found))
+        .map(|record| record.checksum))
 }
 
 /// Renames an object or a folder.
@@ -69,16 +97,13 @@ pub(super) async fn rename(inner: &Arc<Inner>, how: Relocation, kind: Kind) -> R
             true => (&how.from, &how.to),
             false => (&how.to, &how.from),
         };
-        let locks = (
+        let locks = Locks::two(
             key_locks::acquire(inner, first).await,
             key_locks::acquire(inner, second).await,
         );
-        let (shared, how) = (inner.clone(), how.clone());
-        let job = move || {
-            let _locks = locks;
-            try_rename(&shared, &how, kind, sync_failures)
-        };
-        if let Some(committed) = inner.change_pool.run(job).await?? {
+        let how = how.clone();
+        let job = move |inner: &Arc<Inner>, _locks| try_rename(inner, &how, kind, sync_failures);
+        if let Some(committed) = change::run(inner, locks, job).await? {
             created.keep();
             return Ok(committed);
         }
@@ -173,7 +198,7 @@ fn try_rename(
 /// Whether both names are hard links of one file. `rename(2)` would leave both; the removal of the
 /// first one does what the caller wants. Fails if both are the same name, through symbolic links to
 /// parent folders.
-fn are_links(from: &Parent<'_>, to: &Parent<'_>, how: &Relocation, kind: Kind) -> Result<bool> {
+fn are_links(from: &Parent, to: &Parent, how: &Relocation, kind: Kind) -> Result<bool> {
     let is_same =
         |one: &Metadata, two: &Metadata| (one.device, one.inode) == (two.device, two.inode);
     let source = from.dir().entry_metadata(how.from.name());

@@ -3,8 +3,9 @@
 //! start-up therefore removes the files of dead processes, but never those that a live process is
 //! writing.
 
-use super::key_locks::KeyGuard;
+use super::change::Locks;
 use super::{Inner, RELEASE_ON_POOL_BYTES_MIN};
+use crate::checksum::Checksum;
 use crate::error::{Result, StoreError};
 use crate::key::RESERVED;
 use crate::meta::{Kind, Meta};
@@ -146,6 +147,8 @@ pub(super) struct StagedFile {
     // Closed before the name is removed, so that the removal on the pool frees the content.
     pub(super) file: File,
     pub(super) name: StagedName,
+    /// Of the bytes written so far. `None` if the object gets no checksum.
+    pub(super) checksum: Option<Checksum>,
 }
 
 /// A name in a staging folder. Dropping it removes the name on the pool, unless it is kept.
@@ -156,7 +159,7 @@ pub(super) struct StagedName {
     pub(super) name: Vec<u8>,
     pub(super) is_kept: bool,
     /// The lock of a name in the folder of kept files, which is released after the removal.
-    pub(super) lease: Option<KeyGuard>,
+    pub(super) lease: Option<Box<Locks>>,
 }
 
 impl StagedFile {
@@ -180,6 +183,7 @@ impl StagedFile {
                 is_kept: false,
                 lease: None,
             },
+            checksum: inner.has_checksums().then_some(Checksum::EMPTY),
         })
     }
 
@@ -258,6 +262,8 @@ impl Drop for StagedName {
 pub(super) struct DeferredFree(#[expect(dead_code, reason = "held")] Option<File>);
 
 impl DeferredFree {
+    pub(super) const NONE: DeferredFree = DeferredFree(None);
+
     /// Must be called before the name is removed. `meta` are the object's properties, if it exists.
     pub(super) fn hold(inner: &Inner, dir: &Dir, name: &[u8], meta: Option<&Meta>) -> DeferredFree {
         let is_large =

@@ -1,10 +1,13 @@
 //! The asynchronous part of a put. It collects the bytes, in memory while they are few, and passes
 //! each blocking step to the pool. A small put is a single job.
 
-use super::commit::CommitOutcome;
+use super::change::{self, Locks};
+use super::commit::{CommitOutcome, Put, PutParts};
+use super::group::{self, Submitted};
 use super::parents::{CreatedFolders, ParentState};
 use super::staging::StagedFile;
-use super::{Inner, commit, copying, kept, key_locks, parents};
+use super::{Inner, copying, kept, key_locks, parents};
+use crate::checksum::Checksum;
 use crate::error::{Cause, Result, StoreError};
 use crate::key::Key;
 use crate::local::METADATA;
@@ -146,7 +149,10 @@ impl StagedUpload {
         let lease = kept::lock(inner, kept).await?;
         let (shared, place) = (inner.clone(), kept.clone());
         let job = move || kept::reopen(&shared, &place, lease);
-        let staged = inner.change_pool.run(job).await??;
+        let mut staged = inner.change_pool.run(job).await??;
+        if inner.has_checksums() && staged.checksum.is_none() {
+            staged = read_checksum(inner, staged, kept.bytes).await?;
+        }
         Ok(StagedUpload::of_file(
             inner, key, condition, staged, kept.bytes,
         ))
@@ -181,7 +187,8 @@ impl StagedUpload {
         let (staged, source) = self.inner.change_pool.run(job).await??;
         let (at, bytes) = (self.written_bytes, kept.bytes);
         let copied = copying::append(&self.inner, &self.key, staged, at, source, bytes);
-        self.body = Body::File(copied.await?);
+        let (staged, _) = copied.await?;
+        self.body = Body::File(staged);
         self.written_bytes += bytes;
         Ok(())
     }
@@ -273,15 +280,31 @@ impl Upload for StagedUpload {
                 created: CreatedFolders::new(&inner),
             };
             for attempts_left in (0..ATTEMPTS).rev() {
-                let lock = key_locks::acquire(&inner, &key).await;
-                let (shared, name, metadata) = (inner.clone(), key.clone(), metadata.clone());
-                let job = move || {
-                    let _lock = lock;
-                    try_commit(&shared, &name, pending, metadata.as_deref(), sync_failures)
+                let locks = Locks::one(key_locks::acquire(&inner, &key).await);
+                let (name, metadata) = (key.clone(), metadata.clone());
+                let job = move |inner: &Arc<Inner>, locks| {
+                    try_commit(
+                        inner,
+                        name,
+                        pending,
+                        metadata.as_deref(),
+                        sync_failures,
+                        locks,
+                    )
                 };
-                pending = match inner.change_pool.run(job).await?? {
-                    CommitAttempt::Done(committed) => return Ok(committed),
+                pending = match change::run(&inner, locks, job).await? {
                     CommitAttempt::ParentNotReady(pending) => pending,
+                    CommitAttempt::Submitted(submitted) => match submitted.outcome().await? {
+                        CommitOutcome::Committed(committed) => return Ok(committed),
+                        CommitOutcome::ParentGone(parts) => {
+                            let (staged, condition, created) = *parts;
+                            PendingCommit {
+                                body: Body::File(staged),
+                                condition,
+                                created,
+                            }
+                        }
+                    },
                 };
                 if attempts_left == 0 {
                     break; // Do not create a folder that stays empty.
@@ -309,18 +332,19 @@ struct PendingCommit {
 
 /// The result of an attempt to commit.
 enum CommitAttempt {
-    Done(Committed),
+    Submitted(Submitted),
     /// The parent folder is missing or not known to be durable. Nothing was changed.
     ParentNotReady(PendingCommit),
 }
 
-/// Commits the upload if the parent folder is ready.
+/// Submits the upload to be committed if the parent folder is ready.
 fn try_commit(
     inner: &Arc<Inner>,
-    key: &Key,
+    key: Key,
     pending: PendingCommit,
     metadata: Option<&[u8]>,
     sync_failures: u64,
+    locks: Locks,
 ) -> Result<CommitAttempt> {
     let found = parents::look_up(inner, key.split().0).map_err(StoreError::from_change)?;
     let parent = match found {
@@ -336,26 +360,56 @@ fn try_commit(
         condition,
         created,
     } = pending;
-    if let Body::Memory(held) = &body {
-        inner.check_free(key, held.len() as u64)?;
-    }
+    let is_small = match &body {
+        Body::Memory(held) => {
+            inner.check_free(&key, held.len() as u64)?;
+            true
+        }
+        _ => false,
+    };
     let staged = body.into_file(inner, create_for_commit)?;
     let staged = match metadata {
         Some(metadata) => write_metadata(staged, metadata)?,
         None => staged,
     };
-    let committed = commit::commit(inner, key, &parent, staged, &condition, sync_failures)?;
-    Ok(match committed {
-        CommitOutcome::Committed(committed) => {
-            created.keep();
-            CommitAttempt::Done(committed)
-        }
-        CommitOutcome::ParentGone(staged) => CommitAttempt::ParentNotReady(PendingCommit {
-            body: Body::File(staged),
-            condition,
-            created,
-        }),
-    })
+    let parts = PutParts {
+        key,
+        parent,
+        condition,
+        created,
+        sync_failures,
+        locks,
+        is_small,
+    };
+    let put = Put::prepare(inner, staged, parts)?;
+    Ok(CommitAttempt::Submitted(group::submit(inner, put)))
+}
+
+/// Computes the checksum of a file whose first `bytes` bytes were written in any order.
+async fn read_checksum(
+    inner: &Arc<Inner>,
+    mut staged: StagedFile,
+    bytes: u64,
+) -> Result<StagedFile> {
+    let pool = inner.change_pool.clone();
+    let step_bytes = match pool.is_inline() {
+        true => INLINE_BYTES_MAX as u64,
+        false => WRITEBACK_BYTES,
+    };
+    let (mut checksum, mut at) = (Checksum::EMPTY, 0);
+    while at < bytes {
+        let end = bytes.min(at + step_bytes);
+        let job = move || {
+            checksum
+                .add_file(&staged.file, at..end)
+                .map(|()| (staged, checksum))
+        };
+        (staged, checksum) = pool.run(job).await?.map_err(StoreError::from_open_file)?;
+        spend_write(&pool, (end - at) as usize);
+        at = end;
+    }
+    staged.checksum = Some(checksum);
+    Ok(staged)
 }
 
 /// Checks that the disk and the descriptor budget have room for a body of known size. Nothing is
@@ -400,7 +454,10 @@ fn write_metadata(staged: StagedFile, metadata: &[u8]) -> Result<StagedFile> {
 
 /// Writes `bytes` at `offset`. On failure, this removes the file before it returns, unless earlier
 /// bytes of it are kept.
-fn write(staged: StagedFile, bytes: &[u8], offset: u64) -> Result<StagedFile> {
+fn write(mut staged: StagedFile, bytes: &[u8], offset: u64) -> Result<StagedFile> {
+    if let Some(checksum) = &mut staged.checksum {
+        checksum.add(bytes);
+    }
     if let Err(error) = write_at(&staged.file, bytes, offset, staged.will_be_synced()) {
         staged.remove_unless_kept();
         return Err(error);

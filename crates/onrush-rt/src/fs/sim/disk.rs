@@ -292,6 +292,26 @@ impl Disk {
         Ok(())
     }
 
+    /// As [`Disk::fail_sync_file`] and [`Disk::fail_sync_dir`], for everything.
+    pub(super) fn fail_sync_all(&mut self) -> io::Result<()> {
+        let inodes: Vec<u64> = self.nodes.keys().copied().collect();
+        for inode in inodes {
+            match self.node(inode)?.body {
+                Body::Dir(_) => self.fail_sync_dir(inode)?,
+                Body::File(_) => self.fail_sync_file(inode)?,
+                Body::Symlink(_) | Body::Special => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// A sync of everything of which only a part completes.
+    pub(super) fn tear_sync_all(&mut self, random: &mut Random) {
+        for node in self.nodes.values_mut() {
+            node.resolve_pending(Keep::Some, random);
+        }
+    }
+
     /// The changes are never written to the disk, though users still see them.
     pub(super) fn fail_sync_dir(&mut self, inode: u64) -> io::Result<()> {
         self.dir_mut(inode)?.pending.clear();

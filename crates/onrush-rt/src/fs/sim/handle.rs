@@ -11,11 +11,11 @@ use std::io;
 /// Keeps an inode open in one life of the file system.
 #[derive(Debug)]
 pub(super) struct Handle {
-    fs: SimFs,
-    inode: u64,
-    epoch: u64,
+    pub(super) fs: SimFs,
+    pub(super) inode: u64,
+    pub(super) epoch: u64,
     /// Identifies this handle as the holder of a lock.
-    number: u64,
+    pub(super) number: u64,
 }
 
 impl Handle {
@@ -45,6 +45,8 @@ impl Drop for Handle {
         if let Some(held) = state.locks.get_mut(&self.inode) {
             held.retain(|&(by, _)| by != self.number);
         }
+        state.byte_locks.retain(|_, by| *by != self.number);
+        self.fs.unlocked.notify_all();
         if let Some(count) = state.open.get_mut(&self.inode) {
             *count -= 1;
             if *count == 0 {
@@ -57,13 +59,13 @@ impl Drop for Handle {
 /// A directory of a [`SimFs`], behind [`Dir`](crate::fs::Dir).
 #[derive(Debug)]
 pub struct SimDir {
-    at: Handle,
+    pub(super) at: Handle,
 }
 
 /// A file of a [`SimFs`], behind [`File`](crate::fs::File).
 #[derive(Debug)]
 pub struct SimFile {
-    at: Handle,
+    pub(super) at: Handle,
     read: bool,
     write: bool,
 }
@@ -238,17 +240,39 @@ impl SimDir {
     }
 
     pub(in crate::fs) fn sync(&self) -> io::Result<()> {
-        self.at.fs.operate(self.at.epoch, |state, fate| match fate {
-            Fate::Whole => state.disk.sync_dir(self.at.inode),
-            Fate::Fails(code) => {
-                state.disk.fail_sync_dir(self.at.inode)?;
-                Err(errno(code))
-            }
-            Fate::Torn => {
-                state.disk.tear_sync_dir(self.at.inode, &mut state.random);
-                Err(errno(libc::EIO))
-            }
-        })
+        self.at
+            .fs
+            .sync_with(self.at.epoch, |state, fate| match fate {
+                Fate::Whole | Fate::Ignored => state.disk.sync_dir(self.at.inode),
+                Fate::Fails(code) => {
+                    state.disk.fail_sync_dir(self.at.inode)?;
+                    Err(errno(code))
+                }
+                Fate::Torn => {
+                    state.disk.tear_sync_dir(self.at.inode, &mut state.random);
+                    Err(errno(libc::EIO))
+                }
+            })
+    }
+
+    pub(in crate::fs) fn can_sync_file_system(&self) -> bool {
+        !self.at.fs.lock().single_syncs
+    }
+
+    pub(in crate::fs) fn sync_file_system(&self) -> io::Result<()> {
+        self.at
+            .fs
+            .sync_with(self.at.epoch, |state, fate| match fate {
+                Fate::Whole | Fate::Ignored => state.disk.sync_all(),
+                Fate::Fails(code) => {
+                    state.disk.fail_sync_all()?;
+                    Err(errno(code))
+                }
+                Fate::Torn => {
+                    state.disk.tear_sync_all(&mut state.random);
+                    Err(errno(libc::EIO))
+                }
+            })
     }
 
     pub(in crate::fs) fn read_dir(&self, each: &mut EachEntry<'_>) -> io::Result<()> {
@@ -267,21 +291,6 @@ impl SimDir {
             }
         }
         Ok(())
-    }
-
-    pub(in crate::fs) fn lock(&self, exclusive: bool) -> io::Result<()> {
-        self.at.fs.atomically(self.at.epoch, |state| {
-            let held = state.locks.entry(self.at.inode).or_default();
-            if held
-                .iter()
-                .any(|&(by, alone)| by != self.at.number && (alone || exclusive))
-            {
-                return Err(errno(libc::EWOULDBLOCK));
-            }
-            held.retain(|&(by, _)| by != self.at.number);
-            held.push((self.at.number, exclusive));
-            Ok(())
-        })
     }
 
     pub(in crate::fs) fn free_bytes(&self) -> io::Result<u64> {
@@ -357,7 +366,7 @@ impl SimFile {
             let wanted = match fate {
                 Fate::Fails(code) => return Err(errno(code)),
                 Fate::Torn => state.random.up_to(buf.len()),
-                Fate::Whole => buf.len(),
+                Fate::Whole | Fate::Ignored => buf.len(),
             };
             let grows = (offset + wanted).saturating_sub(state.disk.file(self.at.inode)?.now.len());
             let missing = grows as u64 - state.take_space(grows as u64);
@@ -373,17 +382,19 @@ impl SimFile {
     }
 
     pub(in crate::fs) fn sync(&self, data_only: bool) -> io::Result<()> {
-        self.at.fs.operate(self.at.epoch, |state, fate| match fate {
-            Fate::Whole => state.disk.sync_file(self.at.inode, !data_only),
-            Fate::Fails(code) => {
-                state.disk.fail_sync_file(self.at.inode)?;
-                Err(errno(code))
-            }
-            Fate::Torn => {
-                state.disk.tear_sync_file(self.at.inode, &mut state.random);
-                Err(errno(libc::EIO))
-            }
-        })
+        self.at
+            .fs
+            .sync_with(self.at.epoch, |state, fate| match fate {
+                Fate::Whole | Fate::Ignored => state.disk.sync_file(self.at.inode, !data_only),
+                Fate::Fails(code) => {
+                    state.disk.fail_sync_file(self.at.inode)?;
+                    Err(errno(code))
+                }
+                Fate::Torn => {
+                    state.disk.tear_sync_file(self.at.inode, &mut state.random);
+                    Err(errno(libc::EIO))
+                }
+            })
     }
 
     pub(in crate::fs) fn metadata(&self) -> io::Result<Metadata> {

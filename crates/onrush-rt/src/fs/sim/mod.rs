@@ -14,14 +14,18 @@
 
 mod change;
 mod disk;
+mod flush;
 mod handle;
+mod locks;
 
+pub use flush::SyncTime;
 pub use handle::{SimDir, SimFile};
 
 use super::{Dir, DirInner};
 use disk::Disk;
+use flush::Device;
 use handle::Handle;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -48,6 +52,9 @@ const ROOT: u64 = 1;
 pub struct SimFs {
     state: Arc<Mutex<State>>,
     held: Arc<Held>,
+    device: Arc<Device>,
+    /// Notified when a byte is unlocked.
+    unlocked: Arc<Condvar>,
 }
 
 /// Which calls that create a directory wait.
@@ -85,6 +92,8 @@ enum Fate {
     Whole,
     Fails(i32),
     Torn,
+    /// A sync that does nothing and reports success.
+    Ignored,
 }
 
 #[derive(Debug)]
@@ -96,7 +105,11 @@ struct State {
     /// Between a power cut and the restart.
     off: bool,
     operations: u64,
+    syncs: u64,
+    ignored_syncs: u64,
     failures: BTreeMap<u64, i32>,
+    /// Syncs that do nothing.
+    ignored: BTreeSet<u64>,
     cut: Option<(u64, Cut)>,
     /// Bytes that may still be written; `None` is no limit.
     space: Option<u64>,
@@ -109,6 +122,10 @@ struct State {
     clock_ns: i64,
     /// `flock`s by inode: the handles that hold it, and whether exclusively.
     locks: HashMap<u64, Vec<(u64, bool)>>,
+    /// Locked bytes, by inode and position: the handles that hold them.
+    byte_locks: HashMap<(u64, u64), u64>,
+    /// `syncfs` is not reliable.
+    single_syncs: bool,
     next_handle: u64,
     /// The number of live handles of each inode.
     open: HashMap<u64, usize>,
@@ -123,7 +140,10 @@ impl SimFs {
             epoch: 0,
             off: false,
             operations: 0,
+            syncs: 0,
+            ignored_syncs: 0,
             failures: BTreeMap::new(),
+            ignored: BTreeSet::new(),
             cut: None,
             space: None,
             cold: false,
@@ -131,12 +151,16 @@ impl SimFs {
             no_attributes: false,
             clock_ns: 1_700_000_000_000_000_000,
             locks: HashMap::new(),
+            byte_locks: HashMap::new(),
+            single_syncs: false,
             next_handle: 0,
             open: HashMap::new(),
         };
         SimFs {
             state: Arc::new(Mutex::new(state)),
             held: Arc::default(),
+            device: Arc::default(),
+            unlocked: Arc::default(),
         }
     }
 
@@ -158,16 +182,34 @@ impl SimFs {
         self.lock().operations
     }
 
+    /// The number of syncs so far, without those that were ignored.
+    pub fn syncs(&self) -> u64 {
+        self.lock().syncs
+    }
+
+    /// The number of syncs that were ignored ([`SimFs::ignore_sync_at`]).
+    pub fn ignored_syncs(&self) -> u64 {
+        self.lock().ignored_syncs
+    }
+
     /// Makes operation `number` fail with `errno` and do nothing (an `fsync` also drops what it was
     /// to write). May be called for several numbers.
     pub fn fail_at(&self, number: u64, errno: i32) {
         self.lock().failures.insert(number, errno);
     }
 
-    /// Clears the faults of [`SimFs::fail_at`] and [`SimFs::power_cut_at`].
+    /// Makes operation `number`, if it is a sync, report success without doing anything: for tests
+    /// of whether every sync is needed.
+    pub fn ignore_sync_at(&self, number: u64) {
+        self.lock().ignored.insert(number);
+    }
+
+    /// Clears the faults of [`SimFs::fail_at`], [`SimFs::ignore_sync_at`] and
+    /// [`SimFs::power_cut_at`].
     pub fn clear_faults(&self) {
         let mut state = self.lock();
         state.failures.clear();
+        state.ignored.clear();
         state.cut = None;
     }
 
@@ -222,6 +264,16 @@ impl SimFs {
     /// Whether the file system keeps extended attributes (xattr(7)); `EOPNOTSUPP` where not.
     pub fn set_keeps_attributes(&self, keeps: bool) {
         self.lock().no_attributes = !keeps;
+    }
+
+    /// Whether everything can be synced at once ([`Dir::can_sync_file_system`]); by default it can.
+    pub fn set_syncs_whole(&self, syncs_whole: bool) {
+        self.lock().single_syncs = !syncs_whole;
+    }
+
+    /// How long each sync takes, in real time: for measurements.
+    pub fn set_sync_time(&self, time: SyncTime) {
+        self.device.set(time);
     }
 
     /// Whether the caches are cold: then all calls that must not block return `WouldBlock`.
@@ -322,6 +374,7 @@ impl SimFs {
         let fate = match (cut, state.failures.remove(&number)) {
             (Some(Cut::During), _) => Fate::Torn,
             (_, Some(code)) => Fate::Fails(code),
+            _ if state.ignored.remove(&number) => Fate::Ignored,
             _ => Fate::Whole,
         };
         let result = run(&mut state, fate);
@@ -330,6 +383,25 @@ impl SimFs {
             return Err(errno(libc::EIO));
         }
         result
+    }
+
+    /// Runs a sync, which takes its time.
+    fn sync_with(
+        &self,
+        epoch: u64,
+        run: impl FnOnce(&mut State, Fate) -> io::Result<()>,
+    ) -> io::Result<()> {
+        self.device.sync();
+        self.operate(epoch, |state, fate| match fate {
+            Fate::Ignored => {
+                state.ignored_syncs += 1;
+                Ok(())
+            }
+            fate => {
+                state.syncs += 1;
+                run(state, fate)
+            }
+        })
     }
 
     /// Runs an operation that is either done or not done.
@@ -341,7 +413,7 @@ impl SimFs {
         self.operate(epoch, |state, fate| match fate {
             Fate::Fails(code) => Err(errno(code)),
             Fate::Torn if state.random.coin() => Err(errno(libc::EIO)),
-            Fate::Torn | Fate::Whole => run(state),
+            Fate::Torn | Fate::Whole | Fate::Ignored => run(state),
         })
     }
 }
@@ -360,6 +432,7 @@ impl State {
     fn end_epoch(&mut self) {
         self.epoch += 1;
         self.locks.clear();
+        self.byte_locks.clear();
         self.open.clear();
     }
 

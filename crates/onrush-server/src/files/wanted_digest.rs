@@ -1,0 +1,114 @@
+//! `Repr-Digest` of responses to requests that ask for it (`Want-Repr-Digest`, RFC 9530 §4).
+//!
+//! The digest is of the whole object, also in responses to HEAD, to a range, and without content
+//! (304). It is computed for each request, on the blocking thread pool. A large object has none,
+//! and neither has one that is compressed on the way: the field is a wish, and a short request must
+//! not cause much work.
+
+use super::digest::Algorithm;
+use super::object::LoadedObject;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use onrush::{Request, Response};
+use onrush_proto::token;
+use onrush_rt::blocking::BlockingPool;
+
+/// Digests of larger objects are not computed.
+const OBJECT_BYTES_MAX: u64 = 4 << 20;
+
+const FIELD: &str = "want-repr-digest";
+
+/// The supported algorithm that a request prefers. `None`: it asks for none.
+pub(super) fn wanted(request: &Request) -> Option<Algorithm> {
+    request.header(FIELD)?;
+    let lines = request.headers();
+    let lines = lines.filter(|(name, _)| name.eq_ignore_ascii_case(FIELD));
+    prefer(lines.map(|(_, value)| value))
+}
+
+/// The algorithm with the highest preference, from the lines of the field: a dictionary of numbers
+/// from 0 (not acceptable) to 10. Other members are ignored.
+fn prefer<'r>(lines: impl Iterator<Item = &'r [u8]>) -> Option<Algorithm> {
+    let mut best = None;
+    for member in lines.flat_map(token::list) {
+        let parts = str::from_utf8(member)
+            .ok()
+            .and_then(|member| member.split_once('='));
+        let Some((name, value)) = parts else { continue };
+        let value = value.split(';').next().unwrap_or_default().trim_end();
+        let preference = value
+            .parse::<u8>()
+            .ok()
+            .filter(|preference| (1..=10).contains(preference));
+        let algorithm = Algorithm::from_name(name.as_bytes());
+        if let (Some(preference), Some(algorithm)) = (preference, algorithm)
+            && best.is_none_or(|(highest, _)| preference > highest)
+        {
+            best = Some((preference, algorithm));
+        }
+    }
+    best.map(|(_, algorithm)| algorithm)
+}
+
+/// The value of `Repr-Digest` for an object. `None` if it is large, in another store, or has just
+/// been changed by another program.
+pub(super) async fn compute(
+    loaded: &LoadedObject,
+    algorithm: Algorithm,
+    pool: &BlockingPool,
+) -> Option<Vec<u8>> {
+    if loaded.size() > OBJECT_BYTES_MAX {
+        return None;
+    }
+    let content = loaded.clone();
+    let job = move || {
+        let digest = content.hash_blocking(algorithm)?;
+        content.is_unchanged().then_some(digest)
+    };
+    let digest = pool.run(job).await.ok()??;
+    Some(field_value(algorithm, &digest))
+}
+
+/// A digest as the value of a digest field (RFC 9530 §2).
+fn field_value(algorithm: Algorithm, digest: &[u8]) -> Vec<u8> {
+    let name = match algorithm {
+        Algorithm::Sha512 => "sha-512",
+        _ => "sha-256", // No other algorithm is chosen.
+    };
+    format!("{name}=:{}:", STANDARD.encode(digest)).into_bytes()
+}
+
+/// Adds the field to a response with an object, if the status is one that describes it.
+pub(super) fn add(response: Response, value: Option<Vec<u8>>) -> Response {
+    match (response.status(), value) {
+        (200 | 206 | 304, Some(value)) => response.with_header("Repr-Digest", value),
+        _ => response,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_highest_preference_is_chosen() {
+        let of = |lines: &[&str]| prefer(lines.iter().map(|line| line.as_bytes()));
+        assert_eq!(of(&["sha-256=1"]), Some(Algorithm::Sha256));
+        assert_eq!(of(&["sha-256=3, sha-512=10"]), Some(Algorithm::Sha512));
+        assert_eq!(
+            of(&["sha-512=2", "sha-256=9;q=1, crc32c=10"]),
+            Some(Algorithm::Sha256)
+        );
+        for none in [
+            "",
+            "sha-256",
+            "sha-256=0",
+            "sha-256=11",
+            "sha-256=x",
+            "md5=5",
+            "sha=1",
+        ] {
+            assert_eq!(of(&[none]), None, "{none}");
+        }
+    }
+}

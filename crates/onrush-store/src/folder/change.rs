@@ -1,0 +1,180 @@
+//! Runs changes under the locks of their keys: those of this process and those of others.
+//!
+//! Two processes that change one folder lock a byte of the file `.onrush/locks` for each change,
+//! from the check of the condition until the change is made. The position of the byte is a hash of
+//! the key, so both name a key alike and keys do not disturb each other. The kernel unlocks the
+//! byte when a process ends. No other program may remove the file while a server runs.
+//!
+//! Locking takes two system calls and never waits, unless another process changes the same key.
+//! Then a thread of the pool waits for it: at most a quarter of them at a time, because a holder
+//! that is stopped never unlocks, and the others still serve all other keys.
+
+use super::Inner;
+use super::key_locks::KeyGuard;
+use super::semaphore::TaskSemaphore;
+use super::staging::ensure_dir;
+use crate::error::{Result, StoreError};
+use crate::key::{Key, RESERVED};
+use onrush_rt::fs::{Create, Dir, File, OpenHow};
+use sha2::{Digest, Sha256};
+use std::io;
+use std::sync::Arc;
+
+const LOCKS: &[u8] = b"locks";
+
+/// Only the owner of the store may lock.
+const HOW: OpenHow = OpenHow {
+    read: true,
+    write: true,
+    create: Create::IfMissing,
+    mode: 0o600,
+};
+
+/// The locks that other processes see.
+pub(super) struct ProcessLocks {
+    /// `.onrush/locks`. `None` if the file system has no such locks: then processes do not exclude
+    /// each other.
+    file: Option<File>,
+    /// Limits the threads that wait.
+    wait_permits: Arc<TaskSemaphore>,
+}
+
+impl ProcessLocks {
+    /// For a pool of `threads` threads. A read-only store has no locks.
+    pub(super) fn open(root: &Dir, writable: bool, threads: usize) -> io::Result<ProcessLocks> {
+        let file = match writable {
+            true => Some(ensure_dir(root, RESERVED)?.open(LOCKS, HOW)?),
+            false => None,
+        };
+        let probe = |file: &File| {
+            let works = file.try_lock_byte(0).is_ok();
+            file.unlock_byte(0);
+            works
+        };
+        Ok(ProcessLocks {
+            file: file.filter(probe),
+            wait_permits: TaskSemaphore::new((threads / 4).max(1)),
+        })
+    }
+
+    /// Whether changes of other processes are excluded.
+    pub(super) fn are_supported(&self) -> bool {
+        self.file.is_some()
+    }
+}
+
+/// A locked byte of the file. Dropping it unlocks the byte.
+struct LockedByte {
+    inner: Arc<Inner>,
+    at: u64,
+}
+
+impl LockedByte {
+    /// Locks the byte of `key`. `None`: another process has it locked, and `waits` is not set.
+    fn lock(inner: &Arc<Inner>, file: &File, key: &Key, waits: bool) -> io::Result<Option<Self>> {
+        let at = position(key);
+        let is_locked = match waits {
+            true => file.lock_byte(at).map(|()| true)?,
+            false => file.try_lock_byte(at)?,
+        };
+        Ok(is_locked.then(|| LockedByte {
+            inner: inner.clone(),
+            at,
+        }))
+    }
+}
+
+impl Drop for LockedByte {
+    fn drop(&mut self) {
+        if let Some(file) = &self.inner.process_locks.file {
+            file.unlock_byte(self.at);
+        }
+    }
+}
+
+/// The byte of a key: its SHA-256, so that no client can choose keys with the same byte.
+fn position(key: &Key) -> u64 {
+    let hash = Sha256::digest(key.as_bytes());
+    let first = hash
+        .first_chunk::<8>()
+        .map_or(0, |b| u64::from_le_bytes(*b));
+    first >> 2 // An offset is signed, and the end of the byte must be one as well.
+}
+
+/// The locks of one or two keys. A change holds them until it is made.
+pub(super) struct Locks {
+    // Unlocked in this order: a change of this process that waits finds the byte unlocked.
+    bytes: [Option<LockedByte>; 2],
+    keys: [Option<KeyGuard>; 2],
+}
+
+impl Locks {
+    pub(super) fn one(key: KeyGuard) -> Locks {
+        Locks {
+            bytes: [None, None],
+            keys: [Some(key), None],
+        }
+    }
+
+    /// All changes of two keys must lock them in the same order, so that they never wait for each
+    /// other.
+    pub(super) fn two(first: KeyGuard, second: KeyGuard) -> Locks {
+        Locks {
+            bytes: [None, None],
+            keys: [Some(first), Some(second)],
+        }
+    }
+
+    /// Excludes other processes. `false`: one of them makes a change, and `waits` is not set.
+    fn exclude_processes(&mut self, inner: &Arc<Inner>, waits: bool) -> Result<bool> {
+        let Some(file) = &inner.process_locks.file else {
+            return Ok(true);
+        };
+        for (key, byte) in self.keys.iter().zip(&mut self.bytes) {
+            if let (Some(key), None) = (key, &byte) {
+                let locked = LockedByte::lock(inner, file, key.key(), waits);
+                *byte = locked.map_err(StoreError::from_open_file)?;
+                if byte.is_none() {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Excludes other processes, or fails with [`StoreError::Busy`] if one of them has a lock.
+    pub(super) fn try_exclude_processes(&mut self, inner: &Arc<Inner>) -> Result<()> {
+        match self.exclude_processes(inner, false)? {
+            true => Ok(()),
+            false => Err(StoreError::Busy),
+        }
+    }
+}
+
+/// Runs a change on its pool, with `locks` against other processes as well. `job` keeps them until
+/// the change is made.
+pub(super) async fn run<T, F>(inner: &Arc<Inner>, mut locks: Locks, job: F) -> Result<T>
+where
+    T: Send + 'static,
+    F: FnOnce(&Arc<Inner>, Locks) -> Result<T> + Send + 'static,
+{
+    let shared = inner.clone();
+    let at_once = move || match locks.exclude_processes(&shared, false) {
+        Ok(true) => Ok(Ok(job(&shared, locks))),
+        Ok(false) => Ok(Err((locks, job))),
+        Err(error) => Err(error),
+    };
+    let (mut locks, job) = match inner.change_pool.run(at_once).await?? {
+        Ok(done) => return done,
+        Err(waits) => waits,
+    };
+    let permit = inner.process_locks.wait_permits.acquire().await;
+    let shared = inner.clone();
+    let wait = move || {
+        let _permit = permit;
+        locks.exclude_processes(&shared, true).map(|_| locks)
+    };
+    let locks = inner.pool.run(wait).await??;
+    let shared = inner.clone();
+    inner.change_pool.run(move || job(&shared, locks)).await?
+}

@@ -1,0 +1,246 @@
+//! Two processes on one folder: conditions hold against the changes of both, and a process that
+//! ends or hangs does not hold up the other for longer than it must.
+
+mod common;
+
+use common::*;
+use onrush_rt::blocking::BlockingPool;
+use onrush_store::*;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+const DIR_VAR: &str = "ONRUSH_TEST_PROCESSES_DIR";
+const DURABLE_VAR: &str = "ONRUSH_TEST_PROCESSES_DURABLE";
+const WRITERS: usize = 16;
+const INCREMENTS: usize = 12;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn open(dir: &Path, durability: Durability) -> Folder {
+    let options = FolderOptions {
+        durability,
+        ..FolderOptions::default()
+    };
+    let folder = Folder::open(dir, BlockingPool::threads(8, 64), options).unwrap();
+    assert!(folder.excludes_processes());
+    folder
+}
+
+/// The environment of a process that a test starts. `None`: this process runs the tests.
+fn child_dir() -> Option<std::path::PathBuf> {
+    std::env::var_os(DIR_VAR).map(Into::into)
+}
+
+fn start(name: &str, dir: &Path, durable: &str) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--nocapture"])
+        .env(DIR_VAR, dir)
+        .env(DURABLE_VAR, durable)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Increments the number in the object `n` by If-Match. Returns the numbers that it has stored.
+fn increment(folder: &Folder) -> Vec<u32> {
+    let mut stored = Vec::new();
+    while stored.len() < INCREMENTS {
+        let object = block_on(folder.get(&key("n"))).unwrap();
+        let text = block_on(object.read(0, 99, Vec::with_capacity(99))).unwrap();
+        let number = str::from_utf8(&text).unwrap().parse::<u32>().unwrap() + 1;
+        let seen = Condition::Versions(vec![object.meta().version]);
+        match put_if(folder, "n", number.to_string().as_bytes(), seen) {
+            Ok(_) => stored.push(number),
+            Err(error) => assert_eq!(error, StoreError::PreconditionFailed),
+        }
+    }
+    stored
+}
+
+fn increment_with_writers(folder: &Folder) -> Vec<u32> {
+    thread::scope(|scope| {
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|_| scope.spawn(|| increment(folder)))
+            .collect();
+        writers
+            .into_iter()
+            .flat_map(|writer| writer.join().unwrap())
+            .collect()
+    })
+}
+
+/// Not a test of its own: the work of the other process. It reports what it has stored.
+#[test]
+fn incrementing_child() {
+    let Some(dir) = child_dir() else { return };
+    let durability = match std::env::var(DURABLE_VAR).unwrap().as_str() {
+        "full" => Durability::Full,
+        _ => Durability::None,
+    };
+    let folder = open(&dir, durability);
+    let mut line = String::new();
+    writeln!(std::io::stderr(), "ready").unwrap();
+    std::io::stdin().read_line(&mut line).unwrap();
+    for number in increment_with_writers(&folder) {
+        writeln!(std::io::stderr(), "{number}").unwrap();
+    }
+}
+
+#[test]
+fn increments_of_two_processes_have_one_winner_each() {
+    let backends = [
+        (Backend::real(), "full"),
+        (Backend::real(), "none"),
+        (Backend::memory(), "full"),
+    ];
+    for (backend, durable) in backends {
+        let Backend::Real(dir) = &backend else {
+            unreachable!()
+        };
+        let durability = match durable {
+            "full" => Durability::Full,
+            _ => Durability::None,
+        };
+        let folder = open(dir.path(), durability);
+        put(&folder, "n", b"0").unwrap();
+        let mut child = start("incrementing_child", dir.path(), durable);
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "ready");
+        child.stdin.take().unwrap().write_all(b"go\n").unwrap();
+        let mut stored = increment_with_writers(&folder);
+        stored.extend(lines.map(|line| line.unwrap().parse::<u32>().unwrap()));
+        assert!(child.wait().unwrap().success());
+        stored.sort_unstable();
+        let all: Vec<u32> = (1..=2 * (WRITERS * INCREMENTS) as u32).collect();
+        assert_eq!(stored, all, "each number was stored by one writer");
+        assert_eq!(get(&folder, "n").unwrap(), all.len().to_string().as_bytes());
+    }
+}
+
+/// Not a test of its own: a process that hangs in the middle of a change.
+#[test]
+fn hanging_child() {
+    let Some(dir) = child_dir() else { return };
+    let folder = open(&dir, Durability::None);
+    folder.set_check_hook(|| {
+        writeln!(std::io::stderr(), "locked").unwrap();
+        loop {
+            thread::park();
+        }
+    });
+    let _ = put_if(&folder, "a", b"child", Condition::Absent);
+}
+
+#[test]
+fn a_process_that_hangs_blocks_only_its_keys_and_its_end_unlocks_them() {
+    for backend in [Backend::real(), Backend::memory()] {
+        let Backend::Real(dir) = &backend else {
+            unreachable!()
+        };
+        let folder = open(dir.path(), Durability::Full);
+        let mut child = start("hanging_child", dir.path(), "none");
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "locked");
+        let (sender, done) = mpsc::channel();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let result = put_if(&folder, "a", b"parent", Condition::Absent);
+                sender.send(result.map(|_| ())).unwrap();
+            });
+            for number in 0..50 {
+                put(&folder, &format!("b{number}"), b"x").unwrap();
+            }
+            assert_eq!(get(&folder, "a"), Err(StoreError::NotFound));
+            assert!(done.try_recv().is_err(), "the other process has the lock");
+            child.kill().unwrap();
+            child.wait().unwrap();
+            assert_eq!(done.recv_timeout(PATIENCE).unwrap(), Ok(()));
+        });
+        assert_eq!(get(&folder, "a").unwrap(), b"parent");
+        delete(&folder, "a").unwrap();
+    }
+}
+
+/// The locks cover deletes and renames as well. Two stores of one process behave as two processes.
+#[test]
+fn every_kind_of_change_waits_for_the_other_store() {
+    let backend = Backend::real();
+    let Backend::Real(dir) = &backend else {
+        unreachable!()
+    };
+    let (one, other) = (
+        open(dir.path(), Durability::None),
+        open(dir.path(), Durability::None),
+    );
+    let (entered, is_in) = mpsc::channel();
+    let (leave, may_leave) = mpsc::channel::<()>();
+    let may_leave = std::sync::Mutex::new(may_leave);
+    one.set_check_hook(move || {
+        entered.send(()).unwrap();
+        may_leave.lock().unwrap().recv_timeout(PATIENCE).unwrap();
+    });
+    let rename = |folder: &Folder| {
+        let how = Relocation {
+            from: key("from"),
+            from_condition: Condition::None,
+            to: key("a"),
+            to_condition: Condition::None,
+        };
+        block_on(folder.rename(how, Kind::File)).map(|_| ())
+    };
+    type Change<'c> = &'c (dyn Fn(&Folder) -> Result<()> + Sync);
+    let changes: [Change<'_>; 3] = [
+        &|folder| put(folder, "a", b"x").map(|_| ()),
+        &|folder| delete(folder, "a").map(|_| ()),
+        &rename,
+    ];
+    for change in changes {
+        put(&other, "a", b"old").unwrap();
+        put(&other, "from", b"from").unwrap();
+        thread::scope(|scope| {
+            let holder = scope.spawn(|| put_if(&one, "a", b"new", Condition::Present));
+            is_in.recv_timeout(PATIENCE).unwrap();
+            let waiter = scope.spawn(|| change(&other));
+            put(&other, "b", b"another key").unwrap();
+            assert_eq!(get(&other, "a").unwrap(), b"old");
+            assert!(!waiter.is_finished());
+            leave.send(()).unwrap();
+            assert!(holder.join().unwrap().is_ok());
+            waiter.join().unwrap().unwrap();
+        });
+    }
+}
+
+/// An upload that another process has is refused, not waited for: its client may send slowly.
+#[test]
+fn an_upload_of_another_process_is_busy() {
+    let backend = Backend::real();
+    let Backend::Real(dir) = &backend else {
+        unreachable!()
+    };
+    let (one, other) = (
+        open(dir.path(), Durability::None),
+        open(dir.path(), Durability::None),
+    );
+    block_on(async {
+        let at = key("a");
+        let mut upload = one.stage(&at, Condition::None, None).await.unwrap();
+        upload.write(b"1".to_vec()).await.unwrap();
+        let kept = upload.keep().await.unwrap();
+        let resumed = other.resume(&at, Condition::None, &kept).await;
+        assert_eq!(resumed.err(), Some(StoreError::Busy));
+        let written = other.write_kept(&kept, 1, b"2".to_vec()).await;
+        assert_eq!(written.err(), Some(StoreError::Busy));
+        assert_eq!(other.discard_older(Duration::ZERO).await, Ok(0));
+        drop(upload);
+        let mut upload = other.resume(&at, Condition::None, &kept).await.unwrap();
+        upload.write(b"2".to_vec()).await.unwrap();
+        upload.commit().await.unwrap();
+    });
+    assert_eq!(get(&one, "a").unwrap(), b"12");
+}
