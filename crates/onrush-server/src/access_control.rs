@@ -76,8 +76,9 @@ pub(crate) fn watch(
             control.count_reload(loaded.is_ok());
             match loaded {
                 Ok(users) => {
-                    tracing::info!(users = users.len(), "users loaded");
+                    let count = users.len();
                     control.replace(users);
+                    tracing::info!(users = count, "users loaded");
                 }
                 Err(error) => tracing::error!("{}; the users in use remain", one_line(&error)),
             }

@@ -55,8 +55,8 @@ impl Watched {
             match self.load() {
                 Ok(rules) => {
                     let (redirects, headers) = rules.counts();
-                    tracing::info!(redirects, headers, "rules of the site loaded");
                     source.replace(rules);
+                    tracing::info!(redirects, headers, "rules of the site loaded");
                 }
                 Err(error) => tracing::error!("{}; the rules in use remain", one_line(&error)),
             }
