@@ -6,10 +6,10 @@
 //! the objects are) · `config` (the file and the resulting settings) · `secret_files` · `cli` ·
 //! `combined`, `self_signed` · `tls` (certificates), `acme` (their orders) · `access_control`
 //! (users) · `site_rules` · `commands`, `terminal` · `sweep`, `scrub`, `check_command`,
-//! `health_command`, `sign_command`, `user_command` (commands of their own) · `pages` (the manual) · `logging`,
-//! `service_manager`, `inherited` (sockets of other processes), `restart`, `signals`, `descriptors`
-//! (the process) · `replaceable`, `serving` (the servers) · `reconfigure` (new settings) ·
-//! `announcement` · this file, which combines them.
+//! `health_command`, `sign_command`, `user_command` (commands of their own) · `pages` (the manual)
+//! · `logging`, `service_manager`, `inherited` (sockets of other processes), `restart`, `signals`,
+//! `descriptors` (the process) · `replaceable`, `serving` (the servers) · `reconfigure` (new
+//! settings) · `announcement` · this file, which combines them.
 
 #![forbid(unsafe_code)]
 
