@@ -4,7 +4,7 @@
 //! page) · `path` (paths and keys) · `client_rights` · `storage_log` · `budget` · `buffers` ·
 //! `media_type` · `types` · `stored_fields` (fields of a PUT) · `digest` · `content_address`
 //! (names that are digests) · `pieces` (bodies from a remote store) · `codings` and `encoder` ·
-//! `object_fields` · `object` (an object that is ready to be served) · `cache` · `ranges` ·
+//! `run_to_end` (changes without their clients) · `object_fields` · `object` (an object that is ready to be served) · `cache` · `ranges` ·
 //! `conditions` (of changes) · `upload_limits` · `upload` (receiving) · `uploads` (those that
 //! continue later) · `location` · `permitted` · `sorting` · `archive_format` · `json` and `html`
 //! (the forms of listings) · `implied_folder` · `list`, `archive`, `watch` and `markdown` ·
@@ -49,6 +49,7 @@ mod ranges;
 mod read;
 mod relocate;
 mod resumable;
+mod run_to_end;
 mod siblings;
 mod site;
 mod sorting;
@@ -75,6 +76,7 @@ use onrush::{Handler, Request, Response};
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::Descriptors;
 use onrush_store::{Durability, Entry, Folder, FolderOptions, Key, Store, StoreError};
+use run_to_end::{Abandoned, run_to_end};
 use siblings::Siblings;
 use std::fmt;
 use std::future::Future;
@@ -83,7 +85,7 @@ use std::path::Path;
 use std::sync::Arc;
 use storage_log::StorageLog;
 use upload::UploadBuffers;
-use uploads::{UploadId, Uploads, run_to_end};
+use uploads::{UploadId, Uploads};
 use webdav::Locks;
 
 pub use assets::PATHS as PAGE_PATHS;
@@ -97,6 +99,11 @@ pub use upload_limits::UploadLimits;
 /// The maximum memory of small objects that are not in the cache but are being sent to slow
 /// clients.
 const IN_FLIGHT_BYTES_MAX: usize = 16 << 20;
+
+const TOO_MANY_ABANDONED: HttpError = HttpError::new(
+    503,
+    "too many changes of clients that have gone are in progress; try again later",
+);
 
 /// The changes that clients may make. None by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -267,6 +274,8 @@ struct Inner {
     /// The shared buffers of uploads, and the budget of their other buffers.
     upload_buffers: UploadBuffers,
     uploads: Arc<Uploads>,
+    /// The changes of clients that have gone.
+    abandoned: Abandoned,
     /// The budget of pages of listings.
     listing_budget: Arc<Budget>,
     /// The budget of archives that are being compressed.
@@ -331,6 +340,7 @@ impl Files {
         Files(Arc::new(Inner {
             uploads: Uploads::new(store.clone(), options.upload_limits),
             store,
+            abandoned: Abandoned::default(),
             pool,
             methods: methods(&options),
             locks: Arc::default(),
@@ -399,6 +409,12 @@ fn is_missing(dir: &Path) -> bool {
         .is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
+/// Whether a request changes nothing, so that it may end with its connection.
+fn is_read(request: &Request) -> bool {
+    let is_read = matches!(request.method(), "GET" | "HEAD" | "OPTIONS" | "PROPFIND");
+    is_read && !UploadId::is_named_by(request)
+}
+
 /// A response that is ready, or a request that needs to wait.
 enum Reply {
     Ready(Response),
@@ -415,7 +431,16 @@ impl Handler for Files {
             match reply {
                 Reply::Ready(response) => response,
                 // Boxed, so that requests with a ready response do not carry such a large future.
-                Reply::Pending(inner, request) => Box::pin(inner.respond(request)).await,
+                Reply::Pending(inner, request) if is_read(&request) => {
+                    Box::pin(inner.respond(request)).await
+                }
+                Reply::Pending(inner, request) if !inner.abandoned.has_room() => {
+                    TOO_MANY_ABANDONED.into_response(&request)
+                }
+                Reply::Pending(inner, request) => {
+                    let (worker, abandoned) = (request.worker().clone(), inner.abandoned.clone());
+                    run_to_end(&worker, abandoned, Box::pin(inner.respond(request))).await
+                }
             }
         }
     }
@@ -437,32 +462,16 @@ impl Inner {
         let allow = self.options.allow;
         // The future of a frequent request is small: it has no room for those of the others.
         match request.method() {
-            _ if UploadId::is_named_by(&request) => {
-                let worker = request.worker().clone();
-                Box::pin(run_to_end(&worker, async move {
-                    self.unfinished(request).await
-                }))
-                .await
-            }
+            _ if UploadId::is_named_by(&request) => Box::pin(self.unfinished(request)).await,
             "GET" | "HEAD" => self.get(&request).await,
             "PUT" if self.options.sink => self.put_to_sink(request).await,
             "PUT" if allow.put => match self.begins_upload(&request) {
                 None => self.put(request).await,
                 Some(fields) => Box::pin(self.put_resumable(request, fields)).await,
             },
-            "DELETE" if allow.delete && allow.delete_folders => {
-                let worker = request.worker().clone();
-                let delete = async move { self.delete(&request).await };
-                Box::pin(run_to_end(&worker, delete)).await
-            }
             "DELETE" if allow.delete => self.delete(&request).await,
             "POST" if tus::is_tus(&request) && self.offers_uploads() => {
-                let worker = request.worker().clone();
-                Box::pin(run_to_end(
-                    &worker,
-                    async move { self.tus(request, None).await },
-                ))
-                .await
+                Box::pin(self.tus(request, None)).await
             }
             "POST" if allow.put && !self.options.sink && form::is_form(&request) => {
                 Box::pin(self.form(request)).await
@@ -472,9 +481,7 @@ impl Inner {
                     && (allow.delete || request.method() == "COPY")
                     && !self.options.sink =>
             {
-                let worker = request.worker().clone();
-                let relocate = async move { self.relocate(&request).await };
-                Box::pin(run_to_end(&worker, relocate)).await
+                Box::pin(self.relocate(&request)).await
             }
             "PROPFIND" if self.options.content_addressed && request.path().ends_with('/') => {
                 implied_folder::properties(&request)

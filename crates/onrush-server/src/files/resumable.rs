@@ -15,12 +15,11 @@ use super::negotiate::prefers_json;
 use super::upload::ReceiveError;
 use super::upload_parts::{announced, with_parts};
 use super::upload_target::{Destination, content_length, integer, owner};
-use super::uploads::{Found, NO_UPLOAD, Plan, Progress, Session, TOO_LONG, UploadId, run_to_end};
+use super::uploads::{Found, NO_UPLOAD, Plan, Progress, Session, TOO_LONG, UploadId};
 use super::write::content_fields;
 use super::{Inner, tus};
 use onrush::{Request, Response};
 use onrush_proto::token;
-use std::sync::Arc;
 
 /// Shorter bodies are not worth an upload that can be continued.
 const SHORT_BYTES: u64 = 256 * 1024;
@@ -162,25 +161,13 @@ impl Inner {
 
     /// `PUT` with `Upload-Complete`.
     pub(super) async fn put_resumable(
-        self: Arc<Self>,
+        &self,
         request: Request,
         fields: UploadFields,
     ) -> Result<Response, HttpError> {
         if !self.offers_uploads() {
             return Err(NOT_OFFERED);
         }
-        let worker = request.worker().clone();
-        run_to_end(&worker, async move {
-            self.begin_with_put(request, fields).await
-        })
-        .await
-    }
-
-    async fn begin_with_put(
-        &self,
-        request: Request,
-        fields: UploadFields,
-    ) -> Result<Response, HttpError> {
         let to = self.put_destination(&request)?;
         let is_complete = fields.is_complete == Some(true);
         let content_length = content_length(&request);
