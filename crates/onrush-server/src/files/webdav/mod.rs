@@ -122,11 +122,10 @@ impl Inner {
             "PROPPATCH" if may_write => self.proppatch(request).await?,
             _ => self.clone().dispatch(request).await?,
         };
-        drop(change);
         if let Some(gone) = gone
             && matches!(response.status(), 201 | 204)
         {
-            self.locks.forget(gone.bytes());
+            change.forget(gone.bytes());
         }
         Ok(response)
     }
