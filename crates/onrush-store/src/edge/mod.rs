@@ -301,6 +301,10 @@ impl Store for EdgeStore {
         })
     }
 
+    fn create_folder<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<bool>> {
+        self.inner.store.create_folder(key)
+    }
+
     fn copy(&self, how: Relocation) -> LocalFuture<'_, Result<Committed>> {
         Box::pin(async move {
             let change = Change::new(&self.inner, &how.to);
