@@ -1,4 +1,5 @@
-//! A change whose client disconnects in the middle of it runs to its end.
+//! What happens while a change is held in the middle of it: its client disconnects, or another one
+//! changes something.
 
 mod common;
 
@@ -180,12 +181,19 @@ const PATCH: &str = "<D:propertyupdate xmlns:D=\"DAV:\"><D:set><D:prop><x>1</x><
 const LOCK: &str = "<D:lockinfo xmlns:D=\"DAV:\"><D:lockscope><D:exclusive/></D:lockscope>\
                     <D:locktype><D:write/></D:locktype></D:lockinfo>";
 
-/// Sends a change, resets its connection in the middle, and calls `during`.
-fn lose(options: &FilesOptions, head: &str, body: &str, during: impl Fn(&mut TestServer, &Gate)) {
-    for driver in [DriverPreference::Uring, DriverPreference::Epoll] {
+/// A server with the objects `/f/old` and `/f/sub/old`, whose changes wait at a gate.
+struct Held {
+    dir: TempDir,
+    gate: Arc<Gate>,
+    server: TestServer,
+}
+
+impl Held {
+    fn new(options: &FilesOptions, driver: DriverPreference) -> Held {
         let dir = TempDir::new();
-        std::fs::create_dir(dir.path().join("f")).unwrap();
+        std::fs::create_dir_all(dir.path().join("f/sub")).unwrap();
         std::fs::write(dir.path().join("f/old"), "old").unwrap();
+        std::fs::write(dir.path().join("f/sub/old"), "old").unwrap();
         let folder = FolderOptions {
             keep_properties: options.webdav,
             ..FolderOptions::default()
@@ -196,25 +204,37 @@ fn lose(options: &FilesOptions, head: &str, body: &str, during: impl Fn(&mut Tes
             folder: Folder::open(dir.path(), pool, folder).expect("a folder"),
             gate: gate.clone(),
         });
-        let mut server = TestServer::on_store(store, options, driver);
-        let mut connection = server.connect();
+        let server = TestServer::on_store(store, options, driver);
+        Held { dir, gate, server }
+    }
+
+    /// Sends a change, and returns when it waits at the gate.
+    fn begin(&mut self, head: &str, body: &str) -> Connection {
+        let mut connection = self.server.connect();
         let (line, fields) = head.split_once('\n').unwrap_or((head, ""));
         let length = body.len();
         let head = format!(
-            "{line} HTTP/1.1\r\nHost: test\r\nContent-Length: {length}\r\n{fields}\r\n{body}"
+            "{line} HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Length: {length}\r\n\
+             {fields}\r\n{body}"
         );
-        server.send(&mut connection, head.as_bytes());
-        gate.wait_until(|state| state.waiting.is_some());
+        self.server.send(&mut connection, head.as_bytes());
+        self.gate.wait_until(|state| state.waiting.is_some());
+        connection
+    }
+
+    /// Resets the connection of the change that waits, and returns when the server knows that.
+    fn lose(&mut self, connection: Connection) {
         let Connection::Real(stream) = connection else {
             unreachable!("the server is not simulated");
         };
         rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
         drop(stream); // Resets the connection.
-        gate.wait_until(|state| state.is_moved || state.is_dropped);
-        during(&mut server, &gate);
-        gate.with(|state| assert!(!state.is_dropped, "{head}"));
+        self.gate
+            .wait_until(|state| state.is_moved || state.is_dropped);
     }
 }
+
+const DRIVERS: [DriverPreference; 2] = [DriverPreference::Uring, DriverPreference::Epoll];
 
 #[test]
 fn a_change_runs_to_its_end_without_its_client() {
@@ -228,10 +248,15 @@ fn a_change_runs_to_its_end_without_its_client() {
             FORM,
         ),
     ] {
-        lose(&writable(), head, body, |_, gate| {
-            gate.open();
-            gate.wait_until(|state| state.ended == 1 || state.is_dropped);
-        });
+        for driver in DRIVERS {
+            let mut held = Held::new(&writable(), driver);
+            let connection = held.begin(head, body);
+            held.lose(connection);
+            held.gate.open();
+            held.gate
+                .wait_until(|state| state.ended == 1 || state.is_dropped);
+            held.gate.with(|state| assert!(!state.is_dropped, "{head}"));
+        }
     }
 }
 
@@ -252,15 +277,43 @@ fn no_lock_is_granted_while_a_change_without_its_client_goes_on() {
             FORM,
         ),
     ] {
-        lose(&options, head, body, |server, gate| {
-            let lock = |server: &mut TestServer| server.request("LOCK /f", LOCK.as_bytes()).status;
-            assert_eq!(lock(server), 423, "{head}");
-            gate.open();
-            gate.wait_until(|state| state.ended == 1);
+        for driver in DRIVERS {
+            let mut held = Held::new(&options, driver);
+            let connection = held.begin(head, body);
+            held.lose(connection);
+            let lock = |held: &mut Held| held.server.request("LOCK /f", LOCK.as_bytes()).status;
+            assert_eq!(lock(&mut held), 423, "{head}");
+            held.gate.open();
+            held.gate.wait_until(|state| state.ended == 1);
             let begun = Instant::now();
-            while lock(server) == 423 {
+            while lock(&mut held) == 423 {
                 assert!(begun.elapsed() < Duration::from_secs(30), "{head}");
             }
-        });
+        }
+    }
+}
+
+/// While a folder is copied, another client creates an object and a folder at the destination.
+#[test]
+fn a_copy_of_a_folder_replaces_nothing_that_others_create_meanwhile() {
+    for (overwrite, is_kept) in [("F", true), ("T", false)] {
+        for driver in DRIVERS {
+            let mut held = Held::new(&writable(), driver);
+            let head = format!("COPY /f/\nDestination: /g/\r\nOverwrite: {overwrite}\r\n");
+            let mut connection = held.begin(&head, "");
+            let (file, folder) = (held.dir.path().join("g/old"), held.dir.path().join("g/sub"));
+            std::fs::write(&file, "other").unwrap();
+            std::fs::create_dir(&folder).unwrap();
+            held.gate.open();
+            let response = held.server.receive(&mut connection);
+            let reply = Reply::parse(&response, false);
+            let kept = std::fs::read(&file).unwrap();
+            assert_eq!(kept == b"other", is_kept, "{overwrite}: {}", reply.text());
+            assert_eq!(folder.join("old").exists(), !is_kept, "{overwrite}");
+            assert_eq!(reply.status, if is_kept { 207 } else { 201 });
+            if is_kept {
+                assert_eq!(reply.text().matches(" 412 ").count(), 2, "{}", reply.text());
+            }
+        }
     }
 }

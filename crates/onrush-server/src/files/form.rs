@@ -5,6 +5,7 @@
 //! atomically when its part is complete; an existing one is never replaced. A part that is refused
 //! does not affect the others. The response has a line for each file: a status and a path.
 
+use super::digest::Digests;
 use super::http_error::{HttpError, Operation};
 use super::negotiate::names_html;
 use super::path::{self, Target};
@@ -155,6 +156,10 @@ impl Inner {
             StoreError::PreconditionFailed => EXISTS,
             error => self.store_failure(error, Operation::Write, Some(key)),
         };
+        let mut digests = Digests::default();
+        if let Err(failure) = self.demand_of_name(key, &mut digests) {
+            return Ok(Err(failure));
+        }
         match self.store.existing_object(key).await {
             Ok(None) => {}
             Ok(Some(_)) => return Ok(Err(EXISTS)),
@@ -185,12 +190,16 @@ impl Inner {
                 return Ok(Err(limits.too_large()));
             }
             if !piece.is_empty() {
+                digests.update(&piece).await;
                 piece = match upload.write(piece).await {
                     Ok(piece) => piece,
                     Err(error) => return Ok(Err(failed(error))),
                 };
             }
             if is_end {
+                if let Err(failure) = digests.check() {
+                    return Ok(Err(failure));
+                }
                 return Ok(upload.commit().await.map(drop).map_err(failed));
             }
         }

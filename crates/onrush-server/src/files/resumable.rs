@@ -217,7 +217,8 @@ impl Inner {
     ) -> Result<(Plan, Digests), HttpError> {
         let metadata_bytes_max = self.store.features().metadata_bytes_max;
         let (metadata, digests) = content_fields(request, metadata_bytes_max)?;
-        let (content, digests) = digests.split();
+        let (content, mut digests) = digests.split();
+        self.demand_of_name(&to.key, &mut digests)?;
         let plan = Plan {
             key: to.key.clone(),
             owner: owner(request),
@@ -302,7 +303,7 @@ impl Inner {
             _ if tus::is_tus(&request) => self.tus(request, Some((found, to))).await,
             "HEAD" => Ok(self.offset_response(&found)),
             "PATCH" => self.append(request, found, &to).await,
-            _ => match found {
+            "DELETE" => match found {
                 Found::Unfinished(session) => {
                     let cancelled = session.cancel().await;
                     cancelled.map_err(|error| self.upload_failure(error, &to.key))?;
@@ -310,6 +311,7 @@ impl Inner {
                 }
                 Found::Completed(_) => Ok(Problem::CompletedUpload.response()),
             },
+            _ => Err(HttpError::METHOD_NOT_ALLOWED),
         }
     }
 

@@ -95,7 +95,7 @@ impl Inner {
             (true, Some((found, to))) => match request.method() {
                 "HEAD" => Ok(self.tus_head(&found, request.worker().unix_seconds())),
                 "PATCH" => self.tus_append(request, found, &to).await,
-                _ => match found {
+                "DELETE" => match found {
                     Found::Unfinished(session) => session
                         .cancel()
                         .await
@@ -103,6 +103,7 @@ impl Inner {
                         .map_err(|error| self.upload_failure(error, &to.key)),
                     Found::Completed(_) => Err(NO_UPLOAD),
                 },
+                _ => Err(HttpError::METHOD_NOT_ALLOWED),
             },
         };
         Ok(response(result, json))
@@ -116,6 +117,8 @@ impl Inner {
         }
         let metadata = Metadata::of(&request)?;
         let to = self.tus_destination(&request, &metadata)?;
+        let mut digests = Digests::default();
+        self.demand_of_name(&to.key, &mut digests)?;
         let plan = Plan {
             key: to.key.clone(),
             owner: owner(&request),
@@ -126,7 +129,7 @@ impl Inner {
                 &metadata.media_type,
                 self.store.features().metadata_bytes_max,
             ),
-            digests: Digests::default(),
+            digests,
             tus_metadata: request.header_str("upload-metadata").map(str::to_owned),
         };
         let worker = request.worker().clone();

@@ -74,7 +74,11 @@ impl Inner {
         let found = self.find(&resource).await?;
         let is_new = found.is_none() && resource.key.is_some();
         match is_new {
-            true => self.check_sibling_right(&request, &path::canonical(request.path())?.key)?,
+            true => {
+                let target = path::target(path::split(&request)?.subpath, Operation::Write)?;
+                target.check_depth(&self.options)?;
+                self.check_sibling_right(&request, &path::canonical(request.path())?.key)?;
+            }
             false => check_right(&request, Rights::WRITE)?,
         }
         let is_folder = found.is_none_or(|found| found.kind == Kind::Directory) && !is_new;
