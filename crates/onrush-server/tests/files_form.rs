@@ -119,7 +119,7 @@ fn malformed_and_incomplete_forms_leave_nothing() {
             assert_eq!(post(server, path, &whole).status, status, "{path}");
         }
         let other = server.request("POST /\nContent-Type: text/plain", &whole);
-        assert_eq!(other.status, 405);
+        assert_eq!(other.status, 415);
     });
     on_all_backends(&FilesOptions::default(), |server| {
         assert_eq!(post(server, "/", &form(&[("a", "", b"1")])).status, 405);

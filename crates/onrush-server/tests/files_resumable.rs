@@ -290,6 +290,9 @@ fn wrong_appends_change_nothing() {
         for id in ["", "0", &"0".repeat(32), "x&upload-id=y"] {
             assert_eq!(head(server, &format!("/x?upload-id={id}")).0, 404);
         }
+        let options = server.request(&format!("OPTIONS {url}"), b"");
+        let allow = Some("DELETE, HEAD, OPTIONS, PATCH");
+        assert_eq!((options.status, options.field("allow")), (204, allow));
         assert_eq!(append(server, &url, 5, true, b"67890").status, 201);
         assert_eq!(server.get("/x").body, b"1234567890");
         let other = server.request("PATCH /x\nContent-Length: 0", b"");

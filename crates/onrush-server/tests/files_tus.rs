@@ -160,7 +160,7 @@ fn wrong_requests_create_nothing() {
             (reply.status, reply.field("tus-version")),
             (412, Some("1.0.0"))
         );
-        assert_eq!(server.request("POST /x\nUpload-Length: 1", b"").status, 405);
+        assert_eq!(server.request("POST /x\nUpload-Length: 1", b"").status, 415);
         let options = server.request("OPTIONS /", b"");
         let extensions = options.field("tus-extension").expect("extensions");
         assert!(extensions.contains("creation-with-upload"), "{extensions}");

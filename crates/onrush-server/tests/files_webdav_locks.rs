@@ -315,3 +315,17 @@ fn the_requests_of_windows_work() {
         );
     });
 }
+
+#[test]
+fn a_lock_of_a_new_name_is_not_deeper_than_a_put() {
+    let options = onrush_server::FilesOptions {
+        depth_max: 2,
+        ..webdav()
+    };
+    on_all_backends(&options, |server| {
+        server.add("a/b/c", b"x");
+        assert_eq!(lock(server, "/a/new", "").0.status, 201);
+        assert_eq!(lock(server, "/a/b/new", "").0.status, 400);
+        assert_eq!(lock(server, "/a/b/c", "").0.status, 200, "it exists");
+    });
+}

@@ -293,9 +293,13 @@ fn hidden_and_reserved_names_are_refused() {
 fn only_allowed_methods_are_accepted() {
     for (put, delete, allow) in [
         (false, false, "GET, HEAD, OPTIONS"),
-        (true, false, "COPY, GET, HEAD, OPTIONS, PUT"),
+        (true, false, "COPY, GET, HEAD, OPTIONS, POST, PUT"),
         (false, true, "DELETE, GET, HEAD, OPTIONS"),
-        (true, true, "COPY, DELETE, GET, HEAD, MOVE, OPTIONS, PUT"),
+        (
+            true,
+            true,
+            "COPY, DELETE, GET, HEAD, MOVE, OPTIONS, POST, PUT",
+        ),
     ] {
         let options = FilesOptions {
             allow: Allow {
@@ -389,5 +393,67 @@ fn refusals_of_names_state_the_cause() {
             assert!(reply.text().starts_with(text), "{}", reply.text());
         }
         assert_eq!(server.get(&name).status, 404);
+    });
+}
+
+#[test]
+fn a_time_that_was_not_stored_is_not_accepted() {
+    on_all_backends(&writable(), |server| {
+        for (fields, accepted) in [
+            ("X-OC-Mtime: 1600000000", Some("accepted")),
+            ("X-OC-Mtime:\nContent-Type: text/plain", None),
+        ] {
+            let reply = server.request(&format!("PUT /x\n{fields}"), b"x");
+            assert_eq!(reply.field("x-oc-mtime"), accepted, "{fields}");
+        }
+    });
+}
+
+/// Names that are digests hold for every way to write.
+#[test]
+fn names_that_are_digests_are_compared_for_every_upload() {
+    let options = FilesOptions {
+        content_addressed: true,
+        ..writable()
+    };
+    // The SHA-256 of "hello".
+    let name = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
+    on_all_backends(&options, |server| {
+        server.add("cas/other", b"x");
+        server.add("from", b"wrong");
+        let form = |content: &str| {
+            format!(
+                "--b\r\nContent-Disposition: form-data; name=f; filename={name}\r\n\r\n{content}\
+                 \r\n--b--\r\n"
+            )
+        };
+        let path = format!("/cas/{name}");
+        let post = "POST /cas/\nContent-Type: multipart/form-data; boundary=b";
+        let put = format!("PUT {path}\nUpload-Complete: ?0\nUpload-Length: 5");
+        let tus = format!(
+            "POST {path}\nTus-Resumable: 1.0.0\nUpload-Length: 5\n\
+             Content-Type: application/offset+octet-stream"
+        );
+        let patch = "Upload-Offset: 5\nUpload-Complete: ?1\nContent-Length: 0\n\
+                     Content-Type: application/partial-upload";
+        for (content, is_right) in [("wrong", false), ("hello", true)] {
+            let mut replies = vec![server.request(post, form(content).as_bytes())];
+            let kept = server.delete(&path).status;
+            replies.push(server.request(&tus, content.as_bytes()));
+            let begun = server.request(&put, content.as_bytes());
+            let url = begun.field("location").expect("a location").to_owned();
+            let _ = server.delete(&path);
+            replies.push(server.request(&format!("PATCH {url}\n{patch}"), b""));
+            let expected = if is_right { 201 } else { 400 };
+            for reply in &replies {
+                assert_eq!(reply.status, expected, "{content}: {}", reply.text());
+            }
+            assert_eq!(kept, if is_right { 204 } else { 404 });
+        }
+        for method in ["COPY", "MOVE"] {
+            let head = format!("{method} /from\nDestination: {path}");
+            assert_eq!(server.request(&head, b"").status, 403, "{method}");
+        }
+        assert_eq!(server.get(&path).text(), "hello");
     });
 }

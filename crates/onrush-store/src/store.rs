@@ -71,7 +71,10 @@ pub enum Wanted {
 }
 
 /// Objects by key. Every future may be dropped at any time. A change whose future is dropped is
-/// made completely or not at all. All workers share one store; a future stays on its worker.
+/// made completely or not at all, perhaps later; neither the caller nor a store in front that
+/// counts changes ([`QuotaStore`](crate::QuotaStore), until it counts again) learns which. A caller
+/// for whom that matters polls a change to its end, as the object server does. A future may be
+/// polled by another task than before. All workers share one store; a future stays on its worker.
 pub trait Store: fmt::Debug + Send + Sync {
     /// Opens an object for reading. `wanted` is what the caller is going to read: a store that
     /// transfers bytes may begin with these. Fails with [`StoreError::IsDirectory`] for a folder.

@@ -8,6 +8,7 @@ use edge_common::{
     BLOCK, Counted, MISS, at_once, edge, get, get_stored, opened, options, put, put_with, read,
     stats, wait_until,
 };
+use onrush_rt::blocking::BlockingPool;
 use onrush_store::testing::conformance;
 use onrush_store::*;
 use std::sync::Arc;
@@ -18,6 +19,15 @@ use std::time::Duration;
 fn an_edge_is_a_store() {
     let dir = TempDir::new();
     let edge = edge(&Counted::new(), dir.path(), options(1 << 30));
+    block_on(conformance(&edge));
+}
+
+#[test]
+fn an_edge_in_front_of_a_folder_is_a_store() {
+    let (dir, cache) = (TempDir::new(), TempDir::new());
+    let pool = BlockingPool::threads(2, 64);
+    let folder = Folder::open(dir.path(), pool.clone(), FolderOptions::default()).unwrap();
+    let edge = EdgeStore::open(Arc::new(folder), cache.path(), pool, options(1 << 30)).unwrap();
     block_on(conformance(&edge));
 }
 

@@ -8,9 +8,12 @@
 //! So any number of valid logins passes. Once it has a delay, a login takes its place as if it
 //! fails, and gives it back if it succeeds. A client that disconnects has failed.
 //!
+//! The table forgets the address that was used the longest time ago, and none that is in use.
+//!
 //! An IPv6 network of 64 bits counts as one address, because each of its hosts can use all of it.
 
-use std::collections::HashMap;
+use lru::LruCache;
+use std::hash::RandomState;
 use std::net::IpAddr;
 use std::task::Waker;
 
@@ -28,15 +31,21 @@ const WAITING_MAX: u32 = 512;
 const WAITING_DELAYED_MAX: u32 = 32;
 /// Failures are forgotten after this time without another login.
 const FORGET_MS: u64 = 15 * 60 * 1000;
-/// The maximum number of addresses.
+/// The maximum number of addresses without logins in progress. The logins that wait are limited.
 const ADDRESSES_MAX: usize = 8192;
-/// How many addresses are compared to find an old one.
-const SAMPLE: usize = 16;
 
 /// The addresses from which logins have failed, are verified or wait.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Throttle {
-    addresses: HashMap<Source, Logins>,
+    addresses: LruCache<Source, Logins, RandomState>,
+}
+
+impl Default for Throttle {
+    fn default() -> Throttle {
+        Throttle {
+            addresses: LruCache::unbounded_with_hasher(RandomState::new()),
+        }
+    }
 }
 
 /// Where logins come from; `None`: a Unix socket.
@@ -98,18 +107,22 @@ impl Logins {
         delay_ms
     }
 
+    fn is_in_use(&self) -> bool {
+        self.unfinished > 0 || self.waiting > 0 || !self.wakers.is_empty()
+    }
+
     fn is_idle(&self) -> bool {
-        self.failures == 0 && self.unfinished == 0 && self.waiting == 0
+        self.failures == 0 && !self.is_in_use()
     }
 }
 
 impl Throttle {
     fn logins(&mut self, address: Option<IpAddr>, now_ms: u64) -> &mut Logins {
         let source = source(address);
-        if !self.addresses.contains_key(&source) && self.addresses.len() >= ADDRESSES_MAX {
+        if !self.addresses.contains(&source) && self.addresses.len() >= ADDRESSES_MAX {
             self.remove_old();
         }
-        let logins = self.addresses.entry(source).or_insert_with(|| Logins {
+        let logins = (self.addresses).get_or_insert_mut(source, || Logins {
             next_ms: now_ms,
             ..Logins::default()
         });
@@ -202,20 +215,25 @@ impl Throttle {
 
     fn remove_idle(&mut self, address: Option<IpAddr>) {
         let source = source(address);
-        if self.addresses.get(&source).is_some_and(Logins::is_idle) {
-            self.addresses.remove(&source);
+        if self.addresses.peek(&source).is_some_and(Logins::is_idle) {
+            self.addresses.pop(&source);
         }
     }
 
-    /// Removes one of the addresses: the one of a sample whose last login is the oldest. Those that
-    /// wait for others are woken.
+    /// Removes the address that was used the longest time ago. One that is in use counts as used
+    /// now.
     fn remove_old(&mut self) {
-        let sample = self.addresses.iter().take(SAMPLE);
-        let oldest = sample.min_by_key(|(_, logins)| logins.next_ms);
-        if let Some(oldest) = oldest.map(|(source, _)| *source) {
-            let removed = self.addresses.remove(&oldest);
-            let wakers = removed.into_iter().flat_map(|logins| logins.wakers);
-            wakers.for_each(Waker::wake);
+        for _ in 0..self.addresses.len() {
+            match self.addresses.peek_lru() {
+                Some((source, logins)) if logins.is_in_use() => {
+                    let source = *source;
+                    self.addresses.promote(&source);
+                }
+                _ => {
+                    self.addresses.pop_lru();
+                    return;
+                }
+            }
         }
     }
 }
@@ -285,7 +303,10 @@ mod tests {
         for _ in 0..100 {
             assert_eq!(succeed(&mut throttle, 0), 750, "others have failed");
         }
-        assert_eq!(throttle.addresses[&from].failures, 5);
+        assert_eq!(
+            throttle.addresses.peek(&from).map(|from| from.failures),
+            Some(5)
+        );
     }
 
     #[test]
@@ -342,6 +363,35 @@ mod tests {
             let from = Some(IpAddr::V4(number.into()));
             let _ = fail(&mut throttle, from, u64::from(number));
             assert!(throttle.addresses.len() <= ADDRESSES_MAX);
+        }
+    }
+
+    #[test]
+    fn an_address_in_use_or_used_lately_is_not_forgotten() {
+        let mut throttle = Throttle::default();
+        let from = |number: u32| Some(IpAddr::V4(number.into()));
+        let places: Vec<_> = (0..64)
+            .map(|number| admit(&mut throttle, from(number), 0))
+            .collect();
+        let guesser = address("2001:db8::1");
+        for number in 64..3 * ADDRESSES_MAX as u32 {
+            let _ = fail(&mut throttle, from(number), 1_000);
+            if number % 1024 == 0 {
+                let _ = fail(&mut throttle, guesser, 1_000);
+            }
+        }
+        assert!(throttle.addresses.len() <= ADDRESSES_MAX);
+        assert!(
+            fail(&mut throttle, guesser, 1_000).is_err(),
+            "its failures count"
+        );
+        for (number, admission) in places.into_iter().enumerate() {
+            let Some(Admission::After { place, .. }) = admission else {
+                panic!("{admission:?}");
+            };
+            let used = throttle.addresses.peek(&from(number as u32));
+            assert_eq!(used.map(|used| used.unfinished), Some(1), "{number}");
+            let _ = throttle.finish(from(number as u32), place, false, 1_000);
         }
     }
 }

@@ -1,9 +1,11 @@
 //! Names that say what the content is: an object in a folder `cas` is named by its SHA-256, as in
-//! the HTTP caches of Bazel. A body that differs is refused when it has arrived, and not stored.
+//! the HTTP caches of Bazel. A body that differs is refused when it has arrived, and not stored,
+//! however it is sent.
 
+use super::Inner;
 use super::digest::{Algorithm, Digests, MISMATCH};
 use super::http_error::HttpError;
-use onrush_store::Key;
+use onrush_store::{Key, Kind};
 
 /// The folder of such names, wherever it is.
 const FOLDER: &[u8] = b"cas";
@@ -13,12 +15,38 @@ const NO_DIGEST: HttpError = HttpError::new(
     "an object in a folder cas is named by its SHA-256: 64 hexadecimal digits in lower case",
 );
 
-/// Adds the demand of the name `key` to those of a `PUT`.
-pub(super) fn demand_of_name(key: &Key, digests: &mut Digests) -> Result<(), HttpError> {
-    let (mut folder, mut name) = (&b""[..], &b""[..]);
-    for segment in key.segments() {
-        (folder, name) = (name, segment);
+const NOT_COPIED: HttpError = HttpError::new(
+    403,
+    "an object in a folder cas is created by an upload, so that its content is compared",
+);
+
+impl Inner {
+    /// Adds the demand of the name `key` to those of an upload, if names are digests here.
+    pub(super) fn demand_of_name(&self, key: &Key, digests: &mut Digests) -> Result<(), HttpError> {
+        match self.options.content_addressed {
+            true => demand_of_name(key, digests),
+            false => Ok(()),
+        }
     }
+
+    /// Refuses to copy or move to a name that says what the content is, or a folder, which may
+    /// contain such names.
+    pub(super) fn check_copied_name(&self, to: &Key, kind: Kind) -> Result<(), HttpError> {
+        let is_digest = kind == Kind::Directory || folder_and_name(to).0 == FOLDER;
+        match self.options.content_addressed && is_digest {
+            true => Err(NOT_COPIED),
+            false => Ok(()),
+        }
+    }
+}
+
+fn folder_and_name(key: &Key) -> (&[u8], &[u8]) {
+    let pair = |(_, name), segment| (name, segment);
+    key.segments().fold((&b""[..], &b""[..]), pair)
+}
+
+fn demand_of_name(key: &Key, digests: &mut Digests) -> Result<(), HttpError> {
+    let (folder, name) = folder_and_name(key);
     if folder != FOLDER {
         return Ok(());
     }

@@ -248,10 +248,10 @@ impl Digests {
         self.hashes.is_empty()
     }
 
-    /// Adds the demand that the content has this digest. `None`: its length is wrong, or a field
-    /// demands another one.
+    /// Adds the demand that the representation has this digest. `None`: its length is wrong, or a
+    /// field demands another one.
     pub(super) fn demand(&mut self, algorithm: Algorithm, digest: Vec<u8>) -> Option<()> {
-        let before = self.add_expected(algorithm, CONTENT_DIGEST, digest.clone());
+        let before = self.add_expected(algorithm, REPR_DIGEST, digest.clone());
         (before.ok()?.is_none_or(|before| before == digest)).then_some(())
     }
 

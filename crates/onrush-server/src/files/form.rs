@@ -5,7 +5,6 @@
 //! atomically when its part is complete; an existing one is never replaced. A part that is refused
 //! does not affect the others. The response has a line for each file: a status and a path.
 
-use super::content_address;
 use super::digest::Digests;
 use super::http_error::{HttpError, Operation};
 use super::negotiate::names_html;
@@ -130,9 +129,7 @@ impl Inner {
             error => self.store_failure(error, Operation::Write, Some(key)),
         };
         let mut digests = Digests::default();
-        if self.options.content_addressed
-            && let Err(failure) = content_address::demand_of_name(key, &mut digests)
-        {
+        if let Err(failure) = self.demand_of_name(key, &mut digests) {
             return Ok(Err(failure));
         }
         match self.store.existing_object(key).await {

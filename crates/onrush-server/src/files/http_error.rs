@@ -36,6 +36,8 @@ impl HttpError {
     }
 
     pub(super) const NOT_FOUND: HttpError = HttpError::new(404, "there is no such object");
+    pub(super) const METHOD_NOT_ALLOWED: HttpError =
+        HttpError::new(405, "the method is not allowed here");
     pub(super) const NOT_WRITABLE: HttpError =
         HttpError::new(403, "this name is hidden or reserved and cannot be written");
     pub(super) const TOO_DEEP: HttpError = HttpError::new(400, "the path has too many segments");

@@ -107,7 +107,7 @@ impl Inner {
         let mut page =
             page.map_err(|error| self.store_failure(error, Operation::Read, folder.as_ref()))?;
         page.entries
-            .retain(|entry| is_listed(&self.options, folder.as_ref(), entry));
+            .retain(|entry| is_listed(&self.options, folder.as_ref(), &entry.name));
         let entries = page.entries.len();
         let lease = self.shorten(&mut page);
         if page.entries.len() < entries && !json && query.limit.is_none() {

@@ -2,17 +2,17 @@
 //!
 //! Submodules, lowest first: `negotiate` and `http_error` (error responses) · `assets` (of the
 //! page) · `path` (paths and keys) · `client_rights` · `storage_log` · `budget` · `buffers` ·
-//! `media_type` · `types` · `stored_fields` (fields of a PUT) · `digest` · `content_address`
-//! (names that are digests) · `pieces` (bodies from a remote store) · `codings` and `encoder` ·
-//! `destination` (where a client may write) · `stand_in` ·
-//! `object_fields` · `object` (an object that is ready to be served) · `wanted_digest` · `cache` ·
-//! `ranges` · `conditions` (of changes) · `upload_limits` · `upload` (receiving) · `uploads` (those
-//! that continue later) · `location` · `permitted` · `sorting` · `archive_format` · `json` and
-//! `html` (the forms of listings) · `implied_folder` · `list`, `archive`, `watch` and `markdown` ·
-//! `siblings` and `compress` (other forms of an object) · `read` (GET) · `site` · `tree` (changes
-//! of a folder with everything in it) · `multistatus` · `write` (PUT, DELETE) · `upload_target` ·
-//! `upload_parts` · `tus_concat` · `tus` · `relocate` (COPY, MOVE) · `resumable` (PUT and PATCH of
-//! a part) · `form` (POST of files) · `webdav` · `upkeep`.
+//! `media_type` · `types` · `stored_fields` (fields of a PUT) · `digest` · `content_address` (names
+//! that are digests) · `pieces` (bodies from a remote store) · `codings` and `encoder` ·
+//! `destination` (where a client may write) · `stand_in` · `run_to_end` (changes without their
+//! clients) · `object_fields` · `object` (an object that is ready to be served) · `wanted_digest` ·
+//! `cache` · `ranges` · `conditions` (of changes) · `upload_limits` · `upload` (receiving) ·
+//! `uploads` (those that continue later) · `location` · `permitted` · `sorting` · `archive_format`
+//! · `json` and `html` (the forms of listings) · `implied_folder` · `list`, `archive`, `watch` and
+//! `markdown` · `siblings` and `compress` (other forms of an object) · `read` (GET) · `site` ·
+//! `tree` (changes of a folder with everything in it) · `multistatus` · `write` (PUT, DELETE) ·
+//! `upload_target` · `upload_parts` · `tus_concat` · `tus` · `relocate` (COPY, MOVE) · `resumable`
+//! (PUT and PATCH of a part) · `form` (POST of files) · `webdav` · `upkeep`.
 //!
 //! Nothing here blocks a worker: operations that may wait for a disk use the futures of the store.
 //! The modules do not depend on the command line, sockets or drivers.
@@ -51,6 +51,7 @@ mod ranges;
 mod read;
 mod relocate;
 mod resumable;
+mod run_to_end;
 mod siblings;
 mod site;
 mod sorting;
@@ -79,7 +80,8 @@ use http_error::{HttpError, Operation};
 use onrush::{Handler, Request, Response};
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::Descriptors;
-use onrush_store::{Durability, Entry, Folder, FolderOptions, Key, Store, StoreError};
+use onrush_store::{Durability, Folder, FolderOptions, Key, Store, StoreError};
+use run_to_end::{Abandoned, run_to_end};
 use siblings::Siblings;
 use std::fmt;
 use std::future::Future;
@@ -88,7 +90,7 @@ use std::path::Path;
 use std::sync::Arc;
 use storage_log::StorageLog;
 use upload::UploadBuffers;
-use uploads::{UploadId, Uploads, run_to_end};
+use uploads::{UploadId, Uploads};
 use webdav::Locks;
 
 pub use assets::PATHS as PAGE_PATHS;
@@ -101,6 +103,15 @@ pub use upload_limits::UploadLimits;
 /// The maximum memory of small objects that are not in the cache but are being sent to slow
 /// clients.
 const IN_FLIGHT_BYTES_MAX: usize = 16 << 20;
+
+const NO_FORM: HttpError = HttpError::new(
+    415,
+    "POST takes a form with files (multipart/form-data), or the fields of tus",
+);
+const TOO_MANY_ABANDONED: HttpError = HttpError::new(
+    503,
+    "too many changes of clients that have gone are in progress; try again later",
+);
 
 /// The changes that clients may make. None by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -259,8 +270,8 @@ struct Inner {
     /// Closes the local files that the store has handed out.
     pool: BlockingPool,
     options: FilesOptions,
-    /// The value of the field `Allow`.
-    methods: String,
+    /// The methods of objects and folders that are served.
+    methods: Vec<&'static str>,
     /// The locks of WebDAV.
     locks: Arc<Locks>,
     cache: Cache,
@@ -274,6 +285,8 @@ struct Inner {
     /// The shared buffers of uploads, and the budget of their other buffers.
     upload_buffers: UploadBuffers,
     uploads: Arc<Uploads>,
+    /// The changes of clients that have gone.
+    abandoned: Abandoned,
     /// The budget of pages of listings.
     listing_budget: Arc<Budget>,
     /// The budget of rendered Markdown.
@@ -341,6 +354,7 @@ impl Files {
         Files(Arc::new(Inner {
             uploads: Uploads::new(store.clone(), options.upload_limits),
             store,
+            abandoned: Abandoned::default(),
             pool,
             methods: methods(&options),
             locks: Arc::default(),
@@ -410,6 +424,12 @@ fn is_missing(dir: &Path) -> bool {
         .is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
+/// Whether a request changes nothing, so that it may end with its connection.
+fn is_read(request: &Request) -> bool {
+    let is_read = matches!(request.method(), "GET" | "HEAD" | "OPTIONS" | "PROPFIND");
+    is_read && !UploadId::is_named_by(request)
+}
+
 /// A response that is ready, or a request that needs to wait.
 enum Reply {
     Ready(Response),
@@ -426,7 +446,16 @@ impl Handler for Files {
             match reply {
                 Reply::Ready(response) => response,
                 // Boxed, so that requests with a ready response do not carry such a large future.
-                Reply::Pending(inner, request) => Box::pin(inner.respond(request)).await,
+                Reply::Pending(inner, request) if is_read(&request) => {
+                    Box::pin(inner.respond(request)).await
+                }
+                Reply::Pending(inner, request) if !inner.abandoned.has_room() => {
+                    TOO_MANY_ABANDONED.into_response(&request)
+                }
+                Reply::Pending(inner, request) => {
+                    let (worker, abandoned) = (request.worker().clone(), inner.abandoned.clone());
+                    run_to_end(&worker, abandoned, Box::pin(inner.respond(request))).await
+                }
             }
         }
     }
@@ -445,64 +474,51 @@ impl Inner {
 
     /// The response to a request that WebDAV does not refuse.
     async fn dispatch(self: Arc<Inner>, request: Request) -> Result<Response, HttpError> {
-        let allow = self.options.allow;
+        if !self.methods(&request).contains(&request.method()) {
+            path::check(&request)?;
+            return Ok(self.method_not_allowed(&request, HttpError::METHOD_NOT_ALLOWED));
+        }
         // The future of a frequent request is small: it has no room for those of the others.
         match request.method() {
-            _ if UploadId::is_named_by(&request) => {
-                let worker = request.worker().clone();
-                Box::pin(run_to_end(&worker, async move {
-                    self.unfinished(request).await
-                }))
-                .await
-            }
+            "OPTIONS" if request.path() == "*" => Ok(self.options_response(&request)),
+            "OPTIONS" => path::check(&request).map(|()| self.options_response(&request)),
+            _ if UploadId::is_named_by(&request) => Box::pin(self.unfinished(request)).await,
             "GET" | "HEAD" => self.get(&request).await,
             "PUT" if self.options.sink => self.put_to_sink(request).await,
-            "PUT" if allow.put => match self.begins_upload(&request) {
+            "PUT" => match self.begins_upload(&request) {
                 None => self.put(request).await,
                 Some(fields) => Box::pin(self.put_resumable(request, fields)).await,
             },
-            "DELETE" if allow.delete && allow.delete_folders => {
-                let worker = request.worker().clone();
-                let delete = async move { self.delete(&request).await };
-                Box::pin(run_to_end(&worker, delete)).await
-            }
-            "DELETE" if allow.delete => self.delete(&request).await,
+            "DELETE" => self.delete(&request).await,
             "POST" if tus::is_tus(&request) && self.offers_uploads() => {
-                let worker = request.worker().clone();
-                Box::pin(run_to_end(
-                    &worker,
-                    async move { self.tus(request, None).await },
-                ))
-                .await
+                Box::pin(self.tus(request, None)).await
             }
-            "POST" if allow.put && !self.options.sink && form::is_form(&request) => {
-                Box::pin(self.form(request)).await
-            }
-            "COPY" | "MOVE"
-                if allow.put
-                    && (allow.delete || request.method() == "COPY")
-                    && !self.options.sink =>
-            {
-                let worker = request.worker().clone();
-                let relocate = async move { self.relocate(&request).await };
-                Box::pin(run_to_end(&worker, relocate)).await
-            }
+            "POST" if form::is_form(&request) => Box::pin(self.form(request)).await,
+            "POST" => path::check(&request).and(Err(NO_FORM)),
+            "COPY" | "MOVE" => Box::pin(self.relocate(&request)).await,
             "PROPFIND" if self.options.content_addressed && request.path().ends_with('/') => {
                 implied_folder::properties(&request)
             }
-            "OPTIONS" if request.path() == "*" => Ok(self.options_response()),
-            "OPTIONS" => path::check(&request).map(|()| self.options_response()),
-            _ => path::check(&request).map(|()| {
-                let failure = HttpError::new(405, "the method is not allowed here");
-                self.method_not_allowed(&request, failure)
-            }),
+            _ => path::check(&request)
+                .map(|()| self.method_not_allowed(&request, HttpError::METHOD_NOT_ALLOWED)),
+        }
+    }
+
+    /// The methods that are served at the path of a request: what [`Inner::dispatch`] and WebDAV
+    /// accept, and the value of `Allow`.
+    fn methods(&self, request: &Request) -> &[&'static str] {
+        let is_asked = request.method() == "OPTIONS" && UploadId::of_request(request).is_some();
+        let is_upload = is_asked || UploadId::is_named_by(request);
+        match is_upload && self.offers_uploads() {
+            true => &["DELETE", "HEAD", "OPTIONS", "PATCH"],
+            false => &self.methods,
         }
     }
 
     /// A 405 with the field `Allow`.
     fn method_not_allowed(&self, request: &Request, failure: HttpError) -> Response {
         let response = failure.into_response(request);
-        response.with_header("Allow", &self.methods)
+        response.with_header("Allow", self.methods(request).join(", "))
     }
 
     /// Whether uploads can be continued here.
@@ -511,7 +527,7 @@ impl Inner {
     }
 
     /// The response to `OPTIONS`.
-    fn options_response(&self) -> Response {
+    fn options_response(&self, request: &Request) -> Response {
         let response = match self.options.webdav {
             false => Response::new(204),
             // Some clients of WebDAV do not know 204 here. `MS-Author-Via` is for Windows.
@@ -520,7 +536,7 @@ impl Inner {
                 .with_header("MS-Author-Via", "DAV"),
         };
         let response = response
-            .with_header("Allow", &self.methods)
+            .with_header("Allow", self.methods(request).join(", "))
             .with_header("Accept-Ranges", "bytes");
         match self.offers_uploads() {
             true => {
@@ -544,8 +560,8 @@ impl Inner {
     }
 }
 
-/// The value of `Allow`.
-fn methods(options: &FilesOptions) -> String {
+/// The methods of objects and folders that are served with these options.
+fn methods(options: &FilesOptions) -> Vec<&'static str> {
     let Allow { put, delete, .. } = options.allow;
     let stores = put && !options.sink;
     let methods = [
@@ -557,19 +573,26 @@ fn methods(options: &FilesOptions) -> String {
         ("MKCOL", stores && options.webdav),
         ("MOVE", stores && delete),
         ("OPTIONS", true),
-        ("PROPFIND", options.webdav),
+        ("POST", stores),
+        ("PROPFIND", options.webdav || options.content_addressed),
         ("PROPPATCH", stores && options.webdav),
         ("PUT", put || options.sink),
         ("UNLOCK", stores && options.webdav),
     ];
     let permitted = methods.iter().filter(|(_, is_permitted)| *is_permitted);
-    let names: Vec<&str> = permitted.map(|(name, _)| *name).collect();
-    names.join(", ")
+    permitted.map(|(name, _)| *name).collect()
 }
 
-/// Whether an entry of a folder appears in listings: not the name of the admin pages.
-fn is_listed(options: &FilesOptions, folder: Option<&Key>, entry: &Entry) -> bool {
-    !(options.reserve_admin_paths && folder.is_none() && entry.name == b"-")
+/// Whether the entry `name` of a folder appears in listings: not hidden names, those of the store,
+/// and the name of the admin pages.
+fn is_listed(options: &FilesOptions, folder: Option<&Key>, name: &[u8]) -> bool {
+    let is_own = match name {
+        b"-" => options.reserve_admin_paths,
+        [b'.', ..] => Key::parse(name).is_ok_and(|key| key.reserved()),
+        _ => false,
+    };
+    let is_hidden = name.starts_with(b".") && !options.hidden;
+    !is_hidden && !(is_own && folder.is_none())
 }
 
 #[cfg(test)]

@@ -87,6 +87,7 @@ impl Inner {
             return Err(SAME);
         }
         check_rights(request, &from, &to)?;
+        self.check_copied_name(&to.key, to.kind)?;
         let failed = |error, key: &Key| self.store_failure(error, Operation::Write, Some(key));
         if let Some(parent) = to.key.parent() {
             let found = self.look_up(&parent).await;
@@ -146,10 +147,15 @@ impl Inner {
                 });
             }
             self.check_source(&how, from.kind).await?;
-            let copied = self.copy_folder(&from.key, &to.key).await;
-            copied.map_err(|error| failed(error, &to.key))?;
+            let copied = self
+                .copy_folder(&from.key, &to.key, &how.to_condition)
+                .await;
+            copied.map_err(|error| match error {
+                StoreError::PreconditionFailed if is_hidden_condition => TARGET_EXISTS,
+                error => failed(error, &to.key),
+            })?;
             let failures = match is_deep {
-                true => self.copy_tree(&from.key, &to.key).await,
+                true => self.copy_tree(&how).await,
                 false => Failures::new(),
             };
             return Ok(match failures.is_empty() {

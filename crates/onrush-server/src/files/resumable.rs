@@ -16,12 +16,11 @@ use super::negotiate::prefers_json;
 use super::upload::ReceiveError;
 use super::upload_parts::{announced, with_parts};
 use super::upload_target::{content_length, integer, owner};
-use super::uploads::{Found, NO_UPLOAD, Plan, Progress, Session, TOO_LONG, UploadId, run_to_end};
+use super::uploads::{Found, NO_UPLOAD, Plan, Progress, Session, TOO_LONG, UploadId};
 use super::write::content_fields;
 use super::{Inner, tus};
 use onrush::{Request, Response};
 use onrush_proto::token;
-use std::sync::Arc;
 
 /// Shorter bodies are not worth an upload that can be continued.
 const SHORT_BYTES: u64 = 256 * 1024;
@@ -164,25 +163,13 @@ impl Inner {
 
     /// `PUT` with `Upload-Complete`.
     pub(super) async fn put_resumable(
-        self: Arc<Self>,
+        &self,
         request: Request,
         fields: UploadFields,
     ) -> Result<Response, HttpError> {
         if !self.offers_uploads() {
             return Err(NOT_OFFERED);
         }
-        let worker = request.worker().clone();
-        run_to_end(&worker, async move {
-            self.begin_with_put(request, fields).await
-        })
-        .await
-    }
-
-    async fn begin_with_put(
-        &self,
-        request: Request,
-        fields: UploadFields,
-    ) -> Result<Response, HttpError> {
         let to = self.object_destination(&request)?;
         let is_complete = fields.is_complete == Some(true);
         let content_length = content_length(&request);
@@ -232,7 +219,8 @@ impl Inner {
     ) -> Result<(Plan, Digests), HttpError> {
         let metadata_bytes_max = self.store.features().metadata_bytes_max;
         let (metadata, digests) = content_fields(request, metadata_bytes_max)?;
-        let (content, digests) = digests.split();
+        let (content, mut digests) = digests.split();
+        self.demand_of_name(&to.key, &mut digests)?;
         let plan = Plan {
             key: to.key.clone(),
             owner: owner(request),
@@ -317,7 +305,7 @@ impl Inner {
             _ if tus::is_tus(&request) => self.tus(request, Some((found, to))).await,
             "HEAD" => Ok(self.offset_response(&found)),
             "PATCH" => self.append(request, found, &to).await,
-            _ => match found {
+            "DELETE" => match found {
                 Found::Unfinished(session) => {
                     let cancelled = session.cancel().await;
                     cancelled.map_err(|error| self.upload_failure(error, &to.key))?;
@@ -325,6 +313,7 @@ impl Inner {
                 }
                 Found::Completed(_) => Ok(Problem::CompletedUpload.response()),
             },
+            _ => Err(HttpError::METHOD_NOT_ALLOWED),
         }
     }
 

@@ -104,6 +104,12 @@ pub(super) fn metadata_from_request(
     }
 }
 
+/// Whether the stored fields have the time of the client's file.
+pub(super) fn has_client_time(metadata: &[u8]) -> bool {
+    let mut lines = metadata.split(|&byte| byte == b'\n');
+    lines.any(|line| line.starts_with(b"x-oc-mtime: "))
+}
+
 /// The stored format of a media type alone. Empty if it is not one, or the store keeps no fields.
 pub(super) fn metadata_of_type(media_type: &[u8], metadata_bytes_max: usize) -> Vec<u8> {
     let line = [CONTENT_TYPE.as_bytes(), b": ", media_type, b"\n"].concat();

@@ -84,7 +84,7 @@ impl Walk {
         let mut page = inner.store.list(Some(&folder), how).await?;
         let lease = inner.shorten(&mut page);
         page.entries
-            .retain(|entry| is_listed(&inner.options, Some(&folder), entry));
+            .retain(|entry| is_listed(&inner.options, Some(&folder), &entry.name));
         Ok(Level {
             folder,
             version,
@@ -194,8 +194,10 @@ impl Inner {
         }
     }
 
-    /// Copies everything beneath the folder `from` to the folder `to`, which exists.
-    pub(super) async fn copy_tree(self: &Arc<Inner>, from: &Key, to: &Key) -> Failures {
+    /// Copies everything beneath a folder to another folder, which exists. The condition of the
+    /// destination is that of each object and folder there: other clients may create some.
+    pub(super) async fn copy_tree(self: &Arc<Inner>, how: &Relocation) -> Failures {
+        let (from, to) = (&how.from, &how.to);
         let version = self.store.meta(from).await.map(|meta| meta.version);
         let mut walk = Walk::new(self);
         walk.enter(from.clone(), version.ok()).await;
@@ -221,8 +223,8 @@ impl Inner {
                 continue;
             }
             let copied = match entry.kind {
-                Kind::Directory => self.copy_folder(&key, &copy).await,
-                Kind::File => self.copy_object(&key, &copy).await,
+                Kind::Directory => self.copy_folder(&key, &copy, &how.to_condition).await,
+                Kind::File => self.copy_object(&key, &copy, &how.to_condition).await,
             };
             match (copied, entry.kind) {
                 (Ok(()), Kind::Directory) => walk.enter(key, Some(entry.version)).await,
@@ -233,12 +235,17 @@ impl Inner {
         walk.failures
     }
 
-    async fn copy_object(&self, from: &Key, to: &Key) -> Result<(), StoreError> {
+    async fn copy_object(
+        &self,
+        from: &Key,
+        to: &Key,
+        condition: &Condition,
+    ) -> Result<(), StoreError> {
         let copied = self.copy(Relocation {
             from: from.clone(),
             from_condition: Condition::None,
             to: to.clone(),
-            to_condition: Condition::None,
+            to_condition: condition.clone(),
         });
         match copied.await {
             // Deleted meanwhile.
@@ -248,9 +255,18 @@ impl Inner {
     }
 
     /// Creates a folder with the properties of another one, without what it contains. A store
-    /// without empty folders has it as soon as there is an object in it.
-    pub(super) async fn copy_folder(&self, from: &Key, to: &Key) -> Result<(), StoreError> {
+    /// without empty folders has it as soon as there is an object in it. The condition is that of
+    /// `to`: none, or that it does not exist.
+    pub(super) async fn copy_folder(
+        &self,
+        from: &Key,
+        to: &Key,
+        condition: &Condition,
+    ) -> Result<(), StoreError> {
         match self.store.create_folder(to).await {
+            Ok(false) if *condition == Condition::Absent => {
+                return Err(StoreError::PreconditionFailed);
+            }
             Ok(_) => {}
             Err(StoreError::Unsupported) => return Ok(()),
             Err(error) => return Err(error),

@@ -36,6 +36,10 @@ const OFFSET_STREAM: &[u8] = b"application/offset+octet-stream";
 /// The maximum length of `Upload-Metadata`, in bytes. It is stored, and sent back.
 const METADATA_BYTES_MAX: usize = 4096;
 
+const NOT_JOINED: HttpError = HttpError::new(
+    400,
+    "an object in a folder cas is uploaded as a whole, so that its content is compared",
+);
 const NO_LENGTH: HttpError = HttpError::new(400, "Upload-Length or Upload-Defer-Length is missing");
 const NO_NAME: HttpError = HttpError::new(
     400,
@@ -97,7 +101,7 @@ impl Inner {
             (true, Some((found, to))) => match request.method() {
                 "HEAD" => Ok(self.tus_head(&found, request.worker().unix_seconds())),
                 "PATCH" => self.tus_append(request, found, &to).await,
-                _ => match found {
+                "DELETE" => match found {
                     Found::Unfinished(session) => session
                         .cancel()
                         .await
@@ -105,6 +109,7 @@ impl Inner {
                         .map_err(|error| self.upload_failure(error, &to.key)),
                     Found::Completed(_) => Err(NO_UPLOAD),
                 },
+                _ => Err(HttpError::METHOD_NOT_ALLOWED),
             },
         };
         Ok(response(result, json))
@@ -121,6 +126,13 @@ impl Inner {
         let is_partial = concat == Concat::Partial;
         let metadata = Metadata::of(&request)?;
         let to = self.tus_destination(&request, &metadata)?;
+        let mut digests = Digests::default();
+        if !is_partial {
+            self.demand_of_name(&to.key, &mut digests)?; // Nothing is stored by the name of a part.
+        }
+        if !needs_length && !digests.is_empty() {
+            return Err(NOT_JOINED);
+        }
         let plan = Plan {
             key: to.key.clone(),
             owner: owner(&request),
@@ -135,7 +147,7 @@ impl Inner {
                 &metadata.media_type,
                 self.store.features().metadata_bytes_max,
             ),
-            digests: Digests::default(),
+            digests,
             tus_metadata: request.header_str("upload-metadata").map(str::to_owned),
         };
         if let Concat::Final(urls) = concat {

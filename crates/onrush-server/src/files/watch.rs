@@ -11,8 +11,8 @@
 
 use super::budget::Lease;
 use super::http_error::{HttpError, Operation};
-use super::path::{self, Split, Target};
-use super::{Inner, json};
+use super::path::{self, Split};
+use super::{Inner, is_listed, json};
 use futures_core::Stream;
 use onrush::{Body, Bytes, Draining, Request, Response, WorkerHandle};
 use onrush_store::{ChangedName, Changes, Entry, FolderChanges, Key, StoreError};
@@ -172,11 +172,7 @@ impl Watch {
                 None => changed.name.clone(),
             };
             let Ok(key) = Key::parse(&key) else { continue };
-            let target = Target::Object(key.clone());
-            if target
-                .check_visible(&self.inner.options, Operation::Read)
-                .is_err()
-            {
+            if !is_listed(&self.inner.options, self.folder.as_ref(), &changed.name) {
                 continue;
             }
             let mut data = String::new();
@@ -195,12 +191,14 @@ impl Watch {
                         false => "changed",
                     }
                 }
-                Err(_) if changed.left => {
+                Err(StoreError::NotFound) if changed.left => {
                     json::name(&mut data, &self.href, &changed.name);
                     data.push_str("\"}");
                     "removed"
                 }
-                Err(_) => continue, // It is not an object, or its removal is reported next.
+                // It is not an object, or its removal is reported next.
+                Err(StoreError::NotFound) => continue,
+                Err(_) => return self.event("list", "{}"), // It is not known what it is.
             };
             events.push_str(&self.event(kind, &data));
         }

@@ -10,7 +10,6 @@
 //! link to a target outside the folder, or without a target, is not found (404).
 
 use super::conditions::Conditions;
-use super::content_address;
 use super::destination::Destination;
 use super::digest::Digests;
 use super::http_error::{HttpError, Operation};
@@ -52,12 +51,8 @@ impl Inner {
         let conditions = Conditions::from_request(&request);
         let metadata_bytes_max = self.store.features().metadata_bytes_max;
         let (metadata, mut digests) = content_fields(&request, metadata_bytes_max)?;
-        let keeps_time = metadata_bytes_max > 0
-            && !metadata.is_empty()
-            && request.header(stored_fields::CLIENT_TIME).is_some();
-        if self.options.content_addressed {
-            content_address::demand_of_name(&key, &mut digests)?;
-        }
+        let keeps_time = stored_fields::has_client_time(&metadata);
+        self.demand_of_name(&key, &mut digests)?;
         let length = request.content_length();
         if length.is_some_and(|bytes| bytes > self.uploads.limits.object_bytes_max) {
             return Err(self.uploads.limits.too_large());

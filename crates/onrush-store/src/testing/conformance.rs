@@ -120,6 +120,16 @@ async fn claimed_features_exist(store: &dyn Store) {
     put(store, "claimed/a", b"one").await.expect("a new object");
     let watch = store.watch(None).await;
     assert_eq!(watch.is_ok(), features.watch, "{:?}", watch.err());
+    let made = store.create_folder(&key("claimed/folder")).await;
+    match features.empty_folders {
+        true => {
+            assert_eq!(made, Ok(true));
+            assert_eq!(store.create_folder(&key("claimed/folder")).await, Ok(false));
+            let deleted = delete(store, "claimed/folder", Kind::Directory).await;
+            assert!(deleted.is_ok(), "{deleted:?}");
+        }
+        false => assert_eq!(made, Err(StoreError::Unsupported)),
+    }
     if features.properties_bytes_max > 0 {
         let replaced = store.replace_properties(&at, b"", b"some").await;
         assert_eq!(replaced, Ok(()));

@@ -162,7 +162,7 @@ impl Inner {
         let mut page = self.store.list(folder.as_ref(), how).await?;
         let lease = self.shorten(&mut page);
         page.entries
-            .retain(|entry| is_listed(&self.options, folder.as_ref(), entry));
+            .retain(|entry| is_listed(&self.options, folder.as_ref(), &entry.name));
         Ok(Level {
             folder,
             below,

@@ -17,8 +17,8 @@
 //!   it is written after a part is verified and synced.
 //! - A *partial* upload is never completed. A request joins the bytes of several to an object
 //!   (`joining`), by a copy in the store, so that they are what they were if it fails.
-//! - A request that uses an upload runs in a task of its own (`task`), which the end of the
-//!   connection does not interrupt: it sees the end of the body and keeps what has arrived.
+//! - The end of the connection does not interrupt a request that uses an upload
+//!   (`run_to_end`): it sees the end of the body and keeps what has arrived.
 //! - A session keeps its bytes when it ends, and every [`CHECKPOINT_BYTES`], so `kill -9` costs no
 //!   more than that. An upload that is complete after its first request has no record.
 //! - The id has 128 random bits and is part of the URL, at the path of the object. So the rights of
@@ -30,7 +30,7 @@
 //! that its upload is complete.
 //!
 //! Submodules, lowest first: `id` · `active` · `in_base64` · `parts` · `record` · `index` ·
-//! `session` · `part` · `joining` · `task`.
+//! `session` · `part` · `joining`.
 
 mod active;
 mod id;
@@ -41,18 +41,17 @@ mod part;
 mod parts;
 mod record;
 mod session;
-mod task;
 
 pub(crate) use id::UploadId;
 pub(super) use index::{Completed, Progress};
 pub(super) use part::PartPlan;
 pub(super) use parts::Parts;
 pub(super) use session::{Session, TOO_LONG};
-pub(super) use task::run_to_end;
 
 use super::digest::Digests;
 use super::http_error::HttpError;
 use super::object;
+use super::run_to_end::{Abandoned, run_to_end};
 use super::upload::ReceiveError;
 use super::upload_limits::UploadLimits;
 use active::Active;
@@ -211,13 +210,14 @@ impl Uploads {
             return Ok(());
         }
         let uploads = self.clone();
-        let loaded = run_to_end(worker, async move {
+        let load = async move {
             let _guard = guard;
             let load = async |id, record: Record| uploads.index.load(id, record.kept_bytes());
             uploads.each_record(load).await?;
             uploads.index.set_loaded();
             Ok(())
-        });
+        };
+        let loaded = run_to_end(worker, Abandoned::default(), Box::pin(load));
         loaded.await.map_err(ReceiveError::Store)
     }
 

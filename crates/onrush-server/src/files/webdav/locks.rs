@@ -344,10 +344,13 @@ impl Locks {
         let mut covering = table.covering(key, now_ms);
         covering.any(|(_, lock)| lock.token == token)
     }
+}
 
-    /// Removes the locks of a resource that is gone, and of everything beneath it.
+impl Change {
+    /// Removes the locks of a resource that is gone, and of everything beneath it. They are those
+    /// of before the change, which covers all of that: no lock is granted there until it ends.
     pub(super) fn forget(&self, key: &[u8]) {
-        let mut table = self.table();
+        let mut table = self.locks.table();
         let mut gone: Vec<Vec<u8>> = table.beneath(key).map(|(at, _)| at.clone()).collect();
         gone.push(key.to_vec());
         for at in gone {

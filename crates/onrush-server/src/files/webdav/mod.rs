@@ -27,7 +27,7 @@ use super::object_fields::etag;
 use super::path::{self, Target};
 use super::relocate::{check_rights, path_of_url};
 use super::upload_target::owner;
-use super::uploads::{UploadId, run_to_end};
+use super::uploads::UploadId;
 use super::{Inner, check_right_at, check_right_beneath, multistatus, tus, upload};
 use crate::rights::Rights;
 use if_header::{List, Test};
@@ -98,14 +98,7 @@ impl Inner {
     /// The response to a method other than GET and HEAD.
     pub(super) async fn webdav(self: Arc<Inner>, request: Request) -> Result<Response, HttpError> {
         let json = prefers_json(&request);
-        // Changes of many objects do not end with the connection.
-        let response = match request.method() {
-            "COPY" | "MOVE" | "DELETE" => {
-                let worker = request.worker().clone();
-                run_to_end(&worker, self.webdav_method(request)).await
-            }
-            _ => self.webdav_method(request).await,
-        };
+        let response = self.webdav_method(request).await;
         Ok(response.unwrap_or_else(|refusal| refusal.into_response(json)))
     }
 
@@ -130,11 +123,10 @@ impl Inner {
             "PROPPATCH" if may_write => self.proppatch(request).await?,
             _ => self.clone().dispatch(request).await?,
         };
-        drop(change);
         if let Some(gone) = gone
             && matches!(response.status(), 201 | 204)
         {
-            self.locks.forget(gone.bytes());
+            change.forget(gone.bytes());
         }
         Ok(response)
     }

@@ -261,7 +261,7 @@ impl Propfind {
             for entry in std::mem::take(&mut page.entries) {
                 let key = Key::parse(&[&path[..], &entry.name].concat());
                 let Ok(key) = key else { continue }; // Too long to be requested by itself.
-                if !is_listed(&self.inner.options, folder.as_ref(), &entry) {
+                if !is_listed(&self.inner.options, folder.as_ref(), &entry.name) {
                     continue;
                 }
                 let may_read = permitted.at(&entry.name).contains(Rights::READ);
