@@ -27,7 +27,6 @@ use onrush_rt::fs::Dir;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
-use std::mem;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -165,7 +164,7 @@ impl Leadership {
     #[cfg(feature = "testing")]
     pub(super) fn take(inner: &Arc<Inner>) -> Leadership {
         let all = inner.group.leaders_max;
-        let leaders = mem::replace(&mut inner.group.lock().leaders, all);
+        let leaders = std::mem::replace(&mut inner.group.lock().leaders, all);
         assert_eq!(leaders, 0, "another thread commits");
         Leadership(inner.clone(), all)
     }
