@@ -4,8 +4,8 @@
 use crate::run::{Run, Target};
 use crate::table::Table;
 use onrush_rt::blocking::BlockingPool;
-use onrush_rt::fs::sim::{SimFs, SyncTime};
 use onrush_rt::fs::Dir;
+use onrush_rt::fs::sim::{SimFs, SyncTime};
 use onrush_store::{Condition, Folder, FolderOptions, Key, Store, StoreError};
 use std::{
     future::Future,
@@ -154,6 +154,9 @@ mod tests {
         disk.power_cut();
         drop(folder);
         disk.restart();
-        assert_eq!(root().metadata(b"7").map(|found| found.size).ok(), Some(1024));
+        assert_eq!(
+            root().metadata(b"7").map(|found| found.size).ok(),
+            Some(1024)
+        );
     }
 }
