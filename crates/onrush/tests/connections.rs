@@ -93,7 +93,9 @@ fn is_closed(stream: &mut TcpStream) -> bool {
 /// handshake.
 fn is_rejected(server: &Served) -> bool {
     let mut stream = server.connect();
-    stream.write_all(get("/").as_bytes()).unwrap();
+    if stream.write_all(get("/").as_bytes()).is_err() {
+        return through_tls(); // The handshake has ended with the connection.
+    }
     let mut response = [0; 1024];
     match read_some(&mut stream, &mut response) {
         Ok(0) | Err(_) => through_tls(),

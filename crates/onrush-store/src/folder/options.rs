@@ -1,7 +1,7 @@
 //! How a folder is opened.
 
 #[cfg(doc)]
-use crate::{Store, StoreError};
+use crate::{Folder, Store, StoreError};
 use onrush_rt::descriptors::Descriptors;
 
 /// What a completed change survives.
