@@ -34,7 +34,11 @@ fn logged(act: impl FnOnce()) -> String {
         .with_ansi(false)
         .with_writer(move || writer.clone())
         .finish();
-    tracing::subscriber::with_default(subscriber, act);
+    tracing::subscriber::with_default(subscriber, || {
+        // Other tests may have just registered an event that nobody was interested in.
+        tracing::callsite::rebuild_interest_cache();
+        act();
+    });
     let bytes = memory.0.lock().unwrap().clone();
     String::from_utf8(bytes).unwrap()
 }
