@@ -186,9 +186,11 @@ def pause_and_failures(page):
     expect(panel.get_by_role("progressbar", name="held-4")).to_be_visible()
     while len(held) < 5:
         page.wait_for_timeout(10)
-    held[2].abort()
-    held[3].fulfill(status=507, body="the disk is full\n")
-    held[4].continue_()
+    # Requests at the same time arrive in any order.
+    by_name = {route.request.url.split("?")[0].rsplit("/", 1)[1]: route for route in held}
+    by_name["held-2"].abort()
+    by_name["held-3"].fulfill(status=507, body="the disk is full\n")
+    by_name["held-4"].continue_()
     expect(panel).to_contain_text("held-2: The connection was lost.")
     expect(panel).to_contain_text("held-3: The disk is full.")
     page.unroute("**/held-*")
