@@ -163,7 +163,7 @@ function showNow() {
   total.value = all ? bytes : done === kept.length ? 1 : 0;
   const parts = [`${done.toLocaleString("en")} of ${plural(kept.length, "file")}`,
     `${sizeText(bytes)} of ${sizeText(all)}`];
-  if (kept.some(({ state }) => state === "sending") && speed.perSecond > 0) {
+  if (kept.some(({ state }) => state === "sending") && Math.round(speed.perSecond) > 0) {
     parts.push(`${sizeText(Math.round(speed.perSecond))}/s`,
       `${timeText((all - bytes) / speed.perSecond)} left`);
   }
@@ -228,6 +228,7 @@ function showButtons(place, about, wanted) {
 
 function timeText(seconds) {
   const minutes = Math.floor(seconds / 60);
+  if (minutes >= 6000) return "more than 100 h";
   if (minutes >= 60) return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
   return minutes ? `${minutes} min ${Math.floor(seconds % 60)} s` : `${Math.ceil(seconds)} s`;
 }
