@@ -132,7 +132,8 @@ fn types_come_from_the_configuration_file() {
     );
 }
 
-/// A server on a file system of 512 KiB in its own mount namespace. `None` if this is not permitted.
+/// A server on a file system of 512 KiB in its own mount namespace. `None` if this is not
+/// permitted.
 fn on_a_small_disk(folder: &Folder, driver: &str) -> Option<Server> {
     let mut probe = Command::new("unshare");
     let probe = probe.args(["-rm", "mount", "-t", "tmpfs", "none"]);

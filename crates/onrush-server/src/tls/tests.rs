@@ -35,7 +35,7 @@ fn logged(act: impl FnOnce()) -> String {
         .with_writer(move || writer.clone())
         .finish();
     tracing::subscriber::with_default(subscriber, || {
-        // Other tests may have just registered an event that nobody was interested in.
+        // Other tests may have just registered an event that no subscriber wants.
         tracing::callsite::rebuild_interest_cache();
         act();
     });
