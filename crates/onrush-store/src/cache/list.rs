@@ -10,7 +10,7 @@
 //! ```
 
 use super::name::Name;
-use crc_fast::{CrcAlgorithm, Digest};
+use crate::checksum::Checksum;
 use onrush_rt::fs::{Dir, OpenHow};
 use std::io;
 
@@ -104,9 +104,9 @@ fn decode(bytes: &[u8], head: &[u8]) -> Option<Vec<Listed>> {
 }
 
 fn checksum(bytes: &[u8]) -> [u8; CHECKSUM_BYTES] {
-    let mut digest = Digest::new(CrcAlgorithm::Crc64Nvme);
-    digest.update(bytes);
-    digest.finalize().to_le_bytes()
+    let mut checksum = Checksum::EMPTY;
+    checksum.add(bytes);
+    checksum.value().to_le_bytes()
 }
 
 #[cfg(test)]

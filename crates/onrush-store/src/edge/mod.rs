@@ -351,32 +351,26 @@ impl Store for EdgeStore {
     }
 
     fn features(&self) -> Features {
-        // Each by name, so that none is promised that this store does not pass on.
+        let features = self.inner.store.features();
+        // A new one does not compile until this store passes it on.
         let Features {
-            metadata_bytes_max,
-            versions_by_content,
-            resumable_uploads,
-            inline_writes,
-            empty_folders,
-            renames_objects,
-            renames_folders: _, // See `rename`.
-            watch: _,           // A copy would have to follow the changes.
-            local_metadata,
-            properties_bytes_max: _, // As for `watch`.
-            folders_end_with_slash,
-        } = self.inner.store.features();
+            metadata_bytes_max: _,
+            versions_by_content: _,
+            resumable_uploads: _,
+            inline_writes: _,
+            empty_folders: _,
+            renames_objects: _,
+            renames_folders: _,
+            watch: _,
+            local_metadata: _,
+            properties_bytes_max: _,
+            folders_end_with_slash: _,
+        } = features;
         Features {
-            metadata_bytes_max,
-            versions_by_content,
-            resumable_uploads,
-            inline_writes,
-            empty_folders,
-            renames_objects,
-            renames_folders: false,
-            watch: false,
-            local_metadata,
-            properties_bytes_max: 0,
-            folders_end_with_slash,
+            renames_folders: false,  // See `rename`.
+            watch: false,            // A copy would have to follow the changes.
+            properties_bytes_max: 0, // As for `watch`.
+            ..features
         }
     }
 }

@@ -120,9 +120,10 @@ impl Put {
     pub(super) fn sync_content(&mut self, inner: &Inner) -> Result<()> {
         if !self.is_synced {
             let sync = || self.staged.file.sync();
-            let synced = match self.is_small {
+            // The size of a large one takes the time.
+            let synced = match self.is_small && inner.shares_syncs() {
                 true => inner.group.measure(sync),
-                false => sync(), // Its size takes the time.
+                false => sync(),
             };
             synced.map_err(StoreError::from_open_file)?;
             self.is_synced = true;

@@ -135,8 +135,7 @@ impl Submitted {
 /// Commits a put, or leaves it to the leader. Blocks while it is committed.
 pub(super) fn submit(inner: &Arc<Inner>, mut put: Put) -> Submitted {
     // Without syncs there is nothing to share, and a worker must not do the work of others.
-    let shares = inner.durable() && inner.options.share_syncs;
-    if !shares || inner.change_pool.is_inline() {
+    if !inner.shares_syncs() || inner.change_pool.is_inline() {
         return Submitted::Done(put.commit(inner));
     }
     let is_shared = put.is_small() && inner.group.syncs_whole.load(Ordering::Relaxed);

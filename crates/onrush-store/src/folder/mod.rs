@@ -326,6 +326,11 @@ impl Inner {
         self.options.durability == Durability::Full
     }
 
+    /// Whether puts may share their syncs.
+    fn shares_syncs(&self) -> bool {
+        self.durable() && self.options.share_syncs
+    }
+
     /// Whether new objects get a checksum.
     fn has_checksums(&self) -> bool {
         let staging = self.staging.as_ref();

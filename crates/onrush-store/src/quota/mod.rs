@@ -299,33 +299,22 @@ impl Store for QuotaStore {
     }
 
     fn features(&self) -> Features {
-        // Each by name, so that none is promised that this store does not pass on.
+        let features = self.folder.features();
+        // A new one does not compile until this store passes it on.
         let Features {
-            metadata_bytes_max,
-            versions_by_content,
-            resumable_uploads,
-            inline_writes,
-            empty_folders,
-            renames_objects,
-            renames_folders,
-            watch,
-            local_metadata,
-            properties_bytes_max,
-            folders_end_with_slash,
-        } = self.folder.features();
-        Features {
-            metadata_bytes_max,
-            versions_by_content,
-            resumable_uploads,
-            inline_writes,
-            empty_folders,
-            renames_objects,
-            renames_folders,
-            watch,
-            local_metadata,
-            properties_bytes_max,
-            folders_end_with_slash,
-        }
+            metadata_bytes_max: _,
+            versions_by_content: _,
+            resumable_uploads: _,
+            inline_writes: _,
+            empty_folders: _,
+            renames_objects: _,
+            renames_folders: _,
+            watch: _,
+            local_metadata: _,
+            properties_bytes_max: _,
+            folders_end_with_slash: _,
+        } = features;
+        features
     }
 }
 
