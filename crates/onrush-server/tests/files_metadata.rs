@@ -39,7 +39,7 @@ fn fields_of_a_put_are_returned_with_the_object() {
             // From disk, and from the cache.
             for age_s in [0, 100, 100, 100] {
                 if age_s > 0 {
-                    set_age(server, &format!("folder/{size}.txt"));
+                    server.set_age(&format!("folder/{size}.txt"));
                 }
                 for method in ["GET", "HEAD"] {
                     let reply = server.request(&format!("{method} {path}"), b"");
@@ -74,17 +74,6 @@ fn fields_of_a_put_are_returned_with_the_object() {
             }
         }
     });
-}
-
-/// Sets the modification time of an object to long ago, so that it may be cached.
-fn set_age(server: &TestServer, key: &str) {
-    let how = onrush_rt::fs::OpenHow {
-        write: true,
-        ..onrush_rt::fs::OpenHow::READ
-    };
-    let file = server.root().open(key.as_bytes(), how).unwrap();
-    file.set_modified(LONG_AGO_S as i64 * 1_000_000_000)
-        .unwrap();
 }
 
 #[test]

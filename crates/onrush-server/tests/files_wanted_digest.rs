@@ -15,17 +15,6 @@ fn sha_512(content: &[u8]) -> String {
     format!("sha-512=:{}:", STANDARD.encode(Sha512::digest(content)))
 }
 
-/// Sets the modification time of an object to long ago, so that it may be cached.
-fn set_age(server: &TestServer, key: &str) {
-    let how = onrush_rt::fs::OpenHow {
-        write: true,
-        ..onrush_rt::fs::OpenHow::READ
-    };
-    let file = server.root().open(key.as_bytes(), how).unwrap();
-    file.set_modified(LONG_AGO_S as i64 * 1_000_000_000)
-        .unwrap();
-}
-
 #[test]
 fn a_digest_that_is_asked_for_is_that_of_the_whole_object() {
     on_all_backends(&writable(), |server| {
@@ -37,7 +26,7 @@ fn a_digest_that_is_asked_for_is_that_of_the_whole_object() {
             let etag = put.field("etag").unwrap().to_owned();
             for age_s in [0, 100, 100] {
                 if age_s > 0 {
-                    set_age(server, &size.to_string());
+                    server.set_age(&size.to_string());
                 }
                 for method in ["GET", "HEAD"] {
                     let mut with = |value: &str| {

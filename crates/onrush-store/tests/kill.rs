@@ -21,19 +21,20 @@ const KEYS: u64 = 4;
 const DIR_VAR: &str = "ONRUSH_TEST_KILL_DIR";
 const BEGIN_VAR: &str = "ONRUSH_TEST_KILL_BEGIN";
 const SYNCS_VAR: &str = "ONRUSH_TEST_KILL_SYNCS";
+const SHARES_VAR: &str = "ONRUSH_TEST_KILL_SHARES";
 
 fn kills() -> u64 {
     let wanted = std::env::var("TEST_KILLS").ok();
     wanted.map_or(KILLS, |kills| kills.parse().unwrap())
 }
 
-fn open(dir: &Path, syncs: bool) -> Folder {
+fn open(dir: &Path, syncs: bool, share_syncs: bool) -> Folder {
     let options = FolderOptions {
         durability: match syncs {
             true => Durability::Full,
             false => Durability::None,
         },
-        share_syncs: true,
+        share_syncs,
         ..FolderOptions::default()
     };
     Folder::open(dir, BlockingPool::threads(2, 16), options).unwrap()
@@ -57,7 +58,8 @@ fn child() {
         return;
     };
     let begin: u64 = std::env::var(BEGIN_VAR).unwrap().parse().unwrap();
-    let folder = open(Path::new(&dir), std::env::var_os(SYNCS_VAR).is_some());
+    let is_set = |name| std::env::var_os(name).is_some();
+    let folder = open(Path::new(&dir), is_set(SYNCS_VAR), is_set(SHARES_VAR));
     thread::scope(|scope| {
         for key in 0..KEYS {
             let folder = &folder;
@@ -89,6 +91,9 @@ fn completed_puts_survive_kill() {
         if kill % 2 == 1 {
             child.env(SYNCS_VAR, "1");
         }
+        if kill % 4 == 3 {
+            child.env(SHARES_VAR, "1");
+        }
         let mut child = child
             .args(["--exact", "child", "--nocapture"])
             .env(DIR_VAR, dir.path())
@@ -116,7 +121,7 @@ fn completed_puts_survive_kill() {
         }
         // Beyond the puts in progress, which may have completed.
         begin = (begin / KEYS + 2) * KEYS;
-        let folder = open(dir.path(), false);
+        let folder = open(dir.path(), false, false);
         assert_eq!(staged(&folder, &backend), 0);
         let scrub = Scrub::new(backend.root());
         scrub.files(&mut |path, read| {
@@ -135,7 +140,7 @@ fn completed_puts_survive_kill() {
             );
         }
     }
-    let folder = open(dir.path(), false);
+    let folder = open(dir.path(), false, false);
     let staging = backend.root().open_dir(b".onrush/staging").unwrap();
     assert_eq!(
         entries(&staging).len(),

@@ -166,17 +166,16 @@ fn a_process_that_hangs_blocks_only_its_keys_and_its_end_unlocks_them() {
     }
 }
 
-/// The locks cover deletes and renames as well. Two stores of one process behave as two processes.
+/// Two stores of one folder: they behave as two processes.
+fn two_stores(dir: &TempDir) -> [Folder; 2] {
+    [(); 2].map(|()| open(dir.path(), Durability::None))
+}
+
+/// The locks cover deletes and renames as well.
 #[test]
 fn every_kind_of_change_waits_for_the_other_store() {
-    let backend = Backend::real();
-    let Backend::Real(dir) = &backend else {
-        unreachable!()
-    };
-    let (one, other) = (
-        open(dir.path(), Durability::None),
-        open(dir.path(), Durability::None),
-    );
+    let dir = TempDir::new();
+    let [one, other] = two_stores(&dir);
     let (entered, is_in) = mpsc::channel();
     let (leave, may_leave) = mpsc::channel::<()>();
     let may_leave = std::sync::Mutex::new(may_leave);
@@ -219,14 +218,8 @@ fn every_kind_of_change_waits_for_the_other_store() {
 /// An upload that another process has is refused, not waited for: its client may send slowly.
 #[test]
 fn an_upload_of_another_process_is_busy() {
-    let backend = Backend::real();
-    let Backend::Real(dir) = &backend else {
-        unreachable!()
-    };
-    let (one, other) = (
-        open(dir.path(), Durability::None),
-        open(dir.path(), Durability::None),
-    );
+    let dir = TempDir::new();
+    let [one, other] = two_stores(&dir);
     block_on(async {
         let at = key("a");
         let mut upload = one.stage(&at, Condition::None, None).await.unwrap();

@@ -223,6 +223,17 @@ impl TestServer {
             .unwrap();
     }
 
+    /// Sets the time of the last change of an object to long ago, so that it may be cached.
+    pub fn set_age(&self, key: &str) {
+        let how = OpenHow {
+            write: true,
+            ..OpenHow::READ
+        };
+        let file = self.root().open(key.as_bytes(), how).unwrap();
+        file.set_modified(LONG_AGO_S as i64 * 1_000_000_000)
+            .unwrap();
+    }
+
     pub fn add_folder(&self, key: &str) {
         let (dir, name) = self.parent_of(key.as_bytes());
         dir.create_dir(name, 0o755).unwrap();
