@@ -16,14 +16,9 @@ use onrush_rt::blocking::BlockingPool;
 /// Digests of larger objects are not computed.
 const OBJECT_BYTES_MAX: u64 = 4 << 20;
 
-const FIELD: &str = "want-repr-digest";
-
 /// The supported algorithm that a request prefers. `None`: it asks for none.
 pub(super) fn wanted(request: &Request) -> Option<Algorithm> {
-    request.header(FIELD)?;
-    let lines = request.headers();
-    let lines = lines.filter(|(name, _)| name.eq_ignore_ascii_case(FIELD));
-    prefer(lines.map(|(_, value)| value))
+    prefer(request.header_values("want-repr-digest"))
 }
 
 /// The algorithm with the highest preference, from the lines of the field: a dictionary of numbers
