@@ -114,11 +114,27 @@ pub fn listen(
         }
         Address::Tcp(address) => address,
     };
+    for _ in 1..PORTS_MAX {
+        match listen_tcp(*address, mode, workers, options) {
+            // Another socket has taken the port that was free. The kernel chooses the next one.
+            Err(error) if address.port() == 0 && error.kind() == io::ErrorKind::AddrInUse => {}
+            result => return result,
+        }
+    }
+    listen_tcp(*address, mode, workers, options)
+}
+
+fn listen_tcp(
+    address: SocketAddr,
+    mode: ListenMode,
+    workers: usize,
+    options: &ListenOptions,
+) -> io::Result<(Vec<ListenSocket>, Address)> {
     let exclusive = ListenOptions {
         reuse_port: false,
         ..options.clone()
     };
-    let first = bind_with_retries(RETRY_PAUSE, || bind_tcp(*address, &exclusive))?;
+    let first = bind_with_retries(RETRY_PAUSE, || bind_tcp(address, &exclusive))?;
     let bound = bound_address(&first)?;
     if mode == ListenMode::Shared || workers == 1 {
         start_listening(&first, options)?;
@@ -167,6 +183,8 @@ pub(super) fn family(address: &SocketAddr) -> AddressFamily {
 /// attempts.
 const RETRY_TIME: Duration = Duration::from_millis(500);
 const RETRY_PAUSE: Duration = Duration::from_millis(5);
+/// The ports that the kernel chooses at most, for port 0.
+const PORTS_MAX: usize = 8;
 /// The pause for a Unix socket. Longer, because each attempt connects to the other server, if that
 /// is alive.
 const UNIX_RETRY_PAUSE: Duration = Duration::from_millis(50);
