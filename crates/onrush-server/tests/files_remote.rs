@@ -105,3 +105,71 @@ fn each_failure_of_the_service_has_its_status() {
         assert_eq!((status, retry.as_deref()), (503, one), "{body}");
     }
 }
+
+/// Replies of a service whose object is replaced by a new one, "new content", before the next
+/// request for the old version. The old one has 1,000 bytes, of which requests get `sent`.
+fn replaced(head: &str, sent: usize) -> Reply {
+    let head = head.to_ascii_lowercase();
+    if head.contains("\r\nif-match:") {
+        return Reply::Send(canned::status("412 Precondition Failed"));
+    }
+    let date = "Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\nConnection: close";
+    if head.starts_with("head ") {
+        return Reply::Send(format!(
+            "HTTP/1.1 200 OK\r\nETag: \"old\"\r\n{date}\r\nContent-Length: 1000\r\n\r\n"
+        ));
+    }
+    if head.contains("\r\nrange:") {
+        let bytes = "o".repeat(sent);
+        return Reply::Send(format!(
+            "HTTP/1.1 206 Partial Content\r\nETag: \"old\"\r\n{date}\r\nContent-Length: 990\r\n\
+             Content-Range: bytes 10-999/1000\r\n\r\n{bytes}"
+        ));
+    }
+    Reply::Send(format!(
+        "HTTP/1.1 200 OK\r\nETag: \"new\"\r\n{date}\r\nContent-Length: 11\r\n\r\nnew content"
+    ))
+}
+
+/// A server in front of [`replaced`].
+fn before_replaced(sent: usize) -> (Canned, TestServer) {
+    let service = Canned::choosing(move |_, head| replaced(head, sent));
+    let location = "s3://bucket".parse().expect("a location");
+    let endpoint = format!("http://{}", service.address);
+    let store = RemoteStore::at(&endpoint, ("key", "secret"), location, Options::default());
+    let store = Arc::new(store.expect("a store"));
+    let server = TestServer::on_store(store, &writable(), DriverPreference::Epoll);
+    (service, server)
+}
+
+#[test]
+fn an_object_that_is_replaced_between_two_requests_is_opened_again() {
+    let (_service, mut server) = before_replaced(990);
+    // The first request returns a range, and the client needs the whole object.
+    let reply = server.request("GET /a\nRange: bytes=10-\nIf-Range: \"older\"", b"");
+    assert_eq!((reply.status, reply.text()), (200, "new content"));
+    assert_eq!(reply.field("etag"), Some("\"new\""));
+    // The first request returns the properties only.
+    for (fields, status, text) in [
+        ("Range: bytes=-7", 206, "content"),
+        ("If-None-Match: \"older\"", 200, "new content"),
+    ] {
+        let reply = server.request(&format!("GET /a\n{fields}"), b"");
+        assert_eq!((reply.status, reply.text()), (status, text), "{fields}");
+    }
+}
+
+#[test]
+fn the_head_is_sent_after_the_first_bytes_have_arrived() {
+    let (_service, mut server) = before_replaced(0);
+    // The service ends its response before the first byte of the range.
+    let reply = server.request("GET /a\nRange: bytes=10-", b"");
+    assert_eq!(reply.status, 502, "{}", reply.text());
+    assert_eq!(reply.field("retry-after"), Some("1"));
+    // A response to HEAD needs no bytes.
+    let reply = server.request("HEAD /a", b"");
+    assert_eq!(
+        (reply.status, reply.field("content-length")),
+        (200, Some("1000"))
+    );
+}

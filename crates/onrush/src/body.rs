@@ -49,10 +49,24 @@ pub(crate) enum Content {
     Stream(Box<Streamed>),
 }
 
+type BoxedStream = Pin<Box<dyn Stream<Item = io::Result<Bytes>>>>;
+
 /// Content that is made while it is sent.
 pub(crate) struct Streamed {
-    pub(crate) stream: PanicGuard<Pin<Box<dyn Stream<Item = io::Result<Bytes>>>>>,
+    pub(crate) stream: PanicGuard<BoxedStream>,
     pub(crate) length: Option<u64>,
+}
+
+impl Streamed {
+    /// Replaces the stream by one that is made from it.
+    fn wrap<S>(&mut self, wrap: impl FnOnce(PanicGuard<BoxedStream>) -> S)
+    where
+        S: Stream<Item = io::Result<Bytes>> + 'static,
+    {
+        let empty: BoxedStream = Box::pin(EmptyStream);
+        let stream = std::mem::replace(&mut self.stream, PanicGuard::new(empty));
+        self.stream = PanicGuard::new(Box::pin(wrap(stream)));
+    }
 }
 
 /// A stream without items.
@@ -66,9 +80,26 @@ impl Stream for EmptyStream {
     }
 }
 
+/// A piece of a stream that has arrived, and the rest of the stream.
+struct WithFirst {
+    first: Option<Bytes>,
+    stream: PanicGuard<BoxedStream>,
+}
+
+impl Stream for WithFirst {
+    type Item = io::Result<Bytes>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        match self.first.take() {
+            Some(first) => Poll::Ready(Some(Ok(first))),
+            None => self.stream.get_mut().as_mut().poll_next(cx),
+        }
+    }
+}
+
 /// A stream, and a value that is dropped together with it.
 struct WithGuard<K> {
-    stream: PanicGuard<Pin<Box<dyn Stream<Item = io::Result<Bytes>>>>>,
+    stream: PanicGuard<BoxedStream>,
     _kept: K,
 }
 
@@ -117,14 +148,38 @@ impl Body {
     /// Drops `kept` after the stream, if the content is a stream. Otherwise drops it now.
     pub(crate) fn keep_until_sent(&mut self, kept: impl Unpin + 'static) {
         if let Content::Stream(streamed) = &mut self.0 {
-            let empty: Pin<Box<dyn Stream<Item = _>>> = Box::pin(EmptyStream);
-            let stream = std::mem::replace(&mut streamed.stream, PanicGuard::new(empty));
-            let keeping = WithGuard {
+            streamed.wrap(|stream| WithGuard {
                 stream,
                 _kept: kept,
-            };
-            streamed.stream = PanicGuard::new(Box::pin(keeping));
+            });
         }
+    }
+
+    /// Waits until a stream has yielded its first bytes, or has ended. Returns its error if it
+    /// fails first. Other bodies are ready at once.
+    pub(crate) async fn wait_ready(&mut self) -> io::Result<()> {
+        let Content::Stream(streamed) = &mut self.0 else {
+            return Ok(());
+        };
+        let first = poll_fn(|cx| {
+            loop {
+                // A stream may yield empty pieces without end.
+                ready!(coop::poll_operation(cx));
+                match ready!(streamed.stream.get_mut().as_mut().poll_next(cx)) {
+                    Some(Ok(piece)) if piece.is_empty() => {}
+                    first => return Poll::Ready(first),
+                }
+            }
+        });
+        match first.await {
+            Some(first) => {
+                let first = Some(first?);
+                streamed.wrap(|stream| WithFirst { first, stream });
+            }
+            // It must not be polled again.
+            None => streamed.wrap(|_| EmptyStream),
+        }
+        Ok(())
     }
 
     /// A body without content.
@@ -211,7 +266,7 @@ impl Body {
     where
         S: Stream<Item = io::Result<Bytes>> + 'static,
     {
-        let stream: Pin<Box<dyn Stream<Item = io::Result<Bytes>>>> = Box::pin(stream);
+        let stream: BoxedStream = Box::pin(stream);
         let stream = PanicGuard::new(stream);
         Body(Content::Stream(Box::new(Streamed { stream, length })))
     }

@@ -2,6 +2,7 @@
 
 use crate::body::Body;
 use onrush_proto::response::{FieldError, FieldLines};
+use std::io;
 
 /// A response (RFC 9110 §3.4): status code, field lines and content.
 ///
@@ -290,6 +291,39 @@ impl Response {
     /// The content.
     pub fn body(&self) -> &Body {
         &self.body
+    }
+
+    /// Waits until the first bytes of the content are there. If the content is a stream that fails
+    /// before, returns its error: the handler can still send another response. Once the head is
+    /// sent, an error of the stream can only end the connection. Content that is not a stream is
+    /// ready at once.
+    ///
+    /// The stream is polled by the handler, so what fills it has to run on its own.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::{Body, Limits, Request, Response, sim::Simulation};
+    ///
+    /// async fn relay(request: Request) -> Response {
+    ///     let (sender, body) = Body::channel(1024);
+    ///     let source = request.worker().spawn(async move {
+    ///         sender.abort(std::io::Error::other("the source has failed"));
+    ///     });
+    ///     source.detach();
+    ///     let mut response = Response::text(body);
+    ///     match response.wait_for_body().await {
+    ///         Ok(()) => response,
+    ///         Err(error) => Response::text(error.to_string()).with_status(502),
+    ///     }
+    /// }
+    /// # let mut sim = Simulation::new(1, &relay, Limits::default());
+    /// # let client = sim.connect();
+    /// # sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    /// # assert!(client.receive()?.starts_with(b"HTTP/1.1 502 "));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub async fn wait_for_body(&mut self) -> io::Result<()> {
+        self.body.wait_ready().await
     }
 }
 

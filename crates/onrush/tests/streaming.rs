@@ -341,3 +341,87 @@ fn pieces_before_an_error_arrive() {
         }
     }
 }
+
+/// An endless stream of empty pieces.
+struct Empty;
+
+impl futures_core::Stream for Empty {
+    type Item = io::Result<Bytes>;
+
+    fn poll_next(
+        self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Self::Item>> {
+        std::task::Poll::Ready(Some(Ok(Bytes::new())))
+    }
+}
+
+/// Sends the head when the first bytes of the body are there.
+async fn careful(request: Request) -> Response {
+    let stream = match request.path() {
+        "/whole" => Pieces::new([&b""[..], b"some", b"more"]),
+        "/empty" => Pieces::new([]),
+        "/fails" => Pieces::new([&b""[..]]).then_fail(),
+        "/fails-later" => Pieces::new([&b"some"[..]]).then_fail(),
+        "/endless" => {
+            let mut response = Response::with_body(Body::stream(Empty, None));
+            response.wait_for_body().await.expect("never");
+            return response;
+        }
+        _ => return Response::text("in memory"),
+    };
+    let mut response = Response::with_body(Body::stream(stream, None));
+    match response.wait_for_body().await {
+        Ok(()) => response,
+        Err(error) => Response::text(error.to_string()).with_status(502),
+    }
+}
+
+#[test]
+fn a_handler_waits_for_the_first_bytes_of_a_stream() {
+    let _dog = watchdog("a_handler_waits_for_the_first_bytes_of_a_stream");
+    let answered = |path: &str, response: &[u8]| match path {
+        "/whole" => dechunk(content(response)) == b"somemore",
+        "/empty" => dechunk(content(response)).is_empty(),
+        "/fails" => {
+            text(response).starts_with("HTTP/1.1 502 ") && content(response) == b"on purpose"
+        }
+        _ => text(response).starts_with("HTTP/1.1 200 ") && !response.ends_with(b"\r\n0\r\n\r\n"),
+    };
+    let paths = ["/whole", "/empty", "/fails", "/fails-later", "/memory"];
+    for path in paths {
+        for seed in 0..20 {
+            let mut sim = Simulation::new(seed, &careful, Limits::default());
+            let client = sim.connect();
+            sim.send(&client, get(path).as_bytes());
+            sim.advance(1);
+            let response = client.receive().unwrap_or_default();
+            assert!(
+                response.is_empty() || answered(path, &response),
+                "{path} {seed}"
+            );
+            assert!(
+                !response.is_empty() || path == "/fails-later",
+                "{path} {seed}"
+            );
+        }
+    }
+    for driver in drivers() {
+        let server = serve(driver, careful);
+        let mut endless = server.connect();
+        endless.write_all(get("/endless").as_bytes()).unwrap();
+        for path in paths {
+            let mut stream = server.connect();
+            let closing = get(path).replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n");
+            stream.write_all(closing.as_bytes()).unwrap();
+            let mut response = Vec::new();
+            let received = stream.read_to_end(&mut response);
+            let is_whole = received.is_ok() || path == "/fails-later";
+            assert!(is_whole, "{driver:?} {path}: {received:?}");
+            assert!(
+                answered(path, &response) || path == "/fails-later",
+                "{driver:?} {path}"
+            );
+        }
+    }
+}

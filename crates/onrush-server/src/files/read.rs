@@ -18,6 +18,19 @@ use onrush_store::{Key, Object, Result, StoreError, Wanted};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+/// How often an object is opened that is replaced each time.
+const OPENED_MAX: u32 = 4;
+
+/// What an object is for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// What the path names.
+    Named,
+    /// The page for a path that names nothing. Preconditions and ranges concern an object that the
+    /// path names, and not this one.
+    NotFoundPage,
+}
+
 impl Inner {
     /// The response to GET or HEAD, if that is possible without waiting. `None` for other methods.
     pub(super) fn try_get(self: &Arc<Self>, request: &Request) -> Option<Response> {
@@ -95,8 +108,52 @@ impl Inner {
         respond_at_once(request, loaded)
     }
 
+    /// Opens an object and responds with it. Waits for the first bytes of an object that is not
+    /// local: once the head is sent, a failure can only end the connection. If the object is
+    /// replaced between two requests to the store, it is opened again.
+    pub(super) async fn represent(
+        self: &Arc<Self>,
+        key: &Key,
+        request: &Request,
+        accepted: Option<Accepted>,
+        role: Role,
+    ) -> Result<Response> {
+        let mut wanted = wanted(request);
+        for _ in 1..OPENED_MAX {
+            match Box::pin(self.represent_once(key, request, accepted, role, wanted)).await {
+                Err(StoreError::Changed) => wanted = Wanted::All,
+                result => return result,
+            }
+        }
+        Box::pin(self.represent_once(key, request, accepted, role, wanted)).await
+    }
+
+    /// As [`represent`](Self::represent). Fails with [`StoreError::Changed`] if the object is
+    /// replaced.
+    async fn represent_once(
+        self: &Arc<Self>,
+        key: &Key,
+        request: &Request,
+        accepted: Option<Accepted>,
+        role: Role,
+        wanted: Wanted,
+    ) -> Result<Response> {
+        let loaded = self.open_form(key, request, accepted, wanted).await?;
+        let mut response = match role {
+            Role::Named => self.respond_with(request, loaded, accepted).await,
+            Role::NotFoundPage => full_response(loaded).with_status(404),
+        };
+        if request.method() != "HEAD" {
+            (response.wait_for_body().await).map_err(|error| match error.downcast() {
+                Ok(error) => error,
+                Err(error) => StoreError::Io((&error).into()),
+            })?;
+        }
+        Ok(response)
+    }
+
     /// The response with a loaded object, perhaps compressed.
-    pub(super) async fn respond_with(
+    async fn respond_with(
         &self,
         request: &Request,
         loaded: LoadedObject,
@@ -155,8 +212,9 @@ impl Inner {
         let split = path::split(request)?;
         let target = path::target(split.subpath, Operation::Read)?;
         match target.check_visible(&self.options, Operation::Read)? {
-            Target::Object(key) => match self.open_form(&key, request, accepted).await {
-                Ok(loaded) => Ok(self.respond_with(request, loaded, accepted).await),
+            Target::Object(key) => match self.represent(&key, request, accepted, Role::Named).await
+            {
+                Ok(response) => Ok(response),
                 Err(error @ (StoreError::NotFound | StoreError::IsDirectory))
                     if self.options.site =>
                 {
@@ -167,9 +225,9 @@ impl Inner {
             Target::Folder(folder) => {
                 if self.options.site
                     && may_read_index(request)
-                    && let Some(loaded) = self.index(folder.as_ref(), request, accepted).await?
+                    && let Some(response) = self.index(folder.as_ref(), request, accepted).await?
                 {
-                    return Ok(self.respond_with(request, loaded, accepted).await);
+                    return Ok(response);
                 }
                 self.list(request, split, folder).await
             }
@@ -185,13 +243,13 @@ impl Inner {
         wanted_digest::add(respond(request, loaded), digest)
     }
 
-    /// A folder's `index.html`, if it has one.
+    /// The response with a folder's `index.html`, if it has one.
     async fn index(
         self: &Arc<Self>,
         folder: Option<&Key>,
         request: &Request,
         accepted: Option<Accepted>,
-    ) -> Result<Option<LoadedObject>, HttpError> {
+    ) -> Result<Option<Response>, HttpError> {
         let mut bytes = Vec::new();
         if let Some(folder) = folder {
             bytes.extend_from_slice(folder.as_bytes());
@@ -201,10 +259,22 @@ impl Inner {
         let Ok(key) = Key::parse(&bytes) else {
             return Ok(None);
         };
-        match self.open_form(&key, request, accepted).await {
-            Ok(loaded) => Ok(Some(loaded)),
+        self.represent_if_found(&key, request, accepted, Role::Named)
+            .await
+    }
+
+    /// As [`represent`](Self::represent). `None` if there is no object.
+    pub(super) async fn represent_if_found(
+        self: &Arc<Self>,
+        key: &Key,
+        request: &Request,
+        accepted: Option<Accepted>,
+        role: Role,
+    ) -> Result<Option<Response>, HttpError> {
+        match self.represent(key, request, accepted, role).await {
+            Ok(response) => Ok(Some(response)),
             Err(StoreError::NotFound | StoreError::IsDirectory) => Ok(None),
-            Err(error) => Err(self.store_failure(error, Operation::Read, Some(&key))),
+            Err(error) => Err(self.store_failure(error, Operation::Read, Some(key))),
         }
     }
 
@@ -239,15 +309,16 @@ impl Inner {
     }
 
     /// Opens an object, or the precompressed form of it that suits the request best.
-    pub(super) async fn open_form(
+    async fn open_form(
         self: &Arc<Self>,
         key: &Key,
         request: &Request,
         accepted: Option<Accepted>,
+        wanted: Wanted,
     ) -> Result<LoadedObject> {
         match accepted.filter(|_| self.options.precompressed) {
-            Some(accepted) => Box::pin(self.open_for(key, request, accepted)).await,
-            None => self.open(key, request).await,
+            Some(accepted) => Box::pin(self.open_for(key, request, accepted, wanted)).await,
+            None => self.open(key, request, wanted).await,
         }
     }
 
@@ -257,14 +328,15 @@ impl Inner {
         self: &Arc<Self>,
         key: &Key,
         request: &Request,
+        wanted: Wanted,
     ) -> Result<LoadedObject> {
         let context = CacheContext::of(request.worker());
         let generation = self.store.generation(key);
-        let (loaded, fresh_ms) = match self.load(key, context, wanted(request)).await {
+        let (loaded, fresh_ms) = match self.load(key, context, wanted.clone()).await {
             Err(StoreError::Busy) => {
                 let idle = self.cache.take_idle_files();
                 self.pool.run(move || drop(idle)).await?;
-                self.load(key, context, wanted(request)).await?
+                self.load(key, context, wanted).await?
             }
             result => result?,
         };

@@ -27,7 +27,7 @@ use super::upload::join;
 use super::{Inner, may_read};
 use lru::LruCache;
 use onrush::Request;
-use onrush_store::{Key, Kind, Meta, Result, Store, StoreError};
+use onrush_store::{Key, Kind, Meta, Result, Store, StoreError, Wanted};
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -163,16 +163,19 @@ impl Inner {
         key: &Key,
         request: &Request,
         accepted: Accepted,
+        wanted: Wanted,
     ) -> Result<LoadedObject> {
         let Some(siblings) = keys(key) else {
-            return self.open(key, request).await;
+            return self.open(key, request, wanted).await;
         };
         let context = CacheContext::of(request.worker());
         let known = self.siblings.get(key.as_bytes(), context, &*self.store);
         let (loaded, known) = match known {
             Some(known) => (None, known),
             None => {
-                let (loaded, known) = self.survey(key, siblings, request, accepted).await?;
+                let (loaded, known) = self
+                    .survey(key, siblings, request, accepted, wanted.clone())
+                    .await?;
                 match known {
                     Some(known) => (Some(loaded), known),
                     None => return Ok(loaded),
@@ -181,7 +184,9 @@ impl Inner {
         };
         if let Some(coding) = known.choose(accepted, request) {
             // If it has disappeared meanwhile, the object itself is sent.
-            let sibling = self.open(known.sibling(coding), request).await;
+            let sibling = self
+                .open(known.sibling(coding), request, wanted.clone())
+                .await;
             let sibling = sibling.ok().and_then(|it| known.represent(coding, it));
             if let Some(sibling) = sibling {
                 return Ok(self.prepared(sibling));
@@ -189,7 +194,7 @@ impl Inner {
         }
         match loaded {
             Some(loaded) => Ok(loaded),
-            None => self.open(key, request).await,
+            None => self.open(key, request, wanted).await,
         }
     }
 
@@ -201,6 +206,7 @@ impl Inner {
         siblings: PerCoding<Key>,
         request: &Request,
         accepted: Accepted,
+        wanted: Wanted,
     ) -> Result<(LoadedObject, Option<Arc<Known>>)> {
         let context = CacheContext::of(request.worker());
         let generations = generations(&*self.store, key, &siblings);
@@ -212,7 +218,7 @@ impl Inner {
             }
         };
         let (loaded, (zstd, (brotli, gzip))) = join(
-            self.open(key, request),
+            self.open(key, request, wanted),
             join(
                 look_up(Coding::Zstd),
                 join(look_up(Coding::Brotli), look_up(Coding::Gzip)),

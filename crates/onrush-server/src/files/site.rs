@@ -11,11 +11,10 @@
 //! `text/html`. So a script or an image that is missing is not found, instead of being a page.
 
 use super::codings::Accepted;
-use super::http_error::{HttpError, Operation};
+use super::http_error::HttpError;
 use super::negotiate::{names_html, prefers_json};
-use super::object::LoadedObject;
 use super::path::Split;
-use super::read::full_response;
+use super::read::Role;
 use super::stand_in::StandIn;
 use super::{Inner, may_read};
 use crate::rights::INDEX;
@@ -45,9 +44,9 @@ impl Inner {
     ) -> Result<Response, HttpError> {
         let page = [key.as_bytes(), PAGE_EXTENSION.as_bytes()].concat();
         if !key.as_bytes().ends_with(PAGE_EXTENSION.as_bytes())
-            && let Some(loaded) = self.open_page(&page, request, accepted).await?
+            && let Some(page) = (self.page(&page, request, accepted, Role::Named)).await?
         {
-            return Ok(self.respond_with(request, loaded, accepted).await);
+            return Ok(page);
         }
         match error {
             StoreError::NotFound => Err(HttpError::NOT_FOUND),
@@ -64,39 +63,34 @@ impl Inner {
     ) -> Result<Option<Response>, HttpError> {
         if self.options.spa
             && is_navigation(request)
-            && let Some(loaded) = (self.open_page(INDEX.as_bytes(), request, accepted)).await?
+            && let Some(page) =
+                (self.page(INDEX.as_bytes(), request, accepted, Role::Named)).await?
         {
-            let page = self.respond_with(request, loaded, accepted).await;
             return Ok(Some(depending_on_navigation(request, page)));
         }
         if prefers_json(request) {
             return Ok(None);
         }
-        // Preconditions and ranges concern an object that the path names.
-        let page = (self.open_page(NOT_FOUND_PAGE.as_bytes(), request, accepted)).await?;
-        let page = page.map(|page| full_response(page).with_status(404));
+        let name = NOT_FOUND_PAGE.as_bytes();
+        let page = (self.page(name, request, accepted, Role::NotFoundPage)).await?;
         Ok(match self.options.spa {
             true => page.map(|page| depending_on_navigation(request, page)),
             false => page,
         })
     }
 
-    /// An object that the path of the request does not name itself, if there is one and the client
-    /// may read it.
-    async fn open_page(
+    /// The response with an object that the path of the request does not name itself, if there is
+    /// one and the client may read it.
+    async fn page(
         self: &Arc<Self>,
         key: &[u8],
         request: &Request,
         accepted: Option<Accepted>,
-    ) -> Result<Option<LoadedObject>, HttpError> {
-        let key = Key::parse(key).ok().filter(|key| may_read(request, key));
-        let Some(key) = key else {
-            return Ok(None);
-        };
-        match self.open_form(&key, request, accepted).await {
-            Ok(loaded) => Ok(Some(loaded)),
-            Err(StoreError::NotFound | StoreError::IsDirectory) => Ok(None),
-            Err(error) => Err(self.store_failure(error, Operation::Read, Some(&key))),
+        role: Role,
+    ) -> Result<Option<Response>, HttpError> {
+        match Key::parse(key).ok().filter(|key| may_read(request, key)) {
+            Some(key) => (self.represent_if_found(&key, request, accepted, role)).await,
+            None => Ok(None),
         }
     }
 }
