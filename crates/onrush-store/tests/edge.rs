@@ -11,8 +11,10 @@ use edge_common::{
 use onrush_rt::blocking::BlockingPool;
 use onrush_store::testing::conformance;
 use onrush_store::*;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 #[test]
@@ -103,6 +105,56 @@ fn everybody_waits_for_the_same_fetch() {
         });
         assert_eq!(store.opens(), [Wanted::Range(0..u64::MAX)], "{size}");
         assert_eq!(store.transferred(), size);
+    }
+}
+
+/// Polls a future once.
+fn begin<F: Future + ?Sized>(future: Pin<&mut F>) {
+    let polled = future.poll(&mut Context::from_waker(Waker::noop()));
+    assert!(polled.is_pending());
+}
+
+/// The store has told one request the version when the object is replaced by another server. Until
+/// the fresh time is over, a second request may wait for the same response; after it, it must not.
+#[test]
+fn no_response_is_older_than_the_request_and_the_fresh_time() {
+    for fresh in [Duration::ZERO, Duration::from_secs(3600)] {
+        for old in [None, Some(b"old")] {
+            let (dir, store) = (TempDir::new(), Counted::new());
+            let mut options = options(1 << 30);
+            options.fresh = Duration::ZERO;
+            let asked_before = old.map_or(0, |old| {
+                store.put("a", old);
+                let edge = edge(&store, dir.path(), options.clone());
+                get(&edge, "a").expect("an object");
+                store.metas() + store.opens().len()
+            });
+            assert_eq!(asked_before, usize::from(old.is_some()));
+            options.fresh = fresh;
+            let edge = edge(&store, dir.path(), options);
+            let a = key("a");
+            store.responses.after(Some(0));
+            let mut first = edge.open(&a, Wanted::All);
+            let asked = || store.asked.load(SeqCst) + store.opened.lock().unwrap().len();
+            wait_until("the store is asked", || {
+                begin(first.as_mut());
+                asked() == 1
+            });
+            store.put("a", b"new");
+            let mut second = edge.open(&a, Wanted::All);
+            begin(second.as_mut());
+            store.responses.after(None);
+            let content = |object: Result<Object>| {
+                object.map(|object| block_on(read(&object, 0..u64::MAX)).expect("bytes"))
+            };
+            let first = content(block_on(first)).ok();
+            let second = content(block_on(second)).ok();
+            assert_eq!(first.as_deref(), old.map(|old| &old[..]));
+            match fresh.is_zero() {
+                true => assert_eq!(second.as_deref(), Some(&b"new"[..])),
+                false => assert_eq!(second, first),
+            }
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use onrush_rt::fs::File;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Release;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 /// An object up to this size is served when it is complete, a larger one while it arrives.
 const WHOLE_BYTES_MAX: u64 = 256 * 1024;
@@ -35,6 +36,7 @@ impl Inner {
         if key.reserved() {
             return Ok(None); // State of the server is always current.
         }
+        let mut asked = None;
         loop {
             let known = match self.heads.get(key) {
                 Some(head) => Some(head),
@@ -49,11 +51,17 @@ impl Inner {
                 }
                 Some(head) => head.age_ms(now_ms) <= self.stale_ms,
             };
-            let opening = self.opening(key, wanted, known.as_ref());
-            let Some((opening, _member, is_collapsed)) = opening else {
+            let asked = *asked.get_or_insert_with(Instant::now);
+            let Some(waiting) = self.opening(key, wanted, known.as_ref(), asked) else {
                 continue; // Another request has opened it meanwhile.
             };
-            return match (wait(&opening, may_be_stale).await, known) {
+            let result = wait(&waiting.opening, may_be_stale).await;
+            let is_out = (result.as_ref()).is_err_and(|error| is_outage(*error));
+            if !waiting.is_recent && !is_out {
+                continue; // The object may have been replaced before this request.
+            }
+            let is_collapsed = waiting.is_collapsed;
+            return match (result, known) {
                 (Ok(None), _) => Ok(None),
                 (Ok(Some(version)), _) if version.is_known => {
                     Ok(Some((version, CacheUse::Revalidated)))

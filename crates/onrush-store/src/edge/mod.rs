@@ -48,7 +48,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// A request waits for so long for a store that does not respond, if it has a stale copy.
-const SLOW_MS: i64 = 2_000;
+const SLOW: Duration = Duration::from_secs(2);
 /// The attempts to open what is replaced or removed again and again.
 const ATTEMPTS: usize = 4;
 /// The time between two looks at what takes long, and the number of them between two times of
@@ -209,9 +209,8 @@ impl Inner {
 
     /// Lets those go on who wait for a store that does not respond.
     fn tick(&self, has_upkeep: bool) {
-        let slow_since_ms = self.now_ms() - SLOW_MS;
         let slow: Vec<_> = (self.openings().values())
-            .filter(|pending| pending.begun_ms <= slow_since_ms)
+            .filter(|pending| pending.begun.elapsed() >= SLOW)
             .map(|pending| pending.opening.clone())
             .collect();
         for opening in slow {

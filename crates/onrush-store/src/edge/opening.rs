@@ -1,5 +1,6 @@
 //! Asks the other store for the current version of a key. The requests that need it at the same
-//! time wait for the same response.
+//! time wait for the same response, unless it may be older than a request by more than the fresh
+//! time: such a request waits for the next one.
 
 use super::Inner;
 use super::heads::{Head, may_hide_a_change};
@@ -12,6 +13,7 @@ use crate::store::Wanted;
 use crate::watch::Watch;
 use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A request for the current version of a key.
 pub(super) type Opening = Watch<Opened>;
@@ -21,7 +23,19 @@ pub(super) struct Pending {
     pub(super) opening: Arc<Opening>,
     /// The requests that wait are its readers.
     pub(super) run: Arc<Run>,
-    pub(super) begun_ms: i64,
+    /// The response is at least as new as this.
+    pub(super) begun: Instant,
+}
+
+/// A place among those who wait for an [`Opening`].
+pub(super) struct Waiting {
+    pub(super) opening: Arc<Opening>,
+    /// Kept while waiting.
+    pub(super) _member: Member,
+    /// Whether another request has begun it.
+    pub(super) is_collapsed: bool,
+    /// Whether its response may be served: it is not older than the request, the fresh time aside.
+    pub(super) is_recent: bool,
 }
 
 /// The state of an [`Opening`].
@@ -56,17 +70,23 @@ impl Current {
 
 impl Inner {
     /// Joins the request for the current version of a key, or begins it. `known`: the version to
-    /// confirm. Returns also what the caller keeps while it waits, and whether the request was
-    /// begun before. `None` if another version is known meanwhile.
+    /// confirm. `asked`: when the client has asked. `None` if another version is known meanwhile.
     pub(super) fn opening(
         self: &Arc<Self>,
         key: &Key,
         wanted: &Wanted,
         known: Option<&Arc<Head>>,
-    ) -> Option<(Arc<Opening>, Member, bool)> {
+        asked: Instant,
+    ) -> Option<Waiting> {
         let mut openings = self.openings();
         if let Some(pending) = openings.get(key) {
-            return Some((pending.opening.clone(), pending.run.join(), true));
+            let age = asked.saturating_duration_since(pending.begun);
+            return Some(Waiting {
+                opening: pending.opening.clone(),
+                _member: pending.run.join(),
+                is_collapsed: true,
+                is_recent: age.is_zero() || age < Duration::from_millis(self.fresh_ms as u64),
+            });
         }
         let current = self.heads.get(key);
         if current.is_some_and(|now| known.is_none_or(|known| !Arc::ptr_eq(known, &now))) {
@@ -78,7 +98,7 @@ impl Inner {
         let pending = Pending {
             opening: opening.clone(),
             run: run.clone(),
-            begun_ms,
+            begun: Instant::now(),
         };
         openings.insert(key.clone(), pending);
         drop(openings);
@@ -90,20 +110,36 @@ impl Inner {
             run: run.clone(),
         };
         let (wanted, known) = (wanted.clone(), known.cloned());
-        self.fetch(run, move || Box::pin(open(guard, wanted, known, changes)));
-        Some((opening, member, false))
+        let begun = Begun { changes, begun_ms };
+        self.fetch(run, move || Box::pin(open(guard, wanted, known, begun)));
+        Some(Waiting {
+            opening,
+            _member: member,
+            is_collapsed: false,
+            is_recent: true,
+        })
     }
 
     /// The other store has confirmed a version.
-    fn confirm(&self, head: &Arc<Head>, changes: u64) {
-        if self.heads.changes(&head.key) != changes {
+    fn confirm(&self, head: &Arc<Head>, begun: Begun) {
+        if self.heads.changes(&head.key) != begun.changes {
             return; // A change through this server came between.
         }
-        if head.confirm(self.now_ms(), self.fresh_ms) {
+        if head.confirm(begun.begun_ms, self.fresh_ms) {
             self.heads.advance(&head.key); // Responses say no longer that it is stale.
         }
         self.cache.stamp(&head.file);
     }
+}
+
+/// What was known when an opening began.
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    /// The number of changes of the key.
+    changes: u64,
+    /// A version is fresh from this time on, not from the time of the response: it may have been
+    /// replaced while the response was on its way.
+    begun_ms: i64,
 }
 
 /// Completes an opening also if its task ends early.
@@ -137,12 +173,12 @@ impl Drop for OpeningGuard {
 
 /// Asks the other store for the current version of a key, and begins to transfer it if it is not
 /// `known`.
-async fn open(guard: OpeningGuard, wanted: Wanted, known: Option<Arc<Head>>, changes: u64) {
+async fn open(guard: OpeningGuard, wanted: Wanted, known: Option<Arc<Head>>, begun: Begun) {
     let (inner, key) = (guard.inner.clone(), guard.key.clone());
     if let Some(known) = known.as_ref().filter(|known| !known.may_hide_a_change()) {
         match inner.store.meta(&key).await {
             Ok(meta) if known.has_properties(&meta) => {
-                inner.confirm(known, changes);
+                inner.confirm(known, begun);
                 guard.finish(Ok(Some(Current::known(known.clone()))));
                 return restore_record(&inner, known).await;
             }
@@ -178,16 +214,15 @@ async fn open(guard: OpeningGuard, wanted: Wanted, known: Option<Arc<Head>>, cha
         Ok(metadata) => metadata,
         Err(error) => return guard.finish(Err(error)),
     };
-    let now_ms = inner.now_ms();
     let head = Arc::new(Head::new(
         key,
         *object.meta(),
         metadata,
         block_bytes,
-        now_ms,
+        begun.begun_ms,
         opened_ms,
     ));
-    head.confirm(now_ms, inner.fresh_ms);
+    head.confirm(begun.begun_ms, inner.fresh_ms);
     let end = range.end.min(head.meta.size);
     let number = range.start / block_bytes;
     // An empty object is a block without bytes.
@@ -197,7 +232,7 @@ async fn open(guard: OpeningGuard, wanted: Wanted, known: Option<Arc<Head>>, cha
     let fill = has_bytes
         .then(|| inner.begin(&head, number, &guard.run))
         .flatten();
-    let generation = inner.heads.replace(&head, changes);
+    let generation = inner.heads.replace(&head, begun.changes);
     if !head.is_small()
         && let Some(generation) = generation
     {

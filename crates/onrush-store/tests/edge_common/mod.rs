@@ -40,6 +40,9 @@ pub struct Counted {
     pub transferred: Arc<AtomicUsize>,
     /// While it is held, no stream has a byte after the first `n`.
     pub held: Arc<Held>,
+    /// While it is held, responses are on their way: what they say is what was when the store was
+    /// asked.
+    pub responses: Held,
 }
 
 #[derive(Debug, Default)]
@@ -50,6 +53,19 @@ pub struct Held {
 }
 
 impl Held {
+    /// Waits while it is held.
+    async fn pass(&self) {
+        poll_fn(|cx| {
+            let after = self.after.lock().unwrap();
+            if after.is_none() {
+                return Poll::Ready(());
+            }
+            self.wakers.lock().unwrap().push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
     pub fn after(&self, bytes: Option<usize>) {
         *self.after.lock().unwrap() = bytes;
         self.changed.notify_all();
@@ -155,7 +171,9 @@ impl Store for Counted {
     fn open<'a>(&'a self, key: &'a Key, wanted: Wanted) -> LocalFuture<'a, Result<Object>> {
         Box::pin(async move {
             self.opened.lock().unwrap().push(wanted.clone());
-            let object = self.store.open(key, wanted).await?;
+            let object = self.store.open(key, wanted).await;
+            self.responses.pass().await;
+            let object = object?;
             let (meta, metadata) = (self.shown(*object.meta()), object.metadata().await?);
             let reader = HeldReader {
                 object,
@@ -170,7 +188,11 @@ impl Store for Counted {
         self.asked.fetch_add(1, SeqCst);
         match self.hangs.load(SeqCst) {
             true => Box::pin(std::future::pending()),
-            false => Box::pin(async { Ok(self.shown(self.store.meta(key).await?)) }),
+            false => Box::pin(async {
+                let meta = self.store.meta(key).await;
+                self.responses.pass().await;
+                Ok(self.shown(meta?))
+            }),
         }
     }
 
