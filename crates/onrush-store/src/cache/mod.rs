@@ -8,10 +8,11 @@
 //!   open are not evicted, because that would free nothing.
 //! - **Order.** The last use of a file is its modification time, which [`Cache::upkeep`] writes
 //!   once a minute at most, so that the order survives a restart.
-//! - **Restart.** A scan finds the files while the cache is in use: a file that is asked for is
-//!   found on the disk. New files are refused ([`NotStored::Scanning`]) until the scan is
-//!   complete, because before that the used space is not known. [`Cache::close`] leaves a list of
-//!   the files, which the next process uses instead of a scan.
+//! - **Restart.** [`Cache::close`] leaves a list of the files for the next process. Without it, a
+//!   scan finds the files while the cache is in use: a file that is asked for is found on the disk.
+//!   If the last process was killed, an upper bound of the used space is known. New files are
+//!   stored within it, and the oldest files that the scan has found so far are removed for them.
+//!   After a power cut, new files are refused ([`NotStored::Scanning`]) until the scan is complete.
 //! - **Whole files.** Nothing is synced. A file that this process has not written is not trusted
 //!   until the caller has verified it ([`Cache::trust`]): a power cut may have torn it.
 //! - **Failures** of the disk are reported once, and no new file is created for a while. Then a
@@ -20,11 +21,14 @@
 //!   again.
 //!
 //! Methods whose documentation says "blocks" belong on the pool. Layers, lowest first: `name` ·
-//! `list` · `space` · `folder` · `index` · `failure` · `verification` · `filling`.
+//! `list` · `found` · `space` · `folder` · `bound` · `index` · `failure` · `verification` ·
+//! `filling`.
 
+mod bound;
 mod failure;
 mod filling;
 mod folder;
+mod found;
 mod index;
 mod list;
 mod name;
@@ -33,10 +37,12 @@ mod verification;
 
 use crate::error::Cause;
 use crate::watch::Watch;
+use bound::Bound;
 use failure::{Pause, is_of_process};
 pub use filling::{NewFile, Promise};
 use folder::Folder;
-use index::{Found, Index, Scanned};
+use found::FoundFiles;
+use index::{Found, Index};
 use list::Listed;
 pub use name::Name;
 use onrush_rt::blocking::BlockingPool;
@@ -95,6 +101,9 @@ struct Inner {
     descriptors: Descriptors,
     report: Report,
     space: Arc<Space>,
+    bound: Bound,
+    /// Whether `space` has all files, also those that the scan has not found yet.
+    is_bounded: AtomicBool,
     index: Mutex<Index>,
     next_number: AtomicU64,
     evictions: AtomicU64,
@@ -145,7 +154,7 @@ pub struct Opened {
 pub enum NotStored {
     /// It is larger than the cache, or all other files are in use. A later attempt may succeed.
     Full,
-    /// The scan after the start is not complete.
+    /// The scan after the start is not complete, and the used space is not known.
     Scanning,
     /// No descriptor is free.
     Busy,
@@ -159,6 +168,7 @@ pub struct CacheStats {
     /// Files.
     pub entries: u64,
     /// The space of the files, of those that are being filled, and of removed files that are open.
+    /// Before the scan is complete, this may be more than they have, or what was found so far.
     pub used_bytes: u64,
     /// The limit of `used_bytes`.
     pub limit_bytes: u64,
@@ -199,6 +209,8 @@ impl Cache {
             descriptors: options.descriptors,
             report: options.report,
             space: Space::new(options.bytes_max),
+            bound: Bound::new(),
+            is_bounded: AtomicBool::new(false),
             index: Mutex::new(Index::new()),
             next_number: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
@@ -307,9 +319,11 @@ impl Cache {
         let (charge, is_trusted) = match (before, index.get(name, now_ms)) {
             (Some(before), _) => (before.charge, before.is_trusted),
             (None, Some(found)) => (found.charge, false),
+            // It was removed after it was opened.
+            (None, None) if index.is_removed(name) || index.is_evicted(name) => return None,
             (None, None) => {
                 let found = file.metadata().ok()?;
-                let charge = self.inner.space.add(found.allocated_bytes);
+                let charge = self.inner.space.find(found.allocated_bytes);
                 index.insert(*name, charge.clone(), false, found.modified_ns / 1_000_000);
                 index.get(name, now_ms);
                 (charge, false)
@@ -385,6 +399,8 @@ impl Cache {
         let files = index.list();
         drop(index);
         let _ = self.inner.folder.save_list(&files); // Without it, the next process scans.
+        // What other programs add from now on is in neither.
+        let _ = self.inner.folder.remove_bound();
     }
 
     /// Whether the list of files was written. While the caller has the lock, it is not.
@@ -427,7 +443,7 @@ impl Cache {
 
     /// Finds the files of earlier processes. Returns whether that has succeeded.
     fn scan(&self) -> bool {
-        let mut found = match self.find_all() {
+        let found = match self.find_all() {
             Ok(found) => found,
             Err(error) => {
                 // What was not found would not be counted.
@@ -436,27 +452,40 @@ impl Cache {
                 return false;
             }
         };
-        found.sort_unstable_by_key(|&(_, used_ms, _)| std::cmp::Reverse(used_ms));
+        let (space, folder) = (&self.inner.space, &self.inner.folder);
         for step in found.chunks(SCAN_STEP) {
-            let files = step.iter().map(|&(name, used_ms, bytes)| Scanned {
-                name,
-                used_ms,
-                charge: self.inner.space.add(bytes),
-            });
-            self.index().append(files);
+            self.index().append(step, |bytes| space.find(bytes));
         }
         self.index().complete();
+        space.end_expectation();
+        let _ = self.inner.bound.renew(folder, space); // Again before more space is taken.
         true
     }
 
+    /// All files, beginning with the most recently used one.
     fn find_all(&self) -> io::Result<Vec<Listed>> {
-        if let Some(listed) = self.inner.folder.take_list()? {
+        let inner = &self.inner;
+        // Before anything is stored: the list would lack it.
+        if let Some(mut listed) = inner.folder.take_list()? {
+            listed.sort_unstable_by_key(|&(_, used_ms, _)| std::cmp::Reverse(used_ms));
             return Ok(listed);
         }
-        let mut found = Vec::new();
-        let mut add = |name, used_ms, bytes| found.push((name, used_ms, bytes));
-        self.inner.folder.scan(&mut add)?;
-        Ok(found)
+        self.index().found().map(FoundFiles::clear);
+        if !inner.is_bounded.load(Relaxed)
+            && let Some(bytes) = inner.bound.load(&inner.folder)
+            && bytes <= inner.space.limit_bytes()
+        {
+            inner.space.expect(bytes);
+            inner.is_bounded.store(true, Relaxed);
+        }
+        inner.folder.scan(&mut |files| {
+            self.index()
+                .found()
+                .map(|found| found.add(files.into_iter()));
+            inner.space.notify(); // They may be removed for others.
+        })?;
+        let found = self.index().found().map(FoundFiles::take);
+        Ok(found.unwrap_or_default())
     }
 
     fn index(&self) -> MutexGuard<'_, Index> {
