@@ -1,4 +1,4 @@
-//! `cargo xtask page`: uploads of 1 GiB with the page in Chromium, which are paused, interrupted and
+//! `cargo xtask page`: an upload of 1 GiB with the page in Chromium, which is interrupted and
 //! continued. The test run does the same with fewer bytes.
 
 use crate::shell::{cargo, run};

@@ -1,5 +1,5 @@
-//! What a build cache leaves for the next process: a list of its files, or after `kill -9` a bound of
-//! their space, with which uploads need not wait for the scan.
+//! What a build cache leaves for the next process: a list of its files, or after `kill -9` a bound
+//! of their space, with which uploads need not wait for the scan.
 
 mod build_cache_common;
 mod common;

@@ -65,7 +65,8 @@ impl Bound {
     /// Replaces the bound by one for the used space, which may be less. Blocks.
     pub(super) fn renew(&self, folder: &Folder, space: &Space) -> io::Result<()> {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        // Who takes space from now on waits for the lock; `write` sees what was taken before.
+        // A thread that takes space from now on waits for the lock; `write` sees what was taken
+        // before.
         self.bytes.store(0, Relaxed);
         fence(SeqCst);
         self.write(folder, space)

@@ -21,8 +21,8 @@
 //!   again.
 //!
 //! Methods whose documentation says "blocks" belong on the pool. Layers, lowest first: `name` ·
-//! `list` · `found` · `space` · `folder` · `bound` · `index` · `failure` · `verification` ·
-//! `filling`.
+//! `list` · `found` · `space` · `folder` · `bound` · `index` · `failure` · `scan` ·
+//! `verification` · `filling`.
 
 mod bound;
 mod failure;
@@ -32,6 +32,7 @@ mod found;
 mod index;
 mod list;
 mod name;
+mod scan;
 mod space;
 mod verification;
 
@@ -41,9 +42,7 @@ use bound::Bound;
 use failure::{Pause, is_of_process};
 pub use filling::{NewFile, Promise};
 use folder::Folder;
-use found::FoundFiles;
 use index::{Found, Index};
-use list::Listed;
 pub use name::Name;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::{Descriptors, FileUse};
@@ -55,9 +54,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use verification::{Verification, Verifications};
-
-/// The entries that a scan adds at a time. Others wait for the index meanwhile.
-const SCAN_STEP: usize = 1000;
 
 /// Receives each change of the state of the disk.
 pub type Report = Arc<dyn Fn(DiskEvent) + Send + Sync>;
@@ -122,21 +118,6 @@ struct Inner {
     verifications: Verifications,
     /// Whether the scan has failed, and is to begin again after the pause.
     has_scan_failed: AtomicBool,
-}
-
-/// Exists while the scan goes on.
-struct Scanning(Cache);
-
-impl Drop for Scanning {
-    fn drop(&mut self) {
-        let inner = &self.0.inner;
-        if std::thread::panicking() {
-            // It begins again after the pause.
-            inner.has_scan_failed.store(true, Relaxed);
-            self.0.pause(&io::ErrorKind::Other.into());
-        }
-        inner.is_scanning.update(|is_scanning| *is_scanning = false);
-    }
 }
 
 /// A file and whether it is known to be whole.
@@ -424,68 +405,6 @@ impl Cache {
             oldest_ms: u64::try_from(oldest_ms).unwrap_or(0),
             is_complete: index.is_complete(),
         }
-    }
-
-    fn begin_scan(&self) {
-        (self.inner.is_scanning).update(|is_scanning| *is_scanning = true);
-        let scanning = Scanning(self.clone());
-        let scan = move || {
-            let cache = scanning.0.clone();
-            let is_complete = cache.scan();
-            drop(scanning);
-            if is_complete {
-                cache.evict_until(0); // The limit may be lower than before.
-                (cache.inner.report)(DiskEvent::IsScanned(cache.stats()));
-            }
-        };
-        self.pool().run(scan).detach();
-    }
-
-    /// Finds the files of earlier processes. Returns whether that has succeeded.
-    fn scan(&self) -> bool {
-        let found = match self.find_all() {
-            Ok(found) => found,
-            Err(error) => {
-                // What was not found would not be counted.
-                self.failed(&error);
-                self.inner.has_scan_failed.store(true, Relaxed);
-                return false;
-            }
-        };
-        let (space, folder) = (&self.inner.space, &self.inner.folder);
-        for step in found.chunks(SCAN_STEP) {
-            self.index().append(step, |bytes| space.find(bytes));
-        }
-        self.index().complete();
-        space.end_expectation();
-        let _ = self.inner.bound.renew(folder, space); // Again before more space is taken.
-        true
-    }
-
-    /// All files, beginning with the most recently used one.
-    fn find_all(&self) -> io::Result<Vec<Listed>> {
-        let inner = &self.inner;
-        // Before anything is stored: the list would lack it.
-        if let Some(mut listed) = inner.folder.take_list()? {
-            listed.sort_unstable_by_key(|&(_, used_ms, _)| std::cmp::Reverse(used_ms));
-            return Ok(listed);
-        }
-        self.index().found().map(FoundFiles::clear);
-        if !inner.is_bounded.load(Relaxed)
-            && let Some(bytes) = inner.bound.load(&inner.folder)
-            && bytes <= inner.space.limit_bytes()
-        {
-            inner.space.expect(bytes);
-            inner.is_bounded.store(true, Relaxed);
-        }
-        inner.folder.scan(&mut |files| {
-            self.index()
-                .found()
-                .map(|found| found.add(files.into_iter()));
-            inner.space.notify(); // They may be removed for others.
-        })?;
-        let found = self.index().found().map(FoundFiles::take);
-        Ok(found.unwrap_or_default())
     }
 
     fn index(&self) -> MutexGuard<'_, Index> {
