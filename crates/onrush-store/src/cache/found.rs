@@ -10,10 +10,21 @@ use std::collections::{BinaryHeap, HashSet};
 /// a part is old in the whole, too, because names are hashes.
 const REMOVED_DIVISOR: u64 = 4;
 
+/// Files, the oldest first: the time of the last use, the name and the space.
+#[derive(Debug, Default)]
+pub(super) struct ByAge(BinaryHeap<Reverse<(i64, Name, u64)>>);
+
+impl ByAge {
+    /// The most recently used file first. This takes a while for a million files.
+    pub(super) fn sort(self) -> Vec<Listed> {
+        let listed = |Reverse((used_ms, name, bytes))| (name, used_ms, bytes);
+        self.0.into_sorted_vec().into_iter().map(listed).collect()
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct FoundFiles {
-    /// The oldest first: the time of the last use, the name and the space.
-    files: BinaryHeap<Reverse<(i64, Name, u64)>>,
+    files: ByAge,
     found_bytes: u64,
     removed_bytes: u64,
     /// The names that were removed since the scan began, by anyone.
@@ -23,22 +34,20 @@ pub(super) struct FoundFiles {
 impl FoundFiles {
     /// Forgets the files: a scan begins again.
     pub(super) fn clear(&mut self) {
-        self.files.clear();
+        self.files.0.clear();
         (self.found_bytes, self.removed_bytes) = (0, 0);
     }
 
     pub(super) fn add(&mut self, files: impl Iterator<Item = Listed>) {
         for (name, used_ms, bytes) in files {
             self.found_bytes += bytes;
-            self.files.push(Reverse((used_ms, name, bytes)));
+            self.files.0.push(Reverse((used_ms, name, bytes)));
         }
     }
 
-    /// All files, the most recently used one first.
-    pub(super) fn take(&mut self) -> Vec<Listed> {
-        let files = std::mem::take(&mut self.files).into_sorted_vec();
-        let listed = |Reverse((used_ms, name, bytes))| (name, used_ms, bytes);
-        files.into_iter().map(listed).collect()
+    /// Takes all files.
+    pub(super) fn take(&mut self) -> ByAge {
+        std::mem::take(&mut self.files)
     }
 
     /// Removes the oldest files, until they have `bytes` bytes. Leaves out those that are `known`
@@ -46,16 +55,16 @@ impl FoundFiles {
     pub(super) fn evict(&mut self, bytes: u64, known: impl Fn(&Name) -> bool) -> Vec<Listed> {
         let (mut freed, mut victims) = (0, Vec::new());
         while freed < bytes
-            && let Some(&Reverse((used_ms, name, own))) = self.files.peek()
+            && let Some(&Reverse((used_ms, name, own))) = self.files.0.peek()
         {
             if known(&name) || self.removed.contains(&name) {
-                self.files.pop();
+                self.files.0.pop();
                 continue;
             }
             if self.removed_bytes + own > self.found_bytes / REMOVED_DIVISOR {
                 break;
             }
-            self.files.pop();
+            self.files.0.pop();
             self.remove(name);
             self.removed_bytes += own;
             freed += own;
@@ -98,7 +107,7 @@ mod tests {
         let known = |known: &Name| *known == name(0);
         assert_eq!(found.evict(1, known), [file(2)]);
         assert_eq!(found.evict(20, known), [file(3)], "a quarter of 80 bytes");
-        assert_eq!(found.take(), [7, 6, 5, 4].map(file));
+        assert_eq!(found.take().sort(), [7, 6, 5, 4].map(file));
         assert!(found.is_removed(&name(3)) && !found.is_removed(&name(4)));
         found.clear();
         found.add([8, 9, 10, 11].map(file).into_iter());

@@ -1,6 +1,6 @@
 //! The scan after the start, which finds the files of earlier processes while the cache is in use.
 
-use super::found::FoundFiles;
+use super::found::{ByAge, FoundFiles};
 use super::list::Listed;
 use super::{Cache, DiskEvent};
 use std::io;
@@ -86,6 +86,6 @@ impl Cache {
             inner.space.notify(); // They may be removed for others.
         })?;
         let found = self.index().found().map(FoundFiles::take);
-        Ok(found.unwrap_or_default())
+        Ok(found.map(ByAge::sort).unwrap_or_default()) // Without the lock.
     }
 }
