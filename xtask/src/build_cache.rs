@@ -2,24 +2,26 @@
 
 use crate::{
     Arguments, Failure,
-    shell::{cargo, run},
+    shell::{cargo, is_unoptimised, run},
 };
 
-/// After a restart, the first objects are to be served within this time.
+/// After a restart, the first objects are to be served, and a new one is to be stored, within this
+/// time.
 const SERVES_WITHIN_MS: usize = 1000;
 
 pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
     let bytes = arguments.number("--bytes", 1 << 30)?;
     let objects = arguments.number("--objects", 1_000_000)?;
     arguments.end()?;
-    let mut test = cargo("test --release --quiet -p onrush-server --test cli_cache");
+    let mut test = cargo("test --release --quiet -p onrush-server --test cli_cache --");
+    // Behind `--`, because cargo itself accepts one name only.
     test.args(["a_cache_filled_by_32_writers", "a_restarted_cache_serves"]);
-    test.args(["--", "--nocapture", "--test-threads=1"])
+    test.args(["--nocapture", "--test-threads=1"])
         .env("ONRUSH_TEST_CACHE_BYTES", bytes.to_string())
-        .env("ONRUSH_TEST_CACHE_OBJECTS", objects.to_string())
-        .env(
-            "ONRUSH_TEST_CACHE_SERVES_WITHIN_MS",
-            SERVES_WITHIN_MS.to_string(),
-        );
+        .env("ONRUSH_TEST_CACHE_OBJECTS", objects.to_string());
+    if !is_unoptimised() {
+        let within_ms = SERVES_WITHIN_MS.to_string();
+        test.env("ONRUSH_TEST_CACHE_SERVES_WITHIN_MS", within_ms);
+    }
     Ok(run(&mut test)?)
 }

@@ -10,6 +10,7 @@ mod fuzz;
 mod hls;
 mod npm;
 mod package;
+mod page;
 mod power_cuts;
 mod python;
 mod scale;
@@ -65,6 +66,8 @@ usage: cargo xtask TASK [OPTIONS]
   package [deb|tarball]
                       build a Debian package and a static tarball into target/package, install each
                       in a folder, and run what was installed
+  page                interrupt uploads of 1 GiB with the page in Chromium
+        --mib N           the size of the largest (default: 1024)
   kill                kill processes at random moments of PUTs, and check what they have stored
         --kills N         the number of kills (default: 10000)
   miri                run unsafe code without system calls under Miri; needs a nightly toolchain
@@ -98,6 +101,7 @@ fn main() -> ExitCode {
         "chaos" => chaos::main(arguments),
         "hls" => hls::main(arguments),
         "package" => package::main(arguments),
+        "page" => page::main(arguments),
         "power-cuts" => power_cuts::main(arguments),
         "scale" => scale::main(arguments),
         "simulate-scale" => simulate::main(arguments),

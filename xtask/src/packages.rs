@@ -13,6 +13,9 @@ use std::{
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 const POLICY_TEXT: &str = "#!/bin/sh\nexit 101\n";
 
+/// How long apt waits for another process that installs packages, in seconds.
+const LOCK_MAX_S: &str = "600";
+
 /// Ensures that each program of the list exists: `(program or path, Debian package)`.
 ///
 /// As root, installs the missing packages without starting their services. Otherwise fails with
@@ -35,6 +38,7 @@ pub fn need(programs: &[(&str, &str)]) -> Outcome {
     let no_services = NoServices::new()?;
     let mut words = install.split_whitespace();
     let installed = run(Command::new(words.next().unwrap_or_default())
+        .arg(format!("-oDPkg::Lock::Timeout={LOCK_MAX_S}"))
         .args(words)
         .env("DEBIAN_FRONTEND", "noninteractive"));
     drop(no_services);

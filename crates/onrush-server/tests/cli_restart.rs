@@ -2,9 +2,10 @@
 
 mod program;
 
+use program::certificates::{Authority, Client};
 use program::service::{ServiceManager, activated, inheritable, is_running, signal};
 use program::{Folder, Server, TIMEOUT, drivers, onrush, wait_until};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
@@ -57,9 +58,23 @@ enum Load {
     Uploads,
 }
 
+/// A connection, perhaps with TLS.
+trait Connection: Read + Write {}
+
+impl<T: Read + Write> Connection for T {}
+
+/// Connects to the server.
+type Connect<'c> = dyn Fn() -> io::Result<Box<dyn Connection>> + Sync + 'c;
+
+fn connect(address: SocketAddr) -> io::Result<Box<dyn Connection>> {
+    let stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    Ok(Box::new(stream))
+}
+
 /// Sends requests until the end. A client that follows RFC 9112, section 9.3.1, repeats an
 /// idempotent request if a connection that it has used before ends without a response.
-fn send_requests(address: SocketAddr, load: Load, client: usize, outcomes: &Outcomes) {
+fn send_requests(connect: &Connect<'_>, load: Load, client: usize, outcomes: &Outcomes) {
     let request = match load {
         Load::Single => {
             "GET /x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".to_owned()
@@ -69,19 +84,15 @@ fn send_requests(address: SocketAddr, load: Load, client: usize, outcomes: &Outc
             "PUT /up/{client} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 7\r\n\r\ncontent"
         ),
     };
-    let connect = || {
-        let stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
-        stream.set_read_timeout(Some(TIMEOUT))?;
-        Ok::<_, std::io::Error>(stream)
-    };
-    let mut reused = None;
+    let mut reused: Option<Box<dyn Connection>> = None;
     while !outcomes.over.load(Ordering::Relaxed) {
         let is_reused = reused.is_some();
         let exchanged = reused
             .take()
             .map_or_else(connect, Ok)
-            .and_then(|mut stream: TcpStream| {
+            .and_then(|mut stream| {
                 stream.write_all(request.as_bytes())?;
+                stream.flush()?;
                 let response = read_response(&mut stream, load)?;
                 Ok((stream, response))
             });
@@ -109,7 +120,7 @@ fn send_requests(address: SocketAddr, load: Load, client: usize, outcomes: &Outc
     }
 }
 
-fn read_response(stream: &mut TcpStream, load: Load) -> std::io::Result<String> {
+fn read_response(stream: &mut dyn Read, load: Load) -> io::Result<String> {
     let end: &[u8] = match load {
         Load::Uploads => b"\r\n\r\n",
         _ => b"\r\n\r\ncontent",
@@ -126,6 +137,15 @@ fn read_response(stream: &mut TcpStream, load: Load) -> std::io::Result<String> 
 
 /// Restarts a server repeatedly while clients send requests.
 fn restart_under_load(arguments: &[&str], restarts: usize) {
+    restart_under_load_of(arguments, restarts, &connect);
+}
+
+/// As [`restart_under_load`], for clients that connect in their own way.
+fn restart_under_load_of(
+    arguments: &[&str],
+    restarts: usize,
+    connect: &(dyn Fn(SocketAddr) -> io::Result<Box<dyn Connection>> + Sync),
+) {
     let folder = Folder::new();
     let mut manager = ServiceManager::new();
     let dir = folder.path().join("served");
@@ -136,14 +156,18 @@ fn restart_under_load(arguments: &[&str], restarts: usize) {
         .args(arguments);
     let mut server = serve(program, &mut manager);
     let (address, outcomes) = (server.address(), Outcomes::default());
-    let put = "PUT /x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
-               Content-Length: 7\r\n\r\ncontent";
-    assert!(server.exchange(put.as_bytes()).starts_with("HTTP/1.1 201"));
+    let connect = || connect(address);
+    let put = "PUT /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 7\r\n\r\ncontent";
+    let mut first = connect().expect("a server");
+    first.write_all(put.as_bytes()).expect("it reads");
+    let stored = read_response(&mut first, Load::Uploads).expect("a response");
+    assert!(stored.starts_with("HTTP/1.1 201"), "{stored}");
+    drop(first);
     let last = std::thread::scope(|scope| {
         for client in 0..CLIENTS {
             let load = [Load::Single, Load::KeepAlive, Load::Uploads][client % 3];
-            let outcomes = &outcomes;
-            scope.spawn(move || send_requests(address, load, client, outcomes));
+            let (outcomes, connect) = (&outcomes, &connect);
+            scope.spawn(move || send_requests(connect, load, client, outcomes));
         }
         let _over = Over(&outcomes);
         let mut process = server.child.id();
@@ -181,6 +205,34 @@ impl Drop for Over<'_> {
 fn no_request_fails_while_the_server_restarts() {
     for driver in drivers() {
         restart_under_load(&["--driver", driver], RESTARTS);
+    }
+}
+
+#[test]
+fn no_request_fails_while_a_server_with_tls_restarts() {
+    let (folder, authority) = (Folder::new(), Authority::new("test"));
+    let (certificate, key) = authority.local(&folder);
+    let config = authority.client_config();
+    let connect = |address| {
+        let client = Client::connect_to(address, &config)?;
+        Ok(Box::new(client) as Box<dyn Connection>)
+    };
+    for driver in drivers() {
+        let tls = ["--tls-cert", &certificate, "--tls-key", &key];
+        let arguments = [&["--driver", driver][..], &tls].concat();
+        restart_under_load_of(&arguments, RESTARTS, &connect);
+    }
+}
+
+/// The folder of an edge belongs to one process, as that of a build cache does.
+#[test]
+fn no_request_fails_while_an_edge_restarts() {
+    for driver in drivers() {
+        let folder = Folder::new();
+        let edge = folder.path().join("edge");
+        let edge = edge.to_str().expect("UTF-8");
+        let edge = ["--edge", edge, "--edge-size", "64MiB"];
+        restart_under_load(&[&["--driver", driver][..], &edge].concat(), RESTARTS);
     }
 }
 

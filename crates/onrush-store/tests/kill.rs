@@ -17,6 +17,8 @@ use std::thread;
 use std::time::Duration;
 
 const KILLS: u64 = 200;
+/// A long run says how far it is after so many kills.
+const PROGRESS_KILLS: u64 = 1000;
 const KEYS: u64 = 4;
 const DIR_VAR: &str = "ONRUSH_TEST_KILL_DIR";
 const BEGIN_VAR: &str = "ONRUSH_TEST_KILL_BEGIN";
@@ -138,6 +140,9 @@ fn completed_puts_survive_kill() {
                 number >= least && found == body(number),
                 "kill {kill}, key {key}"
             );
+        }
+        if (kill + 1) % PROGRESS_KILLS == 0 {
+            println!("{} kills: every completed put is there", kill + 1);
         }
     }
     let folder = open(dir.path(), false, false);

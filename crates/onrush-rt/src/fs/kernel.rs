@@ -220,6 +220,11 @@ impl Dir {
         set.is_ok() && retry_on_intr(|| fs::fremovexattr(&self.fd, PROBE)).is_ok()
     }
 
+    pub(super) fn boot_id(&self) -> io::Result<String> {
+        let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+        Ok(text.trim_end().to_owned())
+    }
+
     pub(super) fn now_ns(&self) -> i64 {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
         join_ns(now.tv_sec, now.tv_nsec)

@@ -297,6 +297,17 @@ impl Dir {
         either!(&self.0, DirInner, dir => dir.keeps_attributes())
     }
 
+    /// Identifies the time since the kernel has started (`/proc/sys/kernel/random/boot_id`, 36
+    /// bytes), or since the last power cut of the simulator: what was written since then and not
+    /// synced is there.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel's file cannot be read.
+    pub fn boot_id(&self) -> io::Result<String> {
+        either!(&self.0, DirInner, dir => dir.boot_id())
+    }
+
     /// The wall clock in nanoseconds since 1970 (`CLOCK_REALTIME`), or the simulator's clock. It
     /// may step back.
     pub fn now_ns(&self) -> i64 {

@@ -75,6 +75,8 @@ fn files_hold_what_is_written() {
         let reader = root.open(b"a", OpenHow::READ).unwrap();
         assert_errno(reader.write_at(b"x", 0), libc::EBADF);
         assert!(root.free_bytes().unwrap() > 0 && root.now_ns() > 0);
+        assert_eq!(root.boot_id().unwrap().len(), 36);
+        assert_eq!(root.boot_id().unwrap(), root.boot_id().unwrap());
     });
 }
 

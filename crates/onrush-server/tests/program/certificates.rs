@@ -9,7 +9,7 @@ use rcgen::{
     date_time_ymd,
 };
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -106,9 +106,14 @@ pub struct Client(StreamOwned<ClientConnection, TcpStream>);
 impl Client {
     /// Connects and completes the handshake, for the host `localhost`.
     pub fn connect(server: &Server, config: &Arc<ClientConfig>) -> io::Result<Client> {
+        Client::connect_to(server.address(), config)
+    }
+
+    /// As [`Client::connect`], to an address.
+    pub fn connect_to(address: SocketAddr, config: &Arc<ClientConfig>) -> io::Result<Client> {
         let name = ServerName::try_from("localhost").expect("a name");
         let mut tls = ClientConnection::new(config.clone(), name).expect("a configuration");
-        let mut stream = TcpStream::connect(server.address())?;
+        let mut stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(TIMEOUT))?;
         stream.set_write_timeout(Some(TIMEOUT))?;
         while tls.is_handshaking() {
@@ -145,5 +150,21 @@ impl Client {
                 read => response.extend_from_slice(&buffer[..read]),
             }
         }
+    }
+}
+
+impl Read for Client {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buffer)
+    }
+}
+
+impl Write for Client {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
     }
 }

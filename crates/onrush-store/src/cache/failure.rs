@@ -82,7 +82,10 @@ impl Cache {
         if self.inner.has_scan_failed.swap(false, Relaxed) {
             self.begin_scan();
         }
-        Some(NotStored::Scanning)
+        match self.inner.is_bounded.load(Relaxed) {
+            true => None,
+            false => Some(NotStored::Scanning),
+        }
     }
 
     /// A file was stored.

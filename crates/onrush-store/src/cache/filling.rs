@@ -118,6 +118,7 @@ impl Cache {
         let inner = &self.inner;
         let charge = self.reserve(disk_bytes_max(bytes)).ok_or(NotStored::Full)?;
         let (lent, charged) = (charge.lend(), disk_bytes_max(bytes));
+        self.attempt(charged, || self.cover())?;
         let permit = inner.descriptors.open_file(FileUse::Download);
         let permit = permit.ok_or(NotStored::Busy)?;
         let number = inner.next_number.fetch_add(1, Relaxed);
@@ -153,6 +154,12 @@ impl Cache {
             self.pause(&error);
             NotStored::Failed
         })
+    }
+
+    /// Ensures that the bound on the disk has the space that was taken.
+    fn cover(&self) -> io::Result<()> {
+        let inner = &self.inner;
+        inner.bound.cover(&inner.folder, &inner.space)
     }
 
     /// Takes space, for which it removes other files if necessary.
@@ -211,7 +218,8 @@ impl Cache {
     /// Removes the files that were not used for the longest time, until they have `bytes` bytes.
     /// Returns the bytes that are free now.
     pub(super) fn evict(&self, bytes: u64) -> u64 {
-        let victims = self.index().evict(bytes);
+        let space = &self.inner.space;
+        let victims = self.index().evict(bytes, |bytes| space.find(bytes));
         self.inner
             .evictions
             .fetch_add(victims.len() as u64, Relaxed);
@@ -263,6 +271,7 @@ impl NewFile {
             }
             let taken = cache.reserve(more).ok_or(NotStored::Full)?;
             lent.charge().join(&taken);
+            cache.attempt(more, || cache.cover())?;
             cache.attempt(more, || file.allocate(bytes))
         };
         let grown = self.cache.pool().run(grow);
@@ -290,6 +299,7 @@ impl NewFile {
         }
         let published = self.file.metadata().and_then(|found| {
             self.lent.charge().set(found.allocated_bytes);
+            cache.cover()?;
             self.file.set_modified(used_ms * 1_000_000)?;
             inner.folder.publish(self.number, name)
         });

@@ -3,6 +3,7 @@
 //! ```text
 //! DIR/onrush-cache      says that the folder is a cache, and of what
 //! DIR/onrush-files      the list of files, while no process uses the folder: see `list`
+//! DIR/onrush-space      an upper bound of the space of the files: see `bound`
 //! DIR/new/NUMBER        files that are being filled
 //! DIR/ab/abcd…          the files, by the first two digits of their name
 //! ```
@@ -19,11 +20,17 @@ const MARK: &[u8] = b"onrush-cache";
 const MARK_TEXT: &[u8] = b"This folder is a cache of onrush. Its files may be deleted.\n";
 const MARK_BYTES_MAX: usize = 8192;
 const NEW: &[u8] = b"new";
+const BOUND: &[u8] = b"onrush-space";
+const BOUND_BYTES_MAX: usize = 64;
 /// The folder that some file systems have at their top.
 const LOST_AND_FOUND: &[u8] = b"lost+found";
 /// Only the owner may read what is cached.
 const FILE_MODE: u32 = 0o600;
 const DIR_MODE: u32 = 0o700;
+const MAY_EXIST: OpenHow = OpenHow {
+    create: Create::IfMissing,
+    ..OpenHow::create_new(FILE_MODE)
+};
 
 /// The folder. While it is open, no other process can open it as a cache.
 #[derive(Debug)]
@@ -186,8 +193,31 @@ impl Folder {
         list::take(&self.root())
     }
 
-    /// Calls `each` with the name, the time of the last use, and the space of every file.
-    pub(super) fn scan(&self, each: &mut dyn FnMut(Name, i64, u64)) -> io::Result<()> {
+    /// The bound of the space that a process has left; `None` if there is none.
+    pub(super) fn bound(&self) -> io::Result<Option<String>> {
+        match read_text(&self.root(), BOUND, BOUND_BYTES_MAX) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            read => read.map(Some),
+        }
+    }
+
+    /// Replaces the bound of the space, by a text of the same length.
+    pub(super) fn set_bound(&self, text: &str) -> io::Result<()> {
+        let file = self.root().open(BOUND, MAY_EXIST)?;
+        file.write_all_at(text.as_bytes(), 0)
+    }
+
+    pub(super) fn remove_bound(&self) -> io::Result<()> {
+        self.root().unlink(BOUND)
+    }
+
+    /// See [`Dir::boot_id`].
+    pub(super) fn boot_id(&self) -> io::Result<String> {
+        self.root().boot_id()
+    }
+
+    /// Calls `each` with the files of each folder.
+    pub(super) fn scan(&self, each: &mut dyn FnMut(Vec<Listed>)) -> io::Result<()> {
         let mut folders = Vec::new();
         self.root().read_dir(&mut |name, kind| {
             if name.len() == 2 && kind.is_none_or(|kind| kind == FileKind::Directory) {
@@ -202,13 +232,18 @@ impl Folder {
                 names.extend(Name::parse(file).map(|name| (name, file.to_vec())));
                 ControlFlow::Continue(())
             })?;
+            let mut files = Vec::with_capacity(names.len());
             for (name, file) in names {
                 match dir.entry_metadata(&file) {
-                    Ok(found) => each(name, found.modified_ns / 1_000_000, found.allocated_bytes),
+                    Ok(found) => {
+                        let used_ms = found.modified_ns / 1_000_000;
+                        files.push((name, used_ms, found.allocated_bytes));
+                    }
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                     Err(error) => return Err(error),
                 }
             }
+            each(files);
         }
         Ok(())
     }
@@ -221,7 +256,7 @@ fn lock(root: &Dir, origin: &str) -> io::Result<()> {
         _ => error,
     })?;
     if exists(root, MARK)? {
-        let mark = read_mark(root)?;
+        let mark = read_text(root, MARK, MARK_BYTES_MAX)?;
         let found = mark.lines().nth(1).unwrap_or_default();
         if found != origin {
             return Err(other(&format!(
@@ -237,11 +272,7 @@ fn lock(root: &Dir, origin: &str) -> io::Result<()> {
 /// Creates what a cache needs and the folder has not.
 fn prepare(root: &Dir, origin: &str) -> io::Result<()> {
     if !exists(root, MARK)? {
-        let how = OpenHow {
-            create: Create::IfMissing,
-            ..OpenHow::create_new(FILE_MODE)
-        };
-        let mark = root.open(MARK, how)?;
+        let mark = root.open(MARK, MAY_EXIST)?;
         mark.write_all_at(&[MARK_TEXT, origin.as_bytes(), b"\n"].concat(), 0)?;
         // Otherwise the folder would not be accepted after a power cut.
         mark.sync()?;
@@ -250,10 +281,10 @@ fn prepare(root: &Dir, origin: &str) -> io::Result<()> {
     create_dir(root, NEW)
 }
 
-fn read_mark(root: &Dir) -> io::Result<String> {
-    let file = root.open(MARK, OpenHow::READ)?;
-    let mut text = Vec::with_capacity(MARK_BYTES_MAX);
-    file.read_to_vec(&mut text, MARK_BYTES_MAX, 0)?;
+fn read_text(root: &Dir, name: &[u8], bytes_max: usize) -> io::Result<String> {
+    let file = root.open(name, OpenHow::READ)?;
+    let mut text = Vec::with_capacity(bytes_max);
+    file.read_to_vec(&mut text, bytes_max, 0)?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 

@@ -1,6 +1,7 @@
 //! What is in the cache: the name, the space and the last use of each file. It is a structure in
 //! memory and knows no disk.
 
+use super::found::FoundFiles;
 use super::list::Listed;
 use super::name::Name;
 use super::space::Charge;
@@ -16,8 +17,8 @@ pub(super) struct Index {
     entries: LruCache<Name, Entry>,
     /// Used entries whose time is to be written to the disk.
     stamps: Vec<Name>,
-    /// The names that were removed before the index is complete; `None` when it is.
-    removed: Option<HashSet<Name>>,
+    /// What the scan has found; `None` when the index is complete.
+    found: Option<FoundFiles>,
     /// The names of evicted files that are still on the disk.
     evicted: HashSet<Name>,
 }
@@ -39,26 +40,19 @@ pub(super) struct Found {
     pub(super) is_trusted: bool,
 }
 
-/// A file that a scan has found.
-pub(super) struct Scanned {
-    pub(super) name: Name,
-    pub(super) used_ms: i64,
-    pub(super) charge: Arc<Charge>,
-}
-
 impl Index {
     /// An empty index that is not complete.
     pub(super) fn new() -> Index {
         Index {
             entries: LruCache::unbounded(),
             stamps: Vec::new(),
-            removed: Some(HashSet::new()),
+            found: Some(FoundFiles::default()),
             evicted: HashSet::new(),
         }
     }
 
     pub(super) fn is_complete(&self) -> bool {
-        self.removed.is_none()
+        self.found.is_none()
     }
 
     pub(super) fn len(&self) -> usize {
@@ -159,35 +153,48 @@ impl Index {
         self.entries.put(name, entry);
     }
 
-    /// Adds what a scan has found, beginning with the most recently used, behind all entries.
-    /// Entries that exist or were removed meanwhile are left out.
-    pub(super) fn append(&mut self, scanned: impl Iterator<Item = Scanned>) {
-        for file in scanned {
-            let is_removed = (self.removed.as_ref()).is_some_and(|all| all.contains(&file.name));
-            if is_removed || self.entries.contains(&file.name) {
+    /// What the scan has found so far; `None` if the index is complete.
+    pub(super) fn found(&mut self) -> Option<&mut FoundFiles> {
+        self.found.as_mut()
+    }
+
+    /// Adds what the scan has found, beginning with the most recently used, behind all entries.
+    /// Files that have entries or were removed meanwhile are left out. `find` accounts for the
+    /// space of the others.
+    pub(super) fn append(&mut self, files: &[Listed], find: impl Fn(u64) -> Arc<Charge>) {
+        for &(name, used_ms, bytes) in files {
+            if self.is_removed(&name) || self.entries.contains(&name) {
                 continue;
             }
             let entry = Entry {
-                charge: file.charge,
+                charge: find(bytes),
                 is_trusted: false,
-                used_ms: file.used_ms,
-                stamp_ms: file.used_ms,
-                stamped_ms: file.used_ms,
+                used_ms,
+                stamp_ms: used_ms,
+                stamped_ms: used_ms,
             };
-            self.entries.put(file.name, entry);
-            self.entries.demote(&file.name);
+            self.entries.put(name, entry);
+            self.entries.demote(&name);
         }
+    }
+
+    /// Whether a file was removed since the scan began, and the scan is not complete.
+    pub(super) fn is_removed(&self, name: &Name) -> bool {
+        (self.found.as_ref()).is_some_and(|found| found.is_removed(name))
     }
 
     /// All files are gone.
     pub(super) fn clear(&mut self) {
         self.entries.clear();
         self.stamps.clear();
+        if let Some(found) = &mut self.found {
+            found.clear();
+        }
     }
 
     /// All files were scanned.
     pub(super) fn complete(&mut self) {
-        self.removed = None;
+        self.found = None;
     }
 
     pub(super) fn trust(&mut self, name: &Name) {
@@ -197,8 +204,8 @@ impl Index {
     }
 
     pub(super) fn remove(&mut self, name: &Name) {
-        if let Some(removed) = &mut self.removed {
-            removed.insert(*name);
+        if let Some(found) = &mut self.found {
+            found.remove(*name);
         }
         self.entries.pop(name);
     }
@@ -234,7 +241,20 @@ impl Index {
 
     /// Removes the least recently used entries that no reader has open, until they have `bytes`
     /// bytes. The caller removes their files, ends the eviction of each, and drops the space.
-    pub(super) fn evict(&mut self, bytes: u64) -> Vec<(Name, Arc<Charge>)> {
+    ///
+    /// Before the index is complete, its entries are the most recently used files. So the others
+    /// are removed that the scan has found, for whose space `find` accounts.
+    pub(super) fn evict(
+        &mut self,
+        bytes: u64,
+        find: impl Fn(u64) -> Arc<Charge>,
+    ) -> Vec<(Name, Arc<Charge>)> {
+        if let Some(found) = &mut self.found {
+            let victims = found.evict(bytes, |name| self.entries.contains(name));
+            self.evicted.extend(victims.iter().map(|&(name, ..)| name));
+            let charged = |(name, _, bytes)| (name, find(bytes));
+            return victims.into_iter().map(charged).collect();
+        }
         let mut freed = 0;
         let mut victims = Vec::new();
         for (name, entry) in self.entries.iter().rev() {
@@ -268,9 +288,16 @@ mod tests {
         Name::of(&[&[number]])
     }
 
+    /// An index whose scan is complete.
+    fn scanned() -> Index {
+        let mut index = Index::new();
+        index.complete();
+        index
+    }
+
     fn victims(index: &mut Index, bytes: u64) -> Vec<Name> {
         index
-            .evict(bytes)
+            .evict(bytes, |_| unreachable!("the scan is complete"))
             .into_iter()
             .map(|(name, _)| name)
             .collect()
@@ -279,9 +306,9 @@ mod tests {
     #[test]
     fn the_least_recently_used_idle_entries_are_evicted() {
         let space = Space::new(1000);
-        let mut index = Index::new();
+        let mut index = scanned();
         for number in 0..5 {
-            index.insert(name(number), space.add(10), true, i64::from(number));
+            index.insert(name(number), space.find(10), true, i64::from(number));
         }
         index.get(&name(0), 9).expect("an entry");
         let open = index.get(&name(1), 9).expect("an entry");
@@ -298,15 +325,15 @@ mod tests {
     fn a_scan_adds_older_entries_and_none_that_changed_meanwhile() {
         let space = Space::new(1000);
         let mut index = Index::new();
-        index.insert(name(1), space.add(10), true, 100);
+        index.insert(name(1), space.find(10), true, 100);
         index.remove(&name(2));
-        let scanned = |number, used_ms| Scanned {
-            name: name(number),
-            used_ms,
-            charge: space.add(10),
-        };
-        index.append([scanned(1, 9), scanned(2, 8), scanned(3, 7), scanned(4, 6)].into_iter());
+        space.expect(40);
+        let files = [(1, 9), (2, 8), (3, 7), (4, 6)];
+        let files = files.map(|(number, used_ms)| (name(number), used_ms, 10));
+        index.append(&files, |bytes| space.find(bytes));
+        assert_eq!(space.used_bytes(), 50, "20 of 40 expected bytes are found");
         index.complete();
+        space.end_expectation();
         assert_eq!((index.len(), space.used_bytes()), (3, 30));
         assert!(!index.get(&name(3), 7).expect("an entry").is_trusted);
         assert_eq!(index.oldest_ms(), Some(6));
@@ -316,10 +343,10 @@ mod tests {
     #[test]
     fn an_entry_that_has_replaced_another_one_stays() {
         let space = Space::new(1000);
-        let mut index = Index::new();
-        index.insert(name(1), space.add(10), true, 0);
+        let mut index = scanned();
+        index.insert(name(1), space.find(10), true, 0);
         let old = index.get(&name(1), 0);
-        index.insert(name(1), space.add(20), true, 0);
+        index.insert(name(1), space.find(20), true, 0);
         index.remove_found(&name(1), old.as_ref());
         index.remove_found(&name(1), None);
         assert_eq!(index.len(), 1);
@@ -331,9 +358,9 @@ mod tests {
     #[test]
     fn a_part_is_older_than_the_whole() {
         let space = Space::new(1000);
-        let mut index = Index::new();
+        let mut index = scanned();
         for number in [2, 1] {
-            index.insert(name(number), space.add(10), true, 0);
+            index.insert(name(number), space.find(10), true, 0);
         }
         index.stamp(&name(1), 50_000);
         assert_eq!(index.part_ms(&name(1)), Some(-1), "as on the disk");
@@ -342,7 +369,7 @@ mod tests {
         index.stamp(&name(1), 59_999);
         index.stamp_part(&name(2), &name(1), 60_000);
         assert_eq!(index.take_stamps(false), []);
-        index.insert(name(2), space.add(10), true, -5);
+        index.insert(name(2), space.find(10), true, -5);
         index.stamp_part(&name(2), &name(1), 60_000);
         let stamps = [(name(1), 59_999), (name(2), 59_998)];
         assert_eq!(index.take_stamps(false), stamps, "the whole first");
@@ -352,8 +379,8 @@ mod tests {
     #[test]
     fn the_time_of_a_use_is_written_once_in_a_while() {
         let space = Space::new(1000);
-        let mut index = Index::new();
-        index.insert(name(1), space.add(10), true, 0);
+        let mut index = scanned();
+        index.insert(name(1), space.find(10), true, 0);
         let at = |index: &mut Index, ms| {
             index.get(&name(1), ms).expect("an entry");
             index.stamp(&name(1), ms);

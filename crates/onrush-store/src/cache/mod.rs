@@ -8,10 +8,11 @@
 //!   open are not evicted, because that would free nothing.
 //! - **Order.** The last use of a file is its modification time, which [`Cache::upkeep`] writes
 //!   once a minute at most, so that the order survives a restart.
-//! - **Restart.** A scan finds the files while the cache is in use: a file that is asked for is
-//!   found on the disk. New files are refused ([`NotStored::Scanning`]) until the scan is
-//!   complete, because before that the used space is not known. [`Cache::close`] leaves a list of
-//!   the files, which the next process uses instead of a scan.
+//! - **Restart.** [`Cache::close`] leaves a list of the files for the next process. Without it, a
+//!   scan finds the files while the cache is in use: a file that is asked for is found on the disk.
+//!   If the last process was killed, an upper bound of the used space is known. New files are
+//!   stored within it, and the oldest files that the scan has found so far are removed for them.
+//!   After a power cut, new files are refused ([`NotStored::Scanning`]) until the scan is complete.
 //! - **Whole files.** Nothing is synced. A file that this process has not written is not trusted
 //!   until the caller has verified it ([`Cache::trust`]): a power cut may have torn it.
 //! - **Failures** of the disk are reported once, and no new file is created for a while. Then a
@@ -20,24 +21,28 @@
 //!   again.
 //!
 //! Methods whose documentation says "blocks" belong on the pool. Layers, lowest first: `name` ·
-//! `list` · `space` · `folder` · `index` · `failure` · `verification` · `filling`.
+//! `list` · `found` · `space` · `folder` · `bound` · `index` · `failure` · `scan` ·
+//! `verification` · `filling`.
 
+mod bound;
 mod failure;
 mod filling;
 mod folder;
+mod found;
 mod index;
 mod list;
 mod name;
+mod scan;
 mod space;
 mod verification;
 
 use crate::error::Cause;
 use crate::watch::Watch;
+use bound::Bound;
 use failure::{Pause, is_of_process};
 pub use filling::{NewFile, Promise};
 use folder::Folder;
-use index::{Found, Index, Scanned};
-use list::Listed;
+use index::{Found, Index};
 pub use name::Name;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::{Descriptors, FileUse};
@@ -49,9 +54,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use verification::{Verification, Verifications};
-
-/// The entries that a scan adds at a time. Others wait for the index meanwhile.
-const SCAN_STEP: usize = 1000;
 
 /// Receives each change of the state of the disk.
 pub type Report = Arc<dyn Fn(DiskEvent) + Send + Sync>;
@@ -95,6 +97,9 @@ struct Inner {
     descriptors: Descriptors,
     report: Report,
     space: Arc<Space>,
+    bound: Bound,
+    /// Whether `space` has all files, also those that the scan has not found yet.
+    is_bounded: AtomicBool,
     index: Mutex<Index>,
     next_number: AtomicU64,
     evictions: AtomicU64,
@@ -115,21 +120,6 @@ struct Inner {
     has_scan_failed: AtomicBool,
 }
 
-/// Exists while the scan goes on.
-struct Scanning(Cache);
-
-impl Drop for Scanning {
-    fn drop(&mut self) {
-        let inner = &self.0.inner;
-        if std::thread::panicking() {
-            // It begins again after the pause.
-            inner.has_scan_failed.store(true, Relaxed);
-            self.0.pause(&io::ErrorKind::Other.into());
-        }
-        inner.is_scanning.update(|is_scanning| *is_scanning = false);
-    }
-}
-
 /// A file and whether it is known to be whole.
 pub struct Opened {
     /// The file, for reading.
@@ -145,7 +135,7 @@ pub struct Opened {
 pub enum NotStored {
     /// It is larger than the cache, or all other files are in use. A later attempt may succeed.
     Full,
-    /// The scan after the start is not complete.
+    /// The scan after the start is not complete, and the used space is not known.
     Scanning,
     /// No descriptor is free.
     Busy,
@@ -159,6 +149,7 @@ pub struct CacheStats {
     /// Files.
     pub entries: u64,
     /// The space of the files, of those that are being filled, and of removed files that are open.
+    /// Before the scan is complete, this may be more than they have, or what was found so far.
     pub used_bytes: u64,
     /// The limit of `used_bytes`.
     pub limit_bytes: u64,
@@ -199,6 +190,8 @@ impl Cache {
             descriptors: options.descriptors,
             report: options.report,
             space: Space::new(options.bytes_max),
+            bound: Bound::new(),
+            is_bounded: AtomicBool::new(false),
             index: Mutex::new(Index::new()),
             next_number: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
@@ -307,9 +300,11 @@ impl Cache {
         let (charge, is_trusted) = match (before, index.get(name, now_ms)) {
             (Some(before), _) => (before.charge, before.is_trusted),
             (None, Some(found)) => (found.charge, false),
+            // It was removed after it was opened.
+            (None, None) if index.is_removed(name) || index.is_evicted(name) => return None,
             (None, None) => {
                 let found = file.metadata().ok()?;
-                let charge = self.inner.space.add(found.allocated_bytes);
+                let charge = self.inner.space.find(found.allocated_bytes);
                 index.insert(*name, charge.clone(), false, found.modified_ns / 1_000_000);
                 index.get(name, now_ms);
                 (charge, false)
@@ -385,6 +380,8 @@ impl Cache {
         let files = index.list();
         drop(index);
         let _ = self.inner.folder.save_list(&files); // Without it, the next process scans.
+        // What other programs add from now on is in neither.
+        let _ = self.inner.folder.remove_bound();
     }
 
     /// Whether the list of files was written. While the caller has the lock, it is not.
@@ -408,55 +405,6 @@ impl Cache {
             oldest_ms: u64::try_from(oldest_ms).unwrap_or(0),
             is_complete: index.is_complete(),
         }
-    }
-
-    fn begin_scan(&self) {
-        (self.inner.is_scanning).update(|is_scanning| *is_scanning = true);
-        let scanning = Scanning(self.clone());
-        let scan = move || {
-            let cache = scanning.0.clone();
-            let is_complete = cache.scan();
-            drop(scanning);
-            if is_complete {
-                cache.evict_until(0); // The limit may be lower than before.
-                (cache.inner.report)(DiskEvent::IsScanned(cache.stats()));
-            }
-        };
-        self.pool().run(scan).detach();
-    }
-
-    /// Finds the files of earlier processes. Returns whether that has succeeded.
-    fn scan(&self) -> bool {
-        let mut found = match self.find_all() {
-            Ok(found) => found,
-            Err(error) => {
-                // What was not found would not be counted.
-                self.failed(&error);
-                self.inner.has_scan_failed.store(true, Relaxed);
-                return false;
-            }
-        };
-        found.sort_unstable_by_key(|&(_, used_ms, _)| std::cmp::Reverse(used_ms));
-        for step in found.chunks(SCAN_STEP) {
-            let files = step.iter().map(|&(name, used_ms, bytes)| Scanned {
-                name,
-                used_ms,
-                charge: self.inner.space.add(bytes),
-            });
-            self.index().append(files);
-        }
-        self.index().complete();
-        true
-    }
-
-    fn find_all(&self) -> io::Result<Vec<Listed>> {
-        if let Some(listed) = self.inner.folder.take_list()? {
-            return Ok(listed);
-        }
-        let mut found = Vec::new();
-        let mut add = |name, used_ms, bytes| found.push((name, used_ms, bytes));
-        self.inner.folder.scan(&mut add)?;
-        Ok(found)
     }
 
     fn index(&self) -> MutexGuard<'_, Index> {

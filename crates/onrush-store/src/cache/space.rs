@@ -12,6 +12,8 @@ const BLOCK_BYTES: u64 = 4096;
 pub(super) struct Space {
     limit_bytes: u64,
     used_bytes: AtomicU64,
+    /// The part of `used_bytes` for files that a scan has not found yet. It may be too much.
+    expected_bytes: AtomicU64,
     /// The tasks that wait for space.
     waiting: AtomicUsize,
     /// How often space was returned, or can be evicted, while a task has waited for that.
@@ -74,6 +76,7 @@ impl Space {
         Arc::new(Space {
             limit_bytes,
             used_bytes: AtomicU64::new(0),
+            expected_bytes: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
             freed: Watch::new(0),
         })
@@ -102,14 +105,31 @@ impl Space {
         Some(self.charge(bytes))
     }
 
-    /// Accounts for a file that exists, even beyond the limit.
-    pub(super) fn add(self: &Arc<Space>, bytes: u64) -> Arc<Charge> {
+    /// Takes space for files that exist and are not known yet: `bytes` at most.
+    pub(super) fn expect(&self, bytes: u64) {
         self.used_bytes.fetch_add(bytes, Relaxed);
+        self.expected_bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// Accounts for one of the files that were expected. If more are found than were expected, even
+    /// beyond the limit.
+    pub(super) fn find(self: &Arc<Space>, bytes: u64) -> Arc<Charge> {
+        let less = |expected: u64| Some(expected.saturating_sub(bytes));
+        let expected = self.expected_bytes.fetch_update(Relaxed, Relaxed, less);
+        let unexpected = bytes.saturating_sub(expected.unwrap_or_default());
+        self.used_bytes.fetch_add(unexpected, Relaxed);
         self.charge(bytes)
     }
 
+    /// All files were found.
+    pub(super) fn end_expectation(&self) {
+        let rest = self.expected_bytes.swap(0, Relaxed);
+        self.used_bytes.fetch_sub(rest, Relaxed);
+        self.notify();
+    }
+
     /// Has the tasks that wait try again.
-    fn notify(&self) {
+    pub(super) fn notify(&self) {
         fence(SeqCst); // See `Waiting::begin`.
         if self.waiting.load(Relaxed) > 0 {
             self.freed.update(|freed| *freed += 1);
@@ -202,9 +222,31 @@ mod tests {
         assert_eq!(space.used_bytes(), 50, "it is still open");
         drop(reader);
         assert_eq!(space.used_bytes(), 0);
-        let existing = space.add(150);
+        let existing = space.find(150);
         assert_eq!((space.used_bytes(), space.excess_bytes(0)), (150, 50));
         drop(existing);
         assert!(space.take(u64::MAX).is_none());
+    }
+
+    #[test]
+    fn the_space_of_files_is_taken_before_they_are_found() {
+        let space = Space::new(100);
+        space.expect(70);
+        assert!(space.take(31).is_none());
+        let new = space.take(20).expect("room");
+        let found = space.find(30);
+        assert_eq!(space.used_bytes(), 90, "it was expected");
+        drop(found);
+        let more = space.find(50);
+        assert_eq!(space.used_bytes(), 70, "10 more than expected");
+        space.end_expectation();
+        assert_eq!(space.used_bytes(), 70);
+        drop((new, more));
+        space.expect(70);
+        let found = space.find(30);
+        space.end_expectation();
+        assert_eq!(space.used_bytes(), 30, "fewer than expected");
+        drop(found);
+        assert_eq!(space.used_bytes(), 0);
     }
 }

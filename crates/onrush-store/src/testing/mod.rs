@@ -10,11 +10,12 @@ mod memory;
 pub use conformance::{conformance, conformance_of_objects};
 pub use memory::MemoryStore;
 
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The disk space in bytes of all files in a folder of a cache and beneath it, without the file
-/// that marks it. What cannot be read counts as nothing.
+/// The disk space in bytes of all files in a folder of a cache and beneath it, without those that
+/// describe it. What cannot be read counts as nothing.
 pub fn disk_bytes(dir: &Path) -> u64 {
     let mut sum = 0;
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -23,7 +24,7 @@ pub fn disk_bytes(dir: &Path) -> u64 {
         };
         sum += match found.is_dir() {
             true => disk_bytes(&entry.path()),
-            false if entry.file_name() == "onrush-cache" => 0,
+            false if entry.file_name().as_bytes().starts_with(b"onrush-") => 0,
             false => found.blocks() * 512,
         };
     }

@@ -153,7 +153,7 @@ impl SimDir {
     }
 
     pub(in crate::fs) fn create_dir(&self, name: &[u8], mode: u32) -> io::Result<()> {
-        self.at.fs.wait_while_held();
+        self.at.fs.new_folders.pass();
         self.at.fs.atomically(self.at.epoch, |state| {
             if state.disk.dir(self.at.inode)?.now.contains_key(name) {
                 return Err(errno(libc::EEXIST));
@@ -276,6 +276,7 @@ impl SimDir {
     }
 
     pub(in crate::fs) fn read_dir(&self, each: &mut EachEntry<'_>) -> io::Result<()> {
+        self.at.fs.lists.pass();
         // Copied, because `each` may operate on the same file system.
         let entries = self.at.fs.atomically(self.at.epoch, |state| {
             let now = &state.disk.dir(self.at.inode)?.now;

@@ -16,6 +16,7 @@ mod change;
 mod disk;
 mod flush;
 mod handle;
+mod hold;
 mod locks;
 
 pub use flush::SyncTime;
@@ -25,6 +26,7 @@ use super::{Dir, DirInner};
 use disk::Disk;
 use flush::Device;
 use handle::Handle;
+use hold::Hold;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -51,27 +53,13 @@ const ROOT: u64 = 1;
 #[derive(Clone, Debug)]
 pub struct SimFs {
     state: Arc<Mutex<State>>,
-    held: Arc<Held>,
+    /// Holds calls that create a directory.
+    new_folders: Arc<Hold>,
+    /// Holds calls that list one.
+    lists: Arc<Hold>,
     device: Arc<Device>,
     /// Notified when a byte is unlocked.
     unlocked: Arc<Condvar>,
-}
-
-/// Which calls that create a directory wait.
-#[derive(Debug, Default)]
-struct Held {
-    state: Mutex<Hold>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Hold {
-    /// Calls wait when `passes` is 0.
-    is_on: bool,
-    /// The number of calls that may still pass.
-    passes: usize,
-    /// The number of waiting calls.
-    waiting: usize,
 }
 
 /// When the power fails, relative to the operation it is set on.
@@ -102,6 +90,7 @@ struct State {
     random: Random,
     /// Handles of an earlier epoch are dead.
     epoch: u64,
+    power_cuts: u64,
     /// Between a power cut and the restart.
     off: bool,
     operations: u64,
@@ -138,6 +127,7 @@ impl SimFs {
             disk: Disk::new(ROOT),
             random: Random(seed),
             epoch: 0,
+            power_cuts: 0,
             off: false,
             operations: 0,
             syncs: 0,
@@ -158,7 +148,8 @@ impl SimFs {
         };
         SimFs {
             state: Arc::new(Mutex::new(state)),
-            held: Arc::default(),
+            new_folders: Arc::default(),
+            lists: Arc::default(),
             device: Arc::default(),
             unlocked: Arc::default(),
         }
@@ -284,50 +275,29 @@ impl SimFs {
     /// Whether every call that creates a directory blocks its thread before it does anything, until
     /// this is called with `false`: for tests of what a slow disk delays.
     pub fn hold_folders(&self, hold: bool) {
-        self.set_hold(hold, 0);
+        self.new_folders.set(hold.then_some(0));
     }
 
     /// Like [`SimFs::hold_folders`] with `true`, for the calls after the next `passes` ones.
     pub fn hold_folders_after(&self, passes: usize) {
-        self.set_hold(true, passes);
-    }
-
-    fn set_hold(&self, is_on: bool, passes: usize) {
-        let mut state = self.hold();
-        (state.is_on, state.passes) = (is_on, passes);
-        drop(state);
-        self.held.changed.notify_all();
-    }
-
-    fn hold(&self) -> MutexGuard<'_, Hold> {
-        self.held
-            .state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.new_folders.set(Some(passes));
     }
 
     /// Waits until [`SimFs::hold_folders`] blocks at least `calls` calls, for at most `timeout`.
     /// Returns the number of blocked calls.
     pub fn wait_for_held(&self, calls: usize, timeout: Duration) -> usize {
-        let too_few = |state: &mut Hold| state.waiting < calls;
-        let changed = &self.held.changed;
-        let waited = changed.wait_timeout_while(self.hold(), timeout, too_few);
-        waited.unwrap_or_else(PoisonError::into_inner).0.waiting
+        self.new_folders.wait(calls, timeout)
     }
 
-    fn wait_while_held(&self) {
-        let mut state = self.hold();
-        if !state.is_on {
-            return;
-        }
-        if state.passes > 0 {
-            state.passes -= 1;
-            return;
-        }
-        state.waiting += 1;
-        self.held.changed.notify_all();
-        let waited = self.held.changed.wait_while(state, |state| state.is_on);
-        waited.unwrap_or_else(PoisonError::into_inner).waiting -= 1;
+    /// Whether calls that list a directory block their threads after the next `passes` ones; `None`
+    /// ends that. For tests of what is done while a folder is read.
+    pub fn hold_lists(&self, passes: Option<usize>) {
+        self.lists.set(passes);
+    }
+
+    /// Like [`SimFs::wait_for_held`], for [`SimFs::hold_lists`].
+    pub fn wait_for_held_lists(&self, calls: usize, timeout: Duration) -> usize {
+        self.lists.wait(calls, timeout)
     }
 
     /// Sets the clock for modification times. Each change advances it by 1 ns.
@@ -424,6 +394,7 @@ impl State {
             return;
         }
         self.off = true;
+        self.power_cuts += 1;
         self.end_epoch();
         self.disk.forget(&mut self.random);
     }
@@ -444,6 +415,13 @@ impl State {
         let taken = bytes.min(*space);
         *space -= taken;
         taken
+    }
+}
+
+impl SimDir {
+    pub(in crate::fs) fn boot_id(&self) -> io::Result<String> {
+        let power_cuts = self.at.fs.lock().power_cuts;
+        Ok(format!("{power_cuts:036}"))
     }
 }
 

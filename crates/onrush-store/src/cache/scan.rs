@@ -1,0 +1,91 @@
+//! The scan after the start, which finds the files of earlier processes while the cache is in use.
+
+use super::found::{ByAge, FoundFiles};
+use super::list::Listed;
+use super::{Cache, DiskEvent};
+use std::io;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// The entries that a scan adds at a time. Others wait for the index meanwhile.
+const SCAN_STEP: usize = 1000;
+
+/// Exists while the scan goes on.
+struct Scanning(Cache);
+
+impl Drop for Scanning {
+    fn drop(&mut self) {
+        let inner = &self.0.inner;
+        if std::thread::panicking() {
+            // It begins again after the pause.
+            inner.has_scan_failed.store(true, Relaxed);
+            self.0.pause(&io::ErrorKind::Other.into());
+        }
+        inner.is_scanning.update(|is_scanning| *is_scanning = false);
+    }
+}
+
+impl Cache {
+    pub(super) fn begin_scan(&self) {
+        (self.inner.is_scanning).update(|is_scanning| *is_scanning = true);
+        let scanning = Scanning(self.clone());
+        let scan = move || {
+            let cache = scanning.0.clone();
+            let is_complete = cache.scan();
+            drop(scanning);
+            if is_complete {
+                cache.evict_until(0); // The limit may be lower than before.
+                (cache.inner.report)(DiskEvent::IsScanned(cache.stats()));
+            }
+        };
+        self.pool().run(scan).detach();
+    }
+
+    /// Finds the files of earlier processes. Returns whether that has succeeded.
+    fn scan(&self) -> bool {
+        let found = match self.find_all() {
+            Ok(found) => found,
+            Err(error) => {
+                // What was not found would not be counted.
+                self.failed(&error);
+                self.inner.has_scan_failed.store(true, Relaxed);
+                return false;
+            }
+        };
+        let (space, folder) = (&self.inner.space, &self.inner.folder);
+        for step in found.chunks(SCAN_STEP) {
+            self.index().append(step, |bytes| space.find(bytes));
+        }
+        self.index().complete();
+        space.end_expectation();
+        let _ = self.inner.bound.renew(folder, space); // Again before more space is taken.
+        true
+    }
+
+    /// All files, beginning with the most recently used one.
+    fn find_all(&self) -> io::Result<Vec<Listed>> {
+        let inner = &self.inner;
+        // Before anything is stored: the list would lack it.
+        if let Some(mut listed) = inner.folder.take_list()? {
+            listed.sort_unstable_by_key(|&(_, used_ms, _)| std::cmp::Reverse(used_ms));
+            return Ok(listed);
+        }
+        if let Some(found) = self.index().found() {
+            found.clear();
+        }
+        if !inner.is_bounded.load(Relaxed)
+            && let Some(bytes) = inner.bound.load(&inner.folder)
+            && bytes <= inner.space.limit_bytes()
+        {
+            inner.space.expect(bytes);
+            inner.is_bounded.store(true, Relaxed);
+        }
+        inner.folder.scan(&mut |files| {
+            if let Some(found) = self.index().found() {
+                found.add(files.into_iter());
+            }
+            inner.space.notify(); // They may be removed for others.
+        })?;
+        let found = self.index().found().map(FoundFiles::take);
+        Ok(found.map(ByAge::sort).unwrap_or_default()) // Without the lock.
+    }
+}
