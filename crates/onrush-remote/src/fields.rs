@@ -105,7 +105,9 @@ pub(crate) fn make_readable(headers: &mut HeaderMap) {
         headers.remove(name);
     }
     let is_foreign = |name: &HeaderName| name.as_str().starts_with(PREFIX);
-    let foreign = headers.iter().filter(|(name, value)| is_foreign(name) && is_raw(value));
+    let foreign = headers
+        .iter()
+        .filter(|(name, value)| is_foreign(name) && is_raw(value));
     let foreign: Vec<_> = foreign.map(|(name, _)| name.clone()).collect();
     for name in foreign {
         headers.remove(name);
@@ -212,7 +214,10 @@ mod tests {
         let both = b"content-disposition: b\nother: c\ncontent-language: \xe4\n";
         assert_eq!(of(&[own, utf8, latin1]), (1, both.to_vec()));
         // What nobody is told.
-        assert_eq!(of(&[("x-amz-meta-b", b"\xe4"), ("x-amz-meta-c", b"c")]).0, 1);
+        assert_eq!(
+            of(&[("x-amz-meta-b", b"\xe4"), ("x-amz-meta-c", b"c")]).0,
+            1
+        );
         let long = vec![0xe4; METADATA_BYTES_MAX];
         assert_eq!(of(&[("content-disposition", &long)]), (0, Vec::new()));
     }
