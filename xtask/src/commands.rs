@@ -84,6 +84,10 @@ const COMMANDS: &[(&str, Cover)] = &[
         Runs(&[VERSION]),
     ),
     (
+        "cargo install --locked --path crates/onrush-server",
+        Runs(&[VERSION]),
+    ),
+    (
         "curl -i -T README.md http://127.0.0.1:8080/docs/readme.md",
         CURL,
     ),

@@ -82,6 +82,42 @@ pub(crate) fn metadata_of(attributes: &Attributes) -> Vec<u8> {
     all
 }
 
+/// Moves fields of an object whose values are not ASCII to where [`metadata_of`] finds them as
+/// bytes: other clients set such fields, and services return the raw bytes. `object_store` would
+/// refuse the whole response, because it reads fields as text. Metadata of other clients is not
+/// served, so it is removed.
+pub(crate) fn make_readable(headers: &mut HeaderMap) {
+    let is_raw = |value: &&HeaderValue| value.to_str().is_err();
+    if !headers.values().any(|value| is_raw(&value)) {
+        return;
+    }
+    let own = HeaderName::try_from(format!("{PREFIX}{METADATA}")).expect("a name");
+    let rest = headers.get(&own).map(|value| STANDARD_NO_PAD.decode(value));
+    let mut rest = rest.and_then(std::result::Result::ok).unwrap_or_default();
+    for (name, _) in NAMES {
+        let Some(value) = headers.get(name).filter(is_raw) else {
+            continue;
+        };
+        let line = [name.as_bytes(), b": ", value.as_bytes(), b"\n"].concat();
+        if rest.len() + line.len() <= METADATA_BYTES_MAX && !has_line(&rest, name) {
+            rest.extend_from_slice(&line);
+        }
+        headers.remove(name);
+    }
+    let is_foreign = |name: &HeaderName| name.as_str().starts_with(PREFIX);
+    let foreign = headers
+        .iter()
+        .filter(|(name, value)| is_foreign(name) && is_raw(value));
+    let foreign: Vec<_> = foreign.map(|(name, _)| name.clone()).collect();
+    for name in foreign {
+        headers.remove(name);
+    }
+    if !rest.is_empty() {
+        let value = STANDARD_NO_PAD.encode(rest);
+        headers.insert(own, HeaderValue::try_from(value).expect("base64"));
+    }
+}
+
 /// Whether a line has this name.
 fn has_line(metadata: &[u8], name: &str) -> bool {
     let mut lines = metadata.split(|&byte| byte == b'\n');
@@ -150,6 +186,40 @@ mod tests {
         assert_eq!(attributes.len(), 2);
         assert_eq!(metadata_of(&attributes), mixed.as_bytes());
         assert!(with_metadata(b"").is_empty());
+    }
+
+    #[test]
+    fn fields_that_are_not_ascii_become_metadata() {
+        let of = |pairs: &[(&str, &[u8])]| {
+            let mut headers = HeaderMap::new();
+            for (name, value) in pairs {
+                let name = HeaderName::try_from(*name).expect("a name");
+                headers.insert(name, HeaderValue::from_bytes(value).expect("a value"));
+            }
+            make_readable(&mut headers);
+            assert!(headers.values().all(|value| value.to_str().is_ok()));
+            let own = headers.get("x-amz-meta-onrush");
+            let own = own.map(|own| STANDARD_NO_PAD.decode(own).expect("base64"));
+            (headers.len(), own.unwrap_or_default())
+        };
+        let utf8 = ("content-disposition", "a=\u{e4}".as_bytes());
+        let latin1 = ("content-language", &b"\xe4"[..]);
+        let ascii = ("content-type", &b"a/b"[..]);
+        assert_eq!(of(&[ascii]), (1, Vec::new()));
+        let lines = b"content-language: \xe4\ncontent-disposition: a=\xc3\xa4\n";
+        assert_eq!(of(&[utf8, ascii, latin1]), (2, lines.to_vec()));
+        // What Onrush has stored precedes the field.
+        let own = STANDARD_NO_PAD.encode("content-disposition: b\nother: c\n");
+        let own = ("x-amz-meta-onrush", own.as_bytes());
+        let both = b"content-disposition: b\nother: c\ncontent-language: \xe4\n";
+        assert_eq!(of(&[own, utf8, latin1]), (1, both.to_vec()));
+        // What nobody is told.
+        assert_eq!(
+            of(&[("x-amz-meta-b", b"\xe4"), ("x-amz-meta-c", b"c")]).0,
+            1
+        );
+        let long = vec![0xe4; METADATA_BYTES_MAX];
+        assert_eq!(of(&[("content-disposition", &long)]), (0, Vec::new()));
     }
 
     #[test]

@@ -24,9 +24,9 @@
 //!
 //! While the service cannot be reached, requests fail at once; see [`RemoteStore::is_reachable`].
 //!
-//! Layers, lowest first: `features` · `error` · `metrics` · `breaker` · `record` · `observer` ·
-//! `location` · `part_memory` · `service` · `tasks` · `signed` · `credentials` · `conditions` ·
-//! `fields` · `properties` · `reader` · `transfer` · `multipart` · `upload` · `listing` · `store` ·
+//! Layers, lowest first: `features` · `error` · `metrics` · `breaker` · `record` · `fields` ·
+//! `observer` · `location` · `part_memory` · `service` · `tasks` · `signed` · `credentials` ·
+//! `conditions` · `properties` · `reader` · `transfer` · `multipart` · `upload` · `listing` · `store` ·
 //! `unfinished`.
 
 mod breaker;

@@ -3,6 +3,7 @@
 //! requests it repeats; here those end that must not be repeated.
 
 use crate::error::Failure;
+use crate::fields::make_readable;
 use crate::metrics::RemoteMetrics;
 use crate::record::Recorder;
 use async_trait::async_trait;
@@ -193,7 +194,10 @@ impl HttpService for Observed {
             Ok(response) if is_listing && response.status().is_success() => {
                 listing(counted(response, metrics)).await
             }
-            result => result.map(|response| counted(response, metrics)),
+            result => result.map(|mut response| {
+                make_readable(response.headers_mut());
+                counted(response, metrics)
+            }),
         }
     }
 }

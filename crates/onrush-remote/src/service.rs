@@ -66,6 +66,26 @@ impl Default for Options {
     }
 }
 
+/// What the text of a refusal contains, and what the operator can do about it.
+const REFUSALS: [(&str, &str); 5] = [
+    // Without a key, the role of the machine is asked for (IMDSv2). Few machines have one.
+    (
+        "/latest/api/token",
+        "no key: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set, and this machine has no \
+         role",
+    ),
+    ("<Code>NoSuchBucket<", "there is no such bucket"),
+    (
+        "<Code>InvalidAccessKeyId<",
+        "the service does not know the AWS_ACCESS_KEY_ID",
+    ),
+    (
+        "<Code>SignatureDoesNotMatch<",
+        "the AWS_SECRET_ACCESS_KEY is wrong",
+    ),
+    ("<Code>AccessDenied<", "the key may not list the bucket"),
+];
+
 /// How a service responds to a request for the bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Check {
@@ -210,12 +230,21 @@ impl Service {
         match self.wait_for(async { timeout_at(until, listing).await }) {
             Ok((Ok(()), _)) => Check::Responds,
             Ok((Err(error), seen)) => match seen.last.is_none_or(|last| !last.may_be_repeated()) {
-                true => Check::Refuses(causes(&error)),
+                true => Check::Refuses(refusal(&causes(&error))),
                 false => Check::Unreachable(causes(&error)),
             },
             Err(_) => Check::Unreachable("it did not respond in time".to_owned()),
         }
     }
+}
+
+/// The reason why the service refuses, after what it means if that is known.
+fn refusal(reason: &str) -> String {
+    let known = REFUSALS.iter().find(|(part, _)| reason.contains(part));
+    known.map_or_else(
+        || reason.to_owned(),
+        |(_, meaning)| format!("{meaning} ({reason})"),
+    )
 }
 
 impl Drop for Service {

@@ -311,6 +311,25 @@ fn a_check_distinguishes_refusals_from_outages() {
     let check = |reply| store(&Canned::new(vec![reply])).check();
     assert!(matches!(check(status("403 Forbidden")), Check::Refuses(_)));
     assert!(matches!(check(status("404 Not Found")), Check::Refuses(_)));
+    for (code, meaning) in [
+        ("NoSuchBucket", "there is no such bucket ("),
+        (
+            "SignatureDoesNotMatch",
+            "the AWS_SECRET_ACCESS_KEY is wrong (",
+        ),
+        ("AccessDenied", "the key may not list the bucket ("),
+    ] {
+        let body = format!("<Error><Code>{code}</Code></Error>");
+        let head = "HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Length:";
+        let reply = Reply::Send(format!("{head} {}\r\n\r\n{body}", body.len()));
+        let Check::Refuses(reason) = check(reply) else {
+            panic!("{code} is no refusal");
+        };
+        assert!(
+            reason.starts_with(meaning) && reason.contains(code),
+            "{reason}"
+        );
+    }
     // Another server has the address.
     assert!(matches!(check(status("200 OK")), Check::Refuses(_)));
     for reply in [status("503 Slow Down"), Reply::Close, Reply::Silence] {

@@ -3,9 +3,10 @@
 mod common;
 
 use bytes::Bytes;
+use common::canned::{Canned, FOUND, Reply};
 use common::s3::{Fields, MemoryS3};
 use common::{Bucket, block_on};
-use onrush_remote::Check;
+use onrush_remote::{Check, Options, RemoteStore};
 use onrush_store::{Condition, Key, Kind, ListHow, Store, StoreError, Wanted};
 
 fn key(text: &str) -> Key {
@@ -145,6 +146,23 @@ fn fields_of_other_clients_are_metadata() {
         });
         assert_eq!(metadata(&store, Wanted::All).await, "");
     });
+}
+
+/// Other clients send fields in UTF-8 or Latin-1, and services return them as they are.
+#[test]
+fn fields_that_are_not_ascii_are_metadata() {
+    let fields = "Content-Disposition: attachment; filename=\"\u{fc}.txt\"\r\nContent-Type: a/b\r\n\
+        x-amz-meta-title: \u{fc}";
+    let reply = format!("HTTP/1.1 {FOUND}\r\n{fields}\r\nContent-Length: 1\r\n\r\nx");
+    let service = Canned::new(vec![Reply::Send(reply)]);
+    let location = "s3://bucket".parse().expect("a location");
+    let endpoint = format!("http://{}", service.address);
+    let store = RemoteStore::at(&endpoint, common::KEY, location, Options::default());
+    let store = store.expect("a store");
+    let lines = "content-type: a/b\ncontent-disposition: attachment; filename=\"\u{fc}.txt\"\n";
+    for wanted in [Wanted::All, Wanted::Properties] {
+        assert_eq!(block_on(metadata(&store, wanted)), lines);
+    }
 }
 
 /// Stores an object with metadata, which is found again.

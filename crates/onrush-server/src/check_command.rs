@@ -6,6 +6,7 @@ use crate::failure::{Failure, one_line};
 use crate::site_rules;
 use onrush_server::{PathRights, Rights, Users};
 use std::fmt::Write;
+use std::io;
 
 /// The report about a configuration. An error is a configuration that does not start.
 pub(crate) fn report(settings: &Settings) -> Result<String, Failure> {
@@ -64,7 +65,29 @@ pub(crate) fn report(settings: &Settings) -> Result<String, Failure> {
     for warning in access_control::warnings(settings, users.as_ref()) {
         line("warning", &warning);
     }
+    if let Some(warning) = folder_warning(settings) {
+        line("warning", &warning);
+    }
     Ok(text)
+}
+
+/// What is wrong with the folder, so that the server would not start now. It is no failure: the
+/// configuration may be for another machine, or for a folder that is made later. One that this user
+/// may not see is not judged, because the server may run as another user.
+fn folder_warning(settings: &Settings) -> Option<String> {
+    let dir = settings.storage.folder()?;
+    let options = &settings.files;
+    let is_written = options.allow.delete || (options.allow.put && !options.sink);
+    let is_created = is_written || settings.cache.is_some();
+    let what = match dir.metadata() {
+        Ok(found) if !found.is_dir() => "is not a folder",
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !is_created => "does not exist",
+        _ => return None,
+    };
+    let shown = dir.display();
+    Some(format!(
+        "{shown} {what}; the server does not start without it"
+    ))
 }
 
 /// Rights, with a word about what `create` without `write` means.

@@ -48,7 +48,10 @@ pub(crate) struct Arguments {
 const EXAMPLE: &str = "\
 Example:
   onrush ./data --allow put,delete        # creates ./data, serves it on http://127.0.0.1:8080
-  curl -T photo.jpg http://127.0.0.1:8080/2024/photo.jpg";
+  curl -T photo.jpg http://127.0.0.1:8080/2024/photo.jpg
+
+Commands, each with --help:
+  onrush check, health, scrub, sign, sweep, user";
 
 const MORE: &str = "\
 Example:

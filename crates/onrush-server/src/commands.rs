@@ -4,6 +4,7 @@
 
 use crate::failure::Failure;
 use clap::Parser;
+use clap::error::ErrorKind;
 use std::ffi::OsString;
 
 /// Parses the arguments of a command, or prints its help. `None`: help was printed.
@@ -13,6 +14,15 @@ pub(crate) fn parse<A: Parser>(words: &[OsString], name: &str) -> Result<Option<
         Err(error) if !error.use_stderr() => {
             print!("{error}");
             Ok(None)
+        }
+        Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let command = A::command();
+            let names = command.get_subcommands().map(clap::Command::get_name);
+            let names: Vec<_> = names.collect();
+            Err(Failure::usage(format!(
+                "write one of {} after {name} (see {name} --help)",
+                names.join(", ")
+            )))
         }
         Err(error) => {
             let text = error.to_string();

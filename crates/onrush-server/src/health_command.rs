@@ -58,6 +58,9 @@ pub(crate) fn main(words: &[OsString]) -> Result<(), Failure> {
             println!("{reason}");
             Ok(())
         }
+        (true, "404" | "401") => Err(Failure::run(format!(
+            "{address}: {status} {reason}; is it the address of --admin?"
+        ))),
         (true, status) => Err(Failure::run(format!("{address}: {status} {reason}"))),
         (false, _) => Err(Failure::run(format!("{address}: not an HTTP server"))),
     }

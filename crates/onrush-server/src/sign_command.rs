@@ -63,7 +63,7 @@ pub(crate) fn main(words: &[OsString]) -> Result<(), Failure> {
         None if users.len() == 1 => users.all().map(|user| user.name().to_owned()).collect(),
         None => {
             return Err(Failure::usage(
-                "write --user NAME: the file has not one user",
+                "write --user NAME: the file does not have exactly one user",
             ));
         }
     };

@@ -96,6 +96,10 @@ impl Storage {
     /// A location if the text has a scheme, otherwise a folder.
     pub(crate) fn parse(text: PathBuf) -> Result<Storage, Failure> {
         match text.to_str().filter(|text| Location::has_scheme(text)) {
+            None if text.to_string_lossy().starts_with("s3:") => Err(Failure::usage(format!(
+                "{}: a bucket is s3://BUCKET or s3://BUCKET/PREFIX; write ./ in front of a folder",
+                failure::one_line(&text.display().to_string())
+            ))),
             None => Ok(Storage::Folder(text)),
             Some(location) => match location.parse() {
                 Ok(location) => Ok(Storage::Remote(location)),
@@ -204,11 +208,21 @@ impl fmt::Display for Storage {
 fn open_folder(path: &Path, options: &FilesOptions) -> Result<Folder, Failure> {
     Files::open_folder(path, options).map_err(|error| {
         let hint = match error.kind() {
+            // Perhaps a command was meant, such as help.
+            io::ErrorKind::NotFound if is_word(path) => {
+                "; onrush --help lists the options and commands"
+            }
             io::ErrorKind::NotFound if !options.sink => " (--allow put)",
             _ => "",
         };
         Failure::run(failure::error_text(&error) + hint)
     })
+}
+
+/// Whether a path looks like the name of a command.
+fn is_word(path: &Path) -> bool {
+    let text = path.as_os_str().as_encoded_bytes();
+    !text.is_empty() && text.iter().all(u8::is_ascii_lowercase)
 }
 
 /// `has_uploads`: clients may upload.

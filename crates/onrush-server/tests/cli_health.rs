@@ -34,6 +34,7 @@ fn health_reports_whether_a_server_is_ready() {
     let (code, line) = health(onrush().args(["health", &server.address().to_string()]));
     assert_eq!(code, Some(1));
     assert!(line.contains(": 404 "), "{line}");
+    assert!(line.contains("is it the address of --admin?"), "{line}");
     drop(server);
     let (code, line) = health(onrush().args(["health", &admin]));
     assert_eq!(code, Some(1));

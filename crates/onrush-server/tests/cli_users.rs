@@ -282,6 +282,41 @@ fn strangers_cannot_make_changes_unless_that_is_intended() {
     }
 }
 
+/// The server does not create a folder that no client may write.
+#[test]
+fn check_warns_of_a_folder_that_is_missing_or_none() {
+    for (dir, what) in [
+        ("/nonexistent/data", "does not exist"),
+        ("/dev/null", "is not a folder"),
+    ] {
+        let (code, out, _) = run(&["check", dir]);
+        assert_eq!(code, Some(0));
+        assert!(
+            out.contains(&format!("warning      {dir} {what}; ")),
+            "{out}"
+        );
+    }
+    let (_, out, _) = run(&["check", "/nonexistent/data", "--allow=put"]);
+    assert!(!out.contains("warning"), "{out}");
+}
+
+/// A word that is no command, and what looks like a bucket, are no folders that someone wants.
+#[test]
+fn what_is_no_folder_gets_a_hint() {
+    let (code, _, line) = run(&["help", "--port=0"]);
+    assert_eq!(code, Some(1));
+    assert!(
+        line.contains("onrush --help lists the options and commands"),
+        "{line}"
+    );
+    for location in ["s3:/bucket", "s3:bucket"] {
+        let line = usage_error(&[location, "--allow=put", "--port=0"]);
+        assert!(line.contains("a bucket is s3://BUCKET"), "{line}");
+    }
+    let line = usage_error(&["user"]);
+    assert!(line.contains("add, remove, list, passwd, token"), "{line}");
+}
+
 #[test]
 fn check_prints_who_may_do_what_and_starts_nothing() {
     let file = UsersFile::new();

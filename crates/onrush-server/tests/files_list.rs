@@ -59,6 +59,25 @@ fn listing_has_the_json_format() {
     });
 }
 
+/// fsspec takes each link that is not `../` for something in the folder, and appends it as text.
+#[test]
+fn links_of_a_page_for_programs_lead_only_to_entries() {
+    on_all_backends(&FilesOptions::default(), |server| {
+        server.add("a/b/c:d", b"");
+        server.add_folder("a/b/e");
+        for (path, expected) in [
+            ("/", vec!["a/"]),
+            ("/a/", vec!["../", "b/"]),
+            ("/a/b/", vec!["../", "e/", "c%3Ad"]),
+        ] {
+            let page = server.get(path).text().to_owned();
+            let links = page.split("href=\"").skip(1);
+            let links: Vec<_> = links.filter_map(|rest| rest.split('"').next()).collect();
+            assert_eq!(links, expected, "{path}");
+        }
+    });
+}
+
 #[test]
 fn listing_has_the_html_format() {
     on_all_backends(&FilesOptions::default(), |server| {
@@ -91,10 +110,10 @@ fn listing_has_the_html_format() {
             "<title>/a/</title>",
             "<a href=\"./../\">All files</a>",
             "<a href=\"./\" aria-current=\"page\">a</a>",
-            "<a href=\"./sub/\"><bdi>sub</bdi>/</a>",
-            "<a href=\"./javascript%3Aalert%281%29\">",
+            "<a href=\"sub/\"><bdi>sub</bdi>/</a>",
+            "<a href=\"javascript%3Aalert%281%29\">",
             "&lt;img src=x onerror=alert(1)&gt;&amp;&quot;&#39;.txt</bdi></a>",
-            "<a href=\"./%3Cimg%20src%3Dx%20onerror%3Dalert%281%29%3E%26%22%27.txt\">",
+            "<a href=\"%3Cimg%20src%3Dx%20onerror%3Dalert%281%29%3E%26%22%27.txt\">",
             "<data value=\"2000\" title=\"2000 bytes\">1.9 KiB</data>",
             "<time datetime=\"2020-09-13T12:26:40Z\">2020-09-13 12:26</time>",
             ">\u{fffd}gpj.exe<",
@@ -287,7 +306,7 @@ fn links_to_names_that_are_not_utf8_can_be_followed() {
         assert_eq!(entry["name"], "\u{fffd}\u{fffd}.txt");
         assert_eq!(entry["href"], "/a/%FF%FE.txt");
         assert_eq!(server.get(entry["href"].as_str().unwrap()).body, b"odd");
-        assert!(server.get("/a/").text().contains("href=\"./%FF%FE.txt\""));
+        assert!(server.get("/a/").text().contains("href=\"%FF%FE.txt\""));
     });
 }
 
@@ -352,7 +371,7 @@ fn site_serves_its_index_file() {
                 assert_eq!(again.status, 304);
             }
             assert!(server.get("/site/b/").text().contains("other.html"));
-            assert!(server.get("/site/c/").text().contains("\"./index.html/\""));
+            assert!(server.get("/site/c/").text().contains("\"index.html/\""));
             assert_eq!(server.get("/site/missing/").status, 404);
         }
     });

@@ -83,6 +83,7 @@ fn folders_are_made_and_listed() {
             ("/f/a&b/", "0", 404),
             ("/f", "2", 400),
             ("/f", "infinity", 403),
+            ("/f/a&b", "infinity", 207),
             ("/.onrush/", "1", 404),
         ] {
             assert_eq!(
@@ -91,6 +92,8 @@ fn folders_are_made_and_listed() {
                 "{path} {depth}"
             );
         }
+        // Without the field, the depth is infinite: of an object that is the object.
+        assert_eq!(server.request("PROPFIND /f/a&b", b"").status, 207);
         let refused = server.request("PROPFIND /f", b"");
         assert!(refused.status == 403 && refused.text().contains("propfind-finite-depth"));
     });

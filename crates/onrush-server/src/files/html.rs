@@ -122,8 +122,20 @@ impl Page {
     fn path(&self, out: &mut String) {
         let names = || std::iter::once("All files").chain(self.location.names());
         let last = names().count() - 1;
+        let is_browser = self.nonce.is_some();
         for (at, name) in names().enumerate() {
-            out.push_str("<li><a href=\"./");
+            // A program that follows links (fsspec, wget) is to find only what is in the folder.
+            // The link `../` is known to be the folder above.
+            if !is_browser && at + 1 != last {
+                out.push_str("<li>");
+                escape(out, name);
+                out.push_str("</li>\n");
+                continue;
+            }
+            out.push_str(match is_browser {
+                true => "<li><a href=\"./",
+                false => "<li><a href=\"",
+            });
             out.push_str(&"../".repeat(match at {
                 0 => self.location.depth,
                 at => last - at,
@@ -253,8 +265,9 @@ impl Page {
         if self.permitted.may_move(entry, &self.features) {
             out.push_str(" data-movable");
         }
-        // With `./` in front, no name is parsed as a scheme.
-        out.push_str("><td><a href=\"./");
+        // Colons are encoded, so no name is parsed as a scheme. Without `./` in front, programs
+        // that join paths as text (fsspec) have the URL of the object.
+        out.push_str("><td><a href=\"");
         path::encode(&entry.name, out);
         out.push_str(slash);
         out.push_str("\"><bdi>");

@@ -151,7 +151,13 @@ impl Inner {
     pub(super) fn unlock(&self, request: &Request) -> Result<Response, Refusal> {
         let resource = self.resource(request, Operation::Write)?;
         let token = request.header_str("lock-token");
-        let token = token.and_then(|token| token.trim().strip_prefix('<')?.strip_suffix('>'));
+        // Some clients omit the brackets (webdav of npm).
+        let token = token
+            .map(str::trim)
+            .and_then(|token| match token.strip_prefix('<') {
+                Some(token) => token.strip_suffix('>'),
+                None => Some(token),
+            });
         let tokens: Vec<Token> = Token::parse(token.ok_or(NO_TOKEN)?).into_iter().collect();
         let user = owner(request);
         let holder = Holder {

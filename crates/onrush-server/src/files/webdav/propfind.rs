@@ -1,5 +1,5 @@
-//! PROPFIND (RFC 4918 §9.1) of a resource, or of a folder with its entries. `Depth: infinity` is
-//! refused (`propfind-finite-depth`).
+//! PROPFIND (RFC 4918 §9.1) of a resource, or of a folder with its entries. `Depth: infinity` of
+//! a folder is refused (`propfind-finite-depth`).
 //!
 //! The entries of a folder are rendered while they are sent, by a task whose pace is that of the
 //! client. Memory does not grow with the folder: one page of it, which the budget of listings
@@ -144,11 +144,12 @@ impl Inner {
         self: Arc<Inner>,
         mut request: Request,
     ) -> Result<Response, Refusal> {
-        let has_entries = match request.header("depth") {
-            Some(b"0") => false,
-            Some(b"1") => true,
-            None => return Err(infinite()),
-            Some(depth) if depth.eq_ignore_ascii_case(b"infinity") => return Err(infinite()),
+        let (has_entries, is_infinite) = match request.header("depth") {
+            Some(b"0") => (false, false),
+            Some(b"1") => (true, false),
+            // Without the field, the depth is infinite (RFC 4918, section 9.1).
+            None => (true, true),
+            Some(depth) if depth.eq_ignore_ascii_case(b"infinity") => (true, true),
             Some(_) => return Err(HttpError::new(400, "Depth is 0 or 1").into()),
         };
         let body = read_body(&mut request).await?;
@@ -162,6 +163,9 @@ impl Inner {
         let Resource { key, has_slash } = resource;
         let subject = Subject::new(key, found, may_read);
         let is_folder = subject.kind == Kind::Directory;
+        if is_folder && is_infinite {
+            return Err(infinite());
+        }
         if is_folder && has_entries {
             check_right(&request, Rights::LIST)?;
         }
