@@ -11,6 +11,7 @@ pub(crate) fn features(evaluates_conditions: Option<bool>) -> Features {
     let mut features = Features::default();
     features.metadata_bytes_max = METADATA_BYTES_MAX;
     features.resumable_uploads = evaluates_conditions != Some(false);
+    features.shared_uploads = features.resumable_uploads;
     features.versions_by_content = true;
     features.folders_end_with_slash = true;
     features

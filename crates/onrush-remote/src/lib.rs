@@ -60,4 +60,4 @@ pub use location::{InvalidLocation, Location};
 pub use metrics::{DURATION_BOUNDS, RemoteMetrics, RequestCounts};
 pub use service::{Check, OpenError, Options};
 pub use store::RemoteStore;
-pub use unfinished::{UnfinishedUpload, UnfinishedUploads};
+pub use unfinished::{KeptObject, UnfinishedUpload, UnfinishedUploads};

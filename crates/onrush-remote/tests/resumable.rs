@@ -70,104 +70,128 @@ async fn delete(store: &RemoteStore) {
 }
 
 /// In turn two servers continue an upload that ends before, at and after the end of a part.
+async fn continue_in_turn(stores: &[RemoteStore; 2], condition: Condition, whole: &[u8]) {
+    let mut upload = begin(&stores[0], condition.clone()).await;
+    let mut kept = upload.keep().await.expect("kept");
+    let mut at = 0;
+    let ends = [0, 3 * MIB, 8 * MIB, 8 * MIB + 1, 24 * MIB, SIZE - 9];
+    for (number, end) in ends.into_iter().enumerate() {
+        let store = &stores[number % 2];
+        upload = (resume(store, condition.clone(), &kept).await).expect("continued");
+        assert_eq!(upload.written_bytes(), at as u64);
+        write(&mut upload, whole, at..end).await.expect("written");
+        let longer = upload.keep().await.expect("kept");
+        assert_eq!(longer.bytes, end as u64);
+        assert_eq!(upload.keep().await, Ok(longer.clone()), "nothing new");
+        store.supersede(&kept, &longer).await;
+        // It is not kept, and other bytes than those that follow.
+        upload.write(vec![0; 300_000]).await.expect("written");
+        drop(upload);
+        (kept, at) = (longer, end);
+    }
+    let found = stores[0].meta(&key()).await.map(|found| found.size);
+    let resumed = resume(&stores[1], condition.clone(), &kept).await;
+    let mut upload = resumed.expect("continued");
+    write(&mut upload, whole, at..SIZE).await.expect("written");
+    let committed = upload.commit().await.expect("committed");
+    assert_eq!(committed.created, found == Err(StoreError::NotFound));
+    assert_eq!(committed.meta.size, SIZE as u64);
+    assert_content(&stores[0], whole).await;
+    let current = stores[0].meta(&key()).await.expect("an object");
+    assert_eq!(current.version, committed.meta.version);
+    let gone = resume(&stores[0], condition, &kept).await;
+    assert_eq!(gone.err(), Some(StoreError::NotFound));
+}
+
 #[test]
 fn an_upload_continues_on_another_server() {
     let whole = body(SIZE);
     for bucket in [Bucket::new(), Bucket::ceph()] {
         let stores = [(); 2].map(|()| bucket.store("s3://bucket/prefix"));
         for condition in [Condition::None, Condition::Absent, Condition::Present] {
-            block_on(async {
-                let mut upload = begin(&stores[0], condition.clone()).await;
-                let mut kept = upload.keep().await.expect("kept");
-                let mut at = 0;
-                let ends = [0, 3 * MIB, 8 * MIB, 8 * MIB + 1, 24 * MIB, SIZE - 9];
-                for (number, end) in ends.into_iter().enumerate() {
-                    let store = &stores[number % 2];
-                    upload = (resume(store, condition.clone(), &kept).await).expect("continued");
-                    assert_eq!(upload.written_bytes(), at as u64);
-                    write(&mut upload, &whole, at..end).await.expect("written");
-                    let longer = upload.keep().await.expect("kept");
-                    assert_eq!(longer.bytes, end as u64);
-                    assert_eq!(upload.keep().await, Ok(longer.clone()), "nothing new");
-                    store.supersede(&kept, &longer).await;
-                    // It is not kept, and other bytes than those that follow.
-                    let other = vec![0; 300_000];
-                    upload.write(other).await.expect("written");
-                    drop(upload);
-                    (kept, at) = (longer, end);
-                }
-                let found = stores[0].meta(&key()).await.map(|found| found.size);
-                let resumed = resume(&stores[1], condition.clone(), &kept).await;
-                let mut upload = resumed.expect("continued");
-                write(&mut upload, &whole, at..SIZE).await.expect("written");
-                let committed = upload.commit().await.expect("committed");
-                assert_eq!(committed.created, found == Err(StoreError::NotFound));
-                assert_eq!(committed.meta.size, SIZE as u64);
-                assert_content(&stores[0], &whole).await;
-                let current = stores[0].meta(&key()).await.expect("an object");
-                assert_eq!(current.version, committed.meta.version);
-                let gone = resume(&stores[0], condition.clone(), &kept).await;
-                assert_eq!(gone.err(), Some(StoreError::NotFound));
-                assert_eq!(leftovers(&bucket), [""; 0]);
-                if condition == Condition::None {
-                    delete(&stores[0]).await;
-                }
-            });
+            block_on(continue_in_turn(&stores, condition.clone(), &whole));
+            assert_eq!(leftovers(&bucket), [""; 0]);
+            if condition == Condition::None {
+                block_on(delete(&stores[0]));
+            }
         }
     }
 }
 
 /// Of two servers that continue the same bytes, the claim of one can be recorded. The other one is
 /// slow to notice, and sends a part as well.
+async fn send_a_late_part(stores: &[RemoteStore; 2], late: &[u8], whole: &[u8]) {
+    let mut upload = begin(&stores[0], Condition::None).await;
+    write(&mut upload, whole, 0..9 * MIB)
+        .await
+        .expect("written");
+    let kept = upload.keep().await.expect("kept");
+    drop(upload);
+    let one = resume(&stores[0], Condition::None, &kept).await;
+    let two = resume(&stores[1], Condition::None, &kept).await;
+    let [mut one, mut two] = [one, two].map(|upload| upload.expect("continued"));
+    let claims = [one.claim(), two.claim()].map(|claim| claim.expect("a claim"));
+    assert!(claims[0] != claims[1] && claims[0] != kept && claims[1] != kept);
+    assert!(claims.iter().all(|claim| claim.bytes == kept.bytes));
+    let more = 9 * MIB..17 * MIB;
+    write(&mut one, whole, more.clone()).await.expect("written");
+    let longer = one.keep().await.expect("kept");
+    write(&mut two, late, more).await.expect("written");
+    let lost = two.keep().await.expect("kept");
+    drop(two);
+    let rest = 17 * MIB..SIZE;
+    write(&mut one, whole, rest).await.expect("written");
+    let committed = one.commit().await;
+    if late == whole {
+        committed.expect("committed");
+        assert_content(&stores[0], whole).await;
+        delete(&stores[0]).await;
+    } else {
+        assert_eq!(committed.err(), Some(StoreError::Conflict));
+        let found = stores[0].get(&key()).await;
+        assert_eq!(found.err(), Some(StoreError::NotFound));
+        stores[0].discard(&longer).await.expect("discarded");
+    }
+    stores[0].discard(&lost).await.expect("discarded");
+}
+
 #[test]
 fn a_late_part_of_another_server_is_the_same_or_an_error() {
     let (whole, other) = (body(SIZE), vec![1; SIZE]);
     for bucket in [Bucket::new(), Bucket::ceph()] {
         let stores = [(); 2].map(|()| bucket.store("s3://bucket"));
         for late in [&whole, &other] {
-            block_on(async {
-                let mut upload = begin(&stores[0], Condition::None).await;
-                write(&mut upload, &whole, 0..9 * MIB)
-                    .await
-                    .expect("written");
-                let kept = upload.keep().await.expect("kept");
-                drop(upload);
-                let one = resume(&stores[0], Condition::None, &kept).await;
-                let two = resume(&stores[1], Condition::None, &kept).await;
-                let [mut one, mut two] = [one, two].map(|upload| upload.expect("continued"));
-                let claims = [one.claim(), two.claim()].map(|claim| claim.expect("a claim"));
-                assert!(claims[0] != claims[1] && claims[0] != kept && claims[1] != kept);
-                assert!(claims.iter().all(|claim| claim.bytes == kept.bytes));
-                write(&mut one, &whole, 9 * MIB..17 * MIB)
-                    .await
-                    .expect("written");
-                let longer = one.keep().await.expect("kept");
-                write(&mut two, late, 9 * MIB..17 * MIB)
-                    .await
-                    .expect("written");
-                two.keep().await.expect("kept");
-                drop(two);
-                write(&mut one, &whole, 17 * MIB..SIZE)
-                    .await
-                    .expect("written");
-                let committed = one.commit().await;
-                match late == &whole {
-                    true => {
-                        committed.expect("committed");
-                        assert_content(&stores[0], &whole).await;
-                        delete(&stores[0]).await;
-                    }
-                    false => {
-                        assert_eq!(committed.err(), Some(StoreError::Conflict));
-                        let found = stores[0].get(&key()).await;
-                        assert_eq!(found.err(), Some(StoreError::NotFound));
-                        stores[0].discard(&longer).await.expect("discarded");
-                        assert!(bucket.service.lock().uploads.is_empty());
-                    }
-                }
-            });
+            block_on(send_a_late_part(&stores, late, &whole));
+            // The state that was recorded before has no successor here.
+            block_on(sweep(&stores[0]));
+            assert_eq!(leftovers(&bucket), [""; 0]);
         }
     }
+}
+
+#[test]
+fn a_real_service_continues_uploads() {
+    let Some(store) = common::real() else {
+        return;
+    };
+    let (whole, other) = (body(SIZE), vec![1; SIZE]);
+    let stores = [(); 2].map(|()| store());
+    for condition in [Condition::None, Condition::Absent, Condition::Present] {
+        block_on(continue_in_turn(&stores, condition.clone(), &whole));
+        if condition == Condition::None {
+            block_on(delete(&stores[0]));
+        }
+    }
+    block_on(delete(&stores[0]));
+    block_on(send_a_late_part(&stores, &whole, &whole));
+    block_on(send_a_late_part(&stores, &other, &whole));
+    block_on(sweep(&stores[0]));
+    for folder in RemoteStore::KEPT_FOLDERS {
+        let left = stores[0].kept_objects(folder).expect("a list");
+        assert_eq!(left, [], "{folder}");
+    }
+    let mut uploads = stores[0].unfinished_uploads();
+    assert!(uploads.all(|list| list.expect("a list").is_empty()));
 }
 
 /// Polls a future until a step of the service hangs, and drops it then, as a server that is killed.
