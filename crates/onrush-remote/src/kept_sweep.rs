@@ -18,16 +18,16 @@ pub(crate) struct Found {
 }
 
 /// The objects in a folder of the state, ordered by name, one response after the other.
-pub(crate) struct Listing<'a> {
+pub(crate) struct StateListing<'a> {
     service: &'a Service,
     prefix: String,
     token: Option<String>,
     is_done: bool,
 }
 
-impl<'a> Listing<'a> {
-    pub(crate) fn new(service: &'a Service, folder: &str) -> Result<Listing<'a>> {
-        Ok(Listing {
+impl<'a> StateListing<'a> {
+    pub(crate) fn new(service: &'a Service, folder: &str) -> Result<StateListing<'a>> {
+        Ok(StateListing {
             service,
             prefix: service.folder_prefix(Some(&Key::state(folder.as_bytes())?))?,
             token: None,
@@ -77,7 +77,7 @@ pub(crate) async fn discard_older(service: &Arc<Service>, age: Duration) -> Resu
         passed.is_ok_and(|passed| passed > age)
     };
     let (mut discarded, mut group) = (0, Group::default());
-    let mut listing = Listing::new(service, FOLDER)?;
+    let mut listing = StateListing::new(service, FOLDER)?;
     while let Some(page) = listing.next().await? {
         for found in page {
             let upload = upload_of_name(&found.name);
@@ -94,7 +94,7 @@ pub(crate) async fn discard_older(service: &Arc<Service>, age: Duration) -> Resu
         }
     }
     discarded += discard(service, group).await?;
-    let mut listing = Listing::new(service, UNPUBLISHED)?;
+    let mut listing = StateListing::new(service, UNPUBLISHED)?;
     while let Some(page) = listing.next().await? {
         for found in page.iter().filter(|found| is_old(found)) {
             remove(service, UNPUBLISHED, &found.name).await?;

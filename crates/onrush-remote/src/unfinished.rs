@@ -3,7 +3,7 @@
 //! use as long as a young state names them.
 
 use crate::kept::{self, FOLDER, UNPUBLISHED, upload_of_name};
-use crate::kept_sweep::{self, Listing};
+use crate::kept_sweep::{self, StateListing};
 use crate::service::{OpenError, Service};
 use crate::signed::request;
 use crate::store::RemoteStore;
@@ -64,7 +64,7 @@ impl RemoteStore {
     pub fn kept_objects(&self, folder: &str) -> Result<Vec<KeptObject>, OpenError> {
         let service = self.service();
         let all = service.wait_for(async {
-            let (mut all, mut listing) = (Vec::new(), Listing::new(service, folder)?);
+            let (mut all, mut listing) = (Vec::new(), StateListing::new(service, folder)?);
             while let Some(page) = listing.next().await? {
                 all.extend(page.into_iter().map(|found| KeptObject {
                     modified: found.modified,

@@ -7,7 +7,7 @@ use crate::files::http_error::HttpError;
 use crate::files::object;
 use crate::files::upload::ReceiveError;
 use onrush_rt::coop;
-use onrush_store::{Condition, Kind, ListHow, Store, StoreError, Version};
+use onrush_store::{Condition, Kind, ListHow, StoreError, Version};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 

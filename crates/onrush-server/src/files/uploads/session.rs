@@ -292,7 +292,7 @@ impl Session {
         let is_shared = self.state.uploads.store.features().shared_uploads;
         let committed = match committed {
             // A request to another server has used the upload at the same time.
-            Err(StoreError::NotFound) => return Err(ReceiveError::Body(NO_UPLOAD)),
+            Err(StoreError::NotFound) if is_shared => return Err(ReceiveError::Body(NO_UPLOAD)),
             Err(StoreError::Conflict) if is_shared => return Err(ReceiveError::Body(TAKEN_OVER)),
             committed => committed,
         };
