@@ -15,6 +15,7 @@
 //! | put up to 1 MiB, or of unknown length up to 8 MiB | PUT, with `If-Match` or `If-None-Match: *` if there is a condition; HEAD if there is none, or if the service has to compare versions |
 //! | put of known length, up to 5 GiB | the same; the body is passed on as it arrives |
 //! | other puts | multipart upload, without a condition only; aborted if the client disconnects; HEAD if it is not known whether it was completed, or with which tag |
+//! | upload that continues | a multipart upload once its bytes fill a part; each time that they are kept, one PUT of the list of parts with the rest; GET of it to continue; under a condition, one PUT of the whole object at the end |
 //! | delete | HEAD and DELETE; a listing of one key if there is no object |
 //! | list | pages of `ListObjectsV2` with the delimiter `/`, at most 20; one of them again if it has a key of another client that `object_store` refuses |
 //!
@@ -26,8 +27,8 @@
 //!
 //! Layers, lowest first: `features` · `error` · `metrics` · `breaker` · `record` · `fields` ·
 //! `observer` · `location` · `part_memory` · `service` · `tasks` · `signed` · `credentials` ·
-//! `conditions` · `properties` · `reader` · `transfer` · `multipart` · `upload` · `listing` · `store` ·
-//! `unfinished`.
+//! `conditions` · `properties` · `reader` · `transfer` · `multipart` · `upload` · `kept` ·
+//! `resumable` · `listing` · `kept_sweep` · `store` · `unfinished`.
 
 mod breaker;
 mod conditions;
@@ -35,6 +36,8 @@ mod credentials;
 mod error;
 mod features;
 mod fields;
+mod kept;
+mod kept_sweep;
 mod listing;
 mod location;
 mod metrics;
@@ -44,6 +47,7 @@ mod part_memory;
 mod properties;
 mod reader;
 mod record;
+mod resumable;
 mod service;
 mod signed;
 mod store;
@@ -56,4 +60,4 @@ pub use location::{InvalidLocation, Location};
 pub use metrics::{DURATION_BOUNDS, RemoteMetrics, RequestCounts};
 pub use service::{Check, OpenError, Options};
 pub use store::RemoteStore;
-pub use unfinished::{UnfinishedUpload, UnfinishedUploads};
+pub use unfinished::{KeptObject, UnfinishedUpload, UnfinishedUploads};

@@ -35,7 +35,7 @@ pub(crate) async fn list(
     how: &ListHow,
 ) -> Result<Page> {
     let (prefix, until) = (service.folder_prefix(folder)?, service.limit());
-    let features = features();
+    let features = features(None);
     let limit = how.limit.clamp(1, ListHow::LIMIT_MAX);
     let mut offset = match &how.after {
         Some(after) => Some(start_after(&prefix, after)?),
@@ -274,7 +274,7 @@ fn entries_of(prefix: &str, found: &ListResult) -> Result<Vec<Entry>> {
             version: *FOLDER_VERSION,
         });
     }
-    let features = features();
+    let features = features(None);
     entries.sort_by_cached_key(|entry| features.position(entry));
     Ok(entries)
 }

@@ -10,6 +10,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
+/// The most bytes of an upload that are held without a permission. If the length is known, they are
+/// held until the commit.
+pub(crate) const SHORT_BYTES: u64 = 1024 * 1024;
+
 /// The memory of all uploads of a store.
 #[derive(Debug)]
 pub(crate) struct PartMemory {

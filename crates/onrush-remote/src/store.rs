@@ -3,20 +3,25 @@
 use crate::conditions;
 use crate::credentials;
 use crate::features::features;
+use crate::kept::{self, Place};
+use crate::kept_sweep::discard_older;
 use crate::listing::{is_folder, list};
 use crate::location::Location;
 use crate::metrics::RemoteMetrics;
 use crate::properties::{FOLDER_VERSION, head, properties};
 use crate::reader;
+use crate::resumable::ResumableUpload;
 use crate::service::{Check, OpenError, Options, Service};
 use crate::upload::RemoteUpload;
 use object_store::ObjectStoreExt;
 use object_store::aws::AmazonS3Builder;
+use object_store::path::Path;
 use onrush_store::{
-    Condition, Features, Key, Kind, ListHow, LocalFuture, Meta, Object, Page, Result, Store,
+    Condition, Features, Kept, Key, Kind, ListHow, LocalFuture, Meta, Object, Page, Result, Store,
     StoreError, Upload, Wanted,
 };
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// Objects in a bucket. Clones share the connections.
@@ -136,6 +141,16 @@ impl RemoteStore {
         }
     }
 
+    /// The path of an upload that continues. Fails with [`StoreError::Unsupported`] if the service
+    /// ignores conditions: then nothing tells which server continues it.
+    async fn resumable_path(&self, key: &Key) -> Result<Path> {
+        let path = self.service.path(key)?;
+        match conditions::are_evaluated(&self.service, self.service.limit()).await? {
+            true => Ok(path),
+            false => Err(StoreError::Unsupported),
+        }
+    }
+
     async fn delete(&self, key: &Key, kind: Kind, condition: Condition) -> Result<Meta> {
         let until = self.service.limit();
         if kind == Kind::Directory {
@@ -214,6 +229,56 @@ impl Store for RemoteStore {
         })
     }
 
+    fn stage_resumable<'a>(
+        &'a self,
+        key: &'a Key,
+        condition: Condition,
+        size_bytes: Option<u64>,
+    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
+        Box::pin(async move {
+            let path = self.resumable_path(key).await?;
+            let upload = ResumableUpload::begin(&self.service, path, condition, size_bytes)?;
+            Ok(Box::new(upload) as Box<dyn Upload>)
+        })
+    }
+
+    fn resume<'a>(
+        &'a self,
+        key: &'a Key,
+        condition: Condition,
+        kept: &'a Kept,
+    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
+        Box::pin(async move {
+            let path = self.resumable_path(key).await?;
+            let upload = ResumableUpload::resume(&self.service, path, condition, kept).await?;
+            Ok(Box::new(upload) as Box<dyn Upload>)
+        })
+    }
+
+    fn supersede<'a>(&'a self, old: &'a Kept, new: &'a Kept) -> LocalFuture<'a, ()> {
+        Box::pin(async move {
+            let name = |kept| Place::parse(kept).ok()?.name;
+            if let Some(old) = name(old).filter(|old| name(new).as_ref() != Some(old)) {
+                let _ = kept::remove(&self.service, self.service.limit(), &old).await;
+            }
+        })
+    }
+
+    fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+        Box::pin(async move {
+            match Place::parse(kept) {
+                Ok(Place {
+                    name: Some(name), ..
+                }) => kept::discard(&self.service, self.service.limit(), &name).await,
+                _ => Ok(()),
+            }
+        })
+    }
+
+    fn discard_older(&self, age: Duration) -> LocalFuture<'_, Result<usize>> {
+        Box::pin(discard_older(&self.service, age))
+    }
+
     fn delete<'a>(
         &'a self,
         key: &'a Key,
@@ -228,6 +293,6 @@ impl Store for RemoteStore {
     }
 
     fn features(&self) -> Features {
-        features()
+        features(self.service.evaluates_conditions.get().copied())
     }
 }

@@ -1,6 +1,9 @@
 //! Multipart uploads that were begun and never completed: a server that is killed cannot abort
-//! them, and their parts take space until they are removed.
+//! them, and their parts take space until they are removed. Those of uploads that continue are in
+//! use as long as a young state names them.
 
+use crate::kept::{self, FOLDER, UNPUBLISHED, upload_of_name};
+use crate::kept_sweep::{self, StateListing};
 use crate::service::{OpenError, Service};
 use crate::signed::request;
 use crate::store::RemoteStore;
@@ -19,7 +22,73 @@ pub struct UnfinishedUpload {
     id: String,
 }
 
+impl UnfinishedUpload {
+    /// The value of [`KeptObject::upload`] if the object belongs to this upload.
+    pub fn name(&self) -> String {
+        kept::name_of_upload(&self.id)
+    }
+}
+
+/// An object that the servers have for an upload that continues.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptObject {
+    /// When it was written. While the upload goes on, others are written.
+    pub modified: SystemTime,
+    folder: String,
+    name: String,
+}
+
+impl KeptObject {
+    /// Its key beneath the prefix of the store.
+    pub fn key(&self) -> String {
+        format!(".onrush/state/{}/{}", self.folder, self.name)
+    }
+
+    /// The multipart upload that it belongs to ([`UnfinishedUpload::name`]), if it names one.
+    pub fn upload(&self) -> Option<&str> {
+        upload_of_name(&self.name).filter(|_| self.folder == FOLDER)
+    }
+}
+
 impl RemoteStore {
+    /// The folders of the state ([`onrush_store::Key::state`]) in which uploads that continue are
+    /// kept, besides the records of the server.
+    pub const KEPT_FOLDERS: [&str; 2] = [UNPUBLISHED, FOLDER];
+
+    /// The objects in a folder of the state: one of [`RemoteStore::KEPT_FOLDERS`], or another one.
+    /// Blocks the calling thread.
+    ///
+    /// # Errors
+    ///
+    /// If the service does not respond with a list.
+    pub fn kept_objects(&self, folder: &str) -> Result<Vec<KeptObject>, OpenError> {
+        let service = self.service();
+        let all = service.wait_for(async {
+            let (mut all, mut listing) = (Vec::new(), StateListing::new(service, folder)?);
+            while let Some(page) = listing.next().await? {
+                all.extend(page.into_iter().map(|found| KeptObject {
+                    modified: found.modified,
+                    folder: folder.to_owned(),
+                    name: found.name,
+                }));
+            }
+            Ok::<_, onrush_store::StoreError>(all)
+        });
+        all.map_err(OpenError::new)
+    }
+
+    /// Removes an object, and the parts of the multipart upload that it names. Blocks the calling
+    /// thread. Succeeds if there is no such object any more.
+    ///
+    /// # Errors
+    ///
+    /// If the service does not confirm it.
+    pub fn remove_kept(&self, object: &KeptObject) -> Result<(), OpenError> {
+        let service = self.service();
+        let removed = kept_sweep::remove(service, &object.folder, &object.name);
+        service.wait_for(removed).map_err(OpenError::new)
+    }
+
     /// The unfinished multipart uploads beneath the prefix, ordered by key, one response of the
     /// service after the other. Those whose key has an empty segment, a segment of dots or a
     /// control character are left to other clients.

@@ -10,7 +10,7 @@ use crate::error::{pause, uncertain};
 use crate::features::METADATA_BYTES_MAX;
 use crate::fields::with_metadata;
 use crate::multipart::Parts;
-use crate::part_memory::PartPermit;
+use crate::part_memory::{PartPermit, SHORT_BYTES};
 use crate::properties::{head, properties, tag_version};
 use crate::service::Service;
 use crate::tasks::Task;
@@ -26,8 +26,6 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 
-/// The most bytes that are held until the commit if their number is known.
-const SHORT_BYTES: u64 = 1024 * 1024;
 /// The size of the first parts of a multipart upload. Uploads of unknown length that are not longer
 /// are one request.
 const PART_BYTES: usize = 8 * 1024 * 1024;
@@ -123,23 +121,12 @@ impl RemoteUpload {
         Ok(buf)
     }
 
-    /// Waits until this upload may hold so many bytes. Those of a short one are not counted.
+    /// Waits until this upload may hold so many bytes.
     async fn reserve(&mut self, bytes: usize) -> Result<()> {
-        if self.written_bytes <= SHORT_BYTES {
-            return Ok(());
-        }
-        let (memory, whole) = (&self.service.part_memory, self.part_bytes() as u64);
-        let mut permit = self.permit.take().unwrap_or_else(|| memory.begin(whole));
-        if !permit.try_grow(bytes as u64) {
-            let grow = permit.grow(bytes as u64);
-            let room = async move { Ok(grow.await) };
-            permit = match self.service.spawn_until(self.service.limit(), room).await {
-                Err(StoreError::Timeout) => Err(StoreError::Throttled { retry_after: None }),
-                permit => permit,
-            }?;
-        }
-        self.permit = Some(permit);
-        Ok(())
+        let (written, whole) = (self.written_bytes, self.part_bytes());
+        (self.service)
+            .reserve(&mut self.permit, written, bytes, whole)
+            .await
     }
 
     /// Passes bytes on, except the last one: the commit sends it.
@@ -196,8 +183,7 @@ impl RemoteUpload {
 
     /// The size of the next part.
     fn part_bytes(&self) -> usize {
-        let sent = self.parts.as_ref().map_or(0, Parts::count);
-        PART_BYTES << (sent / PARTS_OF_A_SIZE)
+        part_bytes(self.parts.as_ref().map_or(0, Parts::count))
     }
 
     /// Begins to send what is held as the next part.
@@ -230,7 +216,7 @@ impl RemoteUpload {
             && let Some(existed) = self.existed.take()
         {
             let (created, tag) = self.put_meanwhile(existed, until).await?;
-            let meta = self.meta(tag)?;
+            let meta = new_meta(self.written_bytes, tag)?;
             return Ok(Committed {
                 created,
                 replaced_bytes: 0,
@@ -255,7 +241,7 @@ impl RemoteUpload {
             }
             (None, None) => self.put_whole(until).await?.e_tag,
         };
-        let meta = self.meta(tag)?;
+        let meta = new_meta(self.written_bytes, tag)?;
         Ok(Committed {
             created,
             replaced_bytes: 0,
@@ -347,20 +333,25 @@ impl RemoteUpload {
             Err(error) => Err(error),
         }
     }
+}
 
-    /// The properties of the new object. Its time is that of this machine, in seconds; the service
-    /// tells its own only on request.
-    fn meta(&self, tag: Option<String>) -> Result<Meta> {
-        let version = tag.as_deref().and_then(tag_version);
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let seconds = now.map_or(0, |now| now.as_secs() as i64);
-        Ok(Meta {
-            kind: Kind::File,
-            size: self.written_bytes,
-            modified_ns: seconds * 1_000_000_000,
-            version: version.ok_or(StoreError::BadResponse)?,
-        })
-    }
+/// The size of a part after so many others.
+pub(crate) fn part_bytes(parts: usize) -> usize {
+    PART_BYTES << (parts / PARTS_OF_A_SIZE)
+}
+
+/// The properties of a new object. Its time is that of this machine, in seconds; the service tells
+/// its own only on request.
+pub(crate) fn new_meta(size: u64, tag: Option<String>) -> Result<Meta> {
+    let version = tag.as_deref().and_then(tag_version);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let seconds = now.map_or(0, |now| now.as_secs() as i64);
+    Ok(Meta {
+        kind: Kind::File,
+        size,
+        modified_ns: seconds * 1_000_000_000,
+        version: version.ok_or(StoreError::BadResponse)?,
+    })
 }
 
 /// Sends an object, the last byte when it is known whether there was one. If that takes too long,

@@ -45,7 +45,9 @@ pub mod rules;
 
 pub use access::{Access, AccessControl, Users};
 pub use dashboard::add_dashboard;
-pub use files::{Allow, Files, FilesOptions, PAGE_PATHS, Types, Upkeep, UploadLimits};
+pub use files::{
+    Allow, Files, FilesOptions, PAGE_PATHS, Types, UPLOAD_RECORDS, Upkeep, UploadLimits,
+};
 pub use forwarding::Forwarding;
 pub use guard::{BodyLimit, Cors, Guard, Hosts, ListenAddress};
 pub use https::{HttpChallenges, Https, Redirect, https_port};

@@ -6,21 +6,24 @@ use crate::units::Time;
 use clap::{CommandFactory, Parser};
 use onrush_proto::date::utc;
 use onrush_remote::{Location, Options, RemoteStore};
+use onrush_server::UPLOAD_RECORDS;
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::time::SystemTime;
 
-/// List the multipart uploads of a bucket that were begun and not completed, and remove them
+/// List the uploads to a bucket that were begun and not completed, and remove them
 ///
 /// A server that is killed leaves the parts of uploads that were in progress. An upload that
-/// another server is receiving now is in the list, too: do not remove young ones.
+/// another server is receiving now is in the list, too: do not remove young ones. An upload that
+/// continues is young if bytes of it have arrived since then.
 #[derive(Debug, Parser)]
 #[command(name = "onrush sweep")]
 struct Arguments {
     /// The bucket, as s3://BUCKET/PREFIX
     location: String,
 
-    /// Only uploads that began before this time
+    /// Only uploads that began, and what was written, before this time
     #[arg(long, value_name = "TIME", default_value = "24h")]
     older_than: Time,
 
@@ -47,9 +50,28 @@ pub(crate) fn main(words: &[OsString]) -> Result<(), Failure> {
     let before = SystemTime::now() - arguments.older_than.duration();
     let mut out = io::stdout().lock();
     let (mut found, mut young) = (0, 0);
+    // The multipart uploads that continue.
+    let mut in_use = HashSet::new();
+    let folders = [UPLOAD_RECORDS]
+        .into_iter()
+        .chain(RemoteStore::KEPT_FOLDERS);
+    for folder in folders {
+        for object in store.kept_objects(folder).map_err(fail)? {
+            if object.modified > before {
+                young += 1;
+                in_use.extend(object.upload().map(str::to_owned));
+                continue;
+            }
+            if arguments.delete {
+                store.remove_kept(&object).map_err(fail)?;
+            }
+            let _ = writeln!(out, "{} {}", utc(object.modified), one_line(&object.key()));
+            found += 1;
+        }
+    }
     for list in store.unfinished_uploads() {
         for upload in list.map_err(fail)? {
-            if upload.begun > before {
+            if upload.begun > before || in_use.contains(&upload.name()) {
                 young += 1;
                 continue;
             }

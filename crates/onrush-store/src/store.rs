@@ -103,12 +103,24 @@ pub trait Store: fmt::Debug + Send + Sync {
         size_bytes: Option<u64>,
     ) -> LocalFuture<'a, Result<Box<dyn Upload>>>;
 
+    /// As [`Store::stage`], for an upload that may be kept ([`Upload::keep`]). A store that passes
+    /// bytes on to a service sends them in a form that outlives the request.
+    fn stage_resumable<'a>(
+        &'a self,
+        key: &'a Key,
+        condition: Condition,
+        size_bytes: Option<u64>,
+    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
+        self.stage(key, condition, size_bytes)
+    }
+
     /// Continues an upload of which `kept` bytes were kept ([`Upload::keep`]), perhaps by another
     /// process. Bytes that were written after that are dropped. The key is that of the
-    /// [`Store::stage`] before; the condition is that of the commit. The metadata has to be set
-    /// again. The caller ensures that no two uploads continue the same bytes. A write or a commit
-    /// of a dropped upload may go on: this waits for its end. Fails with [`StoreError::NotFound`]
-    /// if the bytes are gone, for example because that commit has published them.
+    /// [`Store::stage_resumable`] before; the condition is that of the commit. The metadata has to
+    /// be set again. The caller ensures that no two uploads of this process continue the same
+    /// bytes; [`Upload::claim`] excludes other machines. A write or a commit of a dropped upload
+    /// may go on: this waits for its end. Fails with [`StoreError::NotFound`] if the bytes are
+    /// gone, for example because that commit has published them.
     fn resume<'a>(
         &'a self,
         _key: &'a Key,
@@ -136,6 +148,14 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// fails, it is not known which bytes the disk has, and the upload is removed.
     fn sync_kept<'a>(&'a self, _kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
         Box::pin(async { Err(StoreError::Unsupported) })
+    }
+
+    /// Removes what only `old` needs, two results of [`Upload::keep`] of the same upload. The
+    /// caller has recorded `new` in its place. This need not be complete when the future is, and
+    /// what is left is removed by its age. By default does nothing: most stores keep both in the
+    /// same place.
+    fn supersede<'a>(&'a self, _old: &'a Kept, _new: &'a Kept) -> LocalFuture<'a, ()> {
+        Box::pin(async {})
     }
 
     /// Removes the bytes of an upload that is not going to be continued. If they are gone already,
@@ -254,9 +274,14 @@ pub struct Features {
     pub metadata_bytes_max: usize,
     /// The same bytes have the same version. Without it, no version is used twice.
     pub versions_by_content: bool,
-    /// Uploads can be continued after an interruption ([`Upload::keep`], [`Store::resume`]),
-    /// written at any position ([`Store::write_kept`]), and joined ([`Upload::append_kept`]).
+    /// Uploads can be continued after an interruption ([`Upload::keep`], [`Store::resume`]).
     pub resumable_uploads: bool,
+    /// Such uploads are continued by other servers of the store as well ([`Upload::claim`]).
+    pub shared_uploads: bool,
+    /// Such uploads can be written at any position ([`Store::write_kept`]).
+    pub uploads_in_any_order: bool,
+    /// Such uploads can be joined ([`Upload::append_kept`]).
+    pub joins_uploads: bool,
     /// [`Upload::write`] completes on the calling worker. Receiving bytes while others are written
     /// then gains nothing.
     pub inline_writes: bool,
@@ -318,6 +343,14 @@ pub trait Upload {
     /// what this returns. The bytes occupy the store until the commit or [`Store::discard`].
     fn keep(&mut self) -> LocalFuture<'_, Result<Kept>> {
         Box::pin(async { Err(StoreError::Unsupported) })
+    }
+
+    /// What the caller of [`Store::resume`] has to record, in the place of what it has resumed and
+    /// only if that is still recorded, before it writes or commits. It differs each time, so of
+    /// several machines that resume the same bytes one succeeds; the others drop their uploads.
+    /// `None`: the store excludes other machines by itself.
+    fn claim(&mut self) -> Option<Kept> {
+        None
     }
 
     /// Appends the kept bytes of another upload, which stay kept, as [`Upload::write`] would. The

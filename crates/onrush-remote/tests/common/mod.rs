@@ -3,6 +3,7 @@
 
 mod bodies;
 pub mod canned;
+mod parts;
 pub mod s3;
 
 use bytes::Bytes;

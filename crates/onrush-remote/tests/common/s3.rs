@@ -2,13 +2,12 @@
 //! AWS does, or ignored where Ceph 16 ignores them.
 
 use super::bodies::{blob, read};
+use super::parts::{Parts, Steps, fail, hash};
 use bytes::Bytes;
 use http::StatusCode;
-use md5::{Digest, Md5};
 use s3s::dto::*;
 use s3s::{S3, S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
@@ -62,14 +61,6 @@ pub struct Objects {
     next_upload: usize,
 }
 
-#[derive(Debug)]
-pub struct Parts {
-    key: String,
-    pub begun: SystemTime,
-    fields: Fields,
-    parts: BTreeMap<i32, Bytes>,
-}
-
 /// A service with one bucket. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryS3 {
@@ -92,6 +83,8 @@ pub struct MemoryS3 {
     pub is_full: Arc<AtomicBool>,
     /// Whether all requests are refused.
     pub is_revoked: Arc<AtomicBool>,
+    /// Where a change hangs.
+    pub steps: Steps,
     /// The only prefix that may be listed, as a policy with `s3:prefix` says.
     pub lists_only: Option<String>,
 }
@@ -112,21 +105,42 @@ impl MemoryS3 {
 }
 
 impl MemoryS3 {
-    fn complete(&self, bucket: &str, key: &str, id: &str, is_new: bool) -> S3Result<ETag> {
+    fn complete(
+        &self,
+        (bucket, key, id): (&str, &str, &str),
+        named: Option<CompletedMultipartUpload>,
+        is_new: bool,
+    ) -> S3Result<ETag> {
         let mut objects = self.begin(bucket, "COMPLETE")?;
         if !self.is_ceph && is_new && objects.by_key.contains_key(key) {
             return Err(s3_error!(PreconditionFailed));
         }
         self.check_quota()?;
-        let upload = objects.uploads.remove(id);
+        let upload = objects.uploads.get(id);
         let upload = upload.ok_or_else(|| s3_error!(NoSuchUpload))?;
-        let content = upload.parts.into_values().collect::<Vec<_>>().concat();
-        let tag = objects.put(key.to_owned(), content.into(), upload.fields);
+        let content = upload.content(named, self.is_ceph)?;
+        let fields = upload.fields.clone();
+        objects.uploads.remove(id);
+        let tag = objects.put(key.to_owned(), content.into(), fields);
         if self.replaces_at_once.load(Ordering::Relaxed) {
             let other = Bytes::from_static(b"other");
             objects.put(key.to_owned(), other, Fields::default());
         }
         fail(&self.fails_after_complete)?;
+        Ok(tag)
+    }
+
+    fn put(&self, input: PutObjectInput, content: Bytes) -> S3Result<ETag> {
+        let mut objects = self.lock();
+        let current = objects.by_key.get(&input.key);
+        let holds = holds(input.if_match.as_ref(), current)
+            && (input.if_none_match.is_none() || current.is_none());
+        if !holds && !self.ignores_conditions {
+            return Err(s3_error!(PreconditionFailed));
+        }
+        self.check_quota()?;
+        let tag = objects.put(input.key, content, fields!(input => Fields {}));
+        fail(&self.fails_after_put)?;
         Ok(tag)
     }
 
@@ -159,27 +173,11 @@ impl Objects {
     }
 }
 
-fn hash(content: &[u8]) -> String {
-    let mut text = String::new();
-    for byte in Md5::digest(content) {
-        write!(text, "{byte:02x}").expect("memory");
-    }
-    text
-}
-
 fn holds(condition: Option<&ETagCondition>, current: Option<&Stored>) -> bool {
     match (condition, current) {
         (None, _) | (Some(ETagCondition::Any), Some(_)) => true,
         (Some(ETagCondition::ETag(tag)), Some(current)) => tag.value() == current.tag,
         (Some(_), None) => false,
-    }
-}
-
-/// Fails if there are failures left.
-fn fail(left: &AtomicUsize) -> S3Result<()> {
-    match left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)) {
-        Ok(_) => Err(s3_error!(InternalError)),
-        Err(_) => Ok(()),
     }
 }
 
@@ -255,21 +253,14 @@ impl S3 for MemoryS3 {
         &self,
         request: S3Request<PutObjectInput>,
     ) -> S3Result<S3Response<PutObjectOutput>> {
-        let input = request.input;
+        let mut input = request.input;
         drop(self.begin(&input.bucket, "PUT")?);
         let incomplete = Incomplete(self);
-        let content = read(input.body, input.content_length).await?;
+        let content = read(input.body.take(), input.content_length).await?;
         std::mem::forget(incomplete);
-        let mut objects = self.lock();
-        let current = objects.by_key.get(&input.key);
-        let holds = holds(input.if_match.as_ref(), current)
-            && (input.if_none_match.is_none() || current.is_none());
-        if !holds && !self.ignores_conditions {
-            return Err(s3_error!(PreconditionFailed));
-        }
-        self.check_quota()?;
-        let tag = objects.put(input.key, content, fields!(input => Fields {}));
-        fail(&self.fails_after_put)?;
+        self.steps.pass().await;
+        let tag = self.put(input, content)?;
+        self.steps.pass().await;
         Ok(S3Response::new(PutObjectOutput {
             e_tag: Some(tag),
             ..Default::default()
@@ -281,8 +272,10 @@ impl S3 for MemoryS3 {
         request: S3Request<DeleteObjectInput>,
     ) -> S3Result<S3Response<DeleteObjectOutput>> {
         let input = request.input;
-        let mut objects = self.begin(&input.bucket, "DELETE")?;
-        objects.by_key.remove(&input.key);
+        drop(self.begin(&input.bucket, "DELETE")?);
+        self.steps.pass().await;
+        self.lock().by_key.remove(&input.key);
+        self.steps.pass().await;
         Ok(S3Response::new(DeleteObjectOutput::default()))
     }
 
@@ -376,16 +369,22 @@ impl S3 for MemoryS3 {
         request: S3Request<CreateMultipartUploadInput>,
     ) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
         let input = request.input;
-        let mut objects = self.begin(&input.bucket, "MULTIPART")?;
-        objects.next_upload += 1;
-        let id = objects.next_upload.to_string();
+        drop(self.begin(&input.bucket, "MULTIPART")?);
+        self.steps.pass().await;
         let upload = Parts {
             key: input.key.clone(),
             begun: SystemTime::now(),
             fields: fields!(input => Fields {}),
             parts: BTreeMap::new(),
         };
-        objects.uploads.insert(id.clone(), upload);
+        let id = {
+            let mut objects = self.lock();
+            objects.next_upload += 1;
+            let id = objects.next_upload.to_string();
+            objects.uploads.insert(id.clone(), upload);
+            id
+        };
+        self.steps.pass().await;
         Ok(S3Response::new(CreateMultipartUploadOutput {
             bucket: Some(input.bucket),
             key: Some(input.key),
@@ -402,10 +401,14 @@ impl S3 for MemoryS3 {
         drop(self.begin(&input.bucket, "PART")?);
         let content = read(input.body, input.content_length).await?;
         let tag = ETag::Strong(hash(&content));
-        let mut objects = self.lock();
-        let upload = objects.uploads.get_mut(&input.upload_id);
-        let upload = upload.ok_or_else(|| s3_error!(NoSuchUpload))?;
-        upload.parts.insert(input.part_number, content);
+        self.steps.pass().await;
+        {
+            let mut objects = self.lock();
+            let upload = objects.uploads.get_mut(&input.upload_id);
+            let upload = upload.ok_or_else(|| s3_error!(NoSuchUpload))?;
+            upload.parts.insert(input.part_number, content);
+        }
+        self.steps.pass().await;
         Ok(S3Response::new(UploadPartOutput {
             e_tag: Some(tag),
             ..Default::default()
@@ -417,12 +420,13 @@ impl S3 for MemoryS3 {
         request: S3Request<CompleteMultipartUploadInput>,
     ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
         let input = request.input;
+        self.steps.pass().await;
         let tag = self.complete(
-            &input.bucket,
-            &input.key,
-            &input.upload_id,
+            (&input.bucket, &input.key, &input.upload_id),
+            input.multipart_upload,
             input.if_none_match.is_some(),
         )?;
+        self.steps.pass().await;
         if self.hangs_after_complete.load(Ordering::Relaxed) {
             std::future::pending::<()>().await;
         }

@@ -32,7 +32,7 @@ pub(super) struct Page {
     pub(super) nonce: Option<String>,
     /// What the store can do.
     pub(super) features: Features,
-    /// Whether uploads can be continued.
+    /// Whether the parts of an upload may arrive in any order: the page sends them so.
     pub(super) continues_uploads: bool,
 }
 

@@ -156,7 +156,7 @@ impl Inner {
                 true => Features::default(), // It stores nothing.
                 false => self.store.features(),
             },
-            continues_uploads: self.offers_uploads(),
+            continues_uploads: self.offers_uploads() && self.uploads.take_parts(),
         })
     }
 

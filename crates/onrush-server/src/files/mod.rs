@@ -99,6 +99,7 @@ pub(crate) use list::nonce;
 pub use types::Types;
 pub use upkeep::Upkeep;
 pub use upload_limits::UploadLimits;
+pub use uploads::UPLOAD_RECORDS;
 
 /// The maximum memory of small objects that are not in the cache but are being sent to slow
 /// clients.
@@ -541,7 +542,8 @@ impl Inner {
         match self.offers_uploads() {
             true => {
                 let bytes_max = self.uploads.limits.object_bytes_max;
-                self.add_upload_options(tus::add_options(response, bytes_max))
+                let joins = self.uploads.can_be_joined();
+                self.add_upload_options(tus::add_options(response, bytes_max, joins))
             }
             false => response,
         }

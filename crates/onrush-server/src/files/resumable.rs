@@ -14,7 +14,7 @@ use super::digest::Digests;
 use super::http_error::HttpError;
 use super::negotiate::prefers_json;
 use super::upload::ReceiveError;
-use super::upload_parts::{announced, with_parts};
+use super::upload_parts::with_parts;
 use super::upload_target::{content_length, integer, owner};
 use super::uploads::{Found, NO_UPLOAD, Plan, Progress, Session, TOO_LONG, UploadId};
 use super::write::content_fields;
@@ -225,7 +225,7 @@ impl Inner {
             key: to.key.clone(),
             owner: owner(request),
             length,
-            parts: announced(request, length, &digests)?,
+            parts: self.announced(request, length, &digests)?,
             is_partial: false,
             condition: self.upload_condition(request, to).await?,
             metadata,

@@ -26,8 +26,8 @@ use onrush_proto::date;
 use onrush_store::{Condition, Key};
 
 const VERSION: &str = "1.0.0";
-const EXTENSIONS: &str = "creation,creation-with-upload,creation-defer-length,expiration,checksum,\
-                          termination,concatenation";
+const EXTENSIONS: &str =
+    "creation,creation-with-upload,creation-defer-length,expiration,checksum,termination";
 const ALGORITHMS: &str = "sha1,sha256,sha512,md5";
 
 /// The type of the body of an append.
@@ -40,6 +40,7 @@ const NOT_JOINED: HttpError = HttpError::new(
     400,
     "an object in a folder cas is uploaded as a whole, so that its content is compared",
 );
+const NO_CONCAT: HttpError = HttpError::new(501, "this store cannot join uploads");
 const NO_LENGTH: HttpError = HttpError::new(400, "Upload-Length or Upload-Defer-Length is missing");
 const NO_NAME: HttpError = HttpError::new(
     400,
@@ -62,12 +63,16 @@ pub(super) fn is_tus(request: &Request) -> bool {
     request.header("tus-resumable").is_some()
 }
 
-/// Adds the fields of the response to `OPTIONS`.
-pub(super) fn add_options(response: Response, object_bytes_max: u64) -> Response {
+/// Adds the fields of the response to `OPTIONS`. `joins`: whether the store can join uploads.
+pub(super) fn add_options(response: Response, object_bytes_max: u64, joins: bool) -> Response {
+    let extensions = match joins {
+        true => format!("{EXTENSIONS},concatenation"),
+        false => EXTENSIONS.to_owned(),
+    };
     let response = response
         .with_header("Tus-Resumable", VERSION)
         .with_header("Tus-Version", VERSION)
-        .with_header("Tus-Extension", EXTENSIONS)
+        .with_header("Tus-Extension", extensions)
         .with_header("Tus-Checksum-Algorithm", ALGORITHMS);
     match object_bytes_max {
         u64::MAX => response,
@@ -119,6 +124,9 @@ impl Inner {
         let number = |name| request.header(name).and_then(integer);
         let length = number("upload-length");
         let concat = Concat::of(&request)?;
+        if concat != Concat::Whole && !self.uploads.can_be_joined() {
+            return Err(NO_CONCAT);
+        }
         let needs_length = !matches!(concat, Concat::Final(_));
         if needs_length && length.is_none() && number("upload-defer-length") != Some(1) {
             return Err(NO_LENGTH);

@@ -13,6 +13,7 @@ use super::upload_target::{content_length, integer, owner};
 use super::uploads::{PartPlan, Parts, Session};
 use onrush::{Request, Response};
 
+const IN_ORDER: HttpError = HttpError::new(501, "this store takes the bytes of an upload in order");
 const BAD_SIZE: HttpError = HttpError::new(
     400,
     "Onrush-Part-Size is malformed, or the upload has more than 10000 parts",
@@ -27,22 +28,6 @@ const WRONG_PART: HttpError = HttpError::new(
     "a part begins at a multiple of Onrush-Part-Size and has this length, except for the last one",
 );
 
-/// The parts that the `PUT` of an upload announces. `length`: of the object; `digests`: those of
-/// the whole object, which cannot be computed in any order.
-pub(super) fn announced(
-    request: &Request,
-    length: Option<u64>,
-    digests: &Digests,
-) -> Result<Option<Parts>, HttpError> {
-    let Some(value) = request.header("onrush-part-size") else {
-        return Ok(None);
-    };
-    let part_bytes = integer(value).filter(|&bytes| bytes > 0).ok_or(BAD_SIZE)?;
-    let length = length.filter(|_| content_length(request) == Some(0) && digests.is_empty());
-    let parts = Parts::new(length.ok_or(NOT_PLANNED)?, part_bytes);
-    parts.map(Some).ok_or(BAD_SIZE)
-}
-
 /// Adds the fields about the parts of an upload, if it has any.
 pub(super) fn with_parts(response: Response, session: &Session) -> Response {
     match session.parts() {
@@ -54,6 +39,26 @@ pub(super) fn with_parts(response: Response, session: &Session) -> Response {
 }
 
 impl Inner {
+    /// The parts that the `PUT` of an upload announces. `length`: of the object; `digests`: those
+    /// of the whole object, which cannot be computed in any order.
+    pub(super) fn announced(
+        &self,
+        request: &Request,
+        length: Option<u64>,
+        digests: &Digests,
+    ) -> Result<Option<Parts>, HttpError> {
+        let Some(value) = request.header("onrush-part-size") else {
+            return Ok(None);
+        };
+        if !self.uploads.take_parts() {
+            return Err(IN_ORDER);
+        }
+        let part_bytes = integer(value).filter(|&bytes| bytes > 0).ok_or(BAD_SIZE)?;
+        let length = length.filter(|_| content_length(request) == Some(0) && digests.is_empty());
+        let parts = Parts::new(length.ok_or(NOT_PLANNED)?, part_bytes);
+        parts.map(Some).ok_or(BAD_SIZE)
+    }
+
     /// Receives the part of an upload that begins at `offset`.
     pub(super) async fn receive_part(
         &self,

@@ -136,6 +136,10 @@ impl Upload for EdgeUpload {
         self.upload.keep()
     }
 
+    fn claim(&mut self) -> Option<Kept> {
+        self.upload.claim()
+    }
+
     fn append_kept<'a>(&'a mut self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
         self.upload.append_kept(kept)
     }

@@ -254,6 +254,19 @@ impl Store for EdgeStore {
         })
     }
 
+    fn stage_resumable<'a>(
+        &'a self,
+        key: &'a Key,
+        condition: Condition,
+        size_bytes: Option<u64>,
+    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
+        Box::pin(async move {
+            let staged = (self.inner.store).stage_resumable(key, condition, size_bytes);
+            let upload = EdgeUpload::new(staged.await?, &self.inner, key);
+            Ok(Box::new(upload) as Box<dyn Upload>)
+        })
+    }
+
     fn resume<'a>(
         &'a self,
         key: &'a Key,
@@ -277,6 +290,10 @@ impl Store for EdgeStore {
 
     fn sync_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
         self.inner.store.sync_kept(kept)
+    }
+
+    fn supersede<'a>(&'a self, old: &'a Kept, new: &'a Kept) -> LocalFuture<'a, ()> {
+        self.inner.store.supersede(old, new)
     }
 
     fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
@@ -356,6 +373,9 @@ impl Store for EdgeStore {
             metadata_bytes_max: _,
             versions_by_content: _,
             resumable_uploads: _,
+            shared_uploads: _,
+            uploads_in_any_order: _,
+            joins_uploads: _,
             inline_writes: _,
             empty_folders: _,
             renames_objects: _,

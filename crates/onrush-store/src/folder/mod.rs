@@ -587,6 +587,8 @@ impl Store for Folder {
                 false => 0,
             },
             resumable_uploads: self.writable(),
+            uploads_in_any_order: self.writable(),
+            joins_uploads: self.writable(),
             renames_objects: self.writable(),
             renames_folders: self.writable(),
             ..Features::default()

@@ -7,8 +7,9 @@ use std::fmt;
 /// The parameter of the query that names an upload at the path of its object.
 const PARAMETER: &str = "upload-id";
 
-/// The folder of the records.
-const FOLDER: &str = "uploads";
+/// The folder of the records of uploads that continue, beneath that of the state of the server
+/// ([`Key::state`]).
+pub const UPLOAD_RECORDS: &str = "uploads";
 
 /// The id of an upload. It cannot be guessed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -69,12 +70,12 @@ impl UploadId {
 
     /// The key of its record.
     pub(super) fn key(&self) -> Result<Key> {
-        Key::state(format!("{FOLDER}/{self}").as_bytes())
+        Key::state(format!("{UPLOAD_RECORDS}/{self}").as_bytes())
     }
 
     /// The folder of all records.
     pub(super) fn folder() -> Result<Key> {
-        Key::state(FOLDER.as_bytes())
+        Key::state(UPLOAD_RECORDS.as_bytes())
     }
 }
 

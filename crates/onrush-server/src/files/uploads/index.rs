@@ -42,10 +42,19 @@ struct State {
     unfinished: HashMap<UploadId, u64>,
     /// Their sum.
     bytes: u64,
-    /// Those that have ended before `is_loaded`: their records may have been read just before.
-    ended: HashSet<UploadId>,
+    /// While the records are read.
+    reading: Option<Reading>,
     /// The oldest first.
     completed: VecDeque<Remembered>,
+}
+
+/// What happens while the records are read.
+#[derive(Default)]
+struct Reading {
+    /// The uploads that this process has changed: their records may have been read just before.
+    changed: HashSet<UploadId>,
+    /// Those with a record.
+    seen: HashSet<UploadId>,
 }
 
 struct Remembered {
@@ -57,8 +66,8 @@ struct Remembered {
 
 impl State {
     fn set(&mut self, id: UploadId, bytes: Option<u64>) {
-        if bytes.is_none() && !self.is_loaded {
-            self.ended.insert(id);
+        if let Some(reading) = &mut self.reading {
+            reading.changed.insert(id);
         }
         let before = match bytes {
             Some(bytes) => self.unfinished.insert(id, bytes),
@@ -93,19 +102,16 @@ impl Index {
         self.lock().is_loaded
     }
 
-    /// Adds an upload of an earlier process, unless this one knows better.
-    pub(super) fn load(&self, id: UploadId, bytes: u64) {
+    /// Begins to read the records: of an earlier process, and of other servers if they share the
+    /// store. Returns whether no one else reads them now; then they are read until the result is
+    /// dropped.
+    pub(super) fn begin_reading(&self) -> Option<ReadingGuard<'_>> {
         let mut state = self.lock();
-        let is_known = state.unfinished.contains_key(&id) || state.ended.contains(&id);
-        if !state.is_loaded && !is_known {
-            state.set(id, Some(bytes));
+        if state.reading.is_some() {
+            return None;
         }
-    }
-
-    pub(super) fn set_loaded(&self) {
-        let mut state = self.lock();
-        state.is_loaded = true;
-        state.ended = HashSet::new();
+        state.reading = Some(Reading::default());
+        Some(ReadingGuard(self))
     }
 
     /// Adds an upload without bytes, of which `announced` are going to arrive. Fails because of a
@@ -223,6 +229,43 @@ impl Index {
     }
 }
 
+/// The records are being read.
+pub(super) struct ReadingGuard<'i>(&'i Index);
+
+impl ReadingGuard<'_> {
+    /// Counts an upload with a record, unless this process knows better.
+    pub(super) fn add(&self, id: UploadId, bytes: u64) {
+        let mut state = self.0.lock();
+        let Some(mut reading) = state.reading.take() else {
+            return;
+        };
+        reading.seen.insert(id);
+        if !reading.changed.contains(&id) {
+            state.set(id, Some(bytes));
+        }
+        state.reading = Some(reading);
+    }
+
+    /// All records were read: uploads without one have ended, on other servers.
+    pub(super) fn complete(self) {
+        let mut state = self.0.lock();
+        state.is_loaded = true;
+        let Some(reading) = state.reading.take() else {
+            return;
+        };
+        let is_there = |id: &UploadId| reading.seen.contains(id) || reading.changed.contains(id);
+        let ids = state.unfinished.keys().filter(|id| !is_there(id));
+        let ended: Vec<UploadId> = ids.copied().collect();
+        ended.into_iter().for_each(|id| state.set(id, None));
+    }
+}
+
+impl Drop for ReadingGuard<'_> {
+    fn drop(&mut self) {
+        self.0.lock().reading = None;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -277,14 +320,38 @@ mod tests {
     #[test]
     fn a_late_record_changes_nothing() {
         let (index, ended, grown) = (Index::default(), id(), id());
+        let reading = index.begin_reading().expect("no one reads");
+        assert!(index.begin_reading().is_none());
         assert!(index.begin(grown, 0, &LIMITS).is_ok() && index.grow(grown, 500, &LIMITS).is_ok());
         index.remove(ended);
-        index.load(ended, 600);
-        index.load(grown, 1);
-        index.load(id(), 400);
+        reading.add(ended, 600);
+        reading.add(grown, 1);
+        reading.add(id(), 400);
         assert_eq!(index.lock().bytes, 900);
-        index.set_loaded();
-        index.load(id(), 1);
-        assert_eq!(index.lock().bytes, 900);
+        assert!(!index.is_loaded());
+        reading.complete();
+        assert!(index.is_loaded() && index.lock().bytes == 900);
+    }
+
+    /// Other servers of the same bucket begin, continue and end uploads as well.
+    #[test]
+    fn uploads_of_other_servers_are_counted() {
+        let (index, own, theirs) = (Index::default(), id(), id());
+        for (bytes, expected) in [(Some(400), 400), (Some(700), 700), (None, 0)] {
+            let reading = index.begin_reading().expect("no one reads");
+            bytes
+                .into_iter()
+                .for_each(|bytes| reading.add(theirs, bytes));
+            reading.complete();
+            assert_eq!(index.lock().bytes, expected);
+        }
+        // What began while the records were read has no record yet.
+        let reading = index.begin_reading().expect("no one reads");
+        assert!(index.begin(own, 0, &LIMITS).is_ok() && index.grow(own, 5, &LIMITS).is_ok());
+        reading.complete();
+        assert_eq!(index.lock().bytes, 5);
+        // An error ends it without a result.
+        drop(index.begin_reading().expect("no one reads"));
+        assert_eq!(index.lock().bytes, 5);
     }
 }

@@ -21,6 +21,9 @@
 //!   (`run_to_end`): it sees the end of the body and keeps what has arrived.
 //! - A session keeps its bytes when it ends, and every [`CHECKPOINT_BYTES`], so `kill -9` costs no
 //!   more than that. An upload that is complete after its first request has no record.
+//! - Several servers of one bucket have the same uploads. Before a session writes or completes, it
+//!   claims the upload: it replaces the record by one with another place, if it is still the same.
+//!   So of several servers that use an upload one continues, and the others get 409.
 //! - The id has 128 random bits and is part of the URL, at the path of the object. So the rights of
 //!   a path hold for it as well. Beyond them, only the user who has begun an upload may continue
 //!   it; for anonymous clients the id is the secret.
@@ -30,7 +33,7 @@
 //! that its upload is complete.
 //!
 //! Submodules, lowest first: `id` · `active` · `in_base64` · `parts` · `record` · `index` ·
-//! `session` · `part` · `joining`.
+//! `records` · `session` · `part` · `joining`.
 
 mod active;
 mod id;
@@ -40,8 +43,10 @@ mod joining;
 mod part;
 mod parts;
 mod record;
+mod records;
 mod session;
 
+pub use id::UPLOAD_RECORDS;
 pub(crate) use id::UploadId;
 pub(super) use index::{Completed, Progress};
 pub(super) use part::PartPlan;
@@ -50,16 +55,15 @@ pub(super) use session::{Session, TOO_LONG};
 
 use super::digest::Digests;
 use super::http_error::HttpError;
-use super::object;
 use super::run_to_end::{Abandoned, run_to_end};
 use super::upload::ReceiveError;
 use super::upload_limits::UploadLimits;
 use active::Active;
 use index::Index;
 use onrush::WorkerHandle;
-use onrush_rt::coop;
-use onrush_store::{Condition, Key, Kind, ListHow, Store, StoreError};
-use record::Record;
+use onrush_store::{Condition, Key, Store, StoreError};
+use records::{Known, Summary};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -110,6 +114,7 @@ pub(super) struct Uploads {
     /// By the position of the part.
     active_parts: Active<(UploadId, u64)>,
     index: Index,
+    known: Known,
     /// Used by the request that reads the index.
     loading: Active<()>,
     /// Whether a task removes uploads that are too old.
@@ -124,6 +129,7 @@ impl Uploads {
             active: Active::default(),
             active_parts: Active::default(),
             index: Index::default(),
+            known: Known::default(),
             loading: Active::default(),
             is_swept: AtomicBool::new(false),
         })
@@ -132,6 +138,16 @@ impl Uploads {
     /// Whether uploads can be continued: by the store and the settings.
     pub(super) fn are_offered(&self) -> bool {
         self.store.features().resumable_uploads && self.limits.count_max > 0
+    }
+
+    /// Whether their parts may arrive in any order.
+    pub(super) fn take_parts(&self) -> bool {
+        self.store.features().uploads_in_any_order
+    }
+
+    /// Whether several of them can be joined.
+    pub(super) fn can_be_joined(&self) -> bool {
+        self.store.features().joins_uploads
     }
 
     /// Begins an upload. Nothing is stored before the session keeps it.
@@ -169,34 +185,17 @@ impl Uploads {
         }
         let (record, version) = self.read(id).await?;
         let is_theirs = record.key == key.as_bytes() && record.owner.as_deref() == owner;
-        if !is_theirs || self.is_expired(&record, worker.unix_seconds()) {
+        let is_gone = record.is_removed || self.is_expired(record.updated_s, worker.unix_seconds());
+        if !is_theirs || is_gone {
             return Err(ReceiveError::Body(NO_UPLOAD));
         }
         let session = Session::saved(self, id, guard, key, record, version, worker);
         session.map(|session| Found::Unfinished(Box::new(session)))
     }
 
-    /// The record of an upload, and its version.
-    async fn read(&self, id: UploadId) -> Result<(Record, onrush_store::Version), ReceiveError> {
-        let found = async {
-            let object = self.store.get(&id.key()?).await?;
-            let size = usize::try_from(object.meta().size).unwrap_or(usize::MAX);
-            if size > record::BYTES_MAX {
-                return Err(StoreError::NotFound);
-            }
-            let bytes = object::read(&object, size).await?;
-            // Also if it is truncated.
-            let record = Record::parse(&bytes).ok_or(StoreError::NotFound)?;
-            Ok((record, object.meta().version))
-        };
-        found.await.map_err(|error| match error {
-            StoreError::NotFound => ReceiveError::Body(NO_UPLOAD),
-            error => ReceiveError::Store(error),
-        })
-    }
-
-    fn is_expired(&self, record: &Record, now_s: u64) -> bool {
-        record.updated_s.saturating_add(self.limits.age_max_s) <= now_s
+    /// `updated_s`: that of its record.
+    fn is_expired(&self, updated_s: u64, now_s: u64) -> bool {
+        updated_s.saturating_add(self.limits.age_max_s) <= now_s
     }
 
     /// Reads which uploads an earlier process has left, once: other requests wait for the one that
@@ -212,61 +211,16 @@ impl Uploads {
         let uploads = self.clone();
         let load = async move {
             let _guard = guard;
-            let load = async |id, record: Record| uploads.index.load(id, record.kept_bytes());
-            uploads.each_record(load).await?;
-            uploads.index.set_loaded();
+            let Some(reading) = uploads.index.begin_reading() else {
+                return Err(StoreError::Busy); // Another worker does, for the first time as well.
+            };
+            let add = async |id, found: Summary| reading.add(id, found.bytes);
+            uploads.each_record(add).await?;
+            reading.complete();
             Ok(())
         };
         let loaded = run_to_end(worker, Abandoned::default(), Box::pin(load));
         loaded.await.map_err(ReceiveError::Store)
-    }
-
-    /// Calls `visit` for each upload with a record that can be read. Only one record is in memory
-    /// at a time, and the worker serves others after each.
-    async fn each_record(
-        &self,
-        mut visit: impl AsyncFnMut(UploadId, Record),
-    ) -> onrush_store::Result<()> {
-        let folder = UploadId::folder()?;
-        let mut how = ListHow {
-            limit: 1000,
-            hidden: true,
-            after: None,
-        };
-        loop {
-            let page = match self.store.list(Some(&folder), how.clone()).await {
-                Err(StoreError::NotFound) => return Ok(()),
-                page => page?,
-            };
-            for entry in page.entries {
-                if let Some(id) = UploadId::parse(&entry.name)
-                    && let Ok((record, _)) = self.read(id).await
-                {
-                    visit(id, record).await;
-                }
-                coop::yield_now().await;
-            }
-            match page.next {
-                Some(next) => how.after = Some(next),
-                None => return Ok(()),
-            }
-        }
-    }
-
-    /// Removes the bytes and the record of an upload.
-    async fn remove(&self, id: UploadId, record: &Record) -> onrush_store::Result<()> {
-        self.store.discard(&record.kept()).await?;
-        self.remove_record(id).await
-    }
-
-    async fn remove_record(&self, id: UploadId) -> onrush_store::Result<()> {
-        let key = id.key()?;
-        match self.store.delete(&key, Kind::File, Condition::None).await {
-            Ok(_) | Err(StoreError::NotFound) => {}
-            Err(error) => return Err(error),
-        }
-        self.index.remove(id);
-        Ok(())
     }
 
     /// The age from which on bytes without a record are removed. The clock of the store may be
@@ -288,6 +242,11 @@ impl Uploads {
                 .orphan_age_s()
                 .saturating_add(SWEEP_INTERVAL.as_secs());
             let mut seen_s = handle.unix_seconds();
+            if uploads.store.features().shared_uploads {
+                // Servers that start together search at different times.
+                let part = RandomState::new().hash_one(0) as f64 / u64::MAX as f64;
+                handle.sleep(SWEEP_INTERVAL.min(age).mul_f64(part)).await;
+            }
             loop {
                 let now_s = handle.unix_seconds();
                 if uploads.sweep(now_s).await {
@@ -309,21 +268,30 @@ impl Uploads {
     /// prevents a decision.
     async fn sweep(&self, now_s: u64) -> bool {
         let mut left = self.active.any();
-        let visited = self.each_record(async |id, record| {
-            if !self.is_expired(&record, now_s) {
+        // Other servers change the uploads as well. Before the first request, they are not counted.
+        let is_counted = self.store.features().shared_uploads && self.index.is_loaded();
+        let reading = is_counted.then(|| self.index.begin_reading()).flatten();
+        let visited = self.each_record(async |id, found| {
+            if !self.is_expired(found.updated_s, now_s) {
                 left = true;
+                if let Some(reading) = &reading {
+                    reading.add(id, found.bytes);
+                }
                 return;
             }
             let _guard = self.active.acquire(id).await;
             // It may have been continued at the last moment.
             match self.read(id).await {
-                Ok((record, _)) if self.is_expired(&record, now_s) => {
-                    left |= self.remove(id, &record).await.is_err();
+                Ok((record, version)) if self.is_expired(record.updated_s, now_s) => {
+                    left |= self.remove(id, &record, version).await.is_err();
                 }
                 _ => left = true,
             }
         });
         let is_unknown = visited.await.is_err();
+        if let Some(reading) = reading.filter(|_| !is_unknown) {
+            reading.complete();
+        }
         // Bytes without a record, after a crash.
         let age = Duration::from_secs(self.orphan_age_s());
         let _ = self.store.discard_older(age).await;

@@ -36,6 +36,9 @@ pub(super) struct Record {
     pub(super) tus_metadata: Option<String>,
     /// When the offset was last changed, in seconds since 1970.
     pub(super) updated_s: u64,
+    /// A server removes the upload, so no other one continues it.
+    #[serde(default)]
+    pub(super) is_removed: bool,
 }
 
 /// A [`Condition`] as it is stored.

@@ -2,6 +2,7 @@
 
 use super::active::Guard;
 use super::record::{Record, SavedCondition};
+use super::records::TAKEN_OVER;
 use super::{CHECKPOINT_BYTES, Completed, NO_UPLOAD, Parts, Plan, Progress, UploadId, Uploads};
 use crate::files::digest::Digests;
 use crate::files::http_error::HttpError;
@@ -13,7 +14,6 @@ use std::sync::Arc;
 pub(in crate::files) const TOO_LONG: HttpError =
     HttpError::new(400, "the upload is longer than it has announced");
 const PARTS_MISSING: HttpError = HttpError::new(409, "parts of the upload are missing");
-const TAKEN_OVER: HttpError = HttpError::new(409, "another server continues this upload");
 
 /// An unfinished upload that one request uses. Dropping it keeps what was saved.
 pub(in crate::files) struct Session {
@@ -56,6 +56,7 @@ impl Session {
             digests: Vec::new(),
             tus_metadata: plan.tus_metadata,
             updated_s: worker.unix_seconds(),
+            is_removed: false,
         };
         let state = State {
             uploads: uploads.clone(),
@@ -79,7 +80,7 @@ impl Session {
             .state
             .uploads
             .store
-            .stage(&self.state.key, condition, length)
+            .stage_resumable(&self.state.key, condition, length)
             .await;
         let mut upload = staged.map_err(ReceiveError::Store)?;
         let set = upload.set_metadata(self.state.record.metadata.clone());
@@ -143,9 +144,7 @@ impl Session {
         parts.insert(offset);
         record.offset = parts.offset();
         record.updated_s = self.state.worker.unix_seconds();
-        self.state.version = Some(self.state.write(&record).await?);
-        self.state.record = record;
-        Ok(())
+        self.state.write(record).await
     }
 
     /// What has been saved.
@@ -212,7 +211,7 @@ impl Session {
         let set = upload.set_metadata(self.state.record.metadata.clone());
         set.map_err(ReceiveError::Store)?;
         self.state.upload = Some(upload);
-        Ok(())
+        self.state.claim().await
     }
 
     /// Appends the body of a request. If that fails, what has arrived is kept, unless `content` has
@@ -275,18 +274,28 @@ impl Session {
             let _ = self.cancel().await;
             return Err(ReceiveError::Body(failure));
         }
+        if self.state.version.is_some() {
+            self.state.claim().await?; // Another server may have taken it over meanwhile.
+        }
         let upload = self.state.upload.take();
         let upload = upload.ok_or(ReceiveError::Body(NO_UPLOAD))?;
         let committed = upload.commit().await;
-        if self.state.version.is_some() {
+        if let Some(version) = self.state.version {
             // If this fails, a later request finds that the bytes are gone. After a failed commit
             // they are still there.
-            let uploads = &self.state.uploads;
-            let _ = match committed {
-                Ok(_) => uploads.remove_record(self.state.id).await,
-                Err(_) => uploads.remove(self.state.id, &self.state.record).await,
-            };
+            let (uploads, id) = (&self.state.uploads, self.state.id);
+            match committed {
+                Ok(_) => drop(uploads.remove_record(id).await),
+                Err(_) => drop(uploads.remove(id, &self.state.record, version).await),
+            }
         }
+        let is_shared = self.state.uploads.store.features().shared_uploads;
+        let committed = match committed {
+            // A request to another server has used the upload at the same time.
+            Err(StoreError::NotFound) if is_shared => return Err(ReceiveError::Body(NO_UPLOAD)),
+            Err(StoreError::Conflict) if is_shared => return Err(ReceiveError::Body(TAKEN_OVER)),
+            committed => committed,
+        };
         let committed = committed.map_err(ReceiveError::Store)?;
         let (owner, length) = (self.state.record.owner.take(), committed.meta.size);
         let completed = Completed {
@@ -300,15 +309,13 @@ impl Session {
     /// Removes the upload.
     pub(in crate::files) async fn cancel(mut self) -> Result<(), ReceiveError> {
         self.state.upload = None; // Removes bytes that were not kept.
-        if self.state.version.is_none() {
-            return Ok(());
+        match self.state.version {
+            None => Ok(()),
+            Some(version) => {
+                let (uploads, id) = (&self.state.uploads, self.state.id);
+                uploads.remove(id, &self.state.record, version).await
+            }
         }
-        let removed = self
-            .state
-            .uploads
-            .remove(self.state.id, &self.state.record)
-            .await;
-        removed.map_err(ReceiveError::Store)
     }
 }
 
@@ -337,41 +344,42 @@ impl State {
             },
             ..self.record.clone()
         };
-        match self.write(&record).await {
-            Ok(version) => {
-                self.version = Some(version);
-                self.record = record;
-                Ok(())
+        let old = self.record.kept();
+        if let Err(error) = self.write(record).await {
+            if is_new {
+                self.upload = None;
+                let _ = self.uploads.store.discard(&kept).await; // Nothing refers to it.
             }
-            Err(error) => {
-                if is_new {
-                    self.upload = None;
-                    let _ = self.uploads.store.discard(&kept).await; // Nothing refers to it.
-                }
-                Err(error)
-            }
+            return Err(error);
         }
+        if !is_new && old != kept {
+            let store = self.uploads.store.clone();
+            let supersede = async move { store.supersede(&old, &kept).await };
+            self.worker.spawn(supersede).detach();
+        }
+        Ok(())
     }
 
-    /// Replaces the stored record. Returns the version of the new one.
-    async fn write(&self, record: &Record) -> Result<Version, ReceiveError> {
-        let condition = match self.version {
-            Some(version) => Condition::Versions(vec![version]),
-            None => Condition::Absent,
+    /// Records that this server continues the upload, if the store has other servers. Fails if
+    /// another one does.
+    async fn claim(&mut self) -> Result<(), ReceiveError> {
+        let upload = self.upload.as_mut().ok_or(ReceiveError::Body(NO_UPLOAD))?;
+        let Some(kept) = upload.claim() else {
+            return Ok(());
         };
-        let bytes = record.to_bytes();
-        let written = async {
-            let key = self.id.key()?;
-            let size = Some(bytes.len() as u64);
-            let mut object = self.uploads.store.stage(&key, condition, size).await?;
-            object.write(bytes).await?;
-            object.commit().await
+        let record = Record {
+            place: kept.place,
+            ..self.record.clone()
         };
-        match written.await {
-            Ok(committed) => Ok(committed.meta.version),
-            Err(StoreError::PreconditionFailed) => Err(ReceiveError::Body(TAKEN_OVER)),
-            Err(error) => Err(ReceiveError::Store(error)),
-        }
+        self.write(record).await
+    }
+
+    /// Replaces the stored record.
+    async fn write(&mut self, record: Record) -> Result<(), ReceiveError> {
+        let written = self.uploads.write(self.id, &record, self.version);
+        self.version = Some(written.await?);
+        self.record = record;
+        Ok(())
     }
 
     /// Drops the bytes that were not saved.
@@ -379,6 +387,10 @@ impl State {
         self.upload = None;
         if self.version.is_none() {
             return; // Nothing is kept.
+        }
+        if self.uploads.store.features().shared_uploads {
+            self.count_saved(); // The next resume has the kept bytes only.
+            return;
         }
         // A resume drops what follows the kept bytes.
         let kept = self.record.kept();
@@ -422,7 +434,11 @@ impl Sink for Appending<'_> {
             Ok(buf) => buf,
             Err(error) => {
                 state.upload = None;
-                return Err(ReceiveError::Store(error));
+                return Err(match error {
+                    // Another server has completed or removed it.
+                    StoreError::NotFound => ReceiveError::Body(NO_UPLOAD),
+                    error => ReceiveError::Store(error),
+                });
             }
         };
         if self.is_saved && end - state.record.offset >= CHECKPOINT_BYTES {

@@ -1,0 +1,324 @@
+//! An upload that outlives its request. It is a multipart upload as soon as its bytes fill a part;
+//! what does not fill one is kept beside the list of parts ([`State`]).
+//!
+//! The service ignores conditions when a multipart upload is completed. So one with a condition is
+//! completed at a path that no client has, and then sent to its own by one request with the
+//! condition, which has at most 5 GiB. That takes as long as a PUT of the object.
+
+use crate::features::METADATA_BYTES_MAX;
+use crate::fields::with_metadata;
+use crate::kept::{self, Place, State};
+use crate::multipart::Parts;
+use crate::part_memory::PartPermit;
+use crate::properties::{head, properties};
+use crate::reader;
+use crate::service::Service;
+use crate::transfer;
+use crate::upload::{RemoteUpload, new_meta, part_bytes};
+use bytes::Bytes;
+use object_store::path::Path;
+use onrush_store::{Committed, Condition, Kept, LocalFuture, Result, StoreError, Upload, Wanted};
+use std::future::poll_fn;
+use std::io;
+use std::sync::Arc;
+use tokio::time::Instant;
+
+pub(crate) struct ResumableUpload {
+    service: Arc<Service>,
+    path: Path,
+    condition: Condition,
+    metadata: Vec<u8>,
+    written_bytes: u64,
+    /// What has not been sent.
+    held: Vec<u8>,
+    /// To hold more than a short object.
+    permit: Option<PartPermit>,
+    parts: Option<Parts>,
+    /// What was kept, and how many bytes that are.
+    kept: Option<(Place, u64)>,
+    failed: bool,
+}
+
+impl ResumableUpload {
+    /// The service evaluates conditions: a caller needs them for its record, too.
+    pub(crate) fn begin(
+        service: &Arc<Service>,
+        path: Path,
+        condition: Condition,
+        size_bytes: Option<u64>,
+    ) -> Result<ResumableUpload> {
+        let upload = ResumableUpload {
+            service: service.clone(),
+            path,
+            condition,
+            metadata: Vec::new(),
+            written_bytes: 0,
+            held: Vec::new(),
+            permit: None,
+            parts: None,
+            kept: None,
+            failed: false,
+        };
+        upload.check_size(size_bytes.unwrap_or(0))?;
+        Ok(upload)
+    }
+
+    /// Continues one that was kept.
+    pub(crate) async fn resume(
+        service: &Arc<Service>,
+        path: Path,
+        condition: Condition,
+        kept: &Kept,
+    ) -> Result<ResumableUpload> {
+        let place = Place::parse(kept)?;
+        let mut upload = ResumableUpload::begin(service, path, condition, Some(kept.bytes))?;
+        upload.written_bytes = kept.bytes;
+        if let Some(name) = &place.name {
+            let until = service.limit();
+            let rest = usize::try_from(place.rest).map_err(|_| StoreError::NotFound)?;
+            upload.reserve(rest, part_bytes_at(kept.bytes)).await?;
+            let (state, rest) = State::load(service, until, name, place.rest).await?;
+            if state.path != upload.path || state.bytes != kept.bytes {
+                return Err(StoreError::NotFound);
+            }
+            if let Some(saved) = state.parts {
+                // It would be completed in the place of the object.
+                if saved.path == upload.path && !upload.condition.is_none() {
+                    return Err(StoreError::Unsupported);
+                }
+                upload.parts = Some(Parts::restore(service, saved));
+            }
+            upload.held = rest.into();
+        } else if kept.bytes > 0 {
+            return Err(StoreError::NotFound);
+        }
+        upload.kept = Some((place, kept.bytes));
+        Ok(upload)
+    }
+
+    /// Fails if an object of this size cannot be published under the condition.
+    fn check_size(&self, bytes: u64) -> Result<()> {
+        match !self.condition.is_none() && bytes > transfer::BYTES_MAX {
+            true => Err(StoreError::Unsupported),
+            false => Ok(()),
+        }
+    }
+
+    /// The size of the next part.
+    fn part_bytes(&self) -> usize {
+        part_bytes(self.parts.as_ref().map_or(0, Parts::count))
+    }
+
+    /// Waits until this upload may hold `held` bytes of a part of `whole` bytes, or more.
+    async fn reserve(&mut self, held: usize, whole: usize) -> Result<()> {
+        let (permit, whole) = (&mut self.permit, whole.max(held));
+        (self.service)
+            .reserve(permit, self.written_bytes, held, whole)
+            .await
+    }
+
+    async fn append(&mut self, mut buf: Vec<u8>) -> Result<Vec<u8>> {
+        if std::mem::replace(&mut self.failed, true) {
+            return Err(StoreError::Io(io::ErrorKind::BrokenPipe.into()));
+        }
+        self.written_bytes += buf.len() as u64;
+        self.check_size(self.written_bytes)?;
+        let mut rest = &buf[..];
+        while !rest.is_empty() {
+            let room = self.part_bytes() - self.held.len();
+            if room == 0 {
+                self.send_part(self.service.limit()).await?;
+                continue;
+            }
+            let (now, later) = rest.split_at(rest.len().min(room));
+            let whole = self.part_bytes();
+            self.reserve(self.held.len() + now.len(), whole).await?;
+            self.held.extend_from_slice(now);
+            rest = later;
+        }
+        buf.clear();
+        self.failed = false;
+        Ok(buf)
+    }
+
+    /// Begins to send what is held as the next part.
+    async fn send_part(&mut self, until: Instant) -> Result<()> {
+        let (part, permit) = (std::mem::take(&mut self.held), self.permit.take());
+        let parts = match &mut self.parts {
+            Some(parts) => parts,
+            parts => {
+                let (path, metadata) = match self.condition.is_none() {
+                    true => (self.path.clone(), with_metadata(&self.metadata)),
+                    false => (kept::unpublished_path(&self.service)?, with_metadata(b"")),
+                };
+                parts.insert(Parts::begin(&self.service, until, &path, metadata).await?)
+            }
+        };
+        parts.send(part, permit, until).await
+    }
+
+    async fn keep_now(&mut self) -> Result<Kept> {
+        if std::mem::replace(&mut self.failed, true) {
+            return Err(StoreError::Io(io::ErrorKind::BrokenPipe.into()));
+        }
+        let is_kept = |kept: &(Place, u64)| kept.1 == self.written_bytes;
+        if !self.kept.as_ref().is_some_and(is_kept) {
+            let place = match self.written_bytes {
+                0 => Place::new(None, 0),
+                _ => self.store_state().await?,
+            };
+            self.kept = Some((place, self.written_bytes));
+        }
+        self.failed = false;
+        self.kept().ok_or(StoreError::NotFound)
+    }
+
+    async fn store_state(&mut self) -> Result<Place> {
+        let until = self.service.limit();
+        if self.held.len() == self.part_bytes() {
+            self.send_part(until).await?;
+        }
+        let parts = match &mut self.parts {
+            Some(parts) => Some(parts.save().await?.clone()),
+            None => None,
+        };
+        let state = State {
+            path: self.path.clone(),
+            bytes: self.written_bytes,
+            parts,
+        };
+        let rest = Bytes::from(std::mem::take(&mut self.held));
+        let stored = state.store(&self.service, until, rest.clone()).await;
+        self.held = rest.into(); // Without a copy: the request has ended.
+        let place = stored?;
+        if let Some(parts) = &mut self.parts {
+            parts.keep();
+        }
+        Ok(place)
+    }
+
+    fn kept(&self) -> Option<Kept> {
+        let (place, bytes) = self.kept.as_ref()?;
+        Some(Kept {
+            bytes: *bytes,
+            place: place.to_bytes(),
+        })
+    }
+
+    async fn finish(mut self) -> Result<Committed> {
+        if self.failed {
+            return Err(StoreError::Io(io::ErrorKind::BrokenPipe.into()));
+        }
+        let committed = match self.parts.is_some() {
+            true => self.complete().await?,
+            false => self.put().await?,
+        };
+        if let Some((Place { name, .. }, _)) = &self.kept
+            && let Some(name) = name
+        {
+            // What is left is removed by its age.
+            let _ = kept::remove(&self.service, self.service.limit(), name).await;
+        }
+        Ok(committed)
+    }
+
+    /// Publishes an object without parts.
+    async fn put(&mut self) -> Result<Committed> {
+        let (path, size) = (self.path.clone(), Some(self.held.len() as u64));
+        let mut upload = RemoteUpload::begin(&self.service, path, self.condition.clone(), size)?;
+        upload.set_metadata(std::mem::take(&mut self.metadata))?;
+        upload.write(std::mem::take(&mut self.held)).await?;
+        Box::new(upload).commit().await
+    }
+
+    /// Completes the parts.
+    async fn complete(&mut self) -> Result<Committed> {
+        let until = self.service.limit();
+        if !self.held.is_empty() {
+            self.send_part(until).await?;
+        }
+        let Some(mut parts) = self.parts.take() else {
+            return Err(StoreError::Io(io::ErrorKind::BrokenPipe.into()));
+        };
+        let at = parts.save().await?.path.clone();
+        let current = match head(&self.service, until, self.path.clone()).await {
+            Err(StoreError::NotFound) => None,
+            found => Some(properties(&found?)?),
+        };
+        if at == self.path {
+            let tag = parts.complete(until).await?;
+            return Ok(Committed {
+                created: current.is_none(),
+                replaced_bytes: 0,
+                meta: new_meta(self.written_bytes, Some(tag))?,
+            });
+        }
+        self.condition.check(current.as_ref())?; // Before the bytes are sent.
+        parts.complete(until).await?;
+        let published = self.publish(&at).await;
+        let _ = kept::remove_object(&self.service, self.service.limit(), at).await;
+        published
+    }
+
+    /// Sends the object at `from` to its own path.
+    async fn publish(&mut self, from: &Path) -> Result<Committed> {
+        let (service, until) = (&self.service, self.service.limit());
+        let object = reader::open(service, until, from.clone(), Wanted::All).await?;
+        let size = object.meta().size;
+        if size != self.written_bytes {
+            return Err(StoreError::BadResponse);
+        }
+        let (path, condition) = (self.path.clone(), self.condition.clone());
+        let mut upload = RemoteUpload::begin(service, path, condition, Some(size))?;
+        upload.set_metadata(std::mem::take(&mut self.metadata))?;
+        let mut stream = object.stream(0..size);
+        while let Some(piece) = poll_fn(|cx| stream.as_mut().poll_next(cx)).await {
+            upload.write(piece?.to_vec()).await?;
+        }
+        Box::new(upload).commit().await
+    }
+}
+
+/// The size of the part that contains the byte at `offset`.
+fn part_bytes_at(offset: u64) -> usize {
+    let (mut parts, mut end) = (0, 0);
+    loop {
+        let bytes = part_bytes(parts);
+        end += bytes as u64;
+        if offset < end {
+            return bytes;
+        }
+        parts += 1;
+    }
+}
+
+impl Upload for ResumableUpload {
+    fn write(&mut self, buf: Vec<u8>) -> LocalFuture<'_, Result<Vec<u8>>> {
+        Box::pin(self.append(buf))
+    }
+
+    fn set_metadata(&mut self, metadata: Vec<u8>) -> Result<()> {
+        if metadata.len() > METADATA_BYTES_MAX {
+            return Err(StoreError::TooLarge);
+        }
+        self.metadata = metadata;
+        Ok(())
+    }
+
+    fn written_bytes(&self) -> u64 {
+        self.written_bytes
+    }
+
+    fn keep(&mut self) -> LocalFuture<'_, Result<Kept>> {
+        Box::pin(self.keep_now())
+    }
+
+    fn claim(&mut self) -> Option<Kept> {
+        self.kept.as_mut()?.0.claim();
+        self.kept()
+    }
+
+    fn commit(self: Box<Self>) -> LocalFuture<'static, Result<Committed>> {
+        Box::pin(self.finish())
+    }
+}

@@ -1,0 +1,98 @@
+//! Multipart uploads of the server, and where a change fails or stops.
+
+use super::s3::Fields;
+use bytes::Bytes;
+use md5::{Digest, Md5};
+use s3s::dto::{CompletedMultipartUpload, ETag};
+use s3s::{S3Result, s3_error};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::SystemTime;
+
+/// The smallest part that is not the last one.
+const PART_BYTES_MIN: usize = 5 << 20;
+
+/// A multipart upload.
+#[derive(Debug)]
+pub struct Parts {
+    pub key: String,
+    pub begun: SystemTime,
+    pub fields: Fields,
+    pub parts: BTreeMap<i32, Bytes>,
+}
+
+impl Parts {
+    /// The bytes of the parts that a request names. Ceph refuses it if there are others.
+    pub fn content(
+        &self,
+        named: Option<CompletedMultipartUpload>,
+        is_ceph: bool,
+    ) -> S3Result<Vec<u8>> {
+        let named = named.and_then(|named| named.parts).unwrap_or_default();
+        if is_ceph && named.len() != self.parts.len() {
+            return Err(s3_error!(InvalidPart));
+        }
+        let (mut content, mut before) = (Vec::new(), 0);
+        for (index, part) in named.iter().enumerate() {
+            let number = part.part_number.unwrap_or(0);
+            let stored = self.parts.get(&number);
+            let stored = stored.ok_or_else(|| s3_error!(InvalidPart))?;
+            let is_same = part.e_tag.as_ref().map(ETag::value) == Some(&hash(stored)[..]);
+            if !is_same || number <= before {
+                return Err(s3_error!(InvalidPart));
+            }
+            if index + 1 < named.len() && stored.len() < PART_BYTES_MIN {
+                return Err(s3_error!(EntityTooSmall));
+            }
+            before = number;
+            content.extend_from_slice(stored);
+        }
+        Ok(content)
+    }
+}
+
+/// Stops the server at a step: before a change is made, or after it and before the response.
+#[derive(Clone, Debug, Default)]
+pub struct Steps {
+    /// The steps until the one that hangs; 0 if none does.
+    pub left: Arc<AtomicUsize>,
+    /// Whether a step hangs, or has hung.
+    pub is_reached: Arc<AtomicBool>,
+}
+
+impl Steps {
+    /// The next step hangs after `number` others.
+    pub fn hang_after(&self, number: usize) {
+        self.is_reached.store(false, Ordering::SeqCst);
+        self.left.store(number + 1, Ordering::SeqCst);
+    }
+
+    /// A step.
+    pub async fn pass(&self) {
+        let count_down = |left: usize| left.checked_sub(1);
+        let (set, get) = (Ordering::SeqCst, Ordering::SeqCst);
+        if self.left.fetch_update(set, get, count_down) == Ok(1) {
+            self.is_reached.store(true, Ordering::SeqCst);
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// The tag of an object or a part.
+pub fn hash(content: &[u8]) -> String {
+    let mut text = String::new();
+    for byte in Md5::digest(content) {
+        write!(text, "{byte:02x}").expect("memory");
+    }
+    text
+}
+
+/// Fails if there are failures left.
+pub fn fail(left: &AtomicUsize) -> S3Result<()> {
+    match left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)) {
+        Ok(_) => Err(s3_error!(InternalError)),
+        Err(_) => Ok(()),
+    }
+}

@@ -1,0 +1,182 @@
+//! The stored records: an object for each unfinished upload. A record is replaced only if it is
+//! still the one that was read, so of several servers that continue an upload one succeeds.
+
+use super::record::{self, Record};
+use super::{NO_UPLOAD, UploadId, Uploads};
+use crate::files::http_error::HttpError;
+use crate::files::object;
+use crate::files::upload::ReceiveError;
+use onrush_rt::coop;
+use onrush_store::{Condition, Kind, ListHow, StoreError, Version};
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+pub(super) const TAKEN_OVER: HttpError =
+    HttpError::new(409, "another server continues this upload");
+
+/// What a search needs of a record.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Summary {
+    version: Version,
+    /// The number of bytes that have arrived.
+    pub(super) bytes: u64,
+    /// See [`Record::updated_s`].
+    pub(super) updated_s: u64,
+}
+
+/// The records of the last search. One with the same version is not read again.
+pub(super) type Known = Mutex<HashMap<UploadId, Summary>>;
+
+impl Uploads {
+    /// The record of an upload, and its version.
+    pub(super) async fn read(&self, id: UploadId) -> Result<(Record, Version), ReceiveError> {
+        let found = async {
+            let (bytes, version) = self.read_bytes(id).await?;
+            // Also if it is truncated.
+            let record = Record::parse(&bytes).ok_or(StoreError::NotFound)?;
+            Ok((record, version))
+        };
+        found.await.map_err(|error| match error {
+            StoreError::NotFound => ReceiveError::Body(NO_UPLOAD),
+            error => ReceiveError::Store(error),
+        })
+    }
+
+    async fn read_bytes(&self, id: UploadId) -> onrush_store::Result<(Vec<u8>, Version)> {
+        let object = self.store.get(&id.key()?).await?;
+        let size = usize::try_from(object.meta().size).unwrap_or(usize::MAX);
+        if size > record::BYTES_MAX {
+            return Err(StoreError::NotFound);
+        }
+        let bytes = object::read(&object, size).await?;
+        Ok((bytes.to_vec(), object.meta().version))
+    }
+
+    /// Replaces the record with this version, or writes the first one. Returns the version of the
+    /// new one.
+    pub(super) async fn write(
+        &self,
+        id: UploadId,
+        record: &Record,
+        version: Option<Version>,
+    ) -> Result<Version, ReceiveError> {
+        let condition = match version {
+            Some(version) => Condition::Versions(vec![version]),
+            None => Condition::Absent,
+        };
+        let bytes = record.to_bytes();
+        let written = async {
+            let key = id.key()?;
+            let size = Some(bytes.len() as u64);
+            let mut object = self.store.stage(&key, condition, size).await?;
+            object.write(bytes.clone()).await?;
+            object.commit().await
+        };
+        let error = match written.await {
+            Ok(committed) => return Ok(committed.meta.version),
+            Err(error) => error,
+        };
+        let may_be_written = matches!(
+            error,
+            StoreError::PreconditionFailed
+                | StoreError::Interrupted
+                | StoreError::Timeout
+                | StoreError::BadResponse
+        );
+        // A service may have made the change before it failed, and refuse to make it again.
+        if may_be_written
+            && let Ok((found, version)) = self.read_bytes(id).await
+            && found == bytes
+        {
+            return Ok(version);
+        }
+        Err(match error {
+            StoreError::PreconditionFailed => ReceiveError::Body(TAKEN_OVER),
+            error => ReceiveError::Store(error),
+        })
+    }
+
+    /// Calls `visit` for each upload with a record that can be read. Only one record is in memory
+    /// at a time, and the worker serves others after each.
+    pub(super) async fn each_record(
+        &self,
+        mut visit: impl AsyncFnMut(UploadId, Summary),
+    ) -> onrush_store::Result<()> {
+        let folder = UploadId::folder()?;
+        let mut how = ListHow {
+            limit: 1000,
+            hidden: true,
+            after: None,
+        };
+        let mut before = std::mem::take(&mut *self.lock_known());
+        let mut known = HashMap::new();
+        loop {
+            let page = match self.store.list(Some(&folder), how.clone()).await {
+                Err(StoreError::NotFound) => break,
+                page => page?,
+            };
+            for entry in page.entries {
+                let Some(id) = UploadId::parse(&entry.name) else {
+                    continue;
+                };
+                let same = before.remove(&id);
+                let same = same.filter(|known| known.version == entry.version);
+                let summary = match same {
+                    Some(summary) => Some(summary),
+                    None => (self.read(id).await.ok()).map(|(record, version)| Summary {
+                        version,
+                        bytes: record.kept_bytes(),
+                        updated_s: record.updated_s,
+                    }),
+                };
+                if let Some(summary) = summary {
+                    known.insert(id, summary);
+                    visit(id, summary).await;
+                }
+                coop::yield_now().await;
+            }
+            match page.next {
+                Some(next) => how.after = Some(next),
+                None => break,
+            }
+        }
+        *self.lock_known() = known;
+        Ok(())
+    }
+
+    fn lock_known(&self) -> std::sync::MutexGuard<'_, HashMap<UploadId, Summary>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Removes the bytes and the record of an upload, which has this version.
+    pub(super) async fn remove(
+        &self,
+        id: UploadId,
+        record: &Record,
+        version: Version,
+    ) -> Result<(), ReceiveError> {
+        if self.store.features().shared_uploads {
+            // Otherwise a server that continues it would lose what it has acknowledged.
+            let removed = Record {
+                is_removed: true,
+                ..record.clone()
+            };
+            self.write(id, &removed, Some(version)).await?;
+        }
+        let remove = async {
+            self.store.discard(&record.kept()).await?;
+            self.remove_record(id).await
+        };
+        remove.await.map_err(ReceiveError::Store)
+    }
+
+    pub(super) async fn remove_record(&self, id: UploadId) -> onrush_store::Result<()> {
+        let key = id.key()?;
+        match self.store.delete(&key, Kind::File, Condition::None).await {
+            Ok(_) | Err(StoreError::NotFound) => {}
+            Err(error) => return Err(error),
+        }
+        self.index.remove(id);
+        Ok(())
+    }
+}
