@@ -224,11 +224,19 @@ fn metadata_is_stored_with_the_object(backend: &Backend) {
         upload.commit().await.unwrap();
     });
     assert_eq!(get_both(&folder, "a").unwrap().1, &too_long[1..]);
-    // An attribute that this store would not have written is not metadata.
-    let file = backend.root().open(b"a", OpenHow::READ).unwrap();
-    file.set_attribute(c"user.onrush.headers", &too_long)
-        .unwrap();
-    assert_eq!(get_both(&folder, "a").unwrap().1, b"");
+    // Other programs can set it, unless it is too long.
+    put(&folder, "a", b"third").unwrap();
+    let set = |metadata: &[u8]| {
+        let file = backend.root().open(b"a", OpenHow::READ).unwrap();
+        file.set_attribute(c"user.onrush.headers", metadata)
+            .unwrap();
+        get_both(&folder, "a").unwrap().1
+    };
+    assert_eq!(set(b"other"), b"other");
+    assert_eq!(set(b""), b"");
+    assert_eq!(set(&too_long), metadata_of(b"third"));
+    let finding = Scrub::new(backend.root()).verify(b"a", &mut |_| {});
+    assert_eq!(finding, Finding::Intact);
     if let Backend::Sim(disk) = backend {
         disk.set_keeps_attributes(false);
         assert_eq!(put(&folder, "b", b"x"), Err(StoreError::NoMetadata));

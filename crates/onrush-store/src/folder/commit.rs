@@ -15,11 +15,12 @@
 //! parent folders) has two locks, and a condition on it holds only at the moment of the check. If
 //! the key itself is a symbolic link, the put fails with a conflict and does not replace the link.
 
-use super::Inner;
 use super::change::Locks;
 use super::parents::{self, CreatedFolders, Parent};
 use super::properties;
 use super::staging::{DeferredFree, StagedFile};
+use super::Inner;
+use crate::attributes;
 use crate::checksum::Record;
 use crate::error::{Result, StoreError};
 use crate::key::Key;
@@ -74,9 +75,15 @@ pub(super) struct PutParts {
 }
 
 impl Put {
-    /// Checks the condition, and sets the time of the staged file. On failure, removes the file.
-    pub(super) fn prepare(inner: &Inner, staged: StagedFile, parts: PutParts) -> Result<Put> {
-        let found = stamp(inner, &staged, &parts);
+    /// Checks the condition, and sets the time, the checksum and `metadata` of the staged file. On
+    /// failure, removes the file.
+    pub(super) fn prepare(
+        inner: &Inner,
+        staged: StagedFile,
+        metadata: &[u8],
+        parts: PutParts,
+    ) -> Result<Put> {
+        let found = stamp(inner, &staged, metadata, &parts);
         let (current, meta) = match found {
             Ok(found) => found,
             Err(error) => {
@@ -253,9 +260,15 @@ impl Put {
     }
 }
 
-/// Checks the condition, and sets the modification time, the checksum, and the properties that
-/// stay. Returns the object to replace, as far as it is known, and what describes the new one.
-fn stamp(inner: &Inner, staged: &StagedFile, parts: &PutParts) -> Result<(Option<Meta>, Meta)> {
+/// Checks the condition, and sets the modification time, the checksum, the metadata, and the
+/// properties that stay. Returns the object to replace, as far as it is known, and what describes
+/// the new one.
+fn stamp(
+    inner: &Inner,
+    staged: &StagedFile,
+    metadata: &[u8],
+    parts: &PutParts,
+) -> Result<(Option<Meta>, Meta)> {
     let keeps_properties = inner.options.keep_properties;
     let current = match parts.condition.is_none() && !keeps_properties {
         true => None,
@@ -270,10 +283,15 @@ fn stamp(inner: &Inner, staged: &StagedFile, parts: &PutParts) -> Result<(Option
     // Read back, because the file system may store times with a coarser resolution.
     let found = file.metadata().map_err(StoreError::from_open_file)?;
     let meta = Meta::from_file(&found).ok_or(StoreError::Io(io::ErrorKind::InvalidData.into()))?;
-    if let Some(checksum) = staged.checksum {
-        match Record::new(checksum, &found).write(file) {
-            // Mounted anew without attributes: the object has no checksum.
-            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
+    let record = (staged.checksum).map(|checksum| Record::new(checksum, &found));
+    if record.is_some() || !metadata.is_empty() {
+        match attributes::write(file, record.as_ref(), metadata) {
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+                if !metadata.is_empty() {
+                    return Err(StoreError::NoMetadata);
+                }
+                // Mounted anew without attributes: the object has no checksum.
+            }
             written => written.map_err(StoreError::from_open_file)?,
         }
     }
