@@ -19,7 +19,7 @@ use super::change::Locks;
 use super::parents::{self, CreatedFolders, Parent};
 use super::properties;
 use super::staging::{DeferredFree, StagedFile};
-use super::Inner;
+use super::{Inner, existing_object};
 use crate::attributes;
 use crate::checksum::Record;
 use crate::error::{Result, StoreError};
@@ -158,8 +158,8 @@ impl Put {
     /// Gives the object's name to the staged file, whose content is durable. `false`: the folder
     /// does not exist any more.
     pub(super) fn place(&mut self, inner: &Inner) -> Result<bool> {
-        // Most puts create a new object. `RENAME_NOREPLACE` makes the lookup unnecessary: it fails
-        // if the object exists.
+        // If no object is known, `RENAME_NOREPLACE` makes a lookup unnecessary: it fails if there is
+        // one after all.
         let has_condition = !self.condition.is_none();
         let mut no_replace = matches!(self.condition, Condition::None | Condition::Absent);
         let mut attempt = 1;
@@ -175,6 +175,7 @@ impl Put {
                 Ok(undo) => {
                     self.undo = undo;
                     inner.key_locks.advance_generation(&self.key);
+                    inner.key_locks.note_put(&self.key);
                     return Ok(true);
                 }
                 Err(error) => error,
@@ -190,13 +191,13 @@ impl Put {
                 // Another program has removed the staged file.
                 io::ErrorKind::NotFound => return Err(StoreError::from_open_file(error)),
                 io::ErrorKind::AlreadyExists if may_retry => {
-                    self.current = inner.existing_object(&self.key)?;
+                    self.current = existing_object(self.parent.dir(), &self.key)?;
                 }
                 // The file system does not support this rename.
                 io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported if no_replace => {
                     no_replace = false;
                     if !has_condition {
-                        self.current = inner.existing_object(&self.key)?;
+                        self.current = existing_object(self.parent.dir(), &self.key)?;
                     }
                 }
                 _ => return Err(StoreError::from_change(error)),
@@ -270,9 +271,13 @@ fn stamp(
     parts: &PutParts,
 ) -> Result<(Option<Meta>, Meta)> {
     let keeps_properties = inner.options.keep_properties;
-    let current = match parts.condition.is_none() && !keeps_properties {
-        true => None,
-        false => inner.existing_object(&parts.key)?,
+    // Most puts create an object, or replace one of the last: then the lookup costs less than a
+    // rename that fails.
+    let looks_up =
+        !parts.condition.is_none() || keeps_properties || inner.key_locks.was_put(&parts.key);
+    let current = match looks_up {
+        true => existing_object(parts.parent.dir(), &parts.key)?,
+        false => None,
     };
     inner.check(&parts.condition, current.as_ref())?;
     let file = &staged.file;
