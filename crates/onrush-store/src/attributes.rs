@@ -1,9 +1,9 @@
 //! What a folder keeps about an object in the extended attributes of its file.
 //!
 //! A put sets one attribute, `user.onrush`: a byte that names the form, the record of the checksum
-//! if the form has one, and the metadata. Two attributes would cost a put to memory 5 % more. An
-//! inode of ext4 (256 bytes) has room for one with 39 bytes of metadata; larger ones, and two, take
-//! a block of the disk. Reading metadata and reading a record both read the whole value.
+//! if the form has one, and the metadata. A second attribute would cost another system call, 8 %
+//! of the time of all those of a put to memory. An inode of ext4 (256 bytes) has room for one
+//! attribute with 39 bytes of metadata; a longer one, or a second one, takes a block of the disk.
 //!
 //! Other programs set metadata with an attribute of its own, `user.onrush.headers`. It replaces the
 //! metadata of the put, so that they need not know the form, and leaves the checksum.

@@ -158,8 +158,8 @@ impl Put {
     /// Gives the object's name to the staged file, whose content is durable. `false`: the folder
     /// does not exist any more.
     pub(super) fn place(&mut self, inner: &Inner) -> Result<bool> {
-        // If no object is known, `RENAME_NOREPLACE` makes a lookup unnecessary: it fails if there is
-        // one after all.
+        // If no object is known, `RENAME_NOREPLACE` makes a lookup unnecessary: it fails if there
+        // is one after all.
         let has_condition = !self.condition.is_none();
         let mut no_replace = matches!(self.condition, Condition::None | Condition::Absent);
         let mut attempt = 1;
