@@ -1,29 +1,17 @@
-//! Checksums of content (CRC-64/NVME), and the record of that of an object in an extended attribute
-//! of its file.
+//! Checksums of content (CRC-64/NVME), and the record of that of an object, which is kept in an
+//! extended attribute of its file (`attributes`).
 //!
 //! The record says of which size and modification time the checksum is. If the file has others,
 //! another program has written it, and the checksum says nothing. If it has these and its bytes
 //! have another checksum, the bytes are damaged: neither a write nor a copy leaves that.
-//!
-//! The record is an attribute of its own, beside the metadata: reading an object does not touch it,
-//! and both fit into the inode of ext4.
 
 use crc_fast::{CrcAlgorithm, Digest};
 use onrush_rt::fs::{File, Metadata};
-use std::ffi::CStr;
 use std::io;
 use std::ops::Range;
 
-/// The extended attribute.
-const ATTRIBUTE: &CStr = c"user.onrush.checksum";
-
 /// The bytes of a file that are read at a time.
 const STEP_BYTES: usize = 256 * 1024;
-
-/// Begins the record. Another number would be another form.
-const FORM: u8 = 1;
-/// Form, checksum, size, time.
-const RECORD_BYTES: usize = 25;
 
 /// A checksum of bytes as they arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +65,9 @@ pub(crate) struct Record {
 }
 
 impl Record {
+    /// The length of an encoded record.
+    pub(crate) const BYTES: usize = 24;
+
     /// For the content that `file` has now.
     pub(crate) fn new(checksum: Checksum, file: &Metadata) -> Record {
         Record {
@@ -91,38 +82,24 @@ impl Record {
         (self.size, self.modified_ns) == (file.size, file.modified_ns)
     }
 
-    /// Sets the record of a file. A sync of the file makes it durable.
-    pub(crate) fn write(&self, file: &File) -> io::Result<()> {
-        file.set_attribute(ATTRIBUTE, &self.encode())
-    }
-
-    /// The record of a file. `None` if it has none, or one of another form. May block.
-    pub(crate) fn read(file: &File) -> io::Result<Option<Record>> {
-        match file.attribute(ATTRIBUTE, RECORD_BYTES) {
-            Ok(bytes) => Ok(bytes.as_deref().and_then(Record::decode)),
-            Err(error) if error.raw_os_error() == Some(libc::ERANGE) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn encode(&self) -> [u8; RECORD_BYTES] {
-        let mut bytes = [FORM; RECORD_BYTES];
-        bytes[1..9].copy_from_slice(&self.checksum.0.to_be_bytes());
-        bytes[9..17].copy_from_slice(&self.size.to_be_bytes());
-        bytes[17..].copy_from_slice(&self.modified_ns.to_be_bytes());
+    /// Checksum, size and time, the most significant bytes first.
+    pub(crate) fn encode(&self) -> [u8; Record::BYTES] {
+        let mut bytes = [0; Record::BYTES];
+        bytes[..8].copy_from_slice(&self.checksum.0.to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.size.to_be_bytes());
+        bytes[16..].copy_from_slice(&self.modified_ns.to_be_bytes());
         bytes
     }
 
-    fn decode(bytes: &[u8]) -> Option<Record> {
-        let (&form, numbers) = bytes.split_first()?;
-        let (numbers, rest) = numbers.as_chunks::<8>();
-        match (form, numbers, rest) {
-            (FORM, [checksum, size, modified], []) => Some(Record {
-                checksum: Checksum(u64::from_be_bytes(*checksum)),
-                size: u64::from_be_bytes(*size),
-                modified_ns: i64::from_be_bytes(*modified),
-            }),
-            _ => None,
+    pub(crate) fn decode(bytes: &[u8; Record::BYTES]) -> Record {
+        let number = |at: usize| {
+            let bytes: [u8; 8] = std::array::from_fn(|index| bytes[at + index]);
+            u64::from_be_bytes(bytes)
+        };
+        Record {
+            checksum: Checksum(number(0)),
+            size: number(8),
+            modified_ns: number(16) as i64,
         }
     }
 }
@@ -144,16 +121,12 @@ mod tests {
     }
 
     #[test]
-    fn record_has_one_form() {
+    fn record_is_decoded() {
         let record = Record {
             checksum: Checksum(u64::MAX - 1),
             size: 1 << 40,
             modified_ns: -7,
         };
-        let bytes = record.encode();
-        assert_eq!(Record::decode(&bytes), Some(record));
-        for bad in [&bytes[..24], &[&bytes[..], &[0]].concat(), &[], &[2; 25]] {
-            assert_eq!(Record::decode(bad), None);
-        }
+        assert_eq!(Record::decode(&record.encode()), record);
     }
 }

@@ -28,11 +28,12 @@
 //! # Ok::<(), StoreError>(())
 //! ```
 //!
-//! Layers inside this crate, lowest first: `error` · `key` · `meta` · `checksum` · `local` ·
-//! `object` · `changes` · `store` · `folder` · `scrub` · `quota` · `watch` · [`cache`] · `record`
-//! (the form of cached files) · `edge`, `build_cache` · `testing`.
+//! Layers inside this crate, lowest first: `error` · `key` · `meta` · `checksum` · `attributes` ·
+//! `local` · `object` · `changes` · `store` · `folder` · `scrub` · `quota` · `watch` · [`cache`] ·
+//! `record` (the form of cached files) · `edge`, `build_cache` · `testing`.
 //! This crate does not contain HTTP: no headers, no statuses, no percent-encoding.
 
+mod attributes;
 mod build_cache;
 pub mod cache;
 mod changes;

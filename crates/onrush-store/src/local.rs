@@ -4,17 +4,13 @@
 //! `sendfile(2)` and read the page cache without waiting. No method of the trait `Store` requires
 //! it.
 
+use crate::attributes::read_metadata;
 use crate::error::{Result, StoreError};
-use crate::meta::METADATA_BYTES_MAX;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::File;
-use std::ffi::CStr;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
-
-/// The extended attribute that holds an object's metadata.
-pub(crate) const METADATA: &CStr = c"user.onrush.headers";
 
 /// An open file with the pool that reads what is not in the page cache.
 #[derive(Clone)]
@@ -105,15 +101,6 @@ impl LocalFile {
 impl fmt::Debug for LocalFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LocalFile").finish_non_exhaustive()
-    }
-}
-
-/// An attribute larger than the maximum was not written by this store and is ignored.
-pub(crate) fn read_metadata(file: &File) -> Result<Vec<u8>> {
-    match file.attribute(METADATA, METADATA_BYTES_MAX) {
-        Ok(metadata) => Ok(metadata.unwrap_or_default()),
-        Err(error) if error.raw_os_error() == Some(libc::ERANGE) => Ok(Vec::new()),
-        Err(error) => Err(StoreError::from_open_file(error)),
     }
 }
 

@@ -3,7 +3,8 @@
 //! It reads the files beside a server: what is replaced or deleted meanwhile is no damage. It works
 //! on the calling thread, which decides the pace.
 
-use crate::checksum::{Checksum, Record};
+use crate::attributes;
+use crate::checksum::Checksum;
 use crate::error::Cause;
 use crate::key::RESERVED;
 use onrush_rt::fs::{Dir, File, FileKind, Metadata, OpenHow};
@@ -118,7 +119,7 @@ fn verify(file: &File, pace: &mut dyn FnMut(u64)) -> io::Result<Finding> {
         if found.kind != FileKind::File {
             return Ok(Finding::Gone);
         }
-        let Some(record) = Record::read(file)? else {
+        let Some(record) = attributes::read_record(file)? else {
             return Ok(Finding::NoChecksum);
         };
         if !record.is_of(&found) {
@@ -128,7 +129,7 @@ fn verify(file: &File, pace: &mut dyn FnMut(u64)) -> io::Result<Finding> {
         if checksum == record.checksum {
             return Ok(Finding::Intact);
         }
-        if record.is_of(&file.metadata()?) && Record::read(file)? == Some(record) {
+        if record.is_of(&file.metadata()?) && attributes::read_record(file)? == Some(record) {
             let (stored, read) = (record.checksum.value(), checksum.value());
             return Ok(Finding::Damaged(stored, read));
         }

@@ -17,6 +17,7 @@ on_all! {
     delete_removes_objects_and_empty_folders
     sizes_beyond_the_file_limit_are_refused
     metadata_is_stored_with_the_object
+    object_that_others_delete_or_create_is_noticed
     read_only_disk_is_reported
     files_of_the_store_are_not_objects
     read_only_store_refuses_changes
@@ -224,11 +225,19 @@ fn metadata_is_stored_with_the_object(backend: &Backend) {
         upload.commit().await.unwrap();
     });
     assert_eq!(get_both(&folder, "a").unwrap().1, &too_long[1..]);
-    // An attribute that this store would not have written is not metadata.
-    let file = backend.root().open(b"a", OpenHow::READ).unwrap();
-    file.set_attribute(c"user.onrush.headers", &too_long)
-        .unwrap();
-    assert_eq!(get_both(&folder, "a").unwrap().1, b"");
+    // Other programs can set it, unless it is too long.
+    put(&folder, "a", b"third").unwrap();
+    let set = |metadata: &[u8]| {
+        let file = backend.root().open(b"a", OpenHow::READ).unwrap();
+        file.set_attribute(c"user.onrush.headers", metadata)
+            .unwrap();
+        get_both(&folder, "a").unwrap().1
+    };
+    assert_eq!(set(b"other"), b"other");
+    assert_eq!(set(b""), b"");
+    assert_eq!(set(&too_long), metadata_of(b"third"));
+    let finding = Scrub::new(backend.root()).verify(b"a", &mut |_| {});
+    assert_eq!(finding, Finding::Intact);
     if let Backend::Sim(disk) = backend {
         disk.set_keeps_attributes(false);
         assert_eq!(put(&folder, "b", b"x"), Err(StoreError::NoMetadata));
@@ -239,6 +248,59 @@ fn metadata_is_stored_with_the_object(backend: &Backend) {
         assert!(!later.keeps_metadata());
         disk.set_keeps_attributes(true);
     }
+}
+
+/// The store remembers which objects it has put lately. It relies on that only for speed.
+fn object_that_others_delete_or_create_is_noticed(backend: &Backend) {
+    let folder = backend.folder();
+    let root = backend.root();
+    for (parent, at) in [(&b"."[..], "a"), (b"d", "d/a")] {
+        assert!(put(&folder, at, b"1").unwrap().created);
+        let replaced = put(&folder, at, b"22").unwrap();
+        assert_eq!((replaced.created, replaced.replaced_bytes), (false, 1));
+        let (dir, name) = (root.open_dir(parent).unwrap(), b"a");
+        dir.unlink(name).unwrap();
+        assert!(put(&folder, at, b"3").unwrap().created);
+        dir.unlink(name).unwrap();
+        dir.create_dir(name, 0o755).unwrap();
+        assert_eq!(put(&folder, at, b"4"), Err(StoreError::IsDirectory));
+        dir.remove_dir(name).unwrap();
+        put(&folder, at, b"5").unwrap();
+        delete(&folder, at).unwrap();
+        let other = dir.open(name, OpenHow::create_new(0o644)).unwrap();
+        other.write_all_at(b"other", 0).unwrap();
+        let replaced = put(&folder, at, b"6").unwrap();
+        assert_eq!((replaced.created, replaced.replaced_bytes), (false, 5));
+        assert_eq!(get(&folder, at).unwrap(), b"6");
+        assert_eq!(staged(&folder, backend), 0);
+    }
+}
+
+/// An object that was put lately is looked up before it is replaced, instead of a rename that
+/// fails first.
+#[test]
+fn replacing_an_object_again_costs_one_lookup() {
+    let backend = Backend::sim();
+    let Backend::Sim(disk) = &backend else {
+        unreachable!()
+    };
+    let options = FolderOptions {
+        durability: Durability::None,
+        ..FolderOptions::default()
+    };
+    let folder = backend.folder_with(options);
+    let operations_of = |change: &dyn Fn()| {
+        let before = disk.operations();
+        change();
+        disk.operations() - before
+    };
+    put(&folder, "d/b", b"x").unwrap();
+    let store = || assert!(put(&folder, "d/a", b"x").is_ok());
+    let create = operations_of(&store);
+    let replace = operations_of(&store);
+    assert_eq!(replace, create + 1);
+    let store_another = || assert!(put(&folder, "d/c", b"x").is_ok());
+    assert_eq!(operations_of(&store_another), create);
 }
 
 fn read_only_disk_is_reported(backend: &Backend) {

@@ -1,12 +1,14 @@
-//! The cost of each feature: hello with a feature of the engine compared with hello without it, and
-//! GET from a cache compared with GET from the folder itself.
+//! The cost of each feature: hello with a feature of the engine compared with hello without it, PUT
+//! with checksums compared with PUT without them, and GET from a cache compared with GET from the
+//! folder itself.
 
-use super::{Step, files, pair_step};
+use super::{Step, files, objects, pair_step};
 use crate::{
     bench::Bench,
     peers::{Driver, Role, onrush::EDGE},
     plan::{Load, Pairing, Scenario, Subject},
     row::{About, Target},
+    work::Place,
     wrk::Requests,
 };
 
@@ -19,6 +21,12 @@ const FEATURES: &[Feature] = &[
     ("no time limits", ("APP_TIME_LIMITS", "off"), None),
     ("metrics", ("APP_METRICS", "on"), Some(1.02)),
 ];
+
+/// Turns the checksums of objects off, which are on by default.
+const NO_CHECKSUMS: (&str, &str) = ("ONRUSH_CHECKSUMS", "off");
+
+/// Maximum ratio of PUT with checksums to PUT without them.
+const CHECKSUMS_MAX: f64 = 1.03;
 
 /// Maximum ratio of a cache that has the object.
 const EDGE_MAX: f64 = 1.10;
@@ -56,8 +64,34 @@ pub(super) fn features(bench: &Bench) -> Vec<Step> {
             }
         }
     }
+    steps.extend(checksums(bench));
     steps.extend(edge(bench));
     steps
+}
+
+/// Checksums of objects. A GET does the same with and without them.
+fn checksums(bench: &Bench) -> Vec<Step> {
+    let drivers = bench.field.drivers.iter();
+    let servers = drivers.filter_map(|&driver| bench.field.ours(driver));
+    let steps = servers.map(|server| {
+        let scenario = Scenario {
+            profile: "features",
+            ..objects::small("PUT of 4 KiB, memory", Role::Put, Place::Memory)
+        };
+        let reference = Subject {
+            label: format!("{}, no checksums", server.label),
+            environment: vec![NO_CHECKSUMS],
+            ..server.clone()
+        };
+        let pairing = Pairing {
+            about: About::Feature,
+            server: server.clone(),
+            reference,
+            target: Some(Target::AtMost(CHECKSUMS_MAX)),
+        };
+        pair_step(&scenario, pairing)
+    });
+    steps.collect()
 }
 
 /// A cache in front of a folder.

@@ -104,7 +104,7 @@ pub(crate) const PROFILES: &[Profile] = &[
     },
     Profile {
         name: "features",
-        what: "hello with an access log, with metrics, and without time limits",
+        what: "hello with an access log, with metrics, and without time limits; PUT with checksums",
         is_remote: false,
         steps: features::features,
     },

@@ -43,7 +43,7 @@ fn large(name: &str, role: Role, place: Place) -> Scenario {
 }
 
 /// Uploads of 4 KiB from 32 clients. Each object is new.
-fn small(name: &str, role: Role, place: Place) -> Scenario {
+pub(super) fn small(name: &str, role: Role, place: Place) -> Scenario {
     let shape = Shape {
         clients: CLIENTS,
         body_bytes: 4096,

@@ -36,6 +36,9 @@ const DIR_BUF_BYTES: usize = 32 * 1024;
 /// Set and removed to find out whether there are extended attributes.
 const PROBE: &CStr = c"user.onrush.probe";
 
+/// The length up to which an attribute is read by one call, in bytes.
+const SHORT_ATTRIBUTE_BYTES: usize = 256;
+
 const NS_PER_S: i64 = 1_000_000_000;
 
 #[derive(Debug)]
@@ -351,7 +354,18 @@ impl File {
     }
 
     pub(super) fn attribute(&self, name: &CStr, len_max: usize) -> io::Result<Option<Vec<u8>>> {
-        // Asking for the length first needs no memory for the many files that have none.
+        // Most are short, and most files have none: neither needs a second call.
+        let mut short = [0; SHORT_ATTRIBUTE_BYTES];
+        match retry_on_intr(|| fs::fgetxattr(&self.fd, name, &mut short[..])) {
+            Err(Errno::RANGE) => {}
+            Err(Errno::NODATA | Errno::OPNOTSUPP) => return Ok(None),
+            len => {
+                return match len? {
+                    len if len > len_max => Err(Errno::RANGE.into()),
+                    len => Ok(Some(short[..len].to_vec())),
+                };
+            }
+        }
         let len = match retry_on_intr(|| fs::fgetxattr_query(&self.fd, name)) {
             Err(Errno::NODATA | Errno::OPNOTSUPP) => return Ok(None),
             len => len?,

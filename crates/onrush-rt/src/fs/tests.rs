@@ -320,6 +320,13 @@ fn attributes_belong_to_files() {
         assert_eq!(value(c"user.empty", 5).unwrap(), Some(Vec::new()));
         assert_errno(value(c"user.x", 4), libc::ERANGE);
         assert_eq!(value(c"user.y", 5).unwrap(), None);
+        // Long ones are read in another way.
+        for len in [255, 256, 257, 2000] {
+            let long = vec![b'x'; len];
+            file.set_attribute(c"user.long", &long).unwrap();
+            assert_eq!(value(c"user.long", len).unwrap(), Some(long));
+            assert_errno(value(c"user.long", len - 1), libc::ERANGE);
+        }
         file.set_attribute(c"user.x", b"new").unwrap();
         assert_eq!(value(c"user.x", 5).unwrap(), Some(b"new".to_vec()));
         assert!(

@@ -15,11 +15,12 @@
 //! parent folders) has two locks, and a condition on it holds only at the moment of the check. If
 //! the key itself is a symbolic link, the put fails with a conflict and does not replace the link.
 
-use super::Inner;
 use super::change::Locks;
 use super::parents::{self, CreatedFolders, Parent};
 use super::properties;
 use super::staging::{DeferredFree, StagedFile};
+use super::{Inner, existing_object};
+use crate::attributes;
 use crate::checksum::Record;
 use crate::error::{Result, StoreError};
 use crate::key::Key;
@@ -74,9 +75,15 @@ pub(super) struct PutParts {
 }
 
 impl Put {
-    /// Checks the condition, and sets the time of the staged file. On failure, removes the file.
-    pub(super) fn prepare(inner: &Inner, staged: StagedFile, parts: PutParts) -> Result<Put> {
-        let found = stamp(inner, &staged, &parts);
+    /// Checks the condition, and sets the time, the checksum and `metadata` of the staged file. On
+    /// failure, removes the file.
+    pub(super) fn prepare(
+        inner: &Inner,
+        staged: StagedFile,
+        metadata: &[u8],
+        parts: PutParts,
+    ) -> Result<Put> {
+        let found = stamp(inner, &staged, metadata, &parts);
         let (current, meta) = match found {
             Ok(found) => found,
             Err(error) => {
@@ -151,8 +158,8 @@ impl Put {
     /// Gives the object's name to the staged file, whose content is durable. `false`: the folder
     /// does not exist any more.
     pub(super) fn place(&mut self, inner: &Inner) -> Result<bool> {
-        // Most puts create a new object. `RENAME_NOREPLACE` makes the lookup unnecessary: it fails
-        // if the object exists.
+        // If no object is known, `RENAME_NOREPLACE` makes a lookup unnecessary: it fails if there
+        // is one after all.
         let has_condition = !self.condition.is_none();
         let mut no_replace = matches!(self.condition, Condition::None | Condition::Absent);
         let mut attempt = 1;
@@ -168,6 +175,7 @@ impl Put {
                 Ok(undo) => {
                     self.undo = undo;
                     inner.key_locks.advance_generation(&self.key);
+                    inner.key_locks.note_put(&self.key);
                     return Ok(true);
                 }
                 Err(error) => error,
@@ -183,13 +191,13 @@ impl Put {
                 // Another program has removed the staged file.
                 io::ErrorKind::NotFound => return Err(StoreError::from_open_file(error)),
                 io::ErrorKind::AlreadyExists if may_retry => {
-                    self.current = inner.existing_object(&self.key)?;
+                    self.current = existing_object(self.parent.dir(), &self.key)?;
                 }
                 // The file system does not support this rename.
                 io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported if no_replace => {
                     no_replace = false;
                     if !has_condition {
-                        self.current = inner.existing_object(&self.key)?;
+                        self.current = existing_object(self.parent.dir(), &self.key)?;
                     }
                 }
                 _ => return Err(StoreError::from_change(error)),
@@ -253,13 +261,23 @@ impl Put {
     }
 }
 
-/// Checks the condition, and sets the modification time, the checksum, and the properties that
-/// stay. Returns the object to replace, as far as it is known, and what describes the new one.
-fn stamp(inner: &Inner, staged: &StagedFile, parts: &PutParts) -> Result<(Option<Meta>, Meta)> {
+/// Checks the condition, and sets the modification time, the checksum, the metadata, and the
+/// properties that stay. Returns the object to replace, as far as it is known, and what describes
+/// the new one.
+fn stamp(
+    inner: &Inner,
+    staged: &StagedFile,
+    metadata: &[u8],
+    parts: &PutParts,
+) -> Result<(Option<Meta>, Meta)> {
     let keeps_properties = inner.options.keep_properties;
-    let current = match parts.condition.is_none() && !keeps_properties {
-        true => None,
-        false => inner.existing_object(&parts.key)?,
+    // Most puts create an object, or replace one of the last: then the lookup costs less than a
+    // rename that fails.
+    let looks_up =
+        !parts.condition.is_none() || keeps_properties || inner.key_locks.was_put(&parts.key);
+    let current = match looks_up {
+        true => existing_object(parts.parent.dir(), &parts.key)?,
+        false => None,
     };
     inner.check(&parts.condition, current.as_ref())?;
     let file = &staged.file;
@@ -270,10 +288,15 @@ fn stamp(inner: &Inner, staged: &StagedFile, parts: &PutParts) -> Result<(Option
     // Read back, because the file system may store times with a coarser resolution.
     let found = file.metadata().map_err(StoreError::from_open_file)?;
     let meta = Meta::from_file(&found).ok_or(StoreError::Io(io::ErrorKind::InvalidData.into()))?;
-    if let Some(checksum) = staged.checksum {
-        match Record::new(checksum, &found).write(file) {
-            // Mounted anew without attributes: the object has no checksum.
-            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
+    let record = (staged.checksum).map(|checksum| Record::new(checksum, &found));
+    if record.is_some() || !metadata.is_empty() {
+        match attributes::write(file, record.as_ref(), metadata) {
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+                if !metadata.is_empty() {
+                    return Err(StoreError::NoMetadata);
+                }
+                // Mounted anew without attributes: the object has no checksum.
+            }
             written => written.map_err(StoreError::from_open_file)?,
         }
     }

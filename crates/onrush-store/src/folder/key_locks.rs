@@ -1,4 +1,5 @@
-//! A lock for each key, and a generation counter for each stripe of keys.
+//! A lock for each key, and for each stripe of keys a generation counter and the last key that was
+//! put.
 //!
 //! A lock is in the table only while a task holds it or waits for it. The hash of a key selects one
 //! of a fixed number of stripes of the table. The mutex of a stripe is held for a few instructions.
@@ -26,6 +27,8 @@ struct Stripe {
     /// The locks of the keys that are locked now.
     locks: Mutex<Vec<(Key, Semaphore)>>,
     generation: AtomicU64,
+    /// The hash of the last key that was put.
+    last_put: AtomicU64,
 }
 
 impl KeyLocks {
@@ -49,6 +52,18 @@ impl KeyLocks {
         for stripe in &self.0 {
             stripe.generation.fetch_add(1, Ordering::Release);
         }
+    }
+
+    /// An object has got the name `key`.
+    pub(super) fn note_put(&self, key: &Key) {
+        let last_put = &self.stripe(key).last_put;
+        last_put.store(hash(key.as_bytes()), Ordering::Relaxed);
+    }
+
+    /// Whether there is probably an object with the name `key`: it was put, and no other key of its
+    /// stripe since. This is a hint, since objects are deleted, also by others.
+    pub(super) fn was_put(&self, key: &Key) -> bool {
+        self.stripe(key).last_put.load(Ordering::Relaxed) == hash(key.as_bytes())
     }
 
     fn stripe(&self, key: &Key) -> &Stripe {

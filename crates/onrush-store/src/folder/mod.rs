@@ -265,12 +265,8 @@ impl Inner {
     /// file is a conflict and must not be overwritten. That includes a symbolic link: reading it
     /// returns another object, and a condition on that object does not concern the link.
     fn existing_object(&self, key: &Key) -> Result<Option<Meta>> {
-        let found = parents::open(self, key.split().0)
-            .and_then(|parent| parent.dir().entry_metadata(key.name()));
-        match found {
-            Ok(found) if found.kind == FileKind::File => Ok(Meta::from_file(&found)),
-            Ok(found) if found.kind == FileKind::Directory => Err(StoreError::IsDirectory),
-            Ok(_) => Err(StoreError::Conflict),
+        match parents::open(self, key.split().0) {
+            Ok(parent) => existing_object(parent.dir(), key),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(StoreError::from_change(error)),
         }
@@ -339,6 +335,17 @@ impl Inner {
 
     fn staging(&self) -> Result<&Staging> {
         self.staging.as_ref().ok_or(StoreError::Forbidden)
+    }
+}
+
+/// As [`Inner::existing_object`], with the open parent folder.
+fn existing_object(parent: &Dir, key: &Key) -> Result<Option<Meta>> {
+    match parent.entry_metadata(key.name()) {
+        Ok(found) if found.kind == FileKind::File => Ok(Meta::from_file(&found)),
+        Ok(found) if found.kind == FileKind::Directory => Err(StoreError::IsDirectory),
+        Ok(_) => Err(StoreError::Conflict),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(StoreError::from_change(error)),
     }
 }
 

@@ -16,10 +16,10 @@ use super::parents::{self, CreatedFolders, Parent, ParentState};
 use super::properties;
 use super::staging::{DeferredFree, StagedFile};
 use super::upload::StagedUpload;
-use crate::checksum::{Checksum, Record};
+use crate::attributes;
+use crate::checksum::Checksum;
 use crate::error::{Result, StoreError};
 use crate::key::Key;
-use crate::local;
 use crate::meta::{Kind, Meta};
 use crate::store::{Committed, Relocation, Upload};
 use onrush_rt::descriptors::FileUse;
@@ -38,7 +38,7 @@ pub(super) async fn copy(inner: &Arc<Inner>, how: Relocation) -> Result<Committe
     let job = move || {
         let (meta, source) = shared.open(&request.from, FileUse::Download)?;
         shared.check(&request.from_condition, Some(&meta))?;
-        let metadata = local::read_metadata(&source)?;
+        let metadata = attributes::read_metadata(&source)?;
         shared.check_free(&request.to, meta.size)?;
         let mut staged = StagedFile::create(&shared, FileUse::Upload)?;
         staged.checksum = None; // No byte passes through this process.
@@ -76,7 +76,7 @@ pub(super) async fn copy(inner: &Arc<Inner>, how: Relocation) -> Result<Committe
 /// The checksum of a file that was copied. `None` if it has none, or another program has written it
 /// since: then it may have been copied in two states.
 fn copied_checksum(source: &File) -> Result<Option<Checksum>> {
-    let record = Record::read(source).map_err(StoreError::from_open_file)?;
+    let record = attributes::read_record(source).map_err(StoreError::from_open_file)?;
     let found = source.metadata().map_err(StoreError::from_open_file)?;
     Ok(record
         .filter(|record| record.is_of(&found))

@@ -10,7 +10,6 @@ use super::{Inner, copying, kept, key_locks, parents};
 use crate::checksum::Checksum;
 use crate::error::{Cause, Result, StoreError};
 use crate::key::Key;
-use crate::local::METADATA;
 use crate::meta::METADATA_BYTES_MAX;
 use crate::object::LocalFuture;
 use crate::store::{Committed, Condition, Kept, Upload};
@@ -287,7 +286,7 @@ impl Upload for StagedUpload {
                         inner,
                         name,
                         pending,
-                        metadata.as_deref(),
+                        metadata.as_deref().unwrap_or_default(),
                         sync_failures,
                         locks,
                     )
@@ -342,7 +341,7 @@ fn try_commit(
     inner: &Arc<Inner>,
     key: Key,
     pending: PendingCommit,
-    metadata: Option<&[u8]>,
+    metadata: &[u8],
     sync_failures: u64,
     locks: Locks,
 ) -> Result<CommitAttempt> {
@@ -368,10 +367,6 @@ fn try_commit(
         _ => false,
     };
     let staged = body.into_file(inner, create_for_commit)?;
-    let staged = match metadata {
-        Some(metadata) => write_metadata(staged, metadata)?,
-        None => staged,
-    };
     let parts = PutParts {
         key,
         parent,
@@ -381,7 +376,7 @@ fn try_commit(
         locks,
         is_small,
     };
-    let put = Put::prepare(inner, staged, parts)?;
+    let put = Put::prepare(inner, staged, metadata, parts)?;
     Ok(CommitAttempt::Submitted(group::submit(inner, put)))
 }
 
@@ -435,21 +430,6 @@ fn create_for_upload(inner: &Arc<Inner>) -> Result<StagedFile> {
 /// Creates a staged file that is open only while it is committed.
 fn create_for_commit(inner: &Arc<Inner>) -> Result<StagedFile> {
     StagedFile::create(inner, FileUse::Brief)
-}
-
-/// Sets the metadata of a staged file. The commit makes it durable and visible with the content. On
-/// failure, this removes the file before it returns.
-fn write_metadata(staged: StagedFile, metadata: &[u8]) -> Result<StagedFile> {
-    match staged.file.set_attribute(METADATA, metadata) {
-        Ok(()) => Ok(staged),
-        Err(error) => {
-            staged.remove();
-            Err(match error.raw_os_error() {
-                Some(libc::EOPNOTSUPP) => StoreError::NoMetadata,
-                _ => StoreError::from_open_file(error),
-            })
-        }
-    }
 }
 
 /// Writes `bytes` at `offset`. On failure, this removes the file before it returns, unless earlier
