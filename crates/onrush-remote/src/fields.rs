@@ -213,7 +213,7 @@ mod tests {
         let own = ("x-amz-meta-onrush", own.as_bytes());
         let both = b"content-disposition: b\nother: c\ncontent-language: \xe4\n";
         assert_eq!(of(&[own, utf8, latin1]), (1, both.to_vec()));
-        // What nobody is told.
+        // Fields of which the client learns nothing.
         assert_eq!(
             of(&[("x-amz-meta-b", b"\xe4"), ("x-amz-meta-c", b"c")]).0,
             1

@@ -114,7 +114,7 @@ fn begin<F: Future + ?Sized>(future: Pin<&mut F>) {
     assert!(polled.is_pending());
 }
 
-/// The store has told one request the version when the object is replaced by another server. Until
+/// The store has sent one request the version when the object is replaced by another server. Until
 /// the fresh time is over, a second request may wait for the same response; after it, it must not.
 #[test]
 fn no_response_is_older_than_the_request_and_the_fresh_time() {

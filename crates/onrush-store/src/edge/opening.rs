@@ -110,7 +110,7 @@ impl Inner {
             run: run.clone(),
         };
         let (wanted, known) = (wanted.clone(), known.cloned());
-        let begun = Begun { changes, begun_ms };
+        let begun = OpeningStart { changes, begun_ms };
         self.fetch(run, move || Box::pin(open(guard, wanted, known, begun)));
         Some(Waiting {
             opening,
@@ -121,7 +121,7 @@ impl Inner {
     }
 
     /// The other store has confirmed a version.
-    fn confirm(&self, head: &Arc<Head>, begun: Begun) {
+    fn confirm(&self, head: &Arc<Head>, begun: OpeningStart) {
         if self.heads.changes(&head.key) != begun.changes {
             return; // A change through this server came between.
         }
@@ -134,7 +134,7 @@ impl Inner {
 
 /// What was known when an opening began.
 #[derive(Clone, Copy, Debug)]
-struct Begun {
+struct OpeningStart {
     /// The number of changes of the key.
     changes: u64,
     /// A version is fresh from this time on, not from the time of the response: it may have been
@@ -173,7 +173,7 @@ impl Drop for OpeningGuard {
 
 /// Asks the other store for the current version of a key, and begins to transfer it if it is not
 /// `known`.
-async fn open(guard: OpeningGuard, wanted: Wanted, known: Option<Arc<Head>>, begun: Begun) {
+async fn open(guard: OpeningGuard, wanted: Wanted, known: Option<Arc<Head>>, begun: OpeningStart) {
     let (inner, key) = (guard.inner.clone(), guard.key.clone());
     if let Some(known) = known.as_ref().filter(|known| !known.may_hide_a_change()) {
         match inner.store.meta(&key).await {
