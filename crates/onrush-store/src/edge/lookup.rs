@@ -14,7 +14,7 @@ use crate::record::Record;
 use crate::store::Wanted;
 use onrush_rt::fs::File;
 use std::ops::Range;
-use std::sync::atomic::Ordering::Release;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::{Arc, Mutex};
 
 /// An object up to this size is served when it is complete, a larger one while it arrives.
@@ -47,7 +47,7 @@ impl Inner {
                 Some(head) if head.fresh_ms(now_ms) > 0 => {
                     return Ok(Some((Current::known(head.clone()), head.how_fresh())));
                 }
-                Some(head) => head.age_ms(now_ms) <= self.stale_ms,
+                Some(head) => head.age_ms(now_ms) <= self.stale_ms.load(Relaxed),
             };
             let opening = self.opening(key, wanted, known.as_ref());
             let Some((opening, _member, is_collapsed)) = opening else {

@@ -12,6 +12,7 @@ use crate::store::Wanted;
 use crate::watch::Watch;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// A request for the current version of a key.
 pub(super) type Opening = Watch<Opened>;
@@ -99,7 +100,7 @@ impl Inner {
         if self.heads.changes(&head.key) != changes {
             return; // A change through this server came between.
         }
-        if head.confirm(self.now_ms(), self.fresh_ms) {
+        if head.confirm(self.now_ms(), self.fresh_ms.load(Relaxed)) {
             self.heads.advance(&head.key); // Responses say no longer that it is stale.
         }
         self.cache.stamp(&head.file);
@@ -187,7 +188,7 @@ async fn open(guard: OpeningGuard, wanted: Wanted, known: Option<Arc<Head>>, cha
         now_ms,
         opened_ms,
     ));
-    head.confirm(now_ms, inner.fresh_ms);
+    head.confirm(now_ms, inner.fresh_ms.load(Relaxed));
     let end = range.end.min(head.meta.size);
     let number = range.start / block_bytes;
     // An empty object is a block without bytes.

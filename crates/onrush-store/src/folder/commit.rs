@@ -256,7 +256,7 @@ impl Put {
 /// Checks the condition, and sets the modification time, the checksum, and the properties that
 /// stay. Returns the object to replace, as far as it is known, and what describes the new one.
 fn stamp(inner: &Inner, staged: &StagedFile, parts: &PutParts) -> Result<(Option<Meta>, Meta)> {
-    let keeps_properties = inner.options.keep_properties;
+    let keeps_properties = inner.keeps_properties();
     let current = match parts.condition.is_none() && !keeps_properties {
         true => None,
         false => inner.existing_object(&parts.key)?,

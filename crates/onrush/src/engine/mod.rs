@@ -56,12 +56,12 @@ mod transport;
 use crate::drain::DrainSignal;
 use crate::handler::Service;
 use crate::host::ConnId;
-use crate::log::{AccessLog, LogQueue};
+use crate::log::LogQueue;
 use crate::metrics::{CloseReason, Counter, Counters, Kind as _, Measured, Metrics, Recorder};
 use crate::panic_guard;
 use crate::request::RequestPool;
 use crate::response::Response;
-use crate::trusted_peers::TrustedPeers;
+use crate::running_settings::RunningSettings;
 use crate::watchdog::Watchdog;
 use crate::worker::WorkerHandle;
 use crate::worker_set::WorkerSet;
@@ -86,7 +86,7 @@ use proxy_header::Proxied;
 use rebalance::RebalanceState;
 pub(crate) use send::UNSENT_BYTES_MAX;
 use stall::StallReports;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::rc::Rc;
@@ -117,9 +117,9 @@ fn requests_within(bytes: u64) -> u64 {
 /// The settings of an engine, from the configuration of the server.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    pub(crate) limits: Limits,
-    /// The limit on open connections of all workers, and their present number.
-    pub(crate) connections_max: usize,
+    /// Those that can change.
+    pub(crate) running: RunningSettings,
+    /// The present number of open connections of all workers.
     pub(crate) connections: Arc<AtomicUsize>,
     /// The descriptor budget of the process, which counts connections as well.
     pub(crate) descriptors: Descriptors,
@@ -129,19 +129,15 @@ pub(crate) struct Settings {
     /// When a worker last logged that accepting is paused, in seconds since the epoch. Shared by
     /// all workers.
     pub(crate) accept_warned_s: Arc<AtomicU64>,
-    pub(crate) access_log: AccessLog,
     /// `None`: no connection uses TLS.
     pub(crate) tls: Option<TlsSettings>,
     pub(crate) metrics: Option<Metrics>,
-    /// The peers whose connections begin with a header of the PROXY protocol; others are refused.
-    /// `None`: connections begin without it.
-    pub(crate) proxy_protocol: Option<TrustedPeers>,
+    /// Connections begin with a header of the PROXY protocol, of a trusted peer.
+    pub(crate) proxy_protocol: bool,
     /// The workers of this server.
     pub(crate) worker_set: Arc<WorkerSet<Transfer>>,
     /// Detects blocked workers.
     pub(crate) watchdog: Arc<Watchdog>,
-    /// Whether a worker that is busier than others moves established connections to them.
-    pub(crate) rebalance: bool,
 }
 
 impl Settings {
@@ -166,6 +162,8 @@ pub(crate) struct Engine {
     handle: WorkerHandle,
     settings: Settings,
     /// At first those of `settings`.
+    running: RefCell<RunningSettings>,
+    /// Those of `running`, which each request reads.
     limits: Cell<Limits>,
     service: Rc<dyn Service>,
     conns: RefCell<Conns>,
@@ -196,8 +194,10 @@ pub(crate) struct Engine {
     over_limit: RefCell<VecDeque<ConnId>>,
     idle_order: IdleOrder,
     counters: Arc<Counters>,
-    /// Finished exchanges to log; `None` without an access log.
-    log: Option<Rc<LogQueue>>,
+    /// Whether exchanges are recorded for the access log.
+    is_logging: Cell<bool>,
+    /// Finished exchanges to log, since there is an access log for the first time.
+    log: OnceCell<Rc<LogQueue>>,
     /// Records request metrics; `None` without metrics.
     recorder: Option<Recorder>,
     /// Pending handlers: they were not ready at once and have not finished.
@@ -233,20 +233,13 @@ impl Engine {
             let busy = settings.worker_set.load(context.index());
             metrics.worker(context, &counters, busy)
         });
-        let log = match settings.access_log {
-            AccessLog::Off => None,
-            AccessLog::On => {
-                let log = Rc::<LogQueue>::default();
-                context.spawn(log.clone().run()).detach();
-                Some(log)
-            }
-        };
         let conns = Conns::default();
         let unsent_bytes = conns.unsent_bytes().clone();
         let engine = Rc::new(Engine {
             context: context.clone(),
             handle: WorkerHandle::new(context),
-            limits: Cell::new(settings.limits),
+            running: RefCell::new(settings.running.clone()),
+            limits: Cell::new(settings.running.limits),
             settings,
             service,
             conns: RefCell::new(conns),
@@ -265,7 +258,8 @@ impl Engine {
             over_limit: RefCell::default(),
             idle_order: IdleOrder::default(),
             counters,
-            log,
+            is_logging: Cell::new(false),
+            log: OnceCell::new(),
             recorder,
             pending: Cell::new(0),
             pending_with_blocks_max: pressure::pending_with_blocks_max(context.pool()),
@@ -277,6 +271,7 @@ impl Engine {
             tls: WorkerTls::new(),
         });
         let weak = Rc::downgrade(&engine);
+        engine.set_logging(engine.settings.running.access_log);
         context.check_before_user_code(move || {
             (weak.upgrade()).is_none_or(|engine| engine.conns.try_borrow_mut().is_ok())
         });
@@ -313,9 +308,11 @@ impl Engine {
         self.limits.get()
     }
 
-    /// Replaces the limits. Waits that have begun keep their deadline.
-    pub(crate) fn set_limits(&self, limits: Limits) {
-        self.limits.set(limits);
+    /// Replaces the settings that can change. Waits that have begun keep their deadline.
+    pub(crate) fn set_settings(&self, settings: RunningSettings) {
+        self.limits.set(settings.limits);
+        self.set_logging(settings.access_log);
+        drop(self.running.replace(settings));
     }
 
     /// Starts to accept from a listening socket. The order of the calls is that of
@@ -385,7 +382,7 @@ impl Engine {
         for id in ids {
             panic_guard::catch(|| self.close(id, CloseReason::Stopped));
         }
-        if let Some(log) = &self.log {
+        if let Some(log) = self.log.get() {
             log.write(); // Tasks no longer run.
         }
     }
@@ -400,7 +397,7 @@ impl Engine {
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = conns.get(id) else { return };
         self.context.driver().receive(conn.stream);
-        match self.settings.proxy_protocol.is_some() {
+        match self.settings.proxy_protocol {
             true => self.expect_proxy_header(id, conn, incoming.tls),
             false => self.start_transport(id, conn, incoming.tls),
         }
@@ -466,7 +463,7 @@ impl Engine {
         diagnose!(DEBUG, worker = self.context.index(), connection = id.token(),
             reason = reason.name(), phase = conn.state.phase().name(); "connection closed");
         self.close_tls(&mut conn, reason);
-        if self.settings.proxy_protocol.is_some() {
+        if self.settings.proxy_protocol {
             self.proxied.remove(conn.stream);
         }
         self.context.driver().close(conn.stream);
@@ -479,7 +476,7 @@ impl Engine {
         } else {
             self.record_close(reason);
         }
-        if self.log.is_some() {
+        if self.is_logging() {
             self.log_closed(&mut conn, reason);
         }
         let active = conn.active.as_mut();

@@ -48,7 +48,7 @@ impl Engine {
         out: &mut Vec<u8>,
         behind: usize,
     ) -> Rendered {
-        match self.log.is_some() {
+        match self.is_logging() {
             true => self.render_logged(id, behind, response, out),
             false => self.render::<false>(id, behind, response, out),
         }

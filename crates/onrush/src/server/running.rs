@@ -3,8 +3,8 @@
 use super::control::{Control, DRAINING, ENDING, RUNNING};
 use super::listening::ListeningSockets;
 use super::worker_thread::{WorkerThread, panicked};
+use crate::running_settings::RunningSettings;
 use crate::worker::WorkerHandle;
-use onrush_proto::limits::Limits;
 use onrush_rt::driver::Choice;
 use onrush_rt::net::Address;
 use std::io;
@@ -173,10 +173,27 @@ impl Handle {
         self.0.listening()
     }
 
-    /// Replaces [`Server::limits`](crate::Server::limits). A wait that has begun, such as that of
-    /// an idle connection, keeps its deadline.
-    pub fn set_limits(&self, limits: Limits) {
-        self.0.set_limits(limits);
+    /// The settings that can change while the server runs.
+    pub fn settings(&self) -> RunningSettings {
+        self.0.settings()
+    }
+
+    /// Replaces these settings. Each worker takes them before its next event-loop iteration.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn hello(_: onrush::Request) -> &'static str { "hello" }
+    /// use onrush::Server;
+    ///
+    /// let running = Server::bind("127.0.0.1:8080").start(hello)?;
+    /// let mut settings = running.handle().settings();
+    /// settings.connections_max = 100;
+    /// running.handle().set_settings(settings);
+    /// running.wait()?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn set_settings(&self, settings: RunningSettings) {
+        self.0.set_settings(settings);
     }
 
     /// For how long the longest event-loop iteration has been in progress. Zero if all workers
