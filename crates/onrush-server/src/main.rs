@@ -266,6 +266,7 @@ fn serve(
         shutdown.on_hangup(reload);
     }
     let connections_max = plan.connections_max();
+    let agreement = restart::agreement(&settings);
     let admin_handle = admin_server.as_ref().map(|(running, _)| running.handle());
     shutdown.attach_restart(Restart::new(restart::Running {
         arguments: arguments.clone(),
@@ -273,6 +274,7 @@ fn serve(
         server: running.handle(),
         purposes: inherited::purposes(&settings),
         admin: admin_handle,
+        agreement: agreement.clone(),
     }));
     let reconfiguration = Reconfiguration {
         arguments,
@@ -311,7 +313,7 @@ fn serve(
     announcement.make(&settings, connections_max);
     manager.ready();
     if let Some(predecessor) = predecessor {
-        predecessor.ready();
+        predecessor.ready(&agreement, running.handle());
     }
     let ended = running.wait();
     if let Some(orders) = orders {

@@ -106,7 +106,7 @@ pub use request::{InterimResponses, Request, RequestBody};
 pub use response::{IntoResponse, Response};
 pub use route::Router;
 pub use running_settings::RunningSettings;
-pub use server::{Handle, ListeningSockets, Running, Server};
+pub use server::{ConnectionFacts, Handle, ListeningSockets, Running, Server};
 #[cfg(feature = "tls")]
 pub use tls::{TlsConfig, TlsError, TlsInfo};
 pub use trusted_peers::{PeerNetwork, TrustedPeers};

@@ -384,7 +384,7 @@ impl Simulation {
     /// ```
     pub fn drain(&mut self) {
         for member in &self.members {
-            member.engine.drain();
+            member.engine.drain(None);
             member.engine.stop_accepting();
         }
     }

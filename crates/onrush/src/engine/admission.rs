@@ -14,7 +14,7 @@
 use super::connection::Conn;
 use super::migration::Transfer;
 use super::state::{AfterFlush, Expects};
-use super::{Engine, Incoming, Settings, count};
+use super::{Engine, Incoming, count};
 use crate::host::ConnId;
 use crate::log::Outcome;
 use crate::metrics::CloseReason;
@@ -133,20 +133,8 @@ impl Engine {
         }
     }
 
-    /// Reserves a place under the connection limit; `false` when there is none.
     fn reserve_place(&self) -> bool {
-        let Settings {
-            connections,
-            descriptors,
-            ..
-        } = &self.settings;
-        let connections_max = self.running.borrow().connections_max;
-        let has_room = connections.fetch_add(1, Ordering::Relaxed) < connections_max;
-        let free = has_room && descriptors.open_connection();
-        if !free {
-            connections.fetch_sub(1, Ordering::Relaxed);
-        }
-        free
+        self.settings.reserve(self.running.borrow().connections_max)
     }
 
     /// [`Engine::reserve_place`] after idle connections have been closed.

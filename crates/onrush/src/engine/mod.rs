@@ -13,7 +13,8 @@
 //! (the interface to requests) · `input` (queued input) · `idle` (waiting for requests) ·
 //! `send_response` (large responses) · `render` (responses) · `pending` (responses that are not
 //! ready at once) · `receive` (requests) · `proxy_header` (the PROXY protocol) · `migration`
-//! (connections that move between workers) · `admission` (which new connections are served) ·
+//! (connections that move between workers) · `passing` (to another
+//! process) · `admission` (which new connections are served) ·
 //! `rebalance` (which connections move) · `stall` (blocked workers) · `events` (events of the
 //! driver and the worker).
 
@@ -33,6 +34,7 @@ mod migration;
 mod no_tls;
 #[cfg(not(feature = "tls"))]
 mod no_tls_connection;
+mod passing;
 mod pending;
 mod poll_send;
 mod pressure;
@@ -71,7 +73,8 @@ use connection_table::Conns;
 pub(crate) use events::EngineHandler;
 #[cfg(feature = "tls")]
 pub(crate) use handshake::TlsSettings;
-pub(crate) use migration::Transfer;
+pub use migration::ConnectionFacts;
+pub(crate) use migration::{EstablishedConn, Transfer};
 #[cfg(not(feature = "tls"))]
 pub(crate) use no_tls::TlsSettings;
 use onrush_proto::limits::Limits;
@@ -82,6 +85,7 @@ use onrush_rt::driver::{ListenSocket, ListenerId, Socket};
 use onrush_rt::executor::TaskSlot;
 use onrush_rt::user;
 use onrush_rt::worker::WorkerContext;
+pub(crate) use passing::Outbox;
 use proxy_header::Proxied;
 use rebalance::RebalanceState;
 pub(crate) use send::UNSENT_BYTES_MAX;
@@ -141,6 +145,17 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
+    /// Reserves a place under the connection limit; `false` when there is none.
+    pub(crate) fn reserve(&self, connections_max: usize) -> bool {
+        let connections = &self.connections;
+        let has_room = connections.fetch_add(1, Ordering::Relaxed) < connections_max;
+        let free = has_room && self.descriptors.open_connection();
+        if !free {
+            connections.fetch_sub(1, Ordering::Relaxed);
+        }
+        free
+    }
+
     /// Releases a place under the connection limit.
     pub(crate) fn release(&self) {
         self.connections.fetch_sub(1, Ordering::Relaxed);
@@ -181,6 +196,8 @@ pub(crate) struct Engine {
     /// connections in their queues are still accepted.
     listeners: RefCell<Vec<(ListenerId, bool)>>,
     draining: Cell<bool>,
+    /// While it drains and connections are passed on to another process.
+    outbox: RefCell<Option<Arc<Outbox>>>,
     drain_signal: Rc<DrainSignal>,
     /// The number of requests of each connection that are still served while draining: the most
     /// that the input may contain that had arrived when the drain began. See [`DRAIN_BYTES`].
@@ -251,6 +268,7 @@ impl Engine {
             discard_buffer: RefCell::default(),
             listeners: RefCell::default(),
             draining: Cell::new(false),
+            outbox: RefCell::default(),
             drain_signal: Rc::default(),
             drain_requests: RefCell::default(),
             ahead_paused: Cell::new(false),
@@ -342,29 +360,37 @@ impl Engine {
 
     /// Finishes the requests in progress and those pipelined behind them. The last response of a
     /// connection says `Connection: close` (RFC 9112, section 9.6). Closes each connection when it
-    /// becomes idle. Does not close listeners; [`Engine::stop_accepting`] does.
-    pub(crate) fn drain(&self) {
+    /// becomes idle, or passes it on through `outbox`. Does not close listeners;
+    /// [`Engine::stop_accepting`] does.
+    pub(crate) fn drain(self: &Rc<Self>, outbox: Option<Arc<Outbox>>) {
         self.draining.set(true);
+        drop(self.outbox.replace(outbox));
         self.settings.worker_set.drain(); // The other workers drain as well.
         self.drain_signal.begin();
-        // A connection that looks idle stays open a little longer, because a request may be on its
-        // way.
-        let soon = self.context.now_ms() + u64::from(deadline::DRAIN_IDLE_MS);
         let ids = self.conns.borrow().ids();
         for id in ids {
-            let mut conns = self.conns.borrow_mut();
-            let Some(conn) = conns.get(id) else { continue };
-            let queued = conn.unprocessed_bytes();
-            let arrived = queued as u64 + self.context.driver().unread_bytes(conn.stream);
-            self.limit_drain_requests(id, arrived);
-            if arrived == 0 && conn.state.phase().has_request() {
-                conn.machine.close_after_next(); // Its response may have started.
+            if !self.pass_on(id) {
+                self.drain_connection(id);
             }
-            let is_between = conn.state.is_ready() && !conn.state.is_handshaking();
-            if (is_between || conn.state.is_in_proxy_header()) && queued == 0 {
-                conn.state.restart_head(); // A new head gets the full time limit.
-                self.set_deadline(id, conn, conn.deadline_ms.min(soon));
-            }
+        }
+    }
+
+    /// Ends a connection after the requests that have arrived. One that looks idle stays open a
+    /// little longer, because a request may be on its way.
+    fn drain_connection(&self, id: ConnId) {
+        let soon = self.context.now_ms() + u64::from(deadline::DRAIN_IDLE_MS);
+        let mut conns = self.conns.borrow_mut();
+        let Some(conn) = conns.get(id) else { return };
+        let queued = conn.unprocessed_bytes();
+        let arrived = queued as u64 + self.context.driver().unread_bytes(conn.stream);
+        self.limit_drain_requests(id, arrived);
+        if arrived == 0 && conn.state.phase().has_request() {
+            conn.machine.close_after_next(); // Its response may have started.
+        }
+        let is_between = conn.state.is_ready() && !conn.state.is_handshaking();
+        if (is_between || conn.state.is_in_proxy_header()) && queued == 0 {
+            conn.state.restart_head(); // A new head gets the full time limit.
+            self.set_deadline(id, conn, conn.deadline_ms.min(soon));
         }
     }
 
@@ -401,6 +427,10 @@ impl Engine {
             true => self.expect_proxy_header(id, conn, incoming.tls),
             false => self.start_transport(id, conn, incoming.tls),
         }
+        drop(conns);
+        if self.is_passing() {
+            self.pass_on_if_idle(id);
+        }
     }
 
     /// Waits for the handshake of a connection, or for its first request.
@@ -413,16 +443,19 @@ impl Engine {
 
     /// Waits for the first request of a connection. The head time limit applies from now on.
     fn expect_first_head(&self, id: ConnId, conn: &mut Conn) {
-        match self.draining.get() {
+        if self.is_passing() {
+            conn.state.plan_move(state::SUCCESSOR);
+        }
+        match self.is_draining(conn) {
             true => conn.state.expect_request(),
             false => conn.state.expect_head(),
         }
-        self.set_timeout(id, conn, self.first_timeout_ms());
+        self.set_timeout(id, conn, self.first_timeout_ms(conn));
     }
 
     /// The time limit for what a connection begins with.
-    fn first_timeout_ms(&self) -> u32 {
-        match self.draining.get() {
+    fn first_timeout_ms(&self, conn: &Conn) -> u32 {
+        match self.is_draining(conn) {
             true => deadline::DRAIN_IDLE_MS,
             false => self.limits().head_timeout_ms,
         }

@@ -99,7 +99,7 @@ impl Engine {
             self.start_tls(id, conn);
         }
         conn.state.expect_proxy_header(id);
-        self.set_timeout(id, conn, self.first_timeout_ms());
+        self.set_timeout(id, conn, self.first_timeout_ms(conn));
     }
 
     /// Handles `data` of a connection whose header is not complete.
@@ -123,7 +123,7 @@ impl Engine {
         };
         match next {
             Next::Wait => self.reclaim_memory(),
-            Next::Continue(behind) if behind.is_empty() => {}
+            Next::Continue(behind) if behind.is_empty() => self.pass_on_if_idle(id),
             Next::Continue(behind) => self.on_data(id, behind),
             Next::Refuse(why, reason) => self.refuse_proxy_header(id, why, reason),
         }

@@ -2,7 +2,7 @@
 //! it changes. Other threads learn here what the workers do and where they listen.
 
 use super::listening::{ListeningSockets, Slot};
-use crate::engine::Settings;
+use crate::engine::{Outbox, Settings};
 use crate::running_settings::RunningSettings;
 use crate::watchdog::Watchdog;
 use crate::worker_set::WorkerLoad;
@@ -26,6 +26,9 @@ pub(super) struct Control {
     settings: Mutex<RunningSettings>,
     /// Another process accepts from the listening sockets.
     is_handed_over: AtomicBool,
+    /// Where workers that drain put connections for another process.
+    outbox: Mutex<Option<Arc<Outbox>>>,
+    engine_settings: Settings,
     workers: Mutex<Vec<Notifier>>,
     /// Of all workers.
     loads: Vec<Arc<WorkerLoad>>,
@@ -43,6 +46,8 @@ impl Control {
             settings_generation: AtomicU64::new(0),
             settings: Mutex::new(settings.running.clone()),
             is_handed_over: AtomicBool::new(false),
+            outbox: Mutex::default(),
+            engine_settings: settings.clone(),
             workers: Mutex::default(),
             loads: (0..set.workers()).map(|at| set.load(at).clone()).collect(),
             watchdog: settings.watchdog.clone(),
@@ -62,7 +67,7 @@ impl Control {
         self.wake_workers();
     }
 
-    fn wake_workers(&self) {
+    pub(super) fn wake_workers(&self) {
         for worker in self.workers().iter() {
             worker.notify();
         }
@@ -93,6 +98,22 @@ impl Control {
     pub(super) fn hand_over(&self) {
         self.is_handed_over.store(true, Ordering::Release);
         self.set(DRAINING);
+    }
+
+    /// As [`Control::hand_over`], with connections passed on through `outbox`.
+    pub(super) fn pass_on(&self, outbox: Arc<Outbox>) {
+        *self.outbox.lock().unwrap_or_else(PoisonError::into_inner) = Some(outbox);
+        self.hand_over();
+    }
+
+    /// Where connections for another process go, while there is one that takes them.
+    pub(super) fn outbox(&self) -> Option<Arc<Outbox>> {
+        let outbox = self.outbox.lock().unwrap_or_else(PoisonError::into_inner);
+        outbox.clone().filter(|outbox| !outbox.is_closed())
+    }
+
+    pub(super) fn engine_settings(&self) -> &Settings {
+        &self.engine_settings
     }
 
     pub(super) fn is_handed_over(&self) -> bool {

@@ -5,10 +5,12 @@
 
 mod control;
 mod listening;
+mod passing;
 mod running;
 mod socket_file;
 mod worker_thread;
 
+pub use crate::engine::ConnectionFacts;
 use crate::engine::{OVER_LIMIT_MAX, OVER_LIMIT_MIN, Settings, TlsSettings, UNSENT_BYTES_MAX};
 use crate::handler::Application;
 use crate::log::AccessLog;
@@ -31,6 +33,7 @@ use onrush_rt::driver::{self, Preference, choose};
 use onrush_rt::environment::Environment;
 use onrush_rt::net::{ListenMode, ListenOptions};
 use onrush_rt::worker::{Pools, affinity};
+pub use passing::{PassedConnection, Passing};
 use running::not_on_a_worker;
 pub use running::{Handle, Running};
 use std::io;

@@ -113,7 +113,8 @@ impl WorkerThread {
     /// [`ENDING`].
     fn drain(&mut self, worker: &mut Worker, event_handler: &EngineHandler) -> io::Result<()> {
         let engine = &event_handler.0;
-        engine.drain();
+        let mut outbox = self.control.outbox();
+        engine.drain(outbox.clone());
         (self.sockets).extend(self.settings.watchdog.take_back(self.index));
         // New connections in the queue of a socket on which another process listens wait for it.
         let is_handed_over = self.control.is_handed_over();
@@ -145,6 +146,10 @@ impl WorkerThread {
                     worker.context().schedule(next_check_ms, WAKE_UP);
                 }
                 Some(_) => {}
+            }
+            if outbox.as_ref().is_some_and(|outbox| outbox.is_closed()) {
+                engine.stop_passing();
+                outbox = None;
             }
             let connected = engine.open_connections() > 0 || expected() > 0;
             let works = connected || worker.context().driver().is_listening();
