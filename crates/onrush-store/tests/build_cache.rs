@@ -104,7 +104,9 @@ fn the_limit_changes_while_the_cache_is_in_use() {
     assert_eq!(get(&cache, "o0"), Err(StoreError::NotFound));
     assert_eq!(get(&cache, "o19"), Ok(content.clone()));
     let large = body(LIMIT as usize / 3);
-    assert!(put(&cache, "large", &large).is_err(), "it does not fit");
+    let at = key("large");
+    let staged = cache.stage(&at, Condition::None, Some(large.len() as u64));
+    assert!(matches!(block_on(staged), Err(StoreError::TooLarge)));
     cache.set_limit(LIMIT);
     put(&cache, "large", &large).expect("it fits again");
     assert_exact(&cache, dir.path());

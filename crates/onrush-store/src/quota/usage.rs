@@ -2,6 +2,7 @@
 
 use crate::error::{Result, StoreError};
 use crate::key::Key;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// A limit on the content of all objects beneath a prefix.
@@ -36,7 +37,11 @@ pub(super) fn is_beneath(key: &Key, folder: &Key) -> bool {
 
 /// All quotas, and how far they are used.
 #[derive(Debug)]
-pub(super) struct Usages(RwLock<Arc<[Arc<Usage>]>>);
+pub(super) struct Usages {
+    list: RwLock<Arc<[Arc<Usage>]>>,
+    /// Whether the list is empty, as it is for most folders: a change takes no lock then.
+    is_empty: AtomicBool,
+}
 
 /// A quota, and how far it is used.
 #[derive(Debug)]
@@ -110,12 +115,15 @@ impl Usage {
 impl Usages {
     /// Without any quota.
     pub(super) fn new() -> Arc<Usages> {
-        Arc::new(Usages(RwLock::new([].into())))
+        Arc::new(Usages {
+            list: RwLock::new([].into()),
+            is_empty: AtomicBool::new(true),
+        })
     }
 
     /// The quotas of this moment.
     pub(super) fn list(&self) -> Arc<[Arc<Usage>]> {
-        self.0
+        self.list
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
@@ -156,7 +164,9 @@ impl Usages {
     }
 
     fn set(&self, usages: Arc<[Arc<Usage>]>) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = usages;
+        let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
+        self.is_empty.store(usages.is_empty(), Ordering::Release);
+        *list = usages;
     }
 
     /// Each quota with the bytes of its objects.
@@ -184,6 +194,9 @@ impl Usages {
     }
 
     fn covering(&self, key: &Key) -> impl Iterator<Item = Arc<Usage>> {
+        if self.is_empty.load(Ordering::Acquire) {
+            return Vec::new().into_iter();
+        }
         let usages = self.list();
         let covering: Vec<_> = (usages.iter().filter(|usage| usage.covers(key)))
             .cloned()
