@@ -367,7 +367,7 @@ impl Predecessor {
         let thread = std::thread::Builder::new().name("onrush-adopt".to_owned());
         let spawned = thread.spawn(move || {
             if send(&self.channel, &adopts, NO_SOCKETS).is_ok() {
-                adopt(&self.channel, &server);
+                take_over(&self.channel, &server);
             }
         });
         if let Err(error) = spawned {
@@ -436,7 +436,7 @@ fn pass_batch(channel: &OwnedFd, batch: Vec<PassedConnection>) -> rustix::io::Re
 }
 
 /// Adopts the connections of the old process, until it has ended.
-fn adopt(channel: &OwnedFd, server: &Handle) {
+fn take_over(channel: &OwnedFd, server: &Handle) {
     let mut adopted = 0_usize;
     let mut serve = || -> Option<()> {
         let (message, sockets) = receive_within(channel, Duration::MAX).ok()?;
@@ -448,7 +448,7 @@ fn adopt(channel: &OwnedFd, server: &Handle) {
         }
         let mut reply = SERVED.to_vec();
         for (socket, facts) in sockets.into_iter().zip(facts) {
-            let is_served = server.adopt(socket, facts);
+            let is_served = server.take_over(socket, facts);
             adopted += usize::from(is_served);
             reply.push(if is_served { b'1' } else { b'0' });
         }

@@ -1,5 +1,5 @@
-//! The rules of a site of the running server: where they are loaded from, and whether the files have
-//! changed.
+//! The rules of a site of the running server: where they are loaded from, and whether the files
+//! have changed.
 
 use crate::config::Settings;
 use crate::failure::{Failure, one_line};
@@ -63,8 +63,8 @@ impl RuleWatch {
         self.files.load()
     }
 
-    /// Loads the rules again, with `always` also if no file has changed. An error is logged, and the
-    /// rules in use remain.
+    /// Loads the rules again, with `always` also if no file has changed. An error is logged, and
+    /// the rules in use remain.
     pub(crate) fn reload(&mut self, source: &RuleSource, always: bool) {
         if !always && self.states() == self.states {
             return;

@@ -54,9 +54,9 @@
 //! ```
 //!
 //! Layers inside this crate, lowest first: `trusted_peers` · `panic_guard` · `pooled_buffer` ·
-//! `drain` · `log` · `running_settings` · [`body`] · [`response`] · `tls` · `offload` · [`worker`] ·
-//! `params` · `worker_set` · `watchdog` · `host` · [`request`] · [`handler`] · [`coroutine`] ·
-//! `limited` · `route` · [`metrics`] · `engine` · [`server`] · `admin` · [`sim`].
+//! `drain` · `log` · `running_settings` · [`body`] · [`response`] · `tls` · `offload` ·
+//! [`worker`] · `params` · `worker_set` · `watchdog` · `host` · [`request`] · [`handler`] ·
+//! [`coroutine`] · `limited` · `route` · [`metrics`] · `engine` · [`server`] · `admin` · [`sim`].
 
 #![forbid(unsafe_code)]
 

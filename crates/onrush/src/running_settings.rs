@@ -23,13 +23,13 @@ pub struct RunningSettings {
     /// connection before a new one arrives. A higher one than the budget of descriptors permits has
     /// no effect.
     pub connections_max: usize,
-    /// See [`Server::access_log`](crate::Server::access_log). Exchanges that are in progress when it
-    /// changes get no entry.
+    /// See [`Server::access_log`](crate::Server::access_log). Exchanges that are in progress when
+    /// it changes get no entry.
     pub access_log: AccessLog,
     /// See [`Server::rebalance`](crate::Server::rebalance).
     pub rebalance: bool,
-    /// See [`Server::drain_timeout`](crate::Server::drain_timeout). A drain that has begun keeps its
-    /// deadline.
+    /// See [`Server::drain_timeout`](crate::Server::drain_timeout). A drain that has begun keeps
+    /// its deadline.
     pub drain_timeout: Duration,
     /// The peers that may connect with [`Server::proxy_protocol`](crate::Server::proxy_protocol).
     /// Without effect if the server was started without it. Open connections stay open.

@@ -45,7 +45,7 @@ fn pass_one(passing: &Passing, to: &Handle, limit: Duration) -> Option<bool> {
     let socket = connection.socket().expect("a real socket");
     let socket = socket.try_clone_to_owned().expect("a descriptor");
     let facts = connection.facts().expect("it was not passed on");
-    let is_served = to.adopt(socket, facts);
+    let is_served = to.take_over(socket, facts);
     match is_served {
         true => connection.passed(),
         false => drop(connection),
@@ -118,7 +118,7 @@ fn a_connection_with_a_request_moves_after_its_response() {
         ask(&mut partial, "new");
         go.send(()).expect("it waits");
         response(&mut busy, "old");
-        // The pipelined request may be answered by either.
+        // Either server responds to the pipelined request.
         assert_eq!(pass_one(&passing, &to, LONG), Some(true));
         old.wait().expect("it ends when no connection is left");
         ask(&mut busy, "new");

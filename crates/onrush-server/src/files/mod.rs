@@ -381,8 +381,8 @@ impl Files {
     }
 
     /// The same objects with other options, for a server whose configuration changes. What requests
-    /// share stays the same: locks, unfinished uploads, and buffers. The cache begins empty, because
-    /// cached objects depend on the options. Those that concern the store itself are ignored
+    /// share stays the same: locks, unfinished uploads, and buffers. The cache begins empty: cached
+    /// objects depend on the options. Those that concern the store itself are ignored
     /// ([`FilesOptions::durability`], [`FilesOptions::min_free_bytes`], [`FilesOptions::checksums`]
     /// and [`FilesOptions::descriptors`]), and so are [`FilesOptions::upload_bytes_max`] and
     /// [`FilesOptions::blocking_threads`].

@@ -1,3 +1,5 @@
+//! Which options apply to a running server, and whether the page about them is complete.
+
 use super::*;
 use crate::config::parse;
 use std::collections::BTreeMap;

@@ -4,7 +4,8 @@
 //! would block. Properties and listings are always read on the pool. The commit of a change is one
 //! blocking job (`commit`). On tmpfs nothing blocks, so the calling worker makes the change itself.
 //!
-//! Modules: `options`, `settings` (options that can change), `commit` (put and delete), `parents` (parent folders and their durability),
+//! Modules: `options`, `settings` (options that can change), `commit` (put and delete), `parents`
+//! (parent folders and their durability),
 //! `staging` (uploads before their commit), `copying` (into a staged file), `kept` (uploads that
 //! continue later), `upload` (the asynchronous part of a put), `relocate` (copy and rename),
 //! `properties` (of clients), `list`, `semaphore` (waiting tasks), `key_locks` (locks and

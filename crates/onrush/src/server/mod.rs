@@ -1,7 +1,8 @@
 //! The server: its settings (here), its listening sockets, and its threads.
 //!
 //! Modules, lowest first: `socket_file` (files of Unix sockets) · `listening` (binding) · `control`
-//! (the state of a server) · `worker_thread` (the thread of a worker) · `running` (all threads).
+//! (the state of a server) · `worker_thread` (the thread of a worker) · `passing` (connections
+//! between two processes) · `running` (all threads).
 
 mod control;
 mod listening;

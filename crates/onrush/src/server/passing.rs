@@ -106,8 +106,8 @@ impl Control {
         }
     }
 
-    /// See [`Handle::adopt`](crate::Handle::adopt).
-    pub(super) fn adopt(&self, socket: OwnedFd, facts: ConnectionFacts) -> bool {
+    /// See [`Handle::take_over`](crate::Handle::take_over).
+    pub(super) fn take_over(&self, socket: OwnedFd, facts: ConnectionFacts) -> bool {
         let (settings, running) = (self.engine_settings(), self.settings());
         let socket = Socket::Os(socket);
         let is_expected = match settings.proxy_protocol {

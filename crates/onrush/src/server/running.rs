@@ -181,7 +181,7 @@ impl Handle {
     /// let handle = running.handle();
     /// let passing = handle.pass_on();
     /// while let Some(connection) = passing.next(Duration::from_secs(1)) {
-    ///     // To the process that calls `Handle::adopt`.
+    ///     // To the process that calls `Handle::take_over`.
     ///     match connection.socket().zip(connection.facts()) {
     ///         Some((socket, facts)) if send(socket, facts) => connection.passed(),
     ///         _ => drop(connection), // It stays here, and drains.
@@ -202,8 +202,8 @@ impl Handle {
     /// connection of which another process has one: this server drains, the limit is reached, or
     /// only one of the two servers uses the PROXY protocol, or does not trust the peer.
     #[must_use]
-    pub fn adopt(&self, socket: OwnedFd, facts: ConnectionFacts) -> bool {
-        self.0.adopt(socket, facts)
+    pub fn take_over(&self, socket: OwnedFd, facts: ConnectionFacts) -> bool {
+        self.0.take_over(socket, facts)
     }
 
     /// Duplicates of the listening sockets, for another process

@@ -117,8 +117,8 @@ impl<T> WorkerSet<T> {
         }
     }
 
-    /// Puts an item into the inbox of a worker, where a place is reserved for it. If that worker has
-    /// stopped, the place is released and the item is returned.
+    /// Puts an item into the inbox of a worker, where a place is reserved for it. If that worker
+    /// has stopped, the place is released and the item is returned.
     pub(crate) fn send(&self, to: usize, item: T) -> Result<(), T> {
         self.slots[to].send(item).inspect_err(|_| self.release(to))
     }
