@@ -1,90 +1,94 @@
-//! The users of the running server: loaded at start, and again on SIGHUP. It also says whether a
-//! configuration lets strangers make changes.
+//! The users of the running server: where they are loaded from, and whether a configuration lets
+//! strangers make changes.
 
 use crate::config::{AccessSettings, Settings};
 use crate::failure::{Failure, one_line};
-use crate::reload::{Reload, Wake};
 use crate::secret_files;
 use onrush_server::access::PasswordHash;
 use onrush_server::{AccessControl, Allow, ListenAddress, PathRights, Rights, Users};
-use std::path::Path;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
 
-/// Loads the users. `served`: the served folder, if it is one. `single` is the user of `--auth`.
-fn load(
-    settings: &AccessSettings,
-    served: Option<&Path>,
-    single: Option<&(String, PasswordHash)>,
-) -> Result<Users, String> {
-    let mut users = match &settings.file {
-        Some(path) => {
-            // A link may lead into the folder since the start.
-            served.map_or(Ok(()), |served| {
-                secret_files::check("auth-file", path, served)
-            })?;
-            Users::read(path)?
-        }
-        None => Users::default(),
-    };
-    if let Some((name, hash)) = single {
-        let rights = PathRights::everywhere(Rights::ALL);
-        let added = users.add(name.clone(), Some(hash.clone()), rights);
-        added.map_err(|error| format!("--auth: {error}"))?;
+/// Where the users are loaded from.
+#[derive(Clone, Debug)]
+pub(crate) struct UserSource {
+    settings: AccessSettings,
+    /// The served folder, if it is one.
+    served: Option<PathBuf>,
+    /// The user of `--auth`.
+    single: Option<(String, PasswordHash)>,
+}
+
+impl UserSource {
+    /// For these settings, whose files must not be objects. `None` without access control. An error
+    /// is [`Failure::Usage`].
+    pub(crate) fn new(settings: &Settings) -> Result<Option<UserSource>, Failure> {
+        secret_files::check_settings(settings)?;
+        let Some(access) = &settings.access else {
+            return Ok(None);
+        };
+        let single = access.user.as_ref().map(|user| user.parts()).transpose();
+        let single = single.map_err(|error| Failure::usage(format!("--auth: {error}")))?;
+        Ok(Some(UserSource {
+            settings: access.clone(),
+            served: settings.storage.folder().map(Path::to_owned),
+            single,
+        }))
     }
-    let public = match (settings.public_read, settings.upload_only) {
-        (true, _) => Rights::READ.union(Rights::LIST),
-        (_, true) => Rights::CREATE,
-        _ => Rights::NONE,
-    };
-    if public != Rights::NONE {
-        users.anonymous_rights().add_everywhere(public);
+
+    /// Whether the users can change without other settings.
+    pub(crate) fn has_file(&self) -> bool {
+        self.settings.file.is_some()
     }
-    Ok(users)
-}
 
-fn single(settings: &AccessSettings) -> Result<Option<(String, PasswordHash)>, Failure> {
-    let parts = settings.user.as_ref().map(|user| user.parts()).transpose();
-    parts.map_err(|error| Failure::usage(format!("--auth: {error}")))
-}
-
-/// The users of these settings, whose files must not be objects.
-/// `None` without access control. An error is [`Failure::Usage`].
-pub(crate) fn users(settings: &Settings) -> Result<Option<Users>, Failure> {
-    secret_files::check_settings(settings)?;
-    let Some(access) = &settings.access else {
-        return Ok(None);
-    };
-    let users = load(access, settings.storage.folder(), single(access)?.as_ref());
-    users.map(Some).map_err(Failure::usage)
-}
-
-/// Starts the thread that loads the users again, if they are from a file.
-pub(crate) fn watch(
-    settings: &Settings,
-    control: &AccessControl,
-) -> Result<Option<Reload>, Failure> {
-    let served = settings.storage.folder().map(Path::to_owned);
-    let with_file = |access: &&AccessSettings| access.file.is_some();
-    let Some(settings) = settings.access.as_ref().filter(with_file) else {
-        return Ok(None);
-    };
-    let (settings, control) = (settings.clone(), control.clone());
-    let single = single(&settings)?;
-    let reload = Reload::start("users", "onrush-users", move |requests| {
-        while let Wake::Requested(_requests) = requests.wait(Duration::MAX) {
-            let loaded = load(&settings, served.as_deref(), single.as_ref());
-            control.count_reload(loaded.is_ok());
-            match loaded {
-                Ok(users) => {
-                    let count = users.len();
-                    control.replace(users);
-                    tracing::info!(users = count, "users loaded");
-                }
-                Err(error) => tracing::error!("{}; the users in use remain", one_line(&error)),
+    /// Loads the users. An error is one line.
+    pub(crate) fn load(&self) -> Result<Users, String> {
+        let settings = &self.settings;
+        let mut users = match &settings.file {
+            Some(path) => {
+                // A link may lead into the folder since the start.
+                self.served.as_deref().map_or(Ok(()), |served| {
+                    secret_files::check("auth-file", path, served)
+                })?;
+                Users::read(path)?
             }
+            None => Users::default(),
+        };
+        if let Some((name, hash)) = &self.single {
+            let rights = PathRights::everywhere(Rights::ALL);
+            let added = users.add(name.clone(), Some(hash.clone()), rights);
+            added.map_err(|error| format!("--auth: {error}"))?;
         }
-    });
-    reload.map(Some)
+        let public = match (settings.public_read, settings.upload_only) {
+            (true, _) => Rights::READ.union(Rights::LIST),
+            (_, true) => Rights::CREATE,
+            _ => Rights::NONE,
+        };
+        if public != Rights::NONE {
+            users.anonymous_rights().add_everywhere(public);
+        }
+        Ok(users)
+    }
+
+    /// Loads the users again. An error is logged, and the users in use remain.
+    pub(crate) fn reload(&self, control: &AccessControl) {
+        let loaded = self.load();
+        control.count_reload(loaded.is_ok());
+        match loaded {
+            Ok(users) => {
+                let count = users.len();
+                control.replace(users);
+                tracing::info!(users = count, "users loaded");
+            }
+            Err(error) => tracing::error!("{}; the users in use remain", one_line(&error)),
+        }
+    }
+}
+
+/// The users of these settings. `None` without access control. An error is [`Failure::Usage`].
+pub(crate) fn users(settings: &Settings) -> Result<Option<Users>, Failure> {
+    let source = UserSource::new(settings)?;
+    let users = source.map(|source| source.load()).transpose();
+    users.map_err(Failure::usage)
 }
 
 /// The rights that the server permits at all.

@@ -3,7 +3,7 @@
 use crate::access_control::{self, Exposure};
 use crate::config::{CertificateSource, Settings};
 use crate::failure::{Failure, one_line};
-use crate::site_rules;
+use crate::site_rules::RuleWatch;
 use onrush_server::{PathRights, Rights, Users};
 use std::fmt::Write;
 use std::io;
@@ -12,7 +12,7 @@ use std::io;
 pub(crate) fn report(settings: &Settings) -> Result<String, Failure> {
     let mut users = access_control::users(settings)?;
     access_control::check(settings, users.as_mut())?;
-    site_rules::load(settings)?;
+    RuleWatch::open(settings)?;
     let mut text = String::new();
     let mut line = |what: &str, value: &str| {
         let _ = writeln!(text, "{what:<12} {}", one_line(value)); // Writing to a String succeeds.

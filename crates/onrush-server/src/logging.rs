@@ -10,7 +10,8 @@ use crate::values::{AccessLogFormat, LogFormat, LogLevel};
 use std::any::Any;
 use std::fmt::{self, Debug, Write as _};
 use std::io::{self, IsTerminal};
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::UNIX_EPOCH;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
@@ -23,15 +24,34 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{Registry, reload};
 
-/// Changes the lowest severity of the log.
-static LEVEL: OnceLock<LevelHandle> = OnceLock::new();
+/// Changes the log of this process.
+static CONTROL: OnceLock<LogControl> = OnceLock::new();
 
-type LevelHandle = reload::Handle<Targets, Registry>;
+/// Changes the log while it is in use.
+struct LogControl {
+    level: reload::Handle<Targets, Registry>,
+    formats: Arc<Formats>,
+}
 
-/// Changes the lowest severity that is logged.
-pub(crate) fn set_level(level: LogLevel) {
-    if let Some(handle) = LEVEL.get() {
-        let _ = handle.reload(filter(level)); // The subscriber lives as long as the process.
+/// The formats in use, which each event reads.
+struct Formats {
+    access: AtomicU8,
+    other: AtomicU8,
+}
+
+impl Formats {
+    fn set(&self, settings: LogSettings) {
+        self.access.store(settings.access_format as u8, Relaxed);
+        self.other.store(settings.format as u8, Relaxed);
+    }
+}
+
+/// Changes the lowest severity that is logged, and the formats.
+pub(crate) fn change(settings: LogSettings) {
+    if let Some(control) = CONTROL.get() {
+        control.formats.set(settings);
+        // The subscriber lives as long as the process.
+        let _ = control.level.reload(filter(settings.level));
     }
 }
 
@@ -39,9 +59,9 @@ pub(crate) fn set_level(level: LogLevel) {
 pub(crate) fn start(settings: LogSettings) {
     let colors = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     // This fails only if a subscriber is set already. The server can run without a log.
-    let (subscriber, level) = subscriber(settings, colors, io::stderr);
+    let (subscriber, control) = subscriber(settings, colors, io::stderr);
     let _ = tracing::subscriber::set_global_default(subscriber);
-    let _ = LEVEL.set(level);
+    let _ = CONTROL.set(control);
     std::panic::set_hook(Box::new(|panic| {
         let message = panic_message(panic.payload());
         let place = panic.location().map(tracing::field::display);
@@ -60,7 +80,7 @@ fn subscriber<W>(
     settings: LogSettings,
     colors: bool,
     writer: W,
-) -> (Box<dyn Subscriber + Send + Sync>, LevelHandle)
+) -> (Box<dyn Subscriber + Send + Sync>, LogControl)
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
@@ -68,20 +88,17 @@ where
     let layer = tracing_subscriber::fmt::layer().log_internal_errors(false);
     let (filter, level) = reload::Layer::new(filter(settings.level));
     let registry = tracing_subscriber::registry().with(filter);
-    let json = || Form::Json(tracing_subscriber::fmt::format().json());
+    let formats = Arc::new(Formats {
+        access: AtomicU8::new(settings.access_format as u8),
+        other: AtomicU8::new(settings.format as u8),
+    });
     let forms = Forms {
-        access: match settings.access_format {
-            AccessLogFormat::Text => Form::Text(Text { colors }),
-            AccessLogFormat::Json => json(),
-            AccessLogFormat::Combined => Form::Combined,
-        },
-        other: match settings.format {
-            LogFormat::Text => Form::Text(Text { colors }),
-            LogFormat::Json => json(),
-        },
+        text: Text { colors },
+        json: tracing_subscriber::fmt::format().json(),
+        formats: formats.clone(),
     };
     let subscriber = registry.with(layer.event_format(forms).with_writer(writer));
-    (Box::new(subscriber), level)
+    (Box::new(subscriber), LogControl { level, formats })
 }
 
 /// The crate whose messages of the level `info` are of no use to operators.
@@ -185,16 +202,11 @@ impl Visit for Fields {
 /// The target of access log events.
 const ACCESS: &str = "onrush::access";
 
-/// The formats of the access log and of all other events.
+/// All formats, and which of them the access log and all other events have.
 struct Forms {
-    access: Form,
-    other: Form,
-}
-
-enum Form {
-    Text(Text),
-    Json(Format<Json>),
-    Combined,
+    text: Text,
+    json: Format<Json>,
+    formats: Arc<Formats>,
 }
 
 impl<S, N> FormatEvent<S, N> for Forms
@@ -208,21 +220,28 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let form = match event.metadata().target() == ACCESS {
-            true => &self.access,
-            false => &self.other,
-        };
+        const JSON: u8 = LogFormat::Json as u8;
         if event.metadata().target() != ACCESS {
-            return form.format(context, &mut writer, event);
+            return match self.formats.other.load(Relaxed) {
+                JSON => self.format_json(context, &mut writer, event),
+                _ => self.text.format_event(context, writer, event),
+            };
         }
+        const ACCESS_JSON: u8 = AccessLogFormat::Json as u8;
+        const COMBINED: u8 = AccessLogFormat::Combined as u8;
         let mut entry = String::new();
-        form.format(context, &mut Writer::new(&mut entry), event)?;
+        let mut to = Writer::new(&mut entry);
+        match self.formats.access.load(Relaxed) {
+            ACCESS_JSON => self.format_json(context, &mut to, event)?,
+            COMBINED => format_combined(&mut to, event)?,
+            _ => self.text.format_event(context, to, event)?,
+        }
         writer.write_str(&redact(&entry))
     }
 }
 
-impl Form {
-    fn format<S, N>(
+impl Forms {
+    fn format_json<S, N>(
         &self,
         context: &FmtContext<'_, S, N>,
         writer: &mut Writer<'_>,
@@ -232,22 +251,18 @@ impl Form {
         S: Subscriber + for<'a> LookupSpan<'a>,
         N: for<'a> FormatFields<'a> + 'static,
     {
-        match self {
-            Form::Text(text) => text.format_event(context, writer.by_ref(), event),
-            Form::Json(json) => {
-                let mut object = String::new();
-                json.format_event(context, Writer::new(&mut object), event)?;
-                write_json(&object, writer)
-            }
-            Form::Combined => {
-                let mut entry = Combined::default();
-                event.record(&mut entry);
-                let now = UNIX_EPOCH.elapsed().unwrap_or_default();
-                let now_us = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
-                entry.write(now_us, writer)
-            }
-        }
+        let mut object = String::new();
+        (self.json).format_event(context, Writer::new(&mut object), event)?;
+        write_json(&object, writer)
     }
+}
+
+fn format_combined(writer: &mut Writer<'_>, event: &Event<'_>) -> fmt::Result {
+    let mut entry = Combined::default();
+    event.record(&mut entry);
+    let now = UNIX_EPOCH.elapsed().unwrap_or_default();
+    let now_us = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
+    entry.write(now_us, writer)
 }
 
 /// Writes JSON, and escapes control characters that JSON permits in strings: DEL and U+0080 to
@@ -270,7 +285,7 @@ fn write_json(object: &str, writer: &mut Writer<'_>) -> fmt::Result {
 mod tests {
     use super::*;
     use crate::redaction::tests::SIGNED;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Mutex;
 
     #[derive(Clone, Default)]
     struct Memory(Arc<Mutex<Vec<u8>>>);
@@ -307,10 +322,40 @@ mod tests {
             access_format,
             level: LogLevel::Info,
         };
-        let (subscriber, _level) = subscriber(settings, ansi, move || writer.clone());
+        let (subscriber, _control) = subscriber(settings, ansi, move || writer.clone());
         tracing::subscriber::with_default(subscriber, act);
         let bytes = memory.0.lock().unwrap().clone();
         String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn the_formats_change_while_the_log_is_in_use() {
+        let memory = Memory::default();
+        let writer = memory.clone();
+        let mut settings = LogSettings {
+            format: LogFormat::Text,
+            access_format: AccessLogFormat::Text,
+            level: LogLevel::Info,
+        };
+        let (subscriber, control) = subscriber(settings, false, move || writer.clone());
+        let lines = || String::from_utf8(std::mem::take(&mut *memory.0.lock().unwrap())).unwrap();
+        tracing::subscriber::with_default(subscriber, || {
+            let log = || {
+                tracing::info!("other");
+                tracing::info!(target: "onrush::access", method = "GET", target = "/x");
+            };
+            log();
+            assert!(!lines().contains('{'));
+            settings.access_format = AccessLogFormat::Combined;
+            settings.format = LogFormat::Json;
+            control.formats.set(settings);
+            log();
+            let both = lines();
+            assert!(
+                both.starts_with("{\"") && both.contains("\"GET /x "),
+                "{both}"
+            );
+        });
     }
 
     const NASTY: &str = "a\r\nb\x1b[2Jc\x7f\u{9b}31m\0 \"\\ \u{202e}d";

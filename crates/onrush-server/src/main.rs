@@ -60,6 +60,7 @@ mod units;
 mod user_command;
 mod values;
 
+use access_control::UserSource;
 use announcement::Announcement;
 use build_cache::BuildCacheCollector;
 use config::{CertificateSource, Settings};
@@ -67,12 +68,13 @@ use edge::EdgeCollector;
 use failure::Failure;
 use inherited::Inherited;
 use onrush::{Admin, Metrics};
-use onrush_server::{AccessControl, FilesOptions, HttpChallenges};
+use onrush_server::{AccessControl, FilesOptions, HttpChallenges, RuleSource};
 use options::Options;
-use reconfigure::Reconfiguration;
+use reconfigure::{Reconfiguration, Sources};
 use restart::Restart;
 use service_manager::ServiceManager;
 use serving::{Parts, Plan};
+use site_rules::RuleWatch;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
@@ -169,13 +171,16 @@ fn serve(
         None => (None, Inherited::activated(settings.tls.is_some())?),
     };
     inherited.replace_addresses(&mut settings)?;
-    let mut users = access_control::users(&settings)?;
+    let user_source = UserSource::new(&settings)?;
+    let users = user_source.as_ref().map(UserSource::load).transpose();
+    let mut users = users.map_err(Failure::usage)?;
     access_control::check(&settings, users.as_mut())?;
     for warning in access_control::warnings(&settings, users.as_ref()) {
         tracing::warn!("{warning}");
     }
     let control = users.map(AccessControl::new);
-    let rules = site_rules::load(&settings)?;
+    let (rule_watch, rules) = RuleWatch::open(&settings)?.unzip();
+    let rules = rules.map(RuleSource::new);
     let descriptors = descriptors::raise_limit();
     let plan = Plan::new(&settings, descriptors);
     let files_options = FilesOptions {
@@ -191,9 +196,7 @@ fn serve(
     let Opened {
         files,
         remote,
-        edge,
-        quotas,
-        build_cache,
+        stores,
     } = match &predecessor {
         // The folder of a cache belongs to one process.
         Some(predecessor) if settings.edge.is_some() || settings.cache.is_some() => {
@@ -214,16 +217,16 @@ fn serve(
     let mut admin = Admin::new(&metrics);
     if let Some(store) = remote {
         metrics.add_collector(storage::collector(&store));
-        let has_edge = edge.is_some();
+        let has_edge = stores.edge.is_some();
         admin = admin.ready_if(move || storage::not_ready(&store, has_edge));
     }
-    if let Some(quotas) = quotas {
-        metrics.add_collector(quotas);
+    if let Some((_, quotas)) = &stores.folder {
+        metrics.add_collector(Arc::new(quotas.clone()));
     }
-    if let Some(edge) = &edge {
+    if let Some(edge) = &stores.edge {
         metrics.add_collector(Arc::new(EdgeCollector(edge.metrics())));
     }
-    if let Some(cache) = &build_cache {
+    if let Some(cache) = &stores.build_cache {
         metrics.add_collector(Arc::new(BuildCacheCollector(cache.clone())));
     }
     if let Some(certificates) = &certificates {
@@ -249,9 +252,11 @@ fn serve(
     parts.admin.watch(running.handle());
     shutdown.attach(running.handle());
     let mut orders = None;
+    let mut shared_certificates = None;
     if let Some((certificates, tls)) = certificates.zip(settings.tls.as_ref()) {
         let config = certificates.config();
-        let reload = certificates.watch()?;
+        let (reload, shared) = certificates.watch()?;
+        shared_certificates = Some(shared);
         if let CertificateSource::Acme(acme) = &tls.source {
             let challenges = (!tls.redirect.is_empty()).then_some(challenges);
             let started = acme::start(acme, dir, config, challenges, reload.clone())?;
@@ -260,14 +265,8 @@ fn serve(
         }
         shutdown.on_hangup(reload);
     }
-    if let Some(control) = &parts.control
-        && let Some(reload) = access_control::watch(&settings, control)?
-    {
-        shutdown.on_hangup(reload);
-    }
-    if let Some(reload) = site_rules::watch(&settings, parts.rules.as_ref())? {
-        shutdown.on_hangup(reload);
-    }
+    let connections_max = plan.connections_max();
+    let agreement = restart::agreement(&settings);
     let admin_handle = admin_server.as_ref().map(|(running, _)| running.handle());
     shutdown.attach_restart(Restart::new(restart::Running {
         arguments: arguments.clone(),
@@ -275,12 +274,21 @@ fn serve(
         server: running.handle(),
         purposes: inherited::purposes(&settings),
         admin: admin_handle,
+        agreement: agreement.clone(),
     }));
     let reconfiguration = Reconfiguration {
         arguments,
         options,
         settings: settings.clone(),
+        files_options,
+        plan,
         parts,
+        stores: stores.clone(),
+        sources: Sources {
+            users: user_source,
+            rules: rule_watch,
+            certificates: shared_certificates,
+        },
         server: running.handle(),
         addresses: running.addresses().to_vec(),
         application,
@@ -302,10 +310,10 @@ fn serve(
         admin: admin_server.as_ref().map(|(running, _)| running),
         fingerprint,
     };
-    announcement.make(&settings, plan.connections_max);
+    announcement.make(&settings, connections_max);
     manager.ready();
     if let Some(predecessor) = predecessor {
-        predecessor.ready();
+        predecessor.ready(&agreement, running.handle());
     }
     let ended = running.wait();
     if let Some(orders) = orders {
@@ -316,10 +324,10 @@ fn serve(
         admin_server.handle().shutdown_now();
         let _ = admin_server.wait(); // The exit code does not depend on it.
     }
-    if let Some(edge) = edge {
+    if let Some(edge) = stores.edge {
         edge.close();
     }
-    if let Some(cache) = build_cache {
+    if let Some(cache) = stores.build_cache {
         cache.close();
     }
     ended.map_err(|error| {

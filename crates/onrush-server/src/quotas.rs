@@ -3,8 +3,8 @@
 
 use crate::failure::{self, Failure};
 use onrush::metrics::{Collector, MetricType, TextWriter};
-use onrush_store::{Folder, Key, Quota, QuotaStore};
-use std::sync::Arc;
+use onrush_store::{Folder, Key, Quota, QuotaStore, StoreError};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,33 +12,64 @@ use std::time::{Duration, Instant};
 const COUNT_INTERVAL: Duration = Duration::from_secs(600);
 const COUNT_SHARE: u32 = 100;
 
-/// Counts the objects, and starts the thread that counts them again.
-pub(crate) fn open(folder: Folder, quotas: &[Quota]) -> Result<QuotaStore, Failure> {
-    let started = Instant::now();
-    let store = QuotaStore::new(folder, quotas.to_vec())
-        .map_err(|error| Failure::run(format!("the objects cannot be counted: {error}")))?;
-    let mut took = started.elapsed();
-    for (quota, used) in store.used() {
-        let prefix = prefix(&quota);
-        tracing::info!(prefix, used, bytes_max = quota.bytes_max, "quota");
+/// The quotas of the served folder, which can be replaced.
+#[derive(Clone, Debug)]
+pub(crate) struct Quotas {
+    store: QuotaStore,
+    /// The thread that counts again. It starts with the first quota.
+    counting: Arc<OnceLock<()>>,
+}
+
+impl Quotas {
+    /// Counts the objects, if there are quotas.
+    pub(crate) fn open(folder: Folder, quotas: &[Quota]) -> Result<Quotas, Failure> {
+        let store = QuotaStore::new(folder, Vec::new()).map_err(not_counted)?;
+        let opened = Quotas {
+            store,
+            counting: Arc::default(),
+        };
+        opened.set(quotas)?;
+        Ok(opened)
     }
-    let counting = store.clone();
-    let run = move || {
-        loop {
-            thread::sleep(COUNT_INTERVAL.max(took * COUNT_SHARE));
-            let started = Instant::now();
-            if let Err(error) = counting.count() {
-                tracing::warn!(%error, "the objects cannot be counted again");
-            }
-            took = started.elapsed();
+
+    /// The store that keeps them.
+    pub(crate) fn store(&self) -> &QuotaStore {
+        &self.store
+    }
+
+    /// Replaces the quotas; see [`QuotaStore::set_quotas`]. Blocks.
+    pub(crate) fn set(&self, quotas: &[Quota]) -> Result<(), Failure> {
+        let started = Instant::now();
+        self.store.set_quotas(quotas).map_err(not_counted)?;
+        for (quota, used) in self.store.used() {
+            let prefix = prefix(&quota);
+            tracing::info!(prefix, used, bytes_max = quota.bytes_max, "quota");
         }
-    };
-    let thread = thread::Builder::new().name("onrush-quotas".to_owned());
-    thread.spawn(run).map_err(|error| {
-        let reason = failure::error_text(&error);
-        Failure::run(format!("cannot start the thread for quotas: {reason}"))
-    })?;
-    Ok(store)
+        if quotas.is_empty() || self.counting.set(()).is_err() {
+            return Ok(());
+        }
+        let (store, mut took) = (self.store.clone(), started.elapsed());
+        let run = move || {
+            loop {
+                thread::sleep(COUNT_INTERVAL.max(took * COUNT_SHARE));
+                let started = Instant::now();
+                if let Err(error) = store.count() {
+                    tracing::warn!(%error, "the objects cannot be counted again");
+                }
+                took = started.elapsed();
+            }
+        };
+        let thread = thread::Builder::new().name("onrush-quotas".to_owned());
+        let started = thread.spawn(run).map_err(|error| {
+            let reason = failure::error_text(&error);
+            Failure::run(format!("cannot start the thread for quotas: {reason}"))
+        });
+        started.map(drop)
+    }
+}
+
+fn not_counted(error: StoreError) -> Failure {
+    Failure::run(format!("the objects cannot be counted: {error}"))
 }
 
 fn prefix(quota: &Quota) -> String {
@@ -46,17 +77,12 @@ fn prefix(quota: &Quota) -> String {
     format!("/{}", String::from_utf8_lossy(key))
 }
 
-/// The quotas, as metrics.
-#[derive(Debug)]
-struct Quotas(QuotaStore);
-
-pub(crate) fn collector(store: &QuotaStore) -> Arc<dyn Collector> {
-    Arc::new(Quotas(store.clone()))
-}
-
 impl Collector for Quotas {
     fn collect(&self, text: &mut TextWriter) {
-        let used = self.0.used();
+        let used = self.store.used();
+        if used.is_empty() {
+            return;
+        }
         let help = "The sizes of all objects beneath the folder of a quota.";
         text.family("onrush_quota_used_bytes", MetricType::Gauge, help);
         for (quota, bytes) in &used {

@@ -6,12 +6,20 @@
 //! for a folder that belongs to one process. Then the old one drains and ends. The listening
 //! sockets are never closed, so no connection in their queues is lost. If the new process ends
 //! before it reports anything, the old one continues.
+//!
+//! A new process that serves says after its report where it listens, and how. If both do it alike,
+//! the old one passes its plain connections on over the same Unix socket, in batches, as they
+//! become idle ([`Handle::pass_on`]). It keeps its descriptors of a batch until the new process has
+//! said which connections it serves; the others stay and drain. An older version of the program
+//! sends and expects nothing after the report, so its connections drain.
 
 use crate::cli::RESTART_VARIABLE;
+use crate::config::Settings;
 use crate::failure::{Failure, error_text};
 use crate::inherited::{self, Inherited, Purpose};
 use crate::service_manager::{self, ServiceManager};
-use onrush::{Handle, ListeningSockets};
+use onrush::server::{PassedConnection, Passing};
+use onrush::{ConnectionFacts, Handle, ListeningSockets};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -35,11 +43,22 @@ const END: &[u8] = b"end";
 /// Messages of the new process.
 const READY: &[u8] = b"ready";
 const WAITING: &[u8] = b"waiting";
+/// The beginning of a message of the new process: it adopts connections if the rest is the
+/// [`agreement`] of the old one.
+const ADOPTS: &[u8] = b"adopts ";
+/// The beginning of a message with connections. A line for each has its deadline and its client.
+const CONNECTIONS: &[u8] = b"connections\n";
+/// The beginning of the reply: `1` for each connection that is served, otherwise `0`.
+const SERVED: &[u8] = b"served ";
 
+/// A message without sockets.
+const NO_SOCKETS: &[OwnedFd] = &[];
 /// Sockets of one message. The kernel permits 253.
 const SOCKETS_MAX: usize = 200;
-/// Longer than a message with the path of a Unix socket, or with a host name.
-const MESSAGE_BYTES_MAX: usize = 1024;
+/// Longer than a message with the path of a Unix socket, or with a host name, or of a batch.
+const MESSAGE_BYTES_MAX: usize = 8192;
+/// Connections of one message.
+const BATCH_MAX: usize = 64;
 
 /// How long the old process waits for the report of the new one.
 const REPORT_WAIT: Duration = Duration::from_secs(60);
@@ -47,6 +66,11 @@ const REPORT_WAIT: Duration = Duration::from_secs(60);
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// How long each waits for a single message about sockets.
 const MESSAGE_WAIT: Duration = Duration::from_secs(10);
+/// How long the old process waits for the new one to say that it adopts connections, and which of a
+/// batch it serves.
+const ADOPTION_WAIT: Duration = Duration::from_secs(2);
+/// How long the thread of a restart sleeps at most while no connection becomes idle.
+const IDLE_WAIT: Duration = Duration::from_secs(60);
 /// The folder of a process may be locked for a moment after its end.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
 /// The pause between two attempts.
@@ -63,6 +87,24 @@ pub(crate) struct Running {
     pub(crate) purposes: Vec<Purpose>,
     /// The server of the admin pages, if it has its own address.
     pub(crate) admin: Option<Handle>,
+    /// Of the settings of `server`.
+    pub(crate) agreement: Vec<u8>,
+}
+
+/// What two processes must have in common for the one to adopt connections of the other: where the
+/// server listens, and whether connections begin with TLS or with a header of the PROXY protocol.
+/// Otherwise the new configuration may not permit a connection.
+pub(crate) fn agreement(settings: &Settings) -> Vec<u8> {
+    let (has_tls, has_header) = (settings.tls.is_some(), settings.proxy_protocol);
+    let purposes = inherited::purposes(settings).into_iter().map(Purpose::name);
+    let addresses = settings.all_addresses();
+    let addresses = purposes.zip(addresses.iter());
+    let lines = addresses.map(|(purpose, address)| format!("\n{purpose} {address}"));
+    let first = format!("tls={has_tls} proxy={has_header}");
+    std::iter::once(first)
+        .chain(lines)
+        .collect::<String>()
+        .into_bytes()
 }
 
 /// Restarts this process on request.
@@ -118,15 +160,32 @@ impl State {
             let _ = child.kill(); // It may have ended.
             let _ = child.wait();
         })?;
-        let _ = self.successor.set(channel); // Only one restart succeeds.
+        let channel = self.successor.get_or_init(|| channel); // Only one restart succeeds.
         self.running.manager.replaced_by(process, is_ready);
         before_drain();
         if let Some(admin) = &self.running.admin {
             admin.hand_over();
         }
-        self.running.server.hand_over();
+        let is_adopted = is_ready && self.is_adopted(channel);
+        let passing = match is_adopted {
+            true => Some(self.running.server.pass_on()),
+            false => {
+                self.running.server.hand_over();
+                None
+            }
+        };
         tracing::info!(process, "restarted; waiting for requests in progress");
+        if let Some(passing) = passing {
+            let error = pass_on(channel, &passing);
+            tracing::warn!(%error, "the new process takes no more connections; the others drain");
+        }
         Ok(())
+    }
+
+    /// Whether the new process adopts connections of this one.
+    fn is_adopted(&self, channel: &OwnedFd) -> bool {
+        let said = receive_within(channel, ADOPTION_WAIT);
+        said.is_ok_and(|(said, _)| said.strip_prefix(ADOPTS) == Some(&self.running.agreement))
     }
 
     /// Starts the new process; returns the connection to it.
@@ -211,7 +270,7 @@ impl State {
                     head = MORE.to_vec();
                 }
             }
-            send(channel, END, &[])
+            send(channel, END, NO_SOCKETS)
         };
         send().map_err(|error| format!("the sockets cannot be sent: {error}"))
     }
@@ -285,7 +344,7 @@ impl Predecessor {
     pub(crate) fn wait_for_end(&self, manager: &ServiceManager) {
         tracing::info!("waiting for the end of the earlier process");
         let wait = || -> rustix::io::Result<()> {
-            send(&self.channel, WAITING, &[])?;
+            send(&self.channel, WAITING, NO_SOCKETS)?;
             let limit = Some(CHECK_INTERVAL);
             sockopt::set_socket_timeout(&self.channel, sockopt::Timeout::Recv, limit)?;
             while let Err(Errno::AGAIN | Errno::INTR) = receive(&self.channel) {
@@ -298,9 +357,141 @@ impl Predecessor {
         let _ = wait(); // An error means that it has ended.
     }
 
-    /// Tells the other process that this one serves.
-    pub(crate) fn ready(self) {
-        let _ = send(&self.channel, READY, &[]); // It may have ended.
+    /// Tells the other process that this one serves, and adopts its connections, on a thread of its
+    /// own, until it has ended. `agreement`: of the settings of `server`.
+    pub(crate) fn ready(self, agreement: &[u8], server: Handle) {
+        let adopts = [ADOPTS, agreement].concat();
+        if send(&self.channel, READY, NO_SOCKETS).is_err() || adopts.len() > MESSAGE_BYTES_MAX {
+            return; // It may have ended.
+        }
+        let thread = std::thread::Builder::new().name("onrush-adopt".to_owned());
+        let spawned = thread.spawn(move || {
+            if send(&self.channel, &adopts, NO_SOCKETS).is_ok() {
+                take_over(&self.channel, &server);
+            }
+        });
+        if let Err(error) = spawned {
+            tracing::warn!(%error, "connections of the earlier process are not adopted");
+        }
+    }
+}
+
+/// Passes connections on until that fails. Returns why.
+fn pass_on(channel: &OwnedFd, passing: &Passing) -> Errno {
+    let limit = Some(ADOPTION_WAIT);
+    if let Err(error) = sockopt::set_socket_timeout(channel, sockopt::Timeout::Send, limit) {
+        return error;
+    }
+    loop {
+        let Some(first) = passing.next(IDLE_WAIT) else {
+            continue;
+        };
+        let others = std::iter::from_fn(|| passing.next(Duration::ZERO));
+        let batch: Vec<_> = std::iter::once(first)
+            .chain(others.take(BATCH_MAX - 1))
+            .collect();
+        if let Err(error) = pass_batch(channel, batch) {
+            return error;
+        }
+    }
+}
+
+/// Passes connections on. Those that the new process does not serve go back to the server.
+fn pass_batch(channel: &OwnedFd, batch: Vec<PassedConnection>) -> rustix::io::Result<()> {
+    let mut message = CONNECTIONS.to_vec();
+    let mut sockets = Vec::new();
+    for (socket, facts) in batch.iter().filter_map(|one| one.socket().zip(one.facts())) {
+        sockets.push(socket);
+        message.extend_from_slice(to_line(facts).as_bytes());
+    }
+    // If this fails, nothing was sent.
+    send(channel, &message, &sockets)?;
+    let reply = match receive_within(channel, ADOPTION_WAIT) {
+        Ok((reply, _)) => reply,
+        Err(error) if error == Errno::AGAIN => {
+            // It has the message and may serve the connections at any time, so they are its own.
+            batch.into_iter().for_each(PassedConnection::passed);
+            return Err(error);
+        }
+        // It has ended, and with it its descriptors.
+        Err(error) => return Err(error),
+    };
+    let served = reply.strip_prefix(SERVED).unwrap_or_default();
+    let is_served = |at: usize| served.get(at) == Some(&b'1');
+    tracing::debug!(
+        connections = batch.len(),
+        served = (0..batch.len()).filter(|&at| is_served(at)).count(),
+        "connections passed on"
+    );
+    for (at, connection) in batch.into_iter().enumerate() {
+        match is_served(at) {
+            true => connection.passed(),
+            false => drop(connection),
+        }
+    }
+    match reply.is_empty() {
+        true => Err(Errno::PIPE),
+        false => Ok(()),
+    }
+}
+
+/// Adopts the connections of the old process, until it has ended.
+fn take_over(channel: &OwnedFd, server: &Handle) {
+    let mut adopted = 0_usize;
+    let mut serve = || -> Option<()> {
+        let (message, sockets) = receive_within(channel, Duration::MAX).ok()?;
+        let lines = message.strip_prefix(CONNECTIONS)?;
+        let lines = std::str::from_utf8(lines).ok()?.lines();
+        let facts = lines.map(from_line).collect::<Option<Vec<_>>>()?;
+        if facts.len() != sockets.len() {
+            return None; // This process has no descriptor left. The old one still has them.
+        }
+        let mut reply = SERVED.to_vec();
+        for (socket, facts) in sockets.into_iter().zip(facts) {
+            let is_served = server.take_over(socket, facts);
+            adopted += usize::from(is_served);
+            reply.push(if is_served { b'1' } else { b'0' });
+        }
+        send(channel, &reply, NO_SOCKETS).ok()
+    };
+    while serve().is_some() {}
+    tracing::info!(
+        connections = adopted,
+        "connections of the earlier process adopted"
+    );
+}
+
+fn to_line(facts: ConnectionFacts) -> String {
+    let client = facts.client.map(|client| client.to_string());
+    let client = client.as_deref().unwrap_or("-");
+    format!("{} {client}\n", facts.deadline_ms)
+}
+
+/// `None` if the line is malformed.
+fn from_line(line: &str) -> Option<ConnectionFacts> {
+    let (deadline_ms, client) = line.split_once(' ')?;
+    Some(ConnectionFacts {
+        client: match client {
+            "-" => None,
+            client => Some(client.parse().ok()?),
+        },
+        deadline_ms: deadline_ms.parse().ok()?,
+    })
+}
+
+/// As [`receive`]. [`Errno::AGAIN`]: nothing has arrived within `limit`, which may be
+/// [`Duration::MAX`].
+fn receive_within(
+    channel: &OwnedFd,
+    limit: Duration,
+) -> rustix::io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+    let limit = Some(limit).filter(|limit| *limit != Duration::MAX);
+    sockopt::set_socket_timeout(channel, sockopt::Timeout::Recv, limit)?;
+    loop {
+        match receive(channel) {
+            Err(Errno::INTR) => {}
+            received => return received,
+        }
     }
 }
 
@@ -316,7 +507,7 @@ pub(crate) fn retry<T>(open: impl Fn() -> Result<T, Failure>) -> Result<T, Failu
 }
 
 /// Sends one message with sockets, at most [`SOCKETS_MAX`].
-fn send(channel: &OwnedFd, message: &[u8], sockets: &[OwnedFd]) -> rustix::io::Result<()> {
+fn send(channel: &OwnedFd, message: &[u8], sockets: &[impl AsFd]) -> rustix::io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS_MAX))];
     let mut rights = SendAncillaryBuffer::new(&mut space);
     let sockets: Vec<BorrowedFd<'_>> = sockets.iter().map(AsFd::as_fd).collect();
@@ -349,6 +540,7 @@ fn receive(channel: &OwnedFd) -> rustix::io::Result<(Vec<u8>, Vec<OwnedFd>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::parse;
     use std::net::{TcpListener, TcpStream};
 
     #[test]
@@ -367,7 +559,7 @@ mod tests {
             (0..count).map(copy).collect()
         };
         send(&one, b"objects 0 x", &many(SOCKETS_MAX)).unwrap();
-        send(&one, END, &[]).unwrap();
+        send(&one, END, NO_SOCKETS).unwrap();
         drop(one);
         let (message, mut sockets) = receive(&other).unwrap();
         assert_eq!(
@@ -378,5 +570,36 @@ mod tests {
         assert!(TcpListener::from(sockets.remove(0)).accept().is_ok());
         assert_eq!(receive(&other).unwrap().0, END);
         assert_eq!(receive(&other).unwrap().0, b"");
+    }
+
+    #[test]
+    fn facts_of_connections_are_lines() {
+        for client in [None, Some("192.0.2.1:80"), Some("[2001:db8::1]:65535")] {
+            let facts = ConnectionFacts {
+                client: client.map(|client| client.parse().unwrap()),
+                deadline_ms: u64::MAX,
+            };
+            let line = to_line(facts);
+            assert!(line.len() * BATCH_MAX + CONNECTIONS.len() < MESSAGE_BYTES_MAX);
+            assert_eq!(from_line(line.trim_end()), Some(facts));
+        }
+        for malformed in ["", "1", "x -", "1 localhost", "1 -x", "-1 -"] {
+            assert_eq!(from_line(malformed), None, "{malformed}");
+        }
+    }
+
+    #[test]
+    fn an_agreement_has_all_that_decides_who_may_connect() {
+        let of = |text: &str| agreement(&Settings::new(parse(text).unwrap(), None).unwrap());
+        let plain = of("port = 90");
+        assert_eq!(plain, of("port = 90\nallow = 'put'"));
+        for other in [
+            "port = 91",
+            "port = 90\nbind = '0.0.0.0'",
+            "port = 90\ntls-self-signed = true",
+            "port = 90\nproxy-protocol = true",
+        ] {
+            assert_ne!(plain, of(other), "{other}");
+        }
     }
 }

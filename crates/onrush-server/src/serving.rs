@@ -8,7 +8,7 @@ use crate::inherited::Inherited;
 use crate::replaceable::{Boxed, Replaceable};
 use crate::values::AdminAt;
 use onrush::tls::TlsConfig;
-use onrush::{Admin, Metrics, Router, Running, Server};
+use onrush::{Admin, Metrics, Router, Running, RunningSettings, Server};
 use onrush_rt::descriptors::Descriptors;
 use onrush_rt::net::Address;
 use onrush_rt::worker::affinity;
@@ -31,7 +31,8 @@ const OPEN_PATHS: &[&str] = &["/-/health", "/-/ready", PAGE_PATHS[0], PAGE_PATHS
 pub(crate) struct Plan {
     pub(crate) workers: usize,
     pub(crate) file_threads: usize,
-    pub(crate) connections_max: usize,
+    /// The number that the settings ask for, or fewer.
+    connections_max: usize,
     pub(crate) admin_connections_max: usize,
     /// The budget for connections and files.
     pub(crate) descriptors: Descriptors,
@@ -60,7 +61,20 @@ impl Plan {
             other,
         };
         let budget = descriptors::budget(descriptors, own);
-        let possible = budget.connections_max();
+        let mut plan = Plan {
+            workers,
+            file_threads,
+            connections_max: 0,
+            admin_connections_max,
+            descriptors: budget,
+        };
+        plan.change(settings);
+        plan
+    }
+
+    /// Takes what can change of other settings.
+    pub(crate) fn change(&mut self, settings: &Settings) {
+        let possible = self.descriptors.connections_max();
         let wanted = settings.connections_max.unwrap_or(possible);
         if wanted > possible {
             tracing::warn!(
@@ -69,13 +83,28 @@ impl Plan {
                 "connections-max exceeds what the limit on open files (ulimit -n) permits"
             );
         }
-        Plan {
-            workers,
-            file_threads,
-            connections_max: wanted.min(possible),
-            admin_connections_max,
-            descriptors: budget,
-        }
+        self.connections_max = wanted.min(possible);
+    }
+
+    pub(crate) fn connections_max(&self) -> usize {
+        self.connections_max
+    }
+
+    /// The settings of the server of the objects that can change while it runs. `current`: those
+    /// that it has.
+    pub(crate) fn running_settings(
+        &self,
+        settings: &Settings,
+        current: RunningSettings,
+    ) -> RunningSettings {
+        let mut running = current;
+        running.limits = settings.limits;
+        running.connections_max = self.connections_max;
+        running.access_log = settings.access_log;
+        running.rebalance = settings.rebalance;
+        running.drain_timeout = settings.drain_timeout;
+        running.trusted_proxies = settings.trusted_proxies.clone();
+        running
     }
 }
 
@@ -171,7 +200,8 @@ impl Parts {
             }
             false => Boxed::new(files.clone()),
         };
-        let objects = match &self.rules {
+        let has_rules = settings.rules.files().next().is_some();
+        let objects = match self.rules.as_ref().filter(|_| has_rules) {
             Some(rules) => Boxed::new(SiteRules::new(rules, objects)),
             None => objects,
         };
@@ -179,7 +209,7 @@ impl Parts {
         // The limit of the body is checked after access control: a client without the right to
         // write gets 401 or 403, whatever the size.
         let bytes_max = settings.body_bytes_max;
-        let Some(control) = &self.control else {
+        let Some(control) = settings.access.as_ref().and(self.control.as_ref()) else {
             return objects;
         };
         let objects = BodyLimit::new(bytes_max, objects);

@@ -1,9 +1,8 @@
-//! The rules of a site of the running server: loaded at start, on SIGHUP, and after a change of
-//! their files.
+//! The rules of a site of the running server: where they are loaded from, and whether the files
+//! have changed.
 
 use crate::config::Settings;
 use crate::failure::{Failure, one_line};
-use crate::reload::{Reload, Requests, Wake};
 use crate::secret_files;
 use onrush_server::{Allow, RuleFiles, RuleSource, Rules};
 use std::fs;
@@ -12,17 +11,50 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How often the files are looked at.
-const CHECK_INTERVAL: Duration = Duration::from_secs(3);
+pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(3);
+
+/// What changes when a file does: device, inode, size, and the time of modification. `None`: the
+/// file cannot be found.
+type FileState = Option<[i64; 5]>;
 
 /// The files of rules, and the folder that they must not be in.
-struct Watched {
+pub(crate) struct RuleWatch {
     files: RuleFiles,
+    /// The state of the files before they were last read.
+    states: Vec<FileState>,
     /// The served folder, if clients may change it.
     writable: Option<PathBuf>,
 }
 
-impl Watched {
-    fn load(&self) -> Result<Rules, String> {
+impl RuleWatch {
+    /// `None` if these settings have no rules.
+    fn new(settings: &Settings) -> Option<RuleWatch> {
+        let files = settings.rules.clone();
+        files.files().next()?;
+        let may_write = settings.files.allow != Allow::default();
+        Some(RuleWatch {
+            files,
+            states: Vec::new(),
+            writable: settings
+                .storage
+                .folder()
+                .filter(|_| may_write)
+                .map(Path::to_owned),
+        })
+    }
+
+    /// Loads the rules of these settings, if they have any. An error is [`Failure::Usage`].
+    pub(crate) fn open(settings: &Settings) -> Result<Option<(RuleWatch, Rules)>, Failure> {
+        let Some(mut watch) = RuleWatch::new(settings) else {
+            return Ok(None);
+        };
+        let rules = watch.load().map_err(Failure::usage)?;
+        Ok(Some((watch, rules)))
+    }
+
+    /// Loads the rules. An error is one line.
+    fn load(&mut self) -> Result<Rules, String> {
+        self.states = self.states(); // Before they are read, so that no later change is missed.
         for (option, path) in self.files.files() {
             if let Some(served) = &self.writable {
                 secret_files::check(option, path, served)?;
@@ -31,8 +63,23 @@ impl Watched {
         self.files.load()
     }
 
-    /// What changes when a file does.
-    fn states(&self) -> Vec<Option<[i64; 5]>> {
+    /// Loads the rules again, with `always` also if no file has changed. An error is logged, and
+    /// the rules in use remain.
+    pub(crate) fn reload(&mut self, source: &RuleSource, always: bool) {
+        if !always && self.states() == self.states {
+            return;
+        }
+        match self.load() {
+            Ok(rules) => {
+                let (redirects, headers) = rules.counts();
+                source.replace(rules);
+                tracing::info!(redirects, headers, "rules of the site loaded");
+            }
+            Err(error) => tracing::error!("{}; the rules in use remain", one_line(&error)),
+        }
+    }
+
+    fn states(&self) -> Vec<FileState> {
         let state = |path: &Path| {
             let found = fs::metadata(path).ok()?;
             let (device, inode) = (found.dev() as i64, found.ino() as i64);
@@ -41,57 +88,4 @@ impl Watched {
         };
         self.files.files().map(|(_, path)| state(path)).collect()
     }
-
-    /// Loads the rules on requests, and when a file has changed.
-    fn run(&self, source: &RuleSource, requests: &Requests) {
-        let mut states = self.states();
-        loop {
-            let _requested = match requests.wait(CHECK_INTERVAL) {
-                Wake::TimedOut if self.states() == states => continue,
-                Wake::Ended => return,
-                wake => wake,
-            };
-            states = self.states(); // Before they are read, so that no later change is missed.
-            match self.load() {
-                Ok(rules) => {
-                    let (redirects, headers) = rules.counts();
-                    source.replace(rules);
-                    tracing::info!(redirects, headers, "rules of the site loaded");
-                }
-                Err(error) => tracing::error!("{}; the rules in use remain", one_line(&error)),
-            }
-        }
-    }
-}
-
-fn watched(settings: &Settings) -> Option<Watched> {
-    let files = settings.rules.clone();
-    files.files().next()?;
-    let may_write = settings.files.allow != Allow::default();
-    Some(Watched {
-        files,
-        writable: settings
-            .storage
-            .folder()
-            .filter(|_| may_write)
-            .map(Path::to_owned),
-    })
-}
-
-/// The rules of these settings; `None` without any. An error is [`Failure::Usage`].
-pub(crate) fn load(settings: &Settings) -> Result<Option<RuleSource>, Failure> {
-    let rules = watched(settings).map(|watched| watched.load()).transpose();
-    Ok(rules.map_err(Failure::usage)?.map(RuleSource::new))
-}
-
-/// Starts the thread that loads the rules again, if there are any.
-pub(crate) fn watch(
-    settings: &Settings,
-    source: Option<&RuleSource>,
-) -> Result<Option<Reload>, Failure> {
-    let Some((watched, source)) = watched(settings).zip(source.cloned()) else {
-        return Ok(None);
-    };
-    let run = move |requests: &Requests| watched.run(&source, requests);
-    Reload::start("rules of the site", "onrush-rules", run).map(Some)
 }

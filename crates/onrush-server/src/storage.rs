@@ -3,7 +3,7 @@
 use crate::build_cache::BuildCacheSettings;
 use crate::edge::EdgeSettings;
 use crate::failure::{self, Failure};
-use crate::quotas;
+use crate::quotas::Quotas;
 use onrush::metrics::{Collector, MetricType, TextWriter};
 use onrush_remote::{Check, DURATION_BOUNDS, Location, Options, RemoteStore};
 use onrush_rt::blocking::BlockingPool;
@@ -26,8 +26,14 @@ pub(crate) struct Opened {
     pub(crate) files: Files,
     /// The service, if the objects are not in a folder.
     pub(crate) remote: Option<RemoteStore>,
-    /// The quotas, as metrics, if there are some.
-    pub(crate) quotas: Option<Arc<dyn Collector>>,
+    pub(crate) stores: Stores,
+}
+
+/// The parts of an open store that can change while it is in use.
+#[derive(Clone)]
+pub(crate) struct Stores {
+    /// The folder of the objects, unless it is a build cache, and its quotas.
+    pub(crate) folder: Option<(Folder, Quotas)>,
     /// The cache in front of the store, if there is one.
     pub(crate) edge: Option<Arc<EdgeStore>>,
     /// The store itself, if it is one.
@@ -132,8 +138,7 @@ impl Storage {
         edge: Option<&EdgeSettings>,
         cache: Option<BuildCacheSettings>,
     ) -> Result<Opened, Failure> {
-        let mut collector: Option<Arc<dyn Collector>> = None;
-        let mut build_cache = None;
+        let (mut with_quotas, mut build_cache) = (None, None);
         let (store, pool, remote): (Arc<dyn Store>, _, _) = match (self, cache) {
             (Storage::Folder(path), Some(cache)) => {
                 let pool = BlockingPool::threads(options.blocking_threads, 4096);
@@ -144,14 +149,10 @@ impl Storage {
             (Storage::Folder(path), None) => {
                 let folder = open_folder(path, &options)?;
                 let pool = folder.pool().clone();
-                let store: Arc<dyn Store> = match quotas.is_empty() {
-                    true => Arc::new(folder),
-                    false => {
-                        let store = quotas::open(folder, quotas)?;
-                        collector = Some(quotas::collector(&store));
-                        Arc::new(store)
-                    }
-                };
+                // Also without quotas: there may be some later.
+                let quotas = Quotas::open(folder.clone(), quotas)?;
+                let store = Arc::new(quotas.store().clone());
+                with_quotas = Some((folder, quotas));
                 (store, pool, None)
             }
             (Storage::Remote(location), _) => {
@@ -176,8 +177,24 @@ impl Storage {
             Some(edge) => edge.clone(),
             None => store,
         };
+        if options.webdav {
+            self.report_webdav(&*store);
+        }
+        Ok(Opened {
+            files: Files::on_store(store, pool, options),
+            remote,
+            stores: Stores {
+                folder: with_quotas,
+                edge,
+                build_cache,
+            },
+        })
+    }
+
+    /// Logs what clients of WebDAV cannot do with the store.
+    pub(crate) fn report_webdav(&self, store: &dyn Store) {
         let features = store.features();
-        if options.webdav && !(features.empty_folders && features.properties_bytes_max > 0) {
+        if !(features.empty_folders && features.properties_bytes_max > 0) {
             tracing::warn!(
                 store = %self,
                 folders = features.empty_folders,
@@ -186,13 +203,6 @@ impl Storage {
                  properties, PROPPATCH gets 403"
             );
         }
-        Ok(Opened {
-            files: Files::on_store(store, pool, options),
-            remote,
-            quotas: collector,
-            edge,
-            build_cache,
-        })
     }
 }
 

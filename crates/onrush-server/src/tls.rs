@@ -15,8 +15,8 @@ use onrush_proto::date::utc;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 /// How often the files are checked for changes.
@@ -151,6 +151,31 @@ impl Certificates {
     /// Loads the certificates, logs them, and makes a self-signed one if `settings` require it.
     /// `dir` is the served folder, which exists. A broken file is [`Failure::Usage`].
     pub(crate) fn open(settings: &TlsSettings, dir: &Path) -> Result<Certificates, Failure> {
+        let mut certificates = Certificates::load(settings, dir)?;
+        certificates.log("certificates loaded", Instant::now());
+        Ok(certificates)
+    }
+
+    /// Uses the certificates of other settings from now on. After an error, those in use remain.
+    /// Blocks.
+    fn change(&mut self, settings: &TlsSettings, dir: &Path) -> Result<(), Failure> {
+        let other = Certificates::load(settings, dir)?;
+        self.config.replace(other.config);
+        (self.files, self.states) = (other.files, other.states);
+        self.is_temporary = other.is_temporary;
+        self.failure = None;
+        self.has_failed.0.store(false, Ordering::Relaxed);
+        if other.fingerprint != self.fingerprint
+            && let Some(fingerprint) = &other.fingerprint
+        {
+            tracing::info!(fingerprint, "the self-signed certificate");
+        }
+        self.fingerprint = other.fingerprint;
+        self.log("certificates loaded", Instant::now());
+        Ok(())
+    }
+
+    fn load(settings: &TlsSettings, dir: &Path) -> Result<Certificates, Failure> {
         let mut temporary = None;
         let (pairs, fingerprint) = match &settings.source {
             CertificateSource::Files(pairs) => (pairs.clone(), None),
@@ -192,7 +217,7 @@ impl Certificates {
             (loaded, _) => loaded,
         };
         let config = loaded.map_err(|error| Failure::usage(format!("TLS: {error}")))?;
-        let mut certificates = Certificates {
+        Ok(Certificates {
             files,
             states,
             config,
@@ -201,9 +226,7 @@ impl Certificates {
             warned: BTreeMap::new(),
             failure: None,
             has_failed: Arc::default(),
-        };
-        certificates.log("certificates loaded", Instant::now());
-        Ok(certificates)
+        })
     }
 
     pub(crate) fn config(&self) -> TlsConfig {
@@ -221,20 +244,13 @@ impl Certificates {
     }
 
     /// Starts the thread that loads the certificates again.
-    pub(crate) fn watch(mut self) -> Result<Reload, Failure> {
-        Reload::start("certificates", "onrush-tls", move |requests| {
-            self.run(requests);
-        })
-    }
-
-    fn run(&mut self, requests: &Requests) {
-        loop {
-            match requests.wait(CHECK_INTERVAL) {
-                Wake::Requested(_requests) => self.reload(Instant::now()),
-                Wake::TimedOut => self.check(Instant::now()),
-                Wake::Ended => return,
-            }
-        }
+    pub(crate) fn watch(self) -> Result<(Reload, SharedCertificates), Failure> {
+        let shared = SharedCertificates(Arc::new(Mutex::new(self)));
+        let watched = shared.clone();
+        let reload = Reload::start("certificates", "onrush-tls", move |requests| {
+            watched.run(requests);
+        })?;
+        Ok((reload, shared))
     }
 
     /// Loads the certificates if a file has changed. Logs new warnings, repeats the others once a
@@ -308,6 +324,32 @@ impl Certificates {
             }
             self.warned.insert(line, recent.unwrap_or(now));
         }
+    }
+}
+
+/// The certificates of the running server. The thread that loads them again has the lock while it
+/// does, and so has a change of the settings.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedCertificates(Arc<Mutex<Certificates>>);
+
+impl SharedCertificates {
+    /// See [`Certificates::change`].
+    pub(crate) fn change(&self, settings: &TlsSettings, dir: &Path) -> Result<(), Failure> {
+        self.lock().change(settings, dir)
+    }
+
+    fn run(&self, requests: &Requests) {
+        loop {
+            match requests.wait(CHECK_INTERVAL) {
+                Wake::Requested(_requests) => self.lock().reload(Instant::now()),
+                Wake::TimedOut => self.lock().check(Instant::now()),
+                Wake::Ended => return,
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Certificates> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

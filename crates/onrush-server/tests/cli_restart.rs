@@ -343,3 +343,146 @@ fn inherited_sockets_are_passed_on() {
     // It still listens.
     TcpStream::connect(server.address()).expect("the queue of the socket");
 }
+
+/// Idle connections belong to the new process: the old one ends without closing them.
+#[test]
+fn idle_connections_are_passed_on() {
+    let folder = Folder::new();
+    folder.file("x", "content");
+    for driver in drivers() {
+        let mut manager = ServiceManager::new();
+        let arguments = ["--driver", driver, "--workers", "2", "--access-log", "on"];
+        let mut server = serve(command(&folder, &arguments), &mut manager);
+        let mut open: Vec<TcpStream> = (0..IDLE).map(|_| server.connect()).collect();
+        open.iter_mut().for_each(get_alive);
+        let mut process = server.child.id();
+        for _ in 0..2 {
+            let new = restart(process, &mut manager);
+            wait_until(|| !is_running(process));
+            open.iter_mut().for_each(get_alive);
+            process = new;
+        }
+        assert_eq!(server.wait_for_exit(TIMEOUT), Some(0));
+        end(process);
+        let adopted = format!(" adopted connections={IDLE}");
+        wait_until(|| server.log().matches(&adopted).count() == 2);
+        let log = server.log();
+        assert!(
+            !log.contains("the others drain") && !log.contains("ERROR"),
+            "{log}"
+        );
+    }
+}
+
+const IDLE: usize = 20;
+
+/// A request on a connection that the server leaves open.
+fn get_alive(stream: &mut TcpStream) {
+    try_get_alive(stream).expect("a response on the same connection");
+}
+
+fn try_get_alive(stream: &mut TcpStream) -> std::io::Result<()> {
+    stream.write_all(b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
+    let response = read_response(stream, Load::KeepAlive)?;
+    let is_kept = response.starts_with("HTTP/1.1 200") && !response.contains("onnection: close");
+    is_kept.then_some(()).ok_or(ErrorKind::InvalidData.into())
+}
+
+/// No connection is closed by a restart, idle or under load.
+#[test]
+fn no_connection_is_closed_while_the_server_restarts() {
+    let folder = Folder::new();
+    folder.file("x", "content");
+    for driver in drivers() {
+        let mut manager = ServiceManager::new();
+        let arguments = ["--driver", driver, "--workers", "2"];
+        let mut server = serve(command(&folder, &arguments), &mut manager);
+        let mut idle: Vec<TcpStream> = (0..IDLE).map(|_| server.connect()).collect();
+        idle.iter_mut().for_each(get_alive);
+        let outcomes = Outcomes::default();
+        let last = std::thread::scope(|scope| {
+            for _ in 0..CLIENTS {
+                let (mut stream, outcomes) = (server.connect(), &outcomes);
+                scope.spawn(move || {
+                    while !outcomes.over.load(Ordering::Relaxed) {
+                        match try_get_alive(&mut stream) {
+                            Ok(()) => outcomes.completed.fetch_add(1, Ordering::Relaxed),
+                            Err(error) => {
+                                eprintln!("{driver}: {error}");
+                                outcomes.failed.fetch_add(1, Ordering::Relaxed);
+                                return;
+                            }
+                        };
+                    }
+                });
+            }
+            let _over = Over(&outcomes);
+            let mut process = server.child.id();
+            for _ in 0..5 {
+                let before = outcomes.completed.load(Ordering::Relaxed);
+                let progress = || {
+                    outcomes.completed.load(Ordering::Relaxed) > before + 10 * CLIENTS
+                        || outcomes.failed.load(Ordering::Relaxed) > 0
+                };
+                wait_until(progress);
+                let new = restart(process, &mut manager);
+                wait_until(|| !is_running(process));
+                process = new;
+            }
+            process
+        });
+        assert_eq!(outcomes.failed.into_inner(), 0, "{driver}");
+        idle.iter_mut().for_each(get_alive);
+        assert_eq!(server.wait_for_exit(TIMEOUT), Some(0));
+        end(last);
+    }
+}
+
+/// The client that a proxy has named is still known.
+#[test]
+fn addresses_of_the_proxy_protocol_are_passed_on() {
+    let folder = Folder::new();
+    folder.file("x", "content");
+    for driver in drivers() {
+        let mut manager = ServiceManager::new();
+        let arguments = [
+            "--driver",
+            driver,
+            "--proxy-protocol",
+            "--trusted-proxy",
+            "127.0.0.1",
+            "--access-log",
+            "on",
+        ];
+        let mut server = serve(command(&folder, &arguments), &mut manager);
+        let mut open = server.connect();
+        open.write_all(b"PROXY TCP4 192.0.2.7 192.0.2.2 50000 80\r\n")
+            .expect("the server reads");
+        get_alive(&mut open);
+        let process = restart(server.child.id(), &mut manager);
+        assert_eq!(server.wait_for_exit(TIMEOUT), Some(0));
+        get_alive(&mut open);
+        end(process);
+        let log = server.log();
+        assert_eq!(log.matches("peer=192.0.2.7:50000").count(), 2, "{log}");
+    }
+}
+
+/// Where the new process listens in another way, connections drain: its configuration may not
+/// permit them.
+#[test]
+fn connections_drain_if_the_addresses_change() {
+    let folder = Folder::new();
+    folder.file("x", "content");
+    let config = folder.file("onrush.toml", "");
+    let path = config.to_str().expect("a path").to_owned();
+    let mut manager = ServiceManager::new();
+    let mut server = serve(command(&folder, &["--config", &path]), &mut manager);
+    let mut open = server.connect();
+    get_alive(&mut open);
+    std::fs::write(&config, "bind = ['127.0.0.1', '127.0.0.2']\n").expect("written");
+    let process = restart(server.child.id(), &mut manager);
+    assert_eq!(server.wait_for_exit(TIMEOUT), Some(0));
+    assert_eq!(open.read(&mut [0; 10]).expect("the end"), 0);
+    end(process);
+}

@@ -89,6 +89,29 @@ fn the_limit_is_never_exceeded_and_no_upload_fails() {
     assert!(metrics.stored_bytes > LIMIT);
 }
 
+/// A lower limit removes the objects that were not used for the longest time, at once.
+#[test]
+fn the_limit_changes_while_the_cache_is_in_use() {
+    let dir = TempDir::new();
+    let cache = cache(dir.path(), LIMIT);
+    let content = body(64 * 1024);
+    for number in 0..20 {
+        put(&cache, &format!("o{number}"), &content).expect("room");
+    }
+    assert!(stats(&cache).used_bytes > LIMIT / 4);
+    cache.set_limit(LIMIT / 4);
+    assert!(stats(&cache).used_bytes <= LIMIT / 4);
+    assert_eq!(get(&cache, "o0"), Err(StoreError::NotFound));
+    assert_eq!(get(&cache, "o19"), Ok(content.clone()));
+    let large = body(LIMIT as usize / 3);
+    let at = key("large");
+    let staged = cache.stage(&at, Condition::None, Some(large.len() as u64));
+    assert!(matches!(block_on(staged), Err(StoreError::TooLarge)));
+    cache.set_limit(LIMIT);
+    put(&cache, "large", &large).expect("it fits again");
+    assert_exact(&cache, dir.path());
+}
+
 /// Each object of the index has its file: an eviction never removes the file that has replaced the
 /// one that it means.
 #[test]

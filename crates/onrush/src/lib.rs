@@ -54,9 +54,9 @@
 //! ```
 //!
 //! Layers inside this crate, lowest first: `trusted_peers` · `panic_guard` · `pooled_buffer` ·
-//! `drain` · `log` · [`body`] · [`response`] · `tls` · `offload` · [`worker`] · `params` ·
-//! `worker_set` · `watchdog` · `host` · [`request`] · [`handler`] · [`coroutine`] · `limited` ·
-//! `route` · [`metrics`] · `engine` · [`server`] · `admin` · [`sim`].
+//! `drain` · `log` · `running_settings` · [`body`] · [`response`] · `tls` · `offload` ·
+//! [`worker`] · `params` · `worker_set` · `watchdog` · `host` · [`request`] · [`handler`] ·
+//! [`coroutine`] · `limited` · `route` · [`metrics`] · `engine` · [`server`] · `admin` · [`sim`].
 
 #![forbid(unsafe_code)]
 
@@ -77,6 +77,7 @@ mod pooled_buffer;
 pub mod request;
 pub mod response;
 mod route;
+mod running_settings;
 pub mod server;
 pub mod sim;
 #[cfg(feature = "tls")]
@@ -104,7 +105,8 @@ pub use onrush_rt::net::{Address, Peer};
 pub use request::{InterimResponses, Request, RequestBody};
 pub use response::{IntoResponse, Response};
 pub use route::Router;
-pub use server::{Handle, ListeningSockets, Running, Server};
+pub use running_settings::RunningSettings;
+pub use server::{ConnectionFacts, Handle, ListeningSockets, Running, Server};
 #[cfg(feature = "tls")]
 pub use tls::{TlsConfig, TlsError, TlsInfo};
 pub use trusted_peers::{PeerNetwork, TrustedPeers};

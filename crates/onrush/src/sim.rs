@@ -21,6 +21,7 @@ use crate::engine::{Engine, EngineHandler, OVER_LIMIT_MAX, Settings};
 use crate::handler::Application;
 use crate::log::AccessLog;
 use crate::metrics::{Counters, Metrics};
+use crate::running_settings::RunningSettings;
 use crate::watchdog::Watchdog;
 use crate::worker::WorkerHandle;
 use crate::worker_set::{Placement, WorkerSet};
@@ -135,10 +136,8 @@ impl Simulation {
         receive_bytes_max: usize,
     ) -> Simulation {
         let net = Net::new(seed, behaviour);
-        let settings = Settings {
-            access_log: AccessLog::On,
-            ..Simulation::settings(1, limits, None)
-        };
+        let mut settings = Simulation::settings(1, limits, None);
+        settings.running.access_log = AccessLog::On;
         let pools = Pools::inline();
         Simulation::build_within(net, application, settings, &pools, receive_bytes_max)
     }
@@ -154,7 +153,8 @@ impl Simulation {
     ) -> Simulation {
         let net = Net::new(seed, behaviour);
         let mut settings = Simulation::settings(1, limits, None);
-        (settings.access_log, settings.connections_max) = (AccessLog::On, connections_max);
+        settings.running.access_log = AccessLog::On;
+        settings.running.connections_max = connections_max;
         Simulation::build(net, application, settings, &Pools::inline())
     }
 
@@ -228,19 +228,19 @@ impl Simulation {
 
     fn settings(workers: usize, limits: Limits, metrics: Option<Metrics>) -> Settings {
         Settings {
-            limits,
-            connections_max: usize::MAX,
+            running: RunningSettings {
+                rebalance: false,
+                ..RunningSettings::new(limits)
+            },
             connections: Arc::default(),
             descriptors: Default::default(),
             over_limit_max: OVER_LIMIT_MAX,
             accept_warned_s: Arc::default(),
-            access_log: AccessLog::Off,
             tls: None,
             metrics,
-            proxy_protocol: None,
+            proxy_protocol: false,
             worker_set: Arc::new(WorkerSet::new(workers, Placement::Single)),
             watchdog: Arc::new(Watchdog::new(workers)),
-            rebalance: false,
         }
     }
 
@@ -384,7 +384,7 @@ impl Simulation {
     /// ```
     pub fn drain(&mut self) {
         for member in &self.members {
-            member.engine.drain();
+            member.engine.drain(None);
             member.engine.stop_accepting();
         }
     }

@@ -80,6 +80,13 @@ impl AccessControl {
         AccessControl(Arc::new(Shared::new(users)))
     }
 
+    /// Access for other users beside these, for an application that replaces the one with these.
+    /// Delays after failed logins, and what is counted, are common.
+    #[must_use]
+    pub fn with_users(&self, users: Users) -> AccessControl {
+        AccessControl(Arc::new(self.0.with_users(users)))
+    }
+
     /// Replaces all users. Requests that begin later are decided by the new ones; nothing of the
     /// old ones is remembered.
     pub fn replace(&self, users: Users) {

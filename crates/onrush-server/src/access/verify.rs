@@ -39,7 +39,8 @@ pub(crate) struct Shared {
     generation: AtomicU64,
     tag_key: TagKey,
     flights: Flights,
-    throttle: Mutex<Throttle>,
+    /// Also of other users of the same server.
+    throttle: Arc<Mutex<Throttle>>,
     pub(crate) report: Arc<Report>,
 }
 
@@ -111,8 +112,17 @@ impl Shared {
             generation: AtomicU64::new(0),
             tag_key: TagKey::random(),
             flights: Flights::default(),
-            throttle: Mutex::default(),
+            throttle: Arc::default(),
             report: Arc::default(),
+        }
+    }
+
+    /// Other users, with the delays and counts of this value.
+    pub(crate) fn with_users(&self, users: Users) -> Shared {
+        Shared {
+            throttle: self.throttle.clone(),
+            report: self.report.clone(),
+            ..Shared::new(users)
         }
     }
 

@@ -273,6 +273,25 @@ impl Cache {
         idle
     }
 
+    /// Removes everything, and keeps nothing any more. Blocks: closing a deleted file frees its
+    /// space.
+    pub(super) fn close(&self) {
+        for worker in 0..self.shards.len() {
+            let mut shard = self.shard(worker);
+            (shard.bytes_max, shard.files_max) = (0, 0);
+            (shard.bytes, shard.outdated) = (0, 0);
+            shard.eviction_queue.clear();
+            shard.files.clear();
+            let removed = (
+                std::mem::take(&mut shard.entries),
+                std::mem::take(&mut shard.stale),
+            );
+            // `closer_runs` stays: the closer finds no files at its next call and ends.
+            drop(shard);
+            drop(removed);
+        }
+    }
+
     /// Takes all open files of a worker whose task for [`Cache::take_stale`] has ended.
     pub(super) fn take_all_files(&self, worker: usize) -> Vec<LoadedObject> {
         let mut shard = self.shard(worker);

@@ -156,7 +156,7 @@ impl Inner {
             ReceiveError::Body(failure) => failure,
             ReceiveError::Store(error) => failed(error),
         };
-        let mut upload = VerifiedUpload::new(upload, digests, self.uploads.limits);
+        let mut upload = VerifiedUpload::new(upload, digests, self.uploads.limits());
         let mut piece = Vec::with_capacity(PIECE_BYTES);
         loop {
             let is_end = parts.fill(&mut piece).await?;

@@ -284,7 +284,7 @@ struct Inner {
     /// The budget of objects in memory: in the cache, or in responses to slow clients.
     object_budget: Arc<Budget>,
     /// The shared buffers of uploads, and the budget of their other buffers.
-    upload_buffers: UploadBuffers,
+    upload_buffers: Arc<UploadBuffers>,
     uploads: Arc<Uploads>,
     /// The changes of clients that have gone.
     abandoned: Abandoned,
@@ -298,7 +298,7 @@ struct Inner {
     directory_budget: Arc<Budget>,
     /// The number of clients that may watch folders.
     watchers: Arc<Budget>,
-    storage_log: StorageLog,
+    storage_log: Arc<StorageLog>,
 }
 
 impl Files {
@@ -312,17 +312,9 @@ impl Files {
 
     /// Opens the folder that [`Files::open`] serves, for another use as a store.
     pub fn open_folder(dir: &Path, options: &FilesOptions) -> io::Result<Folder> {
-        let writable = options.allow.delete || (options.allow.put && !options.sink);
-        let folder = FolderOptions {
-            writable,
-            durability: options.durability,
-            min_free_bytes: options.min_free_bytes,
-            checksums: options.checksums,
-            descriptors: options.descriptors.clone(),
-            keep_properties: options.webdav,
-            ..FolderOptions::default()
-        };
         let pool = BlockingPool::threads(options.blocking_threads, 4096);
+        let folder = folder_options(options);
+        let writable = folder.writable;
         match Folder::open(dir, pool, folder) {
             Ok(store) => {
                 if !store.follows_links() {
@@ -336,6 +328,17 @@ impl Files {
             }
             Err(error) => Err(open_error(dir, writable, options.sink, &error)),
         }
+    }
+
+    /// Replaces the options of the folder at `dir` while it is served; see
+    /// [`Folder::set_options`]. Blocks. An error is one line, and nothing has changed then.
+    pub fn set_folder_options(
+        folder: &Folder,
+        dir: &Path,
+        options: &FilesOptions,
+    ) -> io::Result<()> {
+        let set = folder.set_options(&folder_options(options));
+        set.map_err(|error| open_error(dir, true, options.sink, &error))
     }
 
     /// Serves a folder that is already open. Writes that the store does not permit get 403,
@@ -359,28 +362,69 @@ impl Files {
             pool,
             methods: methods(&options),
             locks: Arc::default(),
-            cache: Cache::new(
-                options.cache_bytes_max,
-                options.cache_files_max,
-                options.cache_max_age_ms,
-            ),
+            cache: cache(&options),
             siblings: Siblings::new(options.cache_max_age_ms),
             encoder_budget: compress::budget(),
             first_jobs: Budget::new(compress::FIRST_JOBS_MAX),
-            object_budget: Budget::new(
-                options
-                    .cache_bytes_max
-                    .saturating_add(options.cache_bytes_max.min(IN_FLIGHT_BYTES_MAX)),
-            ),
-            upload_buffers: UploadBuffers::new(options.upload_bytes_max, buffers_per_core),
+            object_budget: object_budget(&options),
+            upload_buffers: Arc::new(UploadBuffers::new(
+                options.upload_bytes_max,
+                buffers_per_core,
+            )),
             listing_budget: Budget::new(list::PAGES_BYTES_MAX),
             document_budget: Budget::new(markdown::DOCUMENTS_BYTES_MAX),
             compression_budget: Budget::new(archive::COMPRESSION_BYTES_MAX),
             directory_budget: Budget::new(archive::DIRECTORIES_BYTES_MAX),
             watchers: Budget::new(options.watchers_max),
-            storage_log: StorageLog::default(),
+            storage_log: Arc::default(),
             options,
         }))
+    }
+
+    /// The same objects with other options, for a server whose configuration changes. What requests
+    /// share stays the same: locks, unfinished uploads, and buffers. The cache begins empty: cached
+    /// objects depend on the options. Those that concern the store itself are ignored
+    /// ([`FilesOptions::durability`], [`FilesOptions::min_free_bytes`], [`FilesOptions::checksums`]
+    /// and [`FilesOptions::descriptors`]), and so are [`FilesOptions::upload_bytes_max`] and
+    /// [`FilesOptions::blocking_threads`].
+    ///
+    /// Call [`Files::retire`] of this value when no further request is for it.
+    #[must_use]
+    pub fn with_options(&self, options: FilesOptions) -> Files {
+        let inner = &*self.0;
+        inner.uploads.set_limits(options.upload_limits);
+        let watchers = match options.watchers_max == inner.options.watchers_max {
+            true => inner.watchers.clone(),
+            false => Budget::new(options.watchers_max),
+        };
+        Files(Arc::new(Inner {
+            store: inner.store.clone(),
+            pool: inner.pool.clone(),
+            methods: methods(&options),
+            locks: inner.locks.clone(),
+            cache: cache(&options),
+            siblings: Siblings::new(options.cache_max_age_ms),
+            encoder_budget: inner.encoder_budget.clone(),
+            first_jobs: inner.first_jobs.clone(),
+            object_budget: object_budget(&options),
+            upload_buffers: inner.upload_buffers.clone(),
+            uploads: inner.uploads.clone(),
+            abandoned: inner.abandoned.clone(),
+            listing_budget: inner.listing_budget.clone(),
+            document_budget: inner.document_budget.clone(),
+            compression_budget: inner.compression_budget.clone(),
+            directory_budget: inner.directory_budget.clone(),
+            watchers,
+            storage_log: inner.storage_log.clone(),
+            options,
+        }))
+    }
+
+    /// Frees the cache, when others serve new requests ([`Files::with_options`]). Requests in
+    /// progress end as they would have. Blocks: closing a file may free its space.
+    pub fn retire(&self) {
+        self.0.cache.close();
+        self.0.siblings.clear();
     }
 
     /// The store that contains the objects.
@@ -392,6 +436,31 @@ impl Files {
     pub fn pool(&self) -> &BlockingPool {
         &self.0.pool
     }
+}
+
+fn folder_options(options: &FilesOptions) -> FolderOptions {
+    FolderOptions {
+        writable: options.allow.delete || (options.allow.put && !options.sink),
+        durability: options.durability,
+        min_free_bytes: options.min_free_bytes,
+        checksums: options.checksums,
+        descriptors: options.descriptors.clone(),
+        keep_properties: options.webdav,
+        ..FolderOptions::default()
+    }
+}
+
+fn cache(options: &FilesOptions) -> Cache {
+    Cache::new(
+        options.cache_bytes_max,
+        options.cache_files_max,
+        options.cache_max_age_ms,
+    )
+}
+
+fn object_budget(options: &FilesOptions) -> Arc<Budget> {
+    let cached = options.cache_bytes_max;
+    Budget::new(cached.saturating_add(cached.min(IN_FLIGHT_BYTES_MAX)))
 }
 
 /// An error with one line that states what is wrong with a folder.
@@ -541,7 +610,7 @@ impl Inner {
             .with_header("Accept-Ranges", "bytes");
         match self.offers_uploads() {
             true => {
-                let bytes_max = self.uploads.limits.object_bytes_max;
+                let bytes_max = self.uploads.limits().object_bytes_max;
                 let joins = self.uploads.can_be_joined();
                 self.add_upload_options(tus::add_options(response, bytes_max, joins))
             }

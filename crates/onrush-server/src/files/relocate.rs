@@ -249,7 +249,7 @@ impl Inner {
     /// Refuses to copy an object that is larger than objects may be. Those in a folder are
     /// checked one by one.
     async fn check_size(&self, from: &Key) -> Result<(), HttpError> {
-        let limits = &self.uploads.limits;
+        let limits = self.uploads.limits();
         if limits.object_bytes_max == u64::MAX {
             return Ok(());
         }

@@ -270,7 +270,7 @@ impl Inner {
                 let _ = session.cancel().await;
                 Problem::InconsistentLength.response()
             }
-            Err(ReceiveError::Body(failure)) if failure == self.uploads.limits.too_large() => {
+            Err(ReceiveError::Body(failure)) if failure == self.uploads.limits().too_large() => {
                 let limits = self.limits(&session.progress(), *INTEROP_VERSIONS.end());
                 let _ = session.cancel().await;
                 failure.render(json).with_header("Upload-Limit", limits)
@@ -409,7 +409,7 @@ impl Inner {
             true => "expires",
             false => "max-age",
         };
-        let size = match self.uploads.limits.object_bytes_max {
+        let size = match self.uploads.limits().object_bytes_max {
             u64::MAX => String::new(),
             bytes => format!(", max-size={bytes}"),
         };
@@ -419,7 +419,7 @@ impl Inner {
     /// The fields of the response to `OPTIONS` that say that uploads can be continued.
     pub(super) fn add_upload_options(&self, response: Response) -> Response {
         let progress = Progress {
-            expires_in_s: self.uploads.limits.age_max_s,
+            expires_in_s: self.uploads.limits().age_max_s,
             ..completed(0)
         };
         response

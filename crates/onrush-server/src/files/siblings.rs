@@ -89,6 +89,13 @@ impl Siblings {
         is_fresh.then(|| known.clone())
     }
 
+    /// Forgets everything.
+    pub(super) fn clear(&self) {
+        for shard in &self.shards {
+            shard.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        }
+    }
+
     fn add(&self, known: &Arc<Known>, context: CacheContext) {
         // `get` compares paths as sent, where a percent sign begins an escape.
         if known.generations.is_none() || known.key.as_bytes().contains(&b'%') {

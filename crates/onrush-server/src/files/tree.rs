@@ -217,7 +217,7 @@ impl Inner {
                     continue;
                 }
             };
-            let limits = &self.uploads.limits;
+            let limits = self.uploads.limits();
             if entry.kind == Kind::File && entry.size > limits.object_bytes_max {
                 walk.fail_with(copy, entry.kind, limits.too_large());
                 continue;

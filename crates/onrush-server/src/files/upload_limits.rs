@@ -2,6 +2,7 @@
 
 use super::http_error::HttpError;
 use super::types::intern;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// The limits of objects and of unfinished uploads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +29,42 @@ impl Default for UploadLimits {
             count_max: 10_000,
             bytes_max: u64::MAX,
         }
+    }
+}
+
+/// Limits that can change. Each is read by itself: no two of them depend on each other.
+#[derive(Debug)]
+pub(super) struct SharedLimits {
+    object_bytes_max: AtomicU64,
+    age_max_s: AtomicU64,
+    count_max: AtomicUsize,
+    bytes_max: AtomicU64,
+}
+
+impl SharedLimits {
+    pub(super) fn new(limits: UploadLimits) -> SharedLimits {
+        SharedLimits {
+            object_bytes_max: AtomicU64::new(limits.object_bytes_max),
+            age_max_s: AtomicU64::new(limits.age_max_s),
+            count_max: AtomicUsize::new(limits.count_max),
+            bytes_max: AtomicU64::new(limits.bytes_max),
+        }
+    }
+
+    pub(super) fn get(&self) -> UploadLimits {
+        UploadLimits {
+            object_bytes_max: self.object_bytes_max.load(Relaxed),
+            age_max_s: self.age_max_s.load(Relaxed),
+            count_max: self.count_max.load(Relaxed),
+            bytes_max: self.bytes_max.load(Relaxed),
+        }
+    }
+
+    pub(super) fn set(&self, limits: UploadLimits) {
+        (self.object_bytes_max).store(limits.object_bytes_max, Relaxed);
+        self.age_max_s.store(limits.age_max_s, Relaxed);
+        self.count_max.store(limits.count_max, Relaxed);
+        self.bytes_max.store(limits.bytes_max, Relaxed);
     }
 }
 

@@ -54,8 +54,8 @@ impl Inner {
         let keeps_time = stored_fields::has_client_time(&metadata);
         self.demand_of_name(&key, &mut digests)?;
         let length = request.content_length();
-        if length.is_some_and(|bytes| bytes > self.uploads.limits.object_bytes_max) {
-            return Err(self.uploads.limits.too_large());
+        if length.is_some_and(|bytes| bytes > self.uploads.limits().object_bytes_max) {
+            return Err(self.uploads.limits().too_large());
         }
         let check_first = !conditions.is_none()
             || !may_replace
@@ -84,7 +84,7 @@ impl Inner {
         if !metadata.is_empty() {
             upload.set_metadata(metadata).map_err(failed)?;
         }
-        let mut upload = VerifiedUpload::new(upload, digests, self.uploads.limits);
+        let mut upload = VerifiedUpload::new(upload, digests, self.uploads.limits());
         let buffers = &self.upload_buffers;
         let received = upload::receive(&mut body, length, &mut upload, buffers, &|_| false);
         let received = received.await;

@@ -101,6 +101,11 @@ impl BuildCache {
         }
     }
 
+    /// Replaces the maximum size; see [`Cache::set_limit`]. Blocks.
+    pub fn set_limit(&self, bytes_max: u64) {
+        self.entries.cache().set_limit(bytes_max);
+    }
+
     /// Ends the use of the store: see [`Cache::close`]. Blocks.
     pub fn close(&self) {
         self.entries.cache().close();

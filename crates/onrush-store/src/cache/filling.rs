@@ -198,6 +198,15 @@ impl Cache {
         self.pool().run(evict).detach();
     }
 
+    /// Replaces the maximum of the allocated blocks of all files, and removes those that are too
+    /// many. Files that are being filled, or that clients read, have their space until they are
+    /// closed. Blocks.
+    pub fn set_limit(&self, bytes_max: u64) {
+        self.inner.space.set_limit(bytes_max);
+        self.inner.promises.set_limit(bytes_max);
+        self.evict_until(0);
+    }
+
     /// Removes files in small steps until `room_bytes` are free.
     pub(super) fn evict_until(&self, room_bytes: u64) {
         loop {

@@ -10,7 +10,7 @@ const BLOCK_BYTES: u64 = 4096;
 /// The space of all files together.
 #[derive(Debug)]
 pub(super) struct Space {
-    limit_bytes: u64,
+    limit_bytes: AtomicU64,
     used_bytes: AtomicU64,
     /// The part of `used_bytes` for files that a scan has not found yet. It may be too much.
     expected_bytes: AtomicU64,
@@ -74,7 +74,7 @@ impl Drop for Waiting {
 impl Space {
     pub(super) fn new(limit_bytes: u64) -> Arc<Space> {
         Arc::new(Space {
-            limit_bytes,
+            limit_bytes: AtomicU64::new(limit_bytes),
             used_bytes: AtomicU64::new(0),
             expected_bytes: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
@@ -83,7 +83,13 @@ impl Space {
     }
 
     pub(super) fn limit_bytes(&self) -> u64 {
-        self.limit_bytes
+        self.limit_bytes.load(Relaxed)
+    }
+
+    /// Replaces the limit, and has the tasks that wait try again.
+    pub(super) fn set_limit(&self, bytes: u64) {
+        self.limit_bytes.store(bytes, Relaxed);
+        self.notify();
     }
 
     pub(super) fn used_bytes(&self) -> u64 {
@@ -92,14 +98,14 @@ impl Space {
 
     /// The bytes that must be freed before `bytes` more fit.
     pub(super) fn excess_bytes(&self, bytes: u64) -> u64 {
-        (self.used_bytes().saturating_add(bytes)).saturating_sub(self.limit_bytes)
+        (self.used_bytes().saturating_add(bytes)).saturating_sub(self.limit_bytes())
     }
 
     /// Takes space for a new file; `None` if there is not so much.
     pub(super) fn take(self: &Arc<Space>, bytes: u64) -> Option<Arc<Charge>> {
         let take = |used: u64| {
             used.checked_add(bytes)
-                .filter(|&sum| sum <= self.limit_bytes)
+                .filter(|&sum| sum <= self.limit_bytes())
         };
         self.used_bytes.fetch_update(Relaxed, Relaxed, take).ok()?;
         Some(self.charge(bytes))

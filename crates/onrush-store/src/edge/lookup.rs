@@ -14,7 +14,7 @@ use crate::record::Record;
 use crate::store::Wanted;
 use onrush_rt::fs::File;
 use std::ops::Range;
-use std::sync::atomic::Ordering::Release;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -49,7 +49,7 @@ impl Inner {
                 Some(head) if head.fresh_ms(now_ms) > 0 => {
                     return Ok(Some((Current::known(head.clone()), head.how_fresh())));
                 }
-                Some(head) => head.age_ms(now_ms) <= self.stale_ms,
+                Some(head) => head.age_ms(now_ms) <= self.stale_ms.load(Relaxed),
             };
             let asked = *asked.get_or_insert_with(Instant::now);
             let Some(waiting) = self.opening(key, wanted, known.as_ref(), asked) else {

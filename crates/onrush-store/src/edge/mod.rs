@@ -43,7 +43,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::Ordering::Acquire;
+use std::sync::atomic::AtomicI64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -94,9 +95,13 @@ struct Inner {
     runner: OnceLock<Weak<Runner>>,
     metrics: Arc<Counts>,
     began: Instant,
-    fresh_ms: i64,
-    stale_ms: i64,
+    fresh_ms: AtomicI64,
+    stale_ms: AtomicI64,
     block_bytes: u64,
+}
+
+fn milliseconds(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
 }
 
 impl EdgeStore {
@@ -127,7 +132,6 @@ impl EdgeStore {
     }
 
     fn with(store: Arc<dyn Store>, cache: Cache, options: &EdgeOptions) -> io::Result<EdgeStore> {
-        let ms = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
         let inner = Arc::new(Inner {
             store,
             cache,
@@ -138,8 +142,8 @@ impl EdgeStore {
             runner: OnceLock::new(),
             metrics: Arc::default(),
             began: Instant::now(),
-            fresh_ms: ms(options.fresh),
-            stale_ms: ms(options.stale),
+            fresh_ms: AtomicI64::new(milliseconds(options.fresh)),
+            stale_ms: AtomicI64::new(milliseconds(options.stale)),
             block_bytes: options.block_bytes.max(1),
         });
         let (weak, mut ticks) = (Arc::downgrade(&inner), 0_u32);
@@ -157,6 +161,17 @@ impl EdgeStore {
     /// What the edge counts.
     pub fn metrics(&self) -> EdgeMetrics {
         EdgeMetrics::new(self.inner.cache.clone(), self.inner.metrics.clone())
+    }
+
+    /// Replaces [`CacheOptions::bytes_max`], [`EdgeOptions::fresh`] and [`EdgeOptions::stale`]. A
+    /// copy that is fresh stays so for the time that it had. Blocks while the cache removes files
+    /// that are too many.
+    ///
+    /// [`CacheOptions::bytes_max`]: crate::cache::CacheOptions::bytes_max
+    pub fn set_limits(&self, bytes_max: u64, fresh: Duration, stale: Duration) {
+        self.inner.fresh_ms.store(milliseconds(fresh), Relaxed);
+        self.inner.stale_ms.store(milliseconds(stale), Relaxed);
+        self.inner.cache.set_limit(bytes_max);
     }
 
     /// Ends the use of the cache: see [`Cache::close`](crate::cache::Cache::close). Blocks.

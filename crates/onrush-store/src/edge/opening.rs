@@ -13,6 +13,7 @@ use crate::store::Wanted;
 use crate::watch::Watch;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// A request for the current version of a key.
@@ -85,7 +86,8 @@ impl Inner {
                 opening: pending.opening.clone(),
                 _member: pending.run.join(),
                 is_collapsed: true,
-                is_recent: age.is_zero() || age < Duration::from_millis(self.fresh_ms as u64),
+                is_recent: age.is_zero()
+                    || age < Duration::from_millis(self.fresh_ms.load(Relaxed) as u64),
             });
         }
         let current = self.heads.get(key);
@@ -125,7 +127,7 @@ impl Inner {
         if self.heads.changes(&head.key) != begun.changes {
             return; // A change through this server came between.
         }
-        if head.confirm(begun.begun_ms, self.fresh_ms) {
+        if head.confirm(begun.begun_ms, self.fresh_ms.load(Relaxed)) {
             self.heads.advance(&head.key); // Responses say no longer that it is stale.
         }
         self.cache.stamp(&head.file);
@@ -222,7 +224,7 @@ async fn open(guard: OpeningGuard, wanted: Wanted, known: Option<Arc<Head>>, beg
         begun.begun_ms,
         opened_ms,
     ));
-    head.confirm(begun.begun_ms, inner.fresh_ms);
+    head.confirm(begun.begun_ms, inner.fresh_ms.load(Relaxed));
     let end = range.end.min(head.meta.size);
     let number = range.start / block_bytes;
     // An empty object is a block without bytes.

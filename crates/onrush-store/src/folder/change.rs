@@ -18,7 +18,7 @@ use crate::key::{Key, RESERVED};
 use onrush_rt::fs::{Create, Dir, File, OpenHow};
 use sha2::{Digest, Sha256};
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 const LOCKS: &[u8] = b"locks";
 
@@ -32,34 +32,36 @@ const HOW: OpenHow = OpenHow {
 
 /// The locks that other processes see.
 pub(super) struct ProcessLocks {
-    /// `.onrush/locks`. `None` if the file system has no such locks: then processes do not exclude
-    /// each other.
-    file: Option<File>,
+    /// `.onrush/locks`. Empty if the file system has no such locks: then processes do not exclude
+    /// each other. A read-only store has none.
+    file: OnceLock<File>,
     /// Limits the threads that wait.
     wait_permits: Arc<TaskSemaphore>,
 }
 
 impl ProcessLocks {
-    /// For a pool of `threads` threads. A read-only store has no locks.
-    pub(super) fn open(root: &Dir, writable: bool, threads: usize) -> io::Result<ProcessLocks> {
-        let file = match writable {
-            true => Some(ensure_dir(root, RESERVED)?.open(LOCKS, HOW)?),
-            false => None,
-        };
-        let probe = |file: &File| {
-            let works = file.try_lock_byte(0).is_ok();
-            file.unlock_byte(0);
-            works
-        };
-        Ok(ProcessLocks {
-            file: file.filter(probe),
+    /// For a pool of `threads` threads. Nothing is locked before [`ProcessLocks::open`].
+    pub(super) fn new(threads: usize) -> ProcessLocks {
+        ProcessLocks {
+            file: OnceLock::new(),
             wait_permits: TaskSemaphore::new((threads / 4).max(1)),
-        })
+        }
+    }
+
+    /// Opens the file, before the first change.
+    pub(super) fn open(&self, root: &Dir) -> io::Result<()> {
+        let file = ensure_dir(root, RESERVED)?.open(LOCKS, HOW)?;
+        let works = file.try_lock_byte(0).is_ok();
+        file.unlock_byte(0);
+        if works {
+            let _ = self.file.set(file); // Another thread may have been faster.
+        }
+        Ok(())
     }
 
     /// Whether changes of other processes are excluded.
     pub(super) fn are_supported(&self) -> bool {
-        self.file.is_some()
+        self.file.get().is_some()
     }
 }
 
@@ -86,7 +88,7 @@ impl LockedByte {
 
 impl Drop for LockedByte {
     fn drop(&mut self) {
-        if let Some(file) = &self.inner.process_locks.file {
+        if let Some(file) = self.inner.process_locks.file.get() {
             file.unlock_byte(self.at);
         }
     }
@@ -127,7 +129,7 @@ impl Locks {
 
     /// Excludes other processes. `false`: one of them makes a change, and `waits` is not set.
     fn exclude_processes(&mut self, inner: &Arc<Inner>, waits: bool) -> Result<bool> {
-        let Some(file) = &inner.process_locks.file else {
+        let Some(file) = inner.process_locks.file.get() else {
             return Ok(true);
         };
         for (key, byte) in self.keys.iter().zip(&mut self.bytes) {

@@ -270,7 +270,7 @@ fn stamp(
     metadata: &[u8],
     parts: &PutParts,
 ) -> Result<(Option<Meta>, Meta)> {
-    let keeps_properties = inner.options.keep_properties;
+    let keeps_properties = inner.keeps_properties();
     // Most puts create an object, or replace one of the last: then the lookup costs less than a
     // rename that fails.
     let looks_up =

@@ -4,7 +4,8 @@
 //! would block. Properties and listings are always read on the pool. The commit of a change is one
 //! blocking job (`commit`). On tmpfs nothing blocks, so the calling worker makes the change itself.
 //!
-//! Modules: `options`, `commit` (put and delete), `parents` (parent folders and their durability),
+//! Modules: `options`, `settings` (options that can change), `commit` (put and delete), `parents`
+//! (parent folders and their durability),
 //! `staging` (uploads before their commit), `copying` (into a staged file), `kept` (uploads that
 //! continue later), `upload` (the asynchronous part of a put), `relocate` (copy and rename),
 //! `properties` (of clients), `list`, `semaphore` (waiting tasks), `key_locks` (locks and
@@ -26,6 +27,7 @@ mod parents;
 mod properties;
 mod relocate;
 mod semaphore;
+mod settings;
 mod staging;
 mod sync_time;
 mod upload;
@@ -48,13 +50,14 @@ use onrush_rt::descriptors::FileUse;
 use onrush_rt::fs::{Dir, File, FileKind, OpenHow, Releaser};
 pub use options::{Durability, FolderOptions};
 use parents::{CreatedFolders, Parents};
+use settings::Settings;
 use staging::Staging;
 use std::fmt;
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use watches::Watches;
 
@@ -80,9 +83,11 @@ struct Inner {
     change_pool: BlockingPool,
     /// Frees large objects that are removed.
     releaser: Arc<Releaser>,
+    /// As the folder was opened; `settings` has what has changed.
     options: FolderOptions,
-    /// `None` if read-only.
-    staging: Option<Staging>,
+    settings: Settings,
+    /// Empty while read-only.
+    staging: OnceLock<Staging>,
     key_locks: KeyLocks,
     process_locks: ProcessLocks,
     listing_queue: ListingQueue,
@@ -117,7 +122,6 @@ impl Folder {
     }
 
     fn build(root: Dir, pool: BlockingPool, options: FolderOptions) -> io::Result<Folder> {
-        let staging = options.writable.then(|| Staging::open(&root)).transpose()?;
         // Passing a job to another thread and back costs more than a change in memory.
         let is_in_memory = root.is_in_memory();
         let change_pool = match is_in_memory {
@@ -126,16 +130,16 @@ impl Folder {
         };
         let pool_threads = pool.threads_max();
         let group = Group::new(&root, pool_threads);
-        let process_locks = ProcessLocks::open(&root, options.writable, pool_threads)?;
         let inner = Inner {
             releaser: Releaser::new(&pool, is_in_memory),
             root: Arc::new(root),
             pool,
             change_pool,
+            settings: Settings::new(&options),
             options,
-            staging,
+            staging: OnceLock::new(),
             key_locks: KeyLocks::new(),
-            process_locks,
+            process_locks: ProcessLocks::new(pool_threads),
             listing_queue: ListingQueue::new(),
             parents: Parents::new(pool_threads),
             watches: Watches::default(),
@@ -144,9 +148,27 @@ impl Folder {
             #[cfg(feature = "testing")]
             check_hook: std::sync::OnceLock::new(),
         };
+        if inner.options.writable {
+            inner.make_writable()?;
+        }
         Ok(Folder {
             inner: Arc::new(inner),
         })
+    }
+
+    /// Replaces some options of the folder while it is in use: `min_free_bytes`, `checksums` and
+    /// `keep_properties`; and `writable`, if it was not set before. Changes that have begun may end
+    /// with the earlier ones. The other options are ignored, because a change that is in progress
+    /// depends on them until its end. Blocks.
+    ///
+    /// # Errors
+    /// If the folder cannot be made writable. Nothing has changed then.
+    pub fn set_options(&self, options: &FolderOptions) -> io::Result<()> {
+        if options.writable && !self.writable() {
+            self.inner.make_writable()?;
+        }
+        self.inner.settings.set(options);
+        Ok(())
     }
 
     /// The free space of this file system in bytes.
@@ -171,13 +193,13 @@ impl Folder {
 
     /// Whether changes are allowed.
     pub fn writable(&self) -> bool {
-        self.inner.staging.is_some()
+        self.inner.staging.get().is_some()
     }
 
     /// Whether uploads may have metadata ([`Upload::set_metadata`]): the store is writable and its
     /// file system supports extended attributes.
     pub fn keeps_metadata(&self) -> bool {
-        let staging = self.inner.staging.as_ref();
+        let staging = self.inner.staging.get();
         staging.is_some_and(Staging::keeps_metadata)
     }
 
@@ -294,7 +316,7 @@ impl Inner {
 
     /// As [`Inner::check_free`], for an object of a client.
     fn check_free_bytes(&self, bytes: u64) -> Result<()> {
-        let min_free_bytes = self.options.min_free_bytes;
+        let min_free_bytes = self.settings.min_free_bytes.load(Ordering::Relaxed);
         if min_free_bytes == 0 {
             return Ok(());
         }
@@ -329,12 +351,27 @@ impl Inner {
 
     /// Whether new objects get a checksum.
     fn has_checksums(&self) -> bool {
-        let staging = self.staging.as_ref();
-        self.options.checksums && staging.is_some_and(Staging::keeps_metadata)
+        let staging = self.staging.get();
+        self.settings.checksums.load(Ordering::Relaxed)
+            && staging.is_some_and(Staging::keeps_metadata)
     }
 
     fn staging(&self) -> Result<&Staging> {
-        self.staging.as_ref().ok_or(StoreError::Forbidden)
+        self.staging.get().ok_or(StoreError::Forbidden)
+    }
+
+    /// Whether an object that is replaced passes its properties on.
+    fn keeps_properties(&self) -> bool {
+        self.settings.keep_properties.load(Ordering::Relaxed)
+    }
+
+    /// Creates what changes need. The staging is last, because changes begin when it is there.
+    fn make_writable(&self) -> io::Result<()> {
+        // It sweeps, which must not fail after anything has changed.
+        let staging = Staging::open(&self.root)?;
+        self.process_locks.open(&self.root)?;
+        let _ = self.staging.set(staging); // Another thread may have been faster.
+        Ok(())
     }
 }
 

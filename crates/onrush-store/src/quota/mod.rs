@@ -26,10 +26,10 @@ use crate::store::{
     Committed, Condition, Features, Kept, ListHow, Page, Relocation, Store, Upload, Wanted,
 };
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 pub use usage::Quota;
-use usage::{Reservation, Usages, is_beneath};
+use usage::{Reservation, Usage, Usages};
 
 /// The number of attempts to rename an object that is replaced meanwhile.
 const ATTEMPTS: usize = 4;
@@ -39,6 +39,8 @@ const ATTEMPTS: usize = 4;
 pub struct QuotaStore {
     folder: Folder,
     usages: Arc<Usages>,
+    /// Held during a count: what is added is counted for one at a time.
+    counting: Arc<Mutex<()>>,
 }
 
 impl QuotaStore {
@@ -47,23 +49,39 @@ impl QuotaStore {
     pub fn new(folder: Folder, quotas: Vec<Quota>) -> Result<QuotaStore> {
         let store = QuotaStore {
             folder,
-            usages: Usages::new(quotas),
+            usages: Usages::new(),
+            counting: Arc::default(),
         };
-        store.count()?;
+        store.set_quotas(&quotas)?;
         Ok(store)
+    }
+
+    /// Replaces the quotas while the store is in use. Objects are counted for folders that had no
+    /// quota before, which blocks. After a failure, the earlier quotas remain. An upload that is in
+    /// progress counts for a new quota when it is complete.
+    pub fn set_quotas(&self, quotas: &[Quota]) -> Result<()> {
+        let _counting = self.lock_count();
+        self.usages.replace(quotas, |usage| self.count_one(usage))
+    }
+
+    fn count_one(&self, usage: &Usage) -> Result<()> {
+        let counted = self.folder.count_bytes(usage.prefix());
+        usage.end_count(counted.as_ref().ok().copied());
+        counted.map(drop)
+    }
+
+    fn lock_count(&self) -> MutexGuard<'_, ()> {
+        self.counting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts the objects again, while the store is in use. This blocks. After a failure, the
     /// earlier count remains.
     pub fn count(&self) -> Result<()> {
-        let quotas: Vec<Quota> = self.usages.quotas().cloned().collect();
-        for (index, quota) in quotas.iter().enumerate() {
-            self.usages.begin_count(index);
-            let counted = self.folder.count_bytes(quota.prefix.as_ref());
-            self.usages.end_count(index, counted.as_ref().ok().copied());
-            counted?;
-        }
-        Ok(())
+        let _counting = self.lock_count();
+        self.usages.list().iter().try_for_each(|usage| {
+            usage.begin_count();
+            self.count_one(usage)
+        })
     }
 
     /// Each quota with the bytes of its objects.
@@ -131,11 +149,7 @@ impl QuotaStore {
 
     /// Whether a quota counts only a part of what lies beneath a folder.
     fn is_divided(&self, folder: &Key) -> bool {
-        let mut prefixes = self
-            .usages
-            .quotas()
-            .filter_map(|quota| quota.prefix.as_ref());
-        prefixes.any(|prefix| prefix == folder || is_beneath(prefix, folder))
+        self.usages.is_divided(folder)
     }
 
     /// The bytes of the objects beneath a folder.
@@ -253,8 +267,7 @@ impl Store for QuotaStore {
                 // What a quota counts would change its place, or get another limit.
                 return Err(StoreError::Unsupported);
             }
-            let counts_both = |quota: &Quota| quota.covers(&how.from) == quota.covers(&how.to);
-            if self.usages.quotas().all(counts_both) {
+            if self.usages.are_alike(&how.from, &how.to) {
                 let committed = self.folder.rename(how.clone(), kind).await?;
                 self.usages.change(&how.to, 0, committed.replaced_bytes);
                 return Ok(committed);

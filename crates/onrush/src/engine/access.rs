@@ -5,16 +5,17 @@
 //! A connection over the limit is recorded as one entry, whose request is not known. The number
 //! of these per second is limited.
 //! Each successful send is recorded as well. An exchange ends when the last byte of its response
-//! has been accepted, or when its connection closes. The functions here are called only if an
-//! access log is configured.
+//! has been accepted, or when its connection closes. The functions here are called only while there
+//! is an access log.
 
 use super::Engine;
 use super::connection::Conn;
 use crate::host::ConnId;
-use crate::log::{LogEntry, Outcome, RequestLine};
+use crate::log::{AccessLog, LogEntries, LogEntry, LogQueue, Outcome, RequestLine};
 use crate::metrics::CloseReason;
 use onrush_proto::head::{Head, Parsed, Version};
 use onrush_proto::traceparent;
+use std::rc::Rc;
 
 /// The longest part of a rejected request line that is logged, in bytes.
 const RAW_LINE_BYTES_MAX: usize = 2048;
@@ -38,6 +39,35 @@ impl CloseReason {
 }
 
 impl Engine {
+    /// Whether exchanges are recorded.
+    #[inline]
+    pub(super) fn is_logging(&self) -> bool {
+        self.is_logging.get()
+    }
+
+    /// Begins or ends to record exchanges. Those in progress are forgotten: the bytes that the
+    /// kernel accepts for them are counted only in between.
+    pub(super) fn set_logging(&self, access_log: AccessLog) {
+        let is_logging = access_log == AccessLog::On;
+        if self.is_logging.replace(is_logging) == is_logging {
+            return;
+        }
+        let ids = self.conns.borrow().ids();
+        for id in ids {
+            let mut conns = self.conns.borrow_mut();
+            let Some(conn) = conns.get(id) else { continue };
+            conn.transport.forget_unsent();
+            if let Some(active) = conn.active.as_mut() {
+                active.wire.log_entries = LogEntries::default();
+            }
+        }
+        self.log.get_or_init(|| {
+            let log = Rc::<LogQueue>::default();
+            self.context.spawn(log.clone().run()).detach();
+            log
+        });
+    }
+
     /// Records the start of a request with the head `bytes`.
     #[inline(never)]
     pub(super) fn log_request(&self, id: ConnId, head: &Head, bytes: &[u8]) {
@@ -115,7 +145,7 @@ impl Engine {
         rendered_before: usize,
         out: &[u8],
     ) {
-        let Some(log) = &self.log else { return };
+        let Some(log) = self.log.get() else { return };
         if out.len() == rendered_before {
             return; // A response had begun, so no other was sent.
         }
@@ -186,7 +216,7 @@ impl Engine {
     }
 
     fn end_entries(&self, conn: &mut Conn) {
-        let (Some(log), Some(active)) = (&self.log, conn.active.as_mut()) else {
+        let (Some(log), Some(active)) = (self.log.get(), conn.active.as_mut()) else {
             return;
         };
         let mut now_ns = None;
@@ -199,7 +229,7 @@ impl Engine {
 
     /// Ends all exchanges of a closed connection.
     pub(super) fn log_closed(&self, conn: &mut Conn, reason: CloseReason) {
-        let (Some(log), Some(active)) = (&self.log, conn.active.as_mut()) else {
+        let (Some(log), Some(active)) = (self.log.get(), conn.active.as_mut()) else {
             return;
         };
         while let Some(mut ended) = active.wire.log_entries.pop_aborted(reason.outcome()) {

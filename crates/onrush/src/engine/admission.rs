@@ -14,7 +14,7 @@
 use super::connection::Conn;
 use super::migration::Transfer;
 use super::state::{AfterFlush, Expects};
-use super::{Engine, Incoming, Settings, count};
+use super::{Engine, Incoming, count};
 use crate::host::ConnId;
 use crate::log::Outcome;
 use crate::metrics::CloseReason;
@@ -91,9 +91,10 @@ impl Conn {
 impl Engine {
     pub(super) fn accept(self: &Rc<Self>, incoming: Incoming) {
         count(&self.counters.accepted);
-        if let Some(trusted) = &self.settings.proxy_protocol {
+        if self.settings.proxy_protocol {
             let peer = incoming.socket.peer();
-            if !trusted.trusts(peer) {
+            let is_trusted = self.running.borrow().trusted_proxies.trusts(peer);
+            if !is_trusted {
                 return self.refuse_untrusted(peer);
             }
         }
@@ -132,19 +133,8 @@ impl Engine {
         }
     }
 
-    /// Reserves a place under the connection limit; `false` when there is none.
     fn reserve_place(&self) -> bool {
-        let Settings {
-            connections,
-            descriptors,
-            ..
-        } = &self.settings;
-        let has_room = connections.fetch_add(1, Ordering::Relaxed) < self.settings.connections_max;
-        let free = has_room && descriptors.open_connection();
-        if !free {
-            connections.fetch_sub(1, Ordering::Relaxed);
-        }
-        free
+        self.settings.reserve(self.running.borrow().connections_max)
     }
 
     /// [`Engine::reserve_place`] after idle connections have been closed.
@@ -282,7 +272,7 @@ impl Engine {
         };
         let mut conn = Conn::new(stream);
         conn.state.refuse();
-        if self.log.is_some() {
+        if self.is_logging() {
             // Nothing was received, so the request is not known.
             let (outcome, received) = (Outcome::Rejected, &[]);
             self.log_reject(&mut conn, 503, outcome, received, 0, OVER_LIMIT_RESPONSE);

@@ -58,7 +58,7 @@ impl Host for Engine {
     }
 
     fn set_user(&self, connection: ConnId, user: &str) {
-        if self.log.is_some()
+        if self.is_logging()
             && let Some(conn) = self.conns.borrow_mut().get(connection)
             && let Some(active) = conn.active.as_mut()
         {
@@ -67,7 +67,7 @@ impl Host for Engine {
     }
 
     fn set_client_address(&self, connection: ConnId, address: IpAddr) {
-        if self.log.is_some()
+        if self.is_logging()
             && let Some(conn) = self.conns.borrow_mut().get(connection)
             && let Some(active) = conn.active.as_mut()
         {

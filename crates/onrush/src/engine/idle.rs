@@ -67,13 +67,15 @@ impl Engine {
             self.close(id, CloseReason::Client); // A partial head cannot become complete.
         } else if expects == Expects::Head {
             self.reclaim_memory();
+        } else if self.is_passing() {
+            self.pass_on_if_idle(id);
         }
     }
 
     /// Sets the deadline of a connection that waits for its next request or for the rest of a body.
     pub(super) fn set_idle_deadline(&self, id: ConnId, conn: &mut Conn) {
         let limit_ms = match conn.state.expects() {
-            _ if self.draining.get() => DRAIN_IDLE_MS,
+            _ if self.is_draining(conn) => DRAIN_IDLE_MS,
             Expects::Request | Expects::Head | Expects::Handshake | Expects::Nothing => {
                 self.limits().idle_timeout_ms
             }

@@ -7,7 +7,7 @@
 
 use super::connection::Conn;
 use super::deadline::DRAIN_IDLE_MS;
-use super::state::{Expects, Phase};
+use super::state::{Expects, Phase, SUCCESSOR};
 use super::tls_connection::MovedTls;
 use super::transport::Transport;
 use super::{Engine, Incoming, count};
@@ -19,6 +19,7 @@ use onrush_proto::connection::Connection as Machine;
 use onrush_rt::diagnose;
 use onrush_rt::driver::Socket;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 
 /// A connection that one worker transfers to another.
@@ -28,6 +29,8 @@ pub(crate) enum Transfer {
     Accepted(Incoming),
     /// An established connection, between two requests.
     Established(Box<EstablishedConn>),
+    /// An idle connection of another process.
+    Adopted(Box<EstablishedConn>),
     /// A connection for which so many workers had no place and no idle connection to close. It is
     /// counted at the worker that it goes to, but not against the connection limit.
     OverLimit(Incoming, usize),
@@ -51,6 +54,78 @@ pub(crate) struct EstablishedConn {
     from: usize,
     /// The target worker had no memory for it and sends it back.
     returned: bool,
+    /// The other process has not taken it, so it is not passed on.
+    stays: bool,
+}
+
+/// What a process says about a connection that it passes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionFacts {
+    /// The client that the header of the PROXY protocol has named.
+    pub client: Option<SocketAddr>,
+    /// When the connection ends if no request arrives, in milliseconds of `CLOCK_MONOTONIC`, which
+    /// all processes of a machine share. [`u64::MAX`]: never.
+    pub deadline_ms: u64,
+}
+
+impl EstablishedConn {
+    /// An idle connection of another process, for the worker `to`.
+    pub(crate) fn adopted(socket: Socket, facts: ConnectionFacts, to: usize) -> EstablishedConn {
+        EstablishedConn {
+            socket,
+            tls: None,
+            client: facts.client,
+            machine: Machine::new(),
+            input: Vec::new(),
+            deadline_ms: facts.deadline_ms,
+            expects: Expects::Request,
+            from: to,
+            returned: false,
+            stays: false,
+        }
+    }
+
+    /// Whether another process needs only the socket and [`EstablishedConn::facts`].
+    pub(super) fn is_idle(&self) -> bool {
+        let expects_request = matches!(self.expects, Expects::Request | Expects::Head);
+        let is_plain = self.tls.is_none() && matches!(self.socket, Socket::Os(_));
+        expects_request && is_plain && self.input.is_empty() && !self.stays
+    }
+
+    pub(crate) fn facts(&self) -> ConnectionFacts {
+        ConnectionFacts {
+            client: self.client,
+            deadline_ms: self.deadline_ms,
+        }
+    }
+
+    /// The socket; `None` if it is simulated.
+    pub(crate) fn socket(&self) -> Option<BorrowedFd<'_>> {
+        match &self.socket {
+            Socket::Os(socket) => Some(socket.as_fd()),
+            Socket::Sim(_) => None,
+        }
+    }
+
+    /// The worker that it comes from.
+    pub(crate) fn from(&self) -> usize {
+        self.from
+    }
+
+    /// The other process has not taken it.
+    pub(crate) fn keep(&mut self) {
+        self.stays = true;
+    }
+
+    #[cfg(test)]
+    pub(super) fn for_test() -> EstablishedConn {
+        let (socket, _) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        let facts = ConnectionFacts {
+            client: None,
+            deadline_ms: u64::MAX,
+        };
+        EstablishedConn::adopted(Socket::Os(socket.into()), facts, 0)
+    }
 }
 
 impl Engine {
@@ -80,6 +155,15 @@ impl Engine {
                 Transfer::Accepted(incoming) => self.open_connection(incoming),
                 Transfer::Established(live) => {
                     count(&self.counters.taken_over);
+                    self.resume_connection(*live);
+                }
+                Transfer::Adopted(mut live) => {
+                    count(&self.counters.taken_over);
+                    let now_ms = self.context.now_ms();
+                    let idle_ms = u64::from(self.limits().idle_timeout_ms);
+                    if idle_ms > 0 {
+                        live.deadline_ms = live.deadline_ms.min(now_ms + idle_ms);
+                    }
                     self.resume_connection(*live);
                 }
                 Transfer::OverLimit(incoming, asked) => {
@@ -181,7 +265,11 @@ impl Engine {
             expects: conn.state.expects(),
             from: own,
             returned: false,
+            stays: false,
         });
+        if to == SUCCESSOR {
+            return self.give_to_outbox(live);
+        }
         if self.draining.get() || worker_set.is_draining() {
             return self.resume_connection(*live);
         }
@@ -209,7 +297,7 @@ impl Engine {
     }
 
     /// Resumes a connection that was transferred.
-    fn resume_connection(self: &Rc<Self>, mut live: EstablishedConn) {
+    pub(super) fn resume_connection(self: &Rc<Self>, mut live: EstablishedConn) {
         let block = match live.input.len() {
             0 => None,
             bytes => self.context.pool().take_exact(bytes),
@@ -252,7 +340,10 @@ impl Engine {
             conn.machine = live.machine;
             conn.state.end_move(live.expects);
             let mut deadline_ms = live.deadline_ms;
-            if self.draining.get() {
+            if self.is_passing() && !live.stays && !conn.transport.is_tls() {
+                conn.state.plan_move(SUCCESSOR);
+            }
+            if self.is_draining(conn) {
                 self.limit_drain_requests(id, (live.input.len() + records) as u64);
                 if input.is_none() && records == 0 {
                     conn.state.restart_head(); // A new head gets the full time limit.
@@ -266,9 +357,10 @@ impl Engine {
         if records > 0 {
             self.list_partial_record(id);
         }
-        if let Some(input) = input
-            && panic_guard::catch(|| self.on_plaintext(id, input)).is_none()
-        {
+        let Some(input) = input else {
+            return self.pass_on_if_idle(id);
+        };
+        if panic_guard::catch(|| self.on_plaintext(id, input)).is_none() {
             self.recover_from_panic(Some(id)); // A part of its input is lost.
         }
     }

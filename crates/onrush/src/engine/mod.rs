@@ -13,7 +13,8 @@
 //! (the interface to requests) · `input` (queued input) · `idle` (waiting for requests) ·
 //! `send_response` (large responses) · `render` (responses) · `pending` (responses that are not
 //! ready at once) · `receive` (requests) · `proxy_header` (the PROXY protocol) · `migration`
-//! (connections that move between workers) · `admission` (which new connections are served) ·
+//! (connections that move between workers) · `passing` (to another
+//! process) · `admission` (which new connections are served) ·
 //! `rebalance` (which connections move) · `stall` (blocked workers) · `events` (events of the
 //! driver and the worker).
 
@@ -33,6 +34,7 @@ mod migration;
 mod no_tls;
 #[cfg(not(feature = "tls"))]
 mod no_tls_connection;
+mod passing;
 mod pending;
 mod poll_send;
 mod pressure;
@@ -56,12 +58,12 @@ mod transport;
 use crate::drain::DrainSignal;
 use crate::handler::Service;
 use crate::host::ConnId;
-use crate::log::{AccessLog, LogQueue};
+use crate::log::LogQueue;
 use crate::metrics::{CloseReason, Counter, Counters, Kind as _, Measured, Metrics, Recorder};
 use crate::panic_guard;
 use crate::request::RequestPool;
 use crate::response::Response;
-use crate::trusted_peers::TrustedPeers;
+use crate::running_settings::RunningSettings;
 use crate::watchdog::Watchdog;
 use crate::worker::WorkerHandle;
 use crate::worker_set::WorkerSet;
@@ -71,7 +73,8 @@ use connection_table::Conns;
 pub(crate) use events::EngineHandler;
 #[cfg(feature = "tls")]
 pub(crate) use handshake::TlsSettings;
-pub(crate) use migration::Transfer;
+pub use migration::ConnectionFacts;
+pub(crate) use migration::{EstablishedConn, Transfer};
 #[cfg(not(feature = "tls"))]
 pub(crate) use no_tls::TlsSettings;
 use onrush_proto::limits::Limits;
@@ -82,11 +85,12 @@ use onrush_rt::driver::{ListenSocket, ListenerId, Socket};
 use onrush_rt::executor::TaskSlot;
 use onrush_rt::user;
 use onrush_rt::worker::WorkerContext;
+pub(crate) use passing::Outbox;
 use proxy_header::Proxied;
 use rebalance::RebalanceState;
 pub(crate) use send::UNSENT_BYTES_MAX;
 use stall::StallReports;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::rc::Rc;
@@ -117,9 +121,9 @@ fn requests_within(bytes: u64) -> u64 {
 /// The settings of an engine, from the configuration of the server.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    pub(crate) limits: Limits,
-    /// The limit on open connections of all workers, and their present number.
-    pub(crate) connections_max: usize,
+    /// Those that can change.
+    pub(crate) running: RunningSettings,
+    /// The present number of open connections of all workers.
     pub(crate) connections: Arc<AtomicUsize>,
     /// The descriptor budget of the process, which counts connections as well.
     pub(crate) descriptors: Descriptors,
@@ -129,22 +133,29 @@ pub(crate) struct Settings {
     /// When a worker last logged that accepting is paused, in seconds since the epoch. Shared by
     /// all workers.
     pub(crate) accept_warned_s: Arc<AtomicU64>,
-    pub(crate) access_log: AccessLog,
     /// `None`: no connection uses TLS.
     pub(crate) tls: Option<TlsSettings>,
     pub(crate) metrics: Option<Metrics>,
-    /// The peers whose connections begin with a header of the PROXY protocol; others are refused.
-    /// `None`: connections begin without it.
-    pub(crate) proxy_protocol: Option<TrustedPeers>,
+    /// Connections begin with a header of the PROXY protocol, of a trusted peer.
+    pub(crate) proxy_protocol: bool,
     /// The workers of this server.
     pub(crate) worker_set: Arc<WorkerSet<Transfer>>,
     /// Detects blocked workers.
     pub(crate) watchdog: Arc<Watchdog>,
-    /// Whether a worker that is busier than others moves established connections to them.
-    pub(crate) rebalance: bool,
 }
 
 impl Settings {
+    /// Reserves a place under the connection limit; `false` when there is none.
+    pub(crate) fn reserve(&self, connections_max: usize) -> bool {
+        let connections = &self.connections;
+        let has_room = connections.fetch_add(1, Ordering::Relaxed) < connections_max;
+        let free = has_room && self.descriptors.open_connection();
+        if !free {
+            connections.fetch_sub(1, Ordering::Relaxed);
+        }
+        free
+    }
+
     /// Releases a place under the connection limit.
     pub(crate) fn release(&self) {
         self.connections.fetch_sub(1, Ordering::Relaxed);
@@ -166,6 +177,8 @@ pub(crate) struct Engine {
     handle: WorkerHandle,
     settings: Settings,
     /// At first those of `settings`.
+    running: RefCell<RunningSettings>,
+    /// Those of `running`, which each request reads.
     limits: Cell<Limits>,
     service: Rc<dyn Service>,
     conns: RefCell<Conns>,
@@ -183,6 +196,8 @@ pub(crate) struct Engine {
     /// connections in their queues are still accepted.
     listeners: RefCell<Vec<(ListenerId, bool)>>,
     draining: Cell<bool>,
+    /// While it drains and connections are passed on to another process.
+    outbox: RefCell<Option<Arc<Outbox>>>,
     drain_signal: Rc<DrainSignal>,
     /// The number of requests of each connection that are still served while draining: the most
     /// that the input may contain that had arrived when the drain began. See [`DRAIN_BYTES`].
@@ -196,8 +211,10 @@ pub(crate) struct Engine {
     over_limit: RefCell<VecDeque<ConnId>>,
     idle_order: IdleOrder,
     counters: Arc<Counters>,
-    /// Finished exchanges to log; `None` without an access log.
-    log: Option<Rc<LogQueue>>,
+    /// Whether exchanges are recorded for the access log.
+    is_logging: Cell<bool>,
+    /// Finished exchanges to log, since there is an access log for the first time.
+    log: OnceCell<Rc<LogQueue>>,
     /// Records request metrics; `None` without metrics.
     recorder: Option<Recorder>,
     /// Pending handlers: they were not ready at once and have not finished.
@@ -233,20 +250,13 @@ impl Engine {
             let busy = settings.worker_set.load(context.index());
             metrics.worker(context, &counters, busy)
         });
-        let log = match settings.access_log {
-            AccessLog::Off => None,
-            AccessLog::On => {
-                let log = Rc::<LogQueue>::default();
-                context.spawn(log.clone().run()).detach();
-                Some(log)
-            }
-        };
         let conns = Conns::default();
         let unsent_bytes = conns.unsent_bytes().clone();
         let engine = Rc::new(Engine {
             context: context.clone(),
             handle: WorkerHandle::new(context),
-            limits: Cell::new(settings.limits),
+            running: RefCell::new(settings.running.clone()),
+            limits: Cell::new(settings.running.limits),
             settings,
             service,
             conns: RefCell::new(conns),
@@ -258,6 +268,7 @@ impl Engine {
             discard_buffer: RefCell::default(),
             listeners: RefCell::default(),
             draining: Cell::new(false),
+            outbox: RefCell::default(),
             drain_signal: Rc::default(),
             drain_requests: RefCell::default(),
             ahead_paused: Cell::new(false),
@@ -265,7 +276,8 @@ impl Engine {
             over_limit: RefCell::default(),
             idle_order: IdleOrder::default(),
             counters,
-            log,
+            is_logging: Cell::new(false),
+            log: OnceCell::new(),
             recorder,
             pending: Cell::new(0),
             pending_with_blocks_max: pressure::pending_with_blocks_max(context.pool()),
@@ -277,6 +289,7 @@ impl Engine {
             tls: WorkerTls::new(),
         });
         let weak = Rc::downgrade(&engine);
+        engine.set_logging(engine.settings.running.access_log);
         context.check_before_user_code(move || {
             (weak.upgrade()).is_none_or(|engine| engine.conns.try_borrow_mut().is_ok())
         });
@@ -313,9 +326,11 @@ impl Engine {
         self.limits.get()
     }
 
-    /// Replaces the limits. Waits that have begun keep their deadline.
-    pub(crate) fn set_limits(&self, limits: Limits) {
-        self.limits.set(limits);
+    /// Replaces the settings that can change. Waits that have begun keep their deadline.
+    pub(crate) fn set_settings(&self, settings: RunningSettings) {
+        self.limits.set(settings.limits);
+        self.set_logging(settings.access_log);
+        drop(self.running.replace(settings));
     }
 
     /// Starts to accept from a listening socket. The order of the calls is that of
@@ -345,29 +360,37 @@ impl Engine {
 
     /// Finishes the requests in progress and those pipelined behind them. The last response of a
     /// connection says `Connection: close` (RFC 9112, section 9.6). Closes each connection when it
-    /// becomes idle. Does not close listeners; [`Engine::stop_accepting`] does.
-    pub(crate) fn drain(&self) {
+    /// becomes idle, or passes it on through `outbox`. Does not close listeners;
+    /// [`Engine::stop_accepting`] does.
+    pub(crate) fn drain(self: &Rc<Self>, outbox: Option<Arc<Outbox>>) {
         self.draining.set(true);
+        drop(self.outbox.replace(outbox));
         self.settings.worker_set.drain(); // The other workers drain as well.
         self.drain_signal.begin();
-        // A connection that looks idle stays open a little longer, because a request may be on its
-        // way.
-        let soon = self.context.now_ms() + u64::from(deadline::DRAIN_IDLE_MS);
         let ids = self.conns.borrow().ids();
         for id in ids {
-            let mut conns = self.conns.borrow_mut();
-            let Some(conn) = conns.get(id) else { continue };
-            let queued = conn.unprocessed_bytes();
-            let arrived = queued as u64 + self.context.driver().unread_bytes(conn.stream);
-            self.limit_drain_requests(id, arrived);
-            if arrived == 0 && conn.state.phase().has_request() {
-                conn.machine.close_after_next(); // Its response may have started.
+            if !self.pass_on(id) {
+                self.drain_connection(id);
             }
-            let is_between = conn.state.is_ready() && !conn.state.is_handshaking();
-            if (is_between || conn.state.is_in_proxy_header()) && queued == 0 {
-                conn.state.restart_head(); // A new head gets the full time limit.
-                self.set_deadline(id, conn, conn.deadline_ms.min(soon));
-            }
+        }
+    }
+
+    /// Ends a connection after the requests that have arrived. One that looks idle stays open a
+    /// little longer, because a request may be on its way.
+    fn drain_connection(&self, id: ConnId) {
+        let soon = self.context.now_ms() + u64::from(deadline::DRAIN_IDLE_MS);
+        let mut conns = self.conns.borrow_mut();
+        let Some(conn) = conns.get(id) else { return };
+        let queued = conn.unprocessed_bytes();
+        let arrived = queued as u64 + self.context.driver().unread_bytes(conn.stream);
+        self.limit_drain_requests(id, arrived);
+        if arrived == 0 && conn.state.phase().has_request() {
+            conn.machine.close_after_next(); // Its response may have started.
+        }
+        let is_between = conn.state.is_ready() && !conn.state.is_handshaking();
+        if (is_between || conn.state.is_in_proxy_header()) && queued == 0 {
+            conn.state.restart_head(); // A new head gets the full time limit.
+            self.set_deadline(id, conn, conn.deadline_ms.min(soon));
         }
     }
 
@@ -385,7 +408,7 @@ impl Engine {
         for id in ids {
             panic_guard::catch(|| self.close(id, CloseReason::Stopped));
         }
-        if let Some(log) = &self.log {
+        if let Some(log) = self.log.get() {
             log.write(); // Tasks no longer run.
         }
     }
@@ -400,9 +423,13 @@ impl Engine {
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = conns.get(id) else { return };
         self.context.driver().receive(conn.stream);
-        match self.settings.proxy_protocol.is_some() {
+        match self.settings.proxy_protocol {
             true => self.expect_proxy_header(id, conn, incoming.tls),
             false => self.start_transport(id, conn, incoming.tls),
+        }
+        drop(conns);
+        if self.is_passing() {
+            self.pass_on_if_idle(id);
         }
     }
 
@@ -416,16 +443,19 @@ impl Engine {
 
     /// Waits for the first request of a connection. The head time limit applies from now on.
     fn expect_first_head(&self, id: ConnId, conn: &mut Conn) {
-        match self.draining.get() {
+        if self.is_passing() {
+            conn.state.plan_move(state::SUCCESSOR);
+        }
+        match self.is_draining(conn) {
             true => conn.state.expect_request(),
             false => conn.state.expect_head(),
         }
-        self.set_timeout(id, conn, self.first_timeout_ms());
+        self.set_timeout(id, conn, self.first_timeout_ms(conn));
     }
 
     /// The time limit for what a connection begins with.
-    fn first_timeout_ms(&self) -> u32 {
-        match self.draining.get() {
+    fn first_timeout_ms(&self, conn: &Conn) -> u32 {
+        match self.is_draining(conn) {
             true => deadline::DRAIN_IDLE_MS,
             false => self.limits().head_timeout_ms,
         }
@@ -466,7 +496,7 @@ impl Engine {
         diagnose!(DEBUG, worker = self.context.index(), connection = id.token(),
             reason = reason.name(), phase = conn.state.phase().name(); "connection closed");
         self.close_tls(&mut conn, reason);
-        if self.settings.proxy_protocol.is_some() {
+        if self.settings.proxy_protocol {
             self.proxied.remove(conn.stream);
         }
         self.context.driver().close(conn.stream);
@@ -479,7 +509,7 @@ impl Engine {
         } else {
             self.record_close(reason);
         }
-        if self.log.is_some() {
+        if self.is_logging() {
             self.log_closed(&mut conn, reason);
         }
         let active = conn.active.as_mut();

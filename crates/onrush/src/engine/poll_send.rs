@@ -140,7 +140,7 @@ impl Engine {
                     conn.active().wire.write_rate.record_bytes(accepted);
                     conn.active().exchange.rendered_bytes = 0;
                     self.count_accepted(conn, bytes);
-                    if self.log.is_some() && !conn.transport.is_tls() {
+                    if self.is_logging() && !conn.transport.is_tls() {
                         self.log_accepted(conn, bytes); // With TLS it is logged already.
                     }
                     if conn.is_listed() {

@@ -76,7 +76,7 @@ impl Engine {
         head_bytes: &[u8],
         out: &mut Vec<u8>,
     ) -> Option<AfterFlush> {
-        if self.log.is_some() {
+        if self.is_logging() {
             self.log_request(id, &parts.head, head_bytes);
         }
         self.request_pool.give(parts);
@@ -85,7 +85,7 @@ impl Engine {
         let conn = conns.get(id)?;
         let rendered_before = out.len();
         conn.machine.send_reject(reject, &self.date(), out);
-        if self.log.is_some() {
+        if self.is_logging() {
             self.log_short_response(conn, reject.status, rendered_before, out);
         }
         let after = conn.machine.finish_response();

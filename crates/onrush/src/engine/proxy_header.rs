@@ -57,15 +57,15 @@ enum Next {
 impl Engine {
     /// The address of the client: as its proxy has named it, otherwise that of the peer.
     pub(super) fn peer_of_conn(&self, conn: &Conn) -> Option<SocketAddr> {
-        let announced = self.settings.proxy_protocol.as_ref();
-        let announced = announced.and_then(|_| self.proxied.client(conn.stream));
+        let has_header = self.settings.proxy_protocol;
+        let announced = (has_header.then(|| self.proxied.client(conn.stream))).flatten();
         announced.or_else(|| self.socket_address(conn))
     }
 
     /// The address of the proxy that has named the client of a connection.
     pub(super) fn proxy_of_conn(&self, conn: &Conn) -> Option<SocketAddr> {
-        self.settings.proxy_protocol.as_ref()?;
-        self.proxied.client(conn.stream)?;
+        let has_header = self.settings.proxy_protocol;
+        has_header.then(|| self.proxied.client(conn.stream))??;
         self.socket_address(conn)
     }
 
@@ -99,7 +99,7 @@ impl Engine {
             self.start_tls(id, conn);
         }
         conn.state.expect_proxy_header(id);
-        self.set_timeout(id, conn, self.first_timeout_ms());
+        self.set_timeout(id, conn, self.first_timeout_ms(conn));
     }
 
     /// Handles `data` of a connection whose header is not complete.
@@ -123,7 +123,7 @@ impl Engine {
         };
         match next {
             Next::Wait => self.reclaim_memory(),
-            Next::Continue(behind) if behind.is_empty() => {}
+            Next::Continue(behind) if behind.is_empty() => self.pass_on_if_idle(id),
             Next::Continue(behind) => self.on_data(id, behind),
             Next::Refuse(why, reason) => self.refuse_proxy_header(id, why, reason),
         }

@@ -69,7 +69,7 @@ impl Engine {
         let unsent_bytes = self.unsent_bytes.get();
         let receive_bytes = self.context.pool().budget().used_bytes() + unsent_bytes;
         self.counters.receive_bytes.set(receive_bytes as u64);
-        if !self.settings.rebalance
+        if !self.running.borrow().rebalance
             || self.draining.get()
             || now_ms < rebalance_state.cooldown_until_ms.get()
         {

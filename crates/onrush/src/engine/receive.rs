@@ -370,7 +370,7 @@ impl Engine {
                 response_count,
             });
         }
-        if self.log.is_some() {
+        if self.is_logging() {
             self.log_request(id, &parts.head, &head);
         }
         if self.recorder.is_some() {

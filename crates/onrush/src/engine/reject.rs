@@ -26,7 +26,7 @@ impl Engine {
     ) -> After {
         let rendered_before = out.len();
         conn.machine.send_reject(reject, &self.date(), out);
-        if self.log.is_some() {
+        if self.is_logging() {
             let outcome = Outcome::Rejected;
             self.log_reject(conn, reject.status, outcome, data, rendered_before, out);
         }
@@ -42,7 +42,7 @@ impl Engine {
             conns.unlist(id);
             let Some(conn) = conns.get(id) else { return };
             conn.machine.send_reject(reject, &self.date(), &mut out);
-            if self.log.is_some() {
+            if self.is_logging() {
                 let received = conn
                     .active
                     .as_ref()

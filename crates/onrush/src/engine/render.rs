@@ -48,7 +48,7 @@ impl Engine {
         out: &mut Vec<u8>,
         behind: usize,
     ) -> Rendered {
-        match self.log.is_some() {
+        match self.is_logging() {
             true => self.render_logged(id, behind, response, out),
             false => self.render::<false>(id, behind, response, out),
         }
@@ -95,7 +95,7 @@ impl Engine {
             return Rendered::Whole(self.finish_request(conn));
         }
         let length = response.body.length();
-        let close = response.close || (self.draining.get() && self.is_last(id, conn, behind));
+        let close = response.close || (self.is_draining(conn) && self.is_last(id, conn, behind));
         let send_as = match length {
             Some(bytes) if response.fields.is_empty() && !close => conn.machine.send_plain_head(
                 response.status.0,

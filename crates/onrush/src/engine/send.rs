@@ -174,7 +174,7 @@ impl Engine {
             false => self.context.driver().send(conn.stream, out),
         };
         match sent {
-            Ok(sent) if sent == out.len() && self.log.is_none() => Ok(Sent::All),
+            Ok(sent) if sent == out.len() && !self.is_logging() => Ok(Sent::All),
             sent => self.queue_rest(conn, out, sent),
         }
     }
@@ -192,7 +192,7 @@ impl Engine {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
             Err(error) => return Err(error),
         };
-        if self.log.is_some() {
+        if self.is_logging() {
             self.log_accepted(conn, sent);
         }
         if sent == out.len() {
@@ -252,7 +252,7 @@ impl Engine {
         } else {
             self.set_wait_timeout(id, conn, Wait::Write, limit_ms);
         }
-        if progress && self.log.is_some() {
+        if progress && self.is_logging() {
             self.log_accepted(conn, accepted);
         }
         if !done && !self.begin_measured_wait(conn, Wait::Write) {

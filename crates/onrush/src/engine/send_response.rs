@@ -57,7 +57,7 @@ impl Engine {
         }
         let mut conns = self.conns.borrow_mut();
         let conn = conns.get(id)?;
-        if self.log.is_some() {
+        if self.is_logging() {
             self.log_sent(conn);
         }
         Some(self.finish_request(conn))

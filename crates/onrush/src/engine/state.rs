@@ -8,7 +8,7 @@
 //!            │ ▲      │ ▲        │          │
 //!            │ │      └─┘        └─► Lingering ─► closed
 //!            ▼ │
-//!          Leaving ─► on another worker
+//!          Leaving ─► on another worker, or in another process
 //! ```
 //!
 //! With the PROXY protocol, a connection begins in `ProxyHeader`, which `Ready` follows. A
@@ -52,8 +52,8 @@ pub(crate) enum Phase {
     /// The sending side is shut down (`SHUT_WR`). Input is discarded until the client closes or the
     /// time limit expires.
     Lingering,
-    /// Between requests. The connection moves to another worker when the driver has
-    /// stopped receiving.
+    /// Between requests. The connection moves to another worker, or to another process, when the
+    /// driver has stopped receiving.
     Leaving,
 }
 
@@ -133,6 +133,9 @@ pub(crate) enum Receiving {
     Off,
 }
 
+/// The target of a connection that moves to another process. No worker has this index.
+pub(super) const SUCCESSOR: usize = u16::MAX as usize - 1;
+
 /// The index of a worker. An `Option` of it takes no more memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct WorkerIndex(NonZeroU16);
@@ -157,7 +160,7 @@ pub(crate) struct State {
     receiving: Receiving,
     /// The client has half-closed (EOF).
     has_ended: bool,
-    /// The worker to which the connection moves.
+    /// The worker to which the connection moves, or [`SUCCESSOR`].
     leaving: Option<WorkerIndex>,
 }
 

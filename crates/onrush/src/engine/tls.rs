@@ -497,7 +497,7 @@ impl Engine {
                 all.extend_from_slice(records);
                 return self.send_or_queue_records(conn, &all, content);
             }
-            if self.log.is_some() {
+            if self.is_logging() {
                 tls.note_encrypted(records.len(), content.response_bytes());
             }
             if let Some(active) = conn.active.as_mut().filter(|active| active.has_unsent()) {
@@ -520,7 +520,7 @@ impl Engine {
             }
         };
         match sent {
-            Ok(sent) if sent == records.len() && self.log.is_none() => Ok(Sent::All),
+            Ok(sent) if sent == records.len() && !self.is_logging() => Ok(Sent::All),
             sent => self.queue_rest(conn, records, sent),
         }
     }

@@ -423,6 +423,11 @@ impl Tls {
         self.unsent_response_bytes += response_bytes;
     }
 
+    /// See [`super::transport::Transport::forget_unsent`].
+    pub(super) fn forget_unsent(&mut self) {
+        (self.unsent_bytes, self.unsent_response_bytes) = (0, 0);
+    }
+
     pub(super) fn unsent_response_bytes(&self) -> usize {
         self.unsent_response_bytes
     }

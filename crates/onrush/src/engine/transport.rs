@@ -83,6 +83,13 @@ impl Transport {
         }
     }
 
+    /// Forgets the records that the kernel has not accepted yet, for the access log.
+    pub(super) fn forget_unsent(&mut self) {
+        if let Transport::Tls(tls) = self {
+            tls.forget_unsent();
+        }
+    }
+
     /// The number of received bytes that are not processed.
     #[inline]
     pub(super) fn received_len(&self) -> usize {

@@ -48,13 +48,13 @@ pub(super) fn connections(text: &mut TextWriter, workers: &[WorkerSources]) {
         (
             "onrush_connections_handed_over",
             MetricType::Counter,
-            "Established connections transferred to another worker.",
+            "Established connections transferred to another worker or process.",
             |counters| counters.handed_over.get(),
         ),
         (
             "onrush_connections_taken_over",
             MetricType::Counter,
-            "Established connections transferred from another worker.",
+            "Established connections transferred from another worker or process.",
             |counters| counters.taken_over.get(),
         ),
         (

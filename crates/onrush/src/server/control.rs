@@ -2,10 +2,10 @@
 //! it changes. Other threads learn here what the workers do and where they listen.
 
 use super::listening::{ListeningSockets, Slot};
-use crate::engine::Settings;
+use crate::engine::{Outbox, Settings};
+use crate::running_settings::RunningSettings;
 use crate::watchdog::Watchdog;
 use crate::worker_set::WorkerLoad;
-use onrush_proto::limits::Limits;
 use onrush_rt::net;
 use onrush_rt::worker::{Notifier, monotonic_ms};
 use std::collections::BTreeSet;
@@ -21,11 +21,14 @@ pub(super) const ENDING: u8 = 2;
 #[derive(Debug)]
 pub(super) struct Control {
     state: AtomicU8,
-    /// Increases when the limits change.
-    limits_generation: AtomicU64,
-    limits: Mutex<Limits>,
+    /// Increases when the settings change.
+    settings_generation: AtomicU64,
+    settings: Mutex<RunningSettings>,
     /// Another process accepts from the listening sockets.
     is_handed_over: AtomicBool,
+    /// Where workers that drain put connections for another process.
+    outbox: Mutex<Option<Arc<Outbox>>>,
+    engine_settings: Settings,
     workers: Mutex<Vec<Notifier>>,
     /// Of all workers.
     loads: Vec<Arc<WorkerLoad>>,
@@ -40,9 +43,11 @@ impl Control {
         let set = &settings.worker_set;
         Control {
             state: AtomicU8::new(RUNNING),
-            limits_generation: AtomicU64::new(0),
-            limits: Mutex::new(settings.limits),
+            settings_generation: AtomicU64::new(0),
+            settings: Mutex::new(settings.running.clone()),
             is_handed_over: AtomicBool::new(false),
+            outbox: Mutex::default(),
+            engine_settings: settings.clone(),
             workers: Mutex::default(),
             loads: (0..set.workers()).map(|at| set.load(at).clone()).collect(),
             watchdog: settings.watchdog.clone(),
@@ -62,32 +67,53 @@ impl Control {
         self.wake_workers();
     }
 
-    fn wake_workers(&self) {
+    pub(super) fn wake_workers(&self) {
         for worker in self.workers().iter() {
             worker.notify();
         }
     }
 
-    /// Replaces the limits and wakes the workers.
-    pub(super) fn set_limits(&self, limits: Limits) {
-        *self.limits.lock().unwrap_or_else(PoisonError::into_inner) = limits;
-        self.limits_generation.fetch_add(1, Ordering::Release);
+    /// Replaces the settings and wakes the workers.
+    pub(super) fn set_settings(&self, settings: RunningSettings) {
+        *self.lock_settings() = settings;
+        self.settings_generation.fetch_add(1, Ordering::Release);
         self.wake_workers();
     }
 
-    /// The limits, if their generation is not `known`, which becomes it.
-    pub(super) fn new_limits(&self, known: &mut u64) -> Option<Limits> {
-        let generation = self.limits_generation.load(Ordering::Acquire);
-        if generation == std::mem::replace(known, generation) {
-            return None;
-        }
-        Some(*self.limits.lock().unwrap_or_else(PoisonError::into_inner))
+    pub(super) fn settings(&self) -> RunningSettings {
+        self.lock_settings().clone()
+    }
+
+    /// The settings, if their generation is not `known`, which becomes it.
+    pub(super) fn new_settings(&self, known: &mut u64) -> Option<RunningSettings> {
+        let generation = self.settings_generation.load(Ordering::Acquire);
+        (generation != std::mem::replace(known, generation)).then(|| self.settings())
+    }
+
+    fn lock_settings(&self) -> MutexGuard<'_, RunningSettings> {
+        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Drains; another process accepts from now on.
     pub(super) fn hand_over(&self) {
         self.is_handed_over.store(true, Ordering::Release);
         self.set(DRAINING);
+    }
+
+    /// As [`Control::hand_over`], with connections passed on through `outbox`.
+    pub(super) fn pass_on(&self, outbox: Arc<Outbox>) {
+        *self.outbox.lock().unwrap_or_else(PoisonError::into_inner) = Some(outbox);
+        self.hand_over();
+    }
+
+    /// Where connections for another process go, while there is one that takes them.
+    pub(super) fn outbox(&self) -> Option<Arc<Outbox>> {
+        let outbox = self.outbox.lock().unwrap_or_else(PoisonError::into_inner);
+        outbox.clone().filter(|outbox| !outbox.is_closed())
+    }
+
+    pub(super) fn engine_settings(&self) -> &Settings {
+        &self.engine_settings
     }
 
     pub(super) fn is_handed_over(&self) -> bool {

@@ -1,19 +1,23 @@
 //! The server: its settings (here), its listening sockets, and its threads.
 //!
 //! Modules, lowest first: `socket_file` (files of Unix sockets) · `listening` (binding) · `control`
-//! (the state of a server) · `worker_thread` (the thread of a worker) · `running` (all threads).
+//! (the state of a server) · `worker_thread` (the thread of a worker) · `passing` (connections
+//! between two processes) · `running` (all threads).
 
 mod control;
 mod listening;
+mod passing;
 mod running;
 mod socket_file;
 mod worker_thread;
 
+pub use crate::engine::ConnectionFacts;
 use crate::engine::{OVER_LIMIT_MAX, OVER_LIMIT_MIN, Settings, TlsSettings, UNSENT_BYTES_MAX};
 use crate::handler::Application;
 use crate::log::AccessLog;
 use crate::metrics::Metrics;
 use crate::offload;
+use crate::running_settings::RunningSettings;
 #[cfg(feature = "tls")]
 use crate::tls::{TlsConfig, session::Session};
 use crate::trusted_peers::TrustedPeers;
@@ -30,6 +34,7 @@ use onrush_rt::driver::{self, Preference, choose};
 use onrush_rt::environment::Environment;
 use onrush_rt::net::{ListenMode, ListenOptions};
 use onrush_rt::worker::{Pools, affinity};
+pub use passing::{PassedConnection, Passing};
 use running::not_on_a_worker;
 pub use running::{Handle, Running};
 use std::io;
@@ -73,16 +78,12 @@ pub struct Server {
     preference: Preference,
     listen_mode: ListenMode,
     placement: Placement,
-    rebalance: bool,
     listen: ListenOptions,
-    limits: Limits,
+    running: RunningSettings,
     driver: driver::Config,
-    connections_max: usize,
     descriptors: Descriptors,
-    access_log: AccessLog,
     metrics: Option<Metrics>,
-    proxy_protocol: Option<TrustedPeers>,
-    drain_timeout: Duration,
+    proxy_protocol: bool,
     blocking_threads: usize,
     blocking_pool: Option<blocking::BlockingPool>,
     offload: offload::OffloadOptions,
@@ -116,20 +117,16 @@ impl Server {
             preference: Preference::Auto,
             listen_mode: ListenMode::PerWorker,
             placement: Placement::default(),
-            rebalance: true,
             listen: ListenOptions {
                 defer_accept: true,
                 unsent_bytes_max: UNSENT_BYTES_MAX,
                 ..ListenOptions::default()
             },
-            limits: Limits::default(),
+            running: RunningSettings::new(Limits::default()),
             driver: driver::Config::default(),
-            connections_max: usize::MAX,
             descriptors: Descriptors::default(),
-            access_log: AccessLog::Off,
             metrics: None,
-            proxy_protocol: None,
-            drain_timeout: Duration::from_secs(30),
+            proxy_protocol: false,
             blocking_threads: 16,
             blocking_pool: None,
             offload: offload::OffloadOptions::default(),
@@ -271,7 +268,7 @@ impl Server {
     /// Whether a worker that is busier than others transfers connections to them between two
     /// requests. The workers compare their load ten times a second. Default: yes.
     pub fn rebalance(mut self, rebalance: bool) -> Server {
-        self.rebalance = rebalance;
+        self.running.rebalance = rebalance;
         self
     }
 
@@ -295,7 +292,7 @@ impl Server {
 
     /// The limits on requests, in bytes and in milliseconds.
     pub fn limits(mut self, limits: Limits) -> Server {
-        self.limits = limits;
+        self.running.limits = limits;
         self
     }
 
@@ -306,7 +303,7 @@ impl Server {
     /// connections that has been idle for the longest time. If none is idle, the new connection
     /// receives 503 and is closed; with TLS it is closed without a response.
     pub fn connections_max(mut self, connections: usize) -> Server {
-        self.connections_max = connections;
+        self.running.connections_max = connections;
         self
     }
 
@@ -319,7 +316,7 @@ impl Server {
 
     /// Whether the end of each exchange emits a log event: see [`AccessLog::On`]. Default: off.
     pub fn access_log(mut self, access_log: AccessLog) -> Server {
-        self.access_log = access_log;
+        self.running.access_log = access_log;
         self
     }
 
@@ -344,14 +341,15 @@ impl Server {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn proxy_protocol(mut self, trusted: TrustedPeers) -> Server {
-        self.proxy_protocol = Some(trusted);
+        self.proxy_protocol = true;
+        self.running.trusted_proxies = trusted;
         self
     }
 
     /// The maximum duration of [`Handle::shutdown`]. Connections that are still open are then
     /// closed. [`Duration::MAX`] means no limit. Default: 30 s.
     pub fn drain_timeout(mut self, timeout: Duration) -> Server {
-        self.drain_timeout = timeout;
+        self.running.drain_timeout = timeout;
         self
     }
 
@@ -482,7 +480,6 @@ impl Server {
             application: application.clone(),
             stacks: self.stacks.clone(),
             control: control.clone(),
-            drain_timeout: self.drain_timeout,
         };
         let threads = sockets.into_iter().enumerate().map(thread).collect();
         Ok((
@@ -536,21 +533,19 @@ impl Server {
 
     /// `uses_tls`: for each socket of a worker.
     fn settings(&self, workers: usize, uses_tls: Vec<bool>) -> Settings {
-        let connections_max = self.connections_max.min(self.descriptors.connections_max());
+        let running = self.running.clone();
+        let connections_max = (running.connections_max).min(self.descriptors.connections_max());
         Settings {
-            limits: self.limits,
-            connections_max,
+            running,
             connections: Arc::default(),
             descriptors: self.descriptors.clone(),
             over_limit_max: (connections_max / 32 / workers).clamp(OVER_LIMIT_MIN, OVER_LIMIT_MAX),
             accept_warned_s: Arc::default(),
-            access_log: self.access_log,
             tls: self.tls_settings(uses_tls),
             metrics: self.metrics.clone(),
-            proxy_protocol: self.proxy_protocol.clone(),
+            proxy_protocol: self.proxy_protocol,
             worker_set: Arc::new(WorkerSet::new(workers, self.placement)),
             watchdog: Arc::new(Watchdog::new(workers)),
-            rebalance: self.rebalance,
         }
     }
 }

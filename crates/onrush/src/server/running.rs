@@ -2,12 +2,15 @@
 
 use super::control::{Control, DRAINING, ENDING, RUNNING};
 use super::listening::ListeningSockets;
+use super::passing::Passing;
 use super::worker_thread::{WorkerThread, panicked};
+use crate::engine::ConnectionFacts;
+use crate::running_settings::RunningSettings;
 use crate::worker::WorkerHandle;
-use onrush_proto::limits::Limits;
 use onrush_rt::driver::Choice;
 use onrush_rt::net::Address;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -163,6 +166,46 @@ impl Handle {
         self.0.hand_over();
     }
 
+    /// As [`Handle::hand_over`], but plain connections are passed on to the other process, each
+    /// when no request is in progress and none has begun to arrive. TLS connections drain: their
+    /// keys are in this process. All that were not passed on drain when the result is dropped. A
+    /// server that drains already passes nothing on.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn hello(_: onrush::Request) -> &'static str { "hello" }
+    /// # fn send(_: std::os::fd::BorrowedFd<'_>, _: onrush::ConnectionFacts) -> bool { true }
+    /// use std::time::Duration;
+    ///
+    /// let running = onrush::Server::bind("127.0.0.1:8080").start(hello)?;
+    /// let handle = running.handle();
+    /// let passing = handle.pass_on();
+    /// while let Some(connection) = passing.next(Duration::from_secs(1)) {
+    ///     // To the process that calls `Handle::take_over`.
+    ///     match connection.socket().zip(connection.facts()) {
+    ///         Some((socket, facts)) if send(socket, facts) => connection.passed(),
+    ///         _ => drop(connection), // It stays here, and drains.
+    ///     }
+    /// }
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn pass_on(&self) -> Passing {
+        Passing::begin(&self.0)
+    }
+
+    /// Serves an idle connection that another process has passed on, as if it had been accepted:
+    /// it is placed like others, counts against the limit on connections, and keeps its deadline,
+    /// unless [`Limits::idle_timeout_ms`](crate::Limits::idle_timeout_ms) is shorter. `socket` is
+    /// non-blocking, as [`PassedConnection::socket`](crate::server::PassedConnection::socket) is.
+    ///
+    /// Returns whether it is served. Otherwise its descriptor is closed here, which does not end a
+    /// connection of which another process has one: this server drains, the limit is reached, or
+    /// only one of the two servers uses the PROXY protocol, or does not trust the peer.
+    #[must_use]
+    pub fn take_over(&self, socket: OwnedFd, facts: ConnectionFacts) -> bool {
+        self.0.take_over(socket, facts)
+    }
+
     /// Duplicates of the listening sockets, for another process
     /// ([`Server::listen_with`](crate::Server::listen_with)), in the order of
     /// [`Running::addresses`]. After the beginning of a shutdown some are missing.
@@ -173,10 +216,27 @@ impl Handle {
         self.0.listening()
     }
 
-    /// Replaces [`Server::limits`](crate::Server::limits). A wait that has begun, such as that of
-    /// an idle connection, keeps its deadline.
-    pub fn set_limits(&self, limits: Limits) {
-        self.0.set_limits(limits);
+    /// The settings that can change while the server runs.
+    pub fn settings(&self) -> RunningSettings {
+        self.0.settings()
+    }
+
+    /// Replaces these settings. Each worker takes them before its next event-loop iteration.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn hello(_: onrush::Request) -> &'static str { "hello" }
+    /// use onrush::Server;
+    ///
+    /// let running = Server::bind("127.0.0.1:8080").start(hello)?;
+    /// let mut settings = running.handle().settings();
+    /// settings.connections_max = 100;
+    /// running.handle().set_settings(settings);
+    /// running.wait()?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn set_settings(&self, settings: RunningSettings) {
+        self.0.set_settings(settings);
     }
 
     /// For how long the longest event-loop iteration has been in progress. Zero if all workers

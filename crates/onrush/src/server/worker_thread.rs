@@ -14,7 +14,6 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// A timer payload that identifies no connection. It only wakes the worker.
 const WAKE_UP: u64 = u64::MAX >> 1;
@@ -35,7 +34,6 @@ pub(super) struct WorkerThread {
     pub(super) application: Arc<dyn Application>,
     pub(super) stacks: stacks::StackOptions,
     pub(super) control: Arc<Control>,
-    pub(super) drain_timeout: Duration,
 }
 
 impl WorkerThread {
@@ -90,10 +88,10 @@ impl WorkerThread {
         let leave = LeaveOnDrop(self.settings.clone(), own);
         self.control.join(notifier);
         ready();
-        let mut limits_generation = 0;
+        let mut generation = 0;
         while self.control.state() == RUNNING {
-            if let Some(limits) = self.control.new_limits(&mut limits_generation) {
-                engine.set_limits(limits);
+            if let Some(settings) = self.control.new_settings(&mut generation) {
+                engine.set_settings(settings);
             }
             worker.poll(&event_handler, true)?;
         }
@@ -115,14 +113,16 @@ impl WorkerThread {
     /// [`ENDING`].
     fn drain(&mut self, worker: &mut Worker, event_handler: &EngineHandler) -> io::Result<()> {
         let engine = &event_handler.0;
-        engine.drain();
+        let mut outbox = self.control.outbox();
+        engine.drain(outbox.clone());
         (self.sockets).extend(self.settings.watchdog.take_back(self.index));
         // New connections in the queue of a socket on which another process listens wait for it.
         let is_handed_over = self.control.is_handed_over();
         let sockets = self.sockets.iter().zip(self.shared.iter());
         let own = sockets.filter(|(_, shared)| !is_handed_over && !**shared);
         let mut closing = Closing::start(own.map(|(socket, _)| socket));
-        let timeout_ms = u64::try_from(self.drain_timeout.as_millis()).ok();
+        let drain_timeout = self.control.settings().drain_timeout;
+        let timeout_ms = u64::try_from(drain_timeout.as_millis()).ok();
         // `None`: there is no limit.
         let end_ms = timeout_ms.and_then(|ms| worker.context().now_ms().checked_add(ms));
         if let Some(end_ms) = end_ms {
@@ -146,6 +146,10 @@ impl WorkerThread {
                     worker.context().schedule(next_check_ms, WAKE_UP);
                 }
                 Some(_) => {}
+            }
+            if outbox.as_ref().is_some_and(|outbox| outbox.is_closed()) {
+                engine.stop_passing();
+                outbox = None;
             }
             let connected = engine.open_connections() > 0 || expected() > 0;
             let works = connected || worker.context().driver().is_listening();

@@ -36,7 +36,8 @@ impl Simulation {
     ) -> Simulation {
         let net = Net::new(seed, behaviour);
         let mut settings = Simulation::settings(workers.max(1), limits, None);
-        settings.proxy_protocol = Some(TrustedPeers::new([PeerNetwork::Unix]));
+        settings.proxy_protocol = true;
+        settings.running.trusted_proxies = TrustedPeers::new([PeerNetwork::Unix]);
         let pools = Pools::inline();
         Simulation::build_within(net, application, settings, &pools, receive_bytes_max)
     }

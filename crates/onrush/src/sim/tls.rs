@@ -37,7 +37,7 @@ impl Simulation {
     ) -> Simulation {
         let net = Net::new(seed, behaviour);
         let mut settings = Simulation::settings(1, limits, None);
-        settings.connections_max = connections_max;
+        settings.running.connections_max = connections_max;
         settings.tls = Some(TlsSettings {
             config,
             listeners: vec![true],

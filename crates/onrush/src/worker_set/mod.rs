@@ -103,6 +103,32 @@ impl<T> WorkerSet<T> {
         place
     }
 
+    /// Assigns a connection that no worker has accepted. Returns the worker, where its place is
+    /// reserved.
+    pub(crate) fn place_adopted(&self, now_ms: u64) -> usize {
+        let place = match self.placement {
+            // The kernel has chosen for its previous process.
+            Placement::ReusePort => self.fewest_connections(0, now_ms),
+            _ => self.place_connection(0, now_ms),
+        };
+        match place {
+            Assignment::Own => 0,
+            Assignment::Peer(index) => index,
+        }
+    }
+
+    /// Puts an item into the inbox of a worker, where a place is reserved for it. If that worker
+    /// has stopped, the place is released and the item is returned.
+    pub(crate) fn send(&self, to: usize, item: T) -> Result<(), T> {
+        self.slots[to].send(item).inspect_err(|_| self.release(to))
+    }
+
+    /// Releases the place of a connection that has left the server, and has its worker notice it.
+    pub(crate) fn release_and_wake(&self, index: usize) {
+        self.release(index);
+        self.slots[index].wake();
+    }
+
     fn next_in_rotation(&self, own: usize, now_ms: u64) -> Assignment {
         let index = self.next_worker.fetch_add(1, Ordering::Relaxed) % self.slots.len();
         let slot = &self.slots[index];

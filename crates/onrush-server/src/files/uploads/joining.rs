@@ -29,8 +29,8 @@ impl Uploads {
             .await?;
         let bytes = sessions.iter().map(|session| session.progress().offset);
         let length = bytes.fold(0, u64::saturating_add);
-        if length > self.limits.object_bytes_max {
-            return Err(ReceiveError::Body(self.limits.too_large()));
+        if length > self.limits().object_bytes_max {
+            return Err(ReceiveError::Body(self.limits().too_large()));
         }
         let stage = self.store.stage(&plan.key, plan.condition, Some(length));
         let mut upload = stage.await.map_err(ReceiveError::Store)?;

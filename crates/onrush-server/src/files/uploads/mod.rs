@@ -57,7 +57,7 @@ use super::digest::Digests;
 use super::http_error::HttpError;
 use super::run_to_end::{Abandoned, run_to_end};
 use super::upload::ReceiveError;
-use super::upload_limits::UploadLimits;
+use super::upload_limits::{SharedLimits, UploadLimits};
 use active::Active;
 use index::Index;
 use onrush::WorkerHandle;
@@ -109,7 +109,7 @@ pub(super) enum Found {
 /// The unfinished uploads of a store.
 pub(super) struct Uploads {
     store: Arc<dyn Store>,
-    pub(super) limits: UploadLimits,
+    limits: SharedLimits,
     active: Active<UploadId>,
     /// By the position of the part.
     active_parts: Active<(UploadId, u64)>,
@@ -125,7 +125,7 @@ impl Uploads {
     pub(super) fn new(store: Arc<dyn Store>, limits: UploadLimits) -> Arc<Uploads> {
         Arc::new(Uploads {
             store,
-            limits,
+            limits: SharedLimits::new(limits),
             active: Active::default(),
             active_parts: Active::default(),
             index: Index::default(),
@@ -135,9 +135,19 @@ impl Uploads {
         })
     }
 
+    /// The limits of this moment.
+    pub(super) fn limits(&self) -> UploadLimits {
+        self.limits.get()
+    }
+
+    /// Replaces the limits. They hold for unfinished uploads as well.
+    pub(super) fn set_limits(&self, limits: UploadLimits) {
+        self.limits.set(limits);
+    }
+
     /// Whether uploads can be continued: by the store and the settings.
     pub(super) fn are_offered(&self) -> bool {
-        self.store.features().resumable_uploads && self.limits.count_max > 0
+        self.store.features().resumable_uploads && self.limits().count_max > 0
     }
 
     /// Whether their parts may arrive in any order.
@@ -157,13 +167,13 @@ impl Uploads {
         worker: &WorkerHandle,
     ) -> Result<Session, ReceiveError> {
         self.sweep_from_now_on(worker);
-        if plan.length.unwrap_or(0) > self.limits.object_bytes_max {
-            return Err(ReceiveError::Body(self.limits.too_large()));
+        if plan.length.unwrap_or(0) > self.limits().object_bytes_max {
+            return Err(ReceiveError::Body(self.limits().too_large()));
         }
         self.load_index(worker).await?;
         let id = UploadId::random().ok_or(ReceiveError::Body(NO_RANDOM))?;
         let guard = self.active.acquire(id).await;
-        (self.index).begin(id, plan.length.unwrap_or(0), &self.limits)?;
+        (self.index).begin(id, plan.length.unwrap_or(0), &self.limits())?;
         // From here on, dropping the session releases what was reserved.
         let session = Session::new(self, id, guard, plan, worker);
         session.begin().await
@@ -195,7 +205,7 @@ impl Uploads {
 
     /// `updated_s`: that of its record.
     fn is_expired(&self, updated_s: u64, now_s: u64) -> bool {
-        updated_s.saturating_add(self.limits.age_max_s) <= now_s
+        updated_s.saturating_add(self.limits().age_max_s) <= now_s
     }
 
     /// Reads which uploads an earlier process has left, once: other requests wait for the one that
@@ -226,7 +236,7 @@ impl Uploads {
     /// The age from which on bytes without a record are removed. The clock of the store may be
     /// another one than that of this process.
     fn orphan_age_s(&self) -> u64 {
-        self.limits.age_max_s.saturating_mul(2)
+        self.limits().age_max_s.saturating_mul(2)
     }
 
     /// Removes uploads that are too old from now on, as long as there may be any.
@@ -236,18 +246,19 @@ impl Uploads {
         }
         let (uploads, handle) = (self.clone(), worker.clone());
         let task = worker.spawn(async move {
-            let age = Duration::from_secs(uploads.limits.age_max_s.max(1));
-            // Bytes without a record are not seen. After this time they are removed.
-            let quiet_s = uploads
-                .orphan_age_s()
-                .saturating_add(SWEEP_INTERVAL.as_secs());
             let mut seen_s = handle.unix_seconds();
             if uploads.store.features().shared_uploads {
                 // Servers that start together search at different times.
                 let part = RandomState::new().hash_one(0) as f64 / u64::MAX as f64;
+                let age = Duration::from_secs(uploads.limits().age_max_s.max(1));
                 handle.sleep(SWEEP_INTERVAL.min(age).mul_f64(part)).await;
             }
             loop {
+                let age = Duration::from_secs(uploads.limits().age_max_s.max(1));
+                // Bytes without a record are not seen. After this time they are removed.
+                let quiet_s = uploads
+                    .orphan_age_s()
+                    .saturating_add(SWEEP_INTERVAL.as_secs());
                 let now_s = handle.unix_seconds();
                 if uploads.sweep(now_s).await {
                     seen_s = now_s;

@@ -102,7 +102,7 @@ impl PartSink {
 impl Sink for PartSink {
     async fn write(&mut self, buf: Vec<u8>) -> Result<Vec<u8>, ReceiveError> {
         let bytes = buf.len() as u64;
-        (self.uploads.index).add(self.id, bytes, &self.uploads.limits)?;
+        (self.uploads.index).add(self.id, bytes, &self.uploads.limits())?;
         self.counted += bytes;
         self.content.update(&buf).await;
         let store = &self.uploads.store;

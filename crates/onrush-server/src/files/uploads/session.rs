@@ -153,7 +153,7 @@ impl Session {
             .state
             .record
             .updated_s
-            .saturating_add(self.state.uploads.limits.age_max_s);
+            .saturating_add(self.state.uploads.limits().age_max_s);
         Progress {
             offset: self.state.record.offset,
             length: self.state.record.length,
@@ -174,11 +174,11 @@ impl Session {
         {
             return Ok(false);
         }
-        let limits = &self.state.uploads.limits;
+        let limits = self.state.uploads.limits();
         if length > limits.object_bytes_max {
             return Err(ReceiveError::Body(limits.too_large()));
         }
-        (self.state.uploads.index).check(self.state.id, length, limits)?;
+        (self.state.uploads.index).check(self.state.id, length, &limits)?;
         self.state.record.length = Some(length);
         Ok(true)
     }
@@ -424,10 +424,10 @@ impl Sink for Appending<'_> {
         if state.record.length.is_some_and(|length| end > length) {
             return Err(ReceiveError::Body(TOO_LONG));
         }
-        if end > state.uploads.limits.object_bytes_max {
-            return Err(ReceiveError::Body(state.uploads.limits.too_large()));
+        if end > state.uploads.limits().object_bytes_max {
+            return Err(ReceiveError::Body(state.uploads.limits().too_large()));
         }
-        (state.uploads.index).grow(state.id, end, &state.uploads.limits)?;
+        (state.uploads.index).grow(state.id, end, &state.uploads.limits())?;
         state.digests.update(&buf).await;
         self.content.update(&buf).await;
         let buf = match upload.write(buf).await {
