@@ -2,7 +2,7 @@
 //! that do not fill a part yet.
 //!
 //! Such an object (`.onrush/state/kept/UPLOAD.NAME`) is never changed: each [`keep`] makes another
-//! one, with a new name. So whoever has recorded a name finds what it has recorded, whatever other
+//! one, with a new name. So a server that has recorded a name finds that state, whatever other
 //! servers do meanwhile, and of two servers that continue one upload the record of one wins. The
 //! name begins with the id of the multipart upload, which tells a sweep that it is in use.
 //!
