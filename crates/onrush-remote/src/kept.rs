@@ -2,9 +2,9 @@
 //! that do not fill a part yet.
 //!
 //! Such an object (`.onrush/state/kept/UPLOAD.NAME`) is never changed: each [`keep`] makes another
-//! one, with a new name. So a server that has recorded a name finds what it has recorded, whatever
-//! other servers do meanwhile, and of two servers that continue one upload the record of one wins.
-//! The name begins with the id of the multipart upload, which tells a sweep that it is in use.
+//! one, with a new name. So a server that has recorded a name finds that state, whatever other
+//! servers do meanwhile, and of two servers that continue one upload the record of one wins. The
+//! name begins with the id of the multipart upload, which tells a sweep that it is in use.
 //!
 //! A part has a fixed place in the object, so a part that is sent again, after a crash or by
 //! another server, has the same number and the same bytes. This matters for Ceph: it completes an

@@ -103,8 +103,7 @@ impl Index {
     }
 
     /// Begins to read the records: of an earlier process, and of other servers if they share the
-    /// store. Returns whether no one else reads them now; then they are read until the result is
-    /// dropped.
+    /// store. They are read until the result is dropped. `None`: they are being read.
     pub(super) fn begin_reading(&self) -> Option<ReadingGuard<'_>> {
         let mut state = self.lock();
         if state.reading.is_some() {
