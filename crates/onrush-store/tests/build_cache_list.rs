@@ -131,7 +131,7 @@ fn after_a_kill_uploads_have_the_free_space_at_once() {
         // Also what the scan has not found is served and can be replaced or deleted.
         assert_eq!(get(&cache, &object(number)), Ok(body(OBJECT_BYTES)));
         put(&cache, &object(number + 20), b"replaced").expect("room");
-        block_on(cache.delete(&key(&object(number + 40)), Kind::File, Condition::None))
+        block_on(cache.delete(&key(object(number + 40)), Kind::File, Condition::None))
             .expect("an object");
     }
     assert!(!stats(&cache).is_complete);
