@@ -61,11 +61,23 @@ impl Cache {
         true
     }
 
+    /// The files that are not known yet have `bytes` bytes at most. If these fit, new files can be
+    /// stored.
+    fn expect(&self, bytes: u64) {
+        let inner = &self.inner;
+        if bytes <= inner.space.limit_bytes() {
+            inner.space.expect(bytes);
+            inner.is_bounded.store(true, Relaxed);
+        }
+    }
+
     /// All files, beginning with the most recently used one.
     fn find_all(&self) -> io::Result<Vec<Listed>> {
         let inner = &self.inner;
         // Before anything is stored: the list would lack it.
         if let Some(mut listed) = inner.folder.take_list()? {
+            // To sort and add a million files takes a second, or more on a busy machine.
+            self.expect(listed.iter().map(|&(_, _, bytes)| bytes).sum());
             listed.sort_unstable_by_key(|&(_, used_ms, _)| std::cmp::Reverse(used_ms));
             return Ok(listed);
         }
@@ -74,10 +86,8 @@ impl Cache {
         }
         if !inner.is_bounded.load(Relaxed)
             && let Some(bytes) = inner.bound.load(&inner.folder)
-            && bytes <= inner.space.limit_bytes()
         {
-            inner.space.expect(bytes);
-            inner.is_bounded.store(true, Relaxed);
+            self.expect(bytes);
         }
         inner.folder.scan(&mut |files| {
             if let Some(found) = self.index().found() {
