@@ -254,13 +254,32 @@ impl Cache {
     }
 
     /// Waits until a file that is to get a name would not be taken for the evicted one that had it.
-    /// Returns the space of the present file: until it is dropped, that is not evicted.
-    fn await_eviction(&self, name: &Name) -> Option<Arc<Lent>> {
+    /// Until what it returns is dropped, the present file is not evicted.
+    fn await_eviction<'a>(&'a self, name: &'a Name) -> Held<'a> {
         let mut index = self.index();
         while index.is_evicted(name) {
             index = (self.inner.evicted.wait(index)).unwrap_or_else(PoisonError::into_inner);
         }
-        index.charge(name).map(Charge::lend)
+        index.hold(name);
+        Held {
+            cache: self,
+            name,
+            _lent: index.charge(name).map(Charge::lend),
+        }
+    }
+}
+
+/// A name that a new file is about to get.
+struct Held<'a> {
+    cache: &'a Cache,
+    name: &'a Name,
+    /// The space of the present file.
+    _lent: Option<Arc<Lent>>,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.cache.index().release(self.name);
     }
 }
 
@@ -300,7 +319,7 @@ impl NewFile {
         let now_ms = cache.now_ms();
         let part_ms = whole.and_then(|whole| cache.index().part_ms(whole));
         let used_ms = part_ms.unwrap_or(now_ms);
-        let _replaced = cache.await_eviction(name);
+        let _held = cache.await_eviction(name);
         // Now it is known what the file occupies.
         let closed = cache.closed();
         if *closed {

@@ -29,6 +29,8 @@ pub(super) struct FoundFiles {
     removed_bytes: u64,
     /// The names that were removed since the scan began, by anyone.
     removed: HashSet<Name>,
+    /// The names that new files are about to get. To remove the old file could remove the new one.
+    held: HashSet<Name>,
 }
 
 impl FoundFiles {
@@ -61,7 +63,8 @@ impl FoundFiles {
                 self.files.0.pop();
                 continue;
             }
-            if self.removed_bytes + own > self.found_bytes / REMOVED_DIVISOR {
+            let is_too_much = self.removed_bytes + own > self.found_bytes / REMOVED_DIVISOR;
+            if is_too_much || self.held.contains(&name) {
                 break;
             }
             self.files.0.pop();
@@ -76,6 +79,15 @@ impl FoundFiles {
     /// A file is removed now. The scan may have found it, or find it later.
     pub(super) fn remove(&mut self, name: Name) {
         self.removed.insert(name);
+    }
+
+    /// From now on a file of this name is not evicted.
+    pub(super) fn hold(&mut self, name: Name) {
+        self.held.insert(name);
+    }
+
+    pub(super) fn release(&mut self, name: &Name) {
+        self.held.remove(name);
     }
 
     pub(super) fn is_removed(&self, name: &Name) -> bool {
@@ -111,6 +123,9 @@ mod tests {
         assert!(found.is_removed(&name(3)) && !found.is_removed(&name(4)));
         found.clear();
         found.add([8, 9, 10, 11].map(file).into_iter());
+        found.hold(name(8));
+        assert_eq!(found.evict(100, known), [], "a new file is about to have its name");
+        found.release(&name(8));
         assert_eq!(found.evict(100, known), [file(8)]);
     }
 }

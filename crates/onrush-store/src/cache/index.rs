@@ -210,6 +210,21 @@ impl Index {
         self.entries.pop(name);
     }
 
+    /// A new file is about to get this name: until [`Index::release`], the scan's file of the name
+    /// is not evicted.
+    pub(super) fn hold(&mut self, name: &Name) {
+        if let Some(found) = &mut self.found {
+            found.hold(*name);
+        }
+    }
+
+    /// The new file has an entry, or did not get the name.
+    pub(super) fn release(&mut self, name: &Name) {
+        if let Some(found) = &mut self.found {
+            found.release(name);
+        }
+    }
+
     /// Removes an entry that was `found`, unless another one has replaced it.
     pub(super) fn remove_found(&mut self, name: &Name, found: Option<&Found>) {
         let is_found =
