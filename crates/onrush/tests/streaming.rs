@@ -416,12 +416,13 @@ fn a_handler_waits_for_the_first_bytes_of_a_stream() {
             stream.write_all(closing.as_bytes()).unwrap();
             let mut response = Vec::new();
             let received = stream.read_to_end(&mut response);
-            let is_whole = received.is_ok() || path == "/fails-later";
-            assert!(is_whole, "{driver:?} {path}: {received:?}");
-            assert!(
-                answered(path, &response) || path == "/fails-later",
-                "{driver:?} {path}"
-            );
+            if path == "/fails-later" {
+                // A reset may discard what has arrived. What is left has no end.
+                assert!(!response.ends_with(b"\r\n0\r\n\r\n"), "{driver:?}");
+                continue;
+            }
+            assert!(received.is_ok(), "{driver:?} {path}: {received:?}");
+            assert!(answered(path, &response), "{driver:?} {path}");
         }
     }
 }

@@ -124,7 +124,11 @@ mod tests {
         found.clear();
         found.add([8, 9, 10, 11].map(file).into_iter());
         found.hold(name(8));
-        assert_eq!(found.evict(100, known), [], "a new file is about to have its name");
+        assert_eq!(
+            found.evict(100, known),
+            [],
+            "a new file is about to have its name"
+        );
         found.release(&name(8));
         assert_eq!(found.evict(100, known), [file(8)]);
     }
