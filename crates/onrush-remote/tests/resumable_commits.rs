@@ -62,9 +62,11 @@ fn an_object_of_another_size_is_not_that_of_an_upload() {
         write(&mut upload, &whole, 0..SIZE).await.expect("written");
         let kept = upload.keep().await.expect("kept");
         let (_, parts) = bucket.service.lock().uploads.pop_first().expect("one");
-        let mut objects = bucket.service.lock();
-        objects.put("folder/object".to_owned(), "other".into(), parts.fields);
-        drop(objects);
+        let put = |key: &str, fields| {
+            let mut objects = bucket.service.lock();
+            objects.put(key.to_owned(), "other".into(), fields)
+        };
+        put("folder/object", parts.fields);
         assert!(upload.commit().await.is_err());
         let current = store.meta(&key()).await.expect("an object");
         assert_eq!(current.size, 5);

@@ -110,8 +110,8 @@ impl Uploads {
     }
 
     /// Calls `visit` for each upload with a record. Only one record is in memory at a time, and the
-    /// worker serves others after each. Fails if a record cannot be read now: without it, the limits
-    /// would be exceeded. What is no record is passed over.
+    /// worker serves others after each. Fails if a record cannot be read now: the limits would not
+    /// count it. What is no record is passed over.
     pub(super) async fn each_record(
         &self,
         visit: impl AsyncFnMut(UploadId, Summary),

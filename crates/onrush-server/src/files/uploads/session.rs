@@ -390,7 +390,7 @@ impl State {
         self.write(record).await
     }
 
-    /// Removes the stored bytes and the record, if there is one and no other server has replaced it.
+    /// Removes the bytes and the record, if there is one and no other server has replaced it.
     async fn remove(&self) -> Result<(), ReceiveError> {
         match self.version {
             Some(version) => self.uploads.remove(self.id, &self.record, version).await,
