@@ -228,11 +228,29 @@ pub(crate) async fn remove_object(service: &Service, until: Instant, path: Path)
     }
 }
 
+/// Where the parts become an object that the state with this name says; `None` if there is no such
+/// state, or it has none.
+pub(crate) async fn path_of_parts(
+    service: &Service,
+    until: Instant,
+    name: &str,
+) -> Result<Option<Path>> {
+    Ok(match get_lines(service, until, name).await {
+        Err(StoreError::NotFound) => None,
+        bytes => State::parse(&bytes?).and_then(|(state, _)| Some(state.parts?.path)),
+    })
+}
+
+/// The beginning of a state, with all its lines.
+async fn get_lines(service: &Service, until: Instant, name: &str) -> Result<Bytes> {
+    let lines = Some(GetRange::Bounded(0..LINES_BYTES_MAX));
+    get(service, until, name, lines).await
+}
+
 /// Removes the state with this name, and its parts before it: what is left after a failure still
 /// names what has to be removed. Succeeds if there is none.
 pub(crate) async fn discard(service: &Service, until: Instant, name: &str) -> Result<()> {
-    let lines = Some(GetRange::Bounded(0..LINES_BYTES_MAX));
-    let bytes = match get(service, until, name, lines).await {
+    let bytes = match get_lines(service, until, name).await {
         Err(StoreError::NotFound) => return Ok(()),
         bytes => bytes?,
     };

@@ -6,6 +6,7 @@ use crate::service::Service;
 use object_store::ObjectMeta;
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use onrush_store::{Key, Result, StoreError};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -94,13 +95,37 @@ pub(crate) async fn discard_older(service: &Arc<Service>, age: Duration) -> Resu
         }
     }
     discarded += discard(service, group).await?;
-    let mut listing = StateListing::new(service, UNPUBLISHED)?;
+    let (mut old, mut listing) = (Vec::new(), StateListing::new(service, UNPUBLISHED)?);
     while let Some(page) = listing.next().await? {
-        for found in page.iter().filter(|found| is_old(found)) {
-            remove(service, UNPUBLISHED, &found.name).await?;
-        }
+        old.extend(page.into_iter().filter(is_old).map(|found| found.name));
+    }
+    // AWS gives an object the time at which its multipart upload began, so one that was completed
+    // now may look old.
+    let in_use = match old.is_empty() {
+        true => HashSet::new(),
+        false => unpublished_in_use(service).await?,
+    };
+    for name in old.iter().filter(|name| !in_use.contains(*name)) {
+        remove(service, UNPUBLISHED, name).await?;
     }
     Ok(discarded)
+}
+
+/// The names of the unpublished objects that belong to a state.
+async fn unpublished_in_use(service: &Service) -> Result<HashSet<String>> {
+    let folder = service.folder_prefix(Some(&Key::state(UNPUBLISHED.as_bytes())?))?;
+    let (mut in_use, mut listing) = (HashSet::new(), StateListing::new(service, FOLDER)?);
+    while let Some(page) = listing.next().await? {
+        let names = page.iter().map(|found| &found.name);
+        for name in names.filter(|name| upload_of_name(name).is_some()) {
+            let path = kept::path_of_parts(service, service.limit(), name).await?;
+            let name = path
+                .as_ref()
+                .map(|path| path.as_ref().strip_prefix(&folder));
+            in_use.extend(name.flatten().map(str::to_owned));
+        }
+    }
+    Ok(in_use)
 }
 
 async fn discard(service: &Service, group: Group) -> Result<usize> {

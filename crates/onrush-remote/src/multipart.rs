@@ -12,7 +12,8 @@ use crate::tasks::Task;
 use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path;
 use object_store::{
-    Attribute, AttributeValue, Attributes, GetOptions, ObjectStore, PutMultipartOptions, PutPayload,
+    Attribute, AttributeValue, Attributes, GetOptions, ObjectMeta, ObjectStore,
+    PutMultipartOptions, PutPayload,
 };
 use onrush_store::{Result, StoreError};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -44,6 +45,39 @@ pub(crate) struct SavedParts {
     pub(crate) mark: String,
     /// The tags of the parts, from the first one.
     pub(crate) tags: Vec<String>,
+}
+
+/// An object, and what tells which multipart upload it was.
+pub(crate) struct Found {
+    pub(crate) meta: ObjectMeta,
+    mark: Option<String>,
+}
+
+impl Found {
+    /// Whether this was the upload with the mark, of `size` bytes. A client can give any object any
+    /// mark.
+    pub(crate) fn is_of(&self, mark: &str, size: u64) -> bool {
+        self.mark.as_deref() == Some(mark) && self.meta.size == size
+    }
+}
+
+/// The object at a path; `None` if there is none.
+pub(crate) async fn find(service: &Service, until: Instant, path: &Path) -> Result<Option<Found>> {
+    let options = GetOptions {
+        head: true,
+        ..GetOptions::default()
+    };
+    let (client, path) = (service.client.clone(), path.clone());
+    let head = async move { client.get_opts(&path, options).await };
+    let found = match service.start(until, head).await {
+        Err(StoreError::NotFound) => return Ok(None),
+        found => found?,
+    };
+    let mark = found.attributes.get(&Attribute::Metadata(MARK.into()));
+    Ok(Some(Found {
+        mark: mark.map(|mark| mark.as_ref().to_owned()),
+        meta: found.meta,
+    }))
 }
 
 /// A multipart upload in progress. Dropping it aborts it, unless it was kept.
@@ -92,6 +126,16 @@ impl Parts {
         }
     }
 
+    /// Where the object appears.
+    pub(crate) fn path(&self) -> &Path {
+        &self.saved.path
+    }
+
+    /// What the object is known by.
+    pub(crate) fn mark(&self) -> &str {
+        &self.saved.mark
+    }
+
     /// What is needed to continue. Waits until all parts are stored.
     pub(crate) async fn save(&mut self) -> Result<&SavedParts> {
         self.wait().await?;
@@ -138,14 +182,14 @@ impl Parts {
         Ok(())
     }
 
-    /// Completes the upload. Returns the entity tag of the object. Fails with
+    /// Completes the upload of `size` bytes. Returns the entity tag of the object. Fails with
     /// [`StoreError::Conflict`] if another process has replaced a part.
     ///
     /// Ceph 16 does not tell the tag. Then the object is requested, but another client may have
     /// replaced it: its tag must not appear as the one of this upload. That one is not visible any
     /// more, so anything that no object has takes its place; also if the request fails, because the
     /// upload is complete in any case.
-    pub(crate) async fn complete(mut self, until: Instant) -> Result<String> {
+    pub(crate) async fn complete(mut self, until: Instant, size: u64) -> Result<String> {
         self.wait().await?;
         let client = self.service.client.clone();
         let (path, id) = (self.saved.path.clone(), self.saved.id.clone());
@@ -166,7 +210,7 @@ impl Parts {
         match self.service.start(completed, complete).await {
             Ok(result) => match result.e_tag.filter(|tag| tag_version(tag).is_some()) {
                 Some(tag) => Ok(tag),
-                None => match self.tag(until).await {
+                None => match self.tag(until, size).await {
                     Ok(Some(tag)) => Ok(tag),
                     _ => Ok(std::mem::take(&mut self.saved.mark)),
                 },
@@ -183,7 +227,7 @@ impl Parts {
                 | StoreError::NotFound
                 | StoreError::Timeout
                 | StoreError::BadResponse),
-            ) => match self.tag(until).await {
+            ) => match self.tag(until, size).await {
                 Ok(Some(tag)) => Ok(tag),
                 _ => Err(uncertain(error)),
             },
@@ -197,26 +241,16 @@ impl Parts {
 }
 
 impl Parts {
-    /// Requests the entity tag of the object, if it is that of this upload.
-    async fn tag(&self, until: Instant) -> Result<Option<String>> {
-        let options = GetOptions {
-            head: true,
-            ..GetOptions::default()
-        };
-        let (client, path) = (self.service.client.clone(), self.saved.path.clone());
-        let head = async move { client.get_opts(&path, options).await };
-        let found = match self.service.start(until, head).await {
-            Err(StoreError::NotFound) => return Ok(None), // Deleted since then.
-            found => found?,
-        };
-        let own = found.attributes.get(&Attribute::Metadata(MARK.into()));
-        let is_own = own.is_some_and(|own| own.as_ref() == self.saved.mark);
-        Ok(found.meta.e_tag.filter(|_| is_own))
+    /// Requests the entity tag of the object, if it is that of this upload, of `size` bytes.
+    pub(crate) async fn tag(&self, until: Instant, size: u64) -> Result<Option<String>> {
+        let found = find(&self.service, until, &self.saved.path).await?;
+        let own = found.filter(|found| found.is_of(&self.saved.mark, size));
+        Ok(own.and_then(|found| found.meta.e_tag))
     }
 }
 
 /// Adds the mark of a multipart upload.
-fn with_mark(mut attributes: Attributes, mark: &str) -> Attributes {
+pub(crate) fn with_mark(mut attributes: Attributes, mark: &str) -> Attributes {
     let mark = AttributeValue::from(mark.to_owned());
     attributes.insert(Attribute::Metadata(MARK.into()), mark);
     attributes

@@ -8,9 +8,9 @@
 use crate::features::METADATA_BYTES_MAX;
 use crate::fields::with_metadata;
 use crate::kept::{self, Place, State};
-use crate::multipart::Parts;
+use crate::multipart::{Found, Parts, find};
 use crate::part_memory::PartPermit;
-use crate::properties::{head, properties};
+use crate::properties::properties;
 use crate::reader;
 use crate::service::Service;
 use crate::transfer;
@@ -231,37 +231,75 @@ impl ResumableUpload {
         Box::new(upload).commit().await
     }
 
-    /// Completes the parts.
+    /// Completes the parts, and publishes the object. An earlier attempt may have done either, and
+    /// failed before it was known.
     async fn complete(&mut self) -> Result<Committed> {
-        let until = self.service.limit();
-        if !self.held.is_empty() {
-            self.send_part(until).await?;
-        }
+        let (until, size) = (self.service.limit(), self.written_bytes);
         let Some(mut parts) = self.parts.take() else {
             return Err(StoreError::Io(io::ErrorKind::BrokenPipe.into()));
         };
-        let at = parts.save().await?.path.clone();
-        let current = match head(&self.service, until, self.path.clone()).await {
-            Err(StoreError::NotFound) => None,
-            found => Some(properties(&found?)?),
+        let (at, mark) = (parts.path().clone(), parts.mark().to_owned());
+        let current = find(&self.service, until, &self.path).await?;
+        if let Some(found) = current.as_ref().filter(|found| found.is_of(&mark, size)) {
+            parts.keep();
+            if at != self.path {
+                let _ = kept::remove_object(&self.service, until, at).await;
+            }
+            return self.committed_before(found);
+        }
+        let current = current.map(|found| properties(&found.meta)).transpose()?;
+        self.condition.check(current.as_ref())?; // Before the bytes are sent.
+        let tag = match self.send_rest(&mut parts, until).await {
+            Ok(()) => parts.complete(until, size).await?,
+            // There is no such upload any more, perhaps because it is complete.
+            Err(StoreError::NotFound) => {
+                let tag = parts.tag(until, size).await?;
+                tag.ok_or(StoreError::NotFound)?
+            }
+            Err(error) => return Err(error),
         };
         if at == self.path {
-            let tag = parts.complete(until).await?;
             return Ok(Committed {
                 created: current.is_none(),
                 replaced_bytes: 0,
-                meta: new_meta(self.written_bytes, Some(tag))?,
+                meta: new_meta(size, Some(tag))?,
             });
         }
-        self.condition.check(current.as_ref())?; // Before the bytes are sent.
-        parts.complete(until).await?;
-        let published = self.publish(&at).await;
-        let _ = kept::remove_object(&self.service, self.service.limit(), at).await;
+        let mut published = self.publish(&at, &mark).await;
+        if published == Err(StoreError::PreconditionFailed)
+            && let Some(found) = find(&self.service, self.service.limit(), &self.path).await?
+            && found.is_of(&mark, size)
+        {
+            published = self.committed_before(&found); // By another server, at the same time.
+        }
+        // Otherwise a later attempt continues with it.
+        if !published.as_ref().is_err_and(StoreError::is_temporary) {
+            let _ = kept::remove_object(&self.service, self.service.limit(), at).await;
+        }
         published
     }
 
+    /// What an earlier attempt has published.
+    fn committed_before(&self, found: &Found) -> Result<Committed> {
+        Ok(Committed {
+            // Without a condition, this is not known any more.
+            created: matches!(self.condition, Condition::None | Condition::Absent),
+            replaced_bytes: 0,
+            meta: new_meta(self.written_bytes, found.meta.e_tag.clone())?,
+        })
+    }
+
+    /// Sends what is held as the last part, and waits until all are stored.
+    async fn send_rest(&mut self, parts: &mut Parts, until: Instant) -> Result<()> {
+        if !self.held.is_empty() {
+            let (part, permit) = (std::mem::take(&mut self.held), self.permit.take());
+            parts.send(part, permit, until).await?;
+        }
+        parts.save().await.map(drop)
+    }
+
     /// Sends the object at `from` to its own path.
-    async fn publish(&mut self, from: &Path) -> Result<Committed> {
+    async fn publish(&mut self, from: &Path, mark: &str) -> Result<Committed> {
         let (service, until) = (&self.service, self.service.limit());
         let object = reader::open(service, until, from.clone(), Wanted::All).await?;
         let size = object.meta().size;
@@ -270,6 +308,7 @@ impl ResumableUpload {
         }
         let (path, condition) = (self.path.clone(), self.condition.clone());
         let mut upload = RemoteUpload::begin(service, path, condition, Some(size))?;
+        upload.set_mark(mark); // So that a later attempt finds it.
         upload.set_metadata(std::mem::take(&mut self.metadata))?;
         let mut stream = object.stream(0..size);
         while let Some(piece) = poll_fn(|cx| stream.as_mut().poll_next(cx)).await {

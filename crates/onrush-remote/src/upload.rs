@@ -9,7 +9,7 @@
 use crate::error::{pause, uncertain};
 use crate::features::METADATA_BYTES_MAX;
 use crate::fields::with_metadata;
-use crate::multipart::Parts;
+use crate::multipart::{Parts, with_mark};
 use crate::part_memory::{PartPermit, SHORT_BYTES};
 use crate::properties::{head, properties, tag_version};
 use crate::service::Service;
@@ -18,7 +18,7 @@ use crate::transfer::{self, Pinned, Transfer};
 use bytes::Bytes;
 use object_store::path::Path;
 use object_store::{
-    ObjectMeta, ObjectStore, PutMode, PutOptions, PutPayload, PutResult, UpdateVersion,
+    Attributes, ObjectMeta, ObjectStore, PutMode, PutOptions, PutPayload, PutResult, UpdateVersion,
 };
 use onrush_store::{Committed, Condition, Kind, LocalFuture, Meta, Result, StoreError, Upload};
 use std::io;
@@ -44,6 +44,8 @@ pub(crate) struct RemoteUpload {
     path: Path,
     condition: Condition,
     metadata: Vec<u8>,
+    /// That of the multipart upload whose bytes these are.
+    mark: Option<String>,
     /// If the bytes are passed on as they arrive.
     stream_bytes: Option<u64>,
     transfer: Option<Transfer>,
@@ -76,6 +78,7 @@ impl RemoteUpload {
             path,
             condition,
             metadata: Vec::new(),
+            mark: None,
             stream_bytes: size_bytes.filter(streams),
             transfer: None,
             existed,
@@ -85,6 +88,19 @@ impl RemoteUpload {
             parts: None,
             failed: false,
         })
+    }
+
+    /// Gives the object the mark of the multipart upload whose bytes it has.
+    pub(crate) fn set_mark(&mut self, mark: &str) {
+        self.mark = Some(mark.to_owned());
+    }
+
+    fn attributes(&self) -> Attributes {
+        let attributes = with_metadata(&self.metadata);
+        match &self.mark {
+            Some(mark) => with_mark(attributes, mark),
+            None => attributes,
+        }
     }
 
     async fn append(&mut self, mut buf: Vec<u8>) -> Result<Vec<u8>> {
@@ -138,7 +154,7 @@ impl RemoteUpload {
             Some(transfer) => transfer,
             None => {
                 let pinned = self.pinned(self.service.limit()).await?;
-                let attributes = with_metadata(&self.metadata);
+                let attributes = self.attributes();
                 let (service, path) = (&self.service, self.path.clone());
                 let transfer = Transfer::begin(service, path, pinned, attributes, size);
                 self.transfer.insert(transfer)
@@ -234,7 +250,7 @@ impl RemoteUpload {
             Condition::Present | Condition::Versions(_) => false,
         };
         let tag = match (self.parts.take(), self.transfer.take()) {
-            (Some(parts), _) => Some(parts.complete(until).await?),
+            (Some(parts), _) => Some(parts.complete(until, self.written_bytes).await?),
             (None, Some(transfer)) => self.finish_transfer(transfer, until).await?,
             (None, None) if self.stream_bytes.is_some() => {
                 return Err(StoreError::Io(io::ErrorKind::UnexpectedEof.into()));
@@ -259,7 +275,7 @@ impl RemoteUpload {
         until: Instant,
     ) -> Result<(bool, Option<String>)> {
         let content = Bytes::from(std::mem::take(&mut self.held));
-        let (path, attributes) = (self.path.clone(), with_metadata(&self.metadata));
+        let (path, attributes) = (self.path.clone(), self.attributes());
         let (service, size) = (&self.service, content.len() as u64);
         let transfer = Transfer::begin(service, path, Pinned::None, attributes, size);
         let first = send_after(existed, transfer, content.clone(), until);
@@ -317,7 +333,7 @@ impl RemoteUpload {
     async fn put(&self, payload: PutPayload, mode: PutMode, until: Instant) -> Result<PutResult> {
         let options = PutOptions {
             mode,
-            attributes: with_metadata(&self.metadata),
+            attributes: self.attributes(),
             ..PutOptions::default()
         };
         let (client, path) = (self.service.client.clone(), self.path.clone());

@@ -2,72 +2,17 @@
 //! servers at once. The caller of the store is the test: what it has recorded is a [`Kept`].
 
 mod common;
+mod continued;
 
 use common::{Bucket, block_on, read_all};
+use continued::{MIB, SIZE, assert_content, begin, body, delete, key, leftovers, resume, write};
 use onrush_remote::{Options, RemoteStore};
-use onrush_store::{Condition, Kept, Key, Kind, Result, Store, StoreError, Upload};
-use std::ops::Range;
+use onrush_store::{Condition, Key, Store, StoreError};
 use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
-
-const MIB: usize = 1 << 20;
-/// Five parts of 8 MiB at most: three of them, and a rest.
-const SIZE: usize = 27 * MIB + 7;
-const METADATA: &[u8] = b"content-type: text/x-test\n";
-
-fn key() -> Key {
-    Key::parse(b"folder/object").expect("a key")
-}
-
-fn body(len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i * 31 + i / 251) as u8).collect()
-}
-
-async fn begin(store: &RemoteStore, condition: Condition) -> Box<dyn Upload> {
-    let at = key();
-    let staged = store.stage_resumable(&at, condition, Some(SIZE as u64));
-    let mut upload = staged.await.expect("an upload");
-    upload.set_metadata(METADATA.to_vec()).expect("few bytes");
-    upload
-}
-
-async fn resume(store: &RemoteStore, condition: Condition, kept: &Kept) -> Result<Box<dyn Upload>> {
-    let mut upload = store.resume(&key(), condition, kept).await?;
-    upload.set_metadata(METADATA.to_vec()).expect("few bytes");
-    Ok(upload)
-}
-
-async fn write(upload: &mut Box<dyn Upload>, whole: &[u8], range: Range<usize>) -> Result<()> {
-    for piece in whole[range].chunks(300_000) {
-        upload.write(piece.to_vec()).await?;
-    }
-    Ok(())
-}
-
-/// What the bucket has besides the object and that of the conditions.
-fn leftovers(bucket: &Bucket) -> Vec<String> {
-    let objects = bucket.service.lock();
-    let keys = objects.by_key.keys().filter(|key| {
-        let name = key.rsplit('/').next().expect("a name");
-        !matches!(name, "object" | "conditions")
-    });
-    let uploads = objects.uploads.values().map(|upload| &upload.key);
-    keys.chain(uploads).cloned().collect()
-}
-
-async fn assert_content(store: &RemoteStore, expected: &[u8]) {
-    let object = store.get(&key()).await.expect("an object");
-    assert_eq!(object.metadata().await.expect("metadata"), METADATA);
-    assert!(read_all(&object).await.expect("its bytes") == expected);
-}
-
-async fn delete(store: &RemoteStore) {
-    let deleted = store.delete(&key(), Kind::File, Condition::None).await;
-    deleted.expect("deleted");
-}
 
 /// In turn two servers continue an upload that ends before, at and after the end of a part.
 async fn continue_in_turn(stores: &[RemoteStore; 2], condition: Condition, whole: &[u8]) {

@@ -11,6 +11,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 const SIZE: usize = 21_000_000;
@@ -311,6 +312,115 @@ fn limits_hold_for_all_servers() {
     // The other server may have removed it: then this one notices with its next search.
     program::wait_until(|| request(&two, "PUT /b\nUpload-Complete: ?0", b"hello").0 == 201);
     assert_nothing_left(&bucket);
+}
+
+/// The service is not able to publish an object at the end of an upload, and later it is.
+#[test]
+fn an_upload_that_was_not_published_is_published_later() {
+    let content = pattern(1, SIZE);
+    let bucket = Bucket::ceph();
+    let [one, two] = [(); 2].map(|()| start(&bucket, &[]));
+    let (at, faults) = (9_000_000, &bucket.service.faults);
+    for (path, condition) in [("/a", ""), ("/b", "\nIf-None-Match: *")] {
+        let url = create(&one, path, condition, &content[..at]);
+        faults.throttle(Some(&format!("p{path}")));
+        let (status, text) = append(&one, &url, at, 1, &content[at..]);
+        assert_eq!(status, 503, "{text}");
+        faults.throttle(None);
+        assert_eq!(offset(&two, &url), SIZE.to_string());
+        let (status, text) = append(&two, &url, SIZE, 1, b"");
+        assert_eq!(status, 201, "{text}");
+        assert_object(&bucket, &path[1..], &content);
+        assert_nothing_left(&bucket);
+    }
+    // A tus client asks for the offset, and sends nothing more.
+    let tus = "Tus-Resumable: 1.0.0";
+    let (status, text) = request(&one, &format!("POST /c\n{tus}\nUpload-Length: 5"), b"");
+    assert_eq!(status, 201, "{text}");
+    let url = field(&text, "location");
+    faults.throttle(Some("p/c"));
+    let stream = "Content-Type: application/offset+octet-stream\nUpload-Offset: 0";
+    let (status, text) = request(&one, &format!("PATCH {url}\n{tus}\n{stream}"), b"hello");
+    assert_eq!(status, 503, "{text}");
+    let (status, _) = request(&two, &format!("HEAD {url}\n{tus}"), b"");
+    assert_eq!(status, 503);
+    faults.throttle(None);
+    let (status, text) = request(&two, &format!("HEAD {url}\n{tus}"), b"");
+    assert_eq!((status, &field(&text, "upload-offset")[..]), (200, "5"));
+    assert_object(&bucket, "c", b"hello");
+    assert_nothing_left(&bucket);
+}
+
+fn count(bucket: &Bucket, folder: &str) -> usize {
+    let left = leftovers(bucket);
+    left.iter().filter(|key| key.contains(folder)).count()
+}
+
+/// A server has read the record, and another one continues the upload before it reads the state.
+#[test]
+fn a_server_that_comes_too_late_leaves_the_record() {
+    let bucket = Bucket::new();
+    let [one, two] = [(); 2].map(|()| start(&bucket, &[]));
+    let url = create(&one, "/a", "", b"hello");
+    let faults = &bucket.service.faults;
+    faults.held.store(1, Ordering::SeqCst);
+    let late = begin(&one, &patch(&url, 5, 0), 5, b" late");
+    program::wait_until(|| faults.held.load(Ordering::SeqCst) == 0);
+    let (status, text) = append(&two, &url, 5, 0, b" world");
+    assert_eq!(status, 204, "{text}");
+    program::wait_until(|| count(&bucket, "/kept/") == 1); // The state that was read is gone.
+    faults.is_released.store(true, Ordering::SeqCst);
+    let (status, text) = response(late);
+    assert_eq!(status, 409, "{text}");
+    assert_eq!(offset(&two, &url), "11");
+    assert_eq!(append(&two, &url, 11, 1, b"").0, 201);
+    assert_object(&bucket, "a", b"hello world");
+    assert_nothing_left(&bucket);
+}
+
+/// What a server has kept, and cannot record because another one continues the upload, is removed.
+#[test]
+fn a_server_that_is_taken_over_leaves_nothing() {
+    let bucket = Bucket::new();
+    let [one, two] = [(); 2].map(|()| start(&bucket, &[]));
+    let url = create(&one, "/a", "", b"hello");
+    let puts = || bucket.service.lock().requests["PUT"];
+    let before = puts();
+    let mut early = begin(&one, &patch(&url, 5, 0), 6, b" ear");
+    program::wait_until(|| puts() > before); // It has claimed the upload.
+    assert_eq!(append(&two, &url, 5, 0, b" world").0, 204);
+    early.write_all(b"ly").expect("the server reads");
+    let (status, text) = response(early);
+    assert_eq!(status, 409, "{text}");
+    program::wait_until(|| count(&bucket, "/kept/") == 1);
+    assert_eq!(offset(&two, &url), "11");
+    // Other servers learn from the record that it is in use.
+    let objects = bucket.service.lock();
+    let records = objects.by_key.iter();
+    let mut records = records.filter(|(key, _)| key.starts_with("p/.onrush/state/uploads/"));
+    let (_, record) = records.next().expect("a record");
+    let record = String::from_utf8_lossy(&record.content);
+    assert!(record.contains("\"claimed_s\":1"), "{record}");
+}
+
+/// A record that cannot be read is an upload that counts.
+#[test]
+fn limits_hold_while_records_cannot_be_read() {
+    let bucket = Bucket::new();
+    let limits = ["--unfinished-count", "1"];
+    let one = start(&bucket, &limits);
+    create(&one, "/a", "", b"hello");
+    bucket
+        .service
+        .faults
+        .throttle(Some("p/.onrush/state/uploads/"));
+    let two = start(&bucket, &limits);
+    let begin = || request(&two, "PUT /b\nUpload-Complete: ?0", b"hello");
+    assert_eq!(begin().0, 503);
+    bucket.service.faults.throttle(None);
+    let (status, text) = begin();
+    assert_eq!(status, 503);
+    assert!(text.contains("too many unfinished uploads"), "{text}");
 }
 
 #[test]

@@ -189,6 +189,20 @@ impl StoreError {
         }
     }
 
+    /// Whether the same change may succeed later, or may have been made: the service or the machine
+    /// did not refuse it, but was not able to make it or to say so. What it needs has to be kept.
+    pub fn is_temporary(&self) -> bool {
+        matches!(
+            self,
+            StoreError::Busy
+                | StoreError::Throttled { .. }
+                | StoreError::Unavailable
+                | StoreError::Interrupted
+                | StoreError::Timeout
+                | StoreError::BadResponse
+        )
+    }
+
     /// Maps the error of a lookup or a read. A path that cannot be reached is reported as not
     /// found.
     pub(crate) fn from_lookup(error: io::Error) -> StoreError {

@@ -1,15 +1,15 @@
 //! Multipart uploads of the server, and where a change fails or stops.
 
-use super::s3::Fields;
+use super::s3::{Fields, Stored};
 use bytes::Bytes;
 use md5::{Digest, Md5};
-use s3s::dto::{CompletedMultipartUpload, ETag};
+use s3s::dto::{CompletedMultipartUpload, ETag, ETagCondition};
 use s3s::{S3Result, s3_error};
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::SystemTime;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
 
 /// The smallest part that is not the last one.
 const PART_BYTES_MIN: usize = 5 << 20;
@@ -77,6 +77,54 @@ impl Steps {
             self.is_reached.store(true, Ordering::SeqCst);
             std::future::pending::<()>().await;
         }
+    }
+}
+
+/// Requests that fail or wait because of their key.
+#[derive(Clone, Debug, Default)]
+pub struct Faults {
+    /// GET, PUT and the completion of keys that begin so get SlowDown.
+    pub throttled: Arc<Mutex<Option<String>>>,
+    /// The number of GETs of states that wait for [`Faults::is_released`].
+    pub held: Arc<AtomicUsize>,
+    pub is_released: Arc<AtomicBool>,
+}
+
+impl Faults {
+    pub fn throttle(&self, beginning: Option<&str>) {
+        *self.throttled.lock().expect("no panic") = beginning.map(str::to_owned);
+    }
+
+    pub fn check(&self, key: &str) -> S3Result<()> {
+        let beginning = self.throttled.lock().expect("no panic");
+        match beginning
+            .as_ref()
+            .is_some_and(|found| key.starts_with(found))
+        {
+            true => Err(s3_error!(SlowDown)),
+            false => Ok(()),
+        }
+    }
+
+    /// A GET.
+    pub async fn pass(&self, key: &str) -> S3Result<()> {
+        let (set, get) = (Ordering::SeqCst, Ordering::SeqCst);
+        let count_down = |left: usize| left.checked_sub(1);
+        if key.contains("/kept/") && self.held.fetch_update(set, get, count_down).is_ok() {
+            while !self.is_released.load(Ordering::SeqCst) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+        self.check(key)
+    }
+}
+
+/// Whether a condition holds.
+pub fn holds(condition: Option<&ETagCondition>, current: Option<&Stored>) -> bool {
+    match (condition, current) {
+        (None, _) | (Some(ETagCondition::Any), Some(_)) => true,
+        (Some(ETagCondition::ETag(tag)), Some(current)) => tag.value() == current.tag,
+        (Some(_), None) => false,
     }
 }
 

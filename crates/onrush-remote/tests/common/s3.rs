@@ -2,7 +2,7 @@
 //! AWS does, or ignored where Ceph 16 ignores them.
 
 use super::bodies::{blob, read};
-use super::parts::{Parts, Steps, fail, hash};
+use super::parts::{Faults, Parts, Steps, fail, hash, holds};
 use bytes::Bytes;
 use http::StatusCode;
 use s3s::dto::*;
@@ -85,6 +85,7 @@ pub struct MemoryS3 {
     pub is_revoked: Arc<AtomicBool>,
     /// Where a change hangs.
     pub steps: Steps,
+    pub faults: Faults,
     /// The only prefix that may be listed, as a policy with `s3:prefix` says.
     pub lists_only: Option<String>,
 }
@@ -112,6 +113,7 @@ impl MemoryS3 {
         is_new: bool,
     ) -> S3Result<ETag> {
         let mut objects = self.begin(bucket, "COMPLETE")?;
+        self.faults.check(key)?;
         if !self.is_ceph && is_new && objects.by_key.contains_key(key) {
             return Err(s3_error!(PreconditionFailed));
         }
@@ -132,6 +134,7 @@ impl MemoryS3 {
 
     fn put(&self, input: PutObjectInput, content: Bytes) -> S3Result<ETag> {
         let mut objects = self.lock();
+        self.faults.check(&input.key)?;
         let current = objects.by_key.get(&input.key);
         let holds = holds(input.if_match.as_ref(), current)
             && (input.if_none_match.is_none() || current.is_none());
@@ -173,14 +176,6 @@ impl Objects {
     }
 }
 
-fn holds(condition: Option<&ETagCondition>, current: Option<&Stored>) -> bool {
-    match (condition, current) {
-        (None, _) | (Some(ETagCondition::Any), Some(_)) => true,
-        (Some(ETagCondition::ETag(tag)), Some(current)) => tag.value() == current.tag,
-        (Some(_), None) => false,
-    }
-}
-
 /// Counts a PUT that fails, or is dropped because the client leaves, before its last byte.
 struct Incomplete<'a>(&'a MemoryS3);
 
@@ -197,6 +192,7 @@ impl S3 for MemoryS3 {
         request: S3Request<GetObjectInput>,
     ) -> S3Result<S3Response<GetObjectOutput>> {
         let input = request.input;
+        self.faults.pass(&input.key).await?;
         let found = self.begin(&input.bucket, "GET")?.get(&input.key)?;
         if !holds(input.if_match.as_ref(), Some(&found)) {
             return Err(s3_error!(PreconditionFailed));

@@ -18,7 +18,7 @@ use super::path::{self, Target};
 use super::stored_fields;
 use super::tus_concat::Concat;
 use super::upload_target::{content_length, integer, owner};
-use super::uploads::{Found, NO_UPLOAD, Plan, Session, UploadId};
+use super::uploads::{Completed, Found, NO_UPLOAD, Plan, Progress, Session, UploadId};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use onrush::{Request, Response};
@@ -104,7 +104,11 @@ impl Inner {
             (false, _) => Err(WRONG_VERSION),
             (true, None) => self.tus_create(request).await,
             (true, Some((found, to))) => match request.method() {
-                "HEAD" => Ok(self.tus_head(&found, request.worker().unix_seconds())),
+                "HEAD" => {
+                    let now_s = request.worker().unix_seconds();
+                    let found = self.tus_publish_late(found, &to).await;
+                    found.map(|found| self.tus_head(&found, now_s))
+                }
                 "PATCH" => self.tus_append(request, found, &to).await,
                 "DELETE" => match found {
                     Found::Unfinished(session) => session
@@ -199,6 +203,27 @@ impl Inner {
             Target::Folder(_) if metadata.name.is_empty() => Err(NO_NAME),
             Target::Folder(_) => self.destination_in(request, &metadata.name),
         }
+    }
+
+    /// Publishes an upload of which all bytes are kept, if that failed after the last one. The
+    /// client takes it for complete, and sends nothing more.
+    async fn tus_publish_late(&self, found: Found, to: &Destination) -> Result<Found, HttpError> {
+        let mut session = match found {
+            Found::Unfinished(session) => session,
+            completed => return Ok(completed),
+        };
+        let Progress { offset, length, .. } = session.progress();
+        let is_part = session.is_partial() || session.parts().is_some();
+        if is_part || length != Some(offset) {
+            return Ok(Found::Unfinished(session));
+        }
+        let resumed = session.resume(to.may_replace).await;
+        resumed.map_err(|error| self.upload_failure(error, &to.key))?;
+        self.complete(*session, to).await?;
+        Ok(Found::Completed(Completed {
+            length: offset,
+            tus_concat: None,
+        }))
     }
 
     fn tus_head(&self, found: &Found, now_s: u64) -> Response {

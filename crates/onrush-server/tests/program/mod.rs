@@ -297,8 +297,9 @@ pub fn is_installed(program: &str) -> bool {
 /// Runs `curl -sS`, which must succeed within a minute. Returns its output.
 pub fn curl(arguments: &[&str]) -> String {
     let mut command = Command::new("curl");
-    command.args(["-sS", "--max-time", "60"]).args(arguments);
-    let output = output_within(&mut command, 2 * TIMEOUT);
+    // Those that follow each other in a test have to wait for a busy machine as well.
+    command.args(["-sS", "--max-time", "180"]).args(arguments);
+    let output = output_within(&mut command, 7 * TIMEOUT);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "curl {arguments:?}: {said}");
     String::from_utf8_lossy(&output.stdout).into_owned()

@@ -62,6 +62,7 @@ use active::Active;
 use index::Index;
 use onrush::WorkerHandle;
 use onrush_store::{Condition, Key, Store, StoreError};
+use record::Used;
 use records::{Known, Summary};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -195,7 +196,7 @@ impl Uploads {
         }
         let (record, version) = self.read(id).await?;
         let is_theirs = record.key == key.as_bytes() && record.owner.as_deref() == owner;
-        let is_gone = record.is_removed || self.is_expired(record.updated_s, worker.unix_seconds());
+        let is_gone = record.is_removed || self.is_expired(record.used, worker.unix_seconds());
         if !is_theirs || is_gone {
             return Err(ReceiveError::Body(NO_UPLOAD));
         }
@@ -203,9 +204,9 @@ impl Uploads {
         session.map(|session| Found::Unfinished(Box::new(session)))
     }
 
-    /// `updated_s`: that of its record.
-    fn is_expired(&self, updated_s: u64, now_s: u64) -> bool {
-        updated_s.saturating_add(self.limits().age_max_s) <= now_s
+    /// `used`: that of its record.
+    fn is_expired(&self, used: Used, now_s: u64) -> bool {
+        used.expires_s(self.limits().age_max_s) <= now_s
     }
 
     /// Reads which uploads an earlier process has left, once: other requests wait for the one that
@@ -283,7 +284,7 @@ impl Uploads {
         let is_counted = self.store.features().shared_uploads && self.index.is_loaded();
         let reading = is_counted.then(|| self.index.begin_reading()).flatten();
         let visited = self.each_record(async |id, found| {
-            if !self.is_expired(found.updated_s, now_s) {
+            if !self.is_expired(found.used, now_s) {
                 left = true;
                 if let Some(reading) = &reading {
                     reading.add(id, found.bytes);
@@ -293,7 +294,7 @@ impl Uploads {
             let _guard = self.active.acquire(id).await;
             // It may have been continued at the last moment.
             match self.read(id).await {
-                Ok((record, version)) if self.is_expired(record.updated_s, now_s) => {
+                Ok((record, version)) if self.is_expired(record.used, now_s) => {
                     left |= self.remove(id, &record, version).await.is_err();
                 }
                 _ => left = true,

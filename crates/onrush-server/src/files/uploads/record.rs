@@ -34,11 +34,31 @@ pub(super) struct Record {
     /// The digests of the whole object, after `offset` bytes.
     pub(super) digests: Vec<SavedDigest>,
     pub(super) tus_metadata: Option<String>,
-    /// When the offset was last changed, in seconds since 1970.
-    pub(super) updated_s: u64,
+    #[serde(flatten)]
+    pub(super) used: Used,
     /// A server removes the upload, so no other one continues it.
     #[serde(default)]
     pub(super) is_removed: bool,
+}
+
+/// When an upload was used, in seconds since 1970.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Used {
+    /// When the offset was last changed.
+    pub(super) updated_s: u64,
+    /// When a server last began to continue it. Other servers cannot see that it still does.
+    #[serde(default)]
+    pub(super) claimed_s: u64,
+}
+
+impl Used {
+    /// When the upload has been unused for `age_s`. To continue it without new bytes prolongs it by
+    /// half of that: the store removes bytes by their age.
+    pub(super) fn expires_s(&self, age_s: u64) -> u64 {
+        let latest = self.updated_s.saturating_add(age_s / 2);
+        let last = self.updated_s.max(self.claimed_s.min(latest));
+        last.saturating_add(age_s)
+    }
 }
 
 /// A [`Condition`] as it is stored.
@@ -98,5 +118,29 @@ impl Record {
     pub(super) fn kept_bytes(&self) -> u64 {
         let parts = self.parts.as_ref();
         parts.map_or(self.offset, Parts::arrived_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_prolongs_an_upload_once() {
+        let expires = |updated_s, claimed_s| {
+            let used = Used {
+                updated_s,
+                claimed_s,
+            };
+            used.expires_s(100)
+        };
+        assert_eq!(expires(1000, 0), 1100);
+        assert_eq!(expires(1000, 990), 1100);
+        assert_eq!(expires(1000, 1030), 1130);
+        assert_eq!(expires(1000, 5000), 1150);
+        assert_eq!(expires(u64::MAX, u64::MAX), u64::MAX);
+        // A record of an earlier version.
+        let used: Used = serde_json::from_str(r#"{"updated_s":7}"#).expect("valid");
+        assert_eq!(used.expires_s(100), 107);
     }
 }

@@ -1,18 +1,21 @@
 //! The stored records: an object for each unfinished upload. A record is replaced only if it is
 //! still the one that was read, so of several servers that continue an upload one succeeds.
 
-use super::record::{self, Record};
+use super::record::{self, Record, Used};
 use super::{NO_UPLOAD, UploadId, Uploads};
 use crate::files::http_error::HttpError;
 use crate::files::object;
 use crate::files::upload::ReceiveError;
 use onrush_rt::coop;
-use onrush_store::{Condition, Kind, ListHow, StoreError, Version};
+use onrush_store::{Condition, Kept, Kind, ListHow, StoreError, Version};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 pub(super) const TAKEN_OVER: HttpError =
     HttpError::new(409, "another server continues this upload");
+
+/// Attempts to read a record while others replace it.
+const READ_ATTEMPTS: usize = 5;
 
 /// What a search needs of a record.
 #[derive(Clone, Copy, Debug)]
@@ -20,8 +23,7 @@ pub(super) struct Summary {
     version: Version,
     /// The number of bytes that have arrived.
     pub(super) bytes: u64,
-    /// See [`Record::updated_s`].
-    pub(super) updated_s: u64,
+    pub(super) used: Used,
 }
 
 /// The records of the last search. One with the same version is not read again.
@@ -43,6 +45,17 @@ impl Uploads {
     }
 
     async fn read_bytes(&self, id: UploadId) -> onrush_store::Result<(Vec<u8>, Version)> {
+        let mut attempts = 1..READ_ATTEMPTS;
+        loop {
+            match self.read_once(id).await {
+                // Replaced at this moment, by another server.
+                Err(StoreError::Changed) if attempts.next().is_some() => {}
+                read => return read,
+            }
+        }
+    }
+
+    async fn read_once(&self, id: UploadId) -> onrush_store::Result<(Vec<u8>, Version)> {
         let object = self.store.get(&id.key()?).await?;
         let size = usize::try_from(object.meta().size).unwrap_or(usize::MAX);
         if size > record::BYTES_MAX {
@@ -96,10 +109,28 @@ impl Uploads {
         })
     }
 
-    /// Calls `visit` for each upload with a record that can be read. Only one record is in memory
-    /// at a time, and the worker serves others after each.
+    /// Calls `visit` for each upload with a record. Only one record is in memory at a time, and the
+    /// worker serves others after each. Fails if a record cannot be read now: the limits would not
+    /// count it. What is no record is passed over.
     pub(super) async fn each_record(
         &self,
+        visit: impl AsyncFnMut(UploadId, Summary),
+    ) -> onrush_store::Result<()> {
+        let mut before = std::mem::take(&mut *self.lock_known());
+        let mut known = HashMap::new();
+        let visited = self.visit_records(&mut before, &mut known, visit).await;
+        if visited.is_err() {
+            known.extend(before); // The next search compares their versions.
+        }
+        *self.lock_known() = known;
+        visited
+    }
+
+    /// Moves what is still the same from `before` to `known`, and adds what is new.
+    async fn visit_records(
+        &self,
+        before: &mut HashMap<UploadId, Summary>,
+        known: &mut HashMap<UploadId, Summary>,
         mut visit: impl AsyncFnMut(UploadId, Summary),
     ) -> onrush_store::Result<()> {
         let folder = UploadId::folder()?;
@@ -108,26 +139,29 @@ impl Uploads {
             hidden: true,
             after: None,
         };
-        let mut before = std::mem::take(&mut *self.lock_known());
-        let mut known = HashMap::new();
         loop {
             let page = match self.store.list(Some(&folder), how.clone()).await {
                 Err(StoreError::NotFound) => break,
                 page => page?,
             };
             for entry in page.entries {
-                let Some(id) = UploadId::parse(&entry.name) else {
+                let id = UploadId::parse(&entry.name);
+                let Some(id) = id.filter(|_| entry.kind == Kind::File) else {
                     continue;
                 };
                 let same = before.remove(&id);
                 let same = same.filter(|known| known.version == entry.version);
                 let summary = match same {
                     Some(summary) => Some(summary),
-                    None => (self.read(id).await.ok()).map(|(record, version)| Summary {
-                        version,
-                        bytes: record.kept_bytes(),
-                        updated_s: record.updated_s,
-                    }),
+                    None => match self.read(id).await {
+                        Ok((record, version)) => Some(Summary {
+                            version,
+                            bytes: record.kept_bytes(),
+                            used: record.used,
+                        }),
+                        Err(ReceiveError::Body(_)) => None,
+                        Err(ReceiveError::Store(error)) => return Err(error),
+                    },
                 };
                 if let Some(summary) = summary {
                     known.insert(id, summary);
@@ -140,7 +174,6 @@ impl Uploads {
                 None => break,
             }
         }
-        *self.lock_known() = known;
         Ok(())
     }
 
@@ -168,6 +201,18 @@ impl Uploads {
             self.remove_record(id).await
         };
         remove.await.map_err(ReceiveError::Store)
+    }
+
+    /// Removes what only `kept` needs, which could not be recorded in the place of `old` because
+    /// another server has continued the upload: no limit counts it.
+    pub(super) async fn drop_unrecorded(&self, id: UploadId, kept: &Kept, old: &Kept) {
+        match self.read(id).await {
+            // The other one may have found it in the record, if the change was made and refused
+            // when it was repeated.
+            Ok((current, _)) => self.store.supersede(kept, &current.kept()).await,
+            Err(ReceiveError::Body(_)) => self.store.supersede(kept, old).await,
+            Err(ReceiveError::Store(_)) => {} // Its age removes it.
+        }
     }
 
     pub(super) async fn remove_record(&self, id: UploadId) -> onrush_store::Result<()> {

@@ -1,7 +1,7 @@
 //! The use of an unfinished upload by one request.
 
 use super::active::Guard;
-use super::record::{Record, SavedCondition};
+use super::record::{Record, SavedCondition, Used};
 use super::records::TAKEN_OVER;
 use super::{CHECKPOINT_BYTES, Completed, NO_UPLOAD, Parts, Plan, Progress, UploadId, Uploads};
 use crate::files::digest::Digests;
@@ -55,7 +55,10 @@ impl Session {
             metadata: plan.metadata,
             digests: Vec::new(),
             tus_metadata: plan.tus_metadata,
-            updated_s: worker.unix_seconds(),
+            used: Used {
+                updated_s: worker.unix_seconds(),
+                claimed_s: 0,
+            },
             is_removed: false,
         };
         let state = State {
@@ -143,17 +146,14 @@ impl Session {
         let parts = record.parts.as_mut().ok_or(ReceiveError::Body(NO_UPLOAD))?;
         parts.insert(offset);
         record.offset = parts.offset();
-        record.updated_s = self.state.worker.unix_seconds();
+        record.used.updated_s = self.state.worker.unix_seconds();
         self.state.write(record).await
     }
 
     /// What has been saved.
     pub(in crate::files) fn progress(&self) -> Progress {
-        let expires_s = self
-            .state
-            .record
-            .updated_s
-            .saturating_add(self.state.uploads.limits().age_max_s);
+        let age_s = self.state.uploads.limits().age_max_s;
+        let expires_s = self.state.record.used.expires_s(age_s);
         Progress {
             offset: self.state.record.offset,
             length: self.state.record.length,
@@ -201,8 +201,8 @@ impl Session {
             .await;
         let mut upload = match resumed {
             Err(StoreError::NotFound) => {
-                // The bytes are lost, so the upload is.
-                let _ = self.state.uploads.remove_record(self.state.id).await;
+                // The bytes are lost, so the upload is, unless another server has continued it.
+                self.state.remove().await?;
                 return Err(ReceiveError::Body(NO_UPLOAD));
             }
             resumed => resumed.map_err(ReceiveError::Store)?,
@@ -267,29 +267,31 @@ impl Session {
         length.is_some_and(|length| self.written_bytes() < length)
     }
 
-    /// Publishes the object. The upload ends, also if that fails.
+    /// Publishes the object. The upload ends, also if that fails, but not if it may succeed later:
+    /// then the bytes are kept, and the next request publishes them.
     pub(in crate::files) async fn complete(mut self) -> Result<Committed, ReceiveError> {
+        if self.state.version.is_some() && self.state.is_shared() {
+            self.state.save_or_claim().await?; // Another server may have taken it over meanwhile.
+        }
         let digests = std::mem::take(&mut self.state.digests);
         if let Err(failure) = digests.check() {
             let _ = self.cancel().await;
             return Err(ReceiveError::Body(failure));
         }
-        if self.state.version.is_some() {
-            self.state.claim().await?; // Another server may have taken it over meanwhile.
-        }
         let upload = self.state.upload.take();
         let upload = upload.ok_or(ReceiveError::Body(NO_UPLOAD))?;
         let committed = upload.commit().await;
-        if let Some(version) = self.state.version {
-            // If this fails, a later request finds that the bytes are gone. After a failed commit
-            // they are still there.
-            let (uploads, id) = (&self.state.uploads, self.state.id);
-            match committed {
-                Ok(_) => drop(uploads.remove_record(id).await),
-                Err(_) => drop(uploads.remove(id, &self.state.record, version).await),
+        // If this fails, a later request finds that the bytes are gone. After a failed commit they
+        // are still there.
+        match committed {
+            Ok(_) if self.state.version.is_some() => {
+                let _ = self.state.uploads.remove_record(self.state.id).await;
             }
+            Ok(_) => {}
+            Err(error) if error.is_temporary() => self.state.count_saved(),
+            Err(_) => drop(self.state.remove().await),
         }
-        let is_shared = self.state.uploads.store.features().shared_uploads;
+        let is_shared = self.state.is_shared();
         let committed = match committed {
             // A request to another server has used the upload at the same time.
             Err(StoreError::NotFound) if is_shared => return Err(ReceiveError::Body(NO_UPLOAD)),
@@ -309,13 +311,7 @@ impl Session {
     /// Removes the upload.
     pub(in crate::files) async fn cancel(mut self) -> Result<(), ReceiveError> {
         self.state.upload = None; // Removes bytes that were not kept.
-        match self.state.version {
-            None => Ok(()),
-            Some(version) => {
-                let (uploads, id) = (&self.state.uploads, self.state.id);
-                uploads.remove(id, &self.state.record, version).await
-            }
-        }
+        self.state.remove().await
     }
 }
 
@@ -338,9 +334,12 @@ impl State {
             place: kept.place.clone(),
             digests: self.digests.save(),
             // The store removes bytes by their age, so only bytes prolong the upload.
-            updated_s: match is_new || kept.bytes > self.record.offset {
-                true => self.worker.unix_seconds(),
-                false => self.record.updated_s,
+            used: match is_new || kept.bytes > self.record.offset {
+                true => Used {
+                    updated_s: self.worker.unix_seconds(),
+                    ..self.record.used
+                },
+                false => self.record.used,
             },
             ..self.record.clone()
         };
@@ -349,6 +348,9 @@ impl State {
             if is_new {
                 self.upload = None;
                 let _ = self.uploads.store.discard(&kept).await; // Nothing refers to it.
+            } else if matches!(error, ReceiveError::Body(TAKEN_OVER)) {
+                self.upload = None;
+                self.uploads.drop_unrecorded(self.id, &kept, &old).await;
             }
             return Err(error);
         }
@@ -360,6 +362,16 @@ impl State {
         Ok(())
     }
 
+    /// Keeps the bytes that have arrived since the last time, or claims the upload. A later request
+    /// can complete it then without them.
+    async fn save_or_claim(&mut self) -> Result<(), ReceiveError> {
+        let upload = self.upload.as_ref();
+        match upload.is_some_and(|upload| upload.written_bytes() > self.record.offset) {
+            true => self.save().await,
+            false => self.claim().await,
+        }
+    }
+
     /// Records that this server continues the upload, if the store has other servers. Fails if
     /// another one does.
     async fn claim(&mut self) -> Result<(), ReceiveError> {
@@ -369,9 +381,25 @@ impl State {
         };
         let record = Record {
             place: kept.place,
+            used: Used {
+                claimed_s: self.worker.unix_seconds(),
+                ..self.record.used
+            },
             ..self.record.clone()
         };
         self.write(record).await
+    }
+
+    /// Removes the bytes and the record, if there is one and no other server has replaced it.
+    async fn remove(&self) -> Result<(), ReceiveError> {
+        match self.version {
+            Some(version) => self.uploads.remove(self.id, &self.record, version).await,
+            None => Ok(()),
+        }
+    }
+
+    fn is_shared(&self) -> bool {
+        self.uploads.store.features().shared_uploads
     }
 
     /// Replaces the stored record.
@@ -388,7 +416,7 @@ impl State {
         if self.version.is_none() {
             return; // Nothing is kept.
         }
-        if self.uploads.store.features().shared_uploads {
+        if self.is_shared() {
             self.count_saved(); // The next resume has the kept bytes only.
             return;
         }
