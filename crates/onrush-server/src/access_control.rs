@@ -3,10 +3,13 @@
 
 use crate::config::{AccessSettings, Settings};
 use crate::failure::{Failure, one_line};
+use crate::reload::Reload;
 use crate::secret_files;
 use onrush_server::access::PasswordHash;
 use onrush_server::{AccessControl, Allow, ListenAddress, PathRights, Rights, Users};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Where the users are loaded from.
 #[derive(Clone, Debug)]
@@ -36,7 +39,7 @@ impl UserSource {
     }
 
     /// Whether the users can change without other settings.
-    pub(crate) fn has_file(&self) -> bool {
+    fn has_file(&self) -> bool {
         self.settings.file.is_some()
     }
 
@@ -70,7 +73,7 @@ impl UserSource {
     }
 
     /// Loads the users again. An error is logged, and the users in use remain.
-    pub(crate) fn reload(&self, control: &AccessControl) {
+    fn reload(&self, control: &AccessControl) {
         let loaded = self.load();
         control.count_reload(loaded.is_ok());
         match loaded {
@@ -80,6 +83,48 @@ impl UserSource {
                 tracing::info!(users = count, "users loaded");
             }
             Err(error) => tracing::error!("{}; the users in use remain", one_line(&error)),
+        }
+    }
+}
+
+/// Where the users in use are from, and what has them. `None` without access control.
+pub(crate) type UsersInUse = Option<(UserSource, AccessControl)>;
+
+/// The users of the running server. They are loaded again on a thread of their own, because a user
+/// who is removed must not wait for anything else, such as for a count of objects. That thread has
+/// the lock while it loads, and so has a change of the settings. So users that were loaded earlier
+/// never replace those that were loaded later.
+#[derive(Clone)]
+pub(crate) struct SharedUsers(Arc<Mutex<UsersInUse>>);
+
+impl SharedUsers {
+    pub(crate) fn new(source: Option<UserSource>, control: Option<AccessControl>) -> SharedUsers {
+        SharedUsers(Arc::new(Mutex::new(source.zip(control))))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, UsersInUse> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the users can change without other settings.
+    pub(crate) fn has_file(&self) -> bool {
+        self.lock()
+            .as_ref()
+            .is_some_and(|(source, _)| source.has_file())
+    }
+
+    /// Starts the thread that loads the users again.
+    pub(crate) fn watch(self) -> Result<Reload, Failure> {
+        Reload::start("users", "onrush-users", move |requests| {
+            requests.serve(self, |_| Duration::MAX, |users, _| users.reload());
+        })
+    }
+
+    fn reload(&self) {
+        if let Some((source, control)) = &*self.lock()
+            && source.has_file()
+        {
+            source.reload(control);
         }
     }
 }

@@ -60,7 +60,7 @@ mod units;
 mod user_command;
 mod values;
 
-use access_control::UserSource;
+use access_control::{SharedUsers, UserSource};
 use announcement::Announcement;
 use build_cache::BuildCacheCollector;
 use config::{CertificateSource, Settings};
@@ -237,7 +237,7 @@ fn serve(
     }
     let challenges = HttpChallenges::new();
     let parts = Parts {
-        control,
+        control: control.clone(),
         rules,
         files,
         admin,
@@ -285,7 +285,7 @@ fn serve(
         parts,
         stores: stores.clone(),
         sources: Sources {
-            users: user_source,
+            users: SharedUsers::new(user_source, control),
             rules: rule_watch,
             certificates: shared_certificates,
         },
@@ -296,7 +296,7 @@ fn serve(
             .as_ref()
             .map(|(_, application)| application.clone()),
     };
-    if let Some(reload) = reconfiguration.watch()? {
+    for reload in reconfiguration.watch()? {
         shutdown.on_hangup(reload);
     }
     manager.watch(running.handle()).map_err(|error| {

@@ -57,13 +57,6 @@ macro_rules! options {
                 differing.into_iter().flatten().collect()
             }
 
-            /// Takes the options with these names from `other`.
-            pub(crate) fn take(&mut self, other: Options, names: &[&str]) {
-                $(if names.contains(&stringify!($name)) {
-                    self.$name = other.$name;
-                })*
-            }
-
             /// Merges two sources. `self` takes precedence.
             pub(crate) fn or(self, other: Options) -> Options {
                 Options { $($name: self.$name.or(other.$name)),* }

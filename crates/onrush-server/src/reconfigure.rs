@@ -1,12 +1,17 @@
 //! New settings for the running server, on SIGHUP: the configuration file is read again, and so are
-//! the files of users and of rules. It applies what can change, and says what needs a restart.
+//! the files of users and of rules.
 //!
-//! All new settings are checked and prepared before the first is applied: after a mistake, all that
-//! are in use remain. Then the application is replaced as a whole ([`Replaceable`]), so a request
-//! is decided by the rights, limits and pages of one configuration. The engine takes its settings
-//! as a whole, too (`onrush::RunningSettings`). No request takes a lock for this.
+//! A configuration applies as a whole or not at all. If an option has changed that needs a restart,
+//! none applies: rights that are meant for another folder or address must not apply to the one in
+//! use. All new settings are checked and prepared before the first is applied: after a mistake, all
+//! that are in use remain. First comes what may fail and can be changed back, then what may fail
+//! and cannot, and then what cannot fail.
+//!
+//! The application is replaced as a whole ([`Replaceable`]), so a request is decided by the rights
+//! and pages of one configuration. The engine takes its settings as a whole, too
+//! (`onrush::RunningSettings`). No request takes a lock for this.
 
-use crate::access_control::{self, UserSource};
+use crate::access_control::{self, SharedUsers, UserSource, UsersInUse};
 use crate::cli;
 use crate::config::{CertificateSource, Settings};
 use crate::failure::{self, Failure, one_line};
@@ -23,6 +28,7 @@ use onrush::{Address, Handle};
 use onrush_server::{AccessControl, Files, FilesOptions, RuleSource, Rules, Users};
 use std::ffi::OsString;
 use std::path::Path;
+use std::sync::MutexGuard;
 use std::time::Duration;
 
 /// The options that need a restart, in the order of `--help`. All others apply to a running server.
@@ -39,6 +45,8 @@ const NEED_RESTART: &[&str] = &[
     "acme_email",
     "acme_directory",
     "acme_ca",
+    "tls_client_ca",
+    "tls_client_optional",
     "bind_plain",
     "http_redirect",
     "workers",
@@ -54,7 +62,7 @@ const NEED_RESTART: &[&str] = &[
 
 /// Options that apply only while the server has what they concern, before and after the change.
 const OF_EDGE: &[&str] = &["edge_size", "edge_fresh", "edge_stale"];
-const OF_TLS: &[&str] = &["tls_client_ca", "tls_client_optional", "https_port", "hsts"];
+const OF_TLS: &[&str] = &["https_port", "hsts"];
 const OF_CERTIFICATES: &[&str] = &["tls_cert", "tls_key", "tls_ocsp", "tls_self_signed"];
 
 /// The running server, and the options and settings that it has.
@@ -80,9 +88,8 @@ pub(crate) struct Reconfiguration {
 }
 
 /// Where everything is loaded from that has a file of its own. `None`: the settings have none.
-#[derive(Default)]
 pub(crate) struct Sources {
-    pub(crate) users: Option<UserSource>,
+    pub(crate) users: SharedUsers,
     pub(crate) rules: Option<RuleWatch>,
     pub(crate) certificates: Option<SharedCertificates>,
 }
@@ -93,32 +100,34 @@ struct Loaded {
     users: Option<Option<(UserSource, Users)>>,
     /// `None`: the settings for rules have not changed.
     rules: Option<Option<(RuleWatch, Rules)>>,
+    warnings: Vec<String>,
 }
 
 impl Reconfiguration {
-    /// Starts the thread that reads the files again; `None` without any.
-    pub(crate) fn watch(mut self) -> Result<Option<Reload>, Failure> {
-        let users = self.sources.users.as_ref();
-        let has_users = users.is_some_and(UserSource::has_file);
-        if !(cli::has_file(&self.arguments) || has_users || self.sources.rules.is_some()) {
-            return Ok(None);
+    /// Starts the threads that read the files again; none without any.
+    pub(crate) fn watch(self) -> Result<Vec<Reload>, Failure> {
+        let users = self.sources.users.clone();
+        let mut reloads = Vec::new();
+        let has_file = cli::has_file(&self.arguments);
+        if has_file || users.has_file() {
+            reloads.push(users.watch()?);
         }
-        let run = move |requests: &Requests| self.run(requests);
-        Reload::start("configuration", "onrush-config", run).map(Some)
+        if has_file || self.sources.rules.is_some() {
+            let run = move |requests: &Requests| self.run(requests);
+            reloads.push(Reload::start("configuration", "onrush-config", run)?);
+        }
+        Ok(reloads)
     }
 
-    fn run(&mut self, requests: &Requests) {
-        loop {
-            let limit = match &self.sources.rules {
-                Some(_) => site_rules::CHECK_INTERVAL,
-                None => Duration::MAX,
-            };
-            match requests.wait(limit) {
-                Wake::Requested(_requests) => self.reload(),
-                Wake::TimedOut => self.reload_rules(false),
-                Wake::Ended => return,
-            }
-        }
+    fn run(self, requests: &Requests) {
+        let limit = |this: &Self| match &this.sources.rules {
+            Some(_) => site_rules::CHECK_INTERVAL,
+            None => Duration::MAX,
+        };
+        requests.serve(self, limit, |this, wake| match wake {
+            Wake::Requested => this.reload(),
+            Wake::TimedOut => this.reload_rules(false),
+        });
     }
 
     fn reload(&mut self) {
@@ -126,11 +135,6 @@ impl Reconfiguration {
             && let Err(Failure::Usage(why) | Failure::Run(why)) = self.read()
         {
             tracing::error!("{}; the configuration in use remains", one_line(&why));
-        }
-        if let Some((users, control)) = self.sources.users.as_ref().zip(self.parts.control.as_ref())
-            && users.has_file()
-        {
-            users.reload(control);
         }
         self.reload_rules(true);
     }
@@ -142,51 +146,51 @@ impl Reconfiguration {
         }
     }
 
-    /// Reads the configuration file again, and applies what has changed.
+    /// Reads the configuration file again, and applies what has changed, unless a part of that
+    /// needs a restart.
     fn read(&mut self) -> Result<(), Failure> {
         let cli::Action::Serve(read) = cli::read(self.arguments.clone())? else {
             return Ok(());
         };
-        let memory_bytes = memory::limit_bytes(Path::new("/"));
-        let settings = Settings::new((*read).clone(), memory_bytes)?;
+        let settings = Settings::new((*read).clone(), memory::limit_bytes(Path::new("/")))?;
         let changed = self.options.differences(&read);
-        let is_applicable = |name: &&str| is_applicable(name, &self.settings, &settings);
-        let (applied, others): (Vec<_>, Vec<_>) = changed.into_iter().partition(is_applicable);
-        if !applied.is_empty() {
-            let mut options = self.options.clone();
-            options.take(*read, &applied);
-            let settings = match others.is_empty() {
-                true => settings,
-                // Such as an option for a site, with another option that needs a restart.
-                false => Settings::new(options.clone(), memory_bytes)
-                    .map_err(|failure| with_hint(failure, &others))?,
-            };
-            self.apply(&applied, settings)?;
-            self.options = options;
-        }
-        tracing::info!(applied = keys(&applied), "configuration loaded");
+        let needs_restart = |name: &&str| !is_applicable(name, &self.settings, &settings);
+        let others: Vec<_> = changed.iter().copied().filter(needs_restart).collect();
         if !others.is_empty() {
             let options = keys(&others);
-            tracing::warn!(
+            tracing::error!(
                 options,
-                "these options need a restart; SIGUSR2 does it without a pause"
+                "these options need a restart, so the configuration in use remains; SIGUSR2 \
+                 applies all of the file"
             );
+            return Ok(());
         }
+        if !changed.is_empty() {
+            self.apply(&changed, settings)?;
+            self.options = *read;
+        }
+        tracing::info!(applied = keys(&changed), "configuration loaded");
         Ok(())
     }
 
-    /// Applies the options `applied` of `new`. After an error, nothing has changed.
-    fn apply(&mut self, applied: &[&str], mut new: Settings) -> Result<(), Failure> {
+    /// Applies the options `changed` of `new`. After an error, nothing has changed.
+    fn apply(&mut self, changed: &[&str], mut new: Settings) -> Result<(), Failure> {
         keep_addresses(&mut new, &self.settings);
-        let loaded = self.load(&new)?;
-        // What the tests of these may refuse comes first, and the certificates last: they cannot
-        // be changed back.
-        change_stores(&self.stores, &self.settings, &new)?;
-        if let Err(failure) = self.change_certificates(applied, &new) {
-            change_stores(&self.stores, &new, &self.settings)?;
-            return Err(failure);
+        let mut loaded = self.load(&new)?;
+        change_folder(&self.stores, &self.settings, &new)?;
+        let shared = self.sources.users.clone();
+        let mut users = match self.prepare(&shared, &mut loaded, changed, &new) {
+            Ok(users) => users,
+            Err(failure) => {
+                let changed_back = change_folder(&self.stores, &new, &self.settings);
+                log_rollback(changed_back);
+                return Err(failure);
+            }
+        };
+        for warning in &loaded.warnings {
+            tracing::warn!("{warning}");
         }
-        self.take_loaded(loaded);
+        self.take_loaded(loaded, &mut users);
         let options = self.files_options(&new);
         let retired = (options != self.files_options).then(|| {
             let files = self.parts.files.with_options(options.clone());
@@ -204,12 +208,14 @@ impl Reconfiguration {
         self.server.set_settings(running);
         let application = (self.parts).application_at(&self.settings, &self.addresses);
         self.application.replace(application);
+        drop(users);
         if let Some((admin, pages)) = self.admin.as_ref().zip(self.parts.admin_at(&self.settings)) {
             admin.replace(pages);
         }
         if let Some(files) = retired {
             files.retire();
         }
+        limit_caches(&self.stores, &self.settings);
         Ok(())
     }
 
@@ -222,9 +228,7 @@ impl Reconfiguration {
             None => None,
         };
         access_control::check(new, users.as_mut())?;
-        for warning in access_control::warnings(new, users.as_ref()) {
-            tracing::warn!("{warning}");
-        }
+        let warnings = access_control::warnings(new, users.as_ref());
         let has_other_users = current.access != new.access;
         let has_other_rules = current.rules != new.rules || current.files.allow != new.files.allow;
         Ok(Loaded {
@@ -233,15 +237,32 @@ impl Reconfiguration {
                 true => Some(RuleWatch::open(new)?),
                 false => None,
             },
+            warnings,
         })
     }
 
+    /// What may fail and cannot be changed back. Returns the lock of the users, who are loaded
+    /// again: since [`Reconfiguration::load`], another SIGHUP may have removed one of them.
+    fn prepare<'u>(
+        &self,
+        users: &'u SharedUsers,
+        loaded: &mut Loaded,
+        changed: &[&str],
+        new: &Settings,
+    ) -> Result<MutexGuard<'u, UsersInUse>, Failure> {
+        let locked = users.lock();
+        if let Some(Some((source, users))) = &mut loaded.users {
+            *users = source.load().map_err(Failure::usage)?;
+        }
+        self.change_certificates(changed, new)?;
+        Ok(locked)
+    }
+
     /// The application that is made next has these users and rules. The one in use keeps its own.
-    fn take_loaded(&mut self, loaded: Loaded) {
+    fn take_loaded(&mut self, loaded: Loaded, in_use: &mut UsersInUse) {
         let parts = &mut self.parts;
         if let Some(users) = loaded.users {
             let (source, users) = users.unzip();
-            self.sources.users = source;
             if let Some(users) = users {
                 let control = match &parts.control {
                     Some(control) => control.with_users(users),
@@ -253,6 +274,7 @@ impl Reconfiguration {
                 };
                 parts.control = Some(control);
             }
+            *in_use = source.zip(parts.control.clone());
         }
         if let Some(rules) = loaded.rules {
             let (watch, rules) = rules.unzip();
@@ -261,9 +283,8 @@ impl Reconfiguration {
         }
     }
 
-    fn change_certificates(&self, applied: &[&str], new: &Settings) -> Result<(), Failure> {
-        let names = OF_CERTIFICATES.iter().chain(OF_TLS);
-        let have_changed = names.into_iter().any(|name| applied.contains(name));
+    fn change_certificates(&self, changed: &[&str], new: &Settings) -> Result<(), Failure> {
+        let have_changed = OF_CERTIFICATES.iter().any(|name| changed.contains(name));
         match self.sources.certificates.as_ref().zip(new.tls.as_ref()) {
             Some((certificates, tls)) if have_changed => {
                 let dir = new.storage.folder().unwrap_or(Path::new("."));
@@ -308,38 +329,42 @@ fn keep_addresses(new: &mut Settings, current: &Settings) {
     }
 }
 
-/// Applies what can change of `new` to stores that have `current`. Blocks. After an error, they
-/// have `current`.
-fn change_stores(stores: &Stores, current: &Settings, new: &Settings) -> Result<(), Failure> {
-    if let Some(((folder, quotas), path)) = stores.folder.as_ref().zip(new.storage.folder()) {
-        let set = |settings: &Settings| {
-            let set = Files::set_folder_options(folder, path, &settings.files);
-            set.map_err(|error| Failure::run(failure::error_text(&error)))
-        };
-        set(new)?;
-        if current.quotas != new.quotas
-            && let Err(failure) = quotas.set(&new.quotas)
-        {
-            set(current)?;
-            return Err(failure);
-        }
-    }
-    if let Some((edge, settings)) = stores.edge.as_ref().zip(new.edge.as_ref()) {
-        edge.set_limits(settings.bytes_max, settings.fresh, settings.stale);
-    }
-    if let Some((cache, settings)) = stores.build_cache.as_ref().zip(new.cache.as_ref()) {
-        cache.set_limit(settings.bytes_max);
+/// Applies what can change of `new` to a folder that has the settings `current`. Blocks: objects
+/// are counted for new quotas. After an error, it has `current`.
+fn change_folder(stores: &Stores, current: &Settings, new: &Settings) -> Result<(), Failure> {
+    let Some(((folder, quotas), path)) = stores.folder.as_ref().zip(new.storage.folder()) else {
+        return Ok(());
+    };
+    let set = |settings: &Settings| {
+        let set = Files::set_folder_options(folder, path, &settings.files);
+        set.map_err(|error| Failure::run(failure::error_text(&error)))
+    };
+    set(new)?;
+    if current.quotas != new.quotas
+        && let Err(failure) = quotas.set(&new.quotas)
+    {
+        log_rollback(set(current));
+        return Err(failure);
     }
     Ok(())
 }
 
-/// A failure of settings that exist only until a restart.
-fn with_hint(failure: Failure, others: &[&str]) -> Failure {
-    let (Failure::Usage(why) | Failure::Run(why)) = failure;
-    let options = keys(others);
-    Failure::usage(format!(
-        "{why} (without {options}, which need a restart; SIGUSR2 applies all of the file)"
-    ))
+/// A failure to change something back follows another failure, which is the one to report.
+fn log_rollback(changed_back: Result<(), Failure>) {
+    if let Err(Failure::Usage(why) | Failure::Run(why)) = changed_back {
+        let why = one_line(&why);
+        tracing::error!("{why}; a part of the new configuration stays in use");
+    }
+}
+
+/// Sets the limits of caches, and removes what is too much. Blocks.
+fn limit_caches(stores: &Stores, settings: &Settings) {
+    if let Some((edge, settings)) = stores.edge.as_ref().zip(settings.edge.as_ref()) {
+        edge.set_limits(settings.bytes_max, settings.fresh, settings.stale);
+    }
+    if let Some((cache, settings)) = stores.build_cache.as_ref().zip(settings.cache.as_ref()) {
+        cache.set_limit(settings.bytes_max);
+    }
 }
 
 /// The keys of options in the configuration file.

@@ -3,6 +3,7 @@
 
 use crate::failure::{self, Failure};
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
@@ -37,22 +38,39 @@ pub(crate) struct Reload {
 /// The requests that a thread receives.
 pub(crate) struct Requests(Receiver<Reloading>);
 
-/// Why a thread continues. The value of a request is dropped when that has been done.
+/// Why something is loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wake {
-    /// All requests that wait.
-    Requested(Vec<Reloading>),
+    /// It was requested. All requests that wait are complete afterwards.
+    Requested,
     TimedOut,
-    /// No more requests are possible.
-    Ended,
 }
 
 impl Requests {
-    /// Waits for requests.
-    pub(crate) fn wait(&self, limit: Duration) -> Wake {
-        match self.0.recv_timeout(limit) {
-            Ok(first) => Wake::Requested(std::iter::once(first).chain(self.0.try_iter()).collect()),
-            Err(RecvTimeoutError::Timeout) => Wake::TimedOut,
-            Err(RecvTimeoutError::Disconnected) => Wake::Ended,
+    /// Calls `load` for each request, and when none has arrived within `limit`, until no more are
+    /// possible. A panic ends only that call: the next request must have its effect, such as that
+    /// of a user who was removed.
+    pub(crate) fn serve<T>(
+        &self,
+        mut state: T,
+        limit: impl Fn(&T) -> Duration,
+        load: impl Fn(&mut T, Wake),
+    ) {
+        loop {
+            // Dropped when that has been done.
+            let (wake, _requests) = match self.0.recv_timeout(limit(&state)) {
+                Ok(first) => {
+                    let others = self.0.try_iter();
+                    (
+                        Wake::Requested,
+                        std::iter::once(first).chain(others).collect(),
+                    )
+                }
+                Err(RecvTimeoutError::Timeout) => (Wake::TimedOut, Vec::new()),
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            // The hook of panics logs it.
+            let _ = catch_unwind(AssertUnwindSafe(|| load(&mut state, wake)));
         }
     }
 }
@@ -102,14 +120,13 @@ mod tests {
         let seen = complete.clone();
         let (go, gone) = channel::<()>();
         let slow = Reload::start("a", "slow", move |requests| {
-            let wake = requests.wait(Duration::MAX);
-            gone.recv().unwrap();
-            drop(wake);
+            let load = |gone: &mut Receiver<()>, _| gone.recv().unwrap();
+            requests.serve(gone, |_| Duration::MAX, load);
         });
         let (done, is_done) = channel::<()>();
         let fast = Reload::start("b", "fast", move |requests| {
-            drop(requests.wait(Duration::MAX));
-            done.send(()).unwrap();
+            let load = |done: &mut Sender<()>, _| done.send(()).unwrap();
+            requests.serve(done, |_| Duration::MAX, load);
         });
         let (slow, fast) = (slow.unwrap(), fast.unwrap());
         let (end, has_ended) = channel::<()>();
@@ -124,5 +141,24 @@ mod tests {
         go.send(()).unwrap();
         has_ended.recv().unwrap();
         assert!(complete.load(Ordering::Acquire));
+    }
+
+    #[test]
+    fn a_panic_ends_one_reload() {
+        let (done, is_done) = channel();
+        let reload = Reload::start("a", "panics", move |requests| {
+            let load = |count: &mut usize, wake| {
+                *count += 1;
+                assert_ne!(*count, 1, "the first one fails");
+                done.send((*count, wake)).unwrap();
+            };
+            requests.serve(0, |_| Duration::MAX, load);
+        });
+        let reload = reload.unwrap();
+        let (end, has_ended) = channel();
+        reload.request(Reloading::new(move || end.send(()).unwrap()));
+        has_ended.recv().expect("it is complete, too");
+        reload.request_alone();
+        assert_eq!(is_done.recv(), Ok((2, Wake::Requested)));
     }
 }

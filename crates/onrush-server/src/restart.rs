@@ -9,17 +9,18 @@
 //!
 //! A new process that serves says after its report where it listens, and how. If both do it alike,
 //! the old one passes its plain connections on over the same Unix socket, in batches, as they
-//! become idle ([`Handle::pass_on`]). It keeps its descriptors of a batch until the new process has
-//! said which connections it serves; the others stay and drain. An older version of the program
-//! sends and expects nothing after the report, so its connections drain.
+//! become idle ([`Handle::pass_on`], `adoption`). An older version of the program sends and expects
+//! nothing after the report, so its connections drain.
+
+mod adoption;
 
 use crate::cli::RESTART_VARIABLE;
 use crate::config::Settings;
 use crate::failure::{Failure, error_text};
 use crate::inherited::{self, Inherited, Purpose};
 use crate::service_manager::{self, ServiceManager};
-use onrush::server::{PassedConnection, Passing};
-use onrush::{ConnectionFacts, Handle, ListeningSockets};
+use adoption::{pass_on, take_over};
+use onrush::{Handle, ListeningSockets};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -46,10 +47,6 @@ const WAITING: &[u8] = b"waiting";
 /// The beginning of a message of the new process: it adopts connections if the rest is the
 /// [`agreement`] of the old one.
 const ADOPTS: &[u8] = b"adopts ";
-/// The beginning of a message with connections. A line for each has its deadline and its client.
-const CONNECTIONS: &[u8] = b"connections\n";
-/// The beginning of the reply: `1` for each connection that is served, otherwise `0`.
-const SERVED: &[u8] = b"served ";
 
 /// A message without sockets.
 const NO_SOCKETS: &[OwnedFd] = &[];
@@ -57,8 +54,6 @@ const NO_SOCKETS: &[OwnedFd] = &[];
 const SOCKETS_MAX: usize = 200;
 /// Longer than a message with the path of a Unix socket, or with a host name, or of a batch.
 const MESSAGE_BYTES_MAX: usize = 8192;
-/// Connections of one message.
-const BATCH_MAX: usize = 64;
 
 /// How long the old process waits for the report of the new one.
 const REPORT_WAIT: Duration = Duration::from_secs(60);
@@ -69,8 +64,6 @@ const MESSAGE_WAIT: Duration = Duration::from_secs(10);
 /// How long the old process waits for the new one to say that it adopts connections, and which of a
 /// batch it serves.
 const ADOPTION_WAIT: Duration = Duration::from_secs(2);
-/// How long the thread of a restart sleeps at most while no connection becomes idle.
-const IDLE_WAIT: Duration = Duration::from_secs(60);
 /// The folder of a process may be locked for a moment after its end.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
 /// The pause between two attempts.
@@ -176,7 +169,7 @@ impl State {
         };
         tracing::info!(process, "restarted; waiting for requests in progress");
         if let Some(passing) = passing {
-            let error = pass_on(channel, &passing);
+            let error = pass_on(channel, &passing, &mut child);
             tracing::warn!(%error, "the new process takes no more connections; the others drain");
         }
         Ok(())
@@ -243,7 +236,7 @@ impl State {
                 // It has closed its end of the connection.
                 Ok(_) | Err(_) => {
                     sent?;
-                    return Err(match status(child) {
+                    return Err(match status(child, MESSAGE_WAIT) {
                         Some(status) => format!("the new process has ended ({status})"),
                         None => "the new process does not respond".to_owned(),
                     });
@@ -276,9 +269,9 @@ impl State {
     }
 }
 
-/// The status of a process that is about to end.
-fn status(child: &mut Child) -> Option<ExitStatus> {
-    let end = Instant::now() + MESSAGE_WAIT;
+/// The status of a process that is about to end; `None` if it does not end within `limit`.
+fn status(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+    let end = Instant::now() + limit;
     while Instant::now() < end {
         match child.try_wait() {
             Ok(None) => std::thread::sleep(PAUSE),
@@ -376,109 +369,6 @@ impl Predecessor {
     }
 }
 
-/// Passes connections on until that fails. Returns why.
-fn pass_on(channel: &OwnedFd, passing: &Passing) -> Errno {
-    let limit = Some(ADOPTION_WAIT);
-    if let Err(error) = sockopt::set_socket_timeout(channel, sockopt::Timeout::Send, limit) {
-        return error;
-    }
-    loop {
-        let Some(first) = passing.next(IDLE_WAIT) else {
-            continue;
-        };
-        let others = std::iter::from_fn(|| passing.next(Duration::ZERO));
-        let batch: Vec<_> = std::iter::once(first)
-            .chain(others.take(BATCH_MAX - 1))
-            .collect();
-        if let Err(error) = pass_batch(channel, batch) {
-            return error;
-        }
-    }
-}
-
-/// Passes connections on. Those that the new process does not serve go back to the server.
-fn pass_batch(channel: &OwnedFd, batch: Vec<PassedConnection>) -> rustix::io::Result<()> {
-    let mut message = CONNECTIONS.to_vec();
-    let mut sockets = Vec::new();
-    for (socket, facts) in batch.iter().filter_map(|one| one.socket().zip(one.facts())) {
-        sockets.push(socket);
-        message.extend_from_slice(to_line(facts).as_bytes());
-    }
-    // If this fails, nothing was sent.
-    send(channel, &message, &sockets)?;
-    let reply = match receive_within(channel, ADOPTION_WAIT) {
-        Ok((reply, _)) => reply,
-        Err(error) if error == Errno::AGAIN => {
-            // It has the message and may serve the connections at any time, so they are its own.
-            batch.into_iter().for_each(PassedConnection::passed);
-            return Err(error);
-        }
-        // It has ended, and with it its descriptors.
-        Err(error) => return Err(error),
-    };
-    let served = reply.strip_prefix(SERVED).unwrap_or_default();
-    let is_served = |at: usize| served.get(at) == Some(&b'1');
-    tracing::debug!(
-        connections = batch.len(),
-        served = (0..batch.len()).filter(|&at| is_served(at)).count(),
-        "connections passed on"
-    );
-    for (at, connection) in batch.into_iter().enumerate() {
-        match is_served(at) {
-            true => connection.passed(),
-            false => drop(connection),
-        }
-    }
-    match reply.is_empty() {
-        true => Err(Errno::PIPE),
-        false => Ok(()),
-    }
-}
-
-/// Adopts the connections of the old process, until it has ended.
-fn take_over(channel: &OwnedFd, server: &Handle) {
-    let mut adopted = 0_usize;
-    let mut serve = || -> Option<()> {
-        let (message, sockets) = receive_within(channel, Duration::MAX).ok()?;
-        let lines = message.strip_prefix(CONNECTIONS)?;
-        let lines = std::str::from_utf8(lines).ok()?.lines();
-        let facts = lines.map(from_line).collect::<Option<Vec<_>>>()?;
-        if facts.len() != sockets.len() {
-            return None; // This process has no descriptor left. The old one still has them.
-        }
-        let mut reply = SERVED.to_vec();
-        for (socket, facts) in sockets.into_iter().zip(facts) {
-            let is_served = server.take_over(socket, facts);
-            adopted += usize::from(is_served);
-            reply.push(if is_served { b'1' } else { b'0' });
-        }
-        send(channel, &reply, NO_SOCKETS).ok()
-    };
-    while serve().is_some() {}
-    tracing::info!(
-        connections = adopted,
-        "connections of the earlier process adopted"
-    );
-}
-
-fn to_line(facts: ConnectionFacts) -> String {
-    let client = facts.client.map(|client| client.to_string());
-    let client = client.as_deref().unwrap_or("-");
-    format!("{} {client}\n", facts.deadline_ms)
-}
-
-/// `None` if the line is malformed.
-fn from_line(line: &str) -> Option<ConnectionFacts> {
-    let (deadline_ms, client) = line.split_once(' ')?;
-    Some(ConnectionFacts {
-        client: match client {
-            "-" => None,
-            client => Some(client.parse().ok()?),
-        },
-        deadline_ms: deadline_ms.parse().ok()?,
-    })
-}
-
 /// As [`receive`]. [`Errno::AGAIN`]: nothing has arrived within `limit`, which may be
 /// [`Duration::MAX`].
 fn receive_within(
@@ -570,22 +460,6 @@ mod tests {
         assert!(TcpListener::from(sockets.remove(0)).accept().is_ok());
         assert_eq!(receive(&other).unwrap().0, END);
         assert_eq!(receive(&other).unwrap().0, b"");
-    }
-
-    #[test]
-    fn facts_of_connections_are_lines() {
-        for client in [None, Some("192.0.2.1:80"), Some("[2001:db8::1]:65535")] {
-            let facts = ConnectionFacts {
-                client: client.map(|client| client.parse().unwrap()),
-                deadline_ms: u64::MAX,
-            };
-            let line = to_line(facts);
-            assert!(line.len() * BATCH_MAX + CONNECTIONS.len() < MESSAGE_BYTES_MAX);
-            assert_eq!(from_line(line.trim_end()), Some(facts));
-        }
-        for malformed in ["", "1", "x -", "1 localhost", "1 -x", "-1 -"] {
-            assert_eq!(from_line(malformed), None, "{malformed}");
-        }
     }
 
     #[test]

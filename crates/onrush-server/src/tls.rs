@@ -339,13 +339,11 @@ impl SharedCertificates {
     }
 
     fn run(&self, requests: &Requests) {
-        loop {
-            match requests.wait(CHECK_INTERVAL) {
-                Wake::Requested(_requests) => self.lock().reload(Instant::now()),
-                Wake::TimedOut => self.lock().check(Instant::now()),
-                Wake::Ended => return,
-            }
-        }
+        let load = |shared: &mut &Self, wake| match wake {
+            Wake::Requested => shared.lock().reload(Instant::now()),
+            Wake::TimedOut => shared.lock().check(Instant::now()),
+        };
+        requests.serve(self, |_| CHECK_INTERVAL, load);
     }
 
     fn lock(&self) -> MutexGuard<'_, Certificates> {

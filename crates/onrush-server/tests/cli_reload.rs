@@ -1,5 +1,4 @@
-//! SIGHUP: the configuration file is read again, what can change applies to the running server,
-//! and the log says what needs a restart.
+//! SIGHUP: the configuration file is read again, and what can change applies to the running server.
 
 mod program;
 
@@ -81,15 +80,13 @@ fn options_change_for_connections_that_are_open() {
         let foreign = b"GET /x HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n\r\n";
         assert!(server.exchange(foreign).starts_with("HTTP/1.1 421"));
         let text = "cors = 'https://app.example'\nhost = 'a.example'\nlog-level = 'debug'\n\
-                    trusted-proxy = '127.0.0.1'\nworkers = 3\n";
+                    trusted-proxy = '127.0.0.1'\n";
         reload(&server, &config, text, "configuration loaded");
         let response = get(&mut open, origin);
         let expected = "Access-Control-Allow-Origin: https://app.example";
         assert!(response.contains(expected), "{response}");
         assert!(server.exchange(foreign).starts_with("HTTP/1.1 200"));
         server.logs("peer=192.0.2.7 proxy=127.0.0.1");
-        let log = server.logs("options=workers");
-        assert!(log.contains("WARN these options need a restart"), "{log}");
     }
 }
 
@@ -390,7 +387,7 @@ fn mistakes_that_only_the_server_finds_change_nothing() {
     reload(&server, &config, text, "applied=cors");
 }
 
-/// Certificates from other files, and of other authorities of clients.
+/// Certificates from other files.
 #[test]
 fn paths_of_certificates_change() {
     let folder = Folder::new();
@@ -416,8 +413,4 @@ fn paths_of_certificates_change() {
     let text = "tls-cert = '/absent'\ntls-key = '/absent'\nhsts = 60\n";
     reload(&server, &config, text, "the configuration in use remains");
     assert_eq!(certificate(), after);
-    let with_clients = second + &format!("tls-client-ca = '{}'\n", authority.file(&files, "ca"));
-    reload(&server, &config, &with_clients, "applied=tls-client-ca");
-    let refused = Client::connect(&server, &client).and_then(|mut client| client.get("/x"));
-    assert!(refused.is_err(), "{refused:?}");
 }

@@ -453,6 +453,8 @@ fn addresses_of_the_proxy_protocol_are_passed_on() {
             "127.0.0.1",
             "--access-log",
             "on",
+            "--log-level",
+            "debug",
         ];
         let mut server = serve(command(&folder, &arguments), &mut manager);
         let mut open = server.connect();
@@ -464,7 +466,11 @@ fn addresses_of_the_proxy_protocol_are_passed_on() {
         get_alive(&mut open);
         end(process);
         let log = server.log();
-        assert_eq!(log.matches("peer=192.0.2.7:50000").count(), 2, "{log}");
+        let requests = log.lines().filter(|line| line.contains("target=/x"));
+        let named = requests.filter(|line| line.contains("peer=192.0.2.7:50000"));
+        assert_eq!(named.count(), 2, "{log}");
+        let passed = log.matches("connection is passed on to another process");
+        assert_eq!(passed.count(), 1, "{log}");
     }
 }
 

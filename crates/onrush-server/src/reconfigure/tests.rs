@@ -56,7 +56,9 @@ fn some_options_apply_only_to_what_the_server_has() {
         assert!(!is_applicable(name, without, with), "{name}");
         assert!(!is_applicable(name, with, without), "{name}");
     }
-    assert!(is_applicable("tls_client_ca", &acme, &acme));
+    // The identities of open connections are those of the earlier authorities.
+    assert!(!is_applicable("tls_client_ca", &tls, &tls));
+    assert!(!is_applicable("tls_client_optional", &tls, &tls));
     assert!(!is_applicable("tls_cert", &acme, &tls));
     assert!(is_applicable("allow", &plain, &acme));
 }

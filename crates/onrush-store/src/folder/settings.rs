@@ -3,7 +3,7 @@
 use super::FolderOptions;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// See [`FolderOptions`]. A change reads each once, so no order between them is needed.
+/// See [`FolderOptions`]. Each read stands alone, so no order between them is needed.
 pub(super) struct Settings {
     pub(super) min_free_bytes: AtomicU64,
     pub(super) checksums: AtomicBool,

@@ -7,7 +7,7 @@
 
 use super::connection::Conn;
 use super::deadline::DRAIN_IDLE_MS;
-use super::state::{Expects, Phase, SUCCESSOR};
+use super::state::{Expects, Phase, Target};
 use super::tls_connection::MovedTls;
 use super::transport::Transport;
 use super::{Engine, Incoming, count};
@@ -190,7 +190,7 @@ impl Engine {
         {
             return;
         }
-        conn.state.plan_move(to);
+        conn.state.plan_move(Target::Worker(to));
         if conn.state.is_ready() {
             drop(conns);
             self.begin_migration(id);
@@ -241,9 +241,15 @@ impl Engine {
         let Some(mut conn) = self.conns.borrow_mut().remove(id) else {
             return;
         };
-        diagnose!(DEBUG, worker = own, connection = id.token(),
-            to = conn.state.leaving().unwrap_or(own);
-            "connection migrates to another worker");
+        match conn.state.leaving() {
+            Some(Target::Successor) => diagnose!(DEBUG, worker = own, connection = id.token();
+                "connection is passed on to another process"),
+            Some(Target::Worker(index)) => {
+                diagnose!(DEBUG, worker = own, connection = id.token(), to = index;
+                    "connection migrates to another worker");
+            }
+            None => {}
+        }
         if let Some(timer) = conn.timer {
             self.context.unschedule(timer);
         }
@@ -267,9 +273,10 @@ impl Engine {
             returned: false,
             stays: false,
         });
-        if to == SUCCESSOR {
-            return self.give_to_outbox(live);
-        }
+        let to = match to {
+            Target::Worker(to) => to,
+            Target::Successor => return self.give_to_outbox(live),
+        };
         if self.draining.get() || worker_set.is_draining() {
             return self.resume_connection(*live);
         }
@@ -341,7 +348,7 @@ impl Engine {
             conn.state.end_move(live.expects);
             let mut deadline_ms = live.deadline_ms;
             if self.is_passing() && !live.stays && !conn.transport.is_tls() {
-                conn.state.plan_move(SUCCESSOR);
+                conn.state.plan_move(Target::Successor);
             }
             if self.is_draining(conn) {
                 self.limit_drain_requests(id, (live.input.len() + records) as u64);

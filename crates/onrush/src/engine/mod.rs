@@ -444,7 +444,7 @@ impl Engine {
     /// Waits for the first request of a connection. The head time limit applies from now on.
     fn expect_first_head(&self, id: ConnId, conn: &mut Conn) {
         if self.is_passing() {
-            conn.state.plan_move(state::SUCCESSOR);
+            conn.state.plan_move(state::Target::Successor);
         }
         match self.is_draining(conn) {
             true => conn.state.expect_request(),

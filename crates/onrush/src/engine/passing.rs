@@ -1,10 +1,10 @@
 //! Passes plain connections on to another process while the server drains: those that are idle, and
 //! others as soon as they are.
 //!
-//! It is a migration whose target is `SUCCESSOR` instead of a worker: the driver stops receiving,
-//! and its last completion is looked at, before the socket leaves. A connection with received bytes
-//! or with a request in progress stays until the response was sent. A connection that is to be
-//! passed on is served as usual meanwhile; all others drain.
+//! It is a migration whose target is `Target::Successor` instead of a worker: the driver stops
+//! receiving, and its last completion is looked at, before the socket leaves. A connection with
+//! received bytes or with a request in progress stays until the response was sent. A connection
+//! that is to be passed on is served as usual meanwhile; all others drain.
 //!
 //! The sockets go into an [`Outbox`], from which a thread that is no worker takes them, so no
 //! worker waits for another process. Their places, under the connection limit and at their worker,
@@ -15,7 +15,7 @@
 
 use super::connection::Conn;
 use super::migration::EstablishedConn;
-use super::state::{Expects, Phase, SUCCESSOR};
+use super::state::{Expects, Phase, Target};
 use super::{Engine, count};
 use crate::host::ConnId;
 use std::collections::VecDeque;
@@ -91,7 +91,7 @@ impl Engine {
     /// passed on.
     #[inline]
     pub(super) fn is_draining(&self, conn: &Conn) -> bool {
-        self.draining.get() && conn.state.leaving() != Some(SUCCESSOR)
+        self.draining.get() && conn.state.leaving() != Some(Target::Successor)
     }
 
     /// Passes a connection on, at once or when it is idle. `false`: it is one that drains.
@@ -112,7 +112,7 @@ impl Engine {
             if stays {
                 return false;
             }
-            conn.state.plan_move(SUCCESSOR);
+            conn.state.plan_move(Target::Successor);
         }
         self.pass_on_if_idle(id);
         true
@@ -122,7 +122,7 @@ impl Engine {
     pub(super) fn pass_on_if_idle(self: &Rc<Self>, id: ConnId) {
         let is_idle = {
             let mut conns = self.conns.borrow_mut();
-            let is_planned = |conn: &Conn| conn.state.leaving() == Some(SUCCESSOR);
+            let is_planned = |conn: &Conn| conn.state.leaving() == Some(Target::Successor);
             conns
                 .get(id)
                 .is_some_and(|conn| is_planned(conn) && is_between_requests(conn))
@@ -158,7 +158,7 @@ impl Engine {
             let is_planned = {
                 let mut conns = self.conns.borrow_mut();
                 let Some(conn) = conns.get(id) else { continue };
-                let is_planned = conn.state.leaving() == Some(SUCCESSOR);
+                let is_planned = conn.state.leaving() == Some(Target::Successor);
                 // One that has begun to move comes back.
                 let is_planned = is_planned && conn.state.phase() != Phase::Leaving;
                 if is_planned {

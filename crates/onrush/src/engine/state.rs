@@ -133,22 +133,39 @@ pub(crate) enum Receiving {
     Off,
 }
 
-/// The target of a connection that moves to another process. No worker has this index.
-pub(super) const SUCCESSOR: usize = u16::MAX as usize - 1;
-
-/// The index of a worker. An `Option` of it takes no more memory.
+/// Where a connection moves to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct WorkerIndex(NonZeroU16);
+pub(super) enum Target {
+    /// The worker with this index.
+    Worker(usize),
+    /// Another process.
+    Successor,
+}
 
-impl WorkerIndex {
+/// A [`Target`]: the index of a worker plus one, or [`PackedTarget::SUCCESSOR`]. An `Option` of it
+/// takes no more memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct PackedTarget(NonZeroU16);
+
+impl PackedTarget {
+    const SUCCESSOR: PackedTarget = PackedTarget(NonZeroU16::MAX);
+
     /// `None` if the index is too large, which no server reaches.
-    fn new(index: usize) -> Option<WorkerIndex> {
+    fn new(target: Target) -> Option<PackedTarget> {
+        let index = match target {
+            Target::Worker(index) => index,
+            Target::Successor => return Some(PackedTarget::SUCCESSOR),
+        };
         let plus_one = u16::try_from(index).ok()?.checked_add(1)?;
-        NonZeroU16::new(plus_one).map(WorkerIndex)
+        let packed = NonZeroU16::new(plus_one).map(PackedTarget);
+        packed.filter(|packed| *packed != PackedTarget::SUCCESSOR)
     }
 
-    fn get(self) -> usize {
-        usize::from(self.0.get()) - 1
+    fn get(self) -> Target {
+        match self {
+            PackedTarget::SUCCESSOR => Target::Successor,
+            PackedTarget(plus_one) => Target::Worker(usize::from(plus_one.get()) - 1),
+        }
     }
 }
 
@@ -160,8 +177,8 @@ pub(crate) struct State {
     receiving: Receiving,
     /// The client has half-closed (EOF).
     has_ended: bool,
-    /// The worker to which the connection moves, or [`SUCCESSOR`].
-    leaving: Option<WorkerIndex>,
+    /// Where the connection moves to.
+    leaving: Option<PackedTarget>,
 }
 
 impl State {
@@ -218,10 +235,10 @@ impl State {
         self.has_ended
     }
 
-    /// The worker to which the connection moves, now or after its present request.
+    /// Where the connection moves to, now or after its present request.
     #[inline]
-    pub(super) fn leaving(&self) -> Option<usize> {
-        self.leaving.map(WorkerIndex::get)
+    pub(super) fn leaving(&self) -> Option<Target> {
+        self.leaving.map(PackedTarget::get)
     }
 
     #[inline]
@@ -328,9 +345,9 @@ impl State {
         }
     }
 
-    /// The connection moves to the worker `to` when it is between two requests.
-    pub(super) fn plan_move(&mut self, to: usize) {
-        self.leaving = WorkerIndex::new(to);
+    /// The connection moves when it is between two requests.
+    pub(super) fn plan_move(&mut self, to: Target) {
+        self.leaving = PackedTarget::new(to);
     }
 
     /// The connection stays on its worker.
@@ -356,5 +373,25 @@ impl State {
             diagnose!(TRACE, connection = id.token(), from = before.name(), to = next.name();
                 "connection state changed");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_packed() {
+        let most = usize::from(u16::MAX) - 2;
+        for target in [Target::Worker(0), Target::Worker(most), Target::Successor] {
+            assert_eq!(
+                PackedTarget::new(target).map(PackedTarget::get),
+                Some(target)
+            );
+        }
+        for index in [most + 1, most + 2, usize::MAX] {
+            assert_eq!(PackedTarget::new(Target::Worker(index)), None, "{index}");
+        }
+        assert_eq!(size_of::<Option<PackedTarget>>(), 2);
     }
 }
