@@ -12,7 +12,7 @@ mod inherit;
 
 pub use bind::{Address, ListenMode, ListenOptions, accept_now, listen, share};
 pub use closing::Closing;
-pub use inherit::{inherited_listener, socket_id, spread};
+pub use inherit::{established_stream, inherited_listener, socket_id, spread};
 
 use crate::coop;
 use crate::driver::{Driver, ListenSocket, ListenerId, Socket, StreamId};

@@ -2,7 +2,7 @@
 //! systemd does (sd_listen_fds(3)), or sent by another process.
 
 use super::bind::ListenOptions;
-use crate::driver::ListenSocket;
+use crate::driver::{ListenSocket, Socket};
 use crate::sys;
 use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use rustix::io::FdFlags;
@@ -57,6 +57,21 @@ pub fn inherited_listener(number: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: the descriptor is open. Nothing in this process owns it: what a Rust program opens
     // has FD_CLOEXEC, and this had not. It has it now, so this function returns it once.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// The socket of a connection that another process has accepted, for a driver. Makes it
+/// non-blocking (`FIONBIO`), because some system calls of a worker have no flag for that.
+///
+/// # Errors
+/// - `InvalidInput`: it is not a stream socket, or it listens.
+/// - The error of `ioctl(2)`.
+pub fn established_stream(socket: OwnedFd) -> io::Result<Socket> {
+    let is_stream = sockopt::socket_type(&socket) == Ok(SocketType::STREAM);
+    if !is_stream || sockopt::socket_acceptconn(&socket) != Ok(false) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    rustix::io::ioctl_fionbio(&socket, true)?;
+    Ok(Socket::Os(socket))
 }
 
 /// A number that only the duplicates of one socket have (`SO_COOKIE`, socket(7)).
@@ -115,6 +130,25 @@ mod tests {
 
     fn kind(number: RawFd) -> io::ErrorKind {
         inherited_listener(number).expect_err("refused").kind()
+    }
+
+    #[test]
+    fn only_connections_are_taken_from_others() {
+        let (one, other) = UnixStream::pair().expect("a pair");
+        let taken = established_stream(one.into()).expect("a stream");
+        let Socket::Os(taken) = &taken else {
+            panic!("a socket of the kernel");
+        };
+        let flags = rustix::fs::fcntl_getfl(taken).expect("flags");
+        assert!(flags.contains(rustix::fs::OFlags::NONBLOCK));
+        drop(other);
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let datagrams = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
+        let file = std::fs::File::open("/dev/null").expect("a file");
+        for wrong in [OwnedFd::from(listener), datagrams.into(), file.into()] {
+            let refused = established_stream(wrong).expect_err("not a connection");
+            assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 
 use super::control::{Control, RUNNING};
 use crate::engine::{ConnectionFacts, EstablishedConn, Outbox, Transfer};
-use onrush_rt::driver::Socket;
+use onrush_rt::net::established_stream;
 use onrush_rt::worker::monotonic_ms;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -29,7 +29,8 @@ impl Passing {
         passing
     }
 
-    /// The next connection that is idle. Waits for one, for up to `limit`.
+    /// The next connection that is idle. Blocks the calling thread until there is one, for up to
+    /// `limit`. `None`: none became idle in that time. A later call may return one.
     pub fn next(&self, limit: Duration) -> Option<PassedConnection> {
         let connection = self.outbox.take(limit)?;
         Some(PassedConnection {
@@ -109,7 +110,9 @@ impl Control {
     /// See [`Handle::take_over`](crate::Handle::take_over).
     pub(super) fn take_over(&self, socket: OwnedFd, facts: ConnectionFacts) -> bool {
         let (settings, running) = (self.engine_settings(), self.settings());
-        let socket = Socket::Os(socket);
+        let Ok(socket) = established_stream(socket) else {
+            return false;
+        };
         let is_expected = match settings.proxy_protocol {
             true => running.trusted_proxies.trusts(socket.peer()),
             false => facts.client.is_none(),
