@@ -12,18 +12,21 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::time::SystemTime;
 
+/// What uploads that continue have left is old after so many times the age.
+const KEPT_AGES: u32 = 2;
+
 /// List the uploads to a bucket that were begun and not completed, and remove them
 ///
 /// A server that is killed leaves the parts of uploads that were in progress. An upload that
-/// another server is receiving now is in the list, too: do not remove young ones. An upload that
-/// continues is young if bytes of it have arrived since then.
+/// another server is receiving now is in the list, too: do not remove young ones. What belongs to
+/// an upload that continues is in the list if no byte of it has arrived for twice the time.
 #[derive(Debug, Parser)]
 #[command(name = "onrush sweep")]
 struct Arguments {
     /// The bucket, as s3://BUCKET/PREFIX
     location: String,
 
-    /// Only uploads that began, and what was written, before this time
+    /// Only uploads that began before this time. At least --unfinished-age of the servers
     #[arg(long, value_name = "TIME", default_value = "24h")]
     older_than: Time,
 
@@ -47,7 +50,10 @@ pub(crate) fn main(words: &[OsString]) -> Result<(), Failure> {
     let store = RemoteStore::from_env(location.clone(), Options::default())
         .map_err(|error| Failure::run(format!("{location}: {error}")))?;
     let fail = |error| Failure::run(format!("{}: {error}", store.name()));
-    let before = SystemTime::now() - arguments.older_than.duration();
+    let (now, age) = (SystemTime::now(), arguments.older_than.duration());
+    // A session that continues an upload prolongs its life by at most half of the age, and writes a
+    // new state at the latest when it ends. So after twice the age no server uses it any more.
+    let (before, kept_before) = (now - age, now - age * KEPT_AGES);
     let mut out = io::stdout().lock();
     let (mut found, mut young) = (0, 0);
     // The multipart uploads that continue.
@@ -57,7 +63,7 @@ pub(crate) fn main(words: &[OsString]) -> Result<(), Failure> {
         .chain(RemoteStore::KEPT_FOLDERS);
     for folder in folders {
         for object in store.kept_objects(folder).map_err(fail)? {
-            if object.modified > before {
+            if object.modified > kept_before {
                 young += 1;
                 in_use.extend(object.upload().map(str::to_owned));
                 continue;

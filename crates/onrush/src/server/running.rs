@@ -193,14 +193,15 @@ impl Handle {
         Passing::begin(&self.0)
     }
 
-    /// Serves an idle connection that another process has passed on, as if it had been accepted:
-    /// it is placed like others, counts against the limit on connections, and keeps its deadline,
+    /// Serves an idle connection that another process has passed on, as if it had been accepted: it
+    /// is placed like others, counts against the limit on connections, and keeps its deadline,
     /// unless [`Limits::idle_timeout_ms`](crate::Limits::idle_timeout_ms) is shorter. `socket`
     /// becomes non-blocking.
     ///
     /// Returns whether it is served. Otherwise its descriptor is closed here, which does not end a
-    /// connection of which another process has one: it is not a connected stream socket, this server
-    /// drains, the limit is reached, or only one of the two servers uses the PROXY protocol, or does not trust the peer.
+    /// connection of which another process has one: it is not a connected stream socket, this
+    /// server drains, the limit is reached, or only one of the two servers uses the PROXY protocol,
+    /// or does not trust the peer.
     #[must_use]
     pub fn take_over(&self, socket: OwnedFd, facts: ConnectionFacts) -> bool {
         self.0.take_over(socket, facts)
