@@ -73,7 +73,8 @@ impl Cache {
                     Some(())
                 }
                 (NotStored::Scanning, _) => {
-                    let is_over = |is_scanning: &bool| (!is_scanning).then_some(());
+                    let is_bounded = || inner.is_bounded.load(Relaxed);
+                    let is_over = |is_scanning: &bool| (!is_scanning || is_bounded()).then_some(());
                     clock.limit(inner.is_scanning.until(is_over)).await
                 }
                 (NotStored::Busy | NotStored::Failed, _) => None,

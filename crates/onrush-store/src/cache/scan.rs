@@ -68,6 +68,7 @@ impl Cache {
         if bytes <= inner.space.limit_bytes() {
             inner.space.expect(bytes);
             inner.is_bounded.store(true, Relaxed);
+            inner.is_scanning.update(|_| {}); // Files that wait for the scan can be stored now.
         }
     }
 
