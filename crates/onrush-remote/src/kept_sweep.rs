@@ -5,7 +5,7 @@ use crate::kept::{self, FOLDER, UNPUBLISHED, upload_of_name};
 use crate::service::Service;
 use object_store::ObjectMeta;
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
-use onrush_store::{Key, Result, StoreError};
+use onrush_store::{Key, Result};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -144,8 +144,5 @@ pub(crate) async fn remove(service: &Service, folder: &str, name: &str) -> Resul
         return kept::discard(service, service.limit(), name).await;
     }
     let key = Key::state(format!("{folder}/{name}").as_bytes())?;
-    match kept::remove_object(service, service.limit(), service.path(&key)?).await {
-        Err(StoreError::NotFound) => Ok(()),
-        removed => removed,
-    }
+    kept::remove_object(service, service.limit(), service.path(&key)?).await
 }

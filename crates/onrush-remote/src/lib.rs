@@ -27,8 +27,8 @@
 //!
 //! Layers, lowest first: `features` · `error` · `metrics` · `breaker` · `record` · `fields` ·
 //! `observer` · `location` · `part_memory` · `service` · `tasks` · `signed` · `credentials` ·
-//! `conditions` · `properties` · `reader` · `transfer` · `multipart` · `upload` · `kept` ·
-//! `resumable` · `listing` · `kept_sweep` · `store` · `unfinished`.
+//! `conditions` · `properties` · `reader` · `transfer` · `multipart` · `part_buffer` · `upload` ·
+//! `kept` · `resumable` · `listing` · `kept_sweep` · `store` · `unfinished`.
 
 mod breaker;
 mod conditions;
@@ -43,6 +43,7 @@ mod location;
 mod metrics;
 mod multipart;
 mod observer;
+mod part_buffer;
 mod part_memory;
 mod properties;
 mod reader;

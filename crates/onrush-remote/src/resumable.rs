@@ -5,16 +5,16 @@
 //! completed at a path that no client has, and then sent to its own by one request with the
 //! condition, which has at most 5 GiB. That takes as long as a PUT of the object.
 
-use crate::features::METADATA_BYTES_MAX;
+use crate::features::check_metadata;
 use crate::fields::with_metadata;
 use crate::kept::{self, Place, State};
 use crate::multipart::{Found, Parts, find};
-use crate::part_memory::PartPermit;
+use crate::part_buffer::{PartBuffer, part_bytes_at};
 use crate::properties::properties;
 use crate::reader;
 use crate::service::Service;
 use crate::transfer;
-use crate::upload::{RemoteUpload, new_meta, part_bytes};
+use crate::upload::{RemoteUpload, new_meta};
 use bytes::Bytes;
 use object_store::path::Path;
 use onrush_store::{Committed, Condition, Kept, LocalFuture, Result, StoreError, Upload, Wanted};
@@ -29,11 +29,7 @@ pub(crate) struct ResumableUpload {
     condition: Condition,
     metadata: Vec<u8>,
     written_bytes: u64,
-    /// What has not been sent.
-    held: Vec<u8>,
-    /// To hold more than a short object.
-    permit: Option<PartPermit>,
-    parts: Option<Parts>,
+    buffer: PartBuffer,
     /// What was kept, and how many bytes that are.
     kept: Option<(Place, u64)>,
     failed: bool,
@@ -53,9 +49,7 @@ impl ResumableUpload {
             condition,
             metadata: Vec::new(),
             written_bytes: 0,
-            held: Vec::new(),
-            permit: None,
-            parts: None,
+            buffer: PartBuffer::default(),
             kept: None,
             failed: false,
         };
@@ -76,7 +70,9 @@ impl ResumableUpload {
         if let Some(name) = &place.name {
             let until = service.limit();
             let rest = usize::try_from(place.rest).map_err(|_| StoreError::NotFound)?;
-            upload.reserve(rest, part_bytes_at(kept.bytes)).await?;
+            let whole = part_bytes_at(kept.bytes);
+            let reserved = upload.buffer.reserve(service, kept.bytes, rest, whole);
+            reserved.await?;
             let (state, rest) = State::load(service, until, name, place.rest).await?;
             if state.path != upload.path || state.bytes != kept.bytes {
                 return Err(StoreError::NotFound);
@@ -86,9 +82,9 @@ impl ResumableUpload {
                 if saved.path == upload.path && !upload.condition.is_none() {
                     return Err(StoreError::Unsupported);
                 }
-                upload.parts = Some(Parts::restore(service, saved));
+                upload.buffer.parts = Some(Parts::restore(service, saved));
             }
-            upload.held = rest.into();
+            upload.buffer.held = rest.into();
         } else if kept.bytes > 0 {
             return Err(StoreError::NotFound);
         }
@@ -104,57 +100,21 @@ impl ResumableUpload {
         }
     }
 
-    /// The size of the next part.
-    fn part_bytes(&self) -> usize {
-        part_bytes(self.parts.as_ref().map_or(0, Parts::count))
-    }
-
-    /// Waits until this upload may hold `held` bytes of a part of `whole` bytes, or more.
-    async fn reserve(&mut self, held: usize, whole: usize) -> Result<()> {
-        let (permit, whole) = (&mut self.permit, whole.max(held));
-        (self.service)
-            .reserve(permit, self.written_bytes, held, whole)
-            .await
-    }
-
     async fn append(&mut self, mut buf: Vec<u8>) -> Result<Vec<u8>> {
         if std::mem::replace(&mut self.failed, true) {
             return Err(StoreError::Io(io::ErrorKind::BrokenPipe.into()));
         }
         self.written_bytes += buf.len() as u64;
         self.check_size(self.written_bytes)?;
-        let mut rest = &buf[..];
-        while !rest.is_empty() {
-            let room = self.part_bytes() - self.held.len();
-            if room == 0 {
-                self.send_part(self.service.limit()).await?;
-                continue;
-            }
-            let (now, later) = rest.split_at(rest.len().min(room));
-            let whole = self.part_bytes();
-            self.reserve(self.held.len() + now.len(), whole).await?;
-            self.held.extend_from_slice(now);
-            rest = later;
-        }
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let begin = async |until| self.begin_parts(until).await;
+        let appended = buffer.append(&self.service, self.written_bytes, &buf, begin);
+        let appended = appended.await;
+        self.buffer = buffer;
+        appended?;
         buf.clear();
         self.failed = false;
         Ok(buf)
-    }
-
-    /// Begins to send what is held as the next part.
-    async fn send_part(&mut self, until: Instant) -> Result<()> {
-        let (part, permit) = (std::mem::take(&mut self.held), self.permit.take());
-        let parts = match &mut self.parts {
-            Some(parts) => parts,
-            parts => {
-                let (path, metadata) = match self.condition.is_none() {
-                    true => (self.path.clone(), with_metadata(&self.metadata)),
-                    false => (kept::unpublished_path(&self.service)?, with_metadata(b"")),
-                };
-                parts.insert(Parts::begin(&self.service, until, &path, metadata).await?)
-            }
-        };
-        parts.send(part, permit, until).await
     }
 
     async fn keep_now(&mut self) -> Result<Kept> {
@@ -175,10 +135,14 @@ impl ResumableUpload {
 
     async fn store_state(&mut self) -> Result<Place> {
         let until = self.service.limit();
-        if self.held.len() == self.part_bytes() {
-            self.send_part(until).await?;
+        if self.buffer.is_full() {
+            let mut buffer = std::mem::take(&mut self.buffer);
+            let begin = async |until| self.begin_parts(until).await;
+            let sent = buffer.send_part(until, begin).await;
+            self.buffer = buffer;
+            sent?;
         }
-        let parts = match &mut self.parts {
+        let parts = match &mut self.buffer.parts {
             Some(parts) => Some(parts.save().await?.clone()),
             None => None,
         };
@@ -187,11 +151,11 @@ impl ResumableUpload {
             bytes: self.written_bytes,
             parts,
         };
-        let rest = Bytes::from(std::mem::take(&mut self.held));
+        let rest = Bytes::from(std::mem::take(&mut self.buffer.held));
         let stored = state.store(&self.service, until, rest.clone()).await;
-        self.held = rest.into(); // Without a copy: the request has ended.
+        self.buffer.held = rest.into(); // Without a copy: the request has ended.
         let place = stored?;
-        if let Some(parts) = &mut self.parts {
+        if let Some(parts) = &mut self.buffer.parts {
             parts.keep();
         }
         Ok(place)
@@ -205,11 +169,20 @@ impl ResumableUpload {
         })
     }
 
+    /// Begins the multipart upload.
+    async fn begin_parts(&self, until: Instant) -> Result<Parts> {
+        let (path, metadata) = match self.condition.is_none() {
+            true => (self.path.clone(), with_metadata(&self.metadata)),
+            false => (kept::unpublished_path(&self.service)?, with_metadata(b"")),
+        };
+        Parts::begin(&self.service, until, &path, metadata).await
+    }
+
     async fn finish(mut self) -> Result<Committed> {
         if self.failed {
             return Err(StoreError::Io(io::ErrorKind::BrokenPipe.into()));
         }
-        let committed = match self.parts.is_some() {
+        let committed = match self.buffer.parts.is_some() {
             true => self.complete().await?,
             false => self.put().await?,
         };
@@ -224,10 +197,10 @@ impl ResumableUpload {
 
     /// Publishes an object without parts.
     async fn put(&mut self) -> Result<Committed> {
-        let (path, size) = (self.path.clone(), Some(self.held.len() as u64));
+        let (path, size) = (self.path.clone(), Some(self.buffer.held.len() as u64));
         let mut upload = RemoteUpload::begin(&self.service, path, self.condition.clone(), size)?;
         upload.set_metadata(std::mem::take(&mut self.metadata))?;
-        upload.write(std::mem::take(&mut self.held)).await?;
+        upload.write(std::mem::take(&mut self.buffer.held)).await?;
         Box::new(upload).commit().await
     }
 
@@ -235,7 +208,7 @@ impl ResumableUpload {
     /// failed before it was known.
     async fn complete(&mut self) -> Result<Committed> {
         let (until, size) = (self.service.limit(), self.written_bytes);
-        let Some(mut parts) = self.parts.take() else {
+        let Some(mut parts) = self.buffer.parts.take() else {
             return Err(StoreError::Io(io::ErrorKind::BrokenPipe.into()));
         };
         let (at, mark) = (parts.path().clone(), parts.mark().to_owned());
@@ -291,8 +264,8 @@ impl ResumableUpload {
 
     /// Sends what is held as the last part, and waits until all are stored.
     async fn send_rest(&mut self, parts: &mut Parts, until: Instant) -> Result<()> {
-        if !self.held.is_empty() {
-            let (part, permit) = (std::mem::take(&mut self.held), self.permit.take());
+        if !self.buffer.held.is_empty() {
+            let (part, permit) = self.buffer.take();
             parts.send(part, permit, until).await?;
         }
         parts.save().await.map(drop)
@@ -318,28 +291,13 @@ impl ResumableUpload {
     }
 }
 
-/// The size of the part that contains the byte at `offset`.
-fn part_bytes_at(offset: u64) -> usize {
-    let (mut parts, mut end) = (0, 0);
-    loop {
-        let bytes = part_bytes(parts);
-        end += bytes as u64;
-        if offset < end {
-            return bytes;
-        }
-        parts += 1;
-    }
-}
-
 impl Upload for ResumableUpload {
     fn write(&mut self, buf: Vec<u8>) -> LocalFuture<'_, Result<Vec<u8>>> {
         Box::pin(self.append(buf))
     }
 
     fn set_metadata(&mut self, metadata: Vec<u8>) -> Result<()> {
-        if metadata.len() > METADATA_BYTES_MAX {
-            return Err(StoreError::TooLarge);
-        }
+        check_metadata(&metadata)?;
         self.metadata = metadata;
         Ok(())
     }

@@ -230,7 +230,7 @@ impl Service {
         match self.wait_for(async { timeout_at(until, listing).await }) {
             Ok((Ok(()), _)) => Check::Responds,
             Ok((Err(error), seen)) => match seen.last.is_none_or(|last| !last.may_be_repeated()) {
-                true => Check::Refuses(refusal(&causes(&error))),
+                true => Check::Refuses(with_meaning(&causes(&error))),
                 false => Check::Unreachable(causes(&error)),
             },
             Err(_) => Check::Unreachable("it did not respond in time".to_owned()),
@@ -239,7 +239,7 @@ impl Service {
 }
 
 /// The reason why the service refuses, after what it means if that is known.
-fn refusal(reason: &str) -> String {
+fn with_meaning(reason: &str) -> String {
     let known = REFUSALS.iter().find(|(part, _)| reason.contains(part));
     known.map_or_else(
         || reason.to_owned(),

@@ -3,7 +3,6 @@
 
 use crate::error::{store_error, uncertain};
 use crate::observer::observe;
-use crate::part_memory::{PartPermit, SHORT_BYTES};
 use crate::service::Service;
 use onrush_store::{Result, StoreError};
 use std::future::Future;
@@ -58,33 +57,6 @@ impl Service {
         operation: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Task<T> {
         Task(self.handle.spawn(operation))
-    }
-
-    /// Waits until an upload of `written` bytes so far may hold `held` bytes of a part that will
-    /// have `whole` bytes. Those of a short upload are not counted. Fails with
-    /// [`StoreError::Throttled`] if there is no room for too long.
-    pub(crate) async fn reserve(
-        &self,
-        permit: &mut Option<PartPermit>,
-        written: u64,
-        held: usize,
-        whole: usize,
-    ) -> Result<()> {
-        if written <= SHORT_BYTES {
-            return Ok(());
-        }
-        let begin = || self.part_memory.begin(whole as u64);
-        let mut own = permit.take().unwrap_or_else(begin);
-        if !own.try_grow(held as u64) {
-            let grow = own.grow(held as u64);
-            let room = async move { Ok(grow.await) };
-            own = match self.spawn_until(self.limit(), room).await {
-                Err(StoreError::Timeout) => Err(StoreError::Throttled { retry_after: None }),
-                own => own,
-            }?;
-        }
-        *permit = Some(own);
-        Ok(())
     }
 
     /// Starts something that goes on without a caller, until its requests end.

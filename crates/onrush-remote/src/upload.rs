@@ -7,10 +7,11 @@
 //! at the condition, and would replace an object silently.
 
 use crate::error::{pause, uncertain};
-use crate::features::METADATA_BYTES_MAX;
+use crate::features::check_metadata;
 use crate::fields::with_metadata;
 use crate::multipart::{Parts, with_mark};
-use crate::part_memory::{PartPermit, SHORT_BYTES};
+use crate::part_buffer::PartBuffer;
+use crate::part_memory::SHORT_BYTES;
 use crate::properties::{head, properties, tag_version};
 use crate::service::Service;
 use crate::tasks::Task;
@@ -26,13 +27,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 
-/// The size of the first parts of a multipart upload. Uploads of unknown length that are not longer
-/// are one request.
-const PART_BYTES: usize = 8 * 1024 * 1024;
 /// The most bytes that are passed on at a time.
 const PIECE_BYTES: usize = 256 * 1024;
-/// After this many parts their size doubles: S3 permits 10,000 parts, and objects of 5 TiB.
-const PARTS_OF_A_SIZE: usize = 1000;
 /// How long a request without its last byte is open. Services end one whose bytes do not arrive,
 /// some after a few seconds, with an error that looks like one of the request.
 const OPEN_MAX: Duration = Duration::from_secs(2);
@@ -51,12 +47,9 @@ pub(crate) struct RemoteUpload {
     transfer: Option<Transfer>,
     /// Whether there was an object at the begin. Only if there is no condition.
     existed: Option<Task<ObjectMeta>>,
-    /// What has not been sent.
-    held: Vec<u8>,
-    /// To hold more than a short object.
-    permit: Option<PartPermit>,
+    /// What has not been passed on, and the parts if it is a multipart upload.
+    buffer: PartBuffer,
     written_bytes: u64,
-    parts: Option<Parts>,
     failed: bool,
 }
 
@@ -82,10 +75,8 @@ impl RemoteUpload {
             stream_bytes: size_bytes.filter(streams),
             transfer: None,
             existed,
-            held: Vec::new(),
-            permit: None,
+            buffer: PartBuffer::default(),
             written_bytes: 0,
-            parts: None,
             failed: false,
         })
     }
@@ -114,35 +105,21 @@ impl RemoteUpload {
             self.failed = false;
             return Ok(buf);
         }
-        if self.held.is_empty()
+        if self.buffer.held.is_empty()
             && self.written_bytes <= SHORT_BYTES
             && buf.len() * 2 >= buf.capacity()
         {
-            self.held = std::mem::take(&mut buf); // Most uploads are one piece.
+            self.buffer.held = std::mem::take(&mut buf); // Most uploads are one piece.
         }
-        let mut rest = &buf[..];
-        while !rest.is_empty() {
-            let room = self.part_bytes() - self.held.len();
-            if room == 0 {
-                self.send_part(self.service.limit()).await?;
-                continue;
-            }
-            let (now, later) = rest.split_at(rest.len().min(room));
-            self.reserve(self.held.len() + now.len()).await?;
-            self.held.extend_from_slice(now);
-            rest = later;
-        }
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let begin = async |until| self.begin_parts(until).await;
+        let appended = buffer.append(&self.service, self.written_bytes, &buf, begin);
+        let appended = appended.await;
+        self.buffer = buffer;
+        appended?;
         buf.clear();
         self.failed = false;
         Ok(buf)
-    }
-
-    /// Waits until this upload may hold so many bytes.
-    async fn reserve(&mut self, bytes: usize) -> Result<()> {
-        let (written, whole) = (self.written_bytes, self.part_bytes());
-        (self.service)
-            .reserve(&mut self.permit, written, bytes, whole)
-            .await
     }
 
     /// Passes bytes on, except the last one: the commit sends it.
@@ -162,7 +139,7 @@ impl RemoteUpload {
         };
         let is_last = self.written_bytes == size && !bytes.is_empty();
         let now = bytes.len() - usize::from(is_last);
-        self.held.extend_from_slice(&bytes[now..]);
+        self.buffer.held.extend_from_slice(&bytes[now..]);
         for piece in bytes[..now].chunks(PIECE_BYTES) {
             let until = self.service.silence();
             let sent = transfer.send(Bytes::copy_from_slice(piece), until).await;
@@ -193,29 +170,17 @@ impl RemoteUpload {
         if Some(self.written_bytes) != self.stream_bytes {
             return Err(StoreError::Io(io::ErrorKind::UnexpectedEof.into()));
         }
-        let done = transfer.finish(std::mem::take(&mut self.held).into(), until);
+        let done = transfer.finish(std::mem::take(&mut self.buffer.held).into(), until);
         done.await.map_err(|error| refused(&self.condition, error))
     }
 
-    /// The size of the next part.
-    fn part_bytes(&self) -> usize {
-        part_bytes(self.parts.as_ref().map_or(0, Parts::count))
-    }
-
-    /// Begins to send what is held as the next part.
-    async fn send_part(&mut self, until: Instant) -> Result<()> {
+    /// Begins the multipart upload.
+    async fn begin_parts(&self, until: Instant) -> Result<Parts> {
         if !self.condition.is_none() {
             return Err(StoreError::Unsupported);
         }
-        let (part, permit) = (std::mem::take(&mut self.held), self.permit.take());
-        let parts = match &mut self.parts {
-            Some(parts) => parts,
-            parts => {
-                let attributes = with_metadata(&self.metadata);
-                parts.insert(Parts::begin(&self.service, until, &self.path, attributes).await?)
-            }
-        };
-        parts.send(part, permit, until).await
+        let attributes = with_metadata(&self.metadata);
+        Parts::begin(&self.service, until, &self.path, attributes).await
     }
 
     async fn finish(mut self) -> Result<Committed> {
@@ -223,12 +188,16 @@ impl RemoteUpload {
         if self.failed {
             return Err(StoreError::Io(io::ErrorKind::BrokenPipe.into()));
         }
-        if self.parts.is_some() {
-            self.send_part(until).await?;
+        if self.buffer.parts.is_some() {
+            let mut buffer = std::mem::take(&mut self.buffer);
+            let begin = async |until| self.begin_parts(until).await;
+            let sent = buffer.send_part(until, begin).await;
+            self.buffer = buffer;
+            sent?;
         }
-        let is_whole = self.parts.is_none() && self.stream_bytes.is_none();
+        let is_whole = self.buffer.parts.is_none() && self.stream_bytes.is_none();
         if is_whole
-            && !self.held.is_empty()
+            && !self.buffer.held.is_empty()
             && let Some(existed) = self.existed.take()
         {
             let (created, tag) = self.put_meanwhile(existed, until).await?;
@@ -249,7 +218,7 @@ impl RemoteUpload {
             Condition::Absent => true,
             Condition::Present | Condition::Versions(_) => false,
         };
-        let tag = match (self.parts.take(), self.transfer.take()) {
+        let tag = match (self.buffer.parts.take(), self.transfer.take()) {
             (Some(parts), _) => Some(parts.complete(until, self.written_bytes).await?),
             (None, Some(transfer)) => self.finish_transfer(transfer, until).await?,
             (None, None) if self.stream_bytes.is_some() => {
@@ -274,7 +243,7 @@ impl RemoteUpload {
         existed: Task<ObjectMeta>,
         until: Instant,
     ) -> Result<(bool, Option<String>)> {
-        let content = Bytes::from(std::mem::take(&mut self.held));
+        let content = Bytes::from(std::mem::take(&mut self.buffer.held));
         let (path, attributes) = (self.path.clone(), self.attributes());
         let (service, size) = (&self.service, content.len() as u64);
         let transfer = Transfer::begin(service, path, Pinned::None, attributes, size);
@@ -305,7 +274,7 @@ impl RemoteUpload {
 
     /// Sends an object by one request.
     async fn put_whole(&mut self, until: Instant) -> Result<PutResult> {
-        let payload = PutPayload::from(std::mem::take(&mut self.held));
+        let payload = PutPayload::from(std::mem::take(&mut self.buffer.held));
         let condition = std::mem::replace(&mut self.condition, Condition::None);
         match condition {
             Condition::None => self.put(payload, PutMode::Overwrite, until).await,
@@ -349,11 +318,6 @@ impl RemoteUpload {
             Err(error) => Err(error),
         }
     }
-}
-
-/// The size of a part after so many others.
-pub(crate) fn part_bytes(parts: usize) -> usize {
-    PART_BYTES << (parts / PARTS_OF_A_SIZE)
 }
 
 /// The properties of a new object. Its time is that of this machine, in seconds; the service tells
@@ -409,9 +373,7 @@ impl Upload for RemoteUpload {
     }
 
     fn set_metadata(&mut self, metadata: Vec<u8>) -> Result<()> {
-        if metadata.len() > METADATA_BYTES_MAX {
-            return Err(StoreError::TooLarge);
-        }
+        check_metadata(&metadata)?;
         self.metadata = metadata;
         Ok(())
     }
