@@ -22,6 +22,12 @@ impl<T> Watch<T> {
         }))
     }
 
+    /// Whether a task waits.
+    #[cfg(test)]
+    pub(crate) fn is_awaited(&self) -> bool {
+        !self.lock().waiting.is_empty()
+    }
+
     /// Looks at the value.
     pub(crate) fn with<R>(&self, look: impl FnOnce(&T) -> R) -> R {
         look(&self.lock().value)
