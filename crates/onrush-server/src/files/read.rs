@@ -118,14 +118,13 @@ impl Inner {
         accepted: Option<Accepted>,
         role: Role,
     ) -> Result<Response> {
-        let mut wanted = wanted(request);
-        for _ in 1..OPENED_MAX {
+        let (mut wanted, mut more) = (wanted(request), 1..OPENED_MAX);
+        loop {
             match Box::pin(self.represent_once(key, request, accepted, role, wanted)).await {
-                Err(StoreError::Changed) => wanted = Wanted::All,
+                Err(StoreError::Changed) if more.next().is_some() => wanted = Wanted::All,
                 result => return result,
             }
         }
-        Box::pin(self.represent_once(key, request, accepted, role, wanted)).await
     }
 
     /// As [`represent`](Self::represent). Fails with [`StoreError::Changed`] if the object is

@@ -204,7 +204,12 @@ impl EdgeStore {
 
 impl Inner {
     fn now_ms(&self) -> i64 {
-        self.began.elapsed().as_millis() as i64
+        self.ms_at(Instant::now())
+    }
+
+    /// The time on the clock of [`Inner::now_ms`].
+    fn ms_at(&self, at: Instant) -> i64 {
+        at.saturating_duration_since(self.began).as_millis() as i64
     }
 
     fn openings(&self) -> MutexGuard<'_, HashMap<Key, Pending>> {

@@ -95,12 +95,12 @@ impl Inner {
             return None;
         }
         let opening = Arc::new(Watch::new(Opened::Waits));
-        let (run, begun_ms) = (Run::new(Some(key)), self.now_ms());
+        let (run, begun) = (Run::new(Some(key)), Instant::now());
         let member = run.join();
         let pending = Pending {
             opening: opening.clone(),
             run: run.clone(),
-            begun: Instant::now(),
+            begun,
         };
         openings.insert(key.clone(), pending);
         drop(openings);
@@ -112,8 +112,9 @@ impl Inner {
             run: run.clone(),
         };
         let (wanted, known) = (wanted.clone(), known.cloned());
-        let begun = OpeningStart { changes, begun_ms };
-        self.fetch(run, move || Box::pin(open(guard, wanted, known, begun)));
+        let begun_ms = self.ms_at(begun);
+        let start = OpeningStart { changes, begun_ms };
+        self.fetch(run, move || Box::pin(open(guard, wanted, known, start)));
         Some(Waiting {
             opening,
             _member: member,
@@ -123,11 +124,11 @@ impl Inner {
     }
 
     /// The other store has confirmed a version.
-    fn confirm(&self, head: &Arc<Head>, begun: OpeningStart) {
-        if self.heads.changes(&head.key) != begun.changes {
+    fn confirm(&self, head: &Arc<Head>, start: OpeningStart) {
+        if self.heads.changes(&head.key) != start.changes {
             return; // A change through this server came between.
         }
-        if head.confirm(begun.begun_ms, self.fresh_ms.load(Relaxed)) {
+        if head.confirm(start.begun_ms, self.fresh_ms.load(Relaxed)) {
             self.heads.advance(&head.key); // Responses say no longer that it is stale.
         }
         self.cache.stamp(&head.file);
@@ -175,12 +176,12 @@ impl Drop for OpeningGuard {
 
 /// Asks the other store for the current version of a key, and begins to transfer it if it is not
 /// `known`.
-async fn open(guard: OpeningGuard, wanted: Wanted, known: Option<Arc<Head>>, begun: OpeningStart) {
+async fn open(guard: OpeningGuard, wanted: Wanted, known: Option<Arc<Head>>, start: OpeningStart) {
     let (inner, key) = (guard.inner.clone(), guard.key.clone());
     if let Some(known) = known.as_ref().filter(|known| !known.may_hide_a_change()) {
         match inner.store.meta(&key).await {
             Ok(meta) if known.has_properties(&meta) => {
-                inner.confirm(known, begun);
+                inner.confirm(known, start);
                 guard.finish(Ok(Some(Current::known(known.clone()))));
                 return restore_record(&inner, known).await;
             }
@@ -221,10 +222,10 @@ async fn open(guard: OpeningGuard, wanted: Wanted, known: Option<Arc<Head>>, beg
         *object.meta(),
         metadata,
         block_bytes,
-        begun.begun_ms,
+        start.begun_ms,
         opened_ms,
     ));
-    head.confirm(begun.begun_ms, inner.fresh_ms.load(Relaxed));
+    head.confirm(start.begun_ms, inner.fresh_ms.load(Relaxed));
     let end = range.end.min(head.meta.size);
     let number = range.start / block_bytes;
     // An empty object is a block without bytes.
@@ -234,7 +235,7 @@ async fn open(guard: OpeningGuard, wanted: Wanted, known: Option<Arc<Head>>, beg
     let fill = has_bytes
         .then(|| inner.begin(&head, number, &guard.run))
         .flatten();
-    let generation = inner.heads.replace(&head, begun.changes);
+    let generation = inner.heads.replace(&head, start.changes);
     if !head.is_small()
         && let Some(generation) = generation
     {
