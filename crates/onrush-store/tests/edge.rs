@@ -5,10 +5,11 @@ mod edge_common;
 
 use common::*;
 use edge_common::{
-    BLOCK, Counted, MISS, at_once, edge, get, get_stored, opened, options, put, put_with, read,
-    stats, wait_until,
+    BLOCK, Counted, MISS, TIMEOUT, at_once, edge, get, on_sim, opened, options, put, put_with,
+    read, stats, wait_until,
 };
 use onrush_rt::blocking::BlockingPool;
+use onrush_rt::fs::sim::SimFs;
 use onrush_store::testing::conformance;
 use onrush_store::*;
 use std::pin::Pin;
@@ -73,7 +74,7 @@ fn objects_of_any_size_are_fetched_once() {
         assert!(found == Ok((content.clone(), MISS)), "{size}");
         assert_eq!(store.opens(), [Wanted::Range(0..u64::MAX)], "{size}");
         for _ in 0..2 {
-            let found = get_stored(&edge, &at);
+            let found = get(&edge, &at);
             assert!(found == Ok((content.clone(), CacheUse::Hit)), "{size}");
         }
         assert_eq!((store.opens().len(), store.metas()), (0, 0), "{size}");
@@ -322,6 +323,30 @@ fn a_response_is_a_hit_if_all_its_blocks_are_in_the_cache() {
     assert_eq!(object.cached().expect("an edge").how, CacheUse::Hit);
 }
 
+/// A client that has the last byte may ask again before the last file has its name.
+#[test]
+fn a_response_is_a_hit_if_all_its_bytes_have_arrived() {
+    let (disk, store) = (SimFs::new(1), Counted::new());
+    let block_bytes = 2 * BLOCK;
+    let options = EdgeOptions {
+        block_bytes,
+        ..options(1 << 30)
+    };
+    let edge = on_sim(&store, &disk, options);
+    wait_until("the scan is complete", || stats(&edge).is_complete);
+    // A large object is a file with its properties and a file per block.
+    for (name, blocks, files) in [("single", 1, 1), ("large", 3, 4)] {
+        let content = body((blocks * block_bytes) as usize);
+        store.put(name, &content);
+        disk.hold_folders_after(files - 1);
+        assert!(get(&edge, name) == Ok((content.clone(), MISS)), "{name}");
+        assert_eq!(disk.wait_for_held(1, TIMEOUT), 1, "{name}");
+        assert!(get(&edge, name) == Ok((content, CacheUse::Hit)), "{name}");
+        disk.hold_folders(false);
+        assert_eq!(store.opens().len(), 1, "{name}");
+    }
+}
+
 #[test]
 fn blocks_in_the_cache_are_parts_of_files() {
     let (dir, store) = (TempDir::new(), Counted::new());
@@ -399,7 +424,7 @@ fn a_version_is_confirmed_by_one_question() {
     for (at, size) in [("small", 1000), ("large", 3 * BLOCK as usize)] {
         store.put(at, &body(size));
         get(&edge, at).expect("an object");
-        get_stored(&edge, at).expect("an object");
+        get(&edge, at).expect("an object");
         store.opens();
         store.metas();
         for _ in 0..3 {
@@ -528,7 +553,7 @@ fn a_change_through_this_server_is_visible_at_once() {
             put(&edge, "a", &content);
             assert_ne!(edge.generation(&key("a")), before);
             assert!(get(&edge, "a").expect("an object").0 == content);
-            assert!(get_stored(&edge, "a") == Ok((content, CacheUse::Hit)));
+            assert!(get(&edge, "a") == Ok((content, CacheUse::Hit)));
         }
         block_on(edge.delete(&key("a"), Kind::File, Condition::None)).expect("deleted");
         assert_eq!(get(&edge, "a"), Err(StoreError::NotFound));

@@ -5,7 +5,7 @@ mod edge_common;
 
 use common::*;
 use edge_common::{
-    BLOCK, Counted, edge, files, get, get_stored, on_sim, options, stats, wait_until, watch_disk,
+    BLOCK, Counted, edge, files, get, on_sim, options, stats, wait_until, watch_disk,
 };
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::sim::SimFs;
@@ -101,7 +101,7 @@ fn on_a_full_disk_files_are_replaced() {
             }
             disk.clear_faults();
             assert!(
-                get_stored(&edge, &new) == Ok((body(size), CacheUse::Hit)),
+                get(&edge, &new) == Ok((body(size), CacheUse::Hit)),
                 "{number}"
             );
             assert!(number > 1 || stats(&edge).evictions > evictions);
@@ -154,7 +154,7 @@ fn a_file_that_cannot_be_opened_is_replaced() {
         for _ in 0..2 {
             assert!(get(&edge, "a").expect("an object").0 == body(size));
         }
-        assert!(get_stored(&edge, "a") == Ok((body(size), CacheUse::Hit)));
+        assert!(get(&edge, "a") == Ok((body(size), CacheUse::Hit)));
         store.put("b", b"b");
         for _ in 0..2 {
             get(&edge, "b").expect("an object");
@@ -183,7 +183,7 @@ fn a_file_that_cannot_be_read_is_replaced() {
             for _ in 0..2 {
                 assert!(get(&edge2, "a").expect("an object").0 == body(size));
             }
-            let found = get_stored(&edge2, "a");
+            let found = get(&edge2, "a");
             assert!(found == Ok((body(size), CacheUse::Hit)), "{size} {number}");
             assert_eq!(*events.lock().unwrap(), [], "{size} {number}");
         }

@@ -4,7 +4,7 @@ mod common;
 mod edge_common;
 
 use common::*;
-use edge_common::{BLOCK, Counted, MISS, at_once, edge, get, get_stored, options, wait_until};
+use edge_common::{BLOCK, Counted, MISS, at_once, edge, get, options, wait_until};
 use onrush_store::*;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -30,7 +30,7 @@ fn a_change_that_is_refused_leaves_the_copy() {
             StoreError::Unavailable,
             StoreError::Throttled { retry_after: None },
         ] {
-            get_stored(&edge, &at).expect("an object");
+            get(&edge, &at).expect("an object");
             store.opens();
             let a = key(&at);
             let upload = block_on(edge.stage(&a, Condition::None, None)).expect("an upload");
@@ -38,10 +38,10 @@ fn a_change_that_is_refused_leaves_the_copy() {
             assert_eq!(block_on(upload.commit()).map(drop), Err(failure));
             let deleted = block_on(edge.delete(&a, Kind::File, Condition::None));
             assert_eq!(deleted, Err(failure));
-            assert!(get_stored(&edge, &at) == Ok((body(size), CacheUse::Stale)));
+            assert!(get(&edge, &at) == Ok((body(size), CacheUse::Stale)));
             store.store.fail_with(None);
             wait_until("the copy is confirmed", || {
-                get_stored(&edge, &at) == Ok((body(size), CacheUse::Revalidated))
+                get(&edge, &at) == Ok((body(size), CacheUse::Revalidated))
             });
             assert_eq!(store.opens(), []);
         }

@@ -155,7 +155,7 @@ impl Inner {
             let number = range.start / head.block_bytes;
             if !self.is_stored(head, number) {
                 let opened = self.open_block(head, number, range.end).await?;
-                how = self.missed(head, how, &opened);
+                how = self.missed(head, number, how, &opened);
                 match opened {
                     BlockSource::Filling(reading) => {
                         // A version that has changed is noticed before the first byte is sent.
@@ -196,7 +196,7 @@ impl Inner {
     ) -> Result<std::result::Result<Arc<File>, Option<(u64, Reading)>>> {
         for _ in 0..ATTEMPTS {
             let opened = self.open_block(head, 0, head.meta.size).await?;
-            *how = self.missed(head, *how, &opened);
+            *how = self.missed(head, 0, *how, &opened);
             let reading = match opened {
                 BlockSource::File(file) => return Ok(Ok(file)),
                 BlockSource::Filling(reading) => reading,
@@ -219,18 +219,20 @@ impl Inner {
         Ok(Err(None))
     }
 
-    /// Whether all these blocks are in the cache. `false` for more than [`COUNTED_MAX`]: it takes
+    /// Whether all bytes of these blocks are in files. `false` for more than [`COUNTED_MAX`]: it takes
     /// time to compute their names.
     fn has_blocks(&self, head: &Head, mut blocks: Range<u64>) -> bool {
         blocks.end.saturating_sub(blocks.start) <= COUNTED_MAX
-            && blocks.all(|number| self.is_stored(head, number))
+            && blocks.all(|number| self.is_whole(head, number))
     }
 
-    /// How an object was found whose first block was opened.
-    fn missed(&self, head: &Head, how: CacheUse, opened: &BlockSource) -> CacheUse {
+    /// How an object was found whose block `number`, the first one, was opened.
+    fn missed(&self, head: &Head, number: u64, how: CacheUse, opened: &BlockSource) -> CacheUse {
         match (how, opened) {
             (how, BlockSource::Store(_)) => not_stored(how),
             (CacheUse::Miss { .. }, _) | (_, BlockSource::File(_)) => how,
+            // Nothing is to be fetched: the file gets its name at this moment.
+            (how, BlockSource::Filling(reading)) if reading.fill.is_whole(head, number) => how,
             (_, BlockSource::Filling(reading)) if head.is_small() => CacheUse::Miss {
                 is_stored: true,
                 is_collapsed: reading.is_joined,

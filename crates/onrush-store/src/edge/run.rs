@@ -67,6 +67,13 @@ impl Fill {
         self.state.until(|state| state.end.map(drop)).await;
     }
 
+    /// Whether all bytes of block `number`, which is the own one, may be read from the file.
+    pub(super) fn is_whole(&self, head: &Head, number: u64) -> bool {
+        let len = head.block_len(number);
+        self.state
+            .with(|state| state.file.is_some() && state.written == len)
+    }
+
     fn new(run: Arc<Run>, block: Name) -> Arc<Fill> {
         run.transfers(block);
         Arc::new(Fill {
@@ -160,6 +167,17 @@ impl Inner {
             id,
             fill,
         })
+    }
+
+    /// Whether all bytes of a block are in a file: stored, or transferred and not yet named.
+    pub(super) fn is_whole(&self, head: &Head, number: u64) -> bool {
+        let fills = self.fills();
+        let id = head.block(number);
+        // In this order: a transfer ends after its file has its name.
+        fills
+            .get(&id)
+            .is_some_and(|fill| fill.is_whole(head, number))
+            || self.is_stored(head, number)
     }
 
     /// Whether a block is in the cache, as far as is known without the disk.

@@ -330,17 +330,6 @@ pub fn get(store: &dyn Store, at: &str) -> Result<(Vec<u8>, CacheUse)> {
     })
 }
 
-/// As [`get`], when all blocks of the object are stored. The last one may still be written after
-/// its bytes were read.
-pub fn get_stored(store: &dyn Store, at: &str) -> Result<(Vec<u8>, CacheUse)> {
-    let mut found = Err(StoreError::NotFound);
-    wait_until("all blocks are stored", || {
-        found = get(store, at);
-        !matches!(found, Ok((_, CacheUse::Partial)))
-    });
-    found
-}
-
 pub const MISS: CacheUse = CacheUse::Miss {
     is_stored: true,
     is_collapsed: false,
