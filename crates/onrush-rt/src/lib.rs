@@ -4,7 +4,7 @@
 //! therefore run many workers on one thread, over [`driver::sim`] and with a simulated clock.
 //! Futures access their worker through a [`worker::WorkerContext`].
 //!
-//! Layers inside this crate, lowest first: `sys` · [`text`] · [`user`] · `job` · [`diagnosis`] ·
+//! Layers inside this crate, lowest first: `sys` · [`text`] · [`crc64`] · [`user`] · `job` · [`diagnosis`] ·
 //! [`coop`] · [`buf`] · [`descriptors`] · `thread_pool` · [`blocking`] · [`fs`] · [`driver`] ·
 //! [`environment`] · [`timer`] · [`durations`] · `wakers` · [`offload`] · `parker` · `mailbox` ·
 //! `task`, `task_slot` · [`executor`] · `sources` · [`worker`] · [`net`] · [`coroutine`]. This is
@@ -21,6 +21,8 @@ pub mod buf;
 pub mod coop;
 #[cfg(target_os = "linux")]
 pub mod coroutine;
+#[cfg(target_os = "linux")]
+pub mod crc64;
 #[cfg(target_os = "linux")]
 pub mod descriptors;
 #[cfg(target_os = "linux")]

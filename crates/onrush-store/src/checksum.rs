@@ -6,6 +6,7 @@
 //! have another checksum, the bytes are damaged: neither a write nor a copy leaves that.
 
 use crc_fast::{CrcAlgorithm, Digest};
+use onrush_rt::crc64;
 use onrush_rt::fs::{File, Metadata};
 use std::io;
 use std::ops::Range;
@@ -29,8 +30,17 @@ impl Checksum {
     /// Adds the bytes that follow.
     pub(crate) fn add(&mut self, bytes: &[u8]) {
         // The computation begins and ends with inverted bits.
-        let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc64Nvme, !self.0);
-        digest.update(bytes);
+        let register = !self.0;
+        let short = crc64::shorten(register, bytes);
+        let register = if short.is_some() { 0 } else { register };
+        let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc64Nvme, register);
+        match short {
+            None => digest.update(bytes),
+            Some(short) => {
+                digest.update(&short.bytes);
+                digest.update(&bytes[short.replaced..]);
+            }
+        }
         self.0 = digest.finalize();
     }
 
@@ -117,6 +127,22 @@ mod tests {
             let mut checksum = Checksum::from_value(checksum.value());
             checksum.add(&b"123456789"[at..]);
             assert_eq!(checksum.value(), 0xae8b_1486_0a79_9888);
+        }
+    }
+
+    /// Also where long pieces are shortened first.
+    #[test]
+    fn long_pieces_have_the_checksum_of_the_whole() {
+        let content: Vec<u8> = (0..70_000_u32)
+            .map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8)
+            .collect();
+        let mut digest = Digest::new(CrcAlgorithm::Crc64Nvme);
+        digest.update(&content);
+        let whole = digest.finalize();
+        for piece in [1, 511, 512, 513, 4096, 65_535, 70_000] {
+            let mut checksum = Checksum::EMPTY;
+            content.chunks(piece).for_each(|piece| checksum.add(piece));
+            assert_eq!(checksum.value(), whole, "{piece}");
         }
     }
 

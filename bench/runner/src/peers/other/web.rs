@@ -7,7 +7,10 @@ use super::{
     write,
 };
 use std::{path::Path, process::Command};
-use xtask::{packages::need, shell::Outcome};
+use xtask::{
+    packages::need,
+    shell::{Outcome, capture, run},
+};
 
 const NGINX_CONF: &str = include_str!("../../../../peers/conf/nginx.conf");
 const H2O_CONF: &str = include_str!("../../../../peers/conf/h2o.conf");
@@ -29,6 +32,7 @@ pub(in crate::peers) const NGINX: Peer = Peer {
         Role::Json,
         Role::Files,
         Role::Put,
+        Role::PutDurable,
         Role::Mixed,
         Role::TlsHello,
         Role::TlsFiles,
@@ -37,19 +41,37 @@ pub(in crate::peers) const NGINX: Peer = Peer {
     configuration: "One worker, no access log, deferred accept, unlimited requests per connection; \
         `return` serves / and /json, sendfile with tcp_nopush and an open_file_cache that checks \
         again after 30 s serves files, and the DAV module, which renames a temporary file into \
-        place without a sync, stores PUT; /stream is a long sparse file that is read into buffers. \
+        place without a sync, stores PUT. It has no option to sync, so for durable uploads its \
+        folders have the attributes S and D (chattr), with which the kernel syncs each write and \
+        each rename; /stream is a long sparse file that is read into buffers. \
         TLS by OpenSSL with the defaults of both.",
     omits: &[
         "json: the text is constant, not serialised",
         "put: ignores preconditions",
         "accepts a bare LF as line end",
     ],
-    install: |_| need(&[("nginx", "nginx-light")]),
+    install: |_| need(&[("nginx", "nginx-light"), ("chattr", "e2fsprogs")]),
     version: |_| asked(Command::new(program("nginx")?).arg("-v")),
     launch: launch_nginx,
 };
 
+/// Makes the kernel sync each change of a folder, and of files that are created in it. A folder in
+/// memory has nothing to sync.
+fn make_synchronous(folder: &Path) -> Outcome {
+    let (_, kind) = capture(Command::new("stat").args(["-f", "-c", "%T"]).arg(folder))?;
+    match kind.trim() {
+        "tmpfs" => Ok(()),
+        // It reports what it cannot do.
+        _ => run(Command::new(program("chattr")?).arg("+SD").arg(folder)),
+    }
+}
+
 fn launch_nginx(setup: &Setup, launch: &Launch) -> Outcome<Command> {
+    if launch.role == Role::PutDurable {
+        // Uploads are written in the scratch folder, and renamed.
+        make_synchronous(&launch.folder)?;
+        make_synchronous(&launch.scratch)?;
+    }
     let file = absolute(&launch.scratch)?.join("nginx.conf");
     write(&file, &nginx_conf(setup, launch)?)?;
     let mut command = Command::new(program("nginx")?);
@@ -64,7 +86,10 @@ fn launch_nginx(setup: &Setup, launch: &Launch) -> Outcome<Command> {
 fn nginx_conf(setup: &Setup, launch: &Launch) -> Outcome<String> {
     // If it is started as root, it stays root. Otherwise it could not read the folder.
     let user = if is_root() { "user root;" } else { "" };
-    let writes = matches!(launch.role.plain(), Role::Put | Role::Mixed);
+    let writes = matches!(
+        launch.role.plain(),
+        Role::Put | Role::PutDurable | Role::Mixed
+    );
     let certificate = setup.certificate(launch.role)?;
     let tls = if certificate.is_some() { " ssl" } else { "" };
     let certificate = match certificate {
@@ -305,7 +330,9 @@ mod tests {
     fn only_the_role_that_writes_may_write() {
         let setup = Setup::of_repository();
         let nginx = |role| nginx_conf(&setup, &launch(role)).unwrap();
-        assert!(nginx(Role::Put).contains("dav_methods PUT"));
+        for role in [Role::Put, Role::PutDurable] {
+            assert!(nginx(role).contains("dav_methods PUT"));
+        }
         assert!(nginx(Role::Files).contains("dav_methods off"));
         let lighttpd = |role| lighttpd_conf(&setup, &launch(role)).unwrap();
         assert!(lighttpd(Role::Put).contains("mod_webdav"));
