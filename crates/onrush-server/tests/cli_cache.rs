@@ -105,6 +105,7 @@ fn bazel_and_gradle_store_and_find_results() {
         assert_eq!(client.put("/.onrush/x", b"x").status, 403);
         let listed = client.get("/");
         assert_eq!(listed.status, 501, "the cache does not know its keys");
+        assert!(listed.text().contains("the store has no listings"));
         assert_eq!(client.request("DELETE", path, "", b"").status, 405);
         assert_eq!(
             metric(&server, "onrush_cache_requests_total{result=\"hit\"}"),
@@ -336,6 +337,23 @@ fn access_control_applies_to_a_cache() {
     let mut client = Connection::new(server.address());
     assert!(client.get(&path).is(200, b"x"));
     assert_eq!(client.put(&path, b"y").status, 405);
+}
+
+#[test]
+fn a_cache_that_is_served_as_a_folder_gets_a_warning() {
+    let folder = Folder::new();
+    let server = start(folder.path(), "64MiB", &[]);
+    drop(server);
+    let server = Server::start(folder.path(), &[]);
+    server.logs("this is the folder of a cache; without --cache or --edge");
+    let plain = Folder::new();
+    plain.file("onrush-cache", "of a client");
+    let server = Server::start(plain.path(), &[]);
+    assert!(
+        !server.log().contains("folder of a cache"),
+        "{}",
+        server.log()
+    );
 }
 
 #[test]

@@ -28,7 +28,7 @@ use crate::rights::{Identity, Rights};
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine};
 use futures_core::Stream;
 use onrush::{Body, Bytes, Request, Response};
-use onrush_store::{Entry, Features, Key, ListHow, Page};
+use onrush_store::{Entry, Features, Key, ListHow, Page, StoreError};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -104,8 +104,10 @@ impl Inner {
             hidden: self.options.hidden,
         };
         let page = self.store.list(folder.as_ref(), how).await;
-        let mut page =
-            page.map_err(|error| self.store_failure(error, Operation::Read, folder.as_ref()))?;
+        let mut page = page.map_err(|error| match error {
+            StoreError::Unsupported => HttpError::new(501, "the store has no listings"),
+            error => self.store_failure(error, Operation::Read, folder.as_ref()),
+        })?;
         page.entries
             .retain(|entry| is_listed(&self.options, folder.as_ref(), &entry.name));
         let entries = page.entries.len();

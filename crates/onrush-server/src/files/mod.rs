@@ -80,6 +80,7 @@ use http_error::{HttpError, Operation};
 use onrush::{Handler, Request, Response};
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::Descriptors;
+use onrush_store::cache::is_cache;
 use onrush_store::{Durability, Folder, FolderOptions, Key, Store, StoreError};
 use run_to_end::{Abandoned, run_to_end};
 use siblings::Siblings;
@@ -322,6 +323,13 @@ impl Files {
                         dir = %dir.display(),
                         "the kernel or a seccomp filter refuses openat2: symbolic links are not \
                          followed and return 404"
+                    );
+                }
+                if is_cache(dir) {
+                    tracing::warn!(
+                        dir = %dir.display(),
+                        "this is the folder of a cache; without --cache or --edge, its files are \
+                         served as they are"
                     );
                 }
                 Ok(store)

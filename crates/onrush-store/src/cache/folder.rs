@@ -281,6 +281,12 @@ fn prepare(root: &Dir, origin: &str) -> io::Result<()> {
     create_dir(root, NEW)
 }
 
+/// Whether a folder is a cache. `false` if that cannot be determined. Blocks.
+pub(super) fn is_cache(root: &Dir) -> bool {
+    let text = read_text(root, MARK, MARK_BYTES_MAX);
+    text.is_ok_and(|text| text.as_bytes().starts_with(MARK_TEXT))
+}
+
 fn read_text(root: &Dir, name: &[u8], bytes_max: usize) -> io::Result<String> {
     let file = root.open(name, OpenHow::READ)?;
     let mut text = Vec::with_capacity(bytes_max);

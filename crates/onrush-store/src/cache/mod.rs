@@ -161,6 +161,12 @@ pub struct CacheStats {
     pub is_complete: bool,
 }
 
+/// Whether the folder at `path` is a cache, which has files that are no objects. `false` if that
+/// cannot be determined. Blocks.
+pub fn is_cache(path: &Path) -> bool {
+    Dir::open_root(path).is_ok_and(|root| folder::is_cache(&root))
+}
+
 impl Cache {
     /// Opens the folder at `path` as a cache, creates it if it is missing, and starts the scan.
     /// Blocks.
