@@ -4,11 +4,11 @@
 //! therefore run many workers on one thread, over [`driver::sim`] and with a simulated clock.
 //! Futures access their worker through a [`worker::WorkerContext`].
 //!
-//! Layers inside this crate, lowest first: `sys` · [`text`] · [`crc64`] · [`user`] · `job` · [`diagnosis`] ·
-//! [`coop`] · [`buf`] · [`descriptors`] · `thread_pool` · [`blocking`] · [`fs`] · [`driver`] ·
-//! [`environment`] · [`timer`] · [`durations`] · `wakers` · [`offload`] · `parker` · `mailbox` ·
-//! `task`, `task_slot` · [`executor`] · `sources` · [`worker`] · [`net`] · [`coroutine`]. This is
-//! the only crate with `unsafe` code; each block states why it is sound.
+//! Layers inside this crate, lowest first: `sys` · [`text`] · [`crc64`] · [`user`] · `job` ·
+//! [`diagnosis`] · [`coop`] · [`buf`] · [`descriptors`] · `thread_pool` · [`blocking`] · [`fs`] ·
+//! [`driver`] · [`environment`] · [`timer`] · [`durations`] · `wakers` · [`offload`] · `parker` ·
+//! `mailbox` · `task`, `task_slot` · [`executor`] · `sources` · [`worker`] · [`net`] ·
+//! [`coroutine`]. This is the only crate with `unsafe` code; each block states why it is sound.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("Onrush runs on Linux only: it is built on io_uring and epoll.");

@@ -219,8 +219,8 @@ impl Inner {
         Ok(Err(None))
     }
 
-    /// Whether all bytes of these blocks are in files. `false` for more than [`COUNTED_MAX`]: it takes
-    /// time to compute their names.
+    /// Whether all bytes of these blocks are in files. `false` for more than [`COUNTED_MAX`]: it
+    /// takes time to compute their names.
     fn has_blocks(&self, head: &Head, mut blocks: Range<u64>) -> bool {
         blocks.end.saturating_sub(blocks.start) <= COUNTED_MAX
             && blocks.all(|number| self.is_whole(head, number))
