@@ -207,6 +207,7 @@ fn each_option_of_a_request_changes_and_changes_back() {
     let put_new = seven("/new");
     let gzip = |path: &str| format!("GET {path}\nAccept-Encoding: gzip");
     let (gzip_p, gzip_long) = (gzip("/p.txt"), gzip("/long.txt"));
+    let created = "POST /up\nTus-Resumable: 1.0.0\nUpload-Length: 7\nContent-Length: 0";
     let browse = "GET /nothing\nAccept: text/html\nSec-Fetch-Mode: navigate";
     let rules = (
         format!("redirects = '{redirects}'"),
@@ -235,6 +236,8 @@ fn each_option_of_a_request_changes_and_changes_back() {
         Effect::of(put, "max-object-size = 3", &put_x, "HTTP/1.1 413"),
         Effect::of(put, "min-free = '1000000GiB'", &put_x, "HTTP/1.1 507"),
         Effect::of(put, "quota = '/q=3'", &put_q, "HTTP/1.1 507"),
+        Effect::of(put, "unfinished-age = '90s'", "OPTIONS /x", "max-age=90"),
+        Effect::of(put, "unfinished-size = 3", created, "HTTP/1.1 507"),
         Effect::of("", auth, "GET /x", "HTTP/1.1 401"),
         Effect::of("", &file, "GET /x", "HTTP/1.1 401"),
         Effect::of(auth, "public-read = true", "GET /x", "HTTP/1.1 200"),
