@@ -1,4 +1,4 @@
-//! SIGHUP: options whose effect is not in one response: caches, checksums, and the end of the server.
+//! SIGHUP: options whose effect is not in one response: caches, checksums, the end of the server.
 
 mod program;
 
