@@ -165,6 +165,17 @@ impl Server {
         self.log.lock().expect("no panic").clone()
     }
 
+    /// The warnings in the log, except that a worker was blocked: so is every program on a machine
+    /// that runs others instead.
+    pub fn warnings(&self) -> Vec<String> {
+        let log = self.log();
+        let lines = log.lines().filter(|line| line.contains(" WARN "));
+        lines
+            .filter(|line| !line.contains("a worker was blocked"))
+            .map(str::to_owned)
+            .collect()
+    }
+
     /// Waits until the log contains `text`.
     pub fn logs(&self, text: &str) -> String {
         wait_for(&self.log, text)
