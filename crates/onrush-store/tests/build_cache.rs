@@ -177,6 +177,25 @@ fn worker() -> Worker {
 }
 
 #[test]
+fn slow_uploads_do_not_empty_the_cache() {
+    let limit = 16 << 20;
+    let dir = TempDir::new();
+    let cache = cache(dir.path(), limit);
+    for number in 0..12 {
+        put(&cache, &format!("old-{number}"), &body(1 << 20)).expect("room");
+    }
+    let mut slow = Vec::new();
+    for number in 0..12 {
+        let announced = Some(limit as usize / 16 - 9000);
+        let mut upload = block_on(stage(&cache, &format!("slow-{number}"), announced));
+        block_on(upload.write(body(17_000))).expect("room");
+        slow.push(upload);
+    }
+    let stats = stats(&cache);
+    assert!(stats.entries >= 11, "{stats:?}");
+}
+
+#[test]
 fn a_slow_upload_has_only_space_for_what_has_arrived() {
     let dir = TempDir::new();
     let cache = cache(dir.path(), LIMIT);

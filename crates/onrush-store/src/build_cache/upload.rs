@@ -16,10 +16,11 @@ use std::mem;
 
 /// The maximum size in bytes of an upload that stays in memory until its commit.
 const MEMORY_BYTES_MAX: usize = 16 * 1024;
-/// The space that an upload of unknown size has at first.
-const FIRST_BYTES: u64 = 1 << 20;
-/// An upload of more than this part of the limit takes its space while its bytes arrive: a slow
-/// client must not empty the cache by a size that it announces.
+/// The space that an upload has at first, unless it is shorter. It takes more while its bytes
+/// arrive: slow clients must not empty the cache by the sizes that they announce.
+const FIRST_BYTES: u64 = 256 * 1024;
+/// An upload of more than this part of the limit is large: several of them may need all the space,
+/// so they begin one after another.
 const LARGE_DIVISOR: u64 = 16;
 
 pub(super) struct CacheUpload {
@@ -76,13 +77,8 @@ impl CacheUpload {
     fn wanted_bytes(&self, end: u64) -> u64 {
         let cache = self.cache();
         // Twice as much, so that a long upload grows a few times only.
-        let grown = end.saturating_mul(2);
-        let wanted = match self.size_bytes {
-            Some(size) if self.is_large() => grown.min(size),
-            Some(size) => size,
-            None => grown.max(FIRST_BYTES),
-        };
-        let wanted = wanted.max(end);
+        let grown = end.saturating_mul(2).max(FIRST_BYTES);
+        let wanted = grown.min(self.size_bytes.unwrap_or(u64::MAX)).max(end);
         match cache.fits(wanted.saturating_add(self.record_bytes_max())) {
             true => wanted,
             false => end,
