@@ -6,7 +6,7 @@ use crate::failure::{Failure, one_line};
 use crate::reload::Reload;
 use crate::secret_files;
 use onrush_server::access::PasswordHash;
-use onrush_server::{AccessControl, Allow, ListenAddress, PathRights, Rights, Users};
+use onrush_server::{AccessControl, Allow, Files, ListenAddress, PathRights, Rights, Users};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -95,15 +95,26 @@ pub(crate) type UsersInUse = Option<(UserSource, AccessControl)>;
 /// the lock while it loads, and so has a change of the settings. So users that were loaded earlier
 /// never replace those that were loaded later.
 #[derive(Clone)]
-pub(crate) struct SharedUsers(Arc<Mutex<UsersInUse>>);
+pub(crate) struct SharedUsers {
+    in_use: Arc<Mutex<UsersInUse>>,
+    /// Its open streams end when rights change.
+    files: Files,
+}
 
 impl SharedUsers {
-    pub(crate) fn new(source: Option<UserSource>, control: Option<AccessControl>) -> SharedUsers {
-        SharedUsers(Arc::new(Mutex::new(source.zip(control))))
+    pub(crate) fn new(
+        source: Option<UserSource>,
+        control: Option<AccessControl>,
+        files: Files,
+    ) -> SharedUsers {
+        SharedUsers {
+            in_use: Arc::new(Mutex::new(source.zip(control))),
+            files,
+        }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, UsersInUse> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the users can change without other settings.
@@ -125,6 +136,7 @@ impl SharedUsers {
             && source.has_file()
         {
             source.reload(control);
+            self.files.end_watches();
         }
     }
 }

@@ -276,6 +276,7 @@ fn serve(
         admin: admin_handle,
         agreement: agreement.clone(),
     }));
+    let watched = parts.files.clone();
     let reconfiguration = Reconfiguration {
         arguments,
         options,
@@ -285,7 +286,7 @@ fn serve(
         parts,
         stores: stores.clone(),
         sources: Sources {
-            users: SharedUsers::new(user_source, control),
+            users: SharedUsers::new(user_source, control, watched),
             rules: rule_watch,
             certificates: shared_certificates,
         },

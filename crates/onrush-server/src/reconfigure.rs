@@ -208,6 +208,7 @@ impl Reconfiguration {
         self.server.set_settings(running);
         let application = (self.parts).application_at(&self.settings, &self.addresses);
         self.application.replace(application);
+        self.parts.files.end_watches();
         drop(users);
         if let Some((admin, pages)) = self.admin.as_ref().zip(self.parts.admin_at(&self.settings)) {
             admin.replace(pages);

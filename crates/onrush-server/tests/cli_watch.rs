@@ -3,7 +3,7 @@
 
 mod program;
 
-use program::users::{UsersFile, login, request, start};
+use program::users::{UsersFile, login, request, start, users};
 use program::{Folder, Server, TIMEOUT, curl, drivers, is_installed, wait_until};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -24,6 +24,17 @@ fn watch(server: &Server, path: &str) -> TcpStream {
     client
 }
 
+/// The rest of a stream, which the server ends.
+fn read_to_end(client: &mut TcpStream) -> String {
+    let (mut rest, mut piece) = (Vec::new(), [0; 1024]);
+    while !rest.ends_with(b"0\r\n\r\n") {
+        let read = client.read(&mut piece).expect("the stream ends");
+        assert!(read > 0, "an incomplete body");
+        rest.extend_from_slice(&piece[..read]);
+    }
+    String::from_utf8(rest).expect("UTF-8")
+}
+
 /// The number of threads of a program that have this name.
 fn threads(server: &Server, name: &str) -> usize {
     let folder = format!("/proc/{}/task", server.child.id());
@@ -32,6 +43,31 @@ fn threads(server: &Server, name: &str) -> usize {
         std::fs::read_to_string(task.path().join("comm")).is_ok_and(|comm| comm.trim() == name)
     };
     tasks.flatten().filter(is_named).count()
+}
+
+/// What happens after the rights of a client have changed is not for its stream.
+#[test]
+fn streams_end_when_rights_change() {
+    let (folder, files) = (Folder::new(), Folder::new());
+    let (file, config) = (users(), files.file("onrush.toml", "public-read = true\n"));
+    let config_path = config.to_str().expect("UTF-8");
+    for driver in drivers() {
+        std::fs::write(&config, "public-read = true\n").expect("written");
+        let server = start(&folder, &file, driver, &["--config", config_path]);
+        for (text, line) in [
+            ("public-read = true\n", "users loaded"),
+            ("public-read = false\n", "applied=public-read"),
+        ] {
+            let mut client = watch(&server, "/");
+            std::fs::write(&config, text).expect("written");
+            server.signal("HUP");
+            server.logs(line);
+            let name = format!("secret-{driver}-{}", text.len());
+            folder.file(&name, "content");
+            let rest = read_to_end(&mut client);
+            assert!(!rest.contains(&name), "{line}: {rest}");
+        }
+    }
 }
 
 #[test]
@@ -50,9 +86,7 @@ fn a_shutdown_does_not_wait_for_streams() {
         let mut clients: Vec<_> = (0..8).map(|_| watch(&server, "/")).collect();
         server.signal("TERM");
         for client in &mut clients {
-            let mut rest = Vec::new();
-            client.read_to_end(&mut rest).expect("the stream ends");
-            assert!(rest.ends_with(b"0\r\n\r\n"), "a complete body");
+            read_to_end(client);
         }
         assert_eq!(server.wait_for_exit(TIMEOUT), Some(0));
     }

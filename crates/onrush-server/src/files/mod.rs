@@ -89,6 +89,7 @@ use std::future::Future;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use storage_log::StorageLog;
 use upload::UploadBuffers;
 use uploads::{UploadId, Uploads};
@@ -299,6 +300,8 @@ struct Inner {
     directory_budget: Arc<Budget>,
     /// The number of clients that may watch folders.
     watchers: Arc<Budget>,
+    /// Increases when clients that watch have to connect again.
+    watch_epoch: Arc<AtomicU64>,
     storage_log: Arc<StorageLog>,
 }
 
@@ -384,6 +387,7 @@ impl Files {
             compression_budget: Budget::new(archive::COMPRESSION_BYTES_MAX),
             directory_budget: Budget::new(archive::DIRECTORIES_BYTES_MAX),
             watchers: Budget::new(options.watchers_max),
+            watch_epoch: Arc::default(),
             storage_log: Arc::default(),
             options,
         }))
@@ -423,6 +427,7 @@ impl Files {
             compression_budget: inner.compression_budget.clone(),
             directory_budget: inner.directory_budget.clone(),
             watchers,
+            watch_epoch: inner.watch_epoch.clone(),
             storage_log: inner.storage_log.clone(),
             options,
         }))
@@ -433,6 +438,13 @@ impl Files {
     pub fn retire(&self) {
         self.0.cache.close();
         self.0.siblings.clear();
+    }
+
+    /// Ends the streams of `?watch` within seconds, also those of values that
+    /// [`Files::with_options`] has replaced or returned. Their clients connect again, with the
+    /// rights that they have then: call it when rights change.
+    pub fn end_watches(&self) {
+        self.0.watch_epoch.fetch_add(1, Relaxed);
     }
 
     /// The store that contains the objects.

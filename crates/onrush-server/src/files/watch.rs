@@ -6,8 +6,9 @@
 //! many changes, one event `list` stands for all.
 //!
 //! A client that connects again may have missed changes, so its first event is `list`. That is also
-//! why a stream may end at any time: when the server drains, and after half an hour, because users
-//! and their rights change.
+//! why a stream may end at any time: when the server drains, when users and their rights change
+//! ([`Files::end_watches`](super::Files::end_watches)), and after half an hour, because a token or a
+//! signed URL may have expired.
 
 use super::budget::Lease;
 use super::http_error::{HttpError, Operation};
@@ -20,6 +21,7 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -50,6 +52,8 @@ struct Watch {
     draining: Draining,
     changes: Box<dyn FolderChanges>,
     end_ms: u64,
+    /// That of the beginning.
+    epoch: u64,
     /// The identifier of the next event.
     id: u64,
     /// The last event was made.
@@ -78,7 +82,7 @@ impl Inner {
             503,
             "too many clients watch folders; try again later",
         ))?;
-        let draining = request.draining();
+        let (draining, epoch) = (request.draining(), self.watch_epoch.load(Relaxed));
         let changes = match self.store.watch(folder.as_ref()).await {
             Ok(changes) => changes,
             Err(StoreError::Unsupported) => {
@@ -100,6 +104,7 @@ impl Inner {
             changes,
             end_ms: worker.now_ms() + LIFETIME_MS,
             worker,
+            epoch,
             id: 1,
             has_ended: false,
             _place: place,
@@ -131,6 +136,10 @@ impl Watch {
                     Some(self.changes.take())
                 }
             };
+            // The client connects again, and its rights are checked.
+            if self.epoch != self.inner.watch_epoch.load(Relaxed) {
+                return None;
+            }
             // Whatever happens in a folder that was moved away is not for this client.
             let is_current = self.changes.is_current().await.ok()?;
             let text = match names {
