@@ -20,10 +20,8 @@ const STYLE: &str = concat!(
     include_str!("../../assets/dashboard.css"),
 );
 
-/// The response to a path of the admin pages that does not exist: 404, with a line that lists them.
-///
-/// # Errors
-/// None; `request` is not read.
+/// The response to a path of the admin pages that does not exist: 404 (RFC 9110 §15.5.5), with a
+/// line that lists them. A handler of a [`Router`], for any request.
 pub async fn admin_not_found(_: Request) -> Response {
     let text = "not found; see /-/dashboard, /-/metrics, /-/health and /-/ready\n";
     Response::text(text)
