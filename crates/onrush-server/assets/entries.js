@@ -35,7 +35,9 @@ async function copyLink(url) {
 
 async function remove(row) {
   const name = nameOf(row);
-  const choice = await ask(`Delete ${name}?`, [element("p", { textContent: "It cannot be restored." })],
+  // Whether a folder that is not empty may be deleted is known to the server only.
+  const what = name.endsWith("/") ? `the folder ${name.slice(0, -1)} and everything in it` : name;
+  const choice = await ask(`Delete ${what}?`, [element("p", { textContent: "It cannot be restored." })],
     [["", "Cancel"], ["delete", "Delete"]]);
   if (choice !== "delete") return;
   const { etag } = row.dataset;

@@ -75,13 +75,18 @@ impl Announcement<'_> {
 }
 
 /// The permitted operations, for the log.
-fn allowed(files: &FilesOptions) -> &'static str {
-    match (files.sink, files.allow.put, files.allow.delete) {
-        (true, _, false) => "get, put (discarded)",
-        (true, _, true) => "get, put (discarded), delete",
-        (false, false, false) => "get",
-        (false, true, false) => "get, put",
-        (false, false, true) => "get, delete",
-        (false, true, true) => "get, put, delete",
-    }
+pub(crate) fn allowed(files: &FilesOptions) -> String {
+    let allow = files.allow;
+    let operations = [
+        ("get", true),
+        ("put (discarded)", files.sink),
+        ("put", allow.put && !files.sink),
+        ("delete", allow.delete),
+        ("delete-folders", allow.delete && allow.delete_folders),
+    ];
+    let permitted = operations.into_iter().filter(|(_, permitted)| *permitted);
+    permitted
+        .map(|(name, _)| name)
+        .collect::<Vec<_>>()
+        .join(", ")
 }

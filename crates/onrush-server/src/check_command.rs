@@ -3,8 +3,10 @@
 use crate::access_control::{self, Exposure};
 use crate::config::{CertificateSource, Settings};
 use crate::failure::{Failure, one_line};
+use crate::quotas;
 use crate::site_rules::RuleWatch;
-use onrush_server::{PathRights, Rights, Users};
+use crate::values::AdminAt;
+use onrush_server::{ListenAddress, PathRights, Rights, Users};
 use std::fmt::Write;
 use std::io;
 
@@ -24,6 +26,17 @@ pub(crate) fn report(settings: &Settings) -> Result<String, Failure> {
     for exposure in access_control::exposures(settings) {
         line("address", &describe(&exposure, settings));
     }
+    if let Some(admin) = &settings.admin {
+        line("admin", &describe_admin(admin));
+    }
+    let options = options(settings);
+    if !options.is_empty() {
+        line("options", &options.join(" "));
+    }
+    for quota in &settings.quotas {
+        let prefix = quotas::prefix(quota);
+        line("quota", &format!("{prefix} {} bytes", quota.bytes_max));
+    }
     let proxies = settings.trusted_proxies.networks().iter();
     let proxies: Vec<String> = proxies.map(ToString::to_string).collect();
     if settings.proxy_protocol || !proxies.is_empty() {
@@ -38,7 +51,14 @@ pub(crate) fn report(settings: &Settings) -> Result<String, Failure> {
         line("proxies", &format!("{list}{note}"));
     }
     let permitted = access_control::permitted(settings.files.allow, settings.files.sink);
-    line("permits", &format!("{permitted}, at most"));
+    let allow = settings.files.allow;
+    line(
+        "permits",
+        &match allow.delete && allow.delete_folders {
+            true => format!("{permitted}, at most; folders are deleted with everything in them"),
+            false => format!("{permitted}, at most"),
+        },
+    );
     let mut show = |who: &str, logins: &str, rights: &PathRights| {
         let mut is_empty = true;
         for (at, rights) in rights.rules() {
@@ -65,10 +85,51 @@ pub(crate) fn report(settings: &Settings) -> Result<String, Failure> {
     for warning in access_control::warnings(settings, users.as_ref()) {
         line("warning", &warning);
     }
+    if let Some(AdminAt::Own(address)) = &settings.admin
+        && !ListenAddress::resolve(address).is_local()
+    {
+        let warning = format!(
+            "everyone who can reach {address} sees the metrics and the dashboard; use a loopback \
+             address for --admin"
+        );
+        line("warning", &warning);
+    }
     if let Some(warning) = folder_warning(settings) {
         line("warning", &warning);
     }
     Ok(text)
+}
+
+/// Where the admin pages are, and who may see them.
+fn describe_admin(admin: &AdminAt) -> String {
+    match admin {
+        AdminAt::Same => "beneath /-/ at each address".to_owned(),
+        AdminAt::Own(address) => {
+            let reach = reach(!ListenAddress::resolve(address).is_local());
+            format!("{address} (without login and encryption, {reach})")
+        }
+    }
+}
+
+/// The options that change what clients may see and do, besides the rights.
+fn options(settings: &Settings) -> Vec<String> {
+    let switches = [
+        ("--webdav", settings.files.webdav),
+        ("--site", settings.files.site),
+    ];
+    let switches = switches.into_iter().filter(|(_, is_on)| *is_on);
+    let switches = switches.map(|(name, _)| name.to_owned());
+    let origins = settings.cors.origins();
+    switches
+        .chain(origins.map(|origin| format!("--cors {origin}")))
+        .collect()
+}
+
+fn reach(is_public: bool) -> &'static str {
+    match is_public {
+        true => "reachable from other machines",
+        false => "this machine only",
+    }
 }
 
 /// What is wrong with the folder, so that the server would not start now. It is no failure: the
@@ -110,10 +171,7 @@ fn describe(exposure: &Exposure, settings: &Settings) -> String {
     let protocol = source
         .filter(|_| exposure.is_encrypted)
         .unwrap_or("HTTP, not encrypted");
-    let reach = match exposure.is_public {
-        true => "reachable from other machines",
-        false => "this machine only",
-    };
+    let reach = reach(exposure.is_public);
     let certificate = match exposure.needs_certificate {
         true => ", client certificate required",
         false => "",

@@ -70,10 +70,10 @@ Options:
       bind = [\"0.0.0.0:8080\", \"unix:/run/onrush.sock\"]
       header-timeout = \"5s\"
       site = true
-  TIME is a number with ms, s, m or h, such as 30s. SIZE is a number of bytes, or a number with KiB,
-  MiB, GiB, TiB (powers of 1024) or KB, MB, GB, TB (powers of 1000). BOOL is true or false, yes or
-  no, on or off, 1 or 0; in a file it is true, false, \"on\" or \"off\". The flag without a value
-  means true.
+  TIME is a number with ms, s, m, h or d, such as 30s. SIZE is a number of bytes, or a number with
+  KiB, MiB, GiB, TiB or K, M, G, T (powers of 1024), or with KB, MB, GB, TB (powers of 1000). BOOL
+  is true or false, yes or no, on or off, 1 or 0; in a file it is true, false, \"on\" or \"off\".
+  The flag without a value means true.
 
 Commands:
   onrush check has the options of the server and prints the rights of all clients. onrush user edits

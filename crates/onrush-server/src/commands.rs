@@ -9,7 +9,10 @@ use std::ffi::OsString;
 
 /// Parses the arguments of a command, or prints its help. `None`: help was printed.
 pub(crate) fn parse<A: Parser>(words: &[OsString], name: &str) -> Result<Option<A>, Failure> {
-    match A::try_parse_from(words) {
+    // The first word would be the name in the usage.
+    let mut command = A::command().bin_name(name);
+    let parsed = command.try_get_matches_from_mut(words);
+    match parsed.and_then(|matches| A::from_arg_matches(&matches)) {
         Ok(arguments) => Ok(Some(arguments)),
         Err(error) if !error.use_stderr() => {
             print!("{error}");

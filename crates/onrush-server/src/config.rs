@@ -11,6 +11,7 @@ use crate::edge::EdgeSettings;
 use crate::failure::{self, Failure};
 use crate::memory::{self, ReducedDefaults};
 use crate::options::Options;
+use crate::quota_values::QuotaOf;
 use crate::storage::Storage;
 use crate::toml_values::Switch;
 use crate::units::{Count, Rate, Size, Time};
@@ -241,9 +242,7 @@ impl Settings {
                 }
             }),
             files,
-            quotas: (options.quota.iter().flatten())
-                .map(|quota| quota.0.clone())
-                .collect(),
+            quotas: quotas(&options)?,
             rules: site::rules(&options)?,
             access,
             cors: access::cors(&options)?,
@@ -330,6 +329,19 @@ impl Settings {
             ..config
         }
     }
+}
+
+/// The quotas. Two of the same folder are a mistake: only the smaller one would have an effect.
+fn quotas(options: &Options) -> Result<Vec<Quota>, Failure> {
+    let mut quotas: Vec<Quota> = Vec::new();
+    for QuotaOf(quota) in options.quota.iter().flatten() {
+        if quotas.iter().any(|known| known.prefix == quota.prefix) {
+            let prefix = crate::quotas::prefix(quota);
+            return Err(Failure::usage(format!("quota: {prefix} is given twice")));
+        }
+        quotas.push(quota.clone());
+    }
+    Ok(quotas)
 }
 
 /// The maximum of `--unfinished-age` in seconds: 31 years.

@@ -44,7 +44,7 @@ pub mod rights;
 pub mod rules;
 
 pub use access::{Access, AccessControl, Users};
-pub use dashboard::add_dashboard;
+pub use dashboard::{add_dashboard, admin_not_found};
 pub use files::{
     Allow, Files, FilesOptions, PAGE_PATHS, Types, UPLOAD_RECORDS, Upkeep, UploadLimits,
 };

@@ -195,8 +195,9 @@ options! {
 
         /// Serve WebDAV as well, so that the folder can be mounted; see docs/webdav.md
         ///
-        /// Clients may make the changes that --allow permits; put,delete-folders permits all. Locks
-        /// are in memory, so use one process for a folder.
+        /// Clients may make the changes that --allow permits; put,delete-folders permits all. With
+        /// users and without --allow, delete-folders is on. Locks are in memory, so use one process
+        /// for a folder.
         switch webdav;
 
         /// Serve a site of one page: paths that name nothing show the index.html of the top folder

@@ -43,7 +43,7 @@ impl Quotas {
         self.store.set_quotas(quotas).map_err(not_counted)?;
         for (quota, used) in self.store.used() {
             let prefix = prefix(&quota);
-            tracing::info!(prefix, used, bytes_max = quota.bytes_max, "quota");
+            tracing::info!(prefix, used, bytes_max = quota.bytes_max, "a quota applies");
         }
         if quotas.is_empty() || self.counting.set(()).is_err() {
             return Ok(());
@@ -72,7 +72,8 @@ fn not_counted(error: StoreError) -> Failure {
     Failure::run(format!("the objects cannot be counted: {error}"))
 }
 
-fn prefix(quota: &Quota) -> String {
+/// The path of the folder of a quota.
+pub(crate) fn prefix(quota: &Quota) -> String {
     let key = quota.prefix.as_ref().map(Key::as_bytes).unwrap_or_default();
     format!("/{}", String::from_utf8_lossy(key))
 }

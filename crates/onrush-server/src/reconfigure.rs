@@ -12,6 +12,7 @@
 //! (`onrush::RunningSettings`). No request takes a lock for this.
 
 use crate::access_control::{self, SharedUsers, UserSource, UsersInUse};
+use crate::announcement;
 use crate::cli;
 use crate::config::{CertificateSource, Settings};
 use crate::failure::{self, Failure, one_line};
@@ -169,7 +170,8 @@ impl Reconfiguration {
             self.apply(&changed, settings)?;
             self.options = *read;
         }
-        tracing::info!(applied = keys(&changed), "configuration loaded");
+        let allowed = announcement::allowed(&self.settings.files);
+        tracing::info!(applied = keys(&changed), allowed, "configuration loaded");
         Ok(())
     }
 

@@ -170,7 +170,7 @@ impl State {
         tracing::info!(process, "restarted; waiting for requests in progress");
         if let Some(passing) = passing {
             let error = pass_on(channel, &passing, &mut child);
-            tracing::warn!(%error, "the new process takes no more connections; the others drain");
+            report_end(error, status(&mut child, ADOPTION_WAIT));
         }
         Ok(())
     }
@@ -267,6 +267,25 @@ impl State {
         };
         send().map_err(|error| format!("the sockets cannot be sent: {error}"))
     }
+}
+
+/// Logs why no more connections are passed on. That the new process has ended well is ordinary: it
+/// was replaced or stopped itself. `ended`: its status, if it has ended.
+fn report_end(error: Errno, ended: Option<ExitStatus>) {
+    let reason = match (ended, error) {
+        (Some(status), _) if status.success() => {
+            tracing::info!("the new process has ended as well; the other connections drain");
+            return;
+        }
+        (Some(status), _) => format!("it has ended ({status})"),
+        (None, Errno::AGAIN) => format!("it did not respond within {ADOPTION_WAIT:?}"),
+        (None, Errno::PIPE) => "it has closed its end of the socket".to_owned(),
+        (None, error) => error.to_string(),
+    };
+    tracing::warn!(
+        reason,
+        "the new process takes no more connections; the others drain"
+    );
 }
 
 /// The status of a process that is about to end; `None` if it does not end within `limit`.

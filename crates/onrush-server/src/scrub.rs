@@ -5,6 +5,7 @@ use crate::failure::{Failure, error_text, one_line};
 use crate::units::SizeMax;
 use clap::Parser;
 use onrush_rt::fs::Dir;
+use onrush_store::cache::is_cache;
 use onrush_store::{Finding, Scrub};
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -53,6 +54,12 @@ pub(crate) fn main(words: &[OsString]) -> Result<(), Failure> {
         let (dir, error) = (arguments.dir.display(), error_text(&error));
         Failure::run(format!("{dir} cannot be read: {error}"))
     })?;
+    if is_cache(&arguments.dir) {
+        let dir = arguments.dir.display();
+        return Err(Failure::usage(format!(
+            "{dir} is a cache, which verifies its files itself when it reads them"
+        )));
+    }
     let scrub = Scrub::new(root);
     let mut run = Run::new(&scrub, arguments.rate.bytes, arguments.json);
     scrub.files(&mut |path, read| {

@@ -14,7 +14,8 @@ use onrush_rt::net::Address;
 use onrush_rt::worker::affinity;
 use onrush_server::{
     Access, AccessControl, BodyLimit, Files, Forwarding, Guard, Hosts, HttpChallenges, Https,
-    ListenAddress, PAGE_PATHS, Redirect, RuleSource, SiteRules, Upkeep, add_dashboard, https_port,
+    ListenAddress, PAGE_PATHS, Redirect, RuleSource, SiteRules, Upkeep, add_dashboard,
+    admin_not_found, https_port,
 };
 use std::io;
 use std::os::unix::fs::FileTypeExt;
@@ -258,7 +259,8 @@ impl Parts {
 
     fn admin_application(&self, settings: &Settings, address: &ListenAddress) -> Boxed {
         let hosts = Hosts::for_listener(address, &settings.hosts);
-        let pages = (self.admin).add_to(add_dashboard(Router::new(), &self.metrics));
+        let router = Router::new().fallback(admin_not_found);
+        let pages = (self.admin).add_to(add_dashboard(router, &self.metrics));
         Boxed::new(Guard::new(hosts, pages))
     }
 }

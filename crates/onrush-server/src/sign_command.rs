@@ -1,11 +1,11 @@
 //! `onrush sign`: prints a URL that gives the rights of a user for one path until a time.
 
 use crate::commands;
-use crate::failure::{Failure, one_line};
+use crate::failure::{Failure, one_line, write_line};
 use crate::units::Time;
 use clap::{CommandFactory, Parser, ValueEnum};
 use onrush_server::Users;
-use onrush_server::access::sign_query;
+use onrush_server::access::{missing_right, sign_query};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -86,6 +86,14 @@ pub(crate) fn main(words: &[OsString]) -> Result<(), Failure> {
         .map_or(0, |since| since.as_secs());
     let query = sign_query(key, &name, method, path, expires_s);
     let query = query.map_err(|error| Failure::usage(format!("{}: {error}", arguments.url)))?;
+    if let Some(user) = users.all().find(|user| user.name() == name)
+        && let Ok(Some(missing)) = missing_right(user.rights(), method, path)
+    {
+        write_line(&format!(
+            "onrush: warning: the URL does not work now: '{shown}' lacks the right {missing} for \
+             {path}"
+        ));
+    }
     println!("{}?{query}", arguments.url);
     Ok(())
 }

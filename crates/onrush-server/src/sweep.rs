@@ -5,7 +5,7 @@ use crate::failure::{Failure, one_line};
 use crate::units::Time;
 use clap::{CommandFactory, Parser};
 use onrush_proto::date::utc;
-use onrush_remote::{Location, Options, RemoteStore};
+use onrush_remote::{Check, Location, Options, RemoteStore};
 use onrush_server::UPLOAD_RECORDS;
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -49,6 +49,9 @@ pub(crate) fn main(words: &[OsString]) -> Result<(), Failure> {
         .map_err(|error| Failure::usage(format!("{}: {error}", arguments.location)))?;
     let store = RemoteStore::from_env(location.clone(), Options::default())
         .map_err(|error| Failure::run(format!("{location}: {error}")))?;
+    if let Check::Unreachable(reason) | Check::Refuses(reason) = store.check() {
+        return Err(Failure::run(format!("{}: {reason}", store.name())));
+    }
     let fail = |error| Failure::run(format!("{}: {error}", store.name()));
     let (now, age) = (SystemTime::now(), arguments.older_than.duration());
     // A session that continues an upload prolongs its life by at most half of the age, and writes a

@@ -114,7 +114,8 @@ impl FromStr for Size {
             "gb" => (1000, 3),
             "tb" => (1000, 4),
             _ => {
-                let units = "KiB or K, MiB or M, GiB, TiB (by 1024), KB, MB, GB, TB (by 1000)";
+                let units =
+                    "KiB or K, MiB or M, GiB or G, TiB or T (by 1024), KB, MB, GB, TB (by 1000)";
                 return Err(format!("the unit of a size is B, {units}"));
             }
         };

@@ -1,7 +1,7 @@
 //! `onrush user`: edits the users file. Comments and the order of the file are kept.
 
 use crate::commands;
-use crate::failure::{Failure, error_text, one_line};
+use crate::failure::{Failure, error_text, one_line, write_line};
 use crate::{key_files, terminal};
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -50,10 +50,15 @@ enum Command {
         no_password: bool,
     },
     /// Remove a user, with all tokens and signed URLs
+    ///
+    /// A running server takes this over on SIGHUP (kill -HUP PID).
     Remove(UserArguments),
     /// List the users and their rights
     List(FileArgument),
     /// Change the password, asked on the terminal or read from stdin; revokes signed URLs
+    ///
+    /// A running server takes this over on SIGHUP (kill -HUP PID). Until then the old password and
+    /// the signed URLs work.
     Passwd(UserArguments),
     /// Make a token for a program and print it; it cannot be shown again
     Token {
@@ -106,9 +111,9 @@ pub(crate) fn main(words: &[OsString]) -> Result<(), Failure> {
             let rights = rules(&rights)?;
             add(&user, &rights, &certificate, no_password)
         }
-        Command::Remove(user) => remove(&user),
+        Command::Remove(user) => remove(&user).map(revoked),
         Command::List(file) => list(&file.auth_file),
-        Command::Passwd(user) => change_password(&user),
+        Command::Passwd(user) => change_password(&user).map(revoked),
         Command::Token {
             user,
             token,
@@ -118,8 +123,13 @@ pub(crate) fn main(words: &[OsString]) -> Result<(), Failure> {
             user,
             token,
             remove: true,
-        } => remove_token(&user, &token),
+        } => remove_token(&user, &token).map(revoked),
     }
+}
+
+/// Says that what was revoked still works at a running server.
+fn revoked((): ()) {
+    write_line("onrush: a running server takes this over on SIGHUP (kill -HUP PID)");
 }
 
 /// A users file that is being edited. Other programs that edit it wait.

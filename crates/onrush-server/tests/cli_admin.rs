@@ -65,8 +65,14 @@ fn metrics_on_their_own_address() {
     assert!(server.get("/-/metrics").ends_with("an object"));
     assert!(get_from(&admin, "/-/health").ends_with("alive\n"));
     assert!(get_from(&admin, "/-/ready").ends_with("ready\n"));
-    assert!(get_from(&admin, "/x").starts_with("HTTP/1.1 404 "));
-    assert!(get_from(&admin, "/-/x").starts_with("HTTP/1.1 404 "));
+    for path in ["/", "/-/", "/-/x", "/x"] {
+        let missing = get_from(&admin, path);
+        assert!(
+            missing.starts_with("HTTP/1.1 404 ")
+                && missing.ends_with("see /-/dashboard, /-/metrics, /-/health and /-/ready\n"),
+            "{path}: {missing}"
+        );
+    }
     let page = get_from(&admin, "/-/dashboard");
     assert!(page.contains("<dt>Requests</dt>"), "{page}");
     assert!(page.contains("\r\nContent-Security-Policy: default-src 'none'; script-src 'nonce-"));

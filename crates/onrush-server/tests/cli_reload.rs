@@ -3,6 +3,7 @@
 mod program;
 
 use program::certificates::{Authority, Client};
+use program::users::UsersFile;
 use program::{Folder, Server, TIMEOUT, drivers, onrush};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -88,6 +89,21 @@ fn options_change_for_connections_that_are_open() {
         assert!(server.exchange(foreign).starts_with("HTTP/1.1 200"));
         server.logs("peer=192.0.2.7 proxy=127.0.0.1");
     }
+}
+
+/// Users and WebDAV together let clients delete folders with everything in them.
+#[test]
+fn what_is_allowed_after_a_reload_is_in_the_log() {
+    let (folder, users) = (Folder::new(), UsersFile::new());
+    users.add("ann", &["all"]);
+    let text = format!("auth-file = '{}'\n", users.path());
+    let config = folder.file("onrush.toml", &text);
+    let server = serve(&folder, &config, &[]);
+    server.logs(" allowed=\"get, put, delete\" ");
+    let text = text + "webdav = true\n";
+    let line = " configuration loaded applied=webdav \
+                allowed=\"get, put, delete, delete-folders\"";
+    reload(&server, &config, &text, line);
 }
 
 #[test]

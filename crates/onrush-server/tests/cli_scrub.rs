@@ -140,3 +140,19 @@ fn scrub_reports_wrong_usage() {
     let missing = scrub(Path::new("/nowhere/at/all"), &[]);
     assert_eq!(missing.status.code(), Some(1), "{missing:?}");
 }
+
+/// The files of a cache are no objects, and have checksums of their own.
+#[test]
+fn the_folder_of_a_cache_is_refused() {
+    let folder = Folder::new();
+    drop(Server::start(folder.path(), &["--cache", "64MiB"]));
+    let refused = scrub(folder.path(), &[]);
+    assert_eq!(refused.status.code(), Some(2));
+    let line = String::from_utf8(refused.stderr).expect("UTF-8");
+    assert!(
+        line.contains("is a cache, which verifies its files itself"),
+        "{line}"
+    );
+    assert_eq!(line.lines().count(), 1);
+    assert_eq!(refused.stdout, b"");
+}

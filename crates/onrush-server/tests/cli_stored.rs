@@ -70,7 +70,10 @@ fn quotas_hold_after_a_restart() {
         let (status, text) = put(&server, "/b", source);
         assert_eq!(
             (&status[..], text.trim()),
-            ("507", "the quota of this path is used up")
+            (
+                "507",
+                "the object does not fit into what is left of the quota of this path"
+            )
         );
         let metrics = server.get("/-/metrics");
         assert!(

@@ -71,6 +71,21 @@ fn the_file_is_edited_and_stays_readable() {
     let before = file.text();
     file.user("passwd", "ann", &[], "another\n");
     assert_ne!(file.text(), before);
+    for (arguments, input) in [
+        (&["passwd", "ann"][..], "third\n"),
+        (&["token", "bob", "--name", "laptop", "--remove"], ""),
+        (&["remove", "bob"], ""),
+    ] {
+        let before = file.text();
+        let arguments = [&["user"], arguments, &["--auth-file", file.path()]].concat();
+        let edited = with_input(&arguments, input);
+        let said = String::from_utf8_lossy(&edited.stderr).into_owned();
+        assert!(
+            said.contains("a running server takes this over on SIGHUP"),
+            "{said}"
+        );
+        file.write(&before);
+    }
     assert!(file.text().contains("# The boss."), "{}", file.text());
     file.user("remove", "bob", &[], "");
     assert!(!file.list().contains("bob"), "{}", file.list());
@@ -349,6 +364,101 @@ warning      passwords and tokens are not encrypted at 0.0.0.0:81; use \
         out.contains("/in none") && out.contains("anonymous    / none"),
         "{out}"
     );
+}
+
+#[test]
+fn check_prints_the_admin_address_and_options() {
+    let dir = "/nonexistent/data";
+    let file = UsersFile::new();
+    file.add("ann", &["all"]);
+    let users = ["check", dir, "--auth-file", file.path()];
+    let folders = "folders are deleted with everything in them";
+    let (_, out, _) = run(&users);
+    assert!(!out.contains(folders), "{out}");
+    let more = [
+        "--webdav",
+        "--site",
+        "--cors=*,https://app.example",
+        "--quota=/=2KiB,/a b/=5",
+        "--admin=9090",
+    ];
+    let (code, out, _) = run(&[&users[..], &more].concat());
+    assert_eq!(code, Some(0));
+    let expected = "\
+serves       /nonexistent/data
+address      127.0.0.1:8080 (HTTP, not encrypted, this machine only)
+admin        127.0.0.1:9090 (without login and encryption, this machine only)
+options      --webdav --site --cors * --cors https://app.example
+quota        / 2048 bytes
+quota        /a b 5 bytes
+permits      read,list,write,delete, at most; folders are deleted with everything in them
+anonymous    / none
+user         ann (password): / read,list,write,delete
+";
+    assert_eq!(out, expected);
+    let (_, out, _) = run(&["check", dir, "--allow=put,delete-folders", "--admin=same"]);
+    assert!(
+        out.contains(folders) && out.contains("admin        beneath /-/ at each address\n"),
+        "{out}"
+    );
+    let (_, out, _) = run(&["check", ".", "--admin=0.0.0.0:9090"]);
+    assert!(
+        out.contains("0.0.0.0:9090 (without login and encryption, reachable from other machines)")
+            && out.contains("warning      everyone who can reach 0.0.0.0:9090 sees the metrics"),
+        "{out}"
+    );
+    let line = usage_error(&["check", ".", "--quota=/a=1", "--quota=/b=1,/a/=2"]);
+    assert!(line.contains("quota: /a is given twice"), "{line}");
+}
+
+/// The URL is printed all the same: the rights may change before it is used.
+#[test]
+fn a_signed_url_that_its_user_has_no_right_for_gets_a_warning() {
+    let file = UsersFile::new();
+    file.add("ann", &["/pub=read", "/in=create"]);
+    let sign = |path: &str, method: &str| {
+        let of = ["sign", path, "--method", method, "--expires=1h"];
+        let (code, url, warning) = run(&[&of[..], &["--auth-file", file.path()]].concat());
+        assert!(
+            code == Some(0) && url.contains("onrush-signature="),
+            "{url}"
+        );
+        warning
+    };
+    for (path, method) in [("/pub/a", "GET"), ("/in/a%20b", "PUT")] {
+        assert_eq!(sign(path, method), "", "{path}");
+    }
+    for (path, method, right) in [
+        ("/pub/", "GET", "list"),
+        ("/p%75b/a", "PUT", "create"),
+        ("/in/a", "GET", "read"),
+        ("https://a.example/other", "GET", "read"),
+    ] {
+        let warning = sign(path, method);
+        let expected = format!("'ann' lacks the right {right} for /");
+        assert!(
+            warning.starts_with("onrush: warning: ") && warning.contains(&expected),
+            "{path}: {warning}"
+        );
+        assert_eq!(warning.lines().count(), 1);
+    }
+}
+
+#[test]
+fn the_help_of_commands_names_the_program() {
+    for (arguments, usage) in [
+        (&["scrub", "--help"][..], "Usage: onrush scrub "),
+        (&["sign", "--help"], "Usage: onrush sign "),
+        (&["user", "--help"], "Usage: onrush user "),
+        (&["user", "passwd", "--help"], "Usage: onrush user passwd "),
+    ] {
+        let (code, out, _) = run(arguments);
+        assert_eq!(code, Some(0));
+        assert!(out.contains(usage), "{out}");
+        if arguments[1] == "passwd" {
+            assert!(out.contains("on SIGHUP"), "{out}");
+        }
+    }
 }
 
 #[test]

@@ -120,6 +120,7 @@ fn malformed_and_incomplete_forms_leave_nothing() {
         }
         let other = server.request("POST /\nContent-Type: text/plain", &whole);
         assert_eq!(other.status, 415);
+        assert!(other.text().contains("use PUT for one file"));
     });
     on_all_backends(&FilesOptions::default(), |server| {
         assert_eq!(post(server, "/", &form(&[("a", "", b"1")])).status, 405);

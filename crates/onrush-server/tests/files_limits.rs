@@ -96,7 +96,10 @@ fn space_that_is_kept_free_is_not_written() {
             let refused = server.put("/a", &pattern(size));
             assert_eq!(
                 (refused.status, refused.text()),
-                (507, "the store is full\n"),
+                (
+                    507,
+                    "the store is full, or its space is kept free (--min-free)\n"
+                ),
                 "{size}"
             );
             assert_eq!(chunked(server, "/a", size).status, 507, "{size}");
@@ -147,7 +150,7 @@ fn a_quota_holds_for_every_way_to_write() {
         assert_eq!(server.put("/in/a", &pattern(500)).status, 201);
         used(800);
         let refused = server.put("/in/b", &pattern(201));
-        let text = "the quota of this path is used up\n";
+        let text = "the object does not fit into what is left of the quota of this path\n";
         assert_eq!((refused.status, refused.text()), (507, text));
         assert_eq!(chunked(server, "/in/b", 201).status, 507);
         assert_eq!(server.put("/elsewhere", &pattern(70_000)).status, 201);

@@ -272,6 +272,9 @@ fn other_methods_are_refused_and_errors_are_text_or_json() {
             let reply = server.request(&format!("{method} /f"), b"");
             assert_eq!(reply.status, 405, "{method}");
             assert_eq!(reply.field("allow"), Some("GET, HEAD, OPTIONS"));
+            let is_known = matches!(method, "PUT" | "DELETE" | "POST");
+            let names_option = reply.text().contains("permits no changes (--allow)");
+            assert_eq!(names_option, is_known, "{method}: {}", reply.text());
         }
         let options = server.request("OPTIONS /f", b"");
         assert_eq!(options.status, 204);

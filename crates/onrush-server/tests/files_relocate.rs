@@ -34,10 +34,12 @@ fn copies(server: &mut TestServer) {
         send(server, "COPY", "/a", "/b%20c", "\nIf-Match: \"other\"").status,
         412
     );
-    assert_eq!(
-        send(server, "COPY", "/a", "http://test/b%20c", "\nOverwrite: T").status,
-        204
-    );
+    // lftp sends the user and the password.
+    for host in ["test", "ann@test", "ann:se%40cret@test"] {
+        let to = format!("http://{host}/b%20c");
+        let reply = send(server, "COPY", "/a", &to, "\nOverwrite: T");
+        assert_eq!(reply.status, 204, "{to}");
+    }
     assert_eq!(server.get("/b%20c").body, b"new");
     assert_eq!(send(server, "COPY", "/none", "/x", "").status, 404);
 }
@@ -111,6 +113,8 @@ fn objects_and_folders_are_moved() {
             ("MOVE", "/.onrush/state/x", "/y", 403),
             ("MOVE", "/new/c", "http://other/y", 502),
             ("MOVE", "/new/c", "ftp://test/y", 502),
+            ("MOVE", "/new/c", "http://test@other/y", 502),
+            ("MOVE", "/new/c", "http://ann:secret@/y", 502),
             ("MOVE", "/new/c", "y", 400),
             ("MOVE", "/new/c", "//test/y", 400),
             ("MOVE", "/new/c", "/y?x", 400),

@@ -319,6 +319,11 @@ fn only_allowed_methods_are_accepted() {
             assert_eq!((options.status, options.field("allow")), (204, Some(allow)));
             for reply in [made, gone] {
                 assert!(reply.status != 405 || reply.field("allow") == Some(allow));
+                let reason = match put || delete {
+                    true => "the server permits only some changes (--allow)",
+                    false => "the server permits no changes (--allow)",
+                };
+                assert!(reply.status != 405 || reply.text().contains(reason));
             }
         });
     }

@@ -138,9 +138,11 @@ impl fmt::Display for StoreError {
             }
             StoreError::NotEmpty => "the folder is not empty",
             StoreError::PreconditionFailed => "the object does not meet the request's condition",
-            StoreError::Full(cause) if cause.errno.is_none() => "the store is full",
+            StoreError::Full(cause) if cause.errno.is_none() => {
+                "the store is full, or its space is kept free (--min-free)"
+            }
             StoreError::Full(_) => "the disk is full",
-            StoreError::OverQuota => "the quota is used up",
+            StoreError::OverQuota => "the object does not fit into what is left of the quota",
             StoreError::ReadOnly => "the disk is read-only",
             StoreError::TooLarge => "the object is too large for the store",
             StoreError::Forbidden => "the store does not allow this",

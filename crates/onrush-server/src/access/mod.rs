@@ -54,7 +54,7 @@ use users::UserId;
 use verify::{Attempt, Shared};
 
 pub use password::PasswordHash;
-pub use signed_url::{SigningKey, sign_query};
+pub use signed_url::{SigningKey, missing_right, sign_query};
 pub use users::Users;
 
 const AMBIGUOUS: HttpError = HttpError::new(400, "the request has several Authorization fields");

@@ -6,6 +6,7 @@
 //! revokes all URLs. A URL gives at most the rights that its user has when it is used.
 
 use crate::files::path::CanonicalPath;
+use crate::rights::{PathRights, Rights};
 use aws_lc_rs::hmac;
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -88,6 +89,19 @@ pub fn sign_query(
     Ok(format!(
         "onrush-user={user}&onrush-expires={expires_s}&onrush-signature={signature}"
     ))
+}
+
+/// The right that a request of `method` for `path` needs, if a user with `rights` does not have it.
+/// `path` is percent-encoded. Fails if it is invalid.
+pub fn missing_right(
+    rights: &PathRights,
+    method: &str,
+    path: &str,
+) -> Result<Option<Rights>, &'static str> {
+    let CanonicalPath { key, is_folder } =
+        crate::files::path::canonical(path).map_err(|error| error.detail())?;
+    let needed = Rights::needed(method, is_folder);
+    Ok(Some(needed).filter(|needed| !rights.at(&key).contains(*needed)))
 }
 
 fn encoded(byte: u8) -> String {

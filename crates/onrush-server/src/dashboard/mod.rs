@@ -20,7 +20,17 @@ const STYLE: &str = concat!(
     include_str!("../../assets/dashboard.css"),
 );
 
-/// Adds the dashboard of `metrics` to the routes of [`Admin`](onrush::Admin).
+/// The response to a path of the admin pages that does not exist: 404 (RFC 9110 §15.5.5), with a
+/// line that lists them. A handler of a [`Router`], for any request.
+pub async fn admin_not_found(_: Request) -> Response {
+    let text = "not found; see /-/dashboard, /-/metrics, /-/health and /-/ready\n";
+    Response::text(text)
+        .with_status(404)
+        .with_header("Cache-Control", "no-store")
+}
+
+/// Adds the dashboard of `metrics` to the routes of [`Admin`](onrush::Admin), and
+/// [`admin_not_found`] for all other paths under `/-/`. Add the routes of `Admin` after it.
 ///
 /// The script of the page reads `/-/metrics`, so both need the same rights.
 ///
@@ -45,6 +55,8 @@ pub fn add_dashboard(router: Router, metrics: &Metrics) -> Router {
         .get("/-/dashboard.mjs", async |_: Request| {
             asset(SCRIPT, "text/javascript; charset=utf-8")
         })
+        .get("/-/", admin_not_found)
+        .get("/-/{*rest}", admin_not_found)
 }
 
 fn asset(content: &'static str, content_type: &'static str) -> Response {

@@ -38,6 +38,14 @@ impl HttpError {
     pub(super) const NOT_FOUND: HttpError = HttpError::new(404, "there is no such object");
     pub(super) const METHOD_NOT_ALLOWED: HttpError =
         HttpError::new(405, "the method is not allowed here");
+    pub(super) const READ_ONLY: HttpError = HttpError::new(
+        405,
+        "the method is not allowed here; the server permits no changes (--allow)",
+    );
+    pub(super) const CHANGE_NOT_ALLOWED: HttpError = HttpError::new(
+        405,
+        "the method is not allowed here; the server permits only some changes (--allow)",
+    );
     pub(super) const NOT_WRITABLE: HttpError =
         HttpError::new(403, "this name is hidden or reserved and cannot be written");
     pub(super) const TOO_DEEP: HttpError = HttpError::new(400, "the path has too many segments");
@@ -65,9 +73,15 @@ impl HttpError {
             ),
             (StoreError::NotEmpty, _) => (409, "the folder is not empty"),
             (StoreError::PreconditionFailed, _) => return HttpError::PRECONDITION_FAILED,
-            (StoreError::Full(cause), _) if cause.errno().is_none() => (507, "the store is full"),
+            (StoreError::Full(cause), _) if cause.errno().is_none() => (
+                507,
+                "the store is full, or its space is kept free (--min-free)",
+            ),
             (StoreError::Full(_), _) => (507, "the disk is full"),
-            (StoreError::OverQuota, _) => (507, "the quota of this path is used up"),
+            (StoreError::OverQuota, _) => (
+                507,
+                "the object does not fit into what is left of the quota of this path",
+            ),
             (StoreError::ReadOnly, _) => (503, "the disk is read-only"),
             (StoreError::TooLarge, _) => (413, "the object is too large for the store"),
             (StoreError::Forbidden | StoreError::PermissionDenied(_), _) => {
@@ -202,7 +216,8 @@ mod tests {
             response.header("content-type"),
             Some(&b"application/problem+json"[..])
         );
-        assert_eq!(failure.render(false).body().length(), Some(18));
+        let line = failure.detail.len() as u64 + 1;
+        assert_eq!(failure.render(false).body().length(), Some(line));
         for (retry_after, seconds) in [(None, "1"), (Some(1), "1"), (Some(2001), "3")] {
             let retry_after = retry_after.map(Duration::from_millis);
             let throttled = StoreError::Throttled { retry_after };

@@ -7,12 +7,13 @@
 //! `destination` (where a client may write) · `stand_in` · `run_to_end` (changes without their
 //! clients) · `object_fields` · `object` (an object that is ready to be served) · `wanted_digest` ·
 //! `cache` · `ranges` · `conditions` (of changes) · `upload_limits` · `upload` (receiving) ·
-//! `uploads` (those that continue later) · `location` · `permitted` · `sorting` · `archive_format`
-//! · `json` and `html` (the forms of listings) · `implied_folder` · `list`, `archive`, `watch` and
-//! `markdown` · `siblings` and `compress` (other forms of an object) · `read` (GET) · `site` ·
-//! `tree` (changes of a folder with everything in it) · `multistatus` · `write` (PUT, DELETE) ·
-//! `upload_target` · `upload_parts` · `tus_concat` · `tus` · `relocate` (COPY, MOVE) · `resumable`
-//! (PUT and PATCH of a part) · `form` (POST of files) · `webdav` · `upkeep`.
+//! `uploads` (those that continue later) · `methods` · `location` · `permitted` · `sorting` ·
+//! `archive_format` · `json` and `html` (the forms of listings) · `implied_folder` · `list`,
+//! `archive`, `watch` and `markdown` · `siblings` and `compress` (other forms of an object) ·
+//! `read` (GET) · `site` · `tree` (changes of a folder with everything in it) · `multistatus` ·
+//! `write` (PUT, DELETE) · `upload_target` · `upload_parts` · `tus_concat` · `tus` · `relocate`
+//! (COPY, MOVE) · `resumable` (PUT and PATCH of a part) · `form` (POST of files) · `webdav` ·
+//! `upkeep`.
 //!
 //! Nothing here blocks a worker: operations that may wait for a disk use the futures of the store.
 //! The modules do not depend on the command line, sockets or drivers.
@@ -40,6 +41,7 @@ mod list;
 mod location;
 mod markdown;
 mod media_type;
+mod methods;
 mod multistatus;
 pub(crate) mod negotiate;
 mod object;
@@ -77,6 +79,7 @@ use budget::Budget;
 use cache::Cache;
 use client_rights::{check_right, check_right_at, check_right_beneath, may_read, may_read_index};
 use http_error::{HttpError, Operation};
+use methods::methods;
 use onrush::{Handler, Request, Response};
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::Descriptors;
@@ -109,7 +112,8 @@ const IN_FLIGHT_BYTES_MAX: usize = 16 << 20;
 
 const NO_FORM: HttpError = HttpError::new(
     415,
-    "POST takes a form with files (multipart/form-data), or the fields of tus",
+    "POST takes a form with files (multipart/form-data), or the fields of tus; \
+     use PUT for one file",
 );
 const TOO_MANY_ABANDONED: HttpError = HttpError::new(
     503,
@@ -566,7 +570,7 @@ impl Inner {
     async fn dispatch(self: Arc<Inner>, request: Request) -> Result<Response, HttpError> {
         if !self.methods(&request).contains(&request.method()) {
             path::check(&request)?;
-            return Ok(self.method_not_allowed(&request, HttpError::METHOD_NOT_ALLOWED));
+            return Ok(self.method_not_allowed(&request, self.why_not_allowed(request.method())));
         }
         // The future of a frequent request is small: it has no room for those of the others.
         match request.method() {
@@ -592,23 +596,6 @@ impl Inner {
             _ => path::check(&request)
                 .map(|()| self.method_not_allowed(&request, HttpError::METHOD_NOT_ALLOWED)),
         }
-    }
-
-    /// The methods that are served at the path of a request: what [`Inner::dispatch`] and WebDAV
-    /// accept, and the value of `Allow`.
-    fn methods(&self, request: &Request) -> &[&'static str] {
-        let is_asked = request.method() == "OPTIONS" && UploadId::of_request(request).is_some();
-        let is_upload = is_asked || UploadId::is_named_by(request);
-        match is_upload && self.offers_uploads() {
-            true => &["DELETE", "HEAD", "OPTIONS", "PATCH"],
-            false => &self.methods,
-        }
-    }
-
-    /// A 405 with the field `Allow`.
-    fn method_not_allowed(&self, request: &Request, failure: HttpError) -> Response {
-        let response = failure.into_response(request);
-        response.with_header("Allow", self.methods(request).join(", "))
     }
 
     /// Whether uploads can be continued here.
@@ -649,29 +636,6 @@ impl Inner {
         self.storage_log.record(error, key);
         HttpError::from_store(error, operation)
     }
-}
-
-/// The methods of objects and folders that are served with these options.
-fn methods(options: &FilesOptions) -> Vec<&'static str> {
-    let Allow { put, delete, .. } = options.allow;
-    let stores = put && !options.sink;
-    let methods = [
-        ("COPY", stores),
-        ("DELETE", delete),
-        ("GET", true),
-        ("HEAD", true),
-        ("LOCK", stores && options.webdav),
-        ("MKCOL", stores && options.webdav),
-        ("MOVE", stores && delete),
-        ("OPTIONS", true),
-        ("POST", stores),
-        ("PROPFIND", options.webdav || options.content_addressed),
-        ("PROPPATCH", stores && options.webdav),
-        ("PUT", put || options.sink),
-        ("UNLOCK", stores && options.webdav),
-    ];
-    let permitted = methods.iter().filter(|(_, is_permitted)| *is_permitted);
-    permitted.map(|(name, _)| *name).collect()
 }
 
 /// Whether the entry `name` of a folder appears in listings: not hidden names, those of the store,

@@ -348,7 +348,11 @@ pub(super) fn path_of_url(request: &Request, value: &str) -> Result<String, Http
         return Err(OTHER_SERVER);
     }
     let slash = rest.find('/').ok_or(NO_DESTINATION)?;
-    let (host, path) = rest.split_at(slash);
+    let (authority, path) = rest.split_at(slash);
+    // Some clients send the user with the password, which do not name the server (RFC 3986 §3.2.1).
+    let host = authority
+        .rsplit_once('@')
+        .map_or(authority, |(_, host)| host);
     match request
         .host()
         .is_some_and(|own| own.eq_ignore_ascii_case(host))

@@ -39,6 +39,13 @@ pub(super) enum Grant {
 }
 
 impl Cors {
+    /// The origins whose pages may send requests, as browsers send them; `*`: every page may read.
+    pub fn origins(&self) -> impl Iterator<Item = &str> {
+        let any = self.any.then_some("*");
+        any.into_iter()
+            .chain(self.origins.iter().map(String::as_str))
+    }
+
     /// For these origins, each as `https://app.example` with a port if it is not the default one of
     /// the scheme, or as `*`. An error is one line that says what is wrong.
     pub fn new<'o>(origins: impl IntoIterator<Item = &'o str>) -> Result<Cors, String> {

@@ -218,6 +218,9 @@ def delete(page):
                                   ("full/", "not empty", True),
                                   ("changed.txt", "changed meanwhile", True)]:
         act(page, name, "Delete")
+        # A folder may be deleted with everything in it; see --allow.
+        what = f"the folder {name[:-1]} and everything in it" if name.endswith("/") else name
+        expect(dialog).to_contain_text(f"Delete {what}?")
         if name == "changed.txt":
             make("gone/changed.txt", b"other")
         dialog.get_by_role("button", name="Delete", exact=True).click()

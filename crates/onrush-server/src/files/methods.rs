@@ -1,0 +1,67 @@
+//! Which methods are served: the value of `Allow`, and why others get 405.
+
+use super::http_error::HttpError;
+use super::uploads::UploadId;
+use super::{Allow, FilesOptions, Inner};
+use onrush::{Request, Response};
+
+impl Inner {
+    /// The methods that are served at the path of a request: what [`Inner::dispatch`] and WebDAV
+    /// accept, and the value of `Allow`.
+    pub(super) fn methods(&self, request: &Request) -> &[&'static str] {
+        let is_asked = request.method() == "OPTIONS" && UploadId::of_request(request).is_some();
+        let is_upload = is_asked || UploadId::is_named_by(request);
+        match is_upload && self.offers_uploads() {
+            true => &["DELETE", "HEAD", "OPTIONS", "PATCH"],
+            false => &self.methods,
+        }
+    }
+
+    /// A 405 with the field `Allow`.
+    pub(super) fn method_not_allowed(&self, request: &Request, failure: HttpError) -> Response {
+        let response = failure.into_response(request);
+        response.with_header("Allow", self.methods(request).join(", "))
+    }
+
+    /// Why a method is not among [`Inner::methods`]: another `--allow` may permit it.
+    pub(super) fn why_not_allowed(&self, method: &str) -> HttpError {
+        let allow = Allow {
+            put: true,
+            delete: true,
+            delete_folders: true,
+        };
+        let options = FilesOptions {
+            allow,
+            ..self.options.clone()
+        };
+        let given = self.options.allow;
+        match methods(&options).contains(&method) && !self.methods.contains(&method) {
+            true if given.put || given.delete || self.options.sink => HttpError::CHANGE_NOT_ALLOWED,
+            true => HttpError::READ_ONLY,
+            false => HttpError::METHOD_NOT_ALLOWED,
+        }
+    }
+}
+
+/// The methods of objects and folders that are served with these options.
+pub(super) fn methods(options: &FilesOptions) -> Vec<&'static str> {
+    let Allow { put, delete, .. } = options.allow;
+    let stores = put && !options.sink;
+    let methods = [
+        ("COPY", stores),
+        ("DELETE", delete),
+        ("GET", true),
+        ("HEAD", true),
+        ("LOCK", stores && options.webdav),
+        ("MKCOL", stores && options.webdav),
+        ("MOVE", stores && delete),
+        ("OPTIONS", true),
+        ("POST", stores),
+        ("PROPFIND", options.webdav || options.content_addressed),
+        ("PROPPATCH", stores && options.webdav),
+        ("PUT", put || options.sink),
+        ("UNLOCK", stores && options.webdav),
+    ];
+    let permitted = methods.iter().filter(|(_, is_permitted)| *is_permitted);
+    permitted.map(|(name, _)| *name).collect()
+}
