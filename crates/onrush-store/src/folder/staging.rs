@@ -198,12 +198,28 @@ impl StagedFile {
         folder.dir.entry_metadata(name).is_ok()
     }
 
-    /// Gives the file its final name. After that, dropping this does not remove it. Fails with
-    /// `AlreadyExists` if `no_replace` is set and the name exists.
-    pub(super) fn rename(&mut self, to_dir: &Dir, to: &[u8], no_replace: bool) -> io::Result<()> {
+    /// Gives the file its final name, and returns the staged one. After that, dropping this does
+    /// not remove it. Fails with `AlreadyExists` if `no_replace` is set and the name exists.
+    pub(super) fn rename(
+        &mut self,
+        to_dir: &Dir,
+        to: &[u8],
+        no_replace: bool,
+    ) -> io::Result<Vec<u8>> {
         let StagedName { folder, name, .. } = &mut self.name;
         folder.dir.rename(name, to_dir, to, no_replace)?;
-        name.clear();
+        Ok(mem::take(name))
+    }
+
+    /// Undoes [`StagedFile::rename`], which has returned `name`.
+    pub(super) fn move_back(
+        &mut self,
+        from_dir: &Dir,
+        from: &[u8],
+        name: Vec<u8>,
+    ) -> io::Result<()> {
+        from_dir.rename(from, &self.name.folder.dir, &name, true)?;
+        self.name.name = name;
         Ok(())
     }
 
@@ -219,25 +235,21 @@ impl StagedFile {
         let StagedName { folder, name, .. } = &mut self.name;
         match folder.dir.unlink(name) {
             Err(error) if error.kind() == io::ErrorKind::IsADirectory => return Err(error),
-            // The commit is valid even if this fails: the next start sweeps the old object.
+            // The commit is valid even if this fails: the next start sweeps the old object, or its
+            // age removes it from the folder of kept files.
             _ => name.clear(),
         }
         Ok(())
     }
 
-    /// Removes the file on this thread, so that it is gone before the failure is reported. If this
-    /// is a worker, the pool removes it instead; see [`DeferredFree`].
-    pub(super) fn remove(mut self) {
-        self.name.is_kept = false;
-        if !self.name.inner.change_pool.is_inline() {
+    /// Removes the file on this thread, so that it is gone before a failure is reported. If this is
+    /// a worker, the pool removes it instead; see [`DeferredFree`].
+    ///
+    /// A kept file stays after every failure: its bytes were acknowledged to a client, and only the
+    /// caller knows whether they are still of use ([`Store::discard`](crate::Store::discard)).
+    pub(super) fn remove_unless_kept(mut self) {
+        if !self.name.is_kept && !self.name.inner.change_pool.is_inline() {
             unlink(&self.name.folder, &mem::take(&mut self.name.name));
-        }
-    }
-
-    /// As [`StagedFile::remove`], unless the file is kept.
-    pub(super) fn remove_unless_kept(self) {
-        if !self.name.is_kept {
-            self.remove();
         }
     }
 }
