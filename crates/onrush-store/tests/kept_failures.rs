@@ -7,6 +7,7 @@ use common::*;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::{Descriptors, FileUse};
 use onrush_rt::fs::sim::SimFs;
+use onrush_rt::fs::{FileKind, OpenHow};
 use onrush_store::*;
 
 const BYTES: usize = 20_000;
@@ -223,4 +224,79 @@ fn a_refused_commit_leaves_the_kept_bytes_to_the_caller() {
             assert_eq!(uploads(), 0);
         });
     }
+}
+
+/// The contents of the files in a folder of the store.
+fn contents(disk: &SimFs, path: &[u8]) -> Vec<Vec<u8>> {
+    let Ok(dir) = disk.root().unwrap().open_dir(path) else {
+        return Vec::new();
+    };
+    let read = |name: &[u8]| {
+        let (mut content, file) = (
+            Vec::with_capacity(BYTES),
+            dir.open(name, OpenHow::READ).unwrap(),
+        );
+        file.read_to_vec(&mut content, BYTES, 0).unwrap();
+        content
+    };
+    let files = entries(&dir).into_iter();
+    let files = files.filter(|(_, kind)| *kind == Some(FileKind::File));
+    files.map(|(name, _)| read(&name)).collect()
+}
+
+/// Replaces the old object, while all operations from one on fail, or only some of them. Exchanging
+/// the objects back may fail as well: the old object has the name of the staged file then.
+#[test]
+fn the_old_object_survives_a_commit_that_cannot_be_undone() {
+    let (mut displaced, mut left) = (0, 0);
+    for is_kept in [true, false] {
+        let count = CASES[0].operations();
+        for (number, failures) in (0..count).flat_map(|n| (1..12).map(move |m| (n, m))) {
+            let at = format!("kept: {is_kept}, {failures} failures from {number}");
+            let budget = Descriptors::new(1000);
+            let (disk, folder, mut upload, kept) = CASES[0].begin(1, &budget);
+            if !is_kept {
+                upload = block_on(async {
+                    let object = key("folder/object");
+                    let staged = folder.stage(&object, Condition::None, Some(BYTES as u64));
+                    let mut upload = staged.await.unwrap();
+                    upload.set_metadata(metadata_of(&body(BYTES))).unwrap();
+                    upload.write(body(BYTES)).await.unwrap();
+                    upload
+                });
+            }
+            let from = disk.operations() + number;
+            (from..from + failures).for_each(|operation| disk.fail_at(operation, libc::EIO));
+            let committed = block_on(upload.commit());
+            disk.clear_faults();
+            let found = get(&folder, "folder/object");
+            assert!(
+                found == Ok(OLD.to_vec()) || found == Ok(body(BYTES)),
+                "{at}: torn"
+            );
+            if committed.is_ok() {
+                assert!(found == Ok(body(BYTES)), "{at}");
+                continue;
+            }
+            // The caller takes the failure for a final one.
+            block_on(folder.discard(&kept)).unwrap();
+            if found == Ok(OLD.to_vec()) {
+                continue;
+            }
+            if contents(&disk, b".onrush/displaced") == [OLD] {
+                displaced += 1;
+                drop(folder);
+                open(&disk, &budget);
+                assert_eq!(contents(&disk, b".onrush/displaced"), [OLD], "{at}");
+                continue;
+            }
+            let mut all = contents(&disk, b".onrush/uploads");
+            for (name, _) in entries(&disk.root().unwrap().open_dir(b".onrush/staging").unwrap()) {
+                all.extend(contents(&disk, &[&b".onrush/staging/"[..], &name].concat()));
+            }
+            assert_eq!(all, [OLD], "{at}: the old object is lost");
+            left += 1;
+        }
+    }
+    assert!(displaced > 0 && left > 0, "{displaced} {left}");
 }

@@ -11,7 +11,8 @@
 //! exchanges them back after such a failure. It is unknown whether the new name has reached the
 //! disk by then: a power cut right after such an error may leave the whole new object, but never a
 //! mixture. If the file system does not support the exchange, the new object stays after such an
-//! error.
+//! error. It also stays if exchanging them back fails: the old object is then not removed, but moved
+//! aside (`staging`).
 //!
 //! The lock belongs to the spelling of the key. An object with two names (through symbolic links to
 //! parent folders) has two locks, and a condition on it holds only at the moment of the check. If
@@ -369,7 +370,7 @@ impl Undo {
     /// Best effort: the caller returns the error of the commit in any case.
     fn revert(self, inner: &Inner, staged: &mut StagedFile, dir: &Dir, name: &[u8]) {
         let _ = match self {
-            Undo::Exchange => staged.exchange(dir, name),
+            Undo::Exchange => (staged.exchange(dir, name)).or_else(|_| staged.move_aside()),
             Undo::Unlink => dir.unlink(name),
             Undo::MoveBack(kept_name) => staged.move_back(dir, name, kept_name),
             Undo::Never => Ok(()),

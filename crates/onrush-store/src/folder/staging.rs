@@ -2,6 +2,12 @@
 //! objects. Each process has a folder of its own there and holds an `flock` on it. The sweep at
 //! start-up therefore removes the files of dead processes, but never those that a live process is
 //! writing.
+//!
+//! A commit gives the staged name to the old object, until it removes it. If the commit fails and
+//! cannot take that back, the old object moves to `.onrush/displaced`, which no process sweeps. If
+//! even that fails, it keeps the staged name, and no process removes it before the next start, or,
+//! in the folder of kept files, before its age. From then on, only the new object is left, which is
+//! whole and has been what readers see since the failure.
 
 use super::change::Locks;
 use super::{Inner, RELEASE_ON_POOL_BYTES_MIN};
@@ -20,6 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 const STAGING: &[u8] = b"staging";
+const DISPLACED: &[u8] = b"displaced";
 
 /// Only the owner of the store may access the folder.
 const MODE: u32 = 0o700;
@@ -240,6 +247,28 @@ impl StagedFile {
             _ => name.clear(),
         }
         Ok(())
+    }
+
+    /// Saves the old object, to which an exchange has given the staged name. After that, dropping
+    /// this does not remove it, also if this fails.
+    pub(super) fn move_aside(&mut self) -> io::Result<()> {
+        let StagedName {
+            inner,
+            folder,
+            name,
+            ..
+        } = &mut self.name;
+        let name = mem::take(name);
+        let displaced = ensure_dir(&ensure_dir(&inner.root, RESERVED)?, DISPLACED)?;
+        let unique = inner
+            .staging()
+            .map_err(|_| io::ErrorKind::NotFound)?
+            .unique_name();
+        folder.dir.rename(&name, &displaced, &unique, false)?;
+        match inner.durable() {
+            true => inner.parents.sync(&displaced),
+            false => Ok(()),
+        }
     }
 
     /// Removes the file on this thread, so that it is gone before a failure is reported. If this is
