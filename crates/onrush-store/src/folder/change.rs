@@ -45,7 +45,7 @@ pub(super) struct ProcessLocks {
 }
 
 impl ProcessLocks {
-    /// For a pool of `threads` threads. Nothing is locked before [`ProcessLocks::open`].
+    /// For a pool of `threads` threads. Nothing is locked before [`ProcessLocks::set`].
     pub(super) fn new(threads: usize) -> ProcessLocks {
         ProcessLocks {
             file: OnceLock::new(),
@@ -53,15 +53,17 @@ impl ProcessLocks {
         }
     }
 
-    /// Opens the file, before the first change.
-    pub(super) fn open(&self, root: &Dir) -> io::Result<()> {
+    /// Opens the file. `None` if the file system has no such locks.
+    pub(super) fn open(root: &Dir) -> io::Result<Option<File>> {
         let file = ensure_dir(root, RESERVED)?.open(LOCKS, HOW)?;
         let works = file.try_lock_byte(0).is_ok();
         file.unlock_byte(0);
-        if works {
-            let _ = self.file.set(file); // Another thread may have been faster.
-        }
-        Ok(())
+        Ok(works.then_some(file))
+    }
+
+    /// Locks in the open file from now on, before the first change.
+    pub(super) fn set(&self, file: File) {
+        let _ = self.file.set(file); // Another thread may have been faster.
     }
 
     /// Whether changes of other processes are excluded.

@@ -50,7 +50,8 @@ use onrush_rt::descriptors::FileUse;
 use onrush_rt::fs::{Dir, File, FileKind, OpenHow, Releaser};
 pub use options::{Durability, FolderOptions};
 use parents::{CreatedFolders, Parents};
-use settings::Settings;
+pub use settings::PreparedOptions;
+use settings::{NeededToWrite, Settings};
 use staging::Staging;
 use std::fmt;
 use std::fs;
@@ -149,26 +150,32 @@ impl Folder {
             check_hook: std::sync::OnceLock::new(),
         };
         if inner.options.writable {
-            inner.make_writable()?;
+            inner.make_writable(NeededToWrite::open(&inner.root)?);
         }
         Ok(Folder {
             inner: Arc::new(inner),
         })
     }
 
-    /// Replaces some options of the folder while it is in use: `min_free_bytes`, `checksums` and
-    /// `keep_properties`; and `writable`, if it was not set before. Changes that have begun may end
-    /// with the earlier ones. The other options are ignored, because a change that is in progress
-    /// depends on them until its end. Blocks.
+    /// Replaces some options of the folder while it is in use: see [`Folder::prepare_options`].
+    /// Blocks.
     ///
     /// # Errors
-    /// If the folder cannot be made writable. Nothing has changed then.
+    /// If the folder cannot be made writable. Its options are the earlier ones then.
     pub fn set_options(&self, options: &FolderOptions) -> io::Result<()> {
-        if options.writable && !self.writable() {
-            self.inner.make_writable()?;
-        }
-        self.inner.settings.set(options);
-        Ok(())
+        self.prepare_options(options).map(PreparedOptions::apply)
+    }
+
+    /// Does what may fail before some options of the folder are replaced: `min_free_bytes`,
+    /// `checksums` and `keep_properties`; and `writable`, if it was not set before. It stays set,
+    /// so a caller that has more to prepare applies the result when nothing can fail any more. The
+    /// other options are ignored, because a change that is in progress depends on them until its
+    /// end. Blocks.
+    ///
+    /// # Errors
+    /// If the folder cannot be made writable.
+    pub fn prepare_options(&self, options: &FolderOptions) -> io::Result<PreparedOptions> {
+        PreparedOptions::new(&self.inner, options)
     }
 
     /// The free space of this file system in bytes.
@@ -365,13 +372,12 @@ impl Inner {
         self.settings.keep_properties.load(Ordering::Relaxed)
     }
 
-    /// Creates what changes need. The staging is last, because changes begin when it is there.
-    fn make_writable(&self) -> io::Result<()> {
-        // It sweeps, which must not fail after anything has changed.
-        let staging = Staging::open(&self.root)?;
-        self.process_locks.open(&self.root)?;
-        let _ = self.staging.set(staging); // Another thread may have been faster.
-        Ok(())
+    /// Lets changes begin. The staging is last, because they begin when it is there.
+    fn make_writable(&self, needed: NeededToWrite) {
+        if let Some(locks) = needed.locks {
+            self.process_locks.set(locks);
+        }
+        let _ = self.staging.set(needed.staging); // Another thread may have been faster.
     }
 }
 
