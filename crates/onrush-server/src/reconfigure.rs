@@ -336,8 +336,8 @@ fn keep_addresses(new: &mut Settings, current: &Settings) {
     }
 }
 
-/// Prepares what can change of a folder. A folder that is writable stays so, so nothing may fail when
-/// it becomes writable.
+/// Prepares what can change of a folder. A folder that is writable stays so, so nothing may fail
+/// when it becomes writable.
 fn prepare_folder(stores: &Stores, new: &Settings) -> Result<Option<PreparedOptions>, Failure> {
     let Some(((folder, _), path)) = stores.folder.as_ref().zip(new.storage.folder()) else {
         return Ok(None);

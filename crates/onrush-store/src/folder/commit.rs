@@ -11,8 +11,8 @@
 //! exchanges them back after such a failure. It is unknown whether the new name has reached the
 //! disk by then: a power cut right after such an error may leave the whole new object, but never a
 //! mixture. If the file system does not support the exchange, the new object stays after such an
-//! error. It also stays if exchanging them back fails: the old object is then not removed, but moved
-//! aside (`staging`).
+//! error. It also stays if exchanging them back fails: the old object is then not removed, but
+//! moved aside (`staging`).
 //!
 //! The lock belongs to the spelling of the key. An object with two names (through symbolic links to
 //! parent folders) has two locks, and a condition on it holds only at the moment of the check. If
