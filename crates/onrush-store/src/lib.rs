@@ -48,6 +48,7 @@ mod object;
 mod quota;
 mod record;
 mod scrub;
+mod stamps;
 mod store;
 #[cfg(feature = "testing")]
 pub mod testing;

@@ -39,6 +39,7 @@ use crate::key::Key;
 use crate::local::{LocalFile, unless_would_block};
 use crate::meta::{Kind, METADATA_BYTES_MAX, Meta, PROPERTIES_BYTES_MAX};
 use crate::object::{LocalFuture, Object};
+use crate::stamps::Stamps;
 use crate::store::{Committed, Condition, Features, Kept, ListHow, Page, Relocation};
 use crate::store::{Store, Upload, Wanted};
 use change::{Locks, ProcessLocks};
@@ -57,14 +58,10 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use watches::Watches;
-
-/// The minimum distance between two modification times that the store sets. Some file systems store
-/// times in units of 100 ns, and the times must differ there, too.
-const STAMP_STEP_NS: i64 = 1000;
 
 /// The pool frees the content of objects of at least this size. For smaller ones, that costs more
 /// than freeing them at once.
@@ -95,8 +92,7 @@ struct Inner {
     parents: Parents,
     watches: Watches,
     group: Group,
-    /// The last modification time that was set, in nanoseconds since 1970.
-    stamp_ns: AtomicI64,
+    stamps: Stamps,
     /// See [`Folder::set_check_hook`].
     #[cfg(feature = "testing")]
     check_hook: std::sync::OnceLock<CheckHook>,
@@ -145,7 +141,7 @@ impl Folder {
             parents: Parents::new(pool_threads),
             watches: Watches::default(),
             group,
-            stamp_ns: AtomicI64::new(0),
+            stamps: Stamps::default(),
             #[cfg(feature = "testing")]
             check_hook: std::sync::OnceLock::new(),
         };
@@ -336,15 +332,7 @@ impl Inner {
 
     /// A modification time that this store has not set before.
     fn next_stamp_ns(&self) -> i64 {
-        let now = self.root.now_ns();
-        let next = |last: i64| now.max(last.saturating_add(STAMP_STEP_NS));
-        let update = |last| Some(next(last));
-        match self
-            .stamp_ns
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, update)
-        {
-            Ok(last) | Err(last) => next(last),
-        }
+        self.stamps.next_ns(self.root.now_ns())
     }
 
     fn durable(&self) -> bool {
