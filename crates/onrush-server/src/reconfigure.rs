@@ -27,6 +27,7 @@ use crate::storage::Stores;
 use crate::tls::SharedCertificates;
 use onrush::{Address, Handle};
 use onrush_server::{AccessControl, Files, FilesOptions, RuleSource, Rules, Users};
+use onrush_store::PreparedOptions;
 use std::ffi::OsString;
 use std::path::Path;
 use std::sync::MutexGuard;
@@ -101,6 +102,8 @@ struct Loaded {
     users: Option<Option<(UserSource, Users)>>,
     /// `None`: the settings for rules have not changed.
     rules: Option<Option<(RuleWatch, Rules)>>,
+    /// `None`: the store is no folder.
+    folder: Option<PreparedOptions>,
     warnings: Vec<String>,
 }
 
@@ -179,12 +182,12 @@ impl Reconfiguration {
     fn apply(&mut self, changed: &[&str], mut new: Settings) -> Result<(), Failure> {
         keep_addresses(&mut new, &self.settings);
         let mut loaded = self.load(&new)?;
-        change_folder(&self.stores, &self.settings, &new)?;
+        change_quotas(&self.stores, &self.settings, &new)?;
         let shared = self.sources.users.clone();
         let mut users = match self.prepare(&shared, &mut loaded, changed, &new) {
             Ok(users) => users,
             Err(failure) => {
-                let changed_back = change_folder(&self.stores, &new, &self.settings);
+                let changed_back = change_quotas(&self.stores, &new, &self.settings);
                 log_rollback(changed_back);
                 return Err(failure);
             }
@@ -240,6 +243,7 @@ impl Reconfiguration {
                 true => Some(RuleWatch::open(new)?),
                 false => None,
             },
+            folder: prepare_folder(&self.stores, new)?,
             warnings,
         })
     }
@@ -283,6 +287,9 @@ impl Reconfiguration {
             let (watch, rules) = rules.unzip();
             self.sources.rules = watch;
             parts.rules = rules.map(RuleSource::new);
+        }
+        if let Some(folder) = loaded.folder {
+            folder.apply();
         }
     }
 
@@ -332,24 +339,24 @@ fn keep_addresses(new: &mut Settings, current: &Settings) {
     }
 }
 
-/// Applies what can change of `new` to a folder that has the settings `current`. Blocks: objects
-/// are counted for new quotas. After an error, it has `current`.
-fn change_folder(stores: &Stores, current: &Settings, new: &Settings) -> Result<(), Failure> {
-    let Some(((folder, quotas), path)) = stores.folder.as_ref().zip(new.storage.folder()) else {
-        return Ok(());
+/// Prepares what can change of a folder. A folder that is writable stays so, so nothing may fail
+/// when it becomes writable.
+fn prepare_folder(stores: &Stores, new: &Settings) -> Result<Option<PreparedOptions>, Failure> {
+    let Some(((folder, _), path)) = stores.folder.as_ref().zip(new.storage.folder()) else {
+        return Ok(None);
     };
-    let set = |settings: &Settings| {
-        let set = Files::set_folder_options(folder, path, &settings.files);
-        set.map_err(|error| Failure::run(failure::error_text(&error)))
-    };
-    set(new)?;
-    if current.quotas != new.quotas
-        && let Err(failure) = quotas.set(&new.quotas)
-    {
-        log_rollback(set(current));
-        return Err(failure);
+    let prepared = Files::prepare_folder_options(folder, path, &new.files);
+    let prepared = prepared.map_err(|error| Failure::run(failure::error_text(&error)))?;
+    Ok(Some(prepared))
+}
+
+/// Sets the quotas of a folder that has the settings `current`. Blocks: objects are counted for new
+/// quotas. After an error, it has those of `current`.
+fn change_quotas(stores: &Stores, current: &Settings, new: &Settings) -> Result<(), Failure> {
+    match &stores.folder {
+        Some((_, quotas)) if current.quotas != new.quotas => quotas.set(&new.quotas),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// A failure to change something back follows another failure, which is the one to report.

@@ -193,10 +193,13 @@ impl StoreError {
 
     /// Whether the same change may succeed later, or may have been made: the service or the machine
     /// did not refuse it, but was not able to make it or to say so. What it needs has to be kept.
+    /// That includes a full disk and one that fails: an operator frees space, or repairs it.
     pub fn is_temporary(&self) -> bool {
         matches!(
             self,
             StoreError::Busy
+                | StoreError::Full(_)
+                | StoreError::Io(_)
                 | StoreError::Throttled { .. }
                 | StoreError::Unavailable
                 | StoreError::Interrupted

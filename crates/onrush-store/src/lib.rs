@@ -48,6 +48,7 @@ mod object;
 mod quota;
 mod record;
 mod scrub;
+mod stamps;
 mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -57,7 +58,7 @@ pub use build_cache::{BuildCache, BuildCacheMetrics};
 pub use changes::{ChangedName, Changes, FolderChanges};
 pub use edge::{EdgeMetrics, EdgeOptions, EdgeStore};
 pub use error::{Cause, Result, StoreError};
-pub use folder::{Durability, Folder, FolderOptions};
+pub use folder::{Durability, Folder, FolderOptions, PreparedOptions};
 pub use key::Key;
 pub use local::LocalFile;
 pub use meta::{Kind, METADATA_BYTES_MAX, Meta, PROPERTIES_BYTES_MAX, Version};

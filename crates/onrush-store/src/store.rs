@@ -341,6 +341,7 @@ pub trait Upload {
     /// Keeps the bytes written so far when this upload is dropped, or the process ends, or, as far
     /// as the store promises that for objects, the power fails. [`Store::resume`] continues with
     /// what this returns. The bytes occupy the store until the commit or [`Store::discard`].
+    /// A commit that fails leaves them: the caller discards them if the failure is final.
     fn keep(&mut self) -> LocalFuture<'_, Result<Kept>> {
         Box::pin(async { Err(StoreError::Unsupported) })
     }

@@ -237,3 +237,78 @@ fn an_upload_of_another_process_is_busy() {
     });
     assert_eq!(get(&one, "a").unwrap(), b"12");
 }
+
+/// One process waits for two keys while another one does so crosswise, and both may wait with one
+/// thread only. A change that waits for that thread must not have a lock.
+#[test]
+fn renames_of_two_stores_do_not_wait_for_each_other_in_a_circle() {
+    let Backend::Real(dir) = Backend::memory() else {
+        unreachable!()
+    };
+    // In memory, the first poll of a change tries to lock.
+    let store = |threads| {
+        let pool = BlockingPool::threads(threads, 64);
+        let folder = Folder::open(dir.path(), pool, FolderOptions::default()).unwrap();
+        assert!(folder.excludes_processes() && folder.writes_inline());
+        folder
+    };
+    let (one, other, holder) = (store(4), store(4), store(4));
+    let names = ["a", "m", "n", "y", "z"];
+    for name in names {
+        put(&holder, name, name.as_bytes()).unwrap();
+    }
+    let (entered, is_in) = mpsc::channel();
+    let (leave, may_leave) = mpsc::channel::<()>();
+    let may_leave = std::sync::Mutex::new(may_leave);
+    holder.set_check_hook(move || {
+        entered.send(()).unwrap();
+        may_leave.lock().unwrap().recv_timeout(PATIENCE).unwrap();
+    });
+    for name in ["a", "n", "z"] {
+        let holder = holder.clone();
+        thread::spawn(move || put_if(&holder, name, b"held", Condition::Present).unwrap());
+        is_in.recv_timeout(PATIENCE).unwrap();
+    }
+    let (sender, done) = mpsc::channel();
+    thread::spawn(move || {
+        let rename = |folder: &Folder, from: &str, to: &str| {
+            let (folder, how) = (
+                folder.clone(),
+                Relocation {
+                    from: key(from),
+                    from_condition: Condition::None,
+                    to: key(to),
+                    to_condition: Condition::None,
+                },
+            );
+            Box::pin(async move { folder.rename(how, Kind::File).await.map(|_| ()) })
+        };
+        let mut changes = [
+            rename(&other, "a", "m"), // It waits for `a`, on the thread that may wait.
+            rename(&other, "y", "z"), // It has `y`, and waits for that thread.
+            rename(&one, "y", "yy"),  // It waits for `y`, on the thread that may wait.
+            rename(&one, "m", "n"),   // It has `m`, and waits for the thread of that store.
+        ]
+        .map(Some);
+        let mut is_first = true;
+        block_on(std::future::poll_fn(|cx| {
+            for change in &mut changes {
+                if change
+                    .as_mut()
+                    .is_some_and(|change| change.as_mut().poll(cx).is_ready())
+                {
+                    *change = None;
+                }
+            }
+            if std::mem::take(&mut is_first) {
+                (0..3).for_each(|_| leave.send(()).unwrap());
+            }
+            match changes.iter().all(Option::is_none) {
+                true => std::task::Poll::Ready(()),
+                false => std::task::Poll::Pending,
+            }
+        }));
+        sender.send(()).unwrap();
+    });
+    done.recv_timeout(PATIENCE).expect("all changes end");
+}

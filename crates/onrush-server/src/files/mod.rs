@@ -84,7 +84,7 @@ use onrush::{Handler, Request, Response};
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::Descriptors;
 use onrush_store::cache::is_cache;
-use onrush_store::{Durability, Folder, FolderOptions, Key, Store, StoreError};
+use onrush_store::{Durability, Folder, FolderOptions, Key, PreparedOptions, Store, StoreError};
 use run_to_end::{Abandoned, run_to_end};
 use siblings::Siblings;
 use std::fmt;
@@ -345,15 +345,15 @@ impl Files {
         }
     }
 
-    /// Replaces the options of the folder at `dir` while it is served; see
-    /// [`Folder::set_options`]. Blocks. An error is one line, and nothing has changed then.
-    pub fn set_folder_options(
+    /// Prepares other options of the folder at `dir` while it is served; see
+    /// [`Folder::prepare_options`]. Blocks. An error is one line.
+    pub fn prepare_folder_options(
         folder: &Folder,
         dir: &Path,
         options: &FilesOptions,
-    ) -> io::Result<()> {
-        let set = folder.set_options(&folder_options(options));
-        set.map_err(|error| open_error(dir, true, options.sink, &error))
+    ) -> io::Result<PreparedOptions> {
+        let prepared = folder.prepare_options(&folder_options(options));
+        prepared.map_err(|error| open_error(dir, true, options.sink, &error))
     }
 
     /// Serves a folder that is already open. Writes that the store does not permit get 403,

@@ -6,27 +6,24 @@ use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::meta::Meta;
 use crate::record::Record;
+use crate::stamps::Stamps;
 use crate::store::{Committed, Condition};
 use onrush_rt::fs::{File, Releaser};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::io;
-use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The locks of keys. Threads of the pool hold them for one operation of the disk or two.
 const LOCKS: usize = 256;
 /// The pool frees the content of objects of at least this size.
 const RELEASE_ON_POOL_BYTES_MIN: u64 = 4 << 20;
-/// The minimum distance between two modification times.
-const STAMP_STEP_NS: i64 = 1000;
 
 pub(super) struct Entries {
     cache: Cache,
     /// Frees large objects that were removed while a client has read them.
     releaser: Arc<Releaser>,
     locks: [Mutex<()>; LOCKS],
-    /// The last modification time that was set, in nanoseconds since 1970.
-    stamp_ns: AtomicI64,
+    stamps: Stamps,
 }
 
 /// An object.
@@ -45,7 +42,7 @@ impl Entries {
             releaser: Releaser::new(cache.pool(), cache.is_in_memory()),
             cache,
             locks: [const { Mutex::new(()) }; LOCKS],
-            stamp_ns: AtomicI64::new(0),
+            stamps: Stamps::default(),
         }
     }
 
@@ -157,11 +154,7 @@ impl Entries {
     /// A modification time that was not used before.
     pub(super) fn next_stamp_ns(&self) -> i64 {
         let now_ns = self.cache.now_ms().saturating_mul(1_000_000);
-        let next = |last: i64| now_ns.max(last.saturating_add(STAMP_STEP_NS));
-        let update = |last| Some(next(last));
-        match self.stamp_ns.fetch_update(Relaxed, Relaxed, update) {
-            Ok(last) | Err(last) => next(last),
-        }
+        self.stamps.next_ns(now_ns)
     }
 
     fn lock(&self, name: &Name) -> MutexGuard<'_, ()> {

@@ -8,6 +8,11 @@
 //! Locking takes two system calls and never waits, unless another process changes the same key.
 //! Then a thread of the pool waits for it: at most a quarter of them at a time, because a holder
 //! that is stopped never unlocks, and the others still serve all other keys.
+//!
+//! Processes never wait for each other in a circle. The bytes of two keys are locked in their
+//! order, and permits to wait are not in that order: a change that waits for a permit or for a
+//! thread of the pool holds no byte, and the thread that has waited for the bytes makes the change.
+//! A lock that is held for longer, that of a kept file, is never waited for.
 
 use super::Inner;
 use super::key_locks::KeyGuard;
@@ -40,7 +45,7 @@ pub(super) struct ProcessLocks {
 }
 
 impl ProcessLocks {
-    /// For a pool of `threads` threads. Nothing is locked before [`ProcessLocks::open`].
+    /// For a pool of `threads` threads. Nothing is locked before [`ProcessLocks::set`].
     pub(super) fn new(threads: usize) -> ProcessLocks {
         ProcessLocks {
             file: OnceLock::new(),
@@ -48,15 +53,17 @@ impl ProcessLocks {
         }
     }
 
-    /// Opens the file, before the first change.
-    pub(super) fn open(&self, root: &Dir) -> io::Result<()> {
+    /// Opens the file. `None` if the file system has no such locks.
+    pub(super) fn open(root: &Dir) -> io::Result<Option<File>> {
         let file = ensure_dir(root, RESERVED)?.open(LOCKS, HOW)?;
         let works = file.try_lock_byte(0).is_ok();
         file.unlock_byte(0);
-        if works {
-            let _ = self.file.set(file); // Another thread may have been faster.
-        }
-        Ok(())
+        Ok(works.then_some(file))
+    }
+
+    /// Locks in the open file from now on, before the first change.
+    pub(super) fn set(&self, file: File) {
+        let _ = self.file.set(file); // Another thread may have been faster.
     }
 
     /// Whether changes of other processes are excluded.
@@ -127,7 +134,8 @@ impl Locks {
         }
     }
 
-    /// Excludes other processes. `false`: one of them makes a change, and `waits` is not set.
+    /// Excludes other processes. `false`: one of them makes a change, and `waits` is not set. Then
+    /// this holds no byte.
     fn exclude_processes(&mut self, inner: &Arc<Inner>, waits: bool) -> Result<bool> {
         let Some(file) = inner.process_locks.file.get() else {
             return Ok(true);
@@ -137,6 +145,7 @@ impl Locks {
                 let locked = LockedByte::lock(inner, file, key.key(), waits);
                 *byte = locked.map_err(StoreError::from_open_file)?;
                 if byte.is_none() {
+                    self.bytes = [None, None];
                     return Ok(false);
                 }
             }
@@ -173,10 +182,9 @@ where
     let permit = inner.process_locks.wait_permits.acquire().await;
     let shared = inner.clone();
     let wait = move || {
-        let _permit = permit;
-        locks.exclude_processes(&shared, true).map(|_| locks)
+        let excluded = locks.exclude_processes(&shared, true);
+        drop(permit);
+        excluded.and_then(|_| job(&shared, locks))
     };
-    let locks = inner.pool.run(wait).await??;
-    let shared = inner.clone();
-    inner.change_pool.run(move || job(&shared, locks)).await?
+    inner.pool.run(wait).await?
 }

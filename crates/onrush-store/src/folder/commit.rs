@@ -2,14 +2,17 @@
 //! put is a value ([`Put`]) whose steps are functions, because puts share syncs (`group`).
 //!
 //! After a failure, readers see the old object, and the staged file has been removed before the
-//! error is returned (or is removed on the pool, if the calling thread is a worker). Steps after
+//! error is returned (or is removed on the pool, if the calling thread is a worker). A kept file
+//! has its kept name again instead, and the upload can be continued: only the caller knows whether
+//! the failure is final. If it does not get the name back, it stays the object. Steps after
 //! the rename may fail as well, when the new object has its name already: the sync of the
 //! directory, the check for failed syncs of other requests, and the removal of the old object. A
 //! durable commit therefore exchanges the old object for the new one instead of replacing it, and
 //! exchanges them back after such a failure. It is unknown whether the new name has reached the
 //! disk by then: a power cut right after such an error may leave the whole new object, but never a
 //! mixture. If the file system does not support the exchange, the new object stays after such an
-//! error.
+//! error. It also stays if exchanging them back fails: the old object is then not removed, but
+//! moved aside (`staging`).
 //!
 //! The lock belongs to the spelling of the key. An object with two names (through symbolic links to
 //! parent folders) has two locks, and a condition on it holds only at the moment of the check. If
@@ -76,7 +79,7 @@ pub(super) struct PutParts {
 
 impl Put {
     /// Checks the condition, and sets the time, the checksum and `metadata` of the staged file. On
-    /// failure, removes the file.
+    /// failure, removes the file, unless it is kept.
     pub(super) fn prepare(
         inner: &Inner,
         staged: StagedFile,
@@ -87,7 +90,7 @@ impl Put {
         let (current, meta) = match found {
             Ok(found) => found,
             Err(error) => {
-                staged.remove();
+                staged.remove_unless_kept();
                 return Err(error);
             }
         };
@@ -227,7 +230,7 @@ impl Put {
         }
         if let Err(error) = synced.and_then(|()| self.end(inner)) {
             let (undo, dir) = (mem::replace(&mut self.undo, Undo::Never), self.parent.dir());
-            undo.revert(&self.staged, dir, self.key.name());
+            undo.revert(inner, &mut self.staged, dir, self.key.name());
             inner.key_locks.advance_generation(&self.key);
             return self.fail(error);
         }
@@ -250,13 +253,13 @@ impl Put {
         match self.undo {
             // The exchanged entry may be a folder that another program has just created.
             Undo::Exchange => (self.staged.remove_exchanged()).map_err(|_| StoreError::Conflict),
-            Undo::Unlink | Undo::Never => Ok(()),
+            Undo::Unlink | Undo::MoveBack(_) | Undo::Never => Ok(()),
         }
     }
 
-    /// Removes the staged file.
+    /// Removes the staged file, unless it is kept.
     pub(super) fn fail(self, error: StoreError) -> Result<CommitOutcome> {
-        self.staged.remove();
+        self.staged.remove_unless_kept();
         Err(error)
     }
 }
@@ -281,6 +284,10 @@ fn stamp(
     };
     inner.check(&parts.condition, current.as_ref())?;
     let file = &staged.file;
+    let is_kept = staged.name.is_kept;
+    if is_kept {
+        properties::clear(file)?; // An earlier commit may have set some, and failed.
+    }
     if keeps_properties && current.is_some() {
         properties::keep(inner, &parts.key, file)?;
     }
@@ -289,7 +296,7 @@ fn stamp(
     let found = file.metadata().map_err(StoreError::from_open_file)?;
     let meta = Meta::from_file(&found).ok_or(StoreError::Io(io::ErrorKind::InvalidData.into()))?;
     let record = (staged.checksum).map(|checksum| Record::new(checksum, &found));
-    if record.is_some() || !metadata.is_empty() {
+    if record.is_some() || !metadata.is_empty() || is_kept {
         match attributes::write(file, record.as_ref(), metadata) {
             Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
                 if !metadata.is_empty() {
@@ -310,6 +317,8 @@ enum Undo {
     Exchange,
     /// The name was free: unlink the new object.
     Unlink,
+    /// The name was free, and the new object had this name of a kept file: it gets it back.
+    MoveBack(Vec<u8>),
     /// The rename has replaced an object, or may have: this cannot be undone. The new object stays.
     Never,
 }
@@ -349,8 +358,9 @@ fn rename_into_place(
         }
     }
     let name_was_free = mode == RenameMode::NoReplace;
-    staged.rename(dir, name, name_was_free)?;
+    let staged_name = staged.rename(dir, name, name_was_free)?;
     Ok(match name_was_free {
+        true if staged.name.is_kept => Undo::MoveBack(staged_name),
         true => Undo::Unlink,
         false => Undo::Never,
     })
@@ -358,12 +368,17 @@ fn rename_into_place(
 
 impl Undo {
     /// Best effort: the caller returns the error of the commit in any case.
-    fn revert(self, staged: &StagedFile, dir: &Dir, name: &[u8]) {
+    fn revert(self, inner: &Inner, staged: &mut StagedFile, dir: &Dir, name: &[u8]) {
         let _ = match self {
-            Undo::Exchange => staged.exchange(dir, name),
+            Undo::Exchange => (staged.exchange(dir, name)).or_else(|_| staged.move_aside()),
             Undo::Unlink => dir.unlink(name),
+            Undo::MoveBack(kept_name) => staged.move_back(dir, name, kept_name),
             Undo::Never => Ok(()),
         };
+        // Otherwise a power cut may remove the kept name, which has just changed twice.
+        if staged.name.is_kept && inner.durable() {
+            let _ = inner.parents.sync(&staged.name.folder.dir);
+        }
     }
 }
 

@@ -246,17 +246,22 @@ pub(super) fn reopen(inner: &Arc<Inner>, kept: &Kept, mut lease: Locks) -> Resul
     })
 }
 
-/// Removes a kept file. Blocks.
+/// Removes a kept file, but not the old object that a commit has given its name. Blocks.
 pub(super) fn discard(inner: &Inner, kept: &Kept) -> Result<()> {
     let Ok(place) = Place::parse(&kept.place) else {
         return Ok(());
     };
-    let unlinked = match open_uploads(inner) {
-        Ok(uploads) => uploads.unlink(place.name),
+    let uploads = match open_uploads(inner) {
+        Ok(uploads) => uploads,
         Err(StoreError::NotFound) => return Ok(()),
         Err(error) => return Err(error),
     };
-    match unlinked {
+    let found = uploads.entry_metadata(place.name);
+    let removed = match found {
+        Ok(found) if found.inode == place.inode => uploads.unlink(place.name),
+        found => found.map(drop),
+    };
+    match removed {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(StoreError::from_change(error))
         }

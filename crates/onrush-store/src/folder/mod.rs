@@ -39,6 +39,7 @@ use crate::key::Key;
 use crate::local::{LocalFile, unless_would_block};
 use crate::meta::{Kind, METADATA_BYTES_MAX, Meta, PROPERTIES_BYTES_MAX};
 use crate::object::{LocalFuture, Object};
+use crate::stamps::Stamps;
 use crate::store::{Committed, Condition, Features, Kept, ListHow, Page, Relocation};
 use crate::store::{Store, Upload, Wanted};
 use change::{Locks, ProcessLocks};
@@ -50,20 +51,17 @@ use onrush_rt::descriptors::FileUse;
 use onrush_rt::fs::{Dir, File, FileKind, OpenHow, Releaser};
 pub use options::{Durability, FolderOptions};
 use parents::{CreatedFolders, Parents};
-use settings::Settings;
+pub use settings::PreparedOptions;
+use settings::{NeededToWrite, Settings};
 use staging::Staging;
 use std::fmt;
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use watches::Watches;
-
-/// The minimum distance between two modification times that the store sets. Some file systems store
-/// times in units of 100 ns, and the times must differ there, too.
-const STAMP_STEP_NS: i64 = 1000;
 
 /// The pool frees the content of objects of at least this size. For smaller ones, that costs more
 /// than freeing them at once.
@@ -94,8 +92,7 @@ struct Inner {
     parents: Parents,
     watches: Watches,
     group: Group,
-    /// The last modification time that was set, in nanoseconds since 1970.
-    stamp_ns: AtomicI64,
+    stamps: Stamps,
     /// See [`Folder::set_check_hook`].
     #[cfg(feature = "testing")]
     check_hook: std::sync::OnceLock<CheckHook>,
@@ -144,31 +141,37 @@ impl Folder {
             parents: Parents::new(pool_threads),
             watches: Watches::default(),
             group,
-            stamp_ns: AtomicI64::new(0),
+            stamps: Stamps::default(),
             #[cfg(feature = "testing")]
             check_hook: std::sync::OnceLock::new(),
         };
         if inner.options.writable {
-            inner.make_writable()?;
+            inner.make_writable(NeededToWrite::open(&inner.root)?);
         }
         Ok(Folder {
             inner: Arc::new(inner),
         })
     }
 
-    /// Replaces some options of the folder while it is in use: `min_free_bytes`, `checksums` and
-    /// `keep_properties`; and `writable`, if it was not set before. Changes that have begun may end
-    /// with the earlier ones. The other options are ignored, because a change that is in progress
-    /// depends on them until its end. Blocks.
+    /// Replaces some options of the folder while it is in use: see [`Folder::prepare_options`].
+    /// Blocks.
     ///
     /// # Errors
-    /// If the folder cannot be made writable. Nothing has changed then.
+    /// If the folder cannot be made writable. Its options are the earlier ones then.
     pub fn set_options(&self, options: &FolderOptions) -> io::Result<()> {
-        if options.writable && !self.writable() {
-            self.inner.make_writable()?;
-        }
-        self.inner.settings.set(options);
-        Ok(())
+        self.prepare_options(options).map(PreparedOptions::apply)
+    }
+
+    /// Does what may fail before some options of the folder are replaced: `min_free_bytes`,
+    /// `checksums` and `keep_properties`; and `writable`, if it was not set before. It stays set,
+    /// so a caller that has more to prepare applies the result when nothing can fail any more. The
+    /// other options are ignored, because a change that is in progress depends on them until its
+    /// end. Blocks.
+    ///
+    /// # Errors
+    /// If the folder cannot be made writable.
+    pub fn prepare_options(&self, options: &FolderOptions) -> io::Result<PreparedOptions> {
+        PreparedOptions::new(&self.inner, options)
     }
 
     /// The free space of this file system in bytes.
@@ -329,15 +332,7 @@ impl Inner {
 
     /// A modification time that this store has not set before.
     fn next_stamp_ns(&self) -> i64 {
-        let now = self.root.now_ns();
-        let next = |last: i64| now.max(last.saturating_add(STAMP_STEP_NS));
-        let update = |last| Some(next(last));
-        match self
-            .stamp_ns
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, update)
-        {
-            Ok(last) | Err(last) => next(last),
-        }
+        self.stamps.next_ns(self.root.now_ns())
     }
 
     fn durable(&self) -> bool {
@@ -365,13 +360,12 @@ impl Inner {
         self.settings.keep_properties.load(Ordering::Relaxed)
     }
 
-    /// Creates what changes need. The staging is last, because changes begin when it is there.
-    fn make_writable(&self) -> io::Result<()> {
-        // It sweeps, which must not fail after anything has changed.
-        let staging = Staging::open(&self.root)?;
-        self.process_locks.open(&self.root)?;
-        let _ = self.staging.set(staging); // Another thread may have been faster.
-        Ok(())
+    /// Lets changes begin. The staging is last, because they begin when it is there.
+    fn make_writable(&self, needed: NeededToWrite) {
+        if let Some(locks) = needed.locks {
+            self.process_locks.set(locks);
+        }
+        let _ = self.staging.set(needed.staging); // Another thread may have been faster.
     }
 }
 

@@ -44,6 +44,14 @@ pub(super) fn keep(inner: &Inner, key: &Key, staged: &File) -> Result<()> {
     }
 }
 
+/// Removes the properties of a staged file.
+pub(super) fn clear(staged: &File) -> Result<()> {
+    match &of_file(staged)?[..] {
+        [] => Ok(()),
+        _ => set(staged, b""),
+    }
+}
+
 /// Replaces `old` by `new`. The caller holds the lock of the key.
 pub(super) fn replace(inner: &Inner, key: &Key, old: &[u8], new: &[u8]) -> Result<()> {
     let (file, kind) = open(inner, key)?;

@@ -45,7 +45,7 @@ pub(super) async fn copy(inner: &Arc<Inner>, how: Relocation) -> Result<Committe
         match properties::copy(&source, &staged.file) {
             Ok(()) => Ok::<_, StoreError>((meta, source, metadata, staged)),
             Err(error) => {
-                staged.remove();
+                staged.remove_unless_kept();
                 Err(error)
             }
         }
@@ -61,7 +61,7 @@ pub(super) async fn copy(inner: &Arc<Inner>, how: Relocation) -> Result<Committe
                 Ok(staged)
             }
             Err(error) => {
-                staged.remove();
+                staged.remove_unless_kept();
                 Err(error)
             }
         };

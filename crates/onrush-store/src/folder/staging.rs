@@ -2,6 +2,12 @@
 //! objects. Each process has a folder of its own there and holds an `flock` on it. The sweep at
 //! start-up therefore removes the files of dead processes, but never those that a live process is
 //! writing.
+//!
+//! A commit gives the staged name to the old object, until it removes it. If the commit fails and
+//! cannot take that back, the old object moves to `.onrush/displaced`, which no process sweeps. If
+//! even that fails, it keeps the staged name, and no process removes it before the next start, or,
+//! in the folder of kept files, before its age. From then on, only the new object is left, which is
+//! whole and has been what readers see since the failure.
 
 use super::change::Locks;
 use super::{Inner, RELEASE_ON_POOL_BYTES_MIN};
@@ -20,6 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 const STAGING: &[u8] = b"staging";
+const DISPLACED: &[u8] = b"displaced";
 
 /// Only the owner of the store may access the folder.
 const MODE: u32 = 0o700;
@@ -198,12 +205,28 @@ impl StagedFile {
         folder.dir.entry_metadata(name).is_ok()
     }
 
-    /// Gives the file its final name. After that, dropping this does not remove it. Fails with
-    /// `AlreadyExists` if `no_replace` is set and the name exists.
-    pub(super) fn rename(&mut self, to_dir: &Dir, to: &[u8], no_replace: bool) -> io::Result<()> {
+    /// Gives the file its final name, and returns the staged one. After that, dropping this does
+    /// not remove it. Fails with `AlreadyExists` if `no_replace` is set and the name exists.
+    pub(super) fn rename(
+        &mut self,
+        to_dir: &Dir,
+        to: &[u8],
+        no_replace: bool,
+    ) -> io::Result<Vec<u8>> {
         let StagedName { folder, name, .. } = &mut self.name;
         folder.dir.rename(name, to_dir, to, no_replace)?;
-        name.clear();
+        Ok(mem::take(name))
+    }
+
+    /// Undoes [`StagedFile::rename`], which has returned `name`.
+    pub(super) fn move_back(
+        &mut self,
+        from_dir: &Dir,
+        from: &[u8],
+        name: Vec<u8>,
+    ) -> io::Result<()> {
+        from_dir.rename(from, &self.name.folder.dir, &name, true)?;
+        self.name.name = name;
         Ok(())
     }
 
@@ -219,25 +242,43 @@ impl StagedFile {
         let StagedName { folder, name, .. } = &mut self.name;
         match folder.dir.unlink(name) {
             Err(error) if error.kind() == io::ErrorKind::IsADirectory => return Err(error),
-            // The commit is valid even if this fails: the next start sweeps the old object.
+            // The commit is valid even if this fails: the next start sweeps the old object, or its
+            // age removes it from the folder of kept files.
             _ => name.clear(),
         }
         Ok(())
     }
 
-    /// Removes the file on this thread, so that it is gone before the failure is reported. If this
-    /// is a worker, the pool removes it instead; see [`DeferredFree`].
-    pub(super) fn remove(mut self) {
-        self.name.is_kept = false;
-        if !self.name.inner.change_pool.is_inline() {
-            unlink(&self.name.folder, &mem::take(&mut self.name.name));
+    /// Saves the old object, to which an exchange has given the staged name. After that, dropping
+    /// this does not remove it, also if this fails.
+    pub(super) fn move_aside(&mut self) -> io::Result<()> {
+        let StagedName {
+            inner,
+            folder,
+            name,
+            ..
+        } = &mut self.name;
+        let name = mem::take(name);
+        let displaced = ensure_dir(&ensure_dir(&inner.root, RESERVED)?, DISPLACED)?;
+        let unique = inner
+            .staging()
+            .map_err(|_| io::ErrorKind::NotFound)?
+            .unique_name();
+        folder.dir.rename(&name, &displaced, &unique, false)?;
+        match inner.durable() {
+            true => inner.parents.sync(&displaced),
+            false => Ok(()),
         }
     }
 
-    /// As [`StagedFile::remove`], unless the file is kept.
-    pub(super) fn remove_unless_kept(self) {
-        if !self.name.is_kept {
-            self.remove();
+    /// Removes the file on this thread, so that it is gone before a failure is reported. If this is
+    /// a worker, the pool removes it instead; see [`DeferredFree`].
+    ///
+    /// A kept file stays after every failure: its bytes were acknowledged to a client, and only the
+    /// caller knows whether they are still of use ([`Store::discard`](crate::Store::discard)).
+    pub(super) fn remove_unless_kept(mut self) {
+        if !self.name.is_kept && !self.name.inner.change_pool.is_inline() {
+            unlink(&self.name.folder, &mem::take(&mut self.name.name));
         }
     }
 }
