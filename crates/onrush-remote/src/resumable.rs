@@ -10,7 +10,7 @@ use crate::features::check_metadata;
 use crate::fields::with_metadata;
 use crate::kept::{self, Place, State};
 use crate::multipart::{Found, Parts, find};
-use crate::part_buffer::{PartBuffer, part_bytes_at};
+use crate::part_buffer::{PartBuffer, check_size, part_bytes_at};
 use crate::properties::properties;
 use crate::reader;
 use crate::service::Service;
@@ -102,7 +102,7 @@ impl ResumableUpload {
     fn check_size(&self, bytes: u64) -> Result<()> {
         match !self.condition.is_none() && bytes > transfer::BYTES_MAX {
             true => Err(StoreError::Unsupported),
-            false => Ok(()),
+            false => check_size(bytes),
         }
     }
 
