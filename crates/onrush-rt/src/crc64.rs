@@ -2,8 +2,8 @@
 //!
 //! A CRC is the remainder of a division of polynomials, so blocks can be replaced by shorter ones
 //! that have the same remainder: `x^n` times a block by the block times the remainder of `x^n`.
-//! [`fold`] does this until 32 bytes are left. The caller computes the checksum of these, and of the
-//! bytes that were too few to be folded, by other means.
+//! [`fold`] does this until 32 bytes are left. The caller computes the checksum of these, and of
+//! the bytes that were too few to be folded, by other means.
 //!
 //! Libraries have this for AVX-512 and for the 128-bit `PCLMULQDQ`, but not for what is between
 //! them, such as Zen 3, where it is twice as fast as the latter.
@@ -24,8 +24,8 @@ pub struct Folded {
     pub replaced: usize,
 }
 
-/// Folds the beginning of `bytes`. `state`: the CRC of the bytes before, as it is in the middle of a
-/// computation, without the final inversion; all ones if there are none.
+/// Folds the beginning of `bytes`. `state`: the CRC of the bytes before, as it is in the middle of
+/// a computation, without the final inversion; all ones if there are none.
 ///
 /// Returns `None` if `bytes` are few, if the processor has no `VPCLMULQDQ`, or if it has AVX-512,
 /// for which there are faster means.
