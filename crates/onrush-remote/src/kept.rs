@@ -52,6 +52,9 @@ pub(crate) struct Place {
     pub(crate) name: Option<String>,
     /// How many bytes follow the lines of the object.
     pub(crate) rest: u64,
+    /// What the object is known by if it is sent by one PUT. It stays when a server claims the
+    /// upload, so a later attempt finds what an earlier one has published.
+    pub(crate) mark: String,
     /// Differs for each server that continues the upload.
     claim: String,
 }
@@ -61,6 +64,7 @@ impl Place {
         Place {
             name,
             rest,
+            mark: unique(),
             claim: unique(),
         }
     }
@@ -72,7 +76,7 @@ impl Place {
 
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let name = self.name.as_deref().unwrap_or("-");
-        format!("{name} {} {}", self.rest, self.claim).into_bytes()
+        format!("{name} {} {}.{}", self.rest, self.mark, self.claim).into_bytes()
     }
 
     /// Fails with [`StoreError::NotFound`] if it is the place of another store.
@@ -82,9 +86,12 @@ impl Place {
             let [name, rest, claim] = text.split(' ').collect::<Vec<_>>()[..] else {
                 return None;
             };
+            // A place of an earlier build has only a claim, which becomes the mark.
+            let (mark, claim) = claim.split_once('.').unwrap_or((claim, ""));
             Some(Place {
                 name: (name != "-").then(|| name.to_owned()),
                 rest: rest.parse().ok()?,
+                mark: mark.to_owned(),
                 claim: claim.to_owned(),
             })
         };
@@ -322,7 +329,15 @@ mod tests {
             assert_eq!(Place::parse(&first), Ok(place.clone()));
             place.claim();
             assert_ne!(kept(&place), first);
+            assert_eq!(Place::parse(&first).map(|first| first.mark), Ok(place.mark));
         }
+        let old = Kept {
+            bytes: 9,
+            place: b"new.1 7 0123".to_vec(),
+        };
+        let mut place = Place::parse(&old).expect("a place without a mark");
+        place.claim();
+        assert_eq!(place.mark, "0123");
         for wrong in ["", "a", "a b c", "a 1", "a/12/c5/100"] {
             let kept = Kept {
                 bytes: 1,

@@ -1,5 +1,6 @@
-//! An upload that outlives its request. It is a multipart upload as soon as its bytes fill a part;
-//! what does not fill one is kept beside the list of parts ([`State`]).
+//! An upload that outlives its request. It is a multipart upload as soon as its bytes fill a part,
+//! and without a condition as soon as it is kept; what does not fill a part is kept beside the list
+//! of parts ([`State`]).
 //!
 //! The service ignores conditions when a multipart upload is completed. So one with a condition is
 //! completed at a path that no client has, and then sent to its own by one request with the
@@ -9,7 +10,7 @@ use crate::features::check_metadata;
 use crate::fields::with_metadata;
 use crate::kept::{self, Place, State};
 use crate::multipart::{Found, Parts, find};
-use crate::part_buffer::{PartBuffer, part_bytes_at};
+use crate::part_buffer::{PartBuffer, check_size, part_bytes_at};
 use crate::properties::properties;
 use crate::reader;
 use crate::service::Service;
@@ -32,6 +33,8 @@ pub(crate) struct ResumableUpload {
     buffer: PartBuffer,
     /// What was kept, and how many bytes that are.
     kept: Option<(Place, u64)>,
+    /// Whether what was kept has a multipart upload without a part, which this one does not use.
+    has_unused_parts: bool,
     failed: bool,
 }
 
@@ -51,6 +54,7 @@ impl ResumableUpload {
             written_bytes: 0,
             buffer: PartBuffer::default(),
             kept: None,
+            has_unused_parts: false,
             failed: false,
         };
         upload.check_size(size_bytes.unwrap_or(0))?;
@@ -64,7 +68,7 @@ impl ResumableUpload {
         condition: Condition,
         kept: &Kept,
     ) -> Result<ResumableUpload> {
-        let place = Place::parse(kept)?;
+        let mut place = Place::parse(kept)?;
         let mut upload = ResumableUpload::begin(service, path, condition, Some(kept.bytes))?;
         upload.written_bytes = kept.bytes;
         if let Some(name) = &place.name {
@@ -79,10 +83,12 @@ impl ResumableUpload {
             }
             if let Some(saved) = state.parts {
                 // It would be completed in the place of the object.
-                if saved.path == upload.path && !upload.condition.is_none() {
-                    return Err(StoreError::Unsupported);
+                upload.has_unused_parts = saved.path == upload.path && !upload.condition.is_none();
+                match upload.has_unused_parts {
+                    false => upload.buffer.parts = Some(Parts::restore(service, saved)),
+                    true if saved.tags.is_empty() => place.mark = saved.mark,
+                    true => return Err(StoreError::Unsupported),
                 }
-                upload.buffer.parts = Some(Parts::restore(service, saved));
             }
             upload.buffer.held = rest.into();
         } else if kept.bytes > 0 {
@@ -96,7 +102,7 @@ impl ResumableUpload {
     fn check_size(&self, bytes: u64) -> Result<()> {
         match !self.condition.is_none() && bytes > transfer::BYTES_MAX {
             true => Err(StoreError::Unsupported),
-            false => Ok(()),
+            false => check_size(bytes),
         }
     }
 
@@ -133,8 +139,16 @@ impl ResumableUpload {
         self.kept().ok_or(StoreError::NotFound)
     }
 
+    /// Stores the bytes that are no part yet, and what is needed to continue.
+    ///
+    /// Without a condition, the multipart upload begins here at the latest, also for few bytes. The
+    /// service completes it once: an attempt after one whose response was lost cannot replace what
+    /// another client has stored meanwhile. A PUT that is repeated could.
     async fn store_state(&mut self) -> Result<Place> {
         let until = self.service.limit();
+        if self.condition.is_none() && self.buffer.parts.is_none() {
+            self.buffer.parts = Some(self.begin_parts(until).await?);
+        }
         if self.buffer.is_full() {
             let mut buffer = std::mem::take(&mut self.buffer);
             let begin = async |until| self.begin_parts(until).await;
@@ -190,18 +204,56 @@ impl ResumableUpload {
             && let Some(name) = name
         {
             // What is left is removed by its age.
-            let _ = kept::remove(&self.service, self.service.limit(), name).await;
+            let (service, until) = (&self.service, self.service.limit());
+            let _ = match self.has_unused_parts {
+                true => kept::discard(service, until, name).await,
+                false => kept::remove(service, until, name).await,
+            };
         }
         Ok(committed)
     }
 
-    /// Publishes an object without parts.
+    /// Publishes an object without parts. If it was kept, an earlier attempt may have done it, and
+    /// failed before it was known.
     async fn put(&mut self) -> Result<Committed> {
+        let Some(mark) = self.kept.as_ref().map(|(place, _)| place.mark.clone()) else {
+            return self.put_held(None).await;
+        };
+        if let Some(found) = self.find_published(&mark).await? {
+            return self.committed_before(&found);
+        }
+        let published = self.put_held(Some(&mark)).await;
+        self.unless_before(published, &mark).await
+    }
+
+    /// Sends what is held, which is the whole object.
+    async fn put_held(&mut self, mark: Option<&str>) -> Result<Committed> {
         let (path, size) = (self.path.clone(), Some(self.buffer.held.len() as u64));
         let mut upload = RemoteUpload::begin(&self.service, path, self.condition.clone(), size)?;
+        if let Some(mark) = mark {
+            upload.set_mark(mark); // So that a later attempt finds it.
+        }
         upload.set_metadata(std::mem::take(&mut self.metadata))?;
         upload.write(std::mem::take(&mut self.buffer.held)).await?;
         Box::new(upload).commit().await
+    }
+
+    /// The object, if it is this upload.
+    async fn find_published(&self, mark: &str) -> Result<Option<Found>> {
+        let found = find(&self.service, self.service.limit(), &self.path).await?;
+        Ok(found.filter(|found| found.is_of(mark, self.written_bytes)))
+    }
+
+    /// The result of publishing: if the condition did not hold because another server has published
+    /// the upload at the same time, that of this server.
+    async fn unless_before(&self, published: Result<Committed>, mark: &str) -> Result<Committed> {
+        match published {
+            Err(StoreError::PreconditionFailed) => match self.find_published(mark).await? {
+                Some(found) => self.committed_before(&found),
+                None => published,
+            },
+            published => published,
+        }
     }
 
     /// Completes the parts, and publishes the object. An earlier attempt may have done either, and
@@ -238,13 +290,8 @@ impl ResumableUpload {
                 meta: new_meta(size, Some(tag))?,
             });
         }
-        let mut published = self.publish(&at, &mark).await;
-        if published == Err(StoreError::PreconditionFailed)
-            && let Some(found) = find(&self.service, self.service.limit(), &self.path).await?
-            && found.is_of(&mark, size)
-        {
-            published = self.committed_before(&found); // By another server, at the same time.
-        }
+        let published = self.publish(&at, &mark).await;
+        let published = self.unless_before(published, &mark).await;
         // Otherwise a later attempt continues with it.
         if !published.as_ref().is_err_and(StoreError::is_temporary) {
             let _ = kept::remove_object(&self.service, self.service.limit(), at).await;

@@ -10,7 +10,7 @@ use crate::error::{pause, uncertain};
 use crate::features::check_metadata;
 use crate::fields::with_metadata;
 use crate::multipart::{Parts, with_mark};
-use crate::part_buffer::PartBuffer;
+use crate::part_buffer::{PartBuffer, check_size};
 use crate::part_memory::SHORT_BYTES;
 use crate::properties::{head, properties, tag_version};
 use crate::service::Service;
@@ -63,6 +63,7 @@ impl RemoteUpload {
         if !condition.is_none() && size_bytes.is_some_and(|bytes| bytes > transfer::BYTES_MAX) {
             return Err(StoreError::Unsupported);
         }
+        check_size(size_bytes.unwrap_or(0))?;
         let streams = |bytes: &u64| (SHORT_BYTES + 1..=transfer::BYTES_MAX).contains(bytes);
         // Meanwhile the body arrives.
         let existed = (condition.is_none()).then(|| head(service, service.limit(), path.clone()));

@@ -124,3 +124,19 @@ fn an_upload_that_was_completed_is_not_reported_as_missing() {
         assert_eq!(service.lock().requests["COMPLETE"], 4);
     }
 }
+
+/// S3 permits 10,000 parts, and the memory limits their size.
+#[test]
+fn an_upload_that_has_too_many_parts_is_refused_at_once() {
+    let bucket = Bucket::new();
+    let store = bucket.store("s3://bucket");
+    block_on(async {
+        for (gib, expected) in [(867, None), (868, Some(StoreError::TooLarge))] {
+            let (at, size) = (key("a"), Some(gib << 30));
+            let staged = store.stage(&at, Condition::None, size).await;
+            assert_eq!(staged.err(), expected, "{gib}");
+            let staged = store.stage_resumable(&at, Condition::None, size).await;
+            assert_eq!(staged.err(), expected, "{gib}");
+        }
+    });
+}

@@ -269,6 +269,19 @@ fn a_condition_that_does_not_hold_changes_nothing() {
             assert_eq!(refused.err(), Some(StoreError::Unsupported));
             store.discard(&kept).await.expect("discarded");
             assert_eq!(leftovers(&bucket), [""; 0]);
+            // One without a part is sent under the condition.
+            let mut upload = begin(&store, Condition::None).await;
+            write(&mut upload, &whole, 0..5).await.expect("written");
+            let kept = upload.keep().await.expect("kept");
+            drop(upload);
+            let resumed = store.resume(&key(), Condition::Absent, &kept).await;
+            resumed
+                .expect("continued")
+                .commit()
+                .await
+                .expect("committed");
+            assert_eq!(leftovers(&bucket), [""; 0]);
+            delete(&store).await;
         });
     }
 }

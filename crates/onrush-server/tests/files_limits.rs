@@ -84,6 +84,41 @@ fn an_object_that_is_too_large_is_refused_everywhere() {
     });
 }
 
+/// The response does not wait for bytes that the client does not send.
+#[test]
+fn a_failed_write_ends_an_upload_whose_client_is_slow() {
+    let full = FilesOptions {
+        min_free_bytes: u64::MAX,
+        ..writable()
+    };
+    let upload_limits = UploadLimits {
+        object_bytes_max: 1000,
+        ..UploadLimits::default()
+    };
+    let limited = FilesOptions {
+        upload_limits,
+        ..writable()
+    };
+    for (options, status) in [(full, 507), (limited, 413)] {
+        on_all_backends(&options, |server| {
+            // More than a buffer, and less than two: the second one waits for more bytes.
+            let mut body = b"100000\r\n".to_vec();
+            body.extend_from_slice(&pattern(524_000));
+            let mut connection = server.connect();
+            let head = b"PUT /a HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n";
+            server.send(&mut connection, head);
+            server.send(&mut connection, &body);
+            let has_head = |all: &[u8]| all.windows(4).any(|four| four == b"\r\n\r\n");
+            let response = server.receive_until(&mut connection, has_head);
+            let response = String::from_utf8_lossy(&response);
+            let expected = format!("HTTP/1.1 {status} ");
+            assert!(response.starts_with(&expected), "{response:?}");
+            connection.abort();
+            wait_until(server, |server| server.staged() == 0);
+        });
+    }
+}
+
 #[test]
 fn space_that_is_kept_free_is_not_written() {
     let options = FilesOptions {

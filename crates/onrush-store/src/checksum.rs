@@ -30,15 +30,15 @@ impl Checksum {
     /// Adds the bytes that follow.
     pub(crate) fn add(&mut self, bytes: &[u8]) {
         // The computation begins and ends with inverted bits.
-        let register = !self.0;
-        let short = crc64::shorten(register, bytes);
-        let register = if short.is_some() { 0 } else { register };
-        let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc64Nvme, register);
-        match short {
+        let state = !self.0;
+        let folded = crc64::fold(state, bytes);
+        let state = if folded.is_some() { 0 } else { state };
+        let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc64Nvme, state);
+        match folded {
             None => digest.update(bytes),
-            Some(short) => {
-                digest.update(&short.bytes);
-                digest.update(&bytes[short.replaced..]);
+            Some(folded) => {
+                digest.update(&folded.bytes);
+                digest.update(&bytes[folded.replaced..]);
             }
         }
         self.0 = digest.finalize();
@@ -130,7 +130,7 @@ mod tests {
         }
     }
 
-    /// Also where long pieces are shortened first.
+    /// Also where long pieces are folded first.
     #[test]
     fn long_pieces_have_the_checksum_of_the_whole() {
         let content: Vec<u8> = (0..70_000_u32)

@@ -421,26 +421,31 @@ impl Inner {
 }
 
 /// The task that closes the files of a worker's shard. It ends when no file is left, or with the
-/// [`Inner`], or with the worker.
+/// [`Inner`], or with the worker. Workers may share a shard.
 struct FileCloser {
     inner: Weak<Inner>,
     worker: usize,
 }
 
 impl FileCloser {
-    async fn run(self, worker: WorkerHandle) {
+    async fn run(mut self, worker: WorkerHandle) {
         while let Some(inner) = self.inner.upgrade() {
             let (stale, next_ms) = inner.cache.take_stale(CacheContext::of(&worker));
             if !stale.is_empty() {
                 inner.pool.run(move || drop(stale)).detach();
             }
-            let Some(next_ms) = next_ms else { return };
+            let Some(next_ms) = next_ms else {
+                // What another worker has added since has a closer of its own.
+                self.inner = Weak::new();
+                return;
+            };
             drop(inner);
             worker.sleep(Duration::from_millis(next_ms)).await;
         }
     }
 }
 
+/// Only if the task has not ended by itself.
 impl Drop for FileCloser {
     fn drop(&mut self) {
         if let Some(inner) = self.inner.upgrade() {

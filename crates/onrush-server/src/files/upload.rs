@@ -205,9 +205,7 @@ async fn receive_overlapped(
             write.await?;
             break;
         }
-        let (written, filled) = join(write, fill(body, &buffers, how, stop)).await;
-        written?;
-        full = filled?;
+        full = unless_failed(write, fill(body, &buffers, how, stop)).await??;
     }
     Ok(())
 }
@@ -288,6 +286,35 @@ pub(super) fn body_failure(error: io::Error) -> HttpError {
         Some(&Reject { status, reason }) => HttpError::new(status, reason),
         None => HttpError::new(400, "the body is incomplete"),
     }
+}
+
+/// Polls two futures concurrently until both are complete, or the first one has failed: a client
+/// that sends slowly learns at once that its bytes cannot be written. Returns the output of the
+/// second one, or the error of the first one.
+async fn unless_failed<E, B: Future>(
+    a: impl Future<Output = Result<(), E>>,
+    b: B,
+) -> Result<B::Output, E> {
+    let (mut a, mut b) = (pin!(a), pin!(b));
+    let (mut is_done, mut output) = (false, None);
+    poll_fn(|cx| {
+        if !is_done && let Poll::Ready(result) = a.as_mut().poll(cx) {
+            if let Err(error) = result {
+                return Poll::Ready(Err(error));
+            }
+            is_done = true;
+        }
+        if output.is_none()
+            && let Poll::Ready(value) = b.as_mut().poll(cx)
+        {
+            output = Some(value);
+        }
+        match output.take_if(|_| is_done) {
+            Some(value) => Poll::Ready(Ok(value)),
+            None => Poll::Pending,
+        }
+    })
+    .await
 }
 
 /// Polls two futures concurrently until both are complete.
