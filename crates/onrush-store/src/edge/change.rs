@@ -159,44 +159,17 @@ impl Upload for EdgeUpload {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{EdgeOptions, EdgeStore};
+    use super::super::for_tests::large;
     use super::*;
-    use crate::for_tests::{block_on, cache_options};
-    use crate::store::{Condition, Store, Wanted};
-    use crate::testing::MemoryStore;
-    use onrush_rt::blocking::BlockingPool;
-    use onrush_rt::fs::sim::SimFs;
-    use std::time::Duration;
+    use crate::for_tests::block_on;
+    use crate::store::{Store, Wanted};
 
     /// A request that finds the old file of a key while a change waits to remove it.
     #[test]
     fn what_was_read_before_the_file_is_removed_is_forgotten() {
-        let (disk, store) = (SimFs::new(1), Arc::new(MemoryStore::new()));
-        let options = EdgeOptions {
-            cache: cache_options(1 << 20),
-            fresh: Duration::ZERO,
-            stale: Duration::from_secs(3600),
-            block_bytes: 4, // The files of blocks stay.
-        };
-        let root = disk.root().expect("a disk");
-        let pool = BlockingPool::threads(4, 100);
-        let edge = EdgeStore::on(store.clone(), root, pool, options).expect("an edge");
-        let (inner, key) = (edge.inner.clone(), Key::parse(b"a").expect("a key"));
+        let (edge, store, key) = large();
+        let inner = edge.inner.clone();
         let open = || block_on(edge.open(&key, Wanted::All)).map(drop);
-        block_on(async {
-            let mut upload = store.stage(&key, Condition::None, None).await?;
-            upload.write(b"content".to_vec()).await?;
-            upload.commit().await
-        })
-        .expect("an object");
-        let wait_until = |is_so: &dyn Fn() -> bool| {
-            while !is_so() {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        };
-        wait_until(&|| inner.cache.is_complete());
-        open().expect("an object");
-        wait_until(&|| inner.cache.stats().entries >= 2); // The record and the first block.
         store.fail_with(Some(StoreError::Unavailable));
         let removed = inner.heads.change_file(&key, || {
             let removed = inner.forget(&key);
