@@ -191,11 +191,8 @@ impl Cache {
         if inner.space.excess_bytes(room_bytes) == 0 || inner.is_evicting.swap(true, Relaxed) {
             return;
         }
-        let cache = self.clone();
-        let evict = move || {
-            cache.evict_until(room_bytes);
-            cache.inner.is_evicting.store(false, Relaxed);
-        };
+        let evicting = Evicting(self.clone());
+        let evict = move || evicting.0.evict_until(room_bytes);
         self.pool().run(evict).detach();
     }
 
@@ -234,7 +231,11 @@ impl Cache {
             .evictions
             .fetch_add(victims.len() as u64, Relaxed);
         let mut freed = 0;
-        for (name, charge) in victims {
+        let mut victims = Victims {
+            cache: self,
+            left: victims.into_iter(),
+        };
+        while let Some((name, charge)) = victims.left.next() {
             let unlinked = self.inner.folder.unlink(&name);
             let now_ms = self.now_ms();
             let mut index = self.index();
@@ -267,6 +268,34 @@ impl Cache {
             name,
             _lent: index.charge(name).map(Charge::lend),
         }
+    }
+}
+
+/// The job of [`Cache::evict_ahead`]. When it is dropped, another one may begin.
+struct Evicting(Cache);
+
+impl Drop for Evicting {
+    fn drop(&mut self) {
+        self.0.inner.is_evicting.store(false, Relaxed);
+    }
+}
+
+/// Evicted entries whose files are still to be removed. If that ends early, by a panic, the files
+/// stay.
+struct Victims<'a> {
+    cache: &'a Cache,
+    left: std::vec::IntoIter<(Name, Arc<Charge>)>,
+}
+
+impl Drop for Victims<'_> {
+    fn drop(&mut self) {
+        for (name, charge) in self.left.by_ref() {
+            let now_ms = self.cache.now_ms();
+            let mut index = self.cache.index();
+            index.end_eviction(&name);
+            index.insert(name, charge, false, now_ms);
+        }
+        self.cache.inner.evicted.notify_all();
     }
 }
 
@@ -388,5 +417,60 @@ impl Clock {
                 worker.timeout(left, future).await
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{CacheOptions, DiskEvent, Report};
+    use super::*;
+    use crate::for_tests::{block_on, cache_options};
+    use onrush_rt::blocking::BlockingPool;
+    use onrush_rt::fs::sim::SimFs;
+
+    const FILE_BYTES: u64 = 100_000;
+
+    /// A cache of 1 MB with files of these numbers.
+    fn cache(disk: &SimFs, report: Report, files: std::ops::Range<u8>) -> Cache {
+        let options = CacheOptions {
+            report,
+            ..cache_options(1_000_000)
+        };
+        let root = disk.root().expect("the power is on");
+        let cache = Cache::on(root, BlockingPool::threads(4, 100), options).expect("a cache");
+        wait_until(|| cache.is_complete());
+        for number in files {
+            let new = block_on(cache.create(FILE_BYTES)).expect("room");
+            let content = vec![0; FILE_BYTES as usize];
+            new.file().write_all_at(&content, 0).expect("written");
+            new.publish(&name(number), None).expect("published");
+        }
+        cache
+    }
+
+    fn name(number: u8) -> Name {
+        Name::of(&[&[number]])
+    }
+
+    fn wait_until(mut is_so: impl FnMut() -> bool) {
+        assert!((0..10_000).any(|_| {
+            std::thread::sleep(Duration::from_millis(1));
+            is_so()
+        }));
+    }
+
+    /// Here the function that is told of failures panics.
+    #[test]
+    fn files_are_evicted_ahead_after_a_panic() {
+        let disk = SimFs::new(1);
+        let report = |event| assert!(!matches!(event, DiskEvent::Fails(_)), "this thread panics");
+        let cache = cache(&disk, Arc::new(report), 0..8);
+        disk.fail_at(disk.operations(), libc::EIO);
+        cache.evict_ahead(1_000_000);
+        wait_until(|| {
+            cache.evict_ahead(1_000_000);
+            cache.stats().entries == 0
+        });
+        assert!(!cache.index().is_evicting());
     }
 }
