@@ -173,9 +173,15 @@ impl Cache {
             return Some(charge);
         }
         let _evicting = self.lock_eviction();
+        if !self.index().can_evict(inner.space.excess_bytes(bytes)) {
+            return inner.space.take(bytes); // Nothing is removed in vain.
+        }
         loop {
             if let Some(charge) = inner.space.take(bytes) {
                 return Some(charge);
+            }
+            if bytes > inner.space.limit_bytes() {
+                return None; // The limit is lower since a moment ago.
             }
             let excess = inner.space.excess_bytes(bytes);
             if excess > 0 && self.evict(excess.min(EVICTION_STEP_BYTES)) == 0 {
@@ -472,5 +478,19 @@ mod tests {
             cache.stats().entries == 0
         });
         assert!(!cache.index().is_evicting());
+    }
+
+    /// What cannot succeed because of files in use removes no others.
+    #[test]
+    fn nothing_is_evicted_in_vain() {
+        let cache = cache(&SimFs::new(1), Arc::new(|_| {}), 0..8);
+        let open = [0, 1, 2].map(|number| cache.try_open(&name(number)).expect("a file"));
+        let refused = block_on(cache.create(8 * FILE_BYTES)).map(drop);
+        assert_eq!(refused, Err(NotStored::Full));
+        assert_eq!((cache.stats().evictions, cache.stats().entries), (0, 8));
+        let created = block_on(cache.create(5 * FILE_BYTES)).map(drop);
+        assert_eq!(created, Ok(()));
+        assert!(cache.stats().evictions > 0);
+        drop(open);
     }
 }

@@ -181,8 +181,10 @@ mod tests {
         };
         let runner = Runner::start(Duration::from_millis(1), tick).expect("a thread");
         runner.spawn(|| panic!("no future is made"));
-        assert_eq!(receiver.recv(), Ok("tick"));
+        let limit = Duration::from_secs(30);
+        assert_eq!(receiver.recv_timeout(limit), Ok("tick"));
         runner.spawn(move || Box::pin(async move { sender.send("task").expect("received") }));
-        assert!(receiver.iter().any(|event| event == "task"));
+        let mut events = std::iter::from_fn(|| receiver.recv_timeout(limit).ok());
+        assert!(events.any(|event| event == "task"));
     }
 }
