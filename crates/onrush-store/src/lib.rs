@@ -41,6 +41,8 @@ mod checksum;
 mod edge;
 mod error;
 mod folder;
+#[cfg(test)]
+mod for_tests;
 mod key;
 mod local;
 mod meta;

@@ -4,9 +4,12 @@ mod common;
 mod edge_common;
 
 use common::*;
-use edge_common::{BLOCK, Counted, MISS, at_once, edge, get, options, wait_until};
+use edge_common::{
+    BLOCK, Counted, MISS, at_once, edge, get, options, put, read, stats, wait_until,
+};
 use onrush_store::*;
 use std::sync::atomic::Ordering::SeqCst;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 fn put_if(edge: &EdgeStore, at: &str, condition: Condition) -> Result<Committed> {
@@ -54,6 +57,57 @@ fn a_change_that_is_refused_leaves_the_copy() {
         store.store.fail_with(Some(StoreError::Unavailable));
         assert_eq!(get(&edge, &at), Err(StoreError::Unavailable));
         store.store.fail_with(None);
+    }
+}
+
+/// The answer that confirms a copy is on its way while the object is deleted or replaced.
+#[test]
+fn an_answer_that_is_older_than_a_change_restores_nothing() {
+    for size in [1000, 2 * BLOCK as usize] {
+        for is_deleted in [true, false] {
+            let (dir, store) = (TempDir::new(), Counted::new());
+            let always = EdgeOptions {
+                fresh: Duration::ZERO,
+                ..options(1 << 30)
+            };
+            let edge = edge(&store, dir.path(), always);
+            let (a, old) = (key("a"), body(size));
+            store.put("a", &old);
+            get(&edge, "a").expect("an object");
+            let entries = if size > BLOCK as usize { 3 } else { 1 };
+            wait_until("all is stored", || stats(&edge).entries == entries);
+            store.metas();
+            store.responses.after(Some(0));
+            let mut asks = edge.open(&a, Wanted::All);
+            wait_until("the store is asked", || {
+                let mut cx = Context::from_waker(Waker::noop());
+                assert!(asks.as_mut().poll(&mut cx).is_pending());
+                store.asked.load(SeqCst) == 1
+            });
+            match is_deleted {
+                true => drop(block_on(edge.delete(&a, Kind::File, Condition::None))),
+                false => put(&edge, "a", b"new"),
+            }
+            store.responses.after(None);
+            let found = block_on(asks);
+            let found = found.map(|object| block_on(read(&object, 0..u64::MAX)).expect("bytes"));
+            match is_deleted {
+                true => assert!(found == Err(StoreError::NotFound), "{size}"),
+                false => assert!(found == Ok(b"new".to_vec()), "{size}"),
+            }
+            // What the answer has begun has its end before these.
+            for number in 0..20 {
+                let at = format!("o{number}");
+                store.put(&at, b"other");
+                get(&edge, &at).expect("an object");
+            }
+            store.store.fail_with(Some(StoreError::Unavailable));
+            let found = get(&edge, "a");
+            match is_deleted {
+                true => assert!(found == Err(StoreError::Unavailable), "{size}"),
+                false => assert!(found == Ok((b"new".to_vec(), CacheUse::Stale)), "{size}"),
+            }
+        }
     }
 }
 

@@ -173,9 +173,15 @@ impl Cache {
             return Some(charge);
         }
         let _evicting = self.lock_eviction();
+        if !self.index().can_evict(inner.space.excess_bytes(bytes)) {
+            return inner.space.take(bytes); // Nothing is removed in vain.
+        }
         loop {
             if let Some(charge) = inner.space.take(bytes) {
                 return Some(charge);
+            }
+            if bytes > inner.space.limit_bytes() {
+                return None; // The limit is lower since a moment ago.
             }
             let excess = inner.space.excess_bytes(bytes);
             if excess > 0 && self.evict(excess.min(EVICTION_STEP_BYTES)) == 0 {
@@ -191,11 +197,8 @@ impl Cache {
         if inner.space.excess_bytes(room_bytes) == 0 || inner.is_evicting.swap(true, Relaxed) {
             return;
         }
-        let cache = self.clone();
-        let evict = move || {
-            cache.evict_until(room_bytes);
-            cache.inner.is_evicting.store(false, Relaxed);
-        };
+        let evicting = Evicting(self.clone());
+        let evict = move || evicting.0.evict_until(room_bytes);
         self.pool().run(evict).detach();
     }
 
@@ -234,7 +237,11 @@ impl Cache {
             .evictions
             .fetch_add(victims.len() as u64, Relaxed);
         let mut freed = 0;
-        for (name, charge) in victims {
+        let mut victims = Victims {
+            cache: self,
+            left: victims.into_iter(),
+        };
+        while let Some((name, charge)) = victims.left.next() {
             let unlinked = self.inner.folder.unlink(&name);
             let now_ms = self.now_ms();
             let mut index = self.index();
@@ -267,6 +274,34 @@ impl Cache {
             name,
             _lent: index.charge(name).map(Charge::lend),
         }
+    }
+}
+
+/// The job of [`Cache::evict_ahead`]. When it is dropped, another one may begin.
+struct Evicting(Cache);
+
+impl Drop for Evicting {
+    fn drop(&mut self) {
+        self.0.inner.is_evicting.store(false, Relaxed);
+    }
+}
+
+/// Evicted entries whose files are still to be removed. If that ends early, by a panic, the files
+/// stay.
+struct Victims<'a> {
+    cache: &'a Cache,
+    left: std::vec::IntoIter<(Name, Arc<Charge>)>,
+}
+
+impl Drop for Victims<'_> {
+    fn drop(&mut self) {
+        for (name, charge) in self.left.by_ref() {
+            let now_ms = self.cache.now_ms();
+            let mut index = self.cache.index();
+            index.end_eviction(&name);
+            index.insert(name, charge, false, now_ms);
+        }
+        self.cache.inner.evicted.notify_all();
     }
 }
 
@@ -388,5 +423,74 @@ impl Clock {
                 worker.timeout(left, future).await
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{CacheOptions, DiskEvent, Report};
+    use super::*;
+    use crate::for_tests::{block_on, cache_options};
+    use onrush_rt::blocking::BlockingPool;
+    use onrush_rt::fs::sim::SimFs;
+
+    const FILE_BYTES: u64 = 100_000;
+
+    /// A cache of 1 MB with files of these numbers.
+    fn cache(disk: &SimFs, report: Report, files: std::ops::Range<u8>) -> Cache {
+        let options = CacheOptions {
+            report,
+            ..cache_options(1_000_000)
+        };
+        let root = disk.root().expect("the power is on");
+        let cache = Cache::on(root, BlockingPool::threads(4, 100), options).expect("a cache");
+        wait_until(|| cache.is_complete());
+        for number in files {
+            let new = block_on(cache.create(FILE_BYTES)).expect("room");
+            let content = vec![0; FILE_BYTES as usize];
+            new.file().write_all_at(&content, 0).expect("written");
+            new.publish(&name(number), None).expect("published");
+        }
+        cache
+    }
+
+    fn name(number: u8) -> Name {
+        Name::of(&[&[number]])
+    }
+
+    fn wait_until(mut is_so: impl FnMut() -> bool) {
+        assert!((0..10_000).any(|_| {
+            std::thread::sleep(Duration::from_millis(1));
+            is_so()
+        }));
+    }
+
+    /// Here the function that is told of failures panics.
+    #[test]
+    fn files_are_evicted_ahead_after_a_panic() {
+        let disk = SimFs::new(1);
+        let report = |event| assert!(!matches!(event, DiskEvent::Fails(_)), "this thread panics");
+        let cache = cache(&disk, Arc::new(report), 0..8);
+        disk.fail_at(disk.operations(), libc::EIO);
+        cache.evict_ahead(1_000_000);
+        wait_until(|| {
+            cache.evict_ahead(1_000_000);
+            cache.stats().entries == 0
+        });
+        assert!(!cache.index().is_evicting());
+    }
+
+    /// What cannot succeed because of files in use removes no others.
+    #[test]
+    fn nothing_is_evicted_in_vain() {
+        let cache = cache(&SimFs::new(1), Arc::new(|_| {}), 0..8);
+        let open = [0, 1, 2].map(|number| cache.try_open(&name(number)).expect("a file"));
+        let refused = block_on(cache.create(8 * FILE_BYTES)).map(drop);
+        assert_eq!(refused, Err(NotStored::Full));
+        assert_eq!((cache.stats().evictions, cache.stats().entries), (0, 8));
+        let created = block_on(cache.create(5 * FILE_BYTES)).map(drop);
+        assert_eq!(created, Ok(()));
+        assert!(cache.stats().evictions > 0);
+        drop(open);
     }
 }

@@ -52,6 +52,11 @@ impl FoundFiles {
         std::mem::take(&mut self.files)
     }
 
+    /// The most that [`FoundFiles::evict`] frees, in bytes.
+    pub(super) fn evictable_bytes(&self) -> u64 {
+        (self.found_bytes / REMOVED_DIVISOR).saturating_sub(self.removed_bytes)
+    }
+
     /// Removes the oldest files, until they have `bytes` bytes. Leaves out those that are `known`
     /// to the index. Removes none if too few files were found.
     pub(super) fn evict(&mut self, bytes: u64, known: impl Fn(&Name) -> bool) -> Vec<Listed> {
@@ -117,7 +122,9 @@ mod tests {
         found.add([4, 2, 0, 6, 7].map(file).into_iter());
         found.remove(name(1));
         let known = |known: &Name| *known == name(0);
+        assert_eq!(found.evictable_bytes(), 20);
         assert_eq!(found.evict(1, known), [file(2)]);
+        assert_eq!(found.evictable_bytes(), 10);
         assert_eq!(found.evict(20, known), [file(3)], "a quarter of 80 bytes");
         assert_eq!(found.take().sort(), [7, 6, 5, 4].map(file));
         assert!(found.is_removed(&name(3)) && !found.is_removed(&name(4)));

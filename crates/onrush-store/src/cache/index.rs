@@ -254,6 +254,22 @@ impl Index {
         self.evicted.remove(name);
     }
 
+    /// Whether [`Index::evict`] may free `bytes` bytes, as far as is known without removing a file.
+    pub(super) fn can_evict(&self, bytes: u64) -> bool {
+        if let Some(found) = &self.found {
+            return bytes <= found.evictable_bytes();
+        }
+        let mut left = bytes;
+        let mut idle =
+            (self.entries.iter().rev()).filter(|(_, entry)| Arc::strong_count(&entry.charge) == 1);
+        while left > 0
+            && let Some((_, entry)) = idle.next()
+        {
+            left = left.saturating_sub(entry.charge.bytes());
+        }
+        left == 0
+    }
+
     /// Removes the least recently used entries that no reader has open, until they have `bytes`
     /// bytes. The caller removes their files, ends the eviction of each, and drops the space.
     ///

@@ -103,51 +103,24 @@ impl Cache {
 
 #[cfg(test)]
 mod tests {
-    use super::super::CacheOptions;
     use super::*;
+    use crate::for_tests::{block_on, cache_options};
     use onrush_rt::blocking::BlockingPool;
-    use onrush_rt::descriptors::Descriptors;
     use onrush_rt::fs::sim::SimFs;
     use std::pin::pin;
-    use std::sync::Arc;
-    use std::task::{Context, Poll, Wake, Waker};
-    use std::thread::{self, Thread};
+    use std::task::{Context, Waker};
     use std::time::Duration;
 
     /// What the start lists in a new folder before the scan does: the folder, and that of uploads.
     const LISTS: usize = 2;
 
-    struct Unpark(Thread);
-
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-
-    fn block_on<F: Future>(future: F) -> F::Output {
-        let waker = Waker::from(Arc::new(Unpark(thread::current())));
-        let mut future = pin!(future);
-        loop {
-            match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-                Poll::Ready(output) => return output,
-                Poll::Pending => thread::park(),
-            }
-        }
-    }
-
     #[test]
     fn a_file_that_waits_for_the_scan_is_stored_when_the_used_space_is_known() {
         let disk = SimFs::new(1);
-        let options = CacheOptions {
-            origin: "a test".to_owned(),
-            bytes_max: 1 << 20,
-            descriptors: Descriptors::default(),
-            report: Arc::new(|_| {}),
-        };
         disk.hold_lists(Some(LISTS));
         let root = disk.root().expect("the power is on");
-        let cache = Cache::on(root, BlockingPool::threads(4, 100), options).expect("a cache");
+        let cache = Cache::on(root, BlockingPool::threads(4, 100), cache_options(1 << 20))
+            .expect("a cache");
         let limit = Duration::from_secs(30);
         assert_eq!(disk.wait_for_held_lists(1, limit), 1, "the scan begins");
         let mut creating = pin!(cache.create_when_possible(4096));

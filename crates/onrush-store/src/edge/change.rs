@@ -22,7 +22,11 @@ impl Inner {
         let (inner, key) = (self.clone(), key.clone());
         self.cache.pool().run(move || {
             let name = Head::file_of(&key);
-            inner.heads.change_file(&key, || inner.cache.remove(&name));
+            inner.heads.change_file(&key, || {
+                inner.cache.remove(&name);
+                // A request may have read the file since the first time.
+                inner.heads.forget(&key);
+            });
         })
     }
 }
@@ -150,5 +154,29 @@ impl Upload for EdgeUpload {
             let result = self.upload.commit().await;
             change.complete(result).await
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::for_tests::large;
+    use super::*;
+    use crate::for_tests::block_on;
+    use crate::store::{Store, Wanted};
+
+    /// A request that finds the old file of a key while a change waits to remove it.
+    #[test]
+    fn what_was_read_before_the_file_is_removed_is_forgotten() {
+        let (edge, store, key) = large();
+        let inner = edge.inner.clone();
+        let open = || block_on(edge.open(&key, Wanted::All)).map(drop);
+        store.fail_with(Some(StoreError::Unavailable));
+        let removed = inner.heads.change_file(&key, || {
+            let removed = inner.forget(&key);
+            assert_eq!(open(), Ok(()), "the change is not complete");
+            removed
+        });
+        block_on(removed).expect("no panic");
+        assert_eq!(open(), Err(StoreError::Unavailable));
     }
 }

@@ -257,6 +257,26 @@ impl Heads {
         Some(stripe.generation.fetch_add(1, AcqRel) + 1)
     }
 
+    /// The other store has confirmed a version, which it was asked for after `changes`. Returns
+    /// the generation to which it belongs; `None` if there was another change: nothing is known.
+    pub(super) fn confirm(
+        &self,
+        head: &Head,
+        changes: u64,
+        now_ms: i64,
+        fresh_ms: i64,
+    ) -> Option<u64> {
+        let stripe = self.stripe(&head.key);
+        let _held = stripe.heads(); // A change either comes before or ends what this confirms.
+        if stripe.changes.load(Acquire) != changes {
+            return None;
+        }
+        if head.confirm(now_ms, fresh_ms) {
+            stripe.generation.fetch_add(1, AcqRel); // Responses say no longer that it is stale.
+        }
+        Some(stripe.generation.load(Acquire))
+    }
+
     /// Removes the head of a key, as a change.
     pub(super) fn forget(&self, key: &Key) {
         let stripe = self.stripe(key);
@@ -299,5 +319,65 @@ impl Heads {
 impl Stripe {
     fn heads(&self) -> MutexGuard<'_, LruCache<Key, Arc<Head>>> {
         self.heads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::meta::{Kind, Version};
+
+    fn head(heads: &Heads) -> (Key, Arc<Head>) {
+        let key = Key::parse(b"a").expect("a key");
+        let meta = Meta {
+            kind: Kind::File,
+            size: 1,
+            modified_ns: 0,
+            version: Version::parse(b"v").expect("a version"),
+        };
+        let head = Arc::new(Head::new(key.clone(), meta, Vec::new(), 1, 0, 0));
+        heads.replace(&head, 0).expect("the first one");
+        (key, head)
+    }
+
+    #[test]
+    fn a_version_is_confirmed_unless_there_was_a_change() {
+        let heads = Heads::new();
+        let (key, head) = head(&heads);
+        let (changes, generation) = (heads.changes(&key), heads.generation(&key));
+        assert_eq!(heads.confirm(&head, changes, 0, 1000), Some(generation));
+        assert_eq!(head.fresh_ms(0), 1000);
+        head.keep_stale(0, 1);
+        let confirmed = heads.confirm(&head, changes, 0, 1000);
+        assert_eq!(confirmed, Some(generation + 1), "it was stale");
+        heads.expire(&key);
+        assert_eq!(heads.confirm(&head, changes, 0, 1000), None);
+        assert_eq!(head.fresh_ms(0), 0);
+    }
+
+    /// A change either comes before an answer, which confirms nothing then, or ends its effect.
+    #[test]
+    fn no_older_answer_makes_a_version_fresh_after_a_change() {
+        let heads = Heads::new();
+        let (key, head) = head(&heads);
+        let has_ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !has_ended.load(Relaxed) {
+                    let changes = heads.changes(&key);
+                    heads.confirm(&head, changes, changes as i64, 0);
+                }
+            });
+            let mut older = None;
+            for changes in 1..=200_000 {
+                heads.expire(&key);
+                // The version is fresh until the number of changes at which an answer was asked for.
+                let until = (0..20).map(|_| head.fresh_until_ms.load(Relaxed));
+                let is_older = |&until: &i64| until != i64::MIN && until < changes;
+                older = older.or(until.filter(is_older).next());
+            }
+            has_ended.store(true, Relaxed);
+            assert_eq!(older, None);
+        });
     }
 }

@@ -14,6 +14,8 @@
 //! `opening` · `reader` · `lookup` · `change`.
 
 mod change;
+#[cfg(test)]
+mod for_tests;
 mod heads;
 mod lookup;
 mod metrics;

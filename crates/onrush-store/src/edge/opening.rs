@@ -2,10 +2,10 @@
 //! time wait for the same response, unless it may be older than a request by more than the fresh
 //! time: such a request waits for the next one.
 
-use super::Inner;
 use super::heads::{Head, may_hide_a_change};
 use super::readers::{Member, Run};
 use super::run::{publish_record, run};
+use super::{ATTEMPTS, Inner};
 use crate::checksum::Checksum;
 use crate::error::{Result, StoreError};
 use crate::key::Key;
@@ -123,15 +123,15 @@ impl Inner {
         })
     }
 
-    /// The other store has confirmed a version.
-    fn confirm(&self, head: &Arc<Head>, start: OpeningStart) {
-        if self.heads.changes(&head.key) != start.changes {
-            return; // A change through this server came between.
+    /// The other store has confirmed a version. Returns its generation; `None` if a change through
+    /// this server came between.
+    fn confirm(&self, head: &Head, start: OpeningStart) -> Option<u64> {
+        let fresh_ms = self.fresh_ms.load(Relaxed);
+        let confirmed = (self.heads).confirm(head, start.changes, start.begun_ms, fresh_ms);
+        if confirmed.is_some() {
+            self.cache.stamp(&head.file);
         }
-        if head.confirm(start.begun_ms, self.fresh_ms.load(Relaxed)) {
-            self.heads.advance(&head.key); // Responses say no longer that it is stale.
-        }
-        self.cache.stamp(&head.file);
+        confirmed
     }
 }
 
@@ -176,17 +176,27 @@ impl Drop for OpeningGuard {
 
 /// Asks the other store for the current version of a key, and begins to transfer it if it is not
 /// `known`.
-async fn open(guard: OpeningGuard, wanted: Wanted, known: Option<Arc<Head>>, start: OpeningStart) {
+async fn open(
+    guard: OpeningGuard,
+    wanted: Wanted,
+    known: Option<Arc<Head>>,
+    mut start: OpeningStart,
+) {
     let (inner, key) = (guard.inner.clone(), guard.key.clone());
     if let Some(known) = known.as_ref().filter(|known| !known.may_hide_a_change()) {
-        match inner.store.meta(&key).await {
-            Ok(meta) if known.has_properties(&meta) => {
-                inner.confirm(known, start);
-                guard.finish(Ok(Some(Current::known(known.clone()))));
-                return restore_record(&inner, known).await;
+        for _ in 0..ATTEMPTS {
+            match inner.store.meta(&key).await {
+                Ok(meta) if known.has_properties(&meta) => {
+                    if let Some(generation) = inner.confirm(known, start) {
+                        guard.finish(Ok(Some(Current::known(known.clone()))));
+                        return restore_record(&inner, known, generation).await;
+                    }
+                    // The answer may be older than a change through this server.
+                    start.changes = inner.heads.changes(&key);
+                }
+                Ok(_) => break,
+                Err(error) => return fail(guard, error, true).await,
             }
-            Ok(_) => {}
-            Err(error) => return fail(guard, error, true).await,
         }
     }
     let block_bytes = inner.block_bytes;
@@ -264,10 +274,11 @@ async fn fail(guard: OpeningGuard, error: StoreError, known: bool) {
     guard.finish(Err(error));
 }
 
-/// Stores the record of a large object again if it is not in the cache any more.
-async fn restore_record(inner: &Arc<Inner>, head: &Arc<Head>) {
+/// Stores the record of a large object again if it is not in the cache any more. `generation`: the
+/// one in which the version was confirmed.
+async fn restore_record(inner: &Arc<Inner>, head: &Arc<Head>, generation: u64) {
     if !head.is_small() && inner.cache.is_complete() && !inner.cache.contains(&head.file) {
-        store_record(inner, head, inner.heads.generation(&head.key)).await;
+        store_record(inner, head, generation).await;
     }
 }
 

@@ -105,16 +105,16 @@ pub(super) enum Joined {
 impl Inner {
     /// Joins the transfer of a block, or begins it. `end`: where the reader ends, in bytes.
     pub(super) fn block(self: &Arc<Self>, head: &Arc<Head>, number: u64, end: u64) -> Joined {
+        let id = head.block(number); // This takes a moment, for which no one is to wait.
+        let before = number.checked_sub(1).map(|before| head.block(before));
         let mut fills = self.fills();
-        let id = head.block(number);
         if let Some(fill) = fills.get(&id) {
             return Joined::Filling(fill.join(number, true));
         }
-        if self.is_stored(head, number) {
+        if self.is_stored_as(head, &id) {
             return Joined::Stored;
         }
-        let before = number.checked_sub(1);
-        if let Some(before) = before.and_then(|before| fills.get(&head.block(before)))
+        if let Some(before) = before.and_then(|before| fills.get(&before))
             && (before.state).with(|state| state.written == head.block_bytes)
         {
             return Joined::Follows(before.clone());
@@ -155,9 +155,9 @@ impl Inner {
         number: u64,
         run: &Arc<Run>,
     ) -> Option<FillGuard> {
-        let mut fills = self.fills();
         let id = head.block(number);
-        if fills.contains_key(&id) || self.is_stored(head, number) {
+        let mut fills = self.fills();
+        if fills.contains_key(&id) || self.is_stored_as(head, &id) {
             return None;
         }
         let fill = Fill::new(run.clone(), id);
@@ -171,20 +171,25 @@ impl Inner {
 
     /// Whether all bytes of a block are in a file: stored, or transferred and not yet named.
     pub(super) fn is_whole(&self, head: &Head, number: u64) -> bool {
-        let fills = self.fills();
         let id = head.block(number);
+        if self.is_stored_as(head, &id) {
+            return true; // Without the lock, which others need.
+        }
+        let fill = self.fills().get(&id).cloned();
         // In this order: a transfer ends after its file has its name.
-        fills
-            .get(&id)
-            .is_some_and(|fill| fill.is_whole(head, number))
-            || self.is_stored(head, number)
+        fill.is_some_and(|fill| fill.is_whole(head, number)) || self.is_stored_as(head, &id)
     }
 
     /// Whether a block is in the cache, as far as is known without the disk.
     pub(super) fn is_stored(&self, head: &Head, number: u64) -> bool {
+        self.is_stored_as(head, &head.block(number))
+    }
+
+    /// As [`Inner::is_stored`]. `block` identifies the block.
+    fn is_stored_as(&self, head: &Head, block: &Name) -> bool {
         match head.is_small() {
             true => head.is_stored.load(Relaxed) && self.cache.contains(&head.file),
-            false => self.cache.contains(&head.block(number)),
+            false => self.cache.contains(block),
         }
     }
 }
@@ -281,8 +286,9 @@ pub(super) async fn run(
         let end = fill_block(&head, generation, number, &mut source, &fill).await;
         number += 1;
         let more = end == FillEnd::Whole && number < blocks.end;
-        let next = fill.end(end, more.then(|| head.block(number)), |inner| {
-            !inner.is_stored(&head, number)
+        let follows = more.then(|| head.block(number));
+        let next = fill.end(end, follows, |inner| {
+            follows.is_some_and(|block| !inner.is_stored_as(&head, &block))
         });
         let Some(next) = next else {
             return; // Or its readers go on with the transfer of another run.
@@ -413,5 +419,27 @@ impl Source {
                 None => return Err(StoreError::Io(io::ErrorKind::UnexpectedEof.into())),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::for_tests::large;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    /// Who counts the blocks that are stored needs no lock that the transfers need.
+    #[test]
+    fn stored_blocks_are_found_while_transfers_begin() {
+        let (edge, _store, key) = large();
+        let head = edge.inner.heads.get(&key).expect("a version");
+        let (sender, receiver) = channel();
+        let transfers = edge.inner.fills();
+        std::thread::scope(|scope| {
+            scope.spawn(|| sender.send(edge.inner.is_whole(&head, 0)));
+            let found = receiver.recv_timeout(Duration::from_secs(30));
+            drop(transfers);
+            assert_eq!(found, Ok(true));
+        });
     }
 }

@@ -2,7 +2,8 @@
 //! began it disconnects, and the clients of all workers wait for the same one.
 //!
 //! The futures of a [`Store`](crate::Store) stay on the thread that polls them, so they are made
-//! here. The thread only polls; what blocks runs on the pool.
+//! here. The thread only polls; what blocks runs on the pool. A panic ends what has panicked, and
+//! not the thread.
 
 use crate::object::LocalFuture;
 use std::collections::HashMap;
@@ -94,18 +95,21 @@ fn run(
     loop {
         let left = due.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            tick();
+            let _ = catch_unwind(AssertUnwindSafe(&mut tick)); // It is called again.
             due = Instant::now() + period;
             continue;
         }
         let number = match receiver.recv_timeout(left) {
             Ok(Message::Start(make)) => {
+                let Ok(future) = catch_unwind(AssertUnwindSafe(make)) else {
+                    continue;
+                };
                 next += 1;
                 let waker = Waker::from(Arc::new(TaskWaker {
                     number: next,
                     sender: sender.clone(),
                 }));
-                tasks.insert(next, (make(), waker));
+                tasks.insert(next, (future, waker));
                 next
             }
             Ok(Message::Poll(number)) => number,
@@ -116,7 +120,7 @@ fn run(
             continue; // It has ended.
         };
         let mut cx = Context::from_waker(waker);
-        // A panic ends its task only. The panic hook has reported it.
+        // The panic hook has reported a panic.
         let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut cx)));
         if polled.is_err() || polled.is_ok_and(|polled| polled.is_ready()) {
             let ended = tasks.remove(&number);
@@ -163,5 +167,24 @@ mod tests {
         });
         drop(runner);
         assert_eq!(receiver.recv().expect("a number"), 9);
+    }
+
+    #[test]
+    fn the_thread_outlives_panics() {
+        let (sender, receiver) = channel();
+        let ticks = sender.clone();
+        let mut number = 0;
+        let tick = move || {
+            number += 1;
+            assert!(number != 1, "the first tick panics");
+            let _ = ticks.send("tick");
+        };
+        let runner = Runner::start(Duration::from_millis(1), tick).expect("a thread");
+        runner.spawn(|| panic!("no future is made"));
+        let limit = Duration::from_secs(30);
+        assert_eq!(receiver.recv_timeout(limit), Ok("tick"));
+        runner.spawn(move || Box::pin(async move { sender.send("task").expect("received") }));
+        let mut events = std::iter::from_fn(|| receiver.recv_timeout(limit).ok());
+        assert!(events.any(|event| event == "task"));
     }
 }
