@@ -7,8 +7,8 @@
 //!
 //! A client that connects again may have missed changes, so its first event is `list`. That is also
 //! why a stream may end at any time: when the server drains, when users and their rights change
-//! ([`Files::end_watches`](super::Files::end_watches)), and after half an hour, because a token or a
-//! signed URL may have expired.
+//! ([`Files::end_watches`](super::Files::end_watches)), and after half an hour, because a signed
+//! URL may have expired.
 
 use super::budget::Lease;
 use super::http_error::{HttpError, Operation};
