@@ -29,8 +29,8 @@
 //! ```
 //!
 //! Layers inside this crate, lowest first: `error` · `key` · `meta` · `checksum` · `attributes` ·
-//! `local` · `object` · `changes` · `store` · `folder` · `scrub` · `quota` · `watch` · [`cache`] ·
-//! `record` (the form of cached files) · `edge`, `build_cache` · `testing`.
+//! `local` · `object` · `changes` · `store` · `stamps` · `folder` · `scrub` · `quota` · `watch` ·
+//! [`cache`] · `record` (the form of cached files) · `edge`, `build_cache` · `testing`.
 //! This crate does not contain HTTP: no headers, no statuses, no percent-encoding.
 
 mod attributes;
