@@ -459,3 +459,36 @@ fn a_power_cut_leaves_no_wrong_byte() {
     }
     assert!(kept > 0, "some objects survive");
 }
+
+/// What cannot be deleted is still there, and the client is told.
+#[test]
+fn a_delete_that_fails_leaves_the_object() {
+    let disk = SimFs::new(1);
+    let open = || {
+        disk.kill_processes();
+        let (root, pool) = (disk.root().unwrap(), BlockingPool::threads(4, 1000));
+        let cache = BuildCache::on(root, pool, options(LIMIT)).expect("a cache");
+        wait_until("the scan is complete", || stats(&cache).is_complete);
+        cache
+    };
+    let mut failures = 0;
+    for number in 0..6 {
+        let cache = open();
+        put(&cache, "a", b"content").expect("room");
+        disk.fail_at(disk.operations() + number, libc::EIO);
+        let deleted = block_on(cache.delete(&key("a"), Kind::File, Condition::None));
+        disk.clear_faults();
+        let content = match deleted {
+            Ok(_) | Err(StoreError::NotFound) => Err(StoreError::NotFound),
+            Err(_) => Ok(b"content".to_vec()),
+        };
+        failures += usize::from(content.is_ok());
+        assert_eq!(get(&cache, "a"), content, "{number}");
+        assert_eq!(stats(&cache).entries, content.is_ok() as u64, "{number}");
+        drop(cache);
+        let cache = open();
+        assert_eq!(get(&cache, "a"), content, "{number}");
+        let _ = block_on(cache.delete(&key("a"), Kind::File, Condition::None));
+    }
+    assert!(failures > 0, "one of them is the removal");
+}

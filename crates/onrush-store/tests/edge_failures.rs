@@ -223,3 +223,26 @@ fn a_folder_that_was_removed_is_created_again() {
     let edge = edge_common::opened(&store, &path, options);
     assert_eq!(get(&edge, "o1000").expect("an object").0, body(1000));
 }
+
+/// Also a record that cannot be removed from the disk.
+#[test]
+fn nothing_that_was_deleted_is_served() {
+    for size in [1000, 2 * BLOCK as usize] {
+        for number in 0..4 {
+            let (disk, store) = (SimFs::new(1), Counted::new());
+            let edge = on_sim(&store, &disk, options(LIMIT));
+            wait_until("the scan is complete", || stats(&edge).is_complete);
+            store.put("a", &body(size));
+            get(&edge, "a").expect("an object");
+            let entries = if size > BLOCK as usize { 3 } else { 1 };
+            wait_until("all is stored", || stats(&edge).entries == entries);
+            disk.fail_at(disk.operations() + number, libc::EIO);
+            let deleted = block_on(edge.delete(&key("a"), Kind::File, Condition::None));
+            deleted.expect("a disk that fails costs no request");
+            disk.clear_faults();
+            store.store.fail_with(Some(StoreError::Unavailable));
+            let found = get(&edge, "a").map(drop);
+            assert_eq!(found, Err(StoreError::Unavailable), "{size} {number}");
+        }
+    }
+}

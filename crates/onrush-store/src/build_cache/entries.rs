@@ -82,7 +82,7 @@ impl Entries {
     /// As [`Entries::find`]. The caller has the lock of the key.
     fn current(&self, key: &Key, name: &Name) -> Option<Entry> {
         self.look_up(key, name).unwrap_or_else(|Torn| {
-            self.cache.remove(name);
+            let _ = self.cache.remove(name); // If it stays, it is still torn.
             None
         })
     }
@@ -141,7 +141,8 @@ impl Entries {
         let current = self.current(key, &name).map(|entry| entry.record.meta);
         condition.check(current.as_ref())?;
         let meta = current.ok_or(StoreError::NotFound)?;
-        self.cache.remove(&name);
+        let removed = self.cache.remove(&name);
+        removed.map_err(StoreError::from_open_file)?;
         Ok(meta)
     }
 

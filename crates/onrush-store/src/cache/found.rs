@@ -86,6 +86,11 @@ impl FoundFiles {
         self.removed.insert(name);
     }
 
+    /// A file that was to be removed is still there.
+    pub(super) fn keep(&mut self, name: &Name) {
+        self.removed.remove(name);
+    }
+
     /// From now on a file of this name is not evicted.
     pub(super) fn hold(&mut self, name: Name) {
         self.held.insert(name);

@@ -203,11 +203,22 @@ impl Index {
         }
     }
 
-    pub(super) fn remove(&mut self, name: &Name) {
+    /// Removes an entry. Returns its space.
+    pub(super) fn remove(&mut self, name: &Name) -> Option<Arc<Charge>> {
         if let Some(found) = &mut self.found {
             found.remove(*name);
         }
-        self.entries.pop(name);
+        Some(self.entries.pop(name)?.charge)
+    }
+
+    /// The file of an entry that was `removed` cannot be removed from the disk.
+    pub(super) fn keep(&mut self, name: &Name, removed: Option<Arc<Charge>>, now_ms: i64) {
+        if let Some(found) = &mut self.found {
+            found.keep(name);
+        }
+        if let Some(charge) = removed.filter(|_| !self.entries.contains(name)) {
+            self.insert(*name, charge, false, now_ms);
+        }
     }
 
     /// A new file is about to get this name: until [`Index::release`], the scan's file of the name

@@ -352,12 +352,20 @@ impl Cache {
     }
 
     /// Removes a file, if there is one. Blocks.
-    pub fn remove(&self, name: &Name) {
+    ///
+    /// # Errors
+    ///
+    /// If the disk fails. Then the file stays, and keeps its space.
+    pub fn remove(&self, name: &Name) -> io::Result<()> {
         let _closed = self.closed(); // The list has the file, or the disk has not.
-        self.index().remove(name);
-        if let Err(error) = self.inner.folder.unlink(name) {
-            self.failed(&error);
+        let removed = self.index().remove(name);
+        let unlinked = self.inner.folder.unlink(name);
+        if let Err(error) = &unlinked {
+            let now_ms = self.now_ms();
+            self.index().keep(name, removed, now_ms);
+            self.failed(error);
         }
+        unlinked
     }
 
     /// Writes the times of uses to the disk: those that are due, or with `all` every one. Blocks.

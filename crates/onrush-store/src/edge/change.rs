@@ -23,7 +23,10 @@ impl Inner {
         self.cache.pool().run(move || {
             let name = Head::file_of(&key);
             inner.heads.change_file(&key, || {
-                inner.cache.remove(&name);
+                let removed = inner.cache.remove(&name);
+                // What stays is not read any more.
+                let has_ended = removed.is_err() && !inner.cache.lacks(&name);
+                inner.heads.set_ended(&key, &name, has_ended);
                 // A request may have read the file since the first time.
                 inner.heads.forget(&key);
             });

@@ -12,6 +12,7 @@ use crate::meta::Meta;
 use crate::object::CacheUse;
 use crate::record::Record;
 use lru::LruCache;
+use std::collections::HashSet;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::num::NonZeroUsize;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
@@ -195,6 +196,9 @@ struct Stripe {
     heads: Mutex<LruCache<Key, Arc<Head>>>,
     /// Held by jobs of the pool while a file with a record gets its name or is removed.
     files: Mutex<()>,
+    /// The names of files with records that have ended and cannot be removed. They change while
+    /// `files` is locked.
+    ended: Mutex<HashSet<Name>>,
 }
 
 impl Heads {
@@ -205,6 +209,7 @@ impl Heads {
             changes: AtomicU64::new(0),
             heads: Mutex::new(LruCache::new(each)),
             files: Mutex::new(()),
+            ended: Mutex::default(),
         };
         Heads((0..STRIPES).map(stripe).collect())
     }
@@ -314,9 +319,27 @@ impl Heads {
         let _held = stripe.files.lock().unwrap_or_else(PoisonError::into_inner);
         change()
     }
+
+    /// Whether the record in the file `name` of a key has ended, although the file is there.
+    pub(super) fn has_ended(&self, key: &Key, name: &Name) -> bool {
+        self.stripe(key).ended().contains(name)
+    }
+
+    /// The record in the file `name` of a key has ended and stays on the disk, or not any more.
+    pub(super) fn set_ended(&self, key: &Key, name: &Name, has_ended: bool) {
+        let mut ended = self.stripe(key).ended();
+        match has_ended {
+            true => ended.insert(*name),
+            false => ended.remove(name),
+        };
+    }
 }
 
 impl Stripe {
+    fn ended(&self) -> MutexGuard<'_, HashSet<Name>> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn heads(&self) -> MutexGuard<'_, LruCache<Key, Arc<Head>>> {
         self.heads.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -95,12 +95,16 @@ impl Inner {
         let (inner, key) = (self.clone(), key.clone());
         let generation = self.heads.generation(&key);
         let load = move || {
+            if inner.heads.has_ended(&key, &name) {
+                return None;
+            }
             let opened = inner.cache.open_file(&name)?;
             let record = Record::read(&opened.file, !opened.is_trusted)
                 .ok()
                 .flatten();
             let Some(record) = record.filter(|record| record.key == key) else {
-                inner.heads.change_file(&key, || inner.cache.remove(&name)); // It is torn.
+                let removed = inner.heads.change_file(&key, || inner.cache.remove(&name));
+                drop(removed); // It is torn, also if it stays.
                 return None;
             };
             inner.cache.trust(&name);

@@ -110,7 +110,8 @@ impl Inner {
                     return Some(opened.file);
                 }
                 Ok(Some(record)) if head.is_small() && !head.is_of(&record) => {} // Replaced.
-                _ => inner.cache.remove(&name), // Torn by a power cut, or not readable.
+                // Torn by a power cut, or not readable. If it stays, it is still so.
+                _ => drop(inner.cache.remove(&name)),
             }
             None
         };

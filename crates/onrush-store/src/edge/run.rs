@@ -391,6 +391,7 @@ pub(super) fn publish_record(
 ) {
     inner.heads.change_file(&head.key, || {
         if inner.heads.is_current(head, generation) && new.publish(&head.file, None).is_ok() {
+            inner.heads.set_ended(&head.key, &head.file, false);
             head.is_stored.store(true, Release);
         }
     });
