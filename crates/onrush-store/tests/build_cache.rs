@@ -460,7 +460,7 @@ fn a_power_cut_leaves_no_wrong_byte() {
     assert!(kept > 0, "some objects survive");
 }
 
-/// What cannot be deleted is still there, and the client is told.
+/// What cannot be deleted is still there, and the client gets the error.
 #[test]
 fn a_delete_that_fails_leaves_the_object() {
     let disk = SimFs::new(1);

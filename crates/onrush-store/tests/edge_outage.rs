@@ -60,9 +60,9 @@ fn a_change_that_is_refused_leaves_the_copy() {
     }
 }
 
-/// The answer that confirms a copy is on its way while the object is deleted or replaced.
+/// The response that confirms a copy is on its way while the object is deleted or replaced.
 #[test]
-fn an_answer_that_is_older_than_a_change_restores_nothing() {
+fn a_response_that_is_older_than_a_change_restores_nothing() {
     for size in [1000, 2 * BLOCK as usize] {
         for is_deleted in [true, false] {
             let (dir, store) = (TempDir::new(), Counted::new());
@@ -95,7 +95,7 @@ fn an_answer_that_is_older_than_a_change_restores_nothing() {
                 true => assert!(found == Err(StoreError::NotFound), "{size}"),
                 false => assert!(found == Ok(b"new".to_vec()), "{size}"),
             }
-            // What the answer has begun has its end before these.
+            // What the response has begun has its end before these.
             for number in 0..20 {
                 let at = format!("o{number}");
                 store.put(&at, b"other");

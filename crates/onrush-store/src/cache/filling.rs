@@ -241,7 +241,7 @@ impl Cache {
             cache: self,
             left: victims.into_iter(),
         };
-        while let Some((name, charge)) = victims.left.next() {
+        for (name, charge) in victims.left.by_ref() {
             let unlinked = self.inner.folder.unlink(&name);
             let now_ms = self.now_ms();
             let mut index = self.index();
@@ -465,7 +465,7 @@ mod tests {
         }));
     }
 
-    /// Here the function that is told of failures panics.
+    /// Here the function that reports failures panics.
     #[test]
     fn files_are_evicted_ahead_after_a_panic() {
         let disk = SimFs::new(1);

@@ -162,9 +162,8 @@ impl Upload for EdgeUpload {
 
 #[cfg(test)]
 mod tests {
-    use super::super::for_tests::large;
     use super::*;
-    use crate::for_tests::block_on;
+    use crate::for_tests::{block_on, large};
     use crate::store::{Store, Wanted};
 
     /// A request that finds the old file of a key while a change waits to remove it.

@@ -378,9 +378,9 @@ mod tests {
         assert_eq!(head.fresh_ms(0), 0);
     }
 
-    /// A change either comes before an answer, which confirms nothing then, or ends its effect.
+    /// A change either comes before a response, which confirms nothing then, or ends its effect.
     #[test]
-    fn no_older_answer_makes_a_version_fresh_after_a_change() {
+    fn no_older_response_makes_a_version_fresh_after_a_change() {
         let heads = Heads::new();
         let (key, head) = head(&heads);
         let has_ended = AtomicBool::new(false);
@@ -394,10 +394,10 @@ mod tests {
             let mut older = None;
             for changes in 1..=200_000 {
                 heads.expire(&key);
-                // The version is fresh until the number of changes at which an answer was asked for.
-                let until = (0..20).map(|_| head.fresh_until_ms.load(Relaxed));
+                // Fresh until the number of changes at which the other store was asked.
+                let mut until = (0..20).map(|_| head.fresh_until_ms.load(Relaxed));
                 let is_older = |&until: &i64| until != i64::MIN && until < changes;
-                older = older.or(until.filter(is_older).next());
+                older = older.or(until.find(is_older));
             }
             has_ended.store(true, Relaxed);
             assert_eq!(older, None);

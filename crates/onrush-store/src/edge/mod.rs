@@ -14,8 +14,6 @@
 //! `opening` · `reader` · `lookup` · `change`.
 
 mod change;
-#[cfg(test)]
-mod for_tests;
 mod heads;
 mod lookup;
 mod metrics;

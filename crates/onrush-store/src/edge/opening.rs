@@ -191,7 +191,7 @@ async fn open(
                         guard.finish(Ok(Some(Current::known(known.clone()))));
                         return restore_record(&inner, known, generation).await;
                     }
-                    // The answer may be older than a change through this server.
+                    // The response may be older than a change through this server.
                     start.changes = inner.heads.changes(&key);
                 }
                 Ok(_) => break,

@@ -425,11 +425,11 @@ impl Source {
 
 #[cfg(test)]
 mod tests {
-    use super::super::for_tests::large;
+    use crate::for_tests::large;
     use std::sync::mpsc::channel;
     use std::time::Duration;
 
-    /// Who counts the blocks that are stored needs no lock that the transfers need.
+    /// To count the blocks that are stored takes no lock that the transfers need.
     #[test]
     fn stored_blocks_are_found_while_transfers_begin() {
         let (edge, _store, key) = large();
