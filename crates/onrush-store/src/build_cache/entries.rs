@@ -1,7 +1,7 @@
 //! The objects in the files of a cache: find, publish and delete. Changes of a key exclude each
 //! other, so that a condition is that of the change.
 
-use crate::cache::{Cache, Name, NewFile};
+use crate::cache::{Cache, Name, NewFile, Turn};
 use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::meta::Meta;
@@ -70,28 +70,35 @@ impl Entries {
         Some(Ok(Entry { name, file, record }))
     }
 
+    /// The turn of a caller to find an object.
+    pub(super) async fn turn(&self, key: &Key) -> Turn {
+        self.cache.turn(&name_of(key)).await
+    }
+
     /// Finds an object, and removes it if its file is torn. Blocks.
-    pub(super) fn find(&self, key: &Key) -> Option<Entry> {
+    pub(super) fn find(&self, key: &Key, turn: Turn) -> Option<Entry> {
         let name = name_of(key);
-        self.look_up(key, &name).unwrap_or_else(|Torn| {
+        self.look_up(key, &name, turn).unwrap_or_else(|Torn| {
             let _lock = self.lock(&name);
             self.current(key, &name) // It may have been replaced.
         })
     }
 
-    /// As [`Entries::find`]. The caller has the lock of the key.
+    /// As [`Entries::find`]. The caller has the lock of the key, and so it does not wait for a turn,
+    /// whose owner may need a thread of the pool.
     fn current(&self, key: &Key, name: &Name) -> Option<Entry> {
-        self.look_up(key, name).unwrap_or_else(|Torn| {
-            let _ = self.cache.remove(name); // If it stays, it is still torn.
-            None
-        })
+        self.look_up(key, name, Turn::default())
+            .unwrap_or_else(|Torn| {
+                let _ = self.cache.remove(name); // If it stays, it is still torn.
+                None
+            })
     }
 
-    fn look_up(&self, key: &Key, name: &Name) -> Result<Option<Entry>, Torn> {
+    fn look_up(&self, key: &Key, name: &Name, turn: Turn) -> Result<Option<Entry>, Torn> {
         if self.cache.lacks(name) {
             return Ok(None);
         }
-        let Some(opened) = self.cache.open_file(name) else {
+        let Some(opened) = self.cache.open_file(name, turn) else {
             return Ok(None);
         };
         let record = Record::read(&opened.file, !opened.is_trusted);

@@ -5,9 +5,9 @@
 //! metadata with a checksum. The name of the file is a hash of the key, so any key can be stored
 //! and the index takes the same memory for each.
 //!
-//! - **Space.** An upload takes its space when its first bytes arrive: all of it if the size is
-//!   known and small, otherwise more while more bytes arrive. It waits for a few seconds for room
-//!   that others have, and for the scan after the start.
+//! - **Space.** An upload takes space when its first bytes arrive, and more while more bytes
+//!   arrive. It waits for a few seconds for room that others have, and for the scan after the
+//!   start.
 //! - **Durability.** Nothing is synced: what a power cut takes is built again. A file of an earlier
 //!   process is compared with its checksum before it is served, and removed if it is torn.
 //! - **Order.** A use is noted in memory at once, and on the disk at most a minute later.
@@ -116,8 +116,10 @@ impl BuildCache {
         if let Some(found) = self.entries.try_find(key) {
             return found;
         }
+        let turn = self.entries.turn(key).await;
         let (entries, key) = (self.entries.clone(), key.clone());
-        let found = self.entries.cache().pool().run(move || entries.find(&key));
+        let find = move || entries.find(&key, turn);
+        let found = self.entries.cache().pool().run(find);
         found.await?.ok_or(StoreError::NotFound)
     }
 
@@ -230,5 +232,50 @@ impl fmt::Debug for BuildCache {
         f.debug_tuple("BuildCache")
             .field(self.entries.cache())
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::for_tests::{block_on, cache_options};
+    use onrush_rt::fs::sim::SimFs;
+    use std::task::{Context, Waker};
+
+    /// A client that waits for the verification of an object needs no thread for it.
+    #[test]
+    fn a_verification_delays_only_its_object() {
+        let disk = SimFs::new(1);
+        let open = || {
+            let root = disk.root().expect("the power is on");
+            let pool = BlockingPool::threads(1, 100);
+            BuildCache::on(root, pool, cache_options(1 << 20)).expect("a cache")
+        };
+        let keys = ["one", "other"].map(|key| Key::parse(key.as_bytes()).expect("a key"));
+        let first = open();
+        for key in &keys {
+            let put = async {
+                let mut upload = first.stage(key, Condition::None, None).await?;
+                upload.write(b"content".to_vec()).await?;
+                upload.commit().await
+            };
+            block_on(put).expect("room");
+        }
+        first.close();
+        drop(first);
+        let store = open();
+        let turn = block_on(store.entries.turn(&keys[0]));
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut waiting: Vec<_> = (0..3).map(|_| Box::pin(store.find(&keys[0]))).collect();
+        for find in &mut waiting {
+            assert!(find.as_mut().poll(&mut cx).is_pending());
+        }
+        block_on(store.find(&keys[1])).expect("an object");
+        // A change of the object does not wait either.
+        block_on(store.delete_object(&keys[1], Condition::None)).expect("it is deleted");
+        drop(turn);
+        for find in waiting {
+            block_on(find).expect("an object");
+        }
     }
 }

@@ -120,6 +120,10 @@ struct Inner {
     has_scan_failed: AtomicBool,
 }
 
+/// The turn of a caller to open and verify a file ([`Cache::turn`]). Dropping it ends the turn.
+#[derive(Default)]
+pub struct Turn(#[expect(dead_code, reason = "it is only dropped")] Option<Verification>);
+
 /// A file and whether it is known to be whole.
 pub struct Opened {
     /// The file, for reading.
@@ -127,7 +131,7 @@ pub struct Opened {
     /// If not, the caller has to verify it before it uses the content.
     pub is_trusted: bool,
     /// Other callers wait until the caller has dropped this.
-    _verification: Option<Verification>,
+    _turn: Turn,
 }
 
 /// Why a file is not created.
@@ -271,19 +275,32 @@ impl Cache {
         Some(file.with_permit(permit).with_guard(found.charge.lend()))
     }
 
-    /// Opens a file, also one that the scan has not found yet. `None` if there is none. Blocks: if
-    /// another caller verifies the file, also until it has dropped its [`Opened`].
-    pub fn open_file(&self, name: &Name) -> Option<Opened> {
-        let opened = self.open_now(name)?;
-        if opened.is_trusted {
-            return Some(opened);
+    /// Waits until no other caller verifies a file. If the file is known to be whole, there is
+    /// nothing to wait for.
+    pub async fn turn(&self, name: &Name) -> Turn {
+        let is_trusted = |found: Found| found.is_trusted;
+        if self
+            .index()
+            .get(name, self.now_ms())
+            .is_some_and(is_trusted)
+        {
+            return Turn(None);
         }
-        drop(opened); // Its descriptor is not needed while this waits.
-        let verification = self.inner.verifications.begin(name);
+        Turn(Some(self.inner.verifications.begin(name).await))
+    }
+
+    /// Opens a file, also one that the scan has not found yet. `None` if there is none. Blocks.
+    ///
+    /// Callers that are to verify it one after another have waited for their turn before, and not
+    /// on a thread of the pool. With `Turn::default()`, the caller may verify it while others do.
+    pub fn open_file(&self, name: &Name, turn: Turn) -> Option<Opened> {
         let opened = self.open_now(name)?;
-        Some(Opened {
-            _verification: (!opened.is_trusted).then_some(verification),
-            ..opened
+        Some(match opened.is_trusted {
+            true => opened,
+            false => Opened {
+                _turn: turn,
+                ..opened
+            },
         })
     }
 
@@ -320,7 +337,7 @@ impl Cache {
         Some(Opened {
             file: file.with_guard(charge.lend()),
             is_trusted,
-            _verification: None,
+            _turn: Turn(None),
         })
     }
 

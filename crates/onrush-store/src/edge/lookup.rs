@@ -93,12 +93,13 @@ impl Inner {
             return Ok(None);
         }
         let (inner, key) = (self.clone(), key.clone());
+        let turn = self.cache.turn(&name).await;
         let generation = self.heads.generation(&key);
         let load = move || {
             if inner.heads.has_ended(&key, &name) {
                 return None;
             }
-            let opened = inner.cache.open_file(&name)?;
+            let opened = inner.cache.open_file(&name, turn)?;
             let record = Record::read(&opened.file, !opened.is_trusted)
                 .ok()
                 .flatten();

@@ -95,8 +95,9 @@ impl Inner {
             return Ok(None);
         }
         let (inner, head) = (self.clone(), head.clone());
+        let turn = self.cache.turn(&name).await;
         let open = move || {
-            let opened = inner.cache.open_file(&name)?;
+            let opened = inner.cache.open_file(&name, turn)?;
             let record = Record::read(&opened.file, !opened.is_trusted);
             let len = head.block_len(number);
             match record {
