@@ -31,6 +31,8 @@ pub struct Shape {
     pub body_bytes: u64,
     /// Whether each upload has a new name. Otherwise each client replaces its own object.
     pub fresh: bool,
+    /// Whether each upload has a `Content-Type`, as those of browsers have.
+    pub has_type: bool,
     /// Number of uploads of all clients together. `None`: as many as possible in the time.
     pub count: Option<u64>,
 }
@@ -46,9 +48,13 @@ impl Shape {
     /// One of the requests, without its body.
     pub(crate) fn head(&self, address: SocketAddr, client: u32, number: u64) -> String {
         let number = if self.fresh { number } else { 0 };
+        let kind = match self.has_type {
+            true => "Content-Type: application/octet-stream\r\n",
+            false => "",
+        };
         format!(
             "PUT /{NAME_PREFIX}{client:02}-{number:07} HTTP/1.1\r\nHost: {address}\r\n\
-             Content-Length: {}\r\n\r\n",
+             {kind}Content-Length: {}\r\n\r\n",
             self.body_bytes
         )
     }
@@ -72,6 +78,7 @@ impl Shape {
             self.clients.to_string(),
             self.body_bytes.to_string(),
             self.fresh.to_string(),
+            self.has_type.to_string(),
             self.count.unwrap_or(0).to_string(),
             protocol.scheme().to_owned(),
         ]);
@@ -79,9 +86,19 @@ impl Shape {
     }
 }
 
-/// Runs the load. The arguments are `ADDRESS SECONDS CLIENTS BYTES FRESH COUNT SCHEME`.
+/// Runs the load. The arguments are `ADDRESS SECONDS CLIENTS BYTES FRESH TYPE COUNT SCHEME`.
 pub fn main(arguments: &[String]) -> Outcome {
-    let [address, seconds, clients, body_bytes, fresh, count, scheme] = arguments else {
+    let [
+        address,
+        seconds,
+        clients,
+        body_bytes,
+        fresh,
+        has_type,
+        count,
+        scheme,
+    ] = arguments
+    else {
         return Err(format!("{SUBCOMMAND} is internal"));
     };
     let wrong = |what: &str| format!("{SUBCOMMAND}: not a number: {what}");
@@ -90,6 +107,7 @@ pub fn main(arguments: &[String]) -> Outcome {
         clients: number(clients)? as u32,
         body_bytes: number(body_bytes)?,
         fresh: fresh == "true",
+        has_type: has_type == "true",
         count: Some(number(count)?).filter(|&count| count > 0),
     };
     let address = address.parse().map_err(|_| wrong(address))?;
@@ -248,6 +266,7 @@ mod tests {
             clients: 1,
             body_bytes: 3,
             fresh: true,
+            has_type: true,
             count: Some(3),
         };
         let (address, server) = sink(3);
@@ -268,6 +287,7 @@ mod tests {
             clients: 2,
             body_bytes: 3,
             fresh: false,
+            has_type: false,
             count: None,
         };
         let listener = TcpListener::bind("127.0.0.1:0").expect("listens");

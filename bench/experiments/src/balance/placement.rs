@@ -250,6 +250,7 @@ fn trial(run: &Run, kind: ServerKind, plan: Plan) -> Outcome<Trial> {
         clients: CLIENTS,
         body_bytes: plan.body_bytes,
         fresh: false,
+        has_type: false,
         count: Some(plan.uploads),
     };
     let before = workers.cpu_ns();

@@ -69,29 +69,34 @@ pub(super) fn features(bench: &Bench) -> Vec<Step> {
     steps
 }
 
-/// Checksums of objects. A GET does the same with and without them.
+/// Checksums of objects. With a type, there is an attribute also without them. A GET does the same
+/// with and without them.
 fn checksums(bench: &Bench) -> Vec<Step> {
-    let drivers = bench.field.drivers.iter();
-    let servers = drivers.filter_map(|&driver| bench.field.ours(driver));
-    let steps = servers.map(|server| {
+    let plain = objects::small("PUT of 4 KiB, memory", Role::Put, Place::Memory);
+    let typed = objects::typed("PUT of 4 KiB with a type, memory", Place::Memory);
+    let mut steps = Vec::new();
+    for scenario in [plain, typed] {
         let scenario = Scenario {
             profile: "features",
-            ..objects::small("PUT of 4 KiB, memory", Role::Put, Place::Memory)
+            ..scenario
         };
-        let reference = Subject {
-            label: format!("{}, no checksums", server.label),
-            environment: vec![NO_CHECKSUMS],
-            ..server.clone()
-        };
-        let pairing = Pairing {
-            about: About::Feature,
-            server: server.clone(),
-            reference,
-            target: Some(Target::AtMost(CHECKSUMS_MAX)),
-        };
-        pair_step(&scenario, pairing)
-    });
-    steps.collect()
+        let drivers = bench.field.drivers.iter();
+        for server in drivers.filter_map(|&driver| bench.field.ours(driver)) {
+            let reference = Subject {
+                label: format!("{}, no checksums", server.label),
+                environment: vec![NO_CHECKSUMS],
+                ..server.clone()
+            };
+            let pairing = Pairing {
+                about: About::Feature,
+                server: server.clone(),
+                reference,
+                target: Some(Target::AtMost(CHECKSUMS_MAX)),
+            };
+            steps.push(pair_step(&scenario, pairing));
+        }
+    }
+    steps
 }
 
 /// A cache in front of a folder.

@@ -29,6 +29,7 @@ fn large(name: &str, role: Role, place: Place) -> Scenario {
         clients: CLIENTS,
         body_bytes: LARGE_BYTES,
         fresh: false,
+        has_type: false,
         count: None,
     };
     let mut scenario = Scenario::new("put", name, role, Load::Uploads(shape));
@@ -48,11 +49,21 @@ pub(super) fn small(name: &str, role: Role, place: Place) -> Scenario {
         clients: CLIENTS,
         body_bytes: 4096,
         fresh: true,
+        has_type: false,
         count: None,
     };
     let mut scenario = Scenario::new("put", name, role, Load::Uploads(shape));
     scenario.content = Content::Uploads(place);
     scenario.slack = ANY_LENGTH;
+    scenario
+}
+
+/// As [`small`], with a `Content-Type` that is stored.
+pub(super) fn typed(name: &str, place: Place) -> Scenario {
+    let mut scenario = small(name, Role::Put, place);
+    if let Load::Uploads(shape) = &mut scenario.load {
+        shape.has_type = true;
+    }
     scenario
 }
 

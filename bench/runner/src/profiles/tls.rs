@@ -125,6 +125,7 @@ fn put(bench: &Bench) -> Vec<Step> {
         clients: UPLOADING,
         body_bytes: LARGE_BYTES,
         fresh: false,
+        has_type: false,
         count: None,
     });
     let mut scenario = Scenario::new("tls", "PUT of 40 MB, memory", Role::TlsPut, load);

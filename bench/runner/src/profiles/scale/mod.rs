@@ -42,6 +42,7 @@ fn put(name: &str, clients: u32, body_bytes: u64) -> Scenario {
         clients,
         body_bytes,
         fresh: false,
+        has_type: false,
         count: None,
     };
     let mut scenario = Scenario::new(PROFILE, name, Role::RemotePut, Load::Uploads(shape));
