@@ -132,13 +132,14 @@ impl Restart {
         let thread = std::thread::Builder::new().name("onrush-restart".to_owned());
         let spawned = thread.spawn(move || {
             if let Err(why) = state.restart(before_drain) {
-                tracing::error!("the restart failed: {why}; this process continues");
+                // Before the report: its reader may request another restart at once.
                 state.is_in_progress.store(false, Ordering::Release);
+                tracing::error!("the restart failed: {why}; this process continues");
             }
         });
         if let Err(error) = spawned {
-            tracing::error!(%error, "the restart failed; this process continues");
             self.0.is_in_progress.store(false, Ordering::Release);
+            tracing::error!(%error, "the restart failed; this process continues");
         }
     }
 }
