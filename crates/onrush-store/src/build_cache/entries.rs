@@ -84,8 +84,8 @@ impl Entries {
         })
     }
 
-    /// As [`Entries::find`]. The caller has the lock of the key, and so it does not wait for a turn,
-    /// whose owner may need a thread of the pool.
+    /// As [`Entries::find`]. The caller has the lock of the key, and so it does not wait for a
+    /// turn, whose owner may need a thread of the pool.
     fn current(&self, key: &Key, name: &Name) -> Option<Entry> {
         self.look_up(key, name, Turn::default())
             .unwrap_or_else(|Torn| {
