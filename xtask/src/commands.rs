@@ -299,6 +299,10 @@ const COMMANDS: &[(&str, Cover)] = &[
     ("cargo xtask bench [PROFILE…]", Runs(&[BENCH_PAIR])),
     ("cargo xtask bench --quick", Runs(&[BENCH])),
     ("cargo xtask bench close --peers h2o", Runs(&[BENCH_PAIR])),
+    (
+        "cargo xtask bench put --peers nginx --driver io_uring --rounds 5",
+        Runs(&[BENCH_PAIR]),
+    ),
     ("cargo xtask bench --list", Runs(&[BENCH_LIST])),
     ("cargo xtask bench --gate", Step("gate")),
     (
