@@ -346,14 +346,17 @@ fn a_cache_that_is_served_as_a_folder_gets_a_warning() {
     drop(server);
     let server = Server::start(folder.path(), &[]);
     server.logs("this is the folder of a cache; without --cache or --edge");
-    let plain = Folder::new();
+    // A client cannot make a folder look like one.
+    let mark = std::fs::read(folder.path().join("onrush-cache")).expect("a mark");
+    let (plain, written) = (Folder::new(), Folder::new());
     plain.file("onrush-cache", "of a client");
-    let server = Server::start(plain.path(), &[]);
-    assert!(
-        !server.log().contains("folder of a cache"),
-        "{}",
-        server.log()
-    );
+    drop(Server::start(written.path(), &["--allow", "put"]));
+    written.file("onrush-cache", mark);
+    for folder in [plain, written] {
+        let server = Server::start(folder.path(), &[]);
+        let log = server.log();
+        assert!(!log.contains("folder of a cache"), "{log}");
+    }
 }
 
 #[test]

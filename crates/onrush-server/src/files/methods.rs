@@ -25,17 +25,14 @@ impl Inner {
 
     /// Why a method is not among [`Inner::methods`]: another `--allow` may permit it.
     pub(super) fn why_not_allowed(&self, method: &str) -> HttpError {
-        let allow = Allow {
+        let all = Allow {
             put: true,
             delete: true,
             delete_folders: true,
         };
-        let options = FilesOptions {
-            allow,
-            ..self.options.clone()
-        };
+        let may_be_permitted = methods(all, &self.options).contains(&method);
         let given = self.options.allow;
-        match methods(&options).contains(&method) && !self.methods.contains(&method) {
+        match may_be_permitted && !self.methods.contains(&method) {
             true if given.put || given.delete || self.options.sink => HttpError::CHANGE_NOT_ALLOWED,
             true => HttpError::READ_ONLY,
             false => HttpError::METHOD_NOT_ALLOWED,
@@ -43,9 +40,9 @@ impl Inner {
     }
 }
 
-/// The methods of objects and folders that are served with these options.
-pub(super) fn methods(options: &FilesOptions) -> Vec<&'static str> {
-    let Allow { put, delete, .. } = options.allow;
+/// The methods of objects and folders that are served with these options, if `allow` were theirs.
+pub(super) fn methods(allow: Allow, options: &FilesOptions) -> Vec<&'static str> {
+    let Allow { put, delete, .. } = allow;
     let stores = put && !options.sink;
     let methods = [
         ("COPY", stores),

@@ -323,6 +323,7 @@ impl Files {
         let pool = BlockingPool::threads(options.blocking_threads, 4096);
         let folder = folder_options(options);
         let writable = folder.writable;
+        let is_cache = is_cache(dir); // Before it becomes an ordinary folder.
         match Folder::open(dir, pool, folder) {
             Ok(store) => {
                 if !store.follows_links() {
@@ -332,7 +333,7 @@ impl Files {
                          followed and return 404"
                     );
                 }
-                if is_cache(dir) {
+                if is_cache {
                     tracing::warn!(
                         dir = %dir.display(),
                         "this is the folder of a cache; without --cache or --edge, its files are \
@@ -375,7 +376,7 @@ impl Files {
             store,
             abandoned: Abandoned::default(),
             pool,
-            methods: methods(&options),
+            methods: methods(options.allow, &options),
             locks: Arc::default(),
             cache: cache(&options),
             siblings: Siblings::new(options.cache_max_age_ms),
@@ -416,7 +417,7 @@ impl Files {
         Files(Arc::new(Inner {
             store: inner.store.clone(),
             pool: inner.pool.clone(),
-            methods: methods(&options),
+            methods: methods(options.allow, &options),
             locks: inner.locks.clone(),
             cache: cache(&options),
             siblings: Siblings::new(options.cache_max_age_ms),

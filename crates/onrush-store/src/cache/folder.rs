@@ -10,6 +10,7 @@
 
 use super::list::{self, Listed};
 use super::name::Name;
+use crate::key::RESERVED;
 use onrush_rt::fs::{Create, Dir, File, FileKind, OpenHow};
 use std::io;
 use std::ops::ControlFlow;
@@ -283,8 +284,11 @@ fn prepare(root: &Dir, origin: &str) -> io::Result<()> {
 
 /// Whether a folder is a cache. `false` if that cannot be determined. Blocks.
 pub(super) fn is_cache(root: &Dir) -> bool {
+    // Clients of a folder that is served may write a file with the name of the mark and its text,
+    // but such a folder has one that clients cannot make.
+    let is_served = exists(root, RESERVED).unwrap_or(true);
     let text = read_text(root, MARK, MARK_BYTES_MAX);
-    text.is_ok_and(|text| text.as_bytes().starts_with(MARK_TEXT))
+    !is_served && text.is_ok_and(|text| text.as_bytes().starts_with(MARK_TEXT))
 }
 
 fn read_text(root: &Dir, name: &[u8], bytes_max: usize) -> io::Result<String> {
