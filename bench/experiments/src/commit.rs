@@ -6,16 +6,11 @@ use crate::table::Table;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::Dir;
 use onrush_rt::fs::sim::{SimFs, SyncTime};
+use onrush_store::testing::block_on;
 use onrush_store::{Condition, Folder, FolderOptions, Key, Store, StoreError};
 use std::{
-    future::Future,
-    pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    task::{Context, Poll, Wake, Waker},
-    thread::{self, Thread},
+    sync::atomic::{AtomicU64, Ordering},
+    thread,
     time::{Duration, Instant},
 };
 use xtask::shell::Outcome;
@@ -121,23 +116,6 @@ async fn put(folder: &Folder, name: &str) -> Result<(), StoreError> {
     let mut upload = folder.stage(&key, Condition::None, Some(size)).await?;
     upload.write(CONTENT.to_vec()).await?;
     upload.commit().await.map(|_| ())
-}
-
-fn block_on<F: Future>(future: F) -> F::Output {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => thread::park(),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -2,33 +2,10 @@
 //! Prints one line for each measurement: the median and the 99th percentile of single operations.
 
 use onrush_rt::blocking::BlockingPool;
+use onrush_store::testing::block_on;
 use onrush_store::*;
-use std::future::Future;
 use std::path::PathBuf;
-use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
 use std::time::Instant;
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-fn block_on<F: Future>(future: F) -> F::Output {
-    let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(out) => return out,
-            Poll::Pending => thread::park(),
-        }
-    }
-}
 
 fn measure(what: &str, times: usize, mut each: impl FnMut(usize)) {
     let mut took: Vec<u64> = (0..times)

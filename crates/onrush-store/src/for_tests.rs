@@ -5,32 +5,20 @@ use crate::edge::{EdgeOptions, EdgeStore};
 use crate::key::Key;
 use crate::store::{Condition, Store, Wanted};
 use crate::testing::MemoryStore;
+pub(crate) use crate::testing::block_on;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::Descriptors;
 use onrush_rt::fs::sim::SimFs;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::thread;
 use std::time::Duration;
 
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => thread::park(),
-        }
-    }
+/// Waits until something that takes milliseconds has happened.
+pub(crate) fn wait_until(mut is_so: impl FnMut() -> bool) {
+    assert!((0..10_000).any(|_| {
+        thread::sleep(Duration::from_millis(1));
+        is_so()
+    }));
 }
 
 pub(crate) fn cache_options(bytes_max: u64) -> CacheOptions {
@@ -44,7 +32,7 @@ pub(crate) fn cache_options(bytes_max: u64) -> CacheOptions {
 
 /// An edge that always asks, its store, and the key of an object of two blocks. The record and the
 /// first block are in the cache.
-pub(crate) fn large() -> (EdgeStore, Arc<MemoryStore>, Key) {
+pub(crate) fn edge_with_blocks() -> (EdgeStore, Arc<MemoryStore>, Key) {
     let store = Arc::new(MemoryStore::new());
     let options = EdgeOptions {
         cache: cache_options(1 << 20),
@@ -56,12 +44,7 @@ pub(crate) fn large() -> (EdgeStore, Arc<MemoryStore>, Key) {
     let pool = BlockingPool::threads(4, 100);
     let edge = EdgeStore::on(store.clone(), root, pool, options).expect("an edge");
     let key = Key::parse(b"a").expect("a key");
-    let wait_until = |is_so: &dyn Fn() -> bool| {
-        while !is_so() {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    };
-    wait_until(&|| edge.metrics().cache().is_complete);
+    wait_until(|| edge.metrics().cache().is_complete);
     block_on(async {
         let mut upload = store.stage(&key, Condition::None, None).await?;
         upload.write(b"content".to_vec()).await?;
@@ -69,6 +52,6 @@ pub(crate) fn large() -> (EdgeStore, Arc<MemoryStore>, Key) {
         edge.open(&key, Wanted::All).await
     })
     .expect("an object");
-    wait_until(&|| edge.metrics().cache().entries >= 2);
+    wait_until(|| edge.metrics().cache().entries >= 2);
     (edge, store, key)
 }

@@ -14,6 +14,8 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder;
 use onrush_remote::{Options, RemoteStore};
+#[allow(unused_imports)] // some tests poll nothing
+pub use onrush_store::testing::block_on;
 use onrush_store::{Object, Result};
 use s3::MemoryS3;
 use s3s::access::{S3Access, S3AccessContext};
@@ -22,11 +24,8 @@ use s3s::service::S3ServiceBuilder;
 use s3s::{S3Result, s3_error};
 use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
@@ -155,24 +154,4 @@ pub async fn read(object: &Object, range: std::ops::Range<u64>) -> Result<Vec<u8
         all.extend_from_slice(&piece);
     }
     Ok(all)
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-/// Polls a future to completion on this thread, as a worker would: without tokio.
-pub fn block_on<F: Future>(future: F) -> F::Output {
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let (mut future, mut cx) = (pin!(future), Context::from_waker(&waker));
-    loop {
-        match future.as_mut().poll(&mut cx) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => thread::park(),
-        }
-    }
 }

@@ -225,15 +225,10 @@ fn links_and_pipes() {
             assert_errno(root.open(b"out/passwd", OpenHow::READ), libc::EXDEV);
             assert_errno(root.metadata(b"d/up"), libc::EXDEV);
             // A rename of another process may disturb a lookup that does not wait.
-            let mut opened = root.open_cached(b"out");
-            for _ in 0..1000 {
-                match &opened {
-                    Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
-                        opened = root.open_cached(b"out");
-                    }
-                    _ => break,
-                }
-            }
+            let errno = |opened: &io::Result<File>| opened.as_ref().err()?.raw_os_error();
+            let mut attempts = (0..1000).map(|_| root.open_cached(b"out"));
+            let opened = attempts.find(|opened| errno(opened) != Some(libc::EAGAIN));
+            let opened = opened.unwrap();
             assert_errno(opened, libc::EXDEV);
         } else {
             assert_errno(root.open(b"in", OpenHow::READ), libc::ELOOP);

@@ -430,7 +430,7 @@ impl Clock {
 mod tests {
     use super::super::{CacheOptions, DiskEvent, Report};
     use super::*;
-    use crate::for_tests::{block_on, cache_options};
+    use crate::for_tests::{block_on, cache_options, wait_until};
     use onrush_rt::blocking::BlockingPool;
     use onrush_rt::fs::sim::SimFs;
 
@@ -456,13 +456,6 @@ mod tests {
 
     fn name(number: u8) -> Name {
         Name::of(&[&[number]])
-    }
-
-    fn wait_until(mut is_so: impl FnMut() -> bool) {
-        assert!((0..10_000).any(|_| {
-            std::thread::sleep(Duration::from_millis(1));
-            is_so()
-        }));
     }
 
     /// Here the function that reports failures panics.

@@ -163,13 +163,13 @@ impl Upload for EdgeUpload {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::for_tests::{block_on, large};
+    use crate::for_tests::{block_on, edge_with_blocks};
     use crate::store::{Store, Wanted};
 
     /// A request that finds the old file of a key while a change waits to remove it.
     #[test]
     fn what_was_read_before_the_file_is_removed_is_forgotten() {
-        let (edge, store, key) = large();
+        let (edge, store, key) = edge_with_blocks();
         let inner = edge.inner.clone();
         let open = || block_on(edge.open(&key, Wanted::All)).map(drop);
         store.fail_with(Some(StoreError::Unavailable));

@@ -141,7 +141,7 @@ impl Inner {
                         let stream = object.stream(range);
                         run(head, Some(generation), guard, blocks, stream).await;
                     }
-                    Err(error) => drop(guard.end(FillEnd::Failed(error), None, |_| false)),
+                    Err(error) => drop(guard.end(FillEnd::Failed(error), None, |_, _| false)),
                 }
             })
         });
@@ -220,13 +220,13 @@ impl FillGuard {
         &self,
         end: FillEnd,
         follows: Option<Name>,
-        is_missing: impl FnOnce(&Inner) -> bool,
+        is_missing: impl FnOnce(&Inner, &Name) -> bool,
     ) -> Option<FillGuard> {
         let mut fills = self.inner.fills();
         let mut next = None;
         if let Some(id) = follows
             && !fills.contains_key(&id)
-            && is_missing(&self.inner)
+            && is_missing(&self.inner, &id)
         {
             let fill = Fill::new(self.fill.run.clone(), id);
             fills.insert(id, fill.clone());
@@ -265,7 +265,7 @@ impl FillGuard {
 impl Drop for FillGuard {
     fn drop(&mut self) {
         let failed = FillEnd::Failed(StoreError::Io(io::ErrorKind::Other.into()));
-        self.end(failed, None, |_| false);
+        self.end(failed, None, |_, _| false);
     }
 }
 
@@ -286,9 +286,8 @@ pub(super) async fn run(
         let end = fill_block(&head, generation, number, &mut source, &fill).await;
         number += 1;
         let more = end == FillEnd::Whole && number < blocks.end;
-        let follows = more.then(|| head.block(number));
-        let next = fill.end(end, follows, |inner| {
-            follows.is_some_and(|block| !inner.is_stored_as(&head, &block))
+        let next = fill.end(end, more.then(|| head.block(number)), |inner, block| {
+            !inner.is_stored_as(&head, block)
         });
         let Some(next) = next else {
             return; // Or its readers go on with the transfer of another run.
@@ -425,14 +424,14 @@ impl Source {
 
 #[cfg(test)]
 mod tests {
-    use crate::for_tests::large;
+    use crate::for_tests::edge_with_blocks;
     use std::sync::mpsc::channel;
     use std::time::Duration;
 
     /// To count the blocks that are stored takes no lock that the transfers need.
     #[test]
     fn stored_blocks_are_found_while_transfers_begin() {
-        let (edge, _store, key) = large();
+        let (edge, _store, key) = edge_with_blocks();
         let head = edge.inner.heads.get(&key).expect("a version");
         let (sender, receiver) = channel();
         let transfers = edge.inner.fills();

@@ -1,12 +1,15 @@
 //! Tests that every store passes ([`conformance`]; [`conformance_of_objects`] without folders), and
-//! a store in memory ([`MemoryStore`]); and the disk space of a cache ([`disk_bytes`]).
+//! a store in memory ([`MemoryStore`]); the disk space of a cache ([`disk_bytes`]); and
+//! [`block_on`].
 //!
 //! The feature `testing` enables this module. Programs do not use it.
 
+mod block_on;
 mod conformance;
 mod kept;
 mod memory;
 
+pub use block_on::block_on;
 pub use conformance::{conformance, conformance_of_objects};
 pub use memory::MemoryStore;
 

@@ -10,35 +10,12 @@ pub use temp_dir::TempDir;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::sim::SimFs;
 use onrush_rt::fs::{Dir, FileKind};
+pub use onrush_store::testing::block_on;
 use onrush_store::*;
 use std::ffi::OsStr;
-use std::future::Future;
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-pub fn block_on<F: Future>(future: F) -> F::Output {
-    let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(out) => return out,
-            Poll::Pending => thread::park(),
-        }
-    }
-}
 
 /// Runs each test on all backends.
 macro_rules! on_all {
