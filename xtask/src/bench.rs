@@ -18,7 +18,7 @@ pub(crate) fn experiment(arguments: Arguments) -> Result<(), Failure> {
 
 /// Builds `packages` of the `bench` workspace and runs their program `program`.
 fn run_built(packages: &str, program: &str, arguments: Arguments) -> Result<(), Failure> {
-    let build = format!("build --release --quiet --manifest-path bench/Cargo.toml {packages}");
+    let build = format!("build --release --quiet {packages}");
     run(&mut cargo(&build))?;
     let mut measuring = Command::new(built().join(program));
     measuring.args(arguments.words);

@@ -15,6 +15,6 @@ const PROGRAMS: [(&str, &str); 4] = [
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     packages::need(&PROGRAMS)?;
     run(&mut cargo("build --quiet -p onrush-server --bins"))?;
-    let mut program = cargo("run --quiet --manifest-path bench/Cargo.toml -p power-cuts --");
+    let mut program = cargo("run --quiet -p power-cuts --");
     Ok(run(program.args(arguments.words))?)
 }

@@ -57,7 +57,7 @@ pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
 
 /// The workspaces that the steps lint and test. The fuzz targets and the benchmark peers are not
 /// among them, because their dependencies take minutes to compile.
-const WORKSPACES: [&str; 2] = ["Cargo.toml", "bench/Cargo.toml"];
+const WORKSPACES: [&str; 1] = ["Cargo.toml"];
 
 fn format() -> Outcome {
     let others = ["fuzz/Cargo.toml", "bench/peers/rust/Cargo.toml"];
@@ -68,11 +68,7 @@ fn format() -> Outcome {
 }
 
 fn clippy() -> Outcome {
-    for manifest in WORKSPACES {
-        let mut command = cargo("clippy --quiet --workspace --all-targets --manifest-path");
-        run(command.arg(manifest).args(["--", "-D", "warnings"]))?;
-    }
-    Ok(())
+    run(cargo("clippy --quiet --workspace --all-targets").args(["--", "-D", "warnings"]))
 }
 
 fn doc() -> Outcome {
@@ -81,9 +77,7 @@ fn doc() -> Outcome {
 
 /// Compares the instructions per request on the simulator with the committed results.
 fn gate() -> Outcome {
-    run(&mut cargo(
-        "run --release --quiet --manifest-path bench/Cargo.toml -p gate",
-    ))
+    run(&mut cargo("run --release --quiet -p gate"))
 }
 
 /// Runs every test of a workspace, prints the output and adds the summaries of all test binaries to

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{KERNEL, Kind, choice, in_child, on, rig_with, seccomp, watchdog};
+use common::{KERNEL, Kind, choice, in_child, on, rig_with, watchdog};
 use onrush_rt::driver::{Config, Driver, Event, ListenSocket, Socket, StreamId};
 use onrush_rt::net::{Address, ListenMode, ListenOptions, listen};
 use rustix::fd::OwnedFd;
@@ -12,6 +12,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use testing::seccomp;
 
 fn any_port(ip: &str) -> Address {
     Address::Tcp(SocketAddr::new(ip.parse().unwrap(), 0))

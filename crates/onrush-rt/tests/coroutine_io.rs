@@ -4,8 +4,8 @@
 mod common;
 
 use common::coroutines::contract;
-use common::temp_dir::TempDir;
 use common::{ALL, KERNEL, Kind, Transport, choice, pattern, sockets, watchdog};
+use testing::TempDir;
 
 use onrush_rt::coroutine::net::{Shutdown, TcpListener, TcpStream};
 use onrush_rt::coroutine::{self, Config, Coroutine, File, fs, thread, wait};

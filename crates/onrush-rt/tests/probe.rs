@@ -2,8 +2,9 @@
 
 mod common;
 
-use common::{in_child, seccomp};
+use common::in_child;
 use onrush_rt::driver::{Config, Preference, choose};
+use testing::seccomp;
 
 /// Under a filter that refuses io_uring with `errno`, the reason must contain `says`.
 fn refused_with(errno: i32, says: &[&str]) {

@@ -1,9 +1,6 @@
 //! The running program: the choice of the driver, the log, and the end by signals.
 
 mod program;
-#[allow(unreachable_pub)]
-#[path = "../../onrush-rt/tests/common/seccomp.rs"]
-mod seccomp;
 
 use program::{Folder, Server, TIMEOUT, onrush, output, wait};
 use std::io::{Read, Write};
@@ -12,6 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use testing::seccomp;
 
 const PAUSE: Duration = Duration::from_millis(200);
 

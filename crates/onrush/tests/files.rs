@@ -1,7 +1,5 @@
 //! Files as responses: whole, in parts, and while they change.
 mod common;
-#[path = "../../onrush-rt/tests/common/temp_dir.rs"]
-mod temp_dir;
 
 use common::{content, drivers, get, pattern, plain, serve, text, watchdog};
 use onrush::{Body, Bytes, Limits, Part, Request, Response, Router, sim::Simulation};
@@ -9,7 +7,7 @@ use onrush_rt::fs::{Dir, File, OpenHow};
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
-use temp_dir::TempDir;
+use testing::TempDir;
 
 /// A file in a temporary directory.
 struct Scratch(TempDir);

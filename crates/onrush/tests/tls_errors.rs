@@ -1,8 +1,6 @@
 //! Every mistake in certificates, keys and settings is an error of one line.
 #![cfg(feature = "tls")]
 
-#[path = "../../onrush-rt/tests/common/temp_dir.rs"]
-mod temp_dir;
 mod tls;
 
 use onrush::TlsConfig;
@@ -11,7 +9,7 @@ use onrush::tls::rustls::pki_types::pem::PemObject;
 use onrush::tls::{TlsConfigBuilder, TlsError, TlsErrorKind};
 use std::fs;
 use std::path::PathBuf;
-use temp_dir::TempDir;
+use testing::TempDir;
 use tls::{Authority, fixture, read};
 
 /// A folder with files of the names that the messages contain.

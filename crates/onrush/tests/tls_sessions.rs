@@ -1,8 +1,6 @@
 //! What clients of a TLS configuration can resume, and what a replacement changes.
 #![cfg(feature = "tls")]
 
-#[path = "../../onrush-rt/tests/common/temp_dir.rs"]
-mod temp_dir;
 mod tls;
 
 use onrush::TlsConfig;
@@ -11,7 +9,7 @@ use onrush::tls::rustls::{Error, ProtocolVersion};
 use std::fs;
 use std::sync::Arc;
 use std::thread;
-use temp_dir::TempDir;
+use testing::TempDir;
 use tls::{Authority, Client, VERSIONS, clients, provider, with};
 
 #[test]

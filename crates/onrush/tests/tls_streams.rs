@@ -1,8 +1,6 @@
 //! Bodies, responses and ends of connections over TLS.
 #![cfg(feature = "tls")]
 mod common;
-#[path = "../../onrush-rt/tests/common/temp_dir.rs"]
-mod temp_dir;
 
 use common::app::{Endless, app};
 use common::entries::{Entry, entries, keep_entries};
@@ -22,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
-use temp_dir::TempDir;
+use testing::TempDir;
 
 fn large_bodies() -> Limits {
     Limits {

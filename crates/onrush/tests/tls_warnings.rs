@@ -3,8 +3,6 @@
 
 #[path = "tls/ocsp.rs"]
 mod ocsp;
-#[path = "../../onrush-rt/tests/common/temp_dir.rs"]
-mod temp_dir;
 mod tls;
 
 use onrush::metrics::Format;
@@ -13,7 +11,7 @@ use onrush::{Metrics, Router, Server, TlsConfig};
 use rcgen::{CertificateParams, CustomExtension, DnType, ExtendedKeyUsagePurpose};
 use std::fs;
 use std::time::{Duration, SystemTime};
-use temp_dir::TempDir;
+use testing::TempDir;
 use tls::{Authority, VERSIONS, with};
 
 const DAY: Duration = Duration::from_secs(86_400);

@@ -127,7 +127,7 @@ pub(super) fn start_backend() -> Outcome<Server> {
 }
 
 pub(super) fn build() -> Outcome {
-    let bench = "build --release --quiet --manifest-path bench/Cargo.toml -p experiments --bin ";
+    let bench = "build --release --quiet -p experiments --bin ";
     xtask::shell::run(&mut cargo(&format!("{bench}{APP}")))?;
     let examples = "build --release --quiet -p onrush --example http_coroutines \
         --example http_threads";

@@ -313,7 +313,7 @@ const CONFIGURATION: &str = "one worker, the driver, permission to write and dur
     otherwise defaults";
 
 fn limits(_: &Setup) -> Outcome {
-    let build = "build --release --quiet --manifest-path bench/Cargo.toml -p limits";
+    let build = "build --release --quiet -p limits";
     run(&mut cargo(build))
 }
 
@@ -331,7 +331,7 @@ fn store(setup: &Setup) -> Outcome {
 
 /// Builds the programs with routes, and the one that serves folders.
 fn ours(_: &Setup) -> Outcome {
-    let app = "build --release --quiet --manifest-path bench/Cargo.toml -p app --bins";
+    let app = "build --release --quiet -p app --bins";
     run(&mut cargo(app))?;
     run(&mut cargo(
         "build --release --quiet -p onrush-server --bin onrush",

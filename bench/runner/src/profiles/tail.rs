@@ -53,9 +53,7 @@ pub(super) fn tail(bench: &Bench) -> Vec<Step> {
 
 /// Builds the load generator.
 fn build() -> Outcome {
-    run(&mut cargo(
-        "build --release --quiet --manifest-path bench/Cargo.toml -p load",
-    ))
+    run(&mut cargo("build --release --quiet -p load"))
 }
 
 impl Task {

@@ -1,13 +1,10 @@
 //! Tests of the same operations on the kernel, on the kernel without `openat2`, and on the
 //! simulator; then tests of features that only one of them has.
 
-#[path = "../../tests/common/temp_dir.rs"]
-mod temp_dir;
-
 use super::sim::{Cut, SimFs};
 use super::*;
 use std::path::PathBuf;
-use temp_dir::TempDir;
+use testing::TempDir;
 
 fn on_all(test: impl Fn(&Dir)) {
     for beneath in [Beneath::Auto, Beneath::Walk] {

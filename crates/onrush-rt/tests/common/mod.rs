@@ -4,8 +4,6 @@
 #![allow(dead_code, unreachable_pub)]
 
 pub mod coroutines;
-pub mod seccomp;
-pub mod temp_dir;
 
 use onrush_rt::driver::sim::{self, Behaviour};
 use onrush_rt::driver::{Choice, Config, Driver, Event, Preference, Socket, StreamId, choose};

@@ -3,11 +3,9 @@
 #![allow(dead_code, unreachable_pub)] // each test uses a part
 
 mod reply;
-#[path = "../../../onrush-rt/tests/common/temp_dir.rs"]
-mod temp_dir;
 
 pub use reply::Reply;
-pub use temp_dir::TempDir;
+pub use testing::TempDir;
 
 use onrush::sim::Simulation;
 use onrush::{DriverPreference, Limits, Router, Running, Server};

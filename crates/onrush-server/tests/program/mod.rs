@@ -7,8 +7,6 @@ pub mod browser;
 pub mod certificates;
 pub mod plain;
 pub mod service;
-#[path = "../../../onrush-rt/tests/common/temp_dir.rs"]
-mod temp_dir;
 pub mod users;
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -18,7 +16,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use temp_dir::TempDir;
+use testing::TempDir;
 
 /// The maximum time for something that takes milliseconds on an idle machine.
 pub const TIMEOUT: Duration = Duration::from_secs(30);

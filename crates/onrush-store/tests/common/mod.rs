@@ -2,10 +2,7 @@
 //! short forms of the operations.
 #![allow(dead_code, unreachable_pub, unused_macros)] // each test uses a part
 
-#[path = "../../../onrush-rt/tests/common/temp_dir.rs"]
-mod temp_dir;
-
-pub use temp_dir::TempDir;
+pub use ::testing::TempDir;
 
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::sim::SimFs;

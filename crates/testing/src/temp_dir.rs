@@ -1,5 +1,4 @@
-//! A temporary directory. The tests of other crates include this file, too.
-#![allow(dead_code, unreachable_pub)]
+//! A temporary directory.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,10 +7,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct TempDir(PathBuf);
 
 impl TempDir {
+    /// One beneath the system's folder for temporary files.
+    ///
+    /// # Panics
+    /// If it cannot be made.
+    #[expect(clippy::new_without_default, reason = "a test makes it on purpose")]
     pub fn new() -> TempDir {
         TempDir::beneath(&std::env::temp_dir())
     }
 
+    /// One beneath `parent`.
+    ///
+    /// # Panics
+    /// If it cannot be made.
     pub fn beneath(parent: &Path) -> TempDir {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -22,6 +30,7 @@ impl TempDir {
         TempDir(path)
     }
 
+    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.0
     }

@@ -1,0 +1,12 @@
+//! What the tests of several crates share. It is not part of the product.
+//!
+//! Modules, lowest first: `temp_dir` (folders that remove themselves), `child` (tests that run
+//! themselves in a process of their own), `matrix` (which drivers and seeds a test uses), `seccomp`
+//! (refused system calls).
+
+pub mod child;
+pub mod matrix;
+pub mod seccomp;
+mod temp_dir;
+
+pub use temp_dir::TempDir;
