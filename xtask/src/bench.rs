@@ -16,12 +16,13 @@ pub(crate) fn experiment(arguments: Arguments) -> Result<(), Failure> {
     run_built("-p experiments", "experiment", arguments)
 }
 
-/// Builds `packages` of the `bench` workspace and runs their program `program`.
+/// Builds `packages` of the benchmarks and runs their program `program`.
 fn run_built(packages: &str, program: &str, arguments: Arguments) -> Result<(), Failure> {
+    let words = arguments.rest()?;
     let build = format!("build --release --quiet {packages}");
     run(&mut cargo(&build))?;
     let mut measuring = Command::new(built().join(program));
-    measuring.args(arguments.words);
+    measuring.args(words);
     flush();
     let status = measuring
         .status()

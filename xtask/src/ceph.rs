@@ -38,6 +38,7 @@ const OPEN_BUCKET: &str = "open";
 pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
     let cluster = Cluster::new(&mut arguments)?;
     let words = arguments.names()?;
+    programs()?;
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words[..] {
         ["up"] => cluster.up()?,
@@ -74,6 +75,11 @@ fn osd(number: &str) -> Result<String, Failure> {
     }
 }
 
+/// Installs Ceph if it is missing.
+pub(crate) fn programs() -> Outcome {
+    packages::need(&PROGRAMS)
+}
+
 /// A cluster on this machine.
 pub(crate) struct Cluster {
     dir: PathBuf,
@@ -83,7 +89,6 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     /// The cluster that the options `--dir` and `--port` name. One that exists keeps its port.
-    /// Installs Ceph if it is missing.
     pub(crate) fn new(arguments: &mut Arguments) -> Result<Cluster, Failure> {
         let dir = arguments.text("--dir")?;
         let dir = dir.map_or_else(|| target().join("ceph"), |dir| root().join(dir));
@@ -91,7 +96,6 @@ impl Cluster {
         let Some(wanted) = u16::try_from(wanted).ok().filter(|port| *port < 32_000) else {
             return Err(Failure::Usage("--port needs a port below 32000".to_owned()));
         };
-        packages::need(&PROGRAMS)?;
         let configuration = fs::read_to_string(dir.join("ceph.conf")).unwrap_or_default();
         let port = port_in(&configuration).unwrap_or(wanted);
         Ok(Cluster { dir, port })

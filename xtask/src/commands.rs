@@ -1,9 +1,11 @@
 //! Checks the commands that the documents show. The table here lists how the tests cover each
-//! command, so a broken command is noticed.
+//! command, so a broken command is noticed. The short test run compares the table with the documents
+//! and parses the commands of `cargo xtask`; the nightly run also runs a short form of them.
 //!
 //! A command is a line of a fenced block without a language, or inline code, that begins with one
 //! of [`PROGRAMS`].
 
+use crate::Failure;
 use crate::shell::{self, Outcome, cannot_run, cargo, elapsed, flush, root};
 use std::{collections::BTreeSet, env, fs, path::Path, process::Command, time::Instant};
 
@@ -15,7 +17,7 @@ const PROGRAMS: [&str; 3] = ["cargo ", "curl ", "onrush "];
 enum Cover {
     /// [`run_all`] runs these commands of [`SHORT`] instead.
     Runs(&'static [&'static str]),
-    /// This step of the test run executes it.
+    /// This step of the short run or of the nightly run executes it.
     Step(&'static str),
     /// This file contains this text, which belongs to a test of the command.
     Tested(&'static str, &'static str),
@@ -53,6 +55,7 @@ const SHORT: [&str; 12] = [
 ];
 
 const TEST: &str = "xtask/src/test.rs";
+const NIGHTLY: &str = "xtask/src/nightly.rs";
 const CURL: Cover = Tested(
     "crates/onrush-server/tests/clients.rs",
     "fn curl_puts_gets_and_deletes",
@@ -221,6 +224,13 @@ const COMMANDS: &[(&str, Cover)] = &[
     ),
     ("cargo run -p onrush --example coroutine", Runs(&[EXAMPLES])),
     ("cargo xtask test", Tested(TEST, "fn main")),
+    ("cargo xtask nightly", Tested(NIGHTLY, "fn main")),
+    ("cargo xtask nightly [STEP…]", Tested(NIGHTLY, "fn main")),
+    ("cargo xtask nightly --list", Tested(NIGHTLY, "fn main")),
+    (
+        "cargo xtask setup",
+        Tested("xtask/src/setup.rs", "fn check_rights"),
+    ),
     (
         "cargo test -p onrush --test drain",
         Tested(DRAIN, "#[test]"),
@@ -347,13 +357,16 @@ const COMMANDS: &[(&str, Cover)] = &[
 
 /// Compares the documents with [`COMMANDS`]. Reports commands that are not listed, commands that no
 /// document contains, and commands whose cover no longer exists.
-fn check() -> Outcome {
+pub(crate) fn check() -> Outcome {
     let root = root();
     let mut found = BTreeSet::new();
     let mut complaints = Vec::new();
     for name in documents(&root)? {
         let text = read(&root, &name)?;
         for command in commands(&text) {
+            if let Err(reason) = parsed(&command) {
+                complaints.push(format!("{name}: `{command}`: {reason}"));
+            }
             if !COMMANDS.iter().any(|(known, _)| *known == command) {
                 complaints.push(format!(
                     "{name}: `{command}` is not covered: list it in xtask/src/commands.rs"
@@ -378,6 +391,19 @@ fn check() -> Outcome {
     }
 }
 
+/// Parses a command of this program, as it is or without what a reader fills in.
+fn parsed(command: &str) -> Outcome {
+    let Some(line) = command.strip_prefix("cargo xtask") else {
+        return Ok(());
+    };
+    let is_given = |word: &&str| !word.starts_with('[') && !word.ends_with(']');
+    let words: Vec<&str> = line.split_whitespace().filter(is_given).collect();
+    match crate::parse(&words) {
+        Err(Failure::Usage(reason)) => Err(reason),
+        _ => Ok(()),
+    }
+}
+
 /// Returns why `cover` covers nothing, if so.
 fn gap(root: &Path, cover: Cover) -> Option<String> {
     let lacks = |file: &str, text: &str| match read(root, file) {
@@ -390,14 +416,16 @@ fn gap(root: &Path, cover: Cover) -> Option<String> {
             let missing = short.iter().find(|command| !SHORT.contains(command))?;
             Some(format!("`{missing}` is not run"))
         }
-        Step(name) => lacks(TEST, &format!("steps.run(\"{name}\"")),
+        Step(name) => {
+            let step = format!("(\"{name}\"");
+            lacks(TEST, &step).and(lacks(NIGHTLY, &step))
+        }
         Tested(file, text) => lacks(file, text),
     }
 }
 
-/// Compares the documents with [`COMMANDS`], then runs every command of [`SHORT`].
+/// Runs every command of [`SHORT`].
 pub(crate) fn run_all() -> Outcome {
-    check()?;
     let mut failed = Vec::new();
     for line in SHORT {
         // The load of the machine can make a measurement fail: try once more. A broken command

@@ -107,7 +107,8 @@ fn binary(name: &str) -> PathBuf {
 }
 
 fn build(names: &[String]) -> Outcome {
-    let mut command = cargo("build --release --quiet --manifest-path fuzz/Cargo.toml --target");
+    let mut command =
+        cargo("build --release --quiet --manifest-path fuzz/targets/Cargo.toml --target");
     command.arg(TRIPLE).env("RUSTFLAGS", RUSTFLAGS);
     for name in names {
         command.args(["--bin", name]);
@@ -216,11 +217,11 @@ mod tests {
     #[test]
     fn every_target_is_declared_and_has_seeds() {
         let names = all().unwrap();
-        let manifest = fs::read_to_string(root().join("fuzz/Cargo.toml")).unwrap();
+        let manifest = fs::read_to_string(root().join("fuzz/targets/Cargo.toml")).unwrap();
         assert!(names.len() >= 5, "{names:?}");
         for name in names {
             assert!(
-                manifest.contains(&format!("path = \"targets/{name}.rs\"")),
+                manifest.contains(&format!("path = \"{name}.rs\"")),
                 "{name}"
             );
             let seeds = fs::read_dir(root().join("fuzz/seeds").join(&name));

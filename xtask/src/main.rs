@@ -2,12 +2,15 @@
 //! task has its own module. This crate is not part of the product and depends only on std.
 
 mod bench;
+mod binaries;
 mod build_cache;
 mod ceph;
 mod chaos;
 mod commands;
+mod file_systems;
 mod fuzz;
 mod hls;
+mod nightly;
 mod npm;
 mod package;
 mod page;
@@ -16,6 +19,8 @@ mod python;
 mod scale;
 mod setup;
 mod simulate;
+mod steps;
+mod tally;
 mod test;
 mod tidy;
 mod tls;
@@ -29,9 +34,14 @@ The development tasks of Onrush.
 
 usage: cargo xtask TASK [OPTIONS]
 
-  test [--quick]      set up the programs that the tests need, then run all checks: format, lints,
-                      docs, tidy, dependencies, fuzzing (60 s per target; --quick: 5 s), tests,
-                      loom, instructions per request (bench --gate), documented commands
+  test                set up the programs that the tests need, then check every property once:
+                      format, tidy, documented commands, tests, lints, docs, loom, instructions
+                      per request (bench --gate); at most 25 minutes from nothing on two cores
+  nightly [STEP…]     what takes too long for every change: all tests on each driver with each seed,
+                      large clients, fuzzing, file systems, power cuts, Ceph, benchmarks; all steps,
+                      or the named ones
+        --list            print the names of the steps
+  setup [--nightly]   install the programs that the tests need (part of test and nightly)
   tidy                check import direction, line length, SAFETY reasons, retired words, files that
                       no module names, and other rules that compilers do not check
   fuzz [TARGET…]      fuzz the named targets, or all of them
@@ -85,9 +95,28 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let task = words.remove(0);
-    let arguments = Arguments { words };
-    let done = match task.as_str() {
+    let done = perform(&task, Arguments::new(words));
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Usage(reason)) => {
+            eprintln!("xtask: {reason}; see `cargo xtask --help`");
+            ExitCode::from(2)
+        }
+        Err(Failure::Reported) => ExitCode::FAILURE,
+        Err(Failure::NotPerformed) => ExitCode::SUCCESS,
+        Err(Failure::Because(reason)) => {
+            eprintln!("xtask {task}: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Performs a task, or only parses its command line.
+fn perform(task: &str, arguments: Arguments) -> Result<(), Failure> {
+    match task {
         "test" => test::main(arguments),
+        "nightly" => nightly::main(arguments),
+        "setup" => setup::main(arguments),
         "tidy" => tidy::main(arguments),
         "fuzz" => fuzz::main(arguments),
         "bench" => bench::main(arguments),
@@ -106,18 +135,20 @@ fn main() -> ExitCode {
         "scale" => scale::main(arguments),
         "simulate-scale" => simulate::main(arguments),
         other => Err(Failure::Usage(format!("unknown task '{other}'"))),
+    }
+}
+
+/// Parses a command line without performing it. The options of a program that a task starts are
+/// its own.
+fn parse(words: &[&str]) -> Result<(), Failure> {
+    let Some((task, words)) = words.split_first() else {
+        return Ok(());
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Usage(reason)) => {
-            eprintln!("xtask: {reason}; see `cargo xtask --help`");
-            ExitCode::from(2)
-        }
-        Err(Failure::Reported) => ExitCode::FAILURE,
-        Err(Failure::Because(reason)) => {
-            eprintln!("xtask {task}: {reason}");
-            ExitCode::FAILURE
-        }
+    let mut arguments = Arguments::new(words);
+    arguments.are_only_parsed = true;
+    match perform(task, arguments) {
+        Err(Failure::NotPerformed) => Ok(()),
+        other => other,
     }
 }
 
@@ -128,6 +159,8 @@ enum Failure {
     Usage(String),
     /// The reason has been printed.
     Reported,
+    /// The command line is valid, and was only parsed.
+    NotPerformed,
     /// The task failed for this reason.
     Because(String),
 }
@@ -141,9 +174,19 @@ impl From<String> for Failure {
 /// The command line after the task's name. Each method removes the arguments that it consumes.
 struct Arguments {
     words: Vec<String>,
+    /// Whether the task ends when its command line is parsed: with [`Arguments::names`],
+    /// [`Arguments::end`] or [`Arguments::rest`], which each task calls last.
+    are_only_parsed: bool,
 }
 
 impl Arguments {
+    fn new(words: impl IntoIterator<Item = impl ToString>) -> Arguments {
+        Arguments {
+            words: words.into_iter().map(|word| word.to_string()).collect(),
+            are_only_parsed: false,
+        }
+    }
+
     /// Whether the flag `name` is given.
     fn flag(&mut self, name: &str) -> bool {
         let before = self.words.len();
@@ -184,15 +227,26 @@ impl Arguments {
     fn names(self) -> Result<Vec<String>, Failure> {
         match self.words.iter().find(|a| a.starts_with('-')) {
             Some(option) => Err(Failure::Usage(format!("unknown option '{option}'"))),
-            None => Ok(self.words),
+            None => self.rest(),
         }
     }
 
     /// Fails if any argument remains.
     fn end(self) -> Result<(), Failure> {
-        match self.names()?.first() {
-            Some(name) => Err(Failure::Usage(format!("unexpected argument '{name}'"))),
-            None => Ok(()),
+        match self.words.first() {
+            Some(word) if word.starts_with('-') => {
+                Err(Failure::Usage(format!("unknown option '{word}'")))
+            }
+            Some(word) => Err(Failure::Usage(format!("unexpected argument '{word}'"))),
+            None => self.rest().map(drop),
+        }
+    }
+
+    /// The remaining arguments as they are, for another program.
+    fn rest(self) -> Result<Vec<String>, Failure> {
+        match self.are_only_parsed {
+            true => Err(Failure::NotPerformed),
+            false => Ok(self.words),
         }
     }
 }
@@ -202,8 +256,20 @@ mod tests {
     use super::*;
 
     fn arguments(line: &str) -> Arguments {
-        Arguments {
-            words: line.split_whitespace().map(str::to_owned).collect(),
+        Arguments::new(line.split_whitespace())
+    }
+
+    #[test]
+    fn a_command_line_is_parsed_without_being_performed() {
+        assert!(parse(&["test"]).is_ok());
+        assert!(parse(&["fuzz", "head", "--seconds", "5"]).is_ok());
+        assert!(parse(&["bench", "put", "--peers", "nginx"]).is_ok());
+        for wrong in [
+            &["nothing"][..],
+            &["test", "--fast"],
+            &["fuzz", "--seconds", "0"],
+        ] {
+            assert!(matches!(parse(wrong), Err(Failure::Usage(_))), "{wrong:?}");
         }
     }
 

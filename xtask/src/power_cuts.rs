@@ -13,8 +13,9 @@ const PROGRAMS: [(&str, &str); 4] = [
 ];
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
+    let words = arguments.rest()?;
     packages::need(&PROGRAMS)?;
     run(&mut cargo("build --quiet -p onrush-server --bins"))?;
     let mut program = cargo("run --quiet -p power-cuts --");
-    Ok(run(program.args(arguments.words))?)
+    Ok(run(program.args(words))?)
 }

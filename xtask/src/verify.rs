@@ -61,14 +61,20 @@ pub(crate) fn kill(mut arguments: Arguments) -> Result<(), Failure> {
 
 /// Runs the loom tests. They explore every thread interleaving up to a limit on preemptions.
 pub(crate) fn check_interleavings() -> Outcome {
-    for (package, tests) in LOOM {
+    interleavings().iter_mut().try_for_each(run)
+}
+
+/// The commands that run the loom tests.
+pub(crate) fn interleavings() -> Vec<Command> {
+    let command = |(package, tests): (&str, &str)| {
         let mut command = cargo("test --quiet --lib -p");
         command.args([package, tests]);
         command.env("RUSTFLAGS", "--cfg loom");
         // A separate folder, because other flags would replace the usual builds.
-        run(command.env("CARGO_TARGET_DIR", target().join("loom")))?;
-    }
-    Ok(())
+        command.env("CARGO_TARGET_DIR", target().join("loom"));
+        command
+    };
+    LOOM.into_iter().map(command).collect()
 }
 
 /// Cargo of the nightly toolchain, if one is installed. It is started through rustup: the cargo

@@ -71,8 +71,8 @@ pub(super) fn stage(program: &Path, out: &Path, name: &str) -> Outcome<PathBuf> 
     let binary = tree.join("usr/bin/onrush");
     let content = fs::read(program).map_err(|error| format!("{}: {error}", program.display()))?;
     place(&tree, "usr/bin/onrush", &content, 0o755)?;
-    // The names of functions stay, for the messages of panics.
-    run(Command::new("strip").arg("--strip-debug").arg(&binary))?;
+    // The profile strips it; one that was built without optimisation still has everything.
+    run(Command::new("strip").arg(&binary))?;
     for (shell, to) in COMPLETIONS {
         let script = said(Command::new(&binary).args(["--completions", shell]))?;
         place(&tree, to, script.as_bytes(), 0o644)?;

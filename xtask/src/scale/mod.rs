@@ -8,7 +8,7 @@ mod disk;
 mod faults;
 mod site;
 
-use crate::ceph::{Cluster, KEY};
+use crate::ceph::{self, Cluster, KEY};
 use crate::shell::{Outcome, cargo, run, target};
 use crate::{Arguments, Failure, packages};
 use faults::{Expected, Fault, System};
@@ -58,6 +58,7 @@ pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
         return Err(Failure::Usage(format!("'{name}' is not one of {known}")));
     }
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);
+    ceph::programs()?;
     packages::need(&[("haproxy", "haproxy")])?;
     run(&mut cargo("build --release --quiet -p onrush-server"))?;
     cluster.up()?;

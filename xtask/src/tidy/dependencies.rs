@@ -14,7 +14,7 @@ pub(super) fn check(files: &[Source], found: &mut Vec<Complaint>) {
     let explained = explained(&page.text);
     let mut used = BTreeMap::new();
     for file in files {
-        let of_product = file.path.starts_with("crates/onrush") || file.path == "fuzz/Cargo.toml";
+        let of_product = file.path.starts_with("crates/onrush") || file.path.starts_with("fuzz/");
         if of_product && file.path.ends_with("/Cargo.toml") {
             used.extend(used_by(file));
         }

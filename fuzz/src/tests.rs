@@ -1,0 +1,80 @@
+//! All seeds as plain tests: whole, cut at each place, and with changed bytes.
+
+use super::{chunked, head, path, pipelined, range};
+use std::fs;
+use std::path::Path;
+
+/// Inputs with one or two changed bytes for each seed.
+const CHANGED: usize = 200;
+
+/// Cuts of a seed that is longer are spread evenly.
+const CUTS_MAX: usize = 400;
+
+/// A seed that is longer is cut and changed less often: some checks are quadratic.
+const SHORT: usize = 1_000;
+
+/// Calls `check` with the seeds of `target`, and with what is made of them.
+fn check_seeds(target: &str, check: fn(&[u8])) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("seeds")
+        .join(target);
+    let mut files: Vec<_> = fs::read_dir(&folder)
+        .expect("a folder with seeds")
+        .map(|entry| entry.expect("an entry").path())
+        .collect();
+    files.sort();
+    assert!(files.len() >= 5, "{} has {files:?}", folder.display());
+    let mut random = 0x9e37_79b9_u32;
+    let mut below = move |end: usize| {
+        random ^= random << 13;
+        random ^= random >> 17;
+        random ^= random << 5;
+        random as usize % end
+    };
+    for file in files {
+        let seed = fs::read(&file).expect("a seed");
+        check(&seed);
+        let less = 1 + seed.len() / SHORT * 10;
+        let step = 1 + seed.len() * less / CUTS_MAX;
+        for cut in (0..seed.len()).step_by(step) {
+            check(&seed[..cut]);
+        }
+        for _ in 0..CHANGED / less {
+            let mut changed = seed.clone();
+            for _ in 0..=below(2) {
+                let at = below(changed.len());
+                changed[at] = match below(3) {
+                    0 => below(256) as u8,
+                    1 => changed[at] ^ 1 << below(8),
+                    _ => b"\r\n\t :;,%/-\0"[below(11)],
+                };
+            }
+            check(&changed);
+        }
+    }
+}
+
+#[test]
+fn chunked_bodies() {
+    check_seeds("chunked", chunked::check_input);
+}
+
+#[test]
+fn request_heads() {
+    check_seeds("head", head::check_input);
+}
+
+#[test]
+fn paths() {
+    check_seeds("path", path::check_input);
+}
+
+#[test]
+fn pipelined_requests() {
+    check_seeds("pipelined", pipelined::check_input);
+}
+
+#[test]
+fn ranges() {
+    check_seeds("range", range::check_input);
+}

@@ -1,0 +1,135 @@
+//! `cargo xtask nightly`: what takes too long for every change. It runs all tests on every driver
+//! with every seed, the ones that are ignored otherwise, and each command of this program that is
+//! not a part of `test`.
+
+use crate::{
+    Arguments, Failure,
+    binaries::{self, Binaries, Scope},
+    commands, file_systems, fuzz, setup,
+    shell::{Outcome, cannot_run, cargo, run},
+    steps::Steps,
+    verify,
+};
+use std::{env, process::Command};
+
+/// The time for which each target is fuzzed.
+const FUZZ_SECONDS: u64 = 120;
+
+/// A step: its name, and how it is performed.
+type Step = (&'static str, fn(&mut Context) -> Outcome);
+
+/// The steps in their order. Those that are commands of this program have the sizes of their
+/// defaults, or smaller ones where a night would not suffice.
+const STEPS: [Step; 16] = [
+    ("deny", |_| setup::check_dependencies()),
+    ("fuzz", |_| fuzz::run_targets(&[], FUZZ_SECONDS)),
+    ("file systems", |context| {
+        file_systems::run_all(context.binaries()?)
+    }),
+    ("miri", |_| own("miri")),
+    ("commands", |_| commands::run_all()),
+    ("package", |_| own("package")),
+    ("kill", |_| own("kill")),
+    ("chaos", |_| own("chaos")),
+    ("power cuts", |_| own("power-cuts")),
+    ("tls", |_| own("tls")),
+    ("cache", |_| own("cache")),
+    ("page", |_| own("page")),
+    ("hls", |_| own("hls")),
+    ("ceph", |_| {
+        let tested = own("ceph up").and_then(|()| own("scale"));
+        let stopped = own("ceph down");
+        tested.and(stopped)
+    }),
+    ("bench", |_| own("bench --quick")),
+    ("experiments", |_| own("experiment --quick")),
+];
+
+/// The name of the step that runs the tests. It counts them, so it is not in [`STEPS`].
+const TESTS: &str = "tests";
+
+/// What several steps use.
+#[derive(Default)]
+struct Context {
+    binaries: Option<Binaries>,
+}
+
+impl Context {
+    /// The test binaries, built once.
+    fn binaries(&mut self) -> Outcome<&Binaries> {
+        if self.binaries.is_none() {
+            // Some tests run the examples.
+            run(&mut cargo("build --quiet --workspace --examples"))?;
+            self.binaries = Some(binaries::build()?);
+        }
+        Ok(self.binaries.as_ref().expect("they were just built"))
+    }
+}
+
+pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
+    if arguments.flag("--list") {
+        arguments.end()?;
+        println!("{}", names().join("\n"));
+        return Ok(());
+    }
+    let wanted = arguments.names()?;
+    if let Some(name) = wanted.iter().find(|name| !names().contains(&name.as_str())) {
+        let all = names().join("', '");
+        return Err(Failure::Usage(format!("no step '{name}', but '{all}'")));
+    }
+    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);
+    setup::check_rights()?;
+    let mut steps = Steps::new();
+    let mut context = Context::default();
+    if !steps.run("set up", setup::everything) {
+        return steps.close();
+    }
+    if is_wanted(TESTS) {
+        steps.test(TESTS, || context.binaries()?.run(Scope::Everything));
+        steps.run("loom", || verify::check_interleavings());
+    }
+    for (name, step) in STEPS {
+        if is_wanted(name) {
+            steps.run(name, || step(&mut context));
+        }
+    }
+    steps.close()
+}
+
+fn names() -> Vec<&'static str> {
+    let others = STEPS.iter().map(|(name, _)| *name);
+    [TESTS].into_iter().chain(others).collect()
+}
+
+/// Runs a task of this program, in a process of its own.
+fn own(task: &str) -> Outcome {
+    let program = env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = Command::new(program);
+    command.args(task.split_whitespace());
+    let status = command
+        .status()
+        .map_err(|error| cannot_run(&command, &error))?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(format!("`cargo xtask {task}` failed: {status}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_have_different_names() {
+        let mut all = names();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), STEPS.len() + 1);
+    }
+
+    #[test]
+    fn an_unknown_step_is_refused() {
+        let arguments = Arguments::new(["nothing"]);
+        assert!(matches!(main(arguments), Err(Failure::Usage(_))));
+    }
+}
