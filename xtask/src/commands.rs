@@ -222,11 +222,11 @@ const COMMANDS: &[(&str, Cover)] = &[
     ("cargo run -p onrush --example coroutine", Runs(&[EXAMPLES])),
     ("cargo xtask test", Tested(TEST, "fn main")),
     (
-        "cargo test -p onrush --test drain",
+        "cargo test -p onrush --test engine drain::",
         Tested(DRAIN, "#[test]"),
     ),
     (
-        "cargo test -p onrush --test drain drain_loses_no_request",
+        "cargo test -p onrush --test engine drain::drain_loses_no_request",
         Tested(DRAIN, "fn drain_loses_no_request"),
     ),
     (

@@ -1,10 +1,9 @@
 //! The access log: when an entry is written, its byte counts and its outcome.
 #![forbid(unsafe_code)]
-mod common;
 
-use common::app::app;
-use common::entries::{Entry, entries, expect, keep_entries, number};
-use common::{Served, calm, content, drivers, get, plain, serve_with, watchdog};
+use crate::common::app::app;
+use crate::common::entries::{Entry, entries, expect, keep_entries, number};
+use crate::common::{Served, calm, content, drivers, get, plain, serve_with, watchdog};
 use onrush::sim::Simulation;
 use onrush::{AccessLog, Bytes, Limits, Request, Response};
 use onrush_rt::driver::sim::Behaviour;
@@ -488,6 +487,6 @@ fn access_log_is_disabled_by_default() {
     keep_entries();
     let mut sim = calm(&application, Limits::default());
     let client = sim.connect();
-    assert!(common::ask(&mut sim, &client, &get("/hello?off")).ends_with("hello"));
+    assert!(crate::common::ask(&mut sim, &client, &get("/hello?off")).ends_with("hello"));
     assert!(marked("/hello?off").is_empty());
 }

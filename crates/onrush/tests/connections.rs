@@ -1,8 +1,7 @@
 //! At the limit on connections or descriptors, a new connection replaces the one that has been idle
 //! for the longest time. Connections with a request in progress stay.
-mod common;
 
-use common::{Served, drivers, get, read_some, serve_with, statuses, through_tls, watchdog};
+use crate::common::{Served, drivers, get, read_some, serve_with, statuses, through_tls, watchdog};
 use onrush::metrics::Format;
 use onrush::{DriverPreference, Metrics, Request, Response, Router, Server};
 use onrush_rt::descriptors::Descriptors;

@@ -1,13 +1,10 @@
 //! Handlers that are plain functions: request bodies, responses and failures.
-mod common;
-#[path = "common/contract.rs"]
-mod contract;
 
-use common::{
+use crate::common::contract::contract;
+use crate::common::{
     ask, calm, content, dechunk, drivers, get, pattern, serve, serve_plain, serve_with, statuses,
     text, watchdog,
 };
-use contract::contract;
 use onrush::coroutine::{
     RequestReader, ResponseWriter, TcpStream, counters, handler, scope, sleep,
 };
@@ -385,7 +382,10 @@ fn panics_and_failures_affect_only_their_request() {
                 "{path}: a reset"
             );
             assert_eq!((sim.open_connections(), counters().in_use()), (0, 0));
-            assert!(common::is_served(&mut sim), "the worker still serves");
+            assert!(
+                crate::common::is_served(&mut sim),
+                "the worker still serves"
+            );
         }
         for chunked in [true, false] {
             everywhere(

@@ -1,9 +1,8 @@
 //! Hostile and broken peers: the server continues to serve others, and nothing of the peers
 //! remains.
-mod common;
 
-use common::app::app;
-use common::{calm, drivers, get, is_served, pattern, serve_with, statuses, text, watchdog};
+use crate::common::app::app;
+use crate::common::{calm, drivers, get, is_served, pattern, serve_with, statuses, text, watchdog};
 use onrush::{Limits, Request, Response, sim::Simulation};
 use onrush_rt::driver::sim::{Behaviour, Random};
 use std::io::{Read, Write};

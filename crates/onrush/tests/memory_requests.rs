@@ -1,9 +1,8 @@
 //! Bodies and pipelined requests in little receive memory: complete requests get responses.
-mod common;
 
-use common::gate::until;
-use common::memory::{MEMORY, assert_prompt, evicted, hello, metric, serve};
-use common::{content, drivers, get, read_some, statuses, through_tls, watchdog};
+use crate::common::gate::until;
+use crate::common::memory::{MEMORY, assert_prompt, evicted, hello, metric, serve};
+use crate::common::{content, drivers, get, read_some, statuses, through_tls, watchdog};
 use onrush::{Metrics, Request, Response};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;

@@ -1,9 +1,10 @@
 //! Connections migrate from worker to worker, at every point of a stream of requests, invisibly to
 //! clients: no byte is lost, duplicated or reordered, and no deadline restarts.
-mod common;
 
-use common::app::app;
-use common::{drivers, get, mask_dates, plain, read_some, serve_with, statuses, text, watchdog};
+use crate::common::app::app;
+use crate::common::{
+    drivers, get, mask_dates, plain, read_some, serve_with, statuses, text, watchdog,
+};
 use onrush::metrics::Format;
 use onrush::sim::Simulation;
 use onrush::{Limits, Metrics, Placement, Request, Response, Server};
@@ -166,7 +167,7 @@ fn deadlines_do_not_restart() {
     // Between two requests.
     let mut sim = simulation(1, plain(1024), limits());
     let client = sim.connect();
-    assert!(common::ask(&mut sim, &client, &get("/hello")).ends_with("hello"));
+    assert!(crate::common::ask(&mut sim, &client, &get("/hello")).ends_with("hello"));
     for to in [1, 2, 0] {
         sim.advance(500);
         sim.migrate((to + 2) % WORKERS, to);
@@ -241,7 +242,7 @@ fn drain_waits_for_connections_in_transfer() {
         let mut sim = simulation(seed, late, Limits::default());
         let clients: Vec<Client> = (0..5).map(|_| sim.connect()).collect();
         for client in &clients {
-            assert!(common::ask(&mut sim, client, &get("/hello")).ends_with("hello"));
+            assert!(crate::common::ask(&mut sim, client, &get("/hello")).ends_with("hello"));
             client.send(get("/late").as_bytes()).expect("room");
         }
         sim.migrate(0, 1);
@@ -275,7 +276,9 @@ async fn number(mut request: Request) -> Response {
     let path = request.path().to_owned();
     let mut body = Vec::with_capacity(UPLOAD_BYTES);
     let read = request.body().fill_whole(&mut body).await;
-    if path.starts_with("/upload/") && (read.is_err() || body != common::pattern(UPLOAD_BYTES)) {
+    if path.starts_with("/upload/")
+        && (read.is_err() || body != crate::common::pattern(UPLOAD_BYTES))
+    {
         return Response::text("what came is not what was sent").with_status(500);
     }
     if !path.starts_with("/idle/") {
@@ -308,7 +311,7 @@ fn ask_on(mut stream: TcpStream, path: &str, end: &AtomicBool) -> u64 {
             let (head, body) = match path {
                 "/upload/" => (
                     format!("PUT {path}{n:08} HTTP/1.1\r\nHost: t\r\n{length}\r\n\r\n"),
-                    common::pattern(UPLOAD_BYTES),
+                    crate::common::pattern(UPLOAD_BYTES),
                 ),
                 _ => (get(&format!("{path}{n:08}")), Vec::new()),
             };

@@ -1,9 +1,10 @@
 //! Responses produced while they are sent: in both directions at the same time, from channels, and
 //! what a client sees when they break off.
-mod common;
 
-use common::app::Pieces;
-use common::{calm, content, dechunk, drivers, get, pattern, read_some, serve, text, watchdog};
+use crate::common::app::Pieces;
+use crate::common::{
+    calm, content, dechunk, drivers, get, pattern, read_some, serve, text, watchdog,
+};
 use onrush::{Body, Bytes, Limits, Request, Response, Router, sim::Simulation};
 use std::io::{self, Read, Write};
 
@@ -223,7 +224,7 @@ fn response_that_breaks_off_does_not_look_complete() {
             (0, 0),
             "{path}"
         );
-        assert!(common::is_served(&mut sim));
+        assert!(crate::common::is_served(&mut sim));
     }
     for driver in drivers() {
         let server = serve(driver, breaking());
