@@ -232,11 +232,11 @@ const COMMANDS: &[(&str, Cover)] = &[
         Tested("xtask/src/setup.rs", "fn check_rights"),
     ),
     (
-        "cargo test -p onrush --test drain",
+        "cargo test -p onrush --test engine drain::",
         Tested(DRAIN, "#[test]"),
     ),
     (
-        "cargo test -p onrush --test drain drain_loses_no_request",
+        "cargo test -p onrush --test engine drain::drain_loses_no_request",
         Tested(DRAIN, "fn drain_loses_no_request"),
     ),
     (

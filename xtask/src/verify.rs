@@ -10,7 +10,7 @@ use std::process::Command;
 const MIRI: [(&str, Leaks); 3] = [
     ("--lib -- buf:: timer::", Leaks::AreErrors),
     ("--lib -- job:: wakers::", Leaks::AreIntended),
-    ("--test task_slot", Leaks::AreIntended),
+    ("--test runtime -- task_slot::", Leaks::AreIntended),
 ];
 /// Tests use the clock.
 const MIRI_FLAGS: &str = "-Zmiri-disable-isolation";

@@ -1,7 +1,6 @@
 //! RFC 9112 §7.1: decoding and encoding of chunked bodies.
-mod common;
 
-use common::{accepted, refused};
+use crate::common::{accepted, refused};
 use onrush_proto::{
     chunked::{Decoder, encode_chunk_header, encode_end},
     connection::{After, Connection, Step},
@@ -148,7 +147,7 @@ fn bounds() {
         assert_eq!(found, status, "{reason}: {wire:?}");
     }
     let fits = "5;abcde\r\nhello\r\n5\r\nworld\r\n0\r\na: 345678\r\n\r\n";
-    let events = common::run_pipelined(format!("{HEAD}{fits}").as_bytes(), &limits);
+    let events = crate::common::run_pipelined(format!("{HEAD}{fits}").as_bytes(), &limits);
     assert_eq!(
         events[1],
         onrush_proto::trace::Event::Body(b"helloworld".to_vec())
@@ -298,7 +297,7 @@ fn unread_chunks_are_drained() {
         };
         assert_eq!(outcome, survives);
         let step = connection
-            .receive_head(common::GOOD, &mut head, &limits)
+            .receive_head(crate::common::GOOD, &mut head, &limits)
             .unwrap();
         assert_eq!(step != Step::NeedMore, survives);
     }

@@ -1,7 +1,6 @@
 //! Requests that must be refused, with their status: one row for each violation.
-mod common;
 
-use common::{refused, run};
+use crate::common::{refused, run};
 use onrush_proto::{
     limits::Limits,
     trace::{Event, drive},

@@ -1,7 +1,6 @@
 //! Requests that must be accepted, and the values parsed from them.
-mod common;
 
-use common::{GOOD, accepted, run};
+use crate::common::{GOOD, accepted, run};
 use onrush_proto::{
     connection::{After, Eof},
     head::{Framing, Version},

@@ -1,8 +1,6 @@
 //! Listening and accepting: addresses, ports and socket files in use, and failures.
 
-mod common;
-
-use common::{KERNEL, Kind, choice, in_child, on, rig_with, watchdog};
+use crate::common::{KERNEL, Kind, choice, in_child, on, rig_with, watchdog};
 use onrush_rt::driver::{Config, Driver, Event, ListenSocket, Socket, StreamId};
 use onrush_rt::net::{Address, ListenMode, ListenOptions, listen};
 use rustix::fd::OwnedFd;
@@ -261,7 +259,7 @@ fn no_connection_is_accepted_while_held() {
 /// A free descriptor ends the pause of a listener, but not a hold.
 #[test]
 fn hold_outlasts_a_pause() {
-    in_child("hold_outlasts_a_pause", || {
+    in_child(module_path!(), "hold_outlasts_a_pause", || {
         KERNEL.into_iter().for_each(hold_without_descriptors);
     });
 }
@@ -273,7 +271,7 @@ fn hold_without_descriptors(kind: Kind) {
     let (mut sockets, address) =
         listen(&any_port("127.0.0.1"), ListenMode::Shared, 1, &options()).expect("listens");
     let listener = rig.driver.listen(sockets.remove(0)).expect("listens");
-    let (stream, _) = rig.pair(common::Transport::Unix);
+    let (stream, _) = rig.pair(crate::common::Transport::Unix);
     let _client = TcpStream::connect(tcp(&address)).expect("queued");
     let hoard = hoard_descriptors();
     rig.until(|_, event| matches!(event, Event::AcceptPaused { .. }));
@@ -430,19 +428,23 @@ fn listener_that_always_fails_pauses() {
 /// Every accept fails as if the client had disconnected. A poll must end nevertheless.
 #[test]
 fn poll_ends_when_every_accept_is_aborted() {
-    in_child("poll_ends_when_every_accept_is_aborted", || {
-        seccomp::refuse(&[
-            (libc::SYS_accept4, libc::ECONNABORTED),
-            (libc::SYS_accept, libc::ECONNABORTED),
-        ])
-        .expect("a filter");
-        let mut rig = rig_with(Kind::Epoll, &Config::default(), 1).expect("always");
-        let (mut sockets, address) =
-            listen(&any_port("127.0.0.1"), ListenMode::Shared, 1, &options()).expect("listens");
-        rig.driver.listen(sockets.remove(0)).expect("listens");
-        let _client = TcpStream::connect(tcp(&address)).expect("queued");
-        assert!(rig.poll_until_idle().is_empty());
-    });
+    in_child(
+        module_path!(),
+        "poll_ends_when_every_accept_is_aborted",
+        || {
+            seccomp::refuse(&[
+                (libc::SYS_accept4, libc::ECONNABORTED),
+                (libc::SYS_accept, libc::ECONNABORTED),
+            ])
+            .expect("a filter");
+            let mut rig = rig_with(Kind::Epoll, &Config::default(), 1).expect("always");
+            let (mut sockets, address) =
+                listen(&any_port("127.0.0.1"), ListenMode::Shared, 1, &options()).expect("listens");
+            rig.driver.listen(sockets.remove(0)).expect("listens");
+            let _client = TcpStream::connect(tcp(&address)).expect("queued");
+            assert!(rig.poll_until_idle().is_empty());
+        },
+    );
 }
 
 /// Limits this process to 128 descriptors and opens all that are left.
@@ -457,7 +459,7 @@ fn hoard_descriptors() -> Vec<OwnedFd> {
 }
 
 fn without_descriptors(kind: Kind) {
-    let Some(choice) = choice(kind, &Config::default()) else {
+    let Some(choice) = choice(kind) else {
         return;
     };
     let (mut sockets, address) =
@@ -471,7 +473,7 @@ fn without_descriptors(kind: Kind) {
     driver.receive(stream);
     let mut hoard = hoard_descriptors();
     driver.listen(sockets.remove(0)).expect("listens");
-    let (start, cpu) = (Instant::now(), common::cpu_time());
+    let (start, cpu) = (Instant::now(), crate::common::cpu_time());
     let (mut pauses, mut served) = (0, 0);
     while start.elapsed() < Duration::from_secs(1) {
         (&theirs).write_all(b"x").unwrap(); // An established connection is served meanwhile.
@@ -490,7 +492,7 @@ fn without_descriptors(kind: Kind) {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    let share = (common::cpu_time() - cpu).as_secs_f64() / start.elapsed().as_secs_f64();
+    let share = (crate::common::cpu_time() - cpu).as_secs_f64() / start.elapsed().as_secs_f64();
     println!(
         "{kind:?}: {pauses} pauses, {served} served, {:.1} %",
         share * 100.0
@@ -515,14 +517,14 @@ fn without_descriptors(kind: Kind) {
 
 #[test]
 fn out_of_descriptors_on_epoll() {
-    in_child("out_of_descriptors_on_epoll", || {
+    in_child(module_path!(), "out_of_descriptors_on_epoll", || {
         without_descriptors(Kind::Epoll)
     });
 }
 
 #[test]
 fn out_of_descriptors_on_io_uring() {
-    in_child("out_of_descriptors_on_io_uring", || {
+    in_child(module_path!(), "out_of_descriptors_on_io_uring", || {
         without_descriptors(Kind::Uring)
     });
 }

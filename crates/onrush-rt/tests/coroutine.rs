@@ -1,8 +1,6 @@
 //! Coroutines polled by hand: dropped at every wait, panicking, nested, and on reused stacks.
 
-mod common;
-
-use common::coroutines::{contract, finish, message, pause, poll};
+use crate::common::coroutines::{contract, finish, message, pause, poll};
 use onrush_rt::coroutine::{self, Coroutine, StackOptions, counters, mpsc, scope, thread, wait};
 use std::cell::{Cell, RefCell};
 use std::future::{Future, pending, poll_fn, ready};
@@ -448,7 +446,7 @@ impl Drop for Flushes {
 #[test]
 fn own_panics_do_not_count_as_caught_unwinding() {
     scope(|| {
-        std::panic::set_hook(Box::new(|_| {}));
+        let _silence = testing::panics::silence(|info| info.payload_as_str() == Some("on purpose"));
         let count = finish(Coroutine::new(contract(), || {
             let fails = |_: &u32| {
                 let _flushes = Flushes;
@@ -457,7 +455,6 @@ fn own_panics_do_not_count_as_caught_unwinding() {
             let caught = |number: &u32| catch_unwind(AssertUnwindSafe(|| fails(number))).is_err();
             (0..110_000_u32).filter(caught).count()
         }));
-        let _ = std::panic::take_hook();
         assert_eq!(count, 110_000);
     });
 }

@@ -1,13 +1,9 @@
 //! Stackful coroutines of another crate ("foreign") around, inside and between Onrush's coroutines
 //! ("ours"). In whatever order stacks are left, misuse panics and proper use works.
-#![deny(unsafe_code)]
 
+use crate::common::coroutines::{contract, message, pause, poll};
 #[allow(dead_code, unreachable_pub)]
-#[path = "common/coroutines.rs"]
-mod coroutines;
-
 use corosensei::{Coroutine as Foreign, Yielder};
-use coroutines::{contract, message, pause, poll};
 use onrush_rt::coroutine::{Coroutine, is_inside, is_unwinding, scope, try_wait, wait};
 use std::cell::{Cell, RefCell};
 use std::future::{pending, poll_fn};

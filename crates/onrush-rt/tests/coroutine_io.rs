@@ -1,10 +1,8 @@
 //! Coroutines on workers of every driver: sockets, files, threads and programs, with the API of
 //! std.
 
-mod common;
-
-use common::coroutines::contract;
-use common::{ALL, KERNEL, Kind, Transport, choice, pattern, sockets, watchdog};
+use crate::common::coroutines::contract;
+use crate::common::{ALL, KERNEL, Kind, Transport, choice, pattern, sockets, watchdog};
 use testing::TempDir;
 
 use onrush_rt::coroutine::net::{Shutdown, TcpListener, TcpStream};
@@ -34,7 +32,7 @@ impl Rig {
             return Some(Rig { worker, net });
         }
         let config = driver::Config::default();
-        let choice = choice(kind, &config)?;
+        let choice = choice(kind)?;
         let worker = Worker::new(&choice, &config, Pools::default(), 0).expect("a worker");
         Some(Rig { worker, net: None })
     }
@@ -438,7 +436,7 @@ fn configs() -> Vec<Config> {
         (Kind::Uring, Preference::Uring),
         (Kind::Epoll, Preference::Epoll),
     ] {
-        if choice(kind, &driver::Config::default()).is_some() {
+        if choice(kind).is_some() {
             configs.push(Config {
                 driver,
                 pinned: false,

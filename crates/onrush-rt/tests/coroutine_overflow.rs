@@ -1,14 +1,13 @@
 //! A coroutine that overflows its stack ends the process and prints its name. Each test runs itself
 //! in a child process, which dies.
 
-mod common;
-
-use common::coroutines::contract;
-use common::watchdog;
+use crate::common::coroutines::contract;
+use crate::common::watchdog;
 use onrush_rt::coroutine::{self, Config, Coroutine, thread, wait};
 use onrush_rt::driver::{self, Preference, choose};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Output};
+use std::process::Output;
+use testing::child;
 
 const CHILD: &str = "ONRUSH_TEST_CHILD";
 
@@ -18,9 +17,7 @@ fn in_child(name: &'static str, driver: &str, act: impl FnOnce()) -> Option<Outp
         act();
         return None;
     }
-    let me = std::env::current_exe().expect("this test binary");
-    let output = Command::new(me)
-        .args(["--exact", name, "--nocapture", "--test-threads=1"])
+    let output = child::only(module_path!(), name)
         .env(CHILD, name)
         .env("ONRUSH_DRIVER", driver)
         .env("ONRUSH_WORKERS", "1")

@@ -2,13 +2,9 @@
 //! and never run.
 //!
 //! Each referred value counts its drop. A coroutine that is unwound or continues checks the count.
-#![deny(unsafe_code)]
 
 #[allow(dead_code, unreachable_pub)]
-#[path = "common/coroutines.rs"]
-mod coroutines;
-
-use coroutines::{contract, message, pause, poll};
+use crate::common::coroutines::{contract, message, pause, poll};
 use onrush_rt::coroutine::thread::Builder;
 use onrush_rt::coroutine::{Coroutine, counters, scope, spawn, wait};
 use onrush_rt::driver::sim::{Behaviour, Net};
@@ -340,13 +336,8 @@ fn exit_in_a_coroutine_leaks_all_coroutines() {
     const CHILD: &str = "ONRUSH_TEST_EXITS";
     let name = "exit_in_a_coroutine_leaks_all_coroutines";
     if std::env::var_os(CHILD).is_none() {
-        let program = std::env::current_exe().unwrap();
-        let mut command = std::process::Command::new(program);
-        let output = command
-            .args([name, "--exact", "--nocapture"])
-            .env(CHILD, "1")
-            .output()
-            .unwrap();
+        let mut command = testing::child::only(module_path!(), name);
+        let output = command.env(CHILD, "1").output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(7), "{text}");
         assert!(
@@ -391,9 +382,7 @@ fn exit_destroys_late_thread_locals_and_unwinds_nothing() {
     const CHILD: &str = "ONRUSH_TEST_EXITS_LATE";
     let name = "exit_destroys_late_thread_locals_and_unwinds_nothing";
     if std::env::var_os(CHILD).is_none() {
-        let program = std::env::current_exe().unwrap();
-        let mut command = std::process::Command::new(program);
-        command.args([name, "--exact", "--nocapture"]);
+        let mut command = testing::child::only(module_path!(), name);
         let output = command.env(CHILD, "1").output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(7), "{text}");

@@ -1,9 +1,7 @@
 //! Synchronisation between coroutines of one worker, and the memory of many coroutines.
 
-mod common;
-
-use common::coroutines::{contract, finish, message, pause, poll};
-use common::watchdog;
+use crate::common::coroutines::{contract, finish, message, pause, poll};
+use crate::common::watchdog;
 use onrush_rt::coroutine::{self, Coroutine, counters, mpsc, scope, sync, thread, wait};
 use onrush_rt::driver::sim::{Behaviour, Net};
 use onrush_rt::worker::Worker;

@@ -1,8 +1,6 @@
 //! Drivers that run out of buffers, completion queue entries, submission queue entries or budget.
 
-mod common;
-
-use common::{ALL, KERNEL, Kind, Rig, Transport, pattern, rig_with, watchdog, whose};
+use crate::common::{ALL, KERNEL, Kind, Rig, Transport, pattern, rig_with, watchdog, whose};
 use onrush_rt::buf::Buf;
 use onrush_rt::driver::{Config, Event};
 use std::time::{Duration, Instant};
@@ -12,7 +10,8 @@ use std::time::{Duration, Instant};
 fn all_at_once(rig: &mut Rig, transport: Transport, count: u64, bytes: usize) {
     let mut servers = Vec::new();
     for token in 0..count {
-        let (client, server) = common::sockets(transport, rig.net.as_ref()).expect("connected");
+        let (client, server) =
+            crate::common::sockets(transport, rig.net.as_ref()).expect("connected");
         let server = rig.driver.attach(server, token).expect("attached");
         let client = rig.driver.attach(client, u64::MAX >> 1).expect("attached");
         let said = pattern(token, bytes);
@@ -120,7 +119,7 @@ fn exhausted_budget_waits_without_spinning() {
                 take(event, &mut held);
             }
         }
-        let (start, cpu) = (Instant::now(), common::cpu_time());
+        let (start, cpu) = (Instant::now(), crate::common::cpu_time());
         let mut polls = 0;
         while start.elapsed() < Duration::from_millis(300) {
             rig.driver.poll_events(None).unwrap();
@@ -128,7 +127,10 @@ fn exhausted_budget_waits_without_spinning() {
             assert!(!rig.driver.has_ready(), "{kind:?} prevents sleeping");
             polls += 1;
         }
-        println!("{kind:?}: {polls} polls, {:?}", common::cpu_time() - cpu);
+        println!(
+            "{kind:?}: {polls} polls, {:?}",
+            crate::common::cpu_time() - cpu
+        );
         assert!(polls < 3000, "{kind:?} spins: {polls} polls in 300 ms");
         let mut all = 2;
         while all < 5 {
@@ -241,7 +243,7 @@ fn driver_dropped_with_operations_in_progress() {
             };
             let mut peers = Vec::new();
             for token in 0..20 {
-                let (ours, theirs) = common::sockets(Transport::Tcp4, None).unwrap();
+                let (ours, theirs) = crate::common::sockets(Transport::Tcp4, None).unwrap();
                 let id = rig.driver.attach(ours, token).unwrap();
                 match token % 3 {
                     0 => rig.driver.want_read(id),

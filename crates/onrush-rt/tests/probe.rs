@@ -1,8 +1,6 @@
 //! The driver that is chosen if io_uring is refused, and the reported reason.
 
-mod common;
-
-use common::in_child;
+use crate::common::in_child;
 use onrush_rt::driver::{Config, Preference, choose};
 use testing::seccomp;
 
@@ -23,14 +21,14 @@ fn refused_with(errno: i32, says: &[&str]) {
 
 #[test]
 fn seccomp_filter_of_a_container() {
-    in_child("seccomp_filter_of_a_container", || {
+    in_child(module_path!(), "seccomp_filter_of_a_container", || {
         refused_with(libc::EPERM, &["io_uring is refused", "seccomp"]);
     });
 }
 
 #[test]
 fn kernel_without_io_uring() {
-    in_child("kernel_without_io_uring", || {
+    in_child(module_path!(), "kernel_without_io_uring", || {
         refused_with(libc::ENOSYS, &["io_uring is refused", "has no io_uring"]);
     });
 }
@@ -38,7 +36,7 @@ fn kernel_without_io_uring() {
 /// Some filters permit creating a ring but not using it. io_uring is refused then, too.
 #[test]
 fn ring_that_may_not_be_entered() {
-    in_child("ring_that_may_not_be_entered", || {
+    in_child(module_path!(), "ring_that_may_not_be_entered", || {
         seccomp::refuse(&[(libc::SYS_io_uring_enter, libc::EPERM)]).expect("a filter");
         let auto = choose(Preference::Auto, &Config::default()).expect("epoll always works");
         assert_eq!(auto.name(), "epoll");
@@ -48,7 +46,7 @@ fn ring_that_may_not_be_entered() {
 
 #[test]
 fn ring_that_may_not_register_buffers() {
-    in_child("ring_that_may_not_register_buffers", || {
+    in_child(module_path!(), "ring_that_may_not_register_buffers", || {
         seccomp::refuse(&[(libc::SYS_io_uring_register, libc::EACCES)]).expect("a filter");
         let auto = choose(Preference::Auto, &Config::default()).expect("epoll always works");
         assert_eq!(auto.name(), "epoll");

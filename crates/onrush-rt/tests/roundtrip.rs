@@ -1,9 +1,7 @@
 //! Both sides of a connection send and receive at the same time, and switch at random between the
 //! three ways of receiving. No byte may be lost, duplicated or reordered.
 
-mod common;
-
-use common::{KERNEL, Kind, Rig, Transport, pattern, rig_with, watchdog, whose};
+use crate::common::{KERNEL, Kind, Rig, Transport, pattern, rig_with, watchdog, whose};
 use onrush_rt::driver::sim::Random;
 use onrush_rt::driver::{Config, Event, StreamId};
 use std::io;

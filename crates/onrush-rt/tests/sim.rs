@@ -1,8 +1,6 @@
 //! The simulated network: a seed determines the run, and everything that the kernel may do occurs.
 
-mod common;
-
-use common::watchdog;
+use crate::common::watchdog;
 use onrush_rt::driver::sim::{Behaviour, Client, Net, Random, SimDriver};
 use onrush_rt::driver::{Driver, Event};
 use std::io::ErrorKind;
@@ -14,7 +12,7 @@ fn run(seed: u64, behaviour: Behaviour) -> (u64, Vec<Vec<u8>>) {
     let (listener, address) = net.listen();
     driver.listen(listener).unwrap();
     let clients: Vec<Client> = (0..6).map(|_| address.connect().unwrap()).collect();
-    let said = |i: usize| common::pattern(i as u64, 3000);
+    let said = |i: usize| crate::common::pattern(i as u64, 3000);
     let mut sent = vec![0; clients.len()];
     let mut got = vec![Vec::new(); clients.len()];
     let mut owed: Vec<(onrush_rt::driver::StreamId, Vec<u8>)> = Vec::new();
@@ -118,15 +116,15 @@ fn failed_accept_is_reported_and_retried() {
 #[test]
 fn detached_stream_loses_no_byte() {
     let _dog = watchdog("detached_stream_loses_no_byte");
-    for kind in common::ALL {
+    for kind in crate::common::ALL {
         let config = onrush_rt::driver::Config::default();
-        let Some(mut one) = common::rig_with(kind, &config, 9) else {
+        let Some(mut one) = crate::common::rig_with(kind, &config, 9) else {
             continue;
         };
-        let mut two = common::rig_with(kind, &config, 9).expect("the driver is available");
+        let mut two = crate::common::rig_with(kind, &config, 9).expect("the driver is available");
         let mut random = Random::new(4);
-        let (a, mut b) = one.pair(common::Transport::Tcp4);
-        let said = common::pattern(6, 4000);
+        let (a, mut b) = one.pair(crate::common::Transport::Tcp4);
+        let said = crate::common::pattern(6, 4000);
         let (mut sent, mut heard, mut ended) = (0, Vec::new(), false);
         let (mut here, mut there) = (&mut one, &mut two);
         let mut first = true;

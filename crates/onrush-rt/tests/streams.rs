@@ -1,9 +1,7 @@
 //! Streams on every driver: bytes in both directions, ends, resets, slow readers, and switching
 //! between the ways of receiving.
 
-mod common;
-
-use common::{ALL, KERNEL, Rig, Transport, on, pattern, whose};
+use crate::common::{ALL, KERNEL, Rig, Transport, on, pattern, whose};
 use onrush_rt::driver::sim::Random;
 use onrush_rt::driver::{Event, StreamId};
 use std::io;
@@ -301,7 +299,7 @@ fn reused_slots_get_only_their_own_events() {
         let mut random = Random::new(3);
         let mut open: Vec<(StreamId, u64)> = Vec::new();
         for token in 1..600_u64 {
-            let (a, b) = common::sockets(Transport::Unix, rig.net.as_ref()).unwrap();
+            let (a, b) = crate::common::sockets(Transport::Unix, rig.net.as_ref()).unwrap();
             for (socket, token) in [(a, 2 * token), (b, 2 * token + 1)] {
                 let id = rig.driver.attach(socket, token).unwrap();
                 match random.below(4) {

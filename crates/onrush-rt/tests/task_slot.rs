@@ -1,9 +1,7 @@
 //! Task slots with futures that were polled before: no wake is lost, whenever it comes, and a wake
 //! for an earlier future of the same slot has no effect.
 
-mod common;
-
-use common::{KERNEL, choice, watchdog};
+use crate::common::{KERNEL, choice, watchdog};
 use onrush_rt::driver::Config;
 use onrush_rt::driver::sim::{Behaviour, Net};
 use onrush_rt::executor::TaskHandle;
@@ -300,7 +298,7 @@ fn another_thread_may_wake_a_task() {
     let _dog = watchdog("another_thread_may_wake_a_task");
     for kind in KERNEL {
         let config = Config::default();
-        let Some(choice) = choice(kind, &config) else {
+        let Some(choice) = choice(kind) else {
             continue;
         };
         let mut worker = Worker::new(&choice, &config, Pools::default(), 0).expect("a worker");

@@ -1,9 +1,7 @@
 //! The worker: futures dropped at any point, wakes from other threads, tasks that panic, and the
 //! end of a worker.
 
-mod common;
-
-use common::{ALL, KERNEL, Kind, Transport, choice, sockets, watchdog};
+use crate::common::{ALL, KERNEL, Kind, Transport, choice, sockets, watchdog};
 use onrush_rt::driver::Config;
 use onrush_rt::driver::sim::{self, Behaviour};
 use onrush_rt::net::{Address, ListenMode, ListenOptions, Listener, Stream, listen};
@@ -33,7 +31,7 @@ fn rig(kind: Kind, seed: u64) -> Option<Rig> {
         });
     }
     let config = Config::default();
-    let choice = choice(kind, &config)?;
+    let choice = choice(kind)?;
     let worker = Worker::new(&choice, &config, Pools::default(), 0).expect("a worker");
     Some(Rig { worker, net: None })
 }
@@ -96,7 +94,7 @@ impl Rig {
 fn echo(rig: &mut Rig) {
     let (mut client, mut server) = rig.pair();
     let context = rig.context();
-    let said = common::pattern(5, 60_000);
+    let said = crate::common::pattern(5, 60_000);
     let expected = said.clone();
     let heard = rig.run(async move {
         let echoing = context.spawn(async move {

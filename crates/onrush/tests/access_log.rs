@@ -1,10 +1,11 @@
 //! The access log: when an entry is written, its byte counts and its outcome.
 #![forbid(unsafe_code)]
-mod common;
 
-use common::app::app;
-use common::entries::{Entry, entries, expect, keep_entries, number};
-use common::{Served, calm, content, drivers, get, plain, serve_with, watchdog};
+use crate::common::app::app;
+use crate::common::entries::{Entry, entries, expect, keep_entries, number};
+use crate::common::{
+    Served, calm, content, drivers, get, plain, serve_with, through_tls, watchdog,
+};
 use onrush::sim::Simulation;
 use onrush::{AccessLog, Bytes, Limits, Request, Response};
 use onrush_rt::driver::sim::Behaviour;
@@ -187,6 +188,9 @@ fn pipelined_responses_have_separate_entries() {
 
 #[test]
 fn simulator_logs_the_same_for_any_split() {
+    if through_tls() {
+        return; // The simulator does the same.
+    }
     keep_entries();
     for seed in 0..20 {
         let behaviour = Behaviour {
@@ -457,6 +461,9 @@ fn exchanges_cut_by_a_limit_or_by_the_end_are_logged() {
 
 #[test]
 fn evicted_heads_are_logged() {
+    if through_tls() {
+        return; // The simulator does the same.
+    }
     keep_entries();
     let limits = Limits::default();
     let net = plain(1 << 16);
@@ -471,11 +478,12 @@ fn evicted_heads_are_logged() {
         sim.send(client, head.as_bytes());
     }
     sim.run();
-    let entries: Vec<Entry> = entries().clone();
-    let evicted = |entry: &&Entry| entry["end"] == "evicted";
-    let evicted: Vec<&Entry> = entries.iter().filter(evicted).collect();
+    // Other tests have entries, too; only these clients have sent so much.
+    let sent = head.len().to_string();
+    let evicted = |entry: &&Entry| entry["end"] == "evicted" && entry["received_bytes"] == sent;
+    let evicted: Vec<Entry> = entries().iter().filter(evicted).cloned().collect();
     assert!((100..400).contains(&evicted.len()), "{}", evicted.len());
-    for entry in evicted {
+    for entry in &evicted {
         expect(entry, &[("status", "408")]);
         assert!(number(entry, "sent_bytes") > number(entry, "body_bytes"));
     }
@@ -488,6 +496,6 @@ fn access_log_is_disabled_by_default() {
     keep_entries();
     let mut sim = calm(&application, Limits::default());
     let client = sim.connect();
-    assert!(common::ask(&mut sim, &client, &get("/hello?off")).ends_with("hello"));
+    assert!(crate::common::ask(&mut sim, &client, &get("/hello?off")).ends_with("hello"));
     assert!(marked("/hello?off").is_empty());
 }

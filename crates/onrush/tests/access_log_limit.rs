@@ -1,9 +1,8 @@
 //! The access log at the connection limit: entries of connections that receive 503.
 #![forbid(unsafe_code)]
-mod common;
 
-use common::entries::{Entry, entries, expect, keep_entries, number};
-use common::{drivers, get, plain, serve_with, watchdog};
+use crate::common::entries::{Entry, entries, expect, keep_entries, number};
+use crate::common::{drivers, get, plain, serve_with, watchdog};
 use onrush::sim::Simulation;
 use onrush::{AccessLog, Limits, Request, Response};
 use onrush_rt::driver::sim::Behaviour;

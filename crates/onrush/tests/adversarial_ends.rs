@@ -1,12 +1,10 @@
 //! User code that the engine calls besides handlers: destructors at the end of the server, and the
 //! subscriber of the log.
 #![forbid(unsafe_code)]
-mod common;
-mod evil;
 
-use common::attack::closing;
-use common::{drivers, serve, watchdog};
-use evil::{Bomb, Evil, FIRED, alone, ask, others};
+use crate::common::attack::closing;
+use crate::common::{drivers, serve, watchdog};
+use crate::evil::{Bomb, Evil, FIRED, alone, ask, others};
 use onrush::{Request, Response, Server, WorkerHandle, per_worker};
 use std::future::pending;
 use std::io::{Read, Write};

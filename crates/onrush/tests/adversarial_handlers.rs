@@ -1,12 +1,10 @@
 //! Safe handler code that tries to stop its worker. After each attack, the single worker still
 //! serves requests, on an earlier connection and on a new one.
 #![forbid(unsafe_code)]
-mod common;
-mod evil;
 
-use common::attack::{attack, closing, closing_post};
-use common::{calm, content, drivers, is_served, serve, serve_with, statuses, watchdog};
-use evil::{FIRED, OTHERS, PAYLOAD, POLLED, WAKERS, alone, app, ask};
+use crate::common::attack::{attack, closing, closing_post};
+use crate::common::{calm, content, drivers, is_served, serve, serve_with, statuses, watchdog};
+use crate::evil::{FIRED, OTHERS, PAYLOAD, POLLED, WAKERS, alone, app, ask};
 use onrush::metrics::Format;
 use onrush::{Limits, Metrics};
 use std::sync::atomic::Ordering;

@@ -1,10 +1,9 @@
 //! Safe handler code that keeps or leaked_values_harm_no_other_request its values, or never ends:
 //! the single worker still serves other requests.
 #![forbid(unsafe_code)]
-mod common;
 
-use common::attack::{attack, closing_post};
-use common::{drivers, get, read_some, serve, statuses, text, watchdog};
+use crate::common::attack::{attack, closing_post};
+use crate::common::{drivers, get, read_some, serve, statuses, text, watchdog};
 use onrush::{Body, Request, Response, Server};
 use std::cell::RefCell;
 use std::future::{Future, pending, poll_fn};

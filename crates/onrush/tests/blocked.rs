@@ -1,14 +1,13 @@
 //! Handlers that block their worker are reported with their route, in the log and in the metrics.
-mod common;
 
-use common::{drivers, get, read_some, serve_with, text, watchdog};
+use crate::common::{drivers, get, read_some, serve_with, text, watchdog};
 use onrush::metrics::Format;
 use onrush::{DriverPreference, Metrics, Request, Response, Router};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::io::Write;
 use std::net::TcpStream;
-use std::sync::{Arc, Mutex, MutexGuard, Once, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 use tracing::field::{Field, Visit};
 
@@ -49,14 +48,14 @@ impl tracing::Subscriber for Capture {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
-/// Runs one test at a time, because all share the log.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    static CAPTURED: Once = Once::new();
-    let alone = ALONE.lock().unwrap_or_else(|failed| failed.into_inner());
-    CAPTURED.call_once(|| tracing::subscriber::set_global_default(Capture).unwrap());
-    EVENTS.lock().unwrap().clear();
-    alone
+/// Whether the test `name` has run in a process of its own. `false` in that process, whose events
+/// this records.
+fn is_done(name: &'static str) -> bool {
+    if testing::child::elsewhere(module_path!(), name) {
+        return true;
+    }
+    tracing::subscriber::set_global_default(Capture).unwrap();
+    false
 }
 
 fn events(message: &str) -> Vec<Event> {
@@ -114,7 +113,9 @@ fn read_response(stream: &mut TcpStream, path: &str) -> String {
 
 #[test]
 fn blocking_handler_is_reported_with_its_route() {
-    let _alone = alone();
+    if is_done("blocking_handler_is_reported_with_its_route") {
+        return;
+    }
     let _dog = watchdog("blocking_handler_is_reported_with_its_route");
     for driver in drivers() {
         for (path, route) in [
@@ -148,7 +149,9 @@ fn blocking_handler_is_reported_with_its_route() {
 /// Among other requests of the same iteration, the blocking one is found at its next occurrence.
 #[test]
 fn blocking_handler_is_found_among_others() {
-    let _alone = alone();
+    if is_done("blocking_handler_is_found_among_others") {
+        return;
+    }
     let _dog = watchdog("blocking_handler_is_found_among_others");
     for driver in drivers() {
         EVENTS.lock().unwrap().clear();
@@ -182,7 +185,9 @@ fn blocking_handler_is_found_among_others() {
 /// Another worker reports a handler that does not return, and the metrics show it meanwhile.
 #[test]
 fn stuck_handler_is_reported_by_another_worker() {
-    let _alone = alone();
+    if is_done("stuck_handler_is_reported_by_another_worker") {
+        return;
+    }
     let _dog = watchdog("stuck_handler_is_reported_by_another_worker");
     for driver in drivers() {
         never_returns(driver);
@@ -250,7 +255,7 @@ fn hanging(gate: mpsc::Receiver<()>, begun: mpsc::Sender<()>) -> Router {
 }
 
 /// A connection to each of two workers.
-fn one_each(server: &common::Served) -> BTreeMap<String, TcpStream> {
+fn one_each(server: &crate::common::Served) -> BTreeMap<String, TcpStream> {
     let mut by_worker = BTreeMap::new();
     while by_worker.len() < 2 {
         let mut stream = server.connect();
@@ -289,7 +294,9 @@ fn until_all_sleep() {
 /// reported nevertheless, and another one serves new connections.
 #[test]
 fn blocked_worker_is_reported_while_others_sleep() {
-    let _alone = alone();
+    if is_done("blocked_worker_is_reported_while_others_sleep") {
+        return;
+    }
     let _dog = watchdog("blocked_worker_is_reported_while_others_sleep");
     for driver in drivers() {
         for worker in ["0", "1"] {
@@ -316,7 +323,9 @@ fn blocked_worker_is_reported_while_others_sleep() {
 /// New connections are served while a worker is blocked, wherever the kernel queued them.
 #[test]
 fn new_connections_are_served_by_other_workers() {
-    let _alone = alone();
+    if is_done("new_connections_are_served_by_other_workers") {
+        return;
+    }
     let _dog = watchdog("new_connections_are_served_by_other_workers");
     for driver in drivers() {
         for worker in ["0", "1"] {
@@ -359,26 +368,29 @@ fn new_connections_are_served_by_other_workers() {
 /// Sleeping, in the kernel or as a task, is not blocking.
 #[test]
 fn waiting_handler_is_not_reported() {
-    let _alone = alone();
+    const WAIT: Duration = Duration::from_secs(1);
+    const SHORTEST_MS: u128 = WAIT.as_millis() - 10;
+    if is_done("waiting_handler_is_not_reported") {
+        return;
+    }
     let _dog = watchdog("waiting_handler_is_not_reported");
     for driver in drivers() {
         EVENTS.lock().unwrap().clear();
-        let router = Router::new().get("/", async |request: Request| {
-            request.worker().sleep(BLOCK).await;
-            request
-                .worker()
-                .blocking(|| std::thread::sleep(BLOCK))
-                .await
-                .unwrap();
-            Response::text("hello")
-        });
+        let router = Router::new()
+            .get("/", async |_: Request| Response::text("hello"))
+            .get("/wait", async |request: Request| {
+                request.worker().sleep(WAIT).await;
+                let nap = request.worker().blocking(|| std::thread::sleep(WAIT));
+                nap.await.unwrap();
+                Response::text("hello")
+            });
         let server = serve_with(driver, router, |server| server);
         let mut stream = server.connect();
-        assert_eq!(ask(&mut stream, "/"), "hello");
-        std::thread::sleep(BLOCK);
+        assert_eq!(ask(&mut stream, "/wait"), "hello");
+        // The next iteration would report it.
         assert_eq!(ask(&mut stream, "/"), "hello");
         // The machine may stand still, but for less time than the handler waits.
-        let long = |event: &Event| event["duration_ms"].parse::<u64>().unwrap() >= 290;
+        let long = |event: &Event| event["duration_ms"].parse::<u128>().unwrap() >= SHORTEST_MS;
         let all = events("a worker was blocked");
         assert!(!all.iter().any(long), "{driver:?}: {all:?}");
     }

@@ -1,8 +1,7 @@
 //! Waits for a request body: a handler that cancels one does not time out, and a reader that moves
 //! into the response is woken.
-mod common;
 
-use common::{ask, calm, get, statuses, text};
+use crate::common::{ask, calm, get, statuses, text};
 use onrush::{Body, Bytes, Limits, Request, Response};
 use std::cell::Cell;
 use std::future::{Future, poll_fn};

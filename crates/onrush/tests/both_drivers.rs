@@ -1,15 +1,14 @@
 //! All drivers behave alike: the same bytes give the same responses on the simulated network, on
 //! epoll and on io_uring, whole or in pieces.
-mod common;
 
-use common::script::{End, Script, script};
-use common::{pattern, servers, watchdog};
+use crate::common::script::{End, Script, script};
+use crate::common::{pattern, servers, watchdog};
 
 const GET: &str = "GET /hello HTTP/1.1\r\nHost: t\r\n\r\n";
 const LAST: &str = "GET /hello HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
 
 fn get(path: &str) -> String {
-    common::get(path)
+    crate::common::get(path)
 }
 
 fn head(path: &str) -> String {
@@ -51,7 +50,7 @@ fn run(scripts: &[Script]) {
             if script.end != End::Cut {
                 assert_eq!(&whole, expected, "{driver:?}: {}", script.name);
             }
-            let common::script::Step::Send(first) = &script.steps[0] else {
+            let crate::common::script::Step::Send(first) = &script.steps[0] else {
                 continue;
             };
             if script.whole {

@@ -1,11 +1,10 @@
 //! Handlers that are plain functions: clients that disconnect or are slow, and stacks that are
 //! reused, many, or too small.
-mod common;
-#[path = "common/contract.rs"]
-mod contract;
 
-use common::{ask, calm, content, dechunk, drivers, get, pattern, plain, serve, text, watchdog};
-use contract::contract;
+use crate::common::contract::contract;
+use crate::common::{
+    ask, calm, content, dechunk, drivers, get, pattern, plain, serve, text, watchdog,
+};
 use onrush::coroutine::{
     RequestReader, ResponseWriter, counters, handler, scope, sleep, touched_bytes,
 };
@@ -341,9 +340,7 @@ fn stack_overflow_ends_the_process_and_names_the_handler() {
             let _ = stream.read(&mut [0]);
             return;
         }
-        let me = std::env::current_exe().unwrap();
-        let output = std::process::Command::new(me)
-            .args(["--exact", NAME, "--nocapture"])
+        let output = testing::child::only(module_path!(), NAME)
             .env("ONRUSH_TEST_CHILD", "1")
             .env(
                 "ONRUSH_DRIVER",

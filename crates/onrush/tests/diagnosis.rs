@@ -1,8 +1,7 @@
 //! The life of a connection in `tracing` events, and subscribers that panic.
-mod common;
 
-use common::gate::until;
-use common::{calm, drivers, get, is_served, plain, serve, watchdog};
+use crate::common::gate::until;
+use crate::common::{calm, drivers, get, is_served, plain, serve, watchdog};
 use onrush::{Limits, Request, Response, sim::Simulation};
 use std::fmt::{Debug, Write as _};
 use std::io::{Read, Write as _};
@@ -141,11 +140,7 @@ fn subscriber_that_panics_breaks_nothing() {
         }
         panic!("on purpose");
     });
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |info| match info.payload_as_str() {
-        Some("on purpose") => {}
-        _ => hook(info),
-    }));
+    let _silence = testing::panics::silence(|info| info.payload_as_str() == Some("on purpose"));
     let _default = tracing::subscriber::set_default(collector.clone());
     let mut sim = calm(&stuck, Limits::default());
     let client = sim.connect();
@@ -171,6 +166,10 @@ fn subscriber_that_panics_breaks_nothing() {
 #[test]
 fn reset_is_reported_on_both_drivers() {
     let _dog = watchdog("reset_is_reported_on_both_drivers");
+    // It records the events of the whole process.
+    if testing::child::elsewhere(module_path!(), "reset_is_reported_on_both_drivers") {
+        return;
+    }
     static WORKING: AtomicBool = AtomicBool::new(false);
     async fn busy(request: Request) -> Response {
         WORKING.store(true, Ordering::Release);

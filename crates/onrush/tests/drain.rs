@@ -1,7 +1,6 @@
 //! The end of a server: requests in flight get responses, and no client is left waiting.
-mod common;
 
-use common::{drivers, get, read_some, serve, serve_with, text, watchdog};
+use crate::common::{drivers, get, read_some, serve, serve_with, text, watchdog};
 use onrush::{Limits, Request, Response, Server, sim::Simulation};
 use onrush_rt::net::ListenMode;
 use std::io::{Read, Write};

@@ -1,12 +1,9 @@
 //! One worker with clients and handlers that never have to wait: other clients are served in
 //! between. If not, the watchdog ends the test.
-mod common;
-#[path = "common/contract.rs"]
-mod contract;
 
-use common::app::Endless;
-use common::{Served, calm, drivers, get, read_some, serve, statuses, watchdog};
-use contract::contract;
+use crate::common::app::Endless;
+use crate::common::contract::contract;
+use crate::common::{Served, calm, drivers, get, read_some, serve, statuses, watchdog};
 use onrush::coroutine::{self, handler, mpsc};
 use onrush::{Body, Bytes, Limits, Request, Response, Router};
 use std::cell::Cell;

@@ -1,7 +1,6 @@
 //! Files as responses: whole, in parts, and while they change.
-mod common;
 
-use common::{content, drivers, get, pattern, plain, serve, text, watchdog};
+use crate::common::{content, drivers, get, pattern, plain, serve, text, watchdog};
 use onrush::{Body, Bytes, Limits, Part, Request, Response, Router, sim::Simulation};
 use onrush_rt::fs::{Dir, File, OpenHow};
 use std::io::{self, Read, Write};

@@ -1,9 +1,8 @@
 //! Each framing violation gets its status and a closed connection, on every driver, and a request
 //! hidden in it gets no response.
-mod common;
 
-use common::script::{End, Script, script};
-use common::{servers, watchdog};
+use crate::common::script::{End, Script, script};
+use crate::common::{servers, watchdog};
 
 /// A complete request after the violation. A response to it means that it was smuggled.
 const HIDDEN: &str = "GET /hello HTTP/1.1\r\nHost: t\r\n\r\n";
@@ -30,7 +29,7 @@ fn run(rows: &[(u16, String)]) {
         // After a valid request, too.
         for (script, expected) in scripts.iter().zip(&expected) {
             let mut behind = script.clone();
-            let common::script::Step::Send(bytes) = &mut behind.steps[0] else {
+            let crate::common::script::Step::Send(bytes) = &mut behind.steps[0] else {
                 panic!("expected one send");
             };
             bytes.splice(0..0, HIDDEN.bytes());

@@ -1,7 +1,6 @@
 //! Addresses, workers, the connection limit, and events that end a connection but not the server.
-mod common;
 
-use common::{
+use crate::common::{
     calm, content, drivers, get, read_some, serve, serve_with, statuses, text, through_tls,
     watchdog,
 };
@@ -115,9 +114,7 @@ fn from_env_uses_the_variables_that_are_set() {
         ("0", "epoll", "says: ONRUSH_WORKERS: not a number above 0."),
         ("1", "kqueue", "says: ONRUSH_DRIVER: "),
     ] {
-        let me = std::env::current_exe().unwrap();
-        let output = std::process::Command::new(me)
-            .args(["--exact", NAME, "--nocapture"])
+        let output = testing::child::only(module_path!(), NAME)
             .env("ONRUSH_TEST_CHILD", "1")
             .env("ONRUSH_WORKERS", workers)
             .env("ONRUSH_DRIVER", driver)
@@ -414,7 +411,7 @@ fn ended_server_releases_all_connection_permits() {
     for driver in drivers() {
         let budget = onrush_rt::descriptors::Descriptors::new(10_000);
         for round in 0..60 {
-            let server = common::serve_with(driver, hello, |server| {
+            let server = crate::common::serve_with(driver, hello, |server| {
                 let server = server.workers(3).descriptors(&budget);
                 server.placement(onrush::Placement::RoundRobin)
             });
@@ -425,7 +422,7 @@ fn ended_server_releases_all_connection_permits() {
             };
             let clients: Vec<_> = (0..40).map(connect).collect();
             if round % 3 == 0 {
-                common::gate::until(|| budget.used().connections == 40);
+                crate::common::gate::until(|| budget.used().connections == 40);
             }
             server.running().handle().shutdown_now();
             server.wait().unwrap();

@@ -1,7 +1,6 @@
 //! A limit on the concurrent requests of a handler: it is never exceeded, and no permit is lost.
-mod common;
 
-use common::{calm, drivers, get, serve_with, text, watchdog};
+use crate::common::{calm, drivers, get, serve_with, text, watchdog};
 use onrush::metrics::Format;
 use onrush::sim::Simulation;
 use onrush::{Limits, Metrics, Request, Response, Router, limited};
@@ -18,7 +17,10 @@ async fn work(request: Request) -> Response {
         Some("panic") => panic!("on purpose: at the first poll"),
         Some("stream") => {
             let left = 10 * 64 * 1024;
-            return Response::with_body(onrush::Body::stream(common::app::Endless { left }, None));
+            return Response::with_body(onrush::Body::stream(
+                crate::common::app::Endless { left },
+                None,
+            ));
         }
         Some("late-panic") => {
             request.worker().sleep(Duration::from_millis(100)).await;

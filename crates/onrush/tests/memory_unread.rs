@@ -1,10 +1,9 @@
 //! Clients that do not read their responses: their input does not use up the receive memory, and
 //! other clients get responses meanwhile.
-mod common;
 
-use common::gate::until;
-use common::memory::{assert_prompt, evicted, metric, serve, status};
-use common::{drivers, get, watchdog};
+use crate::common::gate::until;
+use crate::common::memory::{assert_prompt, evicted, metric, serve, status};
+use crate::common::{drivers, get, watchdog};
 use onrush::{Metrics, Request, Response};
 use std::io::Write;
 use std::net::TcpStream;

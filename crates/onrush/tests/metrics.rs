@@ -1,10 +1,7 @@
 //! Metrics count what clients have received, on every driver and in every case.
-mod common;
-#[path = "common/contract.rs"]
-mod contract;
 
-use common::{drivers, get, plain, read_some, serve_with, text, watchdog};
-use contract::contract;
+use crate::common::contract::contract;
+use crate::common::{drivers, get, plain, read_some, serve_with, text, watchdog};
 use onrush::metrics::Format;
 use onrush::{Body, Limits, Metrics, Request, Response, Router, sim::Simulation};
 use std::collections::BTreeMap;

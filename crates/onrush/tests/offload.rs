@@ -1,9 +1,8 @@
 //! CPU work on an offload pool, on the simulator, where the test runs the jobs: refused jobs are
 //! reported at once, jobs without a waiting client do not run, and a running job blocks no request.
-mod common;
 
-use common::gate::{Gate, application, assert_shed, until};
-use common::{ask, get, plain, statuses, text, watchdog};
+use crate::common::gate::{Gate, application, assert_shed, until};
+use crate::common::{ask, get, plain, statuses, text, watchdog};
 use onrush::metrics::Format;
 use onrush::offload::{ManualExecutor, OffloadOptions, OffloadPool};
 use onrush::sim::Simulation;
@@ -253,7 +252,7 @@ fn end_of_a_server_drops_queued_jobs() {
 fn simulation_without_a_pool_runs_jobs_at_once() {
     let gate = Arc::<Gate>::default();
     gate.open();
-    let mut sim = common::calm(&application(&gate), Limits::default());
+    let mut sim = crate::common::calm(&application(&gate), Limits::default());
     let client = sim.connect();
     assert!(ask(&mut sim, &client, &get("/job")).ends_with("\r\n\r\nworked"));
     assert!(ask(&mut sim, &client, &get("/panic")).starts_with("HTTP/1.1 500 "));

@@ -1,9 +1,8 @@
 //! CPU work on an offload pool, on real servers whose jobs wait at a gate: the same properties as
 //! on the simulator, with real threads.
-mod common;
 
-use common::gate::{Gate, application, assert_shed, until};
-use common::{Served, content, drivers, serve_with, text, watchdog};
+use crate::common::gate::{Gate, application, assert_shed, until};
+use crate::common::{Served, content, drivers, serve_with, text, watchdog};
 use onrush::metrics::Format;
 use onrush::offload::{OffloadError, OffloadOptions, OffloadPool};
 use onrush::{DriverPreference, Metrics, Request, Response, WorkerHandle, offload};

@@ -1,7 +1,8 @@
 //! A panic of a handler affects only its request, wherever it happens.
-mod common;
 
-use common::{ask, calm, drivers, get, is_served, read_some, serve, statuses, text, watchdog};
+use crate::common::{
+    ask, calm, drivers, get, is_served, read_some, serve, statuses, text, watchdog,
+};
 use onrush::{Body, Bytes, Limits, Request, Response, Server, per_worker};
 use std::future::Future;
 use std::io::{self, Write};

@@ -1,7 +1,6 @@
 //! Idle connections move from a server that drains to another one, as between two processes.
-mod common;
 
-use common::{Served, drivers, read_some, serve_with, watchdog};
+use crate::common::{Served, drivers, read_some, serve_with, watchdog};
 use onrush::server::Passing;
 use onrush::{DriverPreference, Handle, Limits, Request};
 use onrush_rt::worker::monotonic_ms;

@@ -2,9 +2,8 @@
 //! in the call that runs the program, and behave alike.
 //!
 //! Cargo builds the examples together with the tests, into a neighbouring folder.
-mod common;
 
-use common::{content, drivers, pattern, statuses, text, watchdog};
+use crate::common::{content, drivers, pattern, statuses, text, watchdog};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

@@ -1,9 +1,8 @@
 //! Connections that begin with a header of the PROXY protocol: on the simulated network, split at
 //! each byte, and on both drivers, plain and with TLS.
-mod common;
 
-use common::gate::until;
-use common::{ask, drivers, get, plain, serve_with, statuses, text, watchdog};
+use crate::common::gate::until;
+use crate::common::{ask, drivers, get, plain, serve_with, statuses, text, watchdog};
 use onrush::metrics::{CloseReason, Format, ProxyRefusal, TimeLimit};
 use onrush::sim::Simulation;
 use onrush::{Limits, Metrics, Peer, Request, Response, Server, TrustedPeers};
@@ -231,7 +230,7 @@ fn exchange(mut stream: impl Read + Write) -> String {
     text(&response)
 }
 
-fn connect(server: &common::Served, header: &[u8]) -> TcpStream {
+fn connect(server: &crate::common::Served, header: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(server.address()).unwrap();
     stream
         .set_read_timeout(Some(Duration::from_secs(60)))
@@ -297,7 +296,7 @@ fn the_header_precedes_the_handshake() {
     let _dog = watchdog("the_header_precedes_the_handshake");
     for driver in drivers() {
         let configure = |server: Server| server.proxy_protocol(trusting("127.0.0.1"));
-        let server = common::serve_tls(driver, who, configure);
+        let server = crate::common::serve_tls(driver, who, configure);
         for (header, client) in headers() {
             // The whole header with the handshake, and in two parts.
             for cut in [0, 1, header.len() - 1, header.len()] {
@@ -307,7 +306,8 @@ fn the_header_precedes_the_handshake() {
                     stream.set_nodelay(true).unwrap();
                 }
                 stream.write_all(&header[cut..]).unwrap();
-                let response = exchange(StreamOwned::new(common::over_tls::client(), stream));
+                let response =
+                    exchange(StreamOwned::new(crate::common::over_tls::client(), stream));
                 match client {
                     "unknown" => assert!(response.contains("\r\n\r\n127.0.0.1:"), "{response}"),
                     _ => assert!(response.ends_with(&format!("{client} by 127.0.0.1"))),
@@ -317,7 +317,7 @@ fn the_header_precedes_the_handshake() {
         // A handshake without a header, and a plain request behind a header.
         let stream = connect(&server, b"");
         assert_eq!(
-            exchange(StreamOwned::new(common::over_tls::client(), stream)),
+            exchange(StreamOwned::new(crate::common::over_tls::client(), stream)),
             ""
         );
         let plain = exchange(connect(&server, TEXT));

@@ -1,9 +1,8 @@
 //! The minimum transfer rate (`Limits::rate_bytes_per_s_min`): a slow client is disconnected, in
 //! both directions. A client that waits for the server is not.
-mod common;
 
-use common::app::{Endless, app};
-use common::{calm, drivers, get, plain, read_some, serve_with, statuses, text, watchdog};
+use crate::common::app::{Endless, app};
+use crate::common::{calm, drivers, get, plain, read_some, serve_with, statuses, text, watchdog};
 use onrush::WorkerHandle;
 use onrush::sim::Simulation;
 use onrush::{Body, Bytes, Limits, Request, Response};

@@ -1,7 +1,6 @@
 //! Routes: parameters, precedence, and responses if no route matches.
-mod common;
 
-use common::{ask, calm, text};
+use crate::common::{ask, calm, text};
 use onrush::{Limits, Request, Response, Router, sim::Simulation};
 use onrush_rt::driver::sim::Client;
 

@@ -1,10 +1,9 @@
 //! Time limits, on a clock that the test controls: each fires at its time, and not while there is
 //! progress.
-mod common;
 
-use common::app::{Endless, app};
-use common::memory::hello;
-use common::{ask, calm, get, plain, statuses};
+use crate::common::app::{Endless, app};
+use crate::common::memory::hello;
+use crate::common::{ask, calm, get, plain, statuses};
 use onrush::sim::Simulation;
 use onrush::{Body, Bytes, Limits, Request, Response};
 use onrush_rt::driver::sim::Behaviour;
@@ -129,7 +128,7 @@ fn stopped_body_is_reported_to_the_handler_and_gets_a_response() {
         HALF_BODY.replace("/echo", "/own-failure").as_bytes(),
     );
     sim.advance(2_010);
-    assert!(common::text(&client.receive().unwrap()).ends_with("my own words"));
+    assert!(crate::common::text(&client.receive().unwrap()).ends_with("my own words"));
 }
 
 #[test]

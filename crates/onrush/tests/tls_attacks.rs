@@ -1,9 +1,7 @@
 //! Clients that use the rules of TLS against the server, or others that share it with them.
-#![cfg(feature = "tls")]
-mod common;
 
-use common::sim_tls::{TlsClient, hello, limited, simulation};
-use common::{app::app, get, plain, statuses, text, watchdog};
+use crate::common::sim_tls::{TlsClient, hello, limited, simulation};
+use crate::common::{app::app, get, plain, statuses, text, watchdog};
 use onrush::Limits;
 use onrush::metrics::{CloseReason, HandshakeOutcome};
 use onrush::sim::Simulation;
@@ -102,7 +100,7 @@ fn a_handshake_that_waits_may_be_followed_by_much_data() {
     assert!(!client.tls.is_handshaking());
     let others = storm(&mut sim, 300);
     accept_all(&mut sim, 301);
-    let body = common::pattern(300_000);
+    let body = crate::common::pattern(300_000);
     let request = "POST /discard HTTP/1.1\r\nHost: t\r\nContent-Length: 300000\r\n\r\n";
     client.write(request.as_bytes());
     client.write(&body);
@@ -399,7 +397,7 @@ const WORKERS: usize = 2;
 #[test]
 fn a_connection_with_queued_records_does_not_migrate() {
     let _dog = watchdog("a_connection_with_queued_records_does_not_migrate");
-    let tls = common::over_tls::CONFIGS.0.clone();
+    let tls = crate::common::over_tls::CONFIGS.0.clone();
     let (limits, network) = (Limits::default(), plain(700));
     let mut sim = Simulation::with_tls(1, &app, limits, network, WORKERS, tls);
     let mut client = TlsClient::established(&mut sim);
@@ -444,7 +442,7 @@ fn upload(sim: &mut Simulation, path: &str, bytes: usize) -> (TlsClient, Vec<u8>
     let head = format!("POST {path} HTTP/1.1\r\nHost: t\r\nContent-Length: {bytes}\r\n\r\n");
     client.write(head.as_bytes());
     client.exchange(sim);
-    client.write(&common::pattern(bytes));
+    client.write(&crate::common::pattern(bytes));
     let records = std::mem::take(&mut client.records);
     (client, records)
 }

@@ -1,14 +1,11 @@
 //! The TLS configuration in handshakes: which certificate a client receives, which clients are
 //! accepted, and what else is negotiated.
-#![cfg(feature = "tls")]
 
-mod tls;
-
+use crate::tls::{self, Authority, Client, VERSIONS, clients, der, fixture, provider, read, with};
 use onrush::TlsConfig;
 use onrush::tls::rustls::pki_types::CertificateDer;
 use onrush::tls::rustls::{AlertDescription, Error, ProtocolVersion, ServerConfig};
 use std::sync::Arc;
-use tls::{Authority, Client, VERSIONS, clients, der, fixture, provider, read, with};
 
 /// The certificate that a client receives for `name`, whether or not it is valid for that name.
 fn received(root: &Authority, server: &TlsConfig, name: &str) -> CertificateDer<'static> {

@@ -1,10 +1,8 @@
 //! TLS connections in the engine: their ends, their time limits, and what they share with others.
 //! The scripts of `both_drivers` and `framing` run through TLS as well.
-#![cfg(feature = "tls")]
-mod common;
 
-use common::over_tls::{CONFIGS, client};
-use common::{
+use crate::common::over_tls::{CONFIGS, client};
+use crate::common::{
     Served, app::app, content, drivers, get, mask_dates, pattern, plain, serve_tls, serve_with,
     statuses, watchdog,
 };
@@ -312,7 +310,7 @@ fn a_truncated_body_is_an_error() {
             }
             stream.shutdown(Shutdown::Write).unwrap();
             read_all(&mut stream);
-            common::gate::until(|| SEEN.load(Ordering::SeqCst));
+            crate::common::gate::until(|| SEEN.load(Ordering::SeqCst));
         }
     }
 }
@@ -324,7 +322,7 @@ fn a_handshake_storm_delays_others_little() {
         let metrics = Metrics::new();
         let served = serve_tls(driver, app, |server| server.metrics(&metrics));
         let mut established = served.connect();
-        common::memory::assert_prompt(&mut established);
+        crate::common::memory::assert_prompt(&mut established);
         let hello = hello();
         // More than a worker keeps; the oldest ones end.
         let storm: Vec<TcpStream> = (0..1200)
@@ -342,7 +340,7 @@ fn a_handshake_storm_delays_others_little() {
         assert!(serves(&served));
         // A fast worker ends the oldest ones while the storm arrives. A slow one finds all of them
         // closed by their clients.
-        common::gate::until(|| {
+        crate::common::gate::until(|| {
             let text = metrics.render(Format::Prometheus);
             let count = |outcome: &str| -> u64 {
                 let name =

@@ -1,8 +1,6 @@
 //! Every mistake in certificates, keys and settings is an error of one line.
-#![cfg(feature = "tls")]
 
-mod tls;
-
+use crate::tls::{self, Authority, fixture, read};
 use onrush::TlsConfig;
 use onrush::tls::rustls::pki_types::PrivateKeyDer;
 use onrush::tls::rustls::pki_types::pem::PemObject;
@@ -10,7 +8,6 @@ use onrush::tls::{TlsConfigBuilder, TlsError, TlsErrorKind};
 use std::fs;
 use std::path::PathBuf;
 use testing::TempDir;
-use tls::{Authority, fixture, read};
 
 /// A folder with files of the names that the messages contain.
 struct Folder {

@@ -1,9 +1,7 @@
 //! The limits of TLS connections: memory, handshakes, and time.
-#![cfg(feature = "tls")]
-mod common;
 
-use common::sim_tls::{TlsClient, hello, limited, simulation};
-use common::{app::app, get, plain, statuses, text, watchdog};
+use crate::common::sim_tls::{TlsClient, hello, limited, simulation};
+use crate::common::{app::app, get, plain, statuses, text, watchdog};
 use onrush::Limits;
 use onrush::metrics::{HandshakeOutcome, TimeLimit};
 use onrush::sim::Simulation;

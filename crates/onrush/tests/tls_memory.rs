@@ -1,10 +1,8 @@
 //! Parts of TLS records and of handshake messages: the memory that they hold is not taken from
 //! other clients, and what follows them is noticed.
-#![cfg(feature = "tls")]
-mod common;
 
-use common::sim_tls::{TlsClient, limited, simulation};
-use common::{app::app, get, pattern, plain, statuses, text, watchdog};
+use crate::common::sim_tls::{TlsClient, limited, simulation};
+use crate::common::{app::app, get, pattern, plain, statuses, text, watchdog};
 use onrush::Limits;
 use onrush::sim::Simulation;
 use onrush_rt::driver::sim::Client;

@@ -1,8 +1,6 @@
 //! What clients of a TLS configuration can resume, and what a replacement changes.
-#![cfg(feature = "tls")]
 
-mod tls;
-
+use crate::tls::{self, Authority, Client, VERSIONS, clients, provider, with};
 use onrush::TlsConfig;
 use onrush::tls::TlsConfigBuilder;
 use onrush::tls::rustls::{Error, ProtocolVersion};
@@ -10,7 +8,6 @@ use std::fs;
 use std::sync::Arc;
 use std::thread;
 use testing::TempDir;
-use tls::{Authority, Client, VERSIONS, clients, provider, with};
 
 #[test]
 fn sessions_resume_on_every_thread_and_every_clone() {

@@ -1,13 +1,11 @@
 //! Bodies, responses and ends of connections over TLS.
-#![cfg(feature = "tls")]
-mod common;
 
-use common::app::{Endless, app};
-use common::entries::{Entry, entries, keep_entries};
-use common::gate::until;
-use common::over_tls::Raw;
-use common::sim_tls::{TlsClient, hello, simulation};
-use common::{
+use crate::common::app::{Endless, app};
+use crate::common::entries::{Entry, entries, keep_entries};
+use crate::common::gate::until;
+use crate::common::over_tls::Raw;
+use crate::common::sim_tls::{TlsClient, hello, simulation};
+use crate::common::{
     content, dechunk, drivers, get, pattern, plain, serve_tls, serve_with, statuses, text, watchdog,
 };
 use onrush::metrics::HandshakeOutcome;
@@ -478,7 +476,7 @@ fn the_access_log_counts_bytes_as_without_tls() {
                 stream.read_to_end(&mut response).unwrap();
                 until(|| !logged(&mark).is_empty());
                 let entry = logged(&mark).remove(0);
-                let number = |field| common::entries::number(&entry, field);
+                let number = |field| crate::common::entries::number(&entry, field);
                 let received = number("received_bytes") as usize - mark.len();
                 counts.push((received, number("sent_bytes"), entry.get("end").cloned()));
                 assert_eq!(number("sent_bytes"), response.len() as u64, "{mark}");

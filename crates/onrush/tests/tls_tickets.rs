@@ -1,9 +1,7 @@
 //! Tickets that wait for a response: they leave with the next records, whatever these are.
-#![cfg(feature = "tls")]
-mod common;
 
-use common::sim_tls::{TlsClient, simulation};
-use common::{app::app, get, plain, statuses, watchdog};
+use crate::common::sim_tls::{TlsClient, simulation};
+use crate::common::{app::app, get, plain, statuses, watchdog};
 use onrush::Limits;
 use onrush::sim::Simulation;
 
@@ -48,7 +46,7 @@ fn other_records_take_the_tickets_with_them() {
     let request = get("/hello");
     let (first, rest) = request.as_bytes().split_at(8);
     for migrates in [false, true] {
-        let tls = common::over_tls::CONFIGS.0.clone();
+        let tls = crate::common::over_tls::CONFIGS.0.clone();
         let mut sim = Simulation::with_tls(1, &app, Limits::default(), plain(1 << 16), 2, tls);
         let mut client = with_its_handshake(&mut sim, first);
         assert_eq!(tickets(&client), 0, "they wait for the response");

@@ -1,10 +1,6 @@
 //! Certificates that clients refuse, now or soon, are warnings and metrics.
-#![cfg(feature = "tls")]
 
-#[path = "tls/ocsp.rs"]
-mod ocsp;
-mod tls;
-
+use crate::tls::{self, Authority, VERSIONS, with};
 use onrush::metrics::Format;
 use onrush::tls::TlsErrorKind;
 use onrush::{Metrics, Router, Server, TlsConfig};
@@ -12,7 +8,6 @@ use rcgen::{CertificateParams, CustomExtension, DnType, ExtendedKeyUsagePurpose}
 use std::fs;
 use std::time::{Duration, SystemTime};
 use testing::TempDir;
-use tls::{Authority, VERSIONS, with};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -23,7 +18,12 @@ fn an_expired_ocsp_response_is_not_stapled() {
     let site = root.sign(&["example.org"]);
     let now = SystemTime::now();
     for (end, is_stapled) in [(now - 2 * DAY, false), (now + 2 * DAY, true)] {
-        let response = ocsp::response(&site.der, ocsp::Status::Good, end - 10 * DAY, end);
+        let response = crate::tls::ocsp::response(
+            &site.der,
+            crate::tls::ocsp::Status::Good,
+            end - 10 * DAY,
+            end,
+        );
         let server = with(&site).ocsp_response(&response).build().unwrap();
         for versions in VERSIONS {
             let seen = tls::ocsp_received(&server, "example.org", root.der(), versions);
@@ -48,17 +48,17 @@ fn a_revoked_certificate_is_refused() {
     let site = Authority::new("Root").sign(&["example.org"]);
     let now = SystemTime::now();
     let with_status = |status| {
-        let response = ocsp::response(&site.der, status, now, now + 10 * DAY);
+        let response = crate::tls::ocsp::response(&site.der, status, now, now + 10 * DAY);
         with(&site).ocsp_response(response).build().unwrap_err()
     };
-    let error = with_status(ocsp::Status::Revoked);
+    let error = with_status(crate::tls::ocsp::Status::Revoked);
     assert_eq!(error.kind(), TlsErrorKind::Revoked);
     assert_eq!(
         error.to_string(),
         "the OCSP response says that the certificate is revoked; clients refuse it: use a new \
          certificate"
     );
-    let error = with_status(ocsp::Status::Unknown);
+    let error = with_status(crate::tls::ocsp::Status::Unknown);
     assert_eq!(error.kind(), TlsErrorKind::MalformedOcsp);
     assert_eq!(
         error.to_string(),
@@ -95,7 +95,12 @@ fn certificates_that_clients_refuse_are_warnings() {
     ];
     let line = |(name, flaw)| format!("the certificate of {name} {flaw}; clients refuse it");
     assert_eq!(server.warnings(now), expected.map(line));
-    let response = ocsp::response(&unfit.der, ocsp::Status::Good, now, now + 10 * DAY);
+    let response = crate::tls::ocsp::response(
+        &unfit.der,
+        crate::tls::ocsp::Status::Good,
+        now,
+        now + 10 * DAY,
+    );
     let stapled = with(&unfit).ocsp_response(response).build().unwrap();
     assert_eq!(stapled.warnings(now), [line(expected[0])]);
 }

@@ -14,6 +14,30 @@ pub fn only(module: &str, name: &str) -> Command {
     command
 }
 
+/// Whether the test `name` of `module` has run in a child process. `false` in that process, which
+/// then runs the test. A test that changes or measures its whole process begins with
+/// `if elsewhere(module_path!(), "its name") { return; }`.
+///
+/// # Panics
+/// If the child fails or does not run that test.
+pub fn elsewhere(module: &str, name: &str) -> bool {
+    const CHILD: &str = "ONRUSH_TEST_ELSEWHERE";
+    if std::env::var_os(CHILD).is_some_and(|child| child == name) {
+        return false;
+    }
+    let output = only(module, name).env(CHILD, name).output();
+    let output = output.expect("this test binary starts");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    print!("{stdout}");
+    assert!(
+        output.status.success() && stdout.contains("1 passed"),
+        "{name} in a child: {}\n{stdout}\n{stderr}",
+        output.status
+    );
+    true
+}
+
 /// The name of a test as the test harness shows it: its path without the crate.
 fn path(module: &str, name: &str) -> String {
     match module.split_once("::") {
@@ -25,6 +49,49 @@ fn path(module: &str, name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::path;
+
+    #[test]
+    fn a_test_runs_in_a_process_of_its_own() {
+        let parent = std::process::id().to_string();
+        let is_child = std::env::var("ONRUSH_TEST_PARENT");
+        match is_child {
+            Ok(id) => assert_ne!(id, parent),
+            Err(_) => {
+                let name = "a_test_runs_in_a_process_of_its_own";
+                let mut command = super::only(module_path!(), name);
+                let output = command.env("ONRUSH_TEST_PARENT", parent).output().unwrap();
+                let stdout = String::from_utf8_lossy(&output.stdout);
+                assert!(
+                    output.status.success() && stdout.contains("1 passed"),
+                    "{stdout}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_test_that_fails_elsewhere_fails() {
+        let name = "a_test_that_fails_elsewhere_fails";
+        let _silence = crate::panics::silence(|_| true);
+        let outcome = std::panic::catch_unwind(|| {
+            if !super::elsewhere(module_path!(), name) {
+                panic!("in the child");
+            }
+        });
+        let payload = outcome.expect_err("a panic");
+        let message = payload.downcast_ref::<String>().map_or("", String::as_str);
+        if message.is_empty() {
+            // The child, whose test fails.
+            std::panic::resume_unwind(payload);
+        }
+        assert!(
+            message.contains("in a child: exit status: 101"),
+            "{message}"
+        );
+        // No test has that name.
+        let outcome = std::panic::catch_unwind(|| super::elsewhere(module_path!(), "missing"));
+        assert!(outcome.is_err(), "0 passed");
+    }
 
     #[test]
     fn the_crate_is_not_part_of_the_name_of_a_test() {

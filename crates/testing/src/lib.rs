@@ -2,10 +2,11 @@
 //!
 //! Modules, lowest first: `temp_dir` (folders that remove themselves), `child` (tests that run
 //! themselves in a process of their own), `matrix` (which drivers and seeds a test uses), `seccomp`
-//! (refused system calls).
+//! (refused system calls), `panics` (panics on purpose).
 
 pub mod child;
 pub mod matrix;
+pub mod panics;
 pub mod seccomp;
 mod temp_dir;
 

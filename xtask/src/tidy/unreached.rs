@@ -51,8 +51,13 @@ fn targets(files: &[Source]) -> Vec<Module> {
         if !manifest.text.lines().any(|line| line == "[package]") {
             continue;
         }
+        let names_tests = manifest
+            .text
+            .lines()
+            .any(|line| line == "autotests = false");
         let discovered = files.iter().filter(|file| {
             let within = file.path.strip_prefix(folder);
+            let within = within.filter(|path| !(names_tests && path.starts_with("tests/")));
             within.is_some_and(is_discovered)
         });
         paths.extend(discovered.map(|file| file.path.clone()));
@@ -233,6 +238,22 @@ mod tests {
             unreached(&manifest, &files.map(|path| (path, ""))),
             ["x/c.rs"]
         );
+    }
+
+    #[test]
+    fn a_manifest_may_name_all_tests() {
+        let manifest = format!(
+            "{MANIFEST}autotests = false\n[[test]]\nname = \"t\"\npath = \"tests/main.rs\"\n"
+        );
+        let files = [
+            ("x/examples/a.rs", ""),
+            ("x/tests/forgotten.rs", ""),
+            ("x/tests/main.rs", "mod named;"),
+            ("x/tests/named.rs", ""),
+            ("x/tests/other/main.rs", ""),
+        ];
+        let expected = ["x/tests/forgotten.rs", "x/tests/other/main.rs"];
+        assert_eq!(unreached(&manifest, &files), expected);
     }
 
     #[test]

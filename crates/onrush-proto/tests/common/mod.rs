@@ -1,5 +1,4 @@
 //! Runs every raw case whole, split at each byte, byte by byte, and pipelined.
-#![allow(dead_code, reason = "each test file uses its part")]
 
 use onrush_proto::{
     limits::Limits,

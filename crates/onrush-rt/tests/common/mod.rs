@@ -1,7 +1,6 @@
 //! Shared by the tests of the drivers and of the worker: one rig per driver, connected pairs of
 //! every transport, a watchdog for each test, and tests that run themselves in a child process.
-// Each test binary includes this file and uses a part of it.
-#![allow(dead_code, unreachable_pub)]
+#![allow(unreachable_pub)]
 
 pub mod coroutines;
 
@@ -10,23 +9,27 @@ use onrush_rt::driver::{Choice, Config, Driver, Event, Preference, Socket, Strea
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::io::{self, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::mpsc;
+use std::sync::{LazyLock, mpsc};
 use std::time::Duration;
 
-/// Aborts the process if the test that owns this takes more than a minute: a hang is a failure.
-pub struct Watchdog(mpsc::Sender<()>);
+/// Aborts the process if the test that owns this takes more than four minutes: a hang is a failure. A
+/// busy machine is slow, but not that slow.
+pub struct Watchdog {
+    /// Dropped with this, which ends the watchdog.
+    _alive: mpsc::Sender<()>,
+}
 
 pub fn watchdog(what: &'static str) -> Watchdog {
     let (alive, gone) = mpsc::channel();
     std::thread::spawn(move || {
-        let minute = Duration::from_secs(60);
-        if gone.recv_timeout(minute) == Err(mpsc::RecvTimeoutError::Timeout) {
+        let limit = Duration::from_secs(240);
+        if gone.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout) {
             // Not `eprintln!`: the test harness would capture the text, and abort loses it.
             let _ = writeln!(io::stderr(), "{what}: hangs");
             std::process::abort();
         }
     });
-    Watchdog(alive)
+    Watchdog { _alive: alive }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,12 +58,16 @@ pub struct Rig {
 }
 
 /// The choice of a kernel driver. If it is refused, prints the reason and returns `None`.
-pub fn choice(kind: Kind, config: &Config) -> Option<Choice> {
-    let preference = match kind {
-        Kind::Uring => Preference::Uring,
-        _ => Preference::Epoll,
+pub fn choice(kind: Kind) -> Option<Choice> {
+    /// Each probe of the kernel makes a ring.
+    static URING: LazyLock<Result<Choice, String>> = LazyLock::new(|| {
+        choose(Preference::Uring, &Config::default()).map_err(|error| error.to_string())
+    });
+    let choice = match kind {
+        Kind::Uring => URING.clone(),
+        _ => choose(Preference::Epoll, &Config::default()).map_err(|error| error.to_string()),
     };
-    match choose(preference, config) {
+    match choice {
         Ok(choice) => Some(choice),
         Err(error) => {
             println!("skipped on {kind:?}: {error}");
@@ -79,9 +86,7 @@ pub fn rig_with(kind: Kind, config: &Config, seed: u64) -> Option<Rig> {
             net: Some(net),
         });
     }
-    let driver = choice(kind, config)?
-        .build(config)
-        .expect("the driver was probed");
+    let driver = choice(kind)?.build(config).expect("the driver was probed");
     Some(Rig {
         kind,
         driver,
@@ -209,29 +214,12 @@ pub fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|_| random.below(256) as u8).collect()
 }
 
-const CHILD: &str = "ONRUSH_TEST_CHILD";
-
-/// Runs `act` in a child process: this test binary with only the test `name`, which must do nothing
-/// but call this.
-pub fn in_child(name: &'static str, act: impl FnOnce()) {
+/// Runs `act` in a child process. The test `name` of `module` must do nothing but call this.
+pub fn in_child(module: &str, name: &'static str, act: impl FnOnce()) {
     let _dog = watchdog(name);
-    if std::env::var_os(CHILD).is_some_and(|child| child == name) {
-        return act();
+    if !testing::child::elsewhere(module, name) {
+        act();
     }
-    let me = std::env::current_exe().expect("this test binary");
-    let output = std::process::Command::new(me)
-        .args(["--exact", name, "--nocapture", "--test-threads=1"])
-        .env(CHILD, name)
-        .output()
-        .expect("started");
-    let said = String::from_utf8_lossy(&output.stdout);
-    let complained = String::from_utf8_lossy(&output.stderr);
-    print!("{said}");
-    assert!(
-        output.status.success() && said.contains("1 passed"),
-        "{name} in a child: {}\n{said}\n{complained}",
-        output.status
-    );
 }
 
 /// The CPU time that this process has used, in user space and in the kernel.

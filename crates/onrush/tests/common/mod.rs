@@ -1,10 +1,10 @@
 //! Shared by the tests of the engine: a watchdog, servers on each driver, a scripted client for the
 //! simulated network and real sockets, and the application that the scripts use.
-// Each test binary includes this file and uses a part of it.
-#![allow(dead_code, unreachable_pub)]
+#![allow(unreachable_pub)]
 
 pub mod app;
 pub mod attack;
+pub mod contract;
 pub mod entries;
 pub mod gate;
 pub mod memory;
@@ -19,39 +19,44 @@ use onrush_rt::driver::sim::{Behaviour, Client};
 use onrush_rt::net::Address;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::mpsc;
+use std::sync::{LazyLock, mpsc};
 use std::time::Duration;
 
-/// Aborts the process if the test that owns this takes more than two minutes: a hang is a failure.
-pub struct Watchdog(mpsc::Sender<()>);
+/// Aborts the process if the test that owns this takes more than four minutes: a hang is a failure. A
+/// busy machine is slow, but not that slow.
+pub struct Watchdog {
+    /// Dropped with this, which ends the watchdog.
+    _alive: mpsc::Sender<()>,
+}
 
 pub fn watchdog(what: &'static str) -> Watchdog {
     let (alive, gone) = mpsc::channel();
     std::thread::spawn(move || {
-        let limit = Duration::from_secs(120);
+        let limit = Duration::from_secs(240);
         if gone.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout) {
             // Not `eprintln!`: the test harness would capture the text, and abort loses it.
             let _ = writeln!(io::stderr(), "{what}: hangs");
             std::process::abort();
         }
     });
-    Watchdog(alive)
+    Watchdog { _alive: alive }
 }
 
 /// The available kernel drivers. Prints a line for one that is refused.
 pub fn drivers() -> Vec<DriverPreference> {
-    let works = |&driver: &DriverPreference| {
+    /// Why io_uring is refused. Each probe of the kernel makes a ring.
+    static REFUSED: LazyLock<Option<String>> = LazyLock::new(|| {
         let config = onrush_rt::driver::Config::default();
-        let choice = onrush_rt::driver::choose(driver, &config);
-        if let Err(error) = &choice {
+        let choice = onrush_rt::driver::choose(DriverPreference::Uring, &config);
+        choice.err().map(|error| error.to_string())
+    });
+    match &*REFUSED {
+        None => vec![DriverPreference::Epoll, DriverPreference::Uring],
+        Some(error) => {
             println!("skipped: {error}");
+            vec![DriverPreference::Epoll]
         }
-        choice.is_ok()
-    };
-    [DriverPreference::Epoll, DriverPreference::Uring]
-        .into_iter()
-        .filter(works)
-        .collect()
+    }
 }
 
 /// A server on a free port of 127.0.0.1. Dropping it ends it at once.
@@ -62,11 +67,7 @@ pub struct Served {
 
 /// Whether all servers of this test binary use TLS. See `tests/through_tls.rs`.
 pub const fn through_tls() -> bool {
-    cfg!(feature = "tls")
-        && matches!(
-            env!("CARGO_CRATE_NAME").as_bytes(),
-            b"through_tls" | b"through_tls_blocked"
-        )
+    cfg!(feature = "tls") && matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"through_tls")
 }
 
 /// Starts a server. `configure` gets one with a single worker.
@@ -197,6 +198,14 @@ pub fn read_some(stream: &mut TcpStream, into: &mut [u8]) -> io::Result<usize> {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             result => return result,
         }
+    }
+}
+
+/// How many of `all` seeds a test of the simulator uses: all of them if the matrix is full.
+pub fn seeds(all: u64) -> u64 {
+    match testing::matrix::is_full() {
+        true => all,
+        false => all * 2 / 5,
     }
 }
 

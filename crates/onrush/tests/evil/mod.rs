@@ -1,9 +1,8 @@
 //! An application whose code panics, or calls back into the engine, in every call from the engine
 //! to user code.
-// Each test binary uses a part of this.
-#![allow(dead_code, unreachable_pub)]
+#![allow(unreachable_pub)]
 
-use super::common::{content, get, read_some, text};
+use crate::common::{content, get, read_some, text};
 use onrush::{Body, BodySender, Bytes, Request, Response, WorkerHandle, offload};
 use std::cell::RefCell;
 use std::future::{Future, pending};

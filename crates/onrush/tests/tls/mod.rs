@@ -1,5 +1,7 @@
 //! Handshakes in memory, and the certificates and keys of this folder (`make.sh` makes them).
-#![allow(dead_code, unreachable_pub)]
+#![allow(unreachable_pub)]
+
+pub mod ocsp;
 
 use onrush::TlsConfig;
 use onrush::tls::TlsConfigBuilder;

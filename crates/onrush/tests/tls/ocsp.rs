@@ -1,5 +1,5 @@
 //! OCSP responses (RFC 6960) without a valid signature, which only clients check.
-#![allow(dead_code, unreachable_pub)]
+#![allow(unreachable_pub)]
 
 use onrush_proto::date::utc;
 use std::time::SystemTime;
