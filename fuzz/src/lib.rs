@@ -1,8 +1,8 @@
-//! What the fuzz targets check, as functions of an input, and what they share. An input starts with a
-//! few bytes of choices; the content follows.
+//! What the fuzz targets check, as functions of an input, and what they share. An input starts with
+//! a few bytes of choices; the content follows.
 //!
-//! The targets themselves, in `targets/`, are a workspace of their own, because libFuzzer is C++ and
-//! instruments every crate. The tests here check all seeds, cut and changed, without it.
+//! The targets themselves, in `targets/`, are a workspace of their own, because libFuzzer is C++
+//! and instruments every crate. The tests here check all seeds, cut and changed, without it.
 //!
 //! Modules, lowest first: `chunked` · `head` · `path` · `pipelined` · `range`.
 

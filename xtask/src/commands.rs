@@ -1,6 +1,7 @@
 //! Checks the commands that the documents show. The table here lists how the tests cover each
-//! command, so a broken command is noticed. The short test run compares the table with the documents
-//! and parses the commands of `cargo xtask`; the nightly run also runs a short form of them.
+//! command, so a broken command is noticed. The short test run compares the table with the
+//! documents and parses the commands of `cargo xtask`; the nightly run also runs a short form of
+//! them.
 //!
 //! A command is a line of a fenced block without a language, or inline code, that begins with one
 //! of [`PROGRAMS`].
