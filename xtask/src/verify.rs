@@ -55,7 +55,7 @@ pub(crate) fn loom(arguments: Arguments) -> Result<(), Failure> {
 pub(crate) fn kill(mut arguments: Arguments) -> Result<(), Failure> {
     let kills = arguments.number("--kills", 10_000)?;
     arguments.end()?;
-    let mut command = cargo("test -p onrush-store --test kill -- --nocapture");
+    let mut command = cargo("test -p onrush-store --test store -- kill:: --nocapture");
     Ok(run(command.env("TEST_KILLS", kills.to_string()))?)
 }
 

@@ -1,13 +1,10 @@
 //! The binary with `--edge`: in front of a bucket of an S3 server in this process, and of a folder.
 
-#[path = "../../onrush-remote/tests/common/mod.rs"]
-mod common;
 mod program;
 #[allow(dead_code, unreachable_pub)] // a part is used
 #[path = "common/reply.rs"]
 mod reply;
 
-use common::{Bucket, KEY};
 use onrush_store::{Condition, Key, Store};
 use program::plain::{get, printed};
 use program::{Folder, Server, TIMEOUT, drivers, onrush, output, pattern, wait_until};
@@ -19,6 +16,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+use testing_s3::{Bucket, KEY};
 
 const BLOCK: usize = 4 << 20;
 
@@ -55,7 +53,7 @@ fn fetch(address: SocketAddr, path: &str, field: &str) -> (u16, String, Vec<u8>)
 /// Puts an object into the bucket, as another server would.
 fn put(bucket: &Bucket, name: &str, content: &[u8]) {
     let store = bucket.store("s3://bucket/p");
-    common::block_on(async {
+    onrush_store::testing::block_on(async {
         let key = Key::parse(name.as_bytes()).expect("a key");
         let size = Some(content.len() as u64);
         let upload = store.stage(&key, Condition::None, size).await;

@@ -1,11 +1,8 @@
 //! Uploads that continue, in front of a bucket: on another server, after `kill -9`, and with the
 //! limits of all servers together. The clients are curl, tuspy and connections of the test.
 
-#[path = "../../onrush-remote/tests/common/mod.rs"]
-mod common;
 mod program;
 
-use common::{Bucket, KEY};
 use program::{Folder, Server, TIMEOUT, curl, drivers, is_installed, onrush, output, pattern};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,6 +10,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use testing_s3::{Bucket, KEY};
 
 const SIZE: usize = 21_000_000;
 const PATCH: &str = "Content-Type: application/partial-upload";

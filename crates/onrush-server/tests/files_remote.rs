@@ -1,16 +1,13 @@
 //! `Files` in front of a service that misbehaves: the status of the response says what has failed.
 
-#[allow(dead_code, unreachable_pub)]
-#[path = "../../onrush-remote/tests/common/canned.rs"]
-mod canned;
 mod common;
 
-use canned::{Canned, Reply};
 use common::*;
 use onrush::DriverPreference;
 use onrush_remote::{Options, RemoteStore};
 use std::sync::Arc;
 use std::time::Duration;
+use testing_s3::canned::{self, Canned, Reply};
 
 fn response(head: &str, body: &str) -> Reply {
     let length = body.len();

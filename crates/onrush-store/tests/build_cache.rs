@@ -1,13 +1,11 @@
 //! The build cache as a store: the promises of the trait, its limit, the order of eviction,
 //! restarts, torn files and power cuts.
 
-mod build_cache_common;
-mod common;
-mod edge_common;
-
-use build_cache_common::{assert_exact, cache, get, opened, options, put, stage, stats, upload};
-use common::*;
-use edge_common::{files, wait_until};
+use crate::build_cache_common::{
+    assert_exact, cache, get, opened, options, put, stage, stats, upload,
+};
+use crate::common::*;
+use crate::edge_common::{files, wait_until};
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::driver::{Config, Preference, choose};
 use onrush_rt::fs::sim::SimFs;

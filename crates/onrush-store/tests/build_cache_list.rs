@@ -1,13 +1,9 @@
 //! What a build cache leaves for the next process: a list of its files, or after `kill -9` a bound
 //! of their space, with which uploads need not wait for the scan.
 
-mod build_cache_common;
-mod common;
-mod edge_common;
-
-use build_cache_common::{assert_exact, cache, get, options, put, stats, upload};
-use common::*;
-use edge_common::{TIMEOUT, files, wait_until};
+use crate::build_cache_common::{assert_exact, cache, get, options, put, stats, upload};
+use crate::common::*;
+use crate::edge_common::{TIMEOUT, files, wait_until};
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::sim::SimFs;
 use onrush_store::*;

@@ -1,10 +1,7 @@
 //! Checksums of objects: every way to store one records it, damage is found, and what other
 //! programs do is distinguished from damage.
 
-#[macro_use]
-mod common;
-
-use common::*;
+use crate::common::*;
 use onrush_rt::fs::sim::{Cut, SimFs};
 use onrush_rt::fs::{Create, OpenHow};
 use onrush_store::*;

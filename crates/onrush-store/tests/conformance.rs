@@ -1,9 +1,6 @@
 //! Every store of this crate keeps the promises of the trait.
 
-#[macro_use]
-mod common;
-
-use common::*;
+use crate::common::*;
 use onrush_store::testing::{MemoryStore, conformance};
 use onrush_store::*;
 

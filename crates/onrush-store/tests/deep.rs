@@ -1,9 +1,7 @@
 //! Puts that create many folders on a slow disk delay neither other keys nor the pool. The disk is
 //! simulated, and holds the creation of folders until the test releases it.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::sim::SimFs;
 use onrush_store::*;

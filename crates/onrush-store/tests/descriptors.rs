@@ -1,8 +1,7 @@
 //! The descriptor budget of files: which operations fail, when a staged file is created, and that
 //! all permits are released.
-mod common;
 
-use common::{Backend, block_on, key, staged};
+use crate::common::{Backend, block_on, key, staged};
 use onrush_rt::descriptors::{Descriptors, FileUse};
 use onrush_store::{Condition, Folder, FolderOptions, Relocation, Store, StoreError};
 

@@ -1,10 +1,7 @@
 //! An edge: a cache on a local disk in front of another store.
 
-mod common;
-mod edge_common;
-
-use common::*;
-use edge_common::{
+use crate::common::*;
+use crate::edge_common::{
     BLOCK, Counted, MISS, TIMEOUT, at_once, edge, get, on_sim, opened, options, put, put_with,
     read, stats, wait_until,
 };

@@ -1,10 +1,7 @@
 //! The disk of an edge: its limit, restarts, torn files, power cuts and failures.
 
-mod common;
-mod edge_common;
-
-use common::*;
-use edge_common::{
+use crate::common::*;
+use crate::edge_common::{
     BLOCK, Counted, MISS, edge, files, get, on_sim, opened, options, read, stats, wait_until,
 };
 use onrush_rt::blocking::BlockingPool;
@@ -112,7 +109,7 @@ fn readers_keep_what_is_evicted() {
     });
     assert!(rest == body(4 * BLOCK as usize)[first as usize..]);
     // A change removes the name at once.
-    edge_common::put(&edge, "small", b"new");
+    crate::edge_common::put(&edge, "small", b"new");
     assert!(block_on(read(&small, 0..200_000)).expect("bytes") == body(200_000));
     let used = stats(&edge).used_bytes;
     drop(small);

@@ -1,10 +1,7 @@
 //! Failures of the disk of an edge, and what others do to it.
 
-mod common;
-mod edge_common;
-
-use common::*;
-use edge_common::{
+use crate::common::*;
+use crate::edge_common::{
     BLOCK, Counted, edge, files, get, on_sim, options, stats, wait_until, watch_disk,
 };
 use onrush_rt::blocking::BlockingPool;
@@ -220,7 +217,7 @@ fn a_folder_that_was_removed_is_created_again() {
     let error = error.expect_err("it is in use").to_string();
     assert!(error.contains("another process"), "{error}");
     drop(edge);
-    let edge = edge_common::opened(&store, &path, options);
+    let edge = crate::edge_common::opened(&store, &path, options);
     assert_eq!(get(&edge, "o1000").expect("an object").0, body(1000));
 }
 

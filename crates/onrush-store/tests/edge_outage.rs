@@ -1,10 +1,7 @@
 //! An edge whose store does not respond, or refuses a change.
 
-mod common;
-mod edge_common;
-
-use common::*;
-use edge_common::{
+use crate::common::*;
+use crate::edge_common::{
     BLOCK, Counted, MISS, at_once, edge, get, options, put, read, stats, wait_until,
 };
 use onrush_store::*;

@@ -1,9 +1,7 @@
 //! On the simulated disk: a power cut at every operation of a put, an error of every operation, and
 //! long random histories with a cut anywhere. A completed change stays, and no object is ever torn.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::sim::{Cut, SimFs};
 use onrush_store::*;

@@ -1,9 +1,6 @@
 //! Folders that are created without an object.
 
-#[macro_use]
-mod common;
-
-use common::*;
+use crate::common::*;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::sim::{Cut, SimFs};
 use onrush_store::*;

@@ -1,9 +1,7 @@
 //! Group commit on the simulated disk: puts that share their syncs, with a power cut or an error at
 //! every operation of the leader, and without each of its syncs.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::sim::{Cut, SimFs};
 use onrush_store::*;

@@ -1,9 +1,7 @@
 //! Uploads that are continued, on the simulated disk: a power cut and an error at every operation.
 //! What was kept stays, and the object appears whole or not at all.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::sim::{Cut, SimFs};
 use onrush_store::*;

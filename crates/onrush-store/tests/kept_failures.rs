@@ -1,9 +1,7 @@
 //! A commit of a kept upload that fails, at every operation on the simulated disk: no byte that was
 //! kept is lost. The object is there, or the upload continues.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::{Descriptors, FileUse};
 use onrush_rt::fs::sim::SimFs;

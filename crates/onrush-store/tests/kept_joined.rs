@@ -1,9 +1,7 @@
 //! Kept uploads that are joined to an object, on the simulated disk: a power cut and an error at
 //! every operation. The object appears whole or not at all, and the parts stay what they were.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::sim::{Cut, SimFs};
 use onrush_store::*;

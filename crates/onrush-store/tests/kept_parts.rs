@@ -1,9 +1,7 @@
 //! Uploads whose parts arrive in any order, on the simulated disk: a power cut and an error at
 //! every operation. What was synced stays, and an upload of which bytes may be lost is gone.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::sim::{Cut, SimFs};
 use onrush_store::*;

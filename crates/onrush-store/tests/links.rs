@@ -1,9 +1,6 @@
 //! Links, special files and other entries at the name of an object, on all backends.
 
-#[macro_use]
-mod common;
-
-use common::*;
+use crate::common::*;
 use onrush_rt::fs::FileKind;
 use onrush_store::*;
 

@@ -1,9 +1,7 @@
 //! Many simultaneous listings: the pool gets few of them, so that its queue stays short for
 //! changes.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use onrush_rt::blocking::BlockingPool;
 use onrush_store::*;
 use std::pin::Pin;

@@ -1,9 +1,6 @@
 //! `Folder` as a store: the same tests on a real directory, on tmpfs, and on the simulated disk.
 
-#[macro_use]
-mod common;
-
-use common::*;
+use crate::common::*;
 use onrush_rt::fs::{Create, OpenHow};
 use onrush_store::*;
 use std::future::poll_fn;

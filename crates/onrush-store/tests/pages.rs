@@ -1,9 +1,6 @@
 //! Listings in pages, on all backends.
 
-#[macro_use]
-mod common;
-
-use common::*;
+use crate::common::*;
 use onrush_store::*;
 
 on_all! {

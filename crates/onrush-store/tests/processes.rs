@@ -1,14 +1,13 @@
 //! Two processes on one folder: conditions hold against the changes of both, and a process that
 //! ends or hangs does not hold up the other for longer than it must.
 
-mod common;
-
-use common::*;
+use crate::common::*;
+use ::testing::child::only;
 use onrush_rt::blocking::BlockingPool;
 use onrush_store::*;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -35,8 +34,7 @@ fn child_dir() -> Option<std::path::PathBuf> {
 }
 
 fn start(name: &str, dir: &Path, durable: &str) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", name, "--nocapture"])
+    only(module_path!(), name)
         .env(DIR_VAR, dir)
         .env(DURABLE_VAR, durable)
         .stdin(Stdio::piped())

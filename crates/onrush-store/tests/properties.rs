@@ -1,9 +1,6 @@
 //! Properties of clients, on each kind of disk.
 
-#[macro_use]
-mod common;
-
-use common::*;
+use crate::common::*;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::sim::{Cut, SimFs};
 use onrush_store::*;

@@ -1,8 +1,6 @@
 //! What a quota counts while objects move across its border and change at the same time.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use onrush_rt::blocking::BlockingPool;
 use onrush_store::*;
 use std::thread;

@@ -1,8 +1,6 @@
 //! Many threads use one folder: exactly one creates an object, and no object is torn.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use onrush_rt::blocking::BlockingPool;
 use onrush_store::*;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,9 +1,7 @@
 //! A store on tmpfs passes large objects that are replaced, deleted or aborted to the thread pool:
 //! the worker that makes the change does not free them itself.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use onrush_rt::blocking::BlockingPool;
 use onrush_store::*;
 use std::path::{Path, PathBuf};

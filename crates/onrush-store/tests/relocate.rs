@@ -1,8 +1,6 @@
 //! Copies and renames in a folder, on each kind of disk.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::driver::{Config, Preference, choose};
 use onrush_rt::fs::sim::{Cut, SimFs};

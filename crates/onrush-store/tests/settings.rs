@@ -1,9 +1,6 @@
 //! Options of a folder that change while it is in use.
 
-#[macro_use]
-mod common;
-
-use common::*;
+use crate::common::*;
 use onrush_rt::fs::sim::SimFs;
 use onrush_store::*;
 

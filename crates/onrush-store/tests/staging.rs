@@ -1,9 +1,6 @@
 //! Uploads before their commit, on all backends: their files in `.onrush/staging`.
 
-#[macro_use]
-mod common;
-
-use common::*;
+use crate::common::*;
 use onrush_rt::fs::sim::SimFs;
 use onrush_rt::fs::{Dir, OpenHow};
 use onrush_store::*;

@@ -1,9 +1,7 @@
 //! Watched folders: what is collected, that the memory is bounded, and what a name is worth after
 //! the folder was moved.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use onrush_rt::blocking::BlockingPool;
 use onrush_store::*;
 use std::fs;

@@ -1,7 +1,6 @@
 //! Shared by the tests of the edge: a store that counts requests and can be held, and short forms.
-#![allow(dead_code, unreachable_pub)] // each test uses a part
 
-use crate::common::{TempDir, block_on, key};
+use crate::common::{block_on, key};
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::Descriptors;
 use onrush_rt::fs::sim::SimFs;
@@ -18,35 +17,35 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 /// The size of blocks in the tests.
-pub const BLOCK: u64 = 256 * 1024;
+pub(crate) const BLOCK: u64 = 256 * 1024;
 /// The maximum time for something that takes milliseconds on an idle machine.
-pub const TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A store in memory that counts what it is asked for.
 #[derive(Debug, Default)]
-pub struct Counted {
-    pub store: MemoryStore,
+pub(crate) struct Counted {
+    pub(crate) store: MemoryStore,
     /// The ranges of the objects that were opened.
-    pub opened: Mutex<Vec<Wanted>>,
-    pub asked: AtomicUsize,
+    pub(crate) opened: Mutex<Vec<Wanted>>,
+    pub(crate) asked: AtomicUsize,
     /// Whether it does not respond to the question for a version.
-    pub hangs: AtomicBool,
+    pub(crate) hangs: AtomicBool,
     /// Whether all versions are the same, as those of S3 are if the content is.
-    pub same_versions: AtomicBool,
+    pub(crate) same_versions: AtomicBool,
     /// Whether times are in whole seconds.
-    pub whole_seconds: AtomicBool,
+    pub(crate) whole_seconds: AtomicBool,
     /// Whether it says that versions are made from the content.
-    pub versions_by_content: AtomicBool,
-    pub transferred: Arc<AtomicUsize>,
+    pub(crate) versions_by_content: AtomicBool,
+    pub(crate) transferred: Arc<AtomicUsize>,
     /// While it is held, no stream has a byte after the first `n`.
-    pub held: Arc<Held>,
+    pub(crate) held: Arc<Held>,
     /// While it is held, responses are on their way: what they say is what was when the store was
     /// asked.
-    pub responses: Held,
+    pub(crate) responses: Held,
 }
 
 #[derive(Debug, Default)]
-pub struct Held {
+pub(crate) struct Held {
     after: Mutex<Option<usize>>,
     wakers: Mutex<Vec<std::task::Waker>>,
     changed: Condvar,
@@ -66,7 +65,7 @@ impl Held {
         .await
     }
 
-    pub fn after(&self, bytes: Option<usize>) {
+    pub(crate) fn after(&self, bytes: Option<usize>) {
         *self.after.lock().unwrap() = bytes;
         self.changed.notify_all();
         for waker in self.wakers.lock().unwrap().drain(..) {
@@ -76,23 +75,23 @@ impl Held {
 }
 
 impl Counted {
-    pub fn new() -> Arc<Counted> {
+    pub(crate) fn new() -> Arc<Counted> {
         Arc::default()
     }
 
-    pub fn opens(&self) -> Vec<Wanted> {
+    pub(crate) fn opens(&self) -> Vec<Wanted> {
         std::mem::take(&mut self.opened.lock().unwrap())
     }
 
-    pub fn metas(&self) -> usize {
+    pub(crate) fn metas(&self) -> usize {
         self.asked.swap(0, SeqCst)
     }
 
-    pub fn transferred(&self) -> usize {
+    pub(crate) fn transferred(&self) -> usize {
         self.transferred.load(SeqCst)
     }
 
-    pub fn put(&self, at: &str, content: &[u8]) {
+    pub(crate) fn put(&self, at: &str, content: &[u8]) {
         put(&self.store, at, content);
     }
 
@@ -108,11 +107,11 @@ impl Counted {
     }
 }
 
-pub fn put(store: &dyn Store, at: &str, content: &[u8]) {
+pub(crate) fn put(store: &dyn Store, at: &str, content: &[u8]) {
     put_with(store, at, content, at);
 }
 
-pub fn put_with(store: &dyn Store, at: &str, content: &[u8], metadata: &str) {
+pub(crate) fn put_with(store: &dyn Store, at: &str, content: &[u8], metadata: &str) {
     block_on(async {
         let mut upload = store.stage(&key(at), Condition::None, None).await.unwrap();
         upload.set_metadata(metadata.as_bytes().to_vec()).unwrap();
@@ -229,7 +228,7 @@ impl Store for Counted {
     }
 }
 
-pub fn options(bytes_max: u64) -> EdgeOptions {
+pub(crate) fn options(bytes_max: u64) -> EdgeOptions {
     EdgeOptions {
         cache: CacheOptions {
             origin: "the store of a test".to_owned(),
@@ -244,10 +243,10 @@ pub fn options(bytes_max: u64) -> EdgeOptions {
 }
 
 /// The events of a disk: error numbers of failures, 0 when it works again, -1 for a new folder.
-pub type Events = Arc<Mutex<Vec<i32>>>;
+pub(crate) type Events = Arc<Mutex<Vec<i32>>>;
 
 /// Keeps the events of the disk.
-pub fn watch_disk(options: &mut EdgeOptions) -> Events {
+pub(crate) fn watch_disk(options: &mut EdgeOptions) -> Events {
     let events = Events::default();
     let all = events.clone();
     options.cache.report = Arc::new(move |event| {
@@ -263,7 +262,7 @@ pub fn watch_disk(options: &mut EdgeOptions) -> Events {
 }
 
 /// An edge on a simulated disk whose folder an earlier one may still be about to close.
-pub fn on_sim(store: &Arc<Counted>, disk: &SimFs, options: EdgeOptions) -> EdgeStore {
+pub(crate) fn on_sim(store: &Arc<Counted>, disk: &SimFs, options: EdgeOptions) -> EdgeStore {
     let pool = BlockingPool::threads(4, 1000);
     let mut edge = None;
     wait_until("the folder is free", || {
@@ -278,14 +277,14 @@ pub fn on_sim(store: &Arc<Counted>, disk: &SimFs, options: EdgeOptions) -> EdgeS
 }
 
 /// An edge whose first scan is complete.
-pub fn edge(store: &Arc<Counted>, dir: &Path, options: EdgeOptions) -> EdgeStore {
+pub(crate) fn edge(store: &Arc<Counted>, dir: &Path, options: EdgeOptions) -> EdgeStore {
     let edge = opened(store, dir, options);
     wait_until("the scan is complete", || stats(&edge).is_complete);
     edge
 }
 
 /// An edge in a folder that an earlier one may still be about to close.
-pub fn opened(store: &Arc<Counted>, dir: &Path, options: EdgeOptions) -> EdgeStore {
+pub(crate) fn opened(store: &Arc<Counted>, dir: &Path, options: EdgeOptions) -> EdgeStore {
     let mut last = None;
     wait_until("the folder is free", || {
         let pool = BlockingPool::threads(4, 1000);
@@ -298,11 +297,11 @@ pub fn opened(store: &Arc<Counted>, dir: &Path, options: EdgeOptions) -> EdgeSto
     last.expect("an edge")
 }
 
-pub fn stats(edge: &EdgeStore) -> CacheStats {
+pub(crate) fn stats(edge: &EdgeStore) -> CacheStats {
     edge.metrics().cache()
 }
 
-pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + TIMEOUT;
     while !is_so() {
         assert!(Instant::now() < end, "{what}");
@@ -310,7 +309,7 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-pub async fn read(object: &Object, range: Range<u64>) -> Result<Vec<u8>> {
+pub(crate) async fn read(object: &Object, range: Range<u64>) -> Result<Vec<u8>> {
     let mut stream = object.stream(range);
     let mut all = Vec::new();
     while let Some(piece) = poll_fn(|cx| stream.as_mut().poll_next(cx)).await {
@@ -320,7 +319,7 @@ pub async fn read(object: &Object, range: Range<u64>) -> Result<Vec<u8>> {
 }
 
 /// The content of an object and how it was found. Its metadata is its name.
-pub fn get(store: &dyn Store, at: &str) -> Result<(Vec<u8>, CacheUse)> {
+pub(crate) fn get(store: &dyn Store, at: &str) -> Result<(Vec<u8>, CacheUse)> {
     block_on(async {
         let object = store.get(&key(at)).await?;
         assert_eq!(object.metadata().await?, at.as_bytes());
@@ -330,13 +329,13 @@ pub fn get(store: &dyn Store, at: &str) -> Result<(Vec<u8>, CacheUse)> {
     })
 }
 
-pub const MISS: CacheUse = CacheUse::Miss {
+pub(crate) const MISS: CacheUse = CacheUse::Miss {
     is_stored: true,
     is_collapsed: false,
 };
 
 /// The files of a cache.
-pub fn files(dir: &Path) -> Vec<std::path::PathBuf> {
+pub(crate) fn files(dir: &Path) -> Vec<std::path::PathBuf> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir(dir).unwrap().flatten() {
         if entry.file_type().unwrap().is_dir() && entry.file_name() != "new" {
@@ -348,7 +347,7 @@ pub fn files(dir: &Path) -> Vec<std::path::PathBuf> {
 }
 
 /// Opens an object without waiting. The kernel may refuse that while other files are renamed.
-pub fn at_once(edge: &EdgeStore, at: &str) -> Object {
+pub(crate) fn at_once(edge: &EdgeStore, at: &str) -> Object {
     let mut object = None;
     wait_until("it can be opened at once", || {
         get(edge, at).expect("an object"); // It is stale for a second only.
@@ -356,8 +355,4 @@ pub fn at_once(edge: &EdgeStore, at: &str) -> Object {
         object.is_some()
     });
     object.expect("it was opened").expect("an object")
-}
-
-pub fn temp() -> TempDir {
-    TempDir::new()
 }

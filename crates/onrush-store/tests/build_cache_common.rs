@@ -1,5 +1,4 @@
 //! Opens and uses build caches.
-#![allow(dead_code, unreachable_pub)] // each test uses a part
 
 use crate::common::*;
 use crate::edge_common::{read, wait_until};
@@ -11,7 +10,7 @@ use onrush_store::*;
 use std::path::Path;
 use std::sync::Arc;
 
-pub fn options(bytes_max: u64) -> CacheOptions {
+pub(crate) fn options(bytes_max: u64) -> CacheOptions {
     CacheOptions {
         origin: "a test".to_owned(),
         bytes_max,
@@ -21,7 +20,7 @@ pub fn options(bytes_max: u64) -> CacheOptions {
 }
 
 /// A cache in a folder that an earlier one may still be about to close.
-pub fn opened(dir: &Path, bytes_max: u64) -> BuildCache {
+pub(crate) fn opened(dir: &Path, bytes_max: u64) -> BuildCache {
     let mut last = None;
     wait_until("the folder is free", || {
         let pool = BlockingPool::threads(4, 1000);
@@ -35,23 +34,23 @@ pub fn opened(dir: &Path, bytes_max: u64) -> BuildCache {
 }
 
 /// A cache whose scan is complete.
-pub fn cache(dir: &Path, bytes_max: u64) -> BuildCache {
+pub(crate) fn cache(dir: &Path, bytes_max: u64) -> BuildCache {
     let cache = opened(dir, bytes_max);
     wait_until("the scan is complete", || stats(&cache).is_complete);
     cache
 }
 
-pub fn stats(cache: &BuildCache) -> CacheStats {
+pub(crate) fn stats(cache: &BuildCache) -> CacheStats {
     cache.metrics().cache
 }
 
-pub async fn stage(cache: &BuildCache, at: &str, size: Option<usize>) -> Box<dyn Upload> {
+pub(crate) async fn stage(cache: &BuildCache, at: &str, size: Option<usize>) -> Box<dyn Upload> {
     let size = size.map(|size| size as u64);
     let staged = cache.stage(&key(at), Condition::None, size).await;
     staged.expect("an upload")
 }
 
-pub async fn upload(
+pub(crate) async fn upload(
     cache: &BuildCache,
     at: &str,
     body: &[u8],
@@ -64,11 +63,11 @@ pub async fn upload(
     upload.commit().await
 }
 
-pub fn put(cache: &BuildCache, at: &str, body: &[u8]) -> Result<Committed> {
+pub(crate) fn put(cache: &BuildCache, at: &str, body: &[u8]) -> Result<Committed> {
     block_on(upload(cache, at, body, true))
 }
 
-pub fn get(cache: &BuildCache, at: &str) -> Result<Vec<u8>> {
+pub(crate) fn get(cache: &BuildCache, at: &str) -> Result<Vec<u8>> {
     block_on(async {
         let object = cache.get(&key(at)).await?;
         let size = object.meta().size;
@@ -77,7 +76,7 @@ pub fn get(cache: &BuildCache, at: &str) -> Result<Vec<u8>> {
 }
 
 /// No file is being changed, so the disk and the account agree.
-pub fn assert_exact(cache: &BuildCache, dir: &Path) {
+pub(crate) fn assert_exact(cache: &BuildCache, dir: &Path) {
     wait_until("the disk has what is accounted for", || {
         disk_bytes(dir) == stats(cache).used_bytes
     });

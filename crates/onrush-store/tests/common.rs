@@ -1,14 +1,14 @@
 //! Shared by the tests: backends (a real directory or a simulated disk), a minimal `block_on`, and
 //! short forms of the operations.
-#![allow(dead_code, unreachable_pub, unused_macros)] // each test uses a part
 
-pub use ::testing::TempDir;
+pub(crate) use ::testing::TempDir;
 
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::sim::SimFs;
 use onrush_rt::fs::{Dir, FileKind};
-pub use onrush_store::testing::block_on;
+pub(crate) use onrush_store::testing::block_on;
 use onrush_store::*;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
@@ -25,44 +25,44 @@ macro_rules! on_all {
 }
 
 /// The disk that a test uses.
-pub enum Backend {
+pub(crate) enum Backend {
     Real(TempDir),
     Sim(SimFs),
 }
 
 impl Backend {
-    pub fn real() -> Backend {
+    pub(crate) fn real() -> Backend {
         Backend::Real(TempDir::new())
     }
 
     /// A directory on tmpfs (shm_overview(7)).
-    pub fn memory() -> Backend {
+    pub(crate) fn memory() -> Backend {
         Backend::Real(TempDir::beneath(Path::new("/dev/shm")))
     }
 
-    pub fn sim() -> Backend {
+    pub(crate) fn sim() -> Backend {
         Backend::Sim(SimFs::new(1))
     }
 
     /// A simulated disk whose file system supports only plain renames.
-    pub fn plain() -> Backend {
+    pub(crate) fn plain() -> Backend {
         let disk = SimFs::new(1);
         disk.set_plain_renames(true);
         Backend::Sim(disk)
     }
 
-    pub fn root(&self) -> Dir {
+    pub(crate) fn root(&self) -> Dir {
         match self {
             Backend::Real(dir) => Dir::open_root(dir.path()).unwrap(),
             Backend::Sim(disk) => disk.root().unwrap(),
         }
     }
 
-    pub fn folder(&self) -> Folder {
+    pub(crate) fn folder(&self) -> Folder {
         self.folder_with(FolderOptions::default())
     }
 
-    pub fn folder_with(&self, options: FolderOptions) -> Folder {
+    pub(crate) fn folder_with(&self, options: FolderOptions) -> Folder {
         let pool = match self {
             Backend::Real(_) => BlockingPool::threads(1, 16),
             Backend::Sim(_) => BlockingPool::inline(),
@@ -70,7 +70,7 @@ impl Backend {
         Folder::on(self.root(), pool, options).unwrap()
     }
 
-    pub fn symlink(&self, path: &str, target: &str) {
+    pub(crate) fn symlink(&self, path: &str, target: &str) {
         match self {
             Backend::Real(dir) => {
                 std::os::unix::fs::symlink(target, dir.path().join(path)).unwrap();
@@ -81,22 +81,18 @@ impl Backend {
         }
     }
 
-    pub fn fifo(&self, path: &str) {
+    pub(crate) fn fifo(&self, path: &str) {
         match self {
             Backend::Real(dir) => {
                 let path = dir.path().join(path);
-                let made = std::process::Command::new("mkfifo")
-                    .arg(path)
-                    .status()
-                    .unwrap();
-                assert!(made.success());
+                mknodat(CWD, path, FileType::Fifo, Mode::RWXU, 0).unwrap();
             }
             Backend::Sim(disk) => disk.add_fifo(path.as_bytes()).unwrap(),
         }
     }
 
     /// A path on the real disk.
-    pub fn path(&self, name: &[u8]) -> Option<PathBuf> {
+    pub(crate) fn path(&self, name: &[u8]) -> Option<PathBuf> {
         match self {
             Backend::Real(dir) => Some(dir.path().join(OsStr::from_bytes(name))),
             Backend::Sim(_) => None,
@@ -104,16 +100,16 @@ impl Backend {
     }
 }
 
-pub fn key(text: impl AsRef<[u8]>) -> Key {
+pub(crate) fn key(text: impl AsRef<[u8]>) -> Key {
     Key::parse(text.as_ref()).unwrap()
 }
 
-pub fn put(folder: &Folder, at: &str, body: &[u8]) -> Result<Committed> {
+pub(crate) fn put(folder: &Folder, at: &str, body: &[u8]) -> Result<Committed> {
     put_if(folder, at, body, Condition::None)
 }
 
 /// The metadata of every object that the tests put. It identifies the content.
-pub fn metadata_of(body: &[u8]) -> Vec<u8> {
+pub(crate) fn metadata_of(body: &[u8]) -> Vec<u8> {
     match body.first() {
         Some(first) => format!("{first} {}", body.len()).into_bytes(),
         None => Vec::new(),
@@ -121,7 +117,12 @@ pub fn metadata_of(body: &[u8]) -> Vec<u8> {
 }
 
 /// A put in pieces with an announced size.
-pub fn put_if(folder: &Folder, at: &str, body: &[u8], condition: Condition) -> Result<Committed> {
+pub(crate) fn put_if(
+    folder: &Folder,
+    at: &str,
+    body: &[u8],
+    condition: Condition,
+) -> Result<Committed> {
     block_on(async {
         let mut upload = folder
             .stage(&key(at), condition, Some(body.len() as u64))
@@ -135,14 +136,14 @@ pub fn put_if(folder: &Folder, at: &str, body: &[u8], condition: Condition) -> R
 }
 
 /// Reads the content. The object has its own metadata, or none if another program made it.
-pub fn get(folder: &Folder, at: &str) -> Result<Vec<u8>> {
+pub(crate) fn get(folder: &Folder, at: &str) -> Result<Vec<u8>> {
     let (content, metadata) = get_both(folder, at)?;
     assert!(metadata.is_empty() || metadata == metadata_of(&content));
     Ok(content)
 }
 
 /// Reads content and metadata.
-pub fn get_both(folder: &Folder, at: &str) -> Result<(Vec<u8>, Vec<u8>)> {
+pub(crate) fn get_both(folder: &Folder, at: &str) -> Result<(Vec<u8>, Vec<u8>)> {
     block_on(async {
         let object = folder.get(&key(at)).await?;
         let mut all = Vec::new();
@@ -161,12 +162,12 @@ pub fn get_both(folder: &Folder, at: &str) -> Result<(Vec<u8>, Vec<u8>)> {
     })
 }
 
-pub fn delete(folder: &Folder, at: &str) -> Result<Meta> {
+pub(crate) fn delete(folder: &Folder, at: &str) -> Result<Meta> {
     delete_if(folder, at, Condition::None)
 }
 
 /// Deletes an object or a folder.
-pub fn delete_if(folder: &Folder, at: &str, condition: Condition) -> Result<Meta> {
+pub(crate) fn delete_if(folder: &Folder, at: &str, condition: Condition) -> Result<Meta> {
     let at = key(at);
     match block_on(folder.delete(&at, Kind::File, condition.clone())) {
         Err(StoreError::IsDirectory) => block_on(folder.delete(&at, Kind::Directory, condition)),
@@ -174,12 +175,12 @@ pub fn delete_if(folder: &Folder, at: &str, condition: Condition) -> Result<Meta
     }
 }
 
-pub fn list(folder: &Folder, at: Option<&str>, how: ListHow) -> Result<Page> {
+pub(crate) fn list(folder: &Folder, at: Option<&str>, how: ListHow) -> Result<Page> {
     let at = at.map(key);
     block_on(folder.list(at.as_ref(), how))
 }
 
-pub fn names(page: &Page) -> Vec<String> {
+pub(crate) fn names(page: &Page) -> Vec<String> {
     page.entries
         .iter()
         .map(|e| String::from_utf8_lossy(&e.name).into_owned())
@@ -187,7 +188,7 @@ pub fn names(page: &Page) -> Vec<String> {
 }
 
 /// The number of files in staging, after all jobs queued so far.
-pub fn staged(folder: &Folder, backend: &Backend) -> usize {
+pub(crate) fn staged(folder: &Folder, backend: &Backend) -> usize {
     block_on(folder.pool().run(|| ())).unwrap();
     let staging = backend.root().open_dir(b".onrush/staging").unwrap();
     entries(&staging)
@@ -196,7 +197,7 @@ pub fn staged(folder: &Folder, backend: &Backend) -> usize {
         .sum()
 }
 
-pub fn entries(dir: &Dir) -> Vec<(Vec<u8>, Option<FileKind>)> {
+pub(crate) fn entries(dir: &Dir) -> Vec<(Vec<u8>, Option<FileKind>)> {
     let mut all = Vec::new();
     dir.read_dir(&mut |name, kind| {
         all.push((name.to_vec(), kind));
@@ -207,6 +208,6 @@ pub fn entries(dir: &Dir) -> Vec<(Vec<u8>, Option<FileKind>)> {
 }
 
 /// Content that differs at each position.
-pub fn body(len: usize) -> Vec<u8> {
+pub(crate) fn body(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 + i / 251) as u8).collect()
 }

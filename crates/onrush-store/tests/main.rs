@@ -1,0 +1,72 @@
+//! The tests of this crate, as one binary: it is linked once.
+
+// What they share.
+#[macro_use]
+mod common;
+mod build_cache_common;
+mod edge_common;
+
+// A build cache: its limit, the order of eviction, restarts, torn files, power cuts.
+mod build_cache;
+// What it leaves for the next process.
+mod build_cache_list;
+// Every flipped bit is found.
+mod checksums;
+// The promises of the trait `Store`.
+mod conformance;
+// Puts that create many folders on a slow disk.
+mod deep;
+// The budget of descriptors.
+mod descriptors;
+// An edge in front of another store.
+mod edge;
+// Its disk: limit, restarts, torn files, power cuts.
+mod edge_disk;
+// Failures of its disk.
+mod edge_failures;
+// A store behind it that does not respond.
+mod edge_outage;
+// A power cut or an error at every operation of a put, and random histories.
+mod faults;
+// Folders that are created without an object.
+mod folders;
+// Puts that share their syncs.
+mod group;
+// A power cut or an error at every operation of an upload that continues.
+mod kept;
+// Commits of such uploads that fail.
+mod kept_failures;
+// Such uploads that are joined to an object.
+mod kept_joined;
+// Such uploads whose parts arrive in any order.
+mod kept_parts;
+// Which bytes are valid keys.
+mod keys;
+// `kill -9` at random moments.
+mod kill;
+// Links and special files at the name of an object.
+mod links;
+// Many listings at once.
+mod listings;
+// `Folder` as a store.
+mod objects;
+// Listings in pages.
+mod pages;
+// Conditions hold between processes.
+mod processes;
+// Properties of clients.
+mod properties;
+// Quotas while objects move and change.
+mod quota_moves;
+// Many threads use one folder.
+mod races;
+// Large objects are freed on the pool.
+mod release;
+// Copies and renames.
+mod relocate;
+// Options that change while a folder is in use.
+mod settings;
+// Files of uploads before their commit.
+mod staging;
+// Watched folders.
+mod watch;
