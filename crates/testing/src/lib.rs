@@ -2,11 +2,13 @@
 //!
 //! Modules, lowest first: `temp_dir` (folders that remove themselves), `child` (tests that run
 //! themselves in a process of their own), `matrix` (which drivers and seeds a test uses), `seccomp`
-//! (refused system calls).
+//! (refused system calls), `reply` (parses the responses of HTTP servers).
 
 pub mod child;
 pub mod matrix;
+mod reply;
 pub mod seccomp;
 mod temp_dir;
 
+pub use reply::Reply;
 pub use temp_dir::TempDir;

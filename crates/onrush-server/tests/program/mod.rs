@@ -1,12 +1,8 @@
 //! Shared by the tests of the program: starting the real binary and waiting for it, folders to
 //! serve, a small client, and external clients. Every wait is bounded.
-// Each test binary includes this file and uses a part of it.
-#![allow(dead_code, unreachable_pub)]
 
-pub mod browser;
 pub mod certificates;
 pub mod plain;
-pub mod service;
 pub mod users;
 
 use std::io::{BufRead, BufReader, Read, Write};
