@@ -353,7 +353,7 @@ fn port_that_another_process_could_share_is_in_use() {
 #[test]
 fn port_is_free_again_after_its_server_ends() {
     let folder = Folder::new();
-    for driver in crate::program::drivers() {
+    for driver in crate::program::both_drivers() {
         let flags = ["--driver", driver];
         let mut server = Server::start(folder.path(), &flags);
         for signal in ["KILL", "TERM", "KILL"] {

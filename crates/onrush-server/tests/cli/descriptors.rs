@@ -1,7 +1,7 @@
 //! Attacks on the descriptors of the running program: more slow uploads, or more unread downloads,
 //! than there are descriptors. Other clients are served meanwhile and afterwards.
 
-use crate::program::{Folder, Server, TIMEOUT, drivers};
+use crate::program::{Folder, Server, TIMEOUT, both_drivers};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::thread::sleep;
@@ -166,7 +166,7 @@ impl AttackedServer {
 #[test]
 fn slow_uploads_leave_descriptors_for_others() {
     let folder = objects();
-    for driver in drivers() {
+    for driver in both_drivers() {
         let mut it = AttackedServer::start(&folder, driver);
         // Some bodies fit into memory. The others are written to files as they arrive.
         let begun = "x".repeat(40_000);
@@ -200,7 +200,7 @@ fn slow_uploads_leave_descriptors_for_others() {
 #[test]
 fn announced_uploads_occupy_no_files() {
     let folder = objects();
-    for driver in drivers() {
+    for driver in both_drivers() {
         let mut it = AttackedServer::start(&folder, driver);
         let silent = |at| {
             format!(
@@ -226,7 +226,7 @@ fn announced_uploads_occupy_no_files() {
 #[test]
 fn unread_downloads_leave_descriptors_for_others() {
     let folder = objects();
-    for driver in drivers() {
+    for driver in both_drivers() {
         let mut it = AttackedServer::start(&folder, driver);
         let attackers =
             it.attack(|at| format!("GET /large-{at} HTTP/1.1\r\nHost: localhost\r\n\r\n"));

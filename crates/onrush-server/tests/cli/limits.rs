@@ -1,7 +1,7 @@
 //! The running program without descriptors or receive memory. Accepted clients are served
 //! meanwhile, and afterwards all clients.
 
-use crate::program::{Folder, Server, TIMEOUT, drivers, is_installed, onrush};
+use crate::program::{Folder, Server, TIMEOUT, both_drivers, is_installed, onrush};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
@@ -58,7 +58,7 @@ fn accepted_clients_are_served_without_free_descriptors() {
     for at in 0..200 {
         folder.file(&format!("{at}"), "content");
     }
-    for driver in drivers() {
+    for driver in both_drivers() {
         // 128 minus 16, 6 per worker, 2 for each of 4 file threads, and 8 rejected connections
         // leaves 84. Minus 5 in reserve and 10 for files, this is 69.
         let (most, flags) = (69, ["--workers=2", "--file-threads=8", "--driver", driver]);
@@ -106,7 +106,7 @@ fn accepted_clients_are_served_without_free_descriptors() {
 fn several_clients_are_served_with_few_descriptors() {
     let folder = Folder::new();
     folder.file("x", "content");
-    for driver in drivers() {
+    for driver in both_drivers() {
         let flags = ["--workers=2", "--driver", driver];
         let server = Server::with_descriptors(64, folder.path(), &flags);
         server.logs(" connections_max=19 ");
@@ -123,7 +123,7 @@ fn accept_errors_are_logged_once() {
         return;
     }
     let folder = Folder::new();
-    for driver in drivers() {
+    for driver in both_drivers() {
         // The budget stays below the limit, but does not know of inherited descriptors.
         let script = "for at in $(seq 10 209); do eval \"exec $at</dev/null\"; done; \
             ulimit -n 256; exec \"$@\"";
@@ -174,7 +174,7 @@ const MUCH_KIB: u64 = 6 * 1024;
 fn incomplete_heads_use_only_the_receive_memory() {
     let folder = Folder::new();
     folder.file("x", "content");
-    for driver in drivers() {
+    for driver in both_drivers() {
         let measure = |memory: &str, timeout: &str| {
             let mut command = onrush();
             command.arg(folder.path()).args(["--port", "0"]);
@@ -229,7 +229,7 @@ fn with_little_memory() -> Option<Command> {
 fn defaults_fit_into_the_memory_of_the_cgroup() {
     let folder = Folder::new();
     folder.file("x", "content");
-    for driver in drivers() {
+    for driver in both_drivers() {
         let Some(mut command) = with_little_memory() else {
             return;
         };

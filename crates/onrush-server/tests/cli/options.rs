@@ -261,7 +261,7 @@ fn server_listens_on_several_addresses() {
     let folder = Folder::new();
     let path = std::env::temp_dir().join(format!("onrush-several-{}", std::process::id()));
     let unix = format!("unix:{}", path.display());
-    for driver in crate::program::drivers() {
+    for driver in crate::program::both_drivers() {
         for workers in ["1", "2"] {
             let mut command = onrush();
             command
@@ -325,7 +325,7 @@ fn server_that_cannot_bind_all_addresses_leaves_no_socket() {
 fn with_few_descriptors_several_clients_are_served_at_once() {
     let folder = Folder::new();
     folder.file("x", "hello");
-    for driver in crate::program::drivers() {
+    for driver in crate::program::both_drivers() {
         let flags = ["--admin", "0", "--driver", driver];
         let server = Server::with_descriptors(64, folder.path(), &flags);
         let mut clients: Vec<TcpStream> = (0..4).map(|_| server.connect()).collect();

@@ -3,7 +3,7 @@
 use crate::program::certificates::Authority;
 use crate::program::plain::printed;
 use crate::program::users::{UsersFile, basic};
-use crate::program::{Folder, Server, TIMEOUT, curl, drivers, onrush, output, wait_until};
+use crate::program::{Folder, Server, TIMEOUT, both_drivers, curl, onrush, output, wait_until};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -74,7 +74,7 @@ fn haproxy_tells_the_address_of_the_client() {
     let authority = Authority::new("authority");
     let ca = authority.file(&files, "ca.pem");
     let (certificate, key) = authority.local(&files);
-    for driver in drivers() {
+    for driver in both_drivers() {
         let shared = [
             "--driver",
             driver,
@@ -119,7 +119,7 @@ fn a_connection_without_the_protocol_or_of_another_peer_is_closed() {
     let folder = Folder::new();
     folder.file("x", "content");
     let header = "PROXY TCP4 192.0.2.1 192.0.2.2 50000 80\r\n";
-    for driver in drivers() {
+    for driver in both_drivers() {
         let shared = ["--driver", driver, "--proxy-protocol", "--admin=0"];
         for (trusted, reason, attempt) in [
             ("127.0.0.0/8", "no PROXY protocol header", String::new()),
@@ -149,7 +149,7 @@ fn fields_of_trusted_proxies_decide_and_those_of_others_do_not() {
     folder.file("x", "content");
     let users = UsersFile::new();
     users.add("ann", &["all"]);
-    for driver in drivers() {
+    for driver in both_drivers() {
         let shared = [
             "--driver",
             driver,

@@ -2,7 +2,7 @@
 
 use crate::program::certificates::{Authority, Client};
 use crate::program::users::UsersFile;
-use crate::program::{Folder, Server, TIMEOUT, drivers, onrush};
+use crate::program::{Folder, Server, TIMEOUT, both_drivers, onrush};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
@@ -66,7 +66,7 @@ fn options_change_for_connections_that_are_open() {
     let folder = Folder::new();
     folder.file("x", "content");
     let config = folder.file("onrush.toml", "log-level = 'info'\n");
-    for driver in drivers() {
+    for driver in both_drivers() {
         std::fs::write(&config, "log-level = 'info'\n").expect("written");
         let server = serve(
             &folder,
@@ -109,7 +109,7 @@ fn time_limits_change() {
     let folder = Folder::new();
     folder.file("x", "content");
     let config = folder.file("onrush.toml", "idle-timeout = 'off'\n");
-    for driver in drivers() {
+    for driver in both_drivers() {
         std::fs::write(&config, "idle-timeout = 'off'\n").expect("written");
         let server = serve(&folder, &config, &["--driver", driver, "--workers", "2"]);
         let mut open: Vec<TcpStream> = (0..4).map(|_| server.connect()).collect();
@@ -331,7 +331,7 @@ fn settings_of_the_engine_change() {
     let folder = Folder::new();
     folder.file("x", "content");
     let config = folder.file("onrush.toml", "");
-    for driver in drivers() {
+    for driver in both_drivers() {
         std::fs::write(&config, "").expect("written");
         let server = serve(&folder, &config, &["--driver", driver, "--workers", "1"]);
         let mut open = server.connect();

@@ -1,7 +1,7 @@
 //! SIGUSR2: a new process continues on the same sockets, and no request fails.
 
 use crate::program::certificates::{Authority, Client};
-use crate::program::{Folder, Server, TIMEOUT, drivers, onrush, wait_until};
+use crate::program::{Folder, Server, TIMEOUT, both_drivers, onrush, wait_until};
 use crate::service_manager::{ServiceManager, activated, inheritable, is_running, signal};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -201,7 +201,7 @@ impl Drop for Over<'_> {
 
 #[test]
 fn no_request_fails_while_the_server_restarts() {
-    for driver in drivers() {
+    for driver in both_drivers() {
         restart_under_load(&["--driver", driver], RESTARTS);
     }
 }
@@ -215,7 +215,7 @@ fn no_request_fails_while_a_server_with_tls_restarts() {
         let client = Client::connect_to(address, &config)?;
         Ok(Box::new(client) as Box<dyn Connection>)
     };
-    for driver in drivers() {
+    for driver in both_drivers() {
         let tls = ["--tls-cert", &certificate, "--tls-key", &key];
         let arguments = [&["--driver", driver][..], &tls].concat();
         restart_under_load_of(&arguments, RESTARTS, &connect);
@@ -225,7 +225,7 @@ fn no_request_fails_while_a_server_with_tls_restarts() {
 /// The folder of an edge belongs to one process, as that of a build cache does.
 #[test]
 fn no_request_fails_while_an_edge_restarts() {
-    for driver in drivers() {
+    for driver in both_drivers() {
         let folder = Folder::new();
         let edge = folder.path().join("edge");
         let edge = edge.to_str().expect("UTF-8");
@@ -238,7 +238,7 @@ fn no_request_fails_while_an_edge_restarts() {
 /// one. Connections wait meanwhile.
 #[test]
 fn no_request_fails_while_a_build_cache_restarts() {
-    for driver in drivers() {
+    for driver in both_drivers() {
         restart_under_load(&["--driver", driver, "--cache", "64MiB"], 3);
     }
 }
@@ -250,7 +250,7 @@ fn a_response_in_progress_is_completed() {
     folder.file("x", "content");
     const BYTES: usize = 64 << 20;
     folder.file("large", vec![b'l'; BYTES]);
-    for driver in drivers() {
+    for driver in both_drivers() {
         let mut manager = ServiceManager::new();
         let mut server = serve(command(&folder, &["--driver", driver]), &mut manager);
         let mut slow = server.connect();
@@ -347,7 +347,7 @@ fn inherited_sockets_are_passed_on() {
 fn idle_connections_are_passed_on() {
     let folder = Folder::new();
     folder.file("x", "content");
-    for driver in drivers() {
+    for driver in both_drivers() {
         let mut manager = ServiceManager::new();
         let arguments = ["--driver", driver, "--workers", "2", "--access-log", "on"];
         let mut server = serve(command(&folder, &arguments), &mut manager);
@@ -391,7 +391,7 @@ fn try_get_alive(stream: &mut TcpStream) -> std::io::Result<()> {
 fn no_connection_is_closed_while_the_server_restarts() {
     let folder = Folder::new();
     folder.file("x", "content");
-    for driver in drivers() {
+    for driver in both_drivers() {
         let mut manager = ServiceManager::new();
         let arguments = ["--driver", driver, "--workers", "2"];
         let mut server = serve(command(&folder, &arguments), &mut manager);
@@ -441,7 +441,7 @@ fn no_connection_is_closed_while_the_server_restarts() {
 fn addresses_of_the_proxy_protocol_are_passed_on() {
     let folder = Folder::new();
     folder.file("x", "content");
-    for driver in drivers() {
+    for driver in both_drivers() {
         let mut manager = ServiceManager::new();
         let arguments = [
             "--driver",

@@ -1,6 +1,6 @@
 //! SIGUSR2 while an earlier process still drains: the process between them ends first.
 
-use crate::program::{Folder, Server, TIMEOUT, drivers, onrush, wait_until};
+use crate::program::{Folder, Server, TIMEOUT, both_drivers, onrush, wait_until};
 use crate::service_manager::{ServiceManager, is_running, signal};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -36,7 +36,7 @@ fn read_head(stream: &mut TcpStream) -> Vec<u8> {
 /// That the second process has ended is ordinary: it is no warning, and the first one drains.
 #[test]
 fn a_process_that_drains_outlives_the_one_that_replaced_it() {
-    for driver in drivers() {
+    for driver in both_drivers() {
         let folder = Folder::new();
         let mut manager = ServiceManager::new();
         let mut command = onrush();

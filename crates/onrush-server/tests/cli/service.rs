@@ -1,6 +1,6 @@
 //! The program below a service manager: notifications, the watchdog, and inherited sockets.
 
-use crate::program::{Folder, Server, TIMEOUT, drivers, onrush, output};
+use crate::program::{Folder, Server, TIMEOUT, both_drivers, onrush, output};
 use crate::service_manager::{ServiceManager, activated, inheritable};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -98,7 +98,7 @@ fn connect(listener: &TcpListener) -> TcpStream {
 fn one_inherited_socket_serves_all_workers() {
     let folder = Folder::new();
     folder.file("x", "content");
-    for driver in drivers() {
+    for driver in both_drivers() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("bound").to_string();
         let mut early = connect(&listener);

@@ -40,7 +40,7 @@ fn without_openat2_links_are_not_followed_and_a_warning_is_logged() {
     let folder = Folder::new();
     folder.file("x", "content");
     std::os::unix::fs::symlink("x", folder.path().join("link")).expect("a folder");
-    for driver in crate::program::drivers() {
+    for driver in crate::program::both_drivers() {
         let start = || {
             let command = with_driver(folder.path(), driver);
             let server = Server::run(command);
@@ -106,7 +106,7 @@ fn without_io_uring_requiring_it_fails_with_the_reason() {
 #[test]
 fn log_states_the_chosen_settings() {
     let folder = Folder::new();
-    for driver in crate::program::drivers() {
+    for driver in crate::program::both_drivers() {
         let server = Server::start(folder.path(), &["--driver", driver, "--workers", "2"]);
         let log = server.logs(" serving ");
         let line = log
@@ -264,7 +264,7 @@ fn upload(server: &Server, name: &str, size: usize, sent: usize) -> TcpStream {
 
 #[test]
 fn drain_loses_no_upload() {
-    for driver in crate::program::drivers() {
+    for driver in crate::program::both_drivers() {
         let folder = Folder::new();
         let mut server = Server::start(folder.path(), &["--allow", "put", "--driver", driver]);
         let idle = server.connect();
@@ -295,7 +295,7 @@ fn drain_loses_no_upload() {
 
 #[test]
 fn second_signal_ends_the_program_at_once() {
-    for driver in crate::program::drivers() {
+    for driver in crate::program::both_drivers() {
         for (first, second) in [("TERM", "TERM"), ("INT", "TERM"), ("INT", "INT")] {
             let folder = Folder::new();
             let flags = ["--allow", "put", "--driver", driver];
@@ -340,7 +340,7 @@ fn two_signals_in_a_burst_count_as_one() {
 #[test]
 fn drain_ends_at_its_timeout() {
     let folder = Folder::new();
-    for driver in crate::program::drivers() {
+    for driver in crate::program::both_drivers() {
         let flags = [
             "--allow",
             "put",

@@ -1,7 +1,7 @@
 //! Signals while requests are in progress: no request that was sent is reset when the program ends,
 //! and none is lost when it is stopped and continued.
 
-use crate::program::{Folder, Server, TIMEOUT, drivers};
+use crate::program::{Folder, Server, TIMEOUT, both_drivers};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -76,7 +76,7 @@ fn send_requests(address: SocketAddr, keep_alive: bool, outcomes: &Outcomes) {
 fn requests_sent_before_the_end_get_responses() {
     let folder = Folder::new();
     folder.file("x", "content");
-    for driver in drivers() {
+    for driver in both_drivers() {
         for restart in 0..restarts() {
             let mut server = Server::start(folder.path(), &["--driver", driver, "--workers", "2"]);
             let (address, outcomes) = (server.address(), Outcomes::default());
@@ -103,7 +103,7 @@ fn requests_sent_before_the_end_get_responses() {
 fn client_with_deferred_accept_gets_its_response_at_the_end() {
     let folder = Folder::new();
     folder.file("x", "content");
-    for driver in drivers() {
+    for driver in both_drivers() {
         let mut server = Server::start(folder.path(), &["--driver", driver, "--workers", "2"]);
         let mut clients: Vec<TcpStream> = (0..CLIENTS).map(|_| server.connect()).collect();
         server.signal("TERM");
@@ -132,7 +132,7 @@ fn begin_upload(client: &mut TcpStream) {
 /// An upload in progress is neither cut without a drain timeout, nor when the timeout is long.
 #[test]
 fn without_a_drain_timeout_uploads_are_completed() {
-    for driver in drivers() {
+    for driver in both_drivers() {
         for off in ["off", "0", "1h"] {
             let folder = Folder::new();
             let flags = ["--driver", driver, "--allow=put", "--drain-timeout", off];
@@ -158,7 +158,7 @@ fn without_a_drain_timeout_uploads_are_completed() {
 #[test]
 fn drain_timeout_is_logged_only_if_it_ends_connections() {
     let folder = Folder::new();
-    for driver in drivers() {
+    for driver in both_drivers() {
         for connected in [true, false] {
             let flags = ["--driver", driver, "--drain-timeout=1ms", "--allow=put"];
             let mut server = Server::start(folder.path(), &flags);
@@ -182,7 +182,7 @@ fn drain_timeout_is_logged_only_if_it_ends_connections() {
 fn requests_that_arrive_while_stopped_get_responses() {
     let folder = Folder::new();
     folder.file("x", "content");
-    for driver in drivers() {
+    for driver in both_drivers() {
         let limits = ["--idle-timeout", "1s", "--header-timeout", "1s"];
         let arguments = [&["--driver", driver, "--workers", "1"][..], &limits].concat();
         let server = Server::start(folder.path(), &arguments);

@@ -3,7 +3,7 @@
 
 use crate::program::certificates::{Authority, Client};
 use crate::program::plain::{get, handshakes, plain, printed};
-use crate::program::{Folder, Server, curl, drivers, is_installed, onrush, output, pattern};
+use crate::program::{Folder, Server, both_drivers, curl, is_installed, onrush, output, pattern};
 use std::process::{Command, Stdio};
 
 /// The options for a certificate.
@@ -44,7 +44,7 @@ fn curl_reads_and_writes_over_both_versions() {
     let content = pattern(1, 3_000_000);
     let upload = files.file("upload", &content);
     let upload = upload.to_str().expect("UTF-8");
-    for driver in drivers() {
+    for driver in both_drivers() {
         for (minor, outcome) in [("2", "tls1.2"), ("3", "tls1.3")] {
             let more = [
                 "--allow",
@@ -114,7 +114,7 @@ fn sessions_are_resumed() {
     let (folder, files) = (Folder::new(), Folder::new());
     let authority = Authority::new("authority");
     let pair = authority.local(&files);
-    for driver in drivers() {
+    for driver in both_drivers() {
         let server = Server::start(
             folder.path(),
             &[&tls(&pair)[..], &["--driver", driver]].concat(),
@@ -140,7 +140,7 @@ fn wget_and_python_read_and_write() {
     let authority = Authority::new("authority");
     let ca = authority.file(&files, "ca.pem");
     let pair = authority.local(&files);
-    for driver in drivers() {
+    for driver in both_drivers() {
         let more = ["--driver", driver, "--allow", "put"];
         let server = Server::start(folder.path(), &[&tls(&pair)[..], &more].concat());
         let port = server.address().port().to_string();
@@ -183,7 +183,7 @@ fn client_certificates_are_required_or_optional() {
     let client_ca = clients.file(&files, "clients.pem");
     let known = clients.issue(&["known"]).write(&files, "known");
     let unknown = authority.issue(&["unknown"]).write(&files, "unknown");
-    for driver in drivers() {
+    for driver in both_drivers() {
         for is_optional in [false, true] {
             let more = ["--driver", driver, "--tls-client-ca", &client_ca];
             let mut arguments = [&tls(&pair)[..], &more, &["--access-log", "on"]].concat();
@@ -232,7 +232,7 @@ fn the_name_that_a_client_asks_for_selects_the_certificate() {
     let second = authority
         .issue(&["b.example", "*.c.example"])
         .write(&files, "b");
-    for driver in drivers() {
+    for driver in both_drivers() {
         let arguments = [&tls(&first)[..], &tls(&second), &["--driver", driver]].concat();
         let server = Server::start(folder.path(), &arguments);
         server.logs("certificates loaded certificates=\"a.example (expires 4096-01-01");
@@ -268,7 +268,7 @@ fn a_self_signed_certificate_remains_the_same() {
     let ca = folder.path().join(".onrush/tls/certificate.pem");
     let ca = ca.to_str().expect("UTF-8");
     let mut fingerprints = Vec::new();
-    for driver in drivers().into_iter().chain(["auto"]) {
+    for driver in both_drivers().into_iter().chain(["auto"]) {
         let arguments = [
             "--tls-self-signed=a.example",
             "--host=b.example",
@@ -314,7 +314,7 @@ fn plain_requests_are_redirected_to_the_same_resource() {
     let authority = Authority::new("authority");
     let ca = authority.file(&files, "ca.pem");
     let pair = authority.local(&files);
-    for driver in drivers() {
+    for driver in both_drivers() {
         let more = [
             "--driver",
             driver,
@@ -377,7 +377,7 @@ fn hsts_is_sent_over_tls_only() {
     let pair = authority.local(&files);
     let config = authority.client_config();
     const FIELD: &str = "Strict-Transport-Security: max-age=7\r\n";
-    for driver in drivers() {
+    for driver in both_drivers() {
         // The listeners differ by their address only.
         let more = [
             "--driver",
@@ -422,7 +422,7 @@ fn a_request_without_tls_gets_an_explanation() {
     let (folder, files) = (Folder::new(), Folder::new());
     let authority = Authority::new("authority");
     let pair = authority.local(&files);
-    for driver in drivers() {
+    for driver in both_drivers() {
         let arguments = [&tls(&pair)[..], &["--driver", driver]].concat();
         let server = Server::start(folder.path(), &arguments);
         let response = get(server.address(), "/", "localhost");

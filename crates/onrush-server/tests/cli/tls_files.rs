@@ -2,7 +2,7 @@
 //! while requests are in progress.
 
 use crate::program::certificates::{Authority, Client, Pair, text};
-use crate::program::{Folder, Server, drivers, onrush, output, wait_until};
+use crate::program::{Folder, Server, both_drivers, onrush, output, wait_until};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// The line of a server that does not start, and the exit code.
@@ -201,7 +201,7 @@ fn reloads_under_load_cause_no_failed_request() {
     let authority = Authority::new("authority");
     let config = authority.client_config();
     let pairs: Vec<Pair> = (0..2).map(|_| authority.issue(&["localhost"])).collect();
-    for driver in drivers() {
+    for driver in both_drivers() {
         let (certificate, key) = pairs[0].write(&files, "local");
         let arguments = [
             "--tls-cert",

@@ -1,7 +1,7 @@
 //! curl, wget and wrk against the real binary.
 
 use crate::program::{
-    Folder, Server, TIMEOUT, curl, drivers, is_installed, output_within, pattern,
+    Folder, Server, TIMEOUT, both_drivers, curl, drivers, is_installed, output_within, pattern,
 };
 use std::process::Command;
 use std::time::Duration;
@@ -121,7 +121,7 @@ fn curl_puts_large_bodies_with_and_without_expect_and_chunked() {
 
 #[test]
 fn rings_of_any_size_serve_requests() {
-    if !is_installed("curl") || !drivers().contains(&"io_uring") {
+    if !is_installed("curl") || !both_drivers().contains(&"io_uring") {
         return;
     }
     let folder = Folder::new();

@@ -1,7 +1,6 @@
 //! A folder as an archive: everything beneath it that a listing shows, and nothing else.
 
 use crate::common::*;
-use onrush::DriverPreference;
 use onrush_server::FilesOptions;
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -157,7 +156,7 @@ fn random(len: usize) -> Vec<u8> {
 
 #[test]
 fn slow_readers_of_compressed_archives_do_not_prevent_zips() {
-    for driver in [DriverPreference::Uring, DriverPreference::Epoll] {
+    for driver in drivers() {
         let mut server = TestServer::real("/", &FilesOptions::default(), driver);
         server.add("large/a", &random(32 << 20));
         server.add("small/b", b"content");

@@ -86,10 +86,7 @@ fn changes_through_the_server_are_seen_at_once() {
 
 #[test]
 fn bound_holds_on_real_disks() {
-    for driver in [
-        onrush::DriverPreference::Uring,
-        onrush::DriverPreference::Epoll,
-    ] {
+    for driver in drivers() {
         let options = FilesOptions {
             cache_max_age_ms: 100,
             ..FilesOptions::default()
@@ -224,10 +221,7 @@ fn open_files_are_few_and_closed_soon() {
         cache_max_age_ms: 600_000,
         ..FilesOptions::default()
     };
-    for driver in [
-        onrush::DriverPreference::Uring,
-        onrush::DriverPreference::Epoll,
-    ] {
+    for driver in drivers() {
         for options in [FilesOptions::default(), few.clone()] {
             let mut server = TestServer::real("/", &options, driver);
             for i in 0..30 {

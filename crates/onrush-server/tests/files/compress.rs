@@ -240,7 +240,7 @@ fn a_precompressed_sibling_is_better() {
 #[test]
 fn objects_of_a_remote_store_are_compressed() {
     let store = Arc::new(MemoryStore::new());
-    for driver in [DriverPreference::Uring, DriverPreference::Epoll] {
+    for driver in drivers() {
         let mut server = TestServer::on_store(store.clone(), &options(), driver);
         for size in [5000, 500_000] {
             let content = text(size);

@@ -1,7 +1,7 @@
 //! Deep paths: the depth limit, and that creating their folders does not delay other clients.
 
 use crate::common::*;
-use onrush::{DriverPreference, Router, Server};
+use onrush::{Router, Server};
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::sim::SimFs;
 use onrush_server::{Files, FilesOptions, Guard, Hosts};
@@ -56,7 +56,7 @@ fn too_deep_paths_are_refused_and_create_nothing() {
 #[test]
 fn clients_are_served_while_others_wait_for_new_folders() {
     const TIMEOUT: Duration = Duration::from_secs(20);
-    for driver in [DriverPreference::Uring, DriverPreference::Epoll] {
+    for driver in drivers() {
         let disk = SimFs::new(1);
         let root = disk.root().unwrap();
         let store = Folder::on(

@@ -232,8 +232,6 @@ impl Held {
     }
 }
 
-const DRIVERS: [DriverPreference; 2] = [DriverPreference::Uring, DriverPreference::Epoll];
-
 #[test]
 fn a_change_runs_to_its_end_without_its_client() {
     for (head, body) in [
@@ -246,7 +244,7 @@ fn a_change_runs_to_its_end_without_its_client() {
             FORM,
         ),
     ] {
-        for driver in DRIVERS {
+        for driver in drivers() {
             let mut held = Held::new(&writable(), driver);
             let connection = held.begin(head, body);
             held.lose(connection);
@@ -275,7 +273,7 @@ fn no_lock_is_granted_while_a_change_without_its_client_goes_on() {
             FORM,
         ),
     ] {
-        for driver in DRIVERS {
+        for driver in drivers() {
             let mut held = Held::new(&options, driver);
             let connection = held.begin(head, body);
             held.lose(connection);
@@ -295,7 +293,7 @@ fn no_lock_is_granted_while_a_change_without_its_client_goes_on() {
 #[test]
 fn a_copy_of_a_folder_replaces_nothing_that_others_create_meanwhile() {
     for (overwrite, is_kept) in [("F", true), ("T", false)] {
-        for driver in DRIVERS {
+        for driver in drivers() {
             let mut held = Held::new(&writable(), driver);
             let head = format!("COPY /f/\nDestination: /g/\r\nOverwrite: {overwrite}\r\n");
             let mut connection = held.begin(&head, "");

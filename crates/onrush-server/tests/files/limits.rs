@@ -2,7 +2,6 @@
 //! simulator.
 
 use crate::common::*;
-use onrush::DriverPreference;
 use onrush_rt::blocking::BlockingPool;
 use onrush_server::{FilesOptions, UploadLimits};
 use onrush_store::{Folder, FolderOptions, Key, Quota, QuotaStore};
@@ -164,7 +163,7 @@ fn space_that_is_kept_free_is_not_written() {
 
 #[test]
 fn a_quota_holds_for_every_way_to_write() {
-    for driver in [DriverPreference::Uring, DriverPreference::Epoll] {
+    for driver in drivers() {
         let dir = TempDir::new();
         std::fs::create_dir(dir.path().join("in")).expect("a folder");
         std::fs::write(dir.path().join("in/old"), [0; 300]).expect("written");

@@ -1,8 +1,7 @@
 //! Uploads whose parts arrive in any order, on both drivers and in the simulator.
 
-use crate::common::{Connection, Reply, TestServer, on_all_backends, pattern, writable};
+use crate::common::{Connection, Reply, TestServer, drivers, on_all_backends, pattern, writable};
 use base64::prelude::{BASE64_STANDARD, Engine};
-use onrush::DriverPreference;
 use sha2::{Digest, Sha256};
 use std::ops::Range;
 
@@ -231,7 +230,7 @@ fn wrong_parts_are_refused() {
 /// A client asks how far its upload is while the server completes it.
 #[test]
 fn a_question_does_not_end_a_completion() {
-    for driver in [DriverPreference::Uring, DriverPreference::Epoll] {
+    for driver in drivers() {
         let mut server = TestServer::real("/", &writable(), driver);
         for round in 0..50 {
             let begin = format!("PUT /{round}\nUpload-Complete: ?0");

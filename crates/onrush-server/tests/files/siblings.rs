@@ -1,7 +1,6 @@
 //! Precompressed siblings, on both drivers and in the simulator, and on a store without files.
 
 use crate::common::*;
-use onrush::DriverPreference;
 use onrush_server::FilesOptions;
 use onrush_store::testing::MemoryStore;
 use std::sync::Arc;
@@ -218,7 +217,7 @@ fn large_siblings_and_those_of_an_index_are_sent() {
 #[test]
 fn a_remote_store_has_siblings() {
     let store = Arc::new(MemoryStore::new());
-    for driver in [DriverPreference::Uring, DriverPreference::Epoll] {
+    for driver in drivers() {
         let mut server = TestServer::on_store(store.clone(), &options(), driver);
         let server = &mut server;
         server.put("/a.txt", b"plain");

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 fn on_memory_store(test: impl Fn(&mut TestServer)) {
-    for driver in [DriverPreference::Uring, DriverPreference::Epoll] {
+    for driver in drivers() {
         let store = Arc::new(MemoryStore::new());
         test(&mut TestServer::on_store(store, &writable(), driver));
     }
@@ -131,7 +131,7 @@ fn failures_of_the_store_have_their_status() {
     let throttled = |ms| StoreError::Throttled {
         retry_after: Some(Duration::from_millis(ms)),
     };
-    for driver in [DriverPreference::Uring, DriverPreference::Epoll] {
+    for driver in drivers() {
         let store = MemoryStore::new();
         let mut server = TestServer::on_store(Arc::new(store.clone()), &writable(), driver);
         server.put("/a", b"old");

@@ -257,10 +257,7 @@ fn simultaneous_uploads_do_not_mix() {
         upload_bytes_max: 2 << 20, // Some uploads get small buffers.
         ..writable()
     };
-    for driver in [
-        onrush::DriverPreference::Uring,
-        onrush::DriverPreference::Epoll,
-    ] {
+    for driver in drivers() {
         let server = TestServer::real("/", &options, driver);
         let address = server.address();
         thread::scope(|scope| {

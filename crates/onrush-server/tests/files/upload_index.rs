@@ -1,7 +1,6 @@
 //! Unfinished uploads of an earlier process are read once, however many requests need them.
 
 use crate::common::*;
-use onrush::DriverPreference;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::coop;
 use onrush_store::*;
@@ -80,7 +79,7 @@ impl Store for Counted {
 
 #[test]
 fn requests_after_a_start_wait_for_one_that_reads() {
-    for driver in [DriverPreference::Uring, DriverPreference::Epoll] {
+    for driver in drivers() {
         let dir = TempDir::new();
         let pool = BlockingPool::threads(2, 64);
         let store = Arc::new(Counted {

@@ -7,7 +7,7 @@ use std::fs;
 
 /// Runs a test on both drivers. The simulated disk reports no changes.
 fn on_drivers(options: &FilesOptions, test: impl Fn(&mut TestServer)) {
-    for driver in [DriverPreference::Uring, DriverPreference::Epoll] {
+    for driver in drivers() {
         test(&mut TestServer::real("/mnt/", options, driver));
     }
 }

@@ -1,7 +1,7 @@
 //! WebDAV on both drivers and in the simulator: methods and properties.
 
 use crate::common::webdav::{element, paths, propfind, webdav};
-use crate::common::{TestServer, on_all_backends, writable};
+use crate::common::{TestServer, drivers, on_all_backends, writable};
 use onrush::DriverPreference;
 use onrush_server::FilesOptions;
 use onrush_store::testing::MemoryStore;
@@ -98,7 +98,7 @@ fn folders_are_made_and_listed() {
 #[test]
 fn a_folder_with_many_entries_is_listed_completely() {
     let options = webdav();
-    for driver in [DriverPreference::Uring, DriverPreference::Epoll] {
+    for driver in drivers() {
         let mut server = TestServer::real("/", &options, driver);
         for at in 0..2_500 {
             server.add(&format!("many/{at:05}"), b"x");

@@ -23,7 +23,7 @@ pub fn with_input(arguments: &[&str], input: &str) -> Output {
 
 /// A users file in a folder of its own.
 pub struct UsersFile {
-    _folder: Folder,
+    pub _folder: Folder,
     pub path: PathBuf,
 }
 

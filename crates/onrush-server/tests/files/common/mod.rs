@@ -1,5 +1,5 @@
-//! Shared by the tests of `files`: a server with a folder, on both drivers and in the simulator,
-//! and a client that sends raw HTTP.
+//! Shared by the tests of `files`: a server with a folder, on a driver or in the simulator, and a
+//! client that sends raw HTTP.
 
 pub mod tus;
 pub mod webdav;
@@ -21,6 +21,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use testing::matrix;
 
 /// A time long ago, so that an object changed then may be cached.
 pub const LONG_AGO_S: u64 = 1_600_000_000;
@@ -57,7 +58,13 @@ pub struct TestServer {
     pub mount: &'static str,
 }
 
-/// Runs a test on both drivers and in the simulator.
+/// The drivers that a test uses: one, which its name selects, or both if the matrix is full.
+pub fn drivers() -> Vec<DriverPreference> {
+    matrix::select(&[DriverPreference::Uring, DriverPreference::Epoll])
+}
+
+/// Runs a test on a driver and in the simulator with a seed, which its name selects; with a full
+/// matrix, on both drivers and with three seeds.
 pub fn on_all_backends(options: &FilesOptions, test: impl Fn(&mut TestServer)) {
     on_all_backends_at("/", options, test);
 }
@@ -67,10 +74,10 @@ pub fn on_all_backends_at(
     options: &FilesOptions,
     test: impl Fn(&mut TestServer),
 ) {
-    for driver in [DriverPreference::Uring, DriverPreference::Epoll] {
+    for driver in drivers() {
         test(&mut TestServer::real(mount, options, driver));
     }
-    for seed in 1..=3 {
+    for seed in matrix::select(&[1, 2, 3]) {
         test(&mut TestServer::simulated(mount, options, seed));
     }
 }
@@ -431,7 +438,7 @@ impl Drop for TestServer {
 
 fn connect(address: &str) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
-    let timeout = Some(Duration::from_secs(20));
+    let timeout = Some(Duration::from_secs(60));
     stream.set_read_timeout(timeout).unwrap();
     stream.set_write_timeout(timeout).unwrap();
     stream
@@ -484,12 +491,12 @@ pub fn pattern(len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Waits until `holds` is true, for at most five seconds.
+/// Waits until `holds` is true, for at most a minute: a machine may be busy.
 pub fn wait_until(server: &mut TestServer, holds: impl Fn(&TestServer) -> bool) {
     let begin = Instant::now();
     while !holds(server) {
         assert!(
-            begin.elapsed() < Duration::from_secs(5),
+            begin.elapsed() < Duration::from_secs(60),
             "the condition did not become true"
         );
         server.advance(5);
