@@ -259,7 +259,7 @@ const COMMANDS: &[(&str, Cover)] = &[
         Tested("xtask/src/scale/faults.rs", "fn rolling_restart"),
     ),
     (
-        "cargo test -p onrush-remote --test histories",
+        "cargo test -p onrush-remote histories",
         Tested(
             "crates/onrush-remote/tests/histories.rs",
             "fn changes_through_several_servers",

@@ -1,14 +1,13 @@
 //! Conditions that the service does not evaluate, or whose outcome is not known, are never reported
 //! as evaluated.
 
-mod common;
-
-use common::canned::{Canned, Reply};
-use common::s3::MemoryS3;
-use common::{Bucket, KEY, block_on, read_all};
+use crate::common::{block_on, read_all};
 use onrush_remote::{Options, RemoteStore};
 use onrush_store::{Condition, Key, Store, StoreError};
 use std::sync::atomic::Ordering;
+use testing_s3::canned::{Canned, Reply};
+use testing_s3::s3::MemoryS3;
+use testing_s3::{Bucket, KEY};
 
 /// Larger than what is held until the commit, so that the body is a stream.
 const LONG_BYTES: usize = (1 << 20) + 1;

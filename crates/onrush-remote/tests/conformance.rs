@@ -1,9 +1,8 @@
 //! The store keeps the promises of the trait, on an S3 server in this process.
 
-mod common;
-
-use common::{Bucket, block_on};
+use crate::common::block_on;
 use onrush_store::testing::conformance;
+use testing_s3::Bucket;
 
 #[test]
 fn a_bucket_is_a_store() {
@@ -25,7 +24,7 @@ fn a_bucket_of_ceph_is_a_store() {
 
 #[test]
 fn a_real_service_is_a_store() {
-    let Some(store) = common::real() else {
+    let Some(store) = crate::common::real() else {
         return;
     };
     block_on(conformance(&store()));

@@ -1,15 +1,14 @@
 //! Services that fail: each failure is an error that says what the client can do, within the time
 //! limits, and never bytes that look complete.
 
-mod common;
-
-use common::canned::{self, Canned, FOUND, Reply};
-use common::{Bucket, KEY, block_on, read_all};
+use crate::common::{block_on, read_all};
 use onrush_remote::{Check, Options, RemoteStore};
 use onrush_store::{Condition, Key, Kind, ListHow, Store, StoreError};
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
+use testing_s3::canned::{self, Canned, FOUND, Reply};
+use testing_s3::{Bucket, KEY};
 
 fn store(server: &Canned) -> RemoteStore {
     let mut options = Options::default();

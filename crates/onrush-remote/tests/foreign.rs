@@ -1,13 +1,12 @@
 //! What other clients leave in a bucket, and what a policy denies to this one.
 
-mod common;
-
+use crate::common::block_on;
 use bytes::Bytes;
-use common::canned::{Canned, FOUND, Reply};
-use common::s3::{Fields, MemoryS3};
-use common::{Bucket, block_on};
 use onrush_remote::{Check, Options, RemoteStore};
 use onrush_store::{Condition, Key, Kind, ListHow, Store, StoreError, Wanted};
+use testing_s3::Bucket;
+use testing_s3::canned::{Canned, FOUND, Reply};
+use testing_s3::s3::{Fields, MemoryS3};
 
 fn key(text: &str) -> Key {
     Key::parse(text.as_bytes()).expect("a key")
@@ -157,7 +156,7 @@ fn fields_that_are_not_ascii_are_metadata() {
     let service = Canned::new(vec![Reply::Send(reply)]);
     let location = "s3://bucket".parse().expect("a location");
     let endpoint = format!("http://{}", service.address);
-    let store = RemoteStore::at(&endpoint, common::KEY, location, Options::default());
+    let store = RemoteStore::at(&endpoint, testing_s3::KEY, location, Options::default());
     let store = store.expect("a store");
     let lines = "content-type: a/b\ncontent-disposition: attachment; filename=\"\u{fc}.txt\"\n";
     for wanted in [Wanted::All, Wanted::Properties] {
@@ -181,7 +180,7 @@ const UPLOADS: [(usize, bool); 3] = [(3, true), (2 << 20, true), (9 << 20, false
 
 #[test]
 fn a_real_service_returns_metadata_as_it_was() {
-    let Some(store) = common::real() else {
+    let Some(store) = crate::common::real() else {
         return;
     };
     let (store, (_, fields)) = (store(), fields());

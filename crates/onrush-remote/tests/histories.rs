@@ -2,9 +2,7 @@
 //! are linearizable, and no object is torn. `cargo xtask scale` does the same with programs on a
 //! real cluster.
 
-mod common;
-
-use common::{Bucket, KEY, block_on, read_all};
+use crate::common::{block_on, read_all};
 use onrush_remote::{Options, RemoteStore};
 use onrush_store::{Condition, Key, Store, StoreError, Version};
 use std::collections::HashMap;
@@ -12,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
+use testing_s3::{Bucket, KEY};
 use xtask::history::{Event, Operation, Value, check};
 use xtask::proxy::{Fault, Proxy};
 

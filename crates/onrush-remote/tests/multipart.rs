@@ -1,14 +1,13 @@
 //! What is reported about a multipart upload after its completion has failed, and what remains of
 //! it.
 
-mod common;
-
-use common::{Bucket, block_on};
+use crate::common::block_on;
 use onrush_remote::{Options, RemoteStore};
 use onrush_store::{Condition, Key, Store, StoreError, Upload};
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
+use testing_s3::Bucket;
 
 fn key(text: &str) -> Key {
     Key::parse(text.as_bytes()).expect("a key")

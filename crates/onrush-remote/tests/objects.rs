@@ -1,13 +1,12 @@
 //! Objects of all sizes, and what other S3 clients leave in a bucket.
 
-mod common;
-
-use common::{Bucket, block_on, read_all};
+use crate::common::{block_on, read_all};
 use onrush_remote::{Options, RemoteStore};
 use onrush_store::{Condition, Key, Kind, ListHow, Store, StoreError, Wanted};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use testing_s3::Bucket;
 
 fn key(text: &str) -> Key {
     Key::parse(text.as_bytes()).expect("a key")
@@ -166,7 +165,9 @@ fn an_object_is_opened_by_one_request_for_what_is_wanted() {
                 assert_eq!(object.meta().size, size as u64);
                 let from = range.start.min(size as u64) as usize;
                 let to = range.end.min(size as u64) as usize;
-                let found = common::read(&object, range.clone()).await.expect("bytes");
+                let found = crate::common::read(&object, range.clone())
+                    .await
+                    .expect("bytes");
                 assert!(found == content[from..to], "{size} {range:?}");
                 let found = requests();
                 assert_eq!(found["GET"], 1, "{size} {range:?}");

@@ -1,12 +1,11 @@
 //! Several servers change the same object at the same time: no acknowledged change is lost.
 
-mod common;
-
-use common::{Bucket, block_on, read_all};
+use crate::common::{block_on, read_all};
 use onrush_remote::RemoteStore;
 use onrush_store::{Condition, Key, Store, StoreError, Version};
 use std::collections::BTreeSet;
 use std::thread;
+use testing_s3::Bucket;
 
 /// Servers, clients of each, and changes of each client.
 const SERVERS: usize = 3;
@@ -127,7 +126,7 @@ fn one_client_creates_an_object() {
 
 #[test]
 fn no_acknowledged_change_is_lost_on_a_real_service() {
-    let Some(store) = common::real() else {
+    let Some(store) = crate::common::real() else {
         return;
     };
     for bytes in [0, LONG_BYTES] {
@@ -137,13 +136,13 @@ fn no_acknowledged_change_is_lost_on_a_real_service() {
 
 #[test]
 fn one_client_creates_an_object_on_a_real_service() {
-    if common::real().is_none() {
+    if crate::common::real().is_none() {
         return;
     }
     for bytes in [0, LONG_BYTES] {
         let prefix = format!("{}-{bytes}", std::process::id());
         create(
-            || common::real_at(&prefix).expect("the variable is set"),
+            || crate::common::real_at(&prefix).expect("the variable is set"),
             bytes,
         );
     }

@@ -1,13 +1,12 @@
 //! How often requests are made, for how long, and what they say about the service.
 
-mod common;
-
-use common::canned::{Canned, FOUND, Reply, status};
-use common::{KEY, block_on, read_all};
+use crate::common::{block_on, read_all};
 use onrush_remote::{Options, RemoteStore};
 use onrush_store::{Condition, Key, Store, StoreError, Upload, Version};
 use std::thread;
 use std::time::{Duration, Instant};
+use testing_s3::KEY;
+use testing_s3::canned::{Canned, FOUND, Reply, status};
 
 fn open(server: &Canned, change: impl FnOnce(&mut Options)) -> RemoteStore {
     let mut options = Options::default();

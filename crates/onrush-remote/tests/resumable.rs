@@ -1,11 +1,10 @@
 //! Uploads that continue: on another server, after a server has ended at any step, and of two
 //! servers at once. The caller of the store is the test: what it has recorded is a [`Kept`].
 
-mod common;
-mod continued;
-
-use common::{Bucket, block_on, read_all};
-use continued::{MIB, SIZE, assert_content, begin, body, delete, key, leftovers, resume, write};
+use crate::common::{block_on, read_all};
+use crate::continued::{
+    MIB, SIZE, assert_content, begin, body, delete, key, leftovers, resume, write,
+};
 use onrush_remote::{Options, RemoteStore};
 use onrush_store::{Condition, Key, Store, StoreError};
 use std::pin::pin;
@@ -13,6 +12,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
+use testing_s3::Bucket;
 
 /// In turn two servers continue an upload that ends before, at and after the end of a part.
 async fn continue_in_turn(stores: &[RemoteStore; 2], condition: Condition, whole: &[u8]) {
@@ -116,7 +116,7 @@ fn a_late_part_of_another_server_is_the_same_or_an_error() {
 
 #[test]
 fn a_real_service_continues_uploads() {
-    let Some(store) = common::real() else {
+    let Some(store) = crate::common::real() else {
         return;
     };
     let (whole, other) = (body(SIZE), vec![1; SIZE]);
@@ -376,7 +376,7 @@ fn uploads_share_the_memory_of_parts() {
 
 #[test]
 fn a_service_that_ignores_conditions_is_refused() {
-    let mut service = common::s3::MemoryS3::default();
+    let mut service = testing_s3::s3::MemoryS3::default();
     service.ignores_conditions = true;
     let bucket = Bucket::with(service);
     let store = bucket.store("s3://bucket");

@@ -63,10 +63,7 @@ pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
     cluster.up()?;
     if is_wanted(STORE) {
         println!("== tests of the store");
-        let mut tests = cargo(
-            "test --quiet -p onrush-remote --test conformance --test foreign --test races \
-             --test resumable -- real",
-        );
+        let mut tests = cargo("test --quiet -p onrush-remote --test remote -- real_service");
         let service = format!("{} {} {}", cluster.endpoint(), KEY.0, KEY.1);
         run(tests.env("ONRUSH_TEST_S3", service))?;
     }

@@ -2,7 +2,6 @@
 
 use crate::program::plain::{get, printed};
 use crate::program::{Folder, Server, TIMEOUT, drivers, onrush, output, pattern, wait_until};
-use crate::testing_s3::{Bucket, KEY};
 use onrush_store::{Condition, Key, Store};
 use std::fs::Permissions;
 use std::io::{Read, Write};
@@ -12,6 +11,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 use testing::Reply;
+use testing_s3::{Bucket, KEY};
 
 const BLOCK: usize = 4 << 20;
 
@@ -48,7 +48,7 @@ fn fetch(address: SocketAddr, path: &str, field: &str) -> (u16, String, Vec<u8>)
 /// Puts an object into the bucket, as another server would.
 fn put(bucket: &Bucket, name: &str, content: &[u8]) {
     let store = bucket.store("s3://bucket/p");
-    crate::testing_s3::block_on(async {
+    onrush_store::testing::block_on(async {
         let key = Key::parse(name.as_bytes()).expect("a key");
         let size = Some(content.len() as u64);
         let upload = store.stage(&key, Condition::None, size).await;

@@ -8,8 +8,6 @@ mod keep_alive; // shared: a client with one connection
 #[path = "../program/mod.rs"]
 mod program; // shared: the running program
 mod service_manager; // shared: a service manager
-#[path = "../../../onrush-remote/tests/common/mod.rs"]
-mod testing_s3; // shared: an S3 server in this process
 
 mod access; // rights of each user
 mod access_log; // the access log

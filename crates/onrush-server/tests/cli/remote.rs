@@ -2,13 +2,13 @@
 
 use crate::program::plain::{get, printed};
 use crate::program::{Folder, Server, curl, drivers, is_installed, onrush, output, pattern};
-use crate::testing_s3::canned::{Canned, Reply, status};
-use crate::testing_s3::s3::Fields;
-use crate::testing_s3::{Bucket, KEY};
 use std::net::SocketAddr;
 use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use testing_s3::canned::{Canned, Reply, status};
+use testing_s3::s3::Fields;
+use testing_s3::{Bucket, KEY};
 
 /// Adds the variables of a service.
 fn service(mut command: Command, address: SocketAddr) -> Command {
@@ -192,7 +192,7 @@ fn a_wrong_bucket_or_option_is_one_clear_line() {
 
 #[test]
 fn a_service_that_ignores_conditions_is_a_warning() {
-    let mut service = crate::testing_s3::s3::MemoryS3::default();
+    let mut service = testing_s3::s3::MemoryS3::default();
     service.ignores_conditions = true;
     let bucket = Bucket::with(service);
     let read_only = Server::run(command(bucket.address, &["s3://bucket"]));
@@ -303,7 +303,7 @@ fn sweep_lists_and_removes_unfinished_uploads() {
     use onrush_store::{Condition, Key, Store};
     let bucket = Bucket::new();
     let store = bucket.store("s3://bucket/p");
-    crate::testing_s3::block_on(async {
+    onrush_store::testing::block_on(async {
         let key = Key::parse(b"left").expect("a key");
         let upload = store.stage(&key, Condition::None, None).await;
         let mut upload = upload.expect("an upload");

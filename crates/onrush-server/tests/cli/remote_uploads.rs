@@ -4,13 +4,13 @@
 use crate::program::{
     Folder, Server, TIMEOUT, curl, drivers, is_installed, onrush, output, pattern,
 };
-use crate::testing_s3::{Bucket, KEY};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use testing_s3::{Bucket, KEY};
 
 const SIZE: usize = 21_000_000;
 const PATCH: &str = "Content-Type: application/partial-upload";

@@ -3,9 +3,6 @@
 
 #![allow(unreachable_pub)] // shared modules are written as those of a library
 
-#[path = "../../../onrush-remote/tests/common/canned.rs"]
-#[allow(dead_code)] // it uses a part
-mod canned;
 mod common; // shared: a server with a folder, and a client // shared: a bucket that misbehaves
 
 mod archive; // a folder as tar and zip

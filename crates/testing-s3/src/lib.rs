@@ -1,12 +1,17 @@
-//! An S3 server in this process, with its objects in memory.
-#![allow(dead_code, unreachable_pub)]
+//! S3 services in the process of a test. It is not part of the product.
+//!
+//! Modules, lowest first: `bodies` (of requests and responses), `object` (one in memory), `parts`
+//! (multipart uploads, and where the service fails), [`s3`] (the protocol), [`canned`] (a server
+//! that responds with given bytes). [`Bucket`] serves [`s3::MemoryS3`] on a port of 127.0.0.1.
 
 mod bodies;
 pub mod canned;
+mod object;
 mod parts;
 pub mod s3;
 
-use bytes::Bytes;
+pub use parts::{Faults, Parts, Steps};
+
 use http::header::{AUTHORIZATION, HeaderMap, HeaderValue, IF_MATCH};
 use hyper::Request;
 use hyper::body::Incoming;
@@ -14,42 +19,53 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder;
 use onrush_remote::{Options, RemoteStore};
-#[allow(unused_imports)] // some tests poll nothing
-pub use onrush_store::testing::block_on;
-use onrush_store::{Object, Result};
 use s3::MemoryS3;
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::SimpleAuth;
 use s3s::service::S3ServiceBuilder;
 use s3s::{S3Result, s3_error};
-use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
+/// The access key and its secret, which sign a request.
 pub const KEY: (&str, &str) = ("test-key", "test-secret");
 
-/// A server with one bucket, which is named `bucket`.
+/// A server with one bucket, which is named `bucket`, until it is dropped.
 pub struct Bucket {
+    /// Its objects, and how it behaves.
     pub service: MemoryS3,
+    /// Where it listens.
     pub address: SocketAddr,
     _runtime: Runtime,
 }
 
 impl Bucket {
+    /// One with the behaviour of AWS.
+    ///
+    /// # Panics
+    /// As [`Bucket::with`].
+    #[expect(clippy::new_without_default, reason = "a test starts it on purpose")]
     pub fn new() -> Bucket {
         Bucket::with(MemoryS3::default())
     }
 
-    /// As [`Bucket::new`], with the behaviour of Ceph 16.
+    /// One with the behaviour of Ceph 16.
+    ///
+    /// # Panics
+    /// As [`Bucket::with`].
     pub fn ceph() -> Bucket {
         let mut service = MemoryS3::default();
         service.is_ceph = true;
         Bucket::with(service)
     }
 
+    /// One with this service.
+    ///
+    /// # Panics
+    /// If there is no free port, or no thread can be started.
     pub fn with(memory: MemoryS3) -> Bucket {
         let mut service = S3ServiceBuilder::new(memory.clone());
         service.set_auth(SimpleAuth::from_single(KEY.0, KEY.1));
@@ -80,10 +96,18 @@ impl Bucket {
         }
     }
 
+    /// The store at a location, such as `s3://bucket/prefix`.
+    ///
+    /// # Panics
+    /// If it is not a location.
     pub fn store(&self, location: &str) -> RemoteStore {
         self.store_with(location, Options::default())
     }
 
+    /// The same, with options.
+    ///
+    /// # Panics
+    /// If it is not a location.
     pub fn store_with(&self, location: &str, options: Options) -> RemoteStore {
         let location = location.parse().expect("a location");
         let endpoint = format!("http://{}", self.address);
@@ -117,41 +141,4 @@ fn quote_tag(headers: &mut HeaderMap) {
         headers.insert(IF_MATCH, quoted);
         headers.remove(AUTHORIZATION);
     }
-}
-
-/// Stores on a service that runs elsewhere, with a prefix of this process: `ONRUSH_TEST_S3` is its
-/// address, key and secret, separated by spaces, and the bucket `conformance` exists. `None` if the
-/// variable is not set; then a test does nothing.
-pub fn real() -> Option<impl Fn() -> RemoteStore> {
-    std::env::var_os("ONRUSH_TEST_S3")?;
-    let prefix = std::process::id().to_string();
-    Some(move || real_at(&prefix).expect("the variable is set"))
-}
-
-/// A store on that service with this prefix.
-pub fn real_at(prefix: &str) -> Option<RemoteStore> {
-    let service = std::env::var("ONRUSH_TEST_S3").ok()?;
-    let [endpoint, key, secret] = service.split(' ').collect::<Vec<_>>()[..] else {
-        panic!("ONRUSH_TEST_S3 is not an address, a key and a secret");
-    };
-    let location = format!("s3://conformance/{prefix}").parse();
-    let location = location.expect("a location");
-    let store = RemoteStore::at(endpoint, (key, secret), location, Options::default());
-    Some(store.expect("a store"))
-}
-
-/// All bytes of an object.
-pub async fn read_all(object: &Object) -> Result<Vec<u8>> {
-    read(object, 0..object.meta().size).await
-}
-
-/// A range of an object.
-pub async fn read(object: &Object, range: std::ops::Range<u64>) -> Result<Vec<u8>> {
-    let mut stream = object.stream(range);
-    let mut all = Vec::new();
-    while let Some(piece) = poll_fn(|cx| stream.as_mut().poll_next(cx)).await {
-        let piece: Bytes = piece?;
-        all.extend_from_slice(&piece);
-    }
-    Ok(all)
 }

@@ -21,6 +21,7 @@ pub enum Reply {
 
 /// Responds to requests in turn; the last reply is repeated.
 pub struct Canned {
+    /// Where it listens.
     pub address: SocketAddr,
     requests: Arc<Mutex<Vec<String>>>,
 }
@@ -29,11 +30,17 @@ type Choose = dyn Fn(usize, &str) -> Reply + Send + Sync;
 
 impl Canned {
     /// Gives these replies.
+    ///
+    /// # Panics
+    /// As [`Canned::choosing`].
     pub fn new(replies: Vec<Reply>) -> Canned {
         Canned::choosing(move |number, _| replies[number.min(replies.len() - 1)].clone())
     }
 
     /// Chooses the reply by the number of the request, from 0, and its head.
+    ///
+    /// # Panics
+    /// If there is no free port.
     pub fn choosing(choose: impl Fn(usize, &str) -> Reply + Send + Sync + 'static) -> Canned {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
@@ -52,6 +59,9 @@ impl Canned {
     }
 
     /// The heads of the requests so far.
+    ///
+    /// # Panics
+    /// If another thread has panicked here.
     pub fn requests(&self) -> Vec<String> {
         self.requests.lock().expect("no panic").clone()
     }

@@ -1,6 +1,6 @@
 //! Multipart uploads of the server, and where a change fails or stops.
 
-use super::s3::{Fields, Stored};
+use super::object::{Fields, Stored};
 use bytes::Bytes;
 use md5::{Digest, Md5};
 use s3s::dto::{CompletedMultipartUpload, ETag, ETagCondition};
@@ -17,15 +17,19 @@ const PART_BYTES_MIN: usize = 5 << 20;
 /// A multipart upload.
 #[derive(Debug)]
 pub struct Parts {
+    /// The key of the object.
     pub key: String,
+    /// When it was begun.
     pub begun: SystemTime,
+    /// The fields of the object.
     pub fields: Fields,
+    /// The parts so far, by number.
     pub parts: BTreeMap<i32, Bytes>,
 }
 
 impl Parts {
     /// The bytes of the parts that a request names. Ceph refuses it if there are others.
-    pub fn content(
+    pub(crate) fn content(
         &self,
         named: Option<CompletedMultipartUpload>,
         is_ceph: bool,
@@ -70,7 +74,7 @@ impl Steps {
     }
 
     /// A step.
-    pub async fn pass(&self) {
+    pub(crate) async fn pass(&self) {
         let count_down = |left: usize| left.checked_sub(1);
         let (set, get) = (Ordering::SeqCst, Ordering::SeqCst);
         if self.left.fetch_update(set, get, count_down) == Ok(1) {
@@ -87,15 +91,20 @@ pub struct Faults {
     pub throttled: Arc<Mutex<Option<String>>>,
     /// The number of GETs of states that wait for [`Faults::is_released`].
     pub held: Arc<AtomicUsize>,
+    /// Whether they continue.
     pub is_released: Arc<AtomicBool>,
 }
 
 impl Faults {
+    /// Sets [`Faults::throttled`].
+    ///
+    /// # Panics
+    /// If another thread has panicked here.
     pub fn throttle(&self, beginning: Option<&str>) {
         *self.throttled.lock().expect("no panic") = beginning.map(str::to_owned);
     }
 
-    pub fn check(&self, key: &str) -> S3Result<()> {
+    pub(crate) fn check(&self, key: &str) -> S3Result<()> {
         let beginning = self.throttled.lock().expect("no panic");
         match beginning
             .as_ref()
@@ -107,7 +116,7 @@ impl Faults {
     }
 
     /// A GET.
-    pub async fn pass(&self, key: &str) -> S3Result<()> {
+    pub(crate) async fn pass(&self, key: &str) -> S3Result<()> {
         let (set, get) = (Ordering::SeqCst, Ordering::SeqCst);
         let count_down = |left: usize| left.checked_sub(1);
         if key.contains("/kept/") && self.held.fetch_update(set, get, count_down).is_ok() {
@@ -120,7 +129,7 @@ impl Faults {
 }
 
 /// Whether a condition holds.
-pub fn holds(condition: Option<&ETagCondition>, current: Option<&Stored>) -> bool {
+pub(crate) fn holds(condition: Option<&ETagCondition>, current: Option<&Stored>) -> bool {
     match (condition, current) {
         (None, _) | (Some(ETagCondition::Any), Some(_)) => true,
         (Some(ETagCondition::ETag(tag)), Some(current)) => tag.value() == current.tag,
@@ -129,7 +138,7 @@ pub fn holds(condition: Option<&ETagCondition>, current: Option<&Stored>) -> boo
 }
 
 /// The tag of an object or a part.
-pub fn hash(content: &[u8]) -> String {
+pub(crate) fn hash(content: &[u8]) -> String {
     let mut text = String::new();
     for byte in Md5::digest(content) {
         write!(text, "{byte:02x}").expect("memory");
@@ -138,7 +147,7 @@ pub fn hash(content: &[u8]) -> String {
 }
 
 /// Fails if there are failures left.
-pub fn fail(left: &AtomicUsize) -> S3Result<()> {
+pub(crate) fn fail(left: &AtomicUsize) -> S3Result<()> {
     match left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)) {
         Ok(_) => Err(s3_error!(InternalError)),
         Err(_) => Ok(()),

@@ -1,25 +1,25 @@
 //! What the tests of uploads that continue share.
-#![allow(dead_code, unreachable_pub)]
 
-use crate::common::{Bucket, read_all};
+use crate::common::read_all;
 use onrush_remote::RemoteStore;
 use onrush_store::{Condition, Kept, Key, Kind, Result, Store, Upload};
 use std::ops::Range;
+use testing_s3::Bucket;
 
-pub const MIB: usize = 1 << 20;
+pub(crate) const MIB: usize = 1 << 20;
 /// Five parts of 8 MiB at most: three of them, and a rest.
-pub const SIZE: usize = 27 * MIB + 7;
-pub const METADATA: &[u8] = b"content-type: text/x-test\n";
+pub(crate) const SIZE: usize = 27 * MIB + 7;
+pub(crate) const METADATA: &[u8] = b"content-type: text/x-test\n";
 
-pub fn key() -> Key {
+pub(crate) fn key() -> Key {
     Key::parse(b"folder/object").expect("a key")
 }
 
-pub fn body(len: usize) -> Vec<u8> {
+pub(crate) fn body(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 + i / 251) as u8).collect()
 }
 
-pub async fn begin(store: &RemoteStore, condition: Condition) -> Box<dyn Upload> {
+pub(crate) async fn begin(store: &RemoteStore, condition: Condition) -> Box<dyn Upload> {
     let at = key();
     let staged = store.stage_resumable(&at, condition, Some(SIZE as u64));
     let mut upload = staged.await.expect("an upload");
@@ -27,7 +27,7 @@ pub async fn begin(store: &RemoteStore, condition: Condition) -> Box<dyn Upload>
     upload
 }
 
-pub async fn resume(
+pub(crate) async fn resume(
     store: &RemoteStore,
     condition: Condition,
     kept: &Kept,
@@ -37,7 +37,11 @@ pub async fn resume(
     Ok(upload)
 }
 
-pub async fn write(upload: &mut Box<dyn Upload>, whole: &[u8], range: Range<usize>) -> Result<()> {
+pub(crate) async fn write(
+    upload: &mut Box<dyn Upload>,
+    whole: &[u8],
+    range: Range<usize>,
+) -> Result<()> {
     for piece in whole[range].chunks(300_000) {
         upload.write(piece.to_vec()).await?;
     }
@@ -45,7 +49,7 @@ pub async fn write(upload: &mut Box<dyn Upload>, whole: &[u8], range: Range<usiz
 }
 
 /// What the bucket has besides the object and that of the conditions.
-pub fn leftovers(bucket: &Bucket) -> Vec<String> {
+pub(crate) fn leftovers(bucket: &Bucket) -> Vec<String> {
     let objects = bucket.service.lock();
     let keys = objects.by_key.keys().filter(|key| {
         let name = key.rsplit('/').next().expect("a name");
@@ -55,13 +59,13 @@ pub fn leftovers(bucket: &Bucket) -> Vec<String> {
     keys.chain(uploads).cloned().collect()
 }
 
-pub async fn assert_content(store: &RemoteStore, expected: &[u8]) {
+pub(crate) async fn assert_content(store: &RemoteStore, expected: &[u8]) {
     let object = store.get(&key()).await.expect("an object");
     assert_eq!(object.metadata().await.expect("metadata"), METADATA);
     assert!(read_all(&object).await.expect("its bytes") == expected);
 }
 
-pub async fn delete(store: &RemoteStore) {
+pub(crate) async fn delete(store: &RemoteStore) {
     let deleted = store.delete(&key(), Kind::File, Condition::None).await;
     deleted.expect("deleted");
 }

@@ -2,37 +2,19 @@
 //! AWS does, or ignored where Ceph 16 ignores them.
 
 use super::bodies::{blob, read};
+pub use super::object::{Fields, Stored};
 use super::parts::{Faults, Parts, Steps, fail, hash, holds};
 use bytes::Bytes;
 use http::StatusCode;
 use s3s::dto::*;
 use s3s::{S3, S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 /// The name of the only bucket.
 pub const BUCKET: &str = "bucket";
-
-#[derive(Clone, Debug)]
-pub struct Stored {
-    pub content: Bytes,
-    pub tag: String,
-    pub fields: Fields,
-    pub modified: SystemTime,
-}
-
-/// The fields of an object.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Fields {
-    pub content_type: Option<ContentType>,
-    pub content_encoding: Option<ContentEncoding>,
-    pub content_language: Option<ContentLanguage>,
-    pub content_disposition: Option<ContentDisposition>,
-    pub cache_control: Option<CacheControl>,
-    pub metadata: Option<HashMap<String, String>>,
-}
 
 /// The fields of a request or a stored object as [`Fields`], or as a response.
 macro_rules! fields {
@@ -49,9 +31,12 @@ macro_rules! fields {
     };
 }
 
+/// What a bucket has.
 #[derive(Debug, Default)]
 pub struct Objects {
+    /// The objects.
     pub by_key: BTreeMap<String, Stored>,
+    /// The multipart uploads that are not complete, by identifier.
     pub uploads: BTreeMap<String, Parts>,
     /// The number of requests that were begun, by method and kind. `CUT`: PUTs that ended without
     /// all their bytes.
@@ -85,12 +70,17 @@ pub struct MemoryS3 {
     pub is_revoked: Arc<AtomicBool>,
     /// Where a change hangs.
     pub steps: Steps,
+    /// What fails because of its key.
     pub faults: Faults,
     /// The only prefix that may be listed, as a policy with `s3:prefix` says.
     pub lists_only: Option<String>,
 }
 
 impl MemoryS3 {
+    /// What it has now.
+    ///
+    /// # Panics
+    /// If another thread has panicked while it changed that.
     pub fn lock(&self) -> MutexGuard<'_, Objects> {
         self.objects.lock().expect("no panic")
     }
@@ -163,6 +153,7 @@ impl Objects {
         found.ok_or_else(|| s3_error!(NoSuchKey))
     }
 
+    /// Replaces an object, and returns its tag.
     pub fn put(&mut self, key: String, content: Bytes, fields: Fields) -> ETag {
         let tag = hash(&content);
         let stored = Stored {

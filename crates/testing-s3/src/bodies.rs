@@ -8,7 +8,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 
 /// All bytes of a request, which must be as many as it has announced.
-pub async fn read(body: Option<StreamingBlob>, length: Option<i64>) -> S3Result<Bytes> {
+pub(crate) async fn read(body: Option<StreamingBlob>, length: Option<i64>) -> S3Result<Bytes> {
     let (mut all, Some(mut body)) = (Vec::new(), body) else {
         return Ok(Bytes::new());
     };
@@ -21,6 +21,7 @@ pub async fn read(body: Option<StreamingBlob>, length: Option<i64>) -> S3Result<
     }
 }
 
-pub fn blob(content: Bytes) -> StreamingBlob {
+/// Such a body of a response.
+pub(crate) fn blob(content: Bytes) -> StreamingBlob {
     StreamingBlob::from(s3s::Body::from(content))
 }
