@@ -13,10 +13,10 @@ pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
     let bytes = arguments.number("--bytes", 1 << 30)?;
     let objects = arguments.number("--objects", 1_000_000)?;
     arguments.end()?;
-    let mut test = cargo("test --release --quiet -p onrush-server --test cli_cache --");
+    let mut test = cargo("test --release --quiet -p onrush-server --test cli --");
     // Behind `--`, because cargo itself accepts one name only.
     test.args(["a_cache_filled_by_32_writers", "a_restarted_cache_serves"]);
-    test.args(["--nocapture", "--test-threads=1"])
+    test.args(["--include-ignored", "--nocapture", "--test-threads=1"])
         .env("ONRUSH_TEST_CACHE_BYTES", bytes.to_string())
         .env("ONRUSH_TEST_CACHE_OBJECTS", objects.to_string());
     if !is_unoptimised() {

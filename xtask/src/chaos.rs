@@ -10,8 +10,8 @@ const READS: u64 = 1_000_000;
 pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
     let reads = arguments.number("--reads", READS)?;
     arguments.end()?;
-    let mut test = cargo("test --release --quiet -p onrush-server --test clients_chaos");
-    test.args(["--", "--nocapture"]);
+    let mut test = cargo("test --release --quiet -p onrush-server --test clients chaos::");
+    test.args(["--", "--include-ignored", "--nocapture"]);
     run(test.env("ONRUSH_TEST_READS", reads.to_string()))?;
     Ok(())
 }

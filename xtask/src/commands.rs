@@ -58,25 +58,25 @@ const SHORT: [&str; 12] = [
 const TEST: &str = "xtask/src/test.rs";
 const NIGHTLY: &str = "xtask/src/nightly.rs";
 const CURL: Cover = Tested(
-    "crates/onrush-server/tests/clients.rs",
+    "crates/onrush-server/tests/clients/http.rs",
     "fn curl_puts_gets_and_deletes",
 );
 const LISTING: Cover = Tested(
-    "crates/onrush-server/tests/files_list.rs",
+    "crates/onrush-server/tests/files/list.rs",
     "application/json",
 );
-const REMOTE: &str = "crates/onrush-server/tests/cli_remote.rs";
-const LOGINS: &str = "crates/onrush-server/tests/cli_logins.rs";
-const USERS: &str = "crates/onrush-server/tests/cli_users.rs";
-const EDGE: &str = "crates/onrush-server/tests/cli_edge.rs";
-const CACHE: &str = "crates/onrush-server/tests/cli_cache.rs";
-const SITE: &str = "crates/onrush-server/tests/cli_site.rs";
-const STORED: &str = "crates/onrush-server/tests/cli_stored.rs";
-const PAGE: &str = "crates/onrush-server/tests/clients_page.rs";
-const WATCH: &str = "crates/onrush-server/tests/cli_watch.rs";
-const ARCHIVE: &str = "crates/onrush-server/tests/clients_archive.rs";
-const HEALTH: &str = "crates/onrush-server/tests/cli_health.rs";
-const SCRUB: &str = "crates/onrush-server/tests/cli_scrub.rs";
+const REMOTE: &str = "crates/onrush-server/tests/cli/remote.rs";
+const LOGINS: &str = "crates/onrush-server/tests/cli/logins.rs";
+const USERS: &str = "crates/onrush-server/tests/cli/users.rs";
+const EDGE: &str = "crates/onrush-server/tests/cli/edge.rs";
+const CACHE: &str = "crates/onrush-server/tests/cli/cache.rs";
+const SITE: &str = "crates/onrush-server/tests/cli/site.rs";
+const STORED: &str = "crates/onrush-server/tests/cli/stored.rs";
+const PAGE: &str = "crates/onrush-server/tests/clients/page.rs";
+const WATCH: &str = "crates/onrush-server/tests/cli/watch.rs";
+const ARCHIVE: &str = "crates/onrush-server/tests/clients/archive.rs";
+const HEALTH: &str = "crates/onrush-server/tests/cli/health.rs";
+const SCRUB: &str = "crates/onrush-server/tests/cli/scrub.rs";
 const DRAIN: &str = "crates/onrush/tests/drain.rs";
 const CUTS: &str = "bench/power-cuts/src/disk.rs";
 const OPTIONS: &str = "bench/runner/src/options.rs";
@@ -172,7 +172,7 @@ const COMMANDS: &[(&str, Cover)] = &[
     (
         "onrush ./data --tls-self-signed",
         Tested(
-            "crates/onrush-server/tests/cli_tls.rs",
+            "crates/onrush-server/tests/cli/tls.rs",
             "fn a_self_signed_certificate_remains_the_same",
         ),
     ),
@@ -208,16 +208,16 @@ const COMMANDS: &[(&str, Cover)] = &[
     ),
     (
         "onrush --man",
-        Tested("crates/onrush-server/tests/cli_pages.rs", "--man="),
+        Tested("crates/onrush-server/tests/cli/pages.rs", "--man="),
     ),
     (
         "onrush --help",
-        Tested("crates/onrush-server/tests/cli.rs", "--help"),
+        Tested("crates/onrush-server/tests/cli/command_line.rs", "--help"),
     ),
     ("onrush --version", Runs(&[VERSION])),
     (
         "onrush --sink",
-        Tested("crates/onrush-server/tests/clients.rs", "\"--sink\""),
+        Tested("crates/onrush-server/tests/clients/http.rs", "\"--sink\""),
     ),
     (
         "cargo run --release -p onrush --example echo_stream",
@@ -297,7 +297,7 @@ const COMMANDS: &[(&str, Cover)] = &[
     (
         "cargo xtask hls",
         Tested(
-            "crates/onrush-server/tests/recipes_files.rs",
+            "crates/onrush-server/tests/clients/recipes/files.rs",
             "fn ffmpeg_publishes_live_video",
         ),
     ),

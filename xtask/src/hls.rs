@@ -6,7 +6,9 @@ use crate::{Arguments, Failure, packages};
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     arguments.end()?;
     packages::need(&[("ffmpeg", "ffmpeg")])?;
-    let mut test = cargo("test -p onrush-server --test recipes_files ffmpeg");
-    run(test.args(["--", "--ignored", "--nocapture"]).env("CI", "1"))?;
+    let mut test = cargo("test -p onrush-server --test clients ffmpeg");
+    run(test
+        .args(["--", "--include-ignored", "--nocapture"])
+        .env("CI", "1"))?;
     Ok(())
 }

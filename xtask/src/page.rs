@@ -9,8 +9,9 @@ pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
     arguments.end()?;
     packages::need(&[("chromium", "chromium"), ("python3", "python3")])?;
     python::browser()?;
-    let mut test = cargo("test --quiet -p onrush-server --test clients_page");
-    test.args(["chromium_continues_large_uploads", "--", "--nocapture"]);
+    let mut test = cargo("test --quiet -p onrush-server --test clients");
+    test.args(["chromium_continues_large_uploads", "--"]);
+    test.args(["--include-ignored", "--nocapture"]);
     test.env("ONRUSH_TEST_LARGE_MIB", mib.to_string());
     Ok(run(test.env("CI", "1"))?)
 }

@@ -46,8 +46,13 @@ pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
     drop(server);
 
     println!("== {reloads} reloads under load");
-    let mut test = cargo("test --release --quiet -p onrush-server --test cli_tls_files");
-    test.args(["reloads_under_load", "--", "--nocapture"]);
+    let mut test = cargo("test --release --quiet -p onrush-server --test cli");
+    test.args([
+        "reloads_under_load",
+        "--",
+        "--include-ignored",
+        "--nocapture",
+    ]);
     run(test.env("ONRUSH_TEST_RELOADS", reloads.to_string()))?;
 
     let all: Vec<String> = findings.into_iter().chain(complaints).collect();

@@ -2,12 +2,14 @@
 //!
 //! Modules, lowest first: `temp_dir` (folders that remove themselves), `child` (tests that run
 //! themselves in a process of their own), `matrix` (which drivers and seeds a test uses), `seccomp`
-//! (refused system calls), `panics` (panics on purpose).
+//! (refused system calls), `panics` (panics on purpose), `reply` (responses of HTTP servers).
 
 pub mod child;
 pub mod matrix;
 pub mod panics;
+mod reply;
 pub mod seccomp;
 mod temp_dir;
 
+pub use reply::Reply;
 pub use temp_dir::TempDir;

@@ -1,22 +1,18 @@
 //! Shared by the tests of the program: starting the real binary and waiting for it, folders to
 //! serve, a small client, and external clients. Every wait is bounded.
-// Each test binary includes this file and uses a part of it.
-#![allow(dead_code, unreachable_pub)]
 
-pub mod browser;
 pub mod certificates;
 pub mod plain;
-pub mod service;
 pub mod users;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use testing::TempDir;
+use testing::{TempDir, matrix};
 
 /// The maximum time for something that takes milliseconds on an idle machine.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
@@ -314,22 +310,32 @@ pub fn curl(arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The available drivers. Prints the reason if one is not available.
+/// The drivers that a test uses: one that is available, which its name selects, or all if the
+/// matrix is full. Tests of sockets, limits, TLS, signals and restarts use [`both_drivers`].
 pub fn drivers() -> Vec<&'static str> {
-    let folder = Folder::new();
-    let works = |driver: &&str| {
+    matrix::select(&both_drivers())
+}
+
+/// The available drivers. Prints the reason if one is not available.
+pub fn both_drivers() -> Vec<&'static str> {
+    static REFUSAL: OnceLock<Option<String>> = OnceLock::new();
+    let refusal = REFUSAL.get_or_init(|| {
+        let folder = Folder::new();
         let mut command = onrush();
         command
             .arg(folder.path())
-            .args(["--port", "0", "--driver", driver]);
-        let result = Server::try_run(command);
-        if let Err(log) = &result {
-            assert!(log.contains("io_uring is refused"), "{log}");
-            println!("skipped on {driver}: {log}");
+            .args(["--port", "0", "--driver", "io_uring"]);
+        let log = Server::try_run(command).err()?;
+        assert!(log.contains("io_uring is refused"), "{log}");
+        Some(log)
+    });
+    match refusal {
+        None => vec!["io_uring", "epoll"],
+        Some(log) => {
+            println!("skipped on io_uring: {log}");
+            vec!["epoll"]
         }
-        result.is_ok()
-    };
-    ["io_uring", "epoll"].into_iter().filter(works).collect()
+    }
 }
 
 /// Bytes that depend on the seed and the position, so that no two versions or places are equal.

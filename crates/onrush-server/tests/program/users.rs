@@ -23,7 +23,7 @@ pub fn with_input(arguments: &[&str], input: &str) -> Output {
 
 /// A users file in a folder of its own.
 pub struct UsersFile {
-    pub folder: Folder,
+    pub _folder: Folder,
     pub path: PathBuf,
 }
 
@@ -31,7 +31,10 @@ impl UsersFile {
     pub fn new() -> UsersFile {
         let folder = Folder::new();
         let path = folder.path().join("users.toml");
-        UsersFile { folder, path }
+        UsersFile {
+            _folder: folder,
+            path,
+        }
     }
 
     pub fn path(&self) -> &str {

@@ -1,0 +1,196 @@
+//! Metrics and health of the real binary: on their own address and on the address of the
+//! objects.
+
+use crate::program::{Folder, Server, TIMEOUT, onrush, output};
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+/// The response of a GET at an address; empty if there is no listener.
+fn get_from(address: &str, path: &str) -> String {
+    let Ok(mut stream) = TcpStream::connect(address) else {
+        return String::new();
+    };
+    stream.set_read_timeout(Some(TIMEOUT)).expect("set");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    let mut response = String::new();
+    let _ = stream.write_all(request.as_bytes());
+    let _ = stream.read_to_string(&mut response);
+    response
+}
+
+fn admin_address(server: &Server) -> String {
+    let log = server.logs(" admin ");
+    let line = log
+        .lines()
+        .find(|line| line.contains(" admin "))
+        .expect("a line");
+    let (_, address) = line.split_once("address=").expect("an address");
+    address.trim_matches('"').to_owned()
+}
+
+fn samples(page: &str) -> BTreeMap<String, f64> {
+    let (_, body) = page.split_once("\r\n\r\n").expect("a body");
+    let lines = body.lines().filter(|line| !line.starts_with('#'));
+    lines
+        .map(|line| {
+            let (name, value) = line.rsplit_once(' ').expect("a value");
+            (name.to_owned(), value.parse().expect("a number"))
+        })
+        .collect()
+}
+
+fn sum(samples: &BTreeMap<String, f64>, name: &str) -> f64 {
+    let named = samples
+        .iter()
+        .filter(|(key, _)| key.split('{').next() == Some(name));
+    named.map(|(_, value)| value).sum()
+}
+
+#[test]
+fn metrics_on_their_own_address() {
+    let folder = Folder::new();
+    folder.file("x", "content");
+    folder.file("-/metrics", "an object");
+    let mut server = Server::start(folder.path(), &["--admin", "127.0.0.1:0", "--workers", "2"]);
+    let admin = admin_address(&server);
+    for _ in 0..5 {
+        assert!(server.get("/x").ends_with("content"));
+    }
+    assert!(server.get("/nothing").starts_with("HTTP/1.1 404 "));
+    // The address of the objects serves only objects.
+    assert!(server.get("/-/metrics").ends_with("an object"));
+    assert!(get_from(&admin, "/-/health").ends_with("alive\n"));
+    assert!(get_from(&admin, "/-/ready").ends_with("ready\n"));
+    for path in ["/", "/-/", "/-/x", "/x"] {
+        let missing = get_from(&admin, path);
+        assert!(
+            missing.starts_with("HTTP/1.1 404 ")
+                && missing.ends_with("see /-/dashboard, /-/metrics, /-/health and /-/ready\n"),
+            "{path}: {missing}"
+        );
+    }
+    let page = get_from(&admin, "/-/dashboard");
+    assert!(page.contains("<dt>Requests</dt>"), "{page}");
+    assert!(page.contains("\r\nContent-Security-Policy: default-src 'none'; script-src 'nonce-"));
+    for name in ["css", "mjs"] {
+        let asset = get_from(&admin, &format!("/-/dashboard.{name}"));
+        assert!(asset.starts_with("HTTP/1.1 200 "), "{asset}");
+    }
+    let samples = samples(&get_from(&admin, "/-/metrics"));
+    assert_eq!(
+        sum(&samples, "http_server_request_duration_seconds_count"),
+        7.0
+    );
+    assert_eq!(sum(&samples, "onrush_connections_accepted_total"), 7.0);
+    assert_eq!(sum(&samples, "onrush_connections_placed_total"), 7.0);
+    assert!(sum(&samples, "process_resident_memory_bytes") > 1e5);
+    assert_eq!(
+        samples
+            .keys()
+            .filter(|key| key.starts_with("onrush_worker_busy_ratio"))
+            .count(),
+        2
+    );
+
+    assert!(server.get("/-/dashboard").starts_with("HTTP/1.1 404 "));
+
+    // While it drains, it is alive and not ready. One request is in progress.
+    let mut slow = server.connect();
+    slow.write_all(b"PUT /y HTTP/1.1\r\nHost: localhost\r\n")
+        .expect("sent");
+    std::thread::sleep(Duration::from_millis(100));
+    server.signal("TERM");
+    let end = Instant::now() + TIMEOUT;
+    while !get_from(&admin, "/-/ready").ends_with("ending\n") {
+        assert!(Instant::now() < end, "the server does not become unready");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(get_from(&admin, "/-/ready").starts_with("HTTP/1.1 503 "));
+    assert!(get_from(&admin, "/-/health").starts_with("HTTP/1.1 200 "));
+    drop(slow);
+    assert_eq!(server.wait_for_exit(TIMEOUT), Some(0));
+    assert_eq!(get_from(&admin, "/-/health"), "");
+}
+
+#[test]
+fn metrics_on_the_same_address_reserve_their_paths() {
+    let folder = Folder::new();
+    folder.file("x", "content");
+    folder.file("-/metrics", "an object");
+    folder.file("a/-/metrics", "another");
+    let server = Server::start(folder.path(), &["--admin=same", "--allow", "put,delete"]);
+    assert!(server.get("/x").ends_with("content"));
+    assert!(
+        server
+            .get("/-/metrics")
+            .contains("\nonrush_connections_accepted_total{")
+    );
+    assert!(server.get("/-/ready").ends_with("ready\n"));
+    for path in ["/%2d/metrics", "/%2D/metrics", "/-/", "/-", "/-/x"] {
+        let response = server.get(path);
+        assert!(response.starts_with("HTTP/1.1 404 "), "{path}: {response}");
+        assert!(!response.contains("an object"));
+    }
+    for path in ["/-/metrics", "/-", "/%2d/metrics", "/-/x"] {
+        let put = format!(
+            "PUT {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+             Content-Length: 1\r\n\r\ny"
+        );
+        let response = server.exchange(put.as_bytes());
+        let status = &response[9..12];
+        assert!(
+            ["403", "404", "405"].contains(&status),
+            "{path}: {response}"
+        );
+    }
+    let list = server.get("/?format=json");
+    assert!(list.contains("\"x\"") && !list.contains("\"-\""), "{list}");
+    assert!(
+        server.get("/a/-/metrics").ends_with("another"),
+        "only at the root"
+    );
+}
+
+#[test]
+fn unavailable_admin_address_is_reported() {
+    let folder = Folder::new();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("an address").to_string();
+    let mut command = onrush();
+    command
+        .arg(folder.path())
+        .args(["--port", "0", "--admin", &address]);
+    let output = output(&mut command);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains(&address) && said.contains("is in use"),
+        "{said}"
+    );
+    assert!(said.contains("--admin"), "the flag is named: {said}");
+}
+
+/// Scripts that use `--admin 0` learn the port from stdout.
+#[test]
+fn admin_address_is_printed_after_the_others() {
+    let folder = Folder::new();
+    let flags = ["--admin", "0", "--bind", "127.0.0.1:0,127.0.0.1:0"];
+    let server = Server::start(folder.path(), &flags);
+    let printed = server.prints("admin ");
+    let lines: Vec<&str> = printed.lines().collect();
+    assert_eq!((lines.len(), lines[0]), (3, &server.url[..]), "{printed}");
+    let admin = lines[2].strip_prefix("admin http://127.0.0.1:");
+    let port = admin.and_then(|rest| rest.strip_suffix("/-/"));
+    let port: u16 = port.and_then(|port| port.parse().ok()).expect(&printed);
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+    stream
+        .set_read_timeout(Some(crate::program::TIMEOUT))
+        .expect("set");
+    let request = b"GET /-/health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    std::io::Write::write_all(&mut stream, request).expect("sent");
+    let mut response = String::new();
+    std::io::Read::read_to_string(&mut stream, &mut response).expect("a response");
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+}

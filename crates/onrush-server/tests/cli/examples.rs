@@ -1,0 +1,335 @@
+//! Every example does what its first lines say, on both drivers.
+//!
+//! Cargo builds the examples together with the tests, into a neighbouring folder.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+const DRIVERS: [&str; 2] = ["epoll", "auto"];
+
+/// A running example. Dropping it ends it.
+struct Example {
+    child: Child,
+    port: u16,
+}
+
+impl Example {
+    fn start(name: &str, driver: &str, arguments: &[&str]) -> Example {
+        let port = free_port();
+        let child = Command::new(program(name))
+            .arg(port.to_string())
+            .args(arguments)
+            .env("ONRUSH_WORKERS", "1")
+            .env("ONRUSH_DRIVER", driver)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{name} does not start: {error}"));
+        let example = Example { child, port };
+        let end = Instant::now() + Duration::from_secs(20);
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(Instant::now() < end, "{name} does not listen");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        example
+    }
+
+    /// The whole response to one request, which must ask the server to close the connection.
+    fn exchange(&self, request: &str) -> String {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut response = String::new();
+        stream.read_to_string(&mut response).unwrap();
+        response
+    }
+
+    fn get(&self, path: &str) -> String {
+        self.exchange(&format!(
+            "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        ))
+    }
+}
+
+impl Drop for Example {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A free port that no other test of this program got, so that it stays free until the example
+/// binds it.
+fn free_port() -> u16 {
+    static GIVEN: Mutex<Vec<u16>> = Mutex::new(Vec::new());
+    loop {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let mut given = GIVEN.lock().unwrap();
+        if !given.contains(&port) {
+            given.push(port);
+            return port;
+        }
+    }
+}
+
+fn program(name: &str) -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let profile = test.parent().and_then(|deps| deps.parent()).unwrap();
+    profile.join("examples").join(name)
+}
+
+fn content(response: &str) -> &str {
+    assert!(response.starts_with("HTTP/1.1 200 OK\r\n"), "{response}");
+    response.split_once("\r\n\r\n").unwrap().1
+}
+
+#[test]
+fn files_serves_a_folder_beneath_a_path() {
+    for driver in DRIVERS.into_iter().filter(|_| is_built("files")) {
+        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
+        let example = Example::start("files", driver, &[dir]);
+        assert!(content(&example.get("/")).contains("<title>Home</title>"));
+        assert!(content(&example.get("/files/")).contains("main.rs"));
+        assert_eq!(
+            content(&example.get("/files/main.rs")),
+            include_str!("../../src/main.rs")
+        );
+    }
+}
+
+/// Examples that another test file runs, and their names there.
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("coroutine", "Example::start(\"coroutine\""),
+    ("http_threads", "both(\"http\""),
+    ("http_coroutines", "both(\"http\""),
+    ("lines_threads", "both(\"lines\""),
+    ("lines_coroutines", "both(\"lines\""),
+];
+const ELSEWHERE_FILE: &str = "crates/onrush/tests/ported.rs";
+
+#[test]
+fn every_example_is_run_by_a_test() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let own = include_str!("examples.rs");
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(format!("{root}/examples")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        names.push(name.strip_suffix(".rs").unwrap_or(&name).to_owned());
+    }
+    for (name, _) in ELSEWHERE {
+        assert!(names.iter().any(|known| known == name), "no example {name}");
+    }
+    let other = std::fs::read_to_string(format!("{root}/{ELSEWHERE_FILE}")).unwrap();
+    for name in &names {
+        let covered = match ELSEWHERE.iter().find(|(known, _)| known == name) {
+            None => own.contains(&format!("Example::start(\"{name}\"")),
+            Some((_, text)) => other.contains(text),
+        };
+        assert!(covered, "examples/{name}.rs is run by no test");
+    }
+}
+
+/// Cargo builds examples when all tests are built, not for `--test cli` alone. CI builds all.
+fn is_built(name: &str) -> bool {
+    let there = program(name).exists();
+    assert!(
+        there || std::env::var_os("CI").is_none(),
+        "{name} is not built"
+    );
+    if !there {
+        println!("{name} is not built here; `cargo test --workspace` builds it");
+    }
+    there
+}
+
+#[test]
+fn hello_examples_greet() {
+    for driver in DRIVERS {
+        if is_built("hello") {
+            let hello = Example::start("hello", driver, &[]);
+            assert_eq!(content(&hello.get("/")), "Hello, World!");
+        }
+        if is_built("hello_single_thread") {
+            let single = Example::start("hello_single_thread", driver, &[]);
+            assert_eq!(content(&single.get("/")), "Hello, visitor 1!\n");
+            assert_eq!(content(&single.get("/")), "Hello, visitor 2!\n");
+        }
+        if is_built("plaintext") {
+            let plaintext = Example::start("plaintext", driver, &[]);
+            assert_eq!(content(&plaintext.get("/plaintext")), "Hello, World!");
+            assert!(plaintext.get("/json").contains("application/json"));
+        }
+    }
+}
+
+#[test]
+fn tls_reports_the_session() {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    for driver in DRIVERS.into_iter().filter(|_| is_built("tls")) {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let name = format!("example-tls-{driver}-{}", std::process::id());
+        let (certificate, key) = (
+            folder.join(name.clone() + ".pem"),
+            folder.join(name + ".key"),
+        );
+        std::fs::write(&certificate, made.cert.pem()).unwrap();
+        std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+        let paths = [certificate.to_str().unwrap(), key.to_str().unwrap()];
+        let example = Example::start("tls", driver, &paths);
+        assert!(example.get("/").starts_with("HTTP/1.1 400 "));
+        let url = format!("https://localhost:{}/", example.port);
+        let mut curl = Command::new("curl");
+        curl.args(["-sS", "--max-time", "20", "--cacert", paths[0], &url]);
+        if let Ok(output) = curl.output() {
+            let text = String::from_utf8(output.stdout).unwrap();
+            assert!(text.starts_with("TLSv1.3 with TLS_"), "{text}");
+            assert!(
+                text.ends_with(", resumed: false, client: no certificate\n"),
+                "{text}"
+            );
+        }
+        for path in paths {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+}
+
+#[test]
+fn echo_stream_responds_while_it_receives() {
+    for driver in DRIVERS.into_iter().filter(|_| is_built("echo_stream")) {
+        let example = Example::start("echo_stream", driver, &[]);
+        let stream = TcpStream::connect(("127.0.0.1", example.port)).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        let head = "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+        (&stream).write_all(head.as_bytes()).unwrap();
+        (&stream).write_all(b"5\r\nfirst\r\n").unwrap();
+        let mut lines = BufReader::new(&stream).lines().map(Result::unwrap);
+        // The first piece is returned before the second is sent.
+        assert!(lines.by_ref().any(|line| line == "first"));
+        (&stream).write_all(b"6\r\nsecond\r\n0\r\n\r\n").unwrap();
+        assert!(lines.by_ref().any(|line| line == "second"));
+        assert!(lines.any(|line| line == "0"));
+    }
+}
+
+#[test]
+fn offload_gives_the_same_data_on_every_thread() {
+    for driver in DRIVERS.into_iter().filter(|_| is_built("offload")) {
+        let pool = ["--threads", "1", "--queue", "5", "--wait-ms", "60000"];
+        let example = Example::start("offload", driver, &pool);
+        assert_eq!(content(&example.get("/ping")), "pong\n");
+        let data = example.get("/data");
+        assert_eq!(content(&data).len(), 17, "{data}");
+        assert_eq!(content(&example.get("/data")), content(&data));
+        // The metric changes a moment after the result.
+        let done = "\nonrush_offload_run_seconds_count 2\n";
+        let end = Instant::now() + Duration::from_secs(20);
+        while !example.get("/metrics").contains(done) {
+            assert!(Instant::now() < end, "{}", example.get("/metrics"));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let inline = Example::start("offload", driver, &["--inline"]);
+        assert_eq!(content(&inline.get("/data")).len(), 17);
+        let page = inline.get("/metrics");
+        assert!(page.contains("\nonrush_offload_threads 0\n"), "{page}");
+    }
+}
+
+#[test]
+fn offload_reports_wrong_flags() {
+    let wrong: [&[&str]; 4] = [
+        &["--queue"],
+        &["--queue", "x"],
+        &["--threads", "0"],
+        &["-x"],
+    ];
+    for flags in wrong.into_iter().filter(|_| is_built("offload")) {
+        let output = Command::new(program("offload"))
+            .arg("0")
+            .args(flags)
+            .output();
+        let output = output.expect("the program starts");
+        assert_eq!(output.status.code(), Some(2), "{flags:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            said.contains(flags[0]) && said.contains("usage: "),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn graceful_shutdown_responds_first() {
+    for driver in DRIVERS
+        .into_iter()
+        .filter(|_| is_built("graceful_shutdown"))
+    {
+        let mut example = Example::start("graceful_shutdown", driver, &[]);
+        let mut stream = TcpStream::connect(("127.0.0.1", example.port)).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        stream
+            .write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(200)); // Its handler waits for two seconds.
+        let id = example.child.id().to_string();
+        assert!(
+            Command::new("kill")
+                .args(["-TERM", &id])
+                .status()
+                .unwrap()
+                .success()
+        );
+        let mut response = String::new();
+        stream.read_to_string(&mut response).unwrap();
+        assert_eq!(content(&response), "Done.\n");
+        assert!(example.child.wait().unwrap().success());
+    }
+}
+
+/// Every `cargo run … --example NAME` in the README names an existing example of the named package,
+/// or of the default package.
+#[test]
+fn readme_runs_existing_examples() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let read = |path: &str| {
+        std::fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+    };
+    let readme = read("README.md");
+    let mut found = 0;
+    for command in readme.split("cargo run").skip(1) {
+        let end = command.find(['`', '#', '&', '|']).unwrap_or(command.len());
+        let words: Vec<&str> = command[..end].split_whitespace().collect();
+        let after = |option: &str| {
+            let at = words.iter().position(|word| *word == option)?;
+            words.get(at + 1).copied()
+        };
+        let Some(example) = after("--example") else {
+            continue;
+        };
+        let package = after("-p").or(after("--package"));
+        let manifest = format!("crates/{}/Cargo.toml", package.unwrap_or("onrush-server"));
+        let entry = format!("[[example]]\nname = \"{example}\"\n");
+        assert!(
+            read(&manifest).contains(&entry),
+            "{words:?}: no such example"
+        );
+        found += 1;
+    }
+    assert!(found > 0, "the README shows no example");
+    let members = "default-members = [\"crates/onrush-server\"]";
+    assert!(
+        read("Cargo.toml").contains(members),
+        "the default package has changed"
+    );
+}

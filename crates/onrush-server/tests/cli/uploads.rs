@@ -1,0 +1,359 @@
+//! Unfinished uploads of the running program: lost connections at random places, restarts, `kill
+//! -9`, users, and the shutdown.
+
+use crate::program::users::{UsersFile, login, request, start};
+use crate::program::{Folder, Server, TIMEOUT, curl, drivers, is_installed, pattern, wait_until};
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
+
+const PART: &str = "Content-Type: application/partial-upload\r\n";
+
+/// Reads a response head.
+fn read_head(stream: &mut TcpStream) -> String {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut byte) {
+            Ok(1) => head.push(byte[0]),
+            other => panic!("{other:?} after {}", String::from_utf8_lossy(&head)),
+        }
+    }
+    String::from_utf8(head).expect("text")
+}
+
+fn field<'h>(head: &'h str, name: &str) -> &'h str {
+    let found = head
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+    found.unwrap_or_else(|| panic!("no {name} in {head}"))
+}
+
+/// Begins a PUT of `length` bytes; returns the connection and the URL of the upload.
+fn begin(server: &Server, path: &str, length: usize) -> (TcpStream, String) {
+    let mut stream = server.connect();
+    let head = format!(
+        "PUT {path} HTTP/1.1\r\nHost: localhost\r\nUpload-Complete: ?1\r\n\
+         Upload-Draft-Interop-Version: 6\r\nContent-Length: {length}\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).expect("sent");
+    let interim = read_head(&mut stream);
+    assert!(interim.starts_with("HTTP/1.1 104 "), "{interim}");
+    assert!(
+        field(&interim, "Upload-Limit").starts_with("expires="),
+        "{interim}"
+    );
+    let url = field(&interim, "Location").to_owned();
+    (stream, url)
+}
+
+/// Sends a request without content; returns the response.
+fn simple(server: &Server, method: &str, url: &str, fields: &str) -> String {
+    let head =
+        format!("{method} {url} HTTP/1.1\r\nHost: localhost\r\n{fields}Connection: close\r\n\r\n");
+    server.exchange(head.as_bytes())
+}
+
+/// The offset of an upload; `None` if there is no such upload.
+fn offset(server: &Server, url: &str) -> Option<usize> {
+    let response = simple(server, "HEAD", url, "");
+    match &response[..12] {
+        "HTTP/1.1 204" => Some(field(&response, "Upload-Offset").parse().expect("a number")),
+        "HTTP/1.1 404" => None,
+        _ => panic!("{response}"),
+    }
+}
+
+/// Begins an append of the rest of `content`.
+fn append(server: &Server, url: &str, content: &[u8], from: usize) -> TcpStream {
+    let mut stream = server.connect();
+    let head = format!(
+        "PATCH {url} HTTP/1.1\r\nHost: localhost\r\nUpload-Complete: ?1\r\n\
+         Upload-Offset: {from}\r\n{PART}Content-Length: {}\r\n\r\n",
+        content.len() - from
+    );
+    stream.write_all(head.as_bytes()).expect("sent");
+    stream
+}
+
+fn random(state: &mut u64, below: usize) -> usize {
+    *state = state
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 33) as usize % below.max(1)
+}
+
+/// Nothing that was written before may be lost by a connection that ends, and no object may be
+/// visible before its upload is complete.
+#[test]
+fn connections_are_lost_at_random_places() {
+    for driver in drivers() {
+        let folder = Folder::new();
+        let server = Server::start(folder.path(), &["--allow", "put", "--driver", driver]);
+        let mut state = 7;
+        for round in 0..20 {
+            let content = pattern(round, 400_000 + random(&mut state, 3_000_000));
+            let path = format!("/folder/{round}");
+            let (mut stream, url) = begin(&server, &path, content.len());
+            // A request that the server begins late may still append what it has sent.
+            let (mut at, mut furthest) = (0, 0);
+            for interruptions in 0.. {
+                assert!(interruptions < 50, "{url} does not end");
+                let rest = content.len() - at;
+                let sent = match interruptions < 4 {
+                    true => random(&mut state, rest),
+                    false => rest,
+                };
+                let _ = stream.write_all(&content[at..at + sent]);
+                furthest = furthest.max(at + sent);
+                if sent == rest {
+                    let response = read_head(&mut stream);
+                    if response.starts_with("HTTP/1.1 201 ") {
+                        break;
+                    }
+                    assert!(response.starts_with("HTTP/1.1 409 "), "{response}");
+                } else if random(&mut state, 2) == 0 {
+                    // Everything that was sent has arrived when the server sees the end.
+                    stream.shutdown(Shutdown::Write).expect("shut down");
+                    let response = read_head(&mut stream);
+                    let is_late = response.starts_with("HTTP/1.1 409 ");
+                    let found: usize = field(&response, "Upload-Offset").parse().expect("a number");
+                    assert!(is_late || found >= at + sent, "{response}");
+                }
+                drop(stream);
+                let found = offset(&server, &url).expect("the upload");
+                assert!(
+                    (at..=furthest).contains(&found),
+                    "{found}, {at}, {furthest}"
+                );
+                assert!(server.get(&path).starts_with("HTTP/1.1 404 "));
+                at = found;
+                stream = append(&server, &url, &content, at);
+            }
+            let file = folder.path().join(format!("folder/{round}"));
+            assert!(
+                std::fs::read(file).expect("an object") == content,
+                "{driver} {round}"
+            );
+        }
+        assert_eq!(left(&folder), 0);
+    }
+}
+
+/// The files of unfinished uploads, with their records.
+fn left(folder: &Folder) -> usize {
+    let count = |path: &str| {
+        let entries = std::fs::read_dir(folder.path().join(".onrush").join(path));
+        entries.map_or(0, Iterator::count)
+    };
+    count("uploads") + count("state/uploads")
+}
+
+/// `kill -9` while bytes arrive: what was acknowledged is kept, and the upload continues in the
+/// next process.
+#[test]
+fn uploads_continue_after_kill_9() {
+    for driver in drivers() {
+        let folder = Folder::new();
+        let flags = ["--allow", "put", "--driver", driver];
+        let mut server = Server::start(folder.path(), &flags);
+        let content = pattern(1, 9_000_000);
+        let (mut stream, url) = begin(&server, "/x", content.len());
+        let mut state = 3;
+        let mut at = 0;
+        for _ in 0..rounds() {
+            let left = content.len() - at;
+            let sent = random(&mut state, left / 2);
+            let _ = stream.write_all(&content[at..at + sent]);
+            // HEAD ends the transfer, and acknowledges an offset.
+            let acknowledged = offset(&server, &url).expect("the upload");
+            drop(stream);
+            stream = append(&server, &url, &content, acknowledged);
+            let more = random(&mut state, (content.len() - acknowledged) / 4);
+            let _ = stream.write_all(&content[acknowledged..acknowledged + more]);
+            server.child.kill().expect("killed");
+            server.child.wait().expect("ended");
+            server = Server::start(folder.path(), &flags);
+            let found = offset(&server, &url).expect("the upload after a restart");
+            assert!(found >= acknowledged, "{found} < {acknowledged}");
+            assert!(server.get("/x").starts_with("HTTP/1.1 404 "));
+            at = found;
+            stream = append(&server, &url, &content, at);
+        }
+        stream.write_all(&content[at..]).expect("sent");
+        assert!(read_head(&mut stream).starts_with("HTTP/1.1 201 "));
+        assert!(std::fs::read(folder.path().join("x")).expect("an object") == content);
+        assert_eq!(left(&folder), 0);
+        // The process ends in time, although a task looks for uploads that are too old.
+        let (stream, _) = begin(&server, "/y", content.len());
+        drop(stream);
+        server.signal("TERM");
+        assert_eq!(server.wait_for_exit(TIMEOUT), Some(0));
+    }
+}
+
+/// Without any request, the next process removes uploads that are too old, and only those.
+#[test]
+fn old_uploads_of_an_earlier_process_are_removed() {
+    for driver in drivers() {
+        let folder = Folder::new();
+        let flags = ["--allow", "put", "--driver", driver];
+        let server = Server::start(folder.path(), &flags);
+        let (stream, url) = begin(&server, "/x", 1_000_000);
+        assert_eq!(offset(&server, &url), Some(0));
+        drop((stream, server));
+        let server = Server::start(folder.path(), &flags);
+        assert_eq!(offset(&server, &url), Some(0));
+        drop(server);
+        assert_eq!(left(&folder), 2);
+        let old = [&flags[..], &["--unfinished-age", "1s"]].concat();
+        let server = Server::start(folder.path(), &old);
+        wait_until(|| left(&folder) == 0);
+        assert_eq!(offset(&server, &url), None);
+    }
+}
+
+/// A reset ends the handler. What has arrived is kept nevertheless, and the next request waits for
+/// that.
+#[test]
+fn a_reset_connection_loses_nothing() {
+    for driver in drivers() {
+        let folder = Folder::new();
+        let server = Server::start(folder.path(), &["--allow", "put", "--driver", driver]);
+        let content = pattern(2, 8_000_000);
+        let (stream, url) = begin(&server, "/x", content.len());
+        assert_eq!(offset(&server, &url), Some(0));
+        drop(stream);
+        let mut stream = append(&server, &url, &content, 0);
+        stream.write_all(&content[..4_000_000]).expect("sent");
+        let written = || {
+            let kept = std::fs::read_dir(folder.path().join(".onrush/uploads"));
+            let mut kept = kept.into_iter().flatten().flatten();
+            kept.next()
+                .map_or(0, |file| file.metadata().map_or(0, |found| found.len()))
+        };
+        wait_until(|| written() >= 3_000_000);
+        rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).expect("set");
+        drop(stream);
+        let found = offset(&server, &url).expect("the upload");
+        assert!((3_000_000..=4_000_000).contains(&found), "{driver} {found}");
+        let mut stream = append(&server, &url, &content, found);
+        stream.write_all(&content[found..]).expect("sent");
+        assert!(read_head(&mut stream).starts_with("HTTP/1.1 201 "));
+        assert!(std::fs::read(folder.path().join("x")).expect("an object") == content);
+        assert_eq!(left(&folder), 0);
+    }
+}
+
+/// A crash may leave bytes without a record. They are younger than the process that removes them.
+#[test]
+fn bytes_without_a_record_are_removed() {
+    let folder = Folder::new();
+    let flags = ["--allow", "put", "--unfinished-age", "1s"];
+    let _server = Server::start(folder.path(), &flags);
+    folder.file(".onrush/uploads/left", b"bytes");
+    wait_until(|| left(&folder) == 0);
+}
+
+fn rounds() -> usize {
+    let asked = std::env::var("TEST_KILL_ROUNDS").ok();
+    asked.and_then(|rounds| rounds.parse().ok()).unwrap_or(5)
+}
+
+/// Rights of the path hold, and an upload belongs to the user who has begun it.
+#[test]
+fn only_the_creator_continues_an_upload() {
+    for driver in drivers() {
+        let (folder, file) = (Folder::new(), UsersFile::new());
+        file.add("bob", &["/=create"]);
+        file.add("eve", &["/=all"]);
+        file.add("reader", &["/=read,list,delete"]);
+        let server = start(&folder, &file, driver, &["--allow", "put,delete"]);
+        let send = |name: &str, method: &str, target: &str, fields: &str| {
+            let fields = format!("{}{fields}", login(name));
+            request(&server, method, target, &fields)
+        };
+        let begin = "Upload-Complete: ?0\r\n"; // With one byte.
+        let (status, _) = send("reader", "PUT", "/x", begin);
+        assert_eq!(status, 403);
+        let (status, response) = send("bob", "PUT", "/x", begin);
+        assert_eq!(status, 201, "{response}");
+        let url = field(&response, "Location").to_owned();
+        let end = format!("Upload-Complete: ?1\r\nUpload-Offset: 1\r\n{PART}Content-Length: 0\r\n");
+        for (name, expected) in [("eve", 404), ("reader", 403)] {
+            for method in ["HEAD", "DELETE"] {
+                let (status, response) = send(name, method, &url, "");
+                assert_eq!(status, expected, "{name} {method}: {response}");
+            }
+            assert_eq!(send(name, "PATCH", &url, &end).0, expected, "{name}");
+        }
+        // Without a login, and from a page of another origin.
+        assert_eq!(request(&server, "HEAD", &url, "").0, 401);
+        let foreign = format!("Origin: http://evil.example\r\n{end}");
+        assert_eq!(send("bob", "PATCH", &url, &foreign).0, 403);
+        assert_eq!(
+            send("bob", "HEAD", &url, "").0,
+            204,
+            "without the right to read"
+        );
+        assert_eq!(send("bob", "PATCH", &url, &end).0, 201);
+        // The object exists now, and bob may not replace it.
+        assert_eq!(send("bob", "PUT", "/x", begin).0, 403);
+        let tus = "Tus-Resumable: 1.0.0\r\nUpload-Length: 1\r\nContent-Length: 0\r\n";
+        let named = format!("{tus}Upload-Metadata: filename eA==\r\n");
+        assert_eq!(send("bob", "POST", "/", &named).0, 403, "x exists");
+        assert_eq!(send("reader", "POST", "/", &named).0, 403);
+        assert_eq!(send("bob", "POST", "/y", tus).0, 201);
+    }
+}
+
+/// The steps of docs/uploads.md with curl.
+#[test]
+fn curl_uploads_in_parts() {
+    if !is_installed("curl") {
+        return;
+    }
+    let folder = Folder::new();
+    let server = Server::start(folder.path(), &["--allow", "put"]);
+    let content = pattern(5, 300_000);
+    let parts = Folder::new();
+    let file = |name: &str, part: &[u8]| format!("@{}", parts.file(name, part).display());
+    let (first, rest) = (
+        file("1", &content[..100_000]),
+        file("2", &content[100_000..]),
+    );
+    let url = format!("{}/report.pdf", server.url);
+    let head = curl(&[
+        "-i",
+        "-X",
+        "PUT",
+        "-H",
+        "Upload-Complete: ?0",
+        "--data-binary",
+        &first,
+        &url,
+    ]);
+    let upload = format!(
+        "{}{}",
+        server.url,
+        field(&head.replace("\r\n", "\n"), "Location")
+    );
+    let found = curl(&["-I", &upload]).replace("\r\n", "\n");
+    let at = format!("Upload-Offset: {}", field(&found, "Upload-Offset"));
+    let end = curl(&[
+        "-i",
+        "-X",
+        "PATCH",
+        "-H",
+        "Upload-Complete: ?1",
+        "-H",
+        &at,
+        "-H",
+        "Content-Type: application/partial-upload",
+        "--data-binary",
+        &rest,
+        &upload,
+    ]);
+    assert!(end.starts_with("HTTP/1.1 201 "), "{end}");
+    assert!(std::fs::read(folder.path().join("report.pdf")).expect("an object") == content);
+}

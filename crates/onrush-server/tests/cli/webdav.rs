@@ -1,0 +1,159 @@
+//! Rights of WebDAV in the running program, and locks of users.
+
+use crate::program::users::{UsersFile, login, start};
+use crate::program::{Folder, Server, drivers};
+
+/// The status of a request with a body, and the whole response.
+fn send(server: &Server, name: &str, request: &str, fields: &str, body: &str) -> (u16, String) {
+    let length = body.len();
+    let head = format!(
+        "{request} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {length}\r\n\
+         {}{fields}\r\n{body}",
+        login(name)
+    );
+    let response = server.exchange(head.as_bytes());
+    let status = response.get(9..12).and_then(|status| status.parse().ok());
+    (
+        status.unwrap_or_else(|| panic!("{request}: {response:?}")),
+        response,
+    )
+}
+
+const LOCK: &str = "<lockinfo xmlns=\"DAV:\"><lockscope><exclusive/></lockscope><locktype><write/>\
+    </locktype></lockinfo>";
+const PATCH: &str = "<propertyupdate xmlns=\"DAV:\"><set><prop><x/></prop></set></propertyupdate>";
+
+#[test]
+fn each_method_needs_its_rights() {
+    for driver in drivers() {
+        let (folder, file) = (Folder::new(), UsersFile::new());
+        for name in ["pub/a", "pub/secret/key", "in/old", "own/x/y"] {
+            folder.file(name, name);
+        }
+        file.add(
+            "ann",
+            &[
+                "/pub=read,list",
+                "/pub/secret=none",
+                "/in=create",
+                "/own=all",
+            ],
+        );
+        file.add("bob", &["all", "/own/x=read,list"]);
+        let server = start(&folder, &file, driver, &["--webdav"]);
+        for (name, request, fields, body, status) in [
+            ("", "PROPFIND /pub/", "Depth: 1\r\n", "", 401),
+            ("ann", "PROPFIND /pub/", "Depth: 1\r\n", "", 207),
+            ("ann", "PROPFIND /pub", "Depth: 1\r\n", "", 207),
+            ("ann", "PROPFIND /pub/secret/key", "Depth: 0\r\n", "", 403),
+            ("ann", "PROPFIND /pub/%73ecret/", "Depth: 1\r\n", "", 403),
+            ("ann", "PROPFIND /in", "Depth: 1\r\n", "", 403),
+            ("ann", "PROPFIND /", "Depth: 0\r\n", "", 403),
+            ("ann", "MKCOL /pub/new", "", "", 403),
+            ("ann", "MKCOL /in/new", "", "", 201),
+            ("ann", "PROPPATCH /in/old", "", PATCH, 403),
+            ("ann", "PROPPATCH /own/x/y", "", PATCH, 207),
+            ("ann", "LOCK /pub/a", "", LOCK, 403),
+            ("ann", "LOCK /in/old", "", LOCK, 403),
+            ("ann", "LOCK /in/created", "", LOCK, 201),
+            ("ann", "COPY /pub", "Destination: /own/pub\r\n", "", 403),
+            (
+                "ann",
+                "COPY /pub/",
+                "Depth: 0\r\nDestination: /own/pub/\r\n",
+                "",
+                403,
+            ),
+            ("bob", "DELETE /own", "", "", 403),
+            ("bob", "LOCK /own", "", LOCK, 403),
+            ("bob", "LOCK /own", "Depth: 0\r\n", LOCK, 200),
+            ("bob", "DELETE /pub", "", "", 204),
+        ] {
+            let (found, response) = send(&server, name, request, fields, body);
+            assert_eq!(found, status, "{name} {request}: {response}");
+        }
+        assert!(folder.path().join("own/x/y").exists());
+        assert!(!folder.path().join("pub").exists());
+    }
+}
+
+#[test]
+fn a_token_belongs_to_its_user() {
+    for driver in drivers() {
+        let (folder, file) = (Folder::new(), UsersFile::new());
+        folder.file("a", "a");
+        file.add("ann", &["all"]);
+        file.add("bob", &["all"]);
+        let server = start(&folder, &file, driver, &["--webdav"]);
+        let (status, response) = send(&server, "ann", "LOCK /a", "", LOCK);
+        assert_eq!(status, 200);
+        let (_, rest) = response.split_once("Lock-Token: <").expect("a token");
+        let (token, _) = rest.split_once('>').expect("a token");
+        let with = format!("If: (<{token}>)\r\n");
+        assert_eq!(send(&server, "bob", "PUT /a", &with, "b").0, 423);
+        let own = format!("Lock-Token: <{token}>\r\n");
+        assert_eq!(send(&server, "bob", "UNLOCK /a", &own, "").0, 409);
+        assert_eq!(send(&server, "ann", "PUT /a", &with, "b").0, 204);
+        // A page of another origin cannot use the rights of a user.
+        let foreign = format!("{with}Origin: http://evil.example\r\n");
+        assert_eq!(send(&server, "ann", "PUT /a", &foreign, "b").0, 403);
+        assert_eq!(send(&server, "ann", "PROPFIND /a", &foreign, "").0, 403);
+        assert_eq!(send(&server, "ann", "UNLOCK /a", &own, "").0, 204);
+    }
+}
+
+/// What is locked, by whom, and with which token, is not for users who may not read it.
+#[test]
+fn locks_of_others_are_shown_to_readers_only() {
+    for driver in drivers() {
+        let (folder, file) = (Folder::new(), UsersFile::new());
+        for name in ["in/f/secret", "shelf/plan", "own/a"] {
+            folder.file(name, name);
+        }
+        file.add("ann", &["all"]);
+        file.add(
+            "bob",
+            &[
+                "/in=create,delete",
+                "/in/f/secret=none",
+                "/shelf=list",
+                "/own=all",
+            ],
+        );
+        let server = start(&folder, &file, driver, &["--webdav"]);
+        let mut tokens = Vec::new();
+        for path in ["/in/f/secret", "/in/f/open", "/shelf/plan"] {
+            let lock = LOCK.replace("</lockinfo>", "<owner>ann-herself</owner></lockinfo>");
+            let (status, response) = send(&server, "ann", &format!("LOCK {path}"), "", &lock);
+            assert!(matches!(status, 200 | 201), "{response}");
+            let (_, rest) = response.split_once("Lock-Token: <").expect("a token");
+            tokens.push(rest.split_once('>').expect("a token").0.to_owned());
+        }
+        for (request, fields, status) in [
+            ("DELETE /in/f", "", 403),
+            ("DELETE /in/f/", "", 403),
+            ("MOVE /own", "Overwrite: T\r\nDestination: /in/f\r\n", 403),
+            ("COPY /own/a", "Destination: /in/f/secret\r\n", 403),
+            ("COPY /own/a", "Destination: /in/f/open\r\n", 423),
+            ("PUT /in/f/open", "", 423),
+        ] {
+            let (found, response) = send(&server, "bob", request, fields, "");
+            assert_eq!(found, status, "{request}: {response}");
+            let (_, body) = response.split_once("\r\n\r\n").expect("a body");
+            assert!(!body.contains("/in/f"), "{request}: {response}");
+        }
+        let ask = "PROPFIND /shelf/";
+        let (_, listed) = send(&server, "bob", ask, "Depth: 1\r\n", "");
+        assert!(listed.contains("<D:activelock>"), "{listed}");
+        let (_, whole) = send(&server, "ann", ask, "Depth: 1\r\n", "");
+        for secret in ["ann-herself", &tokens[2]] {
+            assert!(!listed.contains(secret), "{listed}");
+            assert!(whole.contains(secret), "{whole}");
+        }
+        let (status, response) = send(&server, "ann", "PUT /in/f/open", "", "");
+        assert!(
+            status == 423 && response.contains("/in/f/open"),
+            "{response}"
+        );
+    }
+}

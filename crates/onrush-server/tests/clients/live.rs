@@ -1,0 +1,26 @@
+//! What browsers show live: `browser/live.py` and `browser/dashboard.py` drive Chromium.
+
+use crate::browser;
+use crate::program::{Folder, Server, is_installed};
+
+#[test]
+fn the_page_of_a_folder_follows_changes() {
+    if !is_installed("chromium") {
+        return;
+    }
+    let folder = Folder::new();
+    let data = folder.path().join("data");
+    let server = Server::start(&data, &["--allow", "put,delete"]);
+    browser::run("live.py", &[&server.url, data.to_str().expect("UTF-8")]);
+}
+
+#[test]
+fn the_dashboard_is_live() {
+    if !is_installed("chromium") {
+        return;
+    }
+    let folder = Folder::new();
+    folder.file("x.txt", "content");
+    let server = Server::start(folder.path(), &["--admin=same", "--workers", "2"]);
+    browser::run("dashboard.py", &[&server.url]);
+}

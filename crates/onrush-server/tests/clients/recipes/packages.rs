@@ -1,0 +1,182 @@
+//! The pages of docs/recipes about package managers: apt, pip, npm and Go.
+
+use super::{Recipe, recipes, recipes_with, tools};
+use std::fs;
+use std::path::PathBuf;
+
+#[test]
+fn apt_reads_a_pool_and_a_flat_repository() {
+    let programs = [
+        "apt-get",
+        "apt-ftparchive",
+        "dpkg-scanpackages",
+        "gpg",
+        "xz",
+    ];
+    for mut recipe in recipes("apt", &programs) {
+        let title = recipe.title();
+        for _ in [
+            "package",
+            "lists",
+            "flat",
+            "serve",
+            "configuration",
+            "update",
+        ] {
+            recipe.step();
+        }
+        let package = recipe.read("repo/pool/hello_1.0_all.deb");
+        assert!(recipe.read("hello_1.0_all.deb") == package, "{title}");
+        let unchanged = recipe.again();
+        assert!(unchanged.contains("Hit:1"), "{title}: {unchanged}");
+        recipe.finish();
+        assert!(recipe.read("hello_1.0_all.deb") == package, "{title}");
+        recipe.run("gpgconf --kill gpg-agent\n");
+    }
+}
+
+/// A wheel that contains `hello.py`.
+const WHEEL: &str = r#"python3 - <<'END'
+import zipfile
+about = 'hello-1.0.dist-info/'
+files = {
+    'hello.py': "GREETING = 'hello'\n",
+    about + 'METADATA': 'Metadata-Version: 2.1\nName: hello\nVersion: 1.0\n',
+    about + 'WHEEL': 'Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n',
+}
+files[about + 'RECORD'] = ''.join(name + ',,\n' for name in files) + about + 'RECORD,,\n'
+with zipfile.ZipFile('hello-1.0-py3-none-any.whl', 'w') as wheel:
+    for name, content in files.items():
+        wheel.writestr(name, content)
+END
+"#;
+
+#[test]
+fn pip_installs_from_folders() {
+    let python = [tools().join("python/tuspy/bin")];
+    for mut recipe in recipes_with("pip", &["pip", "python3", "curl"], &python) {
+        let title = recipe.title();
+        recipe.run(WHEEL);
+        recipe.finish();
+        let module = recipe.read("site/hello.py");
+        assert_eq!(module, b"GREETING = 'hello'\n", "{title}");
+        let name = "hello-1.0-py3-none-any.whl";
+        let downloaded = recipe.read(&format!("wheels/{name}"));
+        assert!(downloaded == recipe.read(name), "{title}");
+    }
+}
+
+#[test]
+fn npm_installs_from_files() {
+    let npm = [tools().join("npm/bin")];
+    for mut recipe in recipes_with("npm", &["npm", "node"], &npm) {
+        let files = [
+            (
+                "hello/package.json",
+                r#"{"name": "hello", "version": "1.2.0"}"#,
+            ),
+            ("hello/index.js", "module.exports = 'hello';"),
+            (
+                "greeter/package.json",
+                r#"{"name": "greeter", "version": "1.0.0", "dependencies": {"hello": "^1.0.0"}}"#,
+            ),
+            (
+                "greeter/index.js",
+                "module.exports = require('hello') + ', world';",
+            ),
+            (
+                "scoped/package.json",
+                r#"{"name": "@kit/tool", "version": "1.0.0"}"#,
+            ),
+            ("scoped/index.js", "module.exports = 'tool';"),
+        ];
+        for (name, content) in files {
+            recipe.folder().file(name, content);
+        }
+        for _ in ["script", "serve", "publish"] {
+            recipe.step();
+        }
+        let printed = recipe.step();
+        assert!(
+            printed.contains("hello, world\n"),
+            "{}: {printed}",
+            recipe.title()
+        );
+        let installed = recipe.read("project/node_modules/hello/index.js");
+        assert_eq!(
+            installed,
+            recipe.read("hello/index.js"),
+            "{}",
+            recipe.title()
+        );
+        // A new version is found at once.
+        recipe.folder().file(
+            "hello/package.json",
+            r#"{"name": "hello", "version": "1.3.0"}"#,
+        );
+        recipe.run("node publish.js hello registry http://127.0.0.1:8080\n");
+        recipe.run("cd project\nnpm update\n");
+        let manifest = recipe.read("project/node_modules/hello/package.json");
+        let manifest = String::from_utf8_lossy(&manifest).into_owned();
+        assert!(manifest.contains("1.3.0"), "{}: {manifest}", recipe.title());
+        // A package with a scope, whose slash npm encodes.
+        recipe.run("node publish.js scoped registry http://127.0.0.1:8080\n");
+        recipe.run("cd project\nnpm install @kit/tool\n");
+        let installed = recipe.read("project/node_modules/@kit/tool/index.js");
+        assert_eq!(
+            installed,
+            recipe.read("scoped/index.js"),
+            "{}",
+            recipe.title()
+        );
+        recipe.finish();
+    }
+}
+
+/// The toolchains that `cargo xtask test` has fetched, because Debian's may be too old for others.
+fn toolchains() -> Vec<PathBuf> {
+    let entries = fs::read_dir(tools().join("golang.org"));
+    let entries = entries.into_iter().flatten().flatten();
+    entries.map(|entry| entry.path().join("bin")).collect()
+}
+
+/// A module with two versions.
+fn make_module(recipe: &mut Recipe) {
+    recipe
+        .folder()
+        .file("hello/go.mod", "module example.org/hello\n\ngo 1.19\n");
+    recipe.folder().file("hello/hello.go", "package hello\n");
+    recipe
+        .folder()
+        .file("hello/inner/inner.go", "package inner\n");
+    recipe.run(
+        "git config --global user.name Ann\n\
+         git config --global user.email ann@example.org\n\
+         git init --quiet hello\n\
+         cd hello\n\
+         git add .\n\
+         git commit --quiet -m one\n\
+         git tag v1.0.0\n\
+         echo 'const Greeting = \"hello\"' >> hello.go\n\
+         git commit --quiet -a -m two\n\
+         git tag v1.1.0\n",
+    );
+}
+
+#[test]
+fn go_fetches_modules() {
+    for mut recipe in recipes_with("go-proxy", &["go", "git", "zip"], &toolchains()) {
+        let title = recipe.title();
+        make_module(&mut recipe);
+        recipe.finish();
+        let needed = String::from_utf8(recipe.read("use/go.mod")).expect("UTF-8");
+        assert!(
+            needed.contains("example.org/hello v1.1.0"),
+            "{title}: {needed}"
+        );
+        for cache in ["modules", "another"] {
+            let module = recipe.read(&format!("{cache}/example.org/hello@v1.1.0/hello.go"));
+            assert!(module == recipe.read("hello/hello.go"), "{title}: {cache}");
+        }
+    }
+}

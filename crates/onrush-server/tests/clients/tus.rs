@@ -1,0 +1,61 @@
+//! Clients of tus upload to the running program: tuspy, and tus-js-client with parallel parts.
+
+use crate::program::{Folder, Server, drivers, is_installed, output_within, pattern};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// A file in the folder of installed programs. If it is missing, prints that the test is skipped,
+/// but fails if `CI` is set.
+fn tool(name: &str) -> Option<PathBuf> {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent();
+    let file = target.expect("target").join("tools").join(name);
+    if !file.is_file() {
+        let is_needed = std::env::var_os("CI").is_some();
+        assert!(!is_needed, "{} is missing", file.display());
+        println!("skipped: {name} is missing; `cargo xtask test` installs it");
+        return None;
+    }
+    Some(file)
+}
+
+/// Runs a script of `upload_clients` for each driver, with the URL of a server and a file to upload
+/// as last arguments. It completes or terminates all its uploads.
+fn run(program: &Path, script: &str, arguments: &[&Path]) {
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/upload_clients");
+    let source = Folder::new();
+    let file = source.file("source", pattern(1, 1_234_567));
+    for driver in drivers() {
+        let folder = Folder::new();
+        let server = Server::start(folder.path(), &["--allow", "put", "--driver", driver]);
+        let mut command = Command::new(program);
+        command.arg(scripts.join(script)).args(arguments);
+        let output = output_within(
+            command.arg(&server.url).arg(&file),
+            Duration::from_secs(120),
+        );
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{driver}: {said}");
+        for unfinished in [".onrush/uploads", ".onrush/state/uploads"] {
+            let left = std::fs::read_dir(folder.path().join(unfinished));
+            assert_eq!(left.map_or(0, Iterator::count), 0, "{driver} {unfinished}");
+        }
+    }
+}
+
+#[test]
+fn tuspy_uploads_in_chunks_and_continues() {
+    if let Some(python) = tool("python/tuspy/bin/python") {
+        run(&python, "tus.py", &[]);
+    }
+}
+
+#[test]
+fn tus_js_client_uploads_in_parallel_and_continues() {
+    let package = tool("tus-js/node_modules/tus-js-client/package.json");
+    let Some(package) = package.filter(|_| is_installed("node")) else {
+        return;
+    };
+    let tools = package.ancestors().nth(3).expect("a folder");
+    run(Path::new("node"), "tus.cjs", &[tools]);
+}

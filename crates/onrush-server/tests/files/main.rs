@@ -1,0 +1,37 @@
+//! The application `files` on real drivers and in the simulator. One binary, because linking one
+//! takes longer than most of its tests.
+
+#![allow(unreachable_pub)] // shared modules are written as those of a library
+
+mod common; // shared: a server with a folder, and a client // shared: a bucket that misbehaves
+
+mod archive; // a folder as tar and zip
+mod cache; // small objects in memory
+mod compress; // codings made on the fly
+mod deep; // deep paths
+mod form; // `POST` of forms
+mod guard; // requests of other sites
+mod held_changes; // changes whose client disconnects
+mod limits; // sizes, free space, quotas
+mod list; // listings in both formats
+mod metadata; // fields stored with an object, digests in a PUT
+mod parts; // parts in any order
+mod paths; // paths that try to leave the folder
+mod read; // GET, HEAD, ranges, conditions
+mod relocate; // COPY and MOVE
+mod remote; // a bucket that misbehaves
+mod resumable; // uploads of the IETF draft
+mod siblings; // precompressed siblings
+mod site; // index, 404 and redirects of a site
+mod storage; // errors of the disk
+mod store; // a store that is not a folder
+mod tus; // tus 1.0.0
+mod tus_concat; // joined uploads of tus
+mod upload; // incomplete and simultaneous bodies
+mod upload_index; // unfinished uploads of an earlier process
+mod wanted_digest; // `Want-Repr-Digest`
+mod watch; // `?watch`
+mod webdav; // methods and properties of WebDAV
+mod webdav_desktops; // the file managers of macOS and Windows
+mod webdav_locks; // locks and `If` of WebDAV
+mod write; // PUT and DELETE

@@ -1,0 +1,111 @@
+//! Unfinished uploads of an earlier process are read once, however many requests need them.
+
+use crate::common::*;
+use onrush_rt::blocking::BlockingPool;
+use onrush_rt::coop;
+use onrush_store::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+const REQUESTS: usize = 8;
+
+/// A folder that counts. The first listing of the server's own objects lasts until all requests
+/// have arrived.
+#[derive(Debug)]
+struct Counted {
+    folder: Folder,
+    looked_up: AtomicUsize,
+    listed: AtomicUsize,
+    since: Instant,
+}
+
+impl Store for Counted {
+    fn open<'a>(&'a self, key: &'a Key, wanted: Wanted) -> LocalFuture<'a, Result<Object>> {
+        self.folder.open(key, wanted)
+    }
+
+    fn meta<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Meta>> {
+        self.folder.meta(key)
+    }
+
+    fn existing_object<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Option<Meta>>> {
+        Box::pin(async {
+            let found = self.folder.existing_object(key).await;
+            self.looked_up.fetch_add(1, SeqCst);
+            found
+        })
+    }
+
+    fn stage<'a>(
+        &'a self,
+        key: &'a Key,
+        condition: Condition,
+        size_bytes: Option<u64>,
+    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
+        self.folder.stage(key, condition, size_bytes)
+    }
+
+    fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+        self.folder.discard(kept)
+    }
+
+    fn delete<'a>(
+        &'a self,
+        key: &'a Key,
+        kind: Kind,
+        condition: Condition,
+    ) -> LocalFuture<'a, Result<Meta>> {
+        self.folder.delete(key, kind, condition)
+    }
+
+    fn list<'a>(&'a self, folder: Option<&'a Key>, how: ListHow) -> LocalFuture<'a, Result<Page>> {
+        Box::pin(async move {
+            if folder.is_some_and(Key::reserved) {
+                self.listed.fetch_add(1, SeqCst);
+                let is_waiting = || self.looked_up.load(SeqCst) < REQUESTS;
+                while is_waiting() && self.since.elapsed() < Duration::from_secs(30) {
+                    coop::yield_now().await;
+                }
+            }
+            self.folder.list(folder, how).await
+        })
+    }
+
+    fn features(&self) -> Features {
+        self.folder.features()
+    }
+}
+
+#[test]
+fn requests_after_a_start_wait_for_one_that_reads() {
+    for driver in drivers() {
+        let dir = TempDir::new();
+        let pool = BlockingPool::threads(2, 64);
+        let store = Arc::new(Counted {
+            folder: Folder::open(dir.path(), pool, FolderOptions::default()).expect("a folder"),
+            looked_up: AtomicUsize::new(0),
+            listed: AtomicUsize::new(0),
+            since: Instant::now(),
+        });
+        let mut server = TestServer::on_store(store.clone(), &writable(), driver);
+        let begin = |at| {
+            let mut connection = server.connect();
+            let head = format!(
+                "PUT /{at} HTTP/1.1\r\nHost: test\r\nUpload-Complete: ?0\r\nUpload-Length: 9\r\n\
+                 If-None-Match: \"x\"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            );
+            server.send(&mut connection, head.as_bytes());
+            connection
+        };
+        let connections: Vec<Connection> = (0..REQUESTS).map(begin).collect();
+        for mut connection in connections {
+            let reply = Reply::parse(&server.receive(&mut connection), false);
+            assert_eq!(reply.status, 201, "{}", reply.text());
+        }
+        assert!(store.looked_up.load(SeqCst) >= REQUESTS);
+        // One reads for the requests, and one looks for old uploads.
+        let listed = store.listed.load(SeqCst);
+        assert!((1..=2).contains(&listed), "{listed}");
+    }
+}
