@@ -63,14 +63,6 @@ impl Reply {
         std::str::from_utf8(&self.body).unwrap()
     }
 
-    /// The content as JSON.
-    ///
-    /// # Panics
-    /// If it is something else.
-    pub fn json(&self) -> serde_json::Value {
-        serde_json::from_slice(&self.body).unwrap()
-    }
-
     /// The value of `ETag`.
     ///
     /// # Panics

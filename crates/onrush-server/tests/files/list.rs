@@ -1,5 +1,6 @@
 //! Listings: both formats, pages, escaping and hidden names.
 
+use crate::common::Json as _;
 use crate::common::*;
 use onrush_server::{FilesOptions, PAGE_PATHS};
 use serde_json::Value;

@@ -1,6 +1,7 @@
 //! Paths that try to leave the folder, redirects to other hosts, and folders mounted beneath a
 //! path.
 
+use crate::common::Json as _;
 use crate::common::*;
 use onrush_server::FilesOptions;
 

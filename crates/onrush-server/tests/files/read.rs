@@ -1,5 +1,6 @@
 //! GET, HEAD, ranges and conditions, on both drivers and in the simulator.
 
+use crate::common::Json as _;
 use crate::common::*;
 use onrush_server::{Files, FilesOptions};
 

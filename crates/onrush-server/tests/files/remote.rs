@@ -5,7 +5,7 @@ use onrush::DriverPreference;
 use onrush_remote::{Options, RemoteStore};
 use std::sync::Arc;
 use std::time::Duration;
-use testing_s3::canned::{self, Canned, Reply};
+use testing_s3::canned::{Canned, Reply};
 
 fn response(head: &str, body: &str) -> Reply {
     let length = body.len();

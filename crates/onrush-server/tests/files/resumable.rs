@@ -1,6 +1,6 @@
 //! Resumable uploads as in the IETF draft, on both drivers and in the simulator.
 
-use crate::common::{Reply, TestServer, on_all_backends, writable};
+use crate::common::{Json as _, Reply, TestServer, on_all_backends, writable};
 use onrush_server::{FilesOptions, UploadLimits};
 
 const V8: &str = "Upload-Draft-Interop-Version: 8";

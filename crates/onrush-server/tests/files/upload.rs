@@ -1,5 +1,6 @@
 //! Incomplete bodies, bodies that are only counted, and simultaneous bodies.
 
+use crate::common::Json as _;
 use crate::common::*;
 use onrush_server::FilesOptions;
 use std::thread;

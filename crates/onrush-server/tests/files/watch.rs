@@ -1,5 +1,6 @@
 //! `?watch`: a stream of the changes of a folder.
 
+use crate::common::Json as _;
 use crate::common::*;
 use onrush::DriverPreference;
 use onrush_server::FilesOptions;

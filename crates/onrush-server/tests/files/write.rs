@@ -1,5 +1,6 @@
 //! PUT and DELETE: responses, conditions, and the state after failures.
 
+use crate::common::Json as _;
 use crate::common::*;
 use onrush_rt::fs::FileKind;
 use onrush_server::{Allow, FilesOptions};

@@ -23,6 +23,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use testing::matrix;
 
+/// A response whose content is JSON.
+pub trait Json {
+    /// # Panics
+    /// If it is something else.
+    fn json(&self) -> serde_json::Value;
+}
+
+impl Json for Reply {
+    fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+}
+
 /// A time long ago, so that an object changed then may be cached.
 pub const LONG_AGO_S: u64 = 1_600_000_000;
 
