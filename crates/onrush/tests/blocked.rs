@@ -48,12 +48,9 @@ impl tracing::Subscriber for Capture {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
-/// Runs the test `name` in a process of its own, whose events it records. Returns whether this is
-/// another process, where nothing is left to do. One test runs at a time: each judges by the clock
-/// whether a worker is blocked.
+/// Whether the test `name` has run in a process of its own. `false` in that process, whose events
+/// this records.
 fn is_done(name: &'static str) -> bool {
-    static ALONE: Mutex<()> = Mutex::new(());
-    let _alone = ALONE.lock().unwrap_or_else(|failed| failed.into_inner());
     if testing::child::elsewhere(module_path!(), name) {
         return true;
     }
@@ -371,28 +368,29 @@ fn new_connections_are_served_by_other_workers() {
 /// Sleeping, in the kernel or as a task, is not blocking.
 #[test]
 fn waiting_handler_is_not_reported() {
+    const WAIT: Duration = Duration::from_secs(1);
+    const SHORTEST_MS: u128 = WAIT.as_millis() - 10;
     if is_done("waiting_handler_is_not_reported") {
         return;
     }
     let _dog = watchdog("waiting_handler_is_not_reported");
     for driver in drivers() {
         EVENTS.lock().unwrap().clear();
-        let router = Router::new().get("/", async |request: Request| {
-            request.worker().sleep(BLOCK).await;
-            request
-                .worker()
-                .blocking(|| std::thread::sleep(BLOCK))
-                .await
-                .unwrap();
-            Response::text("hello")
-        });
+        let router = Router::new()
+            .get("/", async |_: Request| Response::text("hello"))
+            .get("/wait", async |request: Request| {
+                request.worker().sleep(WAIT).await;
+                let nap = request.worker().blocking(|| std::thread::sleep(WAIT));
+                nap.await.unwrap();
+                Response::text("hello")
+            });
         let server = serve_with(driver, router, |server| server);
         let mut stream = server.connect();
-        assert_eq!(ask(&mut stream, "/"), "hello");
-        std::thread::sleep(BLOCK);
+        assert_eq!(ask(&mut stream, "/wait"), "hello");
+        // The next iteration would report it.
         assert_eq!(ask(&mut stream, "/"), "hello");
         // The machine may stand still, but for less time than the handler waits.
-        let long = |event: &Event| event["duration_ms"].parse::<u64>().unwrap() >= 290;
+        let long = |event: &Event| event["duration_ms"].parse::<u128>().unwrap() >= SHORTEST_MS;
         let all = events("a worker was blocked");
         assert!(!all.iter().any(long), "{driver:?}: {all:?}");
     }

@@ -2,7 +2,10 @@
 //! remains.
 
 use crate::common::app::app;
-use crate::common::{calm, drivers, get, is_served, pattern, serve_with, statuses, text, watchdog};
+use crate::common::{
+    calm, drivers, get, is_served, pattern, seeds, serve_with, statuses, text, through_tls,
+    watchdog,
+};
 use onrush::{Limits, Request, Response, sim::Simulation};
 use onrush_rt::driver::sim::{Behaviour, Random};
 use std::io::{Read, Write};
@@ -44,9 +47,12 @@ fn requests() -> Vec<String> {
 /// A client disconnects at any moment: none of its connections and tasks remains.
 #[test]
 fn clients_that_disconnect_at_any_moment_leave_nothing() {
+    if through_tls() {
+        return; // The simulator does the same.
+    }
     let _dog = watchdog("clients_that_disconnect_at_any_moment_leave_nothing");
     for (index, request) in requests().iter().enumerate() {
-        for seed in 0..120 {
+        for seed in 0..seeds(120) {
             let mut random = Random::new(seed * 1000 + index as u64);
             let behaviour = Behaviour {
                 pipe_bytes: 1 << (8 + random.below(10)),

@@ -1,13 +1,13 @@
 //! Bodies and pipelined requests in little receive memory: complete requests get responses.
 
 use crate::common::gate::until;
-use crate::common::memory::{MEMORY, assert_prompt, evicted, hello, metric, serve};
+use crate::common::memory::{MEMORY, assert_prompt, evicted, hello, metric, serve, serve_limited};
 use crate::common::{content, drivers, get, read_some, statuses, through_tls, watchdog};
-use onrush::{Metrics, Request, Response};
+use onrush::{Limits, Metrics, Request, Response};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 #[test]
 fn bodies_ahead_of_slow_handlers_leave_memory_for_others() {
@@ -84,7 +84,14 @@ fn disconnect_is_noticed_while_memory_is_exhausted() {
     for driver in drivers() {
         KEPT.store(0, Ordering::Relaxed);
         let metrics = Metrics::new();
-        let server = serve(driver, keeper, &metrics);
+        // No time limit ends the connection that waits: it ends because its client leaves.
+        let limits = Limits {
+            body_timeout_ms: 1_000_000,
+            head_timeout_ms: 1_000_000,
+            idle_timeout_ms: 1_000_000,
+            ..Limits::default()
+        };
+        let server = serve_limited(driver, keeper, limits, &metrics);
         let keeper = |_| {
             let mut stream = server.connect();
             let head = b"PUT / HTTP/1.1\r\nHost: t\r\nContent-Length: 9999999\r\n\r\n";
@@ -114,12 +121,7 @@ fn disconnect_is_noticed_while_memory_is_exhausted() {
         let open = || metric(&metrics, "onrush_connections_open");
         until(|| open() == keepers.len() as u64 + 1);
         drop(waiting);
-        let gone = Instant::now();
         until(|| open() == keepers.len() as u64);
-        assert!(
-            gone.elapsed() < Duration::from_secs(10),
-            "before the body timeout"
-        );
     }
 }
 
