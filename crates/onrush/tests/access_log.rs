@@ -464,6 +464,10 @@ fn evicted_heads_are_logged() {
     if through_tls() {
         return; // The simulator does the same.
     }
+    // These entries have no request that tells them from those of other tests.
+    if testing::child::elsewhere(module_path!(), "evicted_heads_are_logged") {
+        return;
+    }
     keep_entries();
     let limits = Limits::default();
     let net = plain(1 << 16);
@@ -478,10 +482,8 @@ fn evicted_heads_are_logged() {
         sim.send(client, head.as_bytes());
     }
     sim.run();
-    // Other tests have entries, too; only these clients have sent so much.
-    let sent = head.len().to_string();
-    let evicted = |entry: &&Entry| entry["end"] == "evicted" && entry["received_bytes"] == sent;
-    let evicted: Vec<Entry> = entries().iter().filter(evicted).cloned().collect();
+    let mut evicted = entries().clone();
+    evicted.retain(|entry| entry["end"] == "evicted");
     assert!((100..400).contains(&evicted.len()), "{}", evicted.len());
     for entry in &evicted {
         expect(entry, &[("status", "408")]);

@@ -91,6 +91,7 @@ fn content(response: &str) -> &str {
 }
 
 #[test]
+#[ignore = "nightly"] // it needs the examples as programs
 fn files_serves_a_folder_beneath_a_path() {
     for driver in DRIVERS.into_iter().filter(|_| is_built("files")) {
         let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
@@ -150,6 +151,7 @@ fn is_built(name: &str) -> bool {
 }
 
 #[test]
+#[ignore = "nightly"] // it needs the examples as programs
 fn hello_examples_greet() {
     for driver in DRIVERS {
         if is_built("hello") {
@@ -170,6 +172,7 @@ fn hello_examples_greet() {
 }
 
 #[test]
+#[ignore = "nightly"] // it needs the examples as programs
 fn tls_reports_the_session() {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     for driver in DRIVERS.into_iter().filter(|_| is_built("tls")) {
@@ -202,6 +205,7 @@ fn tls_reports_the_session() {
 }
 
 #[test]
+#[ignore = "nightly"] // it needs the examples as programs
 fn echo_stream_responds_while_it_receives() {
     for driver in DRIVERS.into_iter().filter(|_| is_built("echo_stream")) {
         let example = Example::start("echo_stream", driver, &[]);
@@ -222,6 +226,7 @@ fn echo_stream_responds_while_it_receives() {
 }
 
 #[test]
+#[ignore = "nightly"] // it needs the examples as programs
 fn offload_gives_the_same_data_on_every_thread() {
     for driver in DRIVERS.into_iter().filter(|_| is_built("offload")) {
         let pool = ["--threads", "1", "--queue", "5", "--wait-ms", "60000"];
@@ -245,6 +250,7 @@ fn offload_gives_the_same_data_on_every_thread() {
 }
 
 #[test]
+#[ignore = "nightly"] // it needs the examples as programs
 fn offload_reports_wrong_flags() {
     let wrong: [&[&str]; 4] = [
         &["--queue"],
@@ -268,6 +274,7 @@ fn offload_reports_wrong_flags() {
 }
 
 #[test]
+#[ignore = "nightly"] // it needs the examples as programs
 fn graceful_shutdown_responds_first() {
     for driver in DRIVERS
         .into_iter()

@@ -5,11 +5,7 @@ use onrush::DriverPreference;
 use onrush_remote::{Options, RemoteStore};
 use std::sync::Arc;
 use std::time::Duration;
-<<<<<<< ours
-use testing_s3::canned::{Canned, Reply};
-=======
 use testing_s3::canned::{Canned, Reply, status};
->>>>>>> theirs
 
 fn response(head: &str, body: &str) -> Reply {
     let length = body.len();
