@@ -27,6 +27,8 @@ pub enum StoreError {
     Conflict,
     /// The folder is not empty, so it cannot be deleted.
     NotEmpty,
+    /// The folder contains a relative symbolic link that leads out of it, so it cannot be moved.
+    LeadsOutside,
     /// The caller's condition does not hold for the current object.
     PreconditionFailed,
     /// The disk or the quota is full. Without an error number: that of the store's service, or the
@@ -137,6 +139,7 @@ impl fmt::Display for StoreError {
                 "a link or a special file is in the way, or the path changed meanwhile"
             }
             StoreError::NotEmpty => "the folder is not empty",
+            StoreError::LeadsOutside => "the folder contains a relative link that leads out of it",
             StoreError::PreconditionFailed => "the object does not meet the request's condition",
             StoreError::Full(cause) if cause.errno.is_none() => {
                 "the store is full, or its space is kept free (--min-free)"

@@ -13,6 +13,10 @@ pub(crate) const RESERVED: &[u8] = b".onrush";
 /// The beginning of the keys of [`Key::state`], within the reserved folder.
 const STATE: &[u8] = b".onrush/state/";
 
+/// The beginning of the keys of copies that are not complete, within the reserved folder of a disk:
+/// then the name of a process, and a number.
+const STAGED: &[u8] = b".onrush/staging/";
+
 /// The name of an object or a folder: segments separated by `/`. No segment is empty, `.` or `..`,
 /// or contains a NUL. A segment has at most 255 bytes and a key at most 4095. Bytes that are not
 /// UTF-8 are kept. Cheap to clone.
@@ -94,10 +98,21 @@ impl Key {
             .is_some_and(|top| top.eq_ignore_ascii_case(RESERVED))
     }
 
-    /// Whether a store on a disk keeps its own files there: reserved, but not made by
-    /// [`Key::state`].
+    /// The key of a copy that is not complete, or of something beneath it. `process` is the name of
+    /// the folder with the staged files of this process.
+    pub(crate) fn staged(process: &[u8], name: &[u8]) -> Result<Key> {
+        Key::parse(&[STAGED, process, b"/", name].concat())
+    }
+
+    /// Whether the key is made by [`Key::staged`].
+    pub(crate) fn is_staged(&self) -> bool {
+        self.0.starts_with(STAGED)
+    }
+
+    /// Whether a store on a disk keeps its own files there: reserved, but neither made by
+    /// [`Key::state`] nor the key of a copy that is not complete.
     pub(crate) fn is_internal(&self) -> bool {
-        self.reserved() && !self.0.starts_with(STATE)
+        self.reserved() && !self.0.starts_with(STATE) && !self.is_staged()
     }
 
     /// The parent's bytes and the last segment.

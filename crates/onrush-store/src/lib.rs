@@ -68,4 +68,4 @@ pub use object::{ByteStream, CacheUse, Cached, FilePart, LocalFuture, Object, Re
 pub use quota::{Quota, QuotaStore};
 pub use scrub::{EachFile, Finding, Scrub};
 pub use store::{Committed, Condition, Entry, Features, Kept, ListHow, Page};
-pub use store::{Relocation, Store, Upload, Wanted};
+pub use store::{Overlap, Relocation, StagedCopy, Store, Upload, Wanted};

@@ -9,6 +9,7 @@ use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::meta::{Kind, Meta, Version};
 use crate::object::{LocalFuture, Object};
+use std::any::Any;
 use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
@@ -209,6 +210,39 @@ pub trait Store: fmt::Debug + Send + Sync {
         Box::pin(async { Err(StoreError::Unsupported) })
     }
 
+    /// As [`Store::rename`], but replaces whatever is at the new key: an object, a symbolic link
+    /// itself, or a folder with everything in it. Readers find the old one or the new one, and so
+    /// does the next start after a crash; the old one is removed when the new one is durable, and
+    /// stays if anything fails. Unless `hidden` is set, a folder in which a name begins with a dot
+    /// is not replaced, and never one with a file that is no object ([`StoreError::NotEmpty`]).
+    /// Fails with [`StoreError::Conflict`] if the old one contains the new one. By default, and on
+    /// file systems that cannot exchange two names, fails with [`StoreError::Unsupported`].
+    fn replace(
+        &self,
+        _how: Relocation,
+        _kind: Kind,
+        _hidden: bool,
+    ) -> LocalFuture<'_, Result<Committed>> {
+        Box::pin(async { Err(StoreError::Unsupported) })
+    }
+
+    /// A place for a copy of `from` that will replace what is at `to` ([`Store::replace`]). Fails
+    /// if what is known of the copy says that it will not succeed, such as
+    /// [`StoreError::OverQuota`]. By default fails with [`StoreError::Unsupported`].
+    fn stage_copy<'a>(
+        &'a self,
+        _from: &'a Key,
+        _to: &'a Key,
+    ) -> LocalFuture<'a, Result<StagedCopy>> {
+        Box::pin(async { Err(StoreError::Unsupported) })
+    }
+
+    /// How what `from` names and what `to` names lie to each other. Two keys may name one object
+    /// or folder, through symbolic links. By default compares the keys.
+    fn overlap<'a>(&'a self, from: &'a Key, to: &'a Key) -> LocalFuture<'a, Result<Overlap>> {
+        Box::pin(async { Ok(Overlap::of_keys(from, to)) })
+    }
+
     /// The properties that clients have set on an object or a folder; empty if there are none.
     fn properties<'a>(&'a self, _key: &'a Key) -> LocalFuture<'a, Result<Vec<u8>>> {
         Box::pin(async { Ok(Vec::new()) })
@@ -379,6 +413,78 @@ pub struct Relocation {
     pub to: Key,
     /// The condition of the object there.
     pub to_condition: Condition,
+}
+
+/// How two names lie to each other: [`Store::overlap`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overlap {
+    /// Neither contains the other.
+    None,
+    /// Both name the same.
+    Same,
+    /// The new name is beneath the folder of the present one.
+    Beneath,
+    /// The folder at the new name contains the present one.
+    Contains,
+}
+
+impl Overlap {
+    /// Where the keys alone say it.
+    pub fn of_keys(from: &Key, to: &Key) -> Overlap {
+        let is_in = |key: &Key, folder: &Key| {
+            let rest = key.as_bytes().strip_prefix(folder.as_bytes());
+            rest.is_some_and(|rest| rest.first() == Some(&b'/'))
+        };
+        match (from == to, is_in(to, from), is_in(from, to)) {
+            (true, _, _) => Overlap::Same,
+            (_, true, _) => Overlap::Beneath,
+            (_, _, true) => Overlap::Contains,
+            _ => Overlap::None,
+        }
+    }
+}
+
+/// The place of a copy that is not complete: [`Store::stage_copy`]. Dropping it removes what
+/// has been copied; so does the next start of the store.
+pub struct StagedCopy {
+    key: Key,
+    /// The room that a quota has reserved.
+    room: Option<Box<dyn Any>>,
+    /// Removes the copy when it is dropped.
+    _guard: Box<dyn Any>,
+}
+
+impl StagedCopy {
+    pub(crate) fn new(key: Key, guard: Box<dyn Any>) -> StagedCopy {
+        StagedCopy {
+            key,
+            room: None,
+            _guard: guard,
+        }
+    }
+
+    pub(crate) fn with_room(mut self, room: Box<dyn Any>) -> StagedCopy {
+        self.room = Some(room);
+        self
+    }
+
+    /// Where to copy to: the key of the object or the folder itself. Only copies are made there.
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// To be called before [`Store::replace`], which reserves the room that the copy needs.
+    pub fn free_room(&mut self) {
+        self.room = None;
+    }
+}
+
+impl fmt::Debug for StagedCopy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StagedCopy")
+            .field("key", &self.key)
+            .finish_non_exhaustive()
+    }
 }
 
 /// The bytes of an upload that outlive it: [`Upload::keep`].

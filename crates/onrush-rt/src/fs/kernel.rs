@@ -158,6 +158,39 @@ impl Dir {
         })?)
     }
 
+    pub(super) fn link(&self, name: &[u8], to_dir: &Dir, to: &[u8]) -> io::Result<()> {
+        Ok(retry_on_intr(|| {
+            fs::linkat(&self.fd, name, &to_dir.fd, to, AtFlags::empty())
+        })?)
+    }
+
+    pub(super) fn read_link(&self, name: &[u8]) -> io::Result<Vec<u8>> {
+        let target = retry_on_intr(|| fs::readlinkat(&self.fd, name, Vec::new()))?;
+        Ok(target.into_bytes())
+    }
+
+    pub(super) fn is_within(&self, other: &Dir) -> io::Result<bool> {
+        let identity = |found: Metadata| (found.device, found.inode);
+        let wanted = identity(other.self_metadata()?);
+        let mut here = identity(self.self_metadata()?);
+        let mut above: Option<OwnedFd> = None;
+        while here != wanted {
+            let dir = above.as_ref().map_or(self.fd.as_fd(), AsFd::as_fd);
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let next = match retry_on_intr(|| fs::openat(dir, c"..", flags, Mode::empty())) {
+                // Removed, or above everything that this process may see.
+                Err(Errno::NOENT | Errno::ACCESS) => return Ok(false),
+                next => next?,
+            };
+            let found = identity(stat_fd(next.as_fd())?);
+            if found == here {
+                return Ok(false); // The top is its own `..`.
+            }
+            (here, above) = (found, Some(next));
+        }
+        Ok(true)
+    }
+
     pub(super) fn unlink(&self, name: &[u8]) -> io::Result<()> {
         Ok(retry_on_intr(|| {
             fs::unlinkat(&self.fd, name, AtFlags::empty())

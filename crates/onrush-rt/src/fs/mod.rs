@@ -10,12 +10,13 @@
 //! Errors are [`std::io::Error`]s that carry the errno and no path.
 //!
 //! Modules, lowest first: `types` · `release`, `resident`, `walk` · `kernel`, [`sim`] ·
-//! `advice`, `copy`, `lock`, `notify`, `whole`.
+//! `advice`, `copy`, `links`, `lock`, `notify`, `whole`.
 //! They do not depend on tasks, drivers or objects.
 
 mod advice;
 mod copy;
 mod kernel;
+mod links;
 mod lock;
 mod notify;
 mod release;
@@ -142,6 +143,7 @@ macro_rules! either {
         }
     };
 }
+use either;
 
 impl Dir {
     /// Opens the directory at `path`, which may be absolute and may lead through symbolic links:

@@ -72,6 +72,10 @@ impl HttpError {
                 "a link or a special file is in the way, or the path changed meanwhile",
             ),
             (StoreError::NotEmpty, _) => (409, "the folder is not empty"),
+            (StoreError::LeadsOutside, _) => (
+                409,
+                "the folder contains a relative symbolic link that leads out of it",
+            ),
             (StoreError::PreconditionFailed, _) => return HttpError::PRECONDITION_FAILED,
             (StoreError::Full(cause), _) if cause.errno().is_none() => (
                 507,

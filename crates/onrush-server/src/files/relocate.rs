@@ -7,7 +7,14 @@
 //!
 //! A folder is copied object by object (`tree`), with `Depth: 0` without what it contains. A
 //! folder at the destination that is not empty is replaced only if clients may delete folders
-//! ([`Allow::delete_folders`](super::Allow::delete_folders)): it is deleted first.
+//! ([`Allow::delete_folders`](super::Allow::delete_folders)). Such a destination stays as it is
+//! until it is replaced in one step ([`Store::replace`](onrush_store::Store::replace)), and if
+//! anything fails: a copy that replaces it is made elsewhere
+//! ([`StagedCopy`](onrush_store::StagedCopy)), and removed if it is not complete. A store that
+//! cannot do this refuses it.
+//!
+//! Whether both names are one object, or one contains the other, is decided by what the store finds
+//! there ([`Overlap`]), because symbolic links give one folder several names.
 //!
 //! COPY needs the right to read the source, MOVE also to delete it, and both to create or to
 //! replace the destination (`destination`). Rights may differ beneath a folder, so a folder needs
@@ -19,12 +26,14 @@ use super::http_error::{HttpError, Operation};
 use super::multistatus;
 use super::object_fields::etag;
 use super::path::{self, Target};
-use super::tree::Failures;
+use super::tree::{FAILURES_MAX, Failures};
 use super::{Inner, check_right_at, check_right_beneath};
 use crate::rights::Rights;
 use futures_core::Stream;
 use onrush::{Request, Response};
-use onrush_store::{Committed, Condition, Key, Kind, Meta, Relocation, StoreError, Wanted};
+use onrush_store::{
+    Committed, Condition, Key, Kind, Meta, Overlap, Relocation, StoreError, Wanted,
+};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -47,6 +56,10 @@ const NOT_EMPTIED: HttpError = HttpError::new(
     409,
     "the destination exists, and folders are replaced only with --allow delete-folders",
 );
+const NOT_SHOWN: HttpError = HttpError::new(
+    409,
+    "the destination contains hidden names, or files that are no objects",
+);
 const NOT_IN_TOP: HttpError = HttpError::new(403, "the top folder cannot be moved");
 const TARGET_EXISTS: HttpError =
     HttpError::new(403, "the destination exists, and you may not replace it");
@@ -60,8 +73,8 @@ pub(super) struct Source {
 }
 
 impl Inner {
-    /// `COPY` and `MOVE`: 201 if the destination is new, 204 if it was replaced, 207 if a folder
-    /// was copied or replaced in part.
+    /// `COPY` and `MOVE`: 201 if the destination is new, 204 if it was replaced, 207 if a part of a
+    /// folder was not copied; then the destination was not replaced.
     pub(super) async fn relocate(
         self: &Arc<Inner>,
         request: &Request,
@@ -83,7 +96,8 @@ impl Inner {
         if from.kind != to.kind {
             return Err(KINDS_DIFFER);
         }
-        if is_at_or_beneath(&to.key, &from.key) {
+        let mut overlap = Overlap::of_keys(&from.key, &to.key);
+        if matches!(overlap, Overlap::Same | Overlap::Beneath) {
             return Err(SAME);
         }
         check_rights(request, &from, &to)?;
@@ -94,6 +108,13 @@ impl Inner {
             let found = found.map_err(|error| failed(error, &parent))?;
             if found.is_none_or(|found| found.kind != Kind::Directory) {
                 return Err(NO_FOLDER);
+            }
+        }
+        if overlap == Overlap::None {
+            let found = self.store.overlap(&from.key, &to.key).await;
+            overlap = found.map_err(|error| failed(error, &to.key))?;
+            if matches!(overlap, Overlap::Same | Overlap::Beneath) {
+                return Err(SAME);
             }
         }
         if !is_move {
@@ -113,49 +134,51 @@ impl Inner {
         };
         let replaced = self.look_up(&to.key).await;
         let replaced = replaced.map_err(|error| failed(error, &to.key))?;
-        let is_cleared = match replaced {
-            Some(replaced) if self.is_cleared(&replaced, from.kind) => {
-                if !replaces {
-                    return Err(HttpError::PRECONDITION_FAILED);
-                }
-                self.check_source(&how, from.kind).await?;
-                if is_at_or_beneath(&from.key, &to.key) {
-                    return Err(CONTAINS);
-                }
-                if !to.may_replace_tree() {
-                    return Err(TARGET_EXISTS);
-                }
-                let failures = self.clear(&to.key, &replaced).await?;
-                if !failures.is_empty() {
-                    return Ok(multistatus::of_failures(mount, &failures));
-                }
-                true
+        if let Some(found) = &replaced
+            && self.is_replaced_whole(found, from.kind)
+        {
+            if !replaces {
+                return Err(HttpError::PRECONDITION_FAILED);
             }
-            _ => false,
-        };
+            self.check_source(&how, from.kind).await?;
+            if overlap == Overlap::Contains {
+                return Err(CONTAINS);
+            }
+            if !to.may_replace_tree() {
+                return Err(TARGET_EXISTS);
+            }
+            let done = match is_move {
+                true => self.replace(how, from.kind).await.map(Ok),
+                false => self.replace_by_copy(how, from.kind, is_deep).await,
+            };
+            return Ok(match done? {
+                Ok(committed) => with_etag(Response::new(204), from.kind, &committed),
+                Err(failures) => multistatus::of_failures(mount, &failures),
+            });
+        }
         // Whether it is the condition of the destination that fails: the client did not ask for it.
         let is_hidden_condition = replaces && !to.may_replace && how.from_condition.is_none();
-        let response = |is_new| match is_new && !is_cleared {
+        let response = |is_new| match is_new {
             true => Response::new(201).with_header("Location", to.location.clone()),
             false => Response::new(204),
         };
         if from.kind == Kind::Directory && !is_move {
-            if replaced.is_some() && !is_cleared {
+            if replaced.is_some() {
                 return Err(match replaces {
                     true => NOT_EMPTIED,
                     false => HttpError::PRECONDITION_FAILED,
                 });
             }
             self.check_source(&how, from.kind).await?;
-            let copied = self
-                .copy_folder(&from.key, &to.key, &how.to_condition)
-                .await;
-            copied.map_err(|error| match error {
+            // A folder that has appeared since must not get a mixture.
+            let copied = self.copy_folder(&from.key, &to.key, &Condition::Absent);
+            copied.await.map_err(|error| match error {
                 StoreError::PreconditionFailed if is_hidden_condition => TARGET_EXISTS,
+                StoreError::PreconditionFailed if replaces => failed(StoreError::Conflict, &to.key),
                 error => failed(error, &to.key),
             })?;
             let failures = match is_deep {
-                true => self.copy_tree(&how).await,
+                true => self.copy_tree(&how, &how.to, FAILURES_MAX).await,
                 false => Failures::new(),
             };
             return Ok(match failures.is_empty() {
@@ -173,10 +196,7 @@ impl Inner {
             error => failed(error, &from.key),
         })?;
         let response = response(committed.created);
-        Ok(match from.kind {
-            Kind::File => response.with_header("ETag", etag(&committed.meta.version)),
-            Kind::Directory => response,
-        })
+        Ok(with_etag(response, from.kind, &committed))
     }
 
     /// The source and the destination of a request. With WebDAV, the source says whether both are
@@ -203,9 +223,9 @@ impl Inner {
         Ok((from, to.ok_or(NOT_IN_TOP)?))
     }
 
-    /// Whether what is at the destination has to be deleted before something of this kind can be
-    /// there.
-    fn is_cleared(&self, replaced: &Meta, kind: Kind) -> bool {
+    /// Whether what is at the destination is replaced by something of this kind as a whole, with
+    /// everything in it.
+    fn is_replaced_whole(&self, replaced: &Meta, kind: Kind) -> bool {
         let may_delete = match replaced.kind {
             Kind::Directory => self.options.allow.delete_folders,
             Kind::File => self.options.webdav && self.options.allow.delete,
@@ -215,14 +235,52 @@ impl Inner {
         may_delete && is_meant && !(replaced.kind == Kind::File && kind == Kind::File)
     }
 
-    async fn clear(self: &Arc<Inner>, key: &Key, found: &Meta) -> Result<Failures, HttpError> {
-        if found.kind == Kind::Directory {
-            return self.delete_tree(key, Condition::None).await;
+    /// Renames to a name whose object or folder is replaced as a whole.
+    async fn replace(&self, how: Relocation, kind: Kind) -> Result<Committed, HttpError> {
+        let to = how.to.clone();
+        let replaced = self.store.replace(how, kind, self.options.hidden).await;
+        replaced.map_err(|error| match error {
+            StoreError::NotEmpty => NOT_SHOWN,
+            StoreError::NotFound => HttpError::NOT_FOUND,
+            error => self.store_failure(error, Operation::Write, Some(&to)),
+        })
+    }
+
+    /// Copies, and replaces what is at the destination as a whole if nothing has failed. Returns
+    /// what has failed otherwise.
+    async fn replace_by_copy(
+        self: &Arc<Inner>,
+        how: Relocation,
+        kind: Kind,
+        is_deep: bool,
+    ) -> Result<Result<Committed, Failures>, HttpError> {
+        let failed = |error| self.store_failure(error, Operation::Write, Some(&how.to));
+        let mut staged = (self.store.stage_copy(&how.from, &how.to).await).map_err(failed)?;
+        let at = staged.key().clone();
+        let copied = match kind {
+            Kind::Directory => self.copy_folder(&how.from, &at, &Condition::Absent).await,
+            Kind::File => {
+                let copy = Relocation {
+                    to: at.clone(),
+                    ..how.clone()
+                };
+                self.copy(copy).await.map(drop)
+            }
+        };
+        copied.map_err(failed)?;
+        if kind == Kind::Directory && is_deep {
+            let failures = self.copy_tree(&how, &at, 1).await;
+            if !failures.is_empty() {
+                return Ok(Err(failures));
+            }
         }
-        match self.store.delete(key, Kind::File, Condition::None).await {
-            Ok(_) | Err(StoreError::NotFound) => Ok(Failures::new()),
-            Err(error) => Err(self.store_failure(error, Operation::Write, Some(key))),
-        }
+        staged.free_room();
+        let publish = Relocation {
+            from: at,
+            from_condition: Condition::None,
+            ..how
+        };
+        self.replace(publish, kind).await.map(Ok)
     }
 
     /// Checks that the source exists and meets the condition, before something else is changed.
@@ -316,10 +374,12 @@ pub(super) fn check_rights(
     }
 }
 
-/// Whether `key` is `folder` or lies beneath it.
-fn is_at_or_beneath(key: &Key, folder: &Key) -> bool {
-    let rest = key.as_bytes().strip_prefix(folder.as_bytes());
-    rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+/// A response with the tag of the object at the destination.
+fn with_etag(response: Response, kind: Kind, committed: &Committed) -> Response {
+    match kind {
+        Kind::File => response.with_header("ETag", etag(&committed.meta.version)),
+        Kind::Directory => response,
+    }
 }
 
 /// The encoded path that `Destination` names (RFC 4918 §10.3).

@@ -50,14 +50,17 @@ struct Walk {
     inner: Arc<Inner>,
     levels: Vec<Level>,
     failures: Failures,
+    /// The number of failures after which the way ends.
+    failures_max: usize,
 }
 
 impl Walk {
-    fn new(inner: &Arc<Inner>) -> Walk {
+    fn new(inner: &Arc<Inner>, failures_max: usize) -> Walk {
         Walk {
             inner: inner.clone(),
             levels: Vec::new(),
             failures: Failures::new(),
+            failures_max,
         }
     }
 
@@ -98,7 +101,7 @@ impl Walk {
     /// The next step. `None`: the way ends, or too much has failed.
     async fn next(&mut self) -> Option<Step> {
         loop {
-            if self.failures.len() >= FAILURES_MAX {
+            if self.failures.len() >= self.failures_max {
                 return None;
             }
             let level = self.levels.last_mut()?;
@@ -165,7 +168,7 @@ impl Inner {
             Err(StoreError::NotEmpty) => {}
             Err(error) => return Err(self.store_failure(error, Operation::Write, Some(folder))),
         }
-        let mut walk = Walk::new(self);
+        let mut walk = Walk::new(self, FAILURES_MAX);
         walk.enter(folder.clone(), None).await;
         while let Some(step) = walk.next().await {
             match step {
@@ -194,12 +197,19 @@ impl Inner {
         }
     }
 
-    /// Copies everything beneath a folder to another folder, which exists. The condition of the
-    /// destination is that of each object and folder there: other clients may create some.
-    pub(super) async fn copy_tree(self: &Arc<Inner>, how: &Relocation) -> Failures {
+    /// Copies everything beneath a folder to the folder `at`, which exists. The condition of the
+    /// destination is that of each object and folder there: other clients may create some. `at` is
+    /// the destination, or a place from which the copy moves there; what fails has the names at the
+    /// destination. Ends after so many failures.
+    pub(super) async fn copy_tree(
+        self: &Arc<Inner>,
+        how: &Relocation,
+        at: &Key,
+        failures_max: usize,
+    ) -> Failures {
         let (from, to) = (&how.from, &how.to);
         let version = self.store.meta(from).await.map(|meta| meta.version);
-        let mut walk = Walk::new(self);
+        let mut walk = Walk::new(self, failures_max);
         walk.enter(from.clone(), version.ok()).await;
         while let Some(step) = walk.next().await {
             let Step::Entry(key, entry) = step else {
@@ -209,9 +219,12 @@ impl Inner {
                 continue;
             }
             let below = &key.as_bytes()[from.as_bytes().len()..];
-            let copy = Key::parse(&[to.as_bytes(), below].concat());
-            let copy = match copy {
-                Ok(copy) if copy.segments().count() <= self.options.depth_max => copy,
+            let named = Key::parse(&[to.as_bytes(), below].concat());
+            let place = Key::parse(&[at.as_bytes(), below].concat());
+            let (copy, place) = match (named, place) {
+                (Ok(copy), Ok(place)) if copy.segments().count() <= self.options.depth_max => {
+                    (copy, place)
+                }
                 _ => {
                     walk.fail_with(key, entry.kind, HttpError::TOO_DEEP);
                     continue;
@@ -223,8 +236,8 @@ impl Inner {
                 continue;
             }
             let copied = match entry.kind {
-                Kind::Directory => self.copy_folder(&key, &copy, &how.to_condition).await,
-                Kind::File => self.copy_object(&key, &copy, &how.to_condition).await,
+                Kind::Directory => self.copy_folder(&key, &place, &how.to_condition).await,
+                Kind::File => self.copy_object(&key, &place, &how.to_condition).await,
             };
             match (copied, entry.kind) {
                 (Ok(()), Kind::Directory) => walk.enter(key, Some(entry.version)).await,

@@ -163,6 +163,19 @@ impl Store for Gated {
         })
     }
 
+    fn replace(
+        &self,
+        how: Relocation,
+        kind: Kind,
+        hidden: bool,
+    ) -> LocalFuture<'_, Result<Committed>> {
+        self.folder.replace(how, kind, hidden)
+    }
+
+    fn stage_copy<'a>(&'a self, from: &'a Key, to: &'a Key) -> LocalFuture<'a, Result<StagedCopy>> {
+        self.folder.stage_copy(from, to)
+    }
+
     fn list<'a>(&'a self, folder: Option<&'a Key>, how: ListHow) -> LocalFuture<'a, Result<Page>> {
         self.folder.list(folder, how)
     }
@@ -311,5 +324,66 @@ fn a_copy_of_a_folder_replaces_nothing_that_others_create_meanwhile() {
                 assert_eq!(reply.text().matches(" 412 ").count(), 2, "{}", reply.text());
             }
         }
+    }
+}
+
+fn held_with_destination(driver: DriverPreference) -> Held {
+    let mut options = writable();
+    options.allow.delete_folders = true;
+    let held = Held::new(&options, driver);
+    std::fs::create_dir_all(held.dir.path().join("g/sub")).unwrap();
+    std::fs::write(held.dir.path().join("g/kept"), "kept").unwrap();
+    held
+}
+
+/// A copy that replaces a folder is made elsewhere, so its client can go at any time.
+#[test]
+fn a_copy_onto_a_folder_goes_on_without_its_client() {
+    for driver in DRIVERS {
+        let mut held = held_with_destination(driver);
+        let connection = held.begin("COPY /f/\nDestination: /g/\r\n", "");
+        held.lose(connection);
+        let read = |name: &str| std::fs::read(held.dir.path().join(name)).ok();
+        assert_eq!(read("g/kept").as_deref(), Some(&b"kept"[..]));
+        assert_eq!(read("g/old"), None);
+        held.gate.open();
+        let begun = Instant::now();
+        while read("g/kept").is_some() {
+            assert!(begun.elapsed() < Duration::from_secs(30));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        for name in ["g/old", "g/sub/old", "f/old", "f/sub/old"] {
+            assert_eq!(read(name).as_deref(), Some(&b"old"[..]), "{name}");
+        }
+    }
+}
+
+/// The same if the server ends meanwhile: the next start removes what was copied.
+#[test]
+fn a_copy_onto_a_folder_that_does_not_end_leaves_it() {
+    for driver in DRIVERS {
+        let mut held = held_with_destination(driver);
+        let connection = held.begin("COPY /f/\nDestination: /g/\r\n", "");
+        let Held { dir, gate, server } = held;
+        drop((server, connection));
+        assert!(gate.with(|state| state.is_dropped));
+        let pool = BlockingPool::threads(1, 64);
+        let folder = Folder::open(dir.path(), pool, FolderOptions::default()).expect("a folder");
+        let read = |name: &str| std::fs::read(dir.path().join(name)).ok();
+        assert_eq!(read("g/kept").as_deref(), Some(&b"kept"[..]));
+        assert_eq!(read("f/sub/old").as_deref(), Some(&b"old"[..]));
+        assert!(!dir.path().join("g/old").exists());
+        let staging = dir.path().join(".onrush/staging");
+        let begun = Instant::now();
+        let is_left = || {
+            let processes = std::fs::read_dir(&staging).unwrap().flatten();
+            let mut entries = processes.flat_map(|process| std::fs::read_dir(process.path()));
+            entries.any(|mut entries| entries.next().is_some())
+        };
+        while is_left() {
+            assert!(begun.elapsed() < Duration::from_secs(30));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        drop(folder);
     }
 }

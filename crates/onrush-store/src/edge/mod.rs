@@ -28,7 +28,7 @@ use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::meta::{Kind, Meta};
 use crate::object::{CacheUse, Cached, LocalFuture, Object};
-use crate::store::{Committed, Condition, Features, Kept, ListHow, Page, Relocation};
+use crate::store::{Committed, Condition, Features, Kept, ListHow, Overlap, Page, Relocation};
 use crate::store::{Store, Upload, Wanted};
 use change::{Change, EdgeUpload};
 use heads::Heads;
@@ -346,6 +346,10 @@ impl Store for EdgeStore {
             let change = Change::new(&self.inner, &how.to);
             change.complete(self.inner.store.copy(how).await).await
         })
+    }
+
+    fn overlap<'a>(&'a self, from: &'a Key, to: &'a Key) -> LocalFuture<'a, Result<Overlap>> {
+        self.inner.store.overlap(from, to)
     }
 
     /// Not of folders: copies of the objects beneath would remain.

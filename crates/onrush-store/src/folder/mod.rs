@@ -8,6 +8,8 @@
 //! (parent folders and their durability),
 //! `staging` (uploads before their commit), `copying` (into a staged file), `kept` (uploads that
 //! continue later), `upload` (the asynchronous part of a put), `relocate` (copy and rename),
+//! `displaced` (what a rename replaces), `overlap` (how two names lie to each other), `trees` (what
+//! a folder contains),
 //! `properties` (of clients), `list`, `semaphore` (waiting tasks), `key_locks` (locks and
 //! generations by key), `change` (locks that other processes see), `group` and `sync_time` (puts
 //! that share syncs), `listing_queue` (the number of simultaneous listings), `watches` (changes of
@@ -17,12 +19,14 @@ mod change;
 mod commit;
 mod copying;
 mod count;
+mod displaced;
 mod group;
 mod kept;
 mod key_locks;
 mod list;
 mod listing_queue;
 mod options;
+mod overlap;
 mod parents;
 mod properties;
 mod relocate;
@@ -30,6 +34,7 @@ mod semaphore;
 mod settings;
 mod staging;
 mod sync_time;
+mod trees;
 mod upload;
 mod watches;
 
@@ -40,8 +45,8 @@ use crate::local::{LocalFile, unless_would_block};
 use crate::meta::{Kind, METADATA_BYTES_MAX, Meta, PROPERTIES_BYTES_MAX};
 use crate::object::{LocalFuture, Object};
 use crate::stamps::Stamps;
-use crate::store::{Committed, Condition, Features, Kept, ListHow, Page, Relocation};
-use crate::store::{Store, Upload, Wanted};
+use crate::store::{Committed, Condition, Features, Kept, ListHow, Overlap, Page, Relocation};
+use crate::store::{StagedCopy, Store, Upload, Wanted};
 use change::{Locks, ProcessLocks};
 use group::Group;
 use key_locks::KeyLocks;
@@ -51,9 +56,10 @@ use onrush_rt::descriptors::FileUse;
 use onrush_rt::fs::{Dir, File, FileKind, OpenHow, Releaser};
 pub use options::{Durability, FolderOptions};
 use parents::{CreatedFolders, Parents};
+pub(crate) use relocate::Replaces;
 pub use settings::PreparedOptions;
 use settings::{NeededToWrite, Settings};
-use staging::Staging;
+use staging::{StagedName, Staging};
 use std::fmt;
 use std::fs;
 use std::io;
@@ -311,7 +317,7 @@ impl Inner {
     /// Fails if the free space would be below the limit after `bytes` more are written for `key`.
     /// The server's own objects are small, and are needed to end what has begun.
     fn check_free(&self, key: &Key, bytes: u64) -> Result<()> {
-        match key.reserved() {
+        match key.reserved() && !key.is_staged() {
             true => Ok(()),
             false => self.check_free_bytes(bytes),
         }
@@ -407,6 +413,18 @@ impl Folder {
             commit::delete(inner, &key, kind, &condition)
         })
         .await
+    }
+}
+
+impl Folder {
+    /// [`Store::rename`] and [`Store::replace`].
+    pub(crate) async fn relocate(
+        &self,
+        how: Relocation,
+        kind: Kind,
+        replaces: Replaces,
+    ) -> Result<Committed> {
+        relocate::rename(&self.inner, how, kind, replaces).await
     }
 }
 
@@ -525,7 +543,30 @@ impl Store for Folder {
     }
 
     fn rename(&self, how: Relocation, kind: Kind) -> LocalFuture<'_, Result<Committed>> {
-        Box::pin(relocate::rename(&self.inner, how, kind))
+        Box::pin(self.relocate(how, kind, Replaces::Alike))
+    }
+
+    fn replace(
+        &self,
+        how: Relocation,
+        kind: Kind,
+        hidden: bool,
+    ) -> LocalFuture<'_, Result<Committed>> {
+        Box::pin(self.relocate(how, kind, Replaces::All { hidden }))
+    }
+
+    fn stage_copy<'a>(&'a self, _: &'a Key, _: &'a Key) -> LocalFuture<'a, Result<StagedCopy>> {
+        Box::pin(async move {
+            let job = |inner: &Arc<Inner>| StagedName::for_copy(inner);
+            let (key, name) = self.run(&self.inner.change_pool, job).await?;
+            Ok(StagedCopy::new(key, Box::new(name)))
+        })
+    }
+
+    fn overlap<'a>(&'a self, from: &'a Key, to: &'a Key) -> LocalFuture<'a, Result<Overlap>> {
+        let (from, to) = (from.clone(), to.clone());
+        let job = move |inner: &Arc<Inner>| overlap::find(inner, &from, &to);
+        Box::pin(self.run(&self.inner.pool, job))
     }
 
     fn properties<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Vec<u8>>> {

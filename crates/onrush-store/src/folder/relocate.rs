@@ -4,24 +4,28 @@
 //! that can share blocks do. It is committed like an upload. The source is opened once: it stays
 //! one version, even if it is replaced meanwhile.
 //!
-//! A rename holds the locks of both keys and is one `renameat2(2)`. If a sync fails afterwards and
-//! nothing was replaced, it is undone. A rename between two folders is in both or in none after a
-//! power cut on file systems with a journal.
+//! A rename holds the locks of both keys and is one `renameat2(2)`. If a sync fails afterwards, it
+//! is undone: what it has replaced has a staged name until then (`displaced`). A rename between two
+//! folders is in both or in none after a power cut on file systems with a journal. Files without
+//! hard links cannot be kept, nor can an empty folder: after such a failure, they stay replaced.
 
 use super::Inner;
 use super::change::{self, Locks};
 use super::copying;
+use super::displaced::{Displaced, Names};
 use super::key_locks;
+use super::overlap;
 use super::parents::{self, CreatedFolders, Parent, ParentState};
 use super::properties;
-use super::staging::{DeferredFree, StagedFile};
+use super::staging::{DeferredFree, StagedFile, StagedName};
+use super::trees;
 use super::upload::StagedUpload;
 use crate::attributes;
 use crate::checksum::Checksum;
 use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::meta::{Kind, Meta};
-use crate::store::{Committed, Relocation, Upload};
+use crate::store::{Committed, Overlap, Relocation, Upload};
 use onrush_rt::descriptors::FileUse;
 use onrush_rt::fs::{File, FileKind, Metadata};
 use std::io;
@@ -83,9 +87,24 @@ fn copied_checksum(source: &File) -> Result<Option<Checksum>> {
         .map(|record| record.checksum))
 }
 
+/// What a rename may replace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Replaces {
+    /// An object an object, a folder an empty folder.
+    Alike,
+    /// Anything, as [`Store::replace`](crate::Store::replace).
+    All { hidden: bool },
+}
+
 /// Renames an object or a folder.
-pub(super) async fn rename(inner: &Arc<Inner>, how: Relocation, kind: Kind) -> Result<Committed> {
+pub(super) async fn rename(
+    inner: &Arc<Inner>,
+    how: Relocation,
+    kind: Kind,
+    replaces: Replaces,
+) -> Result<Committed> {
     check(inner, &how)?;
+    check_trees(inner, &how, kind, replaces).await?;
     let sync_failures = inner.parents.sync_failures();
     let mut created = CreatedFolders::new(inner);
     for _ in 0..ATTEMPTS {
@@ -102,13 +121,43 @@ pub(super) async fn rename(inner: &Arc<Inner>, how: Relocation, kind: Kind) -> R
             key_locks::acquire(inner, second).await,
         );
         let how = how.clone();
-        let job = move |inner: &Arc<Inner>, _locks| try_rename(inner, &how, kind, sync_failures);
-        if let Some(committed) = change::run(inner, locks, job).await? {
+        let job = move |inner: &Arc<Inner>, _locks| {
+            try_rename(inner, &how, kind, replaces, sync_failures)
+        };
+        if let Some((mut committed, removed)) = change::run(inner, locks, job).await? {
             created.keep();
+            if let Some(removed) = removed {
+                committed.replaced_bytes = trees::remove(inner, removed).await;
+            }
             return Ok(committed);
         }
     }
     Err(StoreError::Conflict)
+}
+
+/// Checks what the folders contain, which takes long, without the locks.
+async fn check_trees(
+    inner: &Arc<Inner>,
+    how: &Relocation,
+    kind: Kind,
+    replaces: Replaces,
+) -> Result<()> {
+    // A copy has no links.
+    let checks_links = kind == Kind::Directory && !how.from.is_staged();
+    let (shared, how) = (inner.clone(), how.clone());
+    let job = move || {
+        if checks_links {
+            trees::check_links(&shared, &how.from)?;
+        }
+        match replaces {
+            Replaces::All { hidden } => trees::check_shown(&shared, &how.to, hidden),
+            Replaces::Alike => Ok(()),
+        }
+    };
+    match checks_links || replaces != Replaces::Alike {
+        true => inner.pool.run(job).await?,
+        false => Ok(()),
+    }
 }
 
 fn check(inner: &Inner, how: &Relocation) -> Result<()> {
@@ -119,86 +168,165 @@ fn check(inner: &Inner, how: &Relocation) -> Result<()> {
     }
 }
 
-/// Renames, or returns `None` if the folder of the new name is not ready.
+/// What a rename replaces.
+struct Replaced {
+    meta: Meta,
+    /// It is not an object that an object replaces, nor an empty folder that a folder replaces.
+    is_other: bool,
+}
+
+/// Renames, and returns what has been replaced and is still to be removed. Returns `None` if the
+/// folder of the new name is not ready.
 fn try_rename(
-    inner: &Inner,
+    inner: &Arc<Inner>,
     how: &Relocation,
     kind: Kind,
+    replaces: Replaces,
     sync_failures: u64,
-) -> Result<Option<Committed>> {
+) -> Result<Option<(Committed, Option<StagedName>)>> {
     let source = source(inner, &how.from, kind)?;
     inner.check(&how.from_condition, Some(&source))?;
-    let replaced = match inner.existing_object(&how.to) {
-        // An empty folder may be replaced by a folder.
-        Err(StoreError::IsDirectory) if kind == Kind::Directory => Some(inner.meta(&how.to)?),
-        Ok(Some(_)) if kind == Kind::Directory => return Err(StoreError::Conflict),
-        found => found?,
-    };
-    inner.check(&how.to_condition, replaced.as_ref())?;
+    let replaced = replaced(inner, &how.to, kind, replaces)?;
+    inner.check(
+        &how.to_condition,
+        replaced.as_ref().map(|found| &found.meta),
+    )?;
     let found = parents::look_up(inner, how.to.split().0).map_err(StoreError::from_change)?;
     let ParentState::Ready(to) = found else {
         return Ok(None);
     };
     let from = parents::open(inner, how.from.split().0).map_err(StoreError::from_lookup)?;
-    let _content = DeferredFree::hold(inner, to.dir(), how.to.name(), replaced.as_ref());
-    let is_linked = are_links(&from, &to, how, kind)?;
-    let rename = |no_replace| {
-        let (from_name, to_name) = (how.from.name(), how.to.name());
-        if is_linked {
-            return from.dir().unlink(from_name);
+    let is_other = replaced.as_ref().is_some_and(|found| found.is_other);
+    if kind == Kind::Directory || is_other {
+        match overlap::find(inner, &how.from, &how.to)? {
+            Overlap::Same | Overlap::Beneath => return Err(StoreError::Forbidden),
+            Overlap::Contains if is_other => return Err(StoreError::Conflict),
+            Overlap::Contains | Overlap::None => {}
         }
-        (from.dir()).rename(from_name, to.dir(), to_name, no_replace)
+    }
+    let names = Names {
+        from: &from,
+        to: &to,
+        how,
     };
-    let renamed = match rename(replaced.is_none()) {
+    let is_file = kind == Kind::File && !is_other;
+    let is_linked = is_file && are_links(&from, &to, how)?;
+    let displaced = match &replaced {
+        Some(_) if is_other => Some(Displaced::replace(inner, &names)?),
+        // Without syncs no later step can fail.
+        Some(_) if is_file && !is_linked && inner.durable() => {
+            Displaced::replace_file(inner, &names)?
+        }
+        _ => None,
+    };
+    let replaced = replaced.map(|found| found.meta);
+    let _content = match displaced {
+        None => DeferredFree::hold(inner, to.dir(), how.to.name(), replaced.as_ref()),
+        Some(_) => DeferredFree::NONE,
+    };
+    if displaced.is_none() {
+        rename_alike(&names, is_linked, replaced.is_none())?;
+    }
+    let changed = || match is_file {
+        true => {
+            inner.key_locks.advance_generation(&how.from);
+            inner.key_locks.advance_generation(&how.to);
+        }
+        // All objects beneath have other keys.
+        false => inner.key_locks.advance_all(),
+    };
+    changed();
+    inner.parents.forget(how.from.as_bytes());
+    inner.parents.forget(how.to.as_bytes());
+    if let Err(error) = sync(inner, &names, sync_failures) {
+        match displaced {
+            Some(displaced) => displaced.put_back(&names),
+            None if replaced.is_none() => {
+                let _ = (to.dir()).rename(how.to.name(), from.dir(), how.from.name(), true);
+            }
+            None => {}
+        }
+        changed();
+        return Err(error);
+    }
+    let committed = Committed {
+        created: replaced.is_none(),
+        replaced_bytes: replaced.map_or(0, |replaced| replaced.size),
+        meta: source,
+    };
+    Ok(Some((
+        committed,
+        displaced.and_then(Displaced::into_removed),
+    )))
+}
+
+/// Renames to a free name, or to that of an object or an empty folder. `is_linked`: both names are
+/// of one file.
+fn rename_alike(names: &Names<'_>, is_linked: bool, is_free: bool) -> Result<()> {
+    let (from, from_name) = (names.from.dir(), names.how.from.name());
+    let rename = |no_replace| match is_linked {
+        true => from.unlink(from_name),
+        false => from.rename(from_name, names.to.dir(), names.how.to.name(), no_replace),
+    };
+    let renamed = match rename(is_free) {
         // The file system does not support this rename.
-        Err(error) if is_unsupported(&error) && replaced.is_none() => rename(false),
+        Err(error) if is_unsupported(&error) && is_free => rename(false),
         renamed => renamed,
     };
     renamed.map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => StoreError::PreconditionFailed,
         io::ErrorKind::NotFound => StoreError::NotFound,
         _ => StoreError::from_change(error),
-    })?;
-    let changed = || match kind {
-        Kind::File => {
-            inner.key_locks.advance_generation(&how.from);
-            inner.key_locks.advance_generation(&how.to);
-        }
-        // All objects beneath it have other keys.
-        Kind::Directory => inner.key_locks.advance_all(),
-    };
-    changed();
-    inner.parents.forget(how.from.as_bytes());
-    inner.parents.forget(how.to.as_bytes());
-    if inner.durable() {
-        let synced = inner.parents.sync(to.dir());
-        let synced = synced.and_then(|()| inner.parents.sync(from.dir()));
-        let failed = match synced {
-            Err(error) => Some(StoreError::from_open_file(error)),
-            Ok(()) if inner.parents.sync_failures() != sync_failures => {
-                Some(StoreError::Io(io::ErrorKind::Other.into()))
-            }
-            Ok(()) => None,
-        };
-        if let Some(error) = failed {
-            if replaced.is_none() {
-                let _ = (to.dir()).rename(how.to.name(), from.dir(), how.from.name(), true);
-                changed();
-            }
-            return Err(error);
-        }
+    })
+}
+
+/// Makes a rename durable, if the store is durable.
+fn sync(inner: &Inner, names: &Names<'_>, sync_failures: u64) -> Result<()> {
+    if !inner.durable() {
+        return Ok(());
     }
-    Ok(Some(Committed {
-        created: replaced.is_none(),
-        replaced_bytes: replaced.map_or(0, |replaced| replaced.size),
-        meta: source,
-    }))
+    let synced = inner.parents.sync(names.to.dir());
+    let synced = synced.and_then(|()| inner.parents.sync(names.from.dir()));
+    synced.map_err(StoreError::from_open_file)?;
+    match inner.parents.sync_failures() == sync_failures {
+        true => Ok(()),
+        false => Err(StoreError::Io(io::ErrorKind::Other.into())),
+    }
+}
+
+/// What has the new name. Fails if it must not be replaced.
+fn replaced(inner: &Inner, to: &Key, kind: Kind, replaces: Replaces) -> Result<Option<Replaced>> {
+    let alike = |meta| Replaced {
+        meta,
+        is_other: false,
+    };
+    match (inner.existing_object(to), kind, replaces) {
+        (Ok(None), _, _) => Ok(None),
+        (Ok(Some(meta)), Kind::File, _) => Ok(Some(alike(meta))),
+        (Ok(Some(_)), Kind::Directory, Replaces::Alike) => Err(StoreError::Conflict),
+        (Err(StoreError::IsDirectory), Kind::Directory, Replaces::Alike) => {
+            Ok(Some(alike(inner.meta(to)?)))
+        }
+        // An object, a folder, or a link to one of them.
+        (
+            Ok(Some(_)) | Err(StoreError::IsDirectory | StoreError::Conflict),
+            _,
+            Replaces::All { .. },
+        ) => match inner.meta(to) {
+            Ok(meta) => Ok(Some(Replaced {
+                meta,
+                is_other: true,
+            })),
+            Err(_) => Err(StoreError::Conflict),
+        },
+        (Err(error), _, _) => Err(error),
+    }
 }
 
 /// Whether both names are hard links of one file. `rename(2)` would leave both; the removal of the
 /// first one does what the caller wants. Fails if both are the same name, through symbolic links to
 /// parent folders.
-fn are_links(from: &Parent, to: &Parent, how: &Relocation, kind: Kind) -> Result<bool> {
+fn are_links(from: &Parent, to: &Parent, how: &Relocation) -> Result<bool> {
     let is_same =
         |one: &Metadata, two: &Metadata| (one.device, one.inode) == (two.device, two.inode);
     let source = from.dir().entry_metadata(how.from.name());
@@ -211,8 +339,7 @@ fn are_links(from: &Parent, to: &Parent, how: &Relocation, kind: Kind) -> Result
     }
     let folders = (from.dir().self_metadata()).and_then(|one| Ok((one, to.dir().self_metadata()?)));
     let (one, two) = folders.map_err(StoreError::from_open_file)?;
-    let is_one_name = is_same(&one, &two) && how.from.name() == how.to.name();
-    match is_one_name || kind == Kind::Directory {
+    match is_same(&one, &two) && how.from.name() == how.to.name() {
         true => Err(StoreError::Forbidden),
         // A file system that ignores case has one entry for two names, and can rename it.
         false => Ok(source.nlink > 1),

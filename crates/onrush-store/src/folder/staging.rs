@@ -8,12 +8,16 @@
 //! even that fails, it keeps the staged name, and no process removes it before the next start, or,
 //! in the folder of kept files, before its age. From then on, only the new object is left, which is
 //! whole and has been what readers see since the failure.
+//!
+//! Folders are here as well: copies that are not complete, and what a relocation has replaced
+//! (`displaced`). They are removed in the same way.
 
 use super::change::Locks;
 use super::{Inner, RELEASE_ON_POOL_BYTES_MIN};
+use super::{displaced, trees};
 use crate::checksum::Checksum;
 use crate::error::{Result, StoreError};
-use crate::key::RESERVED;
+use crate::key::{Key, RESERVED};
 use crate::meta::{Kind, Meta};
 use onrush_rt::descriptors::FileUse;
 use onrush_rt::fs::{Dir, File, FileKind, OpenHow};
@@ -56,13 +60,25 @@ impl Staging {
     /// start-up.
     pub(super) fn open(root: &Dir) -> io::Result<Staging> {
         let staging = open_staging(root)?;
-        sweep(&staging);
+        sweep(root, &staging);
         let own = StagingFolder::create(root, staging)?;
         Ok(Staging {
             keeps_metadata: own.dir.keeps_attributes(),
             own: RwLock::new(Arc::new(own)),
             next: AtomicU64::new(0),
         })
+    }
+
+    /// A new file with the name `name` of a number, which no other one of this process has.
+    pub(super) fn create_named(
+        &self,
+        root: &Dir,
+        name: impl FnOnce(u64) -> Vec<u8>,
+        mode: u32,
+    ) -> io::Result<(Arc<StagingFolder>, Vec<u8>, File)> {
+        let name = name(self.next.fetch_add(1, Ordering::Relaxed));
+        let (folder, file) = self.create(root, &name, mode)?;
+        Ok((folder, name, file))
     }
 
     /// A name that no staged file of any process has.
@@ -176,20 +192,13 @@ impl StagedFile {
         let staging = inner.staging()?;
         let permit = inner.options.descriptors.open_file(what_for);
         let permit = permit.ok_or(StoreError::Busy)?;
-        let number = staging.next.fetch_add(1, Ordering::Relaxed);
-        let name = number.to_string().into_bytes();
-        let (folder, file) = staging
-            .create(&inner.root, &name, inner.options.file_mode)
+        let name = |number: u64| number.to_string().into_bytes();
+        let (folder, name, file) = staging
+            .create_named(&inner.root, name, inner.options.file_mode)
             .map_err(StoreError::from_open_file)?;
         Ok(StagedFile {
             file: file.with_permit(permit),
-            name: StagedName {
-                inner: inner.clone(),
-                folder,
-                name,
-                is_kept: false,
-                lease: None,
-            },
+            name: StagedName::new(inner, folder, name),
             checksum: inner.has_checksums().then_some(Checksum::EMPTY),
         })
     }
@@ -252,23 +261,7 @@ impl StagedFile {
     /// Saves the old object, to which an exchange has given the staged name. After that, dropping
     /// this does not remove it, also if this fails.
     pub(super) fn move_aside(&mut self) -> io::Result<()> {
-        let StagedName {
-            inner,
-            folder,
-            name,
-            ..
-        } = &mut self.name;
-        let name = mem::take(name);
-        let displaced = ensure_dir(&ensure_dir(&inner.root, RESERVED)?, DISPLACED)?;
-        let unique = inner
-            .staging()
-            .map_err(|_| io::ErrorKind::NotFound)?
-            .unique_name();
-        folder.dir.rename(&name, &displaced, &unique, false)?;
-        match inner.durable() {
-            true => inner.parents.sync(&displaced),
-            false => Ok(()),
-        }
+        self.name.move_aside()
     }
 
     /// Removes the file on this thread, so that it is gone before a failure is reported. If this is
@@ -279,6 +272,52 @@ impl StagedFile {
     pub(super) fn remove_unless_kept(mut self) {
         if !self.name.is_kept && !self.name.inner.change_pool.is_inline() {
             unlink(&self.name.folder, &mem::take(&mut self.name.name));
+        }
+    }
+}
+
+impl StagedName {
+    pub(super) fn new(inner: &Arc<Inner>, folder: Arc<StagingFolder>, name: Vec<u8>) -> StagedName {
+        StagedName {
+            inner: inner.clone(),
+            folder,
+            name,
+            is_kept: false,
+            lease: None,
+        }
+    }
+
+    /// A free name for a copy, and the key of it.
+    pub(super) fn for_copy(inner: &Arc<Inner>) -> Result<(Key, StagedName)> {
+        let name = |number: u64| number.to_string().into_bytes();
+        // The file shows that the folder is there.
+        let created = inner.staging()?.create_named(&inner.root, name, MODE);
+        let (folder, name, _file) = created.map_err(StoreError::from_open_file)?;
+        let staged = StagedName::new(inner, folder, name);
+        let StagedName { folder, name, .. } = &staged;
+        (folder.dir.unlink(name)).map_err(StoreError::from_open_file)?;
+        let process = folder.own.as_ref().map_or(&b""[..], |(_, name)| name);
+        Ok((Key::staged(process, name)?, staged))
+    }
+
+    /// Moves what has the name to `.onrush/displaced`. After that, dropping this does not remove
+    /// it, also if this fails.
+    pub(super) fn move_aside(&mut self) -> io::Result<()> {
+        let name = mem::take(&mut self.name);
+        let displaced = ensure_dir(&ensure_dir(&self.inner.root, RESERVED)?, DISPLACED)?;
+        let staging = self.inner.staging().map_err(|_| io::ErrorKind::NotFound)?;
+        let unique = staging.unique_name();
+        (self.folder.dir).rename(&name, &displaced, &unique, false)?;
+        match self.inner.durable() {
+            true => self.inner.parents.sync(&displaced),
+            false => Ok(()),
+        }
+    }
+
+    /// Removes the file on this thread, or on the pool if this is a worker.
+    pub(super) fn remove_file(mut self) {
+        if !self.inner.change_pool.is_inline() {
+            unlink(&self.folder, &mem::take(&mut self.name));
         }
     }
 }
@@ -321,10 +360,13 @@ impl DeferredFree {
     }
 }
 
-/// Removes a staged file. If this fails, the next start sweeps it.
+/// Removes a staged file or folder. If this fails, the next start sweeps it.
 fn unlink(folder: &StagingFolder, name: &[u8]) {
-    if !name.is_empty() {
-        let _ = folder.dir.unlink(name);
+    if !name.is_empty()
+        && let Err(error) = folder.dir.unlink(name)
+        && error.kind() == io::ErrorKind::IsADirectory
+    {
+        let _ = trees::remove_all(&folder.dir, name);
     }
 }
 
@@ -374,7 +416,7 @@ fn create_locked(staging: &Dir, name: &[u8]) -> io::Result<Option<Dir>> {
 }
 
 /// Removes the folders of dead processes. What cannot be removed is left for the next start.
-fn sweep(staging: &Dir) {
+fn sweep(root: &Dir, staging: &Dir) {
     for name in names(staging, Some(FileKind::Directory)) {
         let Ok(dir) = staging.open_dir(&name) else {
             continue;
@@ -382,8 +424,11 @@ fn sweep(staging: &Dir) {
         if dir.lock_exclusive().is_err() {
             continue; // its process is alive
         }
-        for file in names(&dir, None) {
-            let _ = dir.unlink(&file);
+        for name in names(&dir, None) {
+            displaced::complete(root, &dir, &name);
+        }
+        for name in names(&dir, None) {
+            let _ = trees::remove_all(&dir, &name);
         }
         // Still locked, so that no process can take it meanwhile.
         let _ = staging.remove_dir(&name);

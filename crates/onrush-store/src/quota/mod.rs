@@ -8,7 +8,8 @@
 //!
 //! Uploads in progress count with the bytes that have arrived. An announced size is checked and not
 //! reserved, so that a client that only announces bytes cannot exhaust a quota. An upload needs
-//! room beside the object that it replaces. Bytes of an upload that was interrupted count again
+//! room beside the object that it replaces, and so does a copy, or a folder that comes from a place
+//! with another quota, beside the folder. Bytes of an upload that was interrupted count again
 //! when it continues, and parts that arrive in any order when the upload is completed; until then,
 //! only the limits of unfinished uploads hold for them.
 //!
@@ -18,12 +19,13 @@ mod usage;
 
 use crate::changes::FolderChanges;
 use crate::error::{Result, StoreError};
-use crate::folder::Folder;
+use crate::folder::{Folder, Replaces};
 use crate::key::Key;
 use crate::meta::{Kind, Meta};
 use crate::object::{LocalFuture, Object};
 use crate::store::{
-    Committed, Condition, Features, Kept, ListHow, Page, Relocation, Store, Upload, Wanted,
+    Committed, Condition, Features, Kept, ListHow, Overlap, Page, Relocation, StagedCopy, Store,
+    Upload, Wanted,
 };
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -105,7 +107,7 @@ impl QuotaStore {
 
     /// Renames an object to a name with other quotas. Only the version whose size has been counted
     /// is renamed.
-    async fn rename_object(&self, how: &Relocation) -> Result<Committed> {
+    async fn rename_object(&self, how: &Relocation, replaces: Replaces) -> Result<Committed> {
         for _ in 0..ATTEMPTS {
             let found = self.folder.meta(&how.from).await?;
             how.from_condition.check(Some(&found))?;
@@ -115,7 +117,7 @@ impl QuotaStore {
                 from_condition: Condition::unchanged(Some(&found)),
                 ..how.clone()
             };
-            match self.folder.rename(counted, Kind::File).await {
+            match self.folder.relocate(counted, Kind::File, replaces).await {
                 Err(StoreError::PreconditionFailed) => {
                     // It may have been the condition of the new name.
                     if self.folder.meta(&how.from).await?.version == found.version {
@@ -136,15 +138,35 @@ impl QuotaStore {
 
     /// Renames a folder to a name with other quotas. A change in it meanwhile may or may not have
     /// been counted, so the sums may be too large, and never too small, until the next count.
-    async fn rename_folder(&self, how: &Relocation) -> Result<Committed> {
+    async fn rename_folder(&self, how: &Relocation, replaces: Replaces) -> Result<Committed> {
         let before = self.bytes_beneath(&how.from).await?;
         let mut reservation = Reservation::new(&self.usages, &how.to);
         reservation.grow(before)?;
-        let renamed = self.folder.rename(how.clone(), Kind::Directory).await?;
+        let renamed = self.folder.relocate(how.clone(), Kind::Directory, replaces);
+        let renamed = renamed.await?;
         let after = self.bytes_beneath(&how.to).await.unwrap_or(before);
-        self.usages.change(&how.to, before.max(after), 0);
+        (self.usages).change(&how.to, before.max(after), renamed.replaced_bytes);
         self.usages.change(&how.from, 0, before.min(after));
         Ok(renamed)
+    }
+
+    async fn relocate(&self, how: Relocation, kind: Kind, replaces: Replaces) -> Result<Committed> {
+        let is_folder = kind == Kind::Directory;
+        if (is_folder && self.is_divided(&how.from))
+            || ((is_folder || replaces != Replaces::Alike) && self.is_divided(&how.to))
+        {
+            // What a quota counts would change its place, or get another limit.
+            return Err(StoreError::Unsupported);
+        }
+        if self.usages.are_alike(&how.from, &how.to) {
+            let committed = self.folder.relocate(how.clone(), kind, replaces).await?;
+            self.usages.change(&how.to, 0, committed.replaced_bytes);
+            return Ok(committed);
+        }
+        match kind {
+            Kind::File => self.rename_object(&how, replaces).await,
+            Kind::Directory => self.rename_folder(&how, replaces).await,
+        }
     }
 
     /// Whether a quota counts only a part of what lies beneath a folder.
@@ -262,21 +284,38 @@ impl Store for QuotaStore {
     }
 
     fn rename(&self, how: Relocation, kind: Kind) -> LocalFuture<'_, Result<Committed>> {
+        Box::pin(self.relocate(how, kind, Replaces::Alike))
+    }
+
+    fn replace(
+        &self,
+        how: Relocation,
+        kind: Kind,
+        hidden: bool,
+    ) -> LocalFuture<'_, Result<Committed>> {
+        Box::pin(self.relocate(how, kind, Replaces::All { hidden }))
+    }
+
+    fn stage_copy<'a>(&'a self, from: &'a Key, to: &'a Key) -> LocalFuture<'a, Result<StagedCopy>> {
         Box::pin(async move {
-            if kind == Kind::Directory && (self.is_divided(&how.from) || self.is_divided(&how.to)) {
-                // What a quota counts would change its place, or get another limit.
+            let mut reservation = Reservation::new(&self.usages, to);
+            if self.is_divided(to) {
                 return Err(StoreError::Unsupported);
             }
-            if self.usages.are_alike(&how.from, &how.to) {
-                let committed = self.folder.rename(how.clone(), kind).await?;
-                self.usages.change(&how.to, 0, committed.replaced_bytes);
-                return Ok(committed);
+            if reservation.counts() {
+                let found = self.folder.meta(from).await?;
+                reservation.grow(match found.kind {
+                    Kind::File => found.size,
+                    Kind::Directory => self.bytes_beneath(from).await?,
+                })?;
             }
-            match kind {
-                Kind::File => self.rename_object(&how).await,
-                Kind::Directory => self.rename_folder(&how).await,
-            }
+            let staged = self.folder.stage_copy(from, to).await?;
+            Ok(staged.with_room(Box::new(reservation)))
         })
+    }
+
+    fn overlap<'a>(&'a self, from: &'a Key, to: &'a Key) -> LocalFuture<'a, Result<Overlap>> {
+        self.folder.overlap(from, to)
     }
 
     fn properties<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Vec<u8>>> {

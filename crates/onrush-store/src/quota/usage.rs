@@ -239,6 +239,11 @@ impl Reservation {
         }
     }
 
+    /// Whether there is a quota that it counts for.
+    pub(super) fn counts(&self) -> bool {
+        !self.covering.is_empty()
+    }
+
     /// Occupies `bytes` more. If a quota has no room for them, this fails and changes nothing.
     pub(super) fn grow(&mut self, bytes: u64) -> Result<()> {
         let mut grown = 0;

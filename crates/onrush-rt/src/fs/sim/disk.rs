@@ -24,6 +24,8 @@ pub(super) struct Disk {
     dropped: Vec<u64>,
     /// Numbers the changes of all directories in order of time.
     next_change: u64,
+    /// Changes of directories reach the disk in order of time, as those in a journal do.
+    pub(super) is_journaled: bool,
 }
 
 #[derive(Debug)]
@@ -82,6 +84,7 @@ impl Disk {
             next_inode: root + 1,
             dropped: Vec::new(),
             next_change: 0,
+            is_journaled: false,
         }
     }
 
@@ -146,8 +149,28 @@ impl Disk {
 
     /// Changes an entry as users see it; [`Disk::sync_dir`] writes it to the disk.
     pub(super) fn set_entry(&mut self, dir: u64, name: &[u8], to: Option<u64>) -> io::Result<()> {
+        self.set_entries([(dir, name, to)])
+    }
+
+    /// Changes entries together: their directories, names and targets.
+    pub(super) fn set_entries<const N: usize>(
+        &mut self,
+        changes: [(u64, &[u8], Option<u64>); N],
+    ) -> io::Result<()> {
         let order = self.next_change;
         self.next_change += 1;
+        changes
+            .into_iter()
+            .try_for_each(|(dir, name, to)| self.change_entry(order, dir, name, to))
+    }
+
+    fn change_entry(
+        &mut self,
+        order: u64,
+        dir: u64,
+        name: &[u8],
+        to: Option<u64>,
+    ) -> io::Result<()> {
         let entries = self.dir_mut(dir)?;
         if entries.removed {
             return Err(errno(libc::ENOENT));
@@ -271,10 +294,11 @@ impl Disk {
     }
 
     pub(super) fn sync_dir(&mut self, inode: u64) -> io::Result<()> {
-        let entries = self.dir_mut(inode)?;
-        for change in mem::take(&mut entries.pending) {
-            change.apply(&mut entries.durable);
-        }
+        self.for_each_dir(inode, |entries| {
+            for change in mem::take(&mut entries.pending) {
+                change.apply(&mut entries.durable);
+            }
+        });
         let node = self.node(inode)?;
         node.durable_attributes.clone_from(&node.attributes);
         Ok(())
@@ -307,26 +331,44 @@ impl Disk {
 
     /// A sync of everything of which only a part completes.
     pub(super) fn tear_sync_all(&mut self, random: &mut Random) {
+        let keep = match self.is_journaled {
+            true => Keep::Until(random.up_to(self.next_change as usize) as u64),
+            false => Keep::Some,
+        };
         for node in self.nodes.values_mut() {
-            node.resolve_pending(Keep::Some, random);
+            node.resolve_pending(keep, random);
         }
     }
 
     /// The changes are never written to the disk, though users still see them.
     pub(super) fn fail_sync_dir(&mut self, inode: u64) -> io::Result<()> {
-        self.dir_mut(inode)?.pending.clear();
+        self.for_each_dir(inode, |entries| entries.pending.clear());
         Ok(())
     }
 
     pub(super) fn tear_sync_dir(&mut self, inode: u64, random: &mut Random) {
-        if let Some(Body::Dir(entries)) = self.nodes.get_mut(&inode).map(|node| &mut node.body) {
-            entries.resolve_pending(Keep::Some, random);
+        let keep = match self.is_journaled {
+            true => Keep::Until(random.up_to(self.next_change as usize) as u64),
+            false => Keep::Some,
+        };
+        self.for_each_dir(inode, |entries| entries.resolve_pending(keep, random));
+    }
+
+    /// Calls `each` for the directories whose changes a sync of `inode` concerns: this one, or all
+    /// if there is a journal.
+    fn for_each_dir(&mut self, inode: u64, mut each: impl FnMut(&mut Entries)) {
+        for (&other, node) in &mut self.nodes {
+            if let Body::Dir(entries) = &mut node.body
+                && (self.is_journaled || other == inode)
+            {
+                each(entries);
+            }
         }
     }
 
     /// A power cut: users now see what the disk kept.
     pub(super) fn forget(&mut self, random: &mut Random) {
-        let keep = match random.up_to(4) {
+        let keep = match random.up_to(if self.is_journaled { 2 } else { 4 }) {
             0 => Keep::Nothing,
             1 => Keep::All,
             2 => Keep::Until(random.up_to(self.next_change as usize) as u64),

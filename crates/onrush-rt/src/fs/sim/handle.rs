@@ -182,9 +182,15 @@ impl SimDir {
             let inode = entry(state, self.at.inode, from)?;
             let moved_dir = state.disk.dir(inode).is_ok();
             let target = state.disk.dir(to_dir.at.inode)?.now.get(to).copied();
+            if state.disk.is_within(to_dir.at.inode, inode) {
+                return Err(errno(libc::EINVAL));
+            }
             if let Some(target) = target {
                 if no_replace {
                     return Err(errno(libc::EEXIST));
+                }
+                if target == inode {
+                    return Ok(()); // Both are names of one file.
                 }
                 match state.disk.dir(target) {
                     Ok(_) if !moved_dir => return Err(errno(libc::EISDIR)),
@@ -194,8 +200,10 @@ impl SimDir {
                     Err(_) => {}
                 }
             }
-            state.disk.set_entry(to_dir.at.inode, to, Some(inode))?;
-            state.disk.set_entry(self.at.inode, from, None)
+            state.disk.set_entries([
+                (to_dir.at.inode, to, Some(inode)),
+                (self.at.inode, from, None),
+            ])
         })
     }
 
@@ -211,10 +219,13 @@ impl SimDir {
             }
             let here = entry(state, self.at.inode, name)?;
             let there = entry(state, other.at.inode, other_name)?;
+            let (one, two) = (self.at.inode, other.at.inode);
+            if state.disk.is_within(two, here) || state.disk.is_within(one, there) {
+                return Err(errno(libc::EINVAL));
+            }
             state
                 .disk
-                .set_entry(other.at.inode, other_name, Some(here))?;
-            state.disk.set_entry(self.at.inode, name, Some(there))
+                .set_entries([(two, other_name, Some(here)), (one, name, Some(there))])
         })
     }
 
@@ -454,7 +465,7 @@ impl SimFile {
     }
 }
 
-fn entry(state: &State, dir: u64, name: &[u8]) -> io::Result<u64> {
+pub(super) fn entry(state: &State, dir: u64, name: &[u8]) -> io::Result<u64> {
     state
         .disk
         .dir(dir)?
@@ -480,6 +491,10 @@ fn kind(body: &Body) -> FileKind {
 }
 
 fn metadata(state: &mut State, inode: u64) -> io::Result<Metadata> {
+    let nlink = match state.has_links {
+        true => state.disk.names(inode),
+        false => 1,
+    };
     let node = state.disk.node(inode)?;
     let size = match &node.body {
         Body::File(content) => content.now.len() as u64,
@@ -494,6 +509,6 @@ fn metadata(state: &mut State, inode: u64) -> io::Result<Metadata> {
         device: 1,
         modified_ns: node.modified_ns,
         mode: node.mode,
-        nlink: 1,
+        nlink,
     })
 }

@@ -4,7 +4,8 @@
 //! - Data written to a file without an `fsync`, and changes of a directory without an `fsync` of
 //!   that directory, are lost at a power cut, or partly kept. The seed decides: nothing,
 //!   everything, a prefix in time, or any part (sectors of a write, names of a directory; the two
-//!   halves of a rename between directories are independent).
+//!   halves of a rename between directories are independent, unless there is a journal:
+//!   [`SimFs::set_journaled`]).
 //! - An `fsync` that fails drops the changes it was to write; a later one succeeds without them.
 //! - Every operation has a number, counted from 0; errors and power cuts are placed by it.
 //!
@@ -17,6 +18,7 @@ mod disk;
 mod flush;
 mod handle;
 mod hold;
+mod links;
 mod locks;
 
 pub use flush::SyncTime;
@@ -108,6 +110,8 @@ struct State {
     plain_renames: bool,
     /// Extended attributes are refused.
     no_attributes: bool,
+    /// Files may have several names.
+    has_links: bool,
     clock_ns: i64,
     /// `flock`s by inode: the handles that hold it, and whether exclusively.
     locks: HashMap<u64, Vec<(u64, bool)>>,
@@ -139,6 +143,7 @@ impl SimFs {
             cold: false,
             plain_renames: false,
             no_attributes: false,
+            has_links: false,
             clock_ns: 1_700_000_000_000_000_000,
             locks: HashMap::new(),
             byte_locks: HashMap::new(),
@@ -246,8 +251,15 @@ impl SimFs {
         self.lock().space = bytes;
     }
 
+    /// Whether the file system has a journal, as ext4 and XFS have: changes of directories reach
+    /// the disk in the order in which they were made, a rename as a whole, and a sync of one
+    /// directory syncs all changes before it.
+    pub fn set_journaled(&self, is_journaled: bool) {
+        self.lock().disk.is_journaled = is_journaled;
+    }
+
     /// Whether only plain renames work, as on some file systems: a rename that must not replace, or
-    /// that exchanges, then fails with `EINVAL` (`renameat2(2)`).
+    /// that exchanges, then fails with `EINVAL` (`renameat2(2)`), and a link with `EPERM`.
     pub fn set_plain_renames(&self, plain: bool) {
         self.lock().plain_renames = plain;
     }

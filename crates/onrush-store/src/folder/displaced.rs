@@ -1,0 +1,249 @@
+//! What a rename replaces. It has a staged name until the new one is durable, so that any failure
+//! before that puts it back, and readers find one of both at every moment.
+//!
+//! - A file replaces a file: the old one gets a staged name besides its own (`link(2)`), and the
+//!   rename replaces it.
+//! - A copy that has a staged name itself (`Store::stage_copy`), or anything else that differs in
+//!   kind or is a folder: both exchange their names (`RENAME_EXCHANGE`). A copy has then given its
+//!   staged name to the old one.
+//! - Otherwise the old one has the name that the new one had, and is renamed to a staged name at
+//!   once. A process that ends between these two steps would leave it there, and a client that
+//!   repeats its MOVE would undo it. So a record of the move is made before (`Record`), and the
+//!   next start makes the second step.
+
+use super::Inner;
+use super::parents::Parent;
+use super::staging::{StagedName, StagingFolder};
+use crate::error::{Result, StoreError};
+use crate::key::Key;
+use crate::store::Relocation;
+use onrush_rt::fs::{Dir, Metadata, OpenHow};
+use std::io;
+use std::str;
+use std::sync::Arc;
+
+/// The end of the name of a record.
+const RECORD: &[u8] = b"-move";
+/// The end of the name of what was found by a record.
+const FOUND: &[u8] = b"-found";
+/// The maximum length of a record in bytes: two keys and a line of numbers.
+const RECORD_BYTES_MAX: usize = 2 * Key::BYTES_MAX + 256;
+
+/// Only the owner of the store may read a record.
+const MODE: u32 = 0o600;
+
+/// The names of a rename, in open folders.
+pub(super) struct Names<'a> {
+    pub(super) from: &'a Parent,
+    pub(super) to: &'a Parent,
+    pub(super) how: &'a Relocation,
+}
+
+impl Names<'_> {
+    fn exchange(&self) -> io::Result<()> {
+        let (from, to) = (self.from.dir(), self.to.dir());
+        from.exchange(self.how.from.name(), to, self.how.to.name())
+    }
+}
+
+/// What was replaced, under a staged name. Dropping it removes it.
+pub(super) struct Displaced {
+    staged: StagedName,
+    how: How,
+}
+
+enum How {
+    /// A file replaced a file.
+    Linked,
+    /// Both have exchanged their names, and the new one has had the staged name.
+    Exchanged,
+    /// Both have exchanged their names, and then the old one was renamed. The record is removed
+    /// when this is dropped.
+    Moved(#[expect(dead_code, reason = "held")] Record),
+}
+
+impl Displaced {
+    /// Renames a file to a name that a file has. `None`: the old one cannot have a second name,
+    /// because the file system has no links or is full, and nothing was changed.
+    pub(super) fn replace_file(inner: &Arc<Inner>, names: &Names<'_>) -> Result<Option<Displaced>> {
+        let (to, to_name) = (names.to.dir(), names.how.to.name());
+        let Ok((_, staged)) = StagedName::for_copy(inner) else {
+            return Ok(None);
+        };
+        if (to.link(to_name, &staged.folder.dir, &staged.name)).is_err() {
+            return Ok(None);
+        }
+        let renamed = (names.from.dir()).rename(names.how.from.name(), to, to_name, false);
+        renamed.map_err(rename_error)?;
+        let how = How::Linked;
+        Ok(Some(Displaced { staged, how }))
+    }
+
+    /// Renames anything to a name that anything else has. Neither contains the other. Fails with
+    /// [`StoreError::Unsupported`] if the file system cannot exchange names.
+    pub(super) fn replace(inner: &Arc<Inner>, names: &Names<'_>) -> Result<Displaced> {
+        let how = names.how;
+        if how.from.is_staged() {
+            let dir = names.from.dir().open_dir(b".");
+            let folder = StagingFolder::lasting(dir.map_err(StoreError::from_open_file)?);
+            names.exchange().map_err(exchange_error)?;
+            let name = how.from.name().to_vec();
+            return Ok(Displaced {
+                staged: StagedName::new(inner, Arc::new(folder), name),
+                how: How::Exchanged,
+            });
+        }
+        let (_, mut staged) = StagedName::for_copy(inner)?;
+        let record = Record::write(inner, names).map_err(StoreError::from_change)?;
+        names.exchange().map_err(exchange_error)?;
+        let from = names.from.dir();
+        let moved = from.rename(how.from.name(), &staged.folder.dir, &staged.name, true);
+        if let Err(error) = moved {
+            staged.name.clear();
+            // If this fails, the old one is whole, at the name that the new one had.
+            let _ = names.exchange();
+            return Err(StoreError::from_change(error));
+        }
+        let how = How::Moved(record);
+        Ok(Displaced { staged, how })
+    }
+
+    /// Gives both their names again, as far as that succeeds. What was replaced is not removed if
+    /// it does not.
+    pub(super) fn put_back(self, names: &Names<'_>) {
+        let Displaced { mut staged, how } = self;
+        let (from, from_name) = (names.from.dir(), names.how.from.name());
+        let (to, to_name) = (names.to.dir(), names.how.to.name());
+        let (dir, name) = (&staged.folder.dir, &staged.name);
+        let put_back = match how {
+            // In this order, the new one always has a name.
+            How::Linked => (to.link(to_name, from, from_name))
+                .and_then(|()| dir.rename(name, to, to_name, false)),
+            How::Exchanged => names.exchange(),
+            How::Moved(_) => (dir.rename(name, from, from_name, true)).map(|()| {
+                let _ = names.exchange(); // Otherwise both are there, each at the other's name.
+            }),
+        };
+        match (put_back, how) {
+            (Err(_), _) => drop(staged.move_aside()),
+            (Ok(()), How::Exchanged) => {} // The copy is removed.
+            (Ok(()), How::Linked | How::Moved(_)) => staged.name.clear(),
+        }
+    }
+
+    /// What is to be removed in steps, because it may be a folder. A file that a file has replaced
+    /// is removed at once.
+    pub(super) fn into_removed(self) -> Option<StagedName> {
+        match self.how {
+            How::Linked => {
+                self.staged.remove_file();
+                None
+            }
+            How::Exchanged | How::Moved(_) => Some(self.staged),
+        }
+    }
+}
+
+fn rename_error(error: io::Error) -> StoreError {
+    match error.kind() {
+        io::ErrorKind::NotFound => StoreError::NotFound,
+        _ => StoreError::from_change(error),
+    }
+}
+
+fn exchange_error(error: io::Error) -> StoreError {
+    match error.kind() {
+        io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported => StoreError::Unsupported,
+        _ => StoreError::from_change(error),
+    }
+}
+
+/// The file that says what a move exchanges: device, inode and time of the old one, device and
+/// inode of the new one, the length of the first key; then both keys. Dropping it removes it.
+struct Record {
+    folder: Arc<StagingFolder>,
+    name: Vec<u8>,
+}
+
+impl Record {
+    /// Durable before anything is exchanged, if the store is durable.
+    fn write(inner: &Arc<Inner>, names: &Names<'_>) -> io::Result<Record> {
+        let Relocation { from, to, .. } = names.how;
+        let new = names.from.dir().entry_metadata(from.name())?;
+        let old = names.to.dir().entry_metadata(to.name())?;
+        let line = format!(
+            "{} {} {} {} {} {}\n",
+            old.device,
+            old.inode,
+            old.modified_ns,
+            new.device,
+            new.inode,
+            from.as_bytes().len()
+        );
+        let name = |number: u64| [number.to_string().as_bytes(), RECORD].concat();
+        let staging = inner.staging().map_err(|_| io::ErrorKind::NotFound)?;
+        let (folder, name, file) = staging.create_named(&inner.root, name, MODE)?;
+        let record = Record { folder, name };
+        let text = [line.as_bytes(), from.as_bytes(), to.as_bytes()].concat();
+        file.write_all_at(&text, 0)?;
+        if inner.durable() {
+            file.sync()?;
+            inner.parents.sync(&record.folder.dir)?;
+        }
+        Ok(record)
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        // One that stays does nothing, unless both are there, each at the other's name.
+        let _ = self.folder.dir.unlink(&self.name);
+    }
+}
+
+/// Completes the move of a dead process: if `name` in its folder `staging` is a record and both
+/// have exchanged their names, what was replaced is moved to that folder.
+pub(super) fn complete(root: &Dir, staging: &Dir, name: &[u8]) {
+    if let Some(number) = name.strip_suffix(RECORD) {
+        let _ = try_complete(root, staging, name, &[number, FOUND].concat());
+    }
+}
+
+fn try_complete(root: &Dir, staging: &Dir, record: &[u8], staged: &[u8]) -> Option<()> {
+    let mut text = Vec::with_capacity(RECORD_BYTES_MAX);
+    let file = staging.open(record, OpenHow::READ).ok()?;
+    loop {
+        let at = text.len() as u64;
+        if file.read_to_vec(&mut text, RECORD_BYTES_MAX, at).ok()? == 0 {
+            break;
+        }
+    }
+    let end = text.iter().position(|&byte| byte == b'\n')?;
+    let line = str::from_utf8(&text[..end]).ok()?;
+    let numbers: Vec<i128> = line
+        .split(' ')
+        .map_while(|text| text.parse().ok())
+        .collect();
+    let [device, inode, modified_ns, new_device, new_inode, len] = numbers[..] else {
+        return None;
+    };
+    let (from, to) = text[end + 1..].split_at_checked(usize::try_from(len).ok()?)?;
+    let (from, to) = (Key::parse(from).ok()?, Key::parse(to).ok()?);
+    let identity = |found: &Metadata| (i128::from(found.device), i128::from(found.inode));
+    let (from_dir, old) = entry(root, &from)?;
+    let (_, new) = entry(root, &to)?;
+    let is_exchanged = identity(&old) == (device, inode)
+        && i128::from(old.modified_ns) == modified_ns
+        && identity(&new) == (new_device, new_inode);
+    match is_exchanged {
+        true => (from_dir.rename(from.name(), staging, staged, true)).ok(),
+        false => None,
+    }
+}
+
+/// The entry at a key, and its folder.
+fn entry(root: &Dir, key: &Key) -> Option<(Dir, Metadata)> {
+    let dir = root.open_dir(key.split().0.unwrap_or(b".")).ok()?;
+    let found = dir.entry_metadata(key.name()).ok()?;
+    Some((dir, found))
+}

@@ -1,0 +1,278 @@
+//! A folder with everything beneath it, as a relocation needs it: whether it may be moved or
+//! replaced, and its removal.
+//!
+//! Only one directory is open at a time, and paths are relative to the top of the tree, so neither
+//! the depth nor the place of a tree limits this. Symbolic links are never followed.
+
+use super::Inner;
+use super::staging::StagedName;
+use crate::error::{Result, StoreError};
+use crate::key::Key;
+use onrush_rt::fs::{Dir, FileKind};
+use std::io;
+use std::mem;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// The entries that one job removes. Other jobs of the pool run between them.
+const ENTRIES_PER_JOB: usize = 1024;
+
+/// Fails with [`StoreError::LeadsOutside`] if a relative symbolic link in a folder leads out of it:
+/// at another place it would lead elsewhere, perhaps to what the client may not read. Links from
+/// the root are never followed, so they do not matter.
+pub(super) fn check_links(inner: &Inner, folder: &Key) -> Result<()> {
+    let Ok(top) = inner.root.open_dir(folder.as_bytes()) else {
+        return Ok(()); // The rename says why.
+    };
+    walk(&top, &mut |entry| {
+        if entry.kind != FileKind::Symlink {
+            return Ok(());
+        }
+        let target = entry.dir.read_link(entry.name)?;
+        match leads_outside(&target, entry.depth) {
+            true => Err(Stop::Because(StoreError::LeadsOutside)),
+            false => Ok(()),
+        }
+    })
+}
+
+/// Fails with [`StoreError::NotEmpty`] if what is at `key` must not be removed: it contains a file
+/// that is no object, or, unless `hidden`, a name that begins with a dot.
+pub(super) fn check_shown(inner: &Inner, key: &Key, hidden: bool) -> Result<()> {
+    let Ok(parent) = super::parents::open(inner, key.split().0) else {
+        return Ok(());
+    };
+    let found = parent.dir().entry_metadata(key.name());
+    if !found.is_ok_and(|found| found.kind == FileKind::Directory) {
+        return Ok(()); // A link is removed itself.
+    }
+    let opened = parent.dir().open_dir(key.name());
+    let top = opened.map_err(StoreError::from_change)?;
+    walk(&top, &mut |entry| {
+        let is_hidden = entry.name[0] == b'.' && !hidden;
+        match is_hidden || entry.kind == FileKind::Special {
+            true => Err(Stop::Because(StoreError::NotEmpty)),
+            false => Ok(()),
+        }
+    })
+}
+
+/// Whether a relative link leads out of a tree from a folder that is `depth` folders beneath the
+/// top. A name before `..` may be a link, so it counts as one that does.
+fn leads_outside(target: &[u8], depth: usize) -> bool {
+    if target.first() == Some(&b'/') {
+        return false;
+    }
+    let (mut up, mut is_down) = (0, false);
+    for segment in target.split(|&byte| byte == b'/') {
+        match segment {
+            b"" | b"." => {}
+            b".." if is_down => return true,
+            b".." => up += 1,
+            _ => is_down = true,
+        }
+    }
+    up > depth
+}
+
+struct TreeEntry<'a> {
+    dir: &'a Dir,
+    name: &'a [u8],
+    kind: FileKind,
+    /// The folders between the top and `dir`, with that.
+    depth: usize,
+}
+
+/// Why a walk ends early.
+enum Stop {
+    Because(StoreError),
+    Failed(io::Error),
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Stop {
+        Stop::Failed(error)
+    }
+}
+
+/// Calls `each` for each entry of a tree.
+fn walk(top: &Dir, each: &mut dyn FnMut(TreeEntry<'_>) -> Result<(), Stop>) -> Result<()> {
+    let mut paths = vec![Vec::new()];
+    while let Some(path) = paths.pop() {
+        match walk_one(top, &path, &mut paths, each) {
+            Ok(()) => {}
+            Err(Stop::Because(error)) => return Err(error),
+            // Removed meanwhile.
+            Err(Stop::Failed(error)) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(Stop::Failed(error)) => return Err(StoreError::from_lookup(error)),
+        }
+    }
+    Ok(())
+}
+
+fn walk_one(
+    top: &Dir,
+    path: &[u8],
+    paths: &mut Vec<Vec<u8>>,
+    each: &mut dyn FnMut(TreeEntry<'_>) -> Result<(), Stop>,
+) -> Result<(), Stop> {
+    let dir = open(top, path)?;
+    let depth = match path {
+        [] => 0,
+        path => 1 + path.iter().filter(|&&byte| byte == b'/').count(),
+    };
+    let mut ended = Ok(());
+    let mut look = |name: &[u8], kind: Option<FileKind>| {
+        let kind = match kind {
+            Some(kind) => kind,
+            None => dir.entry_metadata(name)?.kind,
+        };
+        if kind == FileKind::Directory {
+            paths.push(join(path, name));
+        }
+        each(TreeEntry {
+            dir: &dir,
+            name,
+            kind,
+            depth,
+        })
+    };
+    dir.read_dir(&mut |name, kind| {
+        ended = look(name, kind);
+        match ended {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        }
+    })?;
+    ended
+}
+
+/// A tree that is being removed.
+#[derive(Default)]
+struct Removal {
+    /// The folders that are not removed yet, as far as they are known; each after those that
+    /// contain it.
+    paths: Vec<Vec<u8>>,
+    /// The bytes of the files so far.
+    bytes: u64,
+}
+
+impl Removal {
+    /// Removes about so many entries of the tree at `name`. Returns whether nothing is left.
+    fn step(&mut self, dir: &Dir, name: &[u8], entries: usize) -> io::Result<bool> {
+        if self.paths.is_empty() && !self.remove_entry(dir, name, Vec::new())? {
+            return Ok(true);
+        }
+        let top = dir.open_dir(name)?;
+        let mut left = entries;
+        while let (Some(path), true) = (self.paths.last().cloned(), left > 0) {
+            let here = open(&top, &path)?;
+            let mut names = Vec::new();
+            here.read_dir(&mut |name, _| {
+                names.push(name.to_vec());
+                match names.len() < left {
+                    true => ControlFlow::Continue(()),
+                    false => ControlFlow::Break(()),
+                }
+            })?;
+            left = left.saturating_sub(names.len().max(1));
+            for below in &names {
+                self.remove_entry(&here, below, join(&path, below))?;
+            }
+            if names.is_empty() {
+                self.paths.pop();
+                match path.iter().rposition(|&byte| byte == b'/') {
+                    _ if path.is_empty() => dir.remove_dir(name)?,
+                    Some(at) => top.open_dir(&path[..at])?.remove_dir(&path[at + 1..])?,
+                    None => top.remove_dir(&path)?,
+                }
+            }
+        }
+        Ok(self.paths.is_empty())
+    }
+
+    /// Removes an entry, or adds it to those to be emptied and returns true if it is a folder.
+    fn remove_entry(&mut self, dir: &Dir, name: &[u8], path: Vec<u8>) -> io::Result<bool> {
+        let found = match dir.entry_metadata(name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            found => found?,
+        };
+        match found.kind {
+            FileKind::Directory => {
+                self.paths.push(path);
+                return Ok(true);
+            }
+            FileKind::File => self.bytes = self.bytes.saturating_add(found.size),
+            FileKind::Symlink | FileKind::Special => {}
+        }
+        dir.unlink(name).map(|()| false)
+    }
+}
+
+/// Removes what is at `name` in one go.
+pub(super) fn remove_all(dir: &Dir, name: &[u8]) -> io::Result<()> {
+    let mut removal = Removal::default();
+    while !removal.step(dir, name, ENTRIES_PER_JOB)? {}
+    Ok(())
+}
+
+/// Removes what has a staged name, in steps. Returns the bytes of the files in it. What cannot be
+/// removed is left for the next start.
+pub(super) async fn remove(inner: &Arc<Inner>, mut staged: StagedName) -> u64 {
+    let mut removal = Removal::default();
+    loop {
+        let job = move || {
+            let done = removal.step(&staged.folder.dir, &staged.name, ENTRIES_PER_JOB);
+            if !matches!(done, Ok(false)) {
+                mem::take(&mut staged.name); // Not once more by the drop.
+            }
+            (staged, removal, done)
+        };
+        let Ok((tree, state, done)) = inner.pool.run(job).await else {
+            return 0;
+        };
+        if !matches!(done, Ok(false)) {
+            return state.bytes;
+        }
+        (staged, removal) = (tree, state);
+    }
+}
+
+fn open(top: &Dir, path: &[u8]) -> io::Result<Dir> {
+    match path {
+        [] => top.open_dir(b"."),
+        path => top.open_dir(path),
+    }
+}
+
+fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
+    match path {
+        [] => name.to_vec(),
+        path => [path, b"/", name].concat(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_lead_outside_or_not() {
+        for (target, depth, expected) in [
+            ("x", 0, false),
+            ("./x/y", 0, false),
+            ("..", 0, true),
+            ("../x", 0, true),
+            ("..", 1, false),
+            ("../x", 1, false),
+            ("../../x", 1, true),
+            (".//..//x", 1, false),
+            ("x/..", 5, true),
+            ("../x/../y", 5, true),
+            ("/etc", 0, false),
+        ] {
+            let found = leads_outside(target.as_bytes(), depth);
+            assert_eq!(found, expected, "{target} {depth}");
+        }
+    }
+}
