@@ -56,6 +56,8 @@ mod pages;
 mod processes;
 // Properties of clients.
 mod properties;
+// What a rename replaces, after errors and power cuts.
+mod replaced;
 // Quotas while objects move and change.
 mod quota_moves;
 // Many threads use one folder.

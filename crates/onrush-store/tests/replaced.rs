@@ -1,8 +1,6 @@
 //! What a rename replaces: on each kind of disk, after errors and after power cuts.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::sim::{Cut, SimFs};
 use onrush_store::*;

@@ -3,7 +3,7 @@
 
 #![allow(unreachable_pub)] // shared modules are written as those of a library
 
-mod common; // shared: a server with a folder, and a client // shared: a bucket that misbehaves
+mod common; // shared: a server with a folder, and a client
 
 mod archive; // a folder as tar and zip
 mod cache; // small objects in memory
@@ -20,6 +20,7 @@ mod paths; // paths that try to leave the folder
 mod read; // GET, HEAD, ranges, conditions
 mod relocate; // COPY and MOVE
 mod remote; // a bucket that misbehaves
+mod replaced; // COPY and MOVE onto a folder that exists
 mod resumable; // uploads of the IETF draft
 mod siblings; // precompressed siblings
 mod site; // index, 404 and redirects of a site

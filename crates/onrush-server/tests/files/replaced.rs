@@ -1,11 +1,8 @@
 //! COPY and MOVE onto a folder that exists: it is there until something else is in its place,
 //! whatever fails.
 
-mod common;
-#[path = "common/webdav.rs"]
-mod webdav_requests;
-
-use common::{Reply, TempDir, TestServer, on_all_backends, writable};
+use crate::common::webdav::webdav;
+use crate::common::{Reply, TempDir, TestServer, drivers, on_all_backends, writable};
 use onrush::DriverPreference;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::Descriptors;
@@ -17,7 +14,6 @@ use onrush_store::{EdgeOptions, EdgeStore, Folder, FolderOptions, Key, Quota, Qu
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use webdav_requests::webdav;
 
 fn with_folders() -> FilesOptions {
     let mut options = writable();
@@ -64,7 +60,7 @@ fn a_folder_is_replaced_as_a_whole() {
             assert_eq!(server.get("/old/deep/3").status, 404);
             let source = if method == "COPY" { 200 } else { 404 };
             assert_eq!(server.get("/new/1").status, source);
-            common::wait_until(server, |server| server.staged() == 0);
+            crate::common::wait_until(server, |server| server.staged() == 0);
         });
     }
 }
