@@ -339,7 +339,7 @@ fn held_with_destination(driver: DriverPreference) -> Held {
 /// A copy that replaces a folder is made elsewhere, so its client can go at any time.
 #[test]
 fn a_copy_onto_a_folder_goes_on_without_its_client() {
-    for driver in DRIVERS {
+    for driver in drivers() {
         let mut held = held_with_destination(driver);
         let connection = held.begin("COPY /f/\nDestination: /g/\r\n", "");
         held.lose(connection);
@@ -361,7 +361,7 @@ fn a_copy_onto_a_folder_goes_on_without_its_client() {
 /// The same if the server ends meanwhile: the next start removes what was copied.
 #[test]
 fn a_copy_onto_a_folder_that_does_not_end_leaves_it() {
-    for driver in DRIVERS {
+    for driver in drivers() {
         let mut held = held_with_destination(driver);
         let connection = held.begin("COPY /f/\nDestination: /g/\r\n", "");
         let Held { dir, gate, server } = held;

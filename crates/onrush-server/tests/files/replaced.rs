@@ -2,7 +2,7 @@
 //! whatever fails.
 
 use crate::common::webdav::webdav;
-use crate::common::{Reply, TempDir, TestServer, drivers, on_all_backends, writable};
+use crate::common::{Reply, TempDir, TestServer, on_all_backends, writable};
 use onrush::DriverPreference;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::Descriptors;
