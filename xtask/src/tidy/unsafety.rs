@@ -6,7 +6,8 @@ use super::{
 };
 
 /// Only one crate of the product may contain `unsafe`. Benchmarks, what tests share and the fuzz
-/// targets are not a part of it. Elsewhere, tests and examples may accept the contract of coroutines.
+/// targets are not a part of it. Elsewhere, tests and examples may accept the contract of
+/// coroutines.
 const ALLOWED: [&str; 4] = ["crates/onrush-rt/", "crates/testing/", "bench/", "fuzz/"];
 
 pub(super) fn check(file: &Source, found: &mut Vec<Complaint>) {

@@ -68,6 +68,7 @@ impl Drop for Haproxy {
 
 /// HAProxy connects from 127.0.0.1, and the client from 127.0.0.5.
 #[test]
+#[ignore = "nightly"] // HAProxy; the tests below send what it sends
 fn haproxy_tells_the_address_of_the_client() {
     let (folder, files) = (Folder::new(), Folder::new());
     folder.file("x", "content");

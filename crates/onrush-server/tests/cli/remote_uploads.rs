@@ -366,7 +366,8 @@ fn a_server_that_comes_too_late_leaves_the_record() {
     crate::program::wait_until(|| faults.held.load(Ordering::SeqCst) == 0);
     let (status, text) = append(&two, &url, 5, 0, b" world");
     assert_eq!(status, 204, "{text}");
-    crate::program::wait_until(|| count(&bucket, "/kept/") == 1); // The state that was read is gone.
+    // The state that was read is gone.
+    crate::program::wait_until(|| count(&bucket, "/kept/") == 1);
     faults.is_released.store(true, Ordering::SeqCst);
     let (status, text) = response(late);
     assert_eq!(status, 409, "{text}");

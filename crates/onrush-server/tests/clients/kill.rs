@@ -85,6 +85,7 @@ fn get(server: &Server, key: usize) -> Option<Vec<u8>> {
 }
 
 #[test]
+#[ignore = "nightly"] // it restarts the server many times
 fn kill_during_uploads_leaves_old_or_new_objects() {
     for driver in drivers() {
         let folder = Folder::new();

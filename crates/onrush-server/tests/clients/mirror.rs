@@ -198,6 +198,7 @@ fn url(server: &Server, path: &Path) -> String {
 }
 
 #[test]
+#[ignore = "nightly"] // 20,000 files
 fn wget_mirrors_the_listing() {
     if !is_installed("wget") {
         return;
@@ -306,6 +307,7 @@ fn listed(server: &Server) -> Vec<(PathBuf, String)> {
 }
 
 #[test]
+#[ignore = "nightly"] // 20,000 files
 fn curl_fetches_all_files_of_the_json_listing() {
     if !is_installed("curl") {
         return;

@@ -5,7 +5,7 @@ use onrush::DriverPreference;
 use onrush_remote::{Options, RemoteStore};
 use std::sync::Arc;
 use std::time::Duration;
-use testing_s3::canned::{self, Canned, Reply};
+use testing_s3::canned::{Canned, Reply, status};
 
 fn response(head: &str, body: &str) -> Reply {
     let length = body.len();
@@ -106,7 +106,7 @@ fn each_failure_of_the_service_has_its_status() {
 fn replaced(head: &str, sent: usize) -> Reply {
     let head = head.to_ascii_lowercase();
     if head.contains("\r\nif-match:") {
-        return Reply::Send(testing_s3::canned::status("412 Precondition Failed"));
+        return Reply::Send(status("412 Precondition Failed"));
     }
     let date = "Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\nConnection: close";
     if head.starts_with("head ") {

@@ -310,8 +310,8 @@ pub fn curl(arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The drivers that a test uses: one that is available, which its name selects, or all if the matrix
-/// is full. Tests of sockets, limits, TLS, signals and restarts use [`both_drivers`].
+/// The drivers that a test uses: one that is available, which its name selects, or all if the
+/// matrix is full. Tests of sockets, limits, TLS, signals and restarts use [`both_drivers`].
 pub fn drivers() -> Vec<&'static str> {
     matrix::select(&both_drivers())
 }

@@ -14,6 +14,7 @@ fn change(recipe: &Recipe) {
 }
 
 #[test]
+#[ignore = "nightly"] // restic, duplicity, davfs2
 fn restic_makes_backups_and_restores() {
     for mut recipe in recipes("restic", &["restic", "rclone"]) {
         let (path, title) = (recipe.folder().path().to_owned(), recipe.title());
@@ -30,6 +31,7 @@ fn restic_makes_backups_and_restores() {
 }
 
 #[test]
+#[ignore = "nightly"] // restic, duplicity, davfs2
 fn duplicity_makes_backups_and_restores() {
     for mut recipe in recipes("duplicity", &["duplicity", "gpg", "gpg-agent"]) {
         let (path, title) = (recipe.folder().path().to_owned(), recipe.title());
@@ -83,6 +85,7 @@ fn can_mount() -> bool {
 }
 
 #[test]
+#[ignore = "nightly"] // restic, duplicity, davfs2
 fn davfs2_mounts_a_folder() {
     if !can_mount() {
         return;
