@@ -12,8 +12,8 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{LazyLock, mpsc};
 use std::time::Duration;
 
-/// Aborts the process if the test that owns this takes more than four minutes: a hang is a failure. A
-/// busy machine is slow, but not that slow.
+/// Aborts the process if the test that owns this takes more than four minutes: a hang is a failure.
+/// A busy machine is slow, but not that slow.
 pub struct Watchdog {
     /// Dropped with this, which ends the watchdog.
     _alive: mpsc::Sender<()>,
