@@ -27,6 +27,9 @@ pub enum StoreError {
     Conflict,
     /// The folder is not empty, so it cannot be deleted.
     NotEmpty,
+    /// The two names are on different file systems, between which nothing can be renamed, or the
+    /// file system of the object has no place for uploads.
+    OtherFileSystem,
     /// The caller's condition does not hold for the current object.
     PreconditionFailed,
     /// The disk or the quota is full. Without an error number: that of the store's service, or the
@@ -137,6 +140,7 @@ impl fmt::Display for StoreError {
                 "a link or a special file is in the way, or the path changed meanwhile"
             }
             StoreError::NotEmpty => "the folder is not empty",
+            StoreError::OtherFileSystem => "both names are not on one file system",
             StoreError::PreconditionFailed => "the object does not meet the request's condition",
             StoreError::Full(cause) if cause.errno.is_none() => {
                 "the store is full, or its space is kept free (--min-free)"

@@ -10,6 +10,10 @@ use std::sync::Arc;
 /// systems ignore case.
 pub(crate) const RESERVED: &[u8] = b".onrush";
 
+/// The beginning of the names that are reserved in every folder: those of staging folders on other
+/// file systems, in upper and lower case.
+pub(crate) const STAGING: &[u8] = b".onrush-staging";
+
 /// The beginning of the keys of [`Key::state`], within the reserved folder.
 const STATE: &[u8] = b".onrush/state/";
 
@@ -87,11 +91,12 @@ impl Key {
         self.segments().any(|segment| segment[0] == b'.')
     }
 
-    /// Whether the key lies in the folder reserved for the store, which requests cannot access.
+    /// Whether the key lies in a folder that is reserved for the store, which requests cannot
+    /// access: `.onrush` at the top, or one anywhere whose name begins with `.onrush-staging`.
     pub fn reserved(&self) -> bool {
-        self.segments()
-            .next()
-            .is_some_and(|top| top.eq_ignore_ascii_case(RESERVED))
+        let mut segments = self.segments();
+        segments.next().is_some_and(|top| is_reserved(top, true))
+            || segments.any(|name| is_reserved(name, false))
     }
 
     /// Whether a store on a disk keeps its own files there: reserved, but not made by
@@ -107,6 +112,16 @@ impl Key {
             None => (None, &self.0),
         }
     }
+}
+
+/// Whether the entry `name` of a folder is reserved for the store, at the top or beneath it.
+pub(crate) fn is_reserved(name: &[u8], is_top: bool) -> bool {
+    // Most names are decided by the first byte.
+    let is_staging = |name: &[u8]| {
+        let start = name.get(..STAGING.len());
+        start.is_some_and(|start| start.eq_ignore_ascii_case(STAGING))
+    };
+    name[0] == b'.' && (is_staging(name) || (is_top && name.eq_ignore_ascii_case(RESERVED)))
 }
 
 impl fmt::Debug for Key {

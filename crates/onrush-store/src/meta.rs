@@ -163,7 +163,11 @@ mod tests {
             inode: 0x10,
             device: 0,
             modified_ns: i64::MAX,
+            changed_ns: 0,
             mode: 0,
+            user: 0,
+            group: 0,
+            mount: 0,
             nlink: 1,
         };
         assert_eq!(Version::from_file(&file).as_str(), "10-0-7fffffffffffffff");

@@ -10,7 +10,7 @@
 //! Errors are [`std::io::Error`]s that carry the errno and no path.
 //!
 //! Modules, lowest first: `types` · `release`, `resident`, `walk` · `kernel`, [`sim`] ·
-//! `advice`, `copy`, `lock`, `notify`, `whole`.
+//! `advice`, `copy`, `lock`, `notify`, `rights`, `whole`.
 //! They do not depend on tasks, drivers or objects.
 
 mod advice;
@@ -20,6 +20,7 @@ mod lock;
 mod notify;
 mod release;
 mod resident;
+mod rights;
 pub mod sim;
 #[cfg(test)]
 mod tests;

@@ -642,13 +642,17 @@ impl Inner {
 /// Whether the entry `name` of a folder appears in listings: not hidden names, those of the store,
 /// and the name of the admin pages.
 fn is_listed(options: &FilesOptions, folder: Option<&Key>, name: &[u8]) -> bool {
+    let above = folder.map_or(&[][..], Key::as_bytes);
     let is_own = match name {
-        b"-" => options.reserve_admin_paths,
-        [b'.', ..] => Key::parse(name).is_ok_and(|key| key.reserved()),
+        b"-" => options.reserve_admin_paths && folder.is_none(),
+        [b'.', ..] if options.hidden => {
+            let path = [above, if above.is_empty() { b"" } else { b"/" }, name].concat();
+            Key::parse(&path).is_ok_and(|key| key.reserved())
+        }
         _ => false,
     };
     let is_hidden = name.starts_with(b".") && !options.hidden;
-    !(is_hidden || (is_own && folder.is_none()))
+    !(is_hidden || is_own)
 }
 
 #[cfg(test)]

@@ -5,13 +5,13 @@
 //! blocking job (`commit`). On tmpfs nothing blocks, so the calling worker makes the change itself.
 //!
 //! Modules: `options`, `settings` (options that can change), `commit` (put and delete), `parents`
-//! (parent folders and their durability),
+//! (parent folders and their durability), `mounts` (other file systems beneath the folder),
 //! `staging` (uploads before their commit), `copying` (into a staged file), `kept` (uploads that
 //! continue later), `upload` (the asynchronous part of a put), `relocate` (copy and rename),
-//! `properties` (of clients), `list`, `semaphore` (waiting tasks), `key_locks` (locks and
-//! generations by key), `change` (locks that other processes see), `group` and `sync_time` (puts
-//! that share syncs), `listing_queue` (the number of simultaneous listings), `watches` (changes of
-//! folders).
+//! `properties` (of clients), `rights` (owner, group and mode), `list`, `semaphore` (waiting
+//! tasks), `key_locks` (locks and generations by key), `change` (locks that other processes see),
+//! `group` and `sync_time` (puts that share syncs), `listing_queue` (the number of simultaneous
+//! listings), `watches` (changes of folders).
 
 mod change;
 mod commit;
@@ -22,10 +22,12 @@ mod kept;
 mod key_locks;
 mod list;
 mod listing_queue;
+mod mounts;
 mod options;
 mod parents;
 mod properties;
 mod relocate;
+mod rights;
 mod semaphore;
 mod settings;
 mod staging;
@@ -46,9 +48,10 @@ use change::{Locks, ProcessLocks};
 use group::Group;
 use key_locks::KeyLocks;
 use listing_queue::{Admission, ListingQueue, Query};
+use mounts::Mounts;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::FileUse;
-use onrush_rt::fs::{Dir, File, FileKind, OpenHow, Releaser};
+use onrush_rt::fs::{Dir, File, FileKind, Metadata, OpenHow, Releaser};
 pub use options::{Durability, FolderOptions};
 use parents::{CreatedFolders, Parents};
 pub use settings::PreparedOptions;
@@ -85,7 +88,8 @@ struct Inner {
     options: FolderOptions,
     settings: Settings,
     /// Empty while read-only.
-    staging: OnceLock<Staging>,
+    staging: OnceLock<Arc<Staging>>,
+    mounts: Mounts,
     key_locks: KeyLocks,
     process_locks: ProcessLocks,
     listing_queue: ListingQueue,
@@ -135,6 +139,7 @@ impl Folder {
             settings: Settings::new(&options),
             options,
             staging: OnceLock::new(),
+            mounts: Mounts::default(),
             key_locks: KeyLocks::new(),
             process_locks: ProcessLocks::new(pool_threads),
             listing_queue: ListingQueue::new(),
@@ -203,7 +208,7 @@ impl Folder {
     /// file system supports extended attributes.
     pub fn keeps_metadata(&self) -> bool {
         let staging = self.inner.staging.get();
-        staging.is_some_and(Staging::keeps_metadata)
+        staging.is_some_and(|staging| staging.keeps_metadata())
     }
 
     /// Whether conditions hold against changes by other processes on this folder as well: the file
@@ -311,19 +316,20 @@ impl Inner {
     /// Fails if the free space would be below the limit after `bytes` more are written for `key`.
     /// The server's own objects are small, and are needed to end what has begun.
     fn check_free(&self, key: &Key, bytes: u64) -> Result<()> {
-        match key.reserved() {
-            true => Ok(()),
-            false => self.check_free_bytes(bytes),
+        let is_limited = self.settings.min_free_bytes.load(Ordering::Relaxed) > 0;
+        match is_limited && !key.reserved() {
+            true => self.check_free_in(&mounts::deepest(self, key)?.0, bytes),
+            false => Ok(()),
         }
     }
 
-    /// As [`Inner::check_free`], for an object of a client.
-    fn check_free_bytes(&self, bytes: u64) -> Result<()> {
+    /// As [`Inner::check_free`], for an object of a client on the file system of `dir`.
+    fn check_free_in(&self, dir: &Dir, bytes: u64) -> Result<()> {
         let min_free_bytes = self.settings.min_free_bytes.load(Ordering::Relaxed);
         if min_free_bytes == 0 {
             return Ok(());
         }
-        let free_bytes = self.root.free_bytes().map_err(StoreError::from_open_file)?;
+        let free_bytes = dir.free_bytes().map_err(StoreError::from_open_file)?;
         match free_bytes < min_free_bytes.saturating_add(bytes) {
             true => Err(StoreError::Full(io::ErrorKind::StorageFull.into())),
             false => Ok(()),
@@ -348,11 +354,12 @@ impl Inner {
     fn has_checksums(&self) -> bool {
         let staging = self.staging.get();
         self.settings.checksums.load(Ordering::Relaxed)
-            && staging.is_some_and(Staging::keeps_metadata)
+            && staging.is_some_and(|staging| staging.keeps_metadata())
     }
 
-    fn staging(&self) -> Result<&Staging> {
-        self.staging.get().ok_or(StoreError::Forbidden)
+    /// The staging folder of the root folder.
+    fn staging(&self) -> Result<Arc<Staging>> {
+        self.staging.get().cloned().ok_or(StoreError::Forbidden)
     }
 
     /// Whether an object that is replaced passes its properties on.
@@ -365,14 +372,20 @@ impl Inner {
         if let Some(locks) = needed.locks {
             self.process_locks.set(locks);
         }
-        let _ = self.staging.set(needed.staging); // Another thread may have been faster.
+        let _ = self.staging.set(Arc::new(needed.staging)); // Another thread may have been faster.
     }
 }
 
 /// As [`Inner::existing_object`], with the open parent folder.
 fn existing_object(parent: &Dir, key: &Key) -> Result<Option<Meta>> {
+    let found = existing_file(parent, key)?;
+    Ok(found.and_then(|found| Meta::from_file(&found)))
+}
+
+/// As [`existing_object`], with everything that the file system says about it.
+fn existing_file(parent: &Dir, key: &Key) -> Result<Option<Metadata>> {
     match parent.entry_metadata(key.name()) {
-        Ok(found) if found.kind == FileKind::File => Ok(Meta::from_file(&found)),
+        Ok(found) if found.kind == FileKind::File => Ok(Some(found)),
         Ok(found) if found.kind == FileKind::Directory => Err(StoreError::IsDirectory),
         Ok(_) => Err(StoreError::Conflict),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -40,7 +40,7 @@ pub(super) async fn copy(inner: &Arc<Inner>, how: Relocation) -> Result<Committe
         shared.check(&request.from_condition, Some(&meta))?;
         let metadata = attributes::read_metadata(&source)?;
         shared.check_free(&request.to, meta.size)?;
-        let mut staged = StagedFile::create(&shared, FileUse::Upload)?;
+        let mut staged = StagedFile::create(&shared, &request.to, FileUse::Upload)?;
         staged.checksum = None; // No byte passes through this process.
         match properties::copy(&source, &staged.file) {
             Ok(()) => Ok::<_, StoreError>((meta, source, metadata, staged)),
@@ -157,6 +157,7 @@ fn try_rename(
     renamed.map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => StoreError::PreconditionFailed,
         io::ErrorKind::NotFound => StoreError::NotFound,
+        io::ErrorKind::CrossesDevices => StoreError::OtherFileSystem,
         _ => StoreError::from_change(error),
     })?;
     let changed = || match kind {

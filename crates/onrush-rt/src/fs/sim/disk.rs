@@ -30,7 +30,13 @@ pub(super) struct Disk {
 pub(super) struct Node {
     pub(super) body: Body,
     pub(super) mode: u32,
+    pub(super) user: u32,
+    pub(super) group: u32,
+    /// The mount that it belongs to, as its directory does.
+    pub(super) mount: u64,
     pub(super) modified_ns: i64,
+    /// The time of the last change of content or properties.
+    pub(super) changed_ns: i64,
     durable_modified_ns: i64,
     /// Extended attributes by name.
     pub(super) attributes: Attributes,
@@ -358,7 +364,11 @@ impl Node {
         Node {
             body,
             mode,
+            user: 0,
+            group: 0,
+            mount: 1,
             modified_ns: now_ns,
+            changed_ns: now_ns,
             durable_modified_ns: now_ns,
             attributes: Attributes::new(),
             durable_attributes: Attributes::new(),

@@ -108,6 +108,14 @@ struct State {
     plain_renames: bool,
     /// Extended attributes are refused.
     no_attributes: bool,
+    /// Setting an extended attribute fails so.
+    attributes_fail: Option<i32>,
+    /// All files belong to another user.
+    foreign_owner: bool,
+    /// No rename leads from one directory to another.
+    single_folders: bool,
+    /// The number of mounts.
+    mounts: u64,
     clock_ns: i64,
     /// `flock`s by inode: the handles that hold it, and whether exclusively.
     locks: HashMap<u64, Vec<(u64, bool)>>,
@@ -139,6 +147,10 @@ impl SimFs {
             cold: false,
             plain_renames: false,
             no_attributes: false,
+            attributes_fail: None,
+            foreign_owner: false,
+            single_folders: false,
+            mounts: 1,
             clock_ns: 1_700_000_000_000_000_000,
             locks: HashMap::new(),
             byte_locks: HashMap::new(),
@@ -255,6 +267,35 @@ impl SimFs {
     /// Whether the file system keeps extended attributes (xattr(7)); `EOPNOTSUPP` where not.
     pub fn set_keeps_attributes(&self, keeps: bool) {
         self.lock().no_attributes = !keeps;
+    }
+
+    /// Has every call that sets an extended attribute fail with `errno`; `None` ends that.
+    pub fn fail_attributes(&self, errno: Option<i32>) {
+        self.lock().attributes_fail = errno;
+    }
+
+    /// Whether all files belong to another user, as on a mount that shows another owner: setting
+    /// time, mode or owner fails with `EPERM`, while contents can be written.
+    pub fn set_foreign_owner(&self, foreign: bool) {
+        self.lock().foreign_owner = foreign;
+    }
+
+    /// Makes the empty directory at `path` another file system: a rename from or to others fails
+    /// with `EXDEV`. Test set-up, not an operation.
+    pub fn mount(&self, path: &[u8]) -> io::Result<()> {
+        let mut state = self.lock();
+        let found = state.disk.resolve(ROOT, path, true)?;
+        let inode = found.inode.ok_or_else(|| errno(libc::ENOENT))?;
+        state.mounts += 1;
+        let mount = state.mounts;
+        state.disk.node(inode)?.mount = mount;
+        Ok(())
+    }
+
+    /// Whether a rename from one directory to another fails with `EXDEV`, as between directories of
+    /// different quota projects.
+    pub fn refuse_renames_between_folders(&self, refuse: bool) {
+        self.lock().single_folders = refuse;
     }
 
     /// Whether everything can be synced at once ([`Dir::can_sync_file_system`]); by default it can.
