@@ -262,6 +262,12 @@ impl Put {
             return self.fail(error);
         }
         self.created.keep();
+        if self.meta.has_fragile_version() {
+            // The file system knows only seconds, and the rename has changed the version.
+            let found = self.staged.file.metadata().ok();
+            let meta = found.and_then(|found| Meta::from_file(&found));
+            self.meta = meta.unwrap_or(self.meta);
+        }
         Ok(CommitOutcome::Committed(Committed {
             created: self.current.is_none(),
             replaced_bytes: self.current.map_or(0, |replaced| replaced.size),

@@ -268,19 +268,30 @@ impl Folder {
 impl Inner {
     /// Opens an object. `what_for` is the purpose for which it stays open.
     fn open(&self, key: &Key, what_for: FileUse) -> Result<(Meta, File)> {
+        let opened = self.open_object(key, what_for)?;
+        Ok((opened.meta, opened.file))
+    }
+
+    fn open_object(&self, key: &Key, what_for: FileUse) -> Result<Opened> {
         let permit = self.options.descriptors.open_file(what_for);
         let permit = permit.ok_or(StoreError::Busy)?;
         let opened = self.root.open(key.as_bytes(), OpenHow::READ);
         check_regular(opened.map_err(StoreError::from_lookup)?.with_permit(permit))
     }
 
-    fn object(&self, (meta, file): (Meta, File)) -> Object {
+    fn object(&self, opened: Opened) -> Object {
+        let Opened {
+            meta,
+            changed_ns,
+            file,
+        } = opened;
         // After a delete or a replacement, the last reader frees the content.
         let file = match meta.size >= RELEASE_ON_POOL_BYTES_MIN {
             true => file.release_on(&self.releaser),
             false => file,
         };
-        Object::from_local(meta, LocalFile::new(Arc::new(file), self.pool.clone()))
+        let local = LocalFile::new(Arc::new(file), self.pool.clone());
+        Object::from_local(meta, local.changed_at(changed_ns))
     }
 
     fn meta(&self, key: &Key) -> Result<Meta> {
@@ -393,12 +404,23 @@ fn existing_file(parent: &Dir, key: &Key) -> Result<Option<Metadata>> {
     }
 }
 
+/// An open file that is an object.
+struct Opened {
+    meta: Meta,
+    changed_ns: i64,
+    file: File,
+}
+
 /// Checks that an opened file is a regular file. Nothing else is an object.
-fn check_regular(file: File) -> Result<(Meta, File)> {
+fn check_regular(file: File) -> Result<Opened> {
     let found = file.metadata().map_err(StoreError::from_open_file)?;
     let meta = Meta::from_file(&found).ok_or(StoreError::NotFound)?;
     match meta.kind {
-        Kind::File => Ok((meta, file)),
+        Kind::File => Ok(Opened {
+            meta,
+            changed_ns: found.changed_ns,
+            file,
+        }),
         Kind::Directory => Err(StoreError::IsDirectory),
     }
 }
@@ -430,7 +452,7 @@ impl Store for Folder {
                 return result;
             }
             let key = key.clone();
-            let job = move |inner: &Arc<Inner>| inner.open(&key, FileUse::Brief);
+            let job = move |inner: &Arc<Inner>| inner.open_object(&key, FileUse::Brief);
             let opened = self.run(&self.inner.pool, job).await?;
             Ok(self.inner.object(opened))
         })

@@ -8,7 +8,6 @@
 //! nothing was replaced, it is undone. A rename between two folders is in both or in none after a
 //! power cut on file systems with a journal.
 
-use super::Inner;
 use super::change::{self, Locks};
 use super::copying;
 use super::key_locks;
@@ -16,6 +15,7 @@ use super::parents::{self, CreatedFolders, Parent, ParentState};
 use super::properties;
 use super::staging::{DeferredFree, StagedFile};
 use super::upload::StagedUpload;
+use super::{Inner, existing_object};
 use crate::attributes;
 use crate::checksum::Checksum;
 use crate::error::{Result, StoreError};
@@ -189,10 +189,14 @@ fn try_rename(
             return Err(error);
         }
     }
+    let meta = match source.has_fragile_version() {
+        true => existing_object(to.dir(), &how.to)?.unwrap_or(source), // The rename changed it.
+        false => source,
+    };
     Ok(Some(Committed {
         created: replaced.is_none(),
         replaced_bytes: replaced.map_or(0, |replaced| replaced.size),
-        meta: source,
+        meta,
     }))
 }
 

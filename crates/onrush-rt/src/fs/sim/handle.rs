@@ -197,6 +197,7 @@ impl SimDir {
                     Err(_) => {}
                 }
             }
+            state.disk.node(inode)?.changed_ns = state.clock_ns;
             state.disk.set_entry(to_dir.at.inode, to, Some(inode))?;
             state.disk.set_entry(self.at.inode, from, None)
         })
