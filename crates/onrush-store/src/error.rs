@@ -216,7 +216,8 @@ impl StoreError {
     /// found.
     pub(crate) fn from_lookup(error: io::Error) -> StoreError {
         match error.raw_os_error() {
-            // Includes: a parent is a file, a link loops or leaves the folder, a socket, no driver.
+            // Includes: a parent is a file, a link loops or leaves the folder, a socket, no driver,
+            // bytes that are no name on a file system that knows only Unicode.
             Some(
                 libc::ENOENT
                 | libc::ENOTDIR
@@ -224,7 +225,8 @@ impl StoreError {
                 | libc::EXDEV
                 | libc::ENXIO
                 | libc::ENODEV
-                | libc::ENAMETOOLONG,
+                | libc::ENAMETOOLONG
+                | libc::EILSEQ,
             ) => StoreError::NotFound,
             Some(libc::EISDIR) => StoreError::IsDirectory,
             _ => StoreError::from_open_file(error),

@@ -78,8 +78,8 @@ impl Version {
 
     /// Inode, size and modification time, in hexadecimal, separated by dashes. Tools that give all
     /// files one time, such as those of reproducible builds, use whole seconds, and inodes are used
-    /// again. Then the time of the last change of any kind (ctime), which no program can set, stands
-    /// for the modification time, with a `c` before it.
+    /// again. Then the time of the last change of any kind (ctime), which no program can set,
+    /// stands for the modification time, with a `c` before it.
     fn from_file(file: &Metadata) -> Version {
         if !is_often_set(file) {
             return Version::from_numbers([file.inode, file.size, file.modified_ns as u64]);

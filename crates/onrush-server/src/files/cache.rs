@@ -13,8 +13,8 @@
 //! A store without generations has no entries: each of its objects is opened for each request.
 //!
 //! Afterwards the object is opened again. If only the time had passed, and the version and the time
-//! of the last change (ctime) are the same, the bytes in memory stay. The cache keeps only objects whose version is reliable (see
-//! `LoadedObject::has_reliable_version`).
+//! of the last change (ctime) are the same, the bytes in memory stay. The cache keeps only objects
+//! whose version is reliable (see `LoadedObject::has_reliable_version`).
 //!
 //! An open file takes a descriptor, and disk space even after it is deleted. Therefore the cache
 //! keeps few, and none for much longer than a tenth of a second. The caller that adds the first one

@@ -155,7 +155,9 @@ impl LoadedObject {
         let modified_s = modified_s.map(|modified_s| modified_s.min(now_s));
         // Preconditions do not use the client's time: it may stay the same when the bytes change.
         let shown_s = stored.as_ref().and_then(StoredFields::modified_s);
-        let shown_s = shown_s.map(|shown_s| shown_s.min(now_s)).or(modified_s);
+        // A time before 1970 is shown as 1970, as in listings, but is no validator.
+        let shown_s = shown_s.map(|shown_s| shown_s.min(now_s));
+        let shown_s = shown_s.or(Some(modified_s.unwrap_or(0)));
         let mut fields = fields(&meta.version, shown_s);
         if let Some(value) = stored.as_ref().and_then(StoredFields::cache_control) {
             set(&mut fields, "Cache-Control", value); // The value was checked.

@@ -19,6 +19,8 @@ const LINKS_MAX: usize = 40;
 pub(super) struct Disk {
     pub(super) nodes: BTreeMap<u64, Node>,
     root: u64,
+    /// Names are Unicode; other bytes are none (`EILSEQ`).
+    pub(super) unicode_names: bool,
     next_inode: u64,
     /// Inodes that lost a name, the latest last; their numbers may be free for reuse, as on disks.
     dropped: Vec<u64>,
@@ -85,6 +87,7 @@ impl Disk {
         Disk {
             nodes,
             root,
+            unicode_names: false,
             next_inode: root + 1,
             dropped: Vec::new(),
             next_change: 0,
@@ -199,6 +202,7 @@ impl Disk {
         let mut links = 0;
         push_front(&mut todo, path)?;
         while let Some(segment) = todo.pop_front() {
+            self.check_name(&segment)?;
             if segment == b".." {
                 stack.pop();
                 if stack.is_empty() {
@@ -238,6 +242,13 @@ impl Disk {
             entry: None,
             inode: stack.last().copied(),
         })
+    }
+
+    pub(super) fn check_name(&self, name: &[u8]) -> io::Result<()> {
+        match self.unicode_names && str::from_utf8(name).is_err() {
+            true => Err(errno(libc::EILSEQ)),
+            false => Ok(()),
+        }
     }
 
     /// Writes a file's changes to the disk; its times only with `times_too`.

@@ -156,6 +156,7 @@ impl SimDir {
     pub(in crate::fs) fn create_dir(&self, name: &[u8], mode: u32) -> io::Result<()> {
         self.at.fs.new_folders.pass();
         self.at.fs.atomically(self.at.epoch, |state| {
+            state.disk.check_name(name)?;
             if state.disk.dir(self.at.inode)?.now.contains_key(name) {
                 return Err(errno(libc::EEXIST));
             }
@@ -182,6 +183,7 @@ impl SimDir {
                 return Err(errno(libc::EINVAL));
             }
             check_mounts(state, self.at.inode, to_dir.at.inode)?;
+            state.disk.check_name(to)?;
             let inode = entry(state, self.at.inode, from)?;
             let moved_dir = state.disk.dir(inode).is_ok();
             let target = state.disk.dir(to_dir.at.inode)?.now.get(to).copied();

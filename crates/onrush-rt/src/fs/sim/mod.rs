@@ -292,6 +292,11 @@ impl SimFs {
         Ok(())
     }
 
+    /// Whether names must be UTF-8, as on some file systems: other bytes then fail with `EILSEQ`.
+    pub fn set_unicode_names(&self, unicode: bool) {
+        self.lock().disk.unicode_names = unicode;
+    }
+
     /// Whether a rename from one directory to another fails with `EXDEV`, as between directories of
     /// different quota projects.
     pub fn refuse_renames_between_folders(&self, refuse: bool) {
