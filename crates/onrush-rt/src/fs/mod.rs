@@ -10,10 +10,11 @@
 //! Errors are [`std::io::Error`]s that carry the errno and no path.
 //!
 //! Modules, lowest first: `types` · `release`, `resident`, `walk` · `kernel`, [`sim`] ·
-//! `advice`, `copy`, `lock`, `notify`, `rights`, `whole`.
+//! `advice`, `again`, `copy`, `lock`, `notify`, `rights`, `whole`.
 //! They do not depend on tasks, drivers or objects.
 
 mod advice;
+mod again;
 mod copy;
 mod kernel;
 mod lock;

@@ -4,7 +4,8 @@
 //! would block. Properties and listings are always read on the pool. The commit of a change is one
 //! blocking job (`commit`). On tmpfs nothing blocks, so the calling worker makes the change itself.
 //!
-//! Modules: `options`, `settings` (options that can change), `commit` (put and delete), `parents`
+//! Modules: `options`, `settings` (options that can change), `again` (whether the path still leads
+//! to the folder), `commit` (put and delete), `parents`
 //! (parent folders and their durability), `mounts` (other file systems beneath the folder),
 //! `staging` (uploads before their commit), `copying` (into a staged file), `kept` (uploads that
 //! continue later), `upload` (the asynchronous part of a put), `relocate` (copy and rename),
@@ -13,6 +14,7 @@
 //! `group` and `sync_time` (puts that share syncs), `listing_queue` (the number of simultaneous
 //! listings), `watches` (changes of folders).
 
+mod again;
 mod change;
 mod commit;
 mod copying;
@@ -44,6 +46,7 @@ use crate::object::{LocalFuture, Object};
 use crate::stamps::Stamps;
 use crate::store::{Committed, Condition, Features, Kept, ListHow, Page, Relocation};
 use crate::store::{Store, Upload, Wanted};
+use again::Again;
 use change::{Locks, ProcessLocks};
 use group::Group;
 use key_locks::KeyLocks;
@@ -62,7 +65,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use watches::Watches;
 
@@ -88,8 +91,9 @@ struct Inner {
     options: FolderOptions,
     settings: Settings,
     /// Empty while read-only.
-    staging: OnceLock<Arc<Staging>>,
+    staging: RwLock<Option<Arc<Staging>>>,
     mounts: Mounts,
+    again: Again,
     key_locks: KeyLocks,
     process_locks: ProcessLocks,
     listing_queue: ListingQueue,
@@ -114,15 +118,20 @@ impl Folder {
         if options.writable {
             fs::create_dir_all(path)?;
         }
-        Folder::build(Dir::open_root(path)?, pool, options)
+        Folder::build(Dir::open_root(path)?, Some(path), pool, options)
     }
 
     /// As [`Folder::open`], for an open directory, which may be simulated.
     pub fn on(root: Dir, pool: BlockingPool, options: FolderOptions) -> Result<Folder> {
-        Folder::build(root, pool, options).map_err(StoreError::from_change)
+        Folder::build(root, None, pool, options).map_err(StoreError::from_change)
     }
 
-    fn build(root: Dir, pool: BlockingPool, options: FolderOptions) -> io::Result<Folder> {
+    fn build(
+        root: Dir,
+        path: Option<&Path>,
+        pool: BlockingPool,
+        options: FolderOptions,
+    ) -> io::Result<Folder> {
         // Passing a job to another thread and back costs more than a change in memory.
         let is_in_memory = root.is_in_memory();
         let change_pool = match is_in_memory {
@@ -138,7 +147,8 @@ impl Folder {
             change_pool,
             settings: Settings::new(&options),
             options,
-            staging: OnceLock::new(),
+            staging: RwLock::default(),
+            again: Again::new(path),
             mounts: Mounts::default(),
             key_locks: KeyLocks::new(),
             process_locks: ProcessLocks::new(pool_threads),
@@ -199,16 +209,24 @@ impl Folder {
         self.inner.root.follows_links()
     }
 
+    /// Looks whether the path of the folder still leads to it, on the pool and at most once per
+    /// second. Returns why the folder could not be used when it was looked for last: `NotFound` if
+    /// it is gone.
+    pub fn look_again(&self) -> Option<io::ErrorKind> {
+        again::look_if_due(&self.inner);
+        self.inner.again.failure()
+    }
+
     /// Whether changes are allowed.
     pub fn writable(&self) -> bool {
-        self.inner.staging.get().is_some()
+        self.inner.staging().is_ok()
     }
 
     /// Whether uploads may have metadata ([`Upload::set_metadata`]): the store is writable and its
     /// file system supports extended attributes.
     pub fn keeps_metadata(&self) -> bool {
-        let staging = self.inner.staging.get();
-        staging.is_some_and(|staging| staging.keeps_metadata())
+        let staging = self.inner.staging();
+        staging.is_ok_and(|staging| staging.keeps_metadata())
     }
 
     /// Whether conditions hold against changes by other processes on this folder as well: the file
@@ -260,6 +278,7 @@ impl Folder {
         T: Send + 'static,
         F: FnOnce(&Arc<Inner>) -> Result<T> + Send + 'static,
     {
+        again::look_if_due(&self.inner);
         let inner = self.inner.clone();
         pool.run(move || job(&inner)).await?
     }
@@ -363,14 +382,15 @@ impl Inner {
 
     /// Whether new objects get a checksum.
     fn has_checksums(&self) -> bool {
-        let staging = self.staging.get();
         self.settings.checksums.load(Ordering::Relaxed)
-            && staging.is_some_and(|staging| staging.keeps_metadata())
+            && (self.staging()).is_ok_and(|staging| staging.keeps_metadata())
     }
 
     /// The staging folder of the root folder.
     fn staging(&self) -> Result<Arc<Staging>> {
-        self.staging.get().cloned().ok_or(StoreError::Forbidden)
+        let staging = self.staging.read();
+        let staging = staging.unwrap_or_else(PoisonError::into_inner);
+        staging.clone().ok_or(StoreError::Forbidden)
     }
 
     /// Whether an object that is replaced passes its properties on.
@@ -378,12 +398,12 @@ impl Inner {
         self.settings.keep_properties.load(Ordering::Relaxed)
     }
 
-    /// Lets changes begin. The staging is last, because they begin when it is there.
+    /// Lets changes begin, or those that begin go on in another folder. The staging is last,
+    /// because they begin when it is there.
     fn make_writable(&self, needed: NeededToWrite) {
-        if let Some(locks) = needed.locks {
-            self.process_locks.set(locks);
-        }
-        let _ = self.staging.set(Arc::new(needed.staging)); // Another thread may have been faster.
+        self.process_locks.set(needed.locks);
+        let staging = Some(Arc::new(needed.staging));
+        *(self.staging.write()).unwrap_or_else(PoisonError::into_inner) = staging;
     }
 }
 
@@ -636,6 +656,7 @@ impl Store for Folder {
         let Some(permit) = self.inner.options.descriptors.open_file(FileUse::Brief) else {
             return Some(Err(StoreError::Busy));
         };
+        again::look_if_due(&self.inner);
         let opened = unless_would_block(self.inner.root.open_cached(key.as_bytes()))?;
         let checked = opened.and_then(|file| check_regular(file.with_permit(permit)));
         Some(checked.map(|opened| self.inner.object(opened)))

@@ -33,6 +33,11 @@ impl Mounts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Forgets all, because the root folder is another one.
+    pub(super) fn forget_all(&self) {
+        self.lock().clear();
+    }
+
     /// All staging folders that were needed.
     pub(super) fn all(&self) -> Vec<Arc<Staging>> {
         self.lock().values().cloned().collect()

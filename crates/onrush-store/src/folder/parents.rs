@@ -101,6 +101,11 @@ impl Parents {
         self.lock().remove(path);
     }
 
+    /// Forgets all folders, because the root folder is another one.
+    pub(super) fn forget_all(&self) {
+        self.lock().clear();
+    }
+
     /// Whether the folder at `path` is known to be durable. If device or inode differ,
     /// another folder has replaced the one that was synced.
     fn is_durable(&self, path: &[u8], folder: (u64, u64)) -> bool {

@@ -1,5 +1,6 @@
 //! The options of a folder that can change while it is in use.
 
+use super::again;
 use super::change::ProcessLocks;
 use super::staging::{Staging, Top};
 use super::{FolderOptions, Inner};
@@ -20,6 +21,7 @@ pub struct PreparedOptions {
 
 impl PreparedOptions {
     pub(super) fn new(inner: &Arc<Inner>, options: &FolderOptions) -> io::Result<PreparedOptions> {
+        again::look(inner);
         let becomes_writable = options.writable && inner.staging().is_err();
         Ok(PreparedOptions {
             inner: inner.clone(),
