@@ -86,7 +86,7 @@ pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
     }
     if is_wanted(TESTS) {
         steps.test(TESTS, || context.binaries()?.run(Scope::Everything));
-        steps.run("loom", || verify::check_interleavings());
+        steps.run("loom", verify::check_interleavings);
     }
     for (name, step) in STEPS {
         if is_wanted(name) {

@@ -220,7 +220,9 @@ fn serve(
         let has_edge = stores.edge.is_some();
         admin = admin.ready_if(move || storage::not_ready(&store, has_edge));
     }
-    if let Some((_, quotas)) = &stores.folder {
+    if let Some((folder, quotas)) = &stores.folder {
+        let folder = folder.clone();
+        admin = admin.ready_if(move || storage::folder_not_ready(&folder));
         metrics.add_collector(Arc::new(quotas.clone()));
     }
     if let Some(edge) = &stores.edge {

@@ -98,6 +98,14 @@ pub(crate) fn not_ready(store: &RemoteStore, has_edge: bool) -> Option<&'static 
     (!store.is_reachable() && !has_edge).then_some("the store cannot be reached")
 }
 
+/// Why requests fail, in one line; `None` if the path of the folder leads to one.
+pub(crate) fn folder_not_ready(folder: &Folder) -> Option<&'static str> {
+    folder.look_again().map(|failure| match failure {
+        io::ErrorKind::NotFound => "the folder is gone",
+        _ => "the folder cannot be opened",
+    })
+}
+
 impl Storage {
     /// A location if the text has a scheme, otherwise a folder.
     pub(crate) fn parse(text: PathBuf) -> Result<Storage, Failure> {

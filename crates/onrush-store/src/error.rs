@@ -29,6 +29,9 @@ pub enum StoreError {
     NotEmpty,
     /// The folder contains a relative symbolic link that leads out of it, so it cannot be moved.
     LeadsOutside,
+    /// The two names are on different file systems, between which nothing can be renamed, or the
+    /// file system of the object has no place for uploads.
+    OtherFileSystem,
     /// The caller's condition does not hold for the current object.
     PreconditionFailed,
     /// The disk or the quota is full. Without an error number: that of the store's service, or the
@@ -140,6 +143,7 @@ impl fmt::Display for StoreError {
             }
             StoreError::NotEmpty => "the folder is not empty",
             StoreError::LeadsOutside => "the folder contains a relative link that leads out of it",
+            StoreError::OtherFileSystem => "both names are not on one file system",
             StoreError::PreconditionFailed => "the object does not meet the request's condition",
             StoreError::Full(cause) if cause.errno.is_none() => {
                 "the store is full, or its space is kept free (--min-free)"
@@ -215,7 +219,8 @@ impl StoreError {
     /// found.
     pub(crate) fn from_lookup(error: io::Error) -> StoreError {
         match error.raw_os_error() {
-            // Includes: a parent is a file, a link loops or leaves the folder, a socket, no driver.
+            // Includes: a parent is a file, a link loops or leaves the folder, a socket, no driver,
+            // bytes that are no name on a file system that knows only Unicode.
             Some(
                 libc::ENOENT
                 | libc::ENOTDIR
@@ -223,7 +228,8 @@ impl StoreError {
                 | libc::EXDEV
                 | libc::ENXIO
                 | libc::ENODEV
-                | libc::ENAMETOOLONG,
+                | libc::ENAMETOOLONG
+                | libc::EILSEQ,
             ) => StoreError::NotFound,
             Some(libc::EISDIR) => StoreError::IsDirectory,
             _ => StoreError::from_open_file(error),

@@ -10,12 +10,19 @@ use std::sync::Arc;
 /// systems ignore case.
 pub(crate) const RESERVED: &[u8] = b".onrush";
 
+/// The beginning of the names that are reserved in every folder: those of staging folders on other
+/// file systems, in upper and lower case.
+pub(crate) const STAGING: &[u8] = b".onrush-staging";
+
 /// The beginning of the keys of [`Key::state`], within the reserved folder.
 const STATE: &[u8] = b".onrush/state/";
 
 /// The beginning of the keys of copies that are not complete, within the reserved folder of a disk:
 /// then the name of a process, and a number.
 const STAGED: &[u8] = b".onrush/staging/";
+
+/// The same on another file system beneath the folder, after the path of one of its folders.
+const STAGED_NEAR: &[u8] = b"/.onrush-staging/staging/";
 
 /// The name of an object or a folder: segments separated by `/`. No segment is empty, `.` or `..`,
 /// or contains a NUL. A segment has at most 255 bytes and a key at most 4095. Bytes that are not
@@ -91,22 +98,29 @@ impl Key {
         self.segments().any(|segment| segment[0] == b'.')
     }
 
-    /// Whether the key lies in the folder reserved for the store, which requests cannot access.
+    /// Whether the key lies in a folder that is reserved for the store, which requests cannot
+    /// access: `.onrush` at the top, or one anywhere whose name begins with `.onrush-staging`.
     pub fn reserved(&self) -> bool {
-        self.segments()
-            .next()
-            .is_some_and(|top| top.eq_ignore_ascii_case(RESERVED))
+        let mut segments = self.segments();
+        segments.next().is_some_and(|top| is_reserved(top, true))
+            || segments.any(|name| is_reserved(name, false))
     }
 
-    /// The key of a copy that is not complete, or of something beneath it. `process` is the name of
-    /// the folder with the staged files of this process.
-    pub(crate) fn staged(process: &[u8], name: &[u8]) -> Result<Key> {
-        Key::parse(&[STAGED, process, b"/", name].concat())
+    /// The key of a copy that is not complete, or of something beneath it. `path` leads to the
+    /// folder that has the reserved one: empty for the root folder. `process` is the name of the
+    /// folder with the staged files of this process.
+    pub(crate) fn staged(path: &[u8], process: &[u8], name: &[u8]) -> Result<Key> {
+        let above = match path {
+            [] => STAGED,
+            _ => STAGED_NEAR,
+        };
+        Key::parse(&[path, above, process, b"/", name].concat())
     }
 
     /// Whether the key is made by [`Key::staged`].
     pub(crate) fn is_staged(&self) -> bool {
-        self.0.starts_with(STAGED)
+        let is_near = |at: &[u8]| at == STAGED_NEAR;
+        self.0.starts_with(STAGED) || self.0.windows(STAGED_NEAR.len()).any(is_near)
     }
 
     /// Whether a store on a disk keeps its own files there: reserved, but neither made by
@@ -122,6 +136,16 @@ impl Key {
             None => (None, &self.0),
         }
     }
+}
+
+/// Whether the entry `name` of a folder is reserved for the store, at the top or beneath it.
+pub(crate) fn is_reserved(name: &[u8], is_top: bool) -> bool {
+    // Most names are decided by the first byte.
+    let is_staging = |name: &[u8]| {
+        let start = name.get(..STAGING.len());
+        start.is_some_and(|start| start.eq_ignore_ascii_case(STAGING))
+    };
+    name[0] == b'.' && (is_staging(name) || (is_top && name.eq_ignore_ascii_case(RESERVED)))
 }
 
 impl fmt::Debug for Key {

@@ -15,6 +15,8 @@ pub const METADATA_BYTES_MAX: usize = 2048;
 /// the maximum size they fit into the attributes of a file.
 pub const PROPERTIES_BYTES_MAX: usize = 1536;
 
+pub(crate) const NS_PER_S: i64 = 1_000_000_000;
+
 /// The kind of thing that a key names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -74,9 +76,19 @@ impl Version {
         &self.text[..usize::from(self.len)]
     }
 
-    /// Inode, size and modification time, in hexadecimal, separated by dashes.
+    /// Inode, size and modification time, in hexadecimal, separated by dashes. Tools that give all
+    /// files one time, such as those of reproducible builds, use whole seconds, and inodes are used
+    /// again. Then the time of the last change of any kind (ctime), which no program can set,
+    /// stands for the modification time, with a `c` before it.
     fn from_file(file: &Metadata) -> Version {
-        Version::from_numbers([file.inode, file.size, file.modified_ns as u64])
+        if !is_often_set(file) {
+            return Version::from_numbers([file.inode, file.size, file.modified_ns as u64]);
+        }
+        let mut version = Version::from_numbers([file.inode, file.size, 0]);
+        version.len -= 1; // The digit of the last number.
+        version.push(b'c');
+        version.push_hex(file.changed_ns as u64);
+        version
     }
 
     /// The numbers in hexadecimal, separated by dashes.
@@ -132,7 +144,18 @@ impl fmt::Debug for Version {
     }
 }
 
+/// Whether several contents of a file may have its modification time. A store sets no such time,
+/// unless the file system knows only seconds. A folder has the time of its entries.
+fn is_often_set(file: &Metadata) -> bool {
+    file.kind == FileKind::File && file.modified_ns % NS_PER_S == 0
+}
+
 impl Meta {
+    /// Whether the version changes with the name and the properties of the file as well.
+    pub(crate) fn has_fragile_version(&self) -> bool {
+        self.kind == Kind::File && self.modified_ns % NS_PER_S == 0
+    }
+
     /// The properties from a file's metadata; `None` if it is neither a regular file nor a
     /// directory.
     pub fn from_file(file: &Metadata) -> Option<Meta> {
@@ -163,7 +186,11 @@ mod tests {
             inode: 0x10,
             device: 0,
             modified_ns: i64::MAX,
+            changed_ns: 0,
             mode: 0,
+            user: 0,
+            group: 0,
+            mount: 0,
             nlink: 1,
         };
         assert_eq!(Version::from_file(&file).as_str(), "10-0-7fffffffffffffff");
@@ -176,6 +203,23 @@ mod tests {
         let widest = Version::from_file(&file);
         assert_eq!(widest.as_str(), ["ffffffffffffffff"; 3].join("-"));
         assert_eq!(Version::parse(widest.as_bytes()), Some(widest));
+        for seconds in [0, 1, -1] {
+            file = Metadata {
+                modified_ns: seconds * NS_PER_S,
+                changed_ns: -1,
+                ..file
+            };
+            let widest = Version::from_file(&file);
+            let expected = ["ffffffffffffffff", "ffffffffffffffff", "cffffffffffffffff"];
+            assert_eq!(widest.as_str(), expected.join("-"));
+            assert_eq!(Version::parse(widest.as_bytes()), Some(widest));
+        }
+        file = Metadata {
+            kind: FileKind::Directory,
+            modified_ns: NS_PER_S,
+            ..file
+        };
+        assert!(Version::from_file(&file).as_str().ends_with("-3b9aca00"));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use crate::attributes;
 use crate::checksum::Checksum;
 use crate::error::Cause;
-use crate::key::RESERVED;
+use crate::key::is_reserved;
 use onrush_rt::fs::{Dir, File, FileKind, Metadata, OpenHow};
 use std::io;
 use std::ops::ControlFlow;
@@ -66,12 +66,15 @@ impl Scrub {
             };
             let mut inner = Vec::new();
             for (name, kind) in entries {
+                if is_reserved(&name, folder.is_empty()) {
+                    continue;
+                }
                 let path = match folder.is_empty() {
                     true => name,
                     false => [&folder[..], b"/", &name].concat(),
                 };
                 match kind {
-                    FileKind::Directory if path != RESERVED => inner.push(path),
+                    FileKind::Directory => inner.push(path),
                     FileKind::File if each(&path, Ok(())).is_break() => return,
                     _ => {}
                 }

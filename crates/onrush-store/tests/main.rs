@@ -50,6 +50,8 @@ mod links;
 mod listings;
 // `Folder` as a store.
 mod objects;
+// Other file systems beneath the folder.
+mod mounts;
 // Listings in pages.
 mod pages;
 // Conditions hold between processes.
@@ -66,6 +68,8 @@ mod races;
 mod release;
 // Copies and renames.
 mod relocate;
+// Owner, group, mode and access control lists of objects.
+mod rights;
 // Options that change while a folder is in use.
 mod settings;
 // Files of uploads before their commit.

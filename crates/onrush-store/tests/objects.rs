@@ -21,6 +21,7 @@ on_all! {
     full_disk_is_reported_and_uncached_object_is_read
     readers_keep_a_replaced_object
     truncated_file_ends_its_stream_with_an_error
+    files_of_one_time_have_different_versions
 }
 
 fn put_objects_can_be_read(backend: &Backend) {
@@ -273,6 +274,51 @@ fn object_that_others_delete_or_create_is_noticed(backend: &Backend) {
     }
 }
 
+/// Programs that give all files one time cannot hide that a file is another one.
+fn files_of_one_time_have_different_versions(backend: &Backend) {
+    let folder = backend.folder();
+    let root = backend.root();
+    let version = || block_on(folder.meta(&key("a"))).unwrap().version;
+    for modified_ns in [0, 1_000_000_000, -1_000_000_000] {
+        let mut seen = Vec::new();
+        for content in [b"one", b"two", b"six"] {
+            let file = root.open(b"a", OpenHow::create_new(0o644)).unwrap();
+            file.write_all_at(content, 0).unwrap();
+            file.set_modified(modified_ns).unwrap();
+            let changed_ns = file.metadata().unwrap().changed_ns;
+            drop(file);
+            seen.push(version());
+            let refused = put_if(&folder, "a", b"x", Condition::Versions(vec![seen[0]]));
+            if seen.len() > 1 {
+                assert_eq!(refused, Err(StoreError::PreconditionFailed));
+            } else {
+                assert!(refused.is_ok());
+            }
+            root.unlink(b"a").unwrap();
+            // The clock of the kernel advances in steps.
+            let probe = root.open(b"probe", OpenHow::create_new(0o644)).unwrap();
+            while probe.metadata().unwrap().changed_ns == changed_ns {
+                probe.set_modified(1).unwrap();
+            }
+            root.unlink(b"probe").unwrap();
+        }
+    }
+    // A rename is a change of the file, and its result has the new version.
+    let file = root.open(b"from", OpenHow::create_new(0o644)).unwrap();
+    file.set_modified(0).unwrap();
+    let relocation = Relocation {
+        from: key("from"),
+        to: key("a"),
+        from_condition: Condition::None,
+        to_condition: Condition::None,
+    };
+    let moved = block_on(folder.rename(relocation, Kind::File)).unwrap();
+    assert_eq!(moved.meta.version, version());
+    let written = put(&folder, "a", b"of this store").unwrap();
+    assert_eq!(written.meta.version, version());
+    assert!(!written.meta.version.as_str().contains("-c"));
+}
+
 /// An object that was put lately is looked up before it is replaced, instead of a rename that
 /// fails first.
 #[test]
@@ -425,4 +471,41 @@ fn changes_in_memory_use_no_other_thread() {
     put(&folder, "a/c", &body(100_000)).unwrap();
     delete(&folder, "a/b").unwrap();
     assert_eq!(folder.pool().stats().queued_total, jobs);
+}
+
+/// A file system that knows only Unicode has no object with other bytes in its name.
+#[test]
+fn bytes_that_are_no_name_are_not_found_or_invalid() {
+    let backend = Backend::sim();
+    let Backend::Sim(disk) = &backend else {
+        unreachable!()
+    };
+    disk.set_unicode_names(true);
+    let folder = backend.folder();
+    put(&folder, "\u{e9}/a", b"x").unwrap();
+    for bytes in [&b"\xff"[..], b"d\xff/a", b"\xc3\xa9/\xff"] {
+        let at = key(bytes);
+        let found = block_on(folder.get(&at)).map(|_| ());
+        assert_eq!(found, Err(StoreError::NotFound), "{at:?}");
+        let found = block_on(folder.meta(&at)).map(|_| ());
+        assert_eq!(found, Err(StoreError::NotFound), "{at:?}");
+        let listed = block_on(folder.list(Some(&at), ListHow::default()));
+        assert_eq!(listed, Err(StoreError::NotFound), "{at:?}");
+        for size in [3, 50_000] {
+            let written = block_on(async {
+                let mut upload = folder
+                    .stage(&at, Condition::None, Some(size as u64))
+                    .await?;
+                upload.write(body(size)).await?;
+                upload.commit().await
+            });
+            assert_eq!(written, Err(StoreError::InvalidKey), "{at:?}, {size}");
+        }
+        for kind in [Kind::File, Kind::Directory] {
+            let deleted = block_on(folder.delete(&at, kind, Condition::None));
+            assert_eq!(deleted, Err(StoreError::NotFound), "{at:?}");
+        }
+        let created = block_on(folder.create_folder(&at));
+        assert_eq!(created, Err(StoreError::InvalidKey), "{at:?}");
+    }
 }

@@ -345,10 +345,17 @@ fn an_error_at_any_operation_puts_everything_back() {
                 let is_reported = match errno {
                     EIO => matches!(error, StoreError::Io(_)),
                     ENOSPC | EDQUOT => matches!(error, StoreError::Full(_)),
-                    EACCES => matches!(error, StoreError::PermissionDenied(_)),
+                    // An attribute that may not be set.
+                    EACCES => matches!(
+                        error,
+                        StoreError::PermissionDenied(_) | StoreError::NoMetadata
+                    ),
                     _ => matches!(
                         error,
-                        StoreError::Conflict | StoreError::NotFound | StoreError::Io(_)
+                        StoreError::Conflict
+                            | StoreError::NotFound
+                            | StoreError::OtherFileSystem
+                            | StoreError::Io(_)
                     ),
                 };
                 // What cannot be looked up may be something else.

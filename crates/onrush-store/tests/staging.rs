@@ -1,9 +1,11 @@
 //! Uploads before their commit, on all backends: their files in `.onrush/staging`.
 
 use crate::common::*;
+use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::sim::SimFs;
 use onrush_rt::fs::{Dir, OpenHow};
 use onrush_store::*;
+use std::path::Path;
 
 on_all! {
     aborted_uploads_leave_nothing
@@ -110,6 +112,54 @@ fn uploads_of_live_processes_are_not_swept(backend: &Backend) {
         2,
         "the folders of stores one and three stay"
     );
+}
+
+/// A folder that is moved away and made again, or a link that leads elsewhere: the store goes on
+/// with the folder that its path leads to.
+#[test]
+fn the_path_of_the_folder_leads_elsewhere() {
+    for base in [TempDir::new(), TempDir::beneath(Path::new("/dev/shm"))] {
+        let at = |name: &str| base.path().join(name);
+        std::fs::create_dir(at("one")).unwrap();
+        std::fs::create_dir(at("two")).unwrap();
+        std::os::unix::fs::symlink("one", at("link")).unwrap();
+        let options = FolderOptions::default();
+        let pool = BlockingPool::threads(1, 16);
+        let folder = Folder::open(&at("link"), pool, options.clone()).unwrap();
+        put(&folder, "d/object", b"one").unwrap();
+        let generation = || folder.generation(&key("d/object"));
+        let before = generation();
+        // An upload that is in progress reaches the folder that is there when it ends.
+        let mut upload = block_on(folder.stage(&key("d/b"), Condition::None, None)).unwrap();
+        block_on(upload.write(body(50_000))).unwrap();
+        std::fs::rename(at("link"), at("old link")).unwrap();
+        std::os::unix::fs::symlink("two", at("link")).unwrap();
+        folder.set_options(&options).unwrap(); // Looks at once.
+        assert_ne!(generation(), before, "a cache must ask again");
+        assert_eq!(get(&folder, "d/object"), Err(StoreError::NotFound));
+        block_on(upload.commit()).unwrap();
+        put(&folder, "d/object", b"two").unwrap();
+        assert_eq!(std::fs::read(at("two/d/object")).unwrap(), b"two");
+        assert_eq!(std::fs::read(at("two/d/b")).unwrap(), body(50_000));
+        assert_eq!(std::fs::read(at("one/d/object")).unwrap(), b"one");
+        // Gone, and made again.
+        std::fs::rename(at("two"), at("away")).unwrap();
+        let _ = folder.set_options(&options);
+        assert_eq!(folder.look_again(), Some(std::io::ErrorKind::NotFound));
+        std::fs::create_dir(at("two")).unwrap();
+        // Noticed by requests alone, within a second.
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while folder.look_again().is_some() {
+            assert!(std::time::Instant::now() < end);
+            let _ = get(&folder, "d/object");
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        put(&folder, "d/object", b"three").unwrap();
+        assert_eq!(std::fs::read(at("two/d/object")).unwrap(), b"three");
+        drop(folder);
+        let own = std::fs::read_dir(at("two/.onrush/staging")).unwrap();
+        assert_eq!(own.count(), 0);
+    }
 }
 
 /// The names of the folders in staging: one for each open store.

@@ -11,6 +11,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{self, AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RawDir};
 use rustix::fs::{RenameFlags, Statx, StatxFlags, Timespec, Timestamps, UTIME_OMIT, XattrFlags};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
+use rustix::process::{Gid, Uid};
 use std::ffi::CStr;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -28,7 +29,11 @@ const STATX: StatxFlags = StatxFlags::TYPE
     .union(StatxFlags::INO)
     .union(StatxFlags::SIZE)
     .union(StatxFlags::BLOCKS)
-    .union(StatxFlags::MTIME);
+    .union(StatxFlags::MTIME)
+    .union(StatxFlags::CTIME)
+    .union(StatxFlags::UID)
+    .union(StatxFlags::GID)
+    .union(StatxFlags::MNT_ID);
 
 /// The buffer size for directory entries, in bytes.
 const DIR_BUF_BYTES: usize = 32 * 1024;
@@ -256,6 +261,26 @@ impl Dir {
         set.is_ok() && retry_on_intr(|| fs::fremovexattr(&self.fd, PROBE)).is_ok()
     }
 
+    pub(super) fn attribute(&self, name: &CStr, len_max: usize) -> io::Result<Option<Vec<u8>>> {
+        attribute(self.fd.as_fd(), name, len_max)
+    }
+
+    /// Whether the file system has attributes of this kind.
+    pub(super) fn knows_attribute(&self, name: &CStr) -> bool {
+        let found = retry_on_intr(|| fs::fgetxattr_query(&self.fd, name));
+        found.is_ok() || found == Err(Errno::NODATA)
+    }
+
+    pub(super) fn remove_attribute(&self, name: &CStr) -> io::Result<()> {
+        Ok(retry_on_intr(|| fs::fremovexattr(&self.fd, name))?)
+    }
+
+    pub(super) fn set_mode(&self, mode: u32) -> io::Result<()> {
+        Ok(retry_on_intr(|| {
+            fs::fchmod(&self.fd, Mode::from_raw_mode(mode))
+        })?)
+    }
+
     pub(super) fn boot_id(&self) -> io::Result<String> {
         let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
         Ok(text.trim_end().to_owned())
@@ -351,7 +376,15 @@ impl File {
             )
         });
         match copied {
-            Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(None),
+            // Some mounts and filters deny the call, but not reads and writes.
+            Err(
+                Errno::XDEV
+                | Errno::INVAL
+                | Errno::NOSYS
+                | Errno::OPNOTSUPP
+                | Errno::PERM
+                | Errno::ACCESS,
+            ) => Ok(None),
             copied => Ok(Some(copied? as u64)),
         }
     }
@@ -387,33 +420,18 @@ impl File {
     }
 
     pub(super) fn attribute(&self, name: &CStr, len_max: usize) -> io::Result<Option<Vec<u8>>> {
-        // Most are short, and most files have none: neither needs a second call.
-        let mut short = [0; SHORT_ATTRIBUTE_BYTES];
-        match retry_on_intr(|| fs::fgetxattr(&self.fd, name, &mut short[..])) {
-            Err(Errno::RANGE) => {}
-            Err(Errno::NODATA | Errno::OPNOTSUPP) => return Ok(None),
-            len => {
-                return match len? {
-                    len if len > len_max => Err(Errno::RANGE.into()),
-                    len => Ok(Some(short[..len].to_vec())),
-                };
-            }
-        }
-        let len = match retry_on_intr(|| fs::fgetxattr_query(&self.fd, name)) {
-            Err(Errno::NODATA | Errno::OPNOTSUPP) => return Ok(None),
-            len => len?,
-        };
-        if len > len_max {
-            return Err(Errno::RANGE.into());
-        }
-        let mut value = vec![0; len];
-        match retry_on_intr(|| fs::fgetxattr(&self.fd, name, &mut value[..])) {
-            Err(Errno::NODATA) => Ok(None), // Removed since.
-            len => {
-                value.truncate(len?);
-                Ok(Some(value))
-            }
-        }
+        attribute(self.fd.as_fd(), name, len_max)
+    }
+
+    pub(super) fn set_mode(&self, mode: u32) -> io::Result<()> {
+        Ok(retry_on_intr(|| {
+            fs::fchmod(&self.fd, Mode::from_raw_mode(mode))
+        })?)
+    }
+
+    pub(super) fn set_owner(&self, user: Option<u32>, group: Option<u32>) -> io::Result<()> {
+        let (user, group) = (user.map(Uid::from_raw), group.map(Gid::from_raw));
+        Ok(retry_on_intr(|| fs::fchown(&self.fd, user, group))?)
     }
 
     pub(super) fn allocate(&self, len: u64) -> io::Result<()> {
@@ -454,6 +472,36 @@ impl File {
     }
 }
 
+fn attribute(fd: BorrowedFd<'_>, name: &CStr, len_max: usize) -> io::Result<Option<Vec<u8>>> {
+    // Most are short, and most files have none: neither needs a second call.
+    let mut short = [0; SHORT_ATTRIBUTE_BYTES];
+    match retry_on_intr(|| fs::fgetxattr(fd, name, &mut short[..])) {
+        Err(Errno::RANGE) => {}
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => return Ok(None),
+        len => {
+            return match len? {
+                len if len > len_max => Err(Errno::RANGE.into()),
+                len => Ok(Some(short[..len].to_vec())),
+            };
+        }
+    }
+    let len = match retry_on_intr(|| fs::fgetxattr_query(fd, name)) {
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => return Ok(None),
+        len => len?,
+    };
+    if len > len_max {
+        return Err(Errno::RANGE.into());
+    }
+    let mut value = vec![0; len];
+    match retry_on_intr(|| fs::fgetxattr(fd, name, &mut value[..])) {
+        Err(Errno::NODATA) => Ok(None), // Removed since.
+        len => {
+            value.truncate(len?);
+            Ok(Some(value))
+        }
+    }
+}
+
 fn stat_fd(fd: BorrowedFd<'_>) -> io::Result<Metadata> {
     let found = retry_on_intr(|| fs::statx(fd, c"", AtFlags::EMPTY_PATH, STATX))?;
     Ok(metadata(&found))
@@ -468,7 +516,11 @@ fn metadata(found: &Statx) -> Metadata {
         inode: found.stx_ino,
         device: u64::from(found.stx_dev_major) << 32 | u64::from(found.stx_dev_minor),
         modified_ns: join_ns(found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec.into()),
+        changed_ns: join_ns(found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec.into()),
         mode: mode & 0o7777,
+        user: found.stx_uid,
+        group: found.stx_gid,
+        mount: found.stx_mnt_id,
         nlink: found.stx_nlink,
     }
 }

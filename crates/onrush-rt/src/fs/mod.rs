@@ -10,10 +10,11 @@
 //! Errors are [`std::io::Error`]s that carry the errno and no path.
 //!
 //! Modules, lowest first: `types` · `release`, `resident`, `walk` · `kernel`, [`sim`] ·
-//! `advice`, `copy`, `links`, `lock`, `notify`, `whole`.
+//! `advice`, `again`, `copy`, `links`, `lock`, `notify`, `rights`, `whole`.
 //! They do not depend on tasks, drivers or objects.
 
 mod advice;
+mod again;
 mod copy;
 mod kernel;
 mod links;
@@ -21,6 +22,7 @@ mod lock;
 mod notify;
 mod release;
 mod resident;
+mod rights;
 pub mod sim;
 #[cfg(test)]
 mod tests;

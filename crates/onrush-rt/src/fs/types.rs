@@ -30,10 +30,28 @@ pub struct Metadata {
     pub device: u64,
     /// Time of the last change of content, in nanoseconds since 1970 (negative before).
     pub modified_ns: i64,
+    /// Time of the last change of content or properties (ctime), in nanoseconds since 1970. Only
+    /// the kernel sets it.
+    pub changed_ns: i64,
     /// Permission bits (`0o7777` at most).
     pub mode: u32,
+    /// The user that owns the file.
+    pub user: u32,
+    /// Its group.
+    pub group: u32,
+    /// The mount that the file was found through (`STATX_MNT_ID`, Linux 5.8). 0 if unknown.
+    pub mount: u64,
     /// The number of names (hard links) of the file.
     pub nlink: u32,
+}
+
+impl Metadata {
+    /// Mount and device of a directory. A file can be renamed between two directories only if both
+    /// have the same: a bind mount has the device of its source, and a subvolume of btrfs the mount
+    /// of the volume.
+    pub fn file_system(&self) -> (u64, u64) {
+        (self.mount, self.device)
+    }
 }
 
 /// Whether an open may create the file.

@@ -12,9 +12,9 @@
 //!
 //! A store without generations has no entries: each of its objects is opened for each request.
 //!
-//! Afterwards the object is opened again. If only the time had passed and the version is the same,
-//! the bytes in memory stay. The cache keeps only objects whose version is reliable (see
-//! `LoadedObject::has_reliable_version`).
+//! Afterwards the object is opened again. If only the time had passed, and the version and the time
+//! of the last change (ctime) are the same, the bytes in memory stay. The cache keeps only objects
+//! whose version is reliable (see `LoadedObject::has_reliable_version`).
 //!
 //! An open file takes a descriptor, and disk space even after it is deleted. Therefore the cache
 //! keeps few, and none for much longer than a tenth of a second. The caller that adds the first one
@@ -24,7 +24,7 @@
 
 use super::object::LoadedObject;
 use onrush::WorkerHandle;
-use onrush_store::{Key, Version};
+use onrush_store::{Key, Object};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -166,7 +166,7 @@ impl Cache {
         self.shard(worker).remove(key);
     }
 
-    /// Renews the entry of a key whose object was opened just now and has `version`, and returns
+    /// Renews the entry of a key whose `object` was opened just now, if it is the same, and returns
     /// its object. `None` if the entry is outdated or has no content in memory. `generation` is
     /// from before the opening. The store allows its use for `fresh_ms`.
     pub(super) fn revalidate(
@@ -174,14 +174,14 @@ impl Cache {
         key: &Key,
         context: CacheContext,
         generation: Option<u64>,
-        version: &Version,
+        object: &Object,
         fresh_ms: u64,
     ) -> Option<LoadedObject> {
         let mut shard = self.shard(context.worker);
         let entry = shard.entries.get_mut(key.as_bytes())?;
         // After a change through this server, an equal version proves nothing: an inode number may
         // have been reused for a file with the same time.
-        let same = Some(entry.generation) == generation && entry.object.version() == version;
+        let same = Some(entry.generation) == generation && entry.object.is_of(object);
         if !same || entry.object.bytes_in_memory().is_none() {
             return None; // The new open file replaces the old one.
         }

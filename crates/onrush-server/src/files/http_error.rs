@@ -71,6 +71,11 @@ impl HttpError {
                 409,
                 "a link or a special file is in the way, or the path changed meanwhile",
             ),
+            (StoreError::OtherFileSystem, _) => (
+                409,
+                "both names are not on one file system of the server, so this cannot be one step; \
+                 copy and delete instead",
+            ),
             (StoreError::NotEmpty, _) => (409, "the folder is not empty"),
             (StoreError::LeadsOutside, _) => (
                 409,

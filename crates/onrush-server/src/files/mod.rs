@@ -86,6 +86,7 @@ use onrush_rt::descriptors::Descriptors;
 use onrush_store::cache::is_cache;
 use onrush_store::{Durability, Folder, FolderOptions, Key, PreparedOptions, Store, StoreError};
 use run_to_end::{Abandoned, run_to_end};
+use rustix::fs::Access;
 use siblings::Siblings;
 use std::fmt;
 use std::future::Future;
@@ -502,6 +503,10 @@ fn open_error(dir: &Path, writable: bool, sink: bool, error: &io::Error) -> io::
         io::ErrorKind::PermissionDenied if writable && is_missing(dir) => {
             "cannot be created by this user: permission denied".to_owned()
         }
+        io::ErrorKind::PermissionDenied if writable && has_own_folder(dir) => {
+            "can be read and written by this user, but not its folder .onrush: permission denied"
+                .to_owned()
+        }
         io::ErrorKind::PermissionDenied if writable => {
             "cannot be read and written by this user: permission denied".to_owned()
         }
@@ -517,6 +522,13 @@ fn open_error(dir: &Path, writable: bool, sink: bool, error: &io::Error) -> io::
 fn is_missing(dir: &Path) -> bool {
     dir.symlink_metadata()
         .is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+}
+
+/// Whether this user may change a folder, and what the store has in it is there already. Then only
+/// that denies access.
+fn has_own_folder(dir: &Path) -> bool {
+    !is_missing(&dir.join(".onrush"))
+        && rustix::fs::access(dir, Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK).is_ok()
 }
 
 /// Whether a request changes nothing, so that it may end with its connection.
@@ -642,13 +654,17 @@ impl Inner {
 /// Whether the entry `name` of a folder appears in listings: not hidden names, those of the store,
 /// and the name of the admin pages.
 fn is_listed(options: &FilesOptions, folder: Option<&Key>, name: &[u8]) -> bool {
+    let above = folder.map_or(&[][..], Key::as_bytes);
     let is_own = match name {
-        b"-" => options.reserve_admin_paths,
-        [b'.', ..] => Key::parse(name).is_ok_and(|key| key.reserved()),
+        b"-" => options.reserve_admin_paths && folder.is_none(),
+        [b'.', ..] if options.hidden => {
+            let path = [above, if above.is_empty() { b"" } else { b"/" }, name].concat();
+            Key::parse(&path).is_ok_and(|key| key.reserved())
+        }
         _ => false,
     };
     let is_hidden = name.starts_with(b".") && !options.hidden;
-    !(is_hidden || (is_own && folder.is_none()))
+    !(is_hidden || is_own)
 }
 
 #[cfg(test)]
@@ -661,5 +677,10 @@ mod tests {
         let text = |dir: &str| open_error(Path::new(dir), true, false, &denied).to_string();
         assert!(text("/nowhere/at/all").contains("cannot be created by this user"));
         assert!(text("/").contains("cannot be read and written by this user"));
+        let dir = testing::TempDir::new();
+        let at = dir.path().to_str().expect("UTF-8");
+        assert!(text(at).contains("cannot be read and written by this user"));
+        std::fs::create_dir(dir.path().join(".onrush")).expect("a folder");
+        assert!(text(at).contains("can be read and written by this user, but not its folder"));
     }
 }

@@ -44,6 +44,8 @@ pub(super) struct LoadedObject {
     modified_s: Option<u64>,
     /// Nanoseconds since 1970, as the store has it.
     modified_ns: i64,
+    /// The same, of the last change of any kind. 0: not a local file.
+    changed_ns: i64,
     /// The type of the object's name. A stored type takes precedence.
     content_type: &'static str,
     /// The fields of every response about the object, except `Content-Type`.
@@ -153,7 +155,9 @@ impl LoadedObject {
         let modified_s = modified_s.map(|modified_s| modified_s.min(now_s));
         // Preconditions do not use the client's time: it may stay the same when the bytes change.
         let shown_s = stored.as_ref().and_then(StoredFields::modified_s);
-        let shown_s = shown_s.map(|shown_s| shown_s.min(now_s)).or(modified_s);
+        // A time before 1970 is shown as 1970, as in listings, but is no validator.
+        let shown_s = shown_s.map(|shown_s| shown_s.min(now_s));
+        let shown_s = shown_s.or(Some(modified_s.unwrap_or(0)));
         let mut fields = fields(&meta.version, shown_s);
         if let Some(value) = stored.as_ref().and_then(StoredFields::cache_control) {
             set(&mut fields, "Cache-Control", value); // The value was checked.
@@ -163,6 +167,7 @@ impl LoadedObject {
             version: meta.version,
             modified_s,
             modified_ns: meta.modified_ns,
+            changed_ns: 0,
             content_type: types.content_type(key.name()),
             fields,
             cached: None,
@@ -171,8 +176,9 @@ impl LoadedObject {
         }
     }
 
-    /// Adds `Cache-Status` (RFC 9211) if the store is a cache.
+    /// Notes when the object was changed. Adds `Cache-Status` (RFC 9211) if the store is a cache.
     fn with_cached(mut self, object: &Object) -> LoadedObject {
+        self.changed_ns = object.local().map_or(0, LocalFile::changed_ns);
         self.cached = object.cached().map(|cached| cached.how);
         if let Some(how) = self.cached {
             append(&mut self.fields, CACHE_STATUS, cache_status(how).as_bytes());
@@ -260,13 +266,11 @@ impl LoadedObject {
     pub(super) fn is_unchanged(&self) -> bool {
         match &self.content {
             Content::Memory(_) | Content::Copy(_) | Content::Reader(_) => true,
-            Content::File(file) => {
-                let now = file
-                    .metadata()
-                    .ok()
-                    .and_then(|found| Meta::from_file(&found));
+            Content::File(file) => file.metadata().is_ok_and(|found| {
+                let now = Meta::from_file(&found);
                 now.is_some_and(|now| now.version == self.version)
-            }
+                    && found.changed_ns == self.changed_ns
+            }),
         }
     }
 
@@ -311,10 +315,19 @@ impl LoadedObject {
         &self.version
     }
 
-    /// Whether the next change is certain to change the version.
+    /// Whether this is what `object`, which was opened just now, has: its version, and the time of
+    /// its last change of any kind. A program may give another file an earlier time, and inodes are
+    /// used again, but no program sets the time of a change.
+    pub(super) fn is_of(&self, object: &Object) -> bool {
+        let changed_ns = object.local().map_or(0, LocalFile::changed_ns);
+        self.version == object.meta().version && self.changed_ns == changed_ns
+    }
+
+    /// Whether the next change is certain to change what [`LoadedObject::is_of`] compares.
     pub(super) fn has_reliable_version(&self, now_s: u64) -> bool {
-        self.modified_s
-            .is_none_or(|modified_s| modified_s + RELIABLE_AFTER_S <= now_s)
+        let changed_s = u64::try_from(self.changed_ns / 1_000_000_000).unwrap_or(0);
+        let latest_s = self.modified_s.unwrap_or(0).max(changed_s.min(now_s));
+        latest_s + RELIABLE_AFTER_S <= now_s
     }
 
     /// Whether it is an open file that no response refers to.

@@ -290,8 +290,8 @@ impl Inner {
             Err(StoreError::Busy) => return None, // It may work after other files are closed.
             Err(error) => return Some(Err(error)),
         };
-        let (version, fresh_ms) = (&object.meta().version, fresh_ms(&object));
-        let renewed = (self.cache).revalidate(key, context, generation, version, fresh_ms);
+        let fresh_ms = fresh_ms(&object);
+        let renewed = (self.cache).revalidate(key, context, generation, &object, fresh_ms);
         if let Some(loaded) = renewed {
             return Some(Ok(loaded));
         }

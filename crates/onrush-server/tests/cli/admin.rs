@@ -1,7 +1,7 @@
 //! Metrics and health of the real binary: on their own address and on the address of the
 //! objects.
 
-use crate::program::{Folder, Server, TIMEOUT, onrush, output};
+use crate::program::{Folder, Server, TIMEOUT, onrush, output, wait_until};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -193,4 +193,31 @@ fn admin_address_is_printed_after_the_others() {
     let mut response = String::new();
     std::io::Read::read_to_string(&mut stream, &mut response).expect("a response");
     assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+}
+
+/// A folder that is removed while it is served: the server says so, and goes on with the one that
+/// is made in its place.
+#[test]
+fn the_folder_is_gone_and_made_again() {
+    let base = Folder::new();
+    let dir = base.path().join("data");
+    std::fs::create_dir(&dir).expect("a folder");
+    std::fs::write(dir.join("x"), "old").expect("written");
+    let server = Server::start(&dir, &["--admin", "127.0.0.1:0", "--allow", "put"]);
+    let admin = admin_address(&server);
+    assert!(get_from(&admin, "/-/ready").ends_with("ready\n"));
+    assert!(server.get("/x").ends_with("old"));
+    std::fs::rename(&dir, base.path().join("away")).expect("renamed");
+    wait_until(|| {
+        let response = get_from(&admin, "/-/ready");
+        response.starts_with("HTTP/1.1 503 ") && response.ends_with("the folder is gone\n")
+    });
+    std::fs::create_dir(&dir).expect("a folder");
+    std::fs::write(dir.join("x"), "new").expect("written");
+    wait_until(|| get_from(&admin, "/-/ready").ends_with("ready\n"));
+    wait_until(|| server.get("/x").ends_with("new"));
+    let put = "PUT /y HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n";
+    let put = format!("{put}Connection: close\r\n\r\ny");
+    assert!(server.exchange(put.as_bytes()).starts_with("HTTP/1.1 201 "));
+    assert_eq!(std::fs::read(dir.join("y")).expect("an object"), b"y");
 }

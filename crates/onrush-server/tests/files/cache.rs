@@ -2,6 +2,7 @@
 
 use crate::common::*;
 use onrush_rt::descriptors::{Descriptors, FileUse};
+use onrush_rt::fs::{Create, OpenHow};
 use onrush_server::FilesOptions;
 
 /// The freshness bound of the default options.
@@ -117,6 +118,62 @@ fn recently_changed_objects_are_not_cached() {
     assert_eq!(reply.field("last-modified"), reply.field("date"));
     server.add_at(b"f", b"ten", now_s + 1_000_000);
     assert_eq!(server.get("/f").body, b"ten");
+}
+
+/// Writes a file in place, and gives it a modification time.
+fn write_at(server: &TestServer, name: &[u8], content: &[u8], modified_ns: i64) {
+    let how = OpenHow {
+        create: Create::IfMissing,
+        ..OpenHow::create_new(0o644)
+    };
+    let file = server.root().open(name, how).unwrap();
+    file.write_all_at(content, 0).unwrap();
+    file.set_modified(modified_ns).unwrap();
+}
+
+/// Reproducible builds give all files one time, and write them over each other.
+#[test]
+fn files_of_one_time_and_size_are_told_apart() {
+    const SECOND: i64 = 1_000_000_000;
+    let options = FilesOptions {
+        cache_max_age_ms: 100,
+        ..FilesOptions::default()
+    };
+    let long_ago = LONG_AGO_S as i64 * SECOND;
+    for size in [10, 200_000] {
+        let (old, new) = (vec![b'o'; size], vec![b'n'; size]);
+        for modified_ns in [0, SECOND, -SECOND, long_ago, long_ago + 1] {
+            on_all_backends(&options, |server| {
+                let at = format!("{}, {size} bytes, {modified_ns} ns", server.name);
+                write_at(server, b"f", &old, modified_ns);
+                let first = server.get("/f");
+                if modified_ns < 0 {
+                    // As in listings and archives.
+                    let shown = first.field("last-modified");
+                    assert_eq!(shown, Some("Thu, 01 Jan 1970 00:00:00 GMT"), "{at}");
+                }
+                (0..4).for_each(|_| assert!(server.get("/f").body == old, "{at}"));
+                server.advance(150);
+                assert_eq!(server.get("/f").etag(), first.etag(), "{at}");
+                write_at(server, b"f", &new, modified_ns);
+                server.advance(150);
+                (0..4).for_each(|_| assert!(server.get("/f").body == new, "{at}"));
+                if modified_ns % SECOND != 0 {
+                    return; // No tool sets such a time again by chance.
+                }
+                let tag = first.etag().to_owned();
+                let conditional = format!("GET /f\nIf-None-Match: {tag}");
+                let reply = server.request(&conditional, b"");
+                assert!(reply.status == 200 && reply.body == new, "{at}");
+                let rest = format!("GET /f\nRange: bytes=5-\nIf-Range: {tag}");
+                let reply = server.request(&rest, b"");
+                assert!(reply.status == 200 && reply.body == new, "{at}");
+                let tag = reply.etag().to_owned();
+                let conditional = format!("GET /f\nIf-None-Match: {tag}");
+                assert_eq!(server.request(&conditional, b"").status, 304, "{at}");
+            });
+        }
+    }
 }
 
 #[test]

@@ -212,6 +212,58 @@ fn an_error_of_the_disk_leaves_the_destination() {
     }
 }
 
+/// A destination on another file system: a move is refused and changes nothing, a copy is made
+/// there. What is mounted is never replaced.
+#[test]
+fn another_file_system_loses_nothing() {
+    let disk = SimFs::new(1);
+    disk.root().unwrap().create_dir(b"disk", 0o755).unwrap();
+    disk.mount(b"disk").unwrap();
+    let server = &mut TestServer::simulated_on(disk.clone(), "/", &with_folders(), 1);
+    let refused = "both names are not on one file system of the server, so this cannot be one \
+                   step; copy and delete instead\n";
+    add_both(server);
+    for (name, content) in [("disk/old/1", b"old"), ("disk/old/deep/3", b"old")] {
+        server.add(name, content);
+    }
+    let contents = |server: &TestServer, top: &str| {
+        ["1", "deep/3", "sub/2"].map(|name| server.content(&format!("{top}/{name}")))
+    };
+    let (old, new) = (Some(b"old".to_vec()), Some(b"new".to_vec()));
+    let (old, new) = ([old.clone(), old, None], [new.clone(), None, new]);
+    for (from, to) in [
+        ("/new/", "/disk/old/"),
+        ("/disk/old/", "/new/"),
+        ("/disk/", "/new/"),
+    ] {
+        let reply = send(server, "MOVE", from, to);
+        assert_eq!((reply.status, reply.text()), (409, refused), "{from} {to}");
+        assert_eq!(contents(server, "disk/old"), old);
+        assert_eq!(contents(server, "new"), new);
+    }
+    for method in ["COPY", "MOVE"] {
+        let reply = send(server, method, "/new/", "/disk/");
+        assert_eq!((reply.status, reply.text()), (409, refused), "{method}");
+        assert_eq!(contents(server, "disk/old"), old);
+        assert_eq!(contents(server, "new"), new);
+    }
+    assert_eq!(send(server, "COPY", "/new/", "/disk/old/").status, 204);
+    assert_eq!(contents(server, "disk/old"), new);
+    assert_eq!(contents(server, "new"), new);
+    assert_eq!(send(server, "COPY", "/disk/old/", "/old/").status, 204);
+    assert_eq!(contents(server, "old"), new);
+    // Within it, a move is one step.
+    assert_eq!(send(server, "COPY", "/new/", "/disk/next/").status, 201);
+    server.add("disk/next/1", b"next");
+    assert_eq!(
+        send(server, "MOVE", "/disk/next/", "/disk/old/").status,
+        204
+    );
+    assert_eq!(server.content("disk/old/1"), Some(b"next".to_vec()));
+    assert_eq!(server.content("disk/next/1"), None);
+    assert_eq!(server.staged(), 0);
+}
+
 #[test]
 fn a_quota_leaves_the_destination() {
     for driver in [DriverPreference::Uring, DriverPreference::Epoll] {

@@ -14,16 +14,16 @@
 //! thread of the pool holds no byte, and the thread that has waited for the bytes makes the change.
 //! A lock that is held for longer, that of a kept file, is never waited for.
 
-use super::Inner;
 use super::key_locks::KeyGuard;
 use super::semaphore::TaskSemaphore;
 use super::staging::ensure_dir;
+use super::{Inner, again};
 use crate::error::{Result, StoreError};
 use crate::key::{Key, RESERVED};
 use onrush_rt::fs::{Create, Dir, File, OpenHow};
 use sha2::{Digest, Sha256};
 use std::io;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 const LOCKS: &[u8] = b"locks";
 
@@ -39,7 +39,7 @@ const HOW: OpenHow = OpenHow {
 pub(super) struct ProcessLocks {
     /// `.onrush/locks`. Empty if the file system has no such locks: then processes do not exclude
     /// each other. A read-only store has none.
-    file: OnceLock<File>,
+    file: RwLock<Option<Arc<File>>>,
     /// Limits the threads that wait.
     wait_permits: Arc<TaskSemaphore>,
 }
@@ -48,7 +48,7 @@ impl ProcessLocks {
     /// For a pool of `threads` threads. Nothing is locked before [`ProcessLocks::set`].
     pub(super) fn new(threads: usize) -> ProcessLocks {
         ProcessLocks {
-            file: OnceLock::new(),
+            file: RwLock::default(),
             wait_permits: TaskSemaphore::new((threads / 4).max(1)),
         }
     }
@@ -61,33 +61,39 @@ impl ProcessLocks {
         Ok(works.then_some(file))
     }
 
-    /// Locks in the open file from now on, before the first change.
-    pub(super) fn set(&self, file: File) {
-        let _ = self.file.set(file); // Another thread may have been faster.
+    /// Locks in the open file from now on.
+    pub(super) fn set(&self, file: Option<File>) {
+        let file = file.map(Arc::new);
+        *self.file.write().unwrap_or_else(PoisonError::into_inner) = file;
+    }
+
+    fn file(&self) -> Option<Arc<File>> {
+        let file = self.file.read().unwrap_or_else(PoisonError::into_inner);
+        file.clone()
     }
 
     /// Whether changes of other processes are excluded.
     pub(super) fn are_supported(&self) -> bool {
-        self.file.get().is_some()
+        self.file().is_some()
     }
 }
 
 /// A locked byte of the file. Dropping it unlocks the byte.
 struct LockedByte {
-    inner: Arc<Inner>,
+    file: Arc<File>,
     at: u64,
 }
 
 impl LockedByte {
     /// Locks the byte of `key`. `None`: another process has it locked, and `waits` is not set.
-    fn lock(inner: &Arc<Inner>, file: &File, key: &Key, waits: bool) -> io::Result<Option<Self>> {
+    fn lock(file: &Arc<File>, key: &Key, waits: bool) -> io::Result<Option<Self>> {
         let at = position(key);
         let is_locked = match waits {
             true => file.lock_byte(at).map(|()| true)?,
             false => file.try_lock_byte(at)?,
         };
         Ok(is_locked.then(|| LockedByte {
-            inner: inner.clone(),
+            file: file.clone(),
             at,
         }))
     }
@@ -95,9 +101,7 @@ impl LockedByte {
 
 impl Drop for LockedByte {
     fn drop(&mut self) {
-        if let Some(file) = self.inner.process_locks.file.get() {
-            file.unlock_byte(self.at);
-        }
+        self.file.unlock_byte(self.at);
     }
 }
 
@@ -137,12 +141,12 @@ impl Locks {
     /// Excludes other processes. `false`: one of them makes a change, and `waits` is not set. Then
     /// this holds no byte.
     fn exclude_processes(&mut self, inner: &Arc<Inner>, waits: bool) -> Result<bool> {
-        let Some(file) = inner.process_locks.file.get() else {
+        let Some(file) = inner.process_locks.file() else {
             return Ok(true);
         };
         for (key, byte) in self.keys.iter().zip(&mut self.bytes) {
             if let (Some(key), None) = (key, &byte) {
-                let locked = LockedByte::lock(inner, file, key.key(), waits);
+                let locked = LockedByte::lock(&file, key.key(), waits);
                 *byte = locked.map_err(StoreError::from_open_file)?;
                 if byte.is_none() {
                     self.bytes = [None, None];
@@ -169,6 +173,7 @@ where
     T: Send + 'static,
     F: FnOnce(&Arc<Inner>, Locks) -> Result<T> + Send + 'static,
 {
+    again::look_if_due(inner);
     let shared = inner.clone();
     let at_once = move || match locks.exclude_processes(&shared, false) {
         Ok(true) => Ok(Ok(job(&shared, locks))),

@@ -21,15 +21,16 @@
 use super::change::Locks;
 use super::parents::{self, CreatedFolders, Parent};
 use super::properties;
+use super::rights;
 use super::staging::{DeferredFree, StagedFile};
-use super::{Inner, existing_object};
+use super::{Inner, existing_file};
 use crate::attributes;
 use crate::checksum::Record;
 use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::meta::{Kind, Meta};
 use crate::store::{Committed, Condition};
-use onrush_rt::fs::{Dir, FileKind};
+use onrush_rt::fs::{Dir, FileKind, Metadata};
 use std::io;
 use std::mem;
 
@@ -39,8 +40,17 @@ const ATTEMPTS: usize = 4;
 /// The result of a commit that did not fail.
 pub(super) enum CommitOutcome {
     Committed(Committed),
-    /// The parent folder was deleted meanwhile. Nothing was changed.
-    ParentGone(Box<(StagedFile, Condition, CreatedFolders)>),
+    /// Nothing was changed, and another attempt may succeed.
+    NotPlaced(Obstacle, Box<(StagedFile, Condition, CreatedFolders)>),
+}
+
+/// Why a staged file did not get the name of its object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Obstacle {
+    /// The parent folder was deleted meanwhile.
+    ParentGone,
+    /// The parent folder is on another file system.
+    OtherFileSystem,
 }
 
 /// A put whose condition holds and whose bytes are in the staged file. What remains are the steps
@@ -69,6 +79,8 @@ pub(super) struct Put {
 pub(super) struct PutParts {
     pub(super) key: Key,
     pub(super) parent: Parent,
+    /// What describes the parent folder.
+    pub(super) folder: Metadata,
     pub(super) condition: Condition,
     pub(super) created: CreatedFolders,
     pub(super) sync_failures: u64,
@@ -116,6 +128,11 @@ impl Put {
         self.is_small
     }
 
+    /// Whether it is on the file system of the root folder.
+    pub(super) fn is_at_home(&self) -> bool {
+        self.staged.name.staging.path().is_empty()
+    }
+
     /// Whether the content is durable, or need not be.
     pub(super) fn is_synced(&self) -> bool {
         self.is_synced
@@ -152,15 +169,14 @@ impl Put {
     pub(super) fn commit(mut self, inner: &Inner) -> Result<CommitOutcome> {
         let placed = self.sync_content(inner).and_then(|()| self.place(inner));
         let synced = match placed {
-            Ok(true) if inner.durable() => inner.parents.sync(self.parent.dir()),
+            Ok(None) if inner.durable() => inner.parents.sync(self.parent.dir()),
             _ => Ok(()),
         };
         self.complete(inner, placed, synced.map_err(StoreError::from_open_file))
     }
 
-    /// Gives the object's name to the staged file, whose content is durable. `false`: the folder
-    /// does not exist any more.
-    pub(super) fn place(&mut self, inner: &Inner) -> Result<bool> {
+    /// Gives the object's name to the staged file, whose content is durable. `None`: it has it.
+    pub(super) fn place(&mut self, inner: &Inner) -> Result<Option<Obstacle>> {
         // If no object is known, `RENAME_NOREPLACE` makes a lookup unnecessary: it fails if there
         // is one after all.
         let has_condition = !self.condition.is_none();
@@ -179,7 +195,7 @@ impl Put {
                     self.undo = undo;
                     inner.key_locks.advance_generation(&self.key);
                     inner.key_locks.note_put(&self.key);
-                    return Ok(true);
+                    return Ok(None);
                 }
                 Err(error) => error,
             };
@@ -190,17 +206,20 @@ impl Put {
                     return Err(StoreError::PreconditionFailed);
                 }
                 // The folder was empty and has just been deleted.
-                io::ErrorKind::NotFound if self.staged.is_staged() => return Ok(false),
+                io::ErrorKind::NotFound if self.staged.is_staged() => {
+                    return Ok(Some(Obstacle::ParentGone));
+                }
+                io::ErrorKind::CrossesDevices => return Ok(Some(Obstacle::OtherFileSystem)),
                 // Another program has removed the staged file.
                 io::ErrorKind::NotFound => return Err(StoreError::from_open_file(error)),
                 io::ErrorKind::AlreadyExists if may_retry => {
-                    self.current = existing_object(self.parent.dir(), &self.key)?;
+                    self.look_up(inner)?;
                 }
                 // The file system does not support this rename.
                 io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported if no_replace => {
                     no_replace = false;
                     if !has_condition {
-                        self.current = existing_object(self.parent.dir(), &self.key)?;
+                        self.look_up(inner)?;
                     }
                 }
                 _ => return Err(StoreError::from_change(error)),
@@ -208,23 +227,31 @@ impl Put {
         }
     }
 
+    /// Looks up the object to replace, of which nothing was known before, and takes its rights.
+    fn look_up(&mut self, inner: &Inner) -> Result<()> {
+        let (dir, name) = (self.parent.dir(), self.key.name());
+        let found = existing_file(dir, &self.key)?;
+        self.current = found.and_then(|found| Meta::from_file(&found));
+        let Some(old) = found else { return Ok(()) };
+        let own = (self.staged.file.metadata()).map_err(StoreError::from_open_file)?;
+        rights::keep(inner, &self.staged, &own, dir, name, &old)?;
+        self.is_synced = !inner.durable();
+        self.sync_content(inner)
+    }
+
     /// Ends the put: with the result of [`Put::place`], and that of the sync of the folder since.
     /// After a failure, readers see the old object again.
     pub(super) fn complete(
         mut self,
         inner: &Inner,
-        placed: Result<bool>,
+        placed: Result<Option<Obstacle>>,
         synced: Result<()>,
     ) -> Result<CommitOutcome> {
         match placed {
-            Ok(true) => {}
-            Ok(false) => {
-                let (condition, created) = (self.condition, self.created);
-                return Ok(CommitOutcome::ParentGone(Box::new((
-                    self.staged,
-                    condition,
-                    created,
-                ))));
+            Ok(None) => {}
+            Ok(Some(obstacle)) => {
+                let parts = Box::new((self.staged, self.condition, self.created));
+                return Ok(CommitOutcome::NotPlaced(obstacle, parts));
             }
             Err(error) => return self.fail(error),
         }
@@ -235,6 +262,12 @@ impl Put {
             return self.fail(error);
         }
         self.created.keep();
+        if self.meta.has_fragile_version() {
+            // The file system knows only seconds, and the rename has changed the version.
+            let found = self.staged.file.metadata().ok();
+            let meta = found.and_then(|found| Meta::from_file(&found));
+            self.meta = meta.unwrap_or(self.meta);
+        }
         Ok(CommitOutcome::Committed(Committed {
             created: self.current.is_none(),
             replaced_bytes: self.current.map_or(0, |replaced| replaced.size),
@@ -264,9 +297,9 @@ impl Put {
     }
 }
 
-/// Checks the condition, and sets the modification time, the checksum, the metadata, and the
-/// properties that stay. Returns the object to replace, as far as it is known, and what describes
-/// the new one.
+/// Checks the condition, and sets the modification time, the checksum, the metadata, the rights,
+/// and the properties that stay. Returns the object to replace, as far as it is known, and what
+/// describes the new one.
 fn stamp(
     inner: &Inner,
     staged: &StagedFile,
@@ -276,12 +309,17 @@ fn stamp(
     let keeps_properties = inner.keeps_properties();
     // Most puts create an object, or replace one of the last: then the lookup costs less than a
     // rename that fails.
-    let looks_up =
-        !parts.condition.is_none() || keeps_properties || inner.key_locks.was_put(&parts.key);
+    // Syncs cost much more than either, and what is replaced decides on the rights of the file.
+    let looks_up = !parts.condition.is_none()
+        || keeps_properties
+        || inner.durable()
+        || inner.key_locks.was_put(&parts.key);
     let current = match looks_up {
-        true => existing_object(parts.parent.dir(), &parts.key)?,
+        true => existing_file(parts.parent.dir(), &parts.key)?,
         false => None,
     };
+    let replaced = current;
+    let current = replaced.and_then(|found| Meta::from_file(&found));
     inner.check(&parts.condition, current.as_ref())?;
     let file = &staged.file;
     let is_kept = staged.name.is_kept;
@@ -291,23 +329,40 @@ fn stamp(
     if keeps_properties && current.is_some() {
         properties::keep(inner, &parts.key, file)?;
     }
-    (file.set_modified(inner.next_stamp_ns())).map_err(StoreError::from_open_file)?;
+    match file.set_modified(inner.next_stamp_ns()) {
+        // A mount that shows another owner. The time is that of the last write.
+        Err(error) if rights::is_refused(&error) => {}
+        set => set.map_err(StoreError::from_open_file)?,
+    }
     // Read back, because the file system may store times with a coarser resolution.
     let found = file.metadata().map_err(StoreError::from_open_file)?;
     let meta = Meta::from_file(&found).ok_or(StoreError::Io(io::ErrorKind::InvalidData.into()))?;
     let record = (staged.checksum).map(|checksum| Record::new(checksum, &found));
     if record.is_some() || !metadata.is_empty() || is_kept {
         match attributes::write(file, record.as_ref(), metadata) {
-            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+            Err(error) if is_without_room(&error) || rights::is_refused(&error) => {
+                // The object has no checksum, but what the client has sent for it must be kept.
                 if !metadata.is_empty() {
-                    return Err(StoreError::NoMetadata);
+                    return Err(match is_without_room(&error) {
+                        true => StoreError::TooLarge,
+                        false => StoreError::NoMetadata,
+                    });
                 }
-                // Mounted anew without attributes: the object has no checksum.
             }
             written => written.map_err(StoreError::from_open_file)?,
         }
     }
+    let dir = parts.parent.dir();
+    match replaced {
+        Some(old) => rights::keep(inner, staged, &found, dir, parts.key.name(), &old)?,
+        None => rights::inherit(inner, staged, &found, dir, &parts.folder)?,
+    }
     Ok((current, meta))
+}
+
+/// Whether an attribute was longer than the file system permits.
+fn is_without_room(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::E2BIG | libc::ERANGE))
 }
 
 /// How to undo the rename of the staged file.

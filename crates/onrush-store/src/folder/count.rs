@@ -2,7 +2,7 @@
 
 use super::Inner;
 use crate::error::{Result, StoreError};
-use crate::key::{Key, RESERVED};
+use crate::key::{Key, is_reserved};
 use onrush_rt::fs::{Dir, FileKind};
 use std::io;
 use std::ops::ControlFlow;
@@ -35,7 +35,7 @@ pub(super) fn count_bytes(inner: &Inner, folder: Option<&Key>) -> Result<u64> {
 fn count_entries(dir: &Dir, path: &[u8], paths: &mut Vec<Vec<u8>>) -> Result<u64> {
     let (mut bytes, mut failure) = (0u64, None);
     let mut each = |name: &[u8], _: Option<FileKind>| {
-        if path.is_empty() && name.eq_ignore_ascii_case(RESERVED) {
+        if is_reserved(name, path.is_empty()) {
             return ControlFlow::Continue(());
         }
         match dir.entry_metadata(name) {

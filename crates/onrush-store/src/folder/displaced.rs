@@ -12,8 +12,9 @@
 //!   next start makes the second step.
 
 use super::Inner;
+use super::mounts;
 use super::parents::Parent;
-use super::staging::{StagedName, StagingFolder};
+use super::staging::{StagedName, StagingFolder, ensure_dir};
 use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::store::Relocation;
@@ -24,10 +25,8 @@ use std::sync::Arc;
 
 /// The end of the name of a record.
 const RECORD: &[u8] = b"-move";
-/// The end of the name of what was found by a record.
-const FOUND: &[u8] = b"-found";
-/// The maximum length of a record in bytes: two keys and a line of numbers.
-const RECORD_BYTES_MAX: usize = 2 * Key::BYTES_MAX + 256;
+/// The maximum length of a record in bytes: three keys and a line of numbers.
+const RECORD_BYTES_MAX: usize = 3 * Key::BYTES_MAX + 256;
 
 /// Only the owner of the store may read a record.
 const MODE: u32 = 0o600;
@@ -67,7 +66,7 @@ impl Displaced {
     /// because the file system has no links or is full, and nothing was changed.
     pub(super) fn replace_file(inner: &Arc<Inner>, names: &Names<'_>) -> Result<Option<Displaced>> {
         let (to, to_name) = (names.to.dir(), names.how.to.name());
-        let Ok((_, staged)) = StagedName::for_copy(inner) else {
+        let Ok((_, staged)) = StagedName::for_copy(inner, &names.how.to) else {
             return Ok(None);
         };
         if (to.link(to_name, &staged.folder.dir, &staged.name)).is_err() {
@@ -84,17 +83,18 @@ impl Displaced {
     pub(super) fn replace(inner: &Arc<Inner>, names: &Names<'_>) -> Result<Displaced> {
         let how = names.how;
         if how.from.is_staged() {
+            let staging = mounts::staging_for(inner, &how.to)?;
             let dir = names.from.dir().open_dir(b".");
             let folder = StagingFolder::lasting(dir.map_err(StoreError::from_open_file)?);
             names.exchange().map_err(exchange_error)?;
             let name = how.from.name().to_vec();
             return Ok(Displaced {
-                staged: StagedName::new(inner, Arc::new(folder), name),
+                staged: StagedName::new(inner, &staging, Arc::new(folder), name),
                 how: How::Exchanged,
             });
         }
-        let (_, mut staged) = StagedName::for_copy(inner)?;
-        let record = Record::write(inner, names).map_err(StoreError::from_change)?;
+        let (staged_key, mut staged) = StagedName::for_copy(inner, &how.to)?;
+        let record = Record::write(inner, names, &staged_key).map_err(StoreError::from_change)?;
         names.exchange().map_err(exchange_error)?;
         let from = names.from.dir();
         let moved = from.rename(how.from.name(), &staged.folder.dir, &staged.name, true);
@@ -144,9 +144,12 @@ impl Displaced {
     }
 }
 
-fn rename_error(error: io::Error) -> StoreError {
+/// Maps the error of a rename.
+pub(super) fn rename_error(error: io::Error) -> StoreError {
     match error.kind() {
         io::ErrorKind::NotFound => StoreError::NotFound,
+        // The second is the top of a mount.
+        io::ErrorKind::CrossesDevices | io::ErrorKind::ResourceBusy => StoreError::OtherFileSystem,
         _ => StoreError::from_change(error),
     }
 }
@@ -154,12 +157,15 @@ fn rename_error(error: io::Error) -> StoreError {
 fn exchange_error(error: io::Error) -> StoreError {
     match error.kind() {
         io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported => StoreError::Unsupported,
-        _ => StoreError::from_change(error),
+        io::ErrorKind::NotFound => StoreError::from_change(error),
+        _ => rename_error(error),
     }
 }
 
 /// The file that says what a move exchanges: device, inode and time of the old one, device and
-/// inode of the new one, the length of the first key; then both keys. Dropping it removes it.
+/// inode of the new one, the lengths of the first two keys; then both keys, and that of the staged
+/// name. Dropping it removes it. It is in the root folder, because the next start looks at other
+/// file systems only when they are needed.
 struct Record {
     folder: Arc<StagingFolder>,
     name: Vec<u8>,
@@ -167,24 +173,26 @@ struct Record {
 
 impl Record {
     /// Durable before anything is exchanged, if the store is durable.
-    fn write(inner: &Arc<Inner>, names: &Names<'_>) -> io::Result<Record> {
+    fn write(inner: &Inner, names: &Names<'_>, staged: &Key) -> io::Result<Record> {
         let Relocation { from, to, .. } = names.how;
         let new = names.from.dir().entry_metadata(from.name())?;
         let old = names.to.dir().entry_metadata(to.name())?;
         let line = format!(
-            "{} {} {} {} {} {}\n",
+            "{} {} {} {} {} {} {}\n",
             old.device,
             old.inode,
             old.modified_ns,
             new.device,
             new.inode,
-            from.as_bytes().len()
+            from.as_bytes().len(),
+            to.as_bytes().len()
         );
         let name = |number: u64| [number.to_string().as_bytes(), RECORD].concat();
         let staging = inner.staging().map_err(|_| io::ErrorKind::NotFound)?;
-        let (folder, name, file) = staging.create_named(&inner.root, name, MODE)?;
+        let (folder, name, file) = staging.create_named(name, MODE)?;
         let record = Record { folder, name };
-        let text = [line.as_bytes(), from.as_bytes(), to.as_bytes()].concat();
+        let keys = [from, to, staged].map(Key::as_bytes).concat();
+        let text = [line.as_bytes(), &keys].concat();
         file.write_all_at(&text, 0)?;
         if inner.durable() {
             file.sync()?;
@@ -202,14 +210,14 @@ impl Drop for Record {
 }
 
 /// Completes the move of a dead process: if `name` in its folder `staging` is a record and both
-/// have exchanged their names, what was replaced is moved to that folder.
+/// have exchanged their names, what was replaced gets its staged name.
 pub(super) fn complete(root: &Dir, staging: &Dir, name: &[u8]) {
-    if let Some(number) = name.strip_suffix(RECORD) {
-        let _ = try_complete(root, staging, name, &[number, FOUND].concat());
+    if name.ends_with(RECORD) {
+        let _ = try_complete(root, staging, name);
     }
 }
 
-fn try_complete(root: &Dir, staging: &Dir, record: &[u8], staged: &[u8]) -> Option<()> {
+fn try_complete(root: &Dir, staging: &Dir, record: &[u8]) -> Option<()> {
     let mut text = Vec::with_capacity(RECORD_BYTES_MAX);
     let file = staging.open(record, OpenHow::READ).ok()?;
     loop {
@@ -224,21 +232,36 @@ fn try_complete(root: &Dir, staging: &Dir, record: &[u8], staged: &[u8]) -> Opti
         .split(' ')
         .map_while(|text| text.parse().ok())
         .collect();
-    let [device, inode, modified_ns, new_device, new_inode, len] = numbers[..] else {
+    let [
+        device,
+        inode,
+        modified_ns,
+        new_device,
+        new_inode,
+        from_len,
+        to_len,
+    ] = numbers[..]
+    else {
         return None;
     };
-    let (from, to) = text[end + 1..].split_at_checked(usize::try_from(len).ok()?)?;
+    let (from, rest) = text[end + 1..].split_at_checked(usize::try_from(from_len).ok()?)?;
+    let (to, staged) = rest.split_at_checked(usize::try_from(to_len).ok()?)?;
     let (from, to) = (Key::parse(from).ok()?, Key::parse(to).ok()?);
+    let staged = Key::parse(staged).ok()?;
     let identity = |found: &Metadata| (i128::from(found.device), i128::from(found.inode));
     let (from_dir, old) = entry(root, &from)?;
     let (_, new) = entry(root, &to)?;
     let is_exchanged = identity(&old) == (device, inode)
         && i128::from(old.modified_ns) == modified_ns
         && identity(&new) == (new_device, new_inode);
-    match is_exchanged {
-        true => (from_dir.rename(from.name(), staging, staged, true)).ok(),
-        false => None,
+    if !is_exchanged {
+        return None;
     }
+    // Another process may have swept the folder on another file system.
+    let process = staged.parent()?;
+    let above = root.open_dir(process.split().0?).ok()?;
+    let dir = ensure_dir(&above, process.name()).ok()?;
+    from_dir.rename(from.name(), &dir, staged.name(), true).ok()
 }
 
 /// The entry at a key, and its folder.

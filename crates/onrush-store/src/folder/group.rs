@@ -20,7 +20,7 @@
 //! whose error may be reported to an earlier caller (see `parents` on failures).
 
 use super::Inner;
-use super::commit::{CommitOutcome, Put};
+use super::commit::{CommitOutcome, Obstacle, Put};
 use super::sync_time::SyncTime;
 use crate::error::{Result, StoreError};
 use onrush_rt::fs::Dir;
@@ -135,7 +135,9 @@ impl Submitted {
 /// Commits a put, or leaves it to the leader. Blocks while it is committed.
 pub(super) fn submit(inner: &Arc<Inner>, mut put: Put) -> Submitted {
     // Without syncs there is nothing to share, and a worker must not do the work of others.
-    if !inner.shares_syncs() || inner.change_pool.is_inline() {
+    // A sync of the whole file system does not reach another one.
+    let shares = inner.shares_syncs() && put.is_at_home();
+    if !shares || inner.change_pool.is_inline() {
         return Submitted::Done(put.commit(inner));
     }
     let is_shared = put.is_small() && inner.group.syncs_whole.load(Ordering::Relaxed);
@@ -208,7 +210,7 @@ fn commit_all(inner: &Arc<Inner>, mut puts: Vec<Put>) -> Vec<Result<CommitOutcom
         }
         put.place(inner)
     };
-    let placed: Vec<Result<bool>> = puts.iter_mut().map(place).collect();
+    let placed: Vec<Result<Option<Obstacle>>> = puts.iter_mut().map(place).collect();
 
     // The folders of the puts that have their names now, each once.
     let mut folders: Vec<((u64, u64), &Dir)> = Vec::new();
@@ -222,7 +224,7 @@ fn commit_all(inner: &Arc<Inner>, mut puts: Vec<Put>) -> Vec<Result<CommitOutcom
     let mut folder_of = Vec::with_capacity(puts.len());
     for (put, placed) in puts.iter().zip(&placed) {
         folder_of.push(match placed {
-            Ok(true) => put.folder().map(|folder| Some(index_of(folder))),
+            Ok(None) => put.folder().map(|folder| Some(index_of(folder))),
             _ => Ok(None), // It needs no sync.
         });
     }

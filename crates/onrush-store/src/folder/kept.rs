@@ -1,5 +1,6 @@
 //! The files of uploads that outlive their request ([`Upload::keep`](crate::Upload::keep)), in
-//! `.onrush/uploads`. Unlike `.onrush/staging`, a start of the server does not sweep this folder.
+//! `.onrush/uploads`, or in `.onrush-staging/uploads` on another file system (`mounts`). Unlike the
+//! folder of staged files, a start of the server does not sweep this one.
 //!
 //! A kept file has the bytes of an upload from the first one. Its first `Kept::bytes` are durable,
 //! if the store is. What follows them was written later: it may be missing or torn after a power
@@ -27,7 +28,8 @@
 use super::Inner;
 use super::change::Locks;
 use super::key_locks;
-use super::staging::{StagedFile, StagedName, StagingFolder, ensure_dir, names};
+use super::mounts;
+use super::staging::{StagedFile, StagedName, Staging, StagingFolder, names};
 use super::upload::{spend_write, write_at, write_steps};
 use crate::checksum::Checksum;
 use crate::error::{Result, StoreError};
@@ -62,6 +64,7 @@ pub(super) fn keep(staged: &mut StagedFile, bytes: u64) -> Result<Kept> {
         name: &staged.name.name,
         inode: found.inode,
         checksum: staged.checksum.map(|checksum| (checksum, bytes)),
+        mount: staged.name.staging.path(),
     };
     Ok(Kept {
         bytes,
@@ -75,21 +78,32 @@ struct Place<'a> {
     inode: u64,
     /// Of the first bytes of the file, and how many these are. Parts may have been written since.
     checksum: Option<(Checksum, u64)>,
+    /// [`Staging::path`] of its file system.
+    mount: &'a [u8],
 }
 
 impl<'a> Place<'a> {
     /// The name, the inode number, and if there is a checksum, this in hexadecimal and the number
-    /// of bytes, separated by slashes.
+    /// of bytes, separated by slashes. On another file system, a NUL and the path follow.
     fn to_bytes(&self) -> Vec<u8> {
         let checksum = self
             .checksum
             .map(|(checksum, bytes)| format!("/{:x}/{bytes}", checksum.value()));
         let numbers = format!("/{}{}", self.inode, checksum.unwrap_or_default());
-        [self.name, numbers.as_bytes()].concat()
+        let mut bytes = [self.name, numbers.as_bytes()].concat();
+        if !self.mount.is_empty() {
+            bytes.push(0);
+            bytes.extend_from_slice(self.mount);
+        }
+        bytes
     }
 
     fn parse(bytes: &'a [u8]) -> Result<Place<'a>> {
         let parse = || {
+            let (bytes, mount) = match bytes.iter().position(|&byte| byte == 0) {
+                Some(at) => (&bytes[..at], &bytes[at + 1..]),
+                None => (bytes, &[][..]),
+            };
             let at = bytes.iter().position(|&byte| byte == b'/')?;
             let mut numbers = str::from_utf8(&bytes[at + 1..]).ok()?.split('/');
             let inode = numbers.next()?.parse().ok()?;
@@ -104,6 +118,7 @@ impl<'a> Place<'a> {
                 name: &bytes[..at],
                 inode,
                 checksum,
+                mount,
             })
         };
         parse().ok_or(StoreError::NotFound)
@@ -117,17 +132,15 @@ impl<'a> Place<'a> {
 }
 
 fn move_to_kept(inner: &Arc<Inner>, staged: &mut StagedFile) -> io::Result<()> {
-    let name = match inner.staging() {
-        Ok(staging) => staging.unique_name(),
-        Err(_) => return Err(io::ErrorKind::PermissionDenied.into()),
-    };
-    let own = ensure_dir(&inner.root, RESERVED)?;
-    let uploads = ensure_dir(&own, UPLOADS)?;
+    let staging = staged.name.staging.clone();
+    let name = staging.unique_name();
+    let (uploads, own) = staging.ensure_folder(UPLOADS)?;
     let lease = try_lock(inner, &name).ok_or(io::ErrorKind::AlreadyExists)?; // It is unique.
     let from = &staged.name;
     (from.folder.dir).rename(&from.name, &uploads, &name, false)?;
     staged.name = StagedName {
         inner: from.inner.clone(),
+        staging: staging.clone(),
         folder: Arc::new(StagingFolder::lasting(uploads)),
         name,
         is_kept: false,
@@ -135,7 +148,7 @@ fn move_to_kept(inner: &Arc<Inner>, staged: &mut StagedFile) -> io::Result<()> {
     };
     if inner.durable() {
         // The folders above may be new.
-        for dir in [&staged.name.folder.dir, &own, &inner.root] {
+        for dir in [&staged.name.folder.dir, &own, staging.dir()] {
             inner.parents.sync(dir)?;
         }
     }
@@ -166,7 +179,7 @@ pub(super) fn open(inner: &Inner, kept: &Kept, what_for: FileUse) -> Result<(Fil
     let permit = inner.options.descriptors.open_file(what_for);
     let permit = permit.ok_or(StoreError::Busy)?;
     let place = Place::parse(&kept.place)?;
-    let uploads = open_uploads(inner)?;
+    let uploads = open_uploads(&*mounts::staging_at(inner, place.mount)?)?;
     let file = uploads.open(place.name, READ_AND_WRITE);
     let file = file.map_err(StoreError::from_lookup)?.with_permit(permit);
     let found = file.metadata().map_err(StoreError::from_open_file)?;
@@ -191,8 +204,8 @@ pub(super) async fn write(
         let at = position + range.start as u64;
         let job = move || {
             lease.try_exclude_processes(&shared)?;
-            let (file, ..) = open(&shared, &place, FileUse::Brief)?;
-            shared.check_free_bytes(bytes as u64)?;
+            let (file, _, uploads) = open(&shared, &place, FileUse::Brief)?;
+            shared.check_free_in(&uploads, bytes as u64)?;
             write_at(&file, &buf[range], at, shared.durable())?;
             drop(lease);
             Ok::<_, StoreError>(buf)
@@ -234,6 +247,7 @@ pub(super) fn reopen(inner: &Arc<Inner>, kept: &Kept, mut lease: Locks) -> Resul
         file,
         name: StagedName {
             inner: inner.clone(),
+            staging: mounts::staging_at(inner, place.mount)?,
             folder: Arc::new(StagingFolder::lasting(uploads)),
             name: place.name.to_vec(),
             is_kept: true,
@@ -251,7 +265,8 @@ pub(super) fn discard(inner: &Inner, kept: &Kept) -> Result<()> {
     let Ok(place) = Place::parse(&kept.place) else {
         return Ok(());
     };
-    let uploads = match open_uploads(inner) {
+    let uploads = mounts::staging_at(inner, place.mount);
+    let uploads = match uploads.and_then(|staging| open_uploads(&staging)) {
         Ok(uploads) => uploads,
         Err(StoreError::NotFound) => return Ok(()),
         Err(error) => return Err(error),
@@ -274,25 +289,32 @@ pub(super) fn discard(inner: &Inner, kept: &Kept) -> Result<()> {
 pub(super) fn discard_older(inner: &Arc<Inner>, age: Duration) -> Result<usize> {
     let age_ns = i64::try_from(age.as_nanos()).unwrap_or(i64::MAX);
     let before_ns = inner.root.now_ns().saturating_sub(age_ns);
-    let uploads = match open_uploads(inner) {
-        Err(StoreError::NotFound) => return Ok(0),
-        opened => opened?,
-    };
+    let mut discarded = 0;
+    for staging in inner.mounts.all().into_iter().chain([inner.staging()?]) {
+        discarded += match open_uploads(&staging) {
+            Err(StoreError::NotFound) => continue,
+            opened => discard_before(inner, &opened?, before_ns),
+        };
+    }
+    Ok(discarded)
+}
+
+/// Removes the files in `uploads`, except those in use, that were last written before a time.
+/// Returns their number.
+fn discard_before(inner: &Arc<Inner>, uploads: &Dir, before_ns: i64) -> usize {
     let is_old = |name: &Vec<u8>| {
         let found = uploads.entry_metadata(name);
         found.is_ok_and(|found| found.modified_ns < before_ns)
     };
-    let all = names(&uploads, Some(FileKind::File));
+    let all = names(uploads, Some(FileKind::File));
     let old = all.iter().filter(|name| is_old(name));
     let discard = |name: &Vec<u8>| {
         let lease = try_lock(inner, name);
         lease.is_some() && uploads.unlink(name).is_ok()
     };
-    Ok(old.filter(|name| discard(name)).count())
+    old.filter(|name| discard(name)).count()
 }
 
-fn open_uploads(inner: &Inner) -> Result<Dir> {
-    inner.staging()?;
-    let path = [RESERVED, b"/", UPLOADS].concat();
-    inner.root.open_dir(&path).map_err(StoreError::from_lookup)
+fn open_uploads(staging: &Staging) -> Result<Dir> {
+    (staging.open_folder(UPLOADS)).map_err(StoreError::from_lookup)
 }

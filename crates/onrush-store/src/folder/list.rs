@@ -6,7 +6,7 @@
 
 use super::Inner;
 use crate::error::{Result, StoreError};
-use crate::key::{Key, RESERVED};
+use crate::key::{Key, is_reserved};
 use crate::meta::{Kind, Meta};
 use crate::store::{Entry, ListHow, Page};
 use onrush_rt::coop;
@@ -130,7 +130,7 @@ fn smallest(dir: &Dir, top: bool, how: &ListHow, count: usize) -> Result<Vec<Nam
     let mut heap: BinaryHeap<Name> = BinaryHeap::new();
     let mut each = |name: &[u8], kind: Option<FileKind>| {
         let left_out = name <= after
-            || (name[0] == b'.' && (!how.hidden || (top && name.eq_ignore_ascii_case(RESERVED))))
+            || (name[0] == b'.' && (!how.hidden || is_reserved(name, top)))
             || kind == Some(FileKind::Special);
         if left_out {
             return ControlFlow::Continue(());

@@ -4,17 +4,18 @@
 //! would block. Properties and listings are always read on the pool. The commit of a change is one
 //! blocking job (`commit`). On tmpfs nothing blocks, so the calling worker makes the change itself.
 //!
-//! Modules: `options`, `settings` (options that can change), `commit` (put and delete), `parents`
-//! (parent folders and their durability),
+//! Modules: `store` (the operations), `options`, `settings` (options that can change), `again`
+//! (whether the path still leads to the folder), `commit` (put and delete), `parents` (parent
+//! folders and their durability), `mounts` (other file systems beneath the folder),
 //! `staging` (uploads before their commit), `copying` (into a staged file), `kept` (uploads that
 //! continue later), `upload` (the asynchronous part of a put), `relocate` (copy and rename),
 //! `displaced` (what a rename replaces), `overlap` (how two names lie to each other), `trees` (what
-//! a folder contains),
-//! `properties` (of clients), `list`, `semaphore` (waiting tasks), `key_locks` (locks and
-//! generations by key), `change` (locks that other processes see), `group` and `sync_time` (puts
-//! that share syncs), `listing_queue` (the number of simultaneous listings), `watches` (changes of
-//! folders).
+//! a folder contains), `properties` (of clients), `rights` (owner, group and mode), `list`,
+//! `semaphore` (waiting tasks), `key_locks` (locks and generations by key), `change` (locks that
+//! other processes see), `group` and `sync_time` (puts that share syncs), `listing_queue` (the
+//! number of simultaneous listings), `watches` (changes of folders).
 
+mod again;
 mod change;
 mod commit;
 mod copying;
@@ -25,48 +26,50 @@ mod kept;
 mod key_locks;
 mod list;
 mod listing_queue;
+mod mounts;
 mod options;
 mod overlap;
 mod parents;
 mod properties;
 mod relocate;
+mod rights;
 mod semaphore;
 mod settings;
 mod staging;
+mod store;
 mod sync_time;
 mod trees;
 mod upload;
 mod watches;
 
-use crate::changes::FolderChanges;
 use crate::error::{Result, StoreError};
 use crate::key::Key;
-use crate::local::{LocalFile, unless_would_block};
-use crate::meta::{Kind, METADATA_BYTES_MAX, Meta, PROPERTIES_BYTES_MAX};
-use crate::object::{LocalFuture, Object};
+use crate::local::LocalFile;
+use crate::meta::{Kind, Meta};
+use crate::object::Object;
 use crate::stamps::Stamps;
-use crate::store::{Committed, Condition, Features, Kept, ListHow, Overlap, Page, Relocation};
-use crate::store::{StagedCopy, Store, Upload, Wanted};
+use crate::store::{Committed, Condition, Relocation};
+use again::Again;
 use change::{Locks, ProcessLocks};
 use group::Group;
 use key_locks::KeyLocks;
-use listing_queue::{Admission, ListingQueue, Query};
+use listing_queue::ListingQueue;
+use mounts::Mounts;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::FileUse;
-use onrush_rt::fs::{Dir, File, FileKind, OpenHow, Releaser};
+use onrush_rt::fs::{Dir, File, FileKind, Metadata, OpenHow, Releaser};
 pub use options::{Durability, FolderOptions};
-use parents::{CreatedFolders, Parents};
+use parents::Parents;
 pub(crate) use relocate::Replaces;
 pub use settings::PreparedOptions;
 use settings::{NeededToWrite, Settings};
-use staging::{StagedName, Staging};
+use staging::Staging;
 use std::fmt;
 use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::sync::{Arc, PoisonError, RwLock};
 use watches::Watches;
 
 /// The pool frees the content of objects of at least this size. For smaller ones, that costs more
@@ -91,7 +94,9 @@ struct Inner {
     options: FolderOptions,
     settings: Settings,
     /// Empty while read-only.
-    staging: OnceLock<Staging>,
+    staging: RwLock<Option<Arc<Staging>>>,
+    mounts: Mounts,
+    again: Again,
     key_locks: KeyLocks,
     process_locks: ProcessLocks,
     listing_queue: ListingQueue,
@@ -116,15 +121,20 @@ impl Folder {
         if options.writable {
             fs::create_dir_all(path)?;
         }
-        Folder::build(Dir::open_root(path)?, pool, options)
+        Folder::build(Dir::open_root(path)?, Some(path), pool, options)
     }
 
     /// As [`Folder::open`], for an open directory, which may be simulated.
     pub fn on(root: Dir, pool: BlockingPool, options: FolderOptions) -> Result<Folder> {
-        Folder::build(root, pool, options).map_err(StoreError::from_change)
+        Folder::build(root, None, pool, options).map_err(StoreError::from_change)
     }
 
-    fn build(root: Dir, pool: BlockingPool, options: FolderOptions) -> io::Result<Folder> {
+    fn build(
+        root: Dir,
+        path: Option<&Path>,
+        pool: BlockingPool,
+        options: FolderOptions,
+    ) -> io::Result<Folder> {
         // Passing a job to another thread and back costs more than a change in memory.
         let is_in_memory = root.is_in_memory();
         let change_pool = match is_in_memory {
@@ -140,7 +150,9 @@ impl Folder {
             change_pool,
             settings: Settings::new(&options),
             options,
-            staging: OnceLock::new(),
+            staging: RwLock::default(),
+            again: Again::new(path),
+            mounts: Mounts::default(),
             key_locks: KeyLocks::new(),
             process_locks: ProcessLocks::new(pool_threads),
             listing_queue: ListingQueue::new(),
@@ -200,16 +212,24 @@ impl Folder {
         self.inner.root.follows_links()
     }
 
+    /// Looks whether the path of the folder still leads to it, on the pool and at most once per
+    /// second. Returns why the folder could not be used when it was looked for last: `NotFound` if
+    /// it is gone.
+    pub fn look_again(&self) -> Option<io::ErrorKind> {
+        again::look_if_due(&self.inner);
+        self.inner.again.failure()
+    }
+
     /// Whether changes are allowed.
     pub fn writable(&self) -> bool {
-        self.inner.staging.get().is_some()
+        self.inner.staging().is_ok()
     }
 
     /// Whether uploads may have metadata ([`Upload::set_metadata`]): the store is writable and its
     /// file system supports extended attributes.
     pub fn keeps_metadata(&self) -> bool {
-        let staging = self.inner.staging.get();
-        staging.is_some_and(Staging::keeps_metadata)
+        let staging = self.inner.staging();
+        staging.is_ok_and(|staging| staging.keeps_metadata())
     }
 
     /// Whether conditions hold against changes by other processes on this folder as well: the file
@@ -245,7 +265,7 @@ impl Folder {
 
     /// Puts share syncs, or do not, as if many syncs had taken `time`, until more are made.
     #[cfg(feature = "testing")]
-    pub fn assume_sync_time(&self, time: Duration) {
+    pub fn assume_sync_time(&self, time: std::time::Duration) {
         self.inner.group.assume_sync_time(time);
     }
 
@@ -261,6 +281,7 @@ impl Folder {
         T: Send + 'static,
         F: FnOnce(&Arc<Inner>) -> Result<T> + Send + 'static,
     {
+        again::look_if_due(&self.inner);
         let inner = self.inner.clone();
         pool.run(move || job(&inner)).await?
     }
@@ -269,19 +290,30 @@ impl Folder {
 impl Inner {
     /// Opens an object. `what_for` is the purpose for which it stays open.
     fn open(&self, key: &Key, what_for: FileUse) -> Result<(Meta, File)> {
+        let opened = self.open_object(key, what_for)?;
+        Ok((opened.meta, opened.file))
+    }
+
+    fn open_object(&self, key: &Key, what_for: FileUse) -> Result<Opened> {
         let permit = self.options.descriptors.open_file(what_for);
         let permit = permit.ok_or(StoreError::Busy)?;
         let opened = self.root.open(key.as_bytes(), OpenHow::READ);
         check_regular(opened.map_err(StoreError::from_lookup)?.with_permit(permit))
     }
 
-    fn object(&self, (meta, file): (Meta, File)) -> Object {
+    fn object(&self, opened: Opened) -> Object {
+        let Opened {
+            meta,
+            changed_ns,
+            file,
+        } = opened;
         // After a delete or a replacement, the last reader frees the content.
         let file = match meta.size >= RELEASE_ON_POOL_BYTES_MIN {
             true => file.release_on(&self.releaser),
             false => file,
         };
-        Object::from_local(meta, LocalFile::new(Arc::new(file), self.pool.clone()))
+        let local = LocalFile::new(Arc::new(file), self.pool.clone());
+        Object::from_local(meta, local.changed_at(changed_ns))
     }
 
     fn meta(&self, key: &Key) -> Result<Meta> {
@@ -317,19 +349,20 @@ impl Inner {
     /// Fails if the free space would be below the limit after `bytes` more are written for `key`.
     /// The server's own objects are small, and are needed to end what has begun.
     fn check_free(&self, key: &Key, bytes: u64) -> Result<()> {
-        match key.reserved() && !key.is_staged() {
-            true => Ok(()),
-            false => self.check_free_bytes(bytes),
+        let is_limited = self.settings.min_free_bytes.load(Ordering::Relaxed) > 0;
+        match is_limited && (!key.reserved() || key.is_staged()) {
+            true => self.check_free_in(&mounts::deepest(self, key)?.0, bytes),
+            false => Ok(()),
         }
     }
 
-    /// As [`Inner::check_free`], for an object of a client.
-    fn check_free_bytes(&self, bytes: u64) -> Result<()> {
+    /// As [`Inner::check_free`], for an object of a client on the file system of `dir`.
+    fn check_free_in(&self, dir: &Dir, bytes: u64) -> Result<()> {
         let min_free_bytes = self.settings.min_free_bytes.load(Ordering::Relaxed);
         if min_free_bytes == 0 {
             return Ok(());
         }
-        let free_bytes = self.root.free_bytes().map_err(StoreError::from_open_file)?;
+        let free_bytes = dir.free_bytes().map_err(StoreError::from_open_file)?;
         match free_bytes < min_free_bytes.saturating_add(bytes) {
             true => Err(StoreError::Full(io::ErrorKind::StorageFull.into())),
             false => Ok(()),
@@ -352,13 +385,15 @@ impl Inner {
 
     /// Whether new objects get a checksum.
     fn has_checksums(&self) -> bool {
-        let staging = self.staging.get();
         self.settings.checksums.load(Ordering::Relaxed)
-            && staging.is_some_and(Staging::keeps_metadata)
+            && (self.staging()).is_ok_and(|staging| staging.keeps_metadata())
     }
 
-    fn staging(&self) -> Result<&Staging> {
-        self.staging.get().ok_or(StoreError::Forbidden)
+    /// The staging folder of the root folder.
+    fn staging(&self) -> Result<Arc<Staging>> {
+        let staging = self.staging.read();
+        let staging = staging.unwrap_or_else(PoisonError::into_inner);
+        staging.clone().ok_or(StoreError::Forbidden)
     }
 
     /// Whether an object that is replaced passes its properties on.
@@ -366,19 +401,25 @@ impl Inner {
         self.settings.keep_properties.load(Ordering::Relaxed)
     }
 
-    /// Lets changes begin. The staging is last, because they begin when it is there.
+    /// Lets changes begin, or those that begin go on in another folder. The staging is last,
+    /// because they begin when it is there.
     fn make_writable(&self, needed: NeededToWrite) {
-        if let Some(locks) = needed.locks {
-            self.process_locks.set(locks);
-        }
-        let _ = self.staging.set(needed.staging); // Another thread may have been faster.
+        self.process_locks.set(needed.locks);
+        let staging = Some(Arc::new(needed.staging));
+        *(self.staging.write()).unwrap_or_else(PoisonError::into_inner) = staging;
     }
 }
 
 /// As [`Inner::existing_object`], with the open parent folder.
 fn existing_object(parent: &Dir, key: &Key) -> Result<Option<Meta>> {
+    let found = existing_file(parent, key)?;
+    Ok(found.and_then(|found| Meta::from_file(&found)))
+}
+
+/// As [`existing_object`], with everything that the file system says about it.
+fn existing_file(parent: &Dir, key: &Key) -> Result<Option<Metadata>> {
     match parent.entry_metadata(key.name()) {
-        Ok(found) if found.kind == FileKind::File => Ok(Meta::from_file(&found)),
+        Ok(found) if found.kind == FileKind::File => Ok(Some(found)),
         Ok(found) if found.kind == FileKind::Directory => Err(StoreError::IsDirectory),
         Ok(_) => Err(StoreError::Conflict),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -386,12 +427,23 @@ fn existing_object(parent: &Dir, key: &Key) -> Result<Option<Meta>> {
     }
 }
 
+/// An open file that is an object.
+struct Opened {
+    meta: Meta,
+    changed_ns: i64,
+    file: File,
+}
+
 /// Checks that an opened file is a regular file. Nothing else is an object.
-fn check_regular(file: File) -> Result<(Meta, File)> {
+fn check_regular(file: File) -> Result<Opened> {
     let found = file.metadata().map_err(StoreError::from_open_file)?;
     let meta = Meta::from_file(&found).ok_or(StoreError::NotFound)?;
     match meta.kind {
-        Kind::File => Ok((meta, file)),
+        Kind::File => Ok(Opened {
+            meta,
+            changed_ns: found.changed_ns,
+            file,
+        }),
         Kind::Directory => Err(StoreError::IsDirectory),
     }
 }
@@ -425,253 +477,6 @@ impl Folder {
         replaces: Replaces,
     ) -> Result<Committed> {
         relocate::rename(&self.inner, how, kind, replaces).await
-    }
-}
-
-impl Store for Folder {
-    fn open<'a>(&'a self, key: &'a Key, _: Wanted) -> LocalFuture<'a, Result<Object>> {
-        Box::pin(async move {
-            if let Some(result) = self.try_get(key) {
-                return result;
-            }
-            let key = key.clone();
-            let job = move |inner: &Arc<Inner>| inner.open(&key, FileUse::Brief);
-            let opened = self.run(&self.inner.pool, job).await?;
-            Ok(self.inner.object(opened))
-        })
-    }
-
-    fn meta<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Meta>> {
-        Box::pin(async move {
-            if key.is_internal() {
-                return Err(StoreError::NotFound);
-            }
-            let key = key.clone();
-            self.run(&self.inner.pool, move |inner| inner.meta(&key))
-                .await
-        })
-    }
-
-    fn existing_object<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Option<Meta>>> {
-        Box::pin(async move {
-            if key.is_internal() {
-                return Err(StoreError::Forbidden);
-            }
-            let key = key.clone();
-            let job = move |inner: &Arc<Inner>| inner.existing_object(&key);
-            self.run(&self.inner.change_pool, job).await
-        })
-    }
-
-    fn stage<'a>(
-        &'a self,
-        key: &'a Key,
-        condition: Condition,
-        size_bytes: Option<u64>,
-    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
-        Box::pin(async move {
-            let inner = &self.inner;
-            let upload = upload::StagedUpload::begin(inner, key, condition, size_bytes).await?;
-            Ok(Box::new(upload) as Box<dyn Upload>)
-        })
-    }
-
-    fn resume<'a>(
-        &'a self,
-        key: &'a Key,
-        condition: Condition,
-        kept: &'a Kept,
-    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
-        Box::pin(async move {
-            let inner = &self.inner;
-            let upload = upload::StagedUpload::resume(inner, key, condition, kept).await?;
-            Ok(Box::new(upload) as Box<dyn Upload>)
-        })
-    }
-
-    fn write_kept<'a>(
-        &'a self,
-        kept: &'a Kept,
-        position: u64,
-        buf: Vec<u8>,
-    ) -> LocalFuture<'a, Result<Vec<u8>>> {
-        Box::pin(kept::write(&self.inner, kept, position, buf))
-    }
-
-    fn sync_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
-        Box::pin(kept::sync(&self.inner, kept))
-    }
-
-    fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
-        let kept = kept.clone();
-        let job = move |inner: &Arc<Inner>| kept::discard(inner, &kept);
-        Box::pin(self.run(&self.inner.change_pool, job))
-    }
-
-    fn discard_older(&self, age: Duration) -> LocalFuture<'_, Result<usize>> {
-        let job = move |inner: &Arc<Inner>| kept::discard_older(inner, age);
-        Box::pin(self.run(&self.inner.pool, job))
-    }
-
-    fn delete<'a>(
-        &'a self,
-        key: &'a Key,
-        kind: Kind,
-        condition: Condition,
-    ) -> LocalFuture<'a, Result<Meta>> {
-        Box::pin(async move {
-            let deleted = self.delete_counted(key, kind, condition).await;
-            deleted.map(|(meta, _)| meta)
-        })
-    }
-
-    fn create_folder<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<bool>> {
-        Box::pin(async move {
-            if key.is_internal() || !self.writable() {
-                return Err(StoreError::Forbidden);
-            }
-            let sync_failures = self.inner.parents.sync_failures();
-            let none = CreatedFolders::new(&self.inner);
-            let created =
-                parents::prepare(&self.inner, key.as_bytes(), none, sync_failures).await?;
-            Ok(created.keep() > 0)
-        })
-    }
-
-    fn copy(&self, how: Relocation) -> LocalFuture<'_, Result<Committed>> {
-        Box::pin(relocate::copy(&self.inner, how))
-    }
-
-    fn rename(&self, how: Relocation, kind: Kind) -> LocalFuture<'_, Result<Committed>> {
-        Box::pin(self.relocate(how, kind, Replaces::Alike))
-    }
-
-    fn replace(
-        &self,
-        how: Relocation,
-        kind: Kind,
-        hidden: bool,
-    ) -> LocalFuture<'_, Result<Committed>> {
-        Box::pin(self.relocate(how, kind, Replaces::All { hidden }))
-    }
-
-    fn stage_copy<'a>(&'a self, _: &'a Key, _: &'a Key) -> LocalFuture<'a, Result<StagedCopy>> {
-        Box::pin(async move {
-            let job = |inner: &Arc<Inner>| StagedName::for_copy(inner);
-            let (key, name) = self.run(&self.inner.change_pool, job).await?;
-            Ok(StagedCopy::new(key, Box::new(name)))
-        })
-    }
-
-    fn overlap<'a>(&'a self, from: &'a Key, to: &'a Key) -> LocalFuture<'a, Result<Overlap>> {
-        let (from, to) = (from.clone(), to.clone());
-        let job = move |inner: &Arc<Inner>| overlap::find(inner, &from, &to);
-        Box::pin(self.run(&self.inner.pool, job))
-    }
-
-    fn properties<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Vec<u8>>> {
-        Box::pin(async move {
-            if key.is_internal() {
-                return Err(StoreError::NotFound);
-            }
-            let key = key.clone();
-            let job = move |inner: &Arc<Inner>| properties::read(inner, &key);
-            self.run(&self.inner.pool, job).await
-        })
-    }
-
-    fn replace_properties<'a>(
-        &'a self,
-        key: &'a Key,
-        old: &'a [u8],
-        new: &'a [u8],
-    ) -> LocalFuture<'a, Result<()>> {
-        Box::pin(async move {
-            if key.is_internal() || !self.writable() {
-                return Err(StoreError::Forbidden);
-            }
-            if new.len() > PROPERTIES_BYTES_MAX {
-                return Err(StoreError::TooLarge);
-            }
-            let locks = Locks::one(key_locks::acquire(&self.inner, key).await);
-            let (key, old, new) = (key.clone(), old.to_vec(), new.to_vec());
-            change::run(&self.inner, locks, move |inner, _locks| {
-                properties::replace(inner, &key, &old, &new)
-            })
-            .await
-        })
-    }
-
-    fn list<'a>(&'a self, folder: Option<&'a Key>, how: ListHow) -> LocalFuture<'a, Result<Page>> {
-        Box::pin(async move {
-            if folder.is_some_and(Key::is_internal) {
-                return Err(StoreError::NotFound);
-            }
-            let query = Arc::new(Query {
-                folder: folder.cloned(),
-                how,
-            });
-            let permit = match listing_queue::wait(&self.inner, &query).await {
-                Admission::Run(permit) => permit,
-                Admission::Shared(page, _permit) => return Ok(list::copy(page).await),
-            };
-            let job = move |inner: &Arc<Inner>| {
-                let page = list::list(inner, query.folder.as_ref(), &query.how)?;
-                permit.share(&page);
-                // Released only when the page is taken from the job, so that pages do not pile up.
-                Ok((page, permit))
-            };
-            self.run(&self.inner.pool, job)
-                .await
-                .map(|(page, _permit)| page)
-        })
-    }
-
-    fn watch<'a>(
-        &'a self,
-        folder: Option<&'a Key>,
-    ) -> LocalFuture<'a, Result<Box<dyn FolderChanges>>> {
-        Box::pin(watches::watch(&self.inner, folder))
-    }
-
-    /// `openat2(2)` with `RESOLVE_CACHED`, `statx(2)`: for the hot path of a worker.
-    fn try_get(&self, key: &Key) -> Option<Result<Object>> {
-        if key.is_internal() {
-            return Some(Err(StoreError::NotFound));
-        }
-        let Some(permit) = self.inner.options.descriptors.open_file(FileUse::Brief) else {
-            return Some(Err(StoreError::Busy));
-        };
-        let opened = unless_would_block(self.inner.root.open_cached(key.as_bytes()))?;
-        let checked = opened.and_then(|file| check_regular(file.with_permit(permit)));
-        Some(checked.map(|opened| self.inner.object(opened)))
-    }
-
-    fn generation(&self, key: &Key) -> Option<u64> {
-        Some(self.inner.key_locks.generation(key))
-    }
-
-    fn features(&self) -> Features {
-        Features {
-            metadata_bytes_max: match self.keeps_metadata() {
-                true => METADATA_BYTES_MAX,
-                false => 0,
-            },
-            inline_writes: self.writes_inline(),
-            empty_folders: true,
-            watch: self.inner.root.as_fd().is_some(),
-            local_metadata: true,
-            properties_bytes_max: match self.keeps_metadata() {
-                true => PROPERTIES_BYTES_MAX,
-                false => 0,
-            },
-            resumable_uploads: self.writable(),
-            uploads_in_any_order: self.writable(),
-            joins_uploads: self.writable(),
-            renames_objects: self.writable(),
-            renames_folders: self.writable(),
-            ..Features::default()
-        }
     }
 }
 

@@ -30,8 +30,9 @@ const FOLDERS_PER_JOB: usize = 8;
 const ATTEMPTS: usize = 4;
 
 pub(super) struct Parents {
-    /// Path and inode of each folder whose entry was synced, as were those of all folders above it.
-    durable: Mutex<HashMap<Vec<u8>, u64>>,
+    /// Path, device and inode of each folder whose entry was synced, as were those of all folders
+    /// above it.
+    durable: Mutex<HashMap<Vec<u8>, (u64, u64)>>,
     /// The number of failed syncs of directories, and of the whole file system.
     sync_failures: AtomicU64,
     /// Limits the jobs that create folders.
@@ -100,21 +101,26 @@ impl Parents {
         self.lock().remove(path);
     }
 
-    /// Whether the folder at `path` is known to be durable. If the inode differs, another folder
-    /// has replaced the one that was synced.
-    fn is_durable(&self, path: &[u8], inode: u64) -> bool {
-        self.lock().get(path) == Some(&inode)
+    /// Forgets all folders, because the root folder is another one.
+    pub(super) fn forget_all(&self) {
+        self.lock().clear();
     }
 
-    fn set_durable(&self, path: &[u8], inode: u64) {
+    /// Whether the folder at `path` is known to be durable. If device or inode differ,
+    /// another folder has replaced the one that was synced.
+    fn is_durable(&self, path: &[u8], folder: (u64, u64)) -> bool {
+        self.lock().get(path) == Some(&folder)
+    }
+
+    fn set_durable(&self, path: &[u8], folder: (u64, u64)) {
         let mut durable = self.lock();
         if durable.len() >= DURABLE_MAX {
             durable.clear();
         }
-        durable.insert(path.into(), inode);
+        durable.insert(path.into(), folder);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Vec<u8>, u64>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Vec<u8>, (u64, u64)>> {
         self.durable.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -129,7 +135,7 @@ pub(super) fn look_up(inner: &Inner, path: Option<&[u8]>) -> io::Result<ParentSt
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(ParentState::Missing),
         other => other?,
     };
-    if inner.durable() && !inner.parents.is_durable(path, dir.self_metadata()?.inode) {
+    if inner.durable() && !inner.parents.is_durable(path, identity(&dir)?) {
         return Ok(ParentState::NotDurable);
     }
     Ok(ParentState::Ready(Parent::Below(dir)))
@@ -299,27 +305,33 @@ fn create_missing<'p>(
 
 /// Syncs every directory on `path` that holds an entry of the path and is not known as synced.
 fn make_durable(inner: &Inner, path: &[u8], dir: &Dir, sync_failures: u64) -> io::Result<()> {
-    let inode = dir.self_metadata()?.inode;
-    if inner.parents.is_durable(path, inode) {
+    let folder = identity(dir)?;
+    if inner.parents.is_durable(path, folder) {
         return Ok(());
     }
-    let mut unknown = vec![(path, inode)];
+    let mut unknown = vec![(path, folder)];
     for prefix in prefixes(path).collect::<Vec<_>>().into_iter().rev().skip(1) {
-        let inode = inner.root.open_dir(prefix)?.self_metadata()?.inode;
-        if inner.parents.is_durable(prefix, inode) {
+        let folder = identity(&inner.root.open_dir(prefix)?)?;
+        if inner.parents.is_durable(prefix, folder) {
             break;
         }
-        unknown.push((prefix, inode));
+        unknown.push((prefix, folder));
     }
-    for (prefix, inode) in unknown.into_iter().rev() {
+    for (prefix, folder) in unknown.into_iter().rev() {
         let above = open(inner, split(prefix).0)?;
         inner.parents.sync(above.dir())?;
         if inner.parents.sync_failures() != sync_failures {
             return Err(io::ErrorKind::Other.into()); // The failure may concern this entry.
         }
-        inner.parents.set_durable(prefix, inode);
+        inner.parents.set_durable(prefix, folder);
     }
     Ok(())
+}
+
+/// Device and inode of a folder.
+fn identity(dir: &Dir) -> io::Result<(u64, u64)> {
+    let found = dir.self_metadata()?;
+    Ok((found.device, found.inode))
 }
 
 /// Opens the folder at `path`, which must exist.
@@ -331,12 +343,12 @@ pub(super) fn open(inner: &Inner, path: Option<&[u8]>) -> io::Result<Parent> {
 }
 
 /// Yields `a`, `a/b`, `a/b/c` for `a/b/c`.
-fn prefixes(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(super) fn prefixes(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     let slash = |at: &usize| path.get(*at).is_none_or(|&byte| byte == b'/');
     (1..=path.len()).filter(slash).map(|end| &path[..end])
 }
 
-fn split(path: &[u8]) -> (Option<&[u8]>, &[u8]) {
+pub(super) fn split(path: &[u8]) -> (Option<&[u8]>, &[u8]) {
     match path.iter().rposition(|&byte| byte == b'/') {
         Some(at) => (Some(&path[..at]), &path[at + 1..]),
         None => (None, path),

@@ -9,10 +9,9 @@
 //! folders is in both or in none after a power cut on file systems with a journal. Files without
 //! hard links cannot be kept, nor can an empty folder: after such a failure, they stay replaced.
 
-use super::Inner;
 use super::change::{self, Locks};
 use super::copying;
-use super::displaced::{Displaced, Names};
+use super::displaced::{self, Displaced, Names};
 use super::key_locks;
 use super::overlap;
 use super::parents::{self, CreatedFolders, Parent, ParentState};
@@ -20,6 +19,7 @@ use super::properties;
 use super::staging::{DeferredFree, StagedFile, StagedName};
 use super::trees;
 use super::upload::StagedUpload;
+use super::{Inner, existing_object};
 use crate::attributes;
 use crate::checksum::Checksum;
 use crate::error::{Result, StoreError};
@@ -44,7 +44,7 @@ pub(super) async fn copy(inner: &Arc<Inner>, how: Relocation) -> Result<Committe
         shared.check(&request.from_condition, Some(&meta))?;
         let metadata = attributes::read_metadata(&source)?;
         shared.check_free(&request.to, meta.size)?;
-        let mut staged = StagedFile::create(&shared, FileUse::Upload)?;
+        let mut staged = StagedFile::create(&shared, &request.to, FileUse::Upload)?;
         staged.checksum = None; // No byte passes through this process.
         match properties::copy(&source, &staged.file) {
             Ok(()) => Ok::<_, StoreError>((meta, source, metadata, staged)),
@@ -249,10 +249,14 @@ fn try_rename(
         changed();
         return Err(error);
     }
+    let meta = match source.has_fragile_version() {
+        true => existing_object(to.dir(), &how.to)?.unwrap_or(source), // The rename changed it.
+        false => source,
+    };
     let committed = Committed {
         created: replaced.is_none(),
         replaced_bytes: replaced.map_or(0, |replaced| replaced.size),
-        meta: source,
+        meta,
     };
     Ok(Some((
         committed,
@@ -275,8 +279,7 @@ fn rename_alike(names: &Names<'_>, is_linked: bool, is_free: bool) -> Result<()>
     };
     renamed.map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => StoreError::PreconditionFailed,
-        io::ErrorKind::NotFound => StoreError::NotFound,
-        _ => StoreError::from_change(error),
+        _ => displaced::rename_error(error),
     })
 }
 

@@ -1,7 +1,8 @@
 //! The options of a folder that can change while it is in use.
 
+use super::again;
 use super::change::ProcessLocks;
-use super::staging::Staging;
+use super::staging::{Staging, Top};
 use super::{FolderOptions, Inner};
 use onrush_rt::fs::{Dir, File};
 use std::fmt;
@@ -20,7 +21,8 @@ pub struct PreparedOptions {
 
 impl PreparedOptions {
     pub(super) fn new(inner: &Arc<Inner>, options: &FolderOptions) -> io::Result<PreparedOptions> {
-        let becomes_writable = options.writable && inner.staging.get().is_none();
+        again::look(inner);
+        let becomes_writable = options.writable && inner.staging().is_err();
         Ok(PreparedOptions {
             inner: inner.clone(),
             options: options.clone(),
@@ -57,9 +59,9 @@ pub(super) struct NeededToWrite {
 }
 
 impl NeededToWrite {
-    pub(super) fn open(root: &Dir) -> io::Result<NeededToWrite> {
+    pub(super) fn open(root: &Arc<Dir>) -> io::Result<NeededToWrite> {
         Ok(NeededToWrite {
-            staging: Staging::open(root)?,
+            staging: Staging::open(Top::root(root)?)?,
             locks: ProcessLocks::open(root)?,
         })
     }

@@ -1,7 +1,7 @@
-//! The files of uploads before their commit, in `.onrush/staging` on the file system of the
-//! objects. Each process has a folder of its own there and holds an `flock` on it. The sweep at
-//! start-up therefore removes the files of dead processes, but never those that a live process is
-//! writing.
+//! The files of uploads before their commit, in `.onrush/staging`, or in `.onrush-staging/staging`
+//! on another file system (`mounts`). Each process has a folder of its own there and holds an
+//! `flock` on it. The sweep at start-up therefore removes the files of dead processes, but never
+//! those that a live process is writing.
 //!
 //! A commit gives the staged name to the old object, until it removes it. If the commit fails and
 //! cannot take that back, the old object moves to `.onrush/displaced`, which no process sweeps. If
@@ -14,10 +14,10 @@
 
 use super::change::Locks;
 use super::{Inner, RELEASE_ON_POOL_BYTES_MIN};
-use super::{displaced, trees};
+use super::{displaced, mounts, trees};
 use crate::checksum::Checksum;
 use crate::error::{Result, StoreError};
-use crate::key::{Key, RESERVED};
+use crate::key::{Key, RESERVED, STAGING as NEAR};
 use crate::meta::{Kind, Meta};
 use onrush_rt::descriptors::FileUse;
 use onrush_rt::fs::{Dir, File, FileKind, OpenHow};
@@ -38,11 +38,48 @@ const MODE: u32 = 0o700;
 /// The number of attempts to create the folder of this process, each under another name.
 const ATTEMPTS: usize = 16;
 
+/// The folder in which the reserved one of a file system is.
+pub(super) struct Top {
+    dir: Arc<Dir>,
+    reserved: &'static [u8],
+    /// Beneath the root folder; empty for that itself.
+    path: Vec<u8>,
+    file_system: (u64, u64),
+}
+
+impl Top {
+    /// The folder `dir`, which is at `path`.
+    pub(super) fn new(dir: Arc<Dir>, reserved: &'static [u8], path: &[u8]) -> io::Result<Top> {
+        Ok(Top {
+            file_system: dir.self_metadata()?.file_system(),
+            dir,
+            reserved,
+            path: path.to_vec(),
+        })
+    }
+
+    pub(super) fn root(root: &Arc<Dir>) -> io::Result<Top> {
+        Top::new(root.clone(), RESERVED, b"")
+    }
+
+    /// Opens the reserved folder, and creates it if it is missing.
+    fn reserved(&self) -> io::Result<Dir> {
+        ensure_dir(&self.dir, self.reserved)
+    }
+
+    fn open_staging(&self) -> io::Result<Dir> {
+        ensure_dir(&self.reserved()?, STAGING)
+    }
+}
+
 pub(super) struct Staging {
+    top: Top,
     /// The folder of this process. It is replaced when another program has removed it.
     own: RwLock<Arc<StagingFolder>>,
     /// Whether files here can have extended attributes.
     keeps_metadata: bool,
+    /// Whether they can have access control lists.
+    keeps_lists: bool,
     /// Numbers the uploads.
     next: AtomicU64,
 }
@@ -58,12 +95,14 @@ pub(super) struct StagingFolder {
 impl Staging {
     /// Creates the folders, sweeps, and locks the folder of this process. Blocks, so call it at
     /// start-up.
-    pub(super) fn open(root: &Dir) -> io::Result<Staging> {
-        let staging = open_staging(root)?;
-        sweep(root, &staging);
-        let own = StagingFolder::create(root, staging)?;
+    pub(super) fn open(top: Top) -> io::Result<Staging> {
+        let staging = top.open_staging()?;
+        sweep(&top.dir, &staging);
+        let own = StagingFolder::create(&top.dir, staging)?;
         Ok(Staging {
+            top,
             keeps_metadata: own.dir.keeps_attributes(),
+            keeps_lists: own.dir.keeps_access_lists(),
             own: RwLock::new(Arc::new(own)),
             next: AtomicU64::new(0),
         })
@@ -72,13 +111,40 @@ impl Staging {
     /// A new file with the name `name` of a number, which no other one of this process has.
     pub(super) fn create_named(
         &self,
-        root: &Dir,
         name: impl FnOnce(u64) -> Vec<u8>,
         mode: u32,
     ) -> io::Result<(Arc<StagingFolder>, Vec<u8>, File)> {
         let name = name(self.next.fetch_add(1, Ordering::Relaxed));
-        let (folder, file) = self.create(root, &name, mode)?;
+        let (folder, file) = self.create(&name, mode)?;
         Ok((folder, name, file))
+    }
+
+    /// The folder that has the reserved one, beneath the root folder. Empty for that itself.
+    pub(super) fn path(&self) -> &[u8] {
+        &self.top.path
+    }
+
+    /// See [`Metadata::file_system`](onrush_rt::fs::Metadata::file_system).
+    pub(super) fn file_system(&self) -> (u64, u64) {
+        self.top.file_system
+    }
+
+    /// A folder of the file system.
+    pub(super) fn dir(&self) -> &Dir {
+        &self.top.dir
+    }
+
+    /// Opens the folder `name` next to that of staged files, and the reserved folder above both.
+    /// Creates what is missing.
+    pub(super) fn ensure_folder(&self, name: &[u8]) -> io::Result<(Dir, Dir)> {
+        let reserved = self.top.reserved()?;
+        Ok((ensure_dir(&reserved, name)?, reserved))
+    }
+
+    /// Opens the folder `name` next to that of staged files, which may be missing.
+    pub(super) fn open_folder(&self, name: &[u8]) -> io::Result<Dir> {
+        let path = [self.top.reserved, b"/", name].concat();
+        self.top.dir.open_dir(&path)
     }
 
     /// A name that no staged file of any process has.
@@ -94,6 +160,11 @@ impl Staging {
         self.keeps_metadata
     }
 
+    /// Whether files can have access control lists.
+    pub(super) fn keeps_lists(&self) -> bool {
+        self.keeps_lists
+    }
+
     fn own(&self) -> Arc<StagingFolder> {
         self.own
             .read()
@@ -103,23 +174,24 @@ impl Staging {
 
     /// Creates a file. If the folder was removed while the server runs, this creates it again, once
     /// per call.
-    fn create(&self, root: &Dir, name: &[u8], mode: u32) -> io::Result<(Arc<StagingFolder>, File)> {
+    fn create(&self, name: &[u8], mode: u32) -> io::Result<(Arc<StagingFolder>, File)> {
         let own = self.own();
         match own.dir.open(name, OpenHow::create_new(mode)) {
             Err(error) if is_removed(&error) => {}
             opened => return opened.map(|file| (own, file)),
         }
-        let own = self.replace(root, &own)?;
+        let own = self.replace(&own)?;
         let file = own.dir.open(name, OpenHow::create_new(mode))?;
         Ok((own, file))
     }
 
     /// Creates the folder of this process again, unless another thread has replaced `removed`
     /// meanwhile.
-    fn replace(&self, root: &Dir, removed: &Arc<StagingFolder>) -> io::Result<Arc<StagingFolder>> {
+    fn replace(&self, removed: &Arc<StagingFolder>) -> io::Result<Arc<StagingFolder>> {
         let mut own = self.own.write().unwrap_or_else(PoisonError::into_inner);
         if Arc::ptr_eq(&own, removed) {
-            *own = Arc::new(StagingFolder::create(root, open_staging(root)?)?);
+            let staging = self.top.open_staging()?;
+            *own = Arc::new(StagingFolder::create(&self.top.dir, staging)?);
         }
         Ok(own.clone())
     }
@@ -148,7 +220,7 @@ impl StagingFolder {
 }
 
 impl StagingFolder {
-    /// A folder that stays.
+    /// A folder that stays, for kept files or any other.
     pub(super) fn lasting(dir: Dir) -> StagingFolder {
         StagingFolder { dir, own: None }
     }
@@ -177,6 +249,8 @@ pub(super) struct StagedFile {
 /// A name in a staging folder. Dropping it removes the name on the pool, unless it is kept.
 pub(super) struct StagedName {
     pub(super) inner: Arc<Inner>,
+    /// That of the file system.
+    pub(super) staging: Arc<Staging>,
     pub(super) folder: Arc<StagingFolder>,
     /// Empty if there is nothing to remove.
     pub(super) name: Vec<u8>,
@@ -186,19 +260,50 @@ pub(super) struct StagedName {
 }
 
 impl StagedFile {
-    /// Creates the file. `what_for` is the purpose for which it stays open. Fails with
-    /// [`StoreError::Busy`] if the descriptor budget is exhausted.
-    pub(super) fn create(inner: &Arc<Inner>, what_for: FileUse) -> Result<StagedFile> {
-        let staging = inner.staging()?;
+    /// Creates the file of the object `key`. `what_for` is the purpose for which it stays open.
+    /// Fails with [`StoreError::Busy`] if the descriptor budget is exhausted.
+    pub(super) fn create(inner: &Arc<Inner>, key: &Key, what_for: FileUse) -> Result<StagedFile> {
+        StagedFile::create_in(inner, mounts::staging_for(inner, key)?, what_for)
+    }
+
+    /// As [`StagedFile::create`], in a staging folder.
+    pub(super) fn create_in(
+        inner: &Arc<Inner>,
+        staging: Arc<Staging>,
+        what_for: FileUse,
+    ) -> Result<StagedFile> {
         let permit = inner.options.descriptors.open_file(what_for);
         let permit = permit.ok_or(StoreError::Busy)?;
         let name = |number: u64| number.to_string().into_bytes();
-        let (folder, name, file) = staging
-            .create_named(&inner.root, name, inner.options.file_mode)
-            .map_err(StoreError::from_open_file)?;
+        let created = staging.create_named(name, inner.options.file_mode);
+        let (folder, name, file) = created.map_err(StoreError::from_open_file)?;
         Ok(StagedFile {
             file: file.with_permit(permit),
-            name: StagedName::new(inner, folder, name),
+            name: StagedName::new(inner, &staging, folder, name),
+            checksum: inner.has_checksums().then_some(Checksum::EMPTY),
+        })
+    }
+
+    /// Creates a file for the object `key` to which `refused`, a staged file of it, cannot be
+    /// renamed: in the staging folder of the file system, or if that is where `refused` is, next to
+    /// the object.
+    pub(super) fn create_nearer(
+        inner: &Arc<Inner>,
+        key: &Key,
+        refused: &StagedFile,
+    ) -> Result<StagedFile> {
+        let staging = mounts::staging_for(inner, key)?;
+        if !Arc::ptr_eq(&staging, &refused.name.staging) {
+            return StagedFile::create_in(inner, staging, FileUse::Upload);
+        }
+        let permit = inner.options.descriptors.open_file(FileUse::Upload);
+        let permit = permit.ok_or(StoreError::Busy)?;
+        let (dir, _) = mounts::deepest(inner, key)?;
+        let name = [NEAR, b"-", &staging.unique_name()].concat();
+        let file = dir.open(&name, OpenHow::create_new(inner.options.file_mode));
+        Ok(StagedFile {
+            file: file.map_err(StoreError::from_change)?.with_permit(permit),
+            name: StagedName::new(inner, &staging, Arc::new(StagingFolder::lasting(dir)), name),
             checksum: inner.has_checksums().then_some(Checksum::EMPTY),
         })
     }
@@ -277,9 +382,16 @@ impl StagedFile {
 }
 
 impl StagedName {
-    pub(super) fn new(inner: &Arc<Inner>, folder: Arc<StagingFolder>, name: Vec<u8>) -> StagedName {
+    /// `staging` is that of the file system of `folder`.
+    pub(super) fn new(
+        inner: &Arc<Inner>,
+        staging: &Arc<Staging>,
+        folder: Arc<StagingFolder>,
+        name: Vec<u8>,
+    ) -> StagedName {
         StagedName {
             inner: inner.clone(),
+            staging: staging.clone(),
             folder,
             name,
             is_kept: false,
@@ -287,26 +399,26 @@ impl StagedName {
         }
     }
 
-    /// A free name for a copy, and the key of it.
-    pub(super) fn for_copy(inner: &Arc<Inner>) -> Result<(Key, StagedName)> {
+    /// A free name for a copy that will be at `to`, or for what it replaces, and the key of it.
+    pub(super) fn for_copy(inner: &Arc<Inner>, to: &Key) -> Result<(Key, StagedName)> {
+        let staging = mounts::staging_for(inner, to)?;
         let name = |number: u64| number.to_string().into_bytes();
         // The file shows that the folder is there.
-        let created = inner.staging()?.create_named(&inner.root, name, MODE);
+        let created = staging.create_named(name, MODE);
         let (folder, name, _file) = created.map_err(StoreError::from_open_file)?;
-        let staged = StagedName::new(inner, folder, name);
+        let staged = StagedName::new(inner, &staging, folder, name);
         let StagedName { folder, name, .. } = &staged;
         (folder.dir.unlink(name)).map_err(StoreError::from_open_file)?;
         let process = folder.own.as_ref().map_or(&b""[..], |(_, name)| name);
-        Ok((Key::staged(process, name)?, staged))
+        Ok((Key::staged(staging.path(), process, name)?, staged))
     }
 
-    /// Moves what has the name to `.onrush/displaced`. After that, dropping this does not remove
-    /// it, also if this fails.
+    /// Moves what has the name to the folder `displaced` next to that of staged files. After that,
+    /// dropping this does not remove it, also if this fails.
     pub(super) fn move_aside(&mut self) -> io::Result<()> {
         let name = mem::take(&mut self.name);
-        let displaced = ensure_dir(&ensure_dir(&self.inner.root, RESERVED)?, DISPLACED)?;
-        let staging = self.inner.staging().map_err(|_| io::ErrorKind::NotFound)?;
-        let unique = staging.unique_name();
+        let (displaced, _) = self.staging.ensure_folder(DISPLACED)?;
+        let unique = self.staging.unique_name();
         (self.folder.dir).rename(&name, &displaced, &unique, false)?;
         match self.inner.durable() {
             true => self.inner.parents.sync(&displaced),
@@ -319,6 +431,11 @@ impl StagedName {
         if !self.inner.change_pool.is_inline() {
             unlink(&self.folder, &mem::take(&mut self.name));
         }
+    }
+
+    /// Removes a kept file on the pool.
+    pub(super) fn remove_kept(mut self) {
+        self.is_kept = false;
     }
 }
 
@@ -379,11 +496,6 @@ fn is_removed(error: &io::Error) -> bool {
     )
 }
 
-/// Opens `.onrush/staging`, and creates it if it is missing.
-fn open_staging(root: &Dir) -> io::Result<Dir> {
-    ensure_dir(&ensure_dir(root, RESERVED)?, STAGING)
-}
-
 pub(super) fn ensure_dir(parent: &Dir, name: &[u8]) -> io::Result<Dir> {
     match parent.create_dir(name, MODE) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
@@ -408,14 +520,20 @@ fn create_locked(staging: &Dir, name: &[u8]) -> io::Result<Option<Dir>> {
     };
     // A sweep may have locked, removed and unlocked it before this process locked it.
     match staging.entry_metadata(name) {
-        Ok(found) if found.inode == own.self_metadata()?.inode => Ok(Some(own)),
+        Ok(found) if found.inode == own.self_metadata()?.inode => {
+            // A file that is moved from here has the rights of its new folder (`rights`). Not every
+            // file system has such rights.
+            let _ = own.set_private(MODE);
+            Ok(Some(own))
+        }
         Ok(_) => Ok(None),
         Err(error) if is_removed(&error) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// Removes the folders of dead processes. What cannot be removed is left for the next start.
+/// Removes the folders of dead processes. `root` is the folder of the store, or of a mount, where
+/// there are no records of moves. What cannot be removed is left for the next start.
 fn sweep(root: &Dir, staging: &Dir) {
     for name in names(staging, Some(FileKind::Directory)) {
         let Ok(dir) = staging.open_dir(&name) else {

@@ -7,7 +7,7 @@
 use super::Inner;
 use super::staging::StagedName;
 use crate::error::{Result, StoreError};
-use crate::key::Key;
+use crate::key::{Key, is_reserved};
 use onrush_rt::fs::{Dir, FileKind};
 use std::io;
 use std::mem;
@@ -37,7 +37,9 @@ pub(super) fn check_links(inner: &Inner, folder: &Key) -> Result<()> {
 }
 
 /// Fails with [`StoreError::NotEmpty`] if what is at `key` must not be removed: it contains a file
-/// that is no object, or, unless `hidden`, a name that begins with a dot.
+/// that is no object, a name that is reserved, or, unless `hidden`, one that begins with a dot.
+/// Fails with [`StoreError::OtherFileSystem`] if another file system is mounted there or beneath
+/// it: nothing else can get that name, and what it has is not a part of this one.
 pub(super) fn check_shown(inner: &Inner, key: &Key, hidden: bool) -> Result<()> {
     let Ok(parent) = super::parents::open(inner, key.split().0) else {
         return Ok(());
@@ -48,9 +50,20 @@ pub(super) fn check_shown(inner: &Inner, key: &Key, hidden: bool) -> Result<()> 
     }
     let opened = parent.dir().open_dir(key.name());
     let top = opened.map_err(StoreError::from_change)?;
+    let own = parent.dir().self_metadata();
+    let own = own.map_err(StoreError::from_open_file)?.file_system();
+    let found = top.self_metadata().map_err(StoreError::from_open_file)?;
+    if found.file_system() != own {
+        return Err(StoreError::OtherFileSystem);
+    }
     walk(&top, &mut |entry| {
+        if entry.kind == FileKind::Directory
+            && entry.dir.entry_metadata(entry.name)?.file_system() != own
+        {
+            return Err(Stop::Because(StoreError::OtherFileSystem));
+        }
         let is_hidden = entry.name[0] == b'.' && !hidden;
-        match is_hidden || entry.kind == FileKind::Special {
+        match is_hidden || is_reserved(entry.name, false) || entry.kind == FileKind::Special {
             true => Err(Stop::Because(StoreError::NotEmpty)),
             false => Ok(()),
         }

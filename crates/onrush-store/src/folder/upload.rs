@@ -2,11 +2,11 @@
 //! each blocking step to the pool. A small put is a single job.
 
 use super::change::{self, Locks};
-use super::commit::{CommitOutcome, Put, PutParts};
+use super::commit::{CommitOutcome, Obstacle, Put, PutParts};
 use super::group::{self, Submitted};
 use super::parents::{CreatedFolders, ParentState};
-use super::staging::StagedFile;
-use super::{Inner, copying, kept, key_locks, parents};
+use super::staging::{StagedFile, StagedName};
+use super::{Inner, copying, kept, key_locks, mounts, parents};
 use crate::checksum::Checksum;
 use crate::error::{Cause, Result, StoreError};
 use crate::key::Key;
@@ -65,16 +65,18 @@ enum Body {
 }
 
 impl Body {
+    /// The staged file of the object `key` with the bytes so far. It stays open while the client
+    /// sends.
+    fn into_file(self, inner: &Arc<Inner>, key: &Key) -> Result<StagedFile> {
+        self.into_file_with(|| StagedFile::create(inner, key, FileUse::Upload))
+    }
+
     /// The staged file with the bytes so far. If there is none yet, `create` makes it.
-    fn into_file(
-        self,
-        inner: &Arc<Inner>,
-        create: impl FnOnce(&Arc<Inner>) -> Result<StagedFile>,
-    ) -> Result<StagedFile> {
+    fn into_file_with(self, create: impl FnOnce() -> Result<StagedFile>) -> Result<StagedFile> {
         match self {
             Body::File(staged) => Ok(staged),
-            Body::Memory(held) => write(create(inner)?, &held, 0),
-            Body::Announced => create(inner),
+            Body::Memory(held) => write(create()?, &held, 0),
+            Body::Announced => create(),
             Body::Unavailable => Err(StoreError::Io(io::ErrorKind::BrokenPipe.into())),
         }
     }
@@ -158,10 +160,10 @@ impl StagedUpload {
     }
 
     async fn keep_written(&mut self) -> Result<Kept> {
-        let (inner, bytes) = (self.inner.clone(), self.written_bytes);
+        let (inner, key, bytes) = (self.inner.clone(), self.key.clone(), self.written_bytes);
         let body = mem::replace(&mut self.body, Body::Unavailable);
         let job = move || {
-            let mut staged = body.into_file(&inner, create_for_upload)?;
+            let mut staged = body.into_file(&inner, &key)?;
             kept::keep(&mut staged, bytes).map(|kept| (staged, kept))
         };
         let (staged, kept) = self.inner.change_pool.run(job).await??;
@@ -172,9 +174,9 @@ impl StagedUpload {
     async fn append_file(&mut self, kept: &Kept) -> Result<()> {
         let _lease = kept::lock(&self.inner, kept).await?;
         let body = mem::replace(&mut self.body, Body::Unavailable);
-        let (inner, from) = (self.inner.clone(), kept.clone());
+        let (inner, key, from) = (self.inner.clone(), self.key.clone(), kept.clone());
         let job = move || {
-            let staged = body.into_file(&inner, create_for_upload)?;
+            let staged = body.into_file(&inner, &key)?;
             match kept::open(&inner, &from, FileUse::Download) {
                 Ok((source, ..)) => Ok((staged, source)),
                 Err(error) => {
@@ -223,7 +225,7 @@ impl StagedUpload {
             let inner = self.inner.clone();
             let key = self.key.clone();
             let job = move || {
-                let staged = body.into_file(&inner, create_for_upload)?;
+                let staged = body.into_file(&inner, &key)?;
                 inner.check_free(&key, bytes as u64)?;
                 write(staged, &buf[range], at).map(|staged| (staged, buf))
             };
@@ -269,7 +271,7 @@ impl Upload for StagedUpload {
             condition,
             body,
             metadata,
-            ..
+            written_bytes,
         } = *self;
         Box::pin(async move {
             let sync_failures = inner.parents.sync_failures();
@@ -278,6 +280,9 @@ impl Upload for StagedUpload {
                 condition,
                 created: CreatedFolders::new(&inner),
             };
+            // A kept file whose bytes were copied to the file system of the object.
+            let mut copied = None;
+            let mut failure = StoreError::Conflict;
             for attempts_left in (0..ATTEMPTS).rev() {
                 let locks = Locks::one(key_locks::acquire(&inner, &key).await);
                 let (name, metadata) = (key.clone(), metadata.clone());
@@ -291,22 +296,36 @@ impl Upload for StagedUpload {
                         locks,
                     )
                 };
-                pending = match change::run(&inner, locks, job).await? {
-                    CommitAttempt::ParentNotReady(pending) => pending,
+                let obstacle;
+                (pending, obstacle) = match change::run(&inner, locks, job).await? {
+                    CommitAttempt::ParentNotReady(pending) => (pending, None),
                     CommitAttempt::Submitted(submitted) => match submitted.outcome().await? {
-                        CommitOutcome::Committed(committed) => return Ok(committed),
-                        CommitOutcome::ParentGone(parts) => {
+                        CommitOutcome::Committed(committed) => {
+                            copied.into_iter().for_each(StagedName::remove_kept);
+                            return Ok(committed);
+                        }
+                        CommitOutcome::NotPlaced(obstacle, parts) => {
                             let (staged, condition, created) = *parts;
-                            PendingCommit {
+                            let pending = PendingCommit {
                                 body: Body::File(staged),
                                 condition,
                                 created,
-                            }
+                            };
+                            (pending, Some(obstacle))
                         }
                     },
                 };
+                let must_copy = obstacle == Some(Obstacle::OtherFileSystem);
+                if must_copy {
+                    failure = StoreError::OtherFileSystem;
+                }
                 if attempts_left == 0 {
                     break; // Do not create a folder that stays empty.
+                }
+                if must_copy && let Body::File(staged) = pending.body {
+                    let (nearer, name) = copy_nearer(&inner, &key, staged, written_bytes).await?;
+                    copied = copied.or(name.is_kept.then_some(name));
+                    pending.body = Body::File(nearer);
                 }
                 // Without the lock, because creating folders may take long.
                 if let Some(path) = key.split().0 {
@@ -315,10 +334,36 @@ impl Upload for StagedUpload {
                         parents::prepare(&inner, path, created, sync_failures).await?;
                 }
             }
-            // The folder was deleted during each attempt. The disk has not failed.
-            Err(StoreError::Conflict)
+            // The disk has not failed: the folder was deleted during each attempt, or there is no
+            // place on its file system from which to rename.
+            Err(failure)
         })
     }
+}
+
+/// Copies a staged file of `bytes` bytes, which cannot be renamed to `key`, to where it can be.
+/// Returns the copy, and the name of the original.
+async fn copy_nearer(
+    inner: &Arc<Inner>,
+    key: &Key,
+    staged: StagedFile,
+    bytes: u64,
+) -> Result<(StagedFile, StagedName)> {
+    let (shared, object) = (inner.clone(), key.clone());
+    let job = move || {
+        let nearer = StagedFile::create_nearer(&shared, &object, &staged)?;
+        Ok::<_, StoreError>((nearer, staged))
+    };
+    let (mut nearer, staged) = inner.change_pool.run(job).await??;
+    let StagedFile {
+        file,
+        name,
+        checksum,
+    } = staged;
+    nearer.checksum = None; // It is known.
+    let (mut nearer, _) = copying::append(inner, key, nearer, 0, file, bytes).await?;
+    nearer.checksum = checksum;
+    Ok((nearer, name))
 }
 
 /// What an attempt to commit needs, and returns if the parent folder is not ready.
@@ -359,6 +404,7 @@ fn try_commit(
         condition,
         created,
     } = pending;
+    let folder = (parent.dir().self_metadata()).map_err(StoreError::from_open_file)?;
     let is_small = match &body {
         Body::Memory(held) => {
             inner.check_free(&key, held.len() as u64)?;
@@ -366,10 +412,15 @@ fn try_commit(
         }
         _ => false,
     };
-    let staged = body.into_file(inner, create_for_commit)?;
+    let staged = body.into_file_with(|| {
+        let path = key.split().0.unwrap_or_default();
+        let staging = mounts::staging_of(inner, &folder, path)?;
+        StagedFile::create_in(inner, staging, FileUse::Brief)
+    })?;
     let parts = PutParts {
         key,
         parent,
+        folder,
         condition,
         created,
         sync_failures,
@@ -412,7 +463,8 @@ async fn read_checksum(
 fn check_early(inner: &Inner, key: &Key, size_bytes: u64) -> Result<()> {
     inner.existing_object(key)?; // Reports a conflict now, too.
     inner.check_free(key, size_bytes)?;
-    let free_bytes = inner.root.free_bytes();
+    let staging = mounts::staging_for(inner, key)?; // Or a file system without a place for one.
+    let free_bytes = staging.dir().free_bytes();
     if free_bytes.map_err(StoreError::from_open_file)? < size_bytes {
         return Err(StoreError::Full(Cause::from_errno(libc::ENOSPC)));
     }
@@ -420,16 +472,6 @@ fn check_early(inner: &Inner, key: &Key, size_bytes: u64) -> Result<()> {
         true => Ok(()),
         false => Err(StoreError::Busy),
     }
-}
-
-/// Creates a staged file that stays open while the client sends.
-fn create_for_upload(inner: &Arc<Inner>) -> Result<StagedFile> {
-    StagedFile::create(inner, FileUse::Upload)
-}
-
-/// Creates a staged file that is open only while it is committed.
-fn create_for_commit(inner: &Arc<Inner>) -> Result<StagedFile> {
-    StagedFile::create(inner, FileUse::Brief)
 }
 
 /// Writes `bytes` at `offset`. On failure, this removes the file before it returns, unless earlier

@@ -19,6 +19,8 @@ const LINKS_MAX: usize = 40;
 pub(super) struct Disk {
     pub(super) nodes: BTreeMap<u64, Node>,
     root: u64,
+    /// Names are Unicode; other bytes are none (`EILSEQ`).
+    pub(super) unicode_names: bool,
     next_inode: u64,
     /// Inodes that lost a name, the latest last; their numbers may be free for reuse, as on disks.
     dropped: Vec<u64>,
@@ -32,7 +34,13 @@ pub(super) struct Disk {
 pub(super) struct Node {
     pub(super) body: Body,
     pub(super) mode: u32,
+    pub(super) user: u32,
+    pub(super) group: u32,
+    /// The mount that it belongs to, as its directory does.
+    pub(super) mount: u64,
     pub(super) modified_ns: i64,
+    /// The time of the last change of content or properties.
+    pub(super) changed_ns: i64,
     durable_modified_ns: i64,
     /// Extended attributes by name.
     pub(super) attributes: Attributes,
@@ -81,6 +89,7 @@ impl Disk {
         Disk {
             nodes,
             root,
+            unicode_names: false,
             next_inode: root + 1,
             dropped: Vec::new(),
             next_change: 0,
@@ -216,6 +225,7 @@ impl Disk {
         let mut links = 0;
         push_front(&mut todo, path)?;
         while let Some(segment) = todo.pop_front() {
+            self.check_name(&segment)?;
             if segment == b".." {
                 stack.pop();
                 if stack.is_empty() {
@@ -255,6 +265,13 @@ impl Disk {
             entry: None,
             inode: stack.last().copied(),
         })
+    }
+
+    pub(super) fn check_name(&self, name: &[u8]) -> io::Result<()> {
+        match self.unicode_names && str::from_utf8(name).is_err() {
+            true => Err(errno(libc::EILSEQ)),
+            false => Ok(()),
+        }
     }
 
     /// Writes a file's changes to the disk; its times only with `times_too`.
@@ -400,7 +417,11 @@ impl Node {
         Node {
             body,
             mode,
+            user: 0,
+            group: 0,
+            mount: 1,
             modified_ns: now_ns,
+            changed_ns: now_ns,
             durable_modified_ns: now_ns,
             attributes: Attributes::new(),
             durable_attributes: Attributes::new(),

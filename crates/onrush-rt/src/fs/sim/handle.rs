@@ -100,7 +100,8 @@ impl SimDir {
                 return Err(errno(libc::ENOSPC));
             }
             let body = Body::File(Content::default());
-            let node = Node::new(body, how.mode, state.clock_ns);
+            let mut node = Node::new(body, how.mode, state.clock_ns);
+            node.mount = state.disk.node(dir)?.mount;
             let inode = state.disk.add_node(node, &state.open);
             state.disk.set_entry(dir, &name, Some(inode))?;
             return Ok(inode);
@@ -155,6 +156,7 @@ impl SimDir {
     pub(in crate::fs) fn create_dir(&self, name: &[u8], mode: u32) -> io::Result<()> {
         self.at.fs.new_folders.pass();
         self.at.fs.atomically(self.at.epoch, |state| {
+            state.disk.check_name(name)?;
             if state.disk.dir(self.at.inode)?.now.contains_key(name) {
                 return Err(errno(libc::EEXIST));
             }
@@ -162,7 +164,8 @@ impl SimDir {
                 return Err(errno(libc::ENOSPC));
             }
             let body = Body::Dir(Entries::default());
-            let node = Node::new(body, mode, state.clock_ns);
+            let mut node = Node::new(body, mode, state.clock_ns);
+            node.mount = state.disk.node(self.at.inode)?.mount;
             let inode = state.disk.add_node(node, &state.open);
             state.disk.set_entry(self.at.inode, name, Some(inode))
         })
@@ -179,7 +182,10 @@ impl SimDir {
             if no_replace && state.plain_renames {
                 return Err(errno(libc::EINVAL));
             }
+            check_mounts(state, self.at.inode, to_dir.at.inode)?;
+            state.disk.check_name(to)?;
             let inode = entry(state, self.at.inode, from)?;
+            check_movable(state, self.at.inode, inode)?;
             let moved_dir = state.disk.dir(inode).is_ok();
             let target = state.disk.dir(to_dir.at.inode)?.now.get(to).copied();
             if state.disk.is_within(to_dir.at.inode, inode) {
@@ -192,6 +198,7 @@ impl SimDir {
                 if target == inode {
                     return Ok(()); // Both are names of one file.
                 }
+                check_movable(state, to_dir.at.inode, target)?;
                 match state.disk.dir(target) {
                     Ok(_) if !moved_dir => return Err(errno(libc::EISDIR)),
                     Ok(entries) if !entries.now.is_empty() => return Err(errno(libc::ENOTEMPTY)),
@@ -200,6 +207,7 @@ impl SimDir {
                     Err(_) => {}
                 }
             }
+            state.disk.node(inode)?.changed_ns = state.clock_ns;
             state.disk.set_entries([
                 (to_dir.at.inode, to, Some(inode)),
                 (self.at.inode, from, None),
@@ -217,11 +225,17 @@ impl SimDir {
             if state.plain_renames {
                 return Err(errno(libc::EINVAL));
             }
+            check_mounts(state, self.at.inode, other.at.inode)?;
             let here = entry(state, self.at.inode, name)?;
             let there = entry(state, other.at.inode, other_name)?;
             let (one, two) = (self.at.inode, other.at.inode);
+            check_movable(state, one, here)?;
+            check_movable(state, two, there)?;
             if state.disk.is_within(two, here) || state.disk.is_within(one, there) {
                 return Err(errno(libc::EINVAL));
+            }
+            for inode in [here, there] {
+                state.disk.node(inode)?.changed_ns = state.clock_ns;
             }
             state
                 .disk
@@ -417,7 +431,30 @@ impl SimFile {
 
     pub(in crate::fs) fn set_modified(&self, modified_ns: i64) -> io::Result<()> {
         self.at.fs.atomically(self.at.epoch, |state| {
+            check_owner(state)?;
             set_modified(state, self.at.inode, modified_ns)
+        })
+    }
+
+    pub(in crate::fs) fn set_mode(&self, mode: u32) -> io::Result<()> {
+        self.at.fs.atomically(self.at.epoch, |state| {
+            check_owner(state)?;
+            let now_ns = state.clock_ns;
+            let node = state.disk.node(self.at.inode)?;
+            (node.mode, node.changed_ns) = (mode, now_ns);
+            Ok(())
+        })
+    }
+
+    pub(in crate::fs) fn set_owner(&self, user: Option<u32>, group: Option<u32>) -> io::Result<()> {
+        self.at.fs.atomically(self.at.epoch, |state| {
+            check_owner(state)?;
+            let now_ns = state.clock_ns;
+            let node = state.disk.node(self.at.inode)?;
+            node.user = user.unwrap_or(node.user);
+            node.group = group.unwrap_or(node.group);
+            node.changed_ns = now_ns;
+            Ok(())
         })
     }
 
@@ -426,8 +463,13 @@ impl SimFile {
             if state.no_attributes {
                 return Err(errno(libc::EOPNOTSUPP));
             }
+            if let Some(code) = state.attributes_fail {
+                return Err(errno(code));
+            }
+            let now_ns = state.clock_ns;
             let node = state.disk.node(self.at.inode)?;
             node.set_attribute(name.to_bytes(), value);
+            node.changed_ns = now_ns;
             Ok(())
         })
     }
@@ -475,8 +517,36 @@ pub(super) fn entry(state: &State, dir: u64, name: &[u8]) -> io::Result<u64> {
         .ok_or_else(|| errno(libc::ENOENT))
 }
 
+/// Nothing can be renamed from one mount to another.
+pub(super) fn check_mounts(state: &mut State, one: u64, other: u64) -> io::Result<()> {
+    let is_refused = state.single_folders && one != other;
+    match is_refused || state.disk.node(one)?.mount != state.disk.node(other)?.mount {
+        true => Err(errno(libc::EXDEV)),
+        false => Ok(()),
+    }
+}
+
+/// The top of a mount cannot be renamed.
+fn check_movable(state: &mut State, dir: u64, inode: u64) -> io::Result<()> {
+    let is_dir = state.disk.dir(inode).is_ok();
+    match is_dir && state.disk.node(inode)?.mount != state.disk.node(dir)?.mount {
+        true => Err(errno(libc::EBUSY)),
+        false => Ok(()),
+    }
+}
+
+/// The files of other users cannot be changed, except their content.
+fn check_owner(state: &State) -> io::Result<()> {
+    match state.foreign_owner {
+        true => Err(errno(libc::EPERM)),
+        false => Ok(()),
+    }
+}
+
 fn set_modified(state: &mut State, inode: u64, modified_ns: i64) -> io::Result<()> {
-    state.disk.node(inode)?.modified_ns = modified_ns;
+    let now_ns = state.clock_ns;
+    let node = state.disk.node(inode)?;
+    (node.modified_ns, node.changed_ns) = (modified_ns, now_ns);
     state.disk.file(inode)?.set_modified(modified_ns);
     Ok(())
 }
@@ -508,7 +578,11 @@ fn metadata(state: &mut State, inode: u64) -> io::Result<Metadata> {
         inode,
         device: 1,
         modified_ns: node.modified_ns,
+        changed_ns: node.changed_ns,
         mode: node.mode,
+        user: node.user,
+        group: node.group,
+        mount: node.mount,
         nlink,
     })
 }

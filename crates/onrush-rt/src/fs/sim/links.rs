@@ -2,7 +2,7 @@
 
 use super::disk::{Body, Disk, Node};
 use super::errno;
-use super::handle::{SimDir, entry};
+use super::handle::{SimDir, check_mounts, entry};
 use std::io;
 
 impl Disk {
@@ -42,6 +42,8 @@ impl SimDir {
             if state.plain_renames {
                 return Err(errno(libc::EPERM));
             }
+            check_mounts(state, self.at.inode, to_dir.at.inode)?;
+            state.disk.check_name(to)?;
             let inode = entry(state, self.at.inode, name)?;
             if state.disk.dir(inode).is_ok() {
                 return Err(errno(libc::EPERM));
@@ -50,6 +52,7 @@ impl SimDir {
                 return Err(errno(libc::EEXIST));
             }
             state.has_links = true;
+            state.disk.node(inode)?.changed_ns = state.clock_ns;
             state.disk.set_entry(to_dir.at.inode, to, Some(inode))
         })
     }

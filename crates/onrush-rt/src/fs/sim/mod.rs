@@ -112,6 +112,14 @@ struct State {
     no_attributes: bool,
     /// Files may have several names.
     has_links: bool,
+    /// Setting an extended attribute fails so.
+    attributes_fail: Option<i32>,
+    /// All files belong to another user.
+    foreign_owner: bool,
+    /// No rename leads from one directory to another.
+    single_folders: bool,
+    /// The number of mounts.
+    mounts: u64,
     clock_ns: i64,
     /// `flock`s by inode: the handles that hold it, and whether exclusively.
     locks: HashMap<u64, Vec<(u64, bool)>>,
@@ -144,6 +152,10 @@ impl SimFs {
             plain_renames: false,
             no_attributes: false,
             has_links: false,
+            attributes_fail: None,
+            foreign_owner: false,
+            single_folders: false,
+            mounts: 1,
             clock_ns: 1_700_000_000_000_000_000,
             locks: HashMap::new(),
             byte_locks: HashMap::new(),
@@ -267,6 +279,41 @@ impl SimFs {
     /// Whether the file system keeps extended attributes (xattr(7)); `EOPNOTSUPP` where not.
     pub fn set_keeps_attributes(&self, keeps: bool) {
         self.lock().no_attributes = !keeps;
+    }
+
+    /// Has every call that sets an extended attribute fail with `errno`; `None` ends that.
+    pub fn fail_attributes(&self, errno: Option<i32>) {
+        self.lock().attributes_fail = errno;
+    }
+
+    /// Whether all files belong to another user, as on a mount that shows another owner: setting
+    /// time, mode or owner fails with `EPERM`, while contents can be written.
+    pub fn set_foreign_owner(&self, foreign: bool) {
+        self.lock().foreign_owner = foreign;
+    }
+
+    /// Makes the empty directory at `path` another file system: a rename or a link from or to
+    /// others fails with `EXDEV`, a rename of the directory with `EBUSY`. Test set-up, not an
+    /// operation.
+    pub fn mount(&self, path: &[u8]) -> io::Result<()> {
+        let mut state = self.lock();
+        let found = state.disk.resolve(ROOT, path, true)?;
+        let inode = found.inode.ok_or_else(|| errno(libc::ENOENT))?;
+        state.mounts += 1;
+        let mount = state.mounts;
+        state.disk.node(inode)?.mount = mount;
+        Ok(())
+    }
+
+    /// Whether names must be UTF-8, as on some file systems: other bytes then fail with `EILSEQ`.
+    pub fn set_unicode_names(&self, unicode: bool) {
+        self.lock().disk.unicode_names = unicode;
+    }
+
+    /// Whether a rename from one directory to another fails with `EXDEV`, as between directories of
+    /// different quota projects.
+    pub fn refuse_renames_between_folders(&self, refuse: bool) {
+        self.lock().single_folders = refuse;
     }
 
     /// Whether everything can be synced at once ([`Dir::can_sync_file_system`]); by default it can.

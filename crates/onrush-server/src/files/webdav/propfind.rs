@@ -120,10 +120,9 @@ impl Subject {
             key,
             kind: meta.map_or(Kind::Directory, |meta| meta.kind),
             size: meta.map_or(0, |meta| meta.size),
-            modified_s: u64::try_from(modified_ns)
-                .ok()
-                .map(|ns| ns / 1_000_000_000)
-                .filter(|_| modified_ns != 0),
+            // Times before 1970 are shown as 1970. A bucket does not know those of folders.
+            modified_s: (modified_ns != 0)
+                .then(|| u64::try_from(modified_ns / 1_000_000_000).unwrap_or(0)),
             version: meta.map(|meta| meta.version),
             may_read,
         }

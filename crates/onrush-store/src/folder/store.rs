@@ -1,0 +1,276 @@
+//! [`Folder`] as a [`Store`].
+
+use super::again;
+use super::change::{self, Locks};
+use super::kept;
+use super::key_locks;
+use super::list;
+use super::listing_queue::{self, Admission, Query};
+use super::overlap;
+use super::parents::{self, CreatedFolders};
+use super::properties;
+use super::relocate::{self, Replaces};
+use super::staging::StagedName;
+use super::upload;
+use super::watches;
+use super::{Folder, Inner, check_regular};
+use crate::changes::FolderChanges;
+use crate::error::{Result, StoreError};
+use crate::key::Key;
+use crate::local::unless_would_block;
+use crate::meta::{Kind, METADATA_BYTES_MAX, Meta, PROPERTIES_BYTES_MAX};
+use crate::object::{LocalFuture, Object};
+use crate::store::{Committed, Condition, Features, Kept, ListHow, Overlap, Page, Relocation};
+use crate::store::{StagedCopy, Store, Upload, Wanted};
+use onrush_rt::descriptors::FileUse;
+use std::sync::Arc;
+use std::time::Duration;
+
+impl Store for Folder {
+    fn open<'a>(&'a self, key: &'a Key, _: Wanted) -> LocalFuture<'a, Result<Object>> {
+        Box::pin(async move {
+            if let Some(result) = self.try_get(key) {
+                return result;
+            }
+            let key = key.clone();
+            let job = move |inner: &Arc<Inner>| inner.open_object(&key, FileUse::Brief);
+            let opened = self.run(&self.inner.pool, job).await?;
+            Ok(self.inner.object(opened))
+        })
+    }
+
+    fn meta<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Meta>> {
+        Box::pin(async move {
+            if key.is_internal() {
+                return Err(StoreError::NotFound);
+            }
+            let key = key.clone();
+            self.run(&self.inner.pool, move |inner| inner.meta(&key))
+                .await
+        })
+    }
+
+    fn existing_object<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Option<Meta>>> {
+        Box::pin(async move {
+            if key.is_internal() {
+                return Err(StoreError::Forbidden);
+            }
+            let key = key.clone();
+            let job = move |inner: &Arc<Inner>| inner.existing_object(&key);
+            self.run(&self.inner.change_pool, job).await
+        })
+    }
+
+    fn stage<'a>(
+        &'a self,
+        key: &'a Key,
+        condition: Condition,
+        size_bytes: Option<u64>,
+    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
+        Box::pin(async move {
+            let inner = &self.inner;
+            let upload = upload::StagedUpload::begin(inner, key, condition, size_bytes).await?;
+            Ok(Box::new(upload) as Box<dyn Upload>)
+        })
+    }
+
+    fn resume<'a>(
+        &'a self,
+        key: &'a Key,
+        condition: Condition,
+        kept: &'a Kept,
+    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
+        Box::pin(async move {
+            let inner = &self.inner;
+            let upload = upload::StagedUpload::resume(inner, key, condition, kept).await?;
+            Ok(Box::new(upload) as Box<dyn Upload>)
+        })
+    }
+
+    fn write_kept<'a>(
+        &'a self,
+        kept: &'a Kept,
+        position: u64,
+        buf: Vec<u8>,
+    ) -> LocalFuture<'a, Result<Vec<u8>>> {
+        Box::pin(kept::write(&self.inner, kept, position, buf))
+    }
+
+    fn sync_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+        Box::pin(kept::sync(&self.inner, kept))
+    }
+
+    fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+        let kept = kept.clone();
+        let job = move |inner: &Arc<Inner>| kept::discard(inner, &kept);
+        Box::pin(self.run(&self.inner.change_pool, job))
+    }
+
+    fn discard_older(&self, age: Duration) -> LocalFuture<'_, Result<usize>> {
+        let job = move |inner: &Arc<Inner>| kept::discard_older(inner, age);
+        Box::pin(self.run(&self.inner.pool, job))
+    }
+
+    fn delete<'a>(
+        &'a self,
+        key: &'a Key,
+        kind: Kind,
+        condition: Condition,
+    ) -> LocalFuture<'a, Result<Meta>> {
+        Box::pin(async move {
+            let deleted = self.delete_counted(key, kind, condition).await;
+            deleted.map(|(meta, _)| meta)
+        })
+    }
+
+    fn create_folder<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<bool>> {
+        Box::pin(async move {
+            if key.is_internal() || !self.writable() {
+                return Err(StoreError::Forbidden);
+            }
+            let sync_failures = self.inner.parents.sync_failures();
+            let none = CreatedFolders::new(&self.inner);
+            let created =
+                parents::prepare(&self.inner, key.as_bytes(), none, sync_failures).await?;
+            Ok(created.keep() > 0)
+        })
+    }
+
+    fn copy(&self, how: Relocation) -> LocalFuture<'_, Result<Committed>> {
+        Box::pin(relocate::copy(&self.inner, how))
+    }
+
+    fn rename(&self, how: Relocation, kind: Kind) -> LocalFuture<'_, Result<Committed>> {
+        Box::pin(self.relocate(how, kind, Replaces::Alike))
+    }
+
+    fn replace(
+        &self,
+        how: Relocation,
+        kind: Kind,
+        hidden: bool,
+    ) -> LocalFuture<'_, Result<Committed>> {
+        Box::pin(self.relocate(how, kind, Replaces::All { hidden }))
+    }
+
+    fn stage_copy<'a>(&'a self, _: &'a Key, to: &'a Key) -> LocalFuture<'a, Result<StagedCopy>> {
+        Box::pin(async move {
+            let to = to.clone();
+            let job = move |inner: &Arc<Inner>| StagedName::for_copy(inner, &to);
+            let (key, name) = self.run(&self.inner.change_pool, job).await?;
+            Ok(StagedCopy::new(key, Box::new(name)))
+        })
+    }
+
+    fn overlap<'a>(&'a self, from: &'a Key, to: &'a Key) -> LocalFuture<'a, Result<Overlap>> {
+        let (from, to) = (from.clone(), to.clone());
+        let job = move |inner: &Arc<Inner>| overlap::find(inner, &from, &to);
+        Box::pin(self.run(&self.inner.pool, job))
+    }
+
+    fn properties<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Vec<u8>>> {
+        Box::pin(async move {
+            if key.is_internal() {
+                return Err(StoreError::NotFound);
+            }
+            let key = key.clone();
+            let job = move |inner: &Arc<Inner>| properties::read(inner, &key);
+            self.run(&self.inner.pool, job).await
+        })
+    }
+
+    fn replace_properties<'a>(
+        &'a self,
+        key: &'a Key,
+        old: &'a [u8],
+        new: &'a [u8],
+    ) -> LocalFuture<'a, Result<()>> {
+        Box::pin(async move {
+            if key.is_internal() || !self.writable() {
+                return Err(StoreError::Forbidden);
+            }
+            if new.len() > PROPERTIES_BYTES_MAX {
+                return Err(StoreError::TooLarge);
+            }
+            let locks = Locks::one(key_locks::acquire(&self.inner, key).await);
+            let (key, old, new) = (key.clone(), old.to_vec(), new.to_vec());
+            change::run(&self.inner, locks, move |inner, _locks| {
+                properties::replace(inner, &key, &old, &new)
+            })
+            .await
+        })
+    }
+
+    fn list<'a>(&'a self, folder: Option<&'a Key>, how: ListHow) -> LocalFuture<'a, Result<Page>> {
+        Box::pin(async move {
+            if folder.is_some_and(Key::is_internal) {
+                return Err(StoreError::NotFound);
+            }
+            let query = Arc::new(Query {
+                folder: folder.cloned(),
+                how,
+            });
+            let permit = match listing_queue::wait(&self.inner, &query).await {
+                Admission::Run(permit) => permit,
+                Admission::Shared(page, _permit) => return Ok(list::copy(page).await),
+            };
+            let job = move |inner: &Arc<Inner>| {
+                let page = list::list(inner, query.folder.as_ref(), &query.how)?;
+                permit.share(&page);
+                // Released only when the page is taken from the job, so that pages do not pile up.
+                Ok((page, permit))
+            };
+            self.run(&self.inner.pool, job)
+                .await
+                .map(|(page, _permit)| page)
+        })
+    }
+
+    fn watch<'a>(
+        &'a self,
+        folder: Option<&'a Key>,
+    ) -> LocalFuture<'a, Result<Box<dyn FolderChanges>>> {
+        Box::pin(watches::watch(&self.inner, folder))
+    }
+
+    /// `openat2(2)` with `RESOLVE_CACHED`, `statx(2)`: for the hot path of a worker.
+    fn try_get(&self, key: &Key) -> Option<Result<Object>> {
+        if key.is_internal() {
+            return Some(Err(StoreError::NotFound));
+        }
+        let Some(permit) = self.inner.options.descriptors.open_file(FileUse::Brief) else {
+            return Some(Err(StoreError::Busy));
+        };
+        again::look_if_due(&self.inner);
+        let opened = unless_would_block(self.inner.root.open_cached(key.as_bytes()))?;
+        let checked = opened.and_then(|file| check_regular(file.with_permit(permit)));
+        Some(checked.map(|opened| self.inner.object(opened)))
+    }
+
+    fn generation(&self, key: &Key) -> Option<u64> {
+        Some(self.inner.key_locks.generation(key))
+    }
+
+    fn features(&self) -> Features {
+        Features {
+            metadata_bytes_max: match self.keeps_metadata() {
+                true => METADATA_BYTES_MAX,
+                false => 0,
+            },
+            inline_writes: self.writes_inline(),
+            empty_folders: true,
+            watch: self.inner.root.as_fd().is_some(),
+            local_metadata: true,
+            properties_bytes_max: match self.keeps_metadata() {
+                true => PROPERTIES_BYTES_MAX,
+                false => 0,
+            },
+            resumable_uploads: self.writable(),
+            uploads_in_any_order: self.writable(),
+            joins_uploads: self.writable(),
+            renames_objects: self.writable(),
+            renames_folders: self.writable(),
+            ..Features::default()
+        }
+    }
+}
