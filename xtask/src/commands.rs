@@ -88,7 +88,7 @@ const COMMANDS: &[(&str, Cover)] = &[
         Runs(&[VERSION]),
     ),
     (
-        "cargo install --locked --path crates/onrush-server",
+        "cargo install --locked --profile dist --path crates/onrush-server",
         Runs(&[VERSION]),
     ),
     (
@@ -214,6 +214,7 @@ const COMMANDS: &[(&str, Cover)] = &[
         "onrush --help",
         Tested("crates/onrush-server/tests/cli/command_line.rs", "--help"),
     ),
+    ("cargo run --release", Runs(&[VERSION])),
     ("onrush --version", Runs(&[VERSION])),
     (
         "onrush --sink",
