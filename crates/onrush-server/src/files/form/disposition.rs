@@ -25,7 +25,7 @@ pub(super) fn file_name(disposition: &[u8]) -> Option<Option<FileName>> {
     let parameters = parameters(disposition)?;
     let plain = single(&parameters, b"filename")?;
     let extended = single(&parameters, b"filename*")?;
-    let decoded = extended.and_then(|value| extended_value(value));
+    let decoded = extended.and_then(extended_value);
     let (written, decoded) = match (decoded, plain, extended) {
         (Some(decoded), _, _) => (decoded.clone(), Some(decoded)),
         (None, Some(plain), _) => (plain.to_vec(), plain_value(plain)),
