@@ -298,7 +298,7 @@ fn files_that_clients_can_replace_are_refused_at_start_and_later() {
     let (folder, files) = (Folder::new(), Folder::new());
     let authority = Authority::new("authority");
     let (certificate, key) = authority.local(&files);
-    let inside = text(folder.file("ca.pem", &authority.pem()));
+    let inside = text(folder.file("ca.pem", authority.pem()));
     let link = files.path().join("ca.pem");
     std::os::unix::fs::symlink(files.file("real.pem", authority.pem()), &link).expect("a link");
     let link = text(link);
