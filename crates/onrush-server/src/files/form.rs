@@ -165,6 +165,10 @@ impl Inner {
         if media_type != b"application/octet-stream" {
             let bytes_max = self.store.features().metadata_bytes_max;
             let metadata = metadata_of_type(media_type, bytes_max);
+            let metadata = match self.fields_of_name(key, metadata) {
+                Ok(metadata) => metadata,
+                Err(failure) => return Ok(Err(failure)),
+            };
             if !metadata.is_empty()
                 && let Err(error) = upload.set_metadata(metadata)
             {

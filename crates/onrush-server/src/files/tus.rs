@@ -153,10 +153,13 @@ impl Inner {
                 true => Condition::None, // Those of the object are for the request that joins.
                 false => self.upload_condition(&request, &to).await?,
             },
-            metadata: stored_fields::metadata_of_type(
-                &metadata.media_type,
-                self.store.features().metadata_bytes_max,
-            ),
+            metadata: self.fields_of_name(
+                &to.key,
+                stored_fields::metadata_of_type(
+                    &metadata.media_type,
+                    self.store.features().metadata_bytes_max,
+                ),
+            )?,
             digests,
             tus_metadata: request.header_str("upload-metadata").map(str::to_owned),
         };
