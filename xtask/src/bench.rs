@@ -19,7 +19,7 @@ pub(crate) fn experiment(arguments: Arguments) -> Result<(), Failure> {
 /// Builds `packages` of the benchmarks and runs their program `program`.
 fn run_built(packages: &str, program: &str, arguments: Arguments) -> Result<(), Failure> {
     let words = arguments.rest()?;
-    let build = format!("build --release --quiet {packages}");
+    let build = format!("build --profile=dist --quiet {packages}");
     run(&mut cargo(&build))?;
     let mut measuring = Command::new(built().join(program));
     measuring.args(words);

@@ -40,16 +40,20 @@ pub fn is_unoptimised() -> bool {
     env::var_os(UNOPTIMISED).is_some()
 }
 
-/// The folder of the programs that `cargo("build --release …")` builds.
+/// The profile of programs that are measured or packaged: optimised as a whole. `--release` is
+/// optimised by crate, because it is the first thing that a user builds.
+pub const MEASURED: &str = "--profile=dist";
+
+/// The folder of the programs that `cargo("build --profile=dist …")` builds.
 pub fn built() -> PathBuf {
-    target().join(if is_unoptimised() { "debug" } else { "release" })
+    target().join(if is_unoptimised() { "debug" } else { "dist" })
 }
 
 /// Cargo in the root. It builds into [`target`] with as many jobs as memory allows. Omits
-/// `--release` if [`UNOPTIMISED`] is set.
+/// `--release` and [`MEASURED`] if [`UNOPTIMISED`] is set.
 pub fn cargo(arguments: &str) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    let is_kept = |argument: &&str| *argument != "--release" || !is_unoptimised();
+    let is_kept = |word: &&str| !["--release", MEASURED].contains(word) || !is_unoptimised();
     command
         .args(arguments.split_whitespace().filter(is_kept))
         .current_dir(root())

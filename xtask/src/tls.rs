@@ -34,7 +34,7 @@ pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
     arguments.end()?;
     packages::need(&[("testssl", "testssl.sh")])?;
     let sslyze = python::sslyze()?.join("bin/sslyze");
-    run(&mut cargo("build --release --quiet -p onrush-server"))?;
+    run(&mut cargo("build --profile=dist --quiet -p onrush-server"))?;
     let folder = target().join("tls-checks");
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
 

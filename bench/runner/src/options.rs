@@ -303,7 +303,7 @@ mod tests {
         let setup = Setup {
             root: "root".into(),
             target: "target".into(),
-            profile: "release",
+            profile: "dist",
             service: None,
         };
         assert_eq!(options("").out(&setup), PathBuf::from("root/bench/results"));

@@ -130,6 +130,8 @@ fn a_restart_keeps_files_and_their_order() {
         std::thread::sleep(Duration::from_millis(5)); // Times have a resolution of 1 ms.
     }
     get(&edge1, "a").expect("an object");
+    // Its list is written only if its own start has ended.
+    wait_until("the scan is complete", || stats(&edge1).is_complete);
     edge1.close();
     let used = stats(&edge1).used_bytes;
     drop(edge1);

@@ -1,5 +1,6 @@
 //! Tests of `main.rs` again, with TLS between their clients and the servers: what the engine does
-//! is the same. `common::through_tls` is true in this binary. Tests on the simulator do not change.
+//! is the same. `common::through_tls` is true in this binary. Tests on the simulator do not change;
+//! the long ones among them return at once.
 //!
 //! Not among them are files that measure the memory of the process or need thousands of handshakes
 //! (`memory_heads`, `memory_unread`, `pressure`, `unread`), `access_log_limit`, because connections

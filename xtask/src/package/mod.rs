@@ -10,7 +10,7 @@ mod units;
 
 use crate::{
     Arguments, Failure, packages,
-    shell::{Outcome, cargo, is_unoptimised, run, target},
+    shell::{Outcome, built, cargo, run, target},
 };
 use std::{
     fs,
@@ -40,11 +40,8 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let out = target().join("package");
     create(&out)?;
     if wants("deb") {
-        let (option, folder) = profile();
-        run(&mut cargo(&format!(
-            "build {option} -p onrush-server --bins"
-        )))?;
-        let package = deb::build(&target().join(folder).join("onrush"), &out)?;
+        run(&mut cargo("build --profile=dist -p onrush-server --bins"))?;
+        let package = deb::build(&built().join("onrush"), &out)?;
         deb::verify(&package, &out)?;
         println!("{}: installed, run and removed", package.display());
     }
@@ -54,14 +51,6 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
         println!("{}: unpacked and run", package.display());
     }
     Ok(())
-}
-
-/// The profile of packaged programs: the option of cargo, and the folder.
-fn profile() -> (&'static str, &'static str) {
-    match is_unoptimised() {
-        true => ("", "debug"),
-        false => ("--profile=dist", "dist"),
-    }
 }
 
 /// An empty folder of this name beneath `out`.

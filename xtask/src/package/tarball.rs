@@ -1,10 +1,10 @@
 //! The static tarball, which runs on every Linux of this architecture. Its program contains musl,
 //! because a static program with glibc still loads libraries to resolve host names.
 
-use super::{VERSION, empty, profile, read, tree, trial, write};
+use super::{VERSION, empty, read, tree, trial, write};
 use crate::{
     packages,
-    shell::{Outcome, capture, cargo, run, target},
+    shell::{Outcome, capture, cargo, is_unoptimised, run, target},
 };
 use std::{
     env::consts::ARCH,
@@ -21,12 +21,12 @@ pub(super) fn program() -> Outcome<PathBuf> {
     if !installed.lines().any(|line| line == triple) {
         run(Command::new("rustup").args(["target", "add", &triple]))?;
     }
-    let (option, folder) = profile();
-    let mut build = cargo(&format!("build {option} -p onrush-server --bins --target"));
+    let mut build = cargo("build --profile=dist -p onrush-server --bins --target");
     // C code of dependencies.
     let compiler = format!("CC_{}", triple.replace('-', "_"));
     run(build.arg(&triple).env(compiler, "musl-gcc"))?;
-    Ok(target().join(triple).join(folder).join("onrush"))
+    let profile = if is_unoptimised() { "debug" } else { "dist" };
+    Ok(target().join(triple).join(profile).join("onrush"))
 }
 
 /// Builds `onrush-VERSION-ARCHITECTURE-linux.tar.gz` in the folder `out`, to be unpacked in

@@ -71,7 +71,7 @@ pub(super) fn stage(program: &Path, out: &Path, name: &str) -> Outcome<PathBuf> 
     let binary = tree.join("usr/bin/onrush");
     let content = fs::read(program).map_err(|error| format!("{}: {error}", program.display()))?;
     place(&tree, "usr/bin/onrush", &content, 0o755)?;
-    // The profile strips it; one that was built without optimisation still has everything.
+    // The messages of panics name files and lines without it.
     run(Command::new("strip").arg(&binary))?;
     for (shell, to) in COMPLETIONS {
         let script = said(Command::new(&binary).args(["--completions", shell]))?;

@@ -60,7 +60,7 @@ pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);
     ceph::programs()?;
     packages::need(&[("haproxy", "haproxy")])?;
-    run(&mut cargo("build --release --quiet -p onrush-server"))?;
+    run(&mut cargo("build --profile=dist --quiet -p onrush-server"))?;
     cluster.up()?;
     if is_wanted(STORE) {
         println!("== tests of the store");

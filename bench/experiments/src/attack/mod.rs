@@ -139,7 +139,7 @@ impl AttackResults {
 
 pub(crate) fn experiment(run: &Run) -> Outcome<Vec<Target>> {
     runner::progress("attack · building the server");
-    let server = "build --release --quiet -p onrush-server --bin onrush";
+    let server = "build --profile=dist --quiet -p onrush-server --bin onrush";
     xtask::shell::run(&mut cargo(server))?;
     let mut table = Table::new(
         "attack · longest response in ms, from before the attack until a second after it",

@@ -59,7 +59,7 @@ impl Step {
 
 pub(crate) fn experiment(run: &Run) -> Outcome<Vec<Target>> {
     runner::progress("offload · building the example");
-    let example = "build --release --quiet -p onrush --example offload";
+    let example = "build --profile=dist --quiet -p onrush --example offload";
     xtask::shell::run(&mut cargo(example))?;
     let time = Duration::from_secs(run.effort.of(2, 6, 20));
     let times = run.effort.of(1, 3, 3);

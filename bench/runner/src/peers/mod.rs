@@ -156,7 +156,7 @@ impl Setup {
             profile: if shell::is_unoptimised() {
                 "debug"
             } else {
-                "release"
+                "dist"
             },
             service: None,
         }

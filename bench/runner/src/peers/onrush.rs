@@ -221,7 +221,7 @@ macro_rules! example {
             configuration: concat!("one worker; ", $configuration),
             omits: &[],
             install: |_| {
-                let build = concat!("build --release --quiet -p onrush --example ", $name);
+                let build = concat!("build --profile=dist --quiet -p onrush --example ", $name);
                 run(&mut cargo(build))
             },
             version: own_version,
@@ -313,7 +313,7 @@ const CONFIGURATION: &str = "one worker, the driver, permission to write and dur
     otherwise defaults";
 
 fn limits(_: &Setup) -> Outcome {
-    let build = "build --release --quiet -p limits";
+    let build = "build --profile=dist --quiet -p limits";
     run(&mut cargo(build))
 }
 
@@ -331,10 +331,10 @@ fn store(setup: &Setup) -> Outcome {
 
 /// Builds the programs with routes, and the one that serves folders.
 fn ours(_: &Setup) -> Outcome {
-    let app = "build --release --quiet -p app --bins";
+    let app = "build --profile=dist --quiet -p app --bins";
     run(&mut cargo(app))?;
     run(&mut cargo(
-        "build --release --quiet -p onrush-server --bin onrush",
+        "build --profile=dist --quiet -p onrush-server --bin onrush",
     ))
 }
 

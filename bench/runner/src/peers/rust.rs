@@ -122,7 +122,7 @@ fn sources(setup: &Setup) -> PathBuf {
 
 /// Builds one program. The first build also compiles the dependencies of all.
 fn build(setup: &Setup, program: &str) -> Outcome {
-    let mut command = cargo("build --release --locked --quiet --bin");
+    let mut command = cargo("build --profile=dist --locked --quiet --bin");
     command
         .arg(program)
         .current_dir(sources(setup))

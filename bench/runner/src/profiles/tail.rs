@@ -53,7 +53,7 @@ pub(super) fn tail(bench: &Bench) -> Vec<Step> {
 
 /// Builds the load generator.
 fn build() -> Outcome {
-    run(&mut cargo("build --release --quiet -p load"))
+    run(&mut cargo("build --profile=dist --quiet -p load"))
 }
 
 impl Task {

@@ -62,6 +62,7 @@ pub fn drivers() -> Vec<DriverPreference> {
 /// A server on a free port of 127.0.0.1. Dropping it ends it at once.
 pub struct Served {
     running: Option<Running>,
+    #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "always false"))]
     uses_tls: bool,
 }
 

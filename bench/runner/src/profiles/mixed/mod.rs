@@ -203,7 +203,7 @@ impl Task {
         if let Some(reason) = bench.missing.get(self.subject.peer.name) {
             return Err(reason.clone());
         }
-        run(&mut cargo("build --release --quiet -p load"))?;
+        run(&mut cargo("build --profile=dist --quiet -p load"))?;
         let trial = Trial::new(self.mix, bench.effort);
         let before = match self.subject.peer.kind {
             Kind::Onrush => bench.before.clone(),
