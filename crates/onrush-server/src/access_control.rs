@@ -4,10 +4,9 @@
 use crate::config::{AccessSettings, Settings};
 use crate::failure::{Failure, one_line};
 use crate::reload::Reload;
-use crate::secret_files;
+use crate::trusted_files::TrustedFiles;
 use onrush_server::access::PasswordHash;
 use onrush_server::{AccessControl, Allow, Files, ListenAddress, PathRights, Rights, Users};
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,17 +14,14 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub(crate) struct UserSource {
     settings: AccessSettings,
-    /// The served folder, if it is one.
-    served: Option<PathBuf>,
+    trusted_files: TrustedFiles,
     /// The user of `--auth`.
     single: Option<(String, PasswordHash)>,
 }
 
 impl UserSource {
-    /// For these settings, whose files must not be objects. `None` without access control. An error
-    /// is [`Failure::Usage`].
+    /// For these settings. `None` without access control. An error is [`Failure::Usage`].
     pub(crate) fn new(settings: &Settings) -> Result<Option<UserSource>, Failure> {
-        secret_files::check_settings(settings)?;
         let Some(access) = &settings.access else {
             return Ok(None);
         };
@@ -33,7 +29,7 @@ impl UserSource {
         let single = single.map_err(|error| Failure::usage(format!("--auth: {error}")))?;
         Ok(Some(UserSource {
             settings: access.clone(),
-            served: settings.storage.folder().map(Path::to_owned),
+            trusted_files: settings.trusted_files.clone(),
             single,
         }))
     }
@@ -48,10 +44,7 @@ impl UserSource {
         let settings = &self.settings;
         let mut users = match &settings.file {
             Some(path) => {
-                // A link may lead into the folder since the start.
-                self.served.as_deref().map_or(Ok(()), |served| {
-                    secret_files::check("auth-file", path, served)
-                })?;
+                self.trusted_files.check_of(&["auth_file"])?;
                 Users::read(path)?
             }
             None => Users::default(),

@@ -3,14 +3,13 @@
 
 use crate::config;
 use crate::failure::{self, Failure};
-use crate::options::Options;
-use crate::secret_files;
+use crate::options::{ConfigFile, Options};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, ValueHint};
 use clap_complete::Shell;
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Serves a folder over HTTP, to curl, browsers and build tools.
 ///
@@ -186,12 +185,14 @@ pub(crate) fn read(arguments: Vec<OsString>) -> Result<Action, Failure> {
         return Ok(Action::Serve(Box::new(read.options)));
     };
     let file = config::read(&path)?;
-    let has_password = file.auth.is_some();
-    let options = read.options.or(file);
-    if has_password {
-        let served = options.dir.as_deref().unwrap_or(Path::new("."));
-        secret_files::check("config", &path, served).map_err(Failure::usage)?;
-    }
+    let config = ConfigFile {
+        has_password: file.auth.is_some(),
+        path,
+    };
+    let options = Options {
+        config: Some(config),
+        ..read.options.or(file)
+    };
     Ok(Action::Serve(Box::new(options)))
 }
 

@@ -14,6 +14,7 @@ use crate::options::Options;
 use crate::quota_values::QuotaOf;
 use crate::storage::Storage;
 use crate::toml_values::Switch;
+use crate::trusted_files::TrustedFiles;
 use crate::units::{Count, Rate, Size, Time};
 use crate::values::{
     AccessLogFormat, AdminAt, Bind, Driver, Durability, LogFormat, LogLevel, PlacementName,
@@ -52,6 +53,8 @@ pub(crate) struct Settings {
     pub(crate) quotas: Vec<Quota>,
     /// The files with redirects and header fields of a site.
     pub(crate) rules: RuleFiles,
+    /// The files that the options name.
+    pub(crate) trusted_files: TrustedFiles,
     /// `None`: clients do not log in, and all have the same rights.
     pub(crate) access: Option<AccessSettings>,
     /// Other origins whose pages may send requests.
@@ -234,6 +237,7 @@ impl Settings {
         let is_reduced = options.receive_memory.is_none() && receive_bytes_max < RECEIVE_BYTES
             || options.cache_size.is_none() && cache_is_reduced;
         let settings = Settings {
+            trusted_files: TrustedFiles::new(&options, &storage, files.allow, files.hidden),
             reduced_defaults: memory_bytes.filter(|_| is_reduced).map(|limit_bytes| {
                 ReducedDefaults {
                     limit_bytes,
@@ -464,4 +468,4 @@ fn check_range(
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

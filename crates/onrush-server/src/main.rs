@@ -3,7 +3,7 @@
 //! Layers, lowest first: `units`, `toml_values`, `failure`, `memory`, `key_files`, `redaction` ·
 //! `values`, `tls_values`, `acme_values`, `access_values`, `quota_values`, `reload` · `options`
 //! (their list) · `edge` (the cache before the store), `build_cache` · `quotas` · `storage` (where
-//! the objects are) · `config` (the file and the resulting settings) · `secret_files` · `cli` ·
+//! the objects are) · `trusted_files` · `config` (the file and the resulting settings) · `cli` ·
 //! `combined`, `self_signed` · `tls` (certificates), `acme` (their orders) · `access_control`
 //! (users) · `site_rules` · `commands`, `terminal` · `sweep`, `scrub`, `check_command`,
 //! `health_command`, `sign_command`, `user_command` (commands of their own) · `pages` (the manual)
@@ -43,7 +43,6 @@ mod reload;
 mod replaceable;
 mod restart;
 mod scrub;
-mod secret_files;
 mod self_signed;
 mod service_manager;
 mod serving;
@@ -56,6 +55,7 @@ mod terminal;
 mod tls;
 mod tls_values;
 mod toml_values;
+mod trusted_files;
 mod units;
 mod user_command;
 mod values;
@@ -111,6 +111,7 @@ fn settings(arguments: Vec<OsString>) -> Result<Option<(Options, Settings)>, Fai
     match cli::read(arguments)? {
         cli::Action::Serve(options) => {
             let settings = Settings::new((*options).clone(), memory::limit_bytes(Path::new("/")))?;
+            settings.trusted_files.check().map_err(Failure::usage)?;
             Ok(Some((*options, settings)))
         }
         cli::Action::Print(page) => cli::print(&page).map(|()| None),
@@ -208,7 +209,7 @@ fn serve(
     // Only certificates that are kept in a folder need it, and a check has ensured that it is one.
     let dir = settings.storage.folder().unwrap_or(Path::new("."));
     let certificates = match &settings.tls {
-        Some(tls) => Some(Certificates::open(tls, dir)?),
+        Some(tls) => Some(Certificates::open(tls, dir, &settings.trusted_files)?),
         None => None,
     };
     let fingerprint = certificates.as_ref().and_then(Certificates::fingerprint);

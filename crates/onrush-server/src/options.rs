@@ -19,7 +19,31 @@ use clap::{Args, ValueHint};
 use onrush::PeerNetwork;
 use onrush_server::Types;
 use serde::Deserialize;
-use std::path::PathBuf;
+use std::any::Any;
+use std::path::{Path, PathBuf};
+
+/// A configuration file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ConfigFile {
+    pub(crate) path: PathBuf,
+    /// It contains a password or the hash of one.
+    pub(crate) has_password: bool,
+}
+
+/// The paths in the value of an option.
+fn paths(value: &dyn Any) -> impl Iterator<Item = &Path> {
+    let folder = value
+        .downcast_ref::<Option<PathBuf>>()
+        .into_iter()
+        .flatten();
+    let one = value
+        .downcast_ref::<Option<FilePath>>()
+        .into_iter()
+        .flatten();
+    let list = value.downcast_ref::<Option<Vec<FilePath>>>();
+    let list = list.into_iter().flatten().flatten();
+    (one.chain(list).map(|file| &file.0).chain(folder)).map(PathBuf::as_path)
+}
 
 /// Generates [`Options`] from a list of groups. A group is a heading of `--help` and its options.
 /// An option is one of:
@@ -45,7 +69,13 @@ macro_rules! options {
         /// the source does not set the option.
         #[derive(Args, Clone, Debug, Default, Deserialize, PartialEq, Eq)]
         #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
-        pub(crate) struct Options { $($fields)* }
+        pub(crate) struct Options {
+            $($fields)*
+            /// The file that options were read from.
+            #[arg(skip)]
+            #[serde(skip)]
+            pub(crate) config: Option<ConfigFile>,
+        }
 
         impl Options {
             /// The names of all options.
@@ -59,7 +89,19 @@ macro_rules! options {
 
             /// Merges two sources. `self` takes precedence.
             pub(crate) fn or(self, other: Options) -> Options {
-                Options { $($name: self.$name.or(other.$name)),* }
+                Options {
+                    $($name: self.$name.or(other.$name),)*
+                    config: self.config.or(other.config),
+                }
+            }
+
+            /// The paths that the options name, besides the served folder, each with its option.
+            /// An option is one of these by the type of its value.
+            pub(crate) fn files(&self) -> Vec<(&'static str, &Path)> {
+                let mut files = Vec::new();
+                $(files.extend(paths(&self.$name).map(|path| (stringify!($name), path)));)*
+                files.retain(|(name, _)| *name != "dir");
+                files
             }
         }
     };

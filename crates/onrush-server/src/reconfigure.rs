@@ -157,6 +157,7 @@ impl Reconfiguration {
             return Ok(());
         };
         let settings = Settings::new((*read).clone(), memory::limit_bytes(Path::new("/")))?;
+        settings.trusted_files.check().map_err(Failure::usage)?;
         let changed = self.options.differences(&read);
         let needs_restart = |name: &&str| !is_applicable(name, &self.settings, &settings);
         let others: Vec<_> = changed.iter().copied().filter(needs_restart).collect();
@@ -298,7 +299,7 @@ impl Reconfiguration {
         match self.sources.certificates.as_ref().zip(new.tls.as_ref()) {
             Some((certificates, tls)) if have_changed => {
                 let dir = new.storage.folder().unwrap_or(Path::new("."));
-                certificates.change(tls, dir)
+                certificates.change(tls, dir, &new.trusted_files)
             }
             _ => Ok(()),
         }

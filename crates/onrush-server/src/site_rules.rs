@@ -3,11 +3,11 @@
 
 use crate::config::Settings;
 use crate::failure::{Failure, one_line};
-use crate::secret_files;
-use onrush_server::{Allow, RuleFiles, RuleSource, Rules};
+use crate::trusted_files::TrustedFiles;
+use onrush_server::{RuleFiles, RuleSource, Rules};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 /// How often the files are looked at.
@@ -17,13 +17,12 @@ pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(3);
 /// file cannot be found.
 type FileState = Option<[i64; 5]>;
 
-/// The files of rules, and the folder that they must not be in.
+/// The files of rules.
 pub(crate) struct RuleWatch {
     files: RuleFiles,
     /// The state of the files before they were last read.
     states: Vec<FileState>,
-    /// The served folder, if clients may change it.
-    writable: Option<PathBuf>,
+    trusted_files: TrustedFiles,
 }
 
 impl RuleWatch {
@@ -31,15 +30,10 @@ impl RuleWatch {
     fn new(settings: &Settings) -> Option<RuleWatch> {
         let files = settings.rules.clone();
         files.files().next()?;
-        let may_write = settings.files.allow != Allow::default();
         Some(RuleWatch {
             files,
             states: Vec::new(),
-            writable: settings
-                .storage
-                .folder()
-                .filter(|_| may_write)
-                .map(Path::to_owned),
+            trusted_files: settings.trusted_files.clone(),
         })
     }
 
@@ -55,11 +49,7 @@ impl RuleWatch {
     /// Loads the rules. An error is one line.
     fn load(&mut self) -> Result<Rules, String> {
         self.states = self.states(); // Before they are read, so that no later change is missed.
-        for (option, path) in self.files.files() {
-            if let Some(served) = &self.writable {
-                secret_files::check(option, path, served)?;
-            }
-        }
+        self.trusted_files.check_of(&["redirects", "headers"])?;
         self.files.load()
     }
 

@@ -8,6 +8,7 @@
 use crate::config::{CertificateFiles, CertificateSource, TlsSettings};
 use crate::failure::Failure;
 use crate::reload::{Reload, Requests, Wake};
+use crate::trusted_files::TrustedFiles;
 use crate::{acme, self_signed};
 use onrush::metrics::{Collector, MetricType, TextWriter};
 use onrush::tls::{CertificateFacts, TlsConfig, TlsConfigBuilder, TlsError, TlsErrorKind};
@@ -28,10 +29,14 @@ const FAILURE_INTERVAL: Duration = Duration::from_secs(3600);
 /// How many certificates, and how many names of each, a line of the log has.
 const SHOWN_MAX: usize = 10;
 
+/// The options that name the files.
+const OPTIONS: &[&str] = &["tls_cert", "tls_key", "tls_ocsp", "tls_client_ca"];
+
 /// The certificates of the server, and the files that they are from.
 #[derive(Debug)]
 pub(crate) struct Certificates {
     files: Files,
+    trusted_files: TrustedFiles,
     /// The state of the files before they were last read.
     states: Vec<FileState>,
     config: TlsConfig,
@@ -150,17 +155,27 @@ fn state(path: &Path) -> FileState {
 impl Certificates {
     /// Loads the certificates, logs them, and makes a self-signed one if `settings` require it.
     /// `dir` is the served folder, which exists. A broken file is [`Failure::Usage`].
-    pub(crate) fn open(settings: &TlsSettings, dir: &Path) -> Result<Certificates, Failure> {
-        let mut certificates = Certificates::load(settings, dir)?;
+    pub(crate) fn open(
+        settings: &TlsSettings,
+        dir: &Path,
+        trusted_files: &TrustedFiles,
+    ) -> Result<Certificates, Failure> {
+        let mut certificates = Certificates::load(settings, dir, trusted_files)?;
         certificates.log("certificates loaded", Instant::now());
         Ok(certificates)
     }
 
     /// Uses the certificates of other settings from now on. After an error, those in use remain.
     /// Blocks.
-    fn change(&mut self, settings: &TlsSettings, dir: &Path) -> Result<(), Failure> {
-        let other = Certificates::load(settings, dir)?;
+    fn change(
+        &mut self,
+        settings: &TlsSettings,
+        dir: &Path,
+        trusted_files: &TrustedFiles,
+    ) -> Result<(), Failure> {
+        let other = Certificates::load(settings, dir, trusted_files)?;
         self.config.replace(other.config);
+        self.trusted_files = other.trusted_files;
         (self.files, self.states) = (other.files, other.states);
         self.is_temporary = other.is_temporary;
         self.failure = None;
@@ -175,7 +190,12 @@ impl Certificates {
         Ok(())
     }
 
-    fn load(settings: &TlsSettings, dir: &Path) -> Result<Certificates, Failure> {
+    fn load(
+        settings: &TlsSettings,
+        dir: &Path,
+        trusted_files: &TrustedFiles,
+    ) -> Result<Certificates, Failure> {
+        (trusted_files.check_of(OPTIONS)).map_err(Failure::usage)?;
         let mut temporary = None;
         let (pairs, fingerprint) = match &settings.source {
             CertificateSource::Files(pairs) => (pairs.clone(), None),
@@ -219,6 +239,7 @@ impl Certificates {
         let config = loaded.map_err(|error| Failure::usage(format!("TLS: {error}")))?;
         Ok(Certificates {
             files,
+            trusted_files: trusted_files.clone(),
             states,
             config,
             is_temporary,
@@ -274,7 +295,11 @@ impl Certificates {
     fn reload(&mut self, now: Instant) {
         // Before the files are read, so that a later change is not missed.
         self.states = self.files.states();
-        match self.files.load_without_bad_staples() {
+        let loaded = match self.trusted_files.check_of(OPTIONS) {
+            Ok(()) => (self.files.load_without_bad_staples()).map_err(|error| error.to_string()),
+            Err(why) => Err(why),
+        };
+        match loaded {
             Ok((config, problems)) => {
                 for problem in problems {
                     tracing::warn!("TLS: {problem}; its certificate is served without it");
@@ -334,8 +359,13 @@ pub(crate) struct SharedCertificates(Arc<Mutex<Certificates>>);
 
 impl SharedCertificates {
     /// See [`Certificates::change`].
-    pub(crate) fn change(&self, settings: &TlsSettings, dir: &Path) -> Result<(), Failure> {
-        self.lock().change(settings, dir)
+    pub(crate) fn change(
+        &self,
+        settings: &TlsSettings,
+        dir: &Path,
+        trusted_files: &TrustedFiles,
+    ) -> Result<(), Failure> {
+        self.lock().change(settings, dir, trusted_files)
     }
 
     fn run(&self, requests: &Requests) {

@@ -159,6 +159,16 @@ pub trait Store: fmt::Debug + Send + Sync {
         Box::pin(async {})
     }
 
+    /// The size of the object at `key` if it has been made from the kept bytes: the upload was
+    /// committed, and the process ended before the caller could record that. By default `None`.
+    fn published<'a>(
+        &'a self,
+        _key: &'a Key,
+        _kept: &'a Kept,
+    ) -> LocalFuture<'a, Result<Option<u64>>> {
+        Box::pin(async { Ok(None) })
+    }
+
     /// Removes the bytes of an upload that is not going to be continued. If they are gone already,
     /// nothing happens. A commit that goes on after the upload was dropped may still succeed.
     fn discard<'a>(&'a self, _kept: &'a Kept) -> LocalFuture<'a, Result<()>> {

@@ -272,6 +272,32 @@ fn a_file_system_without_a_place_refuses_before_the_bytes() {
     put(&folder, "disk/object", &body(LARGE)).unwrap();
 }
 
+/// An object is what was kept only if both are on one file system: others have the same inodes.
+#[test]
+fn a_kept_file_is_published_on_its_file_system_only() {
+    let disk = with_two_mounts(1);
+    let folder = open_on(&disk);
+    let at = key("d/object");
+    let kept = block_on(async {
+        let mut upload = folder.stage(&at, Condition::None, None).await.unwrap();
+        upload.write(body(LARGE)).await.unwrap();
+        let kept = upload.keep().await.unwrap();
+        assert_eq!(folder.published(&at, &kept).await, Ok(None));
+        upload.commit().await.unwrap();
+        kept
+    });
+    let published = |kept: &Kept| block_on(folder.published(&at, kept));
+    assert_eq!(published(&kept), Ok(Some(LARGE as u64)));
+    let place = kept.place.strip_suffix(b"\0d").unwrap();
+    for mount in [&b""[..], b"\0outer/mounted", b"\0missing"] {
+        let other = Kept {
+            place: [place, mount].concat(),
+            ..kept.clone()
+        };
+        assert_eq!(published(&other), Ok(None), "{}", mount.escape_ascii());
+    }
+}
+
 /// A disk that is mounted while an upload is in progress, staged or kept: the bytes reach it.
 #[test]
 fn uploads_survive_a_mount_in_their_way() {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 pub use onrush_rt::blocking::JobPanicked;
 pub use onrush_rt::executor::Task;
-pub use onrush_rt::worker::Sleep;
+pub use onrush_rt::worker::{Lasting, Sleep};
 
 /// A handle to the worker of a request, for handlers and their tasks. See
 /// [`Request::worker`](crate::Request::worker).
@@ -160,6 +160,13 @@ impl WorkerHandle {
         F::Output: 'static,
     {
         self.0.spawn(future)
+    }
+
+    /// While the result exists, a graceful shutdown waits for at most four seconds after the last
+    /// connection has closed or the drain timeout has ended it: such as for a request that keeps
+    /// what has arrived of an upload when its body ends early.
+    pub fn lasting(&self) -> Lasting {
+        self.0.lasting()
     }
 
     /// Runs `job` on the server's thread pool for calls that may block, such as file operations

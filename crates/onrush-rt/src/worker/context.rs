@@ -158,6 +158,18 @@ impl WorkerContext {
         self.0.executor.live_tasks()
     }
 
+    /// The number of [`Lasting`] values of this worker.
+    pub fn lasting_count(&self) -> usize {
+        self.0.lasting_count.get()
+    }
+
+    /// A server waits before it ends until the result is dropped.
+    pub fn lasting(&self) -> Lasting {
+        let count = &self.0.lasting_count;
+        count.set(count.get() + 1);
+        Lasting(self.clone())
+    }
+
     /// Calls [`EventHandler::on_timer`](super::EventHandler::on_timer) with `payload` (top bit
     /// clear) at `deadline_ms` of this worker's clock or soon after.
     pub fn schedule(&self, deadline_ms: u64, payload: u64) -> TimerId {
@@ -226,5 +238,15 @@ impl WorkerContext {
         self.0.now_ns.set(now_ns);
         self.0.now_ms.set(now_ms);
         self.0.unix_seconds.set(unix_seconds);
+    }
+}
+
+/// What a server waits for before it ends; see [`WorkerContext::lasting_count`].
+pub struct Lasting(WorkerContext);
+
+impl Drop for Lasting {
+    fn drop(&mut self) {
+        let count = &self.0.0.lasting_count;
+        count.set(count.get() - 1);
     }
 }

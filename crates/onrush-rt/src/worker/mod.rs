@@ -14,6 +14,7 @@ mod poll_monitor;
 mod sleep;
 
 pub use crate::sys::{page_bytes, restore_affinity};
+pub use context::Lasting;
 pub use machine::{affinity, monotonic_ms, monotonic_us, pin_to, ticks_per_second};
 pub use poll_monitor::{Blocked, PollMonitor};
 pub use sleep::Sleep;
@@ -131,6 +132,8 @@ struct Inner {
     pool_bytes: Cell<usize>,
     /// Iterations of the event loop so far.
     iteration: Cell<u64>,
+    /// What the end of a server waits for.
+    lasting_count: Cell<usize>,
     index: usize,
 }
 
@@ -338,6 +341,7 @@ impl Worker {
             checks: RefCell::default(),
             pool_bytes: Cell::new(0),
             iteration: Cell::new(0),
+            lasting_count: Cell::new(0),
             index,
         };
         let worker = Worker {

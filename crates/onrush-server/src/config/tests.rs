@@ -326,7 +326,7 @@ const CHANGES: &[(&str, &str)] = &[
 ];
 
 /// Other options that an option needs.
-fn companions(name: &str) -> &'static str {
+pub(crate) fn companions(name: &str) -> &'static str {
     match name {
         "edge_size" | "edge_fresh" | "edge_stale" => "edge = 'cache'",
         "tls_cert" => "tls-key = ['a.key', 'b.key']",

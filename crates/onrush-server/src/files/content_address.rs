@@ -2,9 +2,9 @@
 //! the HTTP caches of Bazel. A body that differs is refused when it has arrived, and not stored,
 //! however it is sent.
 
-use super::Inner;
 use super::digest::{Algorithm, Digests, MISMATCH};
 use super::http_error::HttpError;
+use super::{Inner, stored_fields};
 use onrush_store::{Key, Kind};
 
 /// The folder of such names, wherever it is.
@@ -13,6 +13,11 @@ const FOLDER: &[u8] = b"cas";
 const NO_DIGEST: HttpError = HttpError::new(
     400,
     "an object in a folder cas is named by its SHA-256: 64 hexadecimal digits in lower case",
+);
+
+const NO_CODING: HttpError = HttpError::new(
+    415,
+    "an object in a folder cas is named by its bytes, so it has no Content-Encoding",
 );
 
 const NOT_COPIED: HttpError = HttpError::new(
@@ -26,6 +31,22 @@ impl Inner {
         match self.options.content_addressed {
             true => demand_of_name(key, digests),
             false => Ok(()),
+        }
+    }
+
+    /// The fields to store with an object of this name, of those that a client has sent. None if
+    /// the name is a digest: all clients get these bytes as they are, and the first one does not
+    /// decide how others read them. A content coding is refused.
+    pub(super) fn fields_of_name(
+        &self,
+        key: &Key,
+        metadata: Vec<u8>,
+    ) -> Result<Vec<u8>, HttpError> {
+        let is_digest = folder_and_name(key).0 == FOLDER;
+        match self.options.content_addressed && is_digest {
+            true if stored_fields::has_coding(&metadata) => Err(NO_CODING),
+            true => Ok(Vec::new()),
+            false => Ok(metadata),
         }
     }
 

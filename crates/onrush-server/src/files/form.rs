@@ -4,7 +4,13 @@
 //! The body is parsed while it arrives: memory does not grow with it. Each object is created
 //! atomically when its part is complete; an existing one is never replaced. A part that is refused
 //! does not affect the others. The response has a line for each file: a status and a path.
+//!
+//! A part without the parameter `filename` is a field of the form and has no object. A part that is
+//! a file but has no name that can be used is refused, and so is a form of which nothing is stored.
 
+mod disposition;
+
+use self::disposition::{FileName, parameter};
 use super::digest::Digests;
 use super::http_error::{HttpError, Operation};
 use super::negotiate::names_html;
@@ -31,10 +37,12 @@ const NOT_FOLDER: HttpError = HttpError::new(
     "a form is sent to a folder that exists; its path ends with a slash",
 );
 const MALFORMED: HttpError = HttpError::new(400, "the form is malformed");
+const NO_FILE: HttpError = HttpError::new(400, "the form has no file");
+const NO_NAME: HttpError = HttpError::new(400, "the file has no name that can be stored");
 const EXISTS: HttpError = HttpError::new(409, "the object exists, and a form replaces none");
 
 /// The boundary of a form; `None` if the request has another type.
-fn boundary(request: &Request) -> Option<&[u8]> {
+fn boundary(request: &Request) -> Option<Vec<u8>> {
     let value = request.header("content-type")?;
     let kind = b"multipart/form-data";
     let (start, rest) = value.split_at_checked(kind.len())?;
@@ -71,7 +79,7 @@ impl Inner {
         }
         let is_page = names_html(&request);
         let mount = split.mount.to_owned();
-        let boundary = boundary(&request).ok_or(MALFORMED)?.to_vec();
+        let boundary = boundary(&request).ok_or(MALFORMED)?;
         let body = std::mem::take(request.body());
         let mut parts = Parts::new(body, &boundary);
         let (mut lines, mut refused) = (String::new(), None);
@@ -81,11 +89,19 @@ impl Inner {
             if count > PARTS_MAX {
                 return Err(HttpError::new(400, "the form has more than 1000 parts"));
             }
-            let Some(name) = part.filename.filter(|name| !name.is_empty()) else {
-                parts.skip().await?; // A field, or no file was chosen.
+            let Some(FileName { written, name }) = part.file else {
+                parts.skip().await?;
                 continue;
             };
-            let created = match self.destination_in(&request, &name) {
+            // Browsers send an empty part for a file that was not chosen.
+            if written.is_empty() && parts.is_empty().await? {
+                continue;
+            }
+            let to = match name.is_empty() {
+                true => Err(NO_NAME),
+                false => self.destination_in(&request, &name),
+            };
+            let created = match to {
                 Ok(to) => {
                     let media_type = &part.media_type;
                     let created = self.create_part(&to.key, media_type, &mut parts).await?;
@@ -101,10 +117,13 @@ impl Inner {
                     refused.get_or_insert(failure);
                     lines.push_str(&failure.status.to_string());
                     lines.push(' ');
-                    path::encode(&name, &mut lines);
+                    path::encode(&written, &mut lines);
                     writeln!(lines, " {}", failure.detail())
                 }
             };
+        }
+        if lines.is_empty() {
+            return Err(NO_FILE);
         }
         Ok(match refused {
             Some(failure) => Response::text(lines).with_status(failure.status),
@@ -146,6 +165,10 @@ impl Inner {
         if media_type != b"application/octet-stream" {
             let bytes_max = self.store.features().metadata_bytes_max;
             let metadata = metadata_of_type(media_type, bytes_max);
+            let metadata = match self.fields_of_name(key, metadata) {
+                Ok(metadata) => metadata,
+                Err(failure) => return Ok(Err(failure)),
+            };
             if !metadata.is_empty()
                 && let Err(error) = upload.set_metadata(metadata)
             {
@@ -176,8 +199,8 @@ impl Inner {
 /// The fields of a part.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Part {
-    /// Without folders; empty if it has no name that can be used.
-    filename: Option<Vec<u8>>,
+    /// `None`: it is a field of the form.
+    file: Option<FileName>,
     media_type: Vec<u8>,
 }
 
@@ -261,6 +284,14 @@ impl Parts {
         }
     }
 
+    /// Whether the content of the current part is empty. Only before any of it has been read.
+    async fn is_empty(&mut self) -> Result<bool, HttpError> {
+        while self.buffer.len() < self.delimiter.len() {
+            self.receive().await?;
+        }
+        Ok(self.buffer.starts_with(&self.delimiter))
+    }
+
     /// Reads the rest of the content.
     async fn skip(&mut self) -> Result<(), HttpError> {
         let mut piece = Vec::with_capacity(PIECE_BYTES);
@@ -288,7 +319,12 @@ impl Parts {
 impl Part {
     fn parse(head: &[u8]) -> Result<Part, HttpError> {
         let mut part = Part::default();
-        for line in split_lines(head) {
+        let mut has_disposition = false;
+        for (index, line) in split_lines(head).enumerate() {
+            // A line that continues the one before could hide the name.
+            if index > 0 && matches!(line, [b' ' | b'\t', ..]) {
+                return Err(MALFORMED);
+            }
             let Some(colon) = line.iter().position(|&byte| byte == b':') else {
                 match token::trim(line) {
                     [] => continue, // The rest of the line of the boundary.
@@ -297,10 +333,20 @@ impl Part {
             };
             let (name, value) = (&line[..colon], token::trim(&line[colon + 1..]));
             if name.eq_ignore_ascii_case(b"content-disposition") {
-                part.filename = parameter(value, b"filename").map(file_name);
+                if std::mem::replace(&mut has_disposition, true) {
+                    return Err(MALFORMED);
+                }
+                part.file = disposition::file_name(value).ok_or(MALFORMED)?;
             } else if name.eq_ignore_ascii_case(b"content-type") {
                 part.media_type = value.to_vec();
             }
+        }
+        // A field of a form is text (RFC 7578 §4.4). Anything else is a file without a name.
+        let media_type = part.media_type.split(|&byte| byte == b';').next();
+        let media_type = token::trim(media_type.unwrap_or_default());
+        let is_text = media_type.is_empty() || media_type.eq_ignore_ascii_case(b"text/plain");
+        if part.file.is_none() && !is_text {
+            part.file = Some(FileName::default());
         }
         Ok(part)
     }
@@ -309,62 +355,6 @@ impl Part {
 fn split_lines(head: &[u8]) -> impl Iterator<Item = &[u8]> {
     let lines = head.split(|&byte| byte == b'\n');
     lines.map(|line| line.strip_suffix(b"\r").unwrap_or(line))
-}
-
-/// The value of a parameter, `; name=value` or `; name="value"`. Browsers do not escape a
-/// backslash in a quoted value, so it has no special meaning.
-fn parameter<'v>(mut rest: &'v [u8], wanted: &[u8]) -> Option<&'v [u8]> {
-    loop {
-        let semicolon = rest.iter().position(|&byte| byte == b';')?;
-        rest = token::trim(&rest[semicolon + 1..]);
-        let equals = rest.iter().position(|&byte| matches!(byte, b'=' | b';'))?;
-        let name = &rest[..equals];
-        let value = &rest[equals..];
-        let (value, after) = match value {
-            [b'=', b'"', quoted @ ..] => {
-                let end = quoted.iter().position(|&byte| byte == b'"')?;
-                (&quoted[..end], &quoted[end + 1..])
-            }
-            [b'=', plain @ ..] => {
-                let end = plain.iter().position(|&byte| byte == b';');
-                let (value, after) = plain.split_at(end.unwrap_or(plain.len()));
-                (token::trim(value), after)
-            }
-            other => (&other[..0], other),
-        };
-        if name.eq_ignore_ascii_case(wanted) {
-            return Some(value);
-        }
-        rest = after;
-    }
-}
-
-/// The name of a file without folders of the client, whose separator may be a backslash. The
-/// escapes of browsers are undone (HTML Standard, "multipart/form-data encoding algorithm"), and
-/// control characters left out.
-fn file_name(value: &[u8]) -> Vec<u8> {
-    let name = value.rsplit(|&byte| matches!(byte, b'/' | b'\\')).next();
-    let mut name = name.unwrap_or_default();
-    let mut decoded = Vec::with_capacity(name.len());
-    while let Some((&byte, rest)) = name.split_first() {
-        match name {
-            [b'%', b'2', b'2', ..] => {
-                decoded.push(b'"');
-                name = &name[3..];
-            }
-            [b'%', b'0', b'D' | b'A', ..] => name = &name[3..],
-            _ => {
-                if !byte.is_ascii_control() {
-                    decoded.push(byte);
-                }
-                name = rest;
-            }
-        }
-    }
-    match &decoded[..] {
-        b"." | b".." => Vec::new(),
-        _ => decoded,
-    }
 }
 
 fn find(text: &[u8], wanted: &[u8]) -> Option<usize> {
@@ -376,49 +366,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_have_no_folders_and_no_control_characters() {
-        for (value, name) in [
-            ("a.txt", "a.txt"),
-            ("C:\\Users\\a b.txt", "a b.txt"),
-            ("../../etc/passwd", "passwd"),
-            ("%22q%22%0D%0A.txt", "\"q\".txt"),
-            ("a\tb\u{7f}", "ab"),
-            ("100%.txt", "100%.txt"),
-            ("ü", "ü"),
-            ("..", ""),
-            ("a/", ""),
-            ("", ""),
-        ] {
-            assert_eq!(file_name(value.as_bytes()), name.as_bytes(), "{value}");
-        }
-    }
-
-    #[test]
-    fn parameters_are_found() {
-        let of = |value: &'static str, name: &str| {
-            let found = parameter(value.as_bytes(), name.as_bytes());
-            found.map(|value| std::str::from_utf8(value).expect("text"))
-        };
-        let disposition = "form-data; name=\"a;filename=\"; FileName=\"x; y.txt\"";
-        assert_eq!(of(disposition, "filename"), Some("x; y.txt"));
-        assert_eq!(of(disposition, "name"), Some("a;filename="));
-        assert_eq!(of("; boundary=x ; a=b", "boundary"), Some("x"));
-        assert_eq!(of("; flag; boundary=\"x y\"", "boundary"), Some("x y"));
-        for none in ["", "; boundary", "; boundary=\"x", "boundary=x"] {
-            assert_eq!(of(none, "boundary"), None, "{none}");
-        }
-    }
-
-    #[test]
     fn the_fields_of_a_part_are_parsed() {
         let head = b"  \r\nContent-Disposition: form-data; name=\"f\"; filename=\"a\"\r\n\
             content-type: text/plain";
         let part = Part {
-            filename: Some(b"a".to_vec()),
+            file: Some(FileName {
+                written: b"a".to_vec(),
+                name: b"a".to_vec(),
+            }),
             media_type: b"text/plain".to_vec(),
         };
         assert_eq!(Part::parse(head), Ok(part));
         assert_eq!(Part::parse(b"\r\nX: y"), Ok(Part::default()));
-        assert_eq!(Part::parse(b"x\r\n"), Err(MALFORMED));
+        for malformed in [
+            &b"x\r\n"[..],
+            b"\r\nContent-Disposition: form-data; name=f;\r\n filename=\"a:b\"",
+            b"\r\nContent-Disposition: form-data; filename=a\r\nContent-Disposition: form-data",
+            b"\r\nContent-Disposition: form-data; filename=\"a\\\"",
+        ] {
+            assert_eq!(Part::parse(malformed), Err(MALFORMED));
+        }
     }
 }

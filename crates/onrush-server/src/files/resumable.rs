@@ -219,6 +219,7 @@ impl Inner {
     ) -> Result<(Plan, Digests), HttpError> {
         let metadata_bytes_max = self.store.features().metadata_bytes_max;
         let (metadata, digests) = content_fields(request, metadata_bytes_max)?;
+        let metadata = self.fields_of_name(&to.key, metadata)?;
         let (content, mut digests) = digests.split();
         self.demand_of_name(&to.key, &mut digests)?;
         let plan = Plan {

@@ -7,6 +7,7 @@
 //! any incomplete body. A client that stays costs no task.
 
 use onrush::WorkerHandle;
+use onrush::worker::Lasting;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ impl Abandoned {
 }
 
 /// Runs `future` and returns its output. If this is dropped, a task of `worker` goes on, which
-/// `abandoned` counts. Only the end of the worker ends it.
+/// `abandoned` counts. A graceful shutdown waits for it; only the end of the worker ends it.
 pub(super) async fn run_to_end<T: 'static>(
     worker: &WorkerHandle,
     abandoned: Abandoned,
@@ -39,6 +40,7 @@ pub(super) async fn run_to_end<T: 'static>(
         future: Some(future),
         worker: worker.clone(),
         abandoned,
+        lasting: Some(worker.lasting()),
     };
     poll_fn(move |cx| running.poll(cx)).await
 }
@@ -48,6 +50,8 @@ struct Running<T: 'static> {
     future: Option<Pin<Box<dyn Future<Output = T>>>>,
     worker: WorkerHandle,
     abandoned: Abandoned,
+    /// `None` at the end.
+    lasting: Option<Lasting>,
 }
 
 impl<T> Running<T> {
@@ -67,9 +71,10 @@ impl<T> Drop for Running<T> {
     fn drop(&mut self) {
         if let Some(future) = self.future.take() {
             let counted = Counted::new(&self.abandoned);
+            let lasting = self.lasting.take();
             let task = self.worker.spawn(async move {
                 drop(future.await);
-                drop(counted);
+                drop((counted, lasting));
             });
             task.detach();
         }

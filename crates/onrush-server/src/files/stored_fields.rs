@@ -110,6 +110,12 @@ pub(super) fn has_client_time(metadata: &[u8]) -> bool {
     lines.any(|line| line.starts_with(b"x-oc-mtime: "))
 }
 
+/// Whether the stored fields have a content coding.
+pub(super) fn has_coding(metadata: &[u8]) -> bool {
+    let mut lines = metadata.split(|&byte| byte == b'\n');
+    lines.any(|line| line.starts_with(b"content-encoding: "))
+}
+
 /// The stored format of a media type alone. Empty if it is not one, or the store keeps no fields.
 pub(super) fn metadata_of_type(media_type: &[u8], metadata_bytes_max: usize) -> Vec<u8> {
     let line = [CONTENT_TYPE.as_bytes(), b": ", media_type, b"\n"].concat();

@@ -17,13 +17,15 @@ use super::negotiate::prefers_json;
 use super::path::{self, Target};
 use super::stored_fields;
 use super::tus_concat::Concat;
+use super::upload::body_failure;
 use super::upload_target::{content_length, integer, owner};
-use super::uploads::{Completed, Found, NO_UPLOAD, Plan, Progress, Session, UploadId};
+use super::uploads::{Found, NO_UPLOAD, Plan, Progress, Session, UploadId};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use onrush::{Request, Response};
 use onrush_proto::date;
 use onrush_store::{Condition, Key};
+use std::io;
 
 const VERSION: &str = "1.0.0";
 const EXTENSIONS: &str =
@@ -104,11 +106,7 @@ impl Inner {
             (false, _) => Err(WRONG_VERSION),
             (true, None) => self.tus_create(request).await,
             (true, Some((found, to))) => match request.method() {
-                "HEAD" => {
-                    let now_s = request.worker().unix_seconds();
-                    let found = self.tus_publish_late(found, &to).await;
-                    found.map(|found| self.tus_head(&found, now_s))
-                }
+                "HEAD" => Ok(self.tus_head(&found, request.worker().unix_seconds())),
                 "PATCH" => self.tus_append(request, found, &to).await,
                 "DELETE" => match found {
                     Found::Unfinished(session) => session
@@ -155,10 +153,13 @@ impl Inner {
                 true => Condition::None, // Those of the object are for the request that joins.
                 false => self.upload_condition(&request, &to).await?,
             },
-            metadata: stored_fields::metadata_of_type(
-                &metadata.media_type,
-                self.store.features().metadata_bytes_max,
-            ),
+            metadata: self.fields_of_name(
+                &to.key,
+                stored_fields::metadata_of_type(
+                    &metadata.media_type,
+                    self.store.features().metadata_bytes_max,
+                ),
+            )?,
             digests,
             tus_metadata: request.header_str("upload-metadata").map(str::to_owned),
         };
@@ -203,27 +204,6 @@ impl Inner {
             Target::Folder(_) if metadata.name.is_empty() => Err(NO_NAME),
             Target::Folder(_) => self.destination_in(request, &metadata.name),
         }
-    }
-
-    /// Publishes an upload of which all bytes are kept, if that failed after the last one. The
-    /// client takes it for complete, and sends nothing more.
-    async fn tus_publish_late(&self, found: Found, to: &Destination) -> Result<Found, HttpError> {
-        let mut session = match found {
-            Found::Unfinished(session) => session,
-            completed => return Ok(completed),
-        };
-        let Progress { offset, length, .. } = session.progress();
-        let is_part = session.is_partial() || session.parts().is_some();
-        if is_part || length != Some(offset) {
-            return Ok(Found::Unfinished(session));
-        }
-        let resumed = session.resume(to.may_replace).await;
-        resumed.map_err(|error| self.upload_failure(error, &to.key))?;
-        self.complete(*session, to).await?;
-        Ok(Found::Completed(Completed {
-            length: offset,
-            tus_concat: None,
-        }))
     }
 
     fn tus_head(&self, found: &Found, now_s: u64) -> Response {
@@ -275,7 +255,9 @@ impl Inner {
                 return if is_end { Ok(done) } else { Err(WRONG_OFFSET) };
             }
         };
-        if offset != Some(session.progress().offset) {
+        let progress = session.progress();
+        let is_last_byte = is_unpublished(&session) && offset == Some(acknowledged(&session));
+        if offset != Some(progress.offset) && !is_last_byte {
             return Err(WRONG_OFFSET);
         }
         let failed = |error| self.upload_failure(error, &to.key);
@@ -285,8 +267,37 @@ impl Inner {
             return Err(WRONG_LENGTH);
         }
         let content = checksum(&request)?;
+        if is_last_byte {
+            return self.tus_publish(request, session, content, to).await;
+        }
         session.resume(to.may_replace).await.map_err(failed)?;
         self.tus_receive(request, session, content, to).await
+    }
+
+    /// Publishes an upload of which all bytes are kept, after the client has sent the last one
+    /// again; see [`acknowledged`].
+    async fn tus_publish(
+        &self,
+        mut request: Request,
+        mut session: Session,
+        mut content: Digests,
+        to: &Destination,
+    ) -> Result<Response, HttpError> {
+        let body = request.body().read_all(1).await;
+        let body = body.map_err(|error| match error.kind() {
+            io::ErrorKind::FileTooLarge => WRONG_LENGTH,
+            _ => body_failure(error),
+        })?;
+        if body.is_empty() {
+            return Ok(self.tus_progress(&session, request.worker().unix_seconds()));
+        }
+        content.update(&body).await;
+        content.check().map_err(|_| WRONG_CHECKSUM)?;
+        let length = session.progress().offset;
+        let resumed = session.resume(to.may_replace).await;
+        resumed.map_err(|error| self.upload_failure(error, &to.key))?;
+        let published = self.complete(session, to).await?;
+        Ok(published_response(length, &published))
     }
 
     /// Appends the body of a request, and publishes the object with the last byte, unless the
@@ -321,11 +332,7 @@ impl Inner {
         let length = session.progress().length;
         if let Some(length) = length.filter(|_| !session.is_short() && !session.is_partial()) {
             let published = self.complete(session, to).await?;
-            let response = Response::new(204).with_header("Upload-Offset", length.to_string());
-            return Ok(match published.header("etag") {
-                Some(etag) => response.with_header("ETag", etag),
-                None => response,
-            });
+            return Ok(published_response(length, &published));
         }
         let saved = session.save().await;
         saved.map_err(|error| self.upload_failure(error, &to.key))?;
@@ -336,12 +343,39 @@ impl Inner {
         let progress = session.progress();
         let expires = date::format(now_s.saturating_add(progress.expires_in_s));
         let response = Response::new(204)
-            .with_header("Upload-Offset", progress.offset.to_string())
+            .with_header("Upload-Offset", acknowledged(session).to_string())
             .with_header("Upload-Expires", expires);
         match progress.length {
             Some(length) => response.with_header("Upload-Length", length.to_string()),
             None => response.with_header("Upload-Defer-Length", "1"),
         }
+    }
+}
+
+/// Whether all bytes are kept, and the object could not be published after the last one.
+fn is_unpublished(session: &Session) -> bool {
+    let Progress { offset, length, .. } = session.progress();
+    let is_part = session.is_partial() || session.parts().is_some();
+    !is_part && length == Some(offset)
+}
+
+/// The offset that the client learns. At the whole length, clients take an upload for complete and
+/// send nothing more. So the last byte is not acknowledged until the object is published: the
+/// client sends it again, which publishes the object.
+fn acknowledged(session: &Session) -> u64 {
+    let offset = session.progress().offset;
+    match is_unpublished(session) {
+        true => offset.saturating_sub(1),
+        false => offset,
+    }
+}
+
+/// The response after the object was published.
+fn published_response(length: u64, published: &Response) -> Response {
+    let response = Response::new(204).with_header("Upload-Offset", length.to_string());
+    match published.header("etag") {
+        Some(etag) => response.with_header("ETag", etag),
+        None => response,
     }
 }
 

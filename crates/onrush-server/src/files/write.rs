@@ -51,6 +51,7 @@ impl Inner {
         let conditions = Conditions::from_request(&request);
         let metadata_bytes_max = self.store.features().metadata_bytes_max;
         let (metadata, mut digests) = content_fields(&request, metadata_bytes_max)?;
+        let metadata = self.fields_of_name(&key, metadata)?;
         let keeps_time = stored_fields::has_client_time(&metadata);
         self.demand_of_name(&key, &mut digests)?;
         let length = request.content_length();

@@ -102,7 +102,8 @@ fn changed_files_are_loaded_without_a_signal() {
     write(&certificate, &first);
     write(&key, &first_key);
     let settings = settings(&certificate, &key, None);
-    let mut certificates = Certificates::open(&settings, &folder.0).unwrap();
+    let mut certificates =
+        Certificates::open(&settings, &folder.0, &TrustedFiles::default()).unwrap();
     let in_use = certificates.config();
     let name = || in_use.certificates()[0].dns_names()[0].clone();
     let start = Instant::now();
@@ -175,7 +176,8 @@ fn a_revoked_certificate_does_not_replace_one_in_use() {
     let day = Duration::from_secs(86_400);
     folder.replace(&ocsp, &about(Status::Good, 10 * day));
     let settings = settings(&certificate, &key, Some(&ocsp));
-    let mut certificates = Certificates::open(&settings, &folder.0).unwrap();
+    let mut certificates =
+        Certificates::open(&settings, &folder.0, &TrustedFiles::default()).unwrap();
     let in_use = certificates.config();
     let expires = || in_use.certificates()[0].ocsp_expires();
     let first = expires();
@@ -218,7 +220,8 @@ fn a_temporary_certificate_is_one_warning() {
         ..settings(unused, unused, None)
     };
     let log = logged(|| {
-        let mut certificates = Certificates::open(&settings, &folder.0).unwrap();
+        let mut certificates =
+            Certificates::open(&settings, &folder.0, &TrustedFiles::default()).unwrap();
         certificates.check(Instant::now() + 2 * WARNING_INTERVAL);
     });
     assert!(log.contains("clients get a temporary one"), "{log}");

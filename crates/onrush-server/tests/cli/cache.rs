@@ -161,6 +161,32 @@ fn content_that_differs_from_its_name_is_refused() {
             );
             client = Connection::new(server.address());
         }
+        // A digest names these bytes as they are.
+        let (path, length) = (
+            format!("/cas/{}", sha256(b"content")),
+            "Content-Length: 7\r\n",
+        );
+        for (fields, status) in [
+            ("Content-Encoding: gzip\r\n", 415),
+            (
+                "Content-Type: text/html\r\nContent-Disposition: inline\r\n",
+                201,
+            ),
+        ] {
+            let mut client = Connection::new(server.address());
+            assert_eq!(
+                client
+                    .request("PUT", &path, &(length.to_owned() + fields), b"content")
+                    .status,
+                status
+            );
+        }
+        let mut client = Connection::new(server.address());
+        let got = client.get(&path);
+        assert!(got.is(200, b"content"));
+        assert_eq!(got.field("content-disposition"), None);
+        assert_eq!(got.field("content-type"), Some("application/octet-stream"));
+        assert_eq!(client.request("DELETE", &path, "", b"").status, 204);
         wait_until(|| disk_bytes(folder.path()) == 0);
         assert_eq!(metric(&server, "onrush_cache_used_bytes"), 0);
     }

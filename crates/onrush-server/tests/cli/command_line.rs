@@ -109,8 +109,8 @@ fn closed_output_is_not_an_error() {
 
 /// Starts a server with options from these sources.
 fn serving(flags: &[&str], environment: &[(&str, &str)], file: &str) -> Server {
-    let folder = Folder::new();
-    let config = folder.file("onrush.toml", file);
+    let (folder, outside) = (Folder::new(), Folder::new());
+    let config = outside.file("onrush.toml", file);
     let mut command = onrush();
     command.arg("--config").arg(&config).args(flags);
     command

@@ -229,7 +229,7 @@ fn a_wrong_folder_or_option_is_one_clear_line() {
         .to_owned();
     for (arguments, code, reason) in [
         (["--edge", &path(&other)], 1, "is not empty and is no cache"),
-        (["--edge", &inside], 1, "is in the folder that is served"),
+        (["--edge", &inside], 2, "is in the served folder"),
         (["--edge", &file], 1, "not a directory"),
         (["--edge-size", "1GiB"], 2, "edge-size: it needs edge"),
     ] {

@@ -13,7 +13,7 @@ fn packaging() -> PathBuf {
 #[test]
 fn the_configuration_of_the_package_is_valid() {
     let config = std::fs::read_to_string(packaging().join("onrush.toml")).expect("a file");
-    let folder = Folder::new();
+    let (folder, etc) = (Folder::new(), Folder::new());
     let served = folder.path().join("data");
     std::fs::create_dir(&served).expect("created");
     let here = |text: &str| {
@@ -21,7 +21,7 @@ fn the_configuration_of_the_package_is_valid() {
         text.replace("/var/cache/onrush", &folder.path().display().to_string())
     };
     let check = |name: &str, text: &str| {
-        let config = folder.file(name, here(text));
+        let config = etc.file(name, here(text));
         let output = output(onrush().arg("check").arg("--config").arg(config));
         let printed = [output.stdout, output.stderr].concat();
         let printed = String::from_utf8(printed).expect("UTF-8");

@@ -92,10 +92,10 @@ fn options_change_for_connections_that_are_open() {
 /// Users and WebDAV together let clients delete folders with everything in them.
 #[test]
 fn what_is_allowed_after_a_reload_is_in_the_log() {
-    let (folder, users) = (Folder::new(), UsersFile::new());
+    let (folder, outside, users) = (Folder::new(), Folder::new(), UsersFile::new());
     users.add("ann", &["all"]);
     let text = format!("auth-file = '{}'\n", users.path());
-    let config = folder.file("onrush.toml", &text);
+    let config = outside.file("onrush.toml", &text);
     let server = serve(&folder, &config, &[]);
     server.logs(" allowed=\"get, put, delete\" ");
     let text = text + "webdav = true\n";

@@ -331,7 +331,7 @@ fn an_upload_that_was_not_published_is_published_later() {
         assert_object(&bucket, &path[1..], &content);
         assert_nothing_left(&bucket);
     }
-    // A tus client asks for the offset, and sends nothing more.
+    // A tus client asks for the offset, and sends what is missing.
     let tus = "Tus-Resumable: 1.0.0";
     let (status, text) = request(&one, &format!("POST /c\n{tus}\nUpload-Length: 5"), b"");
     assert_eq!(status, 201, "{text}");
@@ -340,11 +340,23 @@ fn an_upload_that_was_not_published_is_published_later() {
     let stream = "Content-Type: application/offset+octet-stream\nUpload-Offset: 0";
     let (status, text) = request(&one, &format!("PATCH {url}\n{tus}\n{stream}"), b"hello");
     assert_eq!(status, 503, "{text}");
-    let (status, _) = request(&two, &format!("HEAD {url}\n{tus}"), b"");
-    assert_eq!(status, 503);
     faults.throttle(None);
-    let (status, text) = request(&two, &format!("HEAD {url}\n{tus}"), b"");
-    assert_eq!((status, &field(&text, "upload-offset")[..]), (200, "5"));
+    // HEAD publishes nothing, so it does not say that the upload is complete.
+    for server in [&one, &two] {
+        let (status, text) = request(server, &format!("HEAD {url}\n{tus}"), b"");
+        assert_eq!((status, &field(&text, "upload-offset")[..]), (200, "4"));
+        assert_eq!(request(server, "GET /c", b"").0, 404);
+    }
+    let stream = stream.replace("Offset: 0", "Offset: 4");
+    for (body, status) in [(&b""[..], 204), (b"o!", 400)] {
+        assert_eq!(
+            request(&two, &format!("PATCH {url}\n{tus}\n{stream}"), body).0,
+            status
+        );
+        assert_eq!(request(&two, "GET /c", b"").0, 404);
+    }
+    let (status, text) = request(&two, &format!("PATCH {url}\n{tus}\n{stream}"), b"o");
+    assert_eq!((status, &field(&text, "upload-offset")[..]), (204, "5"));
     assert_object(&bucket, "c", b"hello");
     assert_nothing_left(&bucket);
 }

@@ -275,9 +275,9 @@ fn a_response_in_progress_is_completed() {
 /// corrected, a restart applies every option.
 #[test]
 fn a_mistake_in_the_configuration_does_not_end_the_server() {
-    let folder = Folder::new();
+    let (folder, outside) = (Folder::new(), Folder::new());
     folder.file("x", "content");
-    let config = folder.file("onrush.toml", "workers = 1\n");
+    let config = outside.file("onrush.toml", "workers = 1\n");
     let path = config.to_str().expect("a path").to_owned();
     let mut manager = ServiceManager::new();
     let mut server = serve(command(&folder, &["--config", &path]), &mut manager);

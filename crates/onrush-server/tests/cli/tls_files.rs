@@ -290,6 +290,51 @@ fn reloads_under_load_cause_no_failed_request() {
     }
 }
 
+/// A client that may write must not become the one who says whom the server trusts.
+#[test]
+fn files_that_clients_can_replace_are_refused_at_start_and_later() {
+    let (folder, files) = (Folder::new(), Folder::new());
+    let authority = Authority::new("authority");
+    let (certificate, key) = authority.local(&files);
+    let inside = text(folder.file("ca.pem", authority.pem()));
+    let link = files.path().join("ca.pem");
+    std::os::unix::fs::symlink(files.file("real.pem", authority.pem()), &link).expect("a link");
+    let link = text(link);
+    let pair = ["--tls-cert", &certificate, "--tls-key", &key];
+    let refused = |path: &str| format!("--tls-client-ca: {path} is in the served folder");
+    let with = |ca: &str| -> Vec<String> {
+        let more = [
+            "--allow",
+            "put",
+            "--tls-client-optional",
+            "--tls-client-ca",
+            ca,
+        ];
+        let all = pair.iter().chain(&more);
+        all.map(|word| (*word).to_owned()).collect()
+    };
+    for command in [&[][..], &["check"]] {
+        let mut program = onrush();
+        program.args(command).arg(folder.path()).args(with(&inside));
+        let output = output(&mut program);
+        let log = String::from_utf8(output.stderr).expect("text");
+        assert_eq!(output.status.code(), Some(2), "{log}");
+        assert!(log.contains(&refused(&inside)), "{log}");
+    }
+    let arguments = with(&link);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let server = Server::start(folder.path(), &arguments);
+    std::fs::remove_file(&link).expect("removed");
+    std::os::unix::fs::symlink(&inside, &link).expect("a link");
+    server.signal("HUP");
+    let log = server.logs("the certificates in use remain");
+    assert!(
+        log.contains(&format!("ERROR TLS: {}", refused(&link))),
+        "{log}"
+    );
+    assert!(!log.contains("certificates loaded again"), "{log}");
+}
+
 /// Waits until the log contains `text` so many times.
 fn wait_for_count(server: &Server, text: &str, count: usize) {
     wait_until(|| server.log().matches(text).count() >= count);

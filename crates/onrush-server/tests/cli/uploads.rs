@@ -192,6 +192,114 @@ fn uploads_continue_after_kill_9() {
     }
 }
 
+/// A kill between the rename and the removal of the record leaves the record.
+#[test]
+fn an_upload_whose_record_is_left_is_complete() {
+    for driver in drivers() {
+        let folder = Folder::new();
+        let flags = ["--allow", "put", "--driver", driver];
+        let mut server = Server::start(folder.path(), &flags);
+        let content = pattern(3, 400_000);
+        let records = folder.path().join(".onrush/state/uploads");
+        let tus = "Tus-Resumable: 1.0.0\r\n";
+        // One creates the object, the other one replaces it.
+        for path in ["/new", "/old"] {
+            folder.file("old", "old");
+            let (stream, url) = begin(&server, path, content.len());
+            assert_eq!(offset(&server, &url), Some(0));
+            drop(stream);
+            let record = std::fs::read_dir(&records).expect("a folder").next();
+            let record = record.expect("a record").expect("an entry").path();
+            let left = std::fs::read(&record).expect("read");
+            let mut stream = append(&server, &url, &content, 0);
+            stream.write_all(&content).expect("sent");
+            assert!(!read_head(&mut stream).contains(" 404 "));
+            drop(server);
+            assert!(!record.exists());
+            std::fs::write(&record, left).expect("written");
+            server = Server::start(folder.path(), &flags);
+            let head = simple(&server, "HEAD", &url, "");
+            assert_eq!(field(&head, "Upload-Complete"), "?1", "{driver} {path}");
+            assert_eq!(field(&head, "Upload-Offset"), "400000");
+            let again = simple(
+                &server,
+                "PATCH",
+                &url,
+                &format!("{PART}Upload-Complete: ?1\r\nUpload-Offset: 0\r\nContent-Length: 0\r\n"),
+            );
+            assert!(again.starts_with("HTTP/1.1 400 "), "{again}");
+            assert!(again.contains("completed-upload"), "{again}");
+            let head = simple(&server, "HEAD", &url, tus);
+            assert_eq!(field(&head, "Upload-Offset"), "400000");
+            assert_eq!(field(&head, "Upload-Length"), "400000");
+            let stored = std::fs::read(folder.path().join(&path[1..])).expect("an object");
+            assert!(stored == content);
+            // Another object there is another upload.
+            folder.file("other", "x");
+            std::fs::rename(folder.path().join("other"), folder.path().join(&path[1..]))
+                .expect("replaced");
+            assert!(!simple(&server, "HEAD", &url, "").contains("Upload-Complete: ?1"));
+            std::fs::remove_file(&record).expect("removed");
+        }
+    }
+}
+
+/// Whether a file in `folder` has so many bytes.
+fn has_file_of(folder: &std::path::Path, bytes: usize) -> bool {
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return false;
+    };
+    entries.flatten().any(|entry| match entry.file_type() {
+        Ok(kind) if kind.is_dir() => has_file_of(&entry.path(), bytes),
+        _ => entry
+            .metadata()
+            .is_ok_and(|found| found.len() == bytes as u64),
+    })
+}
+
+/// The drain ends while clients still send: what has arrived is kept, although they had no
+/// acknowledgement.
+#[test]
+fn what_has_arrived_is_kept_when_the_drain_ends() {
+    for driver in drivers() {
+        let folder = Folder::new();
+        let flags = ["--allow", "put", "--driver", driver];
+        let drain = [&flags[..], &["--drain-timeout", "1s"]].concat();
+        let mut server = Server::start(folder.path(), &drain);
+        let content = pattern(9, 3_000_000);
+        let kept = folder.path().join(".onrush");
+        let (mut draft, url) = begin(&server, "/x", content.len());
+        draft.write_all(&content[..1_000_000]).expect("sent");
+        let tus = "Tus-Resumable: 1.0.0\r\n";
+        let length = content.len();
+        let created = simple(
+            &server,
+            "POST",
+            "/y",
+            &format!("{tus}Upload-Length: {length}\r\nContent-Length: 0\r\n"),
+        );
+        let tus_url = field(&created, "Location").to_owned();
+        let mut stream = server.connect();
+        let head = format!(
+            "PATCH {tus_url} HTTP/1.1\r\nHost: localhost\r\n{tus}Upload-Offset: 0\r\n\
+             Content-Type: application/offset+octet-stream\r\nContent-Length: {length}\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).expect("sent");
+        stream.write_all(&content[..1_500_000]).expect("sent");
+        wait_until(|| has_file_of(&kept, 1_000_000) && has_file_of(&kept, 1_500_000));
+        server.signal("TERM");
+        assert_eq!(server.wait_for_exit(TIMEOUT), Some(0), "{driver}");
+        let server = Server::start(folder.path(), &flags);
+        assert_eq!(offset(&server, &url), Some(1_000_000), "{driver}");
+        let found = simple(&server, "HEAD", &tus_url, tus);
+        assert_eq!(field(&found, "Upload-Offset"), "1500000", "{driver}");
+        let mut rest = append(&server, &url, &content, 1_000_000);
+        rest.write_all(&content[1_000_000..]).expect("sent");
+        assert!(read_head(&mut rest).starts_with("HTTP/1.1 201 "));
+        assert!(std::fs::read(folder.path().join("x")).expect("an object") == content);
+    }
+}
+
 /// Without any request, the next process removes uploads that are too old, and only those.
 #[test]
 fn old_uploads_of_an_earlier_process_are_removed() {

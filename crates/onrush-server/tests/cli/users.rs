@@ -252,7 +252,7 @@ fn strangers_cannot_make_changes_unless_that_is_intended() {
                 "--allow=put",
                 "--bind=0.0.0.0",
                 "--tls-self-signed",
-                "--tls-client-ca=x",
+                "--tls-client-ca=/dev/null/x",
             ],
             false,
         ),

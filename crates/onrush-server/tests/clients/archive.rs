@@ -73,7 +73,8 @@ fn other_formats_have_the_same_entries() {
         return;
     }
     let folder = Folder::new();
-    let long = format!("photos/{}/ü <&>/{}", "long ".repeat(40), "name".repeat(50));
+    // A zip has other names in place of those that Windows cannot have.
+    let long = format!("photos/{}/ü &;/{}", " long".repeat(40), "name".repeat(50));
     let names = ["photos/a", "photos/b/c", "photos/none", &long];
     for (at, name) in names.iter().enumerate() {
         let bytes = if name.ends_with("none") { 0 } else { 3_000_000 };

@@ -125,6 +125,112 @@ fn malformed_and_incomplete_forms_leave_nothing() {
     });
 }
 
+/// The parts of a form: each has fields and content.
+fn parts(parts: &[(&str, &str)]) -> Vec<u8> {
+    let mut body = Vec::new();
+    for (fields, content) in parts {
+        body.extend_from_slice(format!("--x y\r\n{fields}\r\n\r\n{content}\r\n").as_bytes());
+    }
+    body.extend_from_slice(b"--x y--\r\n");
+    body
+}
+
+/// Sends a form in two pieces.
+fn post_in_two(server: &mut TestServer, path: &str, body: &[u8], at: usize) -> Reply {
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nHost: test\r\n{TYPE}\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n",
+        body.len()
+    );
+    let mut connection = server.connect();
+    server.send(&mut connection, &[head.as_bytes(), &body[..at]].concat());
+    server.send(&mut connection, &body[at..]);
+    Reply::parse(&server.receive(&mut connection), false)
+}
+
+#[test]
+fn names_in_each_form_whole_and_split_at_each_byte() {
+    let body = parts(&[
+        (
+            "Content-Disposition: form-data; name=f; filename=\"a\\\"b.txt\"",
+            "1",
+        ),
+        (
+            "Content-Disposition: form-data; name=f; filename*=UTF-8''%e2%82%ac",
+            "22",
+        ),
+        (
+            "Content-Disposition: form-data; name=f; filename=\"=?UTF-8?Q?=C3=BC_x?=\"",
+            "\r\n--x \r",
+        ),
+        ("Content-Disposition: form-data; name=go", "Upload"),
+        ("Content-Disposition: form-data; name=f; filename=\"\"", ""),
+    ]);
+    on_all_backends(&writable(), |server| {
+        for at in 0..=body.len() {
+            server.add_folder(&at.to_string());
+            let reply = post_in_two(server, &format!("/{at}/"), &body, at);
+            let names = ["a%22b.txt", "%E2%82%AC", "%C3%BC%20x"];
+            let lines = names.map(|name| format!("201 /{at}/{name}\n"));
+            assert_eq!((reply.status, reply.text()), (201, &*lines.concat()));
+            if at % 16 > 0 {
+                continue;
+            }
+            let contents = names.map(|name| server.get(&format!("/{at}/{name}")).body);
+            assert_eq!(contents, [&b"1"[..], b"22", b"\r\n--x \r"], "{at}");
+        }
+    });
+}
+
+#[test]
+fn content_without_a_usable_name_is_refused() {
+    on_all_backends(&writable(), |server| {
+        let at = |parameters: &str| format!("Content-Disposition: form-data; name=f{parameters}");
+        for (parameters, shown) in [
+            ("; filename=\"..\"", ".."),
+            ("; filename=\"a/\"", "a/"),
+            ("; filename=\"\"", ""),
+            ("; filename=\"=?x-none?B?YQ==?=\"", "=?x-none?B?YQ==?="),
+            ("; filename*=x''a", "x''a"),
+            ("\r\nContent-Type: image/png", ""),
+        ] {
+            let body = parts(&[(&at(parameters), "x")]);
+            let reply = post(server, "/", &body);
+            assert_eq!(reply.status, 400, "{parameters}");
+            let mut encoded = shown.replace('=', "%3D").replace('?', "%3F");
+            encoded = encoded.replace('\'', "%27");
+            let (plain, sentence) = (shown, "the file has no name that can be stored");
+            let lines = [plain, &encoded].map(|name| format!("400 {name} {sentence}\n"));
+            let text = reply.text().to_owned();
+            assert!(lines.contains(&text), "{text:?} {lines:?}");
+        }
+        // Nothing is stored, so this is no success.
+        for body in [
+            parts(&[]),
+            parts(&[(&at(""), "text")]),
+            parts(&[(&at("; filename=\"\""), "")]),
+        ] {
+            let reply = post(server, "/", &body);
+            assert_eq!(
+                (reply.status, reply.text()),
+                (400, "the form has no file\n")
+            );
+            let page = server.request(&format!("POST /\nAccept: text/html\n{TYPE}"), &body);
+            assert_eq!(page.status, 400);
+        }
+        // A name that cannot be read ends the form; what follows could be part of the name.
+        let body = parts(&[(&at("; filename=\"a\\\""), "x")]);
+        let reply = post(server, "/", &body);
+        assert_eq!(
+            (reply.status, reply.text()),
+            (400, "the form is malformed\n")
+        );
+        let root = server.request("GET /\nAccept: application/json", b"");
+        assert!(root.text().contains("\"entries\":[]"), "{}", root.text());
+        assert_eq!(server.staged(), 0);
+    });
+}
+
 #[test]
 fn an_object_of_a_form_has_the_size_that_objects_may_have() {
     let upload_limits = UploadLimits {

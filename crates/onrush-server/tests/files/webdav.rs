@@ -1,6 +1,6 @@
 //! WebDAV on both drivers and in the simulator: methods and properties.
 
-use crate::common::webdav::{element, paths, propfind, webdav};
+use crate::common::webdav::{LOCK_INFO, element, paths, propfind, webdav};
 use crate::common::{TestServer, drivers, on_all_backends, writable};
 use onrush::DriverPreference;
 use onrush_server::FilesOptions;
@@ -223,6 +223,45 @@ fn properties_of_clients_stay_with_the_object() {
     });
 }
 
+/// What one client stores is a part of what others receive.
+#[test]
+fn no_property_and_no_lock_makes_a_response_malformed() {
+    on_all_backends(&webdav(), |server| {
+        server.put("/f/a", b"x");
+        for (inner, status) in [
+            ("<p:é xmlns:p='u:1'>]]&gt;&#13;</p:é>", 207),
+            ("<b xmlns='u:2' xml:lang='en'/>", 207),
+            ("<xml:b/>", 400),
+            ("<b xmlns='http://www.w3.org/XML/1998/namespace'/>", 400),
+            ("<b xmlns='http://www.w3.org/2000/xmlns/'/>", 400),
+            ("<b xmlns:p='u:1' xmlns:q='u:1' p:c='1' q:c='2'/>", 400),
+            ("<b xmlns='u:}'/>", 400),
+            ("<b×/>", 400),
+        ] {
+            let update = format!(
+                "<D:propertyupdate xmlns:D='DAV:'><D:set><D:prop>{inner}</D:prop></D:set>\
+                 </D:propertyupdate>"
+            );
+            let reply = server.request("PROPPATCH /f/a", update.as_bytes());
+            assert_eq!(reply.status, status, "{inner}");
+            let lock = LOCK_INFO.replace("someone", &format!("</D:href>{inner}<D:href>"));
+            let reply = server.request("LOCK /f/a\nTimeout: Second-1", lock.as_bytes());
+            assert_eq!(
+                reply.status,
+                if status == 207 { 200 } else { 400 },
+                "{inner}"
+            );
+            for (path, depth) in [("/f/", "1"), ("/f/a", "0")] {
+                let listed = propfind(server, path, depth);
+                let parsed = roxmltree::Document::parse(listed.text());
+                assert!(parsed.is_ok(), "{inner}: {parsed:?}");
+            }
+            let token = reply.field("lock-token").unwrap_or_default();
+            server.request(&format!("UNLOCK /f/a\nLock-Token: {token}"), b"");
+        }
+    });
+}
+
 #[test]
 fn a_store_without_properties_refuses_each() {
     let store = Arc::new(MemoryStore::new());
@@ -307,7 +346,7 @@ fn the_names_of_a_request_are_limited() {
         let names =
             |count: usize| -> String { (0..count).map(|at| format!("<x:n{at}/>")).collect() };
         for method in ["PROPFIND", "PROPPATCH"] {
-            let escaped = "\"".repeat(256);
+            let escaped = "&amp;".repeat(256);
             let long = "n".repeat(257);
             for (namespace, count, status, text) in [
                 ("u:", 128, 207, "n127"),

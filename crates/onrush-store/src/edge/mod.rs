@@ -316,6 +316,14 @@ impl Store for EdgeStore {
         self.inner.store.supersede(old, new)
     }
 
+    fn published<'a>(
+        &'a self,
+        key: &'a Key,
+        kept: &'a Kept,
+    ) -> LocalFuture<'a, Result<Option<u64>>> {
+        self.inner.store.published(key, kept)
+    }
+
     fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
         self.inner.store.discard(kept)
     }

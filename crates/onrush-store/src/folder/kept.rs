@@ -10,8 +10,9 @@
 //!
 //! A commit that replaces an object may exchange both files (`commit`), and the process may end
 //! before the old object is removed: it then has the name of the kept file. The place of a kept
-//! file therefore includes its inode number. Where inode numbers change with each mount, uploads
-//! do not continue after one.
+//! file therefore includes its inode number. The same number says that an object was made from
+//! a kept file whose record is left ([`published`]). Where inode numbers change with each
+//! mount, uploads do not continue after one.
 //!
 //! The staged file holds a lock on the name of the kept file. A job of a dropped upload goes on and
 //! may publish the file: a resume waits for it. If another process has the upload, a resume fails
@@ -29,6 +30,7 @@ use super::Inner;
 use super::change::Locks;
 use super::key_locks;
 use super::mounts;
+use super::parents;
 use super::staging::{StagedFile, StagedName, Staging, StagingFolder, names};
 use super::upload::{spend_write, write_at, write_steps};
 use crate::checksum::Checksum;
@@ -258,6 +260,32 @@ pub(super) fn reopen(inner: &Arc<Inner>, kept: &Kept, mut lease: Locks) -> Resul
             false => None,
         },
     })
+}
+
+/// The size of the object at `key` if it is the kept file. Blocks.
+pub(super) fn published(inner: &Inner, key: &Key, kept: &Kept) -> Result<Option<u64>> {
+    let Ok(place) = Place::parse(&kept.place) else {
+        return Ok(None);
+    };
+    // Each file system numbers its own inodes.
+    let staging = match mounts::staging_at(inner, place.mount) {
+        Err(StoreError::NotFound) => return Ok(None),
+        staging => staging?,
+    };
+    let found = parents::open(inner, key.split().0)
+        .and_then(|parent| parent.dir().entry_metadata(key.name()));
+    match found {
+        Ok(found) => {
+            let is_kept = found.inode == place.inode
+                && found.file_system() == staging.file_system()
+                && found.size >= kept.bytes;
+            Ok(is_kept.then_some(found.size))
+        }
+        Err(error) => match StoreError::from_lookup(error) {
+            StoreError::NotFound | StoreError::NotDirectory => Ok(None),
+            error => Err(error),
+        },
+    }
 }
 
 /// Removes a kept file, but not the old object that a commit has given its name. Blocks.

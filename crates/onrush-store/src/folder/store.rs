@@ -100,6 +100,16 @@ impl Store for Folder {
         Box::pin(kept::sync(&self.inner, kept))
     }
 
+    fn published<'a>(
+        &'a self,
+        key: &'a Key,
+        kept: &'a Kept,
+    ) -> LocalFuture<'a, Result<Option<u64>>> {
+        let (key, kept) = (key.clone(), kept.clone());
+        let job = move |inner: &Arc<Inner>| kept::published(inner, &key, &kept);
+        Box::pin(self.run(&self.inner.pool, job))
+    }
+
     fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
         let kept = kept.clone();
         let job = move |inner: &Arc<Inner>| kept::discard(inner, &kept);

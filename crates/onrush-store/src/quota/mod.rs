@@ -246,6 +246,14 @@ impl Store for QuotaStore {
         self.folder.sync_kept(kept)
     }
 
+    fn published<'a>(
+        &'a self,
+        key: &'a Key,
+        kept: &'a Kept,
+    ) -> LocalFuture<'a, Result<Option<u64>>> {
+        self.folder.published(key, kept)
+    }
+
     fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
         self.folder.discard(kept)
     }

@@ -18,6 +18,10 @@ use std::sync::Arc;
 /// A timer payload that identifies no connection. It only wakes the worker.
 const WAKE_UP: u64 = u64::MAX >> 1;
 
+/// How long the end of a worker waits for what is lasting. A container is killed a few seconds
+/// after the drain timeout.
+const FINISH_MS: u64 = 4_000;
+
 /// What the thread of one worker needs.
 pub(super) struct WorkerThread {
     pub(super) index: usize,
@@ -105,6 +109,25 @@ impl WorkerThread {
                 engine.accept_transfers(late);
                 self.drain(&mut worker, &event_handler)?;
             }
+            self.finish(&mut worker, &event_handler)?;
+        }
+        Ok(())
+    }
+
+    /// Closes the connections that are left, and polls the worker until what completes or keeps a
+    /// change has ended ([`WorkerHandle::lasting`]).
+    fn finish(&self, worker: &mut Worker, event_handler: &EngineHandler) -> io::Result<()> {
+        if self.control.state() == ENDING {
+            return Ok(());
+        }
+        event_handler.0.close_all();
+        let end_ms = worker.context().now_ms().saturating_add(FINISH_MS);
+        worker.context().schedule(end_ms, WAKE_UP);
+        while worker.context().lasting_count() > 0
+            && self.control.state() != ENDING
+            && worker.context().now_ms() < end_ms
+        {
+            worker.poll(event_handler, true)?;
         }
         Ok(())
     }

@@ -6,11 +6,11 @@
 //! so programs that read an archive from a pipe find the next entry. The checksum follows the
 //! content in a data descriptor. Sizes of 4 GB and more, and 65,535 entries and more, use ZIP64.
 //!
-//! Names are UTF-8 and marked as such, or bytes as they are if they are not UTF-8. Characters that
-//! mean something else in a path of Windows are replaced, so that no entry leaves the folder into
-//! which an archive is extracted. The time of the
-//! last change is in the format of DOS, in UTC with steps of two seconds, and exactly in the field
-//! `UT`, which unzip and bsdtar use.
+//! Names are UTF-8 and marked as such, or bytes as they are if they are not UTF-8. What Windows
+//! does not permit in a name, or takes for something else in a path, is replaced, so that every
+//! entry can be extracted there, and none leaves the folder into which it is. The time of the
+//! last change is in the format of DOS, in UTC with steps of two seconds, and exactly in the
+//! field `UT`, which unzip and bsdtar use.
 
 use super::Head;
 use crc_fast::{CrcAlgorithm, Digest};
@@ -281,9 +281,45 @@ impl Common {
     }
 }
 
-/// A path that means the same on all systems: `_` in place of `\\`, `:` and control characters.
+/// A path whose segments Windows can create ("Naming Files, Paths, and Namespaces" of its
+/// documentation): `_` in place of reserved and control characters, and of dots and spaces at the
+/// end; and `_` before the name of a device.
 fn portable(path: &[u8]) -> Vec<u8> {
-    let is_replaced = |c: char| matches!(c, '\\' | ':') || c.is_control();
+    let segments = path.split(|&byte| byte == b'/');
+    let segments: Vec<Vec<u8>> = segments.map(portable_name).collect();
+    segments.join(&b'/')
+}
+
+fn portable_name(name: &[u8]) -> Vec<u8> {
+    let mut name = without_reserved(name);
+    for byte in name.iter_mut().rev() {
+        match byte {
+            b'.' | b' ' => *byte = b'_',
+            _ => break,
+        }
+    }
+    if is_device(&name) {
+        name.insert(0, b'_');
+    }
+    name
+}
+
+/// Whether a name is that of a device, with or without an extension and spaces before it.
+fn is_device(name: &[u8]) -> bool {
+    let stem = name.split(|&byte| byte == b'.').next().unwrap_or_default();
+    let stem = stem.trim_ascii_end().to_ascii_uppercase();
+    match &stem[..] {
+        b"CON" | b"PRN" | b"AUX" | b"NUL" | b"CONIN$" | b"CONOUT$" => true,
+        [b'C', b'O', b'M', number @ ..] | [b'L', b'P', b'T', number @ ..] => {
+            let is_digit = matches!(number, [b'0'..=b'9']);
+            is_digit || ["¹", "²", "³"].map(str::as_bytes).contains(&number)
+        }
+        _ => false,
+    }
+}
+
+fn without_reserved(path: &[u8]) -> Vec<u8> {
+    let is_replaced = |c: char| "\\:<>\"|?*".contains(c) || c.is_control();
     match std::str::from_utf8(path) {
         Ok(text) => text.replace(is_replaced, "_").into_bytes(),
         // Bytes beyond ASCII are parts of characters that are not known.
@@ -349,6 +385,16 @@ mod tests {
     fn no_name_is_a_path_of_windows() {
         for (path, expected) in [
             (&b"a/..\\..\\C:\\x"[..], &b"a/.._.._C__x"[..]),
+            (b"a<b>\"c|d?e*f/g. ./h ", b"a_b__c_d_e_f/g___/h_"),
+            (
+                b"con/Aux.txt/nul .a.b/com1/LPT9.x",
+                b"_con/_Aux.txt/_nul .a.b/_com1/_LPT9.x",
+            ),
+            (
+                "COM²/lpt³.x/COM/com10/con1/conin$".as_bytes(),
+                "_COM²/_lpt³.x/COM/com10/con1/_conin$".as_bytes(),
+            ),
+            (b".a/a.b/a b/", b".a/a.b/a b/"),
             (b"C:/x\r\n\x7f", b"C_/x___"),
             ("ü\u{85}é".as_bytes(), "ü_é".as_bytes()),
             (b"\xff\\\x85\0:", b"\xff_\x85__"),

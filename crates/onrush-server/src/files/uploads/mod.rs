@@ -30,7 +30,8 @@
 //! - The number of unfinished uploads, their bytes and their age are limited (`index`).
 //!
 //! A completed upload is remembered in memory, so that a client that has lost the response learns
-//! that its upload is complete.
+//! that its upload is complete. If the process was killed before the record was removed, the object
+//! itself says so ([`Store::published`]).
 //!
 //! Submodules, lowest first: `id` · `active` · `in_base64` · `parts` · `record` · `index` ·
 //! `records` · `session` · `part` · `joining`.
@@ -199,6 +200,19 @@ impl Uploads {
         let is_gone = record.is_removed || self.is_expired(record.used, worker.unix_seconds());
         if !is_theirs || is_gone {
             return Err(ReceiveError::Body(NO_UPLOAD));
+        }
+        // An earlier process has ended between the commit and the removal of the record.
+        let published = match record.is_partial {
+            true => None,
+            false => {
+                (self.store.published(key, &record.kept()).await).map_err(ReceiveError::Store)?
+            }
+        };
+        if let Some(length) = published {
+            return Ok(Found::Completed(Completed {
+                length,
+                tus_concat: None,
+            }));
         }
         let session = Session::saved(self, id, guard, key, record, version, worker);
         session.map(|session| Found::Unfinished(Box::new(session)))

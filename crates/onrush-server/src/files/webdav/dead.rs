@@ -118,6 +118,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_stored_is_rendered_as_before() {
+        let mut stored = 0;
+        for document in xml::tests::documents() {
+            let Ok(root) = xml::parse(document.as_bytes()) else {
+                continue;
+            };
+            let mut properties = Properties::default();
+            let elements = root.elements().map(Property::new);
+            elements.for_each(|property| properties.set(property));
+            let again = Properties::parse(&properties.to_stored());
+            assert_eq!(again, properties, "{document}");
+            let mut text = String::new();
+            again.iter().for_each(|property| property.render(&mut text));
+            assert!(roxmltree::Document::parse(&text).is_ok(), "{text}");
+            stored += 1;
+        }
+        assert!(stored > 500, "{stored}");
+    }
+
+    #[test]
     fn stored_properties_are_the_same_and_short() {
         let document = "<a xmlns='http://example.com/ns'><p1 x='1'>v&amp;<i/></p1><p2/>\
             <p0 xmlns=''>none</p0></a>";
