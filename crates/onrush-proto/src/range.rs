@@ -6,8 +6,8 @@ use crate::{date, etag::EntityTag, token};
 use std::ops::Range;
 
 /// Most members of one `Range` field. A field with more is ignored, as RFC 9110 §14.2 allows,
-/// because no reader of one file needs so many at once.
-pub const MEMBERS_MAX: usize = 64;
+/// because no reader of one file needs so many at once: zchunk (of dnf) asks for up to 256.
+pub const MEMBERS_MAX: usize = 256;
 
 /// What a `Range` field requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,7 +135,7 @@ fn byte_set(value: &[u8]) -> Option<&[u8]> {
 
 /// Adds `range` to `ranges`. Merges it with all ranges that it overlaps or touches, in the place of
 /// the earliest of them. The loop repeats because a merged range may touch another one; there are
-/// at most 64.
+/// at most [`MEMBERS_MAX`].
 fn coalesce(ranges: &mut Vec<Range<u64>>, range: Range<u64>) {
     let mut merged = range;
     let mut place = ranges.len();

@@ -22,6 +22,12 @@ pub(crate) fn client_address(request: &Request) -> Option<IpAddr> {
     named.or_else(|| request.peer().map(|peer| peer.ip().to_canonical()))
 }
 
+/// Whether a trusted proxy says how the client reaches it.
+pub(crate) fn is_forwarded(request: &Request) -> bool {
+    let forwarded = request.extension::<ForwardedClient>();
+    forwarded.is_some_and(|client| client.is_https.is_some())
+}
+
 /// Whether the client uses HTTPS: with its proxy if there is a trusted one that says so, otherwise
 /// with this server.
 pub(crate) fn is_https(request: &Request) -> bool {

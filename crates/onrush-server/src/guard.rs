@@ -9,6 +9,8 @@
 //!   if a page of another origin caused it, even one of the same site. Browsers state this in
 //!   `Sec-Fetch-Site` (W3C Fetch Metadata) and `Origin` (Fetch Standard §3.2). Other programs send
 //!   neither field and are not affected.
+//! - *Another method.* A `POST` of a tus client that means `PATCH` or `DELETE` becomes one here, in
+//!   front of all decisions (`X-HTTP-Method-Override`).
 //! - *Long bodies* get 413. The engine has a limit as well (`Limits::body_bytes_max`), but its
 //!   response is plain text. This one is a problem document if `Accept` prefers JSON.
 
@@ -21,6 +23,7 @@ pub use cors::Cors;
 pub use hosts::{Hosts, ListenAddress};
 
 use crate::files::http_error::HttpError;
+use crate::files::override_method;
 use cors::Grant;
 use onrush::handler::{Pending, Service};
 use onrush::{Application, Request, Response, WorkerHandle};
@@ -95,10 +98,11 @@ struct GuardService {
 impl Service for GuardService {
     fn start(
         &self,
-        request: Request,
+        mut request: Request,
         cx: &mut Context<'_>,
         response: &mut Option<Response>,
     ) -> Option<Pending> {
+        override_method(&mut request);
         if self.cors.is_off() {
             return self.pass_on(request, false, cx, response);
         }

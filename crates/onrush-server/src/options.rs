@@ -208,7 +208,7 @@ options! {
         /// Serve a copy for so long while the store does not respond [default: 24h]
         value edge_stale: Time = "TIME";
 
-        /// Make the folder a build cache of this size: for ccache, Bazel, Gradle, sccache
+        /// Make the folder a build cache of this size: for ccache, Bazel, Gradle, nx and others
         ///
         /// Such as 100G; at least 64MiB. The folder is created, or is empty, or is such a cache. It
         /// belongs to one process. When it is full, the objects that were not used for the longest

@@ -76,6 +76,8 @@ pub(crate) trait Host {
     fn body_remaining(&self, body: BodyId) -> Option<u64>;
     fn limit_body(&self, body: BodyId, bytes_max: u64) -> io::Result<()>;
     fn take_trailers(&self, body: BodyId) -> Option<Box<[u8]>>;
+    /// The reader of the body has dropped it.
+    fn body_dropped(&self, body: BodyId);
     /// Sends an interim response with rendered fields, if earlier output has left. Whether it has.
     fn send_interim(&self, body: BodyId, status: u16, fields: &[u8]) -> bool;
 }

@@ -265,6 +265,20 @@ fn expectations() {
             End::Client,
         )
         .then(go_on, "2\r\nok\r\n0\r\n\r\n".to_owned() + GET),
+        // The body is handed over: it is read while the response is sent.
+        script(
+            expecting("/stream-echo", two),
+            &[100, 200, 200],
+            End::Client,
+        )
+        .then(b"chunked\r\n\r\n", "ok".to_owned() + GET),
+        script(
+            expecting("/stream-echo", "Transfer-Encoding: chunked"),
+            &[100, 200, 200],
+            End::Client,
+        )
+        .then(b"chunked\r\n\r\n", "2\r\nok\r\n0\r\n\r\n".to_owned() + GET),
+        script(expecting("/stream", two) + GET, &[200], End::Server),
         // After other requests, the 100 must not overtake their responses.
         script(
             get("/late") + GET + &expecting("/echo", two),

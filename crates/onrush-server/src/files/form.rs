@@ -13,7 +13,7 @@ mod disposition;
 use self::disposition::{FileName, parameter};
 use super::digest::Digests;
 use super::http_error::{HttpError, Operation};
-use super::negotiate::names_html;
+use super::negotiate::prefers_html;
 use super::path::{self, Target};
 use super::stored_fields::metadata_of_type;
 use super::upload::{ReceiveError, Sink, VerifiedUpload, body_failure};
@@ -77,7 +77,7 @@ impl Inner {
                 return Err(NOT_FOLDER);
             }
         }
-        let is_page = names_html(&request);
+        let is_page = prefers_html(&request);
         let mount = split.mount.to_owned();
         let boundary = boundary(&request).ok_or(MALFORMED)?;
         let body = std::mem::take(request.body());

@@ -3,23 +3,24 @@
 //! Submodules, lowest first: `negotiate` and `http_error` (error responses) · `assets` (of the
 //! page) · `path` (paths and keys) · `client_rights` · `storage_log` · `budget` · `buffers` ·
 //! `media_type` · `types` · `stored_fields` (fields of a PUT) · `digest` · `content_address` (names
-//! that are digests) · `pieces` (bodies from a remote store) · `codings` and `encoder` ·
-//! `destination` (where a client may write) · `stand_in` · `run_to_end` (changes without their
-//! clients) · `object_fields` · `object` (an object that is ready to be served) · `wanted_digest` ·
-//! `cache` · `ranges` · `conditions` (of changes) · `upload_limits` · `upload` (receiving) ·
-//! `uploads` (those that continue later) · `methods` · `location` · `permitted` · `sorting` ·
-//! `archive_format` · `json` and `html` (the forms of listings) · `implied_folder` · `list`,
-//! `archive`, `watch` and `markdown` · `siblings` and `compress` (other forms of an object) ·
-//! `read` (GET) · `site` · `tree` (changes of a folder with everything in it) · `multistatus` ·
-//! `write` (PUT, DELETE) · `upload_target` · `upload_parts` · `tus_concat` · `tus` · `relocate`
-//! (COPY, MOVE) · `resumable` (PUT and PATCH of a part) · `form` (POST of files) · `webdav` ·
-//! `upkeep`.
+//! that are digests) · `artifacts` (of build tools) · `pieces` (bodies from a remote store) ·
+//! `codings` and `encoder` · `destination` (where a client may write) · `stand_in` · `run_to_end`
+//! (changes without their clients) · `object_fields` · `object` (an object that is ready to be
+//! served) · `wanted_digest` · `cache` · `ranges` · `conditions` (of changes) · `upload_limits` ·
+//! `upload` (receiving) · `uploads` (those that continue later) · `methods` · `location` ·
+//! `permitted` · `sorting` · `archive_format` · `json` and `html` (the forms of listings) ·
+//! `implied_folder` · `list`, `archive`, `watch` and `markdown` · `siblings` and `compress` (other
+//! forms of an object) · `read` (GET) · `site` · `tree` (changes of a folder with everything in it)
+//! · `multistatus` · `write` (PUT, DELETE) · `upload_target` · `upload_parts` · `tus_concat` ·
+//! `tus` · `relocate` (COPY, MOVE) · `resumable` (PUT and PATCH of a part) · `form` (POST of files)
+//! · `webdav` · `upkeep`.
 //!
 //! Nothing here blocks a worker: operations that may wait for a disk use the futures of the store.
 //! The modules do not depend on the command line, sockets or drivers.
 
 mod archive;
 mod archive_format;
+mod artifacts;
 mod assets;
 mod budget;
 mod buffers;
@@ -102,6 +103,7 @@ use webdav::Locks;
 pub use assets::PATHS as PAGE_PATHS;
 pub(crate) use html::policy as page_policy;
 pub(crate) use list::nonce;
+pub(crate) use tus::override_method;
 pub use types::Types;
 pub use upkeep::Upkeep;
 pub use upload_limits::UploadLimits;
@@ -162,8 +164,9 @@ pub struct FilesOptions {
     /// allowed regardless of `allow`. Invalid names, conflicts and failed preconditions are refused
     /// as in a `PUT` that stores.
     pub sink: bool,
-    /// A `PUT` to a folder named `cas` is accepted only if the name is the SHA-256 of the content,
-    /// in hexadecimal digits in lower case. Otherwise it gets 400.
+    /// Serves a build cache. A `PUT` to a folder named `cas` is accepted only if the name is the
+    /// SHA-256 of the content, in hexadecimal digits in lower case; otherwise it gets 400. Folders
+    /// `v1/cache` and `v8/artifacts` are served as nx and Turborepo expect.
     pub content_addressed: bool,
     /// Reserves the paths under `/-/` for [`onrush::Admin`]: no object is served or written at or
     /// under the name `-` in the top folder, in any spelling.

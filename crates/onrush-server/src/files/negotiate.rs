@@ -28,6 +28,24 @@ pub(crate) fn names_html(request: &Request) -> bool {
         .any(|value| token::list(value).any(is_html))
 }
 
+/// Whether the client prefers HTML, which it names, to JSON and plain text: browsers do.
+pub(super) fn prefers_html(request: &Request) -> bool {
+    let mut weights = [None; 2];
+    for member in request.header_values("accept").flat_map(token::list) {
+        let (range, weight) = weighted(member);
+        let is = |name: &str| range.eq_ignore_ascii_case(name.as_bytes());
+        if is("text/html") {
+            weights[0] = weights[0].max(Some(weight));
+        } else if is("application/json") || is("text/plain") {
+            weights[1] = weights[1].max(Some(weight));
+        }
+    }
+    match weights {
+        [None | Some(0), _] => false,
+        [html, other] => html >= other,
+    }
+}
+
 /// The preferences in `Accept`. Weights are thousandths.
 #[derive(Default)]
 struct Preferences {
@@ -43,9 +61,7 @@ impl Preferences {
     /// Adds the members of one `Accept` line.
     fn add_field(&mut self, value: &[u8]) {
         for member in token::list(value) {
-            let mut parts = member.split(|&b| b == b';').map(token::trim);
-            let range = parts.next().unwrap_or_default();
-            let weight = parts.find_map(weight).unwrap_or(1000);
+            let (range, weight) = weighted(member);
             let is = |name: &str| range.eq_ignore_ascii_case(name.as_bytes());
             if is("application/json") || is("application/problem+json") {
                 self.json_first |= self.html.is_none();
@@ -67,6 +83,13 @@ impl Preferences {
             (Some(json), None) => json >= self.wildcard,
         }
     }
+}
+
+/// The media range of a member of `Accept`, and its weight.
+fn weighted(member: &[u8]) -> (&[u8], u16) {
+    let mut parts = member.split(|&byte| byte == b';').map(token::trim);
+    let range = parts.next().unwrap_or_default();
+    (range, parts.find_map(weight).unwrap_or(1000))
 }
 
 /// The weight in `q=0.5`. `None` if it is malformed.

@@ -4,6 +4,7 @@ use super::http_error::HttpError;
 use super::object::LoadedObject;
 use super::pieces::Piece;
 use onrush::{Body, Request, Response};
+use onrush_proto::etag::EntityTag;
 use onrush_proto::range::{self, Ranges, Requested};
 use std::hash::{BuildHasher, RandomState};
 
@@ -32,20 +33,29 @@ pub(super) fn respond(request: &Request, value: &[u8], loaded: &LoadedObject) ->
     }
 }
 
+/// Whether `If-Range`, if present, matches the object.
+pub(super) fn applies(request: &Request, loaded: &LoadedObject) -> bool {
+    request.header("if-range").is_none_or(|value| {
+        let current = loaded.current();
+        let etag = EntityTag::strong(loaded.version().as_bytes());
+        range::if_range(value, etag, current.modified_s)
+    })
+}
+
 fn partial(loaded: &LoadedObject, body: Body) -> Response {
     let response = Response::with_body(body).with_status(206);
     loaded.clone().add_fields(response)
 }
 
-/// A response with several ranges, each a part with its own head (RFC 9110 §14.6).
+/// A response with several ranges, each a part with its own head (RFC 9110 §14.6). An empty line
+/// precedes the first boundary, as in the responses of nginx and Apache httpd: zsync expects it.
 fn multipart(loaded: &LoadedObject, ranges: &Ranges) -> Response {
     let boundary = boundary();
     let mut pieces = Vec::with_capacity(2 * ranges.len() + 1);
     for range in ranges.iter() {
-        let lead = if pieces.is_empty() { "--" } else { "\r\n--" };
         let content_type = loaded.content_type();
         let mut head =
-            format!("{lead}{boundary}\r\nContent-Type: {content_type}\r\nContent-Range: ")
+            format!("\r\n--{boundary}\r\nContent-Type: {content_type}\r\nContent-Range: ")
                 .into_bytes();
         range::write_content_range(&range, loaded.size, &mut head);
         head.extend_from_slice(b"\r\n\r\n");

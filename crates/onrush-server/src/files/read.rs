@@ -8,10 +8,9 @@ use super::object::LoadedObject;
 use super::path::{self, Split, Target};
 use super::siblings::Known;
 use super::uploads::UploadId;
-use super::{Inner, assets, may_read_index, ranges, wanted_digest};
+use super::{Inner, artifacts, assets, may_read_index, ranges, wanted_digest};
 use crate::rights::INDEX;
 use onrush::{Request, Response, WorkerHandle};
-use onrush_proto::etag::EntityTag;
 use onrush_proto::precondition::{Outcome, evaluate};
 use onrush_proto::range;
 use onrush_store::{Key, Object, Result, StoreError, Wanted};
@@ -57,6 +56,9 @@ impl Inner {
             && !assets::is_name(subpath.as_bytes())
             && Coding::of_sibling(subpath.as_bytes()).is_none()
         {
+            if request.header("range").is_some() {
+                return None; // The form that `If-Range` names is looked for.
+            }
             let known = (self.siblings).get(subpath.as_bytes(), context, &*self.store)?;
             if let Some(coding) = known.choose(accepted, request) {
                 return self.try_sibling(&known, coding, context, request);
@@ -71,7 +73,9 @@ impl Inner {
             self.cache.remove(subpath.as_bytes(), context.worker);
         }
         // No object has one of these names, so none is in the cache.
-        if let Some(response) = assets::respond(request, subpath) {
+        if let Some(response) =
+            assets::respond(request, subpath).or_else(|| artifacts::status(&self.options, subpath))
+        {
             return Some(response);
         }
         let target = path::target(subpath, Operation::Read).ok()?;
@@ -85,12 +89,20 @@ impl Inner {
         }
     }
 
-    /// The codings that a request accepts, if responses depend on them.
+    /// The codings that a request accepts, if responses depend on them. With `Range`, a client gets
+    /// the object itself, unless `If-Range` has the tag of another form: what it has received
+    /// before may have been decoded, and then no part of an encoded form continues it.
     fn accepted(&self, request: &Request) -> Option<Accepted> {
         if !self.options.varies_by_coding() {
             return None;
         }
-        Some(Accepted::of(request)).filter(|accepted| !accepted.is_none())
+        let accepted = Some(Accepted::of(request)).filter(|accepted| !accepted.is_none())?;
+        let names_form = || {
+            request
+                .header("if-range")
+                .is_some_and(|tag| tag.starts_with(b"\""))
+        };
+        (request.header("range").is_none() || names_form()).then_some(accepted)
     }
 
     /// The response with a loaded object. `None` if it is going to be compressed.
@@ -500,7 +512,7 @@ pub(super) fn respond(request: &Request, loaded: LoadedObject) -> Response {
         .header("range")
         .filter(|_| request.method() == "GET")
     {
-        Some(value) if range_applies(request, &loaded) => {
+        Some(value) if ranges::applies(request, &loaded) => {
             ranges::respond(request, value, &loaded).unwrap_or_else(|| full_response(loaded))
         }
         _ => full_response(loaded),
@@ -519,14 +531,5 @@ fn is_plain(request: &Request) -> bool {
     request.headers().all(|(name, _)| match name.as_bytes() {
         [b'i' | b'I', b'f' | b'F', b'-', ..] | [b'w' | b'W', ..] => false,
         name => !name.eq_ignore_ascii_case(b"range"),
-    })
-}
-
-/// Whether `If-Range`, if present, matches the object.
-fn range_applies(request: &Request, loaded: &LoadedObject) -> bool {
-    request.header("if-range").is_none_or(|value| {
-        let current = loaded.current();
-        let etag = EntityTag::strong(loaded.version().as_bytes());
-        range::if_range(value, etag, current.modified_s)
     })
 }

@@ -17,7 +17,6 @@ use super::upload::ReceiveError;
 use super::upload_parts::with_parts;
 use super::upload_target::{content_length, integer, owner};
 use super::uploads::{Found, NO_UPLOAD, Plan, Progress, Session, TOO_LONG, UploadId};
-use super::write::content_fields;
 use super::{Inner, tus};
 use onrush::{Request, Response};
 use onrush_proto::token;
@@ -218,7 +217,7 @@ impl Inner {
         length: Option<u64>,
     ) -> Result<(Plan, Digests), HttpError> {
         let metadata_bytes_max = self.store.features().metadata_bytes_max;
-        let (metadata, digests) = content_fields(request, metadata_bytes_max)?;
+        let (metadata, digests) = self.content_fields(request, metadata_bytes_max)?;
         let metadata = self.fields_of_name(&to.key, metadata)?;
         let (content, mut digests) = digests.split();
         self.demand_of_name(&to.key, &mut digests)?;

@@ -5,6 +5,7 @@
 //! its ETag, and ranges of it, and the type and the other stored fields of `name`. So each coding
 //! is a representation of its own (RFC 9110 §8.8.3.3).
 //!
+//! - A range is one of `name` itself, unless `If-Range` has the tag of a sibling.
 //! - There must be an object `name`, without a `Content-Encoding` of its own.
 //! - A sibling that is older than `name` is ignored: it most likely has the content from before a
 //!   change. Tools that compress a file give the result the time of the file, some of them in whole
@@ -24,7 +25,7 @@ use super::codings::{Accepted, Coding};
 use super::object::LoadedObject;
 use super::stored_fields::StoredFields;
 use super::upload::join;
-use super::{Inner, may_read};
+use super::{Inner, may_read, ranges};
 use lru::LruCache;
 use onrush::Request;
 use onrush_store::{Key, Kind, Meta, Result, Store, StoreError, Wanted};
@@ -110,9 +111,11 @@ impl Siblings {
 impl Known {
     /// The sibling that suits a client best, if one suits it better than the object itself.
     pub(super) fn choose(&self, accepted: Accepted, request: &Request) -> Option<Coding> {
-        accepted.best(|coding| {
-            self.is_usable[coding as usize] && may_read(request, self.sibling(coding))
-        })
+        accepted.best(|coding| self.offers(coding, request))
+    }
+
+    fn offers(&self, coding: Coding, request: &Request) -> bool {
+        self.is_usable[coding as usize] && may_read(request, self.sibling(coding))
     }
 
     pub(super) fn sibling(&self, coding: Coding) -> &Key {
@@ -189,13 +192,20 @@ impl Inner {
                 }
             }
         };
-        if let Some(coding) = known.choose(accepted, request) {
+        let has_range = request.header("range").is_some();
+        let candidates = Coding::ALL.into_iter().filter(|&coding| match has_range {
+            true => accepted.contains(coding) && known.offers(coding, request),
+            false => known.choose(accepted, request) == Some(coding),
+        });
+        for coding in candidates {
             // If it has disappeared meanwhile, the object itself is sent.
             let sibling = self
                 .open(known.sibling(coding), request, wanted.clone())
                 .await;
             let sibling = sibling.ok().and_then(|it| known.represent(coding, it));
-            if let Some(sibling) = sibling {
+            if let Some(sibling) = sibling
+                && (!has_range || ranges::applies(request, &sibling))
+            {
                 return Ok(self.prepared(sibling));
             }
         }

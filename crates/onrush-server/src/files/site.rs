@@ -12,7 +12,7 @@
 
 use super::codings::Accepted;
 use super::http_error::HttpError;
-use super::negotiate::{names_html, prefers_json};
+use super::negotiate::{prefers_html, prefers_json};
 use super::path::Split;
 use super::read::Role;
 use super::stand_in::StandIn;
@@ -109,6 +109,6 @@ fn depending_on_navigation(request: &Request, response: Response) -> Response {
 fn is_navigation(request: &Request) -> bool {
     match request.header("sec-fetch-mode") {
         Some(mode) => mode == b"navigate",
-        None => names_html(request),
+        None => prefers_html(request),
     }
 }

@@ -2,6 +2,9 @@
 //! it (RFC 9110 §8, §9.3.4). This module checks them and converts them to and from the stored
 //! format.
 //!
+//! A field that is malformed counts as absent, because clients send such fields with content that
+//! is good. `Content-Encoding` is the exception: without it, the content means something else.
+//!
 //! The format is one line `name: value` for each field, with the name in lower case, ended by a
 //! line feed. It is checked again when it is read, because other programs may have written it.
 
@@ -20,14 +23,19 @@ const CACHE_CONTROL: &str = "cache-control";
 /// It is shown as `Last-Modified`. Preconditions compare the time of the upload.
 pub(super) const CLIENT_TIME: &str = "x-oc-mtime";
 
+/// Fields of Turborepo, which a build cache keeps: a signature, and the time that the task took.
+const ARTIFACT: [&str; 2] = ["x-artifact-tag", "x-artifact-duration"];
+
 /// The fields that are stored, and the syntax of their values.
-const FIELDS: [(&str, Syntax); 6] = [
+const FIELDS: [(&str, Syntax); 8] = [
     (CONTENT_TYPE, Syntax::MediaType),
     (CONTENT_ENCODING, Syntax::Tokens),
     (CACHE_CONTROL, Syntax::List),
     ("content-language", Syntax::Tokens),
     ("content-disposition", Syntax::Single),
     (CLIENT_TIME, Syntax::Time),
+    (ARTIFACT[0], Syntax::Single),
+    (ARTIFACT[1], Syntax::Single),
 ];
 
 /// The syntax of a field's value.
@@ -65,29 +73,37 @@ impl Syntax {
 }
 
 /// The fields of a `PUT` in the stored format; empty if there are none. The store keeps up to
-/// `metadata_bytes_max` bytes of them. If it keeps none, a content coding is refused (415), because
-/// without the field the content means something else, and other fields are ignored.
+/// `metadata_bytes_max` bytes of them. If it keeps none, a content coding is refused (415), and
+/// other fields are ignored. A malformed content coding gets 400, and a long field 431.
+/// `is_artifact`: the object may be one of a build cache.
 pub(super) fn metadata_from_request(
     request: &Request,
     metadata_bytes_max: usize,
+    is_artifact: bool,
 ) -> Result<Vec<u8>, HttpError> {
     let mut metadata = Vec::new();
     for (name, syntax) in FIELDS {
-        if request.header(name).is_none() {
+        if request.header(name).is_none() || (ARTIFACT.contains(&name) && !is_artifact) {
             continue; // Looking up one field is cheaper than a pass over all fields.
         }
         let lines = request.headers();
         let lines = lines.filter(|(have, _)| have.eq_ignore_ascii_case(name));
-        let value = join(lines.map(|(_, value)| value), syntax)?;
+        let Some(value) = join(lines.map(|(_, value)| value), syntax) else {
+            continue;
+        };
         let is_identity = name == CONTENT_ENCODING && value.eq_ignore_ascii_case(b"identity");
-        if value.is_empty() || is_identity {
+        let is_of_request = name == CACHE_CONTROL && is_of_request(&value);
+        if value.is_empty() || is_identity || is_of_request {
             continue;
         }
         if value.len() > VALUE_BYTES_MAX {
             return Err(TOO_LONG);
         }
         if !syntax.accepts(&value) {
-            return Err(HttpError::new(400, malformed(name)));
+            match name {
+                CONTENT_ENCODING => return Err(BAD_CODING),
+                _ => continue,
+            }
         }
         if metadata_bytes_max > 0 {
             metadata.extend_from_slice(name.as_bytes());
@@ -101,6 +117,18 @@ pub(super) fn metadata_from_request(
     match metadata.len() > metadata_bytes_max {
         true => Err(TOO_LONG),
         false => Ok(metadata),
+    }
+}
+
+/// Whether a request may have one of the fields, by its name.
+pub(super) fn may_be_stored(name: &str) -> bool {
+    match name.as_bytes() {
+        [b'c' | b'C', ..] => !name.eq_ignore_ascii_case("content-length"),
+        [b'x' | b'X', ..] => {
+            let is = |known: &str| name.eq_ignore_ascii_case(known);
+            is(CLIENT_TIME) || ARTIFACT.into_iter().any(is)
+        }
+        _ => false,
     }
 }
 
@@ -130,15 +158,31 @@ const TOO_LONG: HttpError = HttpError::new(
     "a field to store with the object is longer than 1024 bytes, or all fields are too long",
 );
 
-fn malformed(name: &str) -> &'static str {
-    match name {
-        CONTENT_TYPE => "Content-Type is not one media type",
-        CONTENT_ENCODING => "Content-Encoding is not a list of codings",
-        CLIENT_TIME => "X-OC-Mtime is not a time in seconds since 1970",
-        "content-language" => "Content-Language is not a list of language tags",
-        "content-disposition" => "Content-Disposition is not one value",
-        _ => "a field to store with the object is malformed",
-    }
+const BAD_CODING: HttpError = HttpError::new(400, "Content-Encoding is not a list of codings");
+
+/// Whether `Cache-Control` is about the request and not about its content (RFC 9111 §5.2.1): Maven
+/// sends `no-cache, no-store` with each upload. `no-store` alone is known from those who publish,
+/// and `max-age` with a time as well.
+fn is_of_request(cache_control: &[u8]) -> bool {
+    let of_request = |directive: &[u8]| {
+        let name = directive.split(|&byte| byte == b'=').next();
+        let is = |known: &str| {
+            name.is_some_and(|name| token::trim(name).eq_ignore_ascii_case(known.as_bytes()))
+        };
+        directive.eq_ignore_ascii_case(b"max-age=0")
+            || [
+                "no-cache",
+                "no-store",
+                "max-stale",
+                "min-fresh",
+                "only-if-cached",
+            ]
+            .into_iter()
+            .any(is)
+    };
+    let is_alone = cache_control.eq_ignore_ascii_case(b"no-store");
+    let mut directives = token::list(cache_control).filter(|directive| !directive.is_empty());
+    !is_alone && directives.all(of_request)
 }
 
 /// The whole seconds of a time.
@@ -152,22 +196,20 @@ fn seconds(value: &[u8]) -> Option<u64> {
     is_time.then(|| whole.parse().ok())?
 }
 
-/// The value of a field from its lines (RFC 9110 §5.3). Empty lines are skipped.
-fn join<'r>(lines: impl Iterator<Item = &'r [u8]>, syntax: Syntax) -> Result<Vec<u8>, HttpError> {
+/// The value of a field from its lines (RFC 9110 §5.3). Empty lines are skipped. `None`: a field
+/// that can have only one value has several.
+fn join<'r>(lines: impl Iterator<Item = &'r [u8]>, syntax: Syntax) -> Option<Vec<u8>> {
     let mut joined = Vec::new();
     for line in lines.filter(|line| !line.is_empty()) {
         if !joined.is_empty() {
             if !syntax.is_list() {
-                return Err(HttpError::new(
-                    400,
-                    "a field that can have only one value occurs twice",
-                ));
+                return None;
             }
             joined.extend_from_slice(b", ");
         }
         joined.extend_from_slice(line);
     }
-    Ok(joined)
+    Some(joined)
 }
 
 /// The stored fields of an object, parsed.
@@ -315,10 +357,31 @@ mod tests {
     fn lines_of_a_list_field_are_joined() {
         let of = |lines: &[&str], syntax| {
             let lines = lines.iter().map(|line| line.as_bytes());
-            join(lines, syntax).map_err(|failure| failure.status)
+            join(lines, syntax)
         };
-        assert_eq!(of(&["a", "", "b"], Syntax::Tokens), Ok(b"a, b".to_vec()));
-        assert_eq!(of(&["a", "b"], Syntax::Single), Err(400));
-        assert_eq!(of(&["", "b"], Syntax::MediaType), Ok(b"b".to_vec()));
+        assert_eq!(of(&["a", "", "b"], Syntax::Tokens), Some(b"a, b".to_vec()));
+        assert_eq!(of(&["a", "b"], Syntax::Single), None);
+        assert_eq!(of(&["", "b"], Syntax::MediaType), Some(b"b".to_vec()));
+    }
+
+    #[test]
+    fn directives_of_requests_are_recognised() {
+        for (value, expected) in [
+            ("no-cache, no-store", true),
+            ("No-Store,no-cache", true),
+            ("no-cache", true),
+            ("max-age=0", true),
+            ("no-cache, max-age=0", true),
+            ("only-if-cached, max-stale=60", true),
+            ("min-fresh=5", true),
+            ("no-store", false),
+            ("max-age=60", false),
+            ("no-transform", false),
+            ("no-cache, no-store, must-revalidate", false),
+            ("private, no-cache", false),
+            ("no-cache-at-all", false),
+        ] {
+            assert_eq!(is_of_request(value.as_bytes()), expected, "{value}");
+        }
     }
 }

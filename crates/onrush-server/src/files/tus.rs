@@ -6,8 +6,9 @@
 //! appears when the last byte has arrived. `Tus-Resumable` distinguishes these requests from those
 //! of `resumable`; both use the same uploads at the same URLs.
 //!
-//! `X-HTTP-Method-Override` is not supported: a request does what its method says, so that access
-//! control and intermediaries see the same.
+//! `X-HTTP-Method-Override` makes a `POST` to the URL of an upload a `PATCH` or `DELETE`
+//! ([`override_method`]). The `Location` of an upload is an absolute URL, because some clients drop
+//! the query of a relative one.
 
 use super::Inner;
 use super::destination::Destination;
@@ -20,6 +21,7 @@ use super::tus_concat::Concat;
 use super::upload::body_failure;
 use super::upload_target::{content_length, integer, owner};
 use super::uploads::{Found, NO_UPLOAD, Plan, Progress, Session, UploadId};
+use crate::client_address::{is_forwarded, is_https};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use onrush::{Request, Response};
@@ -48,7 +50,6 @@ const NO_NAME: HttpError = HttpError::new(
     400,
     "Upload-Metadata has no filename for an object of this folder",
 );
-const BAD_METADATA: HttpError = HttpError::new(400, "Upload-Metadata is malformed or too long");
 const BAD_CHECKSUM: HttpError = HttpError::new(400, "Upload-Checksum is malformed or not known");
 const WRONG_TYPE: HttpError = HttpError::new(
     415,
@@ -63,6 +64,35 @@ const WRONG_VERSION: HttpError = HttpError::new(412, "this server supports tus 1
 /// Whether a request is one of a tus client.
 pub(super) fn is_tus(request: &Request) -> bool {
     request.header("tus-resumable").is_some()
+}
+
+/// Replaces the method of a `POST` to the URL of an upload by the `PATCH` or `DELETE` that a tus
+/// client means. Called before access control, so that all decisions are about the same method.
+pub(crate) fn override_method(request: &mut Request) {
+    const NAME: &str = "x-http-method-override";
+    if request.method() != "POST" || !is_tus(request) || UploadId::of_request(request).is_none() {
+        return;
+    }
+    let method = match request.header(NAME) {
+        Some(b"PATCH") => "PATCH",
+        Some(b"DELETE") => "DELETE",
+        _ => return,
+    };
+    if request.header_values(NAME).count() == 1 {
+        request.set_method(method);
+    }
+}
+
+/// The absolute URL of a path with a query. It stays relative if the URL that the client uses is
+/// not known: behind a proxy that is not trusted, or without `Host`.
+fn absolute_url(request: &Request, path: &str) -> String {
+    let by_proxy = ["x-forwarded-proto", "x-forwarded-for", "forwarded", "via"];
+    let is_direct = !by_proxy.iter().any(|name| request.header(name).is_some());
+    let scheme = if is_https(request) { "https" } else { "http" };
+    match request.host() {
+        Some(host) if is_direct || is_forwarded(request) => format!("{scheme}://{host}{path}"),
+        _ => path.to_owned(),
+    }
 }
 
 /// Adds the fields of the response to `OPTIONS`. `joins`: whether the store can join uploads.
@@ -161,7 +191,7 @@ impl Inner {
                 ),
             )?,
             digests,
-            tus_metadata: request.header_str("upload-metadata").map(str::to_owned),
+            tus_metadata: Metadata::text(&request).map(str::to_owned),
         };
         if let Concat::Final(urls) = concat {
             return self.tus_join(&request, plan, urls, &to).await;
@@ -175,7 +205,7 @@ impl Inner {
         let content = checksum(&request)?;
         let mut session = self.uploads.create(plan, &worker).await.map_err(failed)?;
         session.save().await.map_err(failed)?;
-        let url = to.location.clone() + &session.id().query();
+        let url = absolute_url(&request, &(to.location.clone() + &session.id().query()));
         let response = match has_content || length == Some(0) {
             true => self.tus_receive(request, session, content, &to).await?,
             false => self.tus_progress(&session, worker.unix_seconds()),
@@ -390,10 +420,7 @@ struct Metadata {
 impl Metadata {
     /// That of a request.
     fn of(request: &Request) -> Result<Metadata, HttpError> {
-        let mut metadata = match request.header_str("upload-metadata") {
-            Some(text) => Metadata::parse(text).ok_or(BAD_METADATA)?,
-            None => Metadata::default(),
-        };
+        let mut metadata = Metadata::text(request).map_or(Metadata::default(), Metadata::parse);
         if metadata.name.is_empty() && Concat::of(request)? == Concat::Partial {
             // Clients do not name a part. The name is only for its URL: no object gets it.
             let name = UploadId::random().map(|id| id.to_string());
@@ -402,11 +429,14 @@ impl Metadata {
         Ok(metadata)
     }
 
-    /// Pairs of a key and a value in base64, separated by commas. `None` if it is malformed.
-    fn parse(text: &str) -> Option<Metadata> {
-        if text.len() > METADATA_BYTES_MAX {
-            return None;
-        }
+    /// The field of a request, unless it is too long to be stored.
+    fn text(request: &Request) -> Option<&str> {
+        let text = request.header_str("upload-metadata")?;
+        (text.len() <= METADATA_BYTES_MAX).then_some(text)
+    }
+
+    /// Pairs of a key and a value in base64, separated by commas. Malformed ones count as absent.
+    fn parse(text: &str) -> Metadata {
         let mut metadata = Metadata::default();
         for pair in text
             .split(',')
@@ -414,7 +444,9 @@ impl Metadata {
             .filter(|pair| !pair.is_empty())
         {
             let (key, value) = pair.split_once(' ').unwrap_or((pair, ""));
-            let value = STANDARD.decode(value.trim()).ok()?;
+            let Ok(value) = STANDARD.decode(value.trim()) else {
+                continue;
+            };
             // The names of the protocol's examples, and of its common clients.
             match key {
                 "filename" => metadata.name = value,
@@ -424,7 +456,7 @@ impl Metadata {
                 _ => {}
             }
         }
-        Some(metadata)
+        metadata
     }
 }
 
@@ -454,7 +486,7 @@ mod tests {
     #[test]
     fn metadata_has_pairs() {
         let parse = |text| {
-            let found = Metadata::parse(text)?;
+            let found = Metadata::parse(text);
             Some((
                 String::from_utf8(found.name).ok()?,
                 String::from_utf8(found.media_type).ok()?,
@@ -471,7 +503,7 @@ mod tests {
             parse("filename Yg==,name YQ==,filetype dGV4dC9hYmM="),
             found("b", "text/abc")
         );
-        assert_eq!(parse("filename Y"), None);
-        assert_eq!(parse(&"a,".repeat(4000)), None);
+        assert_eq!(parse("filename Y"), found("", ""));
+        assert_eq!(parse("x ?,filename Yg==,type ?"), found("b", ""));
     }
 }

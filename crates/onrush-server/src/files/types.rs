@@ -9,8 +9,8 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 const UNKNOWN: &str = "application/octet-stream";
 
 /// Types that `mime_guess` lacks, assigns to another use of the extension, or has without a
-/// charset.
-const OVERRIDES: [(&str, &str); 8] = [
+/// charset. Those without `x-` are registered.
+const OVERRIDES: [(&str, &str); 17] = [
     ("ts", "video/mp2t"),
     ("m3u8", "application/vnd.apple.mpegurl"),
     ("js", "text/javascript; charset=utf-8"),
@@ -19,6 +19,15 @@ const OVERRIDES: [(&str, &str); 8] = [
     ("wasm", "application/wasm"),
     ("avif", "image/avif"),
     ("webmanifest", "application/manifest+json"),
+    ("arrow", "application/vnd.apache.arrow.file"),
+    ("arrows", "application/vnd.apache.arrow.stream"),
+    ("deb", "application/vnd.debian.binary-package"),
+    ("jsonl", "application/x-ndjson"),
+    ("ndjson", "application/x-ndjson"),
+    ("parquet", "application/vnd.apache.parquet"),
+    ("pmtiles", "application/vnd.pmtiles"),
+    ("rpm", "application/x-rpm"),
+    ("zst", "application/zstd"),
 ];
 
 /// Media types by extension, which take precedence over the built-in ones.
@@ -205,6 +214,15 @@ mod tests {
             ("a.avif", "image/avif"),
             ("a.webmanifest", "application/manifest+json"),
             ("a.json", "application/json"),
+            ("a.rpm", "application/x-rpm"),
+            ("a.deb", "application/vnd.debian.binary-package"),
+            ("a.ndjson", "application/x-ndjson"),
+            ("a.jsonl", "application/x-ndjson"),
+            ("a.tar.zst", "application/zstd"),
+            ("a.pmtiles", "application/vnd.pmtiles"),
+            ("a.arrow", "application/vnd.apache.arrow.file"),
+            ("a.arrows", "application/vnd.apache.arrow.stream"),
+            ("a.parquet", "application/vnd.apache.parquet"),
             ("a.whatever", UNKNOWN),
             ("Makefile", UNKNOWN),
             (".html", UNKNOWN),

@@ -9,6 +9,7 @@
 //! target. `DELETE` of a link to a target beneath the folder removes the link, never the target. A
 //! link to a target outside the folder, or without a target, is not found (404).
 
+use super::artifacts::RECORD_EXISTS;
 use super::conditions::Conditions;
 use super::destination::Destination;
 use super::digest::Digests;
@@ -40,7 +41,7 @@ impl Inner {
     pub(super) async fn put(&self, request: Request) -> Result<Response, HttpError> {
         let to = self.put_destination(&request)?;
         if to.kind == Kind::Directory {
-            return Box::pin(self.put_folder(&request, to)).await;
+            return Box::pin(self.put_folder(request, to)).await;
         }
         let Destination {
             key,
@@ -50,8 +51,11 @@ impl Inner {
         } = to;
         let conditions = Conditions::from_request(&request);
         let metadata_bytes_max = self.store.features().metadata_bytes_max;
-        let (metadata, mut digests) = content_fields(&request, metadata_bytes_max)?;
+        let (metadata, mut digests) = self.content_fields(&request, metadata_bytes_max)?;
         let metadata = self.fields_of_name(&key, metadata)?;
+        let is_record = self.is_record(&key);
+        let may_replace = may_replace && !is_record;
+        let exists = if is_record { RECORD_EXISTS } else { EXISTS };
         let keeps_time = stored_fields::has_client_time(&metadata);
         self.demand_of_name(&key, &mut digests)?;
         let length = request.content_length();
@@ -69,7 +73,7 @@ impl Inner {
             true => {
                 let current = self.check_conditions(&key, &conditions).await?;
                 if !may_replace && current.is_some() {
-                    return Err(EXISTS);
+                    return Err(exists);
                 }
                 let look_up = async || Ok(current);
                 let condition = conditions.into_condition(look_up).await.map_err(failed)?;
@@ -91,10 +95,12 @@ impl Inner {
         let received = received.await;
         received.map_err(|error| self.upload_failure(error, &key))?;
         let committed = upload.commit().await.map_err(|error| match error {
-            ReceiveError::Store(StoreError::PreconditionFailed) if !may_replace => EXISTS,
+            ReceiveError::Store(StoreError::PreconditionFailed) if !may_replace => exists,
             error => self.upload_failure(error, &key),
         })?;
-        let response = if committed.created {
+        let response = if is_record {
+            Response::new(200)
+        } else if committed.created {
             Response::new(201).with_header("Location", location)
         } else {
             Response::new(204)
@@ -123,21 +129,51 @@ impl Inner {
     }
 
     /// `PUT` without content of a path that ends with a slash: creates the folder, and those above
-    /// it. 201 when it is new, 204 when it exists.
-    async fn put_folder(&self, request: &Request, to: Destination) -> Result<Response, HttpError> {
-        if request.content_length() != Some(0) {
+    /// it. 201 when it is new, 204 when it exists. A body of unknown length may be empty, too.
+    async fn put_folder(
+        &self,
+        mut request: Request,
+        to: Destination,
+    ) -> Result<Response, HttpError> {
+        if request.content_length().is_some_and(|bytes| bytes > 0) {
             return Err(IS_FOLDER);
         }
         let failed = |error| self.store_failure(error, Operation::Write, Some(&to.key));
-        let conditions = Conditions::from_request(request);
+        let conditions = Conditions::from_request(&request);
         if !conditions.is_none() {
             let current = self.look_up(&to.key).await.map_err(failed)?;
             conditions.check(current.as_ref()).map_err(failed)?;
+        }
+        while let Some(piece) = request.body().next().await {
+            if !piece.map_err(upload::body_failure)?.is_empty() {
+                return Err(IS_FOLDER);
+            }
         }
         match self.store.create_folder(&to.key).await.map_err(failed)? {
             true => Ok(Response::new(201).with_header("Location", &to.location)),
             false => Ok(Response::new(204)),
         }
+    }
+
+    /// The fields that describe the content of a request: the metadata to store with the object,
+    /// and the digests.
+    pub(super) fn content_fields(
+        &self,
+        request: &Request,
+        metadata_bytes_max: usize,
+    ) -> Result<(Vec<u8>, Digests), HttpError> {
+        // Most requests have none of these fields. One pass that compares first letters finds out.
+        let may_describe = |name: &str| match name.as_bytes() {
+            [b'r' | b'R', ..] => true,
+            _ => stored_fields::may_be_stored(name),
+        };
+        if !request.headers().any(|(name, _)| may_describe(name)) {
+            return Ok((Vec::new(), Digests::default()));
+        }
+        let is_artifact = self.options.content_addressed;
+        let metadata =
+            stored_fields::metadata_from_request(request, metadata_bytes_max, is_artifact)?;
+        Ok((metadata, Digests::from_request(request)?))
     }
 
     /// The properties of what has the key now.
@@ -168,7 +204,7 @@ impl Inner {
     /// body.
     pub(super) async fn put_to_sink(&self, request: Request) -> Result<Response, HttpError> {
         let to = self.object_destination(&request)?;
-        content_fields(&request, METADATA_BYTES_MAX)?;
+        self.content_fields(&request, METADATA_BYTES_MAX)?;
         self.check_conditions(&to.key, &Conditions::from_request(&request))
             .await?;
         let received = upload::discard(&mut request.into_body()).await?;
@@ -215,25 +251,6 @@ impl Inner {
             Err(error) => Err(failed(error)),
         }
     }
-}
-
-/// The fields that describe the content of a request: the metadata to store with the object, and
-/// the digests.
-pub(super) fn content_fields(
-    request: &Request,
-    metadata_bytes_max: usize,
-) -> Result<(Vec<u8>, Digests), HttpError> {
-    // Most requests have none of these fields. One pass that compares first letters finds that out.
-    let may_describe = |name: &str| match name.as_bytes() {
-        [b'c' | b'C' | b'r' | b'R', ..] => !name.eq_ignore_ascii_case("content-length"),
-        [b'x' | b'X', ..] => name.eq_ignore_ascii_case(stored_fields::CLIENT_TIME),
-        _ => false,
-    };
-    if !request.headers().any(|(name, _)| may_describe(name)) {
-        return Ok((Vec::new(), Digests::default()));
-    }
-    let metadata = stored_fields::metadata_from_request(request, metadata_bytes_max)?;
-    Ok((metadata, Digests::from_request(request)?))
 }
 
 /// Refuses a `PUT` of a part of an object (RFC 9110 §14.5).

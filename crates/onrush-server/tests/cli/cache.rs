@@ -47,6 +47,71 @@ fn number(variable: &str, default: u64) -> u64 {
     value.map_or(default, |value| value.parse().expect("a number"))
 }
 
+/// nx takes 201 and 204 for failures, and must not replace a record.
+#[test]
+fn nx_stores_a_record_once() {
+    for driver in drivers() {
+        let folder = Folder::new();
+        let dir = folder.path().join("cache");
+        let server = start(&dir, "64MiB", &["--driver", driver]);
+        let mut client = Connection::new(server.address());
+        let type_of_stream = "Content-Type: application/octet-stream\r\n";
+        for prefix in ["", "/team"] {
+            let path = format!("{prefix}/v1/cache/13254237");
+            assert_eq!(client.get(&path).status, 404);
+            assert_eq!(client.put_with(&path, type_of_stream, b"one").status, 200);
+            let second = client.put_with(&path, type_of_stream, b"two");
+            assert_eq!(second.status, 409);
+            assert_eq!(
+                second.field("content-type"),
+                Some("text/plain; charset=utf-8")
+            );
+            assert!(client.get(&path).is(200, b"one"));
+            let other = format!("{prefix}/v1/other/13254237");
+            assert_eq!(client.put(&other, b"one").status, 201);
+        }
+        drop(server);
+        let server = start(&dir, "64MiB", &["--driver", driver, "--allow", "none"]);
+        let mut client = Connection::new(server.address());
+        assert_eq!(client.put("/v1/cache/2", b"x").status, 405);
+    }
+}
+
+/// Turborepo compares the signature that it has sent, and shows the time that is saved.
+#[test]
+fn turborepo_finds_its_fields_again() {
+    for driver in drivers() {
+        let folder = Folder::new();
+        let dir = folder.path().join("cache");
+        let server = start(&dir, "64MiB", &["--driver", driver]);
+        let mut client = Connection::new(server.address());
+        for prefix in ["", "/team"] {
+            let status = client.get(&format!("{prefix}/v8/artifacts/status?slug=a"));
+            assert!(status.is(200, b"{\"status\":\"enabled\"}\n"));
+            assert_eq!(status.field("content-type"), Some("application/json"));
+            let path = format!("{prefix}/v8/artifacts/12ab?slug=a");
+            let fields = "x-artifact-duration: 400\r\nx-artifact-tag: Tc0B+/=\r\n";
+            assert_eq!(client.put_with(&path, fields, b"artifact").status, 201);
+            for found in [client.head(&path), client.get(&path)] {
+                assert_eq!(found.status, 200);
+                assert_eq!(found.field("x-artifact-duration"), Some("400"));
+                assert_eq!(found.field("x-artifact-tag"), Some("Tc0B+/="));
+            }
+            // Without them.
+            assert_eq!(client.put(&path, b"artifact").status, 204);
+            assert_eq!(client.get(&path).field("x-artifact-tag"), None);
+        }
+        drop(server);
+        let other = Folder::new();
+        let server = Server::start(other.path(), &["--driver", driver, "--allow", "put"]);
+        let mut client = Connection::new(server.address());
+        assert_eq!(client.get("/v8/artifacts/status").status, 404);
+        let fields = "x-artifact-tag: a\r\n";
+        assert_eq!(client.put_with("/v8/artifacts/1", fields, b"x").status, 201);
+        assert_eq!(client.get("/v8/artifacts/1").field("x-artifact-tag"), None);
+    }
+}
+
 #[test]
 fn bazel_and_gradle_store_and_find_results() {
     for driver in drivers() {

@@ -87,6 +87,11 @@ fn a_browser_is_sent_back_to_the_folder() {
         let body = form(&[("a", "", b"1")]);
         let reply = server.request(&format!("POST /in/\nAccept: text/html\n{TYPE}"), &body);
         assert_eq!((reply.status, reply.field("location")), (303, Some("/in/")));
+        // uv names HTML last, and takes a redirection for a failure.
+        let accept = "application/json;q=0.9, text/plain;q=0.8, text/html;q=0.7";
+        let body = form(&[("c", "", b"3")]);
+        let reply = server.request(&format!("POST /in/\nAccept: {accept}\n{TYPE}"), &body);
+        assert_eq!((reply.status, reply.text()), (201, "201 /in/c\n"));
         let foreign = format!("POST /in/\nOrigin: http://evil.example\n{TYPE}");
         assert_eq!(
             server.request(&foreign, &form(&[("b", "", b"1")])).status,

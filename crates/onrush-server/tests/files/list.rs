@@ -106,7 +106,7 @@ fn listing_has_the_html_format() {
         let page = reply.text();
         for part in [
             "<!DOCTYPE html>\n",
-            "<title>/a/</title>",
+            "<title>Index of /a/</title>",
             "<a href=\"./../\">All files</a>",
             "<a href=\"./\" aria-current=\"page\">a</a>",
             "<a href=\"sub/\"><bdi>sub</bdi>/</a>",

@@ -1,6 +1,6 @@
 //! tus 1.0.0 on both drivers and in the simulator.
 
-use crate::common::tus::{METADATA, STREAM, append, create, request};
+use crate::common::tus::{METADATA, STREAM, append, create, request, target_of};
 use crate::common::{on_all_backends, writable};
 
 #[test]
@@ -117,8 +117,16 @@ fn wrong_requests_create_nothing() {
             ("/x", format!("Upload-Metadata: {METADATA}"), 400),
             ("/x", "Upload-Length: -1".to_owned(), 400),
             (
-                "/x",
+                "/f/",
                 "Upload-Length: 1\nUpload-Metadata: filename ?".to_owned(),
+                400,
+            ),
+            (
+                "/f/",
+                format!(
+                    "Upload-Length: 1\nUpload-Metadata: filename YQ==,x {}",
+                    "Y".repeat(4096)
+                ),
                 400,
             ),
             // "../x", "a/b", ".hidden", ".onrush"
@@ -166,5 +174,79 @@ fn wrong_requests_create_nothing() {
         let url = create(server, "/x", "Upload-Length: 1");
         let reply = request(server, &format!("PATCH {url}\nUpload-Offset: 0"), b"a");
         assert_eq!(reply.status, 415);
+    });
+}
+
+/// Metadata that no name depends on is not needed to store an object.
+#[test]
+fn malformed_metadata_counts_as_absent() {
+    on_all_backends(&writable(), |server| {
+        let url = create(
+            server,
+            "/x.txt",
+            "Upload-Length: 1\nUpload-Metadata: filetype ?",
+        );
+        assert_eq!(append(server, &url, 0, "", b"a").status, 204);
+        let got = server.get("/x.txt");
+        let plain = Some("text/plain; charset=utf-8");
+        assert_eq!((got.text(), got.field("content-type")), ("a", plain));
+    });
+}
+
+/// As tus-java-client and tus-js-client send them where PATCH is not possible.
+#[test]
+fn a_post_can_mean_patch_or_delete() {
+    on_all_backends(&writable(), |server| {
+        let url = create(server, "/x", "Upload-Length: 5");
+        let post = |method: &str| format!("POST {url}\nX-HTTP-Method-Override: {method}");
+        let stream = format!("{}\nUpload-Offset: 0\n{STREAM}", post("PATCH"));
+        let reply = request(server, &stream, b"hel");
+        assert_eq!(
+            (reply.status, reply.field("upload-offset")),
+            (204, Some("3"))
+        );
+        // Other methods, several of them, other URLs, and clients without tus.
+        let twice = format!("{}\nX-HTTP-Method-Override: PATCH", post("DELETE"));
+        for refused in [post("PUT"), post("HEAD"), post("delete"), twice] {
+            assert_eq!(request(server, &refused, b"").status, 400, "{refused}");
+        }
+        assert_eq!(server.request(&post("DELETE"), b"").status, 415);
+        server.add("kept", b"kept");
+        let at_object = "POST /kept\nX-HTTP-Method-Override: DELETE";
+        assert_eq!(request(server, at_object, b"").status, 400);
+        assert_eq!(server.request(at_object, b"").status, 415);
+        assert_eq!(server.content("kept").as_deref(), Some(&b"kept"[..]));
+        let head = request(server, &format!("HEAD {url}"), b"");
+        assert_eq!(head.field("upload-offset"), Some("3"));
+        assert_eq!(request(server, &post("DELETE"), b"").status, 204);
+        assert_eq!(request(server, &format!("HEAD {url}"), b"").status, 404);
+    });
+}
+
+/// aiotus drops the query of a relative URL.
+#[test]
+fn the_url_of_an_upload_is_absolute() {
+    on_all_backends(&writable(), |server| {
+        let post = "POST /x\nUpload-Length: 1";
+        let reply = request(server, post, b"");
+        let location = reply.field("location").expect("a URL");
+        assert!(
+            location.starts_with("http://test/x?upload-id="),
+            "{location}"
+        );
+        assert_eq!(
+            append(server, &target_of(location), 0, "", b"a").status,
+            204
+        );
+        // A proxy that is not trusted: the URL of its client is not known.
+        for field in [
+            "X-Forwarded-Proto: https",
+            "Forwarded: proto=https",
+            "Via: 1.1 x",
+        ] {
+            let reply = request(server, &format!("{post}\n{field}"), b"");
+            let location = reply.field("location").expect("a URL");
+            assert!(location.starts_with("/x?upload-id="), "{field}: {location}");
+        }
     });
 }

@@ -121,6 +121,17 @@ fn folders_are_created() {
         );
         assert_eq!(server.get("/mnt/new%20one/inner/").status, 200);
         assert_eq!(server.put("/mnt/new%20one/./inner//", b"").status, 204);
+        // Of unknown length, and as curl sends PUT without a body.
+        let chunked = "PUT /mnt/chunked/\nTransfer-Encoding: chunked";
+        assert_eq!(server.request(chunked, b"0\r\n\r\n").status, 201);
+        let other = chunked.replace("/chunked/", "/other/");
+        assert_eq!(server.request(&other, b"1\r\nx\r\n0\r\n\r\n").status, 409);
+        assert_eq!(server.get("/mnt/other/").status, 404);
+        let mut bare = server.connect();
+        let head = b"PUT /mnt/bare/ HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
+        server.send(&mut bare, head);
+        let reply = Reply::parse(&server.receive(&mut bare), false);
+        assert_eq!((reply.status, server.get("/mnt/bare/").status), (201, 200));
         let only_new = |server: &mut TestServer, path: &str| {
             server
                 .request(&format!("PUT {path}\nIf-None-Match: *"), b"")

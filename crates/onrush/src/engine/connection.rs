@@ -118,6 +118,8 @@ pub(crate) struct Exchange {
     /// The response to a body that broke a rule, unless the handler makes an error response of its
     /// own.
     pub(crate) reject: Option<Reject>,
+    /// The body of the request with this number was dropped, and the client waits for a 100.
+    pub(crate) dropped_body: Option<u32>,
     /// Rendered bytes that the task holds while it waits for the client.
     pub(crate) rendered_bytes: usize,
     /// When the total time limit of the request expires, in ms.

@@ -186,6 +186,15 @@ impl Host for Engine {
         present(&mut conns, body)?.machine.take_trailers()
     }
 
+    fn body_dropped(&self, body: BodyId) {
+        let mut conns = self.conns.borrow_mut();
+        if let Some(conn) = present(&mut conns, body)
+            && conn.machine.continue_due()
+        {
+            conn.active().exchange.dropped_body = Some(body.response_count);
+        }
+    }
+
     fn send_interim(&self, body: BodyId, status: u16, fields: &[u8]) -> bool {
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = present(&mut conns, body) else {

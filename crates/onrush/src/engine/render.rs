@@ -26,6 +26,16 @@ pub(super) enum Rendered {
     Sending(SendFuture),
 }
 
+/// Whether the request body is read while the response is sent: the handler has handed it over to
+/// what makes the content. The client may wait for a 100 before it sends the body, and no 100 can
+/// follow the head of the response.
+#[cold]
+fn may_be_read_later(conn: &mut Conn, response: &Response) -> bool {
+    let is_stream = matches!(response.body.0, Content::Stream(_));
+    let present = conn.response_count;
+    is_stream && conn.active().exchange.dropped_body != Some(present)
+}
+
 impl Engine {
     /// [`Engine::render_response`], not inlined: for responses that were not ready at once.
     #[inline(never)]
@@ -76,7 +86,7 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> Rendered {
         let date = self.date();
-        let rendered_before = out.len();
+        let mut rendered_before = out.len();
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = conns.get(id) else {
             return Rendered::Gone;
@@ -93,6 +103,10 @@ impl Engine {
                 self.log_short_response(conn, reject.status, rendered_before, out);
             }
             return Rendered::Whole(self.finish_request(conn));
+        }
+        if conn.machine.continue_due() && may_be_read_later(conn, response) {
+            conn.machine.send_continue(out);
+            rendered_before = out.len();
         }
         let length = response.body.length();
         let close = response.close || (self.is_draining(conn) && self.is_last(id, conn, behind));

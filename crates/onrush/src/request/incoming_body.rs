@@ -57,6 +57,15 @@ pub struct RequestBody(
     Option<BodySource>,
 );
 
+impl Drop for RequestBody {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(BodySource { host, id }) = &self.0 {
+            host.body_dropped(*id);
+        }
+    }
+}
+
 /// Where a body is read from.
 #[derive(Clone)]
 struct BodySource {

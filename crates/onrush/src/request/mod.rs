@@ -55,11 +55,25 @@ pub struct Request {
 }
 
 impl Request {
-    /// The method as sent, for example `GET`. It is case-sensitive (RFC 9110 §9.1).
+    /// The method as sent, for example `GET`, unless [`Request::set_method`] has replaced it. It is
+    /// case-sensitive (RFC 9110 §9.1).
     #[inline]
     pub fn method(&self) -> &str {
+        if let Some(method) = self.parts().method {
+            return method;
+        }
         let (head, bytes) = self.head();
         head.method(bytes)
+    }
+
+    /// Replaces the method for everything that handles the request from here on. For applications
+    /// in front of others, whose clients send a method that the path to the server does not
+    /// let through in another way (`X-HTTP-Method-Override`). How the response is sent, and the
+    /// metrics, still follow the method as sent.
+    pub fn set_method(&mut self, method: &'static str) {
+        if let Some(parts) = &mut self.parts {
+            parts.method = Some(method);
+        }
     }
 
     /// The request target as sent, not decoded (RFC 9112 §3.2).
@@ -398,6 +412,7 @@ impl Drop for Request {
         };
         parts.bytes = None;
         parts.body = RequestBody::default();
+        parts.method = None;
         parts.extensions.clear();
         if parts.params.is_set() {
             parts.params = Params::default();
@@ -421,6 +436,8 @@ pub(crate) struct RequestParts {
     request_pool: Rc<RequestPool>,
     connection: ConnId,
     params: Params,
+    /// The value of `Request::set_method`.
+    method: Option<&'static str>,
     /// The values of `Request::set_extension`.
     extensions: Vec<Rc<dyn Any>>,
     body: RequestBody,
@@ -479,6 +496,7 @@ impl RequestPool {
             request_pool: self.clone(),
             connection: ConnId::from_token(0),
             params: Params::default(),
+            method: None,
             extensions: Vec::new(),
             body: RequestBody::default(),
         })

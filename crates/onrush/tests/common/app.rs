@@ -88,6 +88,7 @@ pub async fn app(mut request: Request) -> Response {
             let _ = interim.send(104, &[("Location", b"/upload/1")]);
             echo(request).await
         }
+        "/stream-echo" => stream_echo(request),
         "/late-echo" => {
             request.worker().sleep(Duration::from_millis(3)).await;
             echo(request).await
@@ -122,6 +123,22 @@ pub async fn app(mut request: Request) -> Response {
         }
         _ => Response::text("nothing here\n").with_status(404),
     }
+}
+
+/// Begins the response before it reads the body, and sends it back.
+fn stream_echo(request: Request) -> Response {
+    let worker = request.worker().clone();
+    let (mut sender, content) = Body::channel(1024);
+    let mut body = request.into_body();
+    let copy = async move {
+        // As one piece, so that the chunks do not depend on how the body arrives.
+        match body.read_all(1024).await {
+            Ok(all) => drop(sender.send(Bytes::from(all)).await),
+            Err(error) => sender.abort(error),
+        }
+    };
+    worker.spawn(copy).detach();
+    Response::with_body(content)
 }
 
 async fn echo(mut request: Request) -> Response {

@@ -21,7 +21,13 @@ pub fn create(server: &mut TestServer, path: &str, fields: &str) -> String {
             .field("upload-expires")
             .is_some_and(|date| date.ends_with(" GMT"))
     );
-    reply.field("location").expect("a URL").to_owned()
+    target_of(reply.field("location").expect("a URL"))
+}
+
+/// The path and query of an absolute URL of the server, which names the host of the requests here.
+pub fn target_of(url: &str) -> String {
+    let target = url.strip_prefix("http://test/");
+    format!("/{}", target.expect("an absolute URL"))
 }
 
 pub fn append(server: &mut TestServer, url: &str, offset: usize, more: &str, body: &[u8]) -> Reply {
