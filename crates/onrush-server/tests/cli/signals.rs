@@ -183,7 +183,8 @@ fn requests_that_arrive_while_stopped_get_responses() {
     let folder = Folder::new();
     folder.file("x", "content");
     for driver in both_drivers() {
-        let limits = ["--idle-timeout", "1s", "--header-timeout", "1s"];
+        // A busy machine needs more than a second to begin.
+        let limits = ["--idle-timeout", "5s", "--header-timeout", "5s"];
         let arguments = [&["--driver", driver, "--workers", "1"][..], &limits].concat();
         let server = Server::start(folder.path(), &arguments);
         let request = request(true);
@@ -206,7 +207,7 @@ fn requests_that_arrive_while_stopped_get_responses() {
                 .write_all(request.as_bytes())
                 .expect("the kernel takes it");
         }
-        sleep(Duration::from_millis(2_500));
+        sleep(Duration::from_millis(6_500));
         server.signal("CONT");
         for (number, stream) in idle.iter_mut().chain([&mut begun]).enumerate() {
             read_response(stream).unwrap_or_else(|error| panic!("{driver}, {number}: {error}"));
