@@ -413,6 +413,40 @@ fn versions_are_never_mixed() {
     assert!(found.expect("bytes") == new);
 }
 
+/// The first block is in the cache, and another server replaces or deletes the object. The request
+/// that finds a later block gone is the last one that gets the old version.
+#[test]
+fn a_version_that_is_gone_is_not_served_again() {
+    for (cache_bytes, is_deleted) in [(1 << 30, false), (1 << 30, true), (300_000, false)] {
+        let (dir, store) = (TempDir::new(), Counted::new());
+        let edge = edge(&store, dir.path(), options(cache_bytes));
+        let (old, new) = (body(3 * BLOCK as usize), vec![7; 3 * BLOCK as usize]);
+        store.put("a", &old);
+        let first = block_on(async {
+            let object = edge.open(&key("a"), Wanted::Range(0..BLOCK)).await?;
+            read(&object, 0..BLOCK).await
+        });
+        assert!(first.expect("the first block") == old[..BLOCK as usize]);
+        match is_deleted {
+            true => drop(block_on(store.delete(
+                &key("a"),
+                Kind::File,
+                Condition::None,
+            ))),
+            false => store.put("a", &new),
+        }
+        let whole = get(&edge, "a").map(|(content, _)| content);
+        if stats(&edge).entries > 1 {
+            assert_eq!(whole, Err(StoreError::Changed), "its first block was sent");
+        }
+        let again = get(&edge, "a").map(|(content, _)| content);
+        match is_deleted {
+            true => assert_eq!(again, Err(StoreError::NotFound)),
+            false => assert!(again.expect("the new version") == new),
+        }
+    }
+}
+
 #[test]
 fn a_version_is_confirmed_by_one_question() {
     let (dir, store) = (TempDir::new(), Counted::new());

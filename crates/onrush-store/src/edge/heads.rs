@@ -291,6 +291,19 @@ impl Heads {
         heads.pop(key);
     }
 
+    /// Removes the head of a key, as a change, if it is of the same version as `gone`: the other
+    /// store has another one.
+    pub(super) fn forget_version(&self, gone: &Head) {
+        let stripe = self.stripe(&gone.key);
+        let mut heads = stripe.heads();
+        let present = heads.peek(&gone.key);
+        if present.is_some_and(|present| present.has_content(&gone.meta)) {
+            stripe.generation.fetch_add(1, AcqRel);
+            stripe.changes.fetch_add(1, AcqRel);
+            heads.pop(&gone.key);
+        }
+    }
+
     /// Has the head of a key confirmed before it is used again. Nothing that was asked before
     /// confirms it.
     pub(super) fn expire(&self, key: &Key) {

@@ -241,8 +241,11 @@ impl State {
             let from = match &mut self.current {
                 Some((_, BlockSource::Store(stream))) => {
                     let piece = poll_fn(|cx| stream.as_mut().poll_next(cx)).await;
-                    let piece = piece.unwrap_or(Err(ended_early()))?;
-                    return Ok(self.advance(piece));
+                    let piece = piece.unwrap_or(Err(ended_early()));
+                    if piece == Err(StoreError::Changed) {
+                        self.inner.heads.forget_version(&self.head);
+                    }
+                    return Ok(self.advance(piece?));
                 }
                 Some((current, from)) if *current == number => from,
                 _ => {

@@ -194,16 +194,18 @@ impl Inner {
     }
 }
 
-/// Opens an object if it still has this version.
+/// Opens an object if it still has this version. Otherwise fails with [`StoreError::Changed`], and
+/// the next request asks for the current version: what is left of this one is not complete.
 pub(super) async fn open_version(inner: &Inner, head: &Head, range: Range<u64>) -> Result<Object> {
-    let object = match inner.store.open(&head.key, Wanted::Range(range)).await {
-        Err(StoreError::NotFound | StoreError::IsDirectory) => Err(StoreError::Changed),
-        opened => opened,
-    }?;
-    match head.has_content(object.meta()) {
-        true => Ok(object),
-        false => Err(StoreError::Changed),
+    let opened = match inner.store.open(&head.key, Wanted::Range(range)).await {
+        Ok(object) if head.has_content(object.meta()) => Ok(object),
+        Ok(_) | Err(StoreError::NotFound | StoreError::IsDirectory) => Err(StoreError::Changed),
+        Err(error) => Err(error),
+    };
+    if matches!(opened, Err(StoreError::Changed)) {
+        inner.heads.forget_version(head);
     }
+    opened
 }
 
 /// Completes a fill also if its task ends early.
@@ -327,7 +329,7 @@ async fn fill_block(
             Ok(bytes) => bytes,
             Err(error) => {
                 if error == StoreError::Changed {
-                    inner.heads.forget(&head.key);
+                    inner.heads.forget_version(head);
                 }
                 return FillEnd::Failed(error);
             }
