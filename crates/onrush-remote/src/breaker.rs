@@ -7,18 +7,29 @@
 //! for [`Options::outage_after`](crate::Options::outage_after) and several have failed. A short
 //! interruption, such as the restart of a gateway, is left to the repetition of requests.
 //!
+//! A service that hangs lets no request fail before its time limit. So requests in progress count
+//! as well: the service is silent while one of them waits and none gets a response. A request may
+//! take long for its own reasons, such as a copy of a large object. Therefore a probe is sent after
+//! some silence, and the breaker opens if that has no response either.
+//!
 //! A service that refuses several requests in a row may refuse everything, such as after the key
 //! was revoked, or only what one client asks for. The probe tells which: every store can make it.
 
 use crate::error::{Failure, causes};
 use std::error::Error;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
+use tokio::time::timeout;
 
 /// The number of failed requests, one after the other, that is no coincidence.
 const FAILURES_MIN: u32 = 4;
+/// The shortest silence after which the service cannot be reached.
+const SILENCE_MIN: Duration = Duration::from_secs(2);
+/// The least time for a probe that ends a silence.
+const PROBE_MIN: Duration = Duration::from_millis(500);
 
 /// The state of the service as the requests to it have found it.
 #[derive(Debug)]
@@ -30,8 +41,10 @@ pub(crate) struct Breaker {
     is_open: AtomicBool,
     is_refused: AtomicBool,
     failing: Mutex<Failing>,
-    /// Notified when a probe is wanted.
+    /// Notified when a probe is wanted, or may be after a while.
     wanted: Notify,
+    /// Notified when it opens.
+    opened: Notify,
 }
 
 /// The failures since the last success.
@@ -41,6 +54,12 @@ struct Failing {
     requests: u32,
     /// The number of the last responses that were refusals.
     refusals: u32,
+    /// The requests in progress.
+    waiting: u32,
+    /// Since when requests wait, or clients have given up, and there was no response.
+    silent_since: Option<Instant>,
+    /// Whether the prober waits for [`Breaker::wanted`] without a limit.
+    is_idle: bool,
 }
 
 impl Breaker {
@@ -53,7 +72,13 @@ impl Breaker {
             is_refused: AtomicBool::new(false),
             failing: Mutex::default(),
             wanted: Notify::new(),
+            opened: Notify::new(),
         }
+    }
+
+    /// The silence after which the service cannot be reached.
+    fn silence_max(&self) -> Duration {
+        (self.outage_after / 5 * 4).max(SILENCE_MIN)
     }
 
     /// Whether requests fail at once.
@@ -67,8 +92,55 @@ impl Breaker {
     }
 
     /// Whether a probe has to find out how the service responds.
-    pub(crate) fn wants_probe(&self) -> bool {
-        self.is_open() || self.is_refused() || self.failing().refusals >= FAILURES_MIN
+    pub(crate) fn wants_probe(&self, now: Instant) -> bool {
+        self.probe_in(&self.failing(), now) == Some(Duration::ZERO)
+    }
+
+    /// When the next probe is wanted, if nothing happens meanwhile.
+    fn probe_in(&self, failing: &Failing, now: Instant) -> Option<Duration> {
+        if self.is_open() || self.is_refused() || failing.refusals >= FAILURES_MIN {
+            return Some(Duration::ZERO);
+        }
+        let silence = now.saturating_duration_since(failing.silent_since?);
+        Some((self.silence_max() / 4).saturating_sub(silence))
+    }
+
+    /// The time that a probe has which is sent at `now`: that of any request, `limit`, unless it is
+    /// to end a silence.
+    pub(crate) fn probe_limit(&self, limit: Duration, now: Instant) -> Duration {
+        match self.failing().silent_since {
+            Some(since) if !self.is_open() => {
+                let left =
+                    (self.silence_max()).saturating_sub(now.saturating_duration_since(since));
+                left.max(PROBE_MIN).min(limit)
+            }
+            _ => limit,
+        }
+    }
+
+    /// Records a request that is sent at `now`. Its end is reported by [`Breaker::record`] or
+    /// [`Breaker::give_up`].
+    pub(crate) fn begin(&self, now: Instant) {
+        let mut failing = self.failing();
+        failing.waiting += 1;
+        failing.silent_since.get_or_insert(now);
+        if std::mem::take(&mut failing.is_idle) {
+            self.wanted.notify_one();
+        }
+    }
+
+    /// Records that a request has ended because its caller does not want it any more.
+    pub(crate) fn give_up(&self) {
+        self.failing().waiting -= 1;
+    }
+
+    /// Waits until it is open.
+    pub(crate) async fn opens(&self) {
+        let mut opened = pin!(self.opened.notified());
+        opened.as_mut().enable();
+        if !self.is_open() {
+            opened.await;
+        }
     }
 
     fn failing(&self) -> MutexGuard<'_, Failing> {
@@ -83,6 +155,7 @@ impl Breaker {
         now: Instant,
     ) {
         let mut failing = self.failing();
+        failing.waiting -= 1;
         match failure.filter(|failure| is_unreachable(*failure)) {
             Some(failure) => self.record_outage(&mut failing, failure, error, now),
             None => self.record_response(&mut failing, failure, now),
@@ -97,12 +170,21 @@ impl Breaker {
         now: Instant,
     ) {
         failing.requests = failing.requests.saturating_add(1);
+        if failing.waiting == 0 && failure != Failure::Timeout {
+            failing.silent_since = None; // It is not silent.
+        }
         let since = *failing.since.get_or_insert(now);
         let lasts = now.saturating_duration_since(since);
         let is_outage = failing.requests >= FAILURES_MIN && lasts >= self.outage_after;
-        if is_outage && !self.is_open.swap(true, Relaxed) {
+        if is_outage {
+            self.open(error.map_or_else(|| failure.to_string(), causes), lasts);
+        }
+    }
+
+    fn open(&self, error: String, lasts: Duration) {
+        if !self.is_open.swap(true, Relaxed) {
             self.wanted.notify_one();
-            let error = error.map_or_else(|| failure.to_string(), causes);
+            self.opened.notify_waiters();
             tracing::error!(
                 store = self.store,
                 error,
@@ -120,6 +202,9 @@ impl Breaker {
         let before = failing.since;
         *failing = Failing {
             refusals,
+            waiting: failing.waiting,
+            silent_since: (failing.waiting > 0).then_some(now),
+            is_idle: failing.is_idle,
             ..Failing::default()
         };
         if refusals == FAILURES_MIN {
@@ -139,8 +224,16 @@ impl Breaker {
         }
     }
 
-    /// Records how the request failed that each store can make.
-    pub(crate) fn probed(&self, failure: Option<Failure>) {
+    /// Records how the request failed that each store can make, which ended at `now`, after
+    /// [`Breaker::record`].
+    pub(crate) fn probed(&self, failure: Option<Failure>, now: Instant) {
+        if let Some(failure) = failure.filter(|failure| is_unreachable(*failure)) {
+            let silent_since = self.failing().silent_since;
+            let silence = silent_since.map(|since| now.saturating_duration_since(since));
+            if let Some(silence) = silence.filter(|silence| *silence >= self.silence_max()) {
+                self.open(failure.to_string(), silence);
+            }
+        }
         let refusal = failure.filter(|failure| failure.is_refusal());
         if let Some(failure) = refusal
             && !self.is_refused.swap(true, Relaxed)
@@ -155,8 +248,18 @@ impl Breaker {
 
     /// Waits until [`Breaker::wants_probe`].
     pub(crate) async fn probe_wanted(&self) {
-        while !self.wants_probe() {
-            self.wanted.notified().await;
+        loop {
+            let pause = {
+                let mut failing = self.failing();
+                let pause = self.probe_in(&failing, Instant::now());
+                failing.is_idle = pause.is_none();
+                pause
+            };
+            match pause {
+                Some(Duration::ZERO) => return,
+                Some(pause) => drop(timeout(pause, self.wanted.notified()).await),
+                None => self.wanted.notified().await,
+            }
         }
     }
 }
@@ -181,16 +284,19 @@ mod tests {
         }
     }
 
+    /// A request that begins and ends at `now`.
+    fn record(breaker: &Breaker, failure: Option<Failure>, now: Instant) {
+        breaker.begin(now);
+        breaker.record(failure, None, now);
+    }
+
     /// A breaker after failures at these seconds.
     fn after(failures: &[u64]) -> (Breaker, Instant) {
         let (breaker, start) = (Breaker::new(String::new(), OUTAGE), Instant::now());
         for &seconds in failures {
             assert!(!breaker.is_open());
-            breaker.record(
-                Some(Failure::Timeout),
-                None,
-                start + Duration::from_secs(seconds),
-            );
+            let now = start + Duration::from_secs(seconds);
+            record(&breaker, Some(Failure::Timeout), now);
         }
         (breaker, start)
     }
@@ -213,14 +319,14 @@ mod tests {
         ] {
             let (breaker, start) = after(&[0, 1, 2, 6]);
             assert!(breaker.is_open());
-            breaker.record(response, None, start + OUTAGE * 2);
+            record(&breaker, response, start + OUTAGE * 2);
             assert!(!breaker.is_open());
             // The time counts anew.
             for _ in 0..10 {
-                breaker.record(Some(status(502)), None, start + OUTAGE * 2);
+                record(&breaker, Some(status(502)), start + OUTAGE * 2);
                 assert!(!breaker.is_open());
             }
-            breaker.record(Some(Failure::Connection), None, start + OUTAGE * 3);
+            record(&breaker, Some(Failure::Connection), start + OUTAGE * 3);
             assert!(breaker.is_open());
         }
     }
@@ -230,26 +336,71 @@ mod tests {
         let (breaker, now) = after(&[]);
         let refuse = |times: u32| {
             for _ in 0..times {
-                breaker.record(Some(status(403)), None, now);
+                record(&breaker, Some(status(403)), now);
             }
         };
         refuse(3);
-        breaker.record(None, None, now);
+        record(&breaker, None, now);
         refuse(3);
-        assert!(!breaker.wants_probe());
+        assert!(!breaker.wants_probe(now));
         refuse(1);
-        assert!(breaker.wants_probe() && !breaker.is_refused());
+        assert!(breaker.wants_probe(now) && !breaker.is_refused());
         // The probe succeeds.
-        breaker.record(None, None, now);
-        breaker.probed(None);
-        assert!(!breaker.wants_probe() && !breaker.is_refused());
+        record(&breaker, None, now);
+        breaker.probed(None, now);
+        assert!(!breaker.wants_probe(now) && !breaker.is_refused());
         refuse(5);
-        breaker.probed(Some(status(403)));
+        breaker.probed(Some(status(403)), now);
         assert!(breaker.is_refused() && !breaker.is_open());
         // A failure says nothing about the key.
-        breaker.record(Some(status(503)), None, now);
-        assert!(breaker.wants_probe() && breaker.is_refused());
-        breaker.record(None, None, now);
-        assert!(!breaker.wants_probe() && !breaker.is_refused());
+        record(&breaker, Some(status(503)), now);
+        assert!(breaker.wants_probe(now) && breaker.is_refused());
+        record(&breaker, None, now);
+        assert!(!breaker.wants_probe(now) && !breaker.is_refused());
+    }
+
+    /// A request that waits is late after a second. The probe has until the fourth one.
+    #[test]
+    fn a_service_that_hangs_is_asked_and_then_unreachable() {
+        let (breaker, start) = after(&[]);
+        let at = |milliseconds| start + Duration::from_millis(milliseconds);
+        breaker.begin(start);
+        assert!(!breaker.wants_probe(at(999)));
+        assert!(breaker.wants_probe(at(1000)));
+        let limit = Duration::from_secs(30);
+        let left = breaker.probe_limit(limit, at(1500));
+        assert_eq!(left, Duration::from_millis(2500));
+        breaker.begin(at(1500));
+        // A caller that gives up changes nothing.
+        breaker.give_up();
+        breaker.record(Some(Failure::Timeout), None, at(4000));
+        assert!(!breaker.is_open());
+        breaker.probed(Some(Failure::Timeout), at(4000));
+        assert!(breaker.is_open() && breaker.wants_probe(at(4000)));
+        assert_eq!(breaker.probe_limit(limit, at(4000)), limit);
+        record(&breaker, None, at(9000));
+        breaker.probed(None, at(9000));
+        assert!(!breaker.is_open() && !breaker.wants_probe(at(60_000)));
+    }
+
+    /// A copy of a large object takes minutes.
+    #[test]
+    fn a_request_that_takes_long_is_no_outage_while_others_get_responses() {
+        let (breaker, start) = after(&[]);
+        let at = |seconds| start + Duration::from_secs(seconds);
+        breaker.begin(start);
+        for seconds in 1..100 {
+            assert!(breaker.wants_probe(at(seconds)));
+            record(&breaker, None, at(seconds));
+            breaker.probed(None, at(seconds));
+            assert!(!breaker.is_open() && !breaker.wants_probe(at(seconds)));
+        }
+        // A probe that fails says nothing before the silence is long enough.
+        breaker.begin(at(100));
+        breaker.record(Some(Failure::Connection), None, at(101));
+        breaker.probed(Some(Failure::Connection), at(101));
+        assert!(!breaker.is_open());
+        breaker.record(None, None, at(101));
+        assert!(!breaker.wants_probe(at(200)));
     }
 }

@@ -2,6 +2,7 @@
 //! so the status of the last response is kept beside the operation. It also decides alone which
 //! requests it repeats; here those end that must not be repeated.
 
+use crate::breaker::Breaker;
 use crate::error::Failure;
 use crate::fields::make_readable;
 use crate::metrics::RemoteMetrics;
@@ -18,8 +19,9 @@ use object_store::client::{
 };
 use std::cell::Cell;
 use std::error::Error;
+use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -165,10 +167,16 @@ impl HttpService for Observed {
         let (method, uri) = (request.method().clone(), request.uri());
         let is_listing = uri.query().is_some_and(|query| query.contains(LISTING));
         let is_change = !method.is_safe();
+        // What may be made is waited for: the response says whether it was.
+        let ends_in_outage = !is_change && !is_probe;
         let is_conditional = is_change && has_condition(request.headers());
         let sent = request.body().content_length() as u64;
         let recorded = self.recorder.begin(method);
-        let mut result = execute(&self.client, request, until).await;
+        let executed = execute(&self.client, request, until);
+        let mut result = match ends_in_outage {
+            true => until_open(&self.recorder.breaker, executed).await,
+            false => executed.await,
+        };
         seen.last = recorded.end(match &result {
             Ok(response) => Ok((response.status(), response.headers())),
             Err(error) => Err((failure(error), Some(error as &(dyn Error + 'static)))),
@@ -213,6 +221,22 @@ async fn execute(
             .unwrap_or_else(|elapsed| Err(HttpError::new(HttpErrorKind::Timeout, elapsed))),
         None => client.execute(request).await,
     }
+}
+
+/// Ends a request when the breaker opens: the service does not respond.
+async fn until_open(
+    breaker: &Breaker,
+    executed: impl Future<Output = Result<HttpResponse, HttpError>>,
+) -> Result<HttpResponse, HttpError> {
+    let (mut executed, mut opens) = (pin!(executed), pin!(breaker.opens()));
+    poll_fn(|cx| match executed.as_mut().poll(cx) {
+        Poll::Ready(result) => Poll::Ready(result),
+        Poll::Pending => opens.as_mut().poll(cx).map(|()| {
+            let reason = io::Error::other("the service does not respond");
+            Err(HttpError::new(HttpErrorKind::Request, reason))
+        }),
+    })
+    .await
 }
 
 fn failure(error: &HttpError) -> Failure {
@@ -301,7 +325,6 @@ impl Body for Counted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::breaker::Breaker;
     use http::{Method, Request};
     use std::net::TcpListener;
 

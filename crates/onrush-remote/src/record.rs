@@ -23,10 +23,12 @@ pub(crate) type NoResponse<'a> = (Failure, Option<&'a (dyn Error + 'static)>);
 impl Recorder {
     /// Begins to record a request that is sent now.
     pub(crate) fn begin(&self, method: Method) -> Recorded {
+        let begun = Instant::now();
+        self.breaker.begin(begun);
         Recorded {
             recorder: self.clone(),
             method,
-            begun: Instant::now(),
+            begun,
             is_open: true,
         }
     }
@@ -72,6 +74,7 @@ impl Recorded {
 impl Drop for Recorded {
     fn drop(&mut self) {
         if self.is_open {
+            self.recorder.breaker.give_up();
             self.count(Outcome::Cancelled);
         }
     }

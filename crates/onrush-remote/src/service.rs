@@ -1,7 +1,7 @@
 //! The connection to the service: its clients and the runtime on which requests run.
 
 use crate::breaker::Breaker;
-use crate::error::causes;
+use crate::error::{Failure, causes};
 use crate::location::Location;
 use crate::observer::{Connector, observe, probe};
 use crate::part_memory::PartMemory;
@@ -48,7 +48,8 @@ pub struct Options {
     /// 1,000, until it is sent. It waits for room at most the operation timeout.
     pub part_memory_bytes: u64,
     /// After requests have failed for this long without a response, further ones fail at once,
-    /// until the service responds.
+    /// until the service responds. If it responds to none of the requests in progress, not even to
+    /// a probe, that is an outage after four fifths of this time, at least 2 s.
     pub outage_after: Duration,
 }
 
@@ -340,14 +341,18 @@ async fn probe_while_wanted(
 ) {
     loop {
         breaker.probe_wanted().await;
-        while breaker.wants_probe() {
-            tokio::time::sleep(PROBE_PAUSE).await;
-            let until = Instant::now() + limit;
-            let listing = probe(until, shortest_listing(&client, &prefix));
-            if let Ok((_, seen)) = timeout_at(until, listing).await {
-                breaker.probed(seen.last);
-            }
+        tokio::time::sleep(PROBE_PAUSE).await;
+        let begun = Instant::now();
+        if !breaker.wants_probe(begun.into_std()) {
+            continue;
         }
+        let until = begun + breaker.probe_limit(limit, begun.into_std());
+        let listing = probe(until, shortest_listing(&client, &prefix));
+        let failure = match timeout_at(until, listing).await {
+            Ok((_, seen)) => seen.last,
+            Err(_) => Some(Failure::Timeout),
+        };
+        breaker.probed(failure, Instant::now().into_std());
     }
 }
 

@@ -285,6 +285,51 @@ fn requests_fail_at_once_during_an_outage() {
     assert!(block_on(store.list(None, ListHow::default())).is_ok());
 }
 
+/// A service that accepts requests and never responds is out of service long before a request
+/// reaches its time limit. What waits then ends, and further requests fail at once.
+#[test]
+fn a_service_that_hangs_cannot_be_reached() {
+    let server = Canned::new(vec![Reply::Silence]);
+    let mut options = Options::default();
+    options.outage_after = Duration::from_secs(1);
+    options.read_timeout = Duration::from_secs(3600);
+    options.operation_timeout = Duration::from_secs(3600);
+    let store = open(&server, options);
+    block_on(async {
+        let get = store.get(&key("a")).await.map(drop);
+        assert_eq!(get, Err(StoreError::Unavailable));
+        assert!(!store.is_reachable());
+        let list = store.list(None, ListHow::default()).await.map(drop);
+        let delete = store.delete(&key("a"), Kind::File, Condition::None).await;
+        assert_eq!([list, delete.map(drop)], [Err(StoreError::Unavailable); 2]);
+    });
+}
+
+/// The same, if no client waits any more.
+#[test]
+fn a_service_that_hangs_is_noticed_after_clients_have_given_up() {
+    let server = Canned::new(vec![Reply::Silence]);
+    let mut options = Options::default();
+    options.outage_after = Duration::from_secs(1);
+    let store = open(&server, options);
+    {
+        let at = key("a");
+        let mut get = std::pin::pin!(store.get(&at));
+        let end = Instant::now() + Duration::from_secs(60);
+        while server.requests().is_empty() {
+            assert!(Instant::now() < end, "no request");
+            let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+            assert!(get.as_mut().poll(&mut cx).is_pending());
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+    let end = Instant::now() + Duration::from_secs(60);
+    while store.is_reachable() {
+        assert!(Instant::now() < end, "the store seems to be reachable");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
 #[test]
 fn an_error_response_that_is_truncated_is_malformed() {
     let truncated =
