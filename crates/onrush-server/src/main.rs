@@ -220,6 +220,7 @@ fn serve(
         let has_edge = stores.edge.is_some();
         admin = admin.ready_if(move || storage::not_ready(&store, has_edge));
     }
+    metrics.add_collector(files.collector());
     if let Some((_, quotas)) = &stores.folder {
         metrics.add_collector(Arc::new(quotas.clone()));
     }

@@ -6,7 +6,7 @@ mod common;
 use common::*;
 use onrush::DriverPreference;
 use onrush_rt::blocking::BlockingPool;
-use onrush_server::FilesOptions;
+use onrush_server::{Allow, FilesOptions};
 use onrush_store::*;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
@@ -314,6 +314,39 @@ fn a_copy_of_a_folder_replaces_nothing_that_others_create_meanwhile() {
             if is_kept {
                 assert_eq!(reply.text().matches(" 412 ").count(), 2, "{}", reply.text());
             }
+        }
+    }
+}
+
+/// It ends with what is being changed, and says so to no one. The lock tells when it has ended.
+#[test]
+fn a_change_of_a_folder_ends_without_its_client() {
+    let options = FilesOptions {
+        webdav: true,
+        allow: Allow {
+            put: true,
+            delete: true,
+            delete_folders: true,
+        },
+        ..FilesOptions::default()
+    };
+    for head in ["DELETE /f/", "COPY /f/\nDestination: /g/\r\n"] {
+        for driver in DRIVERS {
+            let mut held = Held::new(&options, driver);
+            let connection = held.begin(head, "");
+            held.lose(connection);
+            held.gate.open();
+            let begun = Instant::now();
+            for path in ["/f", "/g"] {
+                let lock = format!("LOCK {path}\nDepth: 0");
+                while held.server.request(&lock, LOCK.as_bytes()).status == 423 {
+                    assert!(begun.elapsed() < Duration::from_secs(30), "{head}");
+                }
+            }
+            let exists = |path: &str| held.dir.path().join(path).exists();
+            assert!(exists("f/old") && exists("f/sub/old"), "{head}");
+            assert!(!exists("g/old") && !exists("g/sub"), "{head}");
+            held.gate.with(|state| assert!(!state.is_dropped, "{head}"));
         }
     }
 }

@@ -22,6 +22,7 @@ use super::path::{self, Target};
 use super::tree::Failures;
 use super::{Inner, check_right_at, check_right_beneath};
 use crate::rights::Rights;
+use crate::shares::Holder;
 use futures_core::Stream;
 use onrush::{Request, Response};
 use onrush_store::{Committed, Condition, Key, Kind, Meta, Relocation, StoreError, Wanted};
@@ -111,6 +112,7 @@ impl Inner {
             from: from.key.clone(),
             to: to.key.clone(),
         };
+        let holder = Holder::of(request);
         let replaced = self.look_up(&to.key).await;
         let replaced = replaced.map_err(|error| failed(error, &to.key))?;
         let is_cleared = match replaced {
@@ -125,7 +127,7 @@ impl Inner {
                 if !to.may_replace_tree() {
                     return Err(TARGET_EXISTS);
                 }
-                let failures = self.clear(&to.key, &replaced).await?;
+                let failures = self.clear(&to.key, &replaced, holder).await?;
                 if !failures.is_empty() {
                     return Ok(multistatus::of_failures(mount, &failures));
                 }
@@ -155,7 +157,7 @@ impl Inner {
                 error => failed(error, &to.key),
             })?;
             let failures = match is_deep {
-                true => self.copy_tree(&how).await,
+                true => self.copy_tree(&how, holder).await,
                 false => Failures::new(),
             };
             return Ok(match failures.is_empty() {
@@ -215,9 +217,14 @@ impl Inner {
         may_delete && is_meant && !(replaced.kind == Kind::File && kind == Kind::File)
     }
 
-    async fn clear(self: &Arc<Inner>, key: &Key, found: &Meta) -> Result<Failures, HttpError> {
+    async fn clear(
+        self: &Arc<Inner>,
+        key: &Key,
+        found: &Meta,
+        holder: Holder,
+    ) -> Result<Failures, HttpError> {
         if found.kind == Kind::Directory {
-            return self.delete_tree(key, Condition::None).await;
+            return self.delete_tree(key, Condition::None, holder).await;
         }
         match self.store.delete(key, Kind::File, Condition::None).await {
             Ok(_) | Err(StoreError::NotFound) => Ok(Failures::new()),

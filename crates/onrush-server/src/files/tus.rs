@@ -19,6 +19,7 @@ use super::stored_fields;
 use super::tus_concat::Concat;
 use super::upload_target::{content_length, integer, owner};
 use super::uploads::{Completed, Found, NO_UPLOAD, Plan, Progress, Session, UploadId};
+use crate::shares::Holder;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use onrush::{Request, Response};
@@ -148,6 +149,7 @@ impl Inner {
         let plan = Plan {
             key: to.key.clone(),
             owner: owner(&request),
+            holder: Holder::of(&request),
             length,
             parts: None,
             is_partial,
