@@ -67,6 +67,9 @@ use watches::Watches;
 /// than freeing them at once.
 const RELEASE_ON_POOL_BYTES_MIN: u64 = 16 << 20;
 
+/// The disk space of a new folder: a block of most file systems.
+const FOLDER_BYTES: u64 = 4096;
+
 /// A directory as a store. Clones share one store, which all workers use.
 #[derive(Clone)]
 pub struct Folder {
@@ -314,6 +317,15 @@ impl Inner {
         match key.reserved() {
             true => Ok(()),
             false => self.check_free_bytes(bytes),
+        }
+    }
+
+    /// As [`Inner::check_free`], for a folder at `path` that is about to be created.
+    fn check_free_for_folder(&self, path: &[u8]) -> Result<()> {
+        let is_own = Key::parse(path).is_ok_and(|key| key.reserved());
+        match is_own {
+            true => Ok(()),
+            false => self.check_free_bytes(FOLDER_BYTES),
         }
     }
 
