@@ -13,8 +13,10 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A signed URL is valid for so long. It is checked when the request begins.
-const VALID: Duration = Duration::from_secs(900);
+/// A signed URL is valid for so long, from the time of this machine on. It is used at once, and
+/// checked when the request begins: who reads it later, such as in the log of a proxy, cannot use
+/// it. The clock of this machine may be slow by this much.
+const VALID: Duration = Duration::from_secs(60);
 
 /// Why a request has no response.
 #[derive(Clone, Copy, Debug)]

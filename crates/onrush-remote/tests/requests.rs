@@ -214,3 +214,24 @@ fn the_request_that_looks_for_the_end_of_an_outage_is_not_repeated() {
     wait_for("no requests", || probes() >= 3);
     assert_eq!(store.metrics().retries(), before);
 }
+
+/// A URL with a signature may be in the log of a proxy, so it is of no use a minute later.
+#[test]
+fn a_signed_url_is_valid_for_a_minute() {
+    let server = Canned::new(vec![
+        Reply::Send(status("404 Not Found")),
+        Reply::Send(status(FOUND)),
+    ]);
+    let store = open(&server, |_| {});
+    let _ = block_on(put(&store, Condition::None, 2 << 20));
+    let requests = server.requests();
+    let expires: Vec<&str> = (requests.iter())
+        .filter_map(|head| {
+            head.split("X-Amz-Expires=")
+                .nth(1)?
+                .split(['&', ' '])
+                .next()
+        })
+        .collect();
+    assert_eq!(expires, ["60"], "{requests:?}");
+}
