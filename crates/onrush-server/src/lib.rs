@@ -26,8 +26,8 @@
 //!
 //! [`Forwarding`] learns from trusted reverse proxies who their clients are.
 //!
-//! Layers inside this crate, lowest first: `client_address` · [`rights`] · [`files`] · [`rules`] ·
-//! `dashboard` · [`guard`] · [`access`] · [`https`] · [`forwarding`].
+//! Layers inside this crate, lowest first: `client_address` · [`rights`] · `shares` · [`files`] ·
+//! [`rules`] · `dashboard` · [`guard`] · [`access`] · [`https`] · [`forwarding`].
 //!
 //! The library does not depend on drivers, and [`files`] does not depend on the command line.
 
@@ -42,6 +42,7 @@ pub mod guard;
 pub mod https;
 pub mod rights;
 pub mod rules;
+mod shares;
 
 pub use access::{Access, AccessControl, Users};
 pub use dashboard::{add_dashboard, admin_not_found};

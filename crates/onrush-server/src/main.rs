@@ -221,6 +221,7 @@ fn serve(
         let has_edge = stores.edge.is_some();
         admin = admin.ready_if(move || storage::not_ready(&store, has_edge));
     }
+    metrics.add_collector(files.collector());
     if let Some((folder, quotas)) = &stores.folder {
         let folder = folder.clone();
         admin = admin.ready_if(move || storage::folder_not_ready(&folder));

@@ -265,6 +265,10 @@ impl StoreError {
             Some(libc::EROFS) => StoreError::ReadOnly,
             Some(libc::EACCES | libc::EPERM) => StoreError::PermissionDenied(Cause::from(&error)),
             Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => StoreError::Busy,
+            // The store keeps the space free.
+            None if error.kind() == io::ErrorKind::StorageFull => {
+                StoreError::Full(Cause::from(&error))
+            }
             _ => StoreError::Io(Cause::from(&error)),
         }
     }

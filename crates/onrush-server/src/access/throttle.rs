@@ -12,6 +12,7 @@
 //!
 //! An IPv6 network of 64 bits counts as one address, because each of its hosts can use all of it.
 
+use crate::client_address::network;
 use lru::LruCache;
 use std::hash::RandomState;
 use std::net::IpAddr;
@@ -84,16 +85,6 @@ pub(crate) enum Place {
     },
 }
 
-fn source(address: Option<IpAddr>) -> Source {
-    address.map(|address| match address {
-        IpAddr::V4(_) => address,
-        IpAddr::V6(address) => {
-            let network = u128::from(address) >> 64 << 64;
-            IpAddr::V6(network.into())
-        }
-    })
-}
-
 impl Logins {
     /// Delays the next login, as after a failure at this time. Returns the delay.
     fn fail(&mut self, begin_ms: u64) -> u64 {
@@ -118,7 +109,7 @@ impl Logins {
 
 impl Throttle {
     fn logins(&mut self, address: Option<IpAddr>, now_ms: u64) -> &mut Logins {
-        let source = source(address);
+        let source = network(address);
         if !self.addresses.contains(&source) && self.addresses.len() >= ADDRESSES_MAX {
             self.remove_old();
         }
@@ -207,14 +198,14 @@ impl Throttle {
 
     /// Ends what [`begin_wait`](Self::begin_wait) has begun.
     pub(crate) fn end_wait(&mut self, address: Option<IpAddr>) {
-        if let Some(logins) = self.addresses.get_mut(&source(address)) {
+        if let Some(logins) = self.addresses.get_mut(&network(address)) {
             logins.waiting = logins.waiting.saturating_sub(1);
             self.remove_idle(address);
         }
     }
 
     fn remove_idle(&mut self, address: Option<IpAddr>) {
-        let source = source(address);
+        let source = network(address);
         if self.addresses.peek(&source).is_some_and(Logins::is_idle) {
             self.addresses.pop(&source);
         }

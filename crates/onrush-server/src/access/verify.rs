@@ -7,6 +7,7 @@ use super::single_flight::Flights;
 use super::throttle::{Admission, Place, Throttle};
 use super::users::{UserId, Users};
 use crate::files::http_error::HttpError;
+use crate::shares::{Holder, Share, Shares};
 use onrush::WorkerHandle;
 use onrush::offload::OffloadError;
 use std::future::poll_fn;
@@ -18,7 +19,7 @@ use std::time::Duration;
 
 /// The maximum number of logins that wait for their turn, or for another one with the same
 /// credentials.
-const WAITING_MAX: u64 = 4096;
+const WAITING_MAX: usize = 4096;
 
 const BUSY: HttpError = HttpError::new(503, "too many logins at once; try again later");
 const FAILED: HttpError = HttpError::new(500, "the password could not be verified");
@@ -41,6 +42,8 @@ pub(crate) struct Shared {
     flights: Flights,
     /// Also of other users of the same server.
     throttle: Arc<Mutex<Throttle>>,
+    /// The places of logins that wait, of which each address has a share.
+    waiting: Arc<Shares>,
     pub(crate) report: Arc<Report>,
 }
 
@@ -55,6 +58,7 @@ struct State {
 struct Waiting<'s> {
     shared: &'s Shared,
     address: Option<IpAddr>,
+    _share: Share,
 }
 
 impl<'s> Waiting<'s> {
@@ -63,14 +67,17 @@ impl<'s> Waiting<'s> {
         address: Option<IpAddr>,
         now_ms: u64,
     ) -> Result<Waiting<'s>, HttpError> {
+        let share = shared.waiting.take(Holder::address(address), 1);
+        let share = share.map_err(|_| HttpError::too_many_logins(1))?;
         if !shared.throttle().begin_wait(address, now_ms) {
             return Err(HttpError::too_many_logins(1));
         }
-        let counted = Waiting { shared, address };
-        match shared.report.waiting.fetch_add(1, Ordering::Relaxed) < WAITING_MAX {
-            true => Ok(counted),
-            false => Err(HttpError::too_many_logins(1)),
-        }
+        shared.report.waiting.fetch_add(1, Ordering::Relaxed);
+        Ok(Waiting {
+            shared,
+            address,
+            _share: share,
+        })
     }
 }
 
@@ -113,6 +120,7 @@ impl Shared {
             tag_key: TagKey::random(),
             flights: Flights::default(),
             throttle: Arc::default(),
+            waiting: Shares::new("logins", WAITING_MAX),
             report: Arc::default(),
         }
     }
@@ -121,6 +129,7 @@ impl Shared {
     pub(crate) fn with_users(&self, users: Users) -> Shared {
         Shared {
             throttle: self.throttle.clone(),
+            waiting: self.waiting.clone(),
             report: self.report.clone(),
             ..Shared::new(users)
         }

@@ -4,6 +4,7 @@
 
 use super::negotiate::prefers_json;
 use crate::rights::Identity;
+use crate::shares::Full;
 use onrush::{Request, Response};
 use onrush_proto::response::reason_phrase;
 use onrush_store::StoreError;
@@ -125,6 +126,15 @@ impl HttpError {
             (_, _) => (500, "the disk failed"),
         };
         HttpError::new(status, detail)
+    }
+
+    /// The response if a budget of clients has nothing left: 429 if this client has its share, 503
+    /// if all is in use, with these texts.
+    pub(crate) const fn full(full: Full, own: &'static str, all: &'static str) -> HttpError {
+        match full {
+            Full::Own => HttpError::new(429, own),
+            Full::All => HttpError::new(503, all),
+        }
     }
 
     /// 503 with `Retry-After`, by default one second.

@@ -6,7 +6,8 @@
 //! precedence over `Accept`. In a query, `+` is a space. Bytes of a name that are not UTF-8 are
 //! shown as U+FFFD; the link contains the exact bytes.
 //!
-//! A page stays in memory until its client has received it. All pages share a budget. When slow
+//! A page stays in memory until its client has received it. All pages share a budget, of which each
+//! client has a share. When slow
 //! clients have used it up, further pages have fewer entries than requested. `next` always points
 //! to the following page.
 //!
@@ -17,7 +18,6 @@
 //! `html` and `json` render entries.
 
 use super::archive_format::Format;
-use super::budget::{Budget, Lease};
 use super::http_error::{HttpError, Operation};
 use super::location::Location;
 use super::path::{self, Split};
@@ -25,6 +25,7 @@ use super::permitted::Permitted;
 use super::sorting::Sorting;
 use super::{Inner, check_right, html, is_listed, json, negotiate};
 use crate::rights::{Identity, Rights};
+use crate::shares::{Full, Holder, Share};
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine};
 use futures_core::Stream;
 use onrush::{Body, Bytes, Request, Response};
@@ -111,7 +112,7 @@ impl Inner {
         page.entries
             .retain(|entry| is_listed(&self.options, folder.as_ref(), &entry.name));
         let entries = page.entries.len();
-        let lease = self.shorten(&mut page);
+        let lease = self.shorten(&mut page, Holder::of(request));
         if page.entries.len() < entries && !json && query.limit.is_none() {
             // Programs that mirror a folder read the links of an HTML page and do not follow
             // `rel="next"`. They must not take a shortened page for the whole folder.
@@ -136,10 +137,11 @@ impl Inner {
         ))
     }
 
-    /// Shortens a page of a listing to the memory that the budget of listings has, and takes that
-    /// memory.
-    pub(super) fn shorten(&self, page: &mut Page) -> Option<Lease> {
-        truncate_to_budget(page, &self.listing_budget, self.store.features())
+    /// Shortens a page of a listing to the memory that the budget of listings has for `holder`, and
+    /// takes that memory.
+    pub(super) fn shorten(&self, page: &mut Page, holder: Holder) -> Option<Share> {
+        let take = |bytes| self.shares.listings.take(holder, bytes);
+        truncate_to_budget(page, take, self.store.features())
     }
 
     /// The parts of an HTML page that do not depend on the entries.
@@ -272,9 +274,12 @@ impl ListQuery {
     }
 }
 
-/// Shortens a page to the memory that the budget has, and takes that memory. `features`: those of
-/// the store.
-fn truncate_to_budget(page: &mut Page, budget: &Arc<Budget>, features: Features) -> Option<Lease> {
+/// Shortens a page to the memory that can be taken, and takes it. `features`: those of the store.
+fn truncate_to_budget(
+    page: &mut Page,
+    take: impl Fn(usize) -> Result<Share, Full>,
+    features: Features,
+) -> Option<Share> {
     let cost_bytes = |entries: &[Entry]| -> usize {
         let of = |entry: &Entry| size_of::<Entry>() + entry.name.capacity() + OVERHEAD_BYTES;
         entries.iter().map(of).sum()
@@ -285,9 +290,9 @@ fn truncate_to_budget(page: &mut Page, budget: &Arc<Budget>, features: Features)
         if bytes <= UNBUDGETED_BYTES {
             break None;
         }
-        match budget.take(bytes) {
-            None => count /= 2,
-            some => break some,
+        match take(bytes) {
+            Err(_) => count /= 2,
+            Ok(share) => break Some(share),
         }
     };
     if count < page.entries.len() {
@@ -299,7 +304,7 @@ fn truncate_to_budget(page: &mut Page, budget: &Arc<Budget>, features: Features)
 }
 
 /// Renders a page as a body. Its length is known if the page fits into one piece.
-fn render(form: Form, page: Page, lease: Option<Lease>) -> Body {
+fn render(form: Form, page: Page, lease: Option<Share>) -> Body {
     let mut text = String::new();
     match &form {
         Form::Json(location) => json::begin(&mut text, location),
@@ -333,7 +338,7 @@ struct Rendering {
     form: Form,
     entries: vec::IntoIter<Entry>,
     /// The memory of the entries.
-    _lease: Option<Lease>,
+    _lease: Option<Share>,
     /// No entry has been rendered yet.
     first: bool,
     /// A rendered piece that is sent before more is rendered.
@@ -391,6 +396,7 @@ impl Stream for Rendering {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shares::Shares;
     use onrush_store::{Kind, Version};
 
     /// A page of `count` entries with names of `name_bytes`.
@@ -417,14 +423,16 @@ mod tests {
 
     #[test]
     fn pages_of_slow_clients_keep_within_the_limit() {
-        let budget = Budget::new(PAGES_BYTES_MAX);
+        let shares = Shares::new("listings", PAGES_BYTES_MAX);
         let mut held = Vec::new();
         let mut shortest = usize::MAX;
         for reader in 0..300 {
             let count = [ListHow::LIMIT_MAX, 1000, 20][reader % 3];
             let mut page = page(count, [5, 40, 255][reader / 3 % 3]);
             let last = page.entries.last().map(|last| last.name.clone());
-            let lease = truncate_to_budget(&mut page, &budget, Features::default());
+            let holder = Holder::user(&(reader % 10).to_string());
+            let take = |bytes| shares.take(holder, bytes);
+            let lease = truncate_to_budget(&mut page, take, Features::default());
             assert!(!page.entries.is_empty());
             if page.entries.last().map(|last| last.name.clone()) == last {
                 assert_eq!((page.entries.len(), &page.next), (count, &None));
@@ -439,7 +447,7 @@ mod tests {
         assert!(bytes > PAGES_BYTES_MAX / 2, "most of the budget is used");
         assert!((20..200).contains(&shortest), "{shortest}");
         drop(held);
-        assert!(budget.take(PAGES_BYTES_MAX).is_some(), "all is returned");
+        assert_eq!(shares.state().used, 0, "all is returned");
     }
 
     /// A bucket orders a folder as if its name ended with a slash.
@@ -452,8 +460,9 @@ mod tests {
             for entry in &mut page.entries {
                 entry.kind = Kind::Directory;
             }
-            let budget = Budget::new(UNBUDGETED_BYTES);
-            assert!(truncate_to_budget(&mut page, &budget, features).is_none());
+            let shares = Shares::new("listings", UNBUDGETED_BYTES);
+            let take = |bytes| shares.take(Holder::user("a"), bytes);
+            assert!(truncate_to_budget(&mut page, take, features).is_none());
             let mut expected = page.entries.last().expect("an entry").name.clone();
             if folders_end_with_slash {
                 expected.push(b'/');

@@ -9,11 +9,11 @@
 //! served) · `wanted_digest` · `cache` · `ranges` · `conditions` (of changes) · `upload_limits` ·
 //! `upload` (receiving) · `uploads` (those that continue later) · `methods` · `location` ·
 //! `permitted` · `sorting` · `archive_format` · `json` and `html` (the forms of listings) ·
-//! `implied_folder` · `list`, `archive`, `watch` and `markdown` · `siblings` and `compress` (other
-//! forms of an object) · `read` (GET) · `site` · `tree` (changes of a folder with everything in it)
-//! · `multistatus` · `write` (PUT, DELETE) · `upload_target` · `upload_parts` · `tus_concat` ·
-//! `tus` · `relocate` (COPY, MOVE) · `resumable` (PUT and PATCH of a part) · `form` (POST of files)
-//! · `webdav` · `upkeep`.
+//! `implied_folder` · `list`, `archive`, `watch` and `markdown` · `client_shares` (what a client may
+//! use up) · `siblings` and `compress` (other forms of an object) · `read` (GET) · `site` · `tree`
+//! (changes of a folder with everything in it) · `multistatus` · `write` (PUT, DELETE) ·
+//! `upload_target` · `upload_parts` · `tus_concat` · `tus` · `relocate` (COPY, MOVE) · `resumable`
+//! (PUT and PATCH of a part) · `form` (POST of files) · `webdav` · `upkeep`.
 //!
 //! Nothing here blocks a worker: operations that may wait for a disk use the futures of the store.
 //! The modules do not depend on the command line, sockets or drivers.
@@ -26,6 +26,7 @@ mod budget;
 mod buffers;
 mod cache;
 mod client_rights;
+mod client_shares;
 mod codings;
 mod compress;
 mod conditions;
@@ -76,11 +77,14 @@ mod watch;
 mod webdav;
 mod write;
 
+use crate::shares::Holder;
 use budget::Budget;
 use cache::Cache;
 use client_rights::{check_right, check_right_at, check_right_beneath, may_read, may_read_index};
+use client_shares::{ClientShares, SharesCollector};
 use http_error::{HttpError, Operation};
 use methods::methods;
+use onrush::metrics::Collector;
 use onrush::{Handler, Request, Response};
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::Descriptors;
@@ -118,9 +122,10 @@ const NO_FORM: HttpError = HttpError::new(
     "POST takes a form with files (multipart/form-data), or the fields of tus; \
      use PUT for one file",
 );
+/// Of a client that has its share. Others are not refused for it.
 const TOO_MANY_ABANDONED: HttpError = HttpError::new(
-    503,
-    "too many changes of clients that have gone are in progress; try again later",
+    429,
+    "too many changes from which you have disconnected are in progress; try again later",
 );
 
 /// The changes that clients may make. None by default.
@@ -296,18 +301,10 @@ struct Inner {
     /// The shared buffers of uploads, and the budget of their other buffers.
     upload_buffers: Arc<UploadBuffers>,
     uploads: Arc<Uploads>,
-    /// The changes of clients that have gone.
-    abandoned: Abandoned,
-    /// The budget of pages of listings.
-    listing_budget: Arc<Budget>,
+    /// The budgets of which each client has a share.
+    shares: Arc<ClientShares>,
     /// The budget of rendered Markdown.
     document_budget: Arc<Budget>,
-    /// The budget of archives that are being compressed.
-    compression_budget: Arc<Budget>,
-    /// The budget of the directories of zips that are being made.
-    directory_budget: Arc<Budget>,
-    /// The number of clients that may watch folders.
-    watchers: Arc<Budget>,
     /// Increases when clients that watch have to connect again.
     watch_epoch: Arc<AtomicU64>,
     storage_log: Arc<StorageLog>,
@@ -378,7 +375,7 @@ impl Files {
         Files(Arc::new(Inner {
             uploads: Uploads::new(store.clone(), options.upload_limits),
             store,
-            abandoned: Abandoned::default(),
+            shares: ClientShares::new(options.watchers_max),
             pool,
             methods: methods(options.allow, &options),
             locks: Arc::default(),
@@ -391,11 +388,7 @@ impl Files {
                 options.upload_bytes_max,
                 buffers_per_core,
             )),
-            listing_budget: Budget::new(list::PAGES_BYTES_MAX),
             document_budget: Budget::new(markdown::DOCUMENTS_BYTES_MAX),
-            compression_budget: Budget::new(archive::COMPRESSION_BYTES_MAX),
-            directory_budget: Budget::new(archive::DIRECTORIES_BYTES_MAX),
-            watchers: Budget::new(options.watchers_max),
             watch_epoch: Arc::default(),
             storage_log: Arc::default(),
             options,
@@ -414,10 +407,7 @@ impl Files {
     pub fn with_options(&self, options: FilesOptions) -> Files {
         let inner = &*self.0;
         inner.uploads.set_limits(options.upload_limits);
-        let watchers = match options.watchers_max == inner.options.watchers_max {
-            true => inner.watchers.clone(),
-            false => Budget::new(options.watchers_max),
-        };
+        inner.shares.watchers.set_total(options.watchers_max);
         Files(Arc::new(Inner {
             store: inner.store.clone(),
             pool: inner.pool.clone(),
@@ -430,12 +420,8 @@ impl Files {
             object_budget: object_budget(&options),
             upload_buffers: inner.upload_buffers.clone(),
             uploads: inner.uploads.clone(),
-            abandoned: inner.abandoned.clone(),
-            listing_budget: inner.listing_budget.clone(),
+            shares: inner.shares.clone(),
             document_budget: inner.document_budget.clone(),
-            compression_budget: inner.compression_budget.clone(),
-            directory_budget: inner.directory_budget.clone(),
-            watchers,
             watch_epoch: inner.watch_epoch.clone(),
             storage_log: inner.storage_log.clone(),
             options,
@@ -454,6 +440,13 @@ impl Files {
     /// rights that they have then: call it when rights change.
     pub fn end_watches(&self) {
         self.0.watch_epoch.fetch_add(1, Relaxed);
+    }
+
+    /// The metrics `onrush_shares_*`, for
+    /// [`Metrics::add_collector`](onrush::Metrics::add_collector): the budgets of which each client
+    /// has a share.
+    pub fn collector(&self) -> Arc<dyn Collector> {
+        Arc::new(SharesCollector::new(&self.0.shares, &self.0.uploads))
     }
 
     /// The store that contains the objects.
@@ -559,12 +552,15 @@ impl Handler for Files {
                 Reply::Pending(inner, request) if is_read(&request) => {
                     Box::pin(inner.respond(request)).await
                 }
-                Reply::Pending(inner, request) if !inner.abandoned.has_room() => {
-                    TOO_MANY_ABANDONED.into_response(&request)
-                }
                 Reply::Pending(inner, request) => {
-                    let (worker, abandoned) = (request.worker().clone(), inner.abandoned.clone());
-                    run_to_end(&worker, abandoned, Box::pin(inner.respond(request))).await
+                    let worker = request.worker().clone();
+                    match Abandoned::new(&inner.shares.changes, Holder::of(&request)) {
+                        Ok(abandoned) => {
+                            let change = Box::pin(inner.respond(request));
+                            run_to_end(&worker, Some(abandoned), change).await
+                        }
+                        Err(_) => TOO_MANY_ABANDONED.into_response(&request),
+                    }
                 }
             }
         }

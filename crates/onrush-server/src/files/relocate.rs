@@ -29,6 +29,7 @@ use super::path::{self, Target};
 use super::tree::{FAILURES_MAX, Failures};
 use super::{Inner, check_right_at, check_right_beneath};
 use crate::rights::Rights;
+use crate::shares::Holder;
 use futures_core::Stream;
 use onrush::{Request, Response};
 use onrush_store::{
@@ -132,6 +133,7 @@ impl Inner {
             from: from.key.clone(),
             to: to.key.clone(),
         };
+        let holder = Holder::of(request);
         let replaced = self.look_up(&to.key).await;
         let replaced = replaced.map_err(|error| failed(error, &to.key))?;
         if let Some(found) = &replaced
@@ -149,7 +151,7 @@ impl Inner {
             }
             let done = match is_move {
                 true => self.replace(how, from.kind).await.map(Ok),
-                false => self.replace_by_copy(how, from.kind, is_deep).await,
+                false => self.replace_by_copy(how, from.kind, is_deep, holder).await,
             };
             return Ok(match done? {
                 Ok(committed) => with_etag(Response::new(204), from.kind, &committed),
@@ -178,7 +180,7 @@ impl Inner {
                 error => failed(error, &to.key),
             })?;
             let failures = match is_deep {
-                true => self.copy_tree(&how, &how.to, FAILURES_MAX).await,
+                true => self.copy_tree(&how, &how.to, FAILURES_MAX, holder).await,
                 false => Failures::new(),
             };
             return Ok(match failures.is_empty() {
@@ -253,6 +255,7 @@ impl Inner {
         how: Relocation,
         kind: Kind,
         is_deep: bool,
+        holder: Holder,
     ) -> Result<Result<Committed, Failures>, HttpError> {
         let failed = |error| self.store_failure(error, Operation::Write, Some(&how.to));
         let mut staged = (self.store.stage_copy(&how.from, &how.to).await).map_err(failed)?;
@@ -269,7 +272,7 @@ impl Inner {
         };
         copied.map_err(failed)?;
         if kind == Kind::Directory && is_deep {
-            let failures = self.copy_tree(&how, &at, 1).await;
+            let failures = self.copy_tree(&how, &at, 1, holder).await;
             if !failures.is_empty() {
                 return Ok(Err(failures));
             }

@@ -18,6 +18,7 @@ use super::upload_parts::with_parts;
 use super::upload_target::{content_length, integer, owner};
 use super::uploads::{Found, NO_UPLOAD, Plan, Progress, Session, TOO_LONG, UploadId};
 use super::{Inner, tus};
+use crate::shares::Holder;
 use onrush::{Request, Response};
 use onrush_proto::token;
 
@@ -224,6 +225,7 @@ impl Inner {
         let plan = Plan {
             key: to.key.clone(),
             owner: owner(request),
+            holder: Holder::of(request),
             length,
             parts: self.announced(request, length, &digests)?,
             is_partial: false,

@@ -5,27 +5,49 @@
 //! are not counted, and the table of locks does not contain the change any more. So a change that
 //! is dropped goes on as a task: reading its body fails, and it ends as it does after
 //! any incomplete body. A client that stays costs no task.
+//!
+//! A change of many objects asks [`client_has_gone`] before each, and ends: what it has done is
+//! complete, and no one waits for the rest.
 
+use crate::shares::{Full, Holder, Shares};
 use onrush::WorkerHandle;
 use onrush::worker::Lasting;
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll};
 
-/// While so many changes go on without their clients, no other one begins. Otherwise clients that
-/// send and disconnect could begin changes without limit.
-const MAX: usize = 1024;
+/// The number of changes that may go on without their clients. A client that has its share of them
+/// begins no other one. Otherwise clients that send and disconnect could begin changes without
+/// limit.
+pub(super) const ABANDONED_MAX: usize = 1024;
 
-/// The number of changes that go on without their clients.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Abandoned(Arc<AtomicUsize>);
+thread_local! {
+    /// Whether the task that runs is that of a change without its client.
+    static IS_ABANDONED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the client of the change that runs has gone.
+pub(super) fn client_has_gone() -> bool {
+    IS_ABANDONED.get()
+}
+
+/// Counts a change if it goes on without its client.
+#[derive(Clone, Debug)]
+pub(super) struct Abandoned {
+    shares: Arc<Shares>,
+    holder: Holder,
+}
 
 impl Abandoned {
-    /// Whether another change may begin.
-    pub(super) fn has_room(&self) -> bool {
-        self.0.load(Relaxed) < MAX
+    /// That of a change of `holder` that begins. Fails if it has its share of `shares`.
+    pub(super) fn new(shares: &Arc<Shares>, holder: Holder) -> Result<Abandoned, Full> {
+        shares.check_share(holder)?;
+        Ok(Abandoned {
+            shares: shares.clone(),
+            holder,
+        })
     }
 }
 
@@ -33,7 +55,7 @@ impl Abandoned {
 /// `abandoned` counts. A graceful shutdown waits for it; only the end of the worker ends it.
 pub(super) async fn run_to_end<T: 'static>(
     worker: &WorkerHandle,
-    abandoned: Abandoned,
+    abandoned: Option<Abandoned>,
     future: Pin<Box<dyn Future<Output = T>>>,
 ) -> T {
     let mut running = Running {
@@ -49,7 +71,7 @@ struct Running<T: 'static> {
     /// `None` while it is polled, so that one that has panicked does not go on; and at its end.
     future: Option<Pin<Box<dyn Future<Output = T>>>>,
     worker: WorkerHandle,
-    abandoned: Abandoned,
+    abandoned: Option<Abandoned>,
     /// `None` at the end.
     lasting: Option<Lasting>,
 }
@@ -69,29 +91,36 @@ impl<T> Running<T> {
 
 impl<T> Drop for Running<T> {
     fn drop(&mut self) {
-        if let Some(future) = self.future.take() {
-            let counted = Counted::new(&self.abandoned);
+        if let Some(mut future) = self.future.take() {
+            let abandoned = self.abandoned.take();
             let lasting = self.lasting.take();
+            let share = abandoned.map(|change| change.shares.take_late(change.holder));
             let task = self.worker.spawn(async move {
-                drop(future.await);
-                drop((counted, lasting));
+                let end = poll_fn(|cx| {
+                    let _end = Mark::new();
+                    future.as_mut().poll(cx).map(drop)
+                });
+                end.await;
+                drop(future);
+                drop((share, lasting));
             });
             task.detach();
         }
     }
 }
 
-struct Counted(Abandoned);
+/// While it exists, this thread runs a change without its client.
+struct Mark;
 
-impl Counted {
-    fn new(abandoned: &Abandoned) -> Counted {
-        abandoned.0.fetch_add(1, Relaxed);
-        Counted(abandoned.clone())
+impl Mark {
+    fn new() -> Mark {
+        IS_ABANDONED.set(true);
+        Mark
     }
 }
 
-impl Drop for Counted {
+impl Drop for Mark {
     fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Relaxed);
+        IS_ABANDONED.set(false);
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! They use only the operations of the store for single objects, so they work on each store, do not
 //! block a worker, and are not atomic: what cannot be changed is reported, and the rest is done.
+//! If the client disconnects, the change ends with the object that is being changed.
+//!
 //! Memory does not grow with the folder: one page of each folder on the way down, which the budget
 //! of listings limits, and at most [`FAILURES_MAX`] failures.
 //!
@@ -9,15 +11,19 @@
 //! neither objects nor folders. A folder with one of these remains. A symbolic link is deleted, and
 //! never what is behind it; a copy has its target, except for a link to a folder that contains it.
 
-use super::budget::Lease;
 use super::http_error::{HttpError, Operation};
+use super::run_to_end::client_has_gone;
 use super::{Inner, is_listed};
+use crate::shares::{Holder, Share};
 use onrush_store::{Condition, Entry, Key, Kind, ListHow, Relocation, StoreError, Version};
 use std::sync::Arc;
 use std::vec;
 
 /// The number of failures after which a change ends.
 pub(super) const FAILURES_MAX: usize = 100;
+
+/// Why a change ends early. Its client does not get this.
+const HAS_GONE: HttpError = HttpError::new(503, "the client has disconnected");
 
 /// What could not be changed, and why. An object or a folder that fails only because of something
 /// beneath it is not among them.
@@ -30,7 +36,7 @@ struct Level {
     version: Option<Version>,
     entries: vec::IntoIter<Entry>,
     /// The memory of the entries.
-    _lease: Option<Lease>,
+    _lease: Option<Share>,
     /// The name after which the next page begins.
     next: Option<Vec<u8>>,
     /// Something in it remains.
@@ -48,6 +54,8 @@ enum Step {
 /// The way through a folder and those beneath it that are entered.
 struct Walk {
     inner: Arc<Inner>,
+    /// Whose memory the pages are.
+    holder: Holder,
     levels: Vec<Level>,
     failures: Failures,
     /// The number of failures after which the way ends.
@@ -55,9 +63,10 @@ struct Walk {
 }
 
 impl Walk {
-    fn new(inner: &Arc<Inner>, failures_max: usize) -> Walk {
+    fn new(inner: &Arc<Inner>, holder: Holder, failures_max: usize) -> Walk {
         Walk {
             inner: inner.clone(),
+            holder,
             levels: Vec::new(),
             failures: Failures::new(),
             failures_max,
@@ -85,7 +94,7 @@ impl Walk {
             ..ListHow::default()
         };
         let mut page = inner.store.list(Some(&folder), how).await?;
-        let lease = inner.shorten(&mut page);
+        let lease = inner.shorten(&mut page, self.holder);
         page.entries
             .retain(|entry| is_listed(&inner.options, Some(&folder), &entry.name));
         Ok(Level {
@@ -98,13 +107,19 @@ impl Walk {
         })
     }
 
-    /// The next step. `None`: the way ends, or too much has failed.
+    /// The next step. `None`: the way ends, too much has failed, or the client has gone.
     async fn next(&mut self) -> Option<Step> {
         loop {
             if self.failures.len() >= self.failures_max {
                 return None;
             }
             let level = self.levels.last_mut()?;
+            if client_has_gone() {
+                let folder = level.folder.clone();
+                self.fail_with(folder, Kind::Directory, HAS_GONE);
+                self.levels.clear();
+                return None;
+            }
             if let Some(entry) = level.entries.next() {
                 let path = [level.folder.as_bytes(), b"/", &entry.name].concat();
                 match Key::parse(&path) {
@@ -161,6 +176,7 @@ impl Inner {
         self: &Arc<Inner>,
         folder: &Key,
         condition: Condition,
+        holder: Holder,
     ) -> Result<Failures, HttpError> {
         let deleted = (self.store.delete(folder, Kind::Directory, condition)).await;
         match deleted {
@@ -168,7 +184,7 @@ impl Inner {
             Err(StoreError::NotEmpty) => {}
             Err(error) => return Err(self.store_failure(error, Operation::Write, Some(folder))),
         }
-        let mut walk = Walk::new(self, FAILURES_MAX);
+        let mut walk = Walk::new(self, holder, FAILURES_MAX);
         walk.enter(folder.clone(), None).await;
         while let Some(step) = walk.next().await {
             match step {
@@ -206,10 +222,11 @@ impl Inner {
         how: &Relocation,
         at: &Key,
         failures_max: usize,
+        holder: Holder,
     ) -> Failures {
         let (from, to) = (&how.from, &how.to);
         let version = self.store.meta(from).await.map(|meta| meta.version);
-        let mut walk = Walk::new(self, failures_max);
+        let mut walk = Walk::new(self, holder, failures_max);
         walk.enter(from.clone(), version.ok()).await;
         while let Some(step) = walk.next().await {
             let Step::Entry(key, entry) = step else {

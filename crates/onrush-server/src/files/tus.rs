@@ -22,6 +22,7 @@ use super::upload::body_failure;
 use super::upload_target::{content_length, integer, owner};
 use super::uploads::{Found, NO_UPLOAD, Plan, Progress, Session, UploadId};
 use crate::client_address::{is_forwarded, is_https};
+use crate::shares::Holder;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use onrush::{Request, Response};
@@ -176,6 +177,7 @@ impl Inner {
         let plan = Plan {
             key: to.key.clone(),
             owner: owner(&request),
+            holder: Holder::of(&request),
             length,
             parts: None,
             is_partial,

@@ -10,10 +10,10 @@
 //! ([`Files::end_watches`](super::Files::end_watches)), and after half an hour, because a signed
 //! URL may have expired.
 
-use super::budget::Lease;
 use super::http_error::{HttpError, Operation};
 use super::path::{self, Split};
 use super::{Inner, is_listed, json};
+use crate::shares::{Holder, Share};
 use futures_core::Stream;
 use onrush::{Body, Bytes, Draining, Request, Response, WorkerHandle};
 use onrush_store::{ChangedName, Changes, Entry, FolderChanges, Key, StoreError};
@@ -59,7 +59,7 @@ struct Watch {
     /// The last event was made.
     has_ended: bool,
     /// The place among those who watch.
-    _place: Lease,
+    _place: Share,
 }
 
 /// What a stream waits for.
@@ -78,10 +78,14 @@ impl Inner {
         split: Split<'_>,
         folder: Option<Key>,
     ) -> Result<Response, HttpError> {
-        let place = self.watchers.take(1).ok_or(HttpError::new(
-            503,
-            "too many clients watch folders; try again later",
-        ))?;
+        let place = self.shares.watchers.take(Holder::of(request), 1);
+        let place = place.map_err(|full| {
+            HttpError::full(
+                full,
+                "you watch too many folders at a time; close some of them",
+                "too many clients watch folders; try again later",
+            )
+        })?;
         let (draining, epoch) = (request.draining(), self.watch_epoch.load(Relaxed));
         let changes = match self.store.watch(folder.as_ref()).await {
             Ok(changes) => changes,

@@ -19,6 +19,7 @@ use super::path::{self, Target};
 use super::upload::{self, ReceiveError, VerifiedUpload};
 use super::{Inner, check_right_beneath, multistatus, stored_fields};
 use crate::rights::Rights;
+use crate::shares::Holder;
 use onrush::{Request, Response};
 use onrush_store::{Condition, Key, Kind, METADATA_BYTES_MAX, Meta, StoreError};
 use std::sync::Arc;
@@ -235,7 +236,9 @@ impl Inner {
         let condition = condition.into_condition(look_up).await.map_err(failed)?;
         if kind == Kind::Directory && self.options.allow.delete_folders {
             check_right_beneath(request, Rights::DELETE)?;
-            let failures = self.delete_tree(&key, condition).await?;
+            let failures = self
+                .delete_tree(&key, condition, Holder::of(request))
+                .await?;
             return Ok(match failures.is_empty() {
                 true => Response::new(204),
                 false => multistatus::of_failures(split.mount, &failures),

@@ -162,14 +162,15 @@ fn slow_readers_of_compressed_archives_do_not_prevent_zips() {
         server.add("small/b", b"content");
         let ask = b"GET /large/?archive=tar.zst HTTP/1.1\r\nHost: test\r\n\r\n";
         let mut slow = Vec::new();
-        for _ in 0..8 {
+        for _ in 0..4 {
             let mut connection = server.connect();
             server.send(&mut connection, ask);
             let head = server.receive_until(&mut connection, |bytes| bytes.len() > 12);
             assert!(head.starts_with(b"HTTP/1.1 200 "));
             slow.push(connection);
         }
-        assert_eq!(server.get("/small/?archive=tar.zst").status, 503);
+        let refused = server.get("/small/?archive=tar.zst");
+        assert_eq!(refused.status, 429, "one client has half");
         let zip = server.get("/small/?archive=zip");
         assert_eq!(zip.status, 200);
         assert!(zip.body.windows(7).any(|found| found == b"content"));

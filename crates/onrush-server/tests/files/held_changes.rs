@@ -4,7 +4,7 @@
 use crate::common::*;
 use onrush::DriverPreference;
 use onrush_rt::blocking::BlockingPool;
-use onrush_server::FilesOptions;
+use onrush_server::{Allow, FilesOptions};
 use onrush_store::*;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
@@ -336,9 +336,10 @@ fn held_with_destination(driver: DriverPreference) -> Held {
     held
 }
 
-/// A copy that replaces a folder is made elsewhere, so its client can go at any time.
+/// A copy that replaces a folder is made elsewhere. Without its client it ends, and leaves the old
+/// folder and nothing else.
 #[test]
-fn a_copy_onto_a_folder_goes_on_without_its_client() {
+fn a_copy_onto_a_folder_ends_without_its_client() {
     for driver in drivers() {
         let mut held = held_with_destination(driver);
         let connection = held.begin("COPY /f/\nDestination: /g/\r\n", "");
@@ -347,14 +348,27 @@ fn a_copy_onto_a_folder_goes_on_without_its_client() {
         assert_eq!(read("g/kept").as_deref(), Some(&b"kept"[..]));
         assert_eq!(read("g/old"), None);
         held.gate.open();
-        let begun = Instant::now();
-        while read("g/kept").is_some() {
-            assert!(begun.elapsed() < Duration::from_secs(30));
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        for name in ["g/old", "g/sub/old", "f/old", "f/sub/old"] {
+        assert_unstaged(held.dir.path());
+        assert_eq!(read("g/kept").as_deref(), Some(&b"kept"[..]));
+        assert_eq!(read("g/old"), None);
+        for name in ["f/old", "f/sub/old"] {
             assert_eq!(read(name).as_deref(), Some(&b"old"[..]), "{name}");
         }
+    }
+}
+
+/// Waits until no copy of a folder is left beside the objects.
+fn assert_unstaged(dir: &std::path::Path) {
+    let staging = dir.join(".onrush/staging");
+    let begun = Instant::now();
+    let is_left = || {
+        let processes = std::fs::read_dir(&staging).unwrap().flatten();
+        let mut entries = processes.flat_map(|process| std::fs::read_dir(process.path()));
+        entries.any(|mut entries| entries.next().is_some())
+    };
+    while is_left() {
+        assert!(begun.elapsed() < Duration::from_secs(30));
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -373,17 +387,40 @@ fn a_copy_onto_a_folder_that_does_not_end_leaves_it() {
         assert_eq!(read("g/kept").as_deref(), Some(&b"kept"[..]));
         assert_eq!(read("f/sub/old").as_deref(), Some(&b"old"[..]));
         assert!(!dir.path().join("g/old").exists());
-        let staging = dir.path().join(".onrush/staging");
-        let begun = Instant::now();
-        let is_left = || {
-            let processes = std::fs::read_dir(&staging).unwrap().flatten();
-            let mut entries = processes.flat_map(|process| std::fs::read_dir(process.path()));
-            entries.any(|mut entries| entries.next().is_some())
-        };
-        while is_left() {
-            assert!(begun.elapsed() < Duration::from_secs(30));
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        assert_unstaged(dir.path());
         drop(folder);
+    }
+}
+
+/// It ends with what is being changed, and says so to no one. The lock tells when it has ended.
+#[test]
+fn a_change_of_a_folder_ends_without_its_client() {
+    let options = FilesOptions {
+        webdav: true,
+        allow: Allow {
+            put: true,
+            delete: true,
+            delete_folders: true,
+        },
+        ..FilesOptions::default()
+    };
+    for head in ["DELETE /f/", "COPY /f/\nDestination: /g/\r\n"] {
+        for driver in drivers() {
+            let mut held = Held::new(&options, driver);
+            let connection = held.begin(head, "");
+            held.lose(connection);
+            held.gate.open();
+            let begun = Instant::now();
+            for path in ["/f", "/g"] {
+                let lock = format!("LOCK {path}\nDepth: 0");
+                while held.server.request(&lock, LOCK.as_bytes()).status == 423 {
+                    assert!(begun.elapsed() < Duration::from_secs(30), "{head}");
+                }
+            }
+            let exists = |path: &str| held.dir.path().join(path).exists();
+            assert!(exists("f/old") && exists("f/sub/old"), "{head}");
+            assert!(!exists("g/old") && !exists("g/sub"), "{head}");
+            held.gate.with(|state| assert!(!state.is_dropped, "{head}"));
+        }
     }
 }

@@ -154,6 +154,16 @@ fn space_that_is_kept_free_is_not_written() {
             assert_eq!(server.content(name), None, "{name}");
         }
         assert_eq!(server.get("/old").status, 200);
+        // A folder needs space as well, whatever makes it.
+        for (head, body) in [
+            ("PUT /new/", ""),
+            ("PUT /new/er/", ""),
+            ("PUT /new/empty", ""),
+        ] {
+            let refused = server.request(head, body.as_bytes());
+            assert_eq!(refused.status, 507, "{head}: {}", refused.text());
+        }
+        assert_eq!(server.get("/new/").status, 404);
         let moved = server.request("MOVE /old\nDestination: /moved", b"");
         assert_eq!(moved.status, 201);
         assert_eq!(server.delete("/moved").status, 204);

@@ -76,6 +76,9 @@ use watches::Watches;
 /// than freeing them at once.
 const RELEASE_ON_POOL_BYTES_MIN: u64 = 16 << 20;
 
+/// The disk space of a new folder: a block of most file systems.
+const FOLDER_BYTES: u64 = 4096;
+
 /// A directory as a store. Clones share one store, which all workers use.
 #[derive(Clone)]
 pub struct Folder {
@@ -353,6 +356,14 @@ impl Inner {
         match is_limited && (!key.reserved() || key.is_staged()) {
             true => self.check_free_in(&mounts::deepest(self, key)?.0, bytes),
             false => Ok(()),
+        }
+    }
+
+    /// As [`Inner::check_free`], for a folder at `path` that is about to be created.
+    fn check_free_for_folder(&self, path: &[u8]) -> Result<()> {
+        match Key::parse(path) {
+            Ok(key) => self.check_free(&key, FOLDER_BYTES),
+            Err(_) => Ok(()),
         }
     }
 

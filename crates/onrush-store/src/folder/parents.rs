@@ -280,6 +280,8 @@ fn create_missing<'p>(
     for prefix in prefixes(path) {
         let dir = match inner.root.open_dir(prefix) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let is_free = inner.check_free_for_folder(prefix);
+                is_free.map_err(|_| io::Error::from(io::ErrorKind::StorageFull))?;
                 match parent
                     .dir()
                     .create_dir(split(prefix).1, inner.options.dir_mode)

@@ -21,12 +21,12 @@ mod output;
 mod zip;
 
 use super::archive_format::Format;
-use super::budget::{Budget, Lease};
 use super::http_error::{HttpError, Operation};
 use super::path;
 use super::permitted::Permitted;
 use super::{Inner, is_listed};
 use crate::rights::Rights;
+use crate::shares::{Full, Holder, Share, Shares};
 use encoder::Encoder;
 use onrush::{Body, Bytes, Request, Response, WorkerHandle};
 use onrush_store::{ByteStream, Entry, Key, Kind, ListHow, Object, StoreError, Version, Wanted};
@@ -54,10 +54,13 @@ const BUSY_WAIT: Duration = Duration::from_millis(100);
 /// The unit in which the budget of directories is taken.
 const LEASE_BYTES: usize = 64 << 10;
 
-const TOO_MANY: HttpError = HttpError::new(
-    503,
-    "too many archives are being made; try again later, or with ?archive=tar",
-);
+fn too_many(full: Full) -> HttpError {
+    HttpError::full(
+        full,
+        "too many archives are being made for you; try again later, or with ?archive=tar",
+        "too many archives are being made; try again later, or with ?archive=tar",
+    )
+}
 
 /// The name of an archive of the top folder.
 const TOP_NAME: &str = "files";
@@ -81,7 +84,7 @@ struct Level {
     version: Option<Version>,
     entries: vec::IntoIter<Entry>,
     /// The memory of the entries.
-    _lease: Option<Lease>,
+    _lease: Option<Share>,
     /// The name after which the next page begins.
     next: Option<Vec<u8>>,
 }
@@ -91,6 +94,8 @@ struct Archive {
     inner: Arc<Inner>,
     permitted: Permitted,
     worker: WorkerHandle,
+    /// Whose memory it needs.
+    holder: Holder,
     /// The folder that all paths of the archive begin with.
     name: Vec<u8>,
     /// The folders from the top of the archive to the current one.
@@ -98,7 +103,7 @@ struct Archive {
     encoder: Encoder,
     output: Output,
     /// The memory of the directory of a zip.
-    leases: Vec<Lease>,
+    leases: Vec<Share>,
 }
 
 impl Inner {
@@ -113,7 +118,10 @@ impl Inner {
         let permitted = Permitted::new(request, &self.options)?;
         let name = folder.as_ref().map_or(TOP_NAME.as_bytes(), Key::name);
         let name = name.to_vec();
-        let first = self.level(folder.clone(), Vec::new(), None, None).await;
+        let holder = Holder::of(request);
+        let first = self
+            .level(holder, folder.clone(), Vec::new(), None, None)
+            .await;
         let first =
             first.map_err(|error| self.store_failure(error, Operation::Read, folder.as_ref()))?;
         let modified_ns = match &folder {
@@ -127,16 +135,17 @@ impl Inner {
         let disposition = disposition(&name, format.extension());
         let (sender, body) = Body::channel(QUEUE_BYTES);
         let worker = request.worker().clone();
-        let output = Output::new(format, sender, &worker, &self.compression_budget)?;
+        let output = Output::new(format, sender, &worker, (&self.shares.compression, holder))?;
         let archive = Archive {
             inner: self.clone(),
             permitted,
             worker,
+            holder,
             name,
             levels: vec![first],
             encoder: Encoder::new(format),
             output,
-            leases: first_lease(format, &self.directory_budget)?,
+            leases: first_lease(format, &self.shares.directories, holder)?,
         };
         request.worker().spawn(archive.run(modified_ns)).detach();
         Ok(Response::with_body(body)
@@ -149,6 +158,7 @@ impl Inner {
     /// One page of a folder.
     async fn level(
         &self,
+        holder: Holder,
         folder: Option<Key>,
         below: Vec<u8>,
         version: Option<Version>,
@@ -160,7 +170,7 @@ impl Inner {
             ..ListHow::default()
         };
         let mut page = self.store.list(folder.as_ref(), how).await?;
-        let lease = self.shorten(&mut page);
+        let lease = self.shorten(&mut page, holder);
         page.entries
             .retain(|entry| is_listed(&self.options, folder.as_ref(), &entry.name));
         Ok(Level {
@@ -256,7 +266,7 @@ impl Archive {
         version: Option<Version>,
         after: Option<Vec<u8>>,
     ) -> io::Result<()> {
-        let level = self.inner.level(folder.clone(), below, version, after);
+        let level = (self.inner).level(self.holder, folder.clone(), below, version, after);
         match level.await {
             Ok(level) => self.levels.push(level),
             Err(error) => self.pass_over(error, folder.as_ref())?,
@@ -330,8 +340,8 @@ impl Archive {
         };
         let bytes = self.encoder.begin(&head)?;
         while self.leases.len() * LEASE_BYTES < self.encoder.kept_bytes() {
-            let lease = self.inner.directory_budget.take(LEASE_BYTES);
-            self.leases.push(lease.ok_or_else(|| {
+            let lease = (self.inner.shares.directories).take(self.holder, LEASE_BYTES);
+            self.leases.push(lease.map_err(|_| {
                 tracing::warn!("a zip archive has too many entries and was ended");
                 io::Error::other("the archive has too many entries")
             })?);
@@ -342,9 +352,13 @@ impl Archive {
 
 /// The memory with which the directory of a zip begins. It is taken before the head of the response
 /// is sent: most zips need no more.
-fn first_lease(format: Format, budget: &Arc<Budget>) -> Result<Vec<Lease>, HttpError> {
+fn first_lease(
+    format: Format,
+    shares: &Arc<Shares>,
+    holder: Holder,
+) -> Result<Vec<Share>, HttpError> {
     match format {
-        Format::Zip => Ok(vec![budget.take(LEASE_BYTES).ok_or(TOO_MANY)?]),
+        Format::Zip => Ok(vec![shares.take(holder, LEASE_BYTES).map_err(too_many)?]),
         Format::Tar | Format::TarZst => Ok(Vec::new()),
     }
 }
@@ -372,13 +386,16 @@ mod tests {
 
     #[test]
     fn a_zip_without_memory_is_refused_at_once() {
-        let budget = Budget::new(2 * LEASE_BYTES - 1);
-        let taken = first_lease(Format::Zip, &budget);
+        let shares = Shares::new("directories", 2 * LEASE_BYTES);
+        let [first, other] = ["a", "b"].map(Holder::user);
+        let taken = first_lease(Format::Zip, &shares, first);
         assert!(taken.is_ok_and(|leases| leases.len() == 1), "and returned");
-        let _others = budget.take(LEASE_BYTES);
-        let refused = first_lease(Format::Zip, &budget);
-        assert_eq!(refused.err(), Some(TOO_MANY));
-        assert!(first_lease(Format::TarZst, &budget).is_ok());
+        let _others = shares.take(other, LEASE_BYTES);
+        let refused = first_lease(Format::Zip, &shares, other);
+        assert_eq!(refused.err(), Some(too_many(Full::Own)));
+        let refused = first_lease(Format::Zip, &shares, first);
+        assert_eq!(refused.err(), Some(too_many(Full::Own)));
+        assert!(first_lease(Format::TarZst, &shares, first).is_ok());
     }
 
     #[test]

@@ -3,9 +3,9 @@
 //! Compression is CPU work, so the offload pool does it: a job for each 256 KiB, one at a time. If
 //! the pool is overloaded, the archive waits and tries again.
 
-use super::{BUSY_TRIES, BUSY_WAIT, Format, TOO_MANY};
-use crate::files::budget::{Budget, Lease};
+use super::{BUSY_TRIES, BUSY_WAIT, Format, too_many};
 use crate::files::http_error::HttpError;
+use crate::shares::{Holder, Share, Shares};
 use onrush::body::BodySender;
 use onrush::offload::OffloadError;
 use onrush::{Bytes, WorkerHandle};
@@ -35,7 +35,7 @@ struct Compression {
     /// Shared with the job, so that it remains if a job is refused.
     state: Arc<Mutex<State>>,
     /// Its memory.
-    _lease: Lease,
+    _lease: Share,
 }
 
 struct State {
@@ -46,15 +46,16 @@ struct State {
 }
 
 impl Output {
-    /// Fails with 503 if too many archives are being compressed.
+    /// Fails with 429 or 503 if too many archives are being compressed. `shares`: their memory, and
+    /// who gets it.
     pub(super) fn new(
         format: Format,
         sender: BodySender,
         worker: &WorkerHandle,
-        budget: &Arc<Budget>,
+        shares: (&Arc<Shares>, Holder),
     ) -> Result<Output, HttpError> {
         let compression = match format {
-            Format::TarZst => Some(Compression::new(worker, budget)?),
+            Format::TarZst => Some(Compression::new(worker, shares)?),
             Format::Tar | Format::Zip => None,
         };
         Ok(Output {
@@ -94,8 +95,11 @@ impl Output {
 }
 
 impl Compression {
-    fn new(worker: &WorkerHandle, budget: &Arc<Budget>) -> Result<Compression, HttpError> {
-        let lease = budget.take(STATE_BYTES).ok_or(TOO_MANY)?;
+    fn new(
+        worker: &WorkerHandle,
+        (shares, holder): (&Arc<Shares>, Holder),
+    ) -> Result<Compression, HttpError> {
+        let lease = shares.take(holder, STATE_BYTES).map_err(too_many)?;
         let failed = |_| HttpError::new(500, "the archive cannot be compressed");
         let mut encoder = Encoder::new(Vec::new(), LEVEL).map_err(failed)?;
         encoder.include_checksum(true).map_err(failed)?;

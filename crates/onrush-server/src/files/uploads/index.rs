@@ -1,11 +1,15 @@
 //! The unfinished uploads and their bytes in memory, for the limits; and the uploads that were
 //! completed lately, for clients that have lost the response.
 //!
+//! A client gets a share of each limit ([`crate::shares`]). After a restart, uploads of clients
+//! without a user share one.
+//!
 //! Bytes count when they arrive. An announced length is compared with the room that is left, and
 //! occupies nothing: otherwise clients that only announce uploads could keep out all others.
 
-use super::{NO_SPACE, TOO_MANY, UploadId, UploadLimits};
+use super::{NO_SPACE, NO_SPACE_OWN, TOO_MANY, TOO_MANY_OWN, UploadId, UploadLimits};
 use crate::files::upload::ReceiveError;
+use crate::shares::{self, Full, Holder, Ledger, Refused};
 use onrush_store::Key;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,15 +37,26 @@ pub(in crate::files) struct Completed {
 }
 
 #[derive(Default)]
-pub(super) struct Index(Mutex<State>);
+pub(super) struct Index {
+    state: Mutex<State>,
+    refused_uploads: Refused,
+    refused_bytes: Refused,
+}
+
+/// What counts for an unfinished upload.
+#[derive(Clone, Copy, Debug)]
+struct Counted {
+    holder: Holder,
+    bytes: u64,
+}
 
 #[derive(Default)]
 struct State {
     is_loaded: bool,
-    /// The bytes of each upload.
-    unfinished: HashMap<UploadId, u64>,
-    /// Their sum.
-    bytes: u64,
+    unfinished: HashMap<UploadId, Counted>,
+    /// The number of uploads of each holder, and their bytes.
+    uploads: Ledger,
+    bytes: Ledger,
     /// While the records are read.
     reading: Option<Reading>,
     /// The oldest first.
@@ -65,37 +80,81 @@ struct Remembered {
 }
 
 impl State {
-    fn set(&mut self, id: UploadId, bytes: Option<u64>) {
+    fn holder_of(&self, id: UploadId) -> Holder {
+        let counted = self.unfinished.get(&id);
+        counted.map_or_else(|| Holder::address(None), |counted| counted.holder)
+    }
+
+    fn bytes_of(&self, id: UploadId) -> u64 {
+        self.unfinished.get(&id).map_or(0, |counted| counted.bytes)
+    }
+
+    /// Sets the bytes of an upload.
+    fn set(&mut self, id: UploadId, bytes: u64) {
+        let holder = self.holder_of(id);
+        self.replace(id, Some(Counted { holder, bytes }));
+    }
+
+    /// `None`: the upload has ended.
+    fn replace(&mut self, id: UploadId, counted: Option<Counted>) {
         if let Some(reading) = &mut self.reading {
             reading.changed.insert(id);
         }
-        let before = match bytes {
-            Some(bytes) => self.unfinished.insert(id, bytes),
+        let before = match counted {
+            Some(counted) => self.unfinished.insert(id, counted),
             None => self.unfinished.remove(&id),
         };
-        let others = self.bytes.saturating_sub(before.unwrap_or(0));
-        self.bytes = others.saturating_add(bytes.unwrap_or(0));
-    }
-}
-
-impl State {
-    fn bytes_of(&self, id: UploadId) -> u64 {
-        self.unfinished.get(&id).copied().unwrap_or(0)
-    }
-
-    /// Fails if there is no room for an upload of `bytes` in all.
-    fn check(&self, id: UploadId, bytes: u64, limits: &UploadLimits) -> Result<(), ReceiveError> {
-        let others = self.bytes.saturating_sub(self.bytes_of(id));
-        match others.saturating_add(bytes) > limits.bytes_max {
-            true => Err(ReceiveError::Body(NO_SPACE)),
-            false => Ok(()),
+        if let Some(Counted { holder, bytes }) = before {
+            self.uploads.replace(holder, 1, 0);
+            self.bytes.replace(holder, bytes, 0);
+        }
+        if let Some(Counted { holder, bytes }) = counted {
+            self.uploads.replace(holder, 0, 1);
+            self.bytes.replace(holder, 0, bytes);
         }
     }
 }
 
 impl Index {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fails if there is no room for `bytes` in all of an upload of `holder`.
+    fn check_bytes(
+        &self,
+        state: &State,
+        (id, holder): (UploadId, Holder),
+        bytes: u64,
+        limits: &UploadLimits,
+    ) -> Result<(), ReceiveError> {
+        let checked = (state.bytes).check(holder, state.bytes_of(id), bytes, limits.bytes_max);
+        checked.map_err(|full| {
+            self.refused_bytes.count(full);
+            ReceiveError::Body(match full {
+                Full::Own => NO_SPACE_OWN,
+                Full::All => NO_SPACE,
+            })
+        })
+    }
+
+    /// What clients have of the limits.
+    pub(super) fn shares(&self, limits: &UploadLimits) -> [shares::State<'_>; 2] {
+        let state = self.lock();
+        [
+            shares::State {
+                budget: "unfinished_uploads",
+                used: state.uploads.used(),
+                total: limits.count_max as u64,
+                refused: &self.refused_uploads,
+            },
+            shares::State {
+                budget: "unfinished_bytes",
+                used: state.bytes.used(),
+                total: limits.bytes_max,
+                refused: &self.refused_bytes,
+            },
+        ]
     }
 
     pub(super) fn is_loaded(&self) -> bool {
@@ -113,21 +172,35 @@ impl Index {
         Some(ReadingGuard(self))
     }
 
-    /// Adds an upload without bytes, of which `announced` are going to arrive. Fails because of a
-    /// limit, also if there is no room for all of them.
+    /// Adds an upload of `holder` without bytes, of which `announced` are going to arrive. Fails
+    /// because of a limit, also if there is no room for all of them.
     pub(super) fn begin(
         &self,
         id: UploadId,
+        holder: Holder,
         announced: u64,
         limits: &UploadLimits,
     ) -> Result<(), ReceiveError> {
         let mut state = self.lock();
-        if state.unfinished.len() >= limits.count_max {
-            return Err(ReceiveError::Body(TOO_MANY));
-        }
-        state.check(id, announced, limits)?;
-        state.set(id, Some(0));
+        let checked = (state.uploads).check(holder, 0, 1, limits.count_max as u64);
+        checked.map_err(|full| {
+            self.refused_uploads.count(full);
+            ReceiveError::Body(match full {
+                Full::Own => TOO_MANY_OWN,
+                Full::All => TOO_MANY,
+            })
+        })?;
+        self.check_bytes(&state, (id, holder), announced, limits)?;
+        state.replace(id, Some(Counted { holder, bytes: 0 }));
         Ok(())
+    }
+
+    /// Counts an upload that was found by its record, if it is not counted yet.
+    pub(super) fn find(&self, id: UploadId, holder: Holder, bytes: u64) {
+        let mut state = self.lock();
+        if !state.unfinished.contains_key(&id) {
+            state.replace(id, Some(Counted { holder, bytes }));
+        }
     }
 
     /// Fails if there is no room for an upload of `bytes` in all.
@@ -137,7 +210,8 @@ impl Index {
         bytes: u64,
         limits: &UploadLimits,
     ) -> Result<(), ReceiveError> {
-        self.lock().check(id, bytes, limits)
+        let state = self.lock();
+        self.check_bytes(&state, (id, state.holder_of(id)), bytes, limits)
     }
 
     /// Counts at least `bytes` for an upload. If that exceeds the limit, this fails and changes
@@ -150,8 +224,8 @@ impl Index {
     ) -> Result<(), ReceiveError> {
         let mut state = self.lock();
         if bytes > state.bytes_of(id) {
-            state.check(id, bytes, limits)?;
-            state.set(id, Some(bytes));
+            self.check_bytes(&state, (id, state.holder_of(id)), bytes, limits)?;
+            state.set(id, bytes);
         }
         Ok(())
     }
@@ -166,8 +240,8 @@ impl Index {
     ) -> Result<(), ReceiveError> {
         let mut state = self.lock();
         let all = state.bytes_of(id).saturating_add(bytes);
-        state.check(id, all, limits)?;
-        state.set(id, Some(all));
+        self.check_bytes(&state, (id, state.holder_of(id)), all, limits)?;
+        state.set(id, all);
         Ok(())
     }
 
@@ -176,17 +250,17 @@ impl Index {
         let mut state = self.lock();
         if state.unfinished.contains_key(&id) {
             let left = state.bytes_of(id).saturating_sub(bytes);
-            state.set(id, Some(left));
+            state.set(id, left);
         }
     }
 
     /// Sets the bytes of an upload, after some were dropped.
     pub(super) fn set(&self, id: UploadId, bytes: u64) {
-        self.lock().set(id, Some(bytes));
+        self.lock().set(id, bytes);
     }
 
     pub(super) fn remove(&self, id: UploadId) {
-        self.lock().set(id, None);
+        self.lock().replace(id, None);
     }
 
     /// Remembers that an upload was completed.
@@ -198,7 +272,7 @@ impl Index {
         completed: Completed,
     ) {
         let mut state = self.lock();
-        state.set(id, None);
+        state.replace(id, None);
         if state.completed.len() >= COMPLETED_MAX {
             state.completed.pop_front();
         }
@@ -233,14 +307,14 @@ pub(super) struct ReadingGuard<'i>(&'i Index);
 
 impl ReadingGuard<'_> {
     /// Counts an upload with a record, unless this process knows better.
-    pub(super) fn add(&self, id: UploadId, bytes: u64) {
+    pub(super) fn add(&self, id: UploadId, holder: Holder, bytes: u64) {
         let mut state = self.0.lock();
         let Some(mut reading) = state.reading.take() else {
             return;
         };
         reading.seen.insert(id);
         if !reading.changed.contains(&id) {
-            state.set(id, Some(bytes));
+            state.replace(id, Some(Counted { holder, bytes }));
         }
         state.reading = Some(reading);
     }
@@ -255,7 +329,7 @@ impl ReadingGuard<'_> {
         let is_there = |id: &UploadId| reading.seen.contains(id) || reading.changed.contains(id);
         let ids = state.unfinished.keys().filter(|id| !is_there(id));
         let ended: Vec<UploadId> = ids.copied().collect();
-        ended.into_iter().for_each(|id| state.set(id, None));
+        ended.into_iter().for_each(|id| state.replace(id, None));
     }
 }
 
@@ -273,23 +347,57 @@ mod tests {
         object_bytes_max: u64::MAX,
         age_max_s: 1,
         count_max: 10,
-        bytes_max: 1000,
+        bytes_max: 2000, // 1000 for one client.
     };
 
     fn id() -> UploadId {
         UploadId::random().expect("random numbers")
     }
 
+    fn holder() -> Holder {
+        Holder::user("ann")
+    }
+
+    fn begin(index: &Index, id: UploadId, announced: u64) -> Result<(), ReceiveError> {
+        index.begin(id, holder(), announced, &LIMITS)
+    }
+
+    #[test]
+    fn a_client_gets_a_share() {
+        let index = Index::default();
+        let ids: Vec<UploadId> = (0..6).map(|_| id()).collect();
+        for id in &ids[..5] {
+            assert!(begin(&index, *id, 0).is_ok());
+        }
+        let refused = begin(&index, ids[5], 0);
+        assert!(matches!(refused, Err(ReceiveError::Body(TOO_MANY_OWN))));
+        assert!(index.grow(ids[0], 1000, &LIMITS).is_ok());
+        let refused = index.grow(ids[1], 1, &LIMITS);
+        assert!(matches!(refused, Err(ReceiveError::Body(NO_SPACE_OWN))));
+        let (other, bob) = (id(), Holder::user("bob"));
+        assert!(index.begin(other, bob, 500, &LIMITS).is_ok());
+        assert!(index.grow(other, 500, &LIMITS).is_ok());
+        assert!(index.grow(other, 501, &LIMITS).is_err());
+        // What is opened is counted for its owner, once.
+        index.find(other, bob, 7);
+        assert_eq!(index.lock().bytes.used(), 1500);
+        let found = id();
+        index.find(found, bob, 7);
+        assert_eq!(index.lock().bytes.used(), 1507);
+        for id in ids.into_iter().chain([other, found]) {
+            index.remove(id);
+        }
+        let state = index.lock();
+        assert_eq!((state.uploads.used(), state.bytes.used()), (0, 0));
+    }
+
     #[test]
     fn what_is_refused_is_not_counted() {
         let (index, first, second) = (Index::default(), id(), id());
-        assert!(index.begin(first, 1001, &LIMITS).is_err());
-        assert!(index.begin(first, 1000, &LIMITS).is_ok());
+        assert!(begin(&index, first, 1001).is_err());
+        assert!(begin(&index, first, 1000).is_ok());
         assert!(index.grow(first, 1001, &LIMITS).is_err());
-        assert!(
-            index.begin(second, 1000, &LIMITS).is_ok(),
-            "nothing has arrived"
-        );
+        assert!(begin(&index, second, 1000).is_ok(), "nothing has arrived");
         assert!(index.grow(first, 10, &LIMITS).is_ok());
         assert!(index.check(second, 991, &LIMITS).is_err());
         assert!(index.grow(second, 990, &LIMITS).is_ok());
@@ -297,21 +405,21 @@ mod tests {
         index.remove(second);
         assert!(index.grow(first, 1000, &LIMITS).is_ok());
         assert!(index.grow(first, 5, &LIMITS).is_ok(), "it stays counted");
-        assert!(index.begin(second, 1, &LIMITS).is_err());
+        assert!(begin(&index, second, 1).is_err());
     }
 
     #[test]
     fn parts_count_together() {
         let (index, upload) = (Index::default(), id());
-        assert!(index.begin(upload, 1000, &LIMITS).is_ok());
+        assert!(begin(&index, upload, 1000).is_ok());
         assert!(index.add(upload, 600, &LIMITS).is_ok());
         assert!(index.add(upload, 401, &LIMITS).is_err());
         assert!(index.add(upload, 400, &LIMITS).is_ok());
         index.subtract(upload, 600);
-        assert_eq!(index.lock().bytes, 400);
+        assert_eq!(index.lock().bytes.used(), 400);
         index.remove(upload);
         index.subtract(upload, 400); // The upload ended before its part.
-        assert_eq!(index.lock().bytes, 0);
+        assert_eq!(index.lock().bytes.used(), 0);
         assert!(index.lock().unfinished.is_empty());
     }
 
@@ -321,15 +429,15 @@ mod tests {
         let (index, ended, grown) = (Index::default(), id(), id());
         let reading = index.begin_reading().expect("no one reads");
         assert!(index.begin_reading().is_none());
-        assert!(index.begin(grown, 0, &LIMITS).is_ok() && index.grow(grown, 500, &LIMITS).is_ok());
+        assert!(begin(&index, grown, 0).is_ok() && index.grow(grown, 500, &LIMITS).is_ok());
         index.remove(ended);
-        reading.add(ended, 600);
-        reading.add(grown, 1);
-        reading.add(id(), 400);
-        assert_eq!(index.lock().bytes, 900);
+        reading.add(ended, holder(), 600);
+        reading.add(grown, holder(), 1);
+        reading.add(id(), holder(), 400);
+        assert_eq!(index.lock().bytes.used(), 900);
         assert!(!index.is_loaded());
         reading.complete();
-        assert!(index.is_loaded() && index.lock().bytes == 900);
+        assert!(index.is_loaded() && index.lock().bytes.used() == 900);
     }
 
     /// Other servers of the same bucket begin, continue and end uploads as well.
@@ -340,17 +448,17 @@ mod tests {
             let reading = index.begin_reading().expect("no one reads");
             bytes
                 .into_iter()
-                .for_each(|bytes| reading.add(theirs, bytes));
+                .for_each(|bytes| reading.add(theirs, holder(), bytes));
             reading.complete();
-            assert_eq!(index.lock().bytes, expected);
+            assert_eq!(index.lock().bytes.used(), expected);
         }
         // What began while the records were read has no record yet.
         let reading = index.begin_reading().expect("no one reads");
-        assert!(index.begin(own, 0, &LIMITS).is_ok() && index.grow(own, 5, &LIMITS).is_ok());
+        assert!(begin(&index, own, 0).is_ok() && index.grow(own, 5, &LIMITS).is_ok());
         reading.complete();
-        assert_eq!(index.lock().bytes, 5);
+        assert_eq!(index.lock().bytes.used(), 5);
         // An error ends it without a result.
         drop(index.begin_reading().expect("no one reads"));
-        assert_eq!(index.lock().bytes, 5);
+        assert_eq!(index.lock().bytes.used(), 5);
     }
 }

@@ -56,9 +56,10 @@ pub(super) use session::{Session, TOO_LONG};
 
 use super::digest::Digests;
 use super::http_error::HttpError;
-use super::run_to_end::{Abandoned, run_to_end};
+use super::run_to_end::run_to_end;
 use super::upload::ReceiveError;
 use super::upload_limits::{SharedLimits, UploadLimits};
+use crate::shares::{self, Holder};
 use active::Active;
 use index::Index;
 use onrush::WorkerHandle;
@@ -79,7 +80,15 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 pub(super) const NO_UPLOAD: HttpError =
     HttpError::new(404, "there is no such upload, or it has expired");
 const TOO_MANY: HttpError = HttpError::new(503, "there are too many unfinished uploads");
+const TOO_MANY_OWN: HttpError = HttpError::new(
+    429,
+    "you have too many unfinished uploads; complete or cancel some of them",
+);
 const NO_SPACE: HttpError = HttpError::new(507, "unfinished uploads use all space that they may");
+const NO_SPACE_OWN: HttpError = HttpError::new(
+    507,
+    "your unfinished uploads use all space that those of one client may",
+);
 const NO_RANDOM: HttpError = HttpError::new(500, "the system has no random numbers");
 
 /// What the first request of an upload asks for.
@@ -87,6 +96,8 @@ pub(super) struct Plan {
     pub(super) key: Key,
     /// The name of the user; `None` for an anonymous client.
     pub(super) owner: Option<String>,
+    /// Whose share of unfinished uploads it uses.
+    pub(super) holder: Holder,
     /// The length of the object in bytes, if it is known.
     pub(super) length: Option<u64>,
     /// If its parts may arrive in any order.
@@ -147,6 +158,11 @@ impl Uploads {
         self.limits.set(limits);
     }
 
+    /// What clients have of the limits, for the metrics.
+    pub(super) fn shares(&self) -> [shares::State<'_>; 2] {
+        self.index.shares(&self.limits())
+    }
+
     /// Whether uploads can be continued: by the store and the settings.
     pub(super) fn are_offered(&self) -> bool {
         self.store.features().resumable_uploads && self.limits().count_max > 0
@@ -175,7 +191,8 @@ impl Uploads {
         self.load_index(worker).await?;
         let id = UploadId::random().ok_or(ReceiveError::Body(NO_RANDOM))?;
         let guard = self.active.acquire(id).await;
-        (self.index).begin(id, plan.length.unwrap_or(0), &self.limits())?;
+        let announced = plan.length.unwrap_or(0);
+        (self.index).begin(id, plan.holder, announced, &self.limits())?;
         // From here on, dropping the session releases what was reserved.
         let session = Session::new(self, id, guard, plan, worker);
         session.begin().await
@@ -214,6 +231,7 @@ impl Uploads {
                 tus_concat: None,
             }));
         }
+        (self.index).find(id, record.holder(), record.kept_bytes());
         let session = Session::saved(self, id, guard, key, record, version, worker);
         session.map(|session| Found::Unfinished(Box::new(session)))
     }
@@ -239,12 +257,12 @@ impl Uploads {
             let Some(reading) = uploads.index.begin_reading() else {
                 return Err(StoreError::Busy); // Another worker does, for the first time as well.
             };
-            let add = async |id, found: Summary| reading.add(id, found.bytes);
+            let add = async |id, found: Summary| reading.add(id, found.holder, found.bytes);
             uploads.each_record(add).await?;
             reading.complete();
             Ok(())
         };
-        let loaded = run_to_end(worker, Abandoned::default(), Box::pin(load));
+        let loaded = run_to_end(worker, None, Box::pin(load));
         loaded.await.map_err(ReceiveError::Store)
     }
 
@@ -301,7 +319,7 @@ impl Uploads {
             if !self.is_expired(found.used, now_s) {
                 left = true;
                 if let Some(reading) = &reading {
-                    reading.add(id, found.bytes);
+                    reading.add(id, found.holder, found.bytes);
                 }
                 return;
             }

@@ -3,6 +3,7 @@
 use super::super::digest::SavedDigest;
 use super::Parts;
 use super::in_base64;
+use crate::shares::Holder;
 use onrush_store::{Condition, Kept, Version};
 use serde::{Deserialize, Serialize};
 
@@ -112,6 +113,11 @@ impl Record {
             bytes: self.offset,
             place: self.place.clone(),
         }
+    }
+
+    /// Whose share it uses. The address of an anonymous client is not stored.
+    pub(super) fn holder(&self) -> Holder {
+        (self.owner.as_deref()).map_or_else(|| Holder::address(None), Holder::user)
     }
 
     /// The number of bytes that have arrived, in any order.

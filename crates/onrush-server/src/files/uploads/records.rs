@@ -6,6 +6,7 @@ use super::{NO_UPLOAD, UploadId, Uploads};
 use crate::files::http_error::HttpError;
 use crate::files::object;
 use crate::files::upload::ReceiveError;
+use crate::shares::Holder;
 use onrush_rt::coop;
 use onrush_store::{Condition, Kept, Kind, ListHow, StoreError, Version};
 use std::collections::HashMap;
@@ -23,6 +24,7 @@ pub(super) struct Summary {
     version: Version,
     /// The number of bytes that have arrived.
     pub(super) bytes: u64,
+    pub(super) holder: Holder,
     pub(super) used: Used,
 }
 
@@ -157,6 +159,7 @@ impl Uploads {
                         Ok((record, version)) => Some(Summary {
                             version,
                             bytes: record.kept_bytes(),
+                            holder: record.holder(),
                             used: record.used,
                         }),
                         Err(ReceiveError::Body(_)) => None,

@@ -16,6 +16,7 @@ use crate::files::permitted::Permitted;
 use crate::files::stored_fields::StoredFields;
 use crate::files::{check_right, is_listed, path};
 use crate::rights::Rights;
+use crate::shares::Holder;
 use onrush::body::BodySender;
 use onrush::{Body, Request, Response, WorkerHandle};
 use onrush_proto::date;
@@ -133,6 +134,8 @@ struct Propfind {
     inner: Arc<Inner>,
     asked: Asked,
     mount: String,
+    /// Whose memory the entries are.
+    holder: Holder,
     now_ms: u64,
     /// The metadata of each object may be read.
     reads_metadata: bool,
@@ -173,6 +176,7 @@ impl Inner {
         let propfind = Propfind {
             asked,
             mount,
+            holder: Holder::of(&request),
             now_ms: request.worker().now_ms(),
             reads_metadata: !(is_folder && has_entries) || self.store.features().local_metadata,
             inner: self.clone(),
@@ -259,7 +263,7 @@ impl Propfind {
             path.push(b'/');
         }
         loop {
-            let _lease = self.inner.shorten(&mut page);
+            let _lease = self.inner.shorten(&mut page, self.holder);
             self.now_ms = worker.now_ms();
             for entry in std::mem::take(&mut page.entries) {
                 let key = Key::parse(&[&path[..], &entry.name].concat());

@@ -1,0 +1,76 @@
+//! The budgets of which each client has a share ([`crate::shares`]), and their metrics.
+
+use super::archive::{COMPRESSION_BYTES_MAX, DIRECTORIES_BYTES_MAX};
+use super::list::PAGES_BYTES_MAX;
+use super::run_to_end::ABANDONED_MAX;
+use super::uploads::Uploads;
+use crate::shares::{self, Shares};
+use onrush::metrics::{Collector, TextWriter};
+use std::fmt;
+use std::sync::Arc;
+
+/// The budgets of a served store.
+#[derive(Debug)]
+pub(super) struct ClientShares {
+    /// Changes that go on without their clients.
+    pub(super) changes: Arc<Shares>,
+    /// Clients that watch folders.
+    pub(super) watchers: Arc<Shares>,
+    /// The memory of pages of listings, in bytes.
+    pub(super) listings: Arc<Shares>,
+    /// The memory of archives that are being compressed, in bytes.
+    pub(super) compression: Arc<Shares>,
+    /// The memory of the directories of zips that are being made, in bytes.
+    pub(super) directories: Arc<Shares>,
+}
+
+impl ClientShares {
+    pub(super) fn new(watchers_max: usize) -> Arc<ClientShares> {
+        Arc::new(ClientShares {
+            changes: Shares::new("abandoned_changes", ABANDONED_MAX),
+            watchers: Shares::new("watchers", watchers_max),
+            listings: Shares::new("listing_bytes", PAGES_BYTES_MAX),
+            compression: Shares::new("archive_compression_bytes", COMPRESSION_BYTES_MAX),
+            directories: Shares::new("archive_directory_bytes", DIRECTORIES_BYTES_MAX),
+        })
+    }
+}
+
+/// Shows the budgets, with those of unfinished uploads.
+pub(super) struct SharesCollector {
+    shares: Arc<ClientShares>,
+    uploads: Arc<Uploads>,
+}
+
+impl SharesCollector {
+    pub(super) fn new(shares: &Arc<ClientShares>, uploads: &Arc<Uploads>) -> SharesCollector {
+        SharesCollector {
+            shares: shares.clone(),
+            uploads: uploads.clone(),
+        }
+    }
+}
+
+impl Collector for SharesCollector {
+    fn collect(&self, text: &mut TextWriter) {
+        let ClientShares {
+            changes,
+            watchers,
+            listings,
+            compression,
+            directories,
+        } = &*self.shares;
+        let all = [changes, watchers, listings, compression, directories];
+        let mut states: Vec<_> = all.iter().map(|shares| shares.state()).collect();
+        states.extend(self.uploads.shares());
+        shares::collect(&states, text);
+    }
+}
+
+impl fmt::Debug for SharesCollector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharesCollector")
+            .field("shares", &self.shares)
+            .finish_non_exhaustive()
+    }
+}
