@@ -9,9 +9,9 @@
 //! served) · `wanted_digest` · `cache` · `ranges` · `conditions` (of changes) · `upload_limits` ·
 //! `upload` (receiving) · `uploads` (those that continue later) · `methods` · `location` ·
 //! `permitted` · `sorting` · `archive_format` · `json` and `html` (the forms of listings) ·
-//! `implied_folder` · `list`, `archive`, `watch` and `markdown` · `client_shares` (what a client may
-//! use up) · `siblings` and `compress` (other forms of an object) · `read` (GET) · `site` · `tree`
-//! (changes of a folder with everything in it) · `multistatus` · `write` (PUT, DELETE) ·
+//! `implied_folder` · `list`, `archive`, `watch` and `markdown` · `client_shares` (what a client
+//! may use up) · `siblings` and `compress` (other forms of an object) · `read` (GET) · `site` ·
+//! `tree` (changes of a folder with everything in it) · `multistatus` · `write` (PUT, DELETE) ·
 //! `upload_target` · `upload_parts` · `tus_concat` · `tus` · `relocate` (COPY, MOVE) · `resumable`
 //! (PUT and PATCH of a part) · `form` (POST of files) · `webdav` · `upkeep`.
 //!
