@@ -15,14 +15,14 @@ const PROGRAMS: [(&str, &str); 16] = [
     ("chromium", "chromium"),
     ("curl", "curl"),
     ("git", "git"),
-    ("haproxy", "haproxy"),
     ("openssl", "openssl"),
     ("python3", "python3"),
     ("rclone", "rclone"),
+    ("systemd-analyze", "systemd"),
     ("unzip", "unzip"),
     ("valgrind", "valgrind"),
     ("wget", "wget"),
-    ("zip", "zip"),
+    ("wrk", "wrk"),
     ("zstd", "zstd"),
 ];
 
@@ -36,6 +36,7 @@ const NIGHTLY: [(&str, &str); 17] = [
     ("duplicity", "duplicity"),
     ("gpg", "gpg"),
     ("gpg-agent", "gpg-agent"),
+    ("haproxy", "haproxy"),
     ("javac", "openjdk-17-jdk-headless"),
     ("litmus", "litmus"),
     ("mount.davfs", "davfs2"),
@@ -43,8 +44,7 @@ const NIGHTLY: [(&str, &str); 17] = [
     ("prometheus", "prometheus"),
     ("promtool", "prometheus"),
     ("restic", "restic"),
-    ("systemd-analyze", "systemd"),
-    ("wrk", "wrk"),
+    ("zip", "zip"),
 ];
 
 /// The release of cargo-deny to install if none is found.
