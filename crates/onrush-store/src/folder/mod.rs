@@ -228,8 +228,8 @@ impl Folder {
         self.inner.staging().is_ok()
     }
 
-    /// Whether uploads may have metadata ([`Upload::set_metadata`]): the store is writable and its
-    /// file system supports extended attributes.
+    /// Whether uploads may have metadata ([`crate::Upload::set_metadata`]): the store is writable
+    /// and its file system supports extended attributes.
     pub fn keeps_metadata(&self) -> bool {
         let staging = self.inner.staging();
         staging.is_ok_and(|staging| staging.keeps_metadata())
