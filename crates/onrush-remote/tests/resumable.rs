@@ -2,9 +2,7 @@
 //! servers at once. The caller of the store is the test: what it has recorded is a [`Kept`].
 
 use crate::common::{block_on, read_all};
-use crate::continued::{
-    MIB, SIZE, assert_content, begin, body, delete, key, leftovers, resume, write,
-};
+use crate::continued::{MIB, SIZE, assert_content, begin, delete, key, leftovers, resume, write};
 use onrush_remote::{Options, RemoteStore};
 use onrush_store::{Condition, Key, Store, StoreError};
 use std::pin::pin;
@@ -12,6 +10,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
+use testing::body;
 use testing_s3::Bucket;
 
 /// In turn two servers continue an upload that ends before, at and after the end of a part.

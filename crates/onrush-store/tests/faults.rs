@@ -62,11 +62,11 @@ const SCENES: [Scene; 6] = [
 ];
 
 fn old(scene: Scene) -> Option<Vec<u8>> {
-    scene.old.map(|len| vec![b'o'; len])
+    scene.old.map(|len| b"o".repeat(len))
 }
 
 fn new(scene: Scene) -> Vec<u8> {
-    vec![b'n'; scene.new]
+    b"n".repeat(scene.new)
 }
 
 fn open(disk: &SimFs) -> Folder {
@@ -461,7 +461,7 @@ fn completed_changes_survive_power_cut_in_random_histories() {
                     (None, result)
                 } else {
                     let len = random.below(25_000) as usize;
-                    let body = vec![random.below(256) as u8; len];
+                    let body = [random.below(256) as u8].repeat(len);
                     let result = put(&folder, key, &body).map(|_| ());
                     (Some(body), result)
                 };
