@@ -384,7 +384,7 @@ fn a_dropped_multipart_upload_is_aborted() {
 fn the_memory_of_parts_is_limited() {
     let bucket = Bucket::new();
     let mut options = Options::default();
-    (options.part_memory_bytes, options.operation_timeout) = (20 << 20, Duration::from_secs(5));
+    (options.part_memory_bytes, options.operation_timeout) = (20 << 20, Duration::from_secs(7));
     let store = bucket.store_with("s3://bucket", options);
     let content = body((17 << 20) + 1);
     let (short, more) = ((1 << 20) + 1, 6 << 20);
