@@ -15,10 +15,6 @@ pub(crate) fn key() -> Key {
     Key::parse(b"folder/object").expect("a key")
 }
 
-pub(crate) fn body(len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i * 31 + i / 251) as u8).collect()
-}
-
 pub(crate) async fn begin(store: &RemoteStore, condition: Condition) -> Box<dyn Upload> {
     let at = key();
     let staged = store.stage_resumable(&at, condition, Some(SIZE as u64));

@@ -7,14 +7,11 @@ use onrush_store::{Condition, Key, Store, StoreError, Upload};
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
+use testing::body;
 use testing_s3::Bucket;
 
 fn key(text: &str) -> Key {
     Key::parse(text.as_bytes()).expect("a key")
-}
-
-fn body(len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i * 31 + i / 251) as u8).collect()
 }
 
 /// An upload with two parts, the first of which is sent.

@@ -6,14 +6,11 @@ use onrush_store::{Condition, Key, Kind, ListHow, Store, StoreError, Wanted};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use testing::body;
 use testing_s3::Bucket;
 
 fn key(text: &str) -> Key {
     Key::parse(text.as_bytes()).expect("a key")
-}
-
-fn body(len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i * 31 + i / 251) as u8).collect()
 }
 
 async fn put(

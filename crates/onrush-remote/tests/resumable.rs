@@ -2,9 +2,7 @@
 //! servers at once. The caller of the store is the test: what it has recorded is a [`Kept`].
 
 use crate::common::{block_on, read_all};
-use crate::continued::{
-    MIB, SIZE, assert_content, begin, body, delete, key, leftovers, resume, write,
-};
+use crate::continued::{MIB, SIZE, assert_content, begin, delete, key, leftovers, resume, write};
 use onrush_remote::{Options, RemoteStore};
 use onrush_store::{Condition, Key, Store, StoreError};
 use std::pin::pin;
@@ -12,6 +10,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
+use testing::body;
 use testing_s3::Bucket;
 
 /// In turn two servers continue an upload that ends before, at and after the end of a part.
@@ -155,77 +154,84 @@ fn until_killed<F: Future>(bucket: &Bucket, future: F) -> Option<F::Output> {
 
 /// A server is killed before and after each change in the bucket. The next one continues with what
 /// was recorded, and the object is whole.
-#[test]
-fn a_server_that_is_killed_at_any_step_loses_nothing_that_was_recorded() {
+fn kill_at_each_step(condition: &Condition) {
     let size = 17 * MIB + 7;
     let whole = body(size);
     let bucket = Bucket::ceph();
-    for condition in [Condition::None, Condition::Absent] {
-        let mut steps = 0;
-        let mut is_killed = true;
-        while is_killed {
-            let store = bucket.store("s3://bucket");
-            block_on(store.meta(&key())).expect_err("no object");
-            assert_eq!(store.evaluates_conditions(), Ok(true));
-            let mut recorded = None;
-            bucket.service.steps.hang_after(steps);
-            let ended = until_killed(&bucket, async {
-                let mut upload = begin(&store, condition.clone()).await;
-                for (from, end) in [(0, 9 * MIB), (9 * MIB, 12 * MIB)] {
-                    write(&mut upload, &whole, from..end)
-                        .await
-                        .expect("written");
-                    let kept = upload.keep().await.expect("kept");
-                    if let Some(old) = recorded.replace(kept.clone()) {
-                        store.supersede(&old, &kept).await;
-                    }
-                }
-                write(&mut upload, &whole, 12 * MIB..size)
+    let mut steps = 0;
+    let mut is_killed = true;
+    while is_killed {
+        let store = bucket.store("s3://bucket");
+        block_on(store.meta(&key())).expect_err("no object");
+        assert_eq!(store.evaluates_conditions(), Ok(true));
+        let mut recorded = None;
+        bucket.service.steps.hang_after(steps);
+        let ended = until_killed(&bucket, async {
+            let mut upload = begin(&store, condition.clone()).await;
+            for (from, end) in [(0, 9 * MIB), (9 * MIB, 12 * MIB)] {
+                write(&mut upload, &whole, from..end)
                     .await
                     .expect("written");
-                upload.commit().await.expect("committed");
-            });
-            bucket.service.steps.hang_after(usize::MAX - 1);
-            is_killed = ended.is_none();
-            drop(store);
-            let other = bucket.store("s3://bucket");
-            let what = format!("{condition:?}, step {steps}, {recorded:?}");
-            block_on(async {
-                let is_published = other.meta(&key()).await.is_ok();
-                if let Some(kept) = &recorded
-                    && !is_published
-                {
-                    match resume(&other, condition.clone(), kept).await {
-                        Ok(mut upload) => {
-                            let at = kept.bytes as usize;
-                            let written = write(&mut upload, &whole, at..size).await;
-                            let committed = match written {
-                                Ok(()) => upload.commit().await.map(drop),
-                                Err(error) => Err(error),
-                            };
-                            // Its parts are complete beside the object: see the documents.
-                            let is_gone = committed == Err(StoreError::NotFound);
-                            assert!(committed.is_ok() || is_gone, "{what}: {committed:?}");
-                            assert!(!is_gone || condition == Condition::Absent, "{what}");
-                        }
-                        Err(error) => panic!("{what}: {error:?}"),
+                let kept = upload.keep().await.expect("kept");
+                if let Some(old) = recorded.replace(kept.clone()) {
+                    store.supersede(&old, &kept).await;
+                }
+            }
+            write(&mut upload, &whole, 12 * MIB..size)
+                .await
+                .expect("written");
+            upload.commit().await.expect("committed");
+        });
+        bucket.service.steps.hang_after(usize::MAX - 1);
+        is_killed = ended.is_none();
+        drop(store);
+        let other = bucket.store("s3://bucket");
+        let what = format!("{condition:?}, step {steps}, {recorded:?}");
+        block_on(async {
+            let is_published = other.meta(&key()).await.is_ok();
+            if let Some(kept) = &recorded
+                && !is_published
+            {
+                match resume(&other, condition.clone(), kept).await {
+                    Ok(mut upload) => {
+                        let at = kept.bytes as usize;
+                        let written = write(&mut upload, &whole, at..size).await;
+                        let committed = match written {
+                            Ok(()) => upload.commit().await.map(drop),
+                            Err(error) => Err(error),
+                        };
+                        // Its parts are complete beside the object: see the documents.
+                        let is_gone = committed == Err(StoreError::NotFound);
+                        assert!(committed.is_ok() || is_gone, "{what}: {committed:?}");
+                        assert!(!is_gone || *condition == Condition::Absent, "{what}");
                     }
+                    Err(error) => panic!("{what}: {error:?}"),
                 }
-                if other.meta(&key()).await.is_ok() {
-                    assert_content(&other, &whole).await;
-                    delete(&other).await;
-                }
-                sweep(&other).await;
-            });
-            // An upload without a record is left to the sweep.
-            let left = leftovers(&bucket);
-            let is_unknown = |left: &String| !left.contains("kept/");
-            assert!(left.iter().all(is_unknown), "{what}: {left:?}");
-            bucket.service.lock().uploads.clear();
-            steps += 1;
-        }
-        assert!(steps > 10, "{steps}");
+            }
+            if other.meta(&key()).await.is_ok() {
+                assert_content(&other, &whole).await;
+                delete(&other).await;
+            }
+            sweep(&other).await;
+        });
+        // An upload without a record is left to the sweep.
+        let left = leftovers(&bucket);
+        let is_unknown = |left: &String| !left.contains("kept/");
+        assert!(left.iter().all(is_unknown), "{what}: {left:?}");
+        bucket.service.lock().uploads.clear();
+        steps += 1;
     }
+    assert!(steps > 10, "{steps}");
+}
+
+#[test]
+fn a_server_that_is_killed_at_any_step_loses_nothing_that_was_recorded() {
+    kill_at_each_step(&Condition::None);
+}
+
+#[test]
+fn one_that_creates_an_object_loses_nothing_either() {
+    kill_at_each_step(&Condition::Absent);
 }
 
 /// Discards everything. A clock may not have advanced since it was written.

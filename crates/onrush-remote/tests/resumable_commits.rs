@@ -1,13 +1,12 @@
 //! Commits of uploads that continue, which fail, or whose response is lost.
 
 use crate::common::block_on;
-use crate::continued::{
-    MIB, SIZE, assert_content, begin, body, delete, key, leftovers, resume, write,
-};
+use crate::continued::{MIB, SIZE, assert_content, begin, delete, key, leftovers, resume, write};
 use onrush_remote::RemoteStore;
 use onrush_store::{Condition, Kept, Store, StoreError};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use testing::body;
 use testing_s3::Bucket;
 
 /// Uploads without a part, of one PUT, and of several parts.

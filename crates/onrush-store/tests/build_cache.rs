@@ -225,12 +225,18 @@ fn an_upload_waits_for_readers_and_not_for_ever() {
     put(&cache, "b", &body(1_400_000)).expect("room");
     let open = |at| block_on(cache.get(&key(at))).expect("an object");
     let [first, second] = ["a", "b"].map(open);
-    for is_known in [true, false] {
-        let content = body(1_000_000);
-        let refused = worker().block_on(upload(&cache, "c", &content, is_known));
-        let busy = StoreError::Throttled { retry_after: None };
-        assert_eq!(refused.expect("a worker"), Err(busy));
-    }
+    // Both wait at the same time.
+    std::thread::scope(|scope| {
+        for (at, is_known) in [("known", true), ("unknown", false)] {
+            let cache = &cache;
+            scope.spawn(move || {
+                let content = body(1_000_000);
+                let refused = worker().block_on(upload(cache, at, &content, is_known));
+                let busy = StoreError::Throttled { retry_after: None };
+                assert_eq!(refused.expect("a worker"), Err(busy), "{at}");
+            });
+        }
+    });
     // One that waits is woken when a reader ends, also after its object was deleted.
     for (reader, is_deleted) in [(first, false), (second, true)] {
         let content = body(1_200_000);

@@ -1,7 +1,7 @@
 //! Shared by the tests: backends (a real directory or a simulated disk), a minimal `block_on`, and
 //! short forms of the operations.
 
-pub(crate) use ::testing::TempDir;
+pub(crate) use ::testing::{TempDir, body};
 
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::sim::SimFs;
@@ -205,9 +205,4 @@ pub(crate) fn entries(dir: &Dir) -> Vec<(Vec<u8>, Option<FileKind>)> {
     })
     .unwrap();
     all
-}
-
-/// Content that differs at each position.
-pub(crate) fn body(len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i * 31 + i / 251) as u8).collect()
 }

@@ -19,7 +19,7 @@ const OPERATIONS_FROM_RENAME: u64 = 3;
 
 /// The object before the upload. It is larger than what is kept.
 fn old() -> Vec<u8> {
-    vec![b'o'; BYTES + 1000]
+    b"o".repeat(BYTES + 1000)
 }
 
 fn open(disk: &SimFs) -> Folder {

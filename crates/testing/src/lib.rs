@@ -2,8 +2,10 @@
 //!
 //! Modules, lowest first: `temp_dir` (folders that remove themselves), `child` (tests that run
 //! themselves in a process of their own), `matrix` (which drivers and seeds a test uses), `seccomp`
-//! (refused system calls), `panics` (panics on purpose), `reply` (responses of HTTP servers).
+//! (refused system calls), `panics` (panics on purpose), `reply` (responses of HTTP servers),
+//! `body` (content of objects).
 
+mod body;
 pub mod child;
 pub mod matrix;
 pub mod panics;
@@ -11,5 +13,6 @@ mod reply;
 pub mod seccomp;
 mod temp_dir;
 
+pub use body::body;
 pub use reply::Reply;
 pub use temp_dir::TempDir;

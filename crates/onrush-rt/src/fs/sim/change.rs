@@ -31,11 +31,12 @@ impl Change {
     pub(super) fn apply(&self, to: &mut Vec<u8>) {
         match self {
             Change::Write(offset, bytes) => {
-                let end = offset + bytes.len();
-                if to.len() < end {
-                    to.resize(end, 0);
+                if to.len() < *offset {
+                    to.resize(*offset, 0);
                 }
-                to[*offset..end].copy_from_slice(bytes);
+                let inside = bytes.len().min(to.len() - offset);
+                to[*offset..offset + inside].copy_from_slice(&bytes[..inside]);
+                to.extend_from_slice(&bytes[inside..]);
             }
             Change::SetLen(len) => to.resize(*len, 0),
             Change::SetModified(_) => {}
