@@ -296,13 +296,6 @@ const COMMANDS: &[(&str, Cover)] = &[
         Tested(PAGE, "fn chromium_continues_large_uploads"),
     ),
     (
-        "cargo xtask hls",
-        Tested(
-            "crates/onrush-server/tests/clients/recipes/files.rs",
-            "fn ffmpeg_publishes_live_video",
-        ),
-    ),
-    (
         "cargo xtask tls",
         Tested("xtask/src/tls.rs", "fn only_findings_are_reported"),
     ),

@@ -9,7 +9,6 @@ mod chaos;
 mod commands;
 mod file_systems;
 mod fuzz;
-mod hls;
 mod nightly;
 mod npm;
 mod package;
@@ -59,7 +58,6 @@ usage: cargo xtask TASK [OPTIONS]
                           are used as well
   chaos               read 64 objects a million times while they are replaced and removed
         --reads N         reads per driver (default: 1000000)
-  hls                 test the recipe of ffmpeg, from Debian's packages (54 MB to download)
   power-cuts [FILE-SYSTEM…]
                       cut the power of a disk under a real file system while clients change objects
                       (as root); see `cargo xtask power-cuts --help`
@@ -128,7 +126,6 @@ fn perform(task: &str, arguments: Arguments) -> Result<(), Failure> {
         "cache" => build_cache::main(arguments),
         "ceph" => ceph::main(arguments),
         "chaos" => chaos::main(arguments),
-        "hls" => hls::main(arguments),
         "package" => package::main(arguments),
         "page" => page::main(arguments),
         "power-cuts" => power_cuts::main(arguments),

@@ -20,7 +20,7 @@ type Step = (&'static str, fn(&mut Context) -> Outcome);
 
 /// The steps in their order. Those that are commands of this program have the sizes of their
 /// defaults, or smaller ones where a night would not suffice.
-const STEPS: [Step; 16] = [
+const STEPS: [Step; 15] = [
     ("deny", |_| setup::check_dependencies()),
     ("fuzz", |_| fuzz::run_targets(&[], FUZZ_SECONDS)),
     ("file systems", |context| {
@@ -35,7 +35,6 @@ const STEPS: [Step; 16] = [
     ("tls", |_| own("tls")),
     ("cache", |_| own("cache")),
     ("page", |_| own("page")),
-    ("hls", |_| own("hls")),
     ("ceph", |_| {
         let tested = own("ceph up").and_then(|()| own("scale"));
         let stopped = own("ceph down");

@@ -27,13 +27,14 @@ const PROGRAMS: [(&str, &str); 16] = [
 ];
 
 /// Programs that only `cargo xtask nightly` calls, and their Debian packages.
-const NIGHTLY: [(&str, &str); 17] = [
+const NIGHTLY: [(&str, &str); 18] = [
     ("apt-ftparchive", "apt-utils"),
     ("aria2c", "aria2"),
     ("bazel", "bazel-bootstrap"),
     ("certutil", "libnss3-tools"),
     ("dpkg-scanpackages", "dpkg-dev"),
     ("duplicity", "duplicity"),
+    ("ffmpeg", "ffmpeg"),
     ("gpg", "gpg"),
     ("gpg-agent", "gpg-agent"),
     ("haproxy", "haproxy"),

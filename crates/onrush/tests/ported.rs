@@ -6,99 +6,22 @@
 use crate::common::{content, drivers, pattern, statuses, text, watchdog};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-
-/// A running example. Dropping it ends it.
-struct Example {
-    child: Child,
-    port: u16,
-}
-
-impl Example {
-    fn start(name: &str, driver: &str, workers: &str) -> Example {
-        let free = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = free.local_addr().unwrap().port();
-        drop(free);
-        let child = Command::new(program(name))
-            .arg(port.to_string())
-            .env("ONRUSH_WORKERS", workers)
-            .env("ONRUSH_DRIVER", driver)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap_or_else(|error| panic!("{name} does not start: {error}"));
-        let example = Example { child, port };
-        let end = Instant::now() + Duration::from_secs(20);
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(Instant::now() < end, "{name} does not listen");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        example
-    }
-
-    fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        stream
-            .set_read_timeout(Some(Duration::from_secs(20)))
-            .unwrap();
-        stream
-    }
-
-    /// Sends `sent` and returns all responses up to the end of the connection.
-    fn ask(&self, sent: impl AsRef<[u8]>) -> Vec<u8> {
-        let mut stream = self.connect();
-        let (mut writer, sent) = (stream.try_clone().unwrap(), sent.as_ref().to_vec());
-        let writes = std::thread::spawn(move || {
-            let _ = writer.write_all(&sent); // It may be refused before everything is sent.
-        });
-        let mut response = Vec::new();
-        let _ = stream.read_to_end(&mut response);
-        writes.join().unwrap();
-        response
-    }
-}
-
-impl Drop for Example {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn program(name: &str) -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let profile = test.parent().and_then(Path::parent).unwrap();
-    profile.join("examples").join(name)
-}
-
-/// Cargo builds examples when all tests are built, not for one test alone. CI builds all.
-fn built(name: &str) -> bool {
-    let there = program(name).exists();
-    assert!(
-        there || std::env::var_os("CI").is_none(),
-        "{name} is not built"
-    );
-    if !there {
-        println!("{name} is not built here; `cargo test -p onrush` builds it");
-    }
-    there
-}
+use std::net::{Shutdown, TcpStream};
+use std::path::Path;
+use testing::example::Example;
 
 /// Runs `test` with the program on threads, and on coroutines with each driver.
 fn both(name: &str, test: impl Fn(&Example)) {
     let (threads, coroutines) = (format!("{name}_threads"), format!("{name}_coroutines"));
-    if built(&threads) {
-        test(&Example::start(&threads, "auto", "1"));
+    if Example::is_built(&threads) {
+        test(&Example::start(&threads, "auto", 1, &[]));
     }
-    for driver in drivers().iter().filter(|_| built(&coroutines)) {
+    for driver in drivers().iter().filter(|_| Example::is_built(&coroutines)) {
         let driver = match driver {
             onrush::DriverPreference::Epoll => "epoll",
             _ => "io_uring",
         };
-        test(&Example::start(&coroutines, driver, "1"));
+        test(&Example::start(&coroutines, driver, 1, &[]));
     }
 }
 
@@ -325,8 +248,11 @@ fn the_line_server_keeps_values_and_rooms() {
 #[ignore = "nightly"] // it needs the examples as programs
 fn the_handlers_example_works_as_described() {
     let _dog = watchdog("the_handlers_example_works_as_described");
-    for driver in ["epoll", "auto"].into_iter().filter(|_| built("coroutine")) {
-        let server = Example::start("coroutine", driver, "2");
+    for driver in ["epoll", "auto"]
+        .into_iter()
+        .filter(|_| Example::is_built("coroutine"))
+    {
+        let server = Example::start("coroutine", driver, 2, &[]);
         let get = |path: &str| server.ask(format!("GET {path} HTTP/1.1\r\n{CLOSE}"));
         assert_eq!(content(&get("/")), b"Hello, World!");
         for name in ["Ada", "Grace"] {

@@ -26,7 +26,7 @@ def hostile_names(page):
     page.goto(URL + "/hostile/")
     expect(page.locator("tbody tr")).to_have_count(len(HOSTILE) + 1)
     assert page.locator("tbody img, tbody script, tbody b").count() == 0
-    assert page.title() == "/hostile/", page.title()
+    assert page.title() == "Index of /hostile/", page.title()
     # Each link leads to its own file.
     links = page.locator("tbody a").evaluate_all("links => links.map(link => link.href)")
     found = {page.request.get(link).text() for link in links if not link.endswith("/")}

@@ -3,87 +3,12 @@
 //! Cargo builds the examples together with the tests, into a neighbouring folder.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
+use std::process::Command;
 use std::time::{Duration, Instant};
+use testing::example::{Example, program};
 
 const DRIVERS: [&str; 2] = ["epoll", "auto"];
-
-/// A running example. Dropping it ends it.
-struct Example {
-    child: Child,
-    port: u16,
-}
-
-impl Example {
-    fn start(name: &str, driver: &str, arguments: &[&str]) -> Example {
-        let port = free_port();
-        let child = Command::new(program(name))
-            .arg(port.to_string())
-            .args(arguments)
-            .env("ONRUSH_WORKERS", "1")
-            .env("ONRUSH_DRIVER", driver)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap_or_else(|error| panic!("{name} does not start: {error}"));
-        let example = Example { child, port };
-        let end = Instant::now() + Duration::from_secs(20);
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(Instant::now() < end, "{name} does not listen");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        example
-    }
-
-    /// The whole response to one request, which must ask the server to close the connection.
-    fn exchange(&self, request: &str) -> String {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        stream
-            .set_read_timeout(Some(Duration::from_secs(20)))
-            .unwrap();
-        stream.write_all(request.as_bytes()).unwrap();
-        let mut response = String::new();
-        stream.read_to_string(&mut response).unwrap();
-        response
-    }
-
-    fn get(&self, path: &str) -> String {
-        self.exchange(&format!(
-            "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-        ))
-    }
-}
-
-impl Drop for Example {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// A free port that no other test of this program got, so that it stays free until the example
-/// binds it.
-fn free_port() -> u16 {
-    static GIVEN: Mutex<Vec<u16>> = Mutex::new(Vec::new());
-    loop {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let mut given = GIVEN.lock().unwrap();
-        if !given.contains(&port) {
-            given.push(port);
-            return port;
-        }
-    }
-}
-
-fn program(name: &str) -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let profile = test.parent().and_then(|deps| deps.parent()).unwrap();
-    profile.join("examples").join(name)
-}
 
 fn content(response: &str) -> &str {
     assert!(response.starts_with("HTTP/1.1 200 OK\r\n"), "{response}");
@@ -93,9 +18,9 @@ fn content(response: &str) -> &str {
 #[test]
 #[ignore = "nightly"] // it needs the examples as programs
 fn files_serves_a_folder_beneath_a_path() {
-    for driver in DRIVERS.into_iter().filter(|_| is_built("files")) {
+    for driver in DRIVERS.into_iter().filter(|_| Example::is_built("files")) {
         let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
-        let example = Example::start("files", driver, &[dir]);
+        let example = Example::start("files", driver, 1, &[dir]);
         assert!(content(&example.get("/")).contains("<title>Home</title>"));
         assert!(content(&example.get("/files/")).contains("main.rs"));
         assert_eq!(
@@ -137,34 +62,21 @@ fn every_example_is_run_by_a_test() {
     }
 }
 
-/// Cargo builds examples when all tests are built, not for `--test cli` alone. CI builds all.
-fn is_built(name: &str) -> bool {
-    let there = program(name).exists();
-    assert!(
-        there || std::env::var_os("CI").is_none(),
-        "{name} is not built"
-    );
-    if !there {
-        println!("{name} is not built here; `cargo test --workspace` builds it");
-    }
-    there
-}
-
 #[test]
 #[ignore = "nightly"] // it needs the examples as programs
 fn hello_examples_greet() {
     for driver in DRIVERS {
-        if is_built("hello") {
-            let hello = Example::start("hello", driver, &[]);
+        if Example::is_built("hello") {
+            let hello = Example::start("hello", driver, 1, &[]);
             assert_eq!(content(&hello.get("/")), "Hello, World!");
         }
-        if is_built("hello_single_thread") {
-            let single = Example::start("hello_single_thread", driver, &[]);
+        if Example::is_built("hello_single_thread") {
+            let single = Example::start("hello_single_thread", driver, 1, &[]);
             assert_eq!(content(&single.get("/")), "Hello, visitor 1!\n");
             assert_eq!(content(&single.get("/")), "Hello, visitor 2!\n");
         }
-        if is_built("plaintext") {
-            let plaintext = Example::start("plaintext", driver, &[]);
+        if Example::is_built("plaintext") {
+            let plaintext = Example::start("plaintext", driver, 1, &[]);
             assert_eq!(content(&plaintext.get("/plaintext")), "Hello, World!");
             assert!(plaintext.get("/json").contains("application/json"));
         }
@@ -175,7 +87,7 @@ fn hello_examples_greet() {
 #[ignore = "nightly"] // it needs the examples as programs
 fn tls_reports_the_session() {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-    for driver in DRIVERS.into_iter().filter(|_| is_built("tls")) {
+    for driver in DRIVERS.into_iter().filter(|_| Example::is_built("tls")) {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let name = format!("example-tls-{driver}-{}", std::process::id());
         let (certificate, key) = (
@@ -185,7 +97,7 @@ fn tls_reports_the_session() {
         std::fs::write(&certificate, made.cert.pem()).unwrap();
         std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
         let paths = [certificate.to_str().unwrap(), key.to_str().unwrap()];
-        let example = Example::start("tls", driver, &paths);
+        let example = Example::start("tls", driver, 1, &paths);
         assert!(example.get("/").starts_with("HTTP/1.1 400 "));
         let url = format!("https://localhost:{}/", example.port);
         let mut curl = Command::new("curl");
@@ -207,9 +119,12 @@ fn tls_reports_the_session() {
 #[test]
 #[ignore = "nightly"] // it needs the examples as programs
 fn echo_stream_responds_while_it_receives() {
-    for driver in DRIVERS.into_iter().filter(|_| is_built("echo_stream")) {
-        let example = Example::start("echo_stream", driver, &[]);
-        let stream = TcpStream::connect(("127.0.0.1", example.port)).unwrap();
+    for driver in DRIVERS
+        .into_iter()
+        .filter(|_| Example::is_built("echo_stream"))
+    {
+        let example = Example::start("echo_stream", driver, 1, &[]);
+        let stream = example.connect();
         stream
             .set_read_timeout(Some(Duration::from_secs(20)))
             .unwrap();
@@ -228,9 +143,9 @@ fn echo_stream_responds_while_it_receives() {
 #[test]
 #[ignore = "nightly"] // it needs the examples as programs
 fn offload_gives_the_same_data_on_every_thread() {
-    for driver in DRIVERS.into_iter().filter(|_| is_built("offload")) {
+    for driver in DRIVERS.into_iter().filter(|_| Example::is_built("offload")) {
         let pool = ["--threads", "1", "--queue", "5", "--wait-ms", "60000"];
-        let example = Example::start("offload", driver, &pool);
+        let example = Example::start("offload", driver, 1, &pool);
         assert_eq!(content(&example.get("/ping")), "pong\n");
         let data = example.get("/data");
         assert_eq!(content(&data).len(), 17, "{data}");
@@ -242,7 +157,7 @@ fn offload_gives_the_same_data_on_every_thread() {
             assert!(Instant::now() < end, "{}", example.get("/metrics"));
             std::thread::sleep(Duration::from_millis(10));
         }
-        let inline = Example::start("offload", driver, &["--inline"]);
+        let inline = Example::start("offload", driver, 1, &["--inline"]);
         assert_eq!(content(&inline.get("/data")).len(), 17);
         let page = inline.get("/metrics");
         assert!(page.contains("\nonrush_offload_threads 0\n"), "{page}");
@@ -258,7 +173,7 @@ fn offload_reports_wrong_flags() {
         &["--threads", "0"],
         &["-x"],
     ];
-    for flags in wrong.into_iter().filter(|_| is_built("offload")) {
+    for flags in wrong.into_iter().filter(|_| Example::is_built("offload")) {
         let output = Command::new(program("offload"))
             .arg("0")
             .args(flags)
@@ -278,10 +193,10 @@ fn offload_reports_wrong_flags() {
 fn graceful_shutdown_responds_first() {
     for driver in DRIVERS
         .into_iter()
-        .filter(|_| is_built("graceful_shutdown"))
+        .filter(|_| Example::is_built("graceful_shutdown"))
     {
-        let mut example = Example::start("graceful_shutdown", driver, &[]);
-        let mut stream = TcpStream::connect(("127.0.0.1", example.port)).unwrap();
+        let mut example = Example::start("graceful_shutdown", driver, 1, &[]);
+        let mut stream = example.connect();
         stream
             .set_read_timeout(Some(Duration::from_secs(20)))
             .unwrap();

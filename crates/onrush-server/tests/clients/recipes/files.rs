@@ -190,7 +190,7 @@ fn git_clones_and_fetches() {
 }
 
 #[test]
-#[ignore = "nightly"] // ffmpeg is large; `cargo xtask hls` installs it
+#[ignore = "nightly"] // ffmpeg is large
 fn ffmpeg_publishes_live_video() {
     for mut recipe in recipes("hls", &["ffmpeg"]) {
         let title = recipe.title();
