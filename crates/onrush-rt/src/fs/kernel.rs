@@ -152,9 +152,11 @@ impl Dir {
         } else {
             RenameFlags::empty()
         };
-        Ok(retry_on_intr(|| {
-            fs::renameat_with(&self.fd, from, &to_dir.fd, to, flags)
-        })?)
+        let renamed = retry_on_intr(|| fs::renameat_with(&self.fd, from, &to_dir.fd, to, flags));
+        match no_replace {
+            true => Ok(renamed?),
+            false => Ok(not_empty(renamed)?),
+        }
     }
 
     pub(super) fn exchange(&self, name: &[u8], other: &Dir, other_name: &[u8]) -> io::Result<()> {
@@ -203,9 +205,9 @@ impl Dir {
     }
 
     pub(super) fn remove_dir(&self, name: &[u8]) -> io::Result<()> {
-        Ok(retry_on_intr(|| {
+        Ok(not_empty(retry_on_intr(|| {
             fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR)
-        })?)
+        }))?)
     }
 
     pub(super) fn sync(&self) -> io::Result<()> {
@@ -539,4 +541,13 @@ fn kind(found: FileType) -> Option<FileKind> {
         FileType::Unknown => None,
         _ => Some(FileKind::Special),
     }
+}
+
+/// `ENOTEMPTY` for a directory that is not empty. POSIX also permits `EEXIST`, which XFS uses in
+/// `rename(2)`.
+fn not_empty(result: Result<(), Errno>) -> Result<(), Errno> {
+    result.map_err(|error| match error {
+        Errno::EXIST => Errno::NOTEMPTY,
+        error => error,
+    })
 }

@@ -222,7 +222,8 @@ impl Dir {
     }
 
     /// Renames the entry `from` of this directory to `to` in `to_dir` (`renameat2(2)`), replacing
-    /// an existing entry unless `no_replace` (then `EEXIST`). Between two back ends: `EXDEV`.
+    /// an existing entry unless `no_replace` (then `EEXIST`). A directory that is not empty is not
+    /// replaced (`ENOTEMPTY`, on each file system). Between two back ends: `EXDEV`.
     pub fn rename(&self, from: &[u8], to_dir: &Dir, to: &[u8], no_replace: bool) -> io::Result<()> {
         check_name(from)?;
         check_name(to)?;
@@ -252,7 +253,8 @@ impl Dir {
         either!(&self.0, DirInner, dir => dir.unlink(name))
     }
 
-    /// Removes the empty directory `name` (`unlinkat(2)` with `AT_REMOVEDIR`).
+    /// Removes the empty directory `name` (`unlinkat(2)` with `AT_REMOVEDIR`). If it is not empty:
+    /// `ENOTEMPTY`, on each file system.
     pub fn remove_dir(&self, name: &[u8]) -> io::Result<()> {
         check_name(name)?;
         either!(&self.0, DirInner, dir => dir.remove_dir(name))
