@@ -1,16 +1,60 @@
-//! Counts the bytes of all objects in a folder.
+//! Counts what the objects and folders in a folder count for a quota.
 
-use super::Inner;
+use super::{Folder, Inner};
 use crate::error::{Result, StoreError};
 use crate::key::{Key, is_reserved};
+use crate::usage::{COUNTED_BYTES_MIN, counted_bytes};
 use onrush_rt::fs::{Dir, FileKind};
 use std::io;
 use std::ops::ControlFlow;
 
-/// The sum of the sizes of all regular files beneath a folder (`None`: the top folder), without
-/// what is reserved for the store. 0 if there is no such folder. Symbolic links do not count.
-pub(super) fn count_bytes(inner: &Inner, folder: Option<&Key>) -> Result<u64> {
-    let mut bytes = 0u64;
+/// After so many names, the numbers are reported.
+const NAMES_PER_STEP: u64 = 4096;
+
+/// The numbers of a count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// The number of objects.
+    pub objects: u64,
+    /// The number of folders.
+    pub folders: u64,
+    /// What they count, in bytes.
+    pub bytes: u64,
+}
+
+impl Counted {
+    fn names(&self) -> u64 {
+        self.objects + self.folders
+    }
+}
+
+impl Folder {
+    /// What all objects and folders beneath a folder count for a [`Quota`](crate::Quota)
+    /// (`None`: beneath the top folder), without those of [`Key::state`], in bytes; 0 if it does
+    /// not exist. Symbolic links do not count. Blocks.
+    pub fn count_bytes(&self, folder: Option<&Key>) -> Result<u64> {
+        self.count_with(folder, &mut |_| {})
+    }
+
+    /// As [`Folder::count_bytes`]. Calls `progress` with the numbers so far, now and then.
+    pub(crate) fn count_with(
+        &self,
+        folder: Option<&Key>,
+        progress: &mut dyn FnMut(Counted),
+    ) -> Result<u64> {
+        count(&self.inner, folder, progress).map(|counted| counted.bytes)
+    }
+}
+
+/// Counts all regular files and folders beneath a folder (`None`: the top folder), without what is
+/// reserved for the store; nothing if there is no such folder. Symbolic links do not count.
+/// `progress` gets the numbers so far, now and then.
+fn count(
+    inner: &Inner,
+    folder: Option<&Key>,
+    progress: &mut dyn FnMut(Counted),
+) -> Result<Counted> {
+    let (mut counted, mut reported) = (Counted::default(), 0);
     let mut paths = vec![folder.map_or(Vec::new(), |folder| folder.as_bytes().to_vec())];
     while let Some(path) = paths.pop() {
         let opened;
@@ -26,23 +70,38 @@ pub(super) fn count_bytes(inner: &Inner, folder: Option<&Key>) -> Result<u64> {
                 Err(error) => return Err(StoreError::from_lookup(error)),
             },
         };
-        bytes = bytes.saturating_add(count_entries(dir, &path, &mut paths)?);
+        let mut report = |counted: &Counted| {
+            if counted.names() - reported >= NAMES_PER_STEP {
+                reported = counted.names();
+                progress(*counted);
+            }
+        };
+        count_entries(dir, &path, &mut paths, &mut counted, &mut report)?;
     }
-    Ok(bytes)
+    Ok(counted)
 }
 
-/// The sum of the sizes of the files in a folder. Adds the paths of its folders to `paths`.
-fn count_entries(dir: &Dir, path: &[u8], paths: &mut Vec<Vec<u8>>) -> Result<u64> {
-    let (mut bytes, mut failure) = (0u64, None);
+/// Counts the entries of a folder. Adds the paths of its folders to `paths`.
+fn count_entries(
+    dir: &Dir,
+    path: &[u8],
+    paths: &mut Vec<Vec<u8>>,
+    counted: &mut Counted,
+    report: &mut dyn FnMut(&Counted),
+) -> Result<()> {
+    let mut failure = None;
     let mut each = |name: &[u8], _: Option<FileKind>| {
         if is_reserved(name, path.is_empty()) {
             return ControlFlow::Continue(());
         }
         match dir.entry_metadata(name) {
             Ok(found) if found.kind == FileKind::File => {
-                bytes = bytes.saturating_add(found.size);
+                counted.objects += 1;
+                counted.bytes = (counted.bytes).saturating_add(counted_bytes(found.size));
             }
             Ok(found) if found.kind == FileKind::Directory => {
+                counted.folders += 1;
+                counted.bytes = counted.bytes.saturating_add(COUNTED_BYTES_MIN);
                 let separator = if path.is_empty() { &b""[..] } else { b"/" };
                 let below = [path, separator, name].concat();
                 if below.len() < Key::BYTES_MAX {
@@ -56,12 +115,13 @@ fn count_entries(dir: &Dir, path: &[u8], paths: &mut Vec<Vec<u8>>) -> Result<u64
                 return ControlFlow::Break(());
             }
         }
+        report(counted);
         ControlFlow::Continue(())
     };
     let read = dir.read_dir(&mut each);
     match failure.map_or(read, Err) {
-        Ok(()) => Ok(bytes),
-        Err(error) if is_gone(&error) => Ok(bytes),
+        Ok(()) => Ok(()),
+        Err(error) if is_gone(&error) => Ok(()),
         Err(error) => Err(StoreError::from_lookup(error)),
     }
 }
