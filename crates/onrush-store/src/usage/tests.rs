@@ -166,7 +166,7 @@ fn nothing_is_added_before_the_first_count() {
         prefix: Some(key("a")),
         bytes_max: 10 * K,
     };
-    usages.begin(&[quota.clone()]);
+    usages.begin(std::slice::from_ref(&quota));
     assert_eq!(usages.check(&key("a/x"), 1), Err(StoreError::NotCounted));
     assert_eq!(
         usages.check(&key("a/x"), 11 * K),
