@@ -193,7 +193,7 @@ impl Usages {
     pub(crate) fn replace(
         &self,
         quotas: &[Quota],
-        mut count: impl FnMut(&Usage) -> Result<()>,
+        count: impl FnOnce(&[Arc<Usage>]) -> Result<()>,
     ) -> Result<()> {
         let before = self.list();
         let mut new: Vec<Arc<Usage>> = Vec::new();
@@ -210,9 +210,8 @@ impl Usages {
         // First, so that no change is missed from here on.
         new.iter().for_each(|usage| usage.begin_count());
         self.set(before.iter().chain(&new).cloned().collect());
-        if let Err(error) = new.iter().try_for_each(|usage| count(usage)) {
-            self.set(before);
-            return Err(error);
+        if !new.is_empty() {
+            count(&new).inspect_err(|_| self.set(before))?;
         }
         for (usage, quota) in next.iter().zip(quotas) {
             usage.lock().bytes_max = Some(quota.bytes_max);

@@ -10,6 +10,7 @@ on_all! {
     names_and_folders_count_a_block
     unfinished_uploads_count
     a_failure_counts_nothing
+    folders_in_each_other_are_counted_together
 }
 
 const BLOCK: u64 = COUNTED_BYTES_MIN;
@@ -143,6 +144,36 @@ fn unfinished_uploads_count(backend: &Backend) {
         store.count().unwrap();
         assert_eq!(used(&store), [4 * BLOCK, 3 * BLOCK]);
     });
+}
+
+/// One count for all, also of a folder that is reached through a link.
+fn folders_in_each_other_are_counted_together(backend: &Backend) {
+    let folder = backend.folder();
+    for (name, bytes) in [
+        ("a/b/c/x", 5000),
+        ("a/b/y", 6000),
+        ("a/z", 7000),
+        ("ab/z", 8000),
+    ] {
+        put(&folder, name, &body(bytes)).unwrap();
+    }
+    put(&folder, "top", &body(9000)).unwrap();
+    backend.symlink("link", "a/b");
+    let of = [
+        None,
+        Some("link"),
+        Some("a/b/c"),
+        Some("a"),
+        Some("none"),
+        Some("a/b"),
+    ];
+    let quotas = of.map(|prefix| quota(prefix, 1 << 30)).to_vec();
+    let (a, b, c) = (18_000 + 2 * BLOCK, 11_000 + BLOCK, 5000);
+    let all = a + BLOCK + 8000 + BLOCK + 9000;
+    let store = QuotaStore::new(folder, quotas).unwrap();
+    assert_eq!(used(&store), [all, b, c, a, 0, b]);
+    store.count().unwrap();
+    assert_eq!(used(&store), [all, b, c, a, 0, b]);
 }
 
 /// A condition that does not hold, a name that is in the way: what was reserved is returned.

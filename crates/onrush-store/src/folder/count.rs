@@ -33,52 +33,111 @@ impl Folder {
     /// (`None`: beneath the top folder), without those of [`Key::state`], in bytes; 0 if it does
     /// not exist. Symbolic links do not count. Blocks.
     pub fn count_bytes(&self, folder: Option<&Key>) -> Result<u64> {
-        self.count_with(folder, &mut |_| {})
+        let counted = self.count_all(&[folder], &mut |_| {})?;
+        Ok(counted.iter().sum())
     }
 
-    /// As [`Folder::count_bytes`]. Calls `progress` with the numbers so far, now and then.
-    pub(crate) fn count_with(
+    /// As [`Folder::count_bytes`], for several folders, of which one may contain another: each
+    /// folder is read once. Calls `progress` with the numbers so far, now and then.
+    pub(crate) fn count_all(
         &self,
-        folder: Option<&Key>,
+        folders: &[Option<&Key>],
         progress: &mut dyn FnMut(Counted),
-    ) -> Result<u64> {
-        count(&self.inner, folder, progress).map(|counted| counted.bytes)
+    ) -> Result<Vec<u64>> {
+        let mut count = Count {
+            inner: &self.inner,
+            folders: (folders.iter())
+                .map(|folder| folder.map_or(&b""[..], Key::as_bytes))
+                .collect(),
+            sums: vec![0; folders.len()],
+            is_read: vec![false; folders.len()],
+            counted: Counted::default(),
+            reported: 0,
+            progress,
+        };
+        count.run()?;
+        Ok(count.sums)
     }
 }
 
-/// Counts all regular files and folders beneath a folder (`None`: the top folder), without what is
-/// reserved for the store; nothing if there is no such folder. Symbolic links do not count.
-/// `progress` gets the numbers so far, now and then.
-fn count(
-    inner: &Inner,
-    folder: Option<&Key>,
-    progress: &mut dyn FnMut(Counted),
-) -> Result<Counted> {
-    let (mut counted, mut reported) = (Counted::default(), 0);
-    let mut paths = vec![folder.map_or(Vec::new(), |folder| folder.as_bytes().to_vec())];
-    while let Some(path) = paths.pop() {
+/// A count of all regular files and folders beneath some folders, without what is reserved for the
+/// store. Symbolic links do not count.
+struct Count<'c> {
+    inner: &'c Inner,
+    /// Empty: the top folder.
+    folders: Vec<&'c [u8]>,
+    /// What each of them counts, in bytes.
+    sums: Vec<u64>,
+    /// Whether each of them has been read.
+    is_read: Vec<bool>,
+    /// The numbers of all.
+    counted: Counted,
+    /// How many names there were when the numbers were last reported.
+    reported: u64,
+    progress: &'c mut dyn FnMut(Counted),
+}
+
+impl Count<'_> {
+    fn run(&mut self) -> Result<()> {
+        let mut order: Vec<usize> = (0..self.folders.len()).collect();
+        order.sort_by_key(|&at| self.folders[at].len()); // The outer ones first.
+        for at in order {
+            // One that is reached through a symbolic link is not read with those that contain it.
+            if !self.is_read[at] {
+                self.read_tree(at)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts what is beneath a folder: for it, and for those beneath it.
+    fn read_tree(&mut self, top: usize) -> Result<()> {
+        let left = (0..self.folders.len()).filter(|&at| !self.is_read[at]);
+        let left: Vec<usize> = left.collect();
+        self.is_read[top] = true;
+        let mut paths = vec![self.folders[top].to_vec()];
+        while let Some(path) = paths.pop() {
+            let before = self.counted.bytes;
+            self.read_folder(&path, &mut paths)?;
+            let bytes = self.counted.bytes - before;
+            for &at in &left {
+                let rest = path.strip_prefix(self.folders[at]);
+                if rest.is_some_and(|rest| rest.is_empty()) {
+                    self.is_read[at] = true;
+                }
+                let is_top = self.folders[at].is_empty();
+                if rest.is_some_and(|rest| is_top || matches!(rest.first(), None | Some(b'/'))) {
+                    self.sums[at] = self.sums[at].saturating_add(bytes);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts the entries of a folder; nothing if there is none. Adds the paths of its folders to
+    /// `paths`.
+    fn read_folder(&mut self, path: &[u8], paths: &mut Vec<Vec<u8>>) -> Result<()> {
         let opened;
         let dir = match path.is_empty() {
-            true => &*inner.root,
-            false => match inner.root.open_dir(&path) {
+            true => &*self.inner.root,
+            false => match self.inner.root.open_dir(path) {
                 Ok(dir) => {
                     opened = dir;
                     &opened
                 }
                 // It is gone, or is none.
-                Err(error) if is_gone(&error) => continue,
+                Err(error) if is_gone(&error) => return Ok(()),
                 Err(error) => return Err(StoreError::from_lookup(error)),
             },
         };
         let mut report = |counted: &Counted| {
-            if counted.names() - reported >= NAMES_PER_STEP {
-                reported = counted.names();
-                progress(*counted);
+            if counted.names() - self.reported >= NAMES_PER_STEP {
+                self.reported = counted.names();
+                (self.progress)(*counted);
             }
         };
-        count_entries(dir, &path, &mut paths, &mut counted, &mut report)?;
+        count_entries(dir, path, paths, &mut self.counted, &mut report)
     }
-    Ok(counted)
 }
 
 /// Counts the entries of a folder. Adds the paths of its folders to `paths`.

@@ -100,15 +100,18 @@ impl QuotaStore {
     /// As [`QuotaStore::set_quotas`]. Calls `progress` with the numbers so far, now and then.
     pub fn set_quotas_with(&self, quotas: &[Quota], progress: Progress<'_>) -> Result<()> {
         let _counting = self.lock_count();
-        self.usages.replace(quotas, |usage| {
+        self.usages.replace(quotas, |new| {
             self.kept.renew(&self.usages);
-            self.count_one(usage, progress)
+            self.count_these(new, progress)
         })
     }
 
-    fn count_one(&self, usage: &Usage, progress: Progress<'_>) -> Result<()> {
-        let counted = self.folder.count_with(usage.prefix(), progress);
-        usage.end_count(counted.as_ref().ok().copied());
+    fn count_these(&self, usages: &[Arc<Usage>], progress: Progress<'_>) -> Result<()> {
+        let folders: Vec<_> = usages.iter().map(|usage| usage.prefix()).collect();
+        let counted = self.folder.count_all(&folders, progress);
+        for (at, usage) in usages.iter().enumerate() {
+            usage.end_count(counted.as_ref().ok().map(|counted| counted[at]));
+        }
         counted.map(drop)
     }
 
@@ -125,10 +128,9 @@ impl QuotaStore {
     /// As [`QuotaStore::count`]. Calls `progress` with the numbers so far, now and then.
     pub fn count_with(&self, progress: Progress<'_>) -> Result<()> {
         let _counting = self.lock_count();
-        self.usages.list().iter().try_for_each(|usage| {
-            usage.begin_count();
-            self.count_one(usage, progress)
-        })
+        let usages = self.usages.list();
+        usages.iter().for_each(|usage| usage.begin_count());
+        self.count_these(&usages, progress)
     }
 
     /// Each quota with the bytes that count at this moment, also those of unfinished uploads.

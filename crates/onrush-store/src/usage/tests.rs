@@ -10,9 +10,10 @@ fn key(text: &str) -> Key {
 }
 
 /// Counts so many bytes.
-fn counted(bytes: u64) -> impl FnMut(&Usage) -> Result<()> {
-    move |usage| {
-        usage.end_count(Some(bytes * K));
+fn counted(bytes: u64) -> impl FnMut(&[Arc<Usage>]) -> Result<()> {
+    move |new| {
+        new.iter()
+            .for_each(|usage| usage.end_count(Some(bytes * K)));
         Ok(())
     }
 }
@@ -102,18 +103,19 @@ fn quotas_are_replaced_while_uploads_are_in_progress() {
         text.iter().map(of).collect()
     };
     let next = quotas(&[(Some("a/b"), 20 * K), (Some("a"), 12 * K)]);
-    let fail = |_: &Usage| Err(StoreError::Busy);
+    let fail = |_: &[Arc<Usage>]| Err(StoreError::Busy);
     assert_eq!(usages.replace(&next, fail), Err(StoreError::Busy));
     assert_eq!(
         usages.used().len(),
         2,
         "the earlier quotas remain after an error"
     );
-    let count = |usage: &Usage| {
+    let count = |new: &[Arc<Usage>]| {
         usages.change(&key("a/e"), K, 0); // It may or may not be in the sum.
         assert!(usages.check(&key("a/f"), 50 * K).is_ok(), "not counted yet");
         assert_eq!(usages.check(&key("a/b/f"), K), Err(StoreError::OverQuota));
-        usage.end_count(Some(5 * K));
+        assert_eq!(new.len(), 1);
+        new[0].end_count(Some(5 * K));
         Ok(())
     };
     usages.replace(&next, count).expect("counted");
