@@ -48,6 +48,7 @@ pub use access::{Access, AccessControl, Users};
 pub use dashboard::{add_dashboard, admin_not_found};
 pub use files::{
     Allow, Files, FilesOptions, PAGE_PATHS, Types, UPLOAD_RECORDS, Upkeep, UploadLimits,
+    recorded_uploads,
 };
 pub use forwarding::Forwarding;
 pub use guard::{BodyLimit, Cors, Guard, Hosts, ListenAddress};

@@ -69,7 +69,9 @@ use failure::Failure;
 use inherited::Inherited;
 use onrush::{Admin, Metrics};
 use onrush_server::{AccessControl, FilesOptions, HttpChallenges, RuleSource};
+use onrush_store::HandedOver;
 use options::Options;
+use quotas::Quotas;
 use reconfigure::{Reconfiguration, Sources};
 use restart::Restart;
 use service_manager::ServiceManager;
@@ -190,9 +192,10 @@ fn serve(
         descriptors: plan.descriptors.clone(),
         ..settings.files.clone()
     };
-    let open = || {
+    let open = |known: &[HandedOver]| {
         let (edge, options) = (settings.edge.as_ref(), files_options.clone());
-        (settings.storage).open(options, &settings.quotas, edge, settings.cache)
+        let quotas = (&settings.quotas[..], known, &manager);
+        (settings.storage).open(options, quotas, edge, settings.cache)
     };
     let Opened {
         files,
@@ -202,9 +205,10 @@ fn serve(
         // The folder of a cache belongs to one process.
         Some(predecessor) if settings.edge.is_some() || settings.cache.is_some() => {
             predecessor.wait_for_end(&manager);
-            restart::retry(open)?
+            restart::retry(|| open(&[]))?
         }
-        _ => open()?,
+        Some(predecessor) if !settings.quotas.is_empty() => open(&predecessor.quotas())?,
+        _ => open(&[])?,
     };
     // Only certificates that are kept in a folder need it, and a check has ensured that it is one.
     let dir = settings.storage.folder().unwrap_or(Path::new("."));
@@ -271,6 +275,7 @@ fn serve(
     }
     let connections_max = plan.connections_max();
     let agreement = restart::agreement(&settings);
+    let quotas = stores.folder.as_ref().map(|(_, quotas)| quotas.clone());
     let admin_handle = admin_server.as_ref().map(|(running, _)| running.handle());
     shutdown.attach_restart(Restart::new(restart::Running {
         arguments: arguments.clone(),
@@ -279,6 +284,7 @@ fn serve(
         purposes: inherited::purposes(&settings),
         admin: admin_handle,
         agreement: agreement.clone(),
+        quotas: quotas.clone(),
     }));
     let watched = parts.files.clone();
     let reconfiguration = Reconfiguration {
@@ -318,7 +324,9 @@ fn serve(
     announcement.make(&settings, connections_max);
     manager.ready();
     if let Some(predecessor) = predecessor {
-        predecessor.ready(&agreement, running.handle());
+        predecessor.ready(&agreement, running.handle(), move || {
+            quotas.iter().for_each(Quotas::end_sharing);
+        });
     }
     let ended = running.wait();
     if let Some(orders) = orders {

@@ -466,7 +466,8 @@ options! {
         /// The maximum size of all objects beneath a folder, as /folder=5GiB; more gets 507
         ///
         /// Repeat it, or separate values with commas; / is the top folder. All quotas that contain
-        /// an object hold. It needs a folder, not a bucket; see docs/limits.md.
+        /// an object hold. Each object, folder and unfinished upload counts at least 4 KiB. It
+        /// needs a folder, not a bucket; see docs/limits.md.
         list quota: QuotaOf = "PREFIX=SIZE";
 
         /// Remove an unfinished upload so long after its last byte [default: 24h]

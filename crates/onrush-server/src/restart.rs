@@ -7,17 +7,21 @@
 //! sockets are never closed, so no connection in their queues is lost. If the new process ends
 //! before it reports anything, the old one continues.
 //!
+//! A new process with quotas asks the old one what it has counted (`counts`), before it serves.
+//!
 //! A new process that serves says after its report where it listens, and how. If both do it alike,
 //! the old one passes its plain connections on over the same Unix socket, in batches, as they
 //! become idle ([`Handle::pass_on`], `adoption`). An older version of the program sends and expects
 //! nothing after the report, so its connections drain.
 
 mod adoption;
+mod counts;
 
 use crate::cli::RESTART_VARIABLE;
 use crate::config::Settings;
 use crate::failure::{Failure, error_text};
 use crate::inherited::{self, Inherited, Purpose};
+use crate::quotas::Quotas;
 use crate::service_manager::{self, ServiceManager};
 use adoption::{pass_on, take_over};
 use onrush::{Handle, ListeningSockets};
@@ -82,6 +86,8 @@ pub(crate) struct Running {
     pub(crate) admin: Option<Handle>,
     /// Of the settings of `server`.
     pub(crate) agreement: Vec<u8>,
+    /// Of the folder, if there is one.
+    pub(crate) quotas: Option<Quotas>,
 }
 
 /// What two processes must have in common for the one to adopt connections of the other: where the
@@ -153,6 +159,7 @@ impl State {
         let is_ready = report.inspect_err(|_| {
             let _ = child.kill(); // It may have ended.
             let _ = child.wait();
+            self.running.quotas.iter().for_each(Quotas::end_sharing);
         })?;
         let channel = self.successor.get_or_init(|| channel); // Only one restart succeeds.
         self.running.manager.replaced_by(process, is_ready);
@@ -196,7 +203,7 @@ impl State {
         let mut command = Command::new(program);
         command.arg0(program).args(arguments);
         command
-            .env(RESTART_VARIABLE, "1")
+            .env(RESTART_VARIABLE, counts::RESPONDS)
             .stdin(Stdio::from(theirs));
         // They name this process.
         for variable in [
@@ -228,6 +235,11 @@ impl State {
             match receive(channel) {
                 Ok((message, _)) if message == READY => return Ok(true),
                 Ok((message, _)) if message == WAITING => return Ok(false),
+                Ok((message, _)) if message == counts::QUESTION => {
+                    let known = self.running.quotas.as_ref().map(Quotas::hand_over);
+                    let responded = counts::respond(channel, &known.unwrap_or_default());
+                    responded.map_err(|error| error.to_string())?;
+                }
                 Err(Errno::AGAIN | Errno::INTR) if Instant::now() < end => {}
                 Err(Errno::AGAIN | Errno::INTR) => {
                     return Err(format!(
@@ -371,17 +383,22 @@ impl Predecessor {
     }
 
     /// Tells the other process that this one serves, and adopts its connections, on a thread of its
-    /// own, until it has ended. `agreement`: of the settings of `server`.
-    pub(crate) fn ready(self, agreement: &[u8], server: Handle) {
+    /// own, until it has ended; then calls `ended`. `agreement`: of the settings of `server`.
+    pub(crate) fn ready(
+        self,
+        agreement: &[u8],
+        server: Handle,
+        ended: impl FnOnce() + Send + 'static,
+    ) {
         let adopts = [ADOPTS, agreement].concat();
-        if send(&self.channel, READY, NO_SOCKETS).is_err() || adopts.len() > MESSAGE_BYTES_MAX {
-            return; // It may have ended.
-        }
+        let is_told = send(&self.channel, READY, NO_SOCKETS).is_ok(); // It may have ended.
         let thread = std::thread::Builder::new().name("onrush-adopt".to_owned());
         let spawned = thread.spawn(move || {
-            if send(&self.channel, &adopts, NO_SOCKETS).is_ok() {
+            let fits = adopts.len() <= MESSAGE_BYTES_MAX;
+            if is_told && (!fits || send(&self.channel, &adopts, NO_SOCKETS).is_ok()) {
                 take_over(&self.channel, &server);
             }
+            ended();
         });
         if let Err(error) = spawned {
             tracing::warn!(%error, "connections of the earlier process are not adopted");

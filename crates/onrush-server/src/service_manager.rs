@@ -31,6 +31,15 @@ struct Socket {
 }
 
 impl ServiceManager {
+    /// The service manager that reads from the socket `path`.
+    #[cfg(test)]
+    pub(crate) fn at(path: &std::path::Path) -> ServiceManager {
+        ServiceManager(Some(Arc::new(Socket {
+            socket: UnixDatagram::unbound().unwrap(),
+            address: SocketAddr::from_pathname(path).unwrap(),
+        })))
+    }
+
     /// The service manager that the environment names. A warning is logged if it cannot be used.
     pub(crate) fn from_environment() -> ServiceManager {
         let Some(name) = std::env::var_os(SOCKET).filter(|name| !name.is_empty()) else {
@@ -73,6 +82,13 @@ impl ServiceManager {
         self.send(&format!(
             "RELOADING=1\nMONOTONIC_USEC={now_us}\nSTATUS=reading the configuration again"
         ));
+    }
+
+    /// The start, the reload or the stop that is in progress needs at least `time` more from now on
+    /// (`EXTEND_TIMEOUT_USEC`). `status` says why.
+    pub(crate) fn extend_timeout(&self, time: Duration, status: &str) {
+        let us = time.as_micros();
+        self.send(&format!("EXTEND_TIMEOUT_USEC={us}\nSTATUS={status}"));
     }
 
     /// The server drains and ends.
@@ -150,10 +166,7 @@ mod tests {
     fn a_stuck_worker_ends_the_messages() {
         let path = std::env::temp_dir().join(format!("onrush-alive-{}", std::process::id()));
         let receiver = UnixDatagram::bind(&path).unwrap();
-        let manager = ServiceManager(Some(Arc::new(Socket {
-            socket: UnixDatagram::unbound().unwrap(),
-            address: SocketAddr::from_pathname(&path).unwrap(),
-        })));
+        let manager = ServiceManager::at(&path);
         let (begin, begun) = channel();
         let (end, ended) = channel::<()>();
         let both = Arc::new(Mutex::new((begin, ended)));

@@ -4,11 +4,12 @@ use crate::build_cache::BuildCacheSettings;
 use crate::edge::EdgeSettings;
 use crate::failure::{self, Failure};
 use crate::quotas::Quotas;
+use crate::service_manager::ServiceManager;
 use onrush::metrics::{Collector, MetricType, TextWriter};
 use onrush_remote::{Check, DURATION_BOUNDS, Location, Options, RemoteStore};
 use onrush_rt::blocking::BlockingPool;
 use onrush_server::{Files, FilesOptions};
-use onrush_store::{BuildCache, EdgeStore, Folder, Quota, Store};
+use onrush_store::{BuildCache, EdgeStore, Folder, HandedOver, Quota, Store};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -137,12 +138,12 @@ impl Storage {
     }
 
     /// Opens the store and serves it: as a build cache with `cache`, or through the cache of `edge`
-    /// if there is one. A service that does not respond is logged; it may respond later. One that
-    /// refuses is a failure.
+    /// if there is one. `quotas`: with what an earlier process knows of them. A service that does
+    /// not respond is logged; it may respond later. One that refuses is a failure.
     pub(crate) fn open(
         &self,
         options: FilesOptions,
-        quotas: &[Quota],
+        quotas: (&[Quota], &[HandedOver], &ServiceManager),
         edge: Option<&EdgeSettings>,
         cache: Option<BuildCacheSettings>,
     ) -> Result<Opened, Failure> {
@@ -158,7 +159,8 @@ impl Storage {
                 let folder = open_folder(path, &options)?;
                 let pool = folder.pool().clone();
                 // Also without quotas: there may be some later.
-                let quotas = Quotas::open(folder.clone(), quotas)?;
+                let (quotas, known, manager) = quotas;
+                let quotas = Quotas::open(folder.clone(), quotas, known, manager)?;
                 let store = Arc::new(quotas.store().clone());
                 with_quotas = Some((folder, quotas));
                 (store, pool, None)

@@ -39,6 +39,9 @@ pub enum StoreError {
     Full(Cause),
     /// The objects beneath a prefix have all bytes that they may have.
     OverQuota,
+    /// Whether a quota has room is not known yet, because its objects are being counted, or because
+    /// another process uses a part of it for a moment. A later attempt may succeed.
+    NotCounted,
     /// The file system is read-only, or became read-only after a device error.
     ReadOnly,
     /// The object is larger than the file system allows.
@@ -150,6 +153,7 @@ impl fmt::Display for StoreError {
             }
             StoreError::Full(_) => "the disk is full",
             StoreError::OverQuota => "the object does not fit into what is left of the quota",
+            StoreError::NotCounted => "the objects are being counted for the quota",
             StoreError::ReadOnly => "the disk is read-only",
             StoreError::TooLarge => "the object is too large for the store",
             StoreError::Forbidden => "the store does not allow this",
@@ -200,12 +204,15 @@ impl StoreError {
 
     /// Whether the same change may succeed later, or may have been made: the service or the machine
     /// did not refuse it, but was not able to make it or to say so. What it needs has to be kept.
-    /// That includes a full disk and one that fails: an operator frees space, or repairs it.
+    /// That includes a full disk, a quota that is used up, and a disk that fails: someone frees
+    /// space, or repairs it.
     pub fn is_temporary(&self) -> bool {
         matches!(
             self,
             StoreError::Busy
                 | StoreError::Full(_)
+                | StoreError::OverQuota
+                | StoreError::NotCounted
                 | StoreError::Io(_)
                 | StoreError::Throttled { .. }
                 | StoreError::Unavailable
@@ -247,6 +254,10 @@ impl StoreError {
 
     /// Maps the error of a change. An entry in the way is a conflict.
     pub(crate) fn from_change(error: io::Error) -> StoreError {
+        let own = error.get_ref().and_then(|error| error.downcast_ref());
+        if let Some(own) = own {
+            return StoreError::clone(own);
+        }
         match error.raw_os_error() {
             Some(libc::EISDIR) => StoreError::IsDirectory,
             Some(libc::ENOTDIR) => StoreError::NotDirectory,

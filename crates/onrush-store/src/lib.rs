@@ -29,7 +29,8 @@
 //! ```
 //!
 //! Layers inside this crate, lowest first: `error` · `key` · `meta` · `checksum` · `attributes` ·
-//! `local` · `object` · `changes` · `store` · `stamps` · `folder` · `scrub` · `quota` · `watch` ·
+//! `local` · `object` · `changes` · `store` · `stamps` · `usage` (what quotas
+//! count) · `folder` · `scrub` · `quota` · `watch` ·
 //! [`cache`] · `record` (the form of cached files) · `edge`, `build_cache` · `testing`.
 //! This crate does not contain HTTP: no headers, no statuses, no percent-encoding.
 
@@ -54,18 +55,20 @@ mod stamps;
 mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod usage;
 mod watch;
 
 pub use build_cache::{BuildCache, BuildCacheMetrics};
 pub use changes::{ChangedName, Changes, FolderChanges};
 pub use edge::{EdgeMetrics, EdgeOptions, EdgeStore};
 pub use error::{Cause, Result, StoreError};
-pub use folder::{Durability, Folder, FolderOptions, PreparedOptions};
+pub use folder::{Counted, Durability, Folder, FolderOptions, PreparedOptions};
 pub use key::Key;
 pub use local::LocalFile;
 pub use meta::{Kind, METADATA_BYTES_MAX, Meta, PROPERTIES_BYTES_MAX, Version};
 pub use object::{ByteStream, CacheUse, Cached, FilePart, LocalFuture, Object, ReadAt};
-pub use quota::{Quota, QuotaStore};
+pub use quota::{KeptUpload, Progress, QuotaStore};
 pub use scrub::{EachFile, Finding, Scrub};
 pub use store::{Committed, Condition, Entry, Features, Kept, ListHow, Page};
 pub use store::{Overlap, Relocation, StagedCopy, Store, Upload, Wanted};
+pub use usage::{COUNTED_BYTES_MIN, HandedOver, Quota};

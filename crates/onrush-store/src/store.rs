@@ -169,6 +169,12 @@ pub trait Store: fmt::Debug + Send + Sync {
         Box::pin(async { Ok(None) })
     }
 
+    /// Whether kept bytes are still there. Not if they have become an object, or were discarded. By
+    /// default they are: the store does not know.
+    fn is_kept<'a>(&'a self, _kept: &'a Kept) -> LocalFuture<'a, Result<bool>> {
+        Box::pin(async { Ok(true) })
+    }
+
     /// Removes the bytes of an upload that is not going to be continued. If they are gone already,
     /// nothing happens. A commit that goes on after the upload was dropped may still succeed.
     fn discard<'a>(&'a self, _kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
@@ -511,8 +517,8 @@ pub struct Kept {
 pub struct Committed {
     /// Whether the key had no object before.
     pub created: bool,
-    /// The size of the object that was replaced, in bytes; 0 if there was none, or if the store
-    /// does not know it.
+    /// What a [`Quota`](crate::Quota) counts no longer, in bytes: the object or the folder that was
+    /// replaced, with everything in it; 0 if there was none, or if the store does not know it.
     pub replaced_bytes: u64,
     /// The properties of the new object.
     pub meta: Meta,

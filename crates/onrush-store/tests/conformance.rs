@@ -35,7 +35,7 @@ fn folder_conforms(backend: &Backend) {
     assert_eq!(staged(&folder, backend), 0);
 }
 
-/// Parts count when the upload is completed.
+/// Parts count when they are written, each byte once.
 fn parts_do_not_exceed_a_quota(backend: &Backend) {
     let quota = Quota {
         prefix: None,
@@ -49,16 +49,26 @@ fn parts_do_not_exceed_a_quota(backend: &Backend) {
         let mut upload = store.stage(&at, Condition::None, None).await.unwrap();
         let mut kept = upload.keep().await.unwrap();
         drop(upload);
-        store.write_kept(&kept, 0, body(10_001)).await.unwrap();
-        store.sync_kept(&kept).await.unwrap();
-        for (bytes, expected) in [(10_001, Some(StoreError::OverQuota)), (10_000, None)] {
-            kept.bytes = bytes;
-            let resumed = store.resume(&at, Condition::None, &kept).await;
-            assert_eq!(resumed.as_ref().err(), expected.as_ref(), "{bytes}");
-            if let Ok(upload) = resumed {
-                upload.commit().await.unwrap();
-            }
+        assert_eq!(store.used()[0].1, 4096);
+        let refused = store.write_kept(&kept, 0, body(10_001)).await;
+        assert_eq!(refused.err(), Some(StoreError::OverQuota));
+        for (position, bytes, used) in [
+            (8000, 2000, 4096),
+            (0, 3000, 5000),
+            (1000, 2000, 5000),
+            (2000, 6000, 10_000),
+        ] {
+            let written = store.write_kept(&kept, position, body(bytes)).await;
+            assert_eq!(written, Ok(Vec::new()));
+            assert_eq!(store.used()[0].1, used);
         }
+        let refused = store.write_kept(&kept, 10_000, body(1)).await;
+        assert_eq!(refused.err(), Some(StoreError::OverQuota));
+        store.sync_kept(&kept).await.unwrap();
+        kept.bytes = 10_000;
+        let resumed = store.resume(&at, Condition::None, &kept).await;
+        resumed.unwrap().commit().await.unwrap();
+        assert_eq!(store.used()[0].1, 10_000);
         let refused = store.stage(&key("other"), Condition::None, Some(1)).await;
         assert_eq!(refused.err(), Some(StoreError::OverQuota));
     });

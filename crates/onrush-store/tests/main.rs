@@ -60,6 +60,8 @@ mod processes;
 mod properties;
 // What a rename replaces, after errors and power cuts.
 mod replaced;
+// Quotas: all that counts, random operations, restarts.
+mod quota;
 // Quotas while objects move and change.
 mod quota_moves;
 // Many threads use one folder.
@@ -72,6 +74,8 @@ mod relocate;
 mod rights;
 // Options that change while a folder is in use.
 mod settings;
+// What dead processes leave of uploads that continue.
+mod leftovers;
 // Files of uploads before their commit.
 mod staging;
 // Watched folders.

@@ -2,6 +2,7 @@
 //! and mounts of the simulated disk.
 
 use crate::common::*;
+use crate::edge_common::wait_until;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::sim::{Cut, SimFs};
 use onrush_store::*;
@@ -164,7 +165,8 @@ fn assert_staging_is_hidden(folder: &Folder, mount: &str) {
         }
     }
     let bytes = folder.count_bytes(Some(&key(mount))).unwrap();
-    assert_eq!(bytes, (LARGE + 2) as u64);
+    // Two small objects and two folders besides.
+    assert_eq!(bytes, LARGE as u64 + 4 * COUNTED_BYTES_MIN);
 }
 
 #[test]
@@ -239,6 +241,43 @@ fn staged_files_of_dead_processes_are_removed() {
         while folder.discard_older(Duration::ZERO).await.unwrap() == 0 {}
     });
     assert_eq!(files(&staging), Vec::<String>::new());
+}
+
+/// The next process removes it there as well, before it needs the folder.
+#[test]
+fn what_no_record_names_is_removed_on_other_file_systems() {
+    let name = "what_no_record_names_is_removed_on_other_file_systems";
+    let Some(dir) = with_mounts(name) else {
+        return;
+    };
+    for mount in ["disk", "bound"] {
+        let keep = |folder: &Folder| {
+            block_on(async {
+                let at = key(format!("{mount}/object"));
+                let mut upload = folder.stage(&at, Condition::None, None).await.unwrap();
+                upload.write(body(5)).await.unwrap();
+                upload.keep().await.unwrap()
+            })
+        };
+        // The last job of a process may end a moment later.
+        let ended = || {
+            let staging = dir.join(mount).join(".onrush-staging/staging");
+            let is_empty = || std::fs::read_dir(&staging).unwrap().next().is_none();
+            wait_until("no process has a folder in staging", is_empty);
+        };
+        let folder = open(&dir);
+        let (known, _unknown) = (keep(&folder), keep(&folder));
+        drop(folder);
+        ended();
+        let left = || files(&dir.join(mount).join(".onrush-staging/uploads")).len();
+        assert_eq!(left(), 2);
+        let folder = open(&dir);
+        assert_eq!(folder.discard_unknown(&[known]), Ok(1), "{mount}");
+        assert_eq!(left(), 1, "{mount}");
+        drop(folder);
+        ended();
+        assert_eq!(open(&dir).discard_unknown(&[]), Ok(1), "{mount}");
+    }
 }
 
 /// What cannot succeed is refused before the first byte.

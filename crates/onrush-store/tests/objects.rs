@@ -253,9 +253,9 @@ fn object_that_others_delete_or_create_is_noticed(backend: &Backend) {
     let folder = backend.folder();
     let root = backend.root();
     for (parent, at) in [(&b"."[..], "a"), (b"d", "d/a")] {
-        assert!(put(&folder, at, b"1").unwrap().created);
+        assert!(put(&folder, at, &body(10_001)).unwrap().created);
         let replaced = put(&folder, at, b"22").unwrap();
-        assert_eq!((replaced.created, replaced.replaced_bytes), (false, 1));
+        assert_eq!((replaced.created, replaced.replaced_bytes), (false, 10_001));
         let (dir, name) = (root.open_dir(parent).unwrap(), b"a");
         dir.unlink(name).unwrap();
         assert!(put(&folder, at, b"3").unwrap().created);
@@ -268,7 +268,7 @@ fn object_that_others_delete_or_create_is_noticed(backend: &Backend) {
         let other = dir.open(name, OpenHow::create_new(0o644)).unwrap();
         other.write_all_at(b"other", 0).unwrap();
         let replaced = put(&folder, at, b"6").unwrap();
-        assert_eq!((replaced.created, replaced.replaced_bytes), (false, 5));
+        assert_eq!((replaced.created, replaced.replaced_bytes), (false, 4096));
         assert_eq!(get(&folder, at).unwrap(), b"6");
         assert_eq!(staged(&folder, backend), 0);
     }

@@ -54,7 +54,7 @@ fn an_object_that_changes_during_a_move_is_counted_exactly() {
     thread::scope(|scope| {
         scope.spawn(|| {
             for round in 0..400 {
-                put_in(&store, "in/x", 1 + round * 7 % 5000).expect("stored");
+                put_in(&store, "in/x", 1 + round * 37 % 15_000).expect("stored");
             }
         });
         scope.spawn(|| {
@@ -74,12 +74,12 @@ fn an_object_that_changes_during_a_move_is_counted_exactly() {
 #[test]
 fn conditions_of_a_move_hold_for_both_names() {
     let backend = Backend::real();
-    let store = store(&backend, 1000);
-    let first = put_in(&store, "in/x", 600).expect("stored").meta;
-    put_in(&store, "out/y", 500).expect("stored");
+    let store = store(&backend, 12_000);
+    let first = put_in(&store, "in/x", 6000).expect("stored").meta;
+    put_in(&store, "out/y", 7000).expect("stored");
     let over = rename(&store, "in/x", "out/x", Kind::File);
     assert_eq!(over, Err(StoreError::OverQuota));
-    put_in(&store, "in/x", 400).expect("stored");
+    put_in(&store, "in/x", 4200).expect("stored");
     let conditional = |from_condition, to_condition, to: &str| {
         block_on(store.rename(
             Relocation {
@@ -98,28 +98,33 @@ fn conditions_of_a_move_hold_for_both_names() {
         conditional(Condition::None, Condition::Absent, "out/y"),
         failed
     );
-    assert_eq!(used(&store), [400, 500]);
+    assert_eq!(used(&store), [4200, 7000]);
     let moved = conditional(Condition::Present, Condition::Present, "out/y");
     assert_eq!(moved.map(|moved| moved.created), Ok(false));
-    assert_eq!(used(&store), [0, 400]);
+    assert_eq!(used(&store), [0, 4200]);
 }
 
 #[test]
 fn a_folder_takes_what_is_in_it_along() {
     let backend = Backend::real();
-    let store = store(&backend, 1000);
-    for (name, bytes) in [("in/d/a", 100), ("in/d/e/b", 200), ("in/c", 50)] {
+    let store = store(&backend, 60_000);
+    for (name, bytes) in [("in/d/a", 10_000), ("in/d/e/b", 20_000), ("in/c", 5000)] {
         put_in(&store, name, bytes).expect("stored");
     }
     put_in(&store, "out/x", 10).expect("stored");
+    // Each folder and each small object count 4096.
+    assert_eq!(used(&store), [35_000 + 2 * 4096, 4096]);
     rename(&store, "in/d", "in/f", Kind::Directory).expect("renamed");
-    assert_eq!(used(&store), [350, 10]);
+    assert_eq!(used(&store), [35_000 + 2 * 4096, 4096]);
     rename(&store, "in/f", "out/f", Kind::Directory).expect("renamed");
-    assert_eq!(used(&store), [50, 310]);
-    put_in(&store, "out/x", 690).expect("stored");
+    assert_eq!(used(&store), [5000, 30_000 + 3 * 4096]);
+    put_in(&store, "out/x", 13_616).expect("stored");
     put_in(&store, "out/y", 10).expect("stored");
+    assert_eq!(used(&store), [5000, 55_904]);
     put_in(&store, "in/g/a", 1).expect("stored");
     let over = rename(&store, "in/g", "out/g", Kind::Directory);
     assert_eq!(over, Err(StoreError::OverQuota));
-    assert_eq!(used(&store), [51, 1000]);
+    assert_eq!(used(&store), [13_192, 55_904]);
+    store.count().expect("a count");
+    assert_eq!(used(&store), [13_192, 55_904]);
 }

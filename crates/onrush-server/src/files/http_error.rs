@@ -36,6 +36,14 @@ impl HttpError {
         }
     }
 
+    /// Counting a large folder takes seconds to minutes.
+    const NOT_COUNTED: HttpError = HttpError {
+        retry_after_s: 5,
+        ..HttpError::new(
+            503,
+            "the objects are being counted for the quota of this path; try again later",
+        )
+    };
     pub(super) const NOT_FOUND: HttpError = HttpError::new(404, "there is no such object");
     pub(super) const METHOD_NOT_ALLOWED: HttpError =
         HttpError::new(405, "the method is not allowed here");
@@ -92,6 +100,7 @@ impl HttpError {
                 507,
                 "the object does not fit into what is left of the quota of this path",
             ),
+            (StoreError::NotCounted, _) => return HttpError::NOT_COUNTED,
             (StoreError::ReadOnly, _) => (503, "the disk is read-only"),
             (StoreError::TooLarge, _) => (413, "the object is too large for the store"),
             (StoreError::Forbidden | StoreError::PermissionDenied(_), _) => {

@@ -111,7 +111,7 @@ pub(crate) use tus::override_method;
 pub use types::Types;
 pub use upkeep::Upkeep;
 pub use upload_limits::UploadLimits;
-pub use uploads::UPLOAD_RECORDS;
+pub use uploads::{UPLOAD_RECORDS, recorded_uploads};
 
 /// The maximum memory of small objects that are not in the cache but are being sent to slow
 /// clients.

@@ -38,6 +38,7 @@ mod relocate; // rights of COPY and MOVE
 mod remote; // a bucket
 mod remote_uploads; // unfinished uploads to a bucket
 mod restart; // SIGUSR2
+mod restart_quota; // SIGUSR2 with quotas
 mod restart_twice; // SIGUSR2 during a drain
 mod scrub; // `onrush scrub`
 mod service; // notifications, inherited sockets
@@ -48,6 +49,7 @@ mod stored; // limits on what is stored
 mod tls; // HTTPS
 mod tls_files; // files of certificates
 mod tus_concat; // joined uploads: rights, `kill -9`
+mod upload_kills; // `kill -9` while many clients upload
 mod uploads; // unfinished uploads, restarts
 mod users; // `onrush user`, `onrush check`
 mod watch; // watched folders

@@ -291,10 +291,11 @@ fn each_option_of_a_request_changes_and_changes_back() {
 }
 
 /// Objects that clients have put by a quota count for another one, and unfinished uploads stay.
+/// Each name counts at least 4096 bytes.
 #[test]
 fn what_is_stored_outlives_a_reload() {
     let (folder, files) = (Folder::new(), Folder::new());
-    let config = files.file("onrush.toml", "allow = 'put'\nquota = '/q=10'\n");
+    let config = files.file("onrush.toml", "allow = 'put'\nquota = '/q=5000'\n");
     let server = serve(&folder, &config, &["--hidden"]);
     let put = |path: &str| {
         let request = format!(
@@ -311,10 +312,10 @@ fn what_is_stored_outlives_a_reload() {
     let location = created.split_once("ocation: ").expect("a location").1;
     let location = location.split_once("\r\n").expect("a line").0;
     let path = &location[location.find("/up").expect("the path")..];
-    let text = "allow = 'put'\nquota = ['/q=20', '/=22']\nmax-object-size = 8\n";
+    let text = "allow = 'put'\nquota = ['/q=9000', '/=17000']\nmax-object-size = 8\n";
     reload(&server, &config, text, "configuration loaded");
-    assert!(put("/q/b").starts_with("HTTP/1.1 201"), "14 of 20");
-    assert!(put("/q/c").starts_with("HTTP/1.1 507"), "21 of 20");
+    assert!(put("/q/b").starts_with("HTTP/1.1 201"), "8192 of 9000");
+    assert!(put("/q/c").starts_with("HTTP/1.1 507"), "12288 of 9000");
     let patch = format!(
         "PATCH {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTus-Resumable: 1.0.0\r\n\
          Content-Type: application/offset+octet-stream\r\nUpload-Offset: 0\r\n\
@@ -323,7 +324,7 @@ fn what_is_stored_outlives_a_reload() {
     let patched = server.exchange(patch.as_bytes());
     assert!(patched.starts_with("HTTP/1.1 204"), "{patched}");
     assert!(server.get("/up").ends_with("content"));
-    assert!(put("/c").starts_with("HTTP/1.1 507"), "28 of 22");
+    assert!(put("/c").starts_with("HTTP/1.1 507"), "20480 of 17000");
 }
 
 #[test]

@@ -207,6 +207,13 @@ fn no_request_fails_while_the_server_restarts() {
 }
 
 #[test]
+fn no_request_fails_while_a_server_with_quotas_restarts() {
+    for driver in both_drivers() {
+        restart_under_load(&["--driver", driver, "--quota", "/=1GiB,/up=1GiB"], 5);
+    }
+}
+
+#[test]
 fn no_request_fails_while_a_server_with_tls_restarts() {
     let (folder, authority) = (Folder::new(), Authority::new("test"));
     let (certificate, key) = authority.local(&folder);

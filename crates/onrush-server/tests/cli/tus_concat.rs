@@ -88,18 +88,21 @@ fn a_quota_counts_what_is_joined() {
             "--allow",
             "put,delete",
             "--quota",
-            "/=1MB",
+            "/=1900KB",
             "--driver",
             driver,
         ];
         let server = Server::start(folder.path(), &flags);
         let content = pattern(1, 600_000);
+        // The partial uploads count as well, until they are joined.
         let one = partial(&server, "/", "", &content);
         let two = partial(&server, "/", "", &content);
         assert_eq!(join(&server, "/x", "", &[&one, &two]), 507);
         assert_eq!((head(&server, &one), head(&server, &two)), (200, 200));
         assert_eq!(join(&server, "/x", "", &[&one]), 201);
+        let third = partial(&server, "/", "", &content[..200_000]);
         assert_eq!(join(&server, "/y", "", &[&two]), 507, "{driver}");
+        assert_eq!(head(&server, &third), 200);
         assert_eq!(request(&server, "DELETE", "/x", "").0, 204);
         assert_eq!(join(&server, "/y", "", &[&two]), 201, "{driver}");
         assert!(std::fs::read(folder.path().join("y")).expect("an object") == content);

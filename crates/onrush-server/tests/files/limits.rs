@@ -176,70 +176,157 @@ fn a_quota_holds_for_every_way_to_write() {
     for driver in drivers() {
         let dir = TempDir::new();
         std::fs::create_dir(dir.path().join("in")).expect("a folder");
-        std::fs::write(dir.path().join("in/old"), [0; 300]).expect("written");
-        std::fs::write(dir.path().join("out"), [0; 5000]).expect("written");
+        std::fs::write(dir.path().join("in/old"), [0; 7500]).expect("written");
+        std::fs::write(dir.path().join("out"), [0; 30_000]).expect("written");
         let pool = BlockingPool::threads(2, 100);
         let folder = Folder::open(dir.path(), pool, FolderOptions::default()).expect("a folder");
         let quota = Quota {
             prefix: Key::parse(b"in").ok(),
-            bytes_max: 1000,
+            bytes_max: 25_000,
         };
         let store = QuotaStore::new(folder, vec![quota]).expect("a count");
         let used = |expected: u64| assert_eq!(store.used()[0].1, expected);
-        used(300);
+        used(7500);
         let mut server = TestServer::on_store(Arc::new(store.clone()), &writable(), driver);
         let server = &mut server;
-        assert_eq!(server.put("/in/a", &pattern(500)).status, 201);
-        used(800);
-        let refused = server.put("/in/b", &pattern(201));
+        assert_eq!(server.put("/in/a", &pattern(12_500)).status, 201);
+        used(20_000);
+        let refused = server.put("/in/b", &pattern(5001));
         let text = "the object does not fit into what is left of the quota of this path\n";
         assert_eq!((refused.status, refused.text()), (507, text));
-        assert_eq!(chunked(server, "/in/b", 201).status, 507);
+        assert_eq!(chunked(server, "/in/b", 5001).status, 507);
         assert_eq!(server.put("/elsewhere", &pattern(70_000)).status, 201);
-        used(800);
+        used(20_000);
         let copy = |to: &str| format!("COPY /in/old\nDestination: {to}");
         assert_eq!(server.request(&copy("/in/copy"), b"").status, 507);
         assert_eq!(server.request(&copy("/copy"), b"").status, 201);
         let into = server.request("MOVE /out\nDestination: /in/out", b"");
         assert_eq!(into.status, 507);
         // Replacing, deleting and moving make room.
-        assert_eq!(server.put("/in/a", &pattern(200)).status, 204);
-        used(500);
+        assert_eq!(server.put("/in/a", &pattern(5000)).status, 204);
+        used(12_500);
         assert_eq!(
             server
                 .request("MOVE /in/old\nDestination: /old", b"")
                 .status,
             201
         );
-        used(200);
+        used(5000);
         assert_eq!(
             server.request("MOVE /old\nDestination: /in/a", b"").status,
             204
         );
-        used(300);
+        used(7500);
         assert_eq!(
             server
                 .request("MOVE /in/\nDestination: /other/", b"")
                 .status,
             501
         );
-        // A part of an upload counts while it is written, and when it is completed.
-        let begin = server.request("PUT /in/part\nUpload-Complete: ?0", &pattern(600));
+        // Each name and each folder count a block at least.
+        assert_eq!(server.put("/in/d/empty", b"").status, 201);
+        used(7500 + 8192);
+        assert_eq!(server.request("MKCOL /in/e/", b"").status, 405); // Without WebDAV.
+        assert_eq!(server.put("/in/f/", b"").status, 201);
+        used(7500 + 12_288);
+        assert_eq!(server.put("/in/g/h/", b"").status, 507);
+        assert_eq!(server.get("/in/g/").status, 404);
+        for name in ["/in/d/empty", "/in/d/", "/in/f/"] {
+            assert_eq!(server.delete(name).status, 204);
+        }
+        used(7500);
+        // A part of an upload counts until the upload is complete, or deleted.
+        let begin = server.request("PUT /in/part\nUpload-Complete: ?0", &pattern(15_000));
         assert_eq!(begin.status, 201);
         let url = begin.field("location").expect("a URL").to_owned();
         let append = format!(
-            "PATCH {url}\nUpload-Offset: 600\nUpload-Complete: ?1\n\
+            "PATCH {url}\nUpload-Offset: 15000\nUpload-Complete: ?1\n\
              Content-Type: application/partial-upload"
         );
-        let refused = server.request(&append, &pattern(101));
+        let refused = server.request(&append, &pattern(2501));
         assert_eq!(refused.status, 507, "{refused:?}");
-        used(300);
+        used(22_500);
+        assert_eq!(server.put("/in/b", &pattern(2501)).status, 507);
         assert_eq!(server.delete("/in/a").status, 204);
-        used(0);
+        used(15_000);
         store.count().expect("a count");
+        used(15_000);
+        assert_eq!(server.delete(&url).status, 204);
         used(0);
-        std::fs::write(dir.path().join("in/other"), [0; 77]).expect("written");
+        std::fs::write(dir.path().join("in/other"), [0; 7777]).expect("written");
         store.count().expect("a count");
-        used(77);
+        used(7777);
+    }
+}
+
+/// An upload whose last step has no room, because it makes a folder, can be completed later.
+#[test]
+fn an_upload_outlives_a_quota_that_is_full() {
+    for driver in drivers() {
+        let dir = TempDir::new();
+        let pool = BlockingPool::threads(2, 100);
+        let folder = Folder::open(dir.path(), pool, FolderOptions::default()).expect("a folder");
+        let quota = Quota {
+            prefix: None,
+            bytes_max: 25_000,
+        };
+        let store = QuotaStore::new(folder, vec![quota]).expect("a count");
+        let used = |expected: u64| assert_eq!(store.used()[0].1, expected);
+        let mut server = TestServer::on_store(Arc::new(store.clone()), &writable(), driver);
+        let server = &mut server;
+        assert_eq!(server.put("/old", &pattern(7500)).status, 201);
+        let begin = server.request("PUT /new/x\nUpload-Complete: ?0", &pattern(15_000));
+        assert_eq!(begin.status, 201);
+        let url = begin.field("location").expect("a URL").to_owned();
+        let complete = format!(
+            "PATCH {url}\nUpload-Offset: 15000\nUpload-Complete: ?1\n\
+             Content-Type: application/partial-upload"
+        );
+        assert_eq!(server.request(&complete, b"").status, 507);
+        used(22_500);
+        assert_eq!(server.delete("/old").status, 204);
+        assert_eq!(server.request(&complete, b"").status / 100, 2);
+        assert_eq!(server.get("/new/x").body, pattern(15_000));
+        used(15_000 + 4096);
+    }
+}
+
+/// While the objects are counted for the first time, only what needs room in a quota waits.
+#[test]
+fn a_quota_that_is_not_counted_refuses_for_a_moment() {
+    for driver in drivers() {
+        let dir = TempDir::new();
+        std::fs::create_dir(dir.path().join("in")).expect("a folder");
+        std::fs::write(dir.path().join("in/old"), b"old").expect("written");
+        let pool = BlockingPool::threads(2, 100);
+        let folder = Folder::open(dir.path(), pool, FolderOptions::default()).expect("a folder");
+        let quota = Quota {
+            prefix: Key::parse(b"in").ok(),
+            bytes_max: 25_000,
+        };
+        let store = QuotaStore::uncounted(folder, &[quota]);
+        let mut server = TestServer::on_store(Arc::new(store.clone()), &writable(), driver);
+        let server = &mut server;
+        let text = "the objects are being counted for the quota of this path; try again later\n";
+        for request in [
+            "PUT /in/new",
+            "PUT /in/folder/",
+            "PUT /in/part\nUpload-Complete: ?0",
+            "COPY /in/old\nDestination: /in/copy",
+            "MOVE /out\nDestination: /in/out",
+            "POST /in/tus\nTus-Resumable: 1.0.0\nUpload-Length: 5",
+        ] {
+            assert_eq!(server.put("/out", b"out").status / 100, 2);
+            let refused = server.request(request, b"");
+            assert_eq!((refused.status, refused.text()), (503, text), "{request}");
+            assert_eq!(refused.field("retry-after"), Some("5"), "{request}");
+        }
+        // What cannot fit in any case.
+        assert_eq!(server.put("/in/large", &pattern(25_001)).status, 507);
+        assert_eq!(server.get("/in/old").body, b"old");
+        assert_eq!(server.delete("/in/old").status, 204);
+        store.count().expect("a count");
+        assert_eq!(server.put("/in/new", b"new").status, 201);
+        assert_eq!(store.used()[0].1, 4096);
     }
 }

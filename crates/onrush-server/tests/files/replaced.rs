@@ -266,20 +266,21 @@ fn another_file_system_loses_nothing() {
 
 #[test]
 fn a_quota_leaves_the_destination() {
+    const FOLDER: u64 = 4096;
     for driver in [DriverPreference::Uring, DriverPreference::Epoll] {
         let dir = TempDir::new();
         let path = |name: &str| dir.path().join(name);
         for folder in ["in/old", "large", "small"] {
             std::fs::create_dir_all(path(folder)).expect("a folder");
         }
-        std::fs::write(path("in/old/1"), [0; 300]).expect("written");
-        std::fs::write(path("large/1"), [1; 800]).expect("written");
-        std::fs::write(path("small/2"), [2; 400]).expect("written");
+        std::fs::write(path("in/old/1"), [0; 7500]).expect("written");
+        std::fs::write(path("large/1"), [1; 20_000]).expect("written");
+        std::fs::write(path("small/2"), [2; 10_000]).expect("written");
         let pool = BlockingPool::threads(2, 100);
         let folder = Folder::open(dir.path(), pool, FolderOptions::default()).expect("a folder");
         let quota = Quota {
             prefix: Key::parse(b"in").ok(),
-            bytes_max: 1000,
+            bytes_max: 33_000,
         };
         let store = QuotaStore::new(folder, vec![quota]).expect("a count");
         let used = |expected: u64| assert_eq!(store.used()[0].1, expected);
@@ -289,27 +290,27 @@ fn a_quota_leaves_the_destination() {
             let refused = send(server, method, "/large/", "/in/old/");
             let text = "the object does not fit into what is left of the quota of this path\n";
             assert_eq!((refused.status, refused.text()), (507, text), "{method}");
-            used(300);
-            assert_eq!(server.get("/in/old/1").body, [0; 300]);
-            assert_eq!(server.get("/large/1").body.len(), 800);
+            used(FOLDER + 7500);
+            assert_eq!(server.get("/in/old/1").body, [0; 7500]);
+            assert_eq!(server.get("/large/1").body.len(), 20_000);
             // The quota itself is on the destination.
             let refused = send(server, method, "/small/", "/in/");
             assert_eq!(refused.status, 501, "{method}");
-            assert_eq!(server.get("/in/old/1").body, [0; 300]);
+            assert_eq!(server.get("/in/old/1").body, [0; 7500]);
         }
         assert_eq!(send(server, "COPY", "/small/", "/in/old/").status, 204);
-        used(400);
+        used(FOLDER + 10_000);
         assert_eq!(server.put("/in/old/3", &[3; 100]).status, 201);
         assert_eq!(send(server, "MOVE", "/small/", "/in/old/").status, 204);
-        used(400);
+        used(FOLDER + 10_000);
         assert_eq!(server.get("/in/old/3").status, 404);
         // Within the quota, nothing needs more room.
-        assert_eq!(server.put("/in/new/4", &[4; 500]).status, 201);
-        used(900);
+        assert_eq!(server.put("/in/new/4", &[4; 12_500]).status, 201);
+        used(2 * FOLDER + 22_500);
         assert_eq!(send(server, "MOVE", "/in/new/", "/in/old/").status, 204);
-        used(500);
+        used(FOLDER + 12_500);
         store.count().expect("a count");
-        used(500);
+        used(FOLDER + 12_500);
     }
 }
 

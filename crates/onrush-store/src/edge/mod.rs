@@ -324,6 +324,10 @@ impl Store for EdgeStore {
         self.inner.store.published(key, kept)
     }
 
+    fn is_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<bool>> {
+        self.inner.store.is_kept(kept)
+    }
+
     fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
         self.inner.store.discard(kept)
     }

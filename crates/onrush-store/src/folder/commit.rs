@@ -30,6 +30,7 @@ use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::meta::{Kind, Meta};
 use crate::store::{Committed, Condition};
+use crate::usage::counted_bytes;
 use onrush_rt::fs::{Dir, FileKind, Metadata};
 use std::io;
 use std::mem;
@@ -270,7 +271,7 @@ impl Put {
         }
         Ok(CommitOutcome::Committed(Committed {
             created: self.current.is_none(),
-            replaced_bytes: self.current.map_or(0, |replaced| replaced.size),
+            replaced_bytes: (self.current).map_or(0, |replaced| counted_bytes(replaced.size)),
             meta: self.meta,
         }))
     }
@@ -437,9 +438,9 @@ impl Undo {
     }
 }
 
-/// Deletes an object or an empty folder. Returns its properties, and the bytes that the folder has
-/// less: none if it was a link, whose target stays. After a failure of the last sync it is gone for
-/// readers, but a power cut may bring it back.
+/// Deletes an object or an empty folder. Returns its properties, and the bytes that count no
+/// longer: none if it was a link, whose target stays. After a failure of the last sync it is gone
+/// for readers, but a power cut may bring it back.
 pub(super) fn delete(
     inner: &Inner,
     key: &Key,
@@ -484,7 +485,7 @@ pub(super) fn delete(
             .sync(parent.dir())
             .map_err(StoreError::from_open_file)?;
     }
-    Ok((meta, if is_link { 0 } else { meta.size }))
+    Ok((meta, if is_link { 0 } else { counted_bytes(meta.size) }))
 }
 
 fn is_link(parent: &Parent, key: &Key) -> bool {

@@ -23,27 +23,29 @@
 //! descriptor outlives the change into an object. The checksum of such a file is that of the bytes
 //! that a resume reads, because parts in any order have none together.
 //!
-//! The store does not know which files are still needed. Callers discard them, and whatever was
-//! lost in a crash is removed by its age.
+//! The store does not know which files are still needed. Callers discard them. What was lost in a
+//! crash is removed after a start, if no other process uses the folder and the caller says which
+//! files it knows ([`discard_unknown`]); otherwise by its age.
 
-use super::Inner;
 use super::change::Locks;
 use super::key_locks;
 use super::mounts;
 use super::parents;
 use super::staging::{StagedFile, StagedName, Staging, StagingFolder, names};
 use super::upload::{spend_write, write_at, write_steps};
+use super::{Folder, Inner};
 use crate::checksum::Checksum;
 use crate::error::{Result, StoreError};
 use crate::key::{Key, RESERVED};
 use crate::store::Kept;
 use onrush_rt::descriptors::FileUse;
 use onrush_rt::fs::{Create, Dir, File, FileKind, OpenHow};
+use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-const UPLOADS: &[u8] = b"uploads";
+pub(super) const UPLOADS: &[u8] = b"uploads";
 
 const READ_AND_WRITE: OpenHow = OpenHow {
     read: true,
@@ -51,6 +53,34 @@ const READ_AND_WRITE: OpenHow = OpenHow {
     create: Create::No,
     mode: 0,
 };
+
+impl Folder {
+    /// Removes what uploads of dead processes have left and none of `known` needs, which are all
+    /// results of [`Upload::keep`](crate::Upload::keep) that the caller knows. Returns the number
+    /// of files. Does nothing if another process used the folder when this was opened: call it
+    /// soon after that, once. Blocks.
+    pub fn discard_unknown(&self, known: &[Kept]) -> Result<usize> {
+        discard_unknown(&self.inner, known)
+    }
+
+    /// The name of the file of a kept upload, which no other one has.
+    pub(crate) fn kept_name(kept: &Kept) -> Result<Vec<u8>> {
+        name_of(kept)
+    }
+
+    /// The same, and the size of the file in bytes. `None` if it is not there any more. Blocks.
+    pub(crate) fn kept_file(&self, kept: &Kept) -> Result<Option<(Vec<u8>, u64)>> {
+        let size = find(&self.inner, kept)?;
+        size.map(|size| Ok((name_of(kept)?, size))).transpose()
+    }
+
+    /// As [`Store::discard_older`](crate::Store::discard_older), but returns the names of the
+    /// files.
+    pub(crate) async fn discard_older_named(&self, age: Duration) -> Result<Vec<Vec<u8>>> {
+        let job = move |inner: &Arc<Inner>| discard_older(inner, age);
+        self.run(&self.inner.pool, job).await
+    }
+}
 
 /// Keeps the bytes of a staged file, `bytes` long. Blocks.
 pub(super) fn keep(staged: &mut StagedFile, bytes: u64) -> Result<Kept> {
@@ -288,6 +318,62 @@ pub(super) fn published(inner: &Inner, key: &Key, kept: &Kept) -> Result<Option<
     }
 }
 
+/// The name of a kept file, which no other one has.
+pub(super) fn name_of(kept: &Kept) -> Result<Vec<u8>> {
+    let place = Place::parse(&kept.place)?;
+    Ok(file_name(place.name, place.mount))
+}
+
+fn file_name(name: &[u8], mount: &[u8]) -> Vec<u8> {
+    [name, b"\0", mount].concat()
+}
+
+/// The size of a kept file in bytes. `None` if it is not there any more. Blocks.
+pub(super) fn find(inner: &Inner, kept: &Kept) -> Result<Option<u64>> {
+    let found = Place::parse(&kept.place).and_then(|place| {
+        let uploads = open_uploads(&*mounts::staging_at(inner, place.mount)?)?;
+        let found = uploads.entry_metadata(place.name);
+        let found = found.map_err(StoreError::from_lookup)?;
+        let is_there = found.inode == place.inode && found.size >= kept.bytes;
+        Ok(is_there.then_some(found.size))
+    });
+    match found {
+        Err(StoreError::NotFound | StoreError::NotDirectory) => Ok(None),
+        found => found,
+    }
+}
+
+/// Removes the kept files that dead processes have left and that are none of `known`, nor in use:
+/// those that were never recorded, and old objects that a commit has given the name of a kept file.
+/// Returns their number. Does nothing if another process used the folder when it was opened.
+/// Blocks.
+pub(super) fn discard_unknown(inner: &Arc<Inner>, known: &[Kept]) -> Result<usize> {
+    let places = known
+        .iter()
+        .filter_map(|kept| Place::parse(&kept.place).ok());
+    let places: HashSet<_> = (places)
+        .map(|place| (place.mount, place.name, place.inode))
+        .collect();
+    mounts::open_used(inner, places.iter().map(|(mount, ..)| *mount));
+    let mut discarded = 0;
+    for staging in inner.mounts.all().into_iter().chain([inner.staging()?]) {
+        let left = staging.take_leftovers();
+        let Ok(uploads) = open_uploads(&staging) else {
+            continue;
+        };
+        let discard = |name: &Vec<u8>| {
+            let lease = try_lock(inner, name);
+            let Ok(found) = uploads.entry_metadata(name) else {
+                return false;
+            };
+            let is_known = places.contains(&(staging.path(), &name[..], found.inode));
+            lease.is_some() && !is_known && uploads.unlink(name).is_ok()
+        };
+        discarded += left.iter().filter(|name| discard(name)).count();
+    }
+    Ok(discarded)
+}
+
 /// Removes a kept file, but not the old object that a commit has given its name. Blocks.
 pub(super) fn discard(inner: &Inner, kept: &Kept) -> Result<()> {
     let Ok(place) = Place::parse(&kept.place) else {
@@ -313,34 +399,34 @@ pub(super) fn discard(inner: &Inner, kept: &Kept) -> Result<()> {
 }
 
 /// Removes the kept files, except those in use, that were last written longer than `age` ago.
-/// Blocks.
-pub(super) fn discard_older(inner: &Arc<Inner>, age: Duration) -> Result<usize> {
+/// Returns their names, as [`name_of`]. Blocks.
+pub(super) fn discard_older(inner: &Arc<Inner>, age: Duration) -> Result<Vec<Vec<u8>>> {
     let age_ns = i64::try_from(age.as_nanos()).unwrap_or(i64::MAX);
     let before_ns = inner.root.now_ns().saturating_sub(age_ns);
-    let mut discarded = 0;
+    let mut discarded = Vec::new();
     for staging in inner.mounts.all().into_iter().chain([inner.staging()?]) {
-        discarded += match open_uploads(&staging) {
+        let names = match open_uploads(&staging) {
             Err(StoreError::NotFound) => continue,
             opened => discard_before(inner, &opened?, before_ns),
         };
+        discarded.extend(names.iter().map(|name| file_name(name, staging.path())));
     }
     Ok(discarded)
 }
 
 /// Removes the files in `uploads`, except those in use, that were last written before a time.
-/// Returns their number.
-fn discard_before(inner: &Arc<Inner>, uploads: &Dir, before_ns: i64) -> usize {
+/// Returns their names.
+fn discard_before(inner: &Arc<Inner>, uploads: &Dir, before_ns: i64) -> Vec<Vec<u8>> {
     let is_old = |name: &Vec<u8>| {
         let found = uploads.entry_metadata(name);
         found.is_ok_and(|found| found.modified_ns < before_ns)
     };
-    let all = names(uploads, Some(FileKind::File));
-    let old = all.iter().filter(|name| is_old(name));
     let discard = |name: &Vec<u8>| {
         let lease = try_lock(inner, name);
         lease.is_some() && uploads.unlink(name).is_ok()
     };
-    old.filter(|name| discard(name)).count()
+    let all = names(uploads, Some(FileKind::File)).into_iter();
+    all.filter(is_old).filter(discard).collect()
 }
 
 fn open_uploads(staging: &Staging) -> Result<Dir> {

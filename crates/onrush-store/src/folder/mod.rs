@@ -49,8 +49,10 @@ use crate::meta::{Kind, Meta};
 use crate::object::Object;
 use crate::stamps::Stamps;
 use crate::store::{Committed, Condition, Relocation};
+use crate::usage::{COUNTED_BYTES_MIN, Usages};
 use again::Again;
 use change::{Locks, ProcessLocks};
+pub use count::Counted;
 use group::Group;
 use key_locks::KeyLocks;
 use listing_queue::ListingQueue;
@@ -75,9 +77,6 @@ use watches::Watches;
 /// The pool frees the content of objects of at least this size. For smaller ones, that costs more
 /// than freeing them at once.
 const RELEASE_ON_POOL_BYTES_MIN: u64 = 16 << 20;
-
-/// The disk space of a new folder: a block of most file systems.
-const FOLDER_BYTES: u64 = 4096;
 
 /// A directory as a store. Clones share one store, which all workers use.
 #[derive(Clone)]
@@ -107,6 +106,7 @@ struct Inner {
     watches: Watches,
     group: Group,
     stamps: Stamps,
+    usages: Arc<Usages>,
     /// See [`Folder::set_check_hook`].
     #[cfg(feature = "testing")]
     check_hook: std::sync::OnceLock<CheckHook>,
@@ -163,6 +163,7 @@ impl Folder {
             watches: Watches::default(),
             group,
             stamps: Stamps::default(),
+            usages: Usages::new(),
             #[cfg(feature = "testing")]
             check_hook: std::sync::OnceLock::new(),
         };
@@ -203,10 +204,9 @@ impl Folder {
             .map_err(StoreError::from_open_file)
     }
 
-    /// The sizes of all objects beneath a folder together (`None`: the top folder), without those
-    /// of [`Key::state`]; 0 if it does not exist. Symbolic links do not count. Blocks.
-    pub fn count_bytes(&self, folder: Option<&Key>) -> Result<u64> {
-        count::count_bytes(&self.inner, folder)
+    /// What counts of the folder by prefix.
+    pub(crate) fn usages(&self) -> &Arc<Usages> {
+        &self.inner.usages
     }
 
     /// Whether symbolic links that stay beneath the folder are followed; see
@@ -362,7 +362,7 @@ impl Inner {
     /// As [`Inner::check_free`], for a folder at `path` that is about to be created.
     fn check_free_for_folder(&self, path: &[u8]) -> Result<()> {
         match Key::parse(path) {
-            Ok(key) => self.check_free(&key, FOLDER_BYTES),
+            Ok(key) => self.check_free(&key, COUNTED_BYTES_MIN),
             Err(_) => Ok(()),
         }
     }

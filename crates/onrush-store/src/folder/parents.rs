@@ -213,6 +213,7 @@ fn remove_empty<'p>(inner: &Inner, paths: impl DoubleEndedIterator<Item = &'p [u
         let (above, name) = split(path);
         let removed = open(inner, above).and_then(|parent| parent.dir().remove_dir(name));
         if removed.is_ok() {
+            inner.usages.remove_folder(path);
             inner.parents.forget(path);
         }
     }
@@ -282,16 +283,19 @@ fn create_missing<'p>(
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let is_free = inner.check_free_for_folder(prefix);
                 is_free.map_err(|_| io::Error::from(io::ErrorKind::StorageFull))?;
-                match parent
-                    .dir()
-                    .create_dir(split(prefix).1, inner.options.dir_mode)
-                {
+                inner.usages.add_folder(prefix).map_err(io::Error::other)?;
+                let name = split(prefix).1;
+                match (parent.dir()).create_dir(name, inner.options.dir_mode) {
                     Ok(()) => {
                         created.push(prefix);
                         inner.parents.forget(prefix);
                     }
-                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                    Err(error) => return Err(error),
+                    Err(error) => {
+                        inner.usages.remove_folder(prefix);
+                        if error.kind() != io::ErrorKind::AlreadyExists {
+                            return Err(error);
+                        }
+                    }
                 }
                 inner.root.open_dir(prefix)?
             }

@@ -26,6 +26,7 @@ use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::meta::{Kind, Meta};
 use crate::store::{Committed, Overlap, Relocation, Upload};
+use crate::usage::counted_bytes;
 use onrush_rt::descriptors::FileUse;
 use onrush_rt::fs::{File, FileKind, Metadata};
 use std::io;
@@ -255,7 +256,7 @@ fn try_rename(
     };
     let committed = Committed {
         created: replaced.is_none(),
-        replaced_bytes: replaced.map_or(0, |replaced| replaced.size),
+        replaced_bytes: replaced.map_or(0, |replaced| counted_bytes(replaced.size)),
         meta,
     };
     Ok(Some((

@@ -1,7 +1,8 @@
 //! The files of uploads before their commit, in `.onrush/staging`, or in `.onrush-staging/staging`
 //! on another file system (`mounts`). Each process has a folder of its own there and holds an
 //! `flock` on it. The sweep at start-up therefore removes the files of dead processes, but never
-//! those that a live process is writing.
+//! those that a live process is writing. If it finds that no other process is alive, it remembers
+//! which kept files there are, for [`kept::discard_unknown`].
 //!
 //! A commit gives the staged name to the old object, until it removes it. If the commit fails and
 //! cannot take that back, the old object moves to `.onrush/displaced`, which no process sweeps. If
@@ -14,7 +15,7 @@
 
 use super::change::Locks;
 use super::{Inner, RELEASE_ON_POOL_BYTES_MIN};
-use super::{displaced, mounts, trees};
+use super::{displaced, kept, mounts, trees};
 use crate::checksum::Checksum;
 use crate::error::{Result, StoreError};
 use crate::key::{Key, RESERVED, STAGING as NEAR};
@@ -27,7 +28,7 @@ use std::mem;
 use std::ops::ControlFlow;
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 const STAGING: &[u8] = b"staging";
 const DISPLACED: &[u8] = b"displaced";
@@ -82,6 +83,9 @@ pub(super) struct Staging {
     keeps_lists: bool,
     /// Numbers the uploads.
     next: AtomicU64,
+    /// The names of kept files that dead processes have left: those that were there when this was
+    /// opened, if no other process used the folder then.
+    leftovers: Mutex<Vec<Vec<u8>>>,
 }
 
 /// A folder with staged files: that of this process, or the one of `kept`.
@@ -97,9 +101,15 @@ impl Staging {
     /// start-up.
     pub(super) fn open(top: Top) -> io::Result<Staging> {
         let staging = top.open_staging()?;
-        sweep(&top.dir, &staging);
+        // Before the sweep: a process that has made one of them since has a folder until it ends.
+        let kept = match open_in(&top, kept::UPLOADS) {
+            Ok(uploads) => names(&uploads, Some(FileKind::File)),
+            Err(_) => Vec::new(),
+        };
+        let is_alone = sweep(&top.dir, &staging);
         let own = StagingFolder::create(&top.dir, staging)?;
         Ok(Staging {
+            leftovers: Mutex::new(if is_alone { kept } else { Vec::new() }),
             top,
             keeps_metadata: own.dir.keeps_attributes(),
             keeps_lists: own.dir.keeps_access_lists(),
@@ -143,8 +153,13 @@ impl Staging {
 
     /// Opens the folder `name` next to that of staged files, which may be missing.
     pub(super) fn open_folder(&self, name: &[u8]) -> io::Result<Dir> {
-        let path = [self.top.reserved, b"/", name].concat();
-        self.top.dir.open_dir(&path)
+        open_in(&self.top, name)
+    }
+
+    /// The kept files that dead processes have left, once.
+    pub(super) fn take_leftovers(&self) -> Vec<Vec<u8>> {
+        let mut left = (self.leftovers.lock()).unwrap_or_else(PoisonError::into_inner);
+        mem::take(&mut left)
     }
 
     /// A name that no staged file of any process has.
@@ -533,14 +548,21 @@ fn create_locked(staging: &Dir, name: &[u8]) -> io::Result<Option<Dir>> {
 }
 
 /// Removes the folders of dead processes. `root` is the folder of the store, or of a mount, where
-/// there are no records of moves. What cannot be removed is left for the next start.
-fn sweep(root: &Dir, staging: &Dir) {
+/// there are no records of moves. What cannot be removed is left for the next start. Returns
+/// whether no other process is alive.
+fn sweep(root: &Dir, staging: &Dir) -> bool {
+    let mut is_alone = true;
     for name in names(staging, Some(FileKind::Directory)) {
-        let Ok(dir) = staging.open_dir(&name) else {
-            continue;
+        let dir = match staging.open_dir(&name) {
+            Ok(dir) => dir,
+            Err(error) => {
+                is_alone &= is_removed(&error);
+                continue;
+            }
         };
         if dir.lock_exclusive().is_err() {
-            continue; // its process is alive
+            is_alone = false;
+            continue;
         }
         for name in names(&dir, None) {
             displaced::complete(root, &dir, &name);
@@ -551,6 +573,11 @@ fn sweep(root: &Dir, staging: &Dir) {
         // Still locked, so that no process can take it meanwhile.
         let _ = staging.remove_dir(&name);
     }
+    is_alone
+}
+
+fn open_in(top: &Top, name: &[u8]) -> io::Result<Dir> {
+    top.dir.open_dir(&[top.reserved, b"/", name].concat())
 }
 
 pub(super) fn names(dir: &Dir, wanted: Option<FileKind>) -> Vec<Vec<u8>> {

@@ -110,6 +110,12 @@ impl Store for Folder {
         Box::pin(self.run(&self.inner.pool, job))
     }
 
+    fn is_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<bool>> {
+        let kept = kept.clone();
+        let job = move |inner: &Arc<Inner>| kept::find(inner, &kept);
+        Box::pin(async move { Ok(self.run(&self.inner.pool, job).await?.is_some()) })
+    }
+
     fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
         let kept = kept.clone();
         let job = move |inner: &Arc<Inner>| kept::discard(inner, &kept);
@@ -117,8 +123,7 @@ impl Store for Folder {
     }
 
     fn discard_older(&self, age: Duration) -> LocalFuture<'_, Result<usize>> {
-        let job = move |inner: &Arc<Inner>| kept::discard_older(inner, age);
-        Box::pin(self.run(&self.inner.pool, job))
+        Box::pin(async move { Ok(self.discard_older_named(age).await?.len()) })
     }
 
     fn delete<'a>(

@@ -8,6 +8,7 @@ use super::Inner;
 use super::staging::StagedName;
 use crate::error::{Result, StoreError};
 use crate::key::{Key, is_reserved};
+use crate::usage::{COUNTED_BYTES_MIN, counted_bytes};
 use onrush_rt::fs::{Dir, FileKind};
 use std::io;
 use std::mem;
@@ -166,7 +167,7 @@ struct Removal {
     /// The folders that are not removed yet, as far as they are known; each after those that
     /// contain it.
     paths: Vec<Vec<u8>>,
-    /// The bytes of the files so far.
+    /// What has been removed has counted so many bytes.
     bytes: u64,
 }
 
@@ -213,9 +214,10 @@ impl Removal {
         match found.kind {
             FileKind::Directory => {
                 self.paths.push(path);
+                self.bytes = self.bytes.saturating_add(COUNTED_BYTES_MIN);
                 return Ok(true);
             }
-            FileKind::File => self.bytes = self.bytes.saturating_add(found.size),
+            FileKind::File => self.bytes = self.bytes.saturating_add(counted_bytes(found.size)),
             FileKind::Symlink | FileKind::Special => {}
         }
         dir.unlink(name).map(|()| false)
@@ -229,7 +231,7 @@ pub(super) fn remove_all(dir: &Dir, name: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes what has a staged name, in steps. Returns the bytes of the files in it. What cannot be
+/// Removes what has a staged name, in steps. Returns what it has counted, in bytes. What cannot be
 /// removed is left for the next start.
 pub(super) async fn remove(inner: &Arc<Inner>, mut staged: StagedName) -> u64 {
     let mut removal = Removal::default();

@@ -1,25 +1,32 @@
-//! Limits on the bytes of a folder's objects, by prefix: [`QuotaStore`], a store in front of a
+//! Limits on what a folder has on a disk, by prefix: [`QuotaStore`], a store in front of a
 //! [`Folder`].
 //!
-//! Counted are the sizes of the objects. They are counted once by reading the folder, and then by
-//! each change through this store: a commit says how many bytes it has replaced, while it holds the
-//! lock of the key. So the count is exact as long as no other program changes the folder.
-//! [`QuotaStore::count`] corrects it afterwards.
+//! Counted are the sizes of the objects, and for each object, folder and unfinished upload at least
+//! [`COUNTED_BYTES_MIN`](crate::COUNTED_BYTES_MIN). They are counted once by reading the folder,
+//! and then by each change through this store: a commit says what it has replaced, while it holds
+//! the lock of the key, and [`Folder`] counts the folders that it makes and removes. So the count
+//! is exact as long as no other program changes the folder. [`QuotaStore::count`] corrects it
+//! afterwards. Until the first count is complete, what needs room fails
+//! ([`StoreError::NotCounted`]); everything else works.
 //!
-//! Uploads in progress count with the bytes that have arrived. An announced size is checked and not
-//! reserved, so that a client that only announces bytes cannot exhaust a quota. An upload needs
-//! room beside the object that it replaces, and so does a copy, or a folder that comes from a place
-//! with another quota, beside the folder. Bytes of an upload that was interrupted count again
-//! when it continues, and parts that arrive in any order when the upload is completed; until then,
-//! only the limits of unfinished uploads hold for them.
+//! Uploads count with the bytes that have arrived, from the first one until they are complete or
+//! discarded, also while they are interrupted and in the next process (`kept`). An announced size
+//! is checked and not reserved, so that a client that only announces bytes cannot exhaust a quota.
+//! An upload needs room beside the object that it replaces, and so does a copy, or a folder that
+//! comes from a place with another quota, beside the folder. The bytes of a part that was
+//! interrupted, which are on the disk, count until the upload or the process ends.
 //!
-//! Submodule: `usage` (the accounting).
+//! A process that takes the place of another one takes the count over ([`QuotaStore::hand_over`]),
+//! with a half of what is left: both may add objects until the earlier one has ended.
+//!
+//! Submodules: `kept` (uploads that outlive their requests) · `upload` (in use).
 
-mod usage;
+mod kept;
+mod upload;
 
 use crate::changes::FolderChanges;
 use crate::error::{Result, StoreError};
-use crate::folder::{Folder, Replaces};
+use crate::folder::{Counted, Folder, Replaces};
 use crate::key::Key;
 use crate::meta::{Kind, Meta};
 use crate::object::{LocalFuture, Object};
@@ -27,11 +34,13 @@ use crate::store::{
     Committed, Condition, Features, Kept, ListHow, Overlap, Page, Relocation, StagedCopy, Store,
     Upload, Wanted,
 };
+use crate::usage::{HandedOver, Quota, Reservation, Usage, Usages, counted_bytes};
+pub use kept::KeptUpload;
+use kept::{KeptUploads, Room};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-pub use usage::Quota;
-use usage::{Reservation, Usage, Usages};
+use upload::CountedUpload;
 
 /// The number of attempts to rename an object that is replaced meanwhile.
 const ATTEMPTS: usize = 4;
@@ -41,6 +50,7 @@ const ATTEMPTS: usize = 4;
 pub struct QuotaStore {
     folder: Folder,
     usages: Arc<Usages>,
+    kept: Arc<KeptUploads>,
     /// Held during a count: what is added is counted for one at a time.
     counting: Arc<Mutex<()>>,
 }
@@ -49,26 +59,59 @@ impl QuotaStore {
     /// Counts the objects of `folder`, which blocks: call it at start-up. Changes must not be made
     /// through `folder` itself any more.
     pub fn new(folder: Folder, quotas: Vec<Quota>) -> Result<QuotaStore> {
-        let store = QuotaStore {
-            folder,
-            usages: Usages::new(),
-            counting: Arc::default(),
-        };
+        let store = QuotaStore::uncounted(folder, &[]);
         store.set_quotas(&quotas)?;
         Ok(store)
+    }
+
+    /// As [`QuotaStore::new`], but does not count. The quotas hold at once, and until
+    /// [`QuotaStore::count`] has succeeded, what needs room fails with [`StoreError::NotCounted`].
+    pub fn uncounted(folder: Folder, quotas: &[Quota]) -> QuotaStore {
+        let usages = folder.usages().clone();
+        usages.begin(quotas);
+        QuotaStore {
+            folder,
+            usages,
+            kept: Arc::default(),
+            counting: Arc::default(),
+        }
+    }
+
+    /// Counts the unfinished uploads of earlier processes, as far as their bytes are still there.
+    /// Call it once, before the first count. Blocks.
+    pub fn find_kept(&self, uploads: &[KeptUpload]) -> Result<()> {
+        for upload in uploads {
+            let found = self.folder.kept_file(&upload.kept)?;
+            if let Some((name, size)) = found {
+                let bytes = upload.arrived_bytes.unwrap_or(size);
+                self.kept.find(&self.usages, name, &upload.key, bytes);
+            }
+        }
+        Ok(())
     }
 
     /// Replaces the quotas while the store is in use. Objects are counted for folders that had no
     /// quota before, which blocks. After a failure, the earlier quotas remain. An upload that is in
     /// progress counts for a new quota when it is complete.
     pub fn set_quotas(&self, quotas: &[Quota]) -> Result<()> {
-        let _counting = self.lock_count();
-        self.usages.replace(quotas, |usage| self.count_one(usage))
+        self.set_quotas_with(quotas, &mut |_| {})
     }
 
-    fn count_one(&self, usage: &Usage) -> Result<()> {
-        let counted = self.folder.count_bytes(usage.prefix());
-        usage.end_count(counted.as_ref().ok().copied());
+    /// As [`QuotaStore::set_quotas`]. Calls `progress` with the numbers so far, now and then.
+    pub fn set_quotas_with(&self, quotas: &[Quota], progress: Progress<'_>) -> Result<()> {
+        let _counting = self.lock_count();
+        self.usages.replace(quotas, |new| {
+            self.kept.renew(&self.usages);
+            self.count_these(new, progress)
+        })
+    }
+
+    fn count_these(&self, usages: &[Arc<Usage>], progress: Progress<'_>) -> Result<()> {
+        let folders: Vec<_> = usages.iter().map(|usage| usage.prefix()).collect();
+        let counted = self.folder.count_all(&folders, progress);
+        for (at, usage) in usages.iter().enumerate() {
+            usage.end_count(counted.as_ref().ok().map(|counted| counted[at]));
+        }
         counted.map(drop)
     }
 
@@ -79,27 +122,53 @@ impl QuotaStore {
     /// Counts the objects again, while the store is in use. This blocks. After a failure, the
     /// earlier count remains.
     pub fn count(&self) -> Result<()> {
+        self.count_with(&mut |_| {})
+    }
+
+    /// As [`QuotaStore::count`]. Calls `progress` with the numbers so far, now and then.
+    pub fn count_with(&self, progress: Progress<'_>) -> Result<()> {
         let _counting = self.lock_count();
-        self.usages.list().iter().try_for_each(|usage| {
-            usage.begin_count();
-            self.count_one(usage)
-        })
+        let usages = self.usages.list();
+        usages.iter().for_each(|usage| usage.begin_count());
+        self.count_these(&usages, progress)
     }
 
-    /// Each quota with the bytes of its objects.
+    /// Each quota with the bytes that count at this moment, also those of unfinished uploads.
+    /// Without those that are not counted yet.
     pub fn used(&self) -> Vec<(Quota, u64)> {
-        self.usages.used()
+        let used = self.usages.used().into_iter();
+        used.filter_map(|(quota, bytes)| Some((quota, bytes?)))
+            .collect()
     }
 
-    fn upload(
-        &self,
-        upload: Box<dyn Upload>,
-        reservation: Reservation,
-        key: &Key,
-    ) -> Box<dyn Upload> {
+    /// Whether all quotas are counted.
+    pub fn is_counted(&self) -> bool {
+        self.usages.used().iter().all(|(_, bytes)| bytes.is_some())
+    }
+
+    /// What a process has to know that takes the place of this one, for each quota that is counted.
+    /// From now on, each of both may use the half of what is left: beyond that, changes fail with
+    /// [`StoreError::NotCounted`]. If the other process fails, count again, and then call
+    /// [`QuotaStore::end_sharing`].
+    pub fn hand_over(&self) -> Vec<HandedOver> {
+        self.usages.hand_over()
+    }
+
+    /// Takes the place of another process, which has handed this over. When it has ended, count,
+    /// and then call [`QuotaStore::end_sharing`].
+    pub fn take_over(&self, known: &[HandedOver]) {
+        self.usages.take_over(known);
+    }
+
+    /// Uses all that is left of each quota again.
+    pub fn end_sharing(&self) {
+        self.usages.end_sharing();
+    }
+
+    fn upload(&self, upload: Box<dyn Upload>, room: Room, key: &Key) -> Box<dyn Upload> {
         Box::new(CountedUpload {
             upload,
-            reservation,
+            room,
             usages: self.usages.clone(),
             key: key.clone(),
         })
@@ -126,7 +195,7 @@ impl QuotaStore {
                 }
                 renamed => {
                     let renamed = renamed?;
-                    let bytes = found.size;
+                    let bytes = counted_bytes(found.size);
                     self.usages.change(&how.to, bytes, renamed.replaced_bytes);
                     self.usages.change(&how.from, 0, bytes);
                     return Ok(renamed);
@@ -174,13 +243,17 @@ impl QuotaStore {
         self.usages.is_divided(folder)
     }
 
-    /// The bytes of the objects beneath a folder.
+    /// What a folder counts, with everything in it.
     async fn bytes_beneath(&self, key: &Key) -> Result<u64> {
         let (folder, key) = (self.folder.clone(), key.clone());
         let job = move || folder.count_bytes(Some(&key));
-        self.folder.pool().run(job).await?
+        let beneath = self.folder.pool().run(job).await??;
+        Ok(beneath.saturating_add(counted_bytes(0)))
     }
 }
+
+/// Gets the numbers of a count so far.
+pub type Progress<'p> = &'p mut dyn FnMut(Counted);
 
 impl fmt::Debug for QuotaStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -212,9 +285,9 @@ impl Store for QuotaStore {
     ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
         Box::pin(async move {
             self.usages.check(key, size_bytes.unwrap_or(0))?;
-            let reservation = Reservation::new(&self.usages, key);
+            let room = Room::new(&self.usages, &self.kept, key)?;
             let upload = self.folder.stage(key, condition, size_bytes).await?;
-            Ok(self.upload(upload, reservation, key))
+            Ok(self.upload(upload, room, key))
         })
     }
 
@@ -225,21 +298,34 @@ impl Store for QuotaStore {
         kept: &'a Kept,
     ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
         Box::pin(async move {
-            let mut reservation = Reservation::new(&self.usages, key);
-            reservation.grow(kept.bytes)?;
-            let upload = self.folder.resume(key, condition, kept).await?;
-            Ok(self.upload(upload, reservation, key))
+            let name = Folder::kept_name(kept)?;
+            let mut room = Room::resume(&self.usages, &self.kept, key, name, kept)?;
+            match self.folder.resume(key, condition, kept).await {
+                Ok(upload) => {
+                    room.set(kept.bytes); // What followed them was dropped.
+                    Ok(self.upload(upload, room, key))
+                }
+                Err(error) => {
+                    if error == StoreError::NotFound {
+                        room.end();
+                    }
+                    Err(error)
+                }
+            }
         })
     }
 
-    // Nothing says to which key a part belongs. The resume that completes it counts all of them.
     fn write_kept<'a>(
         &'a self,
         kept: &'a Kept,
         position: u64,
         buf: Vec<u8>,
     ) -> LocalFuture<'a, Result<Vec<u8>>> {
-        self.folder.write_kept(kept, position, buf)
+        Box::pin(async move {
+            let end = position.saturating_add(buf.len() as u64);
+            self.kept.write(&Folder::kept_name(kept)?, position..end)?;
+            self.folder.write_kept(kept, position, buf).await
+        })
     }
 
     fn sync_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
@@ -254,12 +340,26 @@ impl Store for QuotaStore {
         self.folder.published(key, kept)
     }
 
+    fn is_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<bool>> {
+        self.folder.is_kept(kept)
+    }
+
     fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
-        self.folder.discard(kept)
+        Box::pin(async move {
+            self.folder.discard(kept).await?;
+            if let Ok(name) = Folder::kept_name(kept) {
+                self.kept.remove(&name);
+            }
+            Ok(())
+        })
     }
 
     fn discard_older(&self, age: Duration) -> LocalFuture<'_, Result<usize>> {
-        self.folder.discard_older(age)
+        Box::pin(async move {
+            let discarded = self.folder.discard_older_named(age).await?;
+            discarded.iter().for_each(|name| self.kept.remove(name));
+            Ok(discarded.len())
+        })
     }
 
     fn delete<'a>(
@@ -285,7 +385,8 @@ impl Store for QuotaStore {
             let mut reservation = Reservation::new(&self.usages, &to);
             reservation.grow(self.folder.meta(&how.from).await?.size)?;
             let committed = self.folder.copy(how).await?;
-            let (added, replaced) = (committed.meta.size, committed.replaced_bytes);
+            let added = counted_bytes(committed.meta.size);
+            let replaced = committed.replaced_bytes;
             self.usages.change(&to, added, replaced);
             Ok(committed)
         })
@@ -378,56 +479,5 @@ impl Store for QuotaStore {
             folders_end_with_slash: _,
         } = features;
         features
-    }
-}
-
-/// An upload that counts.
-struct CountedUpload {
-    upload: Box<dyn Upload>,
-    reservation: Reservation,
-    usages: Arc<Usages>,
-    key: Key,
-}
-
-impl Upload for CountedUpload {
-    fn write(&mut self, buf: Vec<u8>) -> LocalFuture<'_, Result<Vec<u8>>> {
-        Box::pin(async move {
-            self.reservation.grow(buf.len() as u64)?;
-            self.upload.write(buf).await
-        })
-    }
-
-    fn set_metadata(&mut self, metadata: Vec<u8>) -> Result<()> {
-        self.upload.set_metadata(metadata)
-    }
-
-    fn written_bytes(&self) -> u64 {
-        self.upload.written_bytes()
-    }
-
-    fn keep(&mut self) -> LocalFuture<'_, Result<Kept>> {
-        self.upload.keep()
-    }
-
-    fn append_kept<'a>(&'a mut self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
-        Box::pin(async move {
-            self.reservation.grow(kept.bytes)?;
-            self.upload.append_kept(kept).await
-        })
-    }
-
-    fn commit(self: Box<Self>) -> LocalFuture<'static, Result<Committed>> {
-        let CountedUpload {
-            upload,
-            reservation,
-            usages,
-            key,
-        } = *self;
-        Box::pin(async move {
-            let committed = upload.commit().await?;
-            usages.change(&key, committed.meta.size, committed.replaced_bytes);
-            drop(reservation); // Afterwards, so that the sum is never too small.
-            Ok(committed)
-        })
     }
 }

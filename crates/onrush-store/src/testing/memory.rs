@@ -6,6 +6,7 @@ use crate::key::{Key, RESERVED};
 use crate::meta::{Kind, METADATA_BYTES_MAX, Meta, Version};
 use crate::object::{ByteStream, LocalFuture, Object, ReadAt};
 use crate::store::{Committed, Condition, Entry, Features, ListHow, Page, Store, Upload, Wanted};
+use crate::usage::counted_bytes;
 use bytes::Bytes;
 use futures_core::Stream;
 use std::collections::BTreeMap;
@@ -125,7 +126,7 @@ impl Objects {
         self.by_key.insert(key.as_bytes().to_vec(), stored);
         Ok(Committed {
             created: current.is_none(),
-            replaced_bytes: current.map_or(0, |replaced| replaced.size),
+            replaced_bytes: current.map_or(0, |replaced| counted_bytes(replaced.size)),
             meta,
         })
     }

@@ -63,12 +63,15 @@ use crate::shares::{self, Holder};
 use active::Active;
 use index::Index;
 use onrush::WorkerHandle;
-use onrush_store::{Condition, Key, Store, StoreError};
+use onrush_store::{Condition, KeptUpload, Key, Store, StoreError};
 use record::Used;
 use records::{Known, Summary};
 use std::hash::{BuildHasher, RandomState};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
 use std::time::Duration;
 
 /// A session keeps its bytes each time that this many have arrived.
@@ -132,6 +135,29 @@ pub(super) struct Uploads {
     loading: Active<()>,
     /// Whether a task removes uploads that are too old.
     is_swept: AtomicBool,
+}
+
+/// The uploads of `store` that are recorded: those that clients can continue. Blocks, and needs no
+/// worker.
+pub fn recorded_uploads(store: Arc<dyn Store>) -> onrush_store::Result<Vec<KeptUpload>> {
+    let uploads = Uploads::new(store, UploadLimits::default());
+    let mut all = pin!(uploads.all());
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut cx = Context::from_waker(&waker);
+    loop {
+        match all.as_mut().poll(&mut cx) {
+            Poll::Ready(all) => return all,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
 }
 
 impl Uploads {
@@ -257,7 +283,11 @@ impl Uploads {
             let Some(reading) = uploads.index.begin_reading() else {
                 return Err(StoreError::Busy); // Another worker does, for the first time as well.
             };
-            let add = async |id, found: Summary| reading.add(id, found.holder, found.bytes);
+            let add = async |id, found: Summary| {
+                if found.is_kept {
+                    reading.add(id, found.holder, found.bytes);
+                }
+            };
             uploads.each_record(add).await?;
             reading.complete();
             Ok(())
@@ -318,7 +348,7 @@ impl Uploads {
         let visited = self.each_record(async |id, found| {
             if !self.is_expired(found.used, now_s) {
                 left = true;
-                if let Some(reading) = &reading {
+                if let Some(reading) = reading.as_ref().filter(|_| found.is_kept) {
                     reading.add(id, found.holder, found.bytes);
                 }
                 return;
@@ -336,7 +366,7 @@ impl Uploads {
         if let Some(reading) = reading.filter(|_| !is_unknown) {
             reading.complete();
         }
-        // Bytes without a record, after a crash.
+        // Bytes without a record, after a crash of one of several processes.
         let age = Duration::from_secs(self.orphan_age_s());
         let _ = self.store.discard_older(age).await;
         left || is_unknown

@@ -2,13 +2,13 @@
 //! still the one that was read, so of several servers that continue an upload one succeeds.
 
 use super::record::{self, Record, Used};
-use super::{NO_UPLOAD, UploadId, Uploads};
+use super::{NO_UPLOAD, Parts, UploadId, Uploads};
 use crate::files::http_error::HttpError;
 use crate::files::object;
 use crate::files::upload::ReceiveError;
 use crate::shares::Holder;
 use onrush_rt::coop;
-use onrush_store::{Condition, Kept, Kind, ListHow, StoreError, Version};
+use onrush_store::{Condition, Kept, KeptUpload, Key, Kind, ListHow, StoreError, Version};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -26,6 +26,9 @@ pub(super) struct Summary {
     pub(super) bytes: u64,
     pub(super) holder: Holder,
     pub(super) used: Used,
+    /// Whether the bytes are still there. If not, the upload was completed, and the process ended
+    /// before it could remove the record: that says so to the client, and counts no more.
+    pub(super) is_kept: bool,
 }
 
 /// The records of the last search. One with the same version is not read again.
@@ -135,6 +138,66 @@ impl Uploads {
         known: &mut HashMap<UploadId, Summary>,
         mut visit: impl AsyncFnMut(UploadId, Summary),
     ) -> onrush_store::Result<()> {
+        let each = async |id, listed| {
+            let same = before.remove(&id);
+            let same = same.filter(|known| known.version == listed);
+            let summary = match same {
+                Some(summary) => summary,
+                None => {
+                    let Some((record, version)) = self.find(id).await? else {
+                        return Ok(());
+                    };
+                    Summary {
+                        version,
+                        bytes: record.kept_bytes(),
+                        holder: record.holder(),
+                        used: record.used,
+                        is_kept: self.store.is_kept(&record.kept()).await?,
+                    }
+                }
+            };
+            known.insert(id, summary);
+            visit(id, summary).await;
+            Ok(())
+        };
+        self.list(each).await
+    }
+
+    /// All uploads with a record.
+    pub(super) async fn all(&self) -> onrush_store::Result<Vec<KeptUpload>> {
+        let mut all = Vec::new();
+        let each = async |id, _| {
+            if let Some((record, _)) = self.find(id).await?
+                && let Ok(key) = Key::parse(&record.key)
+            {
+                let kept = record.kept();
+                let arrived_bytes = record.parts.as_ref().map(Parts::arrived_bytes);
+                all.push(KeptUpload {
+                    key,
+                    kept,
+                    arrived_bytes,
+                });
+            }
+            Ok(())
+        };
+        self.list(each).await?;
+        Ok(all)
+    }
+
+    /// The record of an upload. `None` if there is none any more, or it cannot be understood.
+    async fn find(&self, id: UploadId) -> onrush_store::Result<Option<(Record, Version)>> {
+        match self.read(id).await {
+            Ok(found) => Ok(Some(found)),
+            Err(ReceiveError::Body(_)) => Ok(None),
+            Err(ReceiveError::Store(error)) => Err(error),
+        }
+    }
+
+    /// Calls `each` for each name of a record, with the version in the listing.
+    async fn list(
+        &self,
+        mut each: impl AsyncFnMut(UploadId, Version) -> onrush_store::Result<()>,
+    ) -> onrush_store::Result<()> {
         let folder = UploadId::folder()?;
         let mut how = ListHow {
             limit: 1000,
@@ -151,25 +214,7 @@ impl Uploads {
                 let Some(id) = id.filter(|_| entry.kind == Kind::File) else {
                     continue;
                 };
-                let same = before.remove(&id);
-                let same = same.filter(|known| known.version == entry.version);
-                let summary = match same {
-                    Some(summary) => Some(summary),
-                    None => match self.read(id).await {
-                        Ok((record, version)) => Some(Summary {
-                            version,
-                            bytes: record.kept_bytes(),
-                            holder: record.holder(),
-                            used: record.used,
-                        }),
-                        Err(ReceiveError::Body(_)) => None,
-                        Err(ReceiveError::Store(error)) => return Err(error),
-                    },
-                };
-                if let Some(summary) = summary {
-                    known.insert(id, summary);
-                    visit(id, summary).await;
-                }
+                each(id, entry.version).await?;
                 coop::yield_now().await;
             }
             match page.next {
