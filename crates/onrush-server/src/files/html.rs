@@ -328,6 +328,10 @@ fn write_size(out: &mut String, bytes: u64) {
 /// Appends text, escaped for content and quoted attributes. Control characters and characters that
 /// change the direction of text become U+FFFD.
 pub(super) fn escape(out: &mut String, text: &str) {
+    let is_plain = |b: u8| (b' '..0x7f).contains(&b) && !b"&<>\"'".contains(&b);
+    if text.bytes().all(is_plain) {
+        return out.push_str(text); // Most names.
+    }
     for c in text.chars() {
         match c {
             '&' => out.push_str("&amp;"),
