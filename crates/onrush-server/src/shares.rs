@@ -196,6 +196,10 @@ impl Shares {
 }
 
 impl Share {
+    pub(crate) fn units(&self) -> usize {
+        usize::try_from(self.units).unwrap_or(usize::MAX)
+    }
+
     /// Takes so many units instead. Returns false and changes nothing if there are not enough.
     /// Giving back always succeeds.
     pub(crate) fn resize(&mut self, units: usize) -> bool {

@@ -135,7 +135,8 @@ impl Entries {
     }
 }
 
-/// Memory for the names of a folder.
+/// Memory for the names of a folder: at most half of what the client can have, because what it
+/// begins next would be read in very small steps otherwise.
 struct NamesShare {
     shares: Arc<Shares>,
     holder: Holder,
@@ -146,9 +147,15 @@ impl NamesMemory for NamesShare {
     fn resize(&mut self, bytes: usize) -> bool {
         match (&mut self.share, bytes) {
             (_, 0) => self.share = None,
-            (Some(share), bytes) => return share.resize(bytes),
-            (None, bytes) => match self.shares.take(self.holder, bytes) {
-                Ok(share) => self.share = Some(share),
+            (Some(share), bytes) => {
+                let is_granted = bytes <= share.units() || share.resize(2 * bytes);
+                return is_granted && share.resize(bytes);
+            }
+            (None, bytes) => match self.shares.take(self.holder, 2 * bytes) {
+                Ok(mut share) => {
+                    share.resize(bytes);
+                    self.share = Some(share);
+                }
                 Err(_) => return false,
             },
         }

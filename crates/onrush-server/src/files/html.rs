@@ -286,7 +286,16 @@ impl Page {
         if is_modified_known(entry) {
             let modified = rfc3339(entry.modified_ns);
             let (day, time) = (&modified[..10], &modified[11..16]);
-            let _ = write!(out, "<time datetime=\"{modified}\">{day} {time}</time>");
+            let parts = [
+                "<time datetime=\"",
+                &modified,
+                "\">",
+                day,
+                " ",
+                time,
+                "</time>",
+            ];
+            out.extend(parts);
         }
         out.push_str("</td></tr>\n");
     }
@@ -311,7 +320,8 @@ fn halves() -> (&'static str, &'static str) {
 fn write_size(out: &mut String, bytes: u64) {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
-        let _ = write!(out, "<data value=\"{bytes}\">{bytes} B</data>");
+        let bytes = bytes.to_string();
+        out.extend(["<data value=\"", &bytes, "\">", &bytes, " B</data>"]);
         return;
     }
     let unit = ((bytes.ilog2() / 10) as usize).min(UNITS.len());

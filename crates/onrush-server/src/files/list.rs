@@ -44,7 +44,7 @@ pub(super) const PIECE_BYTES: usize = 32 * 1024;
 
 /// The maximum memory of all pages that are being sent, and of the names and entries of folders
 /// that are being read: about ten large folders, or two hundred pages with 1000 entries.
-pub(super) const PAGES_BYTES_MAX: usize = 32 << 20;
+pub(super) const PAGES_BYTES_MAX: usize = 40 << 20;
 
 /// The memory that a page may use without the budget.
 const UNBUDGETED_BYTES: usize = 16 * 1024;

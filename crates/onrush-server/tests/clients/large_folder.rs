@@ -56,7 +56,7 @@ fn a_million_files_are_listed_whole_in_little_memory() {
     assert!(size.contains(&format!("({COUNT})")), "{size}");
     small();
     // Clients that stop reading in the middle leave room for others.
-    let mut held: Vec<_> = (0..8)
+    let mut held: Vec<_> = (0..4)
         .map(|_| {
             let mut curl = Command::new("curl");
             curl.args(["-sS", "--limit-rate", "1k", "-o", "/dev/null", &url]);

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// The memory of all names that pages are made of, in bytes: those that are kept here, and those
 /// of the pages that are being made.
-const BYTES_MAX: usize = 16 << 20;
+const BYTES_MAX: usize = 8 << 20;
 
 /// The number of folders, or of parts of them, that are kept.
 const KEPT_MAX: usize = 8;
