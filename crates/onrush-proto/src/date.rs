@@ -41,7 +41,7 @@ pub fn format(unix_s: u64) -> [u8; LEN] {
 /// assert_eq!(onrush_proto::date::rfc3339(784_111_777), "1994-11-06T08:49:37Z");
 /// ```
 pub fn rfc3339(unix_s: u64) -> String {
-    numbers(unix_s, 'T', "Z")
+    numbers(unix_s, "T", "Z")
 }
 
 /// The time as `1994-11-06 08:49:37 UTC`, for people. Times before 1970 become its first second,
@@ -55,14 +55,29 @@ pub fn rfc3339(unix_s: u64) -> String {
 /// ```
 pub fn utc(time: SystemTime) -> String {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    numbers(since.as_secs(), ' ', " UTC")
+    numbers(since.as_secs(), " ", " UTC")
 }
 
-fn numbers(unix_s: u64, separator: char, zone: &str) -> String {
+fn numbers(unix_s: u64, separator: &str, zone: &str) -> String {
     let unix_s = unix_s.min(LAST);
     let (year, month, day) = civil(unix_s / 86_400);
     let (hour, minute, second) = (unix_s / 3600 % 24, unix_s / 60 % 60, unix_s % 60);
-    format!("{year:04}-{month:02}-{day:02}{separator}{hour:02}:{minute:02}:{second:02}{zone}")
+    let mut out = String::with_capacity(24);
+    let mut push = |before: &str, number: u64| {
+        let mut digits = [0; 2];
+        two_digits(&mut digits, number);
+        out.push_str(before);
+        out.extend(digits.map(char::from));
+    };
+    push("", year / 100);
+    push("", year % 100);
+    push("-", month);
+    push("-", day);
+    push(separator, hour);
+    push(":", minute);
+    push(":", second);
+    out.push_str(zone);
+    out
 }
 
 fn two_digits(out: &mut [u8], number: u64) {

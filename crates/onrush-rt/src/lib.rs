@@ -4,10 +4,10 @@
 //! therefore run many workers on one thread, over [`driver::sim`] and with a simulated clock.
 //! Futures access their worker through a [`worker::WorkerContext`].
 //!
-//! Layers inside this crate, lowest first: `sys` · [`text`] · [`crc64`] · [`user`] · `job` ·
-//! [`diagnosis`] · [`coop`] · [`buf`] · [`descriptors`] · `thread_pool` · [`blocking`] · [`fs`] ·
-//! [`driver`] · [`environment`] · [`timer`] · [`durations`] · `wakers` · [`offload`] · `parker` ·
-//! `mailbox` · `task`, `task_slot` · [`executor`] · `sources` · [`worker`] · [`net`] ·
+//! Layers inside this crate, lowest first: `sys` · [`text`] · [`region`] · [`crc64`] · [`user`] ·
+//! `job` · [`diagnosis`] · [`coop`] · [`buf`] · [`descriptors`] · `thread_pool` · [`blocking`] ·
+//! [`fs`] · [`driver`] · [`environment`] · [`timer`] · [`durations`] · `wakers` · [`offload`] ·
+//! `parker` · `mailbox` · `task`, `task_slot` · [`executor`] · `sources` · [`worker`] · [`net`] ·
 //! [`coroutine`]. This is the only crate with `unsafe` code; each block states why it is sound.
 
 #[cfg(not(target_os = "linux"))]
@@ -47,6 +47,8 @@ pub mod net;
 pub mod offload;
 #[cfg(target_os = "linux")]
 mod parker;
+#[cfg(target_os = "linux")]
+pub mod region;
 #[cfg(target_os = "linux")]
 mod sources;
 #[cfg(target_os = "linux")]

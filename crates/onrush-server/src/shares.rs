@@ -41,6 +41,11 @@ impl Holder {
         Holder::hash(None, network(address))
     }
 
+    /// As a number, for a store.
+    pub(crate) fn number(self) -> u64 {
+        self.0
+    }
+
     fn hash(user: Option<&str>, network: Option<IpAddr>) -> Holder {
         static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         Holder(KEY.hash_one((user, network)))
@@ -190,6 +195,29 @@ impl Shares {
     }
 }
 
+impl Share {
+    pub(crate) fn units(&self) -> usize {
+        usize::try_from(self.units).unwrap_or(usize::MAX)
+    }
+
+    /// Takes so many units instead. Returns false and changes nothing if there are not enough.
+    /// Giving back always succeeds.
+    pub(crate) fn resize(&mut self, units: usize) -> bool {
+        let (units, total) = (units as u64, self.shares.total.load(Relaxed));
+        let mut ledger = self.shares.ledger();
+        let checked = match units <= self.units {
+            true => Ok(()),
+            false => ledger.check(self.holder, self.units, units, total),
+        };
+        if checked.is_ok() {
+            ledger.replace(self.holder, self.units, units);
+            self.shares.used.store(ledger.used(), Relaxed);
+            self.units = units;
+        }
+        checked.is_ok()
+    }
+}
+
 impl Drop for Share {
     fn drop(&mut self) {
         let mut ledger = self.shares.ledger();
@@ -305,6 +333,23 @@ mod tests {
         assert_ne!(address("2001:db8::1"), address("2001:db8:0:1::1"));
         assert_ne!(address("10.0.0.1"), address("10.0.0.2"));
         assert_ne!(Holder::user(""), Holder::address(None));
+    }
+
+    #[test]
+    fn a_share_grows_as_far_as_one_may_be_taken() {
+        let shares = Shares::new("bytes", 100);
+        let holder = Holder::user("a");
+        let mut share = shares.take(holder, 10).expect("a share");
+        let other = shares.take(holder, 5);
+        assert!(share.resize(45) && !share.resize(46));
+        assert_eq!(shares.state().used, 50);
+        shares.set_total(20);
+        assert!(!share.resize(46) && share.resize(40));
+        drop(other);
+        assert!(share.resize(0));
+        assert_eq!(shares.state().used, 0);
+        drop(share);
+        assert_eq!((shares.state().used, shares.ledger().held.len()), (0, 0));
     }
 
     #[test]

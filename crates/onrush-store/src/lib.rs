@@ -29,9 +29,9 @@
 //! ```
 //!
 //! Layers inside this crate, lowest first: `error` · `key` · `meta` · `checksum` · `attributes` ·
-//! `local` · `object` · `changes` · `store` · `stamps` · `usage` (what quotas
-//! count) · `folder` · `scrub` · `quota` · `watch` ·
-//! [`cache`] · `record` (the form of cached files) · `edge`, `build_cache` · `testing`.
+//! `local` · `object` · `changes` · `listing` · `store` · `stamps` · `usage` (what quotas count) ·
+//! `folder` · `scrub` · `quota` · `watch` · [`cache`] · `record` (the form of cached files) ·
+//! `edge`, `build_cache` · `testing`.
 //! This crate does not contain HTTP: no headers, no statuses, no percent-encoding.
 
 mod attributes;
@@ -45,6 +45,7 @@ mod folder;
 #[cfg(test)]
 mod for_tests;
 mod key;
+mod listing;
 mod local;
 mod meta;
 mod object;
@@ -64,11 +65,12 @@ pub use edge::{EdgeMetrics, EdgeOptions, EdgeStore};
 pub use error::{Cause, Result, StoreError};
 pub use folder::{Counted, Durability, Folder, FolderOptions, PreparedOptions};
 pub use key::Key;
+pub use listing::{Cursor, CursorHow, DetailedEntry, Entry, ListHow, NamesMemory, Page};
 pub use local::LocalFile;
 pub use meta::{Kind, METADATA_BYTES_MAX, Meta, PROPERTIES_BYTES_MAX, Version};
 pub use object::{ByteStream, CacheUse, Cached, FilePart, LocalFuture, Object, ReadAt};
 pub use quota::{KeptUpload, Progress, QuotaStore};
 pub use scrub::{EachFile, Finding, Scrub};
-pub use store::{Committed, Condition, Entry, Features, Kept, ListHow, Page};
-pub use store::{Overlap, Relocation, StagedCopy, Store, Upload, Wanted};
+pub use store::{Committed, Condition, Features, Kept, Overlap, Relocation, StagedCopy, Store};
+pub use store::{Upload, Wanted};
 pub use usage::{COUNTED_BYTES_MIN, HandedOver, Quota};

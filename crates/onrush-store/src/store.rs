@@ -7,6 +7,10 @@
 use crate::changes::FolderChanges;
 use crate::error::{Result, StoreError};
 use crate::key::Key;
+use crate::listing::State;
+pub(crate) use crate::listing::{
+    Cursor, CursorHow, DetailedEntry, Entry, ListHow, NamesMemory, Page,
+};
 use crate::meta::{Kind, Meta, Version};
 use crate::object::{LocalFuture, Object};
 use std::any::Any;
@@ -283,6 +287,39 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// polled.
     fn list<'a>(&'a self, folder: Option<&'a Key>, how: ListHow) -> LocalFuture<'a, Result<Page>>;
 
+    /// Fails as [`Store::list`] of this folder would, without reading its names if the store can.
+    fn check_folder<'a>(&'a self, folder: Option<&'a Key>) -> LocalFuture<'a, Result<()>> {
+        let how = ListHow {
+            limit: 1,
+            ..ListHow::default()
+        };
+        Box::pin(async move { self.list(folder, how).await.map(drop) })
+    }
+
+    /// The next entries of a folder that is read from one end to the other, in the order of
+    /// [`Features::position`]: at most `limit` (1 to [`ListHow::LIMIT_MAX`]), perhaps fewer, and
+    /// none only at the end. What exists the whole time is returned once; what is created, removed
+    /// or renamed meanwhile, perhaps. After an error, or if the future was dropped before it
+    /// completed, the cursor can only be dropped.
+    fn next_entries<'a>(
+        &'a self,
+        cursor: &'a mut Cursor,
+        limit: usize,
+    ) -> LocalFuture<'a, Result<Vec<DetailedEntry>>> {
+        Box::pin(async move {
+            while let Some(how) = cursor.page(limit) {
+                let page = self.list(cursor.folder.as_ref(), how).await?;
+                if let Some(next) = page.next {
+                    cursor.state = State::Page(Some(next));
+                }
+                if !page.entries.is_empty() {
+                    return Ok(page.entries.into_iter().map(DetailedEntry::from).collect());
+                }
+            }
+            Ok(Vec::new())
+        })
+    }
+
     /// Collects the changes of the entries of `folder` (`None`: the root folder) from now on, by
     /// whatever program. It does not include those of folders beneath it. By default fails with
     /// [`StoreError::Unsupported`] ([`Features::watch`]).
@@ -522,54 +559,4 @@ pub struct Committed {
     pub replaced_bytes: u64,
     /// The properties of the new object.
     pub meta: Meta,
-}
-
-/// Which part of a folder to list.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListHow {
-    /// Only names that sort after this one, or after this [`Features::position`].
-    pub after: Option<Vec<u8>>,
-    /// The maximum number of entries, clamped to 1 to [`ListHow::LIMIT_MAX`].
-    pub limit: usize,
-    /// Whether to include names that begin with a dot (never the store's own folder).
-    pub hidden: bool,
-}
-
-impl ListHow {
-    /// The maximum number of entries in a page. It bounds the memory of a listing.
-    pub const LIMIT_MAX: usize = 10_000;
-}
-
-impl Default for ListHow {
-    fn default() -> ListHow {
-        ListHow {
-            after: None,
-            limit: 1000,
-            hidden: false,
-        }
-    }
-}
-
-/// One page of a listing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Page {
-    /// Ordered by name. Fewer than the limit, even none, if some names are hidden or not objects.
-    pub entries: Vec<Entry>,
-    /// The value of `after` for the next page; `None` if this is the last one.
-    pub next: Option<Vec<u8>>,
-}
-
-/// One name in a folder.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// The last segment of its key.
-    pub name: Vec<u8>,
-    /// Object or folder.
-    pub kind: Kind,
-    /// Size of the content in bytes; 0 for a folder.
-    pub size: u64,
-    /// Time of the last change, in nanoseconds since 1970; 0 for a folder if it is not known.
-    pub modified_ns: i64,
-    /// Changes whenever the bytes may have changed.
-    pub version: Version,
 }

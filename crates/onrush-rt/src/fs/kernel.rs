@@ -218,26 +218,12 @@ impl Dir {
         }
     }
 
-    pub(super) fn read_dir(&self, each: &mut EachEntry<'_>) -> io::Result<()> {
+    pub(super) fn names(&self) -> io::Result<Names> {
         // A second descriptor, because the read position belongs to the first.
         let fd = retry_on_intr(|| fs::openat(&self.fd, c".", DIR_FLAGS, Mode::empty()))?;
         let mut buf = Vec::with_capacity(DIR_BUF_BYTES);
         buf.resize(DIR_BUF_BYTES, MaybeUninit::uninit());
-        let mut entries = RawDir::new(fd, &mut buf);
-        while let Some(entry) = entries.next() {
-            let entry = match entry {
-                Err(Errno::INTR) => continue,
-                other => other?,
-            };
-            let name = entry.file_name().to_bytes();
-            if name == b"." || name == b".." {
-                continue;
-            }
-            if each(name, kind(entry.file_type())).is_break() {
-                break;
-            }
-        }
-        Ok(())
+        Ok(Names { fd, buf })
     }
 
     pub(super) fn lock(&self, exclusive: bool) -> io::Result<()> {
@@ -291,6 +277,34 @@ impl Dir {
     pub(super) fn now_ns(&self) -> i64 {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
         join_ns(now.tv_sec, now.tv_nsec)
+    }
+}
+
+/// The entries of a directory that were not read yet.
+#[derive(Debug)]
+pub(super) struct Names {
+    fd: OwnedFd,
+    buf: Vec<MaybeUninit<u8>>,
+}
+
+impl Names {
+    pub(super) fn read_some(&mut self, each: &mut EachEntry<'_>) -> io::Result<bool> {
+        let mut entries = RawDir::new(&self.fd, &mut self.buf);
+        while let Some(entry) = entries.next() {
+            let entry = match entry {
+                Err(Errno::INTR) => continue,
+                other => other?,
+            };
+            let name = entry.file_name().to_bytes();
+            let is_own = name == b"." || name == b"..";
+            if !is_own && each(name, kind(entry.file_type())).is_break() {
+                return Ok(false);
+            }
+            if entries.is_buffer_empty() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }
 

@@ -76,6 +76,17 @@ enum DirInner {
     Sim(sim::SimDir),
 }
 
+/// The entries of a directory that were not read yet: [`Dir::names`]. Entries that are created or
+/// removed meanwhile may be among them or not.
+#[derive(Debug)]
+pub struct Names(NamesInner);
+
+#[derive(Debug)]
+enum NamesInner {
+    Kernel(kernel::Names),
+    Sim(sim::SimNames),
+}
+
 /// An open file. It may be a directory or a FIFO; callers check that by [`File::metadata`]. Closed
 /// when dropped.
 ///
@@ -271,7 +282,17 @@ impl Dir {
     /// the file system provides it, the kind (`getdents64(2)`). Ends early on `Break`. Allocates
     /// one buffer, whatever the number of entries; concurrent calls do not disturb each other.
     pub fn read_dir(&self, each: &mut EachEntry<'_>) -> io::Result<()> {
-        either!(&self.0, DirInner, dir => dir.read_dir(each))
+        let mut names = self.names()?;
+        while names.read_some(each)? {}
+        Ok(())
+    }
+
+    /// The entries of this directory, to be read in steps. Opens a descriptor of its own.
+    pub fn names(&self) -> io::Result<Names> {
+        Ok(Names(match &self.0 {
+            DirInner::Kernel(dir) => NamesInner::Kernel(dir.names()?),
+            DirInner::Sim(dir) => NamesInner::Sim(dir.names()?),
+        }))
     }
 
     /// Locks this directory exclusively, until the `Dir` is dropped or the process ends
@@ -326,6 +347,14 @@ impl Dir {
             DirInner::Kernel(dir) => Some(dir.as_fd()),
             DirInner::Sim(_) => None,
         }
+    }
+}
+
+impl Names {
+    /// As [`Dir::read_dir`], for the next entries: about a thousand, which one call of
+    /// `getdents64(2)` returns. Returns whether there may be more.
+    pub fn read_some(&mut self, each: &mut EachEntry<'_>) -> io::Result<bool> {
+        either!(&mut self.0, NamesInner, names => names.read_some(each))
     }
 }
 

@@ -291,6 +291,18 @@ fn many_entries_and_an_early_end() {
         })
         .unwrap();
         assert_eq!(seen, 10);
+
+        let (mut all, mut steps) = (BTreeSet::new(), 0);
+        let mut read = root.names().unwrap();
+        let mut one = |name: &[u8], _: Option<FileKind>| {
+            assert!(all.insert(name.to_vec()), "each once");
+            ControlFlow::Continue(())
+        };
+        while read.read_some(&mut one).unwrap() {
+            steps += 1;
+        }
+        assert!(steps > 2, "{steps} steps");
+        assert_eq!(all.into_iter().collect::<Vec<_>>(), names(root));
     });
 }
 

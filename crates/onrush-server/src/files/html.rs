@@ -286,7 +286,16 @@ impl Page {
         if is_modified_known(entry) {
             let modified = rfc3339(entry.modified_ns);
             let (day, time) = (&modified[..10], &modified[11..16]);
-            let _ = write!(out, "<time datetime=\"{modified}\">{day} {time}</time>");
+            let parts = [
+                "<time datetime=\"",
+                &modified,
+                "\">",
+                day,
+                " ",
+                time,
+                "</time>",
+            ];
+            out.extend(parts);
         }
         out.push_str("</td></tr>\n");
     }
@@ -311,7 +320,8 @@ fn halves() -> (&'static str, &'static str) {
 fn write_size(out: &mut String, bytes: u64) {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
-        let _ = write!(out, "<data value=\"{bytes}\">{bytes} B</data>");
+        let bytes = bytes.to_string();
+        out.extend(["<data value=\"", &bytes, "\">", &bytes, " B</data>"]);
         return;
     }
     let unit = ((bytes.ilog2() / 10) as usize).min(UNITS.len());
@@ -328,6 +338,10 @@ fn write_size(out: &mut String, bytes: u64) {
 /// Appends text, escaped for content and quoted attributes. Control characters and characters that
 /// change the direction of text become U+FFFD.
 pub(super) fn escape(out: &mut String, text: &str) {
+    let is_plain = |b: u8| (b' '..0x7f).contains(&b) && !b"&<>\"'".contains(&b);
+    if text.bytes().all(is_plain) {
+        return out.push_str(text); // Most names.
+    }
     for c in text.chars() {
         match c {
             '&' => out.push_str("&amp;"),

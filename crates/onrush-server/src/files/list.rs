@@ -1,10 +1,11 @@
 //! Listings: one page of a folder, rendered in pieces while it is sent.
 //!
 //! `?limit=` limits the entries of a page. The maximum is 10,000. This is also the default of
-//! HTML, because programs that mirror a folder follow no link to a next page. The default of JSON
-//! is 1000. `?after=` begins the page after a name. `?format=json` and `?format=html` take
-//! precedence over `Accept`. In a query, `+` is a space. Bytes of a name that are not UTF-8 are
-//! shown as U+FFFD; the link contains the exact bytes.
+//! HTML for browsers. Programs that mirror a folder follow no link to a next page, so HTML for them
+//! is the whole folder (`whole`). The default of JSON is 1000. `?after=` begins the page after a
+//! name. `?format=json` and `?format=html` take precedence over `Accept`. In a query, `+` is a
+//! space. Bytes of a name that are not UTF-8 are shown as U+FFFD; the link contains the exact
+//! bytes.
 //!
 //! A page stays in memory until its client has received it. All pages share a budget, of which each
 //! client has a share. When slow
@@ -14,6 +15,8 @@
 //! `?sort=` sorts an HTML page, and `?login` asks a client that has not logged in to do so.
 //! `?archive=` is a download of the folder (`archive`), `?watch` a stream of its changes (`watch`),
 //! and `?markdown=` a file of it, rendered.
+//!
+//! HEAD has the fields of a listing, without its length: it reads no names.
 //!
 //! `html` and `json` render entries.
 
@@ -37,11 +40,11 @@ use std::task::{Context, Poll};
 use std::vec;
 
 /// The approximate size of a piece. Other tasks run between two pieces.
-const PIECE_BYTES: usize = 32 * 1024;
+pub(super) const PIECE_BYTES: usize = 32 * 1024;
 
-/// The maximum memory of all pages that are being sent: about ten with 10,000 entries, or a
-/// hundred with 1000.
-pub(super) const PAGES_BYTES_MAX: usize = 16 << 20;
+/// The maximum memory of all pages that are being sent, and of the names and entries of folders
+/// that are being read: about ten large folders, or two hundred pages with 1000 entries.
+pub(super) const PAGES_BYTES_MAX: usize = 40 << 20;
 
 /// The memory that a page may use without the budget.
 const UNBUDGETED_BYTES: usize = 16 * 1024;
@@ -51,11 +54,11 @@ const OVERHEAD_BYTES: usize = 16;
 
 /// The parameters of the query.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct ListQuery {
-    after: Option<Vec<u8>>,
+pub(super) struct ListQuery {
+    pub(super) after: Option<Vec<u8>>,
     limit: Option<usize>,
     json: Option<bool>,
-    sort: Option<Sorting>,
+    pub(super) sort: Option<Sorting>,
     login: bool,
     archive: Option<Format>,
     watch: bool,
@@ -95,6 +98,13 @@ impl Inner {
         let json = query
             .json
             .unwrap_or_else(|| negotiate::prefers_json(request));
+        if request.method() == "HEAD" {
+            return self.head_of_folder(request, folder.as_ref(), json).await;
+        }
+        if !json && query.limit.is_none() && !negotiate::names_html(request) {
+            return self.whole(request, split, folder, &query).await;
+        }
+        let holder = Holder::of(request);
         let default_limit = match json {
             true => ListHow::default().limit,
             false => ListHow::LIMIT_MAX,
@@ -103,25 +113,24 @@ impl Inner {
             after: query.after.clone(),
             limit: query.limit.unwrap_or(default_limit),
             hidden: self.options.hidden,
+            client: holder.number(),
         };
         let page = self.store.list(folder.as_ref(), how).await;
-        let mut page = page.map_err(|error| match error {
-            StoreError::Unsupported => HttpError::new(501, "the store has no listings"),
-            error => self.store_failure(error, Operation::Read, folder.as_ref()),
-        })?;
+        let mut page = page.map_err(|error| self.listing_failure(error, folder.as_ref()))?;
         page.entries
             .retain(|entry| is_listed(&self.options, folder.as_ref(), &entry.name));
         let entries = page.entries.len();
-        let lease = self.shorten(&mut page, Holder::of(request));
+        let lease = self.shorten(&mut page, holder);
         if page.entries.len() < entries && !json && query.limit.is_none() {
-            // Programs that mirror a folder read the links of an HTML page and do not follow
-            // `rel="next"`. They must not take a shortened page for the whole folder.
+            // What mirrors a folder may not follow `rel="next"`, and must not take a shortened page
+            // for the whole folder.
             return Err(HttpError::new(
                 503,
                 "too many long listings are being read; try again later, or with ?limit=100",
             ));
         }
-        let location = Location::new(split, folder.as_ref(), &query.next_page_query(), &page);
+        let (next_query, next) = (query.next_page_query(), page.next.as_deref());
+        let location = Location::new(split, folder.as_ref(), &next_query, next);
         let (form, policy) = match json {
             true => (Form::Json(location), None),
             false => {
@@ -137,15 +146,43 @@ impl Inner {
         ))
     }
 
+    /// The response to HEAD of a folder. It has no length, because that takes all names.
+    async fn head_of_folder(
+        &self,
+        request: &Request,
+        folder: Option<&Key>,
+        json: bool,
+    ) -> Result<Response, HttpError> {
+        let found = self.store.check_folder(folder).await;
+        found.map_err(|error| self.listing_failure(error, folder))?;
+        let policy = match json {
+            true => None,
+            false => {
+                let nonce = negotiate::names_html(request).then(nonce).transpose()?;
+                Some(html::policy(nonce.as_deref()))
+            }
+        };
+        let (_, body) = Body::channel(0);
+        Ok(with_listing_fields(Response::with_body(body), policy))
+    }
+
+    /// The response if a folder cannot be listed.
+    pub(super) fn listing_failure(&self, error: StoreError, folder: Option<&Key>) -> HttpError {
+        match error {
+            StoreError::Unsupported => HttpError::new(501, "the store has no listings"),
+            error => self.store_failure(error, Operation::Read, folder),
+        }
+    }
+
     /// Shortens a page of a listing to the memory that the budget of listings has for `holder`, and
     /// takes that memory.
-    pub(super) fn shorten(&self, page: &mut Page, holder: Holder) -> Option<Share> {
+    fn shorten(&self, page: &mut Page, holder: Holder) -> Option<Share> {
         let take = |bytes| self.shares.listings.take(holder, bytes);
         truncate_to_budget(page, take, self.store.features())
     }
 
     /// The parts of an HTML page that do not depend on the entries.
-    fn html_page(
+    pub(super) fn html_page(
         &self,
         request: &Request,
         location: Location,
@@ -180,11 +217,7 @@ impl Inner {
         if !is_listing || !negotiate::names_html(request) {
             return Ok(None);
         }
-        let nothing = Page {
-            entries: Vec::new(),
-            next: None,
-        };
-        let location = Location::new(split, folder, "", &nothing);
+        let location = Location::new(split, folder, "", None);
         let page = self.html_page(request, location, Sorting::default())?;
         if !page.permitted.here().contains(Rights::CREATE) {
             return Ok(None);
@@ -196,7 +229,7 @@ impl Inner {
 }
 
 /// Adds the fields of a listing. `policy`: that of an HTML page; `None` for JSON.
-fn with_listing_fields(response: Response, policy: Option<String>) -> Response {
+pub(super) fn with_listing_fields(response: Response, policy: Option<String>) -> Response {
     let response = response
         .with_header("Vary", "Accept")
         .with_header("Cache-Control", "no-cache")

@@ -1,7 +1,7 @@
 //! The paths of a listing, as `json` and `html` render them.
 
 use super::path::{self, Split};
-use onrush_store::{Key, Page};
+use onrush_store::Key;
 
 /// The paths of a listing and of its next page.
 pub(super) struct Location {
@@ -19,12 +19,13 @@ pub(super) struct Location {
 }
 
 impl Location {
-    /// `query`: the parameters that the next page repeats, beginning with `&`.
+    /// `query`: the parameters that the next page repeats, beginning with `&`. `next`: the name
+    /// after which that begins, if there is one.
     pub(super) fn new(
         split: Split<'_>,
         folder: Option<&Key>,
         query: &str,
-        page: &Page,
+        next: Option<&[u8]>,
     ) -> Location {
         let mount = split.mount;
         let key = folder.map(Key::as_bytes).unwrap_or_default();
@@ -35,7 +36,7 @@ impl Location {
             href.push('/');
             path.push('/');
         }
-        let next = page.next.as_ref().map(|after| {
+        let next = next.map(|after| {
             let mut next = String::from("?after=");
             path::encode(after, &mut next);
             next.push_str(query);

@@ -9,11 +9,12 @@
 //! served) · `wanted_digest` · `cache` · `ranges` · `conditions` (of changes) · `upload_limits` ·
 //! `upload` (receiving) · `uploads` (those that continue later) · `methods` · `location` ·
 //! `permitted` · `sorting` · `archive_format` · `json` and `html` (the forms of listings) ·
-//! `implied_folder` · `list`, `archive`, `watch` and `markdown` · `client_shares` (what a client
-//! may use up) · `siblings` and `compress` (other forms of an object) · `read` (GET) · `site` ·
-//! `tree` (changes of a folder with everything in it) · `multistatus` · `write` (PUT, DELETE) ·
-//! `upload_target` · `upload_parts` · `tus_concat` · `tus` · `relocate` (COPY, MOVE) · `resumable`
-//! (PUT and PATCH of a part) · `form` (POST of files) · `webdav` · `upkeep`.
+//! `implied_folder` · `entries` (all of a folder) · `list` (a page of it), `whole` (one page of
+//! all), `archive`, `watch` and `markdown` · `client_shares` (what a client may use up) ·
+//! `siblings` and `compress` (other forms of an object) · `read` (GET) · `site` · `tree` (changes
+//! of a folder with everything in it) · `multistatus` · `write` (PUT, DELETE) · `upload_target` ·
+//! `upload_parts` · `tus_concat` · `tus` · `relocate` (COPY, MOVE) · `resumable` (PUT and PATCH of
+//! a part) · `form` (POST of files) · `webdav` · `upkeep`.
 //!
 //! Nothing here blocks a worker: operations that may wait for a disk use the futures of the store.
 //! The modules do not depend on the command line, sockets or drivers.
@@ -34,6 +35,7 @@ mod content_address;
 mod destination;
 mod digest;
 mod encoder;
+mod entries;
 mod form;
 mod html;
 pub(crate) mod http_error;
@@ -75,6 +77,7 @@ pub(crate) mod uploads;
 mod wanted_digest;
 mod watch;
 mod webdav;
+mod whole;
 mod write;
 
 use crate::shares::Holder;

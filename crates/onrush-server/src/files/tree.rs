@@ -4,20 +4,21 @@
 //! block a worker, and are not atomic: what cannot be changed is reported, and the rest is done.
 //! If the client disconnects, the change ends with the object that is being changed.
 //!
-//! Memory does not grow with the folder: one page of each folder on the way down, which the budget
-//! of listings limits, and at most [`FAILURES_MAX`] failures.
+//! Memory does not grow with the folder: some names and entries of each folder on the way down,
+//! which the budget of listings limits, and at most [`FAILURES_MAX`] failures.
 //!
 //! What a listing does not show is not touched: hidden names, the store's own, and files that are
 //! neither objects nor folders. A folder with one of these remains. A symbolic link is deleted, and
 //! never what is behind it; a copy has its target, except for a link to a folder that contains it.
 
+use super::Inner;
+use super::entries::Entries;
 use super::http_error::{HttpError, Operation};
 use super::run_to_end::client_has_gone;
-use super::{Inner, is_listed};
-use crate::shares::{Holder, Share};
-use onrush_store::{Condition, Entry, Key, Kind, ListHow, Relocation, StoreError, Version};
+use crate::shares::Holder;
+use onrush_store::{Condition, CursorHow, DetailedEntry, Entry, Key, Kind, Relocation};
+use onrush_store::{StoreError, Version};
 use std::sync::Arc;
-use std::vec;
 
 /// The number of failures after which a change ends.
 pub(super) const FAILURES_MAX: usize = 100;
@@ -34,11 +35,7 @@ struct Level {
     folder: Key,
     /// The version that its entry had, to recognise it when a link leads back to it.
     version: Option<Version>,
-    entries: vec::IntoIter<Entry>,
-    /// The memory of the entries.
-    _lease: Option<Share>,
-    /// The name after which the next page begins.
-    next: Option<Vec<u8>>,
+    entries: Entries,
     /// Something in it remains.
     is_incomplete: bool,
 }
@@ -54,7 +51,7 @@ enum Step {
 /// The way through a folder and those beneath it that are entered.
 struct Walk {
     inner: Arc<Inner>,
-    /// Whose memory the pages are.
+    /// Whose memory the entries are.
     holder: Holder,
     levels: Vec<Level>,
     failures: Failures,
@@ -74,37 +71,15 @@ impl Walk {
     }
 
     /// Continues with the entries of a folder.
-    async fn enter(&mut self, folder: Key, version: Option<Version>) {
-        match self.level(folder.clone(), version, None).await {
-            Ok(level) => self.levels.push(level),
-            Err(error) => self.fail(folder, Kind::Directory, error),
-        }
-    }
-
-    async fn level(
-        &self,
-        folder: Key,
-        version: Option<Version>,
-        after: Option<Vec<u8>>,
-    ) -> onrush_store::Result<Level> {
-        let inner = &self.inner;
-        let how = ListHow {
-            after,
-            hidden: inner.options.hidden,
-            ..ListHow::default()
-        };
-        let mut page = inner.store.list(Some(&folder), how).await?;
-        let lease = inner.shorten(&mut page, self.holder);
-        page.entries
-            .retain(|entry| is_listed(&inner.options, Some(&folder), &entry.name));
-        Ok(Level {
+    fn enter(&mut self, folder: Key, version: Option<Version>) {
+        let how = CursorHow::default();
+        let entries = Entries::new(&self.inner, self.holder, Some(folder.clone()), how);
+        self.levels.push(Level {
             folder,
             version,
-            entries: page.entries.into_iter(),
-            _lease: lease,
-            next: page.next,
+            entries,
             is_incomplete: false,
-        })
+        });
     }
 
     /// The next step. `None`: the way ends, too much has failed, or the client has gone.
@@ -120,7 +95,8 @@ impl Walk {
                 self.levels.clear();
                 return None;
             }
-            if let Some(entry) = level.entries.next() {
+            let found = level.entries.next(&self.inner).await;
+            if let Ok(Some(DetailedEntry { entry, .. })) = found {
                 let path = [level.folder.as_bytes(), b"/", &entry.name].concat();
                 match Key::parse(&path) {
                     Ok(key) => return Some(Step::Entry(key, entry)),
@@ -129,19 +105,14 @@ impl Walk {
                 continue;
             }
             let level = self.levels.pop()?;
-            let Some(after) = level.next else {
-                if level.is_incomplete {
-                    self.mark_incomplete();
-                }
-                return Some(Step::End(level.folder, level.is_incomplete));
-            };
-            let (folder, version) = (level.folder.clone(), level.version);
-            match self.level(folder, version, Some(after)).await {
-                Ok(next) => self.levels.push(Level {
-                    is_incomplete: level.is_incomplete,
-                    ..next
-                }),
+            match found {
                 Err(error) => self.fail(level.folder, Kind::Directory, error),
+                Ok(_) => {
+                    if level.is_incomplete {
+                        self.mark_incomplete();
+                    }
+                    return Some(Step::End(level.folder, level.is_incomplete));
+                }
             }
         }
     }
@@ -185,13 +156,13 @@ impl Inner {
             Err(error) => return Err(self.store_failure(error, Operation::Write, Some(folder))),
         }
         let mut walk = Walk::new(self, holder, FAILURES_MAX);
-        walk.enter(folder.clone(), None).await;
+        walk.enter(folder.clone(), None);
         while let Some(step) = walk.next().await {
             match step {
                 Step::Entry(key, entry) => match self.delete_one(&key, entry.kind).await {
                     Ok(()) => {}
                     // Not a link, which would be deleted itself.
-                    Err(StoreError::NotEmpty) => walk.enter(key, None).await,
+                    Err(StoreError::NotEmpty) => walk.enter(key, None),
                     Err(error) => walk.fail(key, entry.kind, error),
                 },
                 Step::End(_, true) => {} // It contains what failed.
@@ -227,7 +198,7 @@ impl Inner {
         let (from, to) = (&how.from, &how.to);
         let version = self.store.meta(from).await.map(|meta| meta.version);
         let mut walk = Walk::new(self, holder, failures_max);
-        walk.enter(from.clone(), version.ok()).await;
+        walk.enter(from.clone(), version.ok());
         while let Some(step) = walk.next().await {
             let Step::Entry(key, entry) = step else {
                 continue;
@@ -257,7 +228,7 @@ impl Inner {
                 Kind::File => self.copy_object(&key, &place, &how.to_condition).await,
             };
             match (copied, entry.kind) {
-                (Ok(()), Kind::Directory) => walk.enter(key, Some(entry.version)).await,
+                (Ok(()), Kind::Directory) => walk.enter(key, Some(entry.version)),
                 (Ok(()), Kind::File) => {}
                 (Err(error), kind) => walk.fail(copy, kind, error),
             }

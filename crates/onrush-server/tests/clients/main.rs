@@ -14,6 +14,7 @@ mod ccache; // ccache and the build cache
 mod chaos; // reads during writes
 mod http; // curl, wget, wrk
 mod kill; // `kill -9` during uploads
+mod large_folder; // a million files by curl, tar, rclone
 mod live; // what Chromium shows live
 mod metadata; // curl: codings, types, digests
 mod mirror; // 20,000 files by wget and curl

@@ -12,6 +12,7 @@ mod deep; // deep paths
 mod form; // `POST` of forms
 mod guard; // requests of other sites
 mod held_changes; // changes whose client disconnects
+mod large_folders; // more entries than a page
 mod limits; // sizes, free space, quotas
 mod list; // listings in both formats
 mod metadata; // fields stored with an object, digests in a PUT

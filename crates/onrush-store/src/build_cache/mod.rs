@@ -36,7 +36,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use upload::CacheUpload;
 
 /// The room that is made ahead: this part of the limit, and at most so many bytes.
-const ROOM_DIVISOR: u64 = 64;
+const ROOM_DIVISOR: u64 = 32;
 const ROOM_BYTES_MAX: u64 = 64 << 20;
 /// The times of uses are written to the disk when the last time is so long ago.
 const UPKEEP_MS: i64 = 10_000;

@@ -1,5 +1,6 @@
 //! Files that are being filled, and the room for them.
 
+use super::index::Index;
 use super::space::{Charge, Lent, Waiting, disk_bytes_max};
 use super::{Cache, Name, NotStored};
 use onrush_rt::descriptors::FileUse;
@@ -170,9 +171,20 @@ impl Cache {
             return None;
         }
         if let Some(charge) = inner.space.take(bytes) {
-            return Some(charge);
+            return Some(charge); // Without the lock.
         }
-        let _evicting = self.lock_eviction();
+        let mut index = self.index();
+        loop {
+            // What another thread frees is for everyone: this one does not wait for its end.
+            if let Some(charge) = inner.space.take(bytes) {
+                return Some(charge);
+            }
+            if !index.is_making_room {
+                break;
+            }
+            index = (inner.evicted.wait(index)).unwrap_or_else(PoisonError::into_inner);
+        }
+        let _making_room = self.make_room(index);
         if !self.index().can_evict(inner.space.excess_bytes(bytes)) {
             return inner.space.take(bytes); // Nothing is removed in vain.
         }
@@ -214,7 +226,11 @@ impl Cache {
     /// Removes files in small steps until `room_bytes` are free.
     pub(super) fn evict_until(&self, room_bytes: u64) {
         loop {
-            let _evicting = self.lock_eviction();
+            let mut index = self.index();
+            while index.is_making_room {
+                index = (self.inner.evicted.wait(index)).unwrap_or_else(PoisonError::into_inner);
+            }
+            let _making_room = self.make_room(index);
             let excess = self.inner.space.excess_bytes(room_bytes);
             if excess == 0 || self.evict(excess.min(EVICTION_STEP_BYTES)) == 0 {
                 return;
@@ -222,10 +238,11 @@ impl Cache {
         }
     }
 
-    /// One thread at a time makes room: what it is about to free, another one would not find.
-    fn lock_eviction(&self) -> MutexGuard<'_, ()> {
-        let evicting = &self.inner.evicting;
-        evicting.lock().unwrap_or_else(PoisonError::into_inner)
+    /// One thread at a time makes room: what it is about to free, another one would not find. No
+    /// thread does so when this is called.
+    fn make_room<'a>(&'a self, mut index: MutexGuard<'a, Index>) -> MakingRoom<'a> {
+        index.is_making_room = true;
+        MakingRoom(self)
     }
 
     /// Removes the files that were not used for the longest time, until they have `bytes` bytes.
@@ -244,15 +261,20 @@ impl Cache {
         for (name, charge) in victims.left.by_ref() {
             let unlinked = self.inner.folder.unlink(&name);
             let now_ms = self.now_ms();
+            let kept = match unlinked {
+                Ok(()) => {
+                    freed += charge.bytes();
+                    drop(charge); // Those that wait for `evicted` look for space.
+                    None
+                }
+                Err(_) => Some(charge), // The file still has its space.
+            };
             let mut index = self.index();
             index.end_eviction(&name);
-            if unlinked.is_err() {
-                index.insert(name, charge, false, now_ms); // The file still has its space.
-                drop(index);
-            } else {
-                drop(index);
-                freed += charge.bytes();
+            if let Some(charge) = kept {
+                index.insert(name, charge, false, now_ms);
             }
+            drop(index);
             self.inner.evicted.notify_all();
             if let Err(error) = unlinked {
                 self.pause(&error);
@@ -274,6 +296,16 @@ impl Cache {
             name,
             _lent: index.charge(name).map(Charge::lend),
         }
+    }
+}
+
+/// A thread makes room. When this is dropped, another one may.
+struct MakingRoom<'a>(&'a Cache);
+
+impl Drop for MakingRoom<'_> {
+    fn drop(&mut self) {
+        self.0.index().is_making_room = false;
+        self.0.inner.evicted.notify_all();
     }
 }
 
@@ -433,6 +465,7 @@ mod tests {
     use crate::for_tests::{block_on, cache_options, wait_until};
     use onrush_rt::blocking::BlockingPool;
     use onrush_rt::fs::sim::SimFs;
+    use std::thread;
 
     const FILE_BYTES: u64 = 100_000;
 
@@ -470,6 +503,21 @@ mod tests {
             cache.evict_ahead(1_000_000);
             cache.stats().entries == 0 && !cache.index().is_evicting()
         });
+    }
+
+    /// A thread that makes much room must not delay those that need a little.
+    #[test]
+    fn room_is_for_all_while_more_is_made() {
+        let cache = cache(&SimFs::new(1), Arc::new(|_| {}), 0..9);
+        let making_room = cache.make_room(cache.index());
+        let other = cache.clone();
+        let waits = thread::spawn(move || block_on(other.create(2 * FILE_BYTES)).map(drop));
+        while cache.evict(1) > 0 {
+            thread::yield_now();
+        }
+        assert_eq!(waits.join().expect("no panic"), Ok(()), "before the end");
+        drop(making_room);
+        assert_eq!(cache.stats().entries, 0);
     }
 
     /// What cannot succeed because of files in use removes no others.

@@ -21,6 +21,8 @@ pub(super) struct Index {
     found: Option<FoundFiles>,
     /// The names of evicted files that are still on the disk.
     evicted: HashSet<Name>,
+    /// A thread removes files until there is room.
+    pub(super) is_making_room: bool,
 }
 
 #[derive(Debug)]
@@ -48,6 +50,7 @@ impl Index {
             stamps: Vec::new(),
             found: Some(FoundFiles::default()),
             evicted: HashSet::new(),
+            is_making_room: false,
         }
     }
 

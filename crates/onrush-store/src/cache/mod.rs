@@ -103,12 +103,11 @@ struct Inner {
     index: Mutex<Index>,
     next_number: AtomicU64,
     evictions: AtomicU64,
-    /// Notified when an evicted file was removed; used with the lock of the index.
+    /// Notified when an evicted file was removed, and when a thread has made room; used with the
+    /// lock of the index.
     evicted: Condvar,
     /// Whether the list of files was written. A file gets its name under the lock.
     is_closed: RwLock<bool>,
-    /// Held by the thread that makes room for a file.
-    evicting: Mutex<()>,
     /// Whether [`Cache::evict_ahead`] goes on.
     is_evicting: AtomicBool,
     is_scanning: Watch<bool>,
@@ -207,7 +206,6 @@ impl Cache {
             evictions: AtomicU64::new(0),
             evicted: Condvar::new(),
             is_closed: RwLock::new(false),
-            evicting: Mutex::new(()),
             is_evicting: AtomicBool::new(false),
             is_scanning: Watch::new(false),
             promises: Space::new(options.bytes_max),

@@ -28,8 +28,8 @@ use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::meta::{Kind, Meta};
 use crate::object::{CacheUse, Cached, LocalFuture, Object};
-use crate::store::{Committed, Condition, Features, Kept, ListHow, Overlap, Page, Relocation};
-use crate::store::{Store, Upload, Wanted};
+use crate::store::{Committed, Condition, Cursor, DetailedEntry, Features, Kept, ListHow, Overlap};
+use crate::store::{Page, Relocation, Store, Upload, Wanted};
 use change::{Change, EdgeUpload};
 use heads::Heads;
 use metrics::Counts;
@@ -379,6 +379,18 @@ impl Store for EdgeStore {
 
     fn list<'a>(&'a self, folder: Option<&'a Key>, how: ListHow) -> LocalFuture<'a, Result<Page>> {
         self.inner.store.list(folder, how)
+    }
+
+    fn check_folder<'a>(&'a self, folder: Option<&'a Key>) -> LocalFuture<'a, Result<()>> {
+        self.inner.store.check_folder(folder)
+    }
+
+    fn next_entries<'a>(
+        &'a self,
+        cursor: &'a mut Cursor,
+        limit: usize,
+    ) -> LocalFuture<'a, Result<Vec<DetailedEntry>>> {
+        self.inner.store.next_entries(cursor, limit)
     }
 
     /// A small object that is fresh, if its file can be opened from the kernel's caches.

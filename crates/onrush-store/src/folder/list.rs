@@ -1,21 +1,20 @@
-//! Lists a folder page by page, in the order of the bytes of the names.
+//! Lists a folder: one page, or all of it in steps ([`Cursor`]).
 //!
-//! The kernel returns directory entries in no useful order, so every page reads all names. It keeps
-//! only the smallest names that fit into the page, and reads the metadata of those alone. The
-//! memory depends on the page, not on the folder.
+//! The work is done by jobs of the pool, which end early if others wait ([`super::listing_queue`]).
 
-use super::Inner;
+use super::again;
+use super::listing_queue::{self, Admission, Permit, Query, StartedPage};
+use super::recent_names::{PageMemory, Part, Stamp};
+use super::walk::{self, End, Walk};
+use super::{Folder, Inner};
 use crate::error::{Result, StoreError};
-use crate::key::{Key, is_reserved};
-use crate::meta::{Kind, Meta};
-use crate::store::{Entry, ListHow, Page};
+use crate::key::Key;
+use crate::listing::State;
+use crate::store::{Cursor, CursorHow, DetailedEntry, ListHow, Page};
+use onrush_rt::blocking::BlockingJob;
 use onrush_rt::coop;
-use onrush_rt::fs::{Dir, FileKind, Metadata};
-use std::cmp::Ordering;
-use std::collections::BinaryHeap;
 use std::future::poll_fn;
-use std::io;
-use std::ops::ControlFlow;
+use std::mem;
 use std::sync::Arc;
 
 /// Entries that are copied in one step.
@@ -23,44 +22,219 @@ const COPY_STEP: usize = 64;
 /// The cost of a copied entry in the cooperative budget, in bytes. A copy allocates a name.
 const COPY_COST: usize = 256;
 
-pub(super) fn list(inner: &Inner, folder: Option<&Key>, how: &ListHow) -> Result<Page> {
-    let opened;
-    let dir = match folder {
-        None => &inner.root,
-        Some(key) => {
-            opened = open(inner, key)?;
-            &opened
-        }
-    };
+/// A page that is being made.
+struct Making {
+    query: Arc<Query>,
+    walk: Walk,
+    /// The names that are still to be looked at.
+    left: usize,
+    found: Vec<DetailedEntry>,
+    /// What the names that are read are kept as.
+    part: Option<Part>,
+}
+
+/// One page of a folder.
+pub(super) async fn page(inner: &Arc<Inner>, folder: Option<&Key>, how: ListHow) -> Result<Page> {
+    let client = how.client;
+    let how = ListHow { client: 0, ..how }; // A page is the same for all.
     let limit = how.limit.clamp(1, ListHow::LIMIT_MAX);
-    // One more than the page, to find out whether there is a next page.
-    let mut names = smallest(dir, folder.is_none(), how, limit + 1)?;
-    let more = names.len() > limit;
-    names.truncate(limit);
-    let next = if more {
-        names.last().map(|last| last.name.clone())
-    } else {
-        None
+    let query = Arc::new(Query {
+        folder: folder.cloned(),
+        how,
+    });
+    let mut permit = match listing_queue::wait(inner, &query, client).await {
+        Admission::Run(permit) => permit,
+        Admission::Shared(page, _permit) => return Ok(copy(page).await),
     };
-    let mut entries = Vec::with_capacity(names.len());
-    for name in names {
-        if let Some(meta) = entry_meta(inner, folder, dir, &name)? {
-            let Meta {
-                kind,
-                size,
-                modified_ns,
-                version,
-            } = meta;
-            entries.push(Entry {
-                name: name.name,
-                kind,
-                size,
-                modified_ns,
-                version,
-            });
+    let began = permit.began();
+    let mut making = Making::new(inner, query, limit);
+    loop {
+        let job = move |inner: &Arc<Inner>| {
+            let end = making.step(inner, &permit)?;
+            let page = match end {
+                End::Wanted => None,
+                End::Enough | End::Folder => Some(making.finish(inner)),
+            };
+            if let Some(page) = &page {
+                permit.share(&making.query, began, page);
+            }
+            // Released only when the page is taken from the job, so that pages do not pile up.
+            Ok((page, making, permit))
+        };
+        let (page, goes_on, used) = run(inner, job).await?;
+        if let Some(page) = page {
+            return Ok(page);
+        }
+        making = goes_on;
+        let _started = StartedPage::new(inner, client);
+        drop(used);
+        let wait = listing_queue::wait_for_part(inner, client, false);
+        permit = wait.await.into_permit();
+    }
+}
+
+impl Making {
+    fn new(inner: &Arc<Inner>, query: Arc<Query>, limit: usize) -> Making {
+        let how = CursorHow {
+            after: query.how.after.clone(),
+            hidden: query.how.hidden,
+            ..CursorHow::default()
+        };
+        let memory = Box::new(PageMemory::new(&inner.recent_names));
+        // One more than the page, to find out whether there is a next page.
+        let walk = Walk::new(query.folder.clone(), how, limit + 1, memory);
+        Making {
+            query,
+            walk,
+            left: limit,
+            found: Vec::new(),
+            part: None,
         }
     }
-    Ok(Page { entries, next })
+
+    fn step(&mut self, inner: &Inner, permit: &Permit) -> Result<End> {
+        if self.walk.has_started() {
+            return (self.walk).step(inner, permit, &mut self.left, &mut self.found);
+        }
+        let stamp = match &self.query.folder {
+            None => Stamp::of(&inner.root),
+            Some(key) => Stamp::of(&walk::open(inner, key)?),
+        };
+        self.part = stamp.map(|stamp| Part {
+            folder: self.query.folder.clone(),
+            hidden: self.query.how.hidden,
+            after: self.query.how.after.clone().unwrap_or_default(),
+            stamp,
+        });
+        if let Some(part) = &self.part
+            && let Some((names, at)) = inner.recent_names.find(part, self.left)
+        {
+            self.walk.use_names(names, at);
+            self.part = None;
+        }
+        self.walk
+            .step(inner, permit, &mut self.left, &mut self.found)
+    }
+
+    fn finish(&mut self, inner: &Inner) -> Page {
+        let (mut next, folder) = (None, self.query.folder.as_ref());
+        if let Some((names, at)) = self.walk.names() {
+            if at > 0 && (at < names.len() || names.until.is_some()) {
+                next = Some(names.get(at - 1).0.to_vec());
+            }
+            match (&next, self.part.take()) {
+                (Some(_), Some(part)) => inner.recent_names.keep(part, names),
+                (Some(_), None) => {}
+                // Most folders fit into their first page.
+                (None, _) if self.query.how.after.is_none() => {}
+                (None, _) => inner.recent_names.forget(folder),
+            }
+        }
+        let found = mem::take(&mut self.found).into_iter();
+        Page {
+            entries: found.map(|one| one.entry).collect(),
+            next,
+        }
+    }
+}
+
+/// What a job has read of a folder for a cursor.
+struct Read {
+    walk: Box<Walk>,
+    found: Vec<DetailedEntry>,
+    end: End,
+}
+
+/// The place of a cursor in a folder.
+enum Place {
+    Walk(Box<Walk>),
+    /// A job reads the next entries, while the owner of the cursor uses those before them.
+    Ahead(BlockingJob<Result<Read>>),
+}
+
+/// The next entries of a folder.
+pub(super) async fn next(
+    inner: &Arc<Inner>,
+    cursor: &mut Cursor,
+    limit: usize,
+) -> Result<Vec<DetailedEntry>> {
+    let client = cursor.how.client;
+    let (mut place, mut begins) = match mem::replace(&mut cursor.state, State::End) {
+        State::Begin(memory) => {
+            let (folder, how) = (cursor.folder.clone(), cursor.how.clone());
+            let walk = Walk::new(folder, how, 1, memory);
+            (Place::Walk(Box::new(walk)), true)
+        }
+        State::Place(place) => match place.downcast::<Place>() {
+            Ok(place) => (*place, false),
+            Err(_) => return Err(StoreError::Unsupported),
+        },
+        State::Page(_) | State::End => return Ok(Vec::new()),
+    };
+    loop {
+        let job = match place {
+            Place::Walk(walk) => {
+                let permit = listing_queue::wait_for_part(inner, client, begins).await;
+                read(inner, walk, permit.into_permit(), limit)
+            }
+            Place::Ahead(job) => job,
+        };
+        begins = false;
+        let Read { walk, found, end } = job.await??;
+        if end == End::Folder {
+            return Ok(found);
+        }
+        if found.is_empty() {
+            place = Place::Walk(walk);
+            continue;
+        }
+        // A job of an inline pool would wait, with its permit, until the owner of the cursor asks
+        // for its result.
+        let permit = match inner.pool.is_inline() {
+            true => None,
+            false => listing_queue::try_permit(inner),
+        };
+        cursor.state = State::Place(Box::new(match permit {
+            Some(permit) => Place::Ahead(read(inner, walk, permit, limit)),
+            None => Place::Walk(walk),
+        }));
+        return Ok(found);
+    }
+}
+
+/// Begins to read the next entries.
+fn read(
+    inner: &Arc<Inner>,
+    mut walk: Box<Walk>,
+    permit: Permit,
+    limit: usize,
+) -> BlockingJob<Result<Read>> {
+    again::look_if_due(inner);
+    let shared = inner.clone();
+    inner.pool.run(move || {
+        let (mut found, mut end) = (Vec::new(), End::Enough);
+        while found.is_empty() && end == End::Enough {
+            let mut left = limit.clamp(1, ListHow::LIMIT_MAX);
+            end = walk.step(&shared, &permit, &mut left, &mut found)?;
+        }
+        Ok(Read { walk, found, end })
+    })
+}
+
+/// Fails as a listing of the folder would.
+pub(super) fn check(inner: &Inner, folder: Option<&Key>) -> Result<()> {
+    folder.map_or(Ok(()), |key| walk::open(inner, key).map(drop))
+}
+
+async fn run<T, F>(inner: &Arc<Inner>, job: F) -> Result<T>
+where
+    T: Send + 'static,
+    F: FnOnce(&Arc<Inner>) -> Result<T> + Send + 'static,
+{
+    let folder = Folder {
+        inner: inner.clone(),
+    };
+    folder.run(&inner.pool, job).await
 }
 
 /// Copies a page that other requests share. A page may have [`ListHow::LIMIT_MAX`] entries, and the
@@ -82,114 +256,11 @@ pub(super) async fn copy(page: Arc<Page>) -> Page {
     }
 }
 
-fn open(inner: &Inner, key: &Key) -> Result<Dir> {
-    inner
-        .root
-        .open_dir(key.as_bytes())
-        .map_err(|error| match error.kind() {
-            // Either the last segment or an earlier one is not a directory.
-            io::ErrorKind::NotADirectory => match inner.meta(key) {
-                Ok(Meta {
-                    kind: Kind::File, ..
-                }) => StoreError::NotDirectory,
-                _ => StoreError::NotFound,
-            },
-            _ => StoreError::from_lookup(error),
-        })
-}
-
-/// A name that may be on the page, ordered by its bytes.
-struct Name {
-    name: Vec<u8>,
-    kind: Option<FileKind>,
-}
-
-impl Ord for Name {
-    fn cmp(&self, other: &Name) -> Ordering {
-        self.name.cmp(&other.name)
-    }
-}
-
-impl PartialOrd for Name {
-    fn partial_cmp(&self, other: &Name) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Name {
-    fn eq(&self, other: &Name) -> bool {
-        self.name == other.name
-    }
-}
-
-impl Eq for Name {}
-
-/// The `count` smallest names after `how.after` that may be listed, sorted.
-fn smallest(dir: &Dir, top: bool, how: &ListHow, count: usize) -> Result<Vec<Name>> {
-    let after = how.after.as_deref().unwrap_or_default();
-    let mut heap: BinaryHeap<Name> = BinaryHeap::new();
-    let mut each = |name: &[u8], kind: Option<FileKind>| {
-        let left_out = name <= after
-            || (name[0] == b'.' && (!how.hidden || is_reserved(name, top)))
-            || kind == Some(FileKind::Special);
-        if left_out {
-            return ControlFlow::Continue(());
-        }
-        if heap.len() < count {
-            heap.push(Name {
-                name: name.to_vec(),
-                kind,
-            });
-        } else if let Some(mut greatest) = heap.peek_mut()
-            && name < greatest.name.as_slice()
-        {
-            greatest.name.clear();
-            greatest.name.extend_from_slice(name);
-            greatest.kind = kind;
-        }
-        ControlFlow::Continue(())
-    };
-    dir.read_dir(&mut each).map_err(StoreError::from_lookup)?;
-    Ok(heap.into_sorted_vec())
-}
-
-/// The properties of a name in `dir`; `None` if it is not an object, or does not exist any more.
-fn entry_meta(inner: &Inner, folder: Option<&Key>, dir: &Dir, name: &Name) -> Result<Option<Meta>> {
-    let mut found = match name.kind {
-        Some(FileKind::Symlink) => None,
-        _ => match absent(dir.entry_metadata(&name.name))? {
-            Some(found) if found.kind != FileKind::Symlink => Some(found),
-            Some(_) => None,
-            None => return Ok(None),
-        },
-    };
-    if found.is_none() {
-        // The target of a link may be anywhere beneath the root, so it is resolved from the root.
-        let mut path = folder
-            .map(|key| key.as_bytes().to_vec())
-            .unwrap_or_default();
-        if !path.is_empty() {
-            path.push(b'/');
-        }
-        path.extend_from_slice(&name.name);
-        found = absent(inner.root.metadata(&path))?;
-    }
-    Ok(found.as_ref().and_then(Meta::from_file))
-}
-
-/// `None` for an entry that cannot be reached, so it is left out. Errors of the disk are returned.
-fn absent(result: io::Result<Metadata>) -> Result<Option<Metadata>> {
-    match result.map_err(StoreError::from_lookup) {
-        Ok(found) => Ok(Some(found)),
-        Err(StoreError::NotFound | StoreError::PermissionDenied(_)) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::meta::Version;
+    use crate::meta::{Kind, Version};
+    use crate::store::Entry;
     use onrush_rt::driver::sim::{Behaviour, Net};
     use onrush_rt::worker::Worker;
     use std::cell::Cell;

@@ -1,11 +1,22 @@
-//! Limits how many listings run at the same time, and shares pages between equal requests.
+//! Limits how many listings run at the same time, lets clients take turns, and shares pages between
+//! equal requests.
 //!
 //! A listing of a large folder occupies a thread of the pool for as long as a thousand small
 //! changes do, and the pool works in order of arrival. Therefore the pool runs only one listing for
 //! every two cores at a time, and its queue stays short for changes. Other listings wait here, as
-//! tasks, in order of arrival.
+//! tasks.
 //!
-//! When a request gets its permit, another request may have made the same page meanwhile. The
+//! A permit is for a part of the work: a job ends after a few thousand names or a hundred files if
+//! others wait ([`Permit::is_wanted`]), and its request waits again. There are two lanes, which get
+//! permits in turn: requests that begin, most of which need one part, and those that go on. In each
+//! lane clients take turns: a client that waits with many requests gets the permits that one with a
+//! single request gets.
+//!
+//! A page that is being made has memory also while it waits, so no more than [`STARTED_MAX`] pages
+//! wait to go on. Of these a client may have half of what the others leave; its further requests
+//! do not begin. What a [`Cursor`](crate::Cursor) has in memory is limited by its owner.
+//!
+//! When a request gets its first permit, another request may have made the same page meanwhile. The
 //! request takes that page only if its listing began after the request had arrived, so a page
 //! always includes what existed when it was requested. At most [`SHARED_MAX`] pages are kept for
 //! this, and none when no request waits.
@@ -13,7 +24,7 @@
 use super::Inner;
 use crate::key::Key;
 use crate::store::{ListHow, Page};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,6 +33,12 @@ use std::thread;
 
 /// The maximum number of pages kept for other requests.
 const SHARED_MAX: usize = 4;
+
+/// The maximum number of pages that have begun and wait to go on.
+const STARTED_MAX: usize = 32;
+
+/// The number of clients whose turns are remembered before those that lie back are forgotten.
+const CLIENTS_MAX: usize = 64;
 
 /// The folder and the part of it to list.
 #[derive(PartialEq, Eq)]
@@ -38,16 +55,32 @@ struct State {
     free: usize,
     /// Requests that own a permit and have not been polled since.
     granted: Vec<Arrival>,
-    waiting: VecDeque<(Arrival, Waker)>,
+    /// Requests that begin, and those that go on.
+    lanes: [Vec<(Arrival, Waker)>; 2],
+    /// The lane that gets the next permit if requests wait in both.
+    next_lane: usize,
     /// Numbers the arrivals and the starts of listings, to compare their order.
     clock: u64,
+    /// The turn of the permit that was granted last.
+    turn: u64,
+    /// The next turn of each client, unless it lies back.
+    next_turn: HashMap<u64, u64>,
+    /// Pages that wait to go on, by client.
+    started: HashMap<u64, usize>,
     shared: VecDeque<SharedPage>,
 }
 
 struct Arrival {
     at: u64,
-    query: Arc<Query>,
+    client: u64,
+    /// Those with the earliest turn are granted first.
+    turn: u64,
+    /// The page that is wanted, if another request could make it.
+    query: Option<Arc<Query>>,
 }
+
+const BEGINS: usize = 0;
+const GOES_ON: usize = 1;
 
 /// A page for requests that wait for the same one.
 struct SharedPage {
@@ -66,6 +99,60 @@ impl State {
         let found = self.granted.iter().position(|arrival| arrival.at == at);
         found.map(|index| self.granted.swap_remove(index)).is_some()
     }
+
+    /// The turn of a request that arrives.
+    fn take_turn(&mut self, client: u64) -> u64 {
+        let now = self.turn;
+        if self.next_turn.len() >= CLIENTS_MAX {
+            self.next_turn.retain(|_, next| *next > now);
+        }
+        let next = self.next_turn.entry(client).or_insert(now);
+        let turn = (*next).max(now);
+        *next = turn + 1;
+        turn
+    }
+
+    /// Whether a client may begin another page that may have to wait.
+    fn may_begin(&self, client: u64) -> bool {
+        let own = self.started.get(&client).copied().unwrap_or(0);
+        let others = self.started.values().sum::<usize>() - own;
+        own == 0 || own < STARTED_MAX.saturating_sub(others) / 2
+    }
+
+    /// The first of a lane, if it may have a permit.
+    fn first(&self, lane: usize) -> Option<usize> {
+        let waits = self.lanes[lane].iter().map(|(arrival, _)| arrival);
+        let may = |arrival: &&Arrival| lane == GOES_ON || self.may_begin(arrival.client);
+        let indexed = waits.enumerate().filter(|(_, arrival)| may(arrival));
+        let first = indexed.min_by_key(|(_, arrival)| (arrival.turn, arrival.at));
+        first.map(|(index, _)| index)
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.first(BEGINS).is_some() || !self.lanes[GOES_ON].is_empty()
+    }
+
+    /// Grants the free permits to requests that wait.
+    fn grant(&mut self) -> Vec<Waker> {
+        let mut wakers = Vec::new();
+        while self.free > 0 {
+            let lanes = [self.next_lane, 1 - self.next_lane];
+            let found = lanes
+                .into_iter()
+                .find_map(|lane| self.first(lane).map(|index| (lane, index)));
+            let Some((lane, index)) = found else { break };
+            let (arrival, waker) = self.lanes[lane].swap_remove(index);
+            self.free -= 1;
+            self.next_lane = 1 - lane;
+            self.turn = self.turn.max(arrival.turn);
+            self.granted.push(arrival);
+            wakers.push(waker);
+        }
+        if self.lanes.iter().all(Vec::is_empty) {
+            self.next_turn.clear();
+        }
+        wakers
+    }
 }
 
 impl ListingQueue {
@@ -78,8 +165,12 @@ impl ListingQueue {
         ListingQueue(Mutex::new(State {
             free,
             granted: Vec::new(),
-            waiting: VecDeque::new(),
+            lanes: [Vec::new(), Vec::new()],
+            next_lane: BEGINS,
             clock: 0,
+            turn: 0,
+            next_turn: HashMap::new(),
+            started: HashMap::new(),
             shared: VecDeque::new(),
         }))
     }
@@ -89,43 +180,60 @@ impl ListingQueue {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Grants a permit to the next waiting request, if any.
-    fn release(&self) {
+    /// Gives `permits` back, and grants what is free.
+    fn release(&self, permits: usize) {
         let mut state = self.lock();
-        let mut unwanted = VecDeque::new();
-        let next = match state.waiting.pop_front() {
-            Some((arrival, waker)) => {
-                state.granted.push(arrival);
-                Some(waker)
-            }
-            None => {
-                state.free += 1;
-                if state.granted.is_empty() {
-                    unwanted = std::mem::take(&mut state.shared);
-                }
-                None
-            }
+        state.free += permits;
+        let wakers = state.grant();
+        let is_idle = state.granted.is_empty() && state.lanes.iter().all(Vec::is_empty);
+        let unwanted = match is_idle {
+            true => std::mem::take(&mut state.shared),
+            false => VecDeque::new(),
         };
         drop(state);
         drop(unwanted); // frees many small allocations, so not under the lock
-        if let Some(waker) = next {
-            waker.wake();
-        }
+        wakers.into_iter().for_each(Waker::wake);
     }
 }
 
 /// Waits for a permit to make the page `query`, or for the page itself.
-pub(super) fn wait(inner: &Arc<Inner>, query: &Arc<Query>) -> Wait {
+pub(super) fn wait(inner: &Arc<Inner>, query: &Arc<Query>, client: u64) -> Wait {
     Wait {
         inner: inner.clone(),
-        query: query.clone(),
+        client,
+        query: Some(query.clone()),
+        lane: BEGINS,
         arrived: None,
     }
 }
 
+/// Waits for a permit to go on, or to begin what no other request could share.
+pub(super) fn wait_for_part(inner: &Arc<Inner>, client: u64, begins: bool) -> Wait {
+    Wait {
+        inner: inner.clone(),
+        client,
+        query: None,
+        lane: if begins { BEGINS } else { GOES_ON },
+        arrived: None,
+    }
+}
+
+/// A permit that no request waits for.
+pub(super) fn try_permit(inner: &Arc<Inner>) -> Option<Permit> {
+    let mut state = inner.listing_queue.lock();
+    state.free = state.free.checked_sub(1)?;
+    let began = state.tick();
+    Some(Permit {
+        inner: inner.clone(),
+        began,
+    })
+}
+
 pub(super) struct Wait {
     inner: Arc<Inner>,
-    query: Arc<Query>,
+    client: u64,
+    query: Option<Arc<Query>>,
+    lane: usize,
     /// The number of the arrival, while waiting.
     arrived: Option<u64>,
 }
@@ -139,11 +247,19 @@ pub(super) enum Admission {
     Shared(Arc<Page>, Permit),
 }
 
+impl Admission {
+    /// The permit of a request that no other one shares.
+    pub(super) fn into_permit(self) -> Permit {
+        match self {
+            Admission::Run(permit) | Admission::Shared(_, permit) => permit,
+        }
+    }
+}
+
 impl Wait {
     fn permit(&self, began: u64) -> Permit {
         Permit {
             inner: self.inner.clone(),
-            query: self.query.clone(),
             began,
         }
     }
@@ -161,23 +277,28 @@ impl Future for Wait {
                 state.free -= 1;
                 return Poll::Ready(Admission::Run(self.permit(at)));
             }
+            let turn = state.take_turn(self.client);
             let arrival = Arrival {
                 at,
+                client: self.client,
+                turn,
                 query: self.query.clone(),
             };
-            state.waiting.push_back((arrival, cx.waker().clone()));
+            state.lanes[self.lane].push((arrival, cx.waker().clone()));
             self.arrived = Some(at);
             return Poll::Pending;
         };
         if !state.take_granted(at) {
-            let waits = state.waiting.iter_mut().find(|waits| waits.0.at == at);
-            if let Some((_, waker)) = waits {
+            let mut waits = state.lanes[self.lane].iter_mut();
+            if let Some((_, waker)) = waits.find(|waits| waits.0.at == at) {
                 waker.clone_from(cx.waker());
             }
             return Poll::Pending;
         }
         self.arrived = None;
-        let same = |shared: &&SharedPage| shared.began > at && shared.query == self.query;
+        let same = |shared: &&SharedPage| {
+            shared.began > at && (self.query.as_ref()).is_some_and(|query| *query == shared.query)
+        };
         let shared = state.shared.iter().find(same);
         let shared = shared.map(|shared| shared.page.clone());
         let permit = self.permit(state.tick());
@@ -194,34 +315,46 @@ impl Drop for Wait {
         let mut state = self.inner.listing_queue.lock();
         if state.take_granted(at) {
             drop(state);
-            self.inner.listing_queue.release();
+            self.inner.listing_queue.release(1);
         } else {
-            state.waiting.retain(|waits| waits.0.at != at);
+            state.lanes[self.lane].retain(|waits| waits.0.at != at);
         }
     }
 }
 
-/// The permit to make one page. Dropping it, on any thread, grants it to the next request.
+/// The permit to do a part of a listing. Dropping it, on any thread, grants it to the next request.
 pub(super) struct Permit {
     inner: Arc<Inner>,
-    query: Arc<Query>,
     began: u64,
 }
 
 impl Permit {
-    /// Leaves a copy of the page for requests that wait for the same one.
-    pub(super) fn share(&self, page: &Page) {
-        let wanted = |arrival: &Arrival| arrival.at < self.began && arrival.query == self.query;
+    /// Whether a request waits that could have this permit.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.inner.listing_queue.lock().is_wanted()
+    }
+
+    /// When the listing has begun, if this is its first permit.
+    pub(super) fn began(&self) -> u64 {
+        self.began
+    }
+
+    /// Leaves a copy of the page for requests that wait for the same one. `began`: the first permit
+    /// of the listing.
+    pub(super) fn share(&self, query: &Arc<Query>, began: u64, page: &Page) {
+        let wanted = |arrival: &Arrival| {
+            arrival.at < began && arrival.query.as_ref().is_some_and(|other| other == query)
+        };
         let listing_queue = &self.inner.listing_queue;
         let state = listing_queue.lock();
-        let mut waiting = state.waiting.iter().map(|waits| &waits.0);
+        let mut waiting = state.lanes[BEGINS].iter().map(|waits| &waits.0);
         if !waiting.any(wanted) && !state.granted.iter().any(wanted) {
             return;
         }
         drop(state); // copying a page takes a while
         let shared = SharedPage {
-            query: self.query.clone(),
-            began: self.began,
+            query: query.clone(),
+            began,
             page: Arc::new(page.clone()),
         };
         let mut state = listing_queue.lock();
@@ -237,7 +370,39 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.inner.listing_queue.release();
+        self.inner.listing_queue.release(1);
+    }
+}
+
+/// A page that has begun and waits to go on, until this is dropped.
+pub(super) struct StartedPage {
+    inner: Arc<Inner>,
+    client: u64,
+}
+
+impl StartedPage {
+    pub(super) fn new(inner: &Arc<Inner>, client: u64) -> StartedPage {
+        *(inner.listing_queue.lock().started)
+            .entry(client)
+            .or_insert(0) += 1;
+        StartedPage {
+            inner: inner.clone(),
+            client,
+        }
+    }
+}
+
+impl Drop for StartedPage {
+    fn drop(&mut self) {
+        let mut state = self.inner.listing_queue.lock();
+        if let Some(count) = state.started.get_mut(&self.client) {
+            *count -= 1;
+            if *count == 0 {
+                state.started.remove(&self.client);
+            }
+        }
+        drop(state);
+        self.inner.listing_queue.release(0); // Its client may begin another one.
     }
 }
 
@@ -273,6 +438,10 @@ mod tests {
         }
     }
 
+    fn share(permit: &Permit, limit: usize, from: &str) {
+        permit.share(&query(limit), permit.began(), &page(from));
+    }
+
     fn poll(wait: &mut Wait) -> Option<Admission> {
         match Pin::new(wait).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(result) => Some(result),
@@ -290,7 +459,7 @@ mod tests {
     #[test]
     fn permits_are_granted_in_order_and_skip_dropped_waits() {
         let folder = folder(2);
-        let mut waits: Vec<_> = (1..8).map(|n| wait(&folder.inner, &query(n))).collect();
+        let mut waits: Vec<_> = (1..8).map(|n| wait(&folder.inner, &query(n), 0)).collect();
         let mut held: Vec<_> = waits.iter_mut().filter_map(granted).collect();
         assert_eq!(held.len(), 2);
         waits.drain(..2);
@@ -313,10 +482,10 @@ mod tests {
     }
 
     #[test]
-    fn only_pages_begun_after_the_request_are_shared() {
+    fn only_pages_started_after_the_request_are_shared() {
         let folder = folder(1);
         let request = |limit| {
-            let mut wait = wait(&folder.inner, &query(limit));
+            let mut wait = wait(&folder.inner, &query(limit), 0);
             (poll(&mut wait), wait)
         };
         let (Some(Admission::Run(first)), _) = request(1) else {
@@ -331,7 +500,7 @@ mod tests {
         let (None, mut same) = request(1) else {
             panic!("expected to wait")
         };
-        first.share(&page("first"));
+        share(&first, 1, "first");
         drop(first);
         // It arrived after the first listing began, so perhaps after a change that the first
         // missed.
@@ -339,10 +508,10 @@ mod tests {
         let (None, mut late) = request(1) else {
             panic!("expected to wait")
         };
-        second.share(&page("second"));
+        share(&second, 1, "second");
         drop(second);
         let third = granted(&mut other).expect("a permit: no page of this part exists");
-        third.share(&page("third"));
+        share(&third, 2, "third");
         drop(third);
         match poll(&mut same) {
             Some(Admission::Shared(shared, _permit)) => {
@@ -352,7 +521,7 @@ mod tests {
             _ => panic!("expected the shared second page"),
         }
         let fourth = granted(&mut late).expect("a permit: the second page began too early");
-        fourth.share(&page("fourth"));
+        share(&fourth, 1, "fourth");
         drop(fourth);
         let state = folder.inner.listing_queue.lock();
         assert_eq!((state.free, state.shared.len()), (1, 0), "no page is kept");
@@ -362,14 +531,14 @@ mod tests {
     fn shared_pages_are_bounded() {
         let folder = folder(1);
         let mut waits: Vec<_> = (0..40)
-            .map(|n| wait(&folder.inner, &query(n % 20)))
+            .map(|n| wait(&folder.inner, &query(n % 20), 0))
             .collect();
         let mut permit = granted(&mut waits[0]);
         for wait in &mut waits[1..] {
             assert!(poll(wait).is_none());
         }
         for wait in &mut waits[1..] {
-            permit.take().inspect(|permit| permit.share(&page("")));
+            permit.take().inspect(|permit| share(permit, 0, ""));
             let state = folder.inner.listing_queue.lock();
             assert!(state.shared.len() <= SHARED_MAX);
             drop(state);
@@ -377,5 +546,109 @@ mod tests {
                 permit = Some(next);
             }
         }
+    }
+
+    /// Waits to go on, or to begin what is not shared, and is polled once.
+    fn part(folder: &Folder, client: u64, begins: bool) -> Wait {
+        let mut wait = wait_for_part(&folder.inner, client, begins);
+        assert!(granted(&mut wait).is_none());
+        wait
+    }
+
+    /// Which of the requests gets the next permit.
+    fn next(waits: &mut Vec<(&'static str, Wait)>) -> (&'static str, Permit) {
+        let mut polled = waits.iter_mut().map(|(_, wait)| granted(wait));
+        let found = polled
+            .by_ref()
+            .enumerate()
+            .find(|(_, permit)| permit.is_some());
+        let (index, permit) = found.expect("a permit is free");
+        drop(polled);
+        (waits.remove(index).0, permit.expect("a permit"))
+    }
+
+    #[test]
+    fn requests_that_begin_wait_for_one_part_of_those_that_go_on() {
+        let folder = folder(1);
+        let mut permit = granted(&mut wait_for_part(&folder.inner, 1, true));
+        let mut waits: Vec<_> = (0..3)
+            .map(|_| ("goes on", part(&folder, 1, false)))
+            .collect();
+        assert!(permit.as_ref().is_some_and(Permit::is_wanted));
+        let mut order = Vec::new();
+        for _ in 0..2 {
+            waits.push(("begins", part(&folder, 1, true)));
+        }
+        while !waits.is_empty() {
+            drop(permit.take());
+            let (which, granted) = next(&mut waits);
+            order.push(which);
+            permit = Some(granted);
+        }
+        assert!(!permit.as_ref().is_some_and(Permit::is_wanted));
+        let expected = ["begins", "goes on", "begins", "goes on", "goes on"];
+        assert_eq!(order, expected);
+    }
+
+    #[test]
+    fn clients_get_permits_one_after_the_other() {
+        let folder = folder(1);
+        let mut permit = granted(&mut wait_for_part(&folder.inner, 7, true));
+        let mut waits: Vec<_> = (0..5).map(|_| ("many", part(&folder, 1, false))).collect();
+        waits.push(("one", part(&folder, 2, false)));
+        waits.push(("other", part(&folder, 3, false)));
+        let mut order = Vec::new();
+        for round in 0..7 {
+            drop(permit.take());
+            let (which, granted) = next(&mut waits);
+            permit = Some(granted);
+            order.push(which);
+            if which == "one" && round < 5 {
+                waits.push(("one", part(&folder, 2, false)));
+            }
+        }
+        let expected = ["many", "one", "other", "many", "one", "many", "one"];
+        assert_eq!(order, expected);
+    }
+
+    #[test]
+    fn a_client_with_many_started_pages_begins_no_more_and_others_do() {
+        let folder = folder(1);
+        let mut started: Vec<_> = (0..STARTED_MAX)
+            .map(|_| StartedPage::new(&folder.inner, 1))
+            .collect();
+        let permit = granted(&mut wait_for_part(&folder.inner, 1, false));
+        let mut waits = vec![
+            ("many", part(&folder, 1, true)),
+            ("other", part(&folder, 2, true)),
+        ];
+        drop(permit);
+        let (which, permit) = next(&mut waits);
+        assert_eq!(which, "other");
+        drop(permit);
+        assert!(granted(&mut waits[0].1).is_none(), "it has its share");
+        started.truncate(STARTED_MAX / 2);
+        assert!(granted(&mut waits[0].1).is_none());
+        started.pop();
+        assert!(granted(&mut waits[0].1).is_some());
+        drop(started);
+        let state = folder.inner.listing_queue.lock();
+        assert_eq!((state.free, state.started.len()), (1, 0));
+    }
+
+    #[test]
+    fn clients_that_do_not_wait_are_forgotten() {
+        let folder = folder(1);
+        let mut permit = granted(&mut wait_for_part(&folder.inner, 0, true));
+        for client in 0..10 * CLIENTS_MAX as u64 {
+            let mut wait = part(&folder, client, true);
+            drop(permit.take());
+            permit = granted(&mut wait);
+            assert!(permit.is_some());
+            let state = folder.inner.listing_queue.lock();
+            assert!(state.next_turn.len() <= CLIENTS_MAX);
+        }
+        drop(permit);
+        assert!(folder.inner.listing_queue.lock().next_turn.is_empty());
     }
 }

@@ -10,10 +10,11 @@
 //! `staging` (uploads before their commit), `copying` (into a staged file), `kept` (uploads that
 //! continue later), `upload` (the asynchronous part of a put), `relocate` (copy and rename),
 //! `displaced` (what a rename replaces), `overlap` (how two names lie to each other), `trees` (what
-//! a folder contains), `properties` (of clients), `rights` (owner, group and mode), `list`,
-//! `semaphore` (waiting tasks), `key_locks` (locks and generations by key), `change` (locks that
-//! other processes see), `group` and `sync_time` (puts that share syncs), `listing_queue` (the
-//! number of simultaneous listings), `watches` (changes of folders).
+//! a folder contains), `properties` (of clients), `rights` (owner, group and mode), `names` (sorted
+//! names of a folder), `recent_names` (those of earlier pages), `walk` (what a folder contains, in
+//! steps), `list`, `semaphore` (waiting tasks), `key_locks` (locks and generations by key),
+//! `change` (locks that other processes see), `group` and `sync_time` (puts that share syncs),
+//! `listing_queue` (the number of simultaneous listings), `watches` (changes of folders).
 
 mod again;
 mod change;
@@ -27,10 +28,12 @@ mod key_locks;
 mod list;
 mod listing_queue;
 mod mounts;
+mod names;
 mod options;
 mod overlap;
 mod parents;
 mod properties;
+mod recent_names;
 mod relocate;
 mod rights;
 mod semaphore;
@@ -40,6 +43,7 @@ mod store;
 mod sync_time;
 mod trees;
 mod upload;
+mod walk;
 mod watches;
 
 use crate::error::{Result, StoreError};
@@ -62,6 +66,7 @@ use onrush_rt::descriptors::FileUse;
 use onrush_rt::fs::{Dir, File, FileKind, Metadata, OpenHow, Releaser};
 pub use options::{Durability, FolderOptions};
 use parents::Parents;
+use recent_names::RecentNames;
 pub(crate) use relocate::Replaces;
 pub use settings::PreparedOptions;
 use settings::{NeededToWrite, Settings};
@@ -102,6 +107,7 @@ struct Inner {
     key_locks: KeyLocks,
     process_locks: ProcessLocks,
     listing_queue: ListingQueue,
+    recent_names: Arc<RecentNames>,
     parents: Parents,
     watches: Watches,
     group: Group,
@@ -159,6 +165,7 @@ impl Folder {
             key_locks: KeyLocks::new(),
             process_locks: ProcessLocks::new(pool_threads),
             listing_queue: ListingQueue::new(),
+            recent_names: Arc::default(),
             parents: Parents::new(pool_threads),
             watches: Watches::default(),
             group,

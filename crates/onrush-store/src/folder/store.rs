@@ -5,7 +5,6 @@ use super::change::{self, Locks};
 use super::kept;
 use super::key_locks;
 use super::list;
-use super::listing_queue::{self, Admission, Query};
 use super::overlap;
 use super::parents::{self, CreatedFolders};
 use super::properties;
@@ -20,8 +19,8 @@ use crate::key::Key;
 use crate::local::unless_would_block;
 use crate::meta::{Kind, METADATA_BYTES_MAX, Meta, PROPERTIES_BYTES_MAX};
 use crate::object::{LocalFuture, Object};
-use crate::store::{Committed, Condition, Features, Kept, ListHow, Overlap, Page, Relocation};
-use crate::store::{StagedCopy, Store, Upload, Wanted};
+use crate::store::{Committed, Condition, Cursor, DetailedEntry, Features, Kept, ListHow, Overlap};
+use crate::store::{Page, Relocation, StagedCopy, Store, Upload, Wanted};
 use onrush_rt::descriptors::FileUse;
 use std::sync::Arc;
 use std::time::Duration;
@@ -221,23 +220,31 @@ impl Store for Folder {
             if folder.is_some_and(Key::is_internal) {
                 return Err(StoreError::NotFound);
             }
-            let query = Arc::new(Query {
-                folder: folder.cloned(),
-                how,
-            });
-            let permit = match listing_queue::wait(&self.inner, &query).await {
-                Admission::Run(permit) => permit,
-                Admission::Shared(page, _permit) => return Ok(list::copy(page).await),
-            };
-            let job = move |inner: &Arc<Inner>| {
-                let page = list::list(inner, query.folder.as_ref(), &query.how)?;
-                permit.share(&page);
-                // Released only when the page is taken from the job, so that pages do not pile up.
-                Ok((page, permit))
-            };
-            self.run(&self.inner.pool, job)
-                .await
-                .map(|(page, _permit)| page)
+            list::page(&self.inner, folder, how).await
+        })
+    }
+
+    fn check_folder<'a>(&'a self, folder: Option<&'a Key>) -> LocalFuture<'a, Result<()>> {
+        Box::pin(async move {
+            if folder.is_some_and(Key::is_internal) {
+                return Err(StoreError::NotFound);
+            }
+            let folder = folder.cloned();
+            let job = move |inner: &Arc<Inner>| list::check(inner, folder.as_ref());
+            self.run(&self.inner.pool, job).await
+        })
+    }
+
+    fn next_entries<'a>(
+        &'a self,
+        cursor: &'a mut Cursor,
+        limit: usize,
+    ) -> LocalFuture<'a, Result<Vec<DetailedEntry>>> {
+        Box::pin(async move {
+            if cursor.folder().is_some_and(Key::is_internal) {
+                return Err(StoreError::NotFound);
+            }
+            list::next(&self.inner, cursor, limit).await
         })
     }
 

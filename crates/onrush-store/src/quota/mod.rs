@@ -31,8 +31,8 @@ use crate::key::Key;
 use crate::meta::{Kind, Meta};
 use crate::object::{LocalFuture, Object};
 use crate::store::{
-    Committed, Condition, Features, Kept, ListHow, Overlap, Page, Relocation, StagedCopy, Store,
-    Upload, Wanted,
+    Committed, Condition, Cursor, DetailedEntry, Features, Kept, ListHow, Overlap, Page,
+    Relocation, StagedCopy, Store, Upload, Wanted,
 };
 use crate::usage::{HandedOver, Quota, Reservation, Usage, Usages, counted_bytes};
 pub use kept::KeptUpload;
@@ -442,6 +442,18 @@ impl Store for QuotaStore {
 
     fn list<'a>(&'a self, folder: Option<&'a Key>, how: ListHow) -> LocalFuture<'a, Result<Page>> {
         self.folder.list(folder, how)
+    }
+
+    fn check_folder<'a>(&'a self, folder: Option<&'a Key>) -> LocalFuture<'a, Result<()>> {
+        self.folder.check_folder(folder)
+    }
+
+    fn next_entries<'a>(
+        &'a self,
+        cursor: &'a mut Cursor,
+        limit: usize,
+    ) -> LocalFuture<'a, Result<Vec<DetailedEntry>>> {
+        self.folder.next_entries(cursor, limit)
     }
 
     fn watch<'a>(

@@ -4,7 +4,7 @@ use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::meta::{Kind, Meta};
 use crate::object::Object;
-use crate::store::{Committed, Condition, ListHow, Store};
+use crate::store::{Committed, Condition, Cursor, CursorHow, ListHow, NamesMemory, Store};
 use crate::testing::kept::conformance_of_kept_uploads;
 use std::collections::HashSet;
 use std::future::poll_fn;
@@ -352,6 +352,7 @@ async fn listings_are_ordered_and_paged(store: &dyn Store) {
             after,
             limit,
             hidden,
+            ..ListHow::default()
         };
         store.list(Some(&folder), how).await.expect("a page")
     };
@@ -381,11 +382,53 @@ async fn listings_are_ordered_and_paged(store: &dyn Store) {
             }
         }
         assert_eq!(found, all.entries, "pages of {limit}");
+        for after in [None, Some(b"a.a".to_vec())] {
+            let skipped = if after.is_some() { 2 } else { 0 };
+            let how = CursorHow {
+                after,
+                metadata: true,
+                properties: true,
+                ..CursorHow::default()
+            };
+            let mut cursor = Cursor::new(Some(folder.clone()), how, Box::new(NoMemory));
+            let mut found = Vec::new();
+            loop {
+                let more = store.next_entries(&mut cursor, limit).await;
+                let more = more.expect("entries");
+                assert!(more.len() <= limit);
+                if more.is_empty() {
+                    break;
+                }
+                let is_unset =
+                    |details: &Option<Vec<u8>>| details.as_deref().is_none_or(<[u8]>::is_empty);
+                assert!(more.iter().all(|one| is_unset(&one.properties)));
+                found.extend(more.into_iter().map(|one| one.entry));
+            }
+            assert_eq!(found, all.entries[skipped..], "in steps of {limit}");
+            let end = store.next_entries(&mut cursor, limit).await;
+            assert_eq!(end.map(|end| end.len()), Ok(0), "it stays at the end");
+        }
     }
-    let missing = store
-        .list(Some(&key("list/none")), ListHow::default())
-        .await;
+    assert_eq!(store.check_folder(Some(&folder)).await, Ok(()));
+    let none = key("list/none");
+    let missing = store.list(Some(&none), ListHow::default()).await;
     assert_eq!(missing, Err(StoreError::NotFound));
+    assert_eq!(
+        store.check_folder(Some(&none)).await,
+        Err(StoreError::NotFound)
+    );
+    let mut cursor = Cursor::new(Some(none), CursorHow::default(), Box::new(NoMemory));
+    let missing = store.next_entries(&mut cursor, 10).await;
+    assert_eq!(missing, Err(StoreError::NotFound));
+}
+
+/// The least that a cursor needs.
+struct NoMemory;
+
+impl NamesMemory for NoMemory {
+    fn resize(&mut self, bytes: usize) -> bool {
+        bytes == 0
+    }
 }
 
 /// A page may begin after any entry, also where a folder sorts as if it ended with a slash.

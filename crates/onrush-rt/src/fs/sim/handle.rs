@@ -8,6 +8,9 @@ use crate::fs::{Create, EachEntry, FileKind, Metadata, OpenHow};
 use std::ffi::CStr;
 use std::io;
 
+/// The names that one step of reading a directory returns.
+const NAMES_PER_STEP: usize = 16;
+
 /// Keeps an inode open in one life of the file system.
 #[derive(Debug)]
 pub(super) struct Handle {
@@ -68,6 +71,21 @@ pub struct SimFile {
     pub(super) at: Handle,
     read: bool,
     write: bool,
+}
+
+/// The entries of a directory, of which some were read.
+#[derive(Debug)]
+pub struct SimNames(std::vec::IntoIter<(Vec<u8>, Option<FileKind>)>);
+
+impl SimNames {
+    pub(in crate::fs) fn read_some(&mut self, each: &mut EachEntry<'_>) -> io::Result<bool> {
+        for (name, kind) in self.0.by_ref().take(NAMES_PER_STEP) {
+            if each(&name, kind).is_break() {
+                return Ok(false);
+            }
+        }
+        Ok(self.0.len() > 0)
+    }
 }
 
 impl SimDir {
@@ -300,9 +318,9 @@ impl SimDir {
             })
     }
 
-    pub(in crate::fs) fn read_dir(&self, each: &mut EachEntry<'_>) -> io::Result<()> {
+    pub(in crate::fs) fn names(&self) -> io::Result<SimNames> {
         self.at.fs.lists.pass();
-        // Copied, because `each` may operate on the same file system.
+        // Copied, because the caller may operate on the same file system.
         let entries = self.at.fs.atomically(self.at.epoch, |state| {
             let now = &state.disk.dir(self.at.inode)?.now;
             let kind = |inode| state.disk.nodes.get(inode).map(|node| kind(&node.body));
@@ -311,12 +329,7 @@ impl SimDir {
                 .map(|(name, inode)| (name.clone(), kind(inode)))
                 .collect::<Vec<_>>())
         })?;
-        for (name, kind) in &entries {
-            if each(name, *kind).is_break() {
-                break;
-            }
-        }
-        Ok(())
+        Ok(SimNames(entries.into_iter()))
     }
 
     pub(in crate::fs) fn free_bytes(&self) -> io::Result<u64> {

@@ -22,7 +22,7 @@ mod links;
 mod locks;
 
 pub use flush::SyncTime;
-pub use handle::{SimDir, SimFile};
+pub use handle::{SimDir, SimFile, SimNames};
 
 use super::{Dir, DirInner};
 use disk::Disk;

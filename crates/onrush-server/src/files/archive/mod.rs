@@ -2,11 +2,11 @@
 //! format tar, tar.zst or zip.
 //!
 //! The archive is made while it is sent, by a task that the client's pace drives through
-//! [`Body::channel`]. The memory is that of one piece of a file, and of one page of each folder on
-//! the way down, which the budget of listings limits. The state of the compression has a budget of
-//! its own ([`COMPRESSION_BYTES_MAX`]), and the directory at the end of a zip another one
-//! ([`DIRECTORIES_BYTES_MAX`]). If one of them is used up, a request gets 503. A zip with more
-//! entries than fit ends with an error; a tar has no such limit.
+//! [`Body::channel`]. The memory is that of one piece of a file, and of some names and entries of
+//! each folder on the way down, which the budget of listings limits. The state of the compression
+//! has a budget of its own ([`COMPRESSION_BYTES_MAX`]), and the directory at the end of a zip
+//! another one ([`DIRECTORIES_BYTES_MAX`]). If one of them is used up, a request gets 503. A zip
+//! with more entries than fit ends with an error; a tar has no such limit.
 //!
 //! Entries appear as in a listing: without hidden names and the store's own, and symbolic links as
 //! their targets. A link to a folder that contains it is left out. So is what the client may not
@@ -20,22 +20,23 @@ mod encoder;
 mod output;
 mod zip;
 
+use super::Inner;
 use super::archive_format::Format;
+use super::entries::Entries;
 use super::http_error::{HttpError, Operation};
 use super::path;
 use super::permitted::Permitted;
-use super::{Inner, is_listed};
 use crate::rights::Rights;
 use crate::shares::{Full, Holder, Share, Shares};
 use encoder::Encoder;
 use onrush::{Body, Bytes, Request, Response, WorkerHandle};
-use onrush_store::{ByteStream, Entry, Key, Kind, ListHow, Object, StoreError, Version, Wanted};
+use onrush_store::{ByteStream, CursorHow, DetailedEntry, Entry, Key, Kind, Object, StoreError};
+use onrush_store::{Version, Wanted};
 use output::Output;
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use std::vec;
 
 /// The bytes that may wait for the client, and one piece more.
 const QUEUE_BYTES: usize = 64 * 1024;
@@ -77,16 +78,11 @@ struct Head {
 
 /// A folder that is being archived.
 struct Level {
-    folder: Option<Key>,
     /// Its path beneath the archived folder. Ends with a slash unless empty.
     below: Vec<u8>,
     /// The version that its entry had, to recognise it when a link leads back to it.
     version: Option<Version>,
-    entries: vec::IntoIter<Entry>,
-    /// The memory of the entries.
-    _lease: Option<Share>,
-    /// The name after which the next page begins.
-    next: Option<Vec<u8>>,
+    entries: Entries,
 }
 
 /// An archive that is being made.
@@ -119,11 +115,13 @@ impl Inner {
         let name = folder.as_ref().map_or(TOP_NAME.as_bytes(), Key::name);
         let name = name.to_vec();
         let holder = Holder::of(request);
-        let first = self
-            .level(holder, folder.clone(), Vec::new(), None, None)
-            .await;
-        let first =
-            first.map_err(|error| self.store_failure(error, Operation::Read, folder.as_ref()))?;
+        let mut entries = Entries::new(self, holder, folder.clone(), CursorHow::default());
+        let is_head = request.method() == "HEAD";
+        let begun = match is_head {
+            true => self.store.check_folder(folder.as_ref()).await,
+            false => entries.begin(self).await,
+        };
+        begun.map_err(|error| self.store_failure(error, Operation::Read, folder.as_ref()))?;
         let modified_ns = match &folder {
             Some(key) => self
                 .store
@@ -142,45 +140,23 @@ impl Inner {
             worker,
             holder,
             name,
-            levels: vec![first],
+            levels: vec![Level {
+                below: Vec::new(),
+                version: None,
+                entries,
+            }],
             encoder: Encoder::new(format),
             output,
             leases: first_lease(format, &self.shares.directories, holder)?,
         };
-        request.worker().spawn(archive.run(modified_ns)).detach();
+        if !is_head {
+            request.worker().spawn(archive.run(modified_ns)).detach();
+        }
         Ok(Response::with_body(body)
             .content_type(format.media_type())
             .with_header("Content-Disposition", disposition)
             .with_header("Cache-Control", "no-cache")
             .with_header("X-Content-Type-Options", "nosniff"))
-    }
-
-    /// One page of a folder.
-    async fn level(
-        &self,
-        holder: Holder,
-        folder: Option<Key>,
-        below: Vec<u8>,
-        version: Option<Version>,
-        after: Option<Vec<u8>>,
-    ) -> onrush_store::Result<Level> {
-        let how = ListHow {
-            after,
-            hidden: self.options.hidden,
-            ..ListHow::default()
-        };
-        let mut page = self.store.list(folder.as_ref(), how).await?;
-        let lease = self.shorten(&mut page, holder);
-        page.entries
-            .retain(|entry| is_listed(&self.options, folder.as_ref(), &entry.name));
-        Ok(Level {
-            folder,
-            below,
-            version,
-            entries: page.entries.into_iter(),
-            _lease: lease,
-            next: page.next,
-        })
     }
 }
 
@@ -205,21 +181,14 @@ impl Archive {
     async fn write(&mut self, modified_ns: i64) -> io::Result<()> {
         self.head(b"", Kind::Directory, 0, modified_ns).await?;
         while let Some(level) = self.levels.last_mut() {
-            if let Some(entry) = level.entries.next() {
-                self.entry(entry).await?;
-                continue;
-            }
-            let done = self.levels.pop();
-            if let Some(Level {
-                folder,
-                below,
-                version,
-                next: Some(after),
-                ..
-            }) = done
-            {
-                self.open_folder(folder, below, version, Some(after))
-                    .await?;
+            match level.entries.next(&self.inner).await {
+                Ok(Some(DetailedEntry { entry, .. })) => self.entry(entry).await?,
+                Ok(None) => drop(self.levels.pop()),
+                Err(error) => {
+                    let level = self.levels.pop();
+                    let folder = level.as_ref().and_then(|level| level.entries.folder());
+                    self.pass_over(error, folder)?;
+                }
             }
         }
         Ok(())
@@ -233,7 +202,7 @@ impl Archive {
         let mut below = level.below.clone();
         below.extend_from_slice(&entry.name);
         let rights = self.permitted.at(&below);
-        let parent = level.folder.as_ref().map(Key::as_bytes);
+        let parent = level.entries.folder().map(Key::as_bytes);
         let path = match parent {
             Some(parent) => [parent, b"/", &entry.name].concat(),
             None => entry.name,
@@ -251,27 +220,16 @@ impl Archive {
                 below.push(b'/');
                 self.head(&below, Kind::Directory, 0, entry.modified_ns)
                     .await?;
-                self.open_folder(Some(key), below, Some(entry.version), None)
-                    .await
+                let how = CursorHow::default();
+                self.levels.push(Level {
+                    below,
+                    version: Some(entry.version),
+                    entries: Entries::new(&self.inner, self.holder, Some(key), how),
+                });
+                Ok(())
             }
             _ => Ok(()),
         }
-    }
-
-    /// Makes a page of a folder the current one.
-    async fn open_folder(
-        &mut self,
-        folder: Option<Key>,
-        below: Vec<u8>,
-        version: Option<Version>,
-        after: Option<Vec<u8>>,
-    ) -> io::Result<()> {
-        let level = (self.inner).level(self.holder, folder.clone(), below, version, after);
-        match level.await {
-            Ok(level) => self.levels.push(level),
-            Err(error) => self.pass_over(error, folder.as_ref())?,
-        }
-        Ok(())
     }
 
     /// Adds a file.

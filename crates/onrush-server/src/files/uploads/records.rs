@@ -202,7 +202,7 @@ impl Uploads {
         let mut how = ListHow {
             limit: 1000,
             hidden: true,
-            after: None,
+            ..ListHow::default()
         };
         loop {
             let page = match self.store.list(Some(&folder), how.clone()).await {

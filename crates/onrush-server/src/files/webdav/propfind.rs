@@ -2,25 +2,26 @@
 //! a folder is refused (`propfind-finite-depth`).
 //!
 //! The entries of a folder are rendered while they are sent, by a task whose pace is that of the
-//! client. Memory does not grow with the folder: one page of it, which the budget of listings
-//! limits, and one piece of text. Entries are those of a listing.
+//! client. Memory does not grow with the folder: some names and entries of it, which the budget of
+//! listings limits, and one piece of text. Entries are those of a listing.
 
 use super::dead::Properties;
 use super::lock::active_lock;
 use super::xml::{self, Element, Name};
 use super::{Inner, Refusal, Resource, read_body};
+use crate::files::entries::Entries;
 use crate::files::http_error::{HttpError, Operation};
 use crate::files::multistatus::{self, href, push_status};
 use crate::files::object_fields::etag;
 use crate::files::permitted::Permitted;
 use crate::files::stored_fields::StoredFields;
-use crate::files::{check_right, is_listed, path};
+use crate::files::{check_right, path};
 use crate::rights::Rights;
 use crate::shares::Holder;
 use onrush::body::BodySender;
 use onrush::{Body, Request, Response, WorkerHandle};
 use onrush_proto::date;
-use onrush_store::{Entry, Key, Kind, ListHow, Meta, Page, Version, Wanted};
+use onrush_store::{CursorHow, DetailedEntry, Entry, Key, Kind, Meta, Version, Wanted};
 use quick_xml::escape::escape;
 use std::collections::BTreeSet;
 use std::io;
@@ -41,6 +42,9 @@ const LIVE: [&str; 7] = [
     "resourcetype",
     "supportedlock",
 ];
+
+/// Those that the metadata of an object may change.
+const OF_METADATA: [&str; 2] = ["getcontenttype", "getlastmodified"];
 
 const SUPPORTED_LOCK: &str = "<D:lockentry><D:lockscope><D:exclusive/></D:lockscope><D:locktype>\
     <D:write/></D:locktype></D:lockentry><D:lockentry><D:lockscope><D:shared/></D:lockscope>\
@@ -112,6 +116,9 @@ struct Subject {
     version: Option<Version>,
     /// The client may read it, and not only list it.
     may_read: bool,
+    /// The metadata, and the properties of clients. `None`: they were not read yet.
+    metadata: Option<Vec<u8>>,
+    properties: Option<Vec<u8>>,
 }
 
 impl Subject {
@@ -126,6 +133,8 @@ impl Subject {
                 .then(|| u64::try_from(modified_ns / 1_000_000_000).unwrap_or(0)),
             version: meta.map(|meta| meta.version),
             may_read,
+            metadata: None,
+            properties: None,
         }
     }
 }
@@ -134,11 +143,11 @@ struct Propfind {
     inner: Arc<Inner>,
     asked: Asked,
     mount: String,
-    /// Whose memory the entries are.
-    holder: Holder,
     now_ms: u64,
     /// The metadata of each object may be read.
     reads_metadata: bool,
+    /// The properties of clients are read: some are asked for, and there may be some.
+    reads_dead: bool,
 }
 
 impl Inner {
@@ -173,25 +182,31 @@ impl Inner {
         }
         let mount = path::split(&request)?.mount.to_owned();
         let location = href(&mount, subject.key.as_ref(), subject.kind);
+        let features = self.store.features();
         let propfind = Propfind {
+            reads_dead: features.properties_bytes_max > 0 && asked.has_dead(),
             asked,
             mount,
-            holder: Holder::of(&request),
             now_ms: request.worker().now_ms(),
-            reads_metadata: !(is_folder && has_entries) || self.store.features().local_metadata,
+            reads_metadata: !(is_folder && has_entries) || features.local_metadata,
             inner: self.clone(),
         };
         let mut text = multistatus::BEGIN.to_owned();
         propfind.render(&mut text, &subject).await;
         let response = if is_folder && has_entries {
             let folder = subject.key;
-            let page = self.entries(folder.as_ref(), None).await;
-            let page =
-                page.map_err(|error| self.store_failure(error, Operation::Read, folder.as_ref()))?;
+            let how = CursorHow {
+                metadata: propfind.reads_metadata && propfind.asked.has_live(&OF_METADATA),
+                properties: propfind.reads_dead,
+                ..CursorHow::default()
+            };
+            let mut entries = Entries::new(&self, Holder::of(&request), folder.clone(), how);
+            let begun = entries.begin(&self).await;
+            begun.map_err(|error| self.store_failure(error, Operation::Read, folder.as_ref()))?;
             let permitted = Permitted::new(&request, &self.options)?;
             let (sender, body) = Body::channel(QUEUE_BYTES);
             let worker = request.worker().clone();
-            let entries = propfind.send(sender, text, folder, permitted, page, worker);
+            let entries = propfind.send(sender, text, entries, permitted, worker);
             request.worker().spawn(entries).detach();
             multistatus::response(body)
         } else {
@@ -202,19 +217,6 @@ impl Inner {
             true => response.with_header("Content-Location", location),
             false => response,
         })
-    }
-
-    async fn entries(
-        &self,
-        folder: Option<&Key>,
-        after: Option<Vec<u8>>,
-    ) -> onrush_store::Result<Page> {
-        let how = ListHow {
-            after,
-            hidden: self.options.hidden,
-            ..ListHow::default()
-        };
-        self.store.list(folder, how).await
     }
 }
 
@@ -233,13 +235,12 @@ impl Propfind {
         self,
         mut sender: BodySender,
         text: String,
-        folder: Option<Key>,
+        entries: Entries,
         permitted: Permitted,
-        page: Page,
         worker: WorkerHandle,
     ) {
-        let entries = self.entries(&mut sender, text, folder, permitted, page, worker);
-        match entries.await {
+        let sent = self.entries(&mut sender, text, entries, permitted, worker);
+        match sent.await {
             Ok(()) => {} // Dropping the sender ends the body.
             Err(error) => sender.abort(error),
         }
@@ -249,38 +250,28 @@ impl Propfind {
         mut self,
         sender: &mut BodySender,
         mut text: String,
-        folder: Option<Key>,
+        mut entries: Entries,
         permitted: Permitted,
-        mut page: Page,
         worker: WorkerHandle,
     ) -> io::Result<()> {
-        let mut path = folder
-            .as_ref()
+        let mut path = entries
+            .folder()
             .map(Key::as_bytes)
             .unwrap_or_default()
             .to_vec();
         if !path.is_empty() {
             path.push(b'/');
         }
-        loop {
-            let _lease = self.inner.shorten(&mut page, self.holder);
-            self.now_ms = worker.now_ms();
-            for entry in std::mem::take(&mut page.entries) {
-                let key = Key::parse(&[&path[..], &entry.name].concat());
-                let Ok(key) = key else { continue }; // Too long to be requested by itself.
-                if !is_listed(&self.inner.options, folder.as_ref(), &entry.name) {
-                    continue;
-                }
-                let may_read = permitted.at(&entry.name).contains(Rights::READ);
-                self.render(&mut text, &of_entry(key, &entry, may_read))
-                    .await;
-                if text.len() >= PIECE_BYTES {
-                    sender.send(std::mem::take(&mut text)).await?;
-                }
+        let failed = |_| io::Error::other("the folder cannot be listed any more");
+        while let Some(one) = entries.next(&self.inner).await.map_err(failed)? {
+            let key = Key::parse(&[&path[..], &one.entry.name].concat());
+            let Ok(key) = key else { continue }; // Too long to be requested by itself.
+            let may_read = permitted.at(&one.entry.name).contains(Rights::READ);
+            self.render(&mut text, &of_entry(key, one, may_read)).await;
+            if text.len() >= PIECE_BYTES {
+                sender.send(std::mem::take(&mut text)).await?;
+                self.now_ms = worker.now_ms();
             }
-            let Some(after) = page.next.take() else { break };
-            page = (self.inner.entries(folder.as_ref(), Some(after)).await)
-                .map_err(|_| io::Error::other("the folder cannot be listed any more"))?;
         }
         text.push_str(multistatus::END);
         sender.send(text).await
@@ -388,9 +379,12 @@ impl Propfind {
 
     /// What the `PUT` of an object has stored, if it is asked for.
     async fn stored_fields(&self, subject: &Subject) -> Option<StoredFields> {
-        let is_asked = self.asked.has_live(&["getcontenttype", "getlastmodified"]);
+        let is_asked = self.asked.has_live(&OF_METADATA);
         let is_read = self.reads_metadata && subject.may_read && subject.kind == Kind::File;
         let key = subject.key.as_ref().filter(|_| is_asked && is_read)?;
+        if let Some(metadata) = &subject.metadata {
+            return StoredFields::parse(metadata);
+        }
         let store = &self.inner.store;
         let object = match store.try_get(key) {
             Some(object) => object,
@@ -401,10 +395,10 @@ impl Propfind {
     }
 
     async fn dead(&self, subject: &Subject) -> Properties {
-        let has_some = self.inner.store.features().properties_bytes_max > 0;
-        let is_read = has_some && subject.may_read && self.asked.has_dead();
-        match &subject.key {
-            Some(key) if is_read => {
+        let is_read = subject.may_read && self.reads_dead;
+        match (&subject.properties, &subject.key) {
+            (Some(stored), _) if is_read => Properties::parse(stored),
+            (None, Some(key)) if is_read => {
                 let stored = self.inner.store.properties(key).await;
                 Properties::parse(&stored.unwrap_or_default())
             }
@@ -413,14 +407,25 @@ impl Propfind {
     }
 }
 
-fn of_entry(key: Key, entry: &Entry, may_read: bool) -> Subject {
+fn of_entry(key: Key, one: DetailedEntry, may_read: bool) -> Subject {
+    let Entry {
+        kind,
+        size,
+        modified_ns,
+        version,
+        ..
+    } = one.entry;
     let meta = Meta {
-        kind: entry.kind,
-        size: entry.size,
-        modified_ns: entry.modified_ns,
-        version: entry.version,
+        kind,
+        size,
+        modified_ns,
+        version,
     };
-    Subject::new(Some(key), Some(meta), may_read)
+    Subject {
+        metadata: one.metadata,
+        properties: one.properties,
+        ..Subject::new(Some(key), Some(meta), may_read)
+    }
 }
 
 impl Subject {
