@@ -1,5 +1,5 @@
-//! `gate`: compares the user-space instructions per request of scripted traces on the simulator
-//! with committed results. Growth of more than 3 % fails.
+//! `gate`: compares the user-space instructions and the system calls per request of scripted traces
+//! on the simulator with committed results. Growth of more than 3 % fails.
 //!
 //! ```text
 //! gate              compare with bench/gate/results.toml
@@ -67,7 +67,7 @@ impl Task {
 fn main() -> ExitCode {
     let done = match Task::parse(env::args().skip(1)) {
         Ok(Task::Compare { record, top }) => gate(record, top),
-        Ok(Task::Replay(trace)) => trace.replay(),
+        Ok(Task::Replay(trace)) => trace.replay().map(|calls| println!("{calls}")),
         Ok(Task::Help) => {
             println!("{USAGE}");
             Ok(())
@@ -112,9 +112,13 @@ fn gate(record: bool, top: usize) -> Result<(), String> {
     let instructions = measured
         .iter()
         .map(|one| (one.trace.name().to_owned(), one.server));
+    let calls = measured
+        .iter()
+        .map(|one| (one.trace.name().to_owned(), one.calls));
     let now = Results {
         made_with,
         instructions: instructions.collect(),
+        calls: calls.collect(),
     };
     measured.iter().for_each(|one| show_top(one, top));
     let Some(recorded) = recorded else {
@@ -198,5 +202,6 @@ mod tests {
         let mut names = Trace::ALL.map(Trace::name);
         names.sort();
         assert_eq!(results.instructions.keys().collect::<Vec<_>>(), names);
+        assert_eq!(results.calls.keys().collect::<Vec<_>>(), names);
     }
 }

@@ -18,7 +18,7 @@ const COUNTED: &str = "--toggle-collect=*gate*trace*serve*";
 /// Traces replayed at a time.
 const AT_A_TIME: usize = 2;
 
-/// Instructions per request of one trace.
+/// Instructions and calls per request of one trace.
 #[derive(Debug)]
 pub(crate) struct Measured {
     pub(crate) trace: Trace,
@@ -26,6 +26,8 @@ pub(crate) struct Measured {
     pub(crate) server: f64,
     /// Instructions of the simulator.
     pub(crate) simulator: f64,
+    /// What would be system calls.
+    pub(crate) calls: f64,
     /// The server's instructions by function, highest first.
     pub(crate) functions: Vec<(String, f64)>,
 }
@@ -97,6 +99,9 @@ fn one(trace: Trace, program: &Path, folder: &Path) -> Result<Measured, String> 
             said.trim()
         ));
     }
+    let calls = String::from_utf8_lossy(&output.stdout);
+    let calls = calls.trim().parse();
+    let calls = calls.map_err(|_| "the trace has not reported its calls".to_owned())?;
     let text = fs::read_to_string(&file).map_err(|error| format!("callgrind's file: {error}"))?;
     let divided = divide(&Run::parse(&text)?, &DebugInfo::of(program)?);
     let each = |instructions: f64| instructions / trace.requests() as f64;
@@ -105,6 +110,7 @@ fn one(trace: Trace, program: &Path, folder: &Path) -> Result<Measured, String> 
         trace,
         server: each(divided.server),
         simulator: each(divided.simulator),
+        calls,
         functions: functions.map(|(name, cost)| (name, each(cost))).collect(),
     })
 }

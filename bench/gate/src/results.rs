@@ -1,17 +1,19 @@
 //! The committed results, and their comparison with measured ones.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
 use toml::{Table, Value};
 
 /// Growth beyond this fails.
 const GROWTH_MAX_PERCENT: f64 = 3.0;
 
-/// Instructions of the server per request, by trace, and the build that they belong to.
+/// Instructions and system calls of the server per request, by trace, and the build that they
+/// belong to.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Results {
     pub(crate) made_with: MadeWith,
     pub(crate) instructions: BTreeMap<String, f64>,
+    pub(crate) calls: BTreeMap<String, f64>,
 }
 
 /// External factors that affect the instruction counts.
@@ -35,20 +37,24 @@ impl Results {
                 .map(str::to_owned)
                 .ok_or_else(|| format!("{name} is missing"))
         };
-        let rows = table.get("instructions").and_then(Value::as_table);
-        let mut instructions = BTreeMap::new();
-        for (name, value) in rows.ok_or("instructions are missing")? {
-            let number = value.as_float().filter(|number| *number > 0.0);
-            let number = number.ok_or_else(|| format!("{name} is not a number such as 1234.5"))?;
-            instructions.insert(name.clone(), number);
-        }
+        let numbers = |table_name: &str| -> Result<BTreeMap<String, f64>, String> {
+            let rows = table.get(table_name).and_then(Value::as_table);
+            let rows = rows.ok_or_else(|| format!("{table_name} are missing"))?;
+            let number = |(name, value): (&String, &Value)| {
+                let number = value.as_float().filter(|number| *number > 0.0);
+                let number = number.ok_or_else(|| format!("{name} is not a number such as 1234.5"));
+                Ok((name.clone(), number?))
+            };
+            rows.iter().map(number).collect()
+        };
         Ok(Results {
             made_with: MadeWith {
                 rustc: word("rustc")?,
                 libc: word("libc")?,
                 arch: word("arch")?,
             },
-            instructions,
+            instructions: numbers("instructions")?,
+            calls: numbers("calls")?,
         })
     }
 
@@ -56,7 +62,10 @@ impl Results {
     pub(crate) fn text(&self) -> String {
         let MadeWith { rustc, libc, arch } = &self.made_with;
         let mut text = format!(
-            "# User-space instructions per request, without those of the simulator.\n\
+            "# User-space instructions per request, without those of the simulator, and what \
+             would be\n\
+             # system calls: calls of the driver and operations of the disk. Sending a file is \
+             both.\n\
              # `cargo xtask bench --gate --record` writes this file; `cargo xtask bench --gate` \
              checks it.\n\
              rustc = \"{rustc}\"\nlibc = \"{libc}\"\narch = \"{arch}\"\n\n[instructions]\n"
@@ -64,20 +73,27 @@ impl Results {
         for (name, number) in &self.instructions {
             let _ = writeln!(text, "{name} = {number:.1}"); // Writing to a string does not fail.
         }
+        text.push_str("\n[calls]\n");
+        for (name, number) in &self.calls {
+            let _ = writeln!(text, "{name} = {number:.3}");
+        }
         text
     }
 
     /// Compares these recorded results with `now`.
     pub(crate) fn compare(&self, now: &Results) -> Comparison {
-        let names = self.instructions.keys().chain(now.instructions.keys());
-        let mut names: Vec<_> = names.cloned().collect();
-        names.sort();
-        names.dedup();
-        let row = |name: String| Row {
-            before: self.instructions.get(&name).copied(),
-            now: now.instructions.get(&name).copied(),
-            name,
+        let rows_of = |what, before: &BTreeMap<String, f64>, now: &BTreeMap<String, f64>| {
+            let names: BTreeSet<_> = before.keys().chain(now.keys()).cloned().collect();
+            let row = |name: String| Row {
+                before: before.get(&name).copied(),
+                now: now.get(&name).copied(),
+                what,
+                name,
+            };
+            names.into_iter().map(row).collect::<Vec<_>>()
         };
+        let mut rows = rows_of("instructions", &self.instructions, &now.instructions);
+        rows.extend(rows_of("calls", &self.calls, &now.calls));
         let (before, with) = (&self.made_with, &now.made_with);
         let pairs = [
             (&before.rustc, &with.rustc, "rustc "),
@@ -88,7 +104,7 @@ impl Results {
             format!("recorded with {what}{before}, measured with {what}{now}")
         };
         Comparison {
-            rows: names.into_iter().map(row).collect(),
+            rows,
             notes: differs.map(note).collect(),
         }
     }
@@ -102,9 +118,10 @@ pub(crate) struct Comparison {
     notes: Vec<String>,
 }
 
-/// One trace.
+/// One number of a trace.
 #[derive(Debug)]
 pub(crate) struct Row {
+    what: &'static str,
     pub(crate) name: String,
     before: Option<f64>,
     now: Option<f64>,
@@ -141,16 +158,17 @@ impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{:10} {:>10} {:>10} {:>9}",
-            "trace", "recorded", "now", "change"
+            "{:12} {:10} {:>10} {:>10} {:>9}",
+            "", "trace", "recorded", "now", "change"
         )?;
-        let number = |number: Option<f64>| number.map_or("-".to_owned(), |n| format!("{n:.1}"));
+        let number = |number: Option<f64>| number.map_or("-".to_owned(), |n| format!("{n:.2}"));
         for row in &self.rows {
             let change = row
                 .change_percent()
                 .map_or("-".to_owned(), |p| format!("{p:+.2} %"));
             let (before, now) = (number(row.before), number(row.now));
-            write!(f, "{:10} {before:>10} {now:>10} {change:>9}", row.name)?;
+            let (what, name) = (row.what, &row.name);
+            write!(f, "{what:12} {name:10} {before:>10} {now:>10} {change:>9}")?;
             let shrunk = row
                 .change_percent()
                 .is_some_and(|percent| percent < -GROWTH_MAX_PERCENT);
@@ -178,6 +196,7 @@ mod tests {
                 arch: "x86_64".to_owned(),
             },
             instructions: rows.iter().map(|&(name, n)| (name.to_owned(), n)).collect(),
+            calls: [("other".to_owned(), 2.125)].into(),
         }
     }
 
@@ -188,6 +207,15 @@ mod tests {
         assert!(!fails(1029.0));
         assert!(fails(1031.0));
         assert!(!fails(500.0));
+    }
+
+    #[test]
+    fn calls_are_compared_as_well() {
+        let recorded = results(&[("hello", 1000.0)]);
+        let mut now = recorded.clone();
+        now.calls.insert("other".to_owned(), 2.2);
+        let comparison = recorded.compare(&now);
+        assert!(comparison.fails() && comparison.to_string().contains("+3.53 %  has grown"));
     }
 
     #[test]
@@ -230,6 +258,7 @@ mod tests {
         let without = |line: &str| Results::parse(&some.text().replace(line, "")).unwrap_err();
         assert!(without("rustc = \"1.90.0\"").contains("rustc"));
         assert!(without("[instructions]").contains("instructions"));
+        assert!(without("[calls]").contains("calls"));
         let wrong = |number: &str| Results::parse(&some.text().replace("1234.5", number));
         assert!(wrong("\"many\"").unwrap_err().contains("hello"));
         assert!(wrong("-1.0").is_err());

@@ -154,6 +154,13 @@ pub fn operation_bytes_max() -> usize {
     (2 * left.bytes).max(bytes_min) as usize
 }
 
+/// Whether the current event has less than a full budget, because of the events before it. A task
+/// that waits until it is polled again has a full one.
+#[inline]
+pub fn is_reduced() -> bool {
+    LEFT.get().granted_bytes < BYTES
+}
+
 /// Whether the current poll has used up its budget.
 #[inline]
 pub fn is_exhausted() -> bool {
@@ -348,7 +355,10 @@ mod tests {
     fn events_that_follow_large_ones_move_less() {
         renew_for_event(0);
         assert_eq!(operation_bytes_max(), 2 * BYTES as usize);
+        spend(BYTES as usize);
+        assert!(!is_reduced());
         renew_for_event(BYTES - 100_000);
+        assert!(is_reduced());
         assert_eq!(operation_bytes_max(), 200_000);
         spend(30_000);
         assert_eq!(spent(), 30_000 + OPERATION_COST);

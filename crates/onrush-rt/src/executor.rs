@@ -23,9 +23,9 @@ pub use crate::task_slot::{TaskHandle, TaskSlot};
 
 /// The most tasks that one event-loop iteration polls. Events wait for all of them.
 const POLLS_MAX: usize = 128;
-/// Once tasks have spent this much of their budgets in an iteration, it polls no further task. In
+/// Once tasks have spent as much as the budget of one, an iteration polls no further task. In
 /// bytes; [`coop`] converts operations to bytes.
-const SPENT_MAX: u32 = 128 << 10;
+const SPENT_MAX: u32 = coop::BYTES;
 /// When a worker ends, tasks that destructors spawn are dropped in this many rounds, then leaked.
 const SHUT_DOWN_ROUNDS_MAX: usize = 64;
 /// When a worker ends, it waits this long for other threads that are in the middle of a wake.

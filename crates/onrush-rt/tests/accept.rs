@@ -2,7 +2,7 @@
 
 use crate::common::{KERNEL, Kind, choice, in_child, on, rig_with, watchdog};
 use onrush_rt::driver::{Config, Driver, Event, ListenSocket, Socket, StreamId};
-use onrush_rt::net::{Address, ListenMode, ListenOptions, listen};
+use onrush_rt::net::{Address, ListenMode, ListenOptions, listen, spread};
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::io::{ErrorKind, Read, Write};
@@ -87,11 +87,52 @@ fn unsent_bytes_are_limited_until_the_limit_is_removed() {
         let taken = fill(&mut rig.driver, stream);
         let limit = UNSENT_MAX as usize;
         assert!(taken >= limit && taken < limit + WINDOW_MAX, "{taken}");
-        rig.driver.lift_unsent_max(stream);
+        rig.driver.set_unsent_max(stream, 0);
         let more = fill(&mut rig.driver, stream);
         assert!(more > limit, "{more} more than {taken}");
         rig.driver.close(stream);
     });
+}
+
+/// BBR paces, which costs a timer for each 64 KiB and is of no use on loopback.
+#[test]
+fn listeners_on_loopback_do_not_pace() {
+    let name = |socket: &OwnedFd| sockopt::tcp_congestion(socket).expect("an option");
+    let system = name(&TcpListener::bind("127.0.0.1:0").expect("a port").into());
+    let unpaced = match system.starts_with("bbr") {
+        true => "reno",
+        false => &system,
+    };
+    for (ip, expected) in [
+        ("127.0.0.1", unpaced),
+        ("127.9.9.9", unpaced),
+        ("::1", unpaced),
+        ("::ffff:127.0.0.1", unpaced),
+        ("0.0.0.0", &system),
+        ("::", &system),
+    ] {
+        let (sockets, _) =
+            listen(&any_port(ip), ListenMode::Shared, 1, &options()).expect("listens");
+        let [ListenSocket::Os(bound)] = &sockets[..] else {
+            panic!("a kernel socket")
+        };
+        assert_eq!(name(bound), expected, "{ip}");
+        let given = TcpListener::bind((ip, 0)).expect("a port").into();
+        spread(&[given], 1, &options()).expect("sockets")[0]
+            .iter()
+            .for_each(|socket| match socket {
+                ListenSocket::Os(socket) => assert_eq!(name(socket), expected, "{ip}, inherited"),
+                ListenSocket::Sim(_) => panic!("a kernel socket"),
+            });
+    }
+    let (sockets, address) =
+        listen(&any_port("127.0.0.1"), ListenMode::Shared, 1, &options()).expect("listens");
+    let [ListenSocket::Os(bound)] = &sockets[..] else {
+        panic!("a kernel socket")
+    };
+    let _client = TcpStream::connect(tcp(&address)).expect("connected");
+    let accepted = rustix::net::accept(bound).expect("a connection");
+    assert_eq!(name(&accepted), unpaced, "inherited by connections");
 }
 
 #[test]

@@ -155,8 +155,26 @@ fn access_list(path: &Path) -> Option<Vec<u8>> {
         .unwrap()
 }
 
+/// `getxattrat(2)`; libc lacks it.
+const SYS_GETXATTRAT: libc::c_long = 464;
+
 #[test]
 fn access_control_lists_are_those_of_the_object_or_the_folder() {
+    check_access_control_lists();
+}
+
+/// As before Linux 6.13, and in the sandbox of an older systemd.
+#[test]
+fn access_control_lists_are_the_same_where_a_name_has_no_attributes() {
+    let name = "access_control_lists_are_the_same_where_a_name_has_no_attributes";
+    if ::testing::child::elsewhere(module_path!(), name) {
+        return;
+    }
+    ::testing::seccomp::refuse(&[(SYS_GETXATTRAT, libc::EPERM)]).expect("a filter");
+    check_access_control_lists();
+}
+
+fn check_access_control_lists() {
     on_kernel(|backend, folder, path| {
         let above = Dir::open_root(path).unwrap();
         if !above.keeps_access_lists() {

@@ -58,6 +58,15 @@ pub(super) fn small(name: &str, role: Role, place: Place) -> Scenario {
     scenario
 }
 
+/// As [`small`] to memory, but each client replaces its own object.
+fn replacing() -> Scenario {
+    let mut scenario = small("4 KiB, memory, replaced", Role::Put, Place::Memory);
+    if let Load::Uploads(shape) = &mut scenario.load {
+        shape.fresh = false;
+    }
+    scenario
+}
+
 /// As [`small`], with a `Content-Type` that is stored.
 pub(super) fn typed(name: &str, place: Place) -> Scenario {
     let mut scenario = small(name, Role::Put, place);
@@ -72,8 +81,9 @@ pub(super) fn put(bench: &Bench) -> Vec<Step> {
         limits: on_both((DRAIN, Some(1.20)), (DRAIN, Some(1.20))),
         ..Targets::default()
     };
-    let store = Targets {
-        ahead_of: vec![(STORE, 1.0), ("nginx", 1.0), ("lighttpd", 1.0)],
+    // `share`: our CPU by that of nginx.
+    let store = |share: f64| Targets {
+        ahead_of: vec![(STORE, 1.0), ("nginx", 1.0 / share), ("lighttpd", 1.0)],
         also: vec![STORE],
         ..Targets::default()
     };
@@ -81,19 +91,26 @@ pub(super) fn put(bench: &Bench) -> Vec<Step> {
     let mut steps = pairs(bench, &to_sink, &sink);
     let small_memory = small("4 KiB, memory", Role::Put, Place::Memory);
     if bench.effort.quick {
-        steps.extend(pairs(bench, &small_memory, &store));
+        steps.extend(pairs(bench, &small_memory, &store(0.90)));
         return steps;
     }
     let all = [
-        large("40 MB, memory", Role::Put, Place::Memory),
-        large("40 MB, disk", Role::Put, Place::Disk),
-        small_memory,
-        small("4 KiB, memory, durable", Role::PutDurable, Place::Memory),
-        small("4 KiB, disk", Role::Put, Place::Disk),
-        small("4 KiB, disk, durable", Role::PutDurable, Place::Disk),
+        (large("40 MB, memory", Role::Put, Place::Memory), 0.80),
+        (large("40 MB, disk", Role::Put, Place::Disk), 0.80),
+        (small_memory, 0.90),
+        (replacing(), 0.90),
+        (
+            small("4 KiB, memory, durable", Role::PutDurable, Place::Memory),
+            1.0,
+        ),
+        (small("4 KiB, disk", Role::Put, Place::Disk), 1.0),
+        (
+            small("4 KiB, disk, durable", Role::PutDurable, Place::Disk),
+            0.85,
+        ),
     ];
-    for scenario in &all {
-        steps.extend(pairs(bench, scenario, &store));
+    for (scenario, share) in &all {
+        steps.extend(pairs(bench, scenario, &store(*share)));
     }
     if bench.effort.full {
         let mut sink_full = with_count(to_sink, "40 MB, sink, 10,000 uploads");
@@ -102,7 +119,7 @@ pub(super) fn put(bench: &Bench) -> Vec<Step> {
         let memory = large("40 MB, memory", Role::Put, Place::Memory);
         let mut memory = with_count(memory, "40 MB, memory, 10,000 uploads");
         memory.rounds_max = 1;
-        steps.extend(pairs(bench, &memory, &store));
+        steps.extend(pairs(bench, &memory, &store(0.80)));
     }
     steps
 }

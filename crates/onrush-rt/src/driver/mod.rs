@@ -276,13 +276,13 @@ impl Driver {
         }
     }
 
-    /// Removes the limit of
-    /// [`unsent_bytes_max`](crate::net::ListenOptions::unsent_bytes_max) for this stream: the
-    /// kernel then takes as much as its send buffer holds. For a peer that has shown that it reads,
-    /// fewer and longer calls cost less.
-    pub fn lift_unsent_max(&mut self, stream: StreamId) {
+    /// Changes the limit of
+    /// [`unsent_bytes_max`](crate::net::ListenOptions::unsent_bytes_max) for this stream, in bytes;
+    /// 0 for no limit but the send buffer. For a peer that has shown that it reads, fewer and
+    /// longer calls cost less. What the kernel has taken already stays.
+    pub fn set_unsent_max(&mut self, stream: StreamId, bytes: u32) {
         if let Some(fd) = self.descriptor(stream) {
-            crate::sys::set_unsent_max(fd, 0);
+            crate::sys::set_unsent_max(fd, bytes);
         }
     }
 

@@ -3,6 +3,7 @@
 //!
 //! This module does not depend on the simulator.
 
+use super::attribute_at;
 use super::resident::{self, RecentProbe};
 use super::walk::Lookup;
 use super::{Beneath, Create, EachEntry, FileKind, Metadata, OpenHow};
@@ -251,6 +252,29 @@ impl Dir {
 
     pub(super) fn attribute(&self, name: &CStr, len_max: usize) -> io::Result<Option<Vec<u8>>> {
         attribute(self.fd.as_fd(), name, len_max)
+    }
+
+    /// The attribute of the entry `name`; see [`attribute_at::read`].
+    pub(super) fn entry_attribute(
+        &self,
+        name: &[u8],
+        attribute: &CStr,
+        len_max: usize,
+    ) -> io::Result<Option<Vec<u8>>> {
+        let mut value = vec![0; SHORT_ATTRIBUTE_BYTES];
+        loop {
+            let read = attribute_at::read(self.fd.as_fd(), name, attribute, &mut value);
+            match read.map_err(|error| (error.raw_os_error(), error)) {
+                Ok(len) => {
+                    value.truncate(len);
+                    return Ok(Some(value));
+                }
+                Err((Some(libc::EINTR), _)) => {}
+                Err((Some(libc::ERANGE), _)) if value.len() < len_max => value.resize(len_max, 0),
+                Err((Some(libc::ENODATA | libc::EOPNOTSUPP), _)) => return Ok(None),
+                Err((_, error)) => return Err(error),
+            }
+        }
     }
 
     /// Whether the file system has attributes of this kind.

@@ -9,12 +9,13 @@
 //!
 //! Errors are [`std::io::Error`]s that carry the errno and no path.
 //!
-//! Modules, lowest first: `types` · `release`, `resident`, `walk` · `kernel`, [`sim`] ·
-//! `advice`, `again`, `copy`, `links`, `lock`, `notify`, `rights`, `whole`.
+//! Modules, lowest first: `types` · `attribute_at`, `release`, `resident`, `walk` · `kernel`,
+//! [`sim`] · `advice`, `again`, `copy`, `links`, `lock`, `notify`, `rights`, `whole`.
 //! They do not depend on tasks, drivers or objects.
 
 mod advice;
 mod again;
+mod attribute_at;
 mod copy;
 mod kernel;
 mod links;

@@ -44,6 +44,16 @@ impl File {
 }
 
 impl Dir {
+    /// The access control list of the file `name`, as [`File::access_list`]. Opens nothing, so it
+    /// needs no permission to read the file. `ENOSYS` before Linux 6.13, where a sandbox does not
+    /// permit the call, and in a simulation: open the file instead.
+    pub fn entry_access_list(&self, name: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        match &self.0 {
+            DirInner::Kernel(dir) => dir.entry_attribute(name, ACCESS_LIST, LIST_BYTES_MAX),
+            DirInner::Sim(_) => Err(io::Error::from_raw_os_error(libc::ENOSYS)),
+        }
+    }
+
     /// The access control list that the kernel gives to what is created in this directory, before
     /// the bits of its mode. `None` if there is none, or the file system has no such lists.
     pub fn default_access_list(&self) -> io::Result<Option<Vec<u8>>> {

@@ -42,6 +42,72 @@ fn names(dir: &Dir) -> Vec<Vec<u8>> {
     all
 }
 
+/// `getxattrat(2)`; libc lacks it.
+const SYS_GETXATTRAT: libc::c_long = 464;
+
+#[test]
+fn the_access_list_of_a_name_is_that_of_its_file() {
+    let temp = TempDir::new();
+    let dir = Dir::open_root(temp.path()).unwrap();
+    if !dir.keeps_access_lists() {
+        println!("skipped: the file system has no access control lists");
+        return;
+    }
+    let file = create(&dir, b"file", b"");
+    create(&dir, b"plain", b"");
+    std::os::unix::fs::symlink("file", temp.path().join("link")).unwrap();
+    // More users than a short list has.
+    let entry = |tag: u16, rights: u16, id: u32| {
+        let mut bytes = tag.to_le_bytes().to_vec();
+        bytes.extend_from_slice(&rights.to_le_bytes());
+        bytes.extend_from_slice(&id.to_le_bytes());
+        bytes
+    };
+    let list = |users: u32| {
+        let mut list = [2, 0, 0, 0].to_vec();
+        list.extend(entry(0x01, 6, u32::MAX));
+        (1..=users).for_each(|user| list.extend(entry(0x02, 4, user)));
+        for (tag, rights) in [(0x04, 4), (0x10, 6), (0x20, 0)] {
+            list.extend(entry(tag, rights, u32::MAX));
+        }
+        list
+    };
+    for users in [1, 100] {
+        file.set_access_list(&list(users)).unwrap();
+        let read = match dir.entry_access_list(b"file") {
+            Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
+                println!("skipped: the kernel has no getxattrat");
+                return;
+            }
+            read => read.unwrap(),
+        };
+        assert_eq!(read, Some(list(users)));
+        assert_eq!(file.access_list().unwrap(), read);
+    }
+    assert_eq!(dir.entry_access_list(b"plain").unwrap(), None);
+    assert_eq!(
+        dir.entry_access_list(b"link").unwrap(),
+        None,
+        "not followed"
+    );
+    assert_errno(dir.entry_access_list(b"missing"), libc::ENOENT);
+}
+
+#[test]
+fn a_refused_call_for_the_access_list_of_a_name_is_enosys() {
+    let name = "a_refused_call_for_the_access_list_of_a_name_is_enosys";
+    if testing::child::elsewhere(module_path!(), name) {
+        return;
+    }
+    let temp = TempDir::new();
+    let dir = Dir::open_root(temp.path()).unwrap();
+    create(&dir, b"file", b"");
+    testing::seccomp::refuse(&[(SYS_GETXATTRAT, libc::EPERM)]).unwrap();
+    for _ in 0..2 {
+        assert_errno(dir.entry_access_list(b"file"), libc::ENOSYS);
+    }
+}
+
 #[test]
 fn files_hold_what_is_written() {
     on_all(|root| {

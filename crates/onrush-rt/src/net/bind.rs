@@ -39,7 +39,7 @@ pub struct ListenOptions {
     /// (`TCP_NOTSENT_LOWAT`, tcp(7)). A client that does not read occupies no more memory than this
     /// and its own receive window. Without the limit, the send buffer takes up to 3 MB of a file.
     /// 0: no limit but the send buffer. See
-    /// [`Driver::lift_unsent_max`](crate::driver::Driver::lift_unsent_max).
+    /// [`Driver::set_unsent_max`](crate::driver::Driver::set_unsent_max).
     pub unsent_bytes_max: u32,
 }
 
@@ -221,7 +221,20 @@ fn bind_tcp(address: SocketAddr, options: &ListenOptions) -> io::Result<OwnedFd>
         sockopt::set_tcp_nodelay(&socket, true)?;
     }
     rustix::net::bind(&socket, &address)?;
+    avoid_pacing(&socket);
     Ok(socket)
+}
+
+/// A listener on a loopback address does not use BBR (`TCP_CONGESTION`, tcp(7)); its connections
+/// inherit that. BBR paces what it sends, with a timer for each 64 KiB, as fast as it believes the
+/// path to be. On loopback there is no path, and the timers take up to four fifths of the time of a
+/// response of 1 MiB. Reno is in every kernel, is permitted to everybody, and sees no loss here.
+pub(super) fn avoid_pacing(socket: &OwnedFd) {
+    let is_loopback = bound_address(socket).is_ok_and(|at| at.ip().to_canonical().is_loopback());
+    let paces = || sockopt::tcp_congestion(socket).is_ok_and(|name| name.starts_with("bbr"));
+    if is_loopback && paces() {
+        let _ = sockopt::set_tcp_congestion(socket, "reno"); // It only costs more otherwise.
+    }
 }
 
 fn start_listening(socket: &OwnedFd, options: &ListenOptions) -> io::Result<()> {

@@ -1,7 +1,7 @@
 //! Listening sockets that exist already: left open by the program that started this one, as
 //! systemd does (sd_listen_fds(3)), or sent by another process.
 
-use super::bind::ListenOptions;
+use super::bind::{ListenOptions, avoid_pacing};
 use crate::driver::{ListenSocket, Socket};
 use crate::sys;
 use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -109,6 +109,7 @@ fn prepare(socket: &OwnedFd, options: &ListenOptions) -> io::Result<()> {
         false => sys::clear_defer_accept(socket.as_fd()),
     }
     sys::set_unsent_max(socket.as_fd(), options.unsent_bytes_max);
+    avoid_pacing(socket);
     if options.nodelay {
         let _ = sockopt::set_tcp_nodelay(socket, true); // Not a TCP socket.
     }

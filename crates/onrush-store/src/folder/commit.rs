@@ -80,8 +80,8 @@ pub(super) struct Put {
 pub(super) struct PutParts {
     pub(super) key: Key,
     pub(super) parent: Parent,
-    /// What describes the parent folder.
-    pub(super) folder: Metadata,
+    /// What describes the parent folder, if it was needed already.
+    pub(super) folder: Option<Metadata>,
     pub(super) condition: Condition,
     pub(super) created: CreatedFolders,
     pub(super) sync_failures: u64,
@@ -356,7 +356,13 @@ fn stamp(
     let dir = parts.parent.dir();
     match replaced {
         Some(old) => rights::keep(inner, staged, &found, dir, parts.key.name(), &old)?,
-        None => rights::inherit(inner, staged, &found, dir, &parts.folder)?,
+        None => {
+            let folder = match parts.folder {
+                Some(folder) => folder,
+                None => dir.self_metadata().map_err(StoreError::from_open_file)?,
+            };
+            rights::inherit(inner, staged, &found, dir, &folder)?;
+        }
     }
     Ok((current, meta))
 }

@@ -404,7 +404,6 @@ fn try_commit(
         condition,
         created,
     } = pending;
-    let folder = (parent.dir().self_metadata()).map_err(StoreError::from_open_file)?;
     let is_small = match &body {
         Body::Memory(held) => {
             inner.check_free(&key, held.len() as u64)?;
@@ -412,9 +411,17 @@ fn try_commit(
         }
         _ => false,
     };
+    let mut folder = None;
     let staged = body.into_file_with(|| {
-        let path = key.split().0.unwrap_or_default();
-        let staging = mounts::staging_of(inner, &folder, path)?;
+        let staging = match key.split().0 {
+            None => inner.staging()?, // What is next to it is on its file system.
+            Some(path) => {
+                let found = parent.dir().self_metadata();
+                let found = found.map_err(StoreError::from_open_file)?;
+                folder = Some(found);
+                mounts::staging_of(inner, &found, path)?
+            }
+        };
         StagedFile::create_in(inner, staging, FileUse::Brief)
     })?;
     let parts = PutParts {

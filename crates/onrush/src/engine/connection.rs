@@ -85,8 +85,6 @@ pub(crate) struct Wire {
     pub(crate) socket_full: bool,
     /// The write time limit has expired; the next send decides whether the client is too slow.
     pub(crate) last_try: bool,
-    /// Bytes that the kernel has accepted of responses that tasks send, up to [`u32::MAX`].
-    pub(crate) accepted_bytes: u32,
     /// The value of `SO_RCVLOWAT` that was set on the socket; 0 when none was set.
     pub(crate) low_water: u32,
     /// The last direct receive emptied the socket. The driver reports further input.

@@ -2,6 +2,7 @@
 //! evicted when receive memory is short.
 
 use super::connection::{Conn, Links};
+use super::unsent_limit::UnsentLimit;
 use crate::host::ConnId;
 use onrush_rt::buf::Buf;
 use std::cell::Cell;
@@ -24,6 +25,8 @@ pub(crate) struct Conns {
 #[repr(align(64))]
 struct Entry {
     generation: u32,
+    /// Of the connection; here, because a [`Conn`] has no room for one more byte.
+    unsent_limit: UnsentLimit,
     conn: Option<Conn>,
 }
 
@@ -35,6 +38,7 @@ impl Conns {
         let index = self.free.pop().unwrap_or_else(|| {
             self.entries.push(Entry {
                 generation: 0,
+                unsent_limit: UnsentLimit::default(),
                 conn: None,
             });
             self.entries.len() as u32 - 1
@@ -52,8 +56,15 @@ impl Conns {
 
     /// Fills a reserved entry.
     pub(crate) fn insert(&mut self, id: ConnId, conn: Conn) {
-        self.entries[id.index as usize].conn = Some(conn);
+        let entry = &mut self.entries[id.index as usize];
+        entry.unsent_limit = UnsentLimit::default();
+        entry.conn = Some(conn);
         self.open += 1;
+    }
+
+    /// What the kernel may hold unsent for an open connection.
+    pub(crate) fn unsent_limit(&mut self, id: ConnId) -> &mut UnsentLimit {
+        &mut self.entries[id.index as usize].unsent_limit
     }
 
     /// The connection with this id, if it is open.

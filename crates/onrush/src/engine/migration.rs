@@ -10,6 +10,7 @@ use super::deadline::DRAIN_IDLE_MS;
 use super::state::{Expects, Phase, Target};
 use super::tls_connection::MovedTls;
 use super::transport::Transport;
+use super::unsent_limit::UnsentLimit;
 use super::{Engine, Incoming, count};
 use crate::host::ConnId;
 use crate::metrics::CloseReason;
@@ -50,6 +51,7 @@ pub(crate) struct EstablishedConn {
     /// Valid on each worker, because all use the same clock.
     deadline_ms: u64,
     expects: Expects,
+    unsent_limit: UnsentLimit,
     /// The index of the worker that sends it.
     from: usize,
     /// The target worker had no memory for it and sends it back.
@@ -79,6 +81,7 @@ impl EstablishedConn {
             input: Vec::new(),
             deadline_ms: facts.deadline_ms,
             expects: Expects::Request,
+            unsent_limit: UnsentLimit::default(),
             from: to,
             returned: false,
             stays: false,
@@ -238,6 +241,7 @@ impl Engine {
         if has_unsent {
             return self.resume_reading(id); // Such as a response to a key update.
         }
+        let unsent_limit = *self.conns.borrow_mut().unsent_limit(id);
         let Some(mut conn) = self.conns.borrow_mut().remove(id) else {
             return;
         };
@@ -269,6 +273,7 @@ impl Engine {
             input,
             deadline_ms: conn.deadline_ms,
             expects: conn.state.expects(),
+            unsent_limit,
             from: own,
             returned: false,
             stays: false,
@@ -341,6 +346,7 @@ impl Engine {
         });
         {
             let mut conns = self.conns.borrow_mut();
+            *conns.unsent_limit(id) = live.unsent_limit;
             let Some(conn) = conns.get(id) else { return };
             self.proxied.insert(conn.stream, live.client);
             conn.transport = transport;

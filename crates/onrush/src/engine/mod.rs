@@ -4,19 +4,18 @@
 //! borrow of its cells while user code runs, because user code calls back into the engine: it reads
 //! a body or drops a request. Dropping a task runs user code as well.
 //!
-//! Modules, lowest first: `rate_meter` (transfer rates) · `state` (what a connection is doing) ·
-//! `tls_connection`, `no_tls_connection` (TLS state of a connection) · `transport` (plain or TLS) ·
-//! `connection` (state of a connection) · `connection_table` (all connections of a worker) ·
-//! `deadline` (time limits) · `access` (access log) · `send` (sending) · `handshake`, `tls`,
-//! `no_tls` (TLS connections) · `poll_send` (sends of tasks) · `reject` (requests that break a
-//! rule) · `request_body` (receiving bodies) · `pressure` (shortage of receive memory) · `host`
-//! (the interface to requests) · `input` (queued input) · `idle` (waiting for requests) ·
-//! `send_response` (large responses) · `render` (responses) · `pending` (responses that are not
-//! ready at once) · `receive` (requests) · `proxy_header` (the PROXY protocol) · `migration`
-//! (connections that move between workers) · `passing` (to another
-//! process) · `admission` (which new connections are served) ·
-//! `rebalance` (which connections move) · `stall` (blocked workers) · `events` (events of the
-//! driver and the worker).
+//! Modules, lowest first: `rate_meter` (transfer rates) · `unsent_limit` (what the kernel holds for
+//! a client) · `state` (what a connection is doing) · `tls_connection`, `no_tls_connection` (TLS
+//! state of a connection) · `transport` (plain or TLS) · `connection` (state of a connection) ·
+//! `connection_table` (all connections of a worker) · `deadline` (time limits) · `access` (access
+//! log) · `send` (sending) · `handshake`, `tls`, `no_tls` (TLS connections) · `poll_send` (sends of
+//! tasks) · `reject` (requests that break a rule) · `request_body` (receiving bodies) · `pressure`
+//! (shortage of receive memory) · `host` (the interface to requests) · `input` (queued input) ·
+//! `idle` (waiting for requests) · `send_response` (large responses) · `render` (responses) ·
+//! `pending` (responses that are not ready at once) · `receive` (requests) · `proxy_header` (the
+//! PROXY protocol) · `migration` (connections that move between workers) · `passing` (to another
+//! process) · `admission` (which new connections are served) · `rebalance` (which connections move)
+//! · `stall` (blocked workers) · `events` (events of the driver and the worker).
 
 mod access;
 mod admission;
@@ -54,6 +53,7 @@ mod tls;
 #[cfg(feature = "tls")]
 mod tls_connection;
 mod transport;
+mod unsent_limit;
 
 use crate::drain::DrainSignal;
 use crate::handler::Service;
@@ -88,7 +88,6 @@ use onrush_rt::worker::WorkerContext;
 pub(crate) use passing::Outbox;
 use proxy_header::Proxied;
 use rebalance::RebalanceState;
-pub(crate) use send::UNSENT_BYTES_MAX;
 use stall::StallReports;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -97,6 +96,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use tls::WorkerTls;
+pub(crate) use unsent_limit::UNSENT_BYTES_MAX;
 #[cfg(not(feature = "tls"))]
 use {no_tls as tls, no_tls_connection as tls_connection};
 

@@ -2,7 +2,6 @@
 //! the socket has no room.
 
 use super::Engine;
-use super::connection::Conn;
 use super::deadline::Wait;
 use super::send::{Sent, connection_gone};
 use super::transport::Output;
@@ -12,10 +11,6 @@ use onrush_rt::fs::File;
 use onrush_rt::user;
 use std::io;
 use std::task::{Context, Poll, ready};
-
-/// Once a connection has accepted this many bytes, its client evidently reads, and
-/// [`UNSENT_BYTES_MAX`](super::UNSENT_BYTES_MAX) is lifted.
-const LIFT_UNSENT_LIMIT_AFTER_BYTES: u32 = 1 << 20;
 
 /// A byte of a file costs this many bytes of the cooperative budget: on loopback, `sendfile(2)`
 /// does most of the receiver's work as well.
@@ -73,6 +68,10 @@ impl Engine {
     /// A call that accepts fewer bytes than requested has most likely filled the socket buffer. The
     /// next call then waits for room without a try: `sendfile(2)` looks up the pages before it
     /// finds that there is no room, which costs as much as sending them.
+    ///
+    /// A plain file leaves in one call, also if that exceeds the budget: the kernel only passes
+    /// pages on, and a response in many calls costs up to twice as much. So an event whose budget
+    /// is reduced does not begin it.
     pub(super) fn poll_send_file(
         &self,
         id: ConnId,
@@ -82,22 +81,32 @@ impl Engine {
         bytes: usize,
     ) -> Poll<io::Result<usize>> {
         let mut conns = self.conns.borrow_mut();
-        if let Some(conn) = conns.get(id)
-            && std::mem::take(&mut conn.active().wire.socket_full)
-        {
+        let Some(conn) = conns.get(id) else {
+            return Poll::Ready(Err(connection_gone()));
+        };
+        if std::mem::take(&mut conn.active().wire.socket_full) {
             self.context.driver().want_write_anew(conn.stream);
             drop(conns);
             return self.wait_for_room(id, cx);
         }
+        let is_tls = conn.transport.is_tls();
         drop(conns);
-        let bytes = bytes.min(coop::operation_bytes_max() / FILE_COST);
+        let of_budget = coop::operation_bytes_max() / FILE_COST;
+        let bytes = match is_tls {
+            true => bytes.min(of_budget), // They are read and encrypted.
+            false if bytes > of_budget && coop::is_reduced() => {
+                user::wake(user::clone_waker(cx.waker()));
+                return Poll::Pending;
+            }
+            false => bytes,
+        };
         let output = Output::File(file, offset, bytes);
         let sent = ready!(self.poll_send_output(id, cx, 0, output));
         coop::spend(*sent.as_ref().unwrap_or(&0) * (FILE_COST - 1));
         if let Ok(sent) = sent
             && (1..bytes).contains(&sent)
             && let Some(conn) = self.conns.borrow_mut().get(id)
-            && !conn.transport.is_tls()
+            && !is_tls
         {
             conn.active().wire.socket_full = true;
         }
@@ -133,18 +142,23 @@ impl Engine {
                 result => {
                     let bytes = *result.as_ref().unwrap_or(&0);
                     coop::spend(bytes);
+                    let now_ms = self.context.now_ms();
+                    let waited_ms = (conn.active().wire.write_rate).present_wait_ms(now_ms);
                     self.set_wait_timeout(id, conn, Wait::Write, 0);
                     // Queued records count when the kernel accepts them.
                     let unsent = conn.active().wire.unsent().len();
                     let accepted = bytes.saturating_sub(unsent);
                     conn.active().wire.write_rate.record_bytes(accepted);
                     conn.active().exchange.rendered_bytes = 0;
-                    self.count_accepted(conn, bytes);
                     if self.is_logging() && !conn.transport.is_tls() {
                         self.log_accepted(conn, bytes); // With TLS it is logged already.
                     }
+                    let stream = conn.stream;
                     if conn.is_listed() {
                         conns.unlist(id);
+                    }
+                    if let Some(limit) = conns.unsent_limit(id).accepted(bytes, waited_ms) {
+                        self.context.driver().set_unsent_max(stream, limit);
                     }
                     return Poll::Ready(result);
                 }
@@ -177,16 +191,5 @@ impl Engine {
         drop(conns);
         drop(replaced);
         polled
-    }
-
-    /// Counts bytes of a task's response that the kernel accepted or, with TLS, that are queued as
-    /// records, and lifts the limit on unsent bytes at [`LIFT_UNSENT_LIMIT_AFTER_BYTES`].
-    fn count_accepted(&self, conn: &mut Conn, bytes: usize) {
-        let before = conn.active().wire.accepted_bytes;
-        let after = before.saturating_add(u32::try_from(bytes).unwrap_or(u32::MAX));
-        conn.active().wire.accepted_bytes = after;
-        if before < LIFT_UNSENT_LIMIT_AFTER_BYTES && after >= LIFT_UNSENT_LIMIT_AFTER_BYTES {
-            self.context.driver().lift_unsent_max(conn.stream);
-        }
     }
 }

@@ -44,6 +44,11 @@ impl RateMeter {
         self.response_count = response_count;
     }
 
+    /// The duration of the present wait, in ms; 0 without one.
+    pub(super) fn present_wait_ms(&self, now_ms: u64) -> u64 {
+        (self.waiting_since_ms).map_or(0, |since_ms| now_ms.saturating_sub(since_ms))
+    }
+
     /// Ends the present wait, if there is one.
     pub(super) fn end_wait(&mut self, now_ms: u64) {
         if let Some(since_ms) = self.waiting_since_ms.take() {
@@ -105,7 +110,9 @@ mod tests {
         for _ in 0..100 {
             assert!(rate_meter.start_wait(1, now, &limits()));
             assert!(rate_meter.start_wait(1, now, &limits()), "the same wait");
+            assert_eq!(rate_meter.present_wait_ms(now + 90), 90);
             rate_meter.end_wait(now + 90);
+            assert_eq!(rate_meter.present_wait_ms(now + 100), 0);
             rate_meter.end_wait(now + 1_000);
             now += 1_000;
         }

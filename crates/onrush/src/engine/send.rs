@@ -12,11 +12,6 @@ use onrush_rt::user;
 use std::io::{self, IoSlice};
 use std::rc::Rc;
 
-/// The limit on unsent bytes that the kernel holds for a new connection (`TCP_NOTSENT_LOWAT`,
-/// tcp(7)). Without it, a client that requested a large file and read nothing made the worker send
-/// 3 MB of it.
-pub(crate) const UNSENT_BYTES_MAX: u32 = 128 * 1024;
-
 /// The result of a send that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {

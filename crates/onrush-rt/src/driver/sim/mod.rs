@@ -91,6 +91,7 @@ impl SimDriver {
             .filter_map(|(slot, index)| slot.socket.is_some().then_some(index))
             .collect();
         let mut state = self.net.state();
+        state.calls += 1;
         for i in (1..self.order.len()).rev() {
             let j = state.random.below(i as u64 + 1) as usize;
             self.order.swap(i, j);
@@ -328,6 +329,7 @@ impl SimDriver {
     }
 
     pub(super) fn recv(&mut self, id: StreamId, into: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
+        self.net.state().calls += 1;
         self.end(id)?.receive(into)
     }
 
@@ -348,6 +350,7 @@ impl SimDriver {
     }
 
     pub(super) fn send(&mut self, id: StreamId, bytes: &[u8]) -> io::Result<usize> {
+        self.net.state().calls += 1;
         self.end(id)?.send(bytes)
     }
 
@@ -367,7 +370,9 @@ impl SimDriver {
         offset: u64,
         bytes: usize,
     ) -> io::Result<usize> {
-        let mut piece = vec![0; bytes.min(64 * 1024)];
+        // Something, so that a full pipe fails.
+        let room = self.end(id)?.room().max(1);
+        let mut piece = vec![0; bytes.min(room)];
         let n = file.read_at(&mut piece, offset)?;
         if n == 0 {
             return Ok(0);

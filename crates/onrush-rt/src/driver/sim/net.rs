@@ -78,6 +78,8 @@ pub(super) struct State {
     pub(super) listeners: Vec<Option<VecDeque<End>>>,
     /// Errors of the next accepts.
     pub(super) accept_errors: VecDeque<i32>,
+    /// Calls of the drivers that would enter a kernel.
+    pub(super) calls: u64,
     /// A digest of everything that happened, to compare two runs.
     pub(super) trace: u64,
 }
@@ -114,6 +116,7 @@ impl Net {
             connections: Vec::new(),
             listeners: Vec::new(),
             accept_errors: VecDeque::new(),
+            calls: 0,
             trace: seed,
         })))
     }
@@ -167,6 +170,12 @@ impl Net {
     /// Makes the next accept fail with this errno.
     pub fn fail_accept(&self, errno: i32) {
         self.state().accept_errors.push_back(errno);
+    }
+
+    /// How often drivers would have entered a kernel: to wait for events, to send, and to receive
+    /// directly.
+    pub fn calls(&self) -> u64 {
+        self.state().calls
     }
 
     /// A digest of everything that happened so far: equal for two runs of the same seed.
@@ -248,6 +257,14 @@ impl End {
                 true => Some(Err(io::ErrorKind::ConnectionReset.into())),
                 false => (pipe.ended && pipe.bytes.is_empty()).then_some(Ok(())),
             }
+        })
+    }
+
+    /// Bytes that a send would accept.
+    pub(super) fn room(&self) -> usize {
+        self.with(|state, connection, side| {
+            let queued = state.connections[connection].pipes[side].bytes.len();
+            state.behaviour.pipe_bytes.saturating_sub(queued)
         })
     }
 
