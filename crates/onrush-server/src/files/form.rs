@@ -99,10 +99,13 @@ impl Inner {
             }
             let to = match name.is_empty() {
                 true => Err(NO_NAME),
-                false => self.destination_in(&request, &name),
+                false => self.destination_in(&request, &name).and_then(|to| {
+                    let change = self.begin_member(&request, &to.key)?;
+                    Ok((to, change))
+                }),
             };
             let created = match to {
-                Ok(to) => {
+                Ok((to, _change)) => {
                     let media_type = &part.media_type;
                     let created = self.create_part(&to.key, media_type, &mut parts).await?;
                     created.map(|()| to)

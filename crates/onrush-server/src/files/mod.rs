@@ -372,13 +372,15 @@ impl Files {
             true => 1,
             false => 2, // One is filled while the other one is written.
         };
+        let locks = Arc::<Locks>::default();
+        locks.set_covers_siblings(options.precompressed);
         Files(Arc::new(Inner {
             uploads: Uploads::new(store.clone(), options.upload_limits),
             store,
             shares: ClientShares::new(options.watchers_max),
             pool,
             methods: methods(options.allow, &options),
-            locks: Arc::default(),
+            locks,
             cache: cache(&options),
             siblings: Siblings::new(options.cache_max_age_ms),
             encoder_budget: compress::budget(),
@@ -408,6 +410,7 @@ impl Files {
         let inner = &*self.0;
         inner.uploads.set_limits(options.upload_limits);
         inner.shares.watchers.set_total(options.watchers_max);
+        inner.locks.set_covers_siblings(options.precompressed);
         Files(Arc::new(Inner {
             store: inner.store.clone(),
             pool: inner.pool.clone(),

@@ -9,8 +9,8 @@ use super::{Inner, NO_PARENT, Refusal, read_body};
 use crate::files::destination::Destination;
 use crate::files::http_error::{HttpError, Operation};
 use crate::files::upload_target::owner;
-use crate::files::{check_right, check_right_beneath, multistatus};
-use crate::rights::Rights;
+use crate::files::{check_right, check_right_beneath, multistatus, path};
+use crate::rights::{Identity, Rights};
 use onrush::{Request, Response};
 use onrush_store::{Condition, Key, Kind, StoreError};
 use std::fmt::Write;
@@ -93,7 +93,9 @@ impl Inner {
             Some(Destination { key, .. }) => {
                 self.check_parent(key).await?;
                 let parent = super::locks::parent(key.as_bytes()).unwrap_or_default();
-                Some(self.begin(&request, vec![Touched::alone(parent)], &tokens)?)
+                let original = self.locks.original(key.as_bytes());
+                let touched = [parent].into_iter().chain(original).map(Touched::alone);
+                Some(self.begin(&request, touched.collect(), &tokens)?)
             }
             None => None,
         };
@@ -132,7 +134,7 @@ impl Inner {
                         tokens: &[token],
                         ..holder
                     };
-                    self.locks.release(key.as_bytes(), holder, now_ms);
+                    (self.locks).release(key.as_bytes(), holder, |_, _| false, now_ms);
                     let failure = self.store_failure(error, Operation::Write, Some(key));
                     return Err(failure.into());
                 }
@@ -148,6 +150,8 @@ impl Inner {
         upload.commit().await.map(drop)
     }
 
+    /// `UNLOCK`. A user with all rights where a lock is may end it without having it: its user may
+    /// have gone.
     pub(super) fn unlock(&self, request: &Request) -> Result<Response, Refusal> {
         let resource = self.resource(request, Operation::Write)?;
         let token = request.header_str("lock-token");
@@ -165,7 +169,8 @@ impl Inner {
             tokens: &tokens,
         };
         let now_ms = request.worker().now_ms();
-        match self.locks.release(resource.bytes(), holder, now_ms) {
+        let may_break = |at: &[u8], lock: &Lock| self.may_break(request, at, lock.is_deep);
+        match (self.locks).release(resource.bytes(), holder, may_break, now_ms) {
             true => Ok(Response::new(204)),
             false => Err(Refusal::Condition {
                 status: 409,
@@ -173,6 +178,25 @@ impl Inner {
                 href: None,
             }),
         }
+    }
+}
+
+impl Inner {
+    /// Whether the client is a user with all rights that a lock of `key` concerns.
+    fn may_break(&self, request: &Request, key: &[u8], is_deep: bool) -> bool {
+        let identity = request.extension::<Identity>();
+        let Some(identity) = identity.filter(|identity| identity.name().is_some()) else {
+            return false;
+        };
+        let root = self.lock_root(request, key);
+        root.and_then(|root| Ok(path::canonical(&root)?.key.into_owned()))
+            .is_ok_and(|whole| {
+                let rights = match is_deep {
+                    true => identity.rights_everywhere_beneath(&whole),
+                    false => identity.rights_at(&whole),
+                };
+                rights.contains(Rights::ALL)
+            })
     }
 }
 
