@@ -13,7 +13,7 @@
 //! may use up) · `siblings` and `compress` (other forms of an object) · `read` (GET) · `site` ·
 //! `tree` (changes of a folder with everything in it) · `multistatus` · `write` (PUT, DELETE) ·
 //! `upload_target` · `upload_parts` · `tus_concat` · `tus` · `relocate` (COPY, MOVE) · `resumable`
-//! (PUT and PATCH of a part) · `form` (POST of files) · `webdav` · `upkeep`.
+//! (PUT and PATCH of a part) · `form` (POST of files) · `webdav` · `upkeep` · `former_users`.
 //!
 //! Nothing here blocks a worker: operations that may wait for a disk use the futures of the store.
 //! The modules do not depend on the command line, sockets or drivers.
@@ -35,6 +35,7 @@ mod destination;
 mod digest;
 mod encoder;
 mod form;
+mod former_users;
 mod html;
 pub(crate) mod http_error;
 mod implied_folder;

@@ -6,11 +6,12 @@
 use super::locks::{Holder, Lock, Refused, Scope, Token, Touched};
 use super::xml::{self, Element};
 use super::{Inner, NO_PARENT, Refusal, read_body};
+use crate::files::client_rights::{Permission, client};
 use crate::files::destination::Destination;
 use crate::files::http_error::{HttpError, Operation};
 use crate::files::upload_target::owner;
 use crate::files::{check_right, check_right_beneath, multistatus, path};
-use crate::rights::{Identity, Rights};
+use crate::rights::Rights;
 use onrush::{Request, Response};
 use onrush_store::{Condition, Key, Kind, StoreError};
 use std::fmt::Write;
@@ -81,6 +82,10 @@ impl Inner {
                 None
             }
         };
+        let permission = match &created {
+            Some(to) => to.permission.clone(),
+            None => Permission::new(&request),
+        };
         let is_folder = found.is_none_or(|found| found.kind == Kind::Directory) && !is_new;
         if is_deep && is_folder {
             // It prevents changes of everything beneath.
@@ -123,6 +128,15 @@ impl Inner {
                     href: self.shown_lock_root(&request, &at),
                 });
             }
+        }
+        // After the lock is in the table, where those of removed users are looked for.
+        if let Err(failure) = permission.check() {
+            let holder = Holder {
+                tokens: &[token],
+                ..holder
+            };
+            self.locks.release(key, holder, |_, _| false, now_ms);
+            return Err(failure.into());
         }
         let mut status = 200;
         if let Some(Destination { key, .. }) = &created {
@@ -184,7 +198,7 @@ impl Inner {
 impl Inner {
     /// Whether the client is a user with all rights that a lock of `key` concerns.
     fn may_break(&self, request: &Request, key: &[u8], is_deep: bool) -> bool {
-        let identity = request.extension::<Identity>();
+        let identity = client(request).ok().flatten();
         let Some(identity) = identity.filter(|identity| identity.name().is_some()) else {
             return false;
         };

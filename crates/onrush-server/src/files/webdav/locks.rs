@@ -6,8 +6,8 @@
 //! request is in progress. So a lock that was granted is not followed by a change that began before
 //! it.
 //!
-//! Where precompressed siblings are served, a lock covers those of its path as well: a change of one
-//! changes what clients receive at the path.
+//! Where precompressed siblings are served, a lock covers those of its path as well: a change of
+//! one changes what clients receive at the path.
 //!
 //! The table belongs to one process: locks end with it, and other processes do not see them.
 

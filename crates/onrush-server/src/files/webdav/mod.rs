@@ -204,8 +204,8 @@ impl Inner {
         })
     }
 
-    /// Begins the change of an object that a request creates beneath its path, which it has begun to
-    /// change. `None`: there are no locks.
+    /// Begins the change of an object that a request creates beneath its path, which it has begun
+    /// to change. `None`: there are no locks.
     pub(super) fn begin_member(
         &self,
         request: &Request,
