@@ -7,6 +7,7 @@ use crate::reload::Reload;
 use crate::trusted_files::TrustedFiles;
 use onrush_server::access::PasswordHash;
 use onrush_server::{AccessControl, Allow, Files, ListenAddress, PathRights, Rights, Users};
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -65,14 +66,18 @@ impl UserSource {
         Ok(users)
     }
 
-    /// Loads the users again. An error is logged, and the users in use remain.
-    fn reload(&self, control: &AccessControl) {
+    /// Loads the users again. An error is logged, and the users in use remain. What `files` has of
+    /// those who have been removed ends.
+    fn reload(&self, control: &AccessControl, files: &Files) {
         let loaded = self.load();
         control.count_reload(loaded.is_ok());
         match loaded {
             Ok(users) => {
                 let count = users.len();
+                let removed = control.names_without(&users);
+                let names: HashSet<String> = names(&users).collect();
                 control.replace(users);
+                files.forget_users(&removed, |name| names.contains(name));
                 tracing::info!(users = count, "users loaded");
             }
             Err(error) => tracing::error!("{}; the users in use remain", one_line(&error)),
@@ -128,7 +133,7 @@ impl SharedUsers {
         if let Some((source, control)) = &*self.lock()
             && source.has_file()
         {
-            source.reload(control);
+            source.reload(control, &self.files);
             self.files.end_watches();
         }
     }
@@ -139,6 +144,11 @@ pub(crate) fn users(settings: &Settings) -> Result<Option<Users>, Failure> {
     let source = UserSource::new(settings)?;
     let users = source.map(|source| source.load()).transpose();
     users.map_err(Failure::usage)
+}
+
+/// The names of all users.
+pub(crate) fn names(users: &Users) -> impl Iterator<Item = String> {
+    users.all().map(|user| user.name().to_owned())
 }
 
 /// The rights that the server permits at all.
@@ -224,6 +234,30 @@ pub(crate) fn check(settings: &Settings, users: Option<&mut Users>) -> Result<()
     }
 }
 
+/// Warnings about rules that keep a user from what every stranger may do.
+fn void_rules(users: &Users) -> impl Iterator<Item = String> {
+    let anonymous = users.anonymous();
+    let reads = [(Rights::READ, "read"), (Rights::LIST, "list")];
+    users.all().flat_map(move |user| {
+        let rules = user.rights().rules().collect::<Vec<_>>().into_iter();
+        let (name, anonymous) = (user.name().to_owned(), anonymous.clone());
+        rules.filter_map(move |(prefix, rights)| {
+            let key = prefix.trim_start_matches('/');
+            let of_all = anonymous.rights_at(key.as_bytes());
+            let is_void = |right: Rights| of_all.contains(right) && !rights.contains(right);
+            let void = reads.iter().filter(|(right, _)| is_void(*right));
+            let void: Vec<&str> = void.map(|(_, name)| *name).collect();
+            (!void.is_empty()).then(|| {
+                format!(
+                    "the rule of {name} for {prefix} withholds {}, but with --public-read everyone \
+                     has it without logging in; only a rule of anonymous for {prefix} withholds it",
+                    void.join(",")
+                )
+            })
+        })
+    })
+}
+
 /// Warnings about a configuration, one line each.
 pub(crate) fn warnings(settings: &Settings, users: Option<&Users>) -> Vec<String> {
     let mut warnings = Vec::new();
@@ -233,6 +267,14 @@ pub(crate) fn warnings(settings: &Settings, users: Option<&Users>) -> Vec<String
              of the load balancer"
                 .to_owned(),
         );
+    }
+    if settings
+        .access
+        .as_ref()
+        .is_some_and(|access| access.public_read)
+        && let Some(users) = users
+    {
+        warnings.extend(void_rules(users));
     }
     for exposure in exposures(settings) {
         let has_users = users.is_some_and(|users| !users.is_empty());

@@ -9,6 +9,8 @@
 //!   if a page of another origin caused it, even one of the same site. Browsers state this in
 //!   `Sec-Fetch-Site` (W3C Fetch Metadata) and `Origin` (Fetch Standard §3.2). Other programs send
 //!   neither field and are not affected.
+//! - *Cross-site reads* do not have the rights of the credentials that a browser adds by itself;
+//!   see `foreign_read`.
 //! - *Another method.* A `POST` of a tus client that means `PATCH` or `DELETE` becomes one here, in
 //!   front of all decisions (`X-HTTP-Method-Override`).
 //! - *Long bodies* get 413. The engine has a limit as well (`Limits::body_bytes_max`), but its
@@ -16,15 +18,18 @@
 
 mod body_limit;
 mod cors;
+mod foreign_read;
 pub(crate) mod hosts;
 
 pub use body_limit::BodyLimit;
 pub use cors::Cors;
+pub(crate) use foreign_read::ForeignRead;
 pub use hosts::{Hosts, ListenAddress};
 
 use crate::files::http_error::HttpError;
 use crate::files::override_method;
 use cors::Grant;
+use foreign_read::Read;
 use onrush::handler::{Pending, Service};
 use onrush::{Application, Request, Response, WorkerHandle};
 use std::rc::Rc;
@@ -37,13 +42,19 @@ const CROSS_ORIGIN: HttpError = HttpError::new(
     "cross-origin write refused: a page of another origin sent it",
 );
 
-/// An application behind the checks of this module. For `GET`, `HEAD` and `OPTIONS` it checks only
-/// `Host`, and with [`Hosts::any`] not even that. Bodies have no limit by default.
+pub(crate) const FOREIGN_READ: HttpError = HttpError::new(
+    403,
+    "a page of another site cannot read with the login of its visitor",
+);
+
+/// An application behind the checks of this module. `GET`, `HEAD` and `OPTIONS` of pages of other
+/// origins are passed on, without the rights of a login. Bodies have no limit by default.
 #[derive(Clone, Debug)]
 pub struct Guard<A> {
     hosts: Hosts,
     cors: Cors,
     body_bytes_max: u64,
+    needs_certificate: bool,
     application: A,
 }
 
@@ -55,6 +66,7 @@ impl<A> Guard<A> {
             hosts,
             cors: Cors::default(),
             body_bytes_max: u64::MAX,
+            needs_certificate: false,
             application,
         }
     }
@@ -63,6 +75,14 @@ impl<A> Guard<A> {
     #[must_use]
     pub fn cors(mut self, cors: &Cors) -> Guard<A> {
         self.cors = cors.clone();
+        self
+    }
+
+    /// For a server whose TLS clients need a certificate: what everyone else may read is for them
+    /// only, so pages of other sites cannot read it.
+    #[must_use]
+    pub fn needs_certificate(mut self, needs_certificate: bool) -> Guard<A> {
+        self.needs_certificate = needs_certificate;
         self
     }
 
@@ -82,6 +102,7 @@ impl<A: Application> Application for Guard<A> {
             hosts: self.hosts.clone(),
             cors: self.cors.clone(),
             body_bytes_max: self.body_bytes_max,
+            needs_certificate: self.needs_certificate,
             service: self.application.instantiate(worker),
         })
     }
@@ -92,6 +113,7 @@ struct GuardService {
     hosts: Hosts,
     cors: Cors,
     body_bytes_max: u64,
+    needs_certificate: bool,
     service: Rc<dyn Service>,
 }
 
@@ -103,10 +125,11 @@ impl Service for GuardService {
         response: &mut Option<Response>,
     ) -> Option<Pending> {
         override_method(&mut request);
-        if self.cors.is_off() {
-            return self.pass_on(request, false, cx, response);
-        }
         let grant = self.cors.grant(&request);
+        let read = Read::of(&request, &self.cors, grant.as_ref());
+        if self.cors.is_off() && !read.has_field() && !read.is_foreign() {
+            return self.pass_on(request, (false, read), cx, response);
+        }
         let is_served = self
             .hosts
             .accept_at(request.host(), || request.local_address());
@@ -115,14 +138,19 @@ impl Service for GuardService {
             return None;
         }
         let may_write = matches!(grant, Some(Grant::Full(_)));
-        let pending = self.pass_on(request, may_write, cx, response);
+        let pending = self.pass_on(request, (may_write, read), cx, response);
+        let cors = self.cors.clone();
+        let add_fields = move |response: &mut Response| {
+            cors.add_fields(response, grant.as_ref());
+            read.add_field(response);
+        };
         if let Some(response) = response {
-            self.cors.add_fields(response, grant.as_ref());
+            add_fields(response);
         }
-        let (pending, cors) = (pending?, self.cors.clone());
+        let pending = pending?;
         Some(Box::pin(async move {
             let mut response = pending.await;
-            cors.add_fields(&mut response, grant.as_ref());
+            add_fields(&mut response);
             response
         }))
     }
@@ -133,14 +161,20 @@ impl GuardService {
     fn pass_on(
         &self,
         mut request: Request,
-        may_write: bool,
+        (may_write, read): (bool, Read),
         cx: &mut Context<'_>,
         response: &mut Option<Response>,
     ) -> Option<Pending> {
+        if read.is_foreign() {
+            request.set_extension(Rc::new(ForeignRead));
+        }
         let checked = match self.refusal(&request, may_write) {
             Some(failure) => {
                 log_refusal(&failure, &request);
                 Err(failure)
+            }
+            None if read.is_foreign() && self.needs_certificate && request.tls().is_some() => {
+                Err(FOREIGN_READ)
             }
             None => body_limit::limit(&mut request, self.body_bytes_max),
         };

@@ -221,19 +221,16 @@ where
         event: &Event<'_>,
     ) -> fmt::Result {
         const JSON: u8 = LogFormat::Json as u8;
-        if event.metadata().target() != ACCESS {
-            return match self.formats.other.load(Relaxed) {
-                JSON => self.format_json(context, &mut writer, event),
-                _ => self.text.format_event(context, writer, event),
-            };
-        }
         const ACCESS_JSON: u8 = AccessLogFormat::Json as u8;
         const COMBINED: u8 = AccessLogFormat::Combined as u8;
+        let is_access = event.metadata().target() == ACCESS;
         let mut entry = String::new();
         let mut to = Writer::new(&mut entry);
-        match self.formats.access.load(Relaxed) {
-            ACCESS_JSON => self.format_json(context, &mut to, event)?,
-            COMBINED => format_combined(&mut to, event)?,
+        let other = self.formats.other.load(Relaxed);
+        match (is_access, self.formats.access.load(Relaxed)) {
+            (true, ACCESS_JSON) => self.format_json(context, &mut to, event)?,
+            (true, COMBINED) => format_combined(&mut to, event)?,
+            (false, _) if other == JSON => self.format_json(context, &mut to, event)?,
             _ => self.text.format_event(context, to, event)?,
         }
         writer.write_str(&redact(&entry))
@@ -465,6 +462,22 @@ mod tests {
             for line in lines.lines().filter(|_| access == AccessLogFormat::Json) {
                 serde_json::from_str::<serde_json::Value>(line).expect("an object");
             }
+        }
+    }
+
+    #[test]
+    fn secrets_are_redacted_in_each_event() {
+        for format in [LogFormat::Text, LogFormat::Json] {
+            let lines = logged(format, false, || {
+                tracing::error!(
+                    url = "https://ann:s3cr@h/?to%6ben=s3cr",
+                    "GET /a?sig=s3cr failed"
+                );
+            });
+            assert!(
+                !lines.contains("s3cr") && lines.contains("failed"),
+                "{lines}"
+            );
         }
     }
 

@@ -28,6 +28,7 @@ use crate::tls::SharedCertificates;
 use onrush::{Address, Handle};
 use onrush_server::{AccessControl, Files, FilesOptions, RuleSource, Rules, Users};
 use onrush_store::PreparedOptions;
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::path::Path;
 use std::sync::MutexGuard;
@@ -105,6 +106,12 @@ struct Loaded {
     /// `None`: the store is no folder.
     folder: Option<PreparedOptions>,
     warnings: Vec<String>,
+}
+
+/// The names of users who are removed by new settings, and of those who are there.
+struct Former {
+    removed: Vec<String>,
+    present: HashSet<String>,
 }
 
 impl Reconfiguration {
@@ -196,7 +203,7 @@ impl Reconfiguration {
         for warning in &loaded.warnings {
             tracing::warn!("{warning}");
         }
-        self.take_loaded(loaded, &mut users);
+        let former = self.take_loaded(loaded, &mut users);
         let options = self.files_options(&new);
         let retired = (options != self.files_options).then(|| {
             let files = self.parts.files.with_options(options.clone());
@@ -215,6 +222,9 @@ impl Reconfiguration {
         let application = (self.parts).application_at(&self.settings, &self.addresses);
         self.application.replace(application);
         self.parts.files.end_watches();
+        if let Some(Former { removed, present }) = former {
+            (self.parts.files).forget_users(&removed, |name| present.contains(name));
+        }
         drop(users);
         if let Some((admin, pages)) = self.admin.as_ref().zip(self.parts.admin_at(&self.settings)) {
             admin.replace(pages);
@@ -267,11 +277,18 @@ impl Reconfiguration {
     }
 
     /// The application that is made next has these users and rules. The one in use keeps its own.
-    fn take_loaded(&mut self, loaded: Loaded, in_use: &mut UsersInUse) {
+    /// Returns what other users change for what is stored.
+    fn take_loaded(&mut self, loaded: Loaded, in_use: &mut UsersInUse) -> Option<Former> {
         let parts = &mut self.parts;
+        let mut former = None;
         if let Some(users) = loaded.users {
             let (source, users) = users.unzip();
             if let Some(users) = users {
+                let removed = parts.control.as_ref();
+                former = Some(Former {
+                    removed: removed.map_or(Vec::new(), |control| control.names_without(&users)),
+                    present: access_control::names(&users).collect(),
+                });
                 let control = match &parts.control {
                     Some(control) => control.with_users(users),
                     None => {
@@ -292,6 +309,7 @@ impl Reconfiguration {
         if let Some(folder) = loaded.folder {
             folder.apply();
         }
+        former
     }
 
     fn change_certificates(&self, changed: &[&str], new: &Settings) -> Result<(), Failure> {

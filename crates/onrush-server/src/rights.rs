@@ -7,8 +7,10 @@
 //! segments and empty segments before, all spellings of a path have the same rule.
 
 use onrush_store::Key;
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 /// The object that a folder of a site serves instead of a listing.
 pub(crate) const INDEX: &str = "index.html";
@@ -259,15 +261,50 @@ fn key_of(prefix: &str) -> Option<&[u8]> {
 /// The user of a request, and its rights. [`Access`](crate::Access) attaches it to the
 /// request ([`Request::extension`](onrush::Request::extension)), so that handlers can check other
 /// keys than that of the request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Identity {
     pub(crate) name: Option<String>,
     pub(crate) rights: PathRights,
     /// Whether there are users at all, so that an anonymous client may log in.
     pub(crate) can_log_in: bool,
+    /// `None`: it does not change.
+    pub(crate) origin: Option<Arc<dyn Origin>>,
 }
 
+/// Where an identity is from. The users may be replaced while a request lasts.
+pub(crate) trait Origin: fmt::Debug + Send + Sync {
+    /// Whether the users are those who gave it.
+    fn is_current(&self) -> bool;
+
+    /// The client among the users of this moment. `None`: it is none of them any more.
+    fn now(&self) -> Option<Identity>;
+}
+
+/// Wherever they are from.
+impl PartialEq for Identity {
+    fn eq(&self, other: &Identity) -> bool {
+        let of = |identity: &Identity| (identity.name.clone(), identity.can_log_in);
+        of(self) == of(other) && self.rights == other.rights
+    }
+}
+
+impl Eq for Identity {}
+
 impl Identity {
+    /// Whether the users are still those who gave this identity.
+    pub(crate) fn is_current(&self) -> bool {
+        let origin = self.origin.as_ref();
+        origin.is_none_or(|origin| origin.is_current())
+    }
+
+    /// The client among the users of this moment. `None`: it is none of them any more.
+    pub(crate) fn now(&self) -> Option<Cow<'_, Identity>> {
+        match &self.origin {
+            Some(origin) if !origin.is_current() => origin.now().map(Cow::Owned),
+            _ => Some(Cow::Borrowed(self)),
+        }
+    }
+
     /// The name of the user; `None` for an anonymous client.
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()

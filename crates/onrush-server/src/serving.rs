@@ -163,6 +163,10 @@ impl Parts {
     fn application(&self, settings: &Settings) -> (Boxed, Option<Redirect>) {
         let hosts = Hosts::for_listeners(&listen_addresses(settings), &settings.hosts);
         let mut guarded = Guard::new(hosts.clone(), self.objects(settings)).cors(&settings.cors);
+        let tls = settings.tls.as_ref();
+        guarded = guarded.needs_certificate(
+            tls.is_some_and(|tls| !tls.client_ca.is_empty() && !tls.is_client_optional),
+        );
         if settings.access.is_none() {
             guarded = guarded.body_bytes_max(settings.body_bytes_max);
         }

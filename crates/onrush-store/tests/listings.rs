@@ -69,6 +69,9 @@ fn finish<T>(futures: Vec<LocalFuture<'_, T>>) -> Vec<T> {
 fn put_waits_for_few_of_many_listings() {
     let backend = Backend::real();
     let folder = folder(&backend);
+    if folder.writes_inline() {
+        return; // In memory (tmpfs), a PUT waits for no other job.
+    }
     let at = key("dir");
     let release = occupy(&folder);
     let how = |n: usize| ListHow {

@@ -9,6 +9,8 @@
 //! | none of these, but a certificate of a user | that user |
 //! | nothing | anonymous |
 //!
+//! A read that a page of another site causes is anonymous, whatever the browser adds (`Guard`).
+//!
 //! Credentials that are presented and wrong are refused, even if an anonymous client may do the
 //! same: a client should notice its mistake. The decision is made before the object is looked up,
 //! so a refusal does not tell whether it exists, and before a body is read.
@@ -18,7 +20,7 @@
 //! are delayed by address (`throttle`).
 //!
 //! Submodules, lowest first: `password` · `signed_url` · `certificate_name` · `users` ·
-//! `credentials` · `remembered` · `single_flight` · `throttle` · `report` · `verify`.
+//! `standing` · `credentials` · `remembered` · `single_flight` · `throttle` · `report` · `verify`.
 
 mod certificate_name;
 mod credentials;
@@ -27,6 +29,7 @@ mod remembered;
 mod report;
 mod signed_url;
 mod single_flight;
+mod standing;
 mod throttle;
 pub mod users;
 mod verify;
@@ -36,6 +39,7 @@ use crate::files::http_error::HttpError;
 use crate::files::negotiate::names_html;
 use crate::files::path;
 use crate::files::uploads::UploadId;
+use crate::guard::{FOREIGN_READ, ForeignRead};
 use crate::rights::{Identity, PathRights, Rights};
 use credentials::{Credentials, Invalid};
 use onrush::handler::{Pending, Service};
@@ -44,6 +48,7 @@ use onrush::{Application, Request, Response, WorkerHandle};
 use remembered::{REMEMBERED_MS, Remembered, Tag};
 use report::Method;
 use signed_url::SignedQuery;
+use standing::{Proof, Standing};
 use std::cell::RefCell;
 use std::fmt;
 use std::future::poll_fn;
@@ -88,9 +93,17 @@ impl AccessControl {
     }
 
     /// Replaces all users. Requests that begin later are decided by the new ones; nothing of the
-    /// old ones is remembered.
+    /// old ones is remembered. A change that is in progress is decided again before it is
+    /// published.
     pub fn replace(&self, users: Users) {
         self.0.replace(users);
+    }
+
+    /// The names of users that `users` lack.
+    pub fn names_without(&self, users: &Users) -> Vec<String> {
+        let (_, present) = self.0.users();
+        let names = present.all().map(|user| user.name().to_owned());
+        names.filter(|name| !users.contains(name)).collect()
     }
 
     /// Counts an attempt to load the users again, for the metrics.
@@ -225,15 +238,33 @@ impl Local {
         let (generation, users) = shared.users();
         Local {
             generation,
-            anonymous: Rc::new(users.anonymous()),
+            anonymous: Rc::new(Standing::attach(
+                users.anonymous(),
+                &users,
+                shared.latest(),
+                Proof::None,
+            )),
             users,
             remembered: Remembered::default(),
         }
     }
+}
 
-    fn identity(&self, id: UserId) -> Rc<Identity> {
-        Rc::new(self.users.user(id).identity.clone())
-    }
+/// Whether the login of a browser must not count, because a page of another site sends it.
+fn is_foreign_read(request: &Request) -> bool {
+    request.extension::<ForeignRead>().is_some()
+}
+
+/// The identity of a user who has proved to be one.
+fn identity_of(users: &Users, id: UserId, shared: &Shared, proof: Proof) -> Rc<Identity> {
+    let identity = users.user(id).identity.clone();
+    Rc::new(Standing::attach(identity, users, shared.latest(), proof))
+}
+
+/// That of a user who has proved it by the password.
+fn identity_by_password(users: &Users, id: UserId, shared: &Shared) -> Rc<Identity> {
+    let proof = Proof::Password(users.user(id).password.clone().map(Box::new));
+    identity_of(users, id, shared, proof)
 }
 
 impl Inner {
@@ -254,16 +285,20 @@ impl Inner {
                 (Ok(query), None) => self.signed(request, &query, &local).map(Client::Known),
             };
         }
+        if is_foreign_read(request) {
+            return Ok(Client::Known(local.anonymous.clone()));
+        }
         if let Some(value) = value {
             return self.presented(request, value, &mut local);
         }
         if local.users.has_certificates()
             && let Some(tls) = request.tls()
-            && let Some(id) = tls
-                .client()
-                .and_then(|client| local.users.by_certificate(client))
+            && let Some(client) = tls.client()
+            && let Some(id) = local.users.by_certificate(client)
         {
-            return Ok(Client::Known(local.identity(id)));
+            let proof = Proof::Certificate(client.clone());
+            let identity = identity_of(&local.users, id, &self.shared, proof);
+            return Ok(Client::Known(identity));
         }
         Ok(Client::Known(local.anonymous.clone()))
     }
@@ -292,8 +327,9 @@ impl Inner {
                     return Err(WRONG_LOGIN);
                 };
                 let until_ms = now_ms + REMEMBERED_MS;
+                let identity = identity_of(&local.users, id, &self.shared, Proof::Token(token));
                 Ok(Client::Known(
-                    local.remember(spelling, id, now_ms, until_ms),
+                    local.remember(spelling, identity, now_ms, until_ms),
                 ))
             }
             Ok(Credentials::Password { user, password }) => {
@@ -301,8 +337,9 @@ impl Inner {
                 // has no colon.
                 let tag = self.shared.tag(format!("{user}:{password}").as_bytes());
                 if let Some((id, until_ms)) = self.shared.recall(tag, local.generation, now_ms) {
+                    let identity = identity_by_password(&local.users, id, &self.shared);
                     return Ok(Client::Known(
-                        local.remember(spelling, id, now_ms, until_ms),
+                        local.remember(spelling, identity, now_ms, until_ms),
                     ));
                 }
                 Ok(Client::Unverified(Attempt {
@@ -323,26 +360,29 @@ impl Inner {
         local: &Local,
     ) -> Result<Rc<Identity>, HttpError> {
         let path = path::canonical(request.path())?;
-        let user = local
-            .users
-            .by_name(&query.user)
-            .map(|id| local.users.user(id));
-        let key = user.and_then(|user| user.signing_key.as_ref());
+        let users = &local.users;
+        let id = users.by_name(&query.user);
+        let key = id.and_then(|id| users.user(id).signing_key.as_ref());
         let now_s = request.worker().unix_seconds();
-        let valid = |key| query.verify(key, request.method(), &path, now_s);
-        let is_valid = key.is_some_and(valid);
+        let signature = query.signature(request.method(), &path);
+        let is_valid = now_s < query.expires_s && key.is_some_and(|key| signature.is_by(key));
         self.shared.report.verified(Method::SignedUrl, is_valid);
-        let user = user.filter(|_| is_valid).ok_or(BAD_SIGNATURE)?;
+        let id = id.filter(|_| is_valid).ok_or(BAD_SIGNATURE)?;
         let signed = Rights::of_signed(request.method());
-        let rights = user.identity.rights_at(&path.key).intersection(signed);
-        let at_index = user
-            .identity
-            .rights_at_index(&path.key)
-            .intersection(signed);
-        Ok(Rc::new(Identity {
-            rights: PathRights::only_at(&path.key, rights, at_index),
-            ..user.identity.clone()
-        }))
+        let key = path.key.into_owned();
+        let rights = move |users: &Users, id: UserId| {
+            let identity = &users.user(id).identity;
+            let here = identity.rights_at(&key).intersection(signed);
+            let at_index = identity.rights_at_index(&key).intersection(signed);
+            PathRights::only_at(&key, here, at_index)
+        };
+        let identity = Identity {
+            rights: rights(users, id),
+            ..users.user(id).identity.clone()
+        };
+        let proof = Proof::SignedUrl(signature, Box::new(rights));
+        let latest = self.shared.latest();
+        Ok(Rc::new(Standing::attach(identity, users, latest, proof)))
     }
 
     /// Checks whether a client may make a request, and attaches its identity.
@@ -381,6 +421,10 @@ impl Inner {
         if let Some(redirect) = path::scope_redirect(request, failure) {
             return redirect; // The client asks again, with a path that has rights.
         }
+        let failure = match failure.status {
+            401 if is_foreign_read(request) => FOREIGN_READ,
+            _ => failure,
+        };
         self.shared.report.refused(failure.status);
         failure.into_response(request)
     }
@@ -392,10 +436,7 @@ impl Inner {
         attempt: Attempt,
     ) -> Response {
         let verified = self.shared.verify(attempt, request.worker()).await;
-        let identity = verified.map(|user| {
-            let (users, id) = user;
-            Rc::new(users.user(id).identity.clone())
-        });
+        let identity = verified.map(|(users, id)| identity_by_password(&users, id, &self.shared));
         let permitted = identity.and_then(|identity| self.authorise(&mut request, identity));
         if let Err(failure) = permitted {
             return self.refuse(failure, &request);
@@ -414,8 +455,13 @@ impl Inner {
 }
 
 impl Local {
-    fn remember(&mut self, tag: Tag, id: UserId, now_ms: u64, until_ms: u64) -> Rc<Identity> {
-        let identity = self.identity(id);
+    fn remember(
+        &mut self,
+        tag: Tag,
+        identity: Rc<Identity>,
+        now_ms: u64,
+        until_ms: u64,
+    ) -> Rc<Identity> {
         self.remembered
             .insert(tag, identity.clone(), now_ms, until_ms);
         identity

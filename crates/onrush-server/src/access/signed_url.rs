@@ -162,15 +162,8 @@ impl SignedQuery {
         }
     }
 
-    /// Whether the signature is that of `signing_key` for a request, and the time is not over. The
-    /// comparison takes constant time.
-    pub(crate) fn verify(
-        &self,
-        signing_key: &SigningKey,
-        method: &str,
-        path: &CanonicalPath<'_>,
-        now_s: u64,
-    ) -> bool {
+    /// The signature of a request, to be compared with the keys of users.
+    pub(crate) fn signature(&self, method: &str, path: &CanonicalPath<'_>) -> Signature {
         let grant = Grant {
             method: if method == "HEAD" { "GET" } else { method },
             user: &self.user,
@@ -178,8 +171,35 @@ impl SignedQuery {
             key: &path.key,
             is_folder: path.is_folder,
         };
-        let is_signed = hmac::verify(&signing_key.0, &grant.message(), &self.signature).is_ok();
-        is_signed && now_s < self.expires_s
+        Signature {
+            message: grant.message(),
+            signature: self.signature.clone(),
+        }
+    }
+
+    /// Whether the signature is that of `signing_key` for a request, and the time is not over.
+    #[cfg(test)]
+    fn verify(
+        &self,
+        signing_key: &SigningKey,
+        method: &str,
+        path: &CanonicalPath<'_>,
+        now_s: u64,
+    ) -> bool {
+        now_s < self.expires_s && self.signature(method, path).is_by(signing_key)
+    }
+}
+
+/// A signature with what it signs.
+pub(crate) struct Signature {
+    message: Vec<u8>,
+    signature: Vec<u8>,
+}
+
+impl Signature {
+    /// Whether it is that of a key. The comparison takes constant time.
+    pub(crate) fn is_by(&self, signing_key: &SigningKey) -> bool {
+        hmac::verify(&signing_key.0, &self.message, &self.signature).is_ok()
     }
 }
 

@@ -38,6 +38,8 @@ const NAME_BYTES_MAX: usize = 64;
 /// All users and their rights. Cheap to look up, and never changed: a reload makes another one.
 #[derive(Debug, Default)]
 pub struct Users {
+    /// Which of the users that a server has had they are.
+    pub(crate) serial: u64,
     anonymous: PathRights,
     users: Vec<User>,
     by_name: HashMap<String, UserId>,
@@ -170,6 +172,7 @@ impl Users {
                 name: Some(name),
                 rights,
                 can_log_in: true,
+                origin: None,
             },
             password,
             signing_key: None,
@@ -215,6 +218,7 @@ impl Users {
             name: None,
             rights: self.anonymous.clone(),
             can_log_in: !self.users.is_empty(),
+            origin: None,
         }
     }
 

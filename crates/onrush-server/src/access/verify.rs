@@ -4,6 +4,7 @@ use super::WRONG_LOGIN;
 use super::remembered::{REMEMBERED_MS, Remembered, Tag, TagKey};
 use super::report::{Method, Report};
 use super::single_flight::Flights;
+use super::standing::Latest;
 use super::throttle::{Admission, Place, Throttle};
 use super::users::{UserId, Users};
 use crate::files::http_error::HttpError;
@@ -38,6 +39,8 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     /// The number of times that the users were replaced.
     generation: AtomicU64,
+    /// Also of the applications that have replaced this one.
+    latest: Arc<Latest>,
     tag_key: TagKey,
     flights: Flights,
     /// Also of other users of the same server.
@@ -110,13 +113,19 @@ impl Drop for Turn<'_> {
 
 impl Shared {
     pub(crate) fn new(users: Users) -> Shared {
+        Shared::after(Arc::default(), users)
+    }
+
+    /// For users that replace those of `latest`.
+    fn after(latest: Arc<Latest>, users: Users) -> Shared {
         Shared {
             state: Mutex::new(State {
                 generation: 0,
-                users: Arc::new(users),
+                users: latest.install(users),
                 remembered: Remembered::default(),
             }),
             generation: AtomicU64::new(0),
+            latest,
             tag_key: TagKey::random(),
             flights: Flights::default(),
             throttle: Arc::default(),
@@ -131,7 +140,7 @@ impl Shared {
             throttle: self.throttle.clone(),
             waiting: self.waiting.clone(),
             report: self.report.clone(),
-            ..Shared::new(users)
+            ..Shared::after(self.latest.clone(), users)
         }
     }
 
@@ -146,9 +155,13 @@ impl Shared {
     pub(crate) fn replace(&self, users: Users) {
         let mut state = self.state();
         state.generation += 1;
-        state.users = Arc::new(users);
+        state.users = self.latest.install(users);
         state.remembered.clear();
         self.generation.store(state.generation, Ordering::Release);
+    }
+
+    pub(crate) fn latest(&self) -> &Arc<Latest> {
+        &self.latest
     }
 
     /// The number of replacements. Reading it costs no more than any value that rarely changes.

@@ -1,11 +1,87 @@
 //! What the client of a request may do at a path, beyond what [`Access`](crate::Access) has
-//! checked.
+//! checked. Each check is one by the users of its moment, who may have been replaced since the
+//! request began.
 
 use super::http_error::HttpError;
 use super::path;
 use crate::rights::{Identity, Rights};
 use onrush::Request;
 use onrush_store::Key;
+use std::borrow::Cow;
+use std::rc::Rc;
+
+/// The client proves nothing any more by what it has sent.
+pub(super) const REVOKED: HttpError = HttpError::new(
+    401,
+    "the user has been removed, or has other credentials now",
+);
+
+/// The client of a request. `None`: there is no access control, and everyone has all rights. Fails
+/// if it is no user any more.
+pub(super) fn client(request: &Request) -> Result<Option<Cow<'_, Identity>>, HttpError> {
+    let identity = request.extension::<Identity>();
+    identity
+        .map(|identity| identity.now().ok_or(REVOKED))
+        .transpose()
+}
+
+/// The rights by which a client began a change that may last. It needs them again when the change
+/// is published.
+#[derive(Clone, Debug)]
+pub(super) struct Permission {
+    /// `None`: there is no access control.
+    identity: Option<Rc<Identity>>,
+    needed: Vec<Need>,
+}
+
+/// Rights at a decoded path of the whole server.
+#[derive(Clone, Debug)]
+struct Need {
+    whole: Vec<u8>,
+    rights: Rights,
+    /// At everything beneath as well.
+    is_deep: bool,
+}
+
+impl Permission {
+    /// That of the client of a request, without any right.
+    pub(super) fn new(request: &Request) -> Permission {
+        Permission {
+            identity: request.shared_extension(),
+            needed: Vec::new(),
+        }
+    }
+
+    /// Adds rights that the client has and needs.
+    pub(super) fn require(&mut self, whole: &[u8], rights: Rights, is_deep: bool) {
+        if self.identity.is_some() {
+            self.needed.push(Need {
+                whole: whole.to_vec(),
+                rights,
+                is_deep,
+            });
+        }
+    }
+
+    /// Fails if the users have been replaced and the client lacks one of the rights now.
+    pub(super) fn check(&self) -> Result<(), HttpError> {
+        let Some(identity) = self.identity.as_ref().filter(|client| !client.is_current()) else {
+            return Ok(());
+        };
+        let now = identity.now().ok_or(REVOKED)?;
+        let has = |need: &Need| {
+            let rights = match need.is_deep {
+                true => now.rights_everywhere_beneath(&need.whole),
+                false => now.rights_at(&need.whole),
+            };
+            rights.contains(need.rights)
+        };
+        match self.needed.iter().all(has) {
+            true => Ok(()),
+            false => Err(HttpError::not_permitted(&now)),
+        }
+    }
+}
 
 /// Checks a right of the client at the path of its request, beyond those that
 /// [`Access`](crate::Access) has checked. Without access control, everyone has all rights.
@@ -20,18 +96,18 @@ pub(super) fn check_right_at(
     key: &[u8],
     right: Rights,
 ) -> Result<(), HttpError> {
-    let Some(identity) = request.extension::<Identity>() else {
+    let Some(identity) = client(request)? else {
         return Ok(());
     };
     match identity.rights_at(key).contains(right) {
         true => Ok(()),
-        false => Err(HttpError::not_permitted(identity)),
+        false => Err(HttpError::not_permitted(&identity)),
     }
 }
 
 /// Checks a right at the path of a request and everywhere beneath it.
 pub(super) fn check_right_beneath(request: &Request, right: Rights) -> Result<(), HttpError> {
-    let Some(identity) = request.extension::<Identity>() else {
+    let Some(identity) = client(request)? else {
         return Ok(());
     };
     let path = path::canonical(request.path())?;
@@ -40,7 +116,7 @@ pub(super) fn check_right_beneath(request: &Request, right: Rights) -> Result<()
         .contains(right)
     {
         true => Ok(()),
-        false => Err(HttpError::not_permitted(identity)),
+        false => Err(HttpError::not_permitted(&identity)),
     }
 }
 

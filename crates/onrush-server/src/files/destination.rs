@@ -10,11 +10,12 @@
 //!   name; for a folder with everything in it, the right to replace everywhere beneath, because
 //!   what the folder contains is not known here.
 
+use super::client_rights::{Permission, client};
 use super::codings::Coding;
 use super::http_error::{HttpError, Operation};
 use super::path::{self, Target};
 use super::{Inner, check_right_at};
-use crate::rights::{Identity, Rights};
+use crate::rights::Rights;
 use onrush::Request;
 use onrush_store::{Key, Kind};
 
@@ -33,6 +34,10 @@ pub(super) struct Destination {
     pub(super) location: String,
     /// Whether the client may also replace an object there.
     pub(super) may_replace: bool,
+    /// What makes this a destination, to be checked again before the change is published.
+    pub(super) permission: Permission,
+    /// The decoded path of the whole server.
+    whole: Vec<u8>,
     /// What the client may do there and everywhere beneath.
     beneath: Rights,
     /// What it needs to create a folder together with what is in it.
@@ -42,12 +47,19 @@ pub(super) struct Destination {
 impl Destination {
     /// Fails if the client may not create a folder together with everything in it.
     pub(super) fn check_tree(&self, request: &Request) -> Result<(), HttpError> {
-        match request.extension::<Identity>() {
+        match client(request)? {
             Some(identity) if !self.beneath.contains(self.needed_beneath) => {
-                Err(HttpError::not_permitted(identity))
+                Err(HttpError::not_permitted(&identity))
             }
             _ => Ok(()),
         }
+    }
+
+    /// The permission to create a folder together with everything in it.
+    pub(super) fn permission_of_tree(&self) -> Permission {
+        let mut permission = self.permission.clone();
+        permission.require(&self.whole, self.needed_beneath, true);
+        permission
     }
 
     /// Whether the client may replace a folder with everything in it.
@@ -108,14 +120,22 @@ impl Inner {
         };
         let kind = kind.unwrap_or(kind_of_path);
         check_right_at(request, whole, Rights::CREATE)?;
+        let may_replace = check_right_at(request, whole, Rights::WRITE).is_ok();
+        let mut permission = Permission::new(request);
+        let right = if may_replace {
+            Rights::WRITE
+        } else {
+            Rights::CREATE
+        };
+        permission.require(whole, right, false);
         if self.options.precompressed
             && kind == Kind::File
             && let Some((_, original)) = Coding::of_sibling(whole)
         {
             check_right_at(request, original, Rights::WRITE)?;
+            permission.require(original, Rights::WRITE, false);
         }
-        let identity = request.extension::<Identity>();
-        let beneath = identity.map_or(Rights::ALL, |identity| {
+        let beneath = client(request)?.map_or(Rights::ALL, |identity| {
             identity.rights_everywhere_beneath(whole)
         });
         let mount = path::split(request)?.mount;
@@ -124,7 +144,9 @@ impl Inner {
             Kind::Directory => path::folder_href(mount, key.as_bytes(), None),
         };
         Ok(Some(Destination {
-            may_replace: check_right_at(request, whole, Rights::WRITE).is_ok(),
+            may_replace,
+            permission,
+            whole: whole.to_vec(),
             key,
             kind,
             location,

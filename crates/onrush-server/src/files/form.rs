@@ -11,6 +11,7 @@
 mod disposition;
 
 use self::disposition::{FileName, parameter};
+use super::destination::Destination;
 use super::digest::Digests;
 use super::http_error::{HttpError, Operation};
 use super::negotiate::prefers_html;
@@ -20,7 +21,7 @@ use super::upload::{ReceiveError, Sink, VerifiedUpload, body_failure};
 use super::{Inner, multistatus};
 use onrush::{Request, RequestBody, Response};
 use onrush_proto::token;
-use onrush_store::{Condition, Key, Kind, StoreError};
+use onrush_store::{Condition, Kind, StoreError};
 use std::fmt::Write;
 
 /// The maximum number of parts.
@@ -99,12 +100,15 @@ impl Inner {
             }
             let to = match name.is_empty() {
                 true => Err(NO_NAME),
-                false => self.destination_in(&request, &name),
+                false => self.destination_in(&request, &name).and_then(|to| {
+                    let change = self.begin_member(&request, &to.key)?;
+                    Ok((to, change))
+                }),
             };
             let created = match to {
-                Ok(to) => {
+                Ok((to, _change)) => {
                     let media_type = &part.media_type;
-                    let created = self.create_part(&to.key, media_type, &mut parts).await?;
+                    let created = self.create_part(&to, media_type, &mut parts).await?;
                     created.map(|()| to)
                 }
                 Err(failure) => Err(failure),
@@ -139,10 +143,11 @@ impl Inner {
     /// Creates an object from a part. The outer error ends the request.
     async fn create_part(
         &self,
-        key: &Key,
+        to: &Destination,
         media_type: &[u8],
         parts: &mut Parts,
     ) -> Result<Result<(), HttpError>, HttpError> {
+        let key = &to.key;
         let failed = |error| match error {
             StoreError::PreconditionFailed => EXISTS,
             error => self.store_failure(error, Operation::Write, Some(key)),
@@ -190,7 +195,8 @@ impl Inner {
                 };
             }
             if is_end {
-                return Ok(upload.commit().await.map(drop).map_err(refused));
+                let committed = upload.commit(&to.permission).await;
+                return Ok(committed.map(drop).map_err(refused));
             }
         }
     }

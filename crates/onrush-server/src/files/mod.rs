@@ -14,7 +14,8 @@
 //! `siblings` and `compress` (other forms of an object) · `read` (GET) · `site` · `tree` (changes
 //! of a folder with everything in it) · `multistatus` · `write` (PUT, DELETE) · `upload_target` ·
 //! `upload_parts` · `tus_concat` · `tus` · `relocate` (COPY, MOVE) · `resumable` (PUT and PATCH of
-//! a part) · `form` (POST of files) · `webdav` · `upkeep`.
+//! a part) · `form` (POST of files) · `webdav` · `upkeep` ·
+//! `former_users`.
 //!
 //! Nothing here blocks a worker: operations that may wait for a disk use the futures of the store.
 //! The modules do not depend on the command line, sockets or drivers.
@@ -37,6 +38,7 @@ mod digest;
 mod encoder;
 mod entries;
 mod form;
+mod former_users;
 mod html;
 pub(crate) mod http_error;
 mod implied_folder;
@@ -375,13 +377,15 @@ impl Files {
             true => 1,
             false => 2, // One is filled while the other one is written.
         };
+        let locks = Arc::<Locks>::default();
+        locks.set_covers_siblings(options.precompressed);
         Files(Arc::new(Inner {
             uploads: Uploads::new(store.clone(), options.upload_limits),
             store,
             shares: ClientShares::new(options.watchers_max),
             pool,
             methods: methods(options.allow, &options),
-            locks: Arc::default(),
+            locks,
             cache: cache(&options),
             siblings: Siblings::new(options.cache_max_age_ms),
             encoder_budget: compress::budget(),
@@ -411,6 +415,7 @@ impl Files {
         let inner = &*self.0;
         inner.uploads.set_limits(options.upload_limits);
         inner.shares.watchers.set_total(options.watchers_max);
+        inner.locks.set_covers_siblings(options.precompressed);
         Files(Arc::new(Inner {
             store: inner.store.clone(),
             pool: inner.pool.clone(),

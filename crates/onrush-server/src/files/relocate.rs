@@ -20,6 +20,7 @@
 //! replace the destination (`destination`). Rights may differ beneath a folder, so a folder needs
 //! the rights of everything beneath both names.
 
+use super::client_rights::Permission;
 use super::conditions::Conditions;
 use super::destination::Destination;
 use super::http_error::{HttpError, Operation};
@@ -102,6 +103,7 @@ impl Inner {
             return Err(SAME);
         }
         check_rights(request, &from, &to)?;
+        let permission = permission(request, &from, &to);
         self.check_copied_name(&to.key, to.kind)?;
         let failed = |error, key: &Key| self.store_failure(error, Operation::Write, Some(key));
         if let Some(parent) = to.key.parent() {
@@ -133,7 +135,7 @@ impl Inner {
             from: from.key.clone(),
             to: to.key.clone(),
         };
-        let holder = Holder::of(request);
+        let client = (Holder::of(request), &permission);
         let replaced = self.look_up(&to.key).await;
         let replaced = replaced.map_err(|error| failed(error, &to.key))?;
         if let Some(found) = &replaced
@@ -149,9 +151,10 @@ impl Inner {
             if !to.may_replace_tree() {
                 return Err(TARGET_EXISTS);
             }
+            permission.check()?;
             let done = match is_move {
                 true => self.replace(how, from.kind).await.map(Ok),
-                false => self.replace_by_copy(how, from.kind, is_deep, holder).await,
+                false => self.replace_by_copy(how, from.kind, is_deep, client).await,
             };
             return Ok(match done? {
                 Ok(committed) => with_etag(Response::new(204), from.kind, &committed),
@@ -180,7 +183,7 @@ impl Inner {
                 error => failed(error, &to.key),
             })?;
             let failures = match is_deep {
-                true => self.copy_tree(&how, &how.to, FAILURES_MAX, holder).await,
+                true => self.copy_tree(&how, &how.to, FAILURES_MAX, client).await,
                 false => Failures::new(),
             };
             return Ok(match failures.is_empty() {
@@ -188,6 +191,7 @@ impl Inner {
                 false => multistatus::of_failures(mount, &failures),
             });
         }
+        permission.check()?;
         let done = match is_move {
             true => self.store.rename(how, from.kind).await,
             false => self.copy(how).await,
@@ -255,7 +259,7 @@ impl Inner {
         how: Relocation,
         kind: Kind,
         is_deep: bool,
-        holder: Holder,
+        client: (Holder, &Permission),
     ) -> Result<Result<Committed, Failures>, HttpError> {
         let failed = |error| self.store_failure(error, Operation::Write, Some(&how.to));
         let mut staged = (self.store.stage_copy(&how.from, &how.to).await).map_err(failed)?;
@@ -272,11 +276,12 @@ impl Inner {
         };
         copied.map_err(failed)?;
         if kind == Kind::Directory && is_deep {
-            let failures = self.copy_tree(&how, &at, 1, holder).await;
+            let failures = self.copy_tree(&how, &at, 1, client).await;
             if !failures.is_empty() {
                 return Ok(Err(failures));
             }
         }
+        client.1.check()?;
         staged.free_room();
         let publish = Relocation {
             from: at,
@@ -363,11 +368,7 @@ pub(super) fn check_rights(
     from: &Source,
     to: &Destination,
 ) -> Result<(), HttpError> {
-    let needed = match (request.method(), from.kind) {
-        ("MOVE", _) => Rights::READ.union(Rights::DELETE),
-        (_, Kind::File) => Rights::READ,
-        (_, Kind::Directory) => Rights::READ.union(Rights::LIST),
-    };
+    let needed = needed_of_source(request, from);
     match from.kind {
         Kind::File => check_right_at(request, &from.whole, needed),
         Kind::Directory => {
@@ -375,6 +376,25 @@ pub(super) fn check_rights(
             to.check_tree(request)
         }
     }
+}
+
+fn needed_of_source(request: &Request, from: &Source) -> Rights {
+    match (request.method(), from.kind) {
+        ("MOVE", _) => Rights::READ.union(Rights::DELETE),
+        (_, Kind::File) => Rights::READ,
+        (_, Kind::Directory) => Rights::READ.union(Rights::LIST),
+    }
+}
+
+/// The rights that [`check_rights`] has checked, and those of the destination.
+fn permission(request: &Request, from: &Source, to: &Destination) -> Permission {
+    let is_folder = from.kind == Kind::Directory;
+    let mut permission = match is_folder {
+        true => to.permission_of_tree(),
+        false => to.permission.clone(),
+    };
+    permission.require(&from.whole, needed_of_source(request, from), is_folder);
+    permission
 }
 
 /// A response with the tag of the object at the destination.

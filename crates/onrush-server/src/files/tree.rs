@@ -2,7 +2,8 @@
 //!
 //! They use only the operations of the store for single objects, so they work on each store, do not
 //! block a worker, and are not atomic: what cannot be changed is reported, and the rest is done.
-//! If the client disconnects, the change ends with the object that is being changed.
+//! If the client disconnects, or loses a right that it needs, the change ends with the object that
+//! is being changed.
 //!
 //! Memory does not grow with the folder: some names and entries of each folder on the way down,
 //! which the budget of listings limits, and at most [`FAILURES_MAX`] failures.
@@ -12,6 +13,7 @@
 //! never what is behind it; a copy has its target, except for a link to a folder that contains it.
 
 use super::Inner;
+use super::client_rights::Permission;
 use super::entries::Entries;
 use super::http_error::{HttpError, Operation};
 use super::run_to_end::client_has_gone;
@@ -53,6 +55,7 @@ struct Walk {
     inner: Arc<Inner>,
     /// Whose memory the entries are.
     holder: Holder,
+    permission: Permission,
     levels: Vec<Level>,
     failures: Failures,
     /// The number of failures after which the way ends.
@@ -60,10 +63,16 @@ struct Walk {
 }
 
 impl Walk {
-    fn new(inner: &Arc<Inner>, holder: Holder, failures_max: usize) -> Walk {
+    fn new(
+        inner: &Arc<Inner>,
+        holder: Holder,
+        permission: Permission,
+        failures_max: usize,
+    ) -> Walk {
         Walk {
             inner: inner.clone(),
             holder,
+            permission,
             levels: Vec::new(),
             failures: Failures::new(),
             failures_max,
@@ -82,16 +91,21 @@ impl Walk {
         });
     }
 
-    /// The next step. `None`: the way ends, too much has failed, or the client has gone.
+    /// The next step. `None`: the way ends, too much has failed, or the client has gone or may not
+    /// go on.
     async fn next(&mut self) -> Option<Step> {
         loop {
             if self.failures.len() >= self.failures_max {
                 return None;
             }
             let level = self.levels.last_mut()?;
-            if client_has_gone() {
+            let ends = match client_has_gone() {
+                true => Err(HAS_GONE),
+                false => self.permission.check(),
+            };
+            if let Err(failure) = ends {
                 let folder = level.folder.clone();
-                self.fail_with(folder, Kind::Directory, HAS_GONE);
+                self.fail_with(folder, Kind::Directory, failure);
                 self.levels.clear();
                 return None;
             }
@@ -148,6 +162,7 @@ impl Inner {
         folder: &Key,
         condition: Condition,
         holder: Holder,
+        permission: Permission,
     ) -> Result<Failures, HttpError> {
         let deleted = (self.store.delete(folder, Kind::Directory, condition)).await;
         match deleted {
@@ -155,7 +170,7 @@ impl Inner {
             Err(StoreError::NotEmpty) => {}
             Err(error) => return Err(self.store_failure(error, Operation::Write, Some(folder))),
         }
-        let mut walk = Walk::new(self, holder, FAILURES_MAX);
+        let mut walk = Walk::new(self, holder, permission, FAILURES_MAX);
         walk.enter(folder.clone(), None);
         while let Some(step) = walk.next().await {
             match step {
@@ -193,11 +208,11 @@ impl Inner {
         how: &Relocation,
         at: &Key,
         failures_max: usize,
-        holder: Holder,
+        (holder, permission): (Holder, &Permission),
     ) -> Failures {
         let (from, to) = (&how.from, &how.to);
         let version = self.store.meta(from).await.map(|meta| meta.version);
-        let mut walk = Walk::new(self, holder, failures_max);
+        let mut walk = Walk::new(self, holder, permission.clone(), failures_max);
         walk.enter(from.clone(), version.ok());
         while let Some(step) = walk.next().await {
             let Step::Entry(key, entry) = step else {

@@ -75,7 +75,8 @@ impl Inner {
             .map(|url| source(request, url));
         let sources = sources.collect::<Result<Vec<_>, _>>()?;
         let concat = format!("final;{urls}");
-        let joined = self.uploads.join(plan, &sources, &concat, request.worker());
+        let check = || to.permission.check();
+        let joined = (self.uploads).join(plan, &sources, &concat, &check, request.worker());
         let joined = joined.await;
         let (id, committed) = joined.map_err(|error| self.publication_failure(error, to))?;
         Ok(Response::new(201)

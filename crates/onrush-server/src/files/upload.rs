@@ -8,6 +8,7 @@
 
 use super::budget::{Budget, Lease};
 use super::buffers::{BufferUser, Buffers, PooledBuffer};
+use super::client_rights::Permission;
 use super::digest::Digests;
 use super::http_error::HttpError;
 use super::upload_limits::UploadLimits;
@@ -90,9 +91,10 @@ impl VerifiedUpload {
         }
     }
 
-    /// Publishes the object, if the digests are those that were demanded. Otherwise the bytes are
-    /// discarded.
-    pub(super) async fn commit(self) -> Result<Committed, ReceiveError> {
+    /// Publishes the object, if the digests are those that were demanded, and the client may still
+    /// do that. Otherwise the bytes are discarded.
+    pub(super) async fn commit(self, permission: &Permission) -> Result<Committed, ReceiveError> {
+        permission.check().map_err(ReceiveError::Body)?;
         self.digests.check().map_err(ReceiveError::Body)?;
         self.upload.commit().await.map_err(ReceiveError::Store)
     }

@@ -57,12 +57,14 @@ impl Inner {
         })
     }
 
-    /// Publishes the object, and returns the response of its `PUT`.
+    /// Publishes the object, if the client may still do that, and returns the response of its
+    /// `PUT`.
     pub(super) async fn complete(
         &self,
         session: Session,
         to: &Destination,
     ) -> Result<Response, HttpError> {
+        to.permission.check()?;
         let completed = session.complete().await;
         let committed = completed.map_err(|error| self.publication_failure(error, to))?;
         let response = match committed.created {

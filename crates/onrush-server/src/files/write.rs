@@ -10,6 +10,7 @@
 //! link to a target outside the folder, or without a target, is not found (404).
 
 use super::artifacts::RECORD_EXISTS;
+use super::client_rights::Permission;
 use super::conditions::Conditions;
 use super::destination::Destination;
 use super::digest::Digests;
@@ -48,6 +49,7 @@ impl Inner {
             key,
             location,
             may_replace,
+            permission,
             ..
         } = to;
         let conditions = Conditions::from_request(&request);
@@ -95,7 +97,8 @@ impl Inner {
         let received = upload::receive(&mut body, length, &mut upload, buffers, &|_| false);
         let received = received.await;
         received.map_err(|error| self.upload_failure(error, &key))?;
-        let committed = upload.commit().await.map_err(|error| match error {
+        let committed = upload.commit(&permission).await;
+        let committed = committed.map_err(|error| match error {
             ReceiveError::Store(StoreError::PreconditionFailed) if !may_replace => exists,
             error => self.upload_failure(error, &key),
         })?;
@@ -150,6 +153,7 @@ impl Inner {
                 return Err(IS_FOLDER);
             }
         }
+        to.permission.check()?;
         match self.store.create_folder(&to.key).await.map_err(failed)? {
             true => Ok(Response::new(201).with_header("Location", &to.location)),
             false => Ok(Response::new(204)),
@@ -236,8 +240,11 @@ impl Inner {
         let condition = condition.into_condition(look_up).await.map_err(failed)?;
         if kind == Kind::Directory && self.options.allow.delete_folders {
             check_right_beneath(request, Rights::DELETE)?;
+            let mut permission = Permission::new(request);
+            let whole = path::canonical(request.path())?;
+            permission.require(&whole.key, Rights::DELETE, true);
             let failures = self
-                .delete_tree(&key, condition, Holder::of(request))
+                .delete_tree(&key, condition, Holder::of(request), permission)
                 .await?;
             return Ok(match failures.is_empty() {
                 true => Response::new(204),

@@ -83,6 +83,20 @@ impl Cors {
         }
     }
 
+    /// Whether a page of a listed origin has caused a request that has no `Origin`, as one for an
+    /// image. A page can leave out its `Referer`, but not send another one.
+    pub(super) fn lists_page_of(&self, request: &Request) -> bool {
+        if self.origins.is_empty() || request.header("origin").is_some() {
+            return false;
+        }
+        let page = request.header_str("referer").unwrap_or_default();
+        let is_of = |origin: &String| {
+            let path = page.strip_prefix(origin.as_str());
+            path.is_some_and(|path| path.starts_with('/'))
+        };
+        self.origins.iter().any(is_of)
+    }
+
     /// The response to a preflight request. `None` if it is none, or of a page that may do nothing.
     pub(super) fn preflight(&self, request: &Request, grant: Option<&Grant>) -> Option<Response> {
         let grant = grant?;

@@ -20,6 +20,7 @@ mod descriptors; // attacks on descriptors
 mod edge; // `--edge`
 mod examples; // `examples/`
 mod failed_logins; // failed and many logins
+mod former_users; // users who are removed during a request
 mod health; // `onrush health`
 mod hosts; // names of the host, the sandbox
 mod limits; // no descriptors, no receive memory

@@ -1,7 +1,8 @@
 //! Requests of web pages of other origins to the real program (CORS).
 
-use crate::program::users::{login, request};
-use crate::program::{Folder, Server, drivers};
+use crate::program::certificates::Authority;
+use crate::program::users::{UsersFile, login, request, sign, start};
+use crate::program::{Folder, Server, curl, drivers, is_installed};
 
 #[test]
 fn listed_origins_may_read_and_write_and_others_may_not() {
@@ -52,7 +53,7 @@ fn listed_origins_may_read_and_write_and_others_may_not() {
             assert!(response.contains("ETag, Content-Range"), "{response}");
         }
         for (fields, method, expected) in [
-            (other, "GET", 200),
+            (other, "GET", 403), // The login does not count, and strangers may not read.
             (other, "PUT", 403),
             ("Origin: null\r\n", "PUT", 403),
             ("Origin: https://app.example.evil\r\n", "PUT", 403),
@@ -87,6 +88,137 @@ fn listed_origins_may_read_and_write_and_others_may_not() {
         assert!(
             preflight.contains("Allow-Methods: GET, HEAD\r\n"),
             "{preflight}"
+        );
+    }
+}
+
+/// The value of `Cross-Origin-Resource-Policy`.
+fn policy(response: &str) -> &str {
+    let value = response.split_once("\r\nCross-Origin-Resource-Policy: ");
+    value.map_or("", |(_, rest)| {
+        rest.split("\r\n").next().unwrap_or_default()
+    })
+}
+
+/// What a page of another site makes a browser read is what everyone may read.
+#[test]
+fn pages_of_other_sites_read_without_the_login_of_their_visitors() {
+    for driver in drivers() {
+        let (folder, file) = (Folder::new(), UsersFile::new());
+        folder.file("pub/a", "public");
+        folder.file("own/b", "secret");
+        file.add("ann", &["all"]);
+        file.write(&(file.text() + "\n[anonymous]\nrights = { '/pub' = ['read'] }\n"));
+        let signed = sign(&file, "/own/b", &["--expires", "1h", "--user", "ann"]);
+        let image = "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: no-cors\r\n\
+                     Sec-Fetch-Dest: image\r\n";
+        let fetch = "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: cors\r\n";
+        let link = "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\n\
+                    Sec-Fetch-Dest: document\r\n";
+        let plugin = "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\n\
+                      Sec-Fetch-Dest: object\r\n";
+        let own = "Sec-Fetch-Site: same-origin\r\nSec-Fetch-Mode: no-cors\r\n";
+        let server = start(&folder, &file, driver, &[]);
+        for (name, path, fields, status, expected) in [
+            ("", "/pub/a", "", 200, ""),
+            ("", "/pub/a", image, 200, ""),
+            ("ann", "/pub/a", "", 200, "same-origin"),
+            ("ann", "/pub/a", image, 200, ""),
+            ("ann", "/pub/a", link, 200, "same-origin"),
+            ("ann", "/own/b", "", 200, "same-origin"),
+            ("ann", "/own/b", own, 200, "same-origin"),
+            ("ann", "/own/b", link, 200, "same-origin"),
+            ("ann", "/own/b", image, 403, ""),
+            ("ann", "/own/b", fetch, 403, ""),
+            ("ann", "/own/b", plugin, 403, ""),
+            ("ann", "/own/", image, 403, ""),
+            ("", "/own/b", image, 403, ""),
+            ("", "/own/b", link, 401, ""),
+            ("", &signed, image, 200, ""),
+        ] {
+            for method in ["GET", "HEAD"] {
+                if method == "HEAD" && path == "/own/" {
+                    continue;
+                }
+                let fields = format!("{fields}{}", login(name));
+                let (found, response) = request(&server, method, path, &fields);
+                assert_eq!(found, status, "{name} {path} {fields}: {response}");
+                assert_eq!(policy(&response), expected, "{name} {path} {fields}");
+                assert!(!response.contains("secret") || status == 200, "{response}");
+            }
+        }
+        let server = start(&folder, &file, driver, &["--cors=https://app.example"]);
+        let listed = format!("{image}Referer: https://app.example/page\r\n");
+        let other = format!("{image}Referer: https://app.example.evil/\r\n");
+        let origin = format!("{fetch}Origin: https://app.example\r\n");
+        for (name, path, fields, status, expected) in [
+            ("ann", "/own/b", &*listed, 200, "cross-origin"),
+            ("ann", "/own/b", &origin, 200, "cross-origin"),
+            ("ann", "/own/b", &other, 403, ""),
+            ("ann", "/own/b", image, 403, ""),
+            ("ann", "/own/b", "", 200, "same-origin"),
+            ("", "/pub/a", image, 200, ""),
+        ] {
+            let fields = format!("{fields}{}", login(name));
+            let (found, response) = request(&server, "GET", path, &fields);
+            assert_eq!((found, policy(&response)), (status, expected), "{fields}");
+        }
+        let server = start(&folder, &file, driver, &["--cors=*"]);
+        for (name, path, fields, status, expected) in [
+            ("", "/pub/a", image, 200, "cross-origin"),
+            ("ann", "/pub/a", image, 200, "cross-origin"),
+            ("ann", "/own/b", image, 403, "cross-origin"),
+            ("ann", "/own/b", "", 200, "same-origin"),
+        ] {
+            let fields = format!("{fields}{}", login(name));
+            let (found, response) = request(&server, "GET", path, &fields);
+            assert_eq!((found, policy(&response)), (status, expected), "{fields}");
+        }
+        // Without access control, the login of a browser decides nothing.
+        let server = Server::start(folder.path(), &["--driver", driver]);
+        let (status, response) = request(&server, "GET", "/own/b", image);
+        assert_eq!((status, policy(&response)), (200, ""));
+    }
+}
+
+#[test]
+fn pages_of_other_sites_cannot_use_a_certificate() {
+    if !is_installed("curl") {
+        return;
+    }
+    let (folder, keys) = (Folder::new(), Folder::new());
+    folder.file("x", "content");
+    let (servers, clients) = (Authority::new("servers"), Authority::new("clients"));
+    let (certificate, key) = servers.local(&keys);
+    let (ca, client_ca) = (
+        servers.file(&keys, "ca.pem"),
+        clients.file(&keys, "clients.pem"),
+    );
+    let eve = clients.issue(&["eve.example"]).write(&keys, "eve");
+    for driver in drivers() {
+        let tls = ["--tls-cert", &certificate, "--tls-key", &key];
+        let more = ["--tls-client-ca", &client_ca, "--driver", driver];
+        let server = Server::start(folder.path(), &[&tls[..], &more].concat());
+        let url = format!("{}/x", server.url);
+        let status = |site: &str, mode: &str| {
+            let fields = [
+                format!("Sec-Fetch-Site: {site}"),
+                format!("Sec-Fetch-Mode: {mode}"),
+            ];
+            let own = ["--cacert", &ca, "--cert", &eve.0, "--key", &eve.1];
+            let more = ["-H", &fields[0], "-H", &fields[1], "-D", "-", &url];
+            curl(&[&own[..], &more].concat())
+        };
+        let read = status("same-origin", "no-cors");
+        assert!(
+            read.contains(" 200") && policy(&read) == "same-origin",
+            "{read}"
+        );
+        assert!(status("cross-site", "navigate").contains(" 200"));
+        let refused = status("cross-site", "no-cors");
+        assert!(
+            refused.contains(" 403") && !refused.contains("content\n"),
+            "{refused}"
         );
     }
 }

@@ -344,6 +344,8 @@ permits      read,list,write,delete, at most
 anonymous    / read,list
 user         ann (password): / read,list
 user         ann (password): /in create (does not replace)
+warning      the rule of ann for /in withholds read,list, but with --public-read everyone has it \
+without logging in; only a rule of anonymous for /in withholds it
 warning      passwords and tokens are not encrypted at 0.0.0.0:81; use \
 --tls-self-signed, --acme or --tls-cert
 ";
@@ -362,6 +364,27 @@ warning      passwords and tokens are not encrypted at 0.0.0.0:81; use \
         out.contains("/in none") && out.contains("anonymous    / none"),
         "{out}"
     );
+}
+
+#[test]
+fn check_warns_of_rules_that_public_read_makes_void() {
+    let file = UsersFile::new();
+    file.add(
+        "ann",
+        &["read,list", "/ann=all", "/pay=none", "/shut/a=create,read"],
+    );
+    file.write(&(file.text() + "\n[anonymous]\nrights = { '/shut' = [] }\n"));
+    let arguments = ["check", "--auth-file", file.path()];
+    let (_, out, _) = run(&[&arguments[..], &["--public-read"]].concat());
+    let warnings: Vec<&str> = out
+        .lines()
+        .filter(|line| line.starts_with("warning"))
+        .collect();
+    assert_eq!(warnings.len(), 1, "{out}");
+    let expected = "the rule of ann for /pay withholds read,list, but with --public-read";
+    assert!(warnings[0].contains(expected), "{out}");
+    let (_, out, _) = run(&arguments);
+    assert!(!out.contains("warning"), "{out}");
 }
 
 #[test]

@@ -83,12 +83,11 @@ fn a_token_belongs_to_its_user() {
         let (folder, file) = (Folder::new(), UsersFile::new());
         folder.file("a", "a");
         file.add("ann", &["all"]);
-        file.add("bob", &["all"]);
+        file.add("bob", &["read,list,write"]);
         let server = start(&folder, &file, driver, &["--webdav"]);
         let (status, response) = send(&server, "ann", "LOCK /a", "", LOCK);
         assert_eq!(status, 200);
-        let (_, rest) = response.split_once("Lock-Token: <").expect("a token");
-        let (token, _) = rest.split_once('>').expect("a token");
+        let token = token_of(&response);
         let with = format!("If: (<{token}>)\r\n");
         assert_eq!(send(&server, "bob", "PUT /a", &with, "b").0, 423);
         let own = format!("Lock-Token: <{token}>\r\n");
@@ -99,6 +98,46 @@ fn a_token_belongs_to_its_user() {
         assert_eq!(send(&server, "ann", "PUT /a", &foreign, "b").0, 403);
         assert_eq!(send(&server, "ann", "PROPFIND /a", &foreign, "").0, 403);
         assert_eq!(send(&server, "ann", "UNLOCK /a", &own, "").0, 204);
+    }
+}
+
+fn token_of(response: &str) -> &str {
+    let (_, rest) = response.split_once("Lock-Token: <").expect("a token");
+    rest.split_once('>').expect("a token").0
+}
+
+/// Otherwise a lock of a user who has gone keeps everyone from a file until it expires.
+#[test]
+fn a_user_with_all_rights_may_break_a_lock() {
+    for driver in drivers() {
+        let (folder, file) = (Folder::new(), UsersFile::new());
+        folder.file("d/a", "a");
+        folder.file("d/sub/b", "b");
+        file.add("ann", &["all"]);
+        file.add("bob", &["read,list,write"]);
+        file.add("owner", &["/d=all", "/d/sub=read,create"]);
+        let server = start(&folder, &file, driver, &["--webdav"]);
+        let unlock = |name: &str, path: &str, token: &str| {
+            let field = format!("Lock-Token: <{token}>\r\n");
+            send(&server, name, &format!("UNLOCK {path}"), &field, "").0
+        };
+        let (status, response) = send(&server, "bob", "LOCK /d/a", "", LOCK);
+        assert_eq!(status, 200);
+        let token = token_of(&response);
+        let with = format!("If: (<{token}>)\r\n");
+        // The token is for its user only; breaking the lock is another, visible step.
+        assert_eq!(send(&server, "owner", "PUT /d/a", &with, "x").0, 423);
+        let made_up = "urn:uuid:f81d4fae-7dec-41d0-a765-00a0c91e6bf6";
+        assert_eq!(unlock("owner", "/d/a", made_up), 409);
+        assert_eq!(unlock("owner", "/d/a", token), 204);
+        assert_eq!(send(&server, "owner", "PUT /d/a", "", "x").0, 204);
+        // A lock of a folder concerns what is beneath.
+        let (status, response) = send(&server, "ann", "LOCK /d", "", LOCK);
+        assert_eq!(status, 200);
+        let token = token_of(&response);
+        assert_eq!(unlock("owner", "/d/a", token), 409);
+        assert_eq!(unlock("bob", "/d", token), 409);
+        assert_eq!(unlock("ann", "/d", token), 204);
     }
 }
 

@@ -1,8 +1,9 @@
 //! Locks and the field `If` of WebDAV on both drivers and in the simulator, and the requests that
 //! macOS and Windows send.
 
-use crate::common::webdav::{lock, paths, propfind, webdav};
+use crate::common::webdav::{LOCK_INFO, lock, paths, propfind, webdav};
 use crate::common::{TestServer, on_all_backends};
+use onrush_server::FilesOptions;
 
 #[test]
 fn a_lock_protects_what_it_covers() {
@@ -123,6 +124,70 @@ fn a_lock_protects_from_new_members_of_every_kind() {
             assert_eq!(reply.status, status, "{path} {name} {}", reply.text());
         }
         assert_eq!(server.get("/g/a").text(), "1");
+    });
+}
+
+/// A precompressed sibling decides what clients get at the locked path.
+#[test]
+fn a_lock_covers_precompressed_siblings() {
+    let options = FilesOptions {
+        precompressed: true,
+        ..webdav()
+    };
+    on_all_backends(&options, |server| {
+        server.put("/f/a", b"1");
+        server.put("/f/a.gz", b"old");
+        server.put("/x", b"x");
+        let (reply, token) = lock(server, "/f/a", "");
+        assert_eq!(reply.status, 200);
+        let tus = "Tus-Resumable: 1.0.0\nUpload-Length: 1\nUpload-Metadata: filename YS56c3Q=";
+        let part = "Content-Length: 1\nUpload-Complete: ?0";
+        for request in [
+            "PUT /f/a.gz",
+            "PUT /f/a.br",
+            &format!("PUT /f/a.zst\n{part}"),
+            &format!("POST /f/\n{tus}"),
+            "LOCK /f/a.br",
+            "DELETE /f/a.gz",
+            "MOVE /x\nDestination: /f/a.gz",
+            "MOVE /f/a.gz\nDestination: /y",
+            "COPY /x\nDestination: /f/a.br",
+            "PROPPATCH /f/a.gz",
+        ] {
+            let body: &[u8] = match request.split(' ').next() {
+                Some("LOCK") => LOCK_INFO.as_bytes(),
+                Some("PUT") => b"!",
+                _ => b"",
+            };
+            assert_eq!(server.request(request, body).status, 423, "{request}");
+        }
+        let kind = "Content-Type: multipart/form-data; boundary=b";
+        let form = |name: &str| {
+            let head =
+                format!("--b\r\nContent-Disposition: form-data; filename=\"{name}\"\r\n\r\n");
+            format!("{head}content\r\n--b--\r\n").into_bytes()
+        };
+        let reply = server.request(&format!("POST /f/\n{kind}"), &form("a.br"));
+        assert_eq!(reply.status, 423, "{}", reply.text());
+        assert_eq!(server.get("/f/a.br").status, 404);
+        let reply = server.request(&format!("POST /f/\n{kind}"), &form("b.br"));
+        assert_eq!(reply.status, 201, "{}", reply.text());
+        // The lock is one of the siblings, so its token needs no other path.
+        let with = format!("\nIf: (<{token}>)");
+        let reply = server.request(&format!("PUT /f/a.gz{with}"), b"new");
+        assert_eq!(reply.status, 204);
+        let with = format!("{kind}\nIf: </f/a> (<{token}>)");
+        let reply = server.request(&format!("POST /f/\n{with}"), &form("a.br"));
+        assert_eq!(reply.status, 201, "{}", reply.text());
+        let own = format!("UNLOCK /f/a\nLock-Token: <{token}>");
+        assert_eq!(server.request(&own, b"").status, 204);
+        assert_eq!(server.delete("/f/a.gz").status, 204);
+    });
+    // Without the option, they are other objects.
+    on_all_backends(&webdav(), |server| {
+        server.put("/a", b"1");
+        assert_eq!(lock(server, "/a", "").0.status, 200);
+        assert_eq!(server.put("/a.gz", b"2").status, 201);
     });
 }
 

@@ -304,6 +304,12 @@ impl Request {
             .find_map(|value| value.downcast_ref())
     }
 
+    /// As [`Request::extension`], for use after the request has ended.
+    pub fn shared_extension<T: Any>(&self) -> Option<Rc<T>> {
+        let mut values = self.parts().extensions.iter();
+        values.find_map(|value| value.clone().downcast().ok())
+    }
+
     /// A handle to the worker of this request: to sleep, to spawn tasks, and to run blocking calls
     /// or CPU-bound work on other threads.
     ///

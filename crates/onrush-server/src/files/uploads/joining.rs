@@ -14,13 +14,14 @@ const NOT_FINISHED: HttpError = HttpError::new(409, "a partial upload is not com
 impl Uploads {
     /// Publishes the bytes of `sources`, partial uploads of the same owner, in their order as an
     /// object, and removes them. `tus_concat` is the field that names them. If this fails, they are
-    /// left as they were. Other requests that use one of them end. Returns the id of the upload
-    /// that the object was.
+    /// left as they were. Other requests that use one of them end. `check` is asked before the
+    /// object is published. Returns the id of the upload that the object was.
     pub(in crate::files) async fn join(
         self: &Arc<Self>,
         plan: Plan,
         sources: &[(UploadId, Key)],
         tus_concat: &str,
+        check: &dyn Fn() -> Result<(), HttpError>,
         worker: &WorkerHandle,
     ) -> Result<(UploadId, Committed), ReceiveError> {
         let id = UploadId::random().ok_or(ReceiveError::Body(super::NO_RANDOM))?;
@@ -39,6 +40,7 @@ impl Uploads {
         for session in &sessions {
             self.append(&mut *upload, session).await?;
         }
+        check().map_err(ReceiveError::Body)?;
         let committed = upload.commit().await.map_err(ReceiveError::Store)?;
         for session in sessions {
             let _ = session.cancel().await; // What is left is removed by its age.

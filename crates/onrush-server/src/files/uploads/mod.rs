@@ -34,7 +34,7 @@
 //! itself says so ([`Store::published`]).
 //!
 //! Submodules, lowest first: `id` · `active` · `in_base64` · `parts` · `record` · `index` ·
-//! `records` · `session` · `part` · `joining`.
+//! `records` · `removed` · `session` · `part` · `joining`.
 
 mod active;
 mod id;
@@ -45,6 +45,7 @@ mod part;
 mod parts;
 mod record;
 mod records;
+mod removed;
 mod session;
 
 pub use id::UPLOAD_RECORDS;
@@ -66,6 +67,7 @@ use onrush::WorkerHandle;
 use onrush_store::{Condition, KeptUpload, Key, Store, StoreError};
 use record::Used;
 use records::{Known, Summary};
+use removed::RemovedUsers;
 use std::hash::{BuildHasher, RandomState};
 use std::pin::pin;
 use std::sync::Arc;
@@ -131,6 +133,7 @@ pub(super) struct Uploads {
     active_parts: Active<(UploadId, u64)>,
     index: Index,
     known: Known,
+    removed_users: RemovedUsers,
     /// Used by the request that reads the index.
     loading: Active<()>,
     /// Whether a task removes uploads that are too old.
@@ -169,6 +172,7 @@ impl Uploads {
             active_parts: Active::default(),
             index: Index::default(),
             known: Known::default(),
+            removed_users: RemovedUsers::default(),
             loading: Active::default(),
             is_swept: AtomicBool::new(false),
         })

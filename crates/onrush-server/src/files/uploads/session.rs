@@ -4,6 +4,7 @@ use super::active::Guard;
 use super::record::{Record, SavedCondition, Used};
 use super::records::TAKEN_OVER;
 use super::{CHECKPOINT_BYTES, Completed, NO_UPLOAD, Parts, Plan, Progress, UploadId, Uploads};
+use crate::files::client_rights::REVOKED;
 use crate::files::digest::Digests;
 use crate::files::http_error::HttpError;
 use crate::files::upload::{self, ReceiveError, Sink, UploadBuffers};
@@ -402,8 +403,11 @@ impl State {
         self.uploads.store.features().shared_uploads
     }
 
-    /// Replaces the stored record.
+    /// Replaces the stored record. Fails if its user has been removed.
     async fn write(&mut self, record: Record) -> Result<(), ReceiveError> {
+        if self.uploads.is_of_removed(&record) {
+            return Err(ReceiveError::Body(REVOKED));
+        }
         let written = self.uploads.write(self.id, &record, self.version);
         self.version = Some(written.await?);
         self.record = record;

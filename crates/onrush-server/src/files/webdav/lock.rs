@@ -6,10 +6,11 @@
 use super::locks::{Holder, Lock, Refused, Scope, Token, Touched};
 use super::xml::{self, Element};
 use super::{Inner, NO_PARENT, Refusal, read_body};
+use crate::files::client_rights::{Permission, client};
 use crate::files::destination::Destination;
 use crate::files::http_error::{HttpError, Operation};
 use crate::files::upload_target::owner;
-use crate::files::{check_right, check_right_beneath, multistatus};
+use crate::files::{check_right, check_right_beneath, multistatus, path};
 use crate::rights::Rights;
 use onrush::{Request, Response};
 use onrush_store::{Condition, Key, Kind, StoreError};
@@ -81,6 +82,10 @@ impl Inner {
                 None
             }
         };
+        let permission = match &created {
+            Some(to) => to.permission.clone(),
+            None => Permission::new(&request),
+        };
         let is_folder = found.is_none_or(|found| found.kind == Kind::Directory) && !is_new;
         if is_deep && is_folder {
             // It prevents changes of everything beneath.
@@ -93,7 +98,9 @@ impl Inner {
             Some(Destination { key, .. }) => {
                 self.check_parent(key).await?;
                 let parent = super::locks::parent(key.as_bytes()).unwrap_or_default();
-                Some(self.begin(&request, vec![Touched::alone(parent)], &tokens)?)
+                let original = self.locks.original(key.as_bytes());
+                let touched = [parent].into_iter().chain(original).map(Touched::alone);
+                Some(self.begin(&request, touched.collect(), &tokens)?)
             }
             None => None,
         };
@@ -122,6 +129,15 @@ impl Inner {
                 });
             }
         }
+        // After the lock is in the table, where those of removed users are looked for.
+        if let Err(failure) = permission.check() {
+            let holder = Holder {
+                tokens: &[token],
+                ..holder
+            };
+            self.locks.release(key, holder, |_, _| false, now_ms);
+            return Err(failure.into());
+        }
         let mut status = 200;
         if let Some(Destination { key, .. }) = &created {
             match self.create_empty(key).await {
@@ -132,7 +148,7 @@ impl Inner {
                         tokens: &[token],
                         ..holder
                     };
-                    self.locks.release(key.as_bytes(), holder, now_ms);
+                    (self.locks).release(key.as_bytes(), holder, |_, _| false, now_ms);
                     let failure = self.store_failure(error, Operation::Write, Some(key));
                     return Err(failure.into());
                 }
@@ -148,6 +164,8 @@ impl Inner {
         upload.commit().await.map(drop)
     }
 
+    /// `UNLOCK`. A user with all rights where a lock is may end it without having it: its user may
+    /// have gone.
     pub(super) fn unlock(&self, request: &Request) -> Result<Response, Refusal> {
         let resource = self.resource(request, Operation::Write)?;
         let token = request.header_str("lock-token");
@@ -165,7 +183,8 @@ impl Inner {
             tokens: &tokens,
         };
         let now_ms = request.worker().now_ms();
-        match self.locks.release(resource.bytes(), holder, now_ms) {
+        let may_break = |at: &[u8], lock: &Lock| self.may_break(request, at, lock.is_deep);
+        match (self.locks).release(resource.bytes(), holder, may_break, now_ms) {
             true => Ok(Response::new(204)),
             false => Err(Refusal::Condition {
                 status: 409,
@@ -173,6 +192,25 @@ impl Inner {
                 href: None,
             }),
         }
+    }
+}
+
+impl Inner {
+    /// Whether the client is a user with all rights that a lock of `key` concerns.
+    fn may_break(&self, request: &Request, key: &[u8], is_deep: bool) -> bool {
+        let identity = client(request).ok().flatten();
+        let Some(identity) = identity.filter(|identity| identity.name().is_some()) else {
+            return false;
+        };
+        let root = self.lock_root(request, key);
+        root.and_then(|root| Ok(path::canonical(&root)?.key.into_owned()))
+            .is_ok_and(|whole| {
+                let rights = match is_deep {
+                    true => identity.rights_everywhere_beneath(&whole),
+                    false => identity.rights_at(&whole),
+                };
+                rights.contains(Rights::ALL)
+            })
     }
 }
 

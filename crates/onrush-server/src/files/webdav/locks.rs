@@ -6,8 +6,12 @@
 //! request is in progress. So a lock that was granted is not followed by a change that began before
 //! it.
 //!
+//! Where precompressed siblings are served, a lock covers those of its path as well: a change of
+//! one changes what clients receive at the path.
+//!
 //! The table belongs to one process: locks end with it, and other processes do not see them.
 
+use crate::files::codings::Coding;
 use rustix::rand::GetRandomFlags;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -153,6 +157,7 @@ pub(in crate::files) struct Locks(Mutex<Table>);
 struct Table {
     entries: BTreeMap<Vec<u8>, Entry>,
     count: Count,
+    covers_siblings: bool,
 }
 
 /// The number of locks.
@@ -200,7 +205,7 @@ struct Entry {
 
 /// A change in progress. It ends when this is dropped.
 #[derive(Debug)]
-pub(super) struct Change {
+pub(in crate::files) struct Change {
     locks: Arc<Locks>,
     touched: Vec<Touched>,
 }
@@ -220,6 +225,23 @@ impl Drop for Change {
 impl Locks {
     fn table(&self) -> MutexGuard<'_, Table> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether precompressed siblings are served, so that a lock covers them.
+    pub(in crate::files) fn set_covers_siblings(&self, covers_siblings: bool) {
+        self.table().covers_siblings = covers_siblings;
+    }
+
+    /// The key that a precompressed sibling at `key` belongs to.
+    pub(super) fn original<'k>(&self, key: &'k [u8]) -> Option<&'k [u8]> {
+        self.table().original(key)
+    }
+
+    /// Removes the locks of users who are removed.
+    pub(in crate::files) fn remove_of_users(&self, is_removed: impl Fn(&str) -> bool) {
+        let mut table = self.table();
+        let is_removed = |lock: &Lock| lock.user.as_deref().is_some_and(&is_removed);
+        table.retain(|lock| !is_removed(lock));
     }
 
     /// Begins a change. Fails with the key of a lock whose token is missing.
@@ -277,13 +299,17 @@ impl Locks {
         if let Some(at) = above {
             return Err(Refused::Conflict(at.to_vec()));
         }
+        let is_in_use =
+            |entry: &Entry| entry.changes != [0, 0] || entry.live(now_ms).any(conflicts);
         if lock.is_deep {
-            let beneath = table
-                .beneath(key)
-                .find(|(_, entry)| entry.changes != [0, 0] || entry.live(now_ms).any(conflicts));
+            let beneath = table.beneath(key).find(|(_, entry)| is_in_use(entry));
             if let Some((at, _)) = beneath {
                 return Err(Refused::Conflict(at.clone()));
             }
+        }
+        let sibling = table.siblings(key).find(|(_, entry)| is_in_use(entry));
+        if let Some((at, _)) = sibling {
+            return Err(Refused::Conflict(at));
         }
         if let Some(refused) = table.count.refuses(&lock) {
             return Err(refused);
@@ -316,11 +342,21 @@ impl Locks {
         Some((at, lock.clone()))
     }
 
-    /// Removes a lock that covers this key and that the client has.
-    pub(super) fn release(&self, key: &[u8], holder: Holder<'_>, now_ms: u64) -> bool {
+    /// Removes a lock that covers this key and whose token the client has named, if it is that of
+    /// the client, or `may_break` says of its key that the client may remove those of others.
+    pub(super) fn release(
+        &self,
+        key: &[u8],
+        holder: Holder<'_>,
+        may_break: impl Fn(&[u8], &Lock) -> bool,
+        now_ms: u64,
+    ) -> bool {
         let mut table = self.table();
         let found = table.covering(key, now_ms);
-        let mut found = found.filter(|(_, lock)| holder.has(lock));
+        let mut found = found.filter(|(at, lock)| {
+            let is_named = holder.tokens.contains(&lock.token);
+            is_named && (holder.has(lock) || may_break(at, lock))
+        });
         let Some((at, token)) = found.next().map(|(at, lock)| (at.to_vec(), lock.token)) else {
             return false;
         };
@@ -360,17 +396,35 @@ impl Change {
 }
 
 impl Table {
-    /// The locks that cover a key: its own, and the deep ones above it.
+    /// The locks that cover a key: its own, the deep ones above it, and those of the object whose
+    /// sibling it is.
     fn covering<'t>(
         &'t self,
         key: &'t [u8],
         now_ms: u64,
     ) -> impl Iterator<Item = (&'t [u8], &'t Lock)> {
-        ancestors(key).flat_map(move |at| {
+        let original = self.original(key);
+        ancestors(key).chain(original).flat_map(move |at| {
             let entry = self.entries.get(at).into_iter();
             let live = entry.flat_map(move |entry| entry.live(now_ms));
-            let covers = move |lock: &&Lock| at == key || lock.is_deep;
+            let covers = move |lock: &&Lock| at == key || Some(at) == original || lock.is_deep;
             live.filter(covers).map(move |lock| (at, lock))
+        })
+    }
+
+    /// The key that a sibling at `key` belongs to.
+    fn original<'k>(&self, key: &'k [u8]) -> Option<&'k [u8]> {
+        let found = Coding::of_sibling(key).filter(|_| self.covers_siblings);
+        found.map(|(_, original)| original)
+    }
+
+    /// The siblings of a key that are in the table.
+    fn siblings<'t>(&'t self, key: &'t [u8]) -> impl Iterator<Item = (Vec<u8>, &'t Entry)> {
+        let codings = Coding::ALL.into_iter().filter(|_| self.covers_siblings);
+        codings.filter_map(move |coding| {
+            let at = [key, coding.extension().as_bytes()].concat();
+            let entry = self.entries.get(&at)?;
+            Some((at, entry))
         })
     }
 
@@ -403,10 +457,13 @@ impl Table {
     }
 
     fn remove_expired(&mut self, now_ms: u64) {
+        self.retain(|lock| lock.expires_ms > now_ms);
+    }
+
+    fn retain(&mut self, is_retained: impl Fn(&Lock) -> bool) {
         let count = &mut self.count;
         self.entries.retain(|_, entry| {
-            let expired = |lock: &mut Lock| lock.expires_ms <= now_ms;
-            for lock in entry.locks.extract_if(.., expired) {
+            for lock in entry.locks.extract_if(.., |lock| !is_retained(lock)) {
                 count.remove(&lock);
             }
             !entry.locks.is_empty() || entry.changes != [0, 0]

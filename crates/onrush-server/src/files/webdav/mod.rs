@@ -18,7 +18,7 @@ mod propfind;
 mod proppatch;
 mod xml;
 
-pub(super) use locks::Locks;
+pub(super) use locks::{Change, Locks};
 
 use super::destination::Destination;
 use super::http_error::{HttpError, Operation};
@@ -31,7 +31,7 @@ use super::uploads::UploadId;
 use super::{Inner, check_right_at, check_right_beneath, multistatus, tus, upload};
 use crate::rights::Rights;
 use if_header::{List, Test};
-use locks::{Change, Holder, Token, Touched};
+use locks::{Holder, Token, Touched};
 use onrush::{Request, Response};
 use onrush_store::{Key, Kind, Meta, StoreError};
 use std::fmt::Write;
@@ -43,6 +43,7 @@ const BAD_IF: HttpError = HttpError::new(
     "the field If is malformed, or has more than 64 conditions",
 );
 const EXISTS: HttpError = HttpError::new(405, "there is an object or a folder at this path");
+const IS_LOCKED: HttpError = HttpError::new(423, "this is locked, and If has no token of the lock");
 const NO_PARENT: HttpError = HttpError::new(409, "the folder above does not exist");
 
 /// A response that is an error.
@@ -201,6 +202,23 @@ impl Inner {
             name: "lock-token-submitted",
             href: self.shown_lock_root(request, &key),
         })
+    }
+
+    /// Begins the change of an object that a request creates beneath its path, which it has begun
+    /// to change. `None`: there are no locks.
+    pub(super) fn begin_member(
+        &self,
+        request: &Request,
+        key: &Key,
+    ) -> Result<Option<Change>, HttpError> {
+        if !self.options.webdav {
+            return Ok(None);
+        }
+        let field = request.header_str("if").and_then(if_header::parse);
+        let tokens = field.map_or(Vec::new(), |lists| if_header::tokens(&lists));
+        let touched = vec![Touched::alone(key.as_bytes())];
+        let begun = self.begin(request, touched, &tokens);
+        begun.map(Some).map_err(|_| IS_LOCKED)
     }
 
     /// The encoded path of a key that has a lock of anyone. `None`: the client may neither read nor

@@ -36,6 +36,7 @@ impl Inner {
     pub(super) async fn proppatch(&self, mut request: Request) -> Result<Response, Refusal> {
         check_right(&request, Rights::WRITE)?;
         let body = read_body(&mut request).await?;
+        check_right(&request, Rights::WRITE)?; // The body may have taken long.
         let instructions = parse(&body)?;
         let resource = self.resource(&request, Operation::Write)?;
         let found = self.find(&resource).await?;

@@ -209,10 +209,83 @@ fn only_the_holder_refreshes_and_releases() {
     let (at, lock) = locks.refresh(b"a/b", holder, 5, 0).expect("the lock of a");
     assert_eq!((&at[..], lock.expires_ms), (&b"a"[..], 5000));
     assert_eq!(locks.covering(b"a/b", 4999).len(), 1);
-    assert!(!locks.release(b"a", NONE, 0));
-    assert!(!locks.release(b"b", holder, 0));
-    assert!(locks.release(b"a", holder, 0));
+    let nobody = |_: &[u8], _: &Lock| false;
+    assert!(!locks.release(b"a", NONE, nobody, 0));
+    assert!(!locks.release(b"b", holder, nobody, 0));
+    assert!(locks.release(b"a", holder, nobody, 0));
     assert!(locks.covering(b"a", 0).is_empty());
+}
+
+#[test]
+fn who_may_break_a_lock_names_its_token() {
+    let locks = Locks::default();
+    let granted = Lock {
+        user: Some("ann".to_owned()),
+        ..lock(Scope::Exclusive, true)
+    };
+    let tokens = [granted.token];
+    assert_eq!(locks.grant(b"a", granted, 0), Ok(()));
+    let other = Holder {
+        user: Some("bob"),
+        tokens: &tokens,
+    };
+    let may_break = |at: &[u8], lock: &Lock| at == b"a" && lock.is_deep;
+    assert!(!locks.release(b"a/b", other, |_, _| false, 0));
+    assert!(!locks.release(b"a/b", NONE, may_break, 0), "no token");
+    assert!(locks.release(b"a/b", other, may_break, 0));
+}
+
+#[test]
+fn a_lock_covers_the_siblings_of_its_key() {
+    use Scope::{Exclusive, Shared};
+    let locks = Arc::new(Locks::default());
+    let begin = |key: &str, holder| {
+        let change = locks.begin_change(touched(key, false), holder, 0);
+        change.map(drop).err()
+    };
+    let granted = lock(Exclusive, false);
+    let tokens = [granted.token];
+    assert_eq!(locks.grant(b"d/a", granted, 0), Ok(()));
+    assert_eq!(begin("d/a.gz", NONE), None, "they are not served");
+    locks.set_covers_siblings(true);
+    for sibling in ["d/a.gz", "d/a.br", "d/a.zst"] {
+        assert_eq!(begin(sibling, NONE), Some(b"d/a".to_vec()));
+        let user = None;
+        let holder = Holder {
+            user,
+            tokens: &tokens,
+        };
+        assert_eq!(begin(sibling, holder), None);
+        let refused = locks.grant(sibling.as_bytes(), lock(Shared, false), 0);
+        assert_eq!(refused, Err(Refused::Conflict(b"d/a".to_vec())));
+        assert!(locks.is_covered_by(sibling.as_bytes(), tokens[0], 0));
+    }
+    assert_eq!(begin("d/b.gz", NONE), None);
+    // A lock or a change of a sibling keeps out one of the whole.
+    assert_eq!(locks.grant(b"x.gz", lock(Exclusive, false), 0), Ok(()));
+    let refused = locks.grant(b"x", lock(Exclusive, false), 0);
+    assert_eq!(refused, Err(Refused::Conflict(b"x.gz".to_vec())));
+    let change = locks.begin_change(touched("y.br", false), NONE, 0);
+    let refused = locks.grant(b"y", lock(Exclusive, false), 0);
+    assert_eq!(refused, Err(Refused::Conflict(b"y.br".to_vec())));
+    drop(change);
+    assert_eq!(locks.grant(b"y", lock(Exclusive, false), 0), Ok(()));
+}
+
+#[test]
+fn removed_users_lose_their_locks() {
+    let locks = Locks::default();
+    for (key, user) in [("a", Some("ann")), ("b", Some("bob")), ("c", None)] {
+        let granted = Lock {
+            user: user.map(str::to_owned),
+            ..lock(Scope::Exclusive, false)
+        };
+        assert_eq!(locks.grant(key.as_bytes(), granted, 0), Ok(()));
+    }
+    locks.remove_of_users(|user| user == "ann");
+    let left = |key: &[u8]| locks.covering(key, 0).len();
+    assert_eq!([left(b"a"), left(b"b"), left(b"c")], [0, 1, 1]);
+    assert_eq!(locks.table().count.all, 2);
 }
 
 #[test]
