@@ -34,13 +34,18 @@ pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
     arguments.end()?;
     packages::need(&[("testssl", "testssl.sh")])?;
     let sslyze = python::sslyze()?.join("bin/sslyze");
-    run(&mut cargo("build --profile=dist --quiet -p onrush-server"))?;
+    run(&mut cargo("build --release --quiet -p onrush-server"))?;
     let folder = target().join("tls-checks");
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
 
     let server = Server::start(&folder)?;
     println!("== testssl.sh");
-    let findings = testssl(&server, &folder)?;
+    let mut findings = testssl(&server, &folder)?;
+    // A check could not be made, which happens if the machine is busy.
+    if findings.iter().any(|finding| finding.contains(": WARN: ")) {
+        println!("== testssl.sh again: {}", findings.join("; "));
+        findings = testssl(&server, &folder)?;
+    }
     println!("== sslyze");
     let complaints = scan_by_sslyze(&sslyze, &server)?;
     drop(server);
