@@ -304,6 +304,8 @@ const COMMANDS: &[(&str, Cover)] = &[
     ("cargo xtask bench [PROFILE…]", Runs(&[BENCH_PAIR])),
     ("cargo xtask bench --quick", Runs(&[BENCH])),
     ("cargo xtask bench close --peers h2o", Runs(&[BENCH_PAIR])),
+    ("cargo xtask bench get --peers nginx", Runs(&[BENCH_PAIR])),
+    ("cargo xtask bench put --peers nginx", Runs(&[BENCH_PAIR])),
     (
         "cargo xtask bench put --peers nginx --driver io_uring --rounds 5",
         Runs(&[BENCH_PAIR]),
