@@ -3,6 +3,7 @@
 
 use crate::program::certificates::{Authority, Client, Pair, text};
 use crate::program::{Folder, Server, both_drivers, onrush, output, wait_until};
+use std::io::{ErrorKind, Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// The line of a server that does not start, and the exit code.
@@ -336,6 +337,82 @@ fn files_that_clients_can_replace_are_refused_at_start_and_later() {
 }
 
 /// Waits until the log contains `text` so many times.
+/// A client whose authority is removed must not go on with what it has verified before.
+#[test]
+fn a_removed_authority_ends_the_connections_of_its_clients() {
+    let (folder, files) = (Folder::new(), Folder::new());
+    folder.file("x", "content");
+    let (servers, kept, gone) = (
+        Authority::new("servers"),
+        Authority::new("kept"),
+        Authority::new("gone"),
+    );
+    let (certificate, key) = servers.local(&files);
+    let (stays, goes) = (
+        kept.issue(&["stays.example"]),
+        gone.issue(&["goes.example"]),
+    );
+    for driver in both_drivers() {
+        let both = kept.pem() + &gone.pem();
+        let authorities = text(files.file("clients.pem", &both));
+        let tls = ["--tls-cert", &certificate, "--tls-key", &key];
+        let more = [
+            "--tls-client-ca",
+            &authorities,
+            "--allow=put",
+            "--driver",
+            driver,
+        ];
+        let arguments = [&tls[..], &more, &["--workers=2"]].concat();
+        let server = Server::start(folder.path(), &arguments);
+        let (stays, goes) = (
+            servers.client_config_with(Some(&stays)),
+            servers.client_config_with(Some(&goes)),
+        );
+        let connect = |config| -> std::io::Result<Client> {
+            let mut client = Client::connect(&server, config)?;
+            client.get("/x")?;
+            Ok(client)
+        };
+        let mut those_who_stay: Vec<Client> =
+            (0..4).map(|_| connect(&stays).expect("admitted")).collect();
+        let mut idle: Vec<Client> = (0..10).map(|_| connect(&goes).expect("admitted")).collect();
+        let mut writer = connect(&goes).expect("admitted");
+        let head = "PUT /written HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8\r\n\r\nfour";
+        writer.write_all(head.as_bytes()).expect("sent");
+        // Another order of the same authorities changes nothing.
+        replace(&authorities, &(gone.pem() + &kept.pem()));
+        server.signal("HUP");
+        wait_for_count(&server, "certificates loaded again", 1);
+        idle[0].get("/x").expect("still admitted");
+        replace(&authorities, &kept.pem());
+        server.signal("HUP");
+        wait_for_count(&server, "certificates loaded again", 2);
+        for client in &mut idle {
+            // They need not send anything: the end comes by itself.
+            let read = client.read(&mut [0; 100]);
+            assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
+            let is_late = |error: &std::io::Error| error.kind() == ErrorKind::WouldBlock;
+            assert!(
+                !read.as_ref().is_err_and(is_late),
+                "the connection stays open"
+            );
+        }
+        let sent = writer.write_all(b"more");
+        let read = sent.and_then(|()| writer.read(&mut [0; 100]));
+        assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
+        assert!(!folder.path().join("written").exists());
+        for client in &mut those_who_stay {
+            assert!(client.get("/x").expect("admitted").ends_with("content"));
+        }
+        // Neither a ticket nor a new handshake helps.
+        for _ in 0..2 {
+            assert!(connect(&goes).is_err());
+        }
+        connect(&stays).expect("admitted");
+    }
+}
+
 fn wait_for_count(server: &Server, text: &str, count: usize) {
     wait_until(|| server.log().matches(text).count() >= count);
 }

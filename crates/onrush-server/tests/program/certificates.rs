@@ -2,7 +2,8 @@
 
 use super::{Folder, Server, TIMEOUT};
 use onrush::tls::rustls::crypto::aws_lc_rs;
-use onrush::tls::rustls::pki_types::ServerName;
+use onrush::tls::rustls::pki_types::pem::PemObject;
+use onrush::tls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use onrush::tls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, PublicKeyData,
@@ -75,15 +76,28 @@ impl Authority {
 
     /// A configuration of clients that trust this authority.
     pub fn client_config(&self) -> Arc<ClientConfig> {
+        self.client_config_with(None)
+    }
+
+    /// As [`Authority::client_config`], of a client with a certificate.
+    pub fn client_config_with(&self, own: Option<&Pair>) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(self.0.der().clone()).expect("a certificate");
         let provider = Arc::new(aws_lc_rs::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .expect("versions")
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        Arc::new(config)
+            .with_root_certificates(roots);
+        Arc::new(match own {
+            None => config.with_no_client_auth(),
+            Some(pair) => {
+                let certificate = CertificateDer::from_pem_slice(pair.certificate.as_bytes());
+                let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes());
+                let (certificate, key) = (certificate.expect("PEM"), key.expect("PEM"));
+                let config = config.with_client_auth_cert(vec![certificate], key);
+                config.expect("a certificate with its key")
+            }
+        })
     }
 }
 

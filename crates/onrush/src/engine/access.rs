@@ -33,7 +33,9 @@ impl CloseReason {
             CloseReason::Exhausted | CloseReason::Displaced | CloseReason::Refused => {
                 Outcome::Evicted
             }
-            CloseReason::Drained | CloseReason::Stopped => Outcome::Stopped,
+            CloseReason::Drained | CloseReason::Stopped | CloseReason::NotAdmitted => {
+                Outcome::Stopped
+            }
         }
     }
 }

@@ -39,6 +39,7 @@ impl EventHandler for EngineHandler {
 
     fn on_notify(&self) {
         self.0.receive_transfers();
+        self.0.end_clients();
     }
 
     #[inline]

@@ -19,6 +19,7 @@ use crate::panic_guard;
 use crate::tls::session::Session;
 use crate::tls::{ACME_TLS, TlsConfig, TlsInfo};
 use onrush_proto::reject::Reject;
+use onrush_rt::worker::Notifier;
 use onrush_rt::{coop, diagnose};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -254,8 +255,11 @@ impl Engine {
     fn create_session(self: &Rc<Self>, id: ConnId) -> Option<Tls> {
         let settings = self.settings.tls.as_ref()?;
         let reservation = self.reserve_session()?;
+        // Before the configuration is read, so that no later change is missed.
+        let client_generation = settings.config.client_generation();
         match Session::accept(&settings.config) {
             Ok(session) => Some(Tls {
+                client_generation,
                 session: Some(session),
                 reservation: Some(reservation),
                 place: Some(self.begin_handshake(id)),
@@ -337,6 +341,7 @@ impl Engine {
         }
         let is_validation =
             handshaken && (tls.info.as_ref()).is_some_and(|info| info.alpn() == Some(ACME_TLS));
+        let is_admitted = !handshaken || self.admits(&mut tls);
         self.put_tls_back(id, tls);
         if !handshaken {
             self.bound_messages();
@@ -344,9 +349,10 @@ impl Engine {
         if handshaken {
             self.finish_handshake(id);
         }
-        if is_validation {
-            // RFC 8737 §3: the handshake is all that the ACME server wants.
+        // RFC 8737 §3: the handshake is all that the ACME server wants.
+        if is_validation || !is_admitted {
             plaintext.clear();
+            early_data.clear();
             result = result.map(|_| Ok(Next::Closed));
         }
         Some(Processed {
@@ -354,6 +360,63 @@ impl Engine {
             early_data,
             result,
         })
+    }
+
+    /// Whether the client of an established session meets the requirements of this moment.
+    pub(super) fn admits(&self, tls: &mut Tls) -> bool {
+        let Some((settings, info)) = self.settings.tls.as_ref().zip(tls.info.as_ref()) else {
+            return true;
+        };
+        let generation = settings.config.client_generation();
+        if std::mem::replace(&mut tls.client_generation, generation) == generation {
+            return true;
+        }
+        settings.config.admits(info.peer_certificates())
+    }
+
+    /// Whether a connection that has moved here is one of a client that is still admitted.
+    pub(super) fn admits_client(&self, id: ConnId) -> bool {
+        match self
+            .conns
+            .borrow_mut()
+            .get(id)
+            .map(|conn| &mut conn.transport)
+        {
+            Some(Transport::Tls(tls)) => self.admits(tls),
+            _ => true,
+        }
+    }
+
+    /// Wakes this worker when the requirements for client certificates change.
+    pub(crate) fn watch_clients(&self, worker: Notifier) -> impl Sized + use<> {
+        let settings = self.settings.tls.as_ref();
+        settings.map(|tls| tls.config.watch_clients(worker))
+    }
+
+    /// Ends the connections of clients that are not admitted any more, if the requirements have
+    /// changed. A task looks at a few per poll, because each signature takes a tenth of a
+    /// millisecond.
+    pub(super) fn end_clients(self: &Rc<Self>) {
+        let Some(settings) = &self.settings.tls else {
+            return;
+        };
+        let generation = settings.config.client_generation();
+        if self.tls.client_generation.replace(generation) == generation {
+            return;
+        }
+        let engine = self.clone();
+        let ids = self.conns.borrow().ids();
+        let work = async move {
+            for few in ids.chunks(HANDSHAKES_PER_ITERATION as usize) {
+                for id in few {
+                    if !engine.admits_client(*id) {
+                        panic_guard::catch(|| engine.abort(*id, CloseReason::NotAdmitted));
+                    }
+                }
+                coop::yield_now().await;
+            }
+        };
+        self.context.spawn(work).detach();
     }
 
     fn put_tls_back(&self, id: ConnId, state: Box<Tls>) {

@@ -367,6 +367,9 @@ impl Engine {
             self.set_deadline(id, conn, deadline_ms);
             self.context.driver().receive(conn.stream);
         }
+        if !self.admits_client(id) {
+            return self.abort(id, CloseReason::NotAdmitted);
+        }
         if records > 0 {
             self.list_partial_record(id);
         }

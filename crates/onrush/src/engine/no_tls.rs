@@ -8,6 +8,7 @@ use super::transport::{BodyTarget, Output};
 use crate::host::ConnId;
 use crate::metrics::CloseReason;
 use onrush_rt::buf::Buf;
+use onrush_rt::worker::Notifier;
 use std::io;
 use std::rc::Rc;
 
@@ -34,6 +35,14 @@ impl Engine {
             Some(impossible) => match impossible {},
         }
     }
+
+    pub(super) fn admits_client(&self, _: ConnId) -> bool {
+        true
+    }
+
+    pub(crate) fn watch_clients(&self, _: Notifier) -> impl Sized + use<> {}
+
+    pub(super) fn end_clients(self: &Rc<Self>) {}
 
     pub(super) fn start_tls(&self, _: ConnId, _: &mut Conn) {}
 

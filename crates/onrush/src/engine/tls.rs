@@ -59,6 +59,8 @@ impl Content {
 pub(super) struct WorkerTls {
     pub(super) handshakes: HandshakeQueue,
     pub(super) memory: SessionMemory,
+    /// The requirements for client certificates by which the connections were last looked at.
+    pub(super) client_generation: Cell<u64>,
     /// Records that are made in the present call. Empty while a call uses the buffer.
     pub(super) records: Cell<Vec<u8>>,
     /// Records of bodies that are received directly.
@@ -620,6 +622,7 @@ impl Engine {
                 .map_or_else(Vec::new, |block| block.filled().to_vec()),
             tickets: tls.tickets,
             info: tls.info,
+            client_generation: tls.client_generation,
         })
     }
 }

@@ -169,6 +169,9 @@ pub(crate) struct Tls {
     /// Why the session has failed. Its alert was sent, and nothing else can be sent.
     pub(super) failure: Option<SessionError>,
     pub(super) info: Option<Arc<TlsInfo>>,
+    /// The requirements for client certificates that the client has met
+    /// (`TlsConfig::client_generation`).
+    pub(super) client_generation: u64,
     /// The memory of the session, in the budget of receive memory.
     pub(super) reservation: Option<SessionReservation>,
     /// While the handshake is in progress.
@@ -206,6 +209,7 @@ pub(super) struct MovedTls {
     pub(super) received: Vec<u8>,
     pub(super) tickets: Vec<u8>,
     pub(super) info: Option<Arc<TlsInfo>>,
+    pub(super) client_generation: u64,
 }
 
 /// The receive memory of the worker is exhausted.
@@ -240,6 +244,7 @@ impl MovedTls {
         Ok(Tls {
             session: Some(self.session),
             info: self.info,
+            client_generation: self.client_generation,
             received,
             tickets: self.tickets,
             reservation: Some(reservation),

@@ -134,6 +134,8 @@ pub enum CloseReason {
     /// It did not begin with a header of the PROXY protocol of a trusted peer. See
     /// [`ProxyRefusal`].
     NotProxied,
+    /// The requirements for client certificates have changed, and the client does not meet them.
+    NotAdmitted,
 }
 
 impl Kind for CloseReason {
@@ -150,6 +152,7 @@ impl Kind for CloseReason {
         CloseReason::Exhausted,
         CloseReason::Displaced,
         CloseReason::NotProxied,
+        CloseReason::NotAdmitted,
     ];
 
     fn name(self) -> &'static str {
@@ -166,6 +169,7 @@ impl Kind for CloseReason {
             CloseReason::Exhausted => "exhausted",
             CloseReason::Displaced => "displaced",
             CloseReason::NotProxied => "not_proxied",
+            CloseReason::NotAdmitted => "not_admitted",
         }
     }
 }

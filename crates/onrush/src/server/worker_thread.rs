@@ -90,6 +90,7 @@ impl WorkerThread {
         let sockets = std::mem::take(&mut self.sockets);
         self.settings.watchdog.lend(own, sockets);
         let leave = LeaveOnDrop(self.settings.clone(), own);
+        let _client_watch = engine.watch_clients(notifier.clone());
         self.control.join(notifier);
         ready();
         let mut generation = 0;

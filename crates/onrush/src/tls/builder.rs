@@ -262,7 +262,7 @@ impl TlsConfigBuilder {
         let mut server = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(versions)
             .map_err(|error| TlsError::crypto(&error))?
-            .with_client_cert_verifier(verifier)
+            .with_client_cert_verifier(verifier.clone())
             .with_cert_resolver(Arc::new(resolver));
         // The engine encrypts and decrypts records itself.
         server.enable_secret_extraction = true;
@@ -280,6 +280,7 @@ impl TlsConfigBuilder {
             challenges: None,
             sessions: Some(Sessions {
                 client_auth,
+                verifier,
                 resumption,
                 tickets: self.tickets,
             }),

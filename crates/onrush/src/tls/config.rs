@@ -2,12 +2,16 @@
 
 use super::builder::TlsConfigBuilder;
 use super::challenges::{self, Challenges};
+use super::client_changes::{ClientChanges, ClientWatch};
 use super::error::TlsError;
 use super::facts::CertificateFacts;
 use super::suites;
 use super::tickets::Resumption;
 use super::warnings::Period;
+use onrush_rt::worker::Notifier;
 use rustls::ServerConfig;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::ClientCertVerifier;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::mem;
@@ -57,6 +61,7 @@ pub struct TlsConfig {
     /// atomic operations to a handshake with its signature and key exchange, so a structure
     /// without locks would gain nothing.
     loaded: Arc<RwLock<Loaded>>,
+    client_changes: Arc<ClientChanges>,
 }
 
 /// One version of the configuration.
@@ -86,6 +91,8 @@ pub(super) struct ForHandshake {
 #[derive(Clone)]
 pub(super) struct Sessions {
     pub(super) client_auth: Option<ClientAuth>,
+    /// Of the certificates of `client_auth`.
+    pub(super) verifier: Arc<dyn ClientCertVerifier>,
     pub(super) resumption: Resumption,
     /// How many TLS 1.3 tickets a connection receives.
     pub(super) tickets: usize,
@@ -146,6 +153,11 @@ impl TlsConfig {
     /// the new certificates. Established connections, and handshakes in progress, keep the old
     /// ones.
     ///
+    /// If the requirements for client certificates change, connections end whose client would not
+    /// be admitted now: it has a certificate that no authority verifies any more, or none although
+    /// one is required. The workers do that soon, one connection after the other; requests that are
+    /// in progress on them are aborted.
+    ///
     /// A broken file has no effect, because it is an error while `other` is made.
     ///
     /// Clients can resume the sessions that they have, as long as the requirements for client
@@ -175,7 +187,8 @@ impl TlsConfig {
     pub fn replace(&self, other: TlsConfig) {
         let mut new = other.loaded();
         let old = self.loaded();
-        if let (Some(old), Some(sessions)) = (old.sessions, &mut new.sessions)
+        let old_sessions = old.sessions;
+        if let (Some(old), Some(sessions)) = (old_sessions.clone(), &mut new.sessions)
             && old.client_auth == sessions.client_auth
             && old.resumption.is_like(&sessions.resumption)
         {
@@ -185,12 +198,20 @@ impl TlsConfig {
             new.client_order = Some(Arc::new(suites::in_client_order(&server)));
             new.server = Arc::new(server);
         }
+        let client_auth = |sessions: &Option<Sessions>| {
+            let sessions = sessions.as_ref();
+            sessions.map(|sessions| sessions.client_auth.clone())
+        };
+        let has_other_clients = client_auth(&old_sessions) != client_auth(&new.sessions);
         let mut loaded = self.loaded.write().unwrap_or_else(PoisonError::into_inner);
         new.challenges = loaded.challenges.take();
         let old = mem::replace(&mut *loaded, new);
         drop(loaded);
         // This may free the old certificates, which takes longer than the lock should.
         drop(old);
+        if has_other_clients {
+            self.client_changes.count();
+        }
     }
 
     /// The configuration of rustls for a new handshake. It has `enable_secret_extraction`.
@@ -285,6 +306,33 @@ impl TlsConfig {
         }
     }
 
+    /// The number of changes of the requirements for client certificates.
+    pub(crate) fn client_generation(&self) -> u64 {
+        self.client_changes.generation()
+    }
+
+    /// Wakes a worker after each such change, until the result is dropped.
+    pub(crate) fn watch_clients(&self, worker: Notifier) -> ClientWatch {
+        ClientChanges::watch(&self.client_changes, worker)
+    }
+
+    /// Whether a client with these certificates, its own first, would be admitted now. A
+    /// configuration of the user cannot be asked, and admits it.
+    pub(crate) fn admits(&self, certificates: &[CertificateDer<'static>]) -> bool {
+        let Some(sessions) = self.loaded().sessions else {
+            return true;
+        };
+        match (certificates, sessions.client_auth) {
+            ([], auth) => !auth.is_some_and(|auth| auth.is_required),
+            (_, None) => false, // What its names say is not verified any more.
+            ([own, others @ ..], Some(_)) => {
+                let now = UnixTime::now();
+                let verified = sessions.verifier.verify_client_cert(own, others, now);
+                verified.is_ok()
+            }
+        }
+    }
+
     fn loaded(&self) -> Loaded {
         let loaded = self.loaded.read().unwrap_or_else(PoisonError::into_inner);
         loaded.clone()
@@ -293,6 +341,7 @@ impl TlsConfig {
     pub(super) fn new(loaded: Loaded) -> TlsConfig {
         TlsConfig {
             loaded: Arc::new(RwLock::new(loaded)),
+            client_changes: Arc::default(),
         }
     }
 }

@@ -21,9 +21,9 @@
 //! ```
 
 // Modules, lowest first: `der` · `error` · `warnings`, `facts`, `pem` · `chain`, `ocsp`,
-// `resolver`, `suites` (their order), `tickets` · `authorities`, `challenges` · `config`,
-// `client_verifier`, `builder` · `info` · `record` (protection of records) · `next_keys` (key
-// updates) · `outgoing` (sending) · `message` (handshake messages after the handshake) ·
+// `resolver`, `suites` (their order), `tickets` · `authorities`, `challenges`, `client_changes` ·
+// `config`, `client_verifier`, `builder` · `info` · `record` (protection of records) · `next_keys`
+// (key updates) · `outgoing` (sending) · `message` (handshake messages after the handshake) ·
 // `client_hello` (server name, first suite) · `received` (results) · `traffic` (an established
 // connection) · `handshake` · `session`.
 
@@ -31,6 +31,7 @@ mod authorities;
 mod builder;
 mod chain;
 mod challenges;
+mod client_changes;
 mod client_hello;
 mod client_verifier;
 mod config;
