@@ -57,6 +57,7 @@ const SHORT: [&str; 12] = [
 
 const TEST: &str = "xtask/src/test.rs";
 const NIGHTLY: &str = "xtask/src/nightly.rs";
+const LARGE_FOLDER: &str = "crates/onrush-server/tests/clients/large_folder.rs";
 const CURL: Cover = Tested(
     "crates/onrush-server/tests/clients/http.rs",
     "fn curl_puts_gets_and_deletes",
@@ -304,6 +305,20 @@ const COMMANDS: &[(&str, Cover)] = &[
     ("cargo xtask bench [PROFILE…]", Runs(&[BENCH_PAIR])),
     ("cargo xtask bench --quick", Runs(&[BENCH])),
     ("cargo xtask bench close --peers h2o", Runs(&[BENCH_PAIR])),
+    (
+        "onrush --webdav",
+        Tested(
+            LARGE_FOLDER,
+            "fn a_million_files_are_listed_whole_in_little_memory",
+        ),
+    ),
+    (
+        "curl -o /dev/null -w '%{time_total}\\n' URL",
+        Tested(
+            LARGE_FOLDER,
+            "fn a_million_files_are_listed_whole_in_little_memory",
+        ),
+    ),
     ("cargo xtask bench get --peers nginx", Runs(&[BENCH_PAIR])),
     ("cargo xtask bench put --peers nginx", Runs(&[BENCH_PAIR])),
     (

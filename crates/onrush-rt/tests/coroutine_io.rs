@@ -10,8 +10,11 @@ use onrush_rt::coroutine::{self, Config, Coroutine, File, fs, thread, wait};
 use onrush_rt::driver::sim::{self, Behaviour};
 use onrush_rt::driver::{self, Preference};
 use onrush_rt::worker::{Pools, Worker};
+use rustix::net::{self, AddressFamily, SocketType};
 use std::cell::{Cell, RefCell};
 use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -323,6 +326,7 @@ fn listeners_accept_and_clients_connect() {
                 assert_eq!(heard, "hello");
             }
             assert_eq!(serves.join().unwrap(), ours);
+            let (_bound, address) = unheard();
             let refused = TcpStream::connect(address.to_string()).unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
             for wrong in ["", "127.0.0.1", "127.0.0.1:99999", "no such host:1"] {
@@ -330,6 +334,15 @@ fn listeners_accept_and_clients_connect() {
             }
         });
     });
+}
+
+/// A socket that is bound and does not listen, and its address: no other program can get the port
+/// meanwhile, as it could that of a listener that was closed.
+fn unheard() -> (OwnedFd, SocketAddr) {
+    let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = SocketAddr::try_from(net::getsockname(&socket).unwrap()).unwrap();
+    (socket, address)
 }
 
 #[test]
