@@ -27,7 +27,7 @@ fn a_million_files_are_listed_whole_in_little_memory() {
         return;
     }
     let folder = Folder::new();
-    folder.file("small/one", b"1".to_vec());
+    folder.file("small/one", b"1");
     let big = folder.path().join("big");
     std::fs::create_dir(&big).expect("a folder");
     for number in 0..COUNT {
