@@ -13,9 +13,31 @@ use crate::thread_pool::{self, Owner};
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Wake, Waker, ready};
+use std::thread::{self, Thread};
+
+/// Polls a future to completion on this thread, which sleeps meanwhile. Not for a worker: its tasks
+/// and connections would wait as well.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let (mut future, mut cx) = (pin!(future), Context::from_waker(&waker));
+    loop {
+        match future.as_mut().poll(&mut cx) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Unpark>) {
+        self.0.unpark();
+    }
+}
 
 /// A thread pool for jobs that may block. Clones share one pool; after the last clone is dropped,
 /// queued jobs still run and then the threads end.
@@ -244,7 +266,7 @@ impl thread_pool::JobQueue for BlockingQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::thread_pool::{IDLE, testing::block_on};
+    use crate::thread_pool::IDLE;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc;
     use std::thread;

@@ -211,30 +211,3 @@ impl<Q: JobQueue> ThreadPool<Q> {
         state.threads -= 1;
     }
 }
-
-#[cfg(test)]
-pub(crate) mod testing {
-    use std::future::Future;
-    use std::pin::Pin;
-    use std::sync::Arc;
-    use std::task::{Context, Poll, Waker};
-    use std::thread;
-
-    struct Unpark(thread::Thread);
-
-    impl std::task::Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-
-    pub(crate) fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
-        let waker = Waker::from(Arc::new(Unpark(thread::current())));
-        loop {
-            match Pin::new(&mut future).poll(&mut Context::from_waker(&waker)) {
-                Poll::Ready(out) => return out,
-                Poll::Pending => thread::park(),
-            }
-        }
-    }
-}

@@ -1,7 +1,7 @@
 //! Tests of the pool with and without threads: refusal, dropping, errors and counters.
 
 use super::*;
-use crate::thread_pool::testing::block_on;
+use crate::blocking::block_on;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;

@@ -4,14 +4,13 @@
 //!
 //! The feature `testing` enables this module. Programs do not use it.
 
-mod block_on;
 mod conformance;
 mod kept;
 mod memory;
 
-pub use block_on::block_on;
 pub use conformance::{conformance, conformance_of_objects};
 pub use memory::MemoryStore;
+pub use onrush_rt::blocking::block_on;
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;

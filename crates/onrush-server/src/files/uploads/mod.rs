@@ -64,16 +64,14 @@ use crate::shares::{self, Holder};
 use active::Active;
 use index::Index;
 use onrush::WorkerHandle;
+use onrush_rt::blocking::block_on;
 use onrush_store::{Condition, KeptUpload, Key, Store, StoreError};
 use record::Used;
 use records::{Known, Summary};
 use removed::RemovedUsers;
 use std::hash::{BuildHasher, RandomState};
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
 use std::time::Duration;
 
 /// A session keeps its bytes each time that this many have arrived.
@@ -144,23 +142,7 @@ pub(super) struct Uploads {
 /// worker.
 pub fn recorded_uploads(store: Arc<dyn Store>) -> onrush_store::Result<Vec<KeptUpload>> {
     let uploads = Uploads::new(store, UploadLimits::default());
-    let mut all = pin!(uploads.all());
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut cx = Context::from_waker(&waker);
-    loop {
-        match all.as_mut().poll(&mut cx) {
-            Poll::Ready(all) => return all,
-            Poll::Pending => thread::park(),
-        }
-    }
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
+    block_on(uploads.all())
 }
 
 impl Uploads {
