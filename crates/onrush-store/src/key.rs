@@ -106,6 +106,12 @@ impl Key {
             || segments.any(|name| is_reserved(name, false))
     }
 
+    /// Whether the key lies in the folder `folder`, at any depth.
+    pub(crate) fn is_beneath(&self, folder: &Key) -> bool {
+        let rest = self.as_bytes().strip_prefix(folder.as_bytes());
+        rest.is_some_and(|rest| rest.first() == Some(&b'/'))
+    }
+
     /// The key of a copy that is not complete, or of something beneath it. `path` leads to the
     /// folder that has the reserved one: empty for the root folder. `process` is the name of the
     /// folder with the staged files of this process.

@@ -484,11 +484,7 @@ pub enum Overlap {
 impl Overlap {
     /// Where the keys alone say it.
     pub fn of_keys(from: &Key, to: &Key) -> Overlap {
-        let is_in = |key: &Key, folder: &Key| {
-            let rest = key.as_bytes().strip_prefix(folder.as_bytes());
-            rest.is_some_and(|rest| rest.first() == Some(&b'/'))
-        };
-        match (from == to, is_in(to, from), is_in(from, to)) {
+        match (from == to, to.is_beneath(from), from.is_beneath(to)) {
             (true, _, _) => Overlap::Same,
             (_, true, _) => Overlap::Beneath,
             (_, _, true) => Overlap::Contains,

@@ -37,14 +37,8 @@ fn covers(prefix: Option<&Key>, key: &Key) -> bool {
     match prefix {
         _ if key.reserved() => false,
         None => true,
-        Some(prefix) => is_beneath(key, prefix),
+        Some(prefix) => key.is_beneath(prefix),
     }
-}
-
-/// Whether `key` lies in the folder `folder`.
-pub(crate) fn is_beneath(key: &Key, folder: &Key) -> bool {
-    let rest = key.as_bytes().strip_prefix(folder.as_bytes());
-    rest.is_some_and(|rest| rest.first() == Some(&b'/'))
 }
 
 /// All quotas, and how far they are used.
@@ -283,7 +277,7 @@ impl Usages {
 
     /// Whether a quota has `folder`, or one beneath it.
     pub(crate) fn is_divided(&self, folder: &Key) -> bool {
-        let of = |prefix: &Key| prefix == folder || is_beneath(prefix, folder);
+        let of = |prefix: &Key| prefix == folder || prefix.is_beneath(folder);
         let usages = self.list();
         usages.iter().any(|usage| usage.prefix().is_some_and(of))
     }
