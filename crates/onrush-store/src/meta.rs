@@ -81,7 +81,7 @@ impl Version {
     /// again. Then the time of the last change of any kind (ctime), which no program can set,
     /// stands for the modification time, with a `c` before it.
     fn from_file(file: &Metadata) -> Version {
-        if !is_often_set(file) {
+        if !is_often_set(file.kind == FileKind::File, file.modified_ns) {
             return Version::from_numbers([file.inode, file.size, file.modified_ns as u64]);
         }
         let mut version = Version::from_numbers([file.inode, file.size, 0]);
@@ -146,14 +146,14 @@ impl fmt::Debug for Version {
 
 /// Whether several contents of a file may have its modification time. A store sets no such time,
 /// unless the file system knows only seconds. A folder has the time of its entries.
-fn is_often_set(file: &Metadata) -> bool {
-    file.kind == FileKind::File && file.modified_ns % NS_PER_S == 0
+fn is_often_set(is_file: bool, modified_ns: i64) -> bool {
+    is_file && modified_ns % NS_PER_S == 0
 }
 
 impl Meta {
     /// Whether the version changes with the name and the properties of the file as well.
     pub(crate) fn has_fragile_version(&self) -> bool {
-        self.kind == Kind::File && self.modified_ns % NS_PER_S == 0
+        is_often_set(self.kind == Kind::File, self.modified_ns)
     }
 
     /// The properties from a file's metadata; `None` if it is neither a regular file nor a

@@ -337,8 +337,9 @@ impl Usages {
     }
 }
 
-/// The room that an upload occupies until it is complete. Dropping it returns the room.
-#[derive(Debug)]
+/// The room that an upload occupies until it is complete. Dropping it returns the room. By default
+/// it is one that counts for no quota.
+#[derive(Debug, Default)]
 pub(crate) struct Reservation {
     /// The quotas from when it began.
     covering: Vec<Arc<Usage>>,

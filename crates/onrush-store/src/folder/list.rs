@@ -93,27 +93,30 @@ impl Making {
     }
 
     fn step(&mut self, inner: &Inner, permit: &Permit) -> Result<End> {
-        if self.walk.has_started() {
-            return (self.walk).step(inner, permit, &mut self.left, &mut self.found);
+        if !self.walk.has_started() {
+            self.begin(inner)?;
         }
+        (self.walk).step(inner, permit, &mut self.left, &mut self.found)
+    }
+
+    /// Takes the names of an earlier page, if there are any. Otherwise notes what is read now.
+    fn begin(&mut self, inner: &Inner) -> Result<()> {
         let stamp = match &self.query.folder {
             None => Stamp::of(&inner.root),
             Some(key) => Stamp::of(&walk::open(inner, key)?),
         };
-        self.part = stamp.map(|stamp| Part {
+        let Some(stamp) = stamp else { return Ok(()) };
+        let part = Part {
             folder: self.query.folder.clone(),
             hidden: self.query.how.hidden,
             after: self.query.how.after.clone().unwrap_or_default(),
             stamp,
-        });
-        if let Some(part) = &self.part
-            && let Some((names, at)) = inner.recent_names.find(part, self.left)
-        {
-            self.walk.use_names(names, at);
-            self.part = None;
+        };
+        match inner.recent_names.find(&part, self.left) {
+            Some((names, at)) => self.walk.use_names(names, at),
+            None => self.part = Some(part),
         }
-        self.walk
-            .step(inner, permit, &mut self.left, &mut self.found)
+        Ok(())
     }
 
     fn finish(&mut self, inner: &Inner) -> Page {

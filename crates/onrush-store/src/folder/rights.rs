@@ -90,17 +90,16 @@ pub(super) fn keep(
 
 /// The list of the object `name`. `None` if it has none, is gone, or may not be read.
 fn list_of(inner: &Inner, dir: &Dir, name: &[u8]) -> Result<Option<Vec<u8>>> {
-    match dir.entry_access_list(name) {
-        Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {}
-        Err(error) if is_refused(&error) || error.kind() == io::ErrorKind::NotFound => {
-            return Ok(None);
+    let list = match dir.entry_access_list(name) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
+            let permit = inner.options.descriptors.open_file(FileUse::Brief);
+            let permit = permit.ok_or(StoreError::Busy)?;
+            let opened = dir.open(name, OpenHow::READ);
+            opened.and_then(|file| file.with_permit(permit).access_list())
         }
-        list => return list.map_err(StoreError::from_open_file),
-    }
-    let permit = inner.options.descriptors.open_file(FileUse::Brief);
-    let permit = permit.ok_or(StoreError::Busy)?;
-    let opened = dir.open(name, OpenHow::READ);
-    match opened.and_then(|file| file.with_permit(permit).access_list()) {
+        list => list,
+    };
+    match list {
         Err(error) if is_refused(&error) || error.kind() == io::ErrorKind::NotFound => Ok(None),
         list => list.map_err(StoreError::from_open_file),
     }

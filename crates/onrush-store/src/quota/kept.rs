@@ -1,12 +1,13 @@
 //! What uploads count that outlive their requests, from the first bytes that are kept until they
 //! are complete or discarded.
 
-use crate::error::{Result, StoreError};
+use crate::error::Result;
 use crate::key::Key;
 use crate::store::Kept;
 use crate::usage::{Reservation, Usages};
 use std::collections::HashMap;
 use std::iter;
+use std::mem;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -92,7 +93,7 @@ pub(super) struct Room {
     usages: Arc<Usages>,
     uploads: Arc<KeptUploads>,
     key: Key,
-    reservation: Option<Reservation>,
+    reservation: Reservation,
     /// The name of the file, if it outlives this.
     kept: Option<Vec<u8>>,
 }
@@ -106,7 +107,7 @@ impl Room {
             usages: usages.clone(),
             uploads: uploads.clone(),
             key: key.clone(),
-            reservation: Some(reservation),
+            reservation,
             kept: None,
         })
     }
@@ -120,37 +121,27 @@ impl Room {
         kept: &Kept,
     ) -> Result<Room> {
         let held = uploads.lock().remove(&name);
-        let is_known = held.is_some();
-        let reservation = match held {
-            Some(held) => held.reservation,
-            None => Reservation::new(usages, key),
-        };
         let mut room = Room {
             usages: usages.clone(),
             uploads: uploads.clone(),
             key: key.clone(),
-            kept: is_known.then(|| name.clone()),
-            reservation: Some(reservation),
+            kept: held.is_some().then(|| name.clone()),
+            reservation: held
+                .map_or_else(|| Reservation::new(usages, key), |held| held.reservation),
         };
-        let reservation = room.reservation.as_mut().ok_or(StoreError::NotFound)?;
-        reservation.grow(kept.bytes.saturating_sub(reservation.size()))?;
+        room.grow(kept.bytes.saturating_sub(room.reservation.size()))?;
         room.kept = Some(name);
         Ok(room)
     }
 
     /// The upload has so many bytes and no others.
     pub(super) fn set(&mut self, bytes: u64) {
-        if let Some(reservation) = &mut self.reservation {
-            reservation.set(bytes);
-        }
+        self.reservation.set(bytes);
     }
 
     /// See [`Reservation::grow`].
     pub(super) fn grow(&mut self, bytes: u64) -> Result<()> {
-        match &mut self.reservation {
-            Some(reservation) => reservation.grow(bytes),
-            None => Ok(()),
-        }
+        self.reservation.grow(bytes)
     }
 
     /// The bytes stay in the file `name` when this is dropped.
@@ -166,7 +157,8 @@ impl Room {
 
 impl Drop for Room {
     fn drop(&mut self) {
-        if let Some((name, reservation)) = self.kept.take().zip(self.reservation.take()) {
+        if let Some(name) = self.kept.take() {
+            let reservation = mem::take(&mut self.reservation);
             let held = Held {
                 key: self.key.clone(),
                 written: iter::once(0..reservation.size()).collect(),
