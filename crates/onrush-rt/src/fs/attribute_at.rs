@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 static IS_REFUSED: AtomicBool = AtomicBool::new(false);
 
 /// The number of the call on every architecture but Alpha.
-const SYS_GETXATTRAT: libc::c_long = 464;
+pub(super) const SYS_GETXATTRAT: libc::c_long = 464;
 
 /// `struct xattr_args` of `linux/xattr.h`.
 #[repr(C)]

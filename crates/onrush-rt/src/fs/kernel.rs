@@ -178,9 +178,8 @@ impl Dir {
     }
 
     pub(super) fn is_within(&self, other: &Dir) -> io::Result<bool> {
-        let identity = |found: Metadata| (found.device, found.inode);
-        let wanted = identity(other.self_metadata()?);
-        let mut here = identity(self.self_metadata()?);
+        let wanted = other.self_metadata()?.identity();
+        let mut here = self.self_metadata()?.identity();
         let mut above: Option<OwnedFd> = None;
         while here != wanted {
             let dir = above.as_ref().map_or(self.fd.as_fd(), AsFd::as_fd);
@@ -190,7 +189,7 @@ impl Dir {
                 Err(Errno::NOENT | Errno::ACCESS) => return Ok(false),
                 next => next?,
             };
-            let found = identity(stat_fd(next.as_fd())?);
+            let found = stat_fd(next.as_fd())?.identity();
             if found == here {
                 return Ok(false); // The top is its own `..`.
             }

@@ -1,6 +1,7 @@
 //! Tests of the same operations on the kernel, on the kernel without `openat2`, and on the
 //! simulator; then tests of features that only one of them has.
 
+use super::attribute_at::SYS_GETXATTRAT;
 use super::sim::{Cut, SimFs};
 use super::*;
 use std::collections::BTreeSet;
@@ -41,9 +42,6 @@ fn names(dir: &Dir) -> Vec<Vec<u8>> {
     all.sort();
     all
 }
-
-/// `getxattrat(2)`; libc lacks it.
-const SYS_GETXATTRAT: libc::c_long = 464;
 
 #[test]
 fn the_access_list_of_a_name_is_that_of_its_file() {

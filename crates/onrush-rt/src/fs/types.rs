@@ -46,6 +46,11 @@ pub struct Metadata {
 }
 
 impl Metadata {
+    /// Device and inode. Two names with the same are names of one file or directory.
+    pub fn identity(&self) -> (u64, u64) {
+        (self.device, self.inode)
+    }
+
     /// Mount and device of a directory. A file can be renamed between two directories only if both
     /// have the same: a bind mount has the device of its source, and a subvolume of btrfs the mount
     /// of the volume.

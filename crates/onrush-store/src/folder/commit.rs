@@ -163,7 +163,7 @@ impl Put {
     pub(super) fn folder(&self) -> Result<(&Dir, (u64, u64))> {
         let dir = self.parent.dir();
         let found = dir.self_metadata().map_err(StoreError::from_open_file)?;
-        Ok((dir, (found.device, found.inode)))
+        Ok((dir, found.identity()))
     }
 
     /// All remaining steps.

@@ -1,6 +1,6 @@
 //! Counts what the objects and folders in a folder count for a quota.
 
-use super::{Folder, Inner};
+use super::{Folder, Inner, parents};
 use crate::error::{Result, StoreError};
 use crate::key::{Key, is_reserved};
 use crate::usage::{COUNTED_BYTES_MIN, counted_bytes};
@@ -161,8 +161,7 @@ fn count_entries(
             Ok(found) if found.kind == FileKind::Directory => {
                 counted.folders += 1;
                 counted.bytes = counted.bytes.saturating_add(COUNTED_BYTES_MIN);
-                let separator = if path.is_empty() { &b""[..] } else { b"/" };
-                let below = [path, separator, name].concat();
+                let below = parents::join(path, name);
                 if below.len() < Key::BYTES_MAX {
                     paths.push(below);
                 }

@@ -88,8 +88,7 @@ pub(super) fn open_used<'p>(inner: &Inner, paths: impl Iterator<Item = &'p [u8]>
     let mut all: HashSet<Vec<u8>> = paths.map(<[u8]>::to_vec).collect();
     all.extend(mounted_beneath(inner).unwrap_or_default());
     for path in all.iter().filter(|path| !path.is_empty()) {
-        let staging = [path, &b"/"[..], STAGING].concat();
-        if inner.root.open_dir(&staging).is_ok() {
+        if inner.root.open_dir(&parents::join(path, STAGING)).is_ok() {
             let _ = staging_at(inner, path); // What cannot be opened cannot be used, either.
         }
     }

@@ -7,7 +7,6 @@ use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::store::Overlap;
 use onrush_rt::fs::Dir;
-use std::io;
 
 /// Symbolic links are followed, also the last segment of a name.
 pub(super) fn find(inner: &Inner, from: &Key, to: &Key) -> Result<Overlap> {
@@ -61,9 +60,8 @@ fn is_within(place: &Place, folder: &Place) -> Result<bool> {
 }
 
 fn is_same(one: &Dir, other: &Dir) -> bool {
-    let identity = |dir: &Dir| -> io::Result<(u64, u64)> {
-        let found = dir.self_metadata()?;
-        Ok((found.device, found.inode))
-    };
-    matches!((identity(one), identity(other)), (Ok(one), Ok(other)) if one == other)
+    match (one.self_metadata(), other.self_metadata()) {
+        (Ok(one), Ok(other)) => one.identity() == other.identity(),
+        _ => false,
+    }
 }

@@ -135,8 +135,11 @@ pub(super) fn look_up(inner: &Inner, path: Option<&[u8]>) -> io::Result<ParentSt
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(ParentState::Missing),
         other => other?,
     };
-    if inner.durable() && !inner.parents.is_durable(path, identity(&dir)?) {
-        return Ok(ParentState::NotDurable);
+    if inner.durable() {
+        let folder = dir.self_metadata()?.identity();
+        if !inner.parents.is_durable(path, folder) {
+            return Ok(ParentState::NotDurable);
+        }
     }
     Ok(ParentState::Ready(Parent::Below(dir)))
 }
@@ -311,13 +314,13 @@ fn create_missing<'p>(
 
 /// Syncs every directory on `path` that holds an entry of the path and is not known as synced.
 fn make_durable(inner: &Inner, path: &[u8], dir: &Dir, sync_failures: u64) -> io::Result<()> {
-    let folder = identity(dir)?;
+    let folder = dir.self_metadata()?.identity();
     if inner.parents.is_durable(path, folder) {
         return Ok(());
     }
     let mut unknown = vec![(path, folder)];
     for prefix in prefixes(path).collect::<Vec<_>>().into_iter().rev().skip(1) {
-        let folder = identity(&inner.root.open_dir(prefix)?)?;
+        let folder = inner.root.open_dir(prefix)?.self_metadata()?.identity();
         if inner.parents.is_durable(prefix, folder) {
             break;
         }
@@ -334,12 +337,6 @@ fn make_durable(inner: &Inner, path: &[u8], dir: &Dir, sync_failures: u64) -> io
     Ok(())
 }
 
-/// Device and inode of a folder.
-fn identity(dir: &Dir) -> io::Result<(u64, u64)> {
-    let found = dir.self_metadata()?;
-    Ok((found.device, found.inode))
-}
-
 /// Opens the folder at `path`, which must exist.
 pub(super) fn open(inner: &Inner, path: Option<&[u8]>) -> io::Result<Parent> {
     match path {
@@ -352,6 +349,14 @@ pub(super) fn open(inner: &Inner, path: Option<&[u8]>) -> io::Result<Parent> {
 pub(super) fn prefixes(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     let slash = |at: &usize| path.get(*at).is_none_or(|&byte| byte == b'/');
     (1..=path.len()).filter(slash).map(|end| &path[..end])
+}
+
+/// The path of the entry `name` of the folder at `path`; empty: the root folder.
+pub(super) fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
+    match path {
+        [] => name.to_vec(),
+        path => [path, b"/", name].concat(),
+    }
 }
 
 pub(super) fn split(path: &[u8]) -> (Option<&[u8]>, &[u8]) {

@@ -28,7 +28,7 @@ use crate::meta::{Kind, Meta};
 use crate::store::{Committed, Overlap, Relocation, Upload};
 use crate::usage::counted_bytes;
 use onrush_rt::descriptors::FileUse;
-use onrush_rt::fs::{File, FileKind, Metadata};
+use onrush_rt::fs::{File, FileKind};
 use std::io;
 use std::sync::Arc;
 
@@ -331,19 +331,17 @@ fn replaced(inner: &Inner, to: &Key, kind: Kind, replaces: Replaces) -> Result<O
 /// first one does what the caller wants. Fails if both are the same name, through symbolic links to
 /// parent folders.
 fn are_links(from: &Parent, to: &Parent, how: &Relocation) -> Result<bool> {
-    let is_same =
-        |one: &Metadata, two: &Metadata| (one.device, one.inode) == (two.device, two.inode);
     let source = from.dir().entry_metadata(how.from.name());
     let found = source.and_then(|source| Ok((source, to.dir().entry_metadata(how.to.name())?)));
     let Ok((source, target)) = found else {
         return Ok(false); // There is no object to replace, or the rename fails.
     };
-    if !is_same(&source, &target) {
+    if source.identity() != target.identity() {
         return Ok(false);
     }
     let folders = (from.dir().self_metadata()).and_then(|one| Ok((one, to.dir().self_metadata()?)));
     let (one, two) = folders.map_err(StoreError::from_open_file)?;
-    match is_same(&one, &two) && how.from.name() == how.to.name() {
+    match one.identity() == two.identity() && how.from.name() == how.to.name() {
         true => Err(StoreError::Forbidden),
         // A file system that ignores case has one entry for two names, and can rename it.
         false => Ok(source.nlink > 1),

@@ -5,6 +5,7 @@
 //! the depth nor the place of a tree limits this. Symbolic links are never followed.
 
 use super::Inner;
+use super::parents::{self, join};
 use super::staging::StagedName;
 use crate::error::{Result, StoreError};
 use crate::key::{Key, is_reserved};
@@ -42,7 +43,7 @@ pub(super) fn check_links(inner: &Inner, folder: &Key) -> Result<()> {
 /// Fails with [`StoreError::OtherFileSystem`] if another file system is mounted there or beneath
 /// it: nothing else can get that name, and what it has is not a part of this one.
 pub(super) fn check_shown(inner: &Inner, key: &Key, hidden: bool) -> Result<()> {
-    let Ok(parent) = super::parents::open(inner, key.split().0) else {
+    let Ok(parent) = parents::open(inner, key.split().0) else {
         return Ok(());
     };
     let found = parent.dir().entry_metadata(key.name());
@@ -195,10 +196,10 @@ impl Removal {
             }
             if names.is_empty() {
                 self.paths.pop();
-                match path.iter().rposition(|&byte| byte == b'/') {
-                    _ if path.is_empty() => dir.remove_dir(name)?,
-                    Some(at) => top.open_dir(&path[..at])?.remove_dir(&path[at + 1..])?,
-                    None => top.remove_dir(&path)?,
+                match parents::split(&path) {
+                    (_, []) => dir.remove_dir(name)?,
+                    (None, last) => top.remove_dir(last)?,
+                    (Some(above), last) => top.open_dir(above)?.remove_dir(last)?,
                 }
             }
         }
@@ -257,13 +258,6 @@ fn open(top: &Dir, path: &[u8]) -> io::Result<Dir> {
     match path {
         [] => top.open_dir(b"."),
         path => top.open_dir(path),
-    }
-}
-
-fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
-    match path {
-        [] => name.to_vec(),
-        path => [path, b"/", name].concat(),
     }
 }
 

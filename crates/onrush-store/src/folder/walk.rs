@@ -6,6 +6,7 @@
 use super::Inner;
 use super::listing_queue::Permit;
 use super::names::{Collector, Names};
+use super::parents;
 use super::properties;
 use crate::attributes::read_metadata;
 use crate::error::{Result, StoreError};
@@ -278,10 +279,7 @@ pub(super) fn open(inner: &Inner, key: &Key) -> Result<Dir> {
 }
 
 fn path(folder: Option<&Key>, name: &[u8]) -> Vec<u8> {
-    match folder {
-        Some(folder) => [folder.as_bytes(), b"/", name].concat(),
-        None => name.to_vec(),
-    }
+    parents::join(folder.map_or(&b""[..], Key::as_bytes), name)
 }
 
 /// The properties of a name in `dir`, and whether it is a link; `None` if it is not an object, or
