@@ -104,7 +104,6 @@ impl Progress<'_> {
             objects,
             folders,
             bytes,
-            ..
         } = counted;
         let seconds = self.begun.elapsed().as_secs();
         tracing::info!(objects, folders, bytes, seconds, "counting for the quotas");

@@ -121,15 +121,12 @@ fn values(text: &[u8]) -> Vec<usize> {
 }
 
 fn redact_parameters(line: &str) -> Option<String> {
-    let may_have_any =
-        line.contains(['?', '%', '&', '#', ';']) || OWN.iter().any(|own| line.contains(own));
-    let values = match may_have_any {
-        true => values(line.as_bytes()),
-        false => return None,
-    };
+    if !line.contains(['?', '%', '&', '#', ';']) && !OWN.iter().any(|own| line.contains(own)) {
+        return None;
+    }
     let mut redacted = String::with_capacity(line.len());
     let mut done = 0;
-    for value in values {
+    for value in values(line.as_bytes()) {
         if value < done {
             continue; // It is a part of another secret.
         }
@@ -159,22 +156,22 @@ fn value_bytes(text: &str) -> usize {
 fn redact_users(line: &str) -> Option<String> {
     const MARK: &str = "://";
     let is_end = |c: char| "/?#\"".contains(c) || c.is_whitespace();
-    let mut redacted: Option<String> = None;
     let mut parts = line.split(MARK);
-    let mut before = parts.next()?.to_owned();
+    let mut redacted = parts.next()?.to_owned();
+    let mut has_users = false;
     for part in parts {
         let authority = &part[..part.find(is_end).unwrap_or(part.len())];
-        before.push_str(MARK);
+        redacted.push_str(MARK);
         match authority.rfind('@') {
             Some(at) => {
-                before.push_str(REPLACEMENT);
-                before.push_str(&part[at..]);
-                redacted = Some(String::new());
+                redacted.push_str(REPLACEMENT);
+                redacted.push_str(&part[at..]);
+                has_users = true;
             }
-            None => before.push_str(part),
+            None => redacted.push_str(part),
         }
     }
-    redacted.map(|_| before)
+    has_users.then_some(redacted)
 }
 
 /// A list of bytes ends with the first secret in it: what follows is of no use in such a rare

@@ -365,7 +365,7 @@ impl Inner {
         let key = id.and_then(|id| users.user(id).signing_key.as_ref());
         let now_s = request.worker().unix_seconds();
         let signature = query.signature(request.method(), &path);
-        let is_valid = now_s < query.expires_s && key.is_some_and(|key| signature.is_by(key));
+        let is_valid = key.is_some_and(|key| signature.is_valid(key, now_s));
         self.shared.report.verified(Method::SignedUrl, is_valid);
         let id = id.filter(|_| is_valid).ok_or(BAD_SIGNATURE)?;
         let signed = Rights::of_signed(request.method());

@@ -174,19 +174,8 @@ impl SignedQuery {
         Signature {
             message: grant.message(),
             signature: self.signature.clone(),
+            expires_s: self.expires_s,
         }
-    }
-
-    /// Whether the signature is that of `signing_key` for a request, and the time is not over.
-    #[cfg(test)]
-    fn verify(
-        &self,
-        signing_key: &SigningKey,
-        method: &str,
-        path: &CanonicalPath<'_>,
-        now_s: u64,
-    ) -> bool {
-        now_s < self.expires_s && self.signature(method, path).is_by(signing_key)
     }
 }
 
@@ -194,9 +183,15 @@ impl SignedQuery {
 pub(crate) struct Signature {
     message: Vec<u8>,
     signature: Vec<u8>,
+    expires_s: u64,
 }
 
 impl Signature {
+    /// Whether it is that of a key, and the time is not over.
+    pub(crate) fn is_valid(&self, signing_key: &SigningKey, now_s: u64) -> bool {
+        now_s < self.expires_s && self.is_by(signing_key)
+    }
+
     /// Whether it is that of a key. The comparison takes constant time.
     pub(crate) fn is_by(&self, signing_key: &SigningKey) -> bool {
         hmac::verify(&signing_key.0, &self.message, &self.signature).is_ok()
@@ -219,7 +214,8 @@ mod tests {
         let query = sign_query(&key(1), "ann", "GET", "/a/b%20c", 1000).unwrap();
         let signed = SignedQuery::parse(&query).unwrap().unwrap();
         let verify = |signed: &SignedQuery, key: &SigningKey, method, path, now_s| {
-            signed.verify(key, method, &canonical(path).unwrap(), now_s)
+            let path = canonical(path).unwrap();
+            signed.signature(method, &path).is_valid(key, now_s)
         };
         for (method, path, now_s, expected) in [
             ("GET", "/a/b%20c", 0, true),

@@ -14,8 +14,7 @@
 //! `siblings` and `compress` (other forms of an object) · `read` (GET) · `site` · `tree` (changes
 //! of a folder with everything in it) · `multistatus` · `write` (PUT, DELETE) · `upload_target` ·
 //! `upload_parts` · `tus_concat` · `tus` · `relocate` (COPY, MOVE) · `resumable` (PUT and PATCH of
-//! a part) · `form` (POST of files) · `webdav` · `upkeep` ·
-//! `former_users`.
+//! a part) · `form` (POST of files) · `webdav` · `upkeep`, `former_users`.
 //!
 //! Nothing here blocks a worker: operations that may wait for a disk use the futures of the store.
 //! The modules do not depend on the command line, sockets or drivers.
