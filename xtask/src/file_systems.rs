@@ -40,16 +40,15 @@ pub(crate) fn run_all(binaries: &Binaries) -> Outcome {
     let (mut tested, mut failed) = (0, Vec::new());
     for (kind, make) in KINDS {
         let folder = top.join(kind);
-        let mounted = match Mounted::new(kind, make, &folder) {
+        let _mounted = match Mounted::new(kind, make, &folder) {
             Ok(mounted) => mounted,
             Err(reason) => {
                 println!("{kind}: skipped: {}", reason.trim_end());
                 continue;
             }
         };
-        let place = mounted.folder();
         let configure = |command: &mut Command| {
-            command.env("TMPDIR", place);
+            command.env("TMPDIR", &folder);
         };
         let tally = binaries.run_with(Scope::Short, |name| name == "store", configure)?;
         println!("{kind}: {tally}");
@@ -112,10 +111,6 @@ impl Mounted<'_> {
             (true, _) => Ok(Mounted { folder }),
             (false, reason) => Err(reason),
         }
-    }
-
-    fn folder(&self) -> &Path {
-        self.folder
     }
 }
 
