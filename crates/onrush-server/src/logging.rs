@@ -282,21 +282,7 @@ fn write_json(object: &str, writer: &mut Writer<'_>) -> fmt::Result {
 mod tests {
     use super::*;
     use crate::redaction::tests::SIGNED;
-    use std::sync::Mutex;
-
-    #[derive(Clone, Default)]
-    struct Memory(Arc<Mutex<Vec<u8>>>);
-
-    impl io::Write for Memory {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
+    use testing::log::Log;
 
     fn logged(format: LogFormat, ansi: bool, act: impl FnOnce()) -> String {
         let access_format = match format {
@@ -312,47 +298,53 @@ mod tests {
         ansi: bool,
         act: impl FnOnce(),
     ) -> String {
-        let memory = Memory::default();
-        let writer = memory.clone();
         let settings = LogSettings {
             format,
             access_format,
             level: LogLevel::Info,
         };
-        let (subscriber, _control) = subscriber(settings, ansi, move || writer.clone());
-        tracing::subscriber::with_default(subscriber, act);
-        let bytes = memory.0.lock().unwrap().clone();
-        String::from_utf8(bytes).unwrap()
+        let subscriber = |log: Log| subscriber(settings, ansi, move || log.clone()).0;
+        testing::log::logged(subscriber, act)
     }
 
     #[test]
     fn the_formats_change_while_the_log_is_in_use() {
-        let memory = Memory::default();
-        let writer = memory.clone();
+        let log = Log::default();
+        let writer = log.clone();
         let mut settings = LogSettings {
             format: LogFormat::Text,
             access_format: AccessLogFormat::Text,
             level: LogLevel::Info,
         };
         let (subscriber, control) = subscriber(settings, false, move || writer.clone());
-        let lines = || String::from_utf8(std::mem::take(&mut *memory.0.lock().unwrap())).unwrap();
-        tracing::subscriber::with_default(subscriber, || {
-            let log = || {
+        testing::log::with_subscriber(subscriber, || {
+            let events = || {
                 tracing::info!("other");
                 tracing::info!(target: "onrush::access", method = "GET", target = "/x");
             };
-            log();
-            assert!(!lines().contains('{'));
+            events();
+            assert!(!log.take().contains('{'));
             settings.access_format = AccessLogFormat::Combined;
             settings.format = LogFormat::Json;
             control.formats.set(settings);
-            log();
-            let both = lines();
+            events();
+            let both = log.take();
             assert!(
                 both.starts_with("{\"") && both.contains("\"GET /x "),
                 "{both}"
             );
         });
+    }
+
+    /// The threads of other tests have no subscriber.
+    #[test]
+    fn an_event_that_another_thread_has_come_to_first_is_logged() {
+        let event = || tracing::info!("reached");
+        let line = logged(LogFormat::Text, false, || {
+            std::thread::spawn(event).join().unwrap();
+            event();
+        });
+        assert_eq!(line.matches("reached").count(), 1, "{line}");
     }
 
     const NASTY: &str = "a\r\nb\x1b[2Jc\x7f\u{9b}31m\0 \"\\ \u{202e}d";

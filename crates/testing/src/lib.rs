@@ -2,12 +2,13 @@
 //!
 //! Modules, lowest first: `temp_dir` (folders that remove themselves), `child` (tests that run
 //! themselves in a process of their own), `matrix` (which drivers and seeds a test uses), `seccomp`
-//! (refused system calls), `panics` (panics on purpose), `reply` (responses of HTTP servers),
-//! `body` (content of objects), `example` (the examples as programs).
+//! (refused system calls), `panics` (panics on purpose), `log` (what a test logs), `reply`
+//! (responses of HTTP servers), `body` (content of objects), `example` (the examples as programs).
 
 mod body;
 pub mod child;
 pub mod example;
+pub mod log;
 pub mod matrix;
 pub mod panics;
 mod reply;

@@ -9,38 +9,15 @@ use ocsp::{Status, response};
 use onrush::Metrics;
 use onrush::metrics::Format;
 use std::fs;
-use std::io;
-use std::sync::{Arc, Mutex};
-
-#[derive(Clone, Default)]
-struct Memory(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Memory {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
+use testing::log::Log;
 
 /// What `act` logs.
 fn logged(act: impl FnOnce()) -> String {
-    let memory = Memory::default();
-    let writer = memory.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_ansi(false)
-        .with_writer(move || writer.clone())
-        .finish();
-    tracing::subscriber::with_default(subscriber, || {
-        // Other tests may have just registered an event that no subscriber wants.
-        tracing::callsite::rebuild_interest_cache();
-        act();
-    });
-    let bytes = memory.0.lock().unwrap().clone();
-    String::from_utf8(bytes).unwrap()
+    let subscriber = |log: Log| {
+        let builder = tracing_subscriber::fmt().with_ansi(false);
+        builder.with_writer(move || log.clone()).finish()
+    };
+    testing::log::logged(subscriber, act)
 }
 
 /// A folder of one test. Dropping it removes it.

@@ -2,48 +2,18 @@
 //! that the log can be captured.
 
 use crate::common::*;
-use std::io::Write;
-use std::sync::{Arc, Mutex};
-use tracing_subscriber::fmt::MakeWriter;
-
-/// Captures the log.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Log {
-    fn take(&self) -> String {
-        String::from_utf8(std::mem::take(&mut *self.0.lock().unwrap())).unwrap()
-    }
-}
-
-impl Write for Log {
-    fn write(&mut self, buf: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(buf);
-        Ok(buf.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl MakeWriter<'_> for Log {
-    type Writer = Log;
-
-    fn make_writer(&self) -> Log {
-        self.clone()
-    }
-}
+use testing::log::{Log, with_subscriber};
 
 #[test]
 fn only_storage_errors_are_logged() {
     let log = Log::default();
+    let writer = log.clone();
     let subscriber = tracing_subscriber::fmt()
-        .with_writer(log.clone())
+        .with_writer(move || writer.clone())
         .with_ansi(false)
         .with_max_level(tracing::Level::WARN)
         .finish();
-    tracing::subscriber::with_default(subscriber, || {
+    with_subscriber(subscriber, || {
         for seed in 1..=3 {
             let server = || {
                 let server = TestServer::simulated("/", &writable(), seed);
