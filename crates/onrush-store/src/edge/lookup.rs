@@ -236,8 +236,12 @@ impl Inner {
         match (how, opened) {
             (how, BlockSource::Store(_)) => not_stored(how),
             (CacheUse::Miss { .. }, _) | (_, BlockSource::File(_)) => how,
-            // Nothing is to be fetched: the file gets its name at this moment.
-            (how, BlockSource::Filling(reading)) if reading.fill.is_whole(head, number) => how,
+            // Nothing is to be fetched: the file of another reader gets its name at this moment.
+            (how, BlockSource::Filling(reading))
+                if reading.is_joined && reading.fill.is_whole(head, number) =>
+            {
+                how
+            }
             (_, BlockSource::Filling(reading)) if head.is_small() => CacheUse::Miss {
                 is_stored: true,
                 is_collapsed: reading.is_joined,
@@ -295,4 +299,27 @@ fn is_outage(error: StoreError) -> bool {
             | StoreError::BadResponse
             | StoreError::Throttled { .. }
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::run::Joined;
+    use super::{BlockSource, CacheUse};
+    use crate::for_tests::{edge_with_blocks, wait_until};
+
+    /// A fast transfer may be complete before the reader that began it looks again.
+    #[test]
+    fn only_the_transfer_of_another_reader_counts_as_found() {
+        let (edge, _store, key) = edge_with_blocks();
+        let head = edge.inner.heads.get(&key).expect("a version");
+        let Joined::Filling(own) = edge.inner.block(&head, 1, head.meta.size) else {
+            panic!("the second block is in the cache");
+        };
+        wait_until(|| own.fill.is_whole(&head, 1));
+        let of_another = BlockSource::Filling(own.fill.join(1, true));
+        let own = BlockSource::Filling(own);
+        let found = |opened| edge.inner.missed(&head, 1, CacheUse::Hit, opened);
+        assert_eq!(found(&of_another), CacheUse::Hit);
+        assert_eq!(found(&own), CacheUse::Partial);
+    }
 }
