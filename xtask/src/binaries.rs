@@ -17,14 +17,11 @@ use std::{
 const BINARIES_AT_ONCE: usize = 3;
 const TESTS_AT_ONCE: usize = 4;
 
-/// A test binary that prints nothing for this long hangs. The slowest test takes a fifth of it.
+/// A test binary that prints nothing for this long hangs.
 const QUIET_MAX: Duration = Duration::from_secs(300);
 
 /// The binaries that take the longest, which start first, so that none of them is left at the end.
 const LONGEST: [&str; 6] = ["clients", "cli", "through_tls", "engine", "files", "remote"];
-
-/// Binaries whose tests measure their own process, so that they run one at a time.
-const ONE_TEST_AT_ONCE: [&str; 1] = ["memory"];
 
 /// What the tests of a run are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +57,10 @@ pub(crate) fn build() -> Outcome<Binaries> {
     }
     let text = String::from_utf8_lossy(&output.stdout);
     let mut all: Vec<Binary> = text.lines().filter_map(binary).collect();
+    let has = |name: &str| all.iter().any(|binary| binary.name == name);
+    if let Some(missing) = LONGEST.iter().find(|name| !has(name)) {
+        return Err(format!("no test binary is named '{missing}' any more"));
+    }
     let rank = |name: &str| LONGEST.iter().position(|&long| long == name);
     all.sort_by_key(|binary| rank(&binary.name).unwrap_or(LONGEST.len()));
     println!("{} test binaries", all.len());
@@ -105,7 +106,11 @@ impl Binaries {
         configure: impl Fn(&mut Command) + Sync,
     ) -> Outcome<Tally> {
         let wanted = self.0.iter().filter(|binary| is_wanted(&binary.name));
-        let waiting = Mutex::new(wanted.collect::<Vec<_>>().into_iter());
+        let wanted: Vec<_> = wanted.collect();
+        if wanted.is_empty() {
+            return Err("no test binary has that name".to_owned());
+        }
+        let waiting = Mutex::new(wanted.into_iter());
         let sum = Mutex::new(Tally::default());
         let next = || waiting.lock().ok()?.next();
         let worker = || {
@@ -127,24 +132,16 @@ impl Binaries {
                 scope.spawn(worker);
             }
         });
-        let sum = sum.into_inner().map_err(|error| error.to_string())?;
-        match sum.summaries {
-            0 => Err("no test ran".to_owned()),
-            _ => Ok(sum),
-        }
+        sum.into_inner().map_err(|error| error.to_string())
     }
 }
 
 /// Starts a test binary as cargo does: in the folder of its package.
 fn command(binary: &Binary, scope: Scope) -> Command {
-    let at_once = match ONE_TEST_AT_ONCE.contains(&binary.name.as_str()) {
-        true => 1,
-        false => TESTS_AT_ONCE,
-    };
     let mut command = Command::new(&binary.program);
     command
         .current_dir(&binary.package)
-        .arg(format!("--test-threads={at_once}"))
+        .arg(format!("--test-threads={TESTS_AT_ONCE}"))
         .stdin(Stdio::null())
         .env("CARGO_MANIFEST_DIR", &binary.package)
         .env("CARGO_TARGET_DIR", shell::target())
@@ -173,10 +170,34 @@ fn run_one(binary: &Binary, command: &mut Command) -> (String, Tally) {
     match status {
         Ok(status) if status.success() && tally.summaries > 0 => {}
         Ok(_) if is_explained => {}
-        Ok(status) => tally.fail(format!("{} did not finish: {status}", binary.name)),
+        Ok(status) => tally.fail(format!(
+            "{} did not finish: {status}; {}",
+            binary.name,
+            unfinished(&output)
+        )),
         Err(reason) => tally.fail(reason),
     }
     (output, tally)
+}
+
+/// The tests that were slow and have no result. The test runner names each that has been running
+/// for a minute.
+fn unfinished(output: &str) -> String {
+    let has_result = |name: &str| {
+        let line = format!("test {name} ... ");
+        output.lines().any(|printed| printed.starts_with(&line))
+    };
+    let slow = output.lines().filter_map(|line| {
+        let (name, _) = line
+            .strip_prefix("test ")?
+            .split_once(" has been running")?;
+        (!has_result(name)).then_some(name)
+    });
+    let slow: Vec<&str> = slow.collect();
+    match slow.is_empty() {
+        true => "no test was running for a minute".to_owned(),
+        false => format!("without a result: {}", slow.join(", ")),
+    }
 }
 
 #[cfg(test)]
@@ -219,6 +240,17 @@ mod tests {
         assert_eq!(of("sh", &["-c", &script]).1.failed, 1);
         let script = "echo 'test result: FAILED. 2 passed; 1 failed; 0 ignored'; exit 101";
         assert_eq!(of("sh", &["-c", script]).1.failed, 1);
+    }
+
+    #[test]
+    fn tests_that_hang_are_named() {
+        let script = "echo 'test a has been running for over 60 seconds'; \
+             echo 'test b has been running for over 60 seconds'; echo 'test a ... ok'; \
+             echo 'test c ... FAILED'; kill -KILL $$";
+        let (_, tally) = of("sh", &["-c", script]);
+        assert_eq!(tally.failed, 1);
+        let report = &tally.reports()[0];
+        assert!(report.ends_with("; without a result: b"), "{report}");
     }
 
     #[test]

@@ -1,9 +1,6 @@
 //! Two tests of the build cache at a size that takes too long for the test run.
 
-use crate::{
-    Arguments, Failure,
-    shell::{cargo, is_unoptimised, run},
-};
+use crate::{Arguments, Failure, shell::cargo, tally::run_tests};
 
 /// After a restart, the first objects are to be served, and a new one is to be stored, within this
 /// time.
@@ -19,9 +16,7 @@ pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
     test.args(["--include-ignored", "--nocapture", "--test-threads=1"])
         .env("ONRUSH_TEST_CACHE_BYTES", bytes.to_string())
         .env("ONRUSH_TEST_CACHE_OBJECTS", objects.to_string());
-    if !is_unoptimised() {
-        let within_ms = SERVES_WITHIN_MS.to_string();
-        test.env("ONRUSH_TEST_CACHE_SERVES_WITHIN_MS", within_ms);
-    }
-    Ok(run(&mut test)?)
+    let within_ms = SERVES_WITHIN_MS.to_string();
+    test.env("ONRUSH_TEST_CACHE_SERVES_WITHIN_MS", within_ms);
+    Ok(run_tests(&mut test)?)
 }

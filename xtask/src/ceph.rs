@@ -37,23 +37,47 @@ const OPEN_BUCKET: &str = "open";
 
 pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
     let cluster = Cluster::new(&mut arguments)?;
-    let words = arguments.names()?;
+    let action = Action::parse(&arguments.words)?;
+    arguments.rest()?;
     programs()?;
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    match words[..] {
-        ["up"] => cluster.up()?,
-        ["down"] => cluster.down()?,
-        ["kill-osd", number] => cluster.stop(&osd(number)?, "KILL")?,
-        ["start-osd", number] => cluster.start_osd(&osd(number)?)?,
-        ["kill-gateway"] => cluster.stop(GATEWAY, "KILL")?,
-        ["start-gateway"] => cluster.start_gateway()?,
-        ["status"] => run(&mut cluster.ceph("-s"))?,
-        _ => {
-            let known = "up, down, status, kill-osd N, start-osd N, kill-gateway or start-gateway";
-            return Err(Failure::Usage(format!("ceph needs one of {known}")));
-        }
+    Ok(match action {
+        Action::Up => cluster.up(),
+        Action::Down => cluster.down(),
+        Action::Kill(daemon) => cluster.stop(&daemon, "KILL"),
+        Action::StartOsd(osd) => cluster.start_osd(&osd),
+        Action::StartGateway => cluster.start_gateway(),
+        Action::Status => run(&mut cluster.ceph("-s")),
+    }?)
+}
+
+/// What is to be done with the cluster or one of its daemons.
+enum Action {
+    Up,
+    Down,
+    Kill(String),
+    StartOsd(String),
+    StartGateway,
+    Status,
+}
+
+impl Action {
+    fn parse(words: &[String]) -> Result<Action, Failure> {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        Ok(match words[..] {
+            ["up"] => Action::Up,
+            ["down"] => Action::Down,
+            ["kill-osd", number] => Action::Kill(osd(number)?),
+            ["start-osd", number] => Action::StartOsd(osd(number)?),
+            ["kill-gateway"] => Action::Kill(GATEWAY.to_owned()),
+            ["start-gateway"] => Action::StartGateway,
+            ["status"] => Action::Status,
+            _ => {
+                let known =
+                    "up, down, status, kill-osd N, start-osd N, kill-gateway or start-gateway";
+                return Err(Failure::Usage(format!("ceph needs one of {known}")));
+            }
+        })
     }
-    Ok(())
 }
 
 /// The name of the gateway among the daemons.

@@ -36,10 +36,7 @@ const COMPLAINT_LINES_MAX: usize = 24;
 pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
     let seconds = arguments.number("--seconds", 60)?;
     let input = arguments.text("--input")?;
-    let names = arguments.names()?;
-    if let Some(unknown) = names.iter().find(|name| !source(name).is_file()) {
-        return Err(Failure::Usage(format!("unknown fuzz target '{unknown}'")));
-    }
+    let names = arguments.names(&all()?)?;
     match (input, names.as_slice()) {
         (None, names) => Ok(run_targets(names, seconds)?),
         (Some(input), [name]) => {
@@ -96,10 +93,6 @@ fn all() -> Outcome<Vec<String>> {
     let mut names: Vec<String> = names.collect();
     names.sort();
     Ok(names)
-}
-
-fn source(name: &str) -> PathBuf {
-    root().join("fuzz/targets").join(name).with_extension("rs")
 }
 
 fn binary(name: &str) -> PathBuf {

@@ -220,10 +220,18 @@ impl Arguments {
         number.ok_or_else(|| Failure::Usage(format!("{name} needs a number, not '{text}'")))
     }
 
-    /// The remaining arguments, which must be names and not options.
-    fn names(self) -> Result<Vec<String>, Failure> {
-        match self.words.iter().find(|a| a.starts_with('-')) {
-            Some(option) => Err(Failure::Usage(format!("unknown option '{option}'"))),
+    /// The remaining arguments, each of which must be one of `known`.
+    fn names(self, known: &[impl AsRef<str>]) -> Result<Vec<String>, Failure> {
+        let is_known = |word: &String| known.iter().any(|name| name.as_ref() == word);
+        match self.words.iter().find(|word| !is_known(word)) {
+            Some(option) if option.starts_with('-') => {
+                Err(Failure::Usage(format!("unknown option '{option}'")))
+            }
+            Some(word) => {
+                let known: Vec<&str> = known.iter().map(AsRef::as_ref).collect();
+                let known = known.join("', '");
+                Err(Failure::Usage(format!("'{word}' is not one of '{known}'")))
+            }
             None => self.rest(),
         }
     }
@@ -265,6 +273,11 @@ mod tests {
             &["nothing"][..],
             &["test", "--fast"],
             &["fuzz", "--seconds", "0"],
+            &["fuzz", "nothing"],
+            &["nightly", "nothing"],
+            &["package", "nothing"],
+            &["scale", "nothing"],
+            &["ceph", "nothing"],
         ] {
             assert!(matches!(parse(wrong), Err(Failure::Usage(_))), "{wrong:?}");
         }
@@ -278,7 +291,10 @@ mod tests {
         assert!(given.flag("--report-only"));
         assert!(!given.flag("--report-only"));
         assert_eq!(given.number("--rounds", 7).unwrap(), 7);
-        assert_eq!(given.names().unwrap(), ["head", "chunked"]);
+        assert_eq!(
+            given.names(&["head", "chunked"]).unwrap(),
+            ["head", "chunked"]
+        );
     }
 
     #[test]
@@ -286,7 +302,8 @@ mod tests {
         assert!(arguments("--seconds").number("--seconds", 60).is_err());
         assert!(arguments("--seconds x").number("--seconds", 60).is_err());
         assert!(arguments("--seconds 0").number("--seconds", 60).is_err());
-        assert!(arguments("--fast").names().is_err());
+        assert!(arguments("--fast").names(&["fast"]).is_err());
+        assert!(arguments("extra").names(&["other"]).is_err());
         assert!(arguments("extra").end().is_err());
         assert!(arguments("").end().is_ok());
     }

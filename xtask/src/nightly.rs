@@ -6,8 +6,9 @@ use crate::{
     Arguments, Failure,
     binaries::{self, Binaries, Scope},
     commands, file_systems, fuzz, setup,
-    shell::{Outcome, cannot_run, cargo, run},
+    shell::{Outcome, cargo, run},
     steps::Steps,
+    tally::{Tally, run_and_count},
     verify,
 };
 use std::{env, process::Command};
@@ -16,35 +17,34 @@ use std::{env, process::Command};
 const FUZZ_SECONDS: u64 = 120;
 
 /// A step: its name, and how it is performed.
-type Step = (&'static str, fn(&mut Context) -> Outcome);
+type Step = (&'static str, fn(&mut Context) -> Outcome<Tally>);
 
 /// The steps in their order. Those that are commands of this program have the sizes of their
 /// defaults, or smaller ones where a night would not suffice.
 const STEPS: [Step; 15] = [
-    ("deny", |_| setup::check_dependencies()),
-    ("fuzz", |_| fuzz::run_targets(&[], FUZZ_SECONDS)),
+    ("deny", |_| uncounted(setup::check_dependencies())),
+    ("fuzz", |_| uncounted(fuzz::run_targets(&[], FUZZ_SECONDS))),
     ("file systems", |context| {
         file_systems::run_all(context.binaries()?)
     }),
     ("miri", |_| own("miri")),
-    ("commands", |_| commands::run_all()),
+    ("commands", |_| uncounted(commands::run_all())),
     ("package", |_| own("package")),
     ("kill", |_| own("kill")),
     ("chaos", |_| own("chaos")),
     ("power cuts", |_| own("power-cuts")),
     ("tls", |_| own("tls")),
-    ("cache", |_| own("cache")),
+    ("cache", |_| own("cache --objects 250000")),
     ("page", |_| own("page")),
     ("ceph", |_| {
-        let tested = own("ceph up").and_then(|()| own("scale"));
-        let stopped = own("ceph down");
-        tested.and(stopped)
+        let tested = own("ceph up").and_then(|_| own("scale"));
+        own("ceph down").and(tested)
     }),
     ("bench", |_| own("bench --quick")),
     ("experiments", |_| own("experiment --quick")),
 ];
 
-/// The name of the step that runs the tests. It counts them, so it is not in [`STEPS`].
+/// The name of the step that runs all tests, and the loom tests.
 const TESTS: &str = "tests";
 
 /// What several steps use.
@@ -71,11 +71,7 @@ pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
         println!("{}", names().join("\n"));
         return Ok(());
     }
-    let wanted = arguments.names()?;
-    if let Some(name) = wanted.iter().find(|name| !names().contains(&name.as_str())) {
-        let all = names().join("', '");
-        return Err(Failure::Usage(format!("no step '{name}', but '{all}'")));
-    }
+    let wanted = arguments.names(&names())?;
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);
     setup::check_rights()?;
     let mut steps = Steps::new();
@@ -89,7 +85,7 @@ pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
     }
     for (name, step) in STEPS {
         if is_wanted(name) {
-            steps.run(name, || step(&mut context));
+            steps.test(name, || step(&mut context));
         }
     }
     steps.close()
@@ -100,18 +96,15 @@ fn names() -> Vec<&'static str> {
     [TESTS].into_iter().chain(others).collect()
 }
 
-/// Runs a task of this program, in a process of its own.
-fn own(task: &str) -> Outcome {
+/// Runs a task of this program, in a process of its own, and counts its tests.
+fn own(task: &str) -> Outcome<Tally> {
     let program = env::current_exe().map_err(|error| error.to_string())?;
-    let mut command = Command::new(program);
-    command.args(task.split_whitespace());
-    let status = command
-        .status()
-        .map_err(|error| cannot_run(&command, &error))?;
-    match status.success() {
-        true => Ok(()),
-        false => Err(format!("`cargo xtask {task}` failed: {status}")),
-    }
+    run_and_count(Command::new(program).args(task.split_whitespace()))
+}
+
+/// The outcome of a step that runs no tests.
+fn uncounted(outcome: Outcome) -> Outcome<Tally> {
+    outcome.map(|()| Tally::default())
 }
 
 #[cfg(test)]

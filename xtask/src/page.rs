@@ -1,7 +1,8 @@
 //! `cargo xtask page`: an upload of 1 GiB with the page in Chromium, which is interrupted and
 //! continued. The test run does the same with fewer bytes.
 
-use crate::shell::{cargo, run};
+use crate::shell::cargo;
+use crate::tally::run_tests;
 use crate::{Arguments, Failure, packages, python};
 
 pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
@@ -13,5 +14,5 @@ pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
     test.args(["chromium_continues_large_uploads", "--"]);
     test.args(["--include-ignored", "--nocapture"]);
     test.env("ONRUSH_TEST_LARGE_MIB", mib.to_string());
-    Ok(run(test.env("CI", "1"))?)
+    Ok(run_tests(test.env("CI", "1"))?)
 }

@@ -90,7 +90,8 @@ pub fn run(command: &mut Command) -> Outcome {
 
 /// Runs `command` and passes each line of its output to `each`. Standard error is inherited. After
 /// `quiet_max` without a line, kills the programs that `command` has started, and `command`
-/// continues: a program that hangs must not hide the results of the others.
+/// continues: a program that hangs must not hide the results of the others. After another
+/// `quiet_max`, or if it has started none, kills `command` itself.
 pub fn run_watched(
     command: &mut Command,
     quiet_max: Duration,
@@ -112,11 +113,13 @@ pub fn run_watched(
             .for_each(drop);
     });
     let (mut quiet_since, mut checked, mut ended) = (Instant::now(), Instant::now(), None);
+    let mut is_first = true;
     loop {
         match lines.recv_timeout(CHECK_INTERVAL) {
             Ok(line) => {
                 each(&String::from_utf8_lossy(&line));
                 quiet_since = Instant::now();
+                is_first = true;
             }
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {}
@@ -132,16 +135,17 @@ pub fn run_watched(
             _ => {}
         }
         if quiet_since.elapsed() > quiet_max {
-            for descendant in process::tree(child.id()).into_iter().skip(1) {
+            let tree = process::tree(child.id());
+            let spared = usize::from(is_first && tree.len() > 1);
+            for process in tree.into_iter().skip(spared) {
                 // The process may have ended by itself; then `kill` fails, which is harmless.
-                let name =
-                    fs::read_to_string(format!("/proc/{descendant}/comm")).unwrap_or_default();
+                let name = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
                 let (name, time) = (name.trim_end(), elapsed(quiet_max));
                 each(&format!("`{name}` printed nothing for {time}: killed"));
-                let _ =
-                    run(Command::new("sh").args(["-c", "kill -KILL $0", &descendant.to_string()]));
+                let _ = run(Command::new("sh").args(["-c", "kill -KILL $0", &process.to_string()]));
             }
             quiet_since = Instant::now();
+            is_first = false;
         }
     }
     match ended {
@@ -235,15 +239,27 @@ mod tests {
 
     #[test]
     fn a_program_that_hangs_is_killed() {
-        let script = "echo before; sleep 600 & wait $!; sleep 600; echo after; exit 3";
-        let mut printed = Vec::new();
-        let mut command = Command::new("sh");
-        command.args(["-c", script]);
-        let each = |line: &str| printed.push(line.to_owned());
-        let status = run_watched(&mut command, Duration::from_millis(10), each).unwrap();
-        assert_eq!(status.code(), Some(3));
+        let watched = |script: &str| {
+            let mut printed = Vec::new();
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            let each = |line: &str| printed.push(line.to_owned());
+            let status = run_watched(&mut command, Duration::from_millis(10), each).unwrap();
+            (status.code(), printed.join("; "))
+        };
+        let one = "echo before; sleep 600 & wait $!; echo between; sleep 600; echo after; exit 3";
         let killed = "`sleep` printed nothing for 0.0 s: killed";
-        assert_eq!(printed, ["before", killed, killed, "after"]);
+        let printed = format!("before; {killed}; between; {killed}; after");
+        assert_eq!(watched(one), (Some(3), printed));
+        // It hangs itself, at once or when the program that it has started is killed.
+        let own = "`sleep` printed nothing for 0.0 s: killed";
+        assert_eq!(watched("exec sleep 600"), (None, own.to_owned()));
+        let (code, printed) = watched("sleep 600; sleep 600; echo not reached");
+        assert_eq!(code, None);
+        assert!(
+            printed.starts_with(&format!("{killed}; `sh` printed nothing")),
+            "{printed}"
+        );
     }
 
     #[test]

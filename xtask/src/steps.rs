@@ -3,13 +3,17 @@
 
 use crate::{
     Failure,
-    shell::{Outcome, capture, elapsed, flush},
+    shell::{Outcome, elapsed, flush, run_watched, shown},
     tally::Tally,
 };
 use std::{
-    process::Command,
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
+
+/// A command that runs beside others and prints nothing for this long hangs: optimised builds take
+/// minutes, and longer beside others.
+const QUIET_MAX: Duration = Duration::from_secs(20 * 60);
 
 /// The steps that have run.
 pub(crate) struct Steps {
@@ -17,6 +21,7 @@ pub(crate) struct Steps {
     /// The names of the steps with their times, in the order in which they ended.
     ended: Vec<(&'static str, Duration)>,
     failed: Vec<&'static str>,
+    skipped: Vec<&'static str>,
     tally: Tally,
 }
 
@@ -26,23 +31,27 @@ impl Steps {
             started: Instant::now(),
             ended: Vec::new(),
             failed: Vec::new(),
+            skipped: Vec::new(),
             tally: Tally::default(),
         }
     }
 
     /// Runs a step that prints what it does. Returns whether it succeeded.
     pub(crate) fn run(&mut self, name: &'static str, step: impl FnOnce() -> Outcome) -> bool {
-        self.test(name, || step().map(|()| Tally::default()));
-        self.failed.last() != Some(&name)
+        self.test(name, || step().map(|()| Tally::default()))
     }
 
-    /// Runs a step that returns counts of tests.
-    pub(crate) fn test(&mut self, name: &'static str, step: impl FnOnce() -> Outcome<Tally>) {
+    /// Runs a step that returns counts of tests. Returns whether it succeeded.
+    pub(crate) fn test(
+        &mut self,
+        name: &'static str,
+        step: impl FnOnce() -> Outcome<Tally>,
+    ) -> bool {
         println!("\n== {name}");
         flush();
         let started = Instant::now();
         let outcome = step();
-        self.count(name, started.elapsed(), outcome);
+        self.count(name, started.elapsed(), outcome)
     }
 
     /// Prints a step that ran beside another. Returns whether it succeeded.
@@ -54,41 +63,50 @@ impl Steps {
             Err(reason) if tally.failed == 0 => self.count(step.name, step.time, Err(reason)),
             Err(_) => self.count(step.name, step.time, Ok(tally)),
         }
-        self.failed.last() != Some(&step.name)
     }
 
-    fn count(&mut self, name: &'static str, time: Duration, outcome: Outcome<Tally>) {
-        match outcome {
-            Ok(tally) => {
-                let outcome = match tally.failed {
-                    0 => Ok(()),
-                    failed => Err(format!("{failed} tests failed")),
-                };
-                self.tally.absorb(tally);
-                self.end(name, time, outcome);
-            }
-            Err(reason) => self.fail(name, time, reason),
-        }
-    }
-
-    /// Ends a step that failed without a test. It counts as a failed test, so the last line of the
+    /// Ends a step. One that failed without a test counts as a failed test, so the last line of the
     /// output alone shows every failure.
-    fn fail(&mut self, name: &'static str, time: Duration, reason: String) {
-        self.tally.failed += 1;
-        self.end(name, time, Err(reason));
-    }
-
-    fn end(&mut self, name: &'static str, time: Duration, outcome: Outcome) {
+    fn count(&mut self, name: &'static str, time: Duration, outcome: Outcome<Tally>) -> bool {
+        let outcome = outcome.map_err(|reason| (reason, 1)).and_then(|tally| {
+            let failed = tally.failed;
+            let is_skipped = tally.is_skipped && tally.summaries == 0;
+            self.tally.absorb(tally);
+            match failed {
+                0 => Ok(is_skipped),
+                failed => Err((format!("{failed} tests failed"), 0)),
+            }
+        });
         let shown = elapsed(time);
-        match outcome {
-            Ok(()) => println!("== {name}: ok, {shown}"),
-            Err(reason) => {
+        match &outcome {
+            Ok(false) => println!("== {name}: ok, {shown}"),
+            Ok(true) => {
+                println!("== {name}: skipped, {shown}");
+                self.skipped.push(name);
+            }
+            Err((reason, uncounted)) => {
                 println!("{reason}\n== {name}: FAILED, {shown}");
                 self.failed.push(name);
+                self.tally.failed += uncounted;
             }
         }
         flush();
         self.ended.push((name, time));
+        outcome.is_ok()
+    }
+
+    /// One line that says which steps did not do what they should, and how long all took.
+    fn summary(&self) -> String {
+        let all = self.ended.len();
+        let ok = all - self.failed.len() - self.skipped.len();
+        let time = elapsed(self.started.elapsed());
+        let mut line = format!("{ok} of {all} steps ok, {time}");
+        for (what, names) in [("failed", &self.failed), ("skipped", &self.skipped)] {
+            if !names.is_empty() {
+                line.push_str(&format!("; {what}: {}", names.join(", ")));
+            }
+        }
+        line
     }
 
     /// Prints the results.
@@ -97,14 +115,10 @@ impl Steps {
         for (name, time) in &self.ended {
             println!("{name:18} {}", elapsed(*time));
         }
-        println!("{:18} {}", "all steps", elapsed(self.started.elapsed()));
         for report in self.tally.reports() {
             println!("\n{report}");
         }
-        if !self.failed.is_empty() {
-            println!("steps that failed: {}", self.failed.join(", "));
-        }
-        println!("\n{}", self.tally);
+        println!("\n{}\n{}", self.summary(), self.tally);
         flush();
         match self.failed.is_empty() {
             true => Ok(()),
@@ -128,13 +142,19 @@ impl Quiet {
         let mut output = String::new();
         let mut outcome = Ok(());
         for command in commands {
-            let done = capture(&mut niced(&command));
-            outcome = match done {
-                Ok((is_ok, text)) => {
-                    output.push_str(&text);
-                    let failed = || format!("`{}` failed", crate::shell::shown(&command));
-                    is_ok.then_some(()).ok_or_else(failed)
+            let before = output.len();
+            let status = run_watched(&mut niced(&command), QUIET_MAX, |line| {
+                output.push_str(line);
+                output.push('\n');
+            });
+            let runs_tests = command.get_args().next().is_some_and(|word| word == "test");
+            outcome = match status {
+                Ok(status) if !status.success() => Err(format!("`{}` failed", shown(&command))),
+                // A filter that matches no name proves nothing.
+                Ok(_) if runs_tests && Tally::of(&output[before..]).passed == 0 => {
+                    Err(format!("`{}` ran no test", shown(&command)))
                 }
+                Ok(_) => Ok(()),
                 Err(reason) => Err(reason),
             };
             if outcome.is_err() {
@@ -150,11 +170,12 @@ impl Quiet {
     }
 }
 
-/// `command` with the lowest priority, by nice(1).
+/// `command` with the lowest priority, by nice(1), and with one stream for its output and errors.
 fn niced(command: &Command) -> Command {
     let mut nice = Command::new("nice");
-    nice.args(["-n", "19"]).arg(command.get_program());
-    nice.args(command.get_args());
+    nice.args(["-n", "19", "sh", "-c", "exec \"$0\" \"$@\" 2>&1"]);
+    nice.arg(command.get_program()).args(command.get_args());
+    nice.stdin(Stdio::null());
     for (name, value) in command.get_envs() {
         match value {
             Some(value) => nice.env(name, value),
@@ -175,8 +196,12 @@ mod tests {
     fn a_failed_step_is_never_a_success() {
         assert!(Steps::new().close().is_ok());
         let mut steps = Steps::new();
-        steps.run("tidy", || Err("a reason".to_owned()));
+        assert!(!steps.run("tidy", || Err("a reason".to_owned())));
+        assert!(steps.run("fmt", || Ok(())));
+        assert!(steps.test("miri", || Ok(Tally::of("skipped: a reason"))));
         assert_eq!(steps.tally.to_string(), "0 passed, 1 failed");
+        let line = "1 of 3 steps ok, 0.0 s; failed: tidy; skipped: miri";
+        assert_eq!(steps.summary(), line);
         assert!(steps.close().is_err());
     }
 
@@ -205,5 +230,9 @@ mod tests {
         shell.env("COUNT", "4");
         steps.report(Quiet::run("y", vec![shell]));
         assert_eq!(steps.tally.to_string(), "4 passed, 1 failed");
+        let mut nothing = command("echo");
+        nothing.arg("test");
+        let step = Quiet::run("z", vec![nothing]);
+        assert_eq!(step.outcome, Err("`echo test` ran no test".to_owned()));
     }
 }

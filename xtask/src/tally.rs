@@ -1,6 +1,11 @@
 //! The sum of the test runner's summaries, and what failed.
 
-use std::fmt;
+use crate::shell::{Outcome, run_watched, shown};
+use std::{fmt, process::Command, time::Duration};
+
+/// A command that prints nothing for this long hangs: the largest ones work for minutes before they
+/// print a line.
+const QUIET_MAX: Duration = Duration::from_secs(45 * 60);
 
 /// The number of lines of a failed test binary that are repeated at the end of the output. A reader
 /// of a long log, or of its end only, needs the names of the tests and their messages.
@@ -14,6 +19,8 @@ pub(crate) struct Tally {
     pub(crate) skipped: u64,
     /// The number of summaries.
     pub(crate) summaries: u64,
+    /// A line says why something was skipped.
+    pub(crate) is_skipped: bool,
     /// For each test binary with failures: the end of what it printed about them.
     reports: Vec<String>,
     /// The lines since `failures:`.
@@ -31,6 +38,7 @@ impl Tally {
     /// Reads the next line of the output. The counts are in lines such as
     /// `test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; …`.
     pub(crate) fn add(&mut self, line: &str) {
+        self.is_skipped |= line.starts_with("skipped: ");
         let Some(counts) = line.strip_prefix("test result: ") else {
             match &mut self.failures {
                 Some(lines) => lines.push(line.to_owned()),
@@ -72,12 +80,37 @@ impl Tally {
         self.failed += other.failed;
         self.skipped += other.skipped;
         self.summaries += other.summaries;
+        self.is_skipped |= other.is_skipped;
         self.reports.extend(other.reports);
     }
 
     /// What failed, with messages.
     pub(crate) fn reports(&self) -> &[String] {
         &self.reports
+    }
+}
+
+/// Runs `command`, which runs tests, and prints its output. Fails if one of them fails, or if none
+/// has run: a filter that matches no name proves nothing.
+pub(crate) fn run_tests(command: &mut Command) -> Outcome {
+    match run_and_count(command)? {
+        tally if tally.failed > 0 => Err(format!("`{}`: {tally}", shown(command))),
+        tally if tally.passed == 0 => Err(format!("`{}` ran no test", shown(command))),
+        _ => Ok(()),
+    }
+}
+
+/// Runs `command` and prints its output. Returns the counts of the tests in it, if it runs any.
+/// Fails if `command` fails without a failed test.
+pub(crate) fn run_and_count(command: &mut Command) -> Outcome<Tally> {
+    let mut tally = Tally::default();
+    let status = run_watched(command, QUIET_MAX, |line| {
+        println!("{line}");
+        tally.add(line);
+    })?;
+    match status.success() || tally.failed > 0 {
+        true => Ok(tally),
+        false => Err(format!("`{}` failed: {status}", shown(command))),
     }
 }
 
@@ -111,6 +144,17 @@ mod tests {
         tally.fail("killed".to_owned());
         assert_eq!(tally.to_string(), "7 passed, 4 failed, 1 skipped");
         assert_eq!(tally.reports(), ["killed"]);
+    }
+
+    #[test]
+    fn a_command_that_runs_no_test_has_failed() {
+        let of = |line: &str| run_tests(Command::new("sh").args(["-c", line]));
+        let line = "test result: ok. 2 passed; 0 failed; 0 ignored";
+        assert_eq!(of(&format!("echo '{line}'")), Ok(()));
+        let none = of("echo 'test result: ok. 0 passed; 0 failed; 9 filtered out'");
+        assert!(none.is_err_and(|reason| reason.ends_with("ran no test")));
+        assert!(of(&format!("echo '{line}'; exit 101")).is_err());
+        assert!(of("echo 'test result: FAILED. 2 passed; 1 failed; 0 ignored'; exit 101").is_err());
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use crate::{
     Arguments, Failure,
-    shell::{Outcome, capture, cargo, run, target},
+    shell::{Outcome, capture, cargo, target},
+    tally::run_tests,
 };
 use std::process::Command;
 
@@ -12,6 +13,7 @@ const MIRI: [(&str, Leaks); 3] = [
     ("--lib -- job:: wakers::", Leaks::AreIntended),
     ("--test runtime -- task_slot::", Leaks::AreIntended),
 ];
+
 /// Tests use the clock.
 const MIRI_FLAGS: &str = "-Zmiri-disable-isolation";
 
@@ -22,6 +24,7 @@ enum Leaks {
     /// A panic's payload is leaked, because its destructor may panic, too.
     AreIntended,
 }
+
 /// Crates with tests under `cfg(loom)`, and the names of those tests.
 const LOOM: [(&str, &str); 2] = [
     ("onrush-rt", "parker::"),
@@ -41,7 +44,7 @@ pub(crate) fn miri(arguments: Arguments) -> Result<(), Failure> {
         if leaks == Leaks::AreIntended {
             command.env("MIRIFLAGS", format!("{MIRI_FLAGS} -Zmiri-ignore-leaks"));
         }
-        run(&mut command)?;
+        run_tests(&mut command)?;
     }
     Ok(())
 }
@@ -56,12 +59,12 @@ pub(crate) fn kill(mut arguments: Arguments) -> Result<(), Failure> {
     let kills = arguments.number("--kills", 10_000)?;
     arguments.end()?;
     let mut command = cargo("test -p onrush-store --test store -- kill:: --nocapture");
-    Ok(run(command.env("TEST_KILLS", kills.to_string()))?)
+    Ok(run_tests(command.env("TEST_KILLS", kills.to_string()))?)
 }
 
 /// Runs the loom tests. They explore every thread interleaving up to a limit on preemptions.
 pub(crate) fn check_interleavings() -> Outcome {
-    interleavings().iter_mut().try_for_each(run)
+    interleavings().iter_mut().try_for_each(run_tests)
 }
 
 /// The commands that run the loom tests.

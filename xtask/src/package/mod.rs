@@ -30,11 +30,7 @@ const PROGRAMS: [(&str, &str); 5] = [
 ];
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
-    let names = arguments.names()?;
-    let is_known = |name: &String| ["deb", "tarball"].contains(&name.as_str());
-    if let Some(name) = names.iter().find(|name| !is_known(name)) {
-        return Err(Failure::Usage(format!("unknown package '{name}'")));
-    }
+    let names = arguments.names(&["deb", "tarball"])?;
     let wants = |name: &str| names.is_empty() || names.iter().any(|given| given == name);
     packages::need(&PROGRAMS)?;
     let out = target().join("package");

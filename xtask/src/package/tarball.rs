@@ -4,7 +4,7 @@
 use super::{VERSION, empty, read, tree, trial, write};
 use crate::{
     packages,
-    shell::{Outcome, capture, cargo, is_unoptimised, run, target},
+    shell::{Outcome, capture, cargo, run, target},
 };
 use std::{
     env::consts::ARCH,
@@ -25,8 +25,7 @@ pub(super) fn program() -> Outcome<PathBuf> {
     // C code of dependencies.
     let compiler = format!("CC_{}", triple.replace('-', "_"));
     run(build.arg(&triple).env(compiler, "musl-gcc"))?;
-    let profile = if is_unoptimised() { "debug" } else { "dist" };
-    Ok(target().join(triple).join(profile).join("onrush"))
+    Ok(target().join(triple).join("dist/onrush"))
 }
 
 /// Builds `onrush-VERSION-ARCHITECTURE-linux.tar.gz` in the folder `out`, to be unpacked in

@@ -10,6 +10,7 @@ mod site;
 
 use crate::ceph::{self, Cluster, KEY};
 use crate::shell::{Outcome, cargo, run, target};
+use crate::tally::run_tests;
 use crate::{Arguments, Failure, packages};
 use faults::{Expected, Fault, System};
 use site::Site;
@@ -50,13 +51,9 @@ const LENGTHS: [usize; 32] = {
 /// Runs the tests of the store and the named faults, or all.
 pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
     let cluster = Cluster::new(&mut arguments)?;
-    let wanted = arguments.names()?;
     let names = faults::ALL.iter().map(|(name, ..)| *name);
     let known: Vec<&str> = [STORE].into_iter().chain(names).collect();
-    if let Some(name) = wanted.iter().find(|name| !known.contains(&name.as_str())) {
-        let known = known.join(", ");
-        return Err(Failure::Usage(format!("'{name}' is not one of {known}")));
-    }
+    let wanted = arguments.names(&known)?;
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);
     ceph::programs()?;
     packages::need(&[("haproxy", "haproxy")])?;
@@ -66,7 +63,7 @@ pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
         println!("== tests of the store");
         let mut tests = cargo("test --quiet -p onrush-remote --test remote -- real_service");
         let service = format!("{} {} {}", cluster.endpoint(), KEY.0, KEY.1);
-        run(tests.env("ONRUSH_TEST_S3", service))?;
+        run_tests(tests.env("ONRUSH_TEST_S3", service))?;
     }
     let faults: Vec<Fault> = (faults::ALL.into_iter())
         .filter(|(name, ..)| is_wanted(name))
