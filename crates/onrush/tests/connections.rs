@@ -294,9 +294,12 @@ fn idle_connections_of_other_workers_make_room() {
             stream.write_all(get("/wait").as_bytes()).unwrap();
         }
         gate.await_begun(CAP / WORKERS);
-        // The kernel chooses the worker that accepts: each is chosen several times.
+        // The kernel chooses the worker that accepts: each is chosen several times. Each connection
+        // stays open, so that the next one needs a place.
         for _ in 0..32 {
-            assert_eq!(ask(&mut server.connect(), "/"), 200, "{driver:?}");
+            let mut stream = server.connect();
+            assert_eq!(ask(&mut stream, "/"), 200, "{driver:?}");
+            connections[1].push(stream);
         }
         gate.open.store(true, Ordering::SeqCst);
         for stream in &mut connections[0] {
