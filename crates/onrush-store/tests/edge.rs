@@ -188,6 +188,7 @@ fn a_fetch_without_clients_ends_with_its_block() {
     wait_until("the record and a block are stored", || {
         stats(&edge).entries == 2
     });
+    wait_until("the fetch has ended", || store.is_idle());
     // What was there already when the fetch ended is not lost, but it is less than a block.
     assert!(store.transferred() < 2 * BLOCK as usize);
     let found = get(&edge, "a").expect("an object");

@@ -87,6 +87,11 @@ impl Counted {
         self.asked.swap(0, SeqCst)
     }
 
+    /// Whether no object of this store is open: all fetches have ended.
+    pub(crate) fn is_idle(&self) -> bool {
+        Arc::strong_count(&self.transferred) == 1
+    }
+
     pub(crate) fn transferred(&self) -> usize {
         self.transferred.load(SeqCst)
     }

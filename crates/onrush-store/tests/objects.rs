@@ -55,6 +55,22 @@ fn put_objects_can_be_read(backend: &Backend) {
     assert_eq!(staged(&folder, backend), 0);
 }
 
+const ATTEMPTS: usize = 1000;
+
+/// Whether the file system tells which bytes are in the page cache. Overlayfs does not.
+fn tells_what_is_cached(backend: &Backend) -> bool {
+    let root = backend.root();
+    let file = root.open(b"probe", OpenHow::create_new(0o600)).unwrap();
+    file.write_all_at(b"content", 0).unwrap();
+    let tells = (0..ATTEMPTS).any(|_| {
+        let mut all = [0; 7];
+        assert_eq!(file.read_at(&mut all, 0).unwrap(), 7);
+        file.try_read_at(&mut all, 0).is_ok()
+    });
+    root.unlink(b"probe").unwrap();
+    tells
+}
+
 fn contents_around_buffer_limits_are_stored(backend: &Backend) {
     let folder = backend.folder();
     for len in [0, 1, 16_383, 16_384, 16_385, 100_000] {
@@ -100,10 +116,13 @@ fn contents_around_buffer_limits_are_stored(backend: &Backend) {
                 .unwrap()
                 .is_empty()
         );
+        if !tells_what_is_cached(backend) {
+            return;
+        }
         // The kernel may drop a page at any time, so it is read into the page cache again.
         let mut some = [0; 10];
         let mut found = None;
-        for _ in 0..1000 {
+        for _ in 0..ATTEMPTS {
             let read = object.read(50_000, 10, Vec::with_capacity(10)).await;
             assert_eq!(read.unwrap(), all[50_000..50_010]);
             found = object.local().unwrap().try_read(50_000, &mut some);
