@@ -216,10 +216,12 @@ const COMMANDS: &[(&str, Cover)] = &[
     ),
     ("cargo run -p onrush --example coroutine", Runs(&[EXAMPLES])),
     ("cargo xtask test", ItRuns),
+    ("cargo xtask test [STEP…]", ItRuns),
+    ("cargo xtask test clippy", Step("clippy")),
     ("cargo xtask nightly", ItRuns),
     ("cargo xtask nightly [STEP…]", ItRuns),
     ("cargo xtask nightly --list", ItRuns),
-    ("cargo xtask setup", Step("set up")),
+    ("cargo xtask setup", Step("set-up")),
     (
         "cargo test -p onrush --test engine drain::",
         Tested(DRAIN, "#[test]"),
@@ -250,8 +252,8 @@ const COMMANDS: &[(&str, Cover)] = &[
         ),
     ),
     ("cargo xtask simulate-scale", Runs(&[SIMULATE])),
-    ("cargo xtask power-cuts", Step("power cuts")),
-    ("cargo xtask power-cuts [FILE-SYSTEM…]", Step("power cuts")),
+    ("cargo xtask power-cuts", Step("power-cuts")),
+    ("cargo xtask power-cuts [FILE-SYSTEM…]", Step("power-cuts")),
     (
         "cargo xtask bench scale",
         Tested(

@@ -33,9 +33,11 @@ The development tasks of Onrush.
 
 usage: cargo xtask TASK [OPTIONS]
 
-  test                set up the programs that the tests need, then check every property once:
+  test [STEP…]        set up the programs that the tests need, then check every property once:
                       format, tidy, documented commands, tests, lints, docs, loom, instructions
-                      per request (bench --gate); at most 25 minutes from nothing on two cores
+                      per request (bench --gate); at most 25 minutes from nothing on two cores;
+                      all steps, or the named ones
+        --list            print the names of the steps
   nightly [STEP…]     what takes too long for every change: all tests on each driver with each seed,
                       large clients, fuzzing, file systems, power cuts, Ceph, benchmarks; all steps,
                       or the named ones
@@ -274,6 +276,7 @@ mod tests {
             &["test", "--fast"],
             &["fuzz", "--seconds", "0"],
             &["fuzz", "nothing"],
+            &["test", "nothing"],
             &["nightly", "nothing"],
             &["package", "nothing"],
             &["scale", "nothing"],

@@ -24,7 +24,7 @@ type Step = (&'static str, fn(&mut Context) -> Outcome<Tally>);
 const STEPS: [Step; 15] = [
     ("deny", |_| uncounted(setup::check_dependencies())),
     ("fuzz", |_| uncounted(fuzz::run_targets(&[], FUZZ_SECONDS))),
-    ("file systems", |context| {
+    ("file-systems", |context| {
         file_systems::run_all(context.binaries()?)
     }),
     ("miri", |_| own("miri")),
@@ -32,7 +32,7 @@ const STEPS: [Step; 15] = [
     ("package", |_| own("package")),
     ("kill", |_| own("kill")),
     ("chaos", |_| own("chaos")),
-    ("power cuts", |_| own("power-cuts")),
+    ("power-cuts", |_| own("power-cuts")),
     ("tls", |_| own("tls")),
     ("cache", |_| own("cache --objects 250000")),
     ("page", |_| own("page")),
@@ -73,10 +73,10 @@ pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
     }
     let wanted = arguments.names(&names())?;
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);
-    setup::check_rights()?;
+    setup::check_rights(&[setup::PROGRAMS.as_slice(), &setup::NIGHTLY].concat())?;
     let mut steps = Steps::new();
     let mut context = Context::default();
-    if !steps.run("set up", setup::everything) {
+    if !steps.run("set-up", setup::everything) {
         return steps.close();
     }
     if is_wanted(TESTS) {

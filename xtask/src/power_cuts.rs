@@ -14,6 +14,11 @@ const PROGRAMS: [(&str, &str); 4] = [
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     let words = arguments.rest()?;
+    let is_help = words.iter().any(|word| word == "-h" || word == "--help");
+    if !is_help && !packages::is_root()? {
+        let reason = "only root mounts file systems and sets up loop devices";
+        return Err(Failure::Because(reason.to_owned()));
+    }
     packages::need(&PROGRAMS)?;
     run(&mut cargo("build --quiet -p onrush-server --bins"))?;
     let mut program = cargo("run --quiet -p power-cuts --");

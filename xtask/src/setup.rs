@@ -7,7 +7,7 @@ use crate::{
 use std::{env, fs, path::PathBuf, process::Command};
 
 /// Programs that `cargo xtask test` calls, and their Debian packages.
-const PROGRAMS: [(&str, &str); 16] = [
+pub(crate) const PROGRAMS: [(&str, &str); 16] = [
     ("bsdtar", "libarchive-tools"),
     ("c++", "g++"),
     ("cadaver", "cadaver"),
@@ -27,7 +27,7 @@ const PROGRAMS: [(&str, &str); 16] = [
 ];
 
 /// Programs that only `cargo xtask nightly` calls, and their Debian packages.
-const NIGHTLY: [(&str, &str); 18] = [
+pub(crate) const NIGHTLY: [(&str, &str); 18] = [
     ("apt-ftparchive", "apt-utils"),
     ("aria2c", "aria2"),
     ("bazel", "bazel-bootstrap"),
@@ -61,11 +61,12 @@ pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
     }
 }
 
-/// Fails with the command that installs the missing packages, unless this program may install them.
-pub(crate) fn check_rights() -> Outcome {
+/// Fails with the command that installs the packages of `programs` that are missing, unless this
+/// program may install them.
+pub(crate) fn check_rights(programs: &[(&str, &str)]) -> Outcome {
     match packages::is_root()? {
         true => Ok(()),
-        false => packages::need(&PROGRAMS),
+        false => packages::need(programs),
     }
 }
 
@@ -88,8 +89,8 @@ fn short() -> Outcome {
 /// As [`short`], for all tests: builds the Go programs and installs the packages of Python and Node
 /// as well.
 pub(crate) fn everything() -> Outcome {
+    packages::need(&[PROGRAMS.as_slice(), &NIGHTLY].concat())?;
     short()?;
-    packages::need(&NIGHTLY)?;
     npm::npm()?;
     npm::tus()?;
     go::pebble()?;

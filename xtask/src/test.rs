@@ -13,28 +13,52 @@ use crate::{
     steps::{Quiet, Steps},
     tidy, verify,
 };
-use std::{process::Command, thread};
+use std::{
+    process::Command,
+    thread::{self, JoinHandle},
+};
 
-pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
-    arguments.end()?;
-    setup::check_rights()?;
+pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
+    if arguments.flag("--list") {
+        arguments.end()?;
+        println!("{}", names().join("\n"));
+        return Ok(());
+    }
+    let wanted = arguments.names(&names())?;
+    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);
+    let with_tests = is_wanted(TESTS);
+    if with_tests {
+        setup::check_rights(&setup::PROGRAMS)?;
+    }
     let mut steps = Steps::new();
-    let set_up = thread::spawn(|| Quiet::run("set up", vec![setup::command()]));
-    steps.run("fmt", format);
-    steps.run("tidy", tidy::check);
-    steps.run("commands", commands::check);
+    let set_up = with_tests.then(|| thread::spawn(|| Quiet::run("set-up", vec![setup::command()])));
+    for (name, check) in FIRST {
+        if is_wanted(name) {
+            steps.run(name, check);
+        }
+    }
     let mut tests = None;
-    steps.run("build", || {
-        tests = Some(binaries::build()?);
-        Ok(())
-    });
-    let is_set_up = match set_up.join() {
-        Ok(step) => steps.report(step),
-        Err(_) => steps.run("set up", || Err("the step panicked".to_owned())),
+    if with_tests {
+        steps.run("build", || {
+            tests = Some(binaries::build()?);
+            Ok(())
+        });
+    }
+    let is_set_up = match set_up.map(JoinHandle::join) {
+        None => false,
+        Some(Ok(step)) => steps.report(step),
+        Some(Err(_)) => steps.run("set-up", || Err("the step panicked".to_owned())),
     };
-    let beside = thread::spawn(|| checks().map(|(name, commands)| Quiet::run(name, commands)));
+    let checks: Vec<_> = checks()
+        .into_iter()
+        .filter(|(name, _)| is_wanted(name))
+        .collect();
+    let beside = thread::spawn(|| {
+        let run = |(name, commands)| Quiet::run(name, commands);
+        checks.into_iter().map(run).collect::<Vec<_>>()
+    });
     if let Some(tests) = tests.filter(|_| is_set_up) {
-        steps.test("test", || tests.run(Scope::Short));
+        steps.test(TESTS, || tests.run(Scope::Short));
     }
     match beside.join() {
         Ok(checks) => checks.into_iter().for_each(|step| {
@@ -45,12 +69,31 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     steps.close()
 }
 
+/// The step that runs the tests, after what it needs was built and installed.
+const TESTS: &str = "test";
+
+/// A check that takes a moment: its name, and how it is performed.
+type Check = (&'static str, fn() -> Outcome);
+
+const FIRST: [Check; 3] = [
+    ("fmt", format),
+    ("tidy", tidy::check),
+    ("commands", commands::check),
+];
+
+/// The names of the steps that can be named.
+fn names() -> Vec<&'static str> {
+    let first = FIRST.iter().map(|(name, _)| *name);
+    let beside = checks().map(|(name, _)| name);
+    first.chain([TESTS]).chain(beside).collect()
+}
+
 /// What runs beside the tests, in this order.
 fn checks() -> [(&'static str, Vec<Command>); 5] {
     [
         ("clippy", vec![clippy()]),
         ("doc", vec![doc()]),
-        ("doc tests", vec![cargo("test --quiet --workspace --doc")]),
+        ("doc-tests", vec![cargo("test --quiet --workspace --doc")]),
         ("loom", verify::interleavings()),
         ("gate", gate()),
     ]
