@@ -324,7 +324,7 @@ impl Cluster {
              auth allow insecure global id reclaim = false\n\
              admin socket = {dir}/run/$name.asok\nlog file = {dir}/log/$name.log\n\
              mon cluster log file = {dir}/log/cluster.log\ncrash dir = {dir}/crash\n\
-             mon data = {dir}/mon\nmon data avail warn = 6\n\
+             mon data = {dir}/mon\nmon data avail warn = 2\nmon data avail crit = 1\n\
              mon osd reporter subtree level = osd\nmgr data = {dir}/mgr\n\
              rgw frontends = beast endpoint=127.0.0.1:{port} tcp_nodelay=1\n\
              osd pool default size = 3\nosd pool default min size = 2\n\

@@ -58,6 +58,14 @@ fn properties_are_replaced_by_comparison_and_follow(backend: &Backend) {
     assert_eq!(replace(&folder, "a", b"two", &full), Ok(()));
     block_on(folder.copy(how("a", "b"))).expect("copied");
     assert_eq!(read(&folder, "b"), Ok(full.clone()));
+    let read_only = backend.folder_with(FolderOptions {
+        writable: false,
+        ..keeping()
+    });
+    assert!(read_only.features().properties_bytes_max > 0);
+    assert_eq!(read(&read_only, "b"), Ok(full.clone()));
+    let refused = replace(&read_only, "b", &full, b"");
+    assert_eq!(refused, Err(StoreError::Forbidden));
     put(&folder, "a", b"2").expect("replaced");
     put_if(&folder, "a", b"3", Condition::Present).expect("replaced");
     assert_eq!(read(&folder, "a"), Ok(full.clone()));

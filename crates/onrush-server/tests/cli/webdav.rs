@@ -196,3 +196,25 @@ fn locks_of_others_are_shown_to_readers_only() {
         );
     }
 }
+
+#[test]
+fn a_read_only_server_shows_the_properties_of_clients() {
+    for driver in drivers() {
+        let folder = Folder::new();
+        folder.file("a", "content");
+        let server = Server::start(
+            folder.path(),
+            &["--webdav", "--allow", "put", "--driver", driver],
+        );
+        let set = "<propertyupdate xmlns=\"DAV:\"><set><prop><x xmlns=\"u:x\">value</x></prop>\
+            </set></propertyupdate>";
+        assert_eq!(send(&server, "", "PROPPATCH /a", "", set).0, 207);
+        drop(server);
+        let server = Server::start(folder.path(), &["--webdav", "--driver", driver]);
+        let (status, response) = send(&server, "", "PROPFIND /a", "Depth: 0\r\n", "");
+        assert!(status == 207 && response.contains(">value</"), "{response}");
+        assert_eq!(send(&server, "", "PROPPATCH /a", "", set).0, 405);
+        let warnings = server.warnings();
+        assert!(warnings.is_empty(), "{warnings:?}");
+    }
+}

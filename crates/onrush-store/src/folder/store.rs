@@ -283,7 +283,8 @@ impl Store for Folder {
             empty_folders: true,
             watch: self.inner.root.as_fd().is_some(),
             local_metadata: true,
-            properties_bytes_max: match self.keeps_metadata() {
+            // A folder that is not to be changed may have some.
+            properties_bytes_max: match self.keeps_metadata() || !self.writable() {
                 true => PROPERTIES_BYTES_MAX,
                 false => 0,
             },
