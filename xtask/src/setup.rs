@@ -27,7 +27,7 @@ pub(crate) const PROGRAMS: [(&str, &str); 16] = [
 ];
 
 /// Programs that only `cargo xtask nightly` calls, and their Debian packages.
-pub(crate) const NIGHTLY: [(&str, &str); 18] = [
+pub(crate) const NIGHTLY: [(&str, &str); 19] = [
     ("apt-ftparchive", "apt-utils"),
     ("aria2c", "aria2"),
     ("bazel", "bazel-bootstrap"),
@@ -40,6 +40,7 @@ pub(crate) const NIGHTLY: [(&str, &str); 18] = [
     ("haproxy", "haproxy"),
     ("javac", "openjdk-17-jdk-headless"),
     ("litmus", "litmus"),
+    ("lowntfs-3g", "ntfs-3g"),
     ("mount.davfs", "davfs2"),
     ("node", "nodejs"),
     ("prometheus", "prometheus"),

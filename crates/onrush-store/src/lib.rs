@@ -63,7 +63,7 @@ pub use build_cache::{BuildCache, BuildCacheMetrics};
 pub use changes::{ChangedName, Changes, FolderChanges};
 pub use edge::{EdgeMetrics, EdgeOptions, EdgeStore};
 pub use error::{Cause, Result, StoreError};
-pub use folder::{Counted, Durability, Folder, FolderOptions, PreparedOptions};
+pub use folder::{Counted, Durability, Folder, FolderOptions, PreparedOptions, folds_names};
 pub use key::Key;
 pub use listing::{Cursor, CursorHow, DetailedEntry, Entry, ListHow, NamesMemory, Page};
 pub use local::LocalFile;

@@ -263,6 +263,13 @@ pub trait Store: fmt::Debug + Send + Sync {
         Box::pin(async { Ok(Overlap::of_keys(from, to)) })
     }
 
+    /// Whether another path may lead to what `key` names because names differ in case, or in the
+    /// form of a letter, and the store does not distinguish them. So a lock of a path is none of
+    /// the object. By default `false`.
+    fn folds_names<'a>(&'a self, _key: &'a Key) -> LocalFuture<'a, Result<bool>> {
+        Box::pin(async { Ok(false) })
+    }
+
     /// The properties that clients have set on an object or a folder; empty if there are none.
     fn properties<'a>(&'a self, _key: &'a Key) -> LocalFuture<'a, Result<Vec<u8>>> {
         Box::pin(async { Ok(Vec::new()) })

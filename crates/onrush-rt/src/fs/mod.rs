@@ -325,6 +325,13 @@ impl Dir {
         either!(&self.0, DirInner, dir => dir.keeps_attributes())
     }
 
+    /// Whether names in this directory are known not to be distinguished by case: by the kind of
+    /// its file system (vfat, exFAT; `fstatfs(2)`), or because it is marked so (`casefold` of ext4
+    /// and f2fs; `FS_IOC_GETFLAGS`). `false` if that is unknown.
+    pub fn folds_names(&self) -> bool {
+        either!(&self.0, DirInner, dir => dir.folds_names())
+    }
+
     /// Identifies the time since the kernel has started (`/proc/sys/kernel/random/boot_id`, 36
     /// bytes), or since the last power cut of the simulator: what was written since then and not
     /// synced is there.

@@ -14,7 +14,8 @@
 //! names of a folder), `recent_names` (those of earlier pages), `walk` (what a folder contains, in
 //! steps), `list`, `semaphore` (waiting tasks), `key_locks` (locks and generations by key),
 //! `change` (locks that other processes see), `group` and `sync_time` (puts that share syncs),
-//! `listing_queue` (the number of simultaneous listings), `watches` (changes of folders).
+//! `listing_queue` (the number of simultaneous listings), `watches` (changes of folders),
+//! `name_case` (whether names are distinguished by case).
 
 mod again;
 mod change;
@@ -28,6 +29,7 @@ mod key_locks;
 mod list;
 mod listing_queue;
 mod mounts;
+mod name_case;
 mod names;
 mod options;
 mod overlap;
@@ -61,6 +63,7 @@ use group::Group;
 use key_locks::KeyLocks;
 use listing_queue::ListingQueue;
 use mounts::Mounts;
+pub use name_case::folds_names;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::FileUse;
 use onrush_rt::fs::{Dir, File, FileKind, Metadata, OpenHow, Releaser};

@@ -5,6 +5,7 @@ use super::change::{self, Locks};
 use super::kept;
 use super::key_locks;
 use super::list;
+use super::name_case;
 use super::overlap;
 use super::parents::{self, CreatedFolders};
 use super::properties;
@@ -179,6 +180,12 @@ impl Store for Folder {
     fn overlap<'a>(&'a self, from: &'a Key, to: &'a Key) -> LocalFuture<'a, Result<Overlap>> {
         let (from, to) = (from.clone(), to.clone());
         let job = move |inner: &Arc<Inner>| overlap::find(inner, &from, &to);
+        Box::pin(self.run(&self.inner.pool, job))
+    }
+
+    fn folds_names<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<bool>> {
+        let key = key.clone();
+        let job = move |inner: &Arc<Inner>| name_case::folds_at(inner, &key);
         Box::pin(self.run(&self.inner.pool, job))
     }
 

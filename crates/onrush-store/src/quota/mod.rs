@@ -427,6 +427,10 @@ impl Store for QuotaStore {
         self.folder.overlap(from, to)
     }
 
+    fn folds_names<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<bool>> {
+        self.folder.folds_names(key)
+    }
+
     fn properties<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Vec<u8>>> {
         self.folder.properties(key)
     }

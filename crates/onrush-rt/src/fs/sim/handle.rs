@@ -342,6 +342,10 @@ impl SimDir {
         false // It models a disk.
     }
 
+    pub(in crate::fs) fn folds_names(&self) -> bool {
+        false
+    }
+
     pub(in crate::fs) fn keeps_attributes(&self) -> bool {
         !self.at.fs.lock().no_attributes
     }
