@@ -244,6 +244,12 @@ impl Dir {
         Ok(found.f_bavail.saturating_mul(found.f_frsize))
     }
 
+    pub(super) fn used_bytes(&self) -> io::Result<u64> {
+        let found = retry_on_intr(|| fs::fstatvfs(&self.fd))?;
+        let blocks = found.f_blocks.saturating_sub(found.f_bfree);
+        Ok(blocks.saturating_mul(found.f_frsize))
+    }
+
     pub(super) fn is_in_memory(&self) -> bool {
         let found = retry_on_intr(|| fs::fstatfs(&self.fd));
         found.is_ok_and(|found| [TMPFS_MAGIC, RAMFS_MAGIC].contains(&(found.f_type as u64)))

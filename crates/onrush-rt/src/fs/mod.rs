@@ -312,6 +312,11 @@ impl Dir {
         either!(&self.0, DirInner, dir => dir.free_bytes())
     }
 
+    /// Bytes that are in use on this file system, by whomever (`fstatvfs(3)`).
+    pub fn used_bytes(&self) -> io::Result<u64> {
+        either!(&self.0, DirInner, dir => dir.used_bytes())
+    }
+
     /// Whether this file system is only in memory (tmpfs, ramfs; `fstatfs(2)`), so that its
     /// operations never wait for a device. `false` if that is unknown.
     pub fn is_in_memory(&self) -> bool {

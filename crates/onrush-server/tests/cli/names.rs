@@ -115,7 +115,8 @@ fn rules_for_paths_and_locks_are_refused_where_case_does_not_count() {
         assert_eq!(probes.count(), 0);
     }
     for driver in drivers() {
-        let arguments = [&*users(&wide), "--webdav", "--driver", driver];
+        let users = users(&wide);
+        let arguments = [&*users, "--webdav", "--terraform-state", "--driver", driver];
         let server = Server::start(&mounted.at, &arguments);
         let ann = login("ann");
         assert_eq!(request(&server, "PUT", "/Own/new", &ann).0, 201);
@@ -136,6 +137,18 @@ fn rules_for_paths_and_locks_are_refused_where_case_does_not_count() {
                 let said = curl(&arguments);
                 assert!(said.contains("does not distinguish"), "{path}: {said}");
             }
+            let url = format!("{}/a.tfstate", server.url);
+            let of_state = [
+                "-u",
+                "ann:ann-password",
+                "-X",
+                "LOCK",
+                "-d",
+                "{\"ID\":\"1\"}",
+            ];
+            let json = ["-H", "Content-Type: application/json", &*url];
+            let said = curl(&[&of_state[..], &json].concat());
+            assert!(said.contains("does not distinguish"), "{said}");
         }
         // New users with a rule for a path do not replace those in use.
         let before = wide.text();

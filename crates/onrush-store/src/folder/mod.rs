@@ -54,7 +54,7 @@ use crate::local::LocalFile;
 use crate::meta::{Kind, Meta};
 use crate::object::Object;
 use crate::stamps::Stamps;
-use crate::store::{Committed, Condition, Relocation};
+use crate::store::{Committed, Condition, Relocation, Space};
 use crate::usage::{COUNTED_BYTES_MIN, Usages};
 use again::Again;
 use change::{Locks, ProcessLocks};
@@ -388,6 +388,31 @@ impl Inner {
             true => Err(StoreError::Full(io::ErrorKind::StorageFull.into())),
             false => Ok(()),
         }
+    }
+
+    fn root_meta(&self) -> Result<Meta> {
+        let found = self.root.self_metadata();
+        let found = found.map_err(StoreError::from_lookup)?;
+        Meta::from_file(&found).ok_or(StoreError::NotFound)
+    }
+
+    /// The space of the file system of a folder, without what has to stay free.
+    fn space(&self, folder: Option<&Key>) -> Result<Space> {
+        let opened;
+        let dir = match folder {
+            None => &self.root,
+            Some(key) => {
+                let found = self.root.open_dir(key.as_bytes());
+                opened = found.map_err(StoreError::from_lookup)?;
+                &opened
+            }
+        };
+        let free_bytes = dir.free_bytes().map_err(StoreError::from_open_file)?;
+        let min_free_bytes = self.settings.min_free_bytes.load(Ordering::Relaxed);
+        Ok(Space {
+            available_bytes: free_bytes.saturating_sub(min_free_bytes),
+            used_bytes: dir.used_bytes().map_err(StoreError::from_open_file)?,
+        })
     }
 
     /// A modification time that this store has not set before.

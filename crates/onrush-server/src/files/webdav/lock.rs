@@ -32,11 +32,6 @@ const NOTHING_TO_REFRESH: HttpError = HttpError::new(
     400,
     "a LOCK without content refreshes the lock that the field If names",
 );
-const NAMES_FOLD: HttpError = HttpError::new(
-    501,
-    "this file system does not distinguish upper and lower case, so a lock of one spelling of a \
-     path protects nothing",
-);
 const TOO_MANY: HttpError = HttpError::new(503, "there are too many locks; try again later");
 const TOO_MANY_OF_USER: HttpError = HttpError::new(
     503,
@@ -73,11 +68,7 @@ impl Inner {
         }
         let info = LockInfo::parse(&body)?;
         if let Some(key) = &resource.key {
-            let folds = self.store.folds_names(key).await;
-            let failed = |error| self.store_failure(error, Operation::Read, Some(key));
-            if folds.map_err(failed)? {
-                return Err(NAMES_FOLD.into());
-            }
+            self.check_distinct_names(key).await?;
         }
         let is_deep = match request.header("depth") {
             None => true,
