@@ -27,11 +27,13 @@ pub(crate) const PROGRAMS: [(&str, &str); 16] = [
 ];
 
 /// Programs that only `cargo xtask nightly` calls, and their Debian packages.
-pub(crate) const NIGHTLY: [(&str, &str); 28] = [
+pub(crate) const NIGHTLY: [(&str, &str); 31] = [
     ("apt-ftparchive", "apt-utils"),
     ("aria2c", "aria2"),
     ("bazel", "bazel-bootstrap"),
     ("certutil", "libnss3-tools"),
+    ("createrepo_c", "createrepo-c"),
+    ("dnf", "dnf"),
     ("dpkg-scanpackages", "dpkg-dev"),
     ("duplicity", "duplicity"),
     ("fakeroot", "fakeroot"),
@@ -53,6 +55,7 @@ pub(crate) const NIGHTLY: [(&str, &str); 28] = [
     ("qemu-img", "qemu-utils"),
     ("repo-add", "makepkg"),
     ("restic", "restic"),
+    ("rpmbuild", "rpm"),
     ("zckdl", "zchunk"),
     ("zip", "zip"),
     ("zsync", "zsync"),
@@ -103,6 +106,7 @@ pub(crate) fn everything() -> Outcome {
     short()?;
     npm::npm()?;
     npm::tus()?;
+    npm::build_tools()?;
     go::pebble()?;
     go::tls_client()?;
     go::tofu()?;

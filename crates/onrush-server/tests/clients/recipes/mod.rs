@@ -192,7 +192,11 @@ impl Recipe {
         shell
             .env("CARGO_HOME", self.folder.path().join("home/.cargo"))
             .env_remove("CARGO_TARGET_DIR");
-        shell.env("CHECKPOINT_DISABLE", "1");
+        shell
+            .env("CHECKPOINT_DISABLE", "1")
+            .env("DO_NOT_TRACK", "1");
+        // No process stays.
+        shell.env("NX_DAEMON", "false").env("NX_TUI", "false");
         // Every request of a recipe is for this machine.
         for proxy in ["http_proxy", "https_proxy", "all_proxy"] {
             shell.env_remove(proxy).env_remove(proxy.to_uppercase());

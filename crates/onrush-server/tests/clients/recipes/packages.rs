@@ -1,4 +1,5 @@
-//! The pages of docs/recipes about package managers: apt, pip, npm, Go, Cargo, pacman and OSTree.
+//! The pages of docs/recipes about packages: apt, pip, npm, Go, Cargo, pacman, dnf, OSTree; and
+//! about build caches of JavaScript.
 
 use super::{Recipe, recipes, recipes_with, tools};
 use std::fs;
@@ -159,6 +160,81 @@ fn npm_installs_from_files() {
     }
 }
 
+/// A workspace of npm with one package, whose build writes a different file each time.
+const WORKSPACE: [(&str, &str); 6] = [
+    (
+        "package.json",
+        r#"{"name": "ours", "private": true, "workspaces": ["packages/*"],
+            "packageManager": "npm@10.9.4"}"#,
+    ),
+    (
+        "package-lock.json",
+        r#"{"name": "ours", "lockfileVersion": 3, "requires": true, "packages": {
+            "": {"name": "ours", "workspaces": ["packages/*"]},
+            "node_modules/a": {"resolved": "packages/a", "link": true},
+            "packages/a": {"name": "a", "version": "1.0.0"}}}"#,
+    ),
+    (
+        "packages/a/package.json",
+        r#"{"name": "a", "version": "1.0.0", "scripts": {
+            "build": "mkdir -p dist && cat /proc/sys/kernel/random/uuid > dist/out"}}"#,
+    ),
+    (
+        "turbo.json",
+        r#"{"tasks": {"build": {"outputs": ["dist/**"]}}, "remoteCache": {"signature": true}}"#,
+    ),
+    (
+        "nx.json",
+        r#"{"neverConnectToCloud": true, "analytics": false, "targetDefaults": {
+            "build": {"cache": true, "outputs": ["{projectRoot}/dist"]}}}"#,
+    ),
+    (
+        ".gitignore",
+        "node_modules\ndist\ncache\nhome\n.turbo\n.nx\n",
+    ),
+];
+
+/// Whether `node` is as new as nx needs. That of Debian 12 is not.
+fn has_recent_node() -> bool {
+    let version = std::process::Command::new("node").arg("--version").output();
+    let version = version.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    let version = version.unwrap_or_default();
+    let major = version.trim_start_matches('v').split('.').next();
+    major.and_then(|major| major.parse().ok()) >= Some(20)
+}
+
+#[test]
+#[ignore = "nightly"] // package managers
+fn turborepo_and_nx_share_results() {
+    let modules = tools().join("js/node_modules");
+    let programs = ["turbo", "nx", "node", "git"];
+    if !has_recent_node() {
+        return;
+    }
+    for mut recipe in recipes_with("js-build-caches", &programs, &[modules.join(".bin")]) {
+        let title = recipe.title();
+        for (name, content) in WORKSPACE {
+            recipe.folder().file(name, content);
+        }
+        let link = recipe.folder().path().join("node_modules");
+        std::os::unix::fs::symlink(&modules, link).expect("a link");
+        recipe.run("git init --quiet .\ngit add .\n");
+        recipe.step();
+        for tool in ["turbo", "nx"] {
+            recipe.run("rm -rf packages/a/dist .turbo .nx node_modules/.cache/turbo\n");
+            recipe.step();
+            let built = recipe.read("packages/a/dist/out");
+            // Another machine: nothing local is left.
+            recipe.run("rm -rf packages/a/dist .turbo .nx node_modules/.cache/turbo\n");
+            recipe.again();
+            let found = recipe.read("packages/a/dist/out");
+            assert_eq!(found, built, "{title}: {tool} has not built again");
+        }
+        let log = recipe.server().logs("/v1/cache/");
+        assert!(log.contains("/v8/artifacts/status"), "{title}: {log}");
+    }
+}
+
 /// The toolchains that `cargo xtask test` has fetched, because Debian's may be too old for others.
 fn toolchains() -> Vec<PathBuf> {
     let entries = fs::read_dir(tools().join("golang.org"));
@@ -246,6 +322,24 @@ fn cargo_fetches_crates() {
     }
 }
 
+/// A package of dnf.
+const SPEC: &str = "Name: hello
+Version: 1.0
+Release: 1
+Summary: hello
+License: MIT
+BuildArch: noarch
+%description
+hello
+%install
+mkdir -p %{buildroot}/usr/share/hello
+echo hello > %{buildroot}/usr/share/hello/text
+%files
+/usr/share/hello/text
+";
+const RPM: &str = "rpmbuild -bb --quiet --define \"_topdir $PWD/rpm\" hello.spec\n\
+    cp rpm/RPMS/noarch/hello-1.0-1.noarch.rpm .\n";
+
 /// A package of pacman, which `makepkg` makes only without the rights of root.
 const PACKAGE: &str = "mkdir -p package/usr/share/hello\n\
     echo hello > package/usr/share/hello/text\n\
@@ -255,11 +349,22 @@ const PACKAGE: &str = "mkdir -p package/usr/share/hello\n\
 
 #[test]
 #[ignore = "nightly"] // package managers
-fn pacman_and_ostree_fetch_from_folders() {
-    let programs = ["pacman", "repo-add", "fakeroot", "bsdtar", "ostree"];
+fn pacman_dnf_and_ostree_fetch_from_folders() {
+    let programs = [
+        "pacman",
+        "repo-add",
+        "fakeroot",
+        "bsdtar",
+        "rpmbuild",
+        "createrepo_c",
+        "dnf",
+        "ostree",
+    ];
     for mut recipe in recipes("linux-packages", &programs) {
         let title = recipe.title();
         recipe.run(PACKAGE);
+        recipe.folder().file("hello.spec", SPEC);
+        recipe.run(RPM);
         recipe.folder().file("tree/etc/motd", "hello");
         recipe.folder().file("tree/large", vec![7; 300_000]);
         for _ in ["index", "serve", "install"] {
@@ -270,6 +375,10 @@ fn pacman_and_ostree_fetch_from_folders() {
             b"hello\n",
             "{title}"
         );
+        recipe.step();
+        recipe.step();
+        let installed = recipe.read("fedora/usr/share/hello/text");
+        assert_eq!(installed, b"hello\n", "{title}");
         recipe.step();
         recipe.step();
         assert_eq!(recipe.read("checkout/etc/motd"), b"hello", "{title}");
