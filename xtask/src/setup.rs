@@ -26,8 +26,13 @@ pub(crate) const PROGRAMS: [(&str, &str); 16] = [
     ("zstd", "zstd"),
 ];
 
+/// The plugin of Maven that uploads, which Maven would fetch from its own server.
+const MAVEN_DEPLOY: &str = "/usr/share/maven-repo/org/apache/maven/plugins/\
+maven-deploy-plugin/3.0.0/maven-deploy-plugin-3.0.0.jar";
+
 /// Programs that only `cargo xtask nightly` calls, and their Debian packages.
-pub(crate) const NIGHTLY: [(&str, &str); 31] = [
+pub(crate) const NIGHTLY: [(&str, &str); 33] = [
+    (MAVEN_DEPLOY, "libmaven-deploy-plugin-java"),
     ("apt-ftparchive", "apt-utils"),
     ("aria2c", "aria2"),
     ("bazel", "bazel-bootstrap"),
@@ -45,6 +50,7 @@ pub(crate) const NIGHTLY: [(&str, &str); 31] = [
     ("litmus", "litmus"),
     ("lowntfs-3g", "ntfs-3g"),
     ("mount.davfs", "davfs2"),
+    ("mvn", "maven"),
     ("nbdcopy", "libnbd-bin"),
     ("nbdkit", "nbdkit"),
     ("node", "nodejs"),

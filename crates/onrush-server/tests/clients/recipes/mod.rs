@@ -195,6 +195,8 @@ impl Recipe {
         shell
             .env("CHECKPOINT_DISABLE", "1")
             .env("DO_NOT_TRACK", "1");
+        let home = self.folder.path().join("home");
+        shell.env("MAVEN_OPTS", format!("-Duser.home={}", home.display()));
         // No process stays.
         shell.env("NX_DAEMON", "false").env("NX_TUI", "false");
         // Every request of a recipe is for this machine.

@@ -424,3 +424,48 @@ fn conda_packages_are_installed() {
         recipe.server().logs("/noarch/hello-1.0-0.tar.bz2");
     }
 }
+
+/// Maven gets its plugins from Debian, and not from its own server.
+const MAVEN_SETTINGS: &str = "<settings><mirrors><mirror><id>debian</id>\
+    <mirrorOf>central</mirrorOf><url>file:///usr/share/maven-repo</url></mirror></mirrors>\
+    </settings>";
+const PARENT: &str = "<project><modelVersion>4.0.0</modelVersion><groupId>org.example</groupId>\
+    <artifactId>parent</artifactId><version>1.0</version><packaging>pom</packaging></project>";
+
+#[test]
+#[ignore = "nightly"] // package managers
+fn maven_deploys_and_fetches() {
+    let plugin = "/usr/share/maven-repo/org/apache/maven/plugins/maven-deploy-plugin/3.0.0";
+    if !PathBuf::from(plugin).exists() {
+        return;
+    }
+    for mut recipe in recipes("maven", &["mvn"]) {
+        let title = recipe.title();
+        recipe
+            .folder()
+            .file("home/.m2/settings.xml", MAVEN_SETTINGS);
+        recipe.folder().file("hello.jar", "an archive");
+        recipe.folder().file("parent.xml", PARENT);
+        recipe.step();
+        recipe.step();
+        let stored = recipe.read("repository/releases/org/example/hello/1.0/hello-1.0.jar");
+        assert_eq!(stored, b"an archive", "{title}");
+        recipe.finish();
+        let name = "home/.m2/repository/org/example/parent/1.0/parent-1.0.pom";
+        assert_eq!(recipe.read(name), PARENT.as_bytes(), "{title}");
+        // A second version extends the index.
+        recipe.run(
+            "mvn --batch-mode --quiet \\\n\
+             org.apache.maven.plugins:maven-deploy-plugin:3.0.0:deploy-file \\\n\
+             -DrepositoryId=ours -Durl=http://127.0.0.1:8080/releases -Dfile=hello.jar \\\n\
+             -DgroupId=org.example -DartifactId=hello -Dversion=2.0\n",
+        );
+        let index = recipe.read("repository/releases/org/example/hello/maven-metadata.xml");
+        let index = String::from_utf8_lossy(&index).into_owned();
+        let has_both = ["1.0", "2.0"].map(|one| index.contains(&format!("<version>{one}<")));
+        assert_eq!(has_both, [true; 2], "{title}: {index}");
+        let url = "http://127.0.0.1:8080/releases/org/example/hello/1.0/hello-1.0.jar";
+        let head = recipe.run(&format!("curl --silent --head {url}\n"));
+        assert!(!head.contains("no-store"), "{title}: {head}");
+    }
+}
