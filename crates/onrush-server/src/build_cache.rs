@@ -32,6 +32,7 @@ impl BuildCacheSettings {
             ("durability", options.durability.is_some()),
             ("webdav", options.webdav == Some(true)),
             ("site", options.site == Some(true)),
+            ("terraform-state", options.terraform_state == Some(true)),
             ("precompressed", options.precompressed == Some(true)),
             ("quota", options.quota.is_some()),
             ("min-free", options.min_free.is_some()),

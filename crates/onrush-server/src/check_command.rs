@@ -3,10 +3,12 @@
 use crate::access_control::{self, Exposure};
 use crate::config::{CertificateSource, Settings};
 use crate::failure::{Failure, one_line};
+use crate::path_rules;
 use crate::quotas;
 use crate::site_rules::RuleWatch;
 use crate::values::AdminAt;
 use onrush_server::{ListenAddress, PathRights, Rights, Users};
+use onrush_store::folds_names;
 use std::fmt::Write;
 use std::io;
 
@@ -15,6 +17,7 @@ pub(crate) fn report(settings: &Settings) -> Result<String, Failure> {
     let mut users = access_control::users(settings)?;
     access_control::check(settings, users.as_mut())?;
     RuleWatch::open(settings)?;
+    path_rules::check_quotas(settings)?;
     let mut text = String::new();
     let mut line = |what: &str, value: &str| {
         let _ = writeln!(text, "{what:<12} {}", one_line(value)); // Writing to a String succeeds.
@@ -22,6 +25,12 @@ pub(crate) fn report(settings: &Settings) -> Result<String, Failure> {
     line("serves", &settings.storage.to_string());
     if let Some(cache) = settings.cache {
         line("cache", &format!("of {} bytes", cache.bytes_max));
+    }
+    let folder = path_rules::folder(settings);
+    if folder.is_some_and(|folder| folds_names(folder, b"", false).unwrap_or(false)) {
+        let names = "upper and lower case are the same, so there are no rules for paths and no \
+                     locks";
+        line("names", names);
     }
     for exposure in access_control::exposures(settings) {
         line("address", &describe(&exposure, settings));

@@ -18,12 +18,13 @@ use crate::trusted_files::TrustedFiles;
 use crate::units::{Count, Rate, Size, Time};
 use crate::values::{
     AccessLogFormat, AdminAt, Bind, Driver, Durability, LogFormat, LogLevel, PlacementName,
+    ShowName,
 };
 pub(crate) use access::AccessSettings;
 use onrush::{AccessLog, DriverPreference, Limits, Placement, TrustedPeers};
 use onrush_rt::driver;
 use onrush_server::{Allow, Cors, FilesOptions, RuleFiles, UploadLimits};
-use onrush_store::{Key, Quota};
+use onrush_store::{Key, Quota, ShownNames};
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -237,7 +238,7 @@ impl Settings {
         let is_reduced = options.receive_memory.is_none() && receive_bytes_max < RECEIVE_BYTES
             || options.cache_size.is_none() && cache_is_reduced;
         let settings = Settings {
-            trusted_files: TrustedFiles::new(&options, &storage, files.allow, files.hidden),
+            trusted_files: TrustedFiles::new(&options, &storage, files.allow, files.shown()),
             reduced_defaults: memory_bytes.filter(|_| is_reduced).map(|limit_bytes| {
                 ReducedDefaults {
                     limit_bytes,
@@ -363,6 +364,7 @@ fn files_options(
         None => share(memory::CACHE_DIVISOR, default.cache_bytes_max),
     };
     let depth_max = check_range("depth-max", options.depth_max, 1..=Key::SEGMENTS_MAX)?;
+    let entries_max = check_range("webdav-infinity", options.webdav_infinity, 0..=1_000_000)?;
     let file_threads = check_range("file-threads", options.file_threads, 1..=1024)?;
     let upload_limits = UploadLimits {
         object_bytes_max: [options.body_max, options.max_object_size]
@@ -379,15 +381,19 @@ fn files_options(
             .unwrap_or(default.upload_limits.count_max),
         bytes_max: options.unfinished_size.map_or(u64::MAX, |size| size.bytes),
     };
+    let show = options.show.clone().unwrap_or_default().into_iter();
     Ok(FilesOptions {
         allow,
         upload_limits,
         min_free_bytes: options.min_free.map_or(0, |size| size.bytes),
         hidden: options.hidden.unwrap_or(options.cache.is_some()),
+        show: ShownNames::new(show.map(|ShowName(pattern)| pattern).collect()),
+        terraform_state: options.terraform_state.unwrap_or(false),
         content_addressed: options.cache.is_some(),
         reserve_admin_paths: options.admin == Some(AdminAt::Same),
         site: options.site.unwrap_or(false),
         webdav: options.webdav.unwrap_or(false),
+        propfind_entries_max: entries_max.unwrap_or(0),
         spa: options.spa.unwrap_or(false),
         precompressed: options.precompressed.unwrap_or(false),
         compress: options.compress.unwrap_or(false),

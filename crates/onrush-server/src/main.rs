@@ -4,12 +4,12 @@
 //! `values`, `tls_values`, `acme_values`, `access_values`, `quota_values`, `reload` · `options`
 //! (their list) · `edge` (the cache before the store), `build_cache` · `quotas` · `storage` (where
 //! the objects are) · `trusted_files` · `config` (the file and the resulting settings) · `cli` ·
-//! `combined`, `self_signed` · `tls` (certificates), `acme` (their orders) · `access_control`
-//! (users) · `site_rules` · `commands`, `terminal` · `sweep`, `scrub`, `check_command`,
-//! `health_command`, `sign_command`, `user_command` (commands of their own) · `pages` (the manual)
-//! · `logging`, `service_manager`, `inherited` (sockets of other processes), `restart`, `signals`,
-//! `descriptors` (the process) · `replaceable`, `serving` (the servers) · `reconfigure` (new
-//! settings) · `announcement` · this file, which combines them.
+//! `combined`, `self_signed` · `tls` (certificates), `acme` (their orders) · `path_rules` ·
+//! `access_control` (users) · `site_rules` · `commands`, `terminal` · `sweep`, `scrub`,
+//! `check_command`, `health_command`, `sign_command`, `user_command` (commands of their own) ·
+//! `pages` (the manual) · `logging`, `service_manager`, `inherited` (sockets of other processes),
+//! `restart`, `signals`, `descriptors` (the process) · `replaceable`, `serving` (the servers) ·
+//! `reconfigure` (new settings) · `announcement` · this file, which combines them.
 
 #![forbid(unsafe_code)]
 
@@ -35,6 +35,7 @@ mod logging;
 mod memory;
 mod options;
 mod pages;
+mod path_rules;
 mod quota_values;
 mod quotas;
 mod reconfigure;
@@ -181,8 +182,11 @@ fn serve(
     for warning in access_control::warnings(&settings, users.as_ref()) {
         tracing::warn!("{warning}");
     }
+    let mut path_rules = path_rules::of_quotas(&settings.quotas);
+    path_rules.extend(users.iter().flat_map(path_rules::of_users));
     let control = users.map(AccessControl::new);
     let (rule_watch, rules) = RuleWatch::open(&settings)?.unzip();
+    path_rules.extend(rules.iter().flat_map(path_rules::of_site));
     let rules = rules.map(RuleSource::new);
     let descriptors = descriptors::raise_limit();
     let plan = Plan::new(&settings, descriptors);
@@ -210,6 +214,12 @@ fn serve(
         Some(predecessor) if !settings.quotas.is_empty() => open(&predecessor.quotas())?,
         _ => open(&[])?,
     };
+    // The folder may be new, and a file may now be made in it to find out.
+    if let Some(folder) = path_rules::folder(&settings) {
+        let allow = settings.files.allow;
+        let may_write = allow.delete || (allow.put && !settings.files.sink);
+        path_rules::check(folder, &path_rules, may_write).map_err(Failure::usage)?;
+    }
     // Only certificates that are kept in a folder need it, and a check has ensured that it is one.
     let dir = settings.storage.folder().unwrap_or(Path::new("."));
     let certificates = match &settings.tls {

@@ -13,7 +13,7 @@ use crate::toml_values::{Switch, bool_value, boolish, list, types};
 use crate::units::{Count, Port, Rate, Size, SizeMax, SizeOrOff, Time};
 use crate::values::{
     AccessLogFormat, AdminAt, Bind, Change, Driver, Durability, HostName, LogFormat, LogLevel,
-    PlacementName,
+    PlacementName, ShowName,
 };
 use clap::{Args, ValueHint};
 use onrush::PeerNetwork;
@@ -228,6 +228,12 @@ options! {
         /// By default they are hidden: reading one returns 404, writing one 403.
         switch hidden;
 
+        /// Serve these of the names that begin with a dot, as .z* for Zarr; may be repeated
+        ///
+        /// A list of names, in which * stands for any characters. All others stay hidden, and
+        /// .onrush is always the store's.
+        list show: ShowName = "NAME";
+
         /// Serve a web site: index.html instead of listings, pages without a sandbox
         ///
         /// Without this option, HTML, SVG, other XML and scripts are sent with the header
@@ -241,6 +247,12 @@ options! {
         /// users and without --allow, delete-folders is on. Locks are in memory, so use one process
         /// for a folder.
         switch webdav;
+
+        /// Permit PROPFIND with Depth: infinity for folders with up to N entries [default: 0]
+        ///
+        /// Those of all folders beneath count; more get 403. Programs on the library object_store
+        /// of Rust need it. Without --webdav it has no effect.
+        value webdav_infinity: Count = "N";
 
         /// Serve a site of one page: paths that name nothing show the index.html of the top folder
         ///
@@ -266,6 +278,11 @@ options! {
 
         /// Compress text while it is sent, for clients that accept zstd or gzip
         switch compress;
+
+        /// Serve names that end with .tfstate as states of Terraform and OpenTofu, with locks
+        ///
+        /// For their backend http. Clients need --allow put. See docs/recipes/terraform.md.
+        switch terraform_state;
 
         /// Receive uploads, count their bytes and discard them; allows PUT without --allow
         ///

@@ -19,6 +19,7 @@ use crate::failure::{self, Failure, one_line};
 use crate::logging;
 use crate::memory;
 use crate::options::Options;
+use crate::path_rules;
 use crate::reload::{Reload, Requests, Wake};
 use crate::replaceable::Replaceable;
 use crate::serving::{Parts, Plan};
@@ -245,6 +246,7 @@ impl Reconfiguration {
             None => None,
         };
         access_control::check(new, users.as_mut())?;
+        path_rules::check_quotas(new)?;
         let warnings = access_control::warnings(new, users.as_ref());
         let has_other_users = current.access != new.access;
         let has_other_rules = current.rules != new.rules || current.files.allow != new.files.allow;

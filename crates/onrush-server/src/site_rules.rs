@@ -3,11 +3,12 @@
 
 use crate::config::Settings;
 use crate::failure::{Failure, one_line};
+use crate::path_rules;
 use crate::trusted_files::TrustedFiles;
 use onrush_server::{RuleFiles, RuleSource, Rules};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How often the files are looked at.
@@ -23,6 +24,8 @@ pub(crate) struct RuleWatch {
     /// The state of the files before they were last read.
     states: Vec<FileState>,
     trusted_files: TrustedFiles,
+    /// Where rules are for paths of a file system.
+    folder: Option<PathBuf>,
 }
 
 impl RuleWatch {
@@ -34,6 +37,7 @@ impl RuleWatch {
             files,
             states: Vec::new(),
             trusted_files: settings.trusted_files.clone(),
+            folder: path_rules::folder(settings).map(Path::to_owned),
         })
     }
 
@@ -50,7 +54,11 @@ impl RuleWatch {
     fn load(&mut self) -> Result<Rules, String> {
         self.states = self.states(); // Before they are read, so that no later change is missed.
         self.trusted_files.check_of(&["redirects", "headers"])?;
-        self.files.load()
+        let rules = self.files.load()?;
+        if let Some(folder) = &self.folder {
+            path_rules::check(folder, &path_rules::of_site(&rules), false)?;
+        }
+        Ok(rules)
     }
 
     /// Loads the rules again, with `always` also if no file has changed. An error is logged, and

@@ -9,6 +9,7 @@
 use crate::options::{ConfigFile, Options};
 use crate::storage::Storage;
 use onrush_server::Allow;
+use onrush_store::ShownNames;
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 
@@ -27,8 +28,8 @@ pub(crate) struct TrustedFiles {
     served: Option<PathBuf>,
     /// Clients may change objects.
     is_written: bool,
-    /// Clients may change names that begin with a dot.
-    has_hidden: bool,
+    /// The names that begin with a dot and are served.
+    shown: ShownNames,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +44,7 @@ impl TrustedFiles {
         options: &Options,
         storage: &Storage,
         allow: Allow,
-        has_hidden: bool,
+        shown: ShownNames,
     ) -> TrustedFiles {
         let named = options
             .files()
@@ -63,7 +64,7 @@ impl TrustedFiles {
             files: named.chain(config).collect(),
             served: storage.folder().map(Path::to_owned),
             is_written: allow != Allow::default(),
-            has_hidden,
+            shown,
         }
     }
 
@@ -109,8 +110,7 @@ impl TrustedFiles {
                 None => false,
                 Some(first) if first == RESERVED.as_bytes() => false,
                 Some(_) if file.is_secret => true,
-                Some([b'.', ..]) => self.is_written && self.has_hidden,
-                Some(_) => self.is_written,
+                Some(first) => self.is_written && !self.shown.hide(first),
             }
         })
     }

@@ -1,6 +1,7 @@
 //! The types of option values and their text forms. Sizes, times and rates are in `units`.
 
 use clap::ValueEnum;
+use onrush_store::NamePattern;
 use serde::Deserialize;
 use std::str::FromStr;
 
@@ -23,6 +24,19 @@ impl FromStr for Change {
     fn from_str(text: &str) -> Result<Change, String> {
         <Change as ValueEnum>::from_str(text, false)
             .map_err(|_| "a change is put, delete, delete-folders or none".to_owned())
+    }
+}
+
+/// A pattern of names that begin with a dot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ShowName(pub(crate) NamePattern);
+
+impl FromStr for ShowName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<ShowName, String> {
+        let pattern = NamePattern::parse(text);
+        pattern.map(ShowName).map_err(str::to_owned)
     }
 }
 

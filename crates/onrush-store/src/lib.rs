@@ -28,10 +28,10 @@
 //! # Ok::<(), StoreError>(())
 //! ```
 //!
-//! Layers inside this crate, lowest first: `error` · `key` · `meta` · `checksum` · `attributes` ·
-//! `local` · `object` · `changes` · `listing` · `store` · `stamps` · `usage` (what quotas count) ·
-//! `folder` · `scrub` · `quota` · `watch` · [`cache`] · `record` (the form of cached files) ·
-//! `edge`, `build_cache` · `testing`.
+//! Layers inside this crate, lowest first: `error` · `key` · `shown` (which names are) · `meta` ·
+//! `checksum` · `attributes` · `local` · `object` · `changes` · `listing` · `store` · `stamps` ·
+//! `usage` (what quotas count) · `folder` · `scrub` · `quota` · `watch` · [`cache`] · `record` (the
+//! form of cached files) · `edge`, `build_cache` · `testing`.
 //! This crate does not contain HTTP: no headers, no statuses, no percent-encoding.
 
 mod attributes;
@@ -52,6 +52,7 @@ mod object;
 mod quota;
 mod record;
 mod scrub;
+mod shown;
 mod stamps;
 mod store;
 #[cfg(feature = "testing")]
@@ -63,7 +64,7 @@ pub use build_cache::{BuildCache, BuildCacheMetrics};
 pub use changes::{ChangedName, Changes, FolderChanges};
 pub use edge::{EdgeMetrics, EdgeOptions, EdgeStore};
 pub use error::{Cause, Result, StoreError};
-pub use folder::{Counted, Durability, Folder, FolderOptions, PreparedOptions};
+pub use folder::{Counted, Durability, Folder, FolderOptions, PreparedOptions, folds_names};
 pub use key::Key;
 pub use listing::{Cursor, CursorHow, DetailedEntry, Entry, ListHow, NamesMemory, Page};
 pub use local::LocalFile;
@@ -71,6 +72,7 @@ pub use meta::{Kind, METADATA_BYTES_MAX, Meta, PROPERTIES_BYTES_MAX, Version};
 pub use object::{ByteStream, CacheUse, Cached, FilePart, LocalFuture, Object, ReadAt};
 pub use quota::{KeptUpload, Progress, QuotaStore};
 pub use scrub::{EachFile, Finding, Scrub};
-pub use store::{Committed, Condition, Features, Kept, Overlap, Relocation, StagedCopy, Store};
-pub use store::{Upload, Wanted};
+pub use shown::{NamePattern, ShownNames};
+pub use store::{Committed, Condition, Features, Kept, Overlap, Relocation, Space, StagedCopy};
+pub use store::{Store, Upload, Wanted};
 pub use usage::{COUNTED_BYTES_MIN, HandedOver, Quota};

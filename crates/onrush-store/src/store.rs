@@ -13,6 +13,7 @@ pub(crate) use crate::listing::{
 };
 use crate::meta::{Kind, Meta, Version};
 use crate::object::{LocalFuture, Object};
+use crate::shown::ShownNames;
 use std::any::Any;
 use std::fmt;
 use std::ops::Range;
@@ -233,15 +234,15 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// As [`Store::rename`], but replaces whatever is at the new key: an object, a symbolic link
     /// itself, or a folder with everything in it. Readers find the old one or the new one, and so
     /// does the next start after a crash; the old one is removed when the new one is durable, and
-    /// stays if anything fails. Unless `hidden` is set, a folder in which a name begins with a dot
-    /// is not replaced, and never one with a file that is no object ([`StoreError::NotEmpty`]).
+    /// stays if anything fails. A folder in which a name is hidden, or with a file that is no
+    /// object, is not replaced ([`StoreError::NotEmpty`]); `shown` are the others with a dot.
     /// Fails with [`StoreError::Conflict`] if the old one contains the new one. By default, and on
     /// file systems that cannot exchange two names, fails with [`StoreError::Unsupported`].
     fn replace(
         &self,
         _how: Relocation,
         _kind: Kind,
-        _hidden: bool,
+        _shown: ShownNames,
     ) -> LocalFuture<'_, Result<Committed>> {
         Box::pin(async { Err(StoreError::Unsupported) })
     }
@@ -261,6 +262,24 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// or folder, through symbolic links. By default compares the keys.
     fn overlap<'a>(&'a self, from: &'a Key, to: &'a Key) -> LocalFuture<'a, Result<Overlap>> {
         Box::pin(async { Ok(Overlap::of_keys(from, to)) })
+    }
+
+    /// Whether another path may lead to what `key` names because names differ in case, or in the
+    /// form of a letter, and the store does not distinguish them. So a lock of a path is none of
+    /// the object. By default `false`.
+    fn folds_names<'a>(&'a self, _key: &'a Key) -> LocalFuture<'a, Result<bool>> {
+        Box::pin(async { Ok(false) })
+    }
+
+    /// The properties of the root folder. By default `None`: they are not known.
+    fn root_meta(&self) -> LocalFuture<'_, Result<Option<Meta>>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    /// The space for objects in `folder` (`None`: the root folder). By default `None`: it is not
+    /// known, or there is no limit.
+    fn space<'a>(&'a self, _folder: Option<&'a Key>) -> LocalFuture<'a, Result<Option<Space>>> {
+        Box::pin(async { Ok(None) })
     }
 
     /// The properties that clients have set on an object or a folder; empty if there are none.
@@ -543,6 +562,15 @@ pub struct Kept {
     pub bytes: u64,
     /// Where the store finds them. Only the store interprets it.
     pub place: Vec<u8>,
+}
+
+/// The space of a folder, for the objects of all clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// The bytes that objects may have in addition.
+    pub available_bytes: u64,
+    /// The bytes that are in use.
+    pub used_bytes: u64,
 }
 
 /// The result of a successful commit.

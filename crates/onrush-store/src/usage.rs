@@ -5,6 +5,7 @@
 
 use crate::error::{Result, StoreError};
 use crate::key::Key;
+use crate::store::Space;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -228,6 +229,39 @@ impl Usages {
             usage.quota(&state).map(|quota| (quota, bytes))
         };
         self.list().iter().filter_map(used).collect()
+    }
+
+    /// The space of a folder, if that of its file system is `disk`. What is in use is that of the
+    /// quota with the least room, if there is one. `None` until it is counted.
+    pub(crate) fn space(&self, folder: Option<&Key>, disk: Space) -> Option<Space> {
+        let holds = |usage: &&Arc<Usage>| match (usage.prefix(), folder) {
+            (None, _) => true,
+            (Some(prefix), Some(folder)) => prefix == folder || folder.is_beneath(prefix),
+            (Some(_), None) => false,
+        };
+        let mut least: Option<Space> = None;
+        for usage in self.list().iter().filter(holds) {
+            let state = usage.lock();
+            let Some(bytes_max) = state.bytes_max else {
+                continue;
+            };
+            if !state.is_counted {
+                return None;
+            }
+            let used_bytes = state.known_bytes();
+            let available_bytes =
+                bytes_max.saturating_sub(used_bytes.saturating_add(state.elsewhere));
+            if least.is_none_or(|least| available_bytes < least.available_bytes) {
+                least = Some(Space {
+                    available_bytes,
+                    used_bytes,
+                });
+            }
+        }
+        Some(least.map_or(disk, |least| Space {
+            available_bytes: least.available_bytes.min(disk.available_bytes),
+            ..least
+        }))
     }
 
     /// What another process has to know of the quotas that are counted. It may use the half of what

@@ -499,7 +499,7 @@ fn all_staged(disk: &SimFs) -> Vec<String> {
 }
 
 fn replace(folder: &Folder, from: &str, to: &str, kind: Kind) -> Result<Committed> {
-    block_on(folder.replace(relocation(from, to), kind, true))
+    block_on(folder.replace(relocation(from, to), kind, ShownNames::all()))
 }
 
 /// A copy of the object `from`, or of its only object `a` if it is a folder, that replaces what is
@@ -523,7 +523,7 @@ fn copy_over(folder: &Folder, from: &str, to: &str, kind: Kind) -> Result<Commit
             from: at,
             ..relocation("x", to)
         };
-        folder.replace(publish, kind, true).await
+        folder.replace(publish, kind, ShownNames::all()).await
     })
 }
 

@@ -268,7 +268,11 @@ async fn change(store: &QuotaStore, random: &mut Random, kept: &mut Vec<KeptUplo
         4 | 5 => drop(store.delete(&key(&from), kind, Condition::None).await),
         6 => drop(store.copy(how(&from, &to)).await),
         7 if from != to => drop(store.rename(how(&from, &to), kind).await),
-        8 if from != to => drop(store.replace(how(&from, &to), kind, true).await),
+        8 if from != to => drop(
+            store
+                .replace(how(&from, &to), kind, ShownNames::all())
+                .await,
+        ),
         9 => {
             let Ok(mut upload) = store.stage(&key(&to), Condition::None, None).await else {
                 return;

@@ -22,7 +22,7 @@ fn how(from: &Key, to: &str) -> Relocation {
 }
 
 fn replace(folder: &Folder, from: &str, to: &str, kind: Kind) -> Result<Committed> {
-    block_on(folder.replace(how(&key(from), to), kind, false))
+    block_on(folder.replace(how(&key(from), to), kind, ShownNames::default()))
 }
 
 /// A copy of the folder `new` that replaces `old`, as the object server makes it.
@@ -39,7 +39,9 @@ async fn copy_over(folder: &Folder) -> Result<Committed> {
         folder.copy(copy).await?;
     }
     let publish = how(staged.key(), "old");
-    folder.replace(publish, Kind::Directory, false).await
+    folder
+        .replace(publish, Kind::Directory, ShownNames::default())
+        .await
 }
 
 /// What is renamed or copied from `new` to `old`.
@@ -99,7 +101,7 @@ impl Scene {
             Scene::FileToFolder | Scene::FileToFile => Kind::File,
             Scene::CopyToFolder => return Box::pin(copy_over(folder)),
         };
-        folder.replace(how(&key("new"), "old"), kind, false)
+        folder.replace(how(&key("new"), "old"), kind, ShownNames::default())
     }
 
     fn run(self, folder: &Folder) -> Result<Committed> {
@@ -216,7 +218,7 @@ fn a_free_name_is_created() {
             ..how(&key("x"), "z")
         };
         put(&folder, "z/b", b"b").unwrap();
-        let refused = block_on(folder.replace(absent, Kind::Directory, false));
+        let refused = block_on(folder.replace(absent, Kind::Directory, ShownNames::default()));
         assert_eq!(refused.err(), Some(StoreError::PreconditionFailed));
         assert_eq!(get(&folder, "z/b").as_deref(), Ok(&b"b"[..]));
     }
@@ -253,7 +255,8 @@ fn what_is_not_shown_is_not_replaced() {
             assert_eq!(refused.err(), Some(StoreError::NotEmpty), "{to}");
             assert_eq!(get(&folder, kept).as_deref(), Ok(&b"kept"[..]));
         }
-        let hidden = |to| block_on(folder.replace(how(&key("new"), to), Kind::Directory, true));
+        let hidden =
+            |to| block_on(folder.replace(how(&key("new"), to), Kind::Directory, ShownNames::all()));
         assert_eq!(hidden("special").err(), Some(StoreError::NotEmpty));
         assert!(hidden("old").is_ok());
         assert_eq!(get(&folder, "old/a").as_deref(), Ok(&b"new"[..]));

@@ -21,6 +21,11 @@ use std::path::Path;
 
 /// File systems that are only in memory (linux/magic.h).
 const TMPFS_MAGIC: u64 = 0x0102_1994;
+/// Of vfat and exFAT (linux/magic.h).
+const MSDOS_MAGIC: u64 = 0x4d44;
+const EXFAT_MAGIC: u64 = 0x2011_bab0;
+/// `FS_CASEFOLD_FL` (linux/fs.h).
+const CASEFOLD_FLAG: u32 = 0x4000_0000;
 const RAMFS_MAGIC: u64 = 0x8584_58f6;
 
 /// The fields of [`Metadata`].
@@ -239,9 +244,23 @@ impl Dir {
         Ok(found.f_bavail.saturating_mul(found.f_frsize))
     }
 
+    pub(super) fn used_bytes(&self) -> io::Result<u64> {
+        let found = retry_on_intr(|| fs::fstatvfs(&self.fd))?;
+        let blocks = found.f_blocks.saturating_sub(found.f_bfree);
+        Ok(blocks.saturating_mul(found.f_frsize))
+    }
+
     pub(super) fn is_in_memory(&self) -> bool {
         let found = retry_on_intr(|| fs::fstatfs(&self.fd));
         found.is_ok_and(|found| [TMPFS_MAGIC, RAMFS_MAGIC].contains(&(found.f_type as u64)))
+    }
+
+    pub(super) fn folds_names(&self) -> bool {
+        let found = retry_on_intr(|| fs::fstatfs(&self.fd));
+        let is_folding =
+            found.is_ok_and(|found| [MSDOS_MAGIC, EXFAT_MAGIC].contains(&(found.f_type as u64)));
+        is_folding
+            || fs::ioctl_getflags(&self.fd).is_ok_and(|flags| flags.bits() & CASEFOLD_FLAG != 0)
     }
 
     pub(super) fn keeps_attributes(&self) -> bool {

@@ -312,6 +312,11 @@ impl Dir {
         either!(&self.0, DirInner, dir => dir.free_bytes())
     }
 
+    /// Bytes that are in use on this file system, by whomever (`fstatvfs(3)`).
+    pub fn used_bytes(&self) -> io::Result<u64> {
+        either!(&self.0, DirInner, dir => dir.used_bytes())
+    }
+
     /// Whether this file system is only in memory (tmpfs, ramfs; `fstatfs(2)`), so that its
     /// operations never wait for a device. `false` if that is unknown.
     pub fn is_in_memory(&self) -> bool {
@@ -323,6 +328,13 @@ impl Dir {
     /// the directory must be one's own: `false` also when that is refused. May block.
     pub fn keeps_attributes(&self) -> bool {
         either!(&self.0, DirInner, dir => dir.keeps_attributes())
+    }
+
+    /// Whether names in this directory are known not to be distinguished by case: by the kind of
+    /// its file system (vfat, exFAT; `fstatfs(2)`), or because it is marked so (`casefold` of ext4
+    /// and f2fs; `FS_IOC_GETFLAGS`). `false` if that is unknown.
+    pub fn folds_names(&self) -> bool {
+        either!(&self.0, DirInner, dir => dir.folds_names())
     }
 
     /// Identifies the time since the kernel has started (`/proc/sys/kernel/random/boot_id`, 36

@@ -187,6 +187,11 @@ impl Users {
         &mut self.anonymous
     }
 
+    /// The rules of clients that do not log in, as by [`PathRights::rules`].
+    pub fn anonymous_rules(&self) -> impl Iterator<Item = (String, Rights)> {
+        self.anonymous.rules()
+    }
+
     /// Whether there are no users.
     pub fn is_empty(&self) -> bool {
         self.users.is_empty()

@@ -119,6 +119,7 @@ impl Inner {
             Target::Folder(None) => return Ok(None),
         };
         let kind = kind.unwrap_or(kind_of_path);
+        self.check_state_way(request, &key)?;
         check_right_at(request, whole, Rights::CREATE)?;
         let may_replace = check_right_at(request, whole, Rights::WRITE).is_ok();
         let mut permission = Permission::new(request);

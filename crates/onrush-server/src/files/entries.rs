@@ -46,7 +46,7 @@ impl Entries {
         how: CursorHow,
     ) -> Entries {
         let how = CursorHow {
-            hidden: inner.options.hidden,
+            hidden: inner.options.lists_hidden(),
             client: holder.number(),
             ..how
         };

@@ -112,7 +112,7 @@ impl Inner {
         let how = ListHow {
             after: query.after.clone(),
             limit: query.limit.unwrap_or(default_limit),
-            hidden: self.options.hidden,
+            hidden: self.options.lists_hidden(),
             client: holder.number(),
         };
         let page = self.store.list(folder.as_ref(), how).await;

@@ -13,6 +13,7 @@ impl Inner {
         let is_upload = is_asked || UploadId::is_named_by(request);
         match is_upload && self.offers_uploads() {
             true => &["DELETE", "HEAD", "OPTIONS", "PATCH"],
+            false if self.is_state(request) => &self.state_methods,
             false => &self.methods,
         }
     }
@@ -30,7 +31,7 @@ impl Inner {
             delete: true,
             delete_folders: true,
         };
-        let may_be_permitted = methods(all, &self.options).contains(&method);
+        let may_be_permitted = methods(all, &self.options, false).contains(&method);
         let given = self.options.allow;
         match may_be_permitted && !self.methods.contains(&method) {
             true if given.put || given.delete || self.options.sink => HttpError::CHANGE_NOT_ALLOWED,
@@ -41,7 +42,8 @@ impl Inner {
 }
 
 /// The methods of objects and folders that are served with these options, if `allow` were theirs.
-pub(super) fn methods(allow: Allow, options: &FilesOptions) -> Vec<&'static str> {
+/// `of_state`: those of states of Terraform.
+pub(super) fn methods(allow: Allow, options: &FilesOptions, of_state: bool) -> Vec<&'static str> {
     let Allow { put, delete, .. } = allow;
     let stores = put && !options.sink;
     let methods = [
@@ -49,7 +51,7 @@ pub(super) fn methods(allow: Allow, options: &FilesOptions) -> Vec<&'static str>
         ("DELETE", delete),
         ("GET", true),
         ("HEAD", true),
-        ("LOCK", stores && options.webdav),
+        ("LOCK", stores && (options.webdav || of_state)),
         ("MKCOL", stores && options.webdav),
         ("MOVE", stores && delete),
         ("OPTIONS", true),
@@ -57,7 +59,7 @@ pub(super) fn methods(allow: Allow, options: &FilesOptions) -> Vec<&'static str>
         ("PROPFIND", options.webdav || options.content_addressed),
         ("PROPPATCH", stores && options.webdav),
         ("PUT", put || options.sink),
-        ("UNLOCK", stores && options.webdav),
+        ("UNLOCK", stores && (options.webdav || of_state)),
     ];
     let permitted = methods.iter().filter(|(_, is_permitted)| *is_permitted);
     permitted.map(|(name, _)| *name).collect()

@@ -1,20 +1,21 @@
 //! Objects and folders over HTTP: the handler [`Files`].
 //!
-//! Submodules, lowest first: `negotiate` and `http_error` (error responses) · `assets` (of the
-//! page) · `path` (paths and keys) · `client_rights` · `storage_log` · `budget` · `buffers` ·
-//! `media_type` · `types` · `stored_fields` (fields of a PUT) · `digest` · `content_address` (names
-//! that are digests) · `artifacts` (of build tools) · `pieces` (bodies from a remote store) ·
-//! `codings` and `encoder` · `destination` (where a client may write) · `stand_in` · `run_to_end`
-//! (changes without their clients) · `object_fields` · `object` (an object that is ready to be
-//! served) · `wanted_digest` · `cache` · `ranges` · `conditions` (of changes) · `upload_limits` ·
-//! `upload` (receiving) · `uploads` (those that continue later) · `methods` · `location` ·
-//! `permitted` · `sorting` · `archive_format` · `json` and `html` (the forms of listings) ·
-//! `implied_folder` · `entries` (all of a folder) · `list` (a page of it), `whole` (one page of
-//! all), `archive`, `watch` and `markdown` · `client_shares` (what a client may use up) ·
-//! `siblings` and `compress` (other forms of an object) · `read` (GET) · `site` · `tree` (changes
-//! of a folder with everything in it) · `multistatus` · `write` (PUT, DELETE) · `upload_target` ·
-//! `upload_parts` · `tus_concat` · `tus` · `relocate` (COPY, MOVE) · `resumable` (PUT and PATCH of
-//! a part) · `form` (POST of files) · `webdav` · `upkeep`, `former_users`.
+//! Submodules, lowest first: `negotiate` and `http_error` (error responses) · `open_error` ·
+//! `assets` (of the page) · `shown` (hidden names) · `path` (paths and keys) · `client_rights` ·
+//! `storage_log` · `budget` · `buffers` · `media_type` · `types` · `stored_fields` (fields of a
+//! PUT) · `digest` · `content_address` (names that are digests) · `artifacts` (of build tools) ·
+//! `pieces` (bodies from a remote store) · `codings` and `encoder` · `destination` (where a client
+//! may write) · `stand_in` · `run_to_end` (changes without their clients) · `object_fields` ·
+//! `object` (an object that is ready to be served) · `wanted_digest` · `cache` · `ranges` ·
+//! `conditions` (of changes) · `upload_limits` · `upload` (receiving) · `terraform` (locks of
+//! states) · `uploads` (those that continue later) · `methods` · `location` · `permitted` ·
+//! `sorting` · `archive_format` · `json` and `html` (the forms of listings) · `implied_folder` ·
+//! `entries` (all of a folder) · `list` (a page of it), `whole` (one page of all), `archive`,
+//! `watch` and `markdown` · `client_shares` (what a client may use up) · `siblings` and `compress`
+//! (other forms of an object) · `read` (GET) · `site` · `tree` (changes of a folder with everything
+//! in it) · `multistatus` · `write` (PUT, DELETE) · `upload_target` · `upload_parts` ·
+//! `tus_concat` · `tus` · `relocate` (COPY, MOVE) · `resumable` (PUT and PATCH of a part) · `form`
+//! (POST of files) · `webdav` · `upkeep`, `former_users`.
 //!
 //! Nothing here blocks a worker: operations that may wait for a disk use the futures of the store.
 //! The modules do not depend on the command line, sockets or drivers.
@@ -51,6 +52,7 @@ mod multistatus;
 pub(crate) mod negotiate;
 mod object;
 mod object_fields;
+mod open_error;
 pub(crate) mod path;
 mod permitted;
 mod pieces;
@@ -59,12 +61,14 @@ mod read;
 mod relocate;
 mod resumable;
 mod run_to_end;
+mod shown;
 mod siblings;
 mod site;
 mod sorting;
 pub(crate) mod stand_in;
 mod storage_log;
 mod stored_fields;
+mod terraform;
 mod tree;
 mod tus;
 mod tus_concat;
@@ -93,9 +97,12 @@ use onrush::{Handler, Request, Response};
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::Descriptors;
 use onrush_store::cache::is_cache;
-use onrush_store::{Durability, Folder, FolderOptions, Key, PreparedOptions, Store, StoreError};
+use onrush_store::{
+    Durability, Folder, FolderOptions, Key, PreparedOptions, ShownNames, Store, StoreError,
+};
+use open_error::open_error;
 use run_to_end::{Abandoned, run_to_end};
-use rustix::fs::Access;
+use shown::is_listed;
 use siblings::Siblings;
 use std::fmt;
 use std::future::Future;
@@ -121,6 +128,11 @@ pub use uploads::{UPLOAD_RECORDS, recorded_uploads};
 /// clients.
 const IN_FLIGHT_BYTES_MAX: usize = 16 << 20;
 
+const NAMES_FOLD: HttpError = HttpError::new(
+    501,
+    "this file system does not distinguish upper and lower case, so a lock of one spelling of a \
+     path protects nothing",
+);
 const NO_FORM: HttpError = HttpError::new(
     415,
     "POST takes a form with files (multipart/form-data), or the fields of tus; \
@@ -152,6 +164,8 @@ pub struct FilesOptions {
     pub allow: Allow,
     /// Serves, lists and writes names that begin with a dot like other names.
     pub hidden: bool,
+    /// Those of them that are served without [`FilesOptions::hidden`].
+    pub show: ShownNames,
     /// Serves the folder as a web site. A folder with an `index.html` serves that object instead of
     /// a listing, and pages run with the rights of the server's origin. Otherwise, objects with
     /// scripts that a browser would run (HTML, SVG, other XML, scripts) are sent with
@@ -161,6 +175,9 @@ pub struct FilesOptions {
     /// Serves WebDAV (RFC 4918, classes 1 and 2): `PROPFIND`, `PROPPATCH`, `MKCOL`, `LOCK` and
     /// `UNLOCK`, and locks and the field `If` for all changes. Locks are in memory.
     pub webdav: bool,
+    /// The number of entries of a folder and those beneath it up to which `PROPFIND` may have
+    /// `Depth: infinity`; for more it gets 403. 0: for all.
+    pub propfind_entries_max: usize,
     /// Serves a site of one page: a client that navigates to a path without an object gets the
     /// `index.html` of the top folder. Needs `site`.
     pub spa: bool,
@@ -173,6 +190,9 @@ pub struct FilesOptions {
     /// allowed regardless of `allow`. Invalid names, conflicts and failed preconditions are refused
     /// as in a `PUT` that stores.
     pub sink: bool,
+    /// Serves objects whose names end with `.tfstate` as states of Terraform and OpenTofu, with
+    /// `LOCK`, `UNLOCK`, and updates that need the `ID` of the lock. Needs [`Allow::put`].
+    pub terraform_state: bool,
     /// Serves a build cache. A `PUT` to a folder named `cas` is accepted only if the name is the
     /// SHA-256 of the content, in hexadecimal digits in lower case; otherwise it gets 400. Folders
     /// `v1/cache` and `v8/artifacts` are served as nx and Turborepo expect.
@@ -228,13 +248,16 @@ impl Default for FilesOptions {
         FilesOptions {
             allow: Allow::default(),
             hidden: false,
+            show: ShownNames::default(),
             reserve_admin_paths: false,
             site: false,
             webdav: false,
+            propfind_entries_max: 0,
             spa: false,
             precompressed: false,
             compress: false,
             sink: false,
+            terraform_state: false,
             content_addressed: false,
             types: Types::default(),
             durability: Durability::Full,
@@ -292,6 +315,8 @@ struct Inner {
     options: FilesOptions,
     /// The methods of objects and folders that are served.
     methods: Vec<&'static str>,
+    /// Those of states of Terraform.
+    state_methods: Vec<&'static str>,
     /// The locks of WebDAV.
     locks: Arc<Locks>,
     cache: Cache,
@@ -383,7 +408,8 @@ impl Files {
             store,
             shares: ClientShares::new(options.watchers_max),
             pool,
-            methods: methods(options.allow, &options),
+            methods: methods(options.allow, &options, false),
+            state_methods: methods(options.allow, &options, true),
             locks,
             cache: cache(&options),
             siblings: Siblings::new(options.cache_max_age_ms),
@@ -418,7 +444,8 @@ impl Files {
         Files(Arc::new(Inner {
             store: inner.store.clone(),
             pool: inner.pool.clone(),
-            methods: methods(options.allow, &options),
+            methods: methods(options.allow, &options, false),
+            state_methods: methods(options.allow, &options, true),
             locks: inner.locks.clone(),
             cache: cache(&options),
             siblings: Siblings::new(options.cache_max_age_ms),
@@ -492,48 +519,6 @@ fn object_budget(options: &FilesOptions) -> Arc<Budget> {
     Budget::new(cached.saturating_add(cached.min(IN_FLIGHT_BYTES_MAX)))
 }
 
-/// An error with one line that states what is wrong with a folder.
-fn open_error(dir: &Path, writable: bool, sink: bool, error: &io::Error) -> io::Error {
-    let what = match error.kind() {
-        io::ErrorKind::NotFound if writable => "cannot be created".to_owned(),
-        io::ErrorKind::NotFound if sink => {
-            "does not exist; a sink stores nothing and does not create it".to_owned()
-        }
-        io::ErrorKind::NotFound => {
-            "does not exist; it is created only if writing is allowed".to_owned()
-        }
-        io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => "is not a folder".to_owned(),
-        io::ErrorKind::PermissionDenied if writable && is_missing(dir) => {
-            "cannot be created by this user: permission denied".to_owned()
-        }
-        io::ErrorKind::PermissionDenied if writable && has_own_folder(dir) => {
-            "can be read and written by this user, but not its folder .onrush: permission denied"
-                .to_owned()
-        }
-        io::ErrorKind::PermissionDenied if writable => {
-            "cannot be read and written by this user: permission denied".to_owned()
-        }
-        io::ErrorKind::PermissionDenied => {
-            "cannot be read by this user: permission denied".to_owned()
-        }
-        io::ErrorKind::ReadOnlyFilesystem => "is on a read-only file system".to_owned(),
-        _ => format!("cannot be opened: {error}"),
-    };
-    io::Error::new(error.kind(), format!("{} {what}", dir.display()))
-}
-
-fn is_missing(dir: &Path) -> bool {
-    dir.symlink_metadata()
-        .is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
-}
-
-/// Whether this user may change a folder, and what the store has in it is there already. Then only
-/// that denies access.
-fn has_own_folder(dir: &Path) -> bool {
-    !is_missing(&dir.join(".onrush"))
-        && rustix::fs::access(dir, Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK).is_ok()
-}
-
 /// Whether a request changes nothing, so that it may end with its connection.
 fn is_read(request: &Request) -> bool {
     let is_read = matches!(request.method(), "GET" | "HEAD" | "OPTIONS" | "PROPFIND");
@@ -597,6 +582,10 @@ impl Inner {
             "OPTIONS" => path::check(&request).map(|()| self.options_response(&request)),
             _ if UploadId::is_named_by(&request) => Box::pin(self.unfinished(request)).await,
             "GET" | "HEAD" => self.get(&request).await,
+            "LOCK" | "UNLOCK" if self.is_state(&request) => {
+                Box::pin(self.change_state_lock(request)).await
+            }
+            "PUT" | "POST" if self.is_state(&request) => self.put(request).await,
             "PUT" if self.options.sink => self.put_to_sink(request).await,
             "PUT" => match self.begins_upload(&request) {
                 None => self.put(request).await,
@@ -644,6 +633,16 @@ impl Inner {
         }
     }
 
+    /// Fails with 501 where another spelling of a path leads to the same object, which a lock does
+    /// not protect then.
+    async fn check_distinct_names(&self, key: &Key) -> Result<(), HttpError> {
+        match self.store.folds_names(key).await {
+            Ok(true) => Err(NAMES_FOLD),
+            Ok(false) => Ok(()),
+            Err(error) => Err(self.store_failure(error, Operation::Read, Some(key))),
+        }
+    }
+
     /// Maps an error of the store about `key` (`None`: the top folder) to a response, and logs it
     /// if the storage is the cause.
     fn store_failure(
@@ -654,39 +653,5 @@ impl Inner {
     ) -> HttpError {
         self.storage_log.record(error, key);
         HttpError::from_store(error, operation)
-    }
-}
-
-/// Whether the entry `name` of a folder appears in listings: not hidden names, those of the store,
-/// and the name of the admin pages.
-fn is_listed(options: &FilesOptions, folder: Option<&Key>, name: &[u8]) -> bool {
-    let above = folder.map_or(&[][..], Key::as_bytes);
-    let is_own = match name {
-        b"-" => options.reserve_admin_paths && folder.is_none(),
-        [b'.', ..] if options.hidden => {
-            let path = [above, if above.is_empty() { b"" } else { b"/" }, name].concat();
-            Key::parse(&path).is_ok_and(|key| key.reserved())
-        }
-        _ => false,
-    };
-    let is_hidden = name.starts_with(b".") && !options.hidden;
-    !(is_hidden || is_own)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn errors_of_the_folder_say_whether_it_is_missing() {
-        let denied = io::Error::from(io::ErrorKind::PermissionDenied);
-        let text = |dir: &str| open_error(Path::new(dir), true, false, &denied).to_string();
-        assert!(text("/nowhere/at/all").contains("cannot be created by this user"));
-        assert!(text("/").contains("cannot be read and written by this user"));
-        let dir = testing::TempDir::new();
-        let at = dir.path().to_str().expect("UTF-8");
-        assert!(text(at).contains("cannot be read and written by this user"));
-        std::fs::create_dir(dir.path().join(".onrush")).expect("a folder");
-        assert!(text(at).contains("can be read and written by this user, but not its folder"));
     }
 }

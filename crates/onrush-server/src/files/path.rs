@@ -195,7 +195,7 @@ impl Target {
             false => assets::is_name(key.as_bytes()),
         };
         let is_hidden = key.hidden()
-            && !options.hidden
+            && key.segments().any(|segment| options.hides(segment))
             && !(options.site && operation == Operation::Read && is_well_known(key));
         if !key.reserved() && !is_reserved && !is_hidden {
             return Ok(self);

@@ -1,14 +1,16 @@
 //! What the client of a listing may do with the folder and its entries. The page offers only that.
 
+use super::client_rights::client;
 use super::path;
 use super::{Allow, FilesOptions, http_error::HttpError};
 use crate::rights::{Identity, Rights};
 use onrush::Request;
 use onrush_store::{Entry, Features, Kind};
+use std::borrow::Cow;
 
 /// The rights of a client beneath a folder. Without access control, they are those that the options
 /// open for everyone.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Permitted {
     /// `None`: there is no access control.
     identity: Option<Identity>,
@@ -21,7 +23,7 @@ pub(super) struct Permitted {
 impl Permitted {
     /// The rights of the client of a request for a folder.
     pub(super) fn new(request: &Request, options: &FilesOptions) -> Result<Permitted, HttpError> {
-        let identity = request.extension::<Identity>().cloned();
+        let identity = client(request)?.map(Cow::into_owned);
         let mut folder = path::canonical(request.path())?.key.into_owned();
         if !folder.is_empty() {
             folder.push(b'/');

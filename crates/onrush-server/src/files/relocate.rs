@@ -103,6 +103,9 @@ impl Inner {
             return Err(SAME);
         }
         check_rights(request, &from, &to)?;
+        if is_move {
+            self.check_state_moves(&from.key)?;
+        }
         let permission = permission(request, &from, &to);
         self.check_copied_name(&to.key, to.kind)?;
         let failed = |error, key: &Key| self.store_failure(error, Operation::Write, Some(key));
@@ -244,7 +247,7 @@ impl Inner {
     /// Renames to a name whose object or folder is replaced as a whole.
     async fn replace(&self, how: Relocation, kind: Kind) -> Result<Committed, HttpError> {
         let to = how.to.clone();
-        let replaced = self.store.replace(how, kind, self.options.hidden).await;
+        let replaced = self.store.replace(how, kind, self.options.shown()).await;
         replaced.map_err(|error| match error {
             StoreError::NotEmpty => NOT_SHOWN,
             StoreError::NotFound => HttpError::NOT_FOUND,

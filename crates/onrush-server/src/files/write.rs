@@ -52,6 +52,10 @@ impl Inner {
             permission,
             ..
         } = to;
+        let state = self.state_update(&request, &key)?;
+        if let Some(state) = &state {
+            Box::pin(self.check_state_lock(&key, state)).await?;
+        }
         let conditions = Conditions::from_request(&request);
         let metadata_bytes_max = self.store.features().metadata_bytes_max;
         let (metadata, mut digests) = self.content_fields(&request, metadata_bytes_max)?;
@@ -97,6 +101,9 @@ impl Inner {
         let received = upload::receive(&mut body, length, &mut upload, buffers, &|_| false);
         let received = received.await;
         received.map_err(|error| self.upload_failure(error, &key))?;
+        if let Some(state) = &state {
+            Box::pin(self.check_state_lock(&key, state)).await?; // It may be another one by now.
+        }
         let committed = upload.commit(&permission).await;
         let committed = committed.map_err(|error| match error {
             ReceiveError::Store(StoreError::PreconditionFailed) if !may_replace => exists,
@@ -251,7 +258,12 @@ impl Inner {
                 false => multistatus::of_failures(split.mount, &failures),
             });
         }
+        let state = self.state_update(request, &key)?;
+        if let Some(state) = &state {
+            Box::pin(self.check_state_lock(&key, state)).await?;
+        }
         match self.store.delete(&key, kind, condition).await {
+            Ok(_) if state.is_some() => Ok(Response::new(200)), // Terraform takes no other.
             Ok(_) => Ok(Response::new(204)),
             // `a` and `a/` are different: a request to delete an object must not delete a folder.
             Err(StoreError::IsDirectory) => Err(HttpError::new(

@@ -46,6 +46,11 @@ const FRESHNESS: [&str; 2] = ["cache-control", "expires"];
 pub(super) struct Headers(Patterns<Vec<(String, String)>>);
 
 impl Headers {
+    /// The paths of rules that are not for all paths; see `Pattern`.
+    pub(super) fn narrow_paths(&self) -> impl Iterator<Item = Vec<u8>> {
+        self.0.narrow_paths()
+    }
+
     /// Parses a file. An error is one line, with the number of the line.
     pub(super) fn parse(text: &str) -> Result<Headers, String> {
         let mut headers = Headers::default();

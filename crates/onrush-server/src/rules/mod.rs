@@ -72,6 +72,17 @@ impl RuleFiles {
 }
 
 impl Rules {
+    /// The decoded paths of rules that are not for all paths, without a slash at their ends, and
+    /// the option that names the file. Of a pattern with `*`, the folder in which it compares
+    /// names.
+    pub fn narrow_paths(&self) -> impl Iterator<Item = (&'static str, Vec<u8>)> {
+        let redirects = self
+            .redirects
+            .narrow_paths()
+            .map(|path| ("redirects", path));
+        redirects.chain(self.headers.narrow_paths().map(|path| ("headers", path)))
+    }
+
     /// The number of redirects, and of paths with header fields.
     pub fn counts(&self) -> (usize, usize) {
         (self.redirects.len(), self.headers.len())

@@ -46,6 +46,20 @@ impl Pattern {
         }
     }
 
+    /// The path of the folder in which, and beneath which, the pattern compares names; or the whole
+    /// path. Without a slash at its ends. `None`: it matches every path.
+    fn narrow_path(&self) -> Option<&[u8]> {
+        let path = self.before.strip_prefix(b"/").unwrap_or(&self.before);
+        match &self.after {
+            None => Some(path.strip_suffix(b"/").unwrap_or(path)),
+            Some(after) if path.is_empty() && after.is_empty() => None,
+            Some(_) => {
+                let slash = path.iter().rposition(|&byte| byte == b'/');
+                Some(&path[..slash.unwrap_or(0)])
+            }
+        }
+    }
+
     pub(super) fn has_wildcard(&self) -> bool {
         self.after.is_some()
     }
@@ -93,6 +107,17 @@ impl<T> Patterns<T> {
         }
         self.values.push(value);
         Ok(())
+    }
+
+    /// See [`Pattern::narrow_path`].
+    pub(super) fn narrow_paths(&self) -> impl Iterator<Item = Vec<u8>> {
+        let exact = self.exact.keys().map(|path| Pattern {
+            before: path.clone(),
+            after: None,
+        });
+        let wildcards = self.wildcards.iter().map(|(pattern, _)| pattern.clone());
+        let all = exact.chain(wildcards);
+        all.filter_map(|pattern| pattern.narrow_path().map(<[u8]>::to_vec))
     }
 
     pub(super) fn len(&self) -> usize {

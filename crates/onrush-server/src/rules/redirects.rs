@@ -33,6 +33,11 @@ struct Redirect {
 pub(super) struct Redirects(Patterns<Redirect>);
 
 impl Redirects {
+    /// The paths of rules that are not for all paths; see `Pattern`.
+    pub(super) fn narrow_paths(&self) -> impl Iterator<Item = Vec<u8>> {
+        self.0.narrow_paths()
+    }
+
     /// Parses a file. An error is one line, with the number of the line.
     pub(super) fn parse(text: &str) -> Result<Redirects, String> {
         let mut redirects = Redirects::default();

@@ -96,6 +96,10 @@ fn no_option_names_a_file_that_clients_can_replace() {
         }
         let hidden = served.join(".conf/x");
         assert_eq!(of(hidden.clone(), written).is_err(), is_secret, "{key}");
+        let shown = "allow = 'put'\nshow = '.conf*'";
+        assert!(of(hidden.clone(), shown).is_err(), "{key}");
+        let other = of(hidden.clone(), "allow = 'put'\nshow = '.z*'");
+        assert_eq!(other.is_err(), is_secret, "{key}");
         assert!(of(hidden, "allow = 'put'\nhidden = true").is_err(), "{key}");
     }
 }

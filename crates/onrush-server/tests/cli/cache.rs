@@ -3,6 +3,7 @@
 
 use crate::keep_alive::{Connection, Response};
 use crate::program::plain::{get, printed};
+use crate::program::users::{UsersFile, login, request};
 use crate::program::{Folder, Server, TIMEOUT, drivers, onrush, output, pattern, wait_until};
 use onrush_store::testing::disk_bytes;
 use sha2::{Digest, Sha256};
@@ -75,6 +76,24 @@ fn nx_stores_a_record_once() {
         let mut client = Connection::new(server.address());
         assert_eq!(client.put("/v1/cache/2", b"x").status, 405);
     }
+}
+
+/// nx shows the text of a refusal only if it is plain.
+#[test]
+fn a_refusal_of_a_record_is_plain_text() {
+    let (folder, file) = (Folder::new(), UsersFile::new());
+    file.add("ann", &["read"]);
+    let server = start(folder.path(), "64M", &["--auth-file", file.path()]);
+    let nx = "Accept: application/octet-stream\r\n";
+    for (name, status) in [("", 401), ("ann", 403)] {
+        let fields = format!("{nx}{}", login(name));
+        let (found, response) = request(&server, "PUT", "/v1/cache/13254237", &fields);
+        assert_eq!(found, status, "{response}");
+        let head = response.to_lowercase();
+        assert!(head.contains("content-type: text/plain"), "{response}");
+    }
+    let (found, _) = request(&server, "GET", "/v1/cache/13254237", &login("ann"));
+    assert_eq!(found, 404);
 }
 
 /// Turborepo compares the signature that it has sent, and shows the time that is saved.

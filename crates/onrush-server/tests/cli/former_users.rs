@@ -103,6 +103,28 @@ fn a_put_in_progress_needs_its_rights_at_the_end() {
 }
 
 #[test]
+fn a_lock_of_a_state_needs_its_right_when_its_body_has_arrived() {
+    for driver in drivers() {
+        let (folder, file) = (Folder::new(), UsersFile::new());
+        file.add("ann", &["all"]);
+        file.add("kim", &["all"]);
+        let server = start(&folder, &file, driver, &["--terraform-state"]);
+        let (one, rest) = ("{\"ID\":", "\"ann-1\"}");
+        let fields = format!("Content-Length: 14\r\n{}", login("ann"));
+        let mut stream = begin(&server, "LOCK /a.tfstate", &fields);
+        stream.write_all(one.as_bytes()).expect("sent");
+        change(&server, &file, |file| {
+            file.user("remove", "ann", &[], "");
+        });
+        let (status, response) = finish(stream, rest);
+        assert_eq!(status, 401, "{response}");
+        // There is no lock.
+        let put = request(&server, "PUT", "/a.tfstate", &login("kim"));
+        assert_eq!(put.0, 201, "{}", put.1);
+    }
+}
+
+#[test]
 fn each_part_of_a_form_needs_its_rights() {
     for driver in drivers() {
         let (folder, file) = (Folder::new(), UsersFile::new());

@@ -25,6 +25,7 @@ mod health; // `onrush health`
 mod hosts; // names of the host, the sandbox
 mod limits; // no descriptors, no receive memory
 mod logins; // ways to log in
+mod names; // a file system that does not distinguish case
 mod options; // each option and each address
 mod origins; // CORS
 mod packaging; // files of `packaging/`

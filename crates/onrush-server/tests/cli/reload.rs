@@ -231,8 +231,15 @@ fn each_option_of_a_request_changes_and_changes_back() {
     let mut effects = vec![
         Effect::of("", put, &put_x, "HTTP/1.1 204"),
         Effect::of(put, "hidden = true", "GET /.dot", "HTTP/1.1 200"),
+        Effect::of("", "show = '.d*'", "GET /.dot", "HTTP/1.1 200"),
         Effect::of("", "site = true", "GET /f/", "the index"),
         Effect::of("", "webdav = true", "OPTIONS /x", "DAV: 1, 2"),
+        Effect::of(
+            "webdav = true",
+            "webdav-infinity = 100",
+            "PROPFIND /\nDepth: infinity",
+            "/f/index.html</D:href>",
+        ),
         Effect::of("site = true", "spa = true", browse, "the top page"),
         Effect::of("site = true", &rules.0, "GET /old", "Location: /x"),
         Effect::of("site = true", &rules.1, "GET /x", "X-Test: yes"),
@@ -241,6 +248,12 @@ fn each_option_of_a_request_changes_and_changes_back() {
             "precompressed = true",
             &gzip_p,
             "Content-Encoding: gzip",
+        ),
+        Effect::of(
+            put,
+            "terraform-state = true",
+            "LOCK /a.tfstate\nContent-Length: 10\n\n{\"ID\":\"7\"}",
+            "HTTP/1.1 200",
         ),
         Effect::of("", "compress = true", &gzip_long, "Content-Encoding: gzip"),
         Effect::of("", "sink = true", &put_x, "HTTP/1.1 204"),

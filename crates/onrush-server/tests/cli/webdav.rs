@@ -101,6 +101,64 @@ fn a_token_belongs_to_its_user() {
     }
 }
 
+/// With an infinite depth, each folder needs its own rights. The space is for those who may use it.
+#[test]
+fn a_folder_beneath_needs_its_own_rights() {
+    for driver in drivers() {
+        let (folder, file) = (Folder::new(), UsersFile::new());
+        for name in ["pub/a", "pub/secret/key", "pub/drop/x", "pub/z/y"] {
+            folder.file(name, name);
+        }
+        let secret = "/pub/secret=none";
+        file.add("ann", &["/pub=read,list", secret, "/pub/drop=create"]);
+        file.add("bob", &["all"]);
+        let options = ["--webdav", "--webdav-infinity=100"];
+        let server = start(&folder, &file, driver, &options);
+        let shown = |name: &str| {
+            let depth = "Depth: infinity\r\n";
+            let (status, response) = send(&server, name, "PROPFIND /pub", depth, "");
+            assert_eq!(status, 207, "{response}");
+            let paths = response.split("<D:href>").skip(1);
+            let path = |rest: &str| rest.split('<').next().unwrap_or_default().to_owned();
+            paths.map(path).collect::<Vec<_>>().join(" ")
+        };
+        let hers = "/pub/ /pub/a /pub/drop/ /pub/secret/ /pub/z/ /pub/z/y";
+        assert_eq!(shown("ann"), hers);
+        let all = "/pub/ /pub/a /pub/drop/ /pub/drop/x /pub/secret/ /pub/secret/key /pub/z/ \
+                   /pub/z/y";
+        assert_eq!(shown("bob"), all);
+        let ask = "<propfind xmlns=\"DAV:\"><prop><quota-used-bytes/></prop></propfind>";
+        for (name, status) in [("ann", "404 Not Found"), ("bob", "200 OK")] {
+            let (_, response) = send(&server, name, "PROPFIND /pub", "Depth: 0\r\n", ask);
+            assert!(response.contains(status), "{name}: {response}");
+        }
+    }
+}
+
+/// A lock of a state of Terraform excludes all others, so it needs the right to write.
+#[test]
+fn a_lock_of_a_state_needs_the_right_to_write() {
+    for driver in drivers() {
+        let (folder, file) = (Folder::new(), UsersFile::new());
+        file.add("ann", &["all"]);
+        file.add("bob", &["read,list,create"]);
+        let server = start(&folder, &file, driver, &["--terraform-state"]);
+        let info = "{\"ID\":\"1\"}";
+        for (name, method, status) in [
+            ("", "LOCK", 401),
+            ("bob", "LOCK", 403),
+            ("ann", "LOCK", 200),
+            ("bob", "UNLOCK", 403),
+            ("ann", "UNLOCK", 200),
+        ] {
+            let request = format!("{method} /a.tfstate");
+            let (found, response) = send(&server, name, &request, "", info);
+            assert_eq!(found, status, "{name} {method}: {response}");
+            assert!(found < 300 || !response.contains("ID"), "{response}");
+        }
+    }
+}
+
 fn token_of(response: &str) -> &str {
     let (_, rest) = response.split_once("Lock-Token: <").expect("a token");
     rest.split_once('>').expect("a token").0

@@ -167,9 +167,9 @@ impl Store for Gated {
         &self,
         how: Relocation,
         kind: Kind,
-        hidden: bool,
+        shown: ShownNames,
     ) -> LocalFuture<'_, Result<Committed>> {
-        self.folder.replace(how, kind, hidden)
+        self.folder.replace(how, kind, shown)
     }
 
     fn stage_copy<'a>(&'a self, from: &'a Key, to: &'a Key) -> LocalFuture<'a, Result<StagedCopy>> {

@@ -23,10 +23,12 @@ mod relocate; // COPY and MOVE
 mod remote; // a bucket that misbehaves
 mod replaced; // COPY and MOVE onto a folder that exists
 mod resumable; // uploads of the IETF draft
+mod shown; // some names that begin with a dot
 mod siblings; // precompressed siblings
 mod site; // index, 404 and redirects of a site
 mod storage; // errors of the disk
 mod store; // a store that is not a folder
+mod terraform; // states of Terraform
 mod tus; // tus 1.0.0
 mod tus_concat; // joined uploads of tus
 mod upload; // incomplete and simultaneous bodies
@@ -35,5 +37,6 @@ mod wanted_digest; // `Want-Repr-Digest`
 mod watch; // `?watch`
 mod webdav; // methods and properties of WebDAV
 mod webdav_desktops; // the file managers of macOS and Windows
+mod webdav_folders; // the space of folders, and everything beneath them
 mod webdav_locks; // locks and `If` of WebDAV
 mod write; // PUT and DELETE

@@ -364,6 +364,10 @@ impl Store for EdgeStore {
         self.inner.store.overlap(from, to)
     }
 
+    fn folds_names<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<bool>> {
+        self.inner.store.folds_names(key)
+    }
+
     /// Not of folders: copies of the objects beneath would remain.
     fn rename(&self, how: Relocation, kind: Kind) -> LocalFuture<'_, Result<Committed>> {
         Box::pin(async move {

@@ -14,7 +14,8 @@
 //! names of a folder), `recent_names` (those of earlier pages), `walk` (what a folder contains, in
 //! steps), `list`, `semaphore` (waiting tasks), `key_locks` (locks and generations by key),
 //! `change` (locks that other processes see), `group` and `sync_time` (puts that share syncs),
-//! `listing_queue` (the number of simultaneous listings), `watches` (changes of folders).
+//! `listing_queue` (the number of simultaneous listings), `watches` (changes of folders),
+//! `name_case` (whether names are distinguished by case).
 
 mod again;
 mod change;
@@ -28,6 +29,7 @@ mod key_locks;
 mod list;
 mod listing_queue;
 mod mounts;
+mod name_case;
 mod names;
 mod options;
 mod overlap;
@@ -52,7 +54,7 @@ use crate::local::LocalFile;
 use crate::meta::{Kind, Meta};
 use crate::object::Object;
 use crate::stamps::Stamps;
-use crate::store::{Committed, Condition, Relocation};
+use crate::store::{Committed, Condition, Relocation, Space};
 use crate::usage::{COUNTED_BYTES_MIN, Usages};
 use again::Again;
 use change::{Locks, ProcessLocks};
@@ -61,6 +63,7 @@ use group::Group;
 use key_locks::KeyLocks;
 use listing_queue::ListingQueue;
 use mounts::Mounts;
+pub use name_case::folds_names;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::FileUse;
 use onrush_rt::fs::{Dir, File, FileKind, Metadata, OpenHow, Releaser};
@@ -385,6 +388,31 @@ impl Inner {
             true => Err(StoreError::Full(io::ErrorKind::StorageFull.into())),
             false => Ok(()),
         }
+    }
+
+    fn root_meta(&self) -> Result<Meta> {
+        let found = self.root.self_metadata();
+        let found = found.map_err(StoreError::from_lookup)?;
+        Meta::from_file(&found).ok_or(StoreError::NotFound)
+    }
+
+    /// The space of the file system of a folder, without what has to stay free.
+    fn space(&self, folder: Option<&Key>) -> Result<Space> {
+        let opened;
+        let dir = match folder {
+            None => &self.root,
+            Some(key) => {
+                let found = self.root.open_dir(key.as_bytes());
+                opened = found.map_err(StoreError::from_lookup)?;
+                &opened
+            }
+        };
+        let free_bytes = dir.free_bytes().map_err(StoreError::from_open_file)?;
+        let min_free_bytes = self.settings.min_free_bytes.load(Ordering::Relaxed);
+        Ok(Space {
+            available_bytes: free_bytes.saturating_sub(min_free_bytes),
+            used_bytes: dir.used_bytes().map_err(StoreError::from_open_file)?,
+        })
     }
 
     /// A modification time that this store has not set before.

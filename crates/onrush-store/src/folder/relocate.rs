@@ -25,6 +25,7 @@ use crate::checksum::Checksum;
 use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::meta::{Kind, Meta};
+use crate::shown::ShownNames;
 use crate::store::{Committed, Overlap, Relocation, Upload};
 use crate::usage::counted_bytes;
 use onrush_rt::descriptors::FileUse;
@@ -89,12 +90,12 @@ fn copied_checksum(source: &File) -> Result<Option<Checksum>> {
 }
 
 /// What a rename may replace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Replaces {
     /// An object an object, a folder an empty folder.
     Alike,
     /// Anything, as [`Store::replace`](crate::Store::replace).
-    All { hidden: bool },
+    All { shown: ShownNames },
 }
 
 /// Renames an object or a folder.
@@ -105,7 +106,7 @@ pub(super) async fn rename(
     replaces: Replaces,
 ) -> Result<Committed> {
     check(inner, &how)?;
-    check_trees(inner, &how, kind, replaces).await?;
+    check_trees(inner, &how, kind, replaces.clone()).await?;
     let sync_failures = inner.parents.sync_failures();
     let mut created = CreatedFolders::new(inner);
     for _ in 0..ATTEMPTS {
@@ -121,9 +122,9 @@ pub(super) async fn rename(
             key_locks::acquire(inner, first).await,
             key_locks::acquire(inner, second).await,
         );
-        let how = how.clone();
+        let (how, replaces) = (how.clone(), replaces.clone());
         let job = move |inner: &Arc<Inner>, _locks| {
-            try_rename(inner, &how, kind, replaces, sync_failures)
+            try_rename(inner, &how, kind, &replaces, sync_failures)
         };
         if let Some((mut committed, removed)) = change::run(inner, locks, job).await? {
             created.keep();
@@ -145,17 +146,18 @@ async fn check_trees(
 ) -> Result<()> {
     // A copy has no links.
     let checks_links = kind == Kind::Directory && !how.from.is_staged();
+    let is_needed = checks_links || replaces != Replaces::Alike;
     let (shared, how) = (inner.clone(), how.clone());
     let job = move || {
         if checks_links {
             trees::check_links(&shared, &how.from)?;
         }
         match replaces {
-            Replaces::All { hidden } => trees::check_shown(&shared, &how.to, hidden),
+            Replaces::All { shown } => trees::check_shown(&shared, &how.to, &shown),
             Replaces::Alike => Ok(()),
         }
     };
-    match checks_links || replaces != Replaces::Alike {
+    match is_needed {
         true => inner.pool.run(job).await?,
         false => Ok(()),
     }
@@ -182,7 +184,7 @@ fn try_rename(
     inner: &Arc<Inner>,
     how: &Relocation,
     kind: Kind,
-    replaces: Replaces,
+    replaces: &Replaces,
     sync_failures: u64,
 ) -> Result<Option<(Committed, Option<StagedName>)>> {
     let source = source(inner, &how.from, kind)?;
@@ -299,7 +301,7 @@ fn sync(inner: &Inner, names: &Names<'_>, sync_failures: u64) -> Result<()> {
 }
 
 /// What has the new name. Fails if it must not be replaced.
-fn replaced(inner: &Inner, to: &Key, kind: Kind, replaces: Replaces) -> Result<Option<Replaced>> {
+fn replaced(inner: &Inner, to: &Key, kind: Kind, replaces: &Replaces) -> Result<Option<Replaced>> {
     let alike = |meta| Replaced {
         meta,
         is_other: false,

@@ -5,6 +5,7 @@ use super::change::{self, Locks};
 use super::kept;
 use super::key_locks;
 use super::list;
+use super::name_case;
 use super::overlap;
 use super::parents::{self, CreatedFolders};
 use super::properties;
@@ -19,8 +20,9 @@ use crate::key::Key;
 use crate::local::unless_would_block;
 use crate::meta::{Kind, METADATA_BYTES_MAX, Meta, PROPERTIES_BYTES_MAX};
 use crate::object::{LocalFuture, Object};
+use crate::shown::ShownNames;
 use crate::store::{Committed, Condition, Cursor, DetailedEntry, Features, Kept, ListHow, Overlap};
-use crate::store::{Page, Relocation, StagedCopy, Store, Upload, Wanted};
+use crate::store::{Page, Relocation, Space, StagedCopy, Store, Upload, Wanted};
 use onrush_rt::descriptors::FileUse;
 use std::sync::Arc;
 use std::time::Duration;
@@ -162,9 +164,9 @@ impl Store for Folder {
         &self,
         how: Relocation,
         kind: Kind,
-        hidden: bool,
+        shown: ShownNames,
     ) -> LocalFuture<'_, Result<Committed>> {
-        Box::pin(self.relocate(how, kind, Replaces::All { hidden }))
+        Box::pin(self.relocate(how, kind, Replaces::All { shown }))
     }
 
     fn stage_copy<'a>(&'a self, _: &'a Key, to: &'a Key) -> LocalFuture<'a, Result<StagedCopy>> {
@@ -180,6 +182,27 @@ impl Store for Folder {
         let (from, to) = (from.clone(), to.clone());
         let job = move |inner: &Arc<Inner>| overlap::find(inner, &from, &to);
         Box::pin(self.run(&self.inner.pool, job))
+    }
+
+    fn folds_names<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<bool>> {
+        let key = key.clone();
+        let job = move |inner: &Arc<Inner>| name_case::folds_at(inner, &key);
+        Box::pin(self.run(&self.inner.pool, job))
+    }
+
+    fn root_meta(&self) -> LocalFuture<'_, Result<Option<Meta>>> {
+        Box::pin(self.run(&self.inner.pool, |inner| inner.root_meta().map(Some)))
+    }
+
+    fn space<'a>(&'a self, folder: Option<&'a Key>) -> LocalFuture<'a, Result<Option<Space>>> {
+        Box::pin(async move {
+            if folder.is_some_and(Key::is_internal) {
+                return Err(StoreError::NotFound);
+            }
+            let folder = folder.cloned();
+            let job = move |inner: &Arc<Inner>| inner.space(folder.as_ref()).map(Some);
+            self.run(&self.inner.pool, job).await
+        })
     }
 
     fn properties<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Vec<u8>>> {

@@ -9,6 +9,7 @@ use super::parents::{self, join};
 use super::staging::StagedName;
 use crate::error::{Result, StoreError};
 use crate::key::{Key, is_reserved};
+use crate::shown::ShownNames;
 use crate::usage::{COUNTED_BYTES_MIN, counted_bytes};
 use onrush_rt::fs::{Dir, FileKind};
 use std::io;
@@ -39,10 +40,10 @@ pub(super) fn check_links(inner: &Inner, folder: &Key) -> Result<()> {
 }
 
 /// Fails with [`StoreError::NotEmpty`] if what is at `key` must not be removed: it contains a file
-/// that is no object, a name that is reserved, or, unless `hidden`, one that begins with a dot.
+/// that is no object, or a name that is reserved or hidden.
 /// Fails with [`StoreError::OtherFileSystem`] if another file system is mounted there or beneath
 /// it: nothing else can get that name, and what it has is not a part of this one.
-pub(super) fn check_shown(inner: &Inner, key: &Key, hidden: bool) -> Result<()> {
+pub(super) fn check_shown(inner: &Inner, key: &Key, shown: &ShownNames) -> Result<()> {
     let Ok(parent) = parents::open(inner, key.split().0) else {
         return Ok(());
     };
@@ -64,8 +65,10 @@ pub(super) fn check_shown(inner: &Inner, key: &Key, hidden: bool) -> Result<()> 
         {
             return Err(Stop::Because(StoreError::OtherFileSystem));
         }
-        let is_hidden = entry.name[0] == b'.' && !hidden;
-        match is_hidden || is_reserved(entry.name, false) || entry.kind == FileKind::Special {
+        match shown.hide(entry.name)
+            || is_reserved(entry.name, false)
+            || entry.kind == FileKind::Special
+        {
             true => Err(Stop::Because(StoreError::NotEmpty)),
             false => Ok(()),
         }

@@ -30,9 +30,10 @@ use crate::folder::{Counted, Folder, Replaces};
 use crate::key::Key;
 use crate::meta::{Kind, Meta};
 use crate::object::{LocalFuture, Object};
+use crate::shown::ShownNames;
 use crate::store::{
     Committed, Condition, Cursor, DetailedEntry, Features, Kept, ListHow, Overlap, Page,
-    Relocation, StagedCopy, Store, Upload, Wanted,
+    Relocation, Space, StagedCopy, Store, Upload, Wanted,
 };
 use crate::usage::{HandedOver, Quota, Reservation, Usage, Usages, counted_bytes};
 pub use kept::KeptUpload;
@@ -186,7 +187,10 @@ impl QuotaStore {
                 from_condition: Condition::unchanged(Some(&found)),
                 ..how.clone()
             };
-            match self.folder.relocate(counted, Kind::File, replaces).await {
+            match (self.folder)
+                .relocate(counted, Kind::File, replaces.clone())
+                .await
+            {
                 Err(StoreError::PreconditionFailed) => {
                     // It may have been the condition of the new name.
                     if self.folder.meta(&how.from).await?.version == found.version {
@@ -400,9 +404,9 @@ impl Store for QuotaStore {
         &self,
         how: Relocation,
         kind: Kind,
-        hidden: bool,
+        shown: ShownNames,
     ) -> LocalFuture<'_, Result<Committed>> {
-        Box::pin(self.relocate(how, kind, Replaces::All { hidden }))
+        Box::pin(self.relocate(how, kind, Replaces::All { shown }))
     }
 
     fn stage_copy<'a>(&'a self, from: &'a Key, to: &'a Key) -> LocalFuture<'a, Result<StagedCopy>> {
@@ -425,6 +429,21 @@ impl Store for QuotaStore {
 
     fn overlap<'a>(&'a self, from: &'a Key, to: &'a Key) -> LocalFuture<'a, Result<Overlap>> {
         self.folder.overlap(from, to)
+    }
+
+    fn folds_names<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<bool>> {
+        self.folder.folds_names(key)
+    }
+
+    fn root_meta(&self) -> LocalFuture<'_, Result<Option<Meta>>> {
+        self.folder.root_meta()
+    }
+
+    fn space<'a>(&'a self, folder: Option<&'a Key>) -> LocalFuture<'a, Result<Option<Space>>> {
+        Box::pin(async move {
+            let found = self.folder.space(folder).await?;
+            Ok(found.and_then(|found| self.usages.space(folder, found)))
+        })
     }
 
     fn properties<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Vec<u8>>> {

@@ -72,6 +72,46 @@ fn reservations_are_returned_and_all_quotas_count() {
 }
 
 #[test]
+fn the_space_of_a_folder_is_that_of_the_quota_with_the_least_room() {
+    let usages = usages();
+    let space = |available, used| Space {
+        available_bytes: available * K,
+        used_bytes: used * K,
+    };
+    usages.change(&key("a/b/c"), 4 * K, 0);
+    usages.change(&key("x"), 30 * K, 0);
+    for (folder, disk, expected) in [
+        (None, 1000, space(66, 34)),
+        (None, 7, space(7, 34)),
+        (Some("a"), 1000, space(66, 34)),
+        (Some("a/b"), 1000, space(6, 4)),
+        (Some("a/b/d"), 1000, space(6, 4)),
+        (Some("a/bc"), 1000, space(66, 34)),
+    ] {
+        let found = usages.space(folder.map(key).as_ref(), space(disk, 9));
+        assert_eq!(found, Some(expected), "{folder:?} {disk}");
+    }
+    let upload = Reservation::new(&usages, &key("a/b/d")).grow(7 * K);
+    assert_eq!(upload, Err(StoreError::OverQuota));
+    // What another process may still add is not for this one.
+    let inside = key("a/b");
+    usages.hand_over();
+    assert_eq!(
+        usages.space(Some(&inside), space(1000, 9)),
+        Some(space(3, 4))
+    );
+    usages.end_sharing();
+    usages.replace(&[], counted(0)).expect("nothing to count");
+    assert_eq!(usages.space(None, space(5, 9)), Some(space(5, 9)));
+    let quota = Quota {
+        prefix: None,
+        bytes_max: K,
+    };
+    usages.begin(&[quota]);
+    assert_eq!(usages.space(None, space(5, 9)), None, "it is not counted");
+}
+
+#[test]
 fn what_is_added_during_a_count_is_not_lost() {
     let usages = usages();
     usages.change(&key("x"), 50 * K, 0);

@@ -338,8 +338,22 @@ impl SimDir {
         })
     }
 
+    pub(in crate::fs) fn used_bytes(&self) -> io::Result<u64> {
+        self.at.fs.atomically(self.at.epoch, |state| {
+            let bytes = state.disk.nodes.values().map(|node| match &node.body {
+                Body::File(content) => content.now.len() as u64,
+                _ => 0,
+            });
+            Ok(bytes.sum())
+        })
+    }
+
     pub(in crate::fs) fn is_in_memory(&self) -> bool {
         false // It models a disk.
+    }
+
+    pub(in crate::fs) fn folds_names(&self) -> bool {
+        false
     }
 
     pub(in crate::fs) fn keeps_attributes(&self) -> bool {

@@ -67,6 +67,9 @@ impl Inner {
             return Ok(granted(200, &self.lock_root(&request, &at)?, &lock));
         }
         let info = LockInfo::parse(&body)?;
+        if let Some(key) = &resource.key {
+            self.check_distinct_names(key).await?;
+        }
         let is_deep = match request.header("depth") {
             None => true,
             Some(b"0") => false,

@@ -8,9 +8,10 @@
 //! without WebDAV; §9.7.1 asks for 409 there.
 //!
 //! Submodules, lowest first: `xml` · `dead` (properties of clients) · `locks` · `if_header` ·
-//! `lock` (LOCK, UNLOCK) · `propfind` · `proppatch`.
+//! `lock` (LOCK, UNLOCK) · `descent` (a folder with everything beneath) · `propfind` · `proppatch`.
 
 mod dead;
+mod descent;
 mod if_header;
 mod lock;
 mod locks;
@@ -108,6 +109,7 @@ impl Inner {
         match request.method() {
             "OPTIONS" => return Ok(self.dispatch(request).await?),
             "PROPFIND" => return self.propfind(request).await,
+            _ if self.is_state_lock(&request) => return Ok(self.dispatch(request).await?),
             "LOCK" if may_write => return self.lock(request).await,
             "UNLOCK" if may_write => return self.unlock(&request),
             _ => {}

@@ -1,15 +1,16 @@
 //! PROPFIND (RFC 4918 §9.1) of a resource, or of a folder with its entries. `Depth: infinity` of
-//! a folder is refused (`propfind-finite-depth`).
+//! a folder is refused (`propfind-finite-depth`), unless an option permits it for folders with so
+//! many entries; these are counted before the response begins.
 //!
 //! The entries of a folder are rendered while they are sent, by a task whose pace is that of the
 //! client. Memory does not grow with the folder: some names and entries of it, which the budget of
 //! listings limits, and one piece of text. Entries are those of a listing.
 
 use super::dead::Properties;
+use super::descent::{Descent, Stopped};
 use super::lock::active_lock;
 use super::xml::{self, Element, Name};
 use super::{Inner, Refusal, Resource, read_body};
-use crate::files::entries::Entries;
 use crate::files::http_error::{HttpError, Operation};
 use crate::files::multistatus::{self, href, push_status};
 use crate::files::object_fields::etag;
@@ -21,7 +22,7 @@ use crate::shares::Holder;
 use onrush::body::BodySender;
 use onrush::{Body, Request, Response, WorkerHandle};
 use onrush_proto::date;
-use onrush_store::{CursorHow, DetailedEntry, Entry, Key, Kind, Meta, Version, Wanted};
+use onrush_store::{CursorHow, DetailedEntry, Entry, Key, Kind, Meta, Space, Version, Wanted};
 use quick_xml::escape::escape;
 use std::collections::BTreeSet;
 use std::io;
@@ -46,13 +47,18 @@ const LIVE: [&str; 7] = [
 /// Those that the metadata of an object may change.
 const OF_METADATA: [&str; 2] = ["getcontenttype", "getlastmodified"];
 
+/// Those of a folder that only requests by name get (RFC 4331 §3), from clients that may create
+/// objects there: others need not know how much space the disk has.
+const QUOTA: [&str; 2] = ["quota-available-bytes", "quota-used-bytes"];
+
 const SUPPORTED_LOCK: &str = "<D:lockentry><D:lockscope><D:exclusive/></D:lockscope><D:locktype>\
     <D:write/></D:locktype></D:lockentry><D:lockentry><D:lockscope><D:shared/></D:lockscope>\
     <D:locktype><D:write/></D:locktype></D:lockentry>";
 
 /// Whether clients cannot set a property.
 pub(super) fn is_protected(name: &Name) -> bool {
-    LIVE.iter().any(|live| name.is_dav(live)) || name.is_dav("creationdate")
+    let mut live = LIVE.iter().chain(&QUOTA).chain(&["creationdate"]);
+    live.any(|live| name.is_dav(live))
 }
 
 /// What a request asks for.
@@ -98,6 +104,15 @@ impl Asked {
         }
     }
 
+    /// Whether the space of a folder is asked for.
+    fn has_quota(&self) -> bool {
+        let is_quota = |name: &Name| QUOTA.iter().any(|quota| name.is_dav(quota));
+        match self {
+            Asked::Names => true,
+            Asked::All(names) | Asked::These(names) => names.iter().any(is_quota),
+        }
+    }
+
     fn has_dead(&self) -> bool {
         match self {
             Asked::All(_) | Asked::Names => true,
@@ -111,31 +126,35 @@ struct Subject {
     key: Option<Key>,
     kind: Kind,
     size: u64,
-    /// `None`: not known.
-    modified_s: Option<u64>,
+    modified_s: u64,
     version: Option<Version>,
-    /// The client may read it, and not only list it.
-    may_read: bool,
+    /// What the client may do there.
+    rights: Rights,
     /// The metadata, and the properties of clients. `None`: they were not read yet.
     metadata: Option<Vec<u8>>,
     properties: Option<Vec<u8>>,
 }
 
 impl Subject {
-    fn new(key: Option<Key>, meta: Option<Meta>, may_read: bool) -> Subject {
+    fn new(key: Option<Key>, meta: Option<Meta>, rights: Rights) -> Subject {
         let modified_ns = meta.map_or(0, |meta| meta.modified_ns);
         Subject {
             key,
             kind: meta.map_or(Kind::Directory, |meta| meta.kind),
             size: meta.map_or(0, |meta| meta.size),
-            // Times before 1970 are shown as 1970. A bucket does not know those of folders.
-            modified_s: (modified_ns != 0)
-                .then(|| u64::try_from(modified_ns / 1_000_000_000).unwrap_or(0)),
+            // Times before 1970 are shown as 1970, and so are those of the folders of a bucket,
+            // which are not known: some clients refuse a response without (object_store).
+            modified_s: u64::try_from(modified_ns / 1_000_000_000).unwrap_or(0),
             version: meta.map(|meta| meta.version),
-            may_read,
+            rights,
             metadata: None,
             properties: None,
         }
+    }
+
+    /// Whether the client may read it, and not only list it.
+    fn may_read(&self) -> bool {
+        self.rights.contains(Rights::READ)
     }
 }
 
@@ -166,15 +185,20 @@ impl Inner {
         let body = read_body(&mut request).await?;
         let asked = Asked::parse(&body)?;
         let resource = self.resource(&request, Operation::Read)?;
-        let found = self.find(&resource).await?;
+        let found = match resource.key {
+            Some(_) => self.find(&resource).await?,
+            None => (self.store.root_meta().await)
+                .map_err(|error| self.store_failure(error, Operation::Read, None))?,
+        };
         if found.is_none() && resource.key.is_some() {
             return Err(HttpError::NOT_FOUND.into());
         }
-        let may_read = check_right(&request, Rights::READ).is_ok();
+        let permitted = Permitted::new(&request, &self.options)?;
         let Resource { key, has_slash } = resource;
-        let subject = Subject::new(key, found, may_read);
+        let subject = Subject::new(key, found, permitted.here());
         let is_folder = subject.kind == Kind::Directory;
-        if is_folder && is_infinite {
+        let entries_max = is_infinite.then_some(self.options.propfind_entries_max);
+        if is_folder && entries_max == Some(0) {
             return Err(infinite());
         }
         if is_folder && has_entries {
@@ -194,20 +218,31 @@ impl Inner {
         let mut text = multistatus::BEGIN.to_owned();
         propfind.render(&mut text, &subject).await;
         let response = if is_folder && has_entries {
-            let folder = subject.key;
             let how = CursorHow {
                 metadata: propfind.reads_metadata && propfind.asked.has_live(&OF_METADATA),
                 properties: propfind.reads_dead,
                 ..CursorHow::default()
             };
-            let mut entries = Entries::new(&self, Holder::of(&request), folder.clone(), how);
-            let begun = entries.begin(&self).await;
-            begun.map_err(|error| self.store_failure(error, Operation::Read, folder.as_ref()))?;
-            let permitted = Permitted::new(&request, &self.options)?;
+            let Subject { key, version, .. } = subject;
+            let failed = |error| self.store_failure(error, Operation::Read, key.as_ref());
+            let begin = |how| {
+                let holder = Holder::of(&request);
+                let descent = Descent::new(&self, holder, permitted.clone(), how, entries_max);
+                descent.begin(key.clone(), version)
+            };
+            if entries_max.is_some() {
+                // They are counted first: a response that has begun cannot be refused any more.
+                let counted = begin(CursorHow::default()).await.map_err(failed)?;
+                counted.count().await.map_err(|stopped| match stopped {
+                    Stopped::TooMany => infinite(),
+                    Stopped::Because(error) => failed(error).into(),
+                })?;
+            }
+            let entries = begin(how).await.map_err(failed)?;
             let (sender, body) = Body::channel(QUEUE_BYTES);
             let worker = request.worker().clone();
-            let entries = propfind.send(sender, text, entries, permitted, worker);
-            request.worker().spawn(entries).detach();
+            let sent = propfind.send(sender, text, entries, worker);
+            request.worker().spawn(sent).detach();
             multistatus::response(body)
         } else {
             text.push_str(multistatus::END);
@@ -235,12 +270,10 @@ impl Propfind {
         self,
         mut sender: BodySender,
         text: String,
-        entries: Entries,
-        permitted: Permitted,
+        entries: Descent,
         worker: WorkerHandle,
     ) {
-        let sent = self.entries(&mut sender, text, entries, permitted, worker);
-        match sent.await {
+        match self.entries(&mut sender, text, entries, worker).await {
             Ok(()) => {} // Dropping the sender ends the body.
             Err(error) => sender.abort(error),
         }
@@ -250,24 +283,12 @@ impl Propfind {
         mut self,
         sender: &mut BodySender,
         mut text: String,
-        mut entries: Entries,
-        permitted: Permitted,
+        mut entries: Descent,
         worker: WorkerHandle,
     ) -> io::Result<()> {
-        let mut path = entries
-            .folder()
-            .map(Key::as_bytes)
-            .unwrap_or_default()
-            .to_vec();
-        if !path.is_empty() {
-            path.push(b'/');
-        }
-        let failed = |_| io::Error::other("the folder cannot be listed any more");
-        while let Some(one) = entries.next(&self.inner).await.map_err(failed)? {
-            let key = Key::parse(&[&path[..], &one.entry.name].concat());
-            let Ok(key) = key else { continue }; // Too long to be requested by itself.
-            let may_read = permitted.at(&one.entry.name).contains(Rights::READ);
-            self.render(&mut text, &of_entry(key, one, may_read)).await;
+        let failed = |_| io::Error::other("the folder cannot be listed any more, or has grown");
+        while let Some((key, one, rights)) = entries.next().await.map_err(failed)? {
+            self.render(&mut text, &of_entry(key, one, rights)).await;
             if text.len() >= PIECE_BYTES {
                 sender.send(std::mem::take(&mut text)).await?;
                 self.now_ms = worker.now_ms();
@@ -281,6 +302,7 @@ impl Propfind {
     async fn render(&self, out: &mut String, subject: &Subject) {
         let stored = self.stored_fields(subject).await;
         let dead = self.dead(subject).await;
+        let space = self.space(subject).await;
         out.push_str("<D:response><D:href>");
         out.push_str(&href(&self.mount, subject.key.as_ref(), subject.kind));
         out.push_str("</D:href>");
@@ -289,6 +311,9 @@ impl Propfind {
             Asked::Names => {
                 for live in LIVE.iter().filter(|live| subject.has(live)) {
                     push(&mut found, &["<D:", live, "/>"]);
+                }
+                for quota in QUOTA.iter().filter(|_| space.is_some()) {
+                    push(&mut found, &["<D:", quota, "/>"]);
                 }
                 for property in dead.iter() {
                     xml::begin(&mut found, &property.name, None);
@@ -301,6 +326,9 @@ impl Propfind {
                 }
                 dead.iter().for_each(|property| property.render(&mut found));
                 for name in more {
+                    if push_quota(&mut found, name, space) {
+                        continue;
+                    }
                     let is_there = LIVE
                         .iter()
                         .any(|live| name.is_dav(live) && subject.has(live))
@@ -315,6 +343,7 @@ impl Propfind {
                 for name in names {
                     let is_found = match LIVE.iter().find(|live| name.is_dav(live)) {
                         Some(live) => self.live(&mut found, live, subject, stored.as_ref()),
+                        None if push_quota(&mut found, name, space) => true,
                         None => dead.get(name).map(|one| one.render(&mut found)).is_some(),
                     };
                     if !is_found {
@@ -357,9 +386,8 @@ impl Propfind {
             }
             ("getlastmodified", ..) => {
                 let of_client = stored.and_then(StoredFields::modified_s);
-                if let Some(modified_s) = of_client.or(subject.modified_s) {
-                    out.push_str(&String::from_utf8_lossy(&date::format(modified_s)));
-                }
+                let modified_s = of_client.unwrap_or(subject.modified_s);
+                out.push_str(&String::from_utf8_lossy(&date::format(modified_s)));
             }
             ("resourcetype", ..) if subject.kind == Kind::Directory => {
                 out.push_str("<D:collection/>");
@@ -367,8 +395,9 @@ impl Propfind {
             ("supportedlock", ..) => out.push_str(SUPPORTED_LOCK),
             ("lockdiscovery", key, _) => {
                 let key = key.as_ref().map(Key::as_bytes).unwrap_or_default();
+                let may_read = subject.may_read();
                 for (at, lock) in self.inner.locks.covering(key, self.now_ms) {
-                    active_lock(out, &path::href(&self.mount, &at), &lock, subject.may_read);
+                    active_lock(out, &path::href(&self.mount, &at), &lock, may_read);
                 }
             }
             _ => {}
@@ -380,7 +409,7 @@ impl Propfind {
     /// What the `PUT` of an object has stored, if it is asked for.
     async fn stored_fields(&self, subject: &Subject) -> Option<StoredFields> {
         let is_asked = self.asked.has_live(&OF_METADATA);
-        let is_read = self.reads_metadata && subject.may_read && subject.kind == Kind::File;
+        let is_read = self.reads_metadata && subject.may_read() && subject.kind == Kind::File;
         let key = subject.key.as_ref().filter(|_| is_asked && is_read)?;
         if let Some(metadata) = &subject.metadata {
             return StoredFields::parse(metadata);
@@ -394,8 +423,18 @@ impl Propfind {
         StoredFields::parse(&object.ok()?.metadata().await.ok()?)
     }
 
+    /// The space of a folder, if it is asked for and the client may use it.
+    async fn space(&self, subject: &Subject) -> Option<Space> {
+        let may_create = subject.rights.contains(Rights::CREATE);
+        if subject.kind != Kind::Directory || !may_create || !self.asked.has_quota() {
+            return None;
+        }
+        let found = self.inner.store.space(subject.key.as_ref()).await;
+        found.ok().flatten() // A folder that was deleted meanwhile has none.
+    }
+
     async fn dead(&self, subject: &Subject) -> Properties {
-        let is_read = subject.may_read && self.reads_dead;
+        let is_read = subject.may_read() && self.reads_dead;
         match (&subject.properties, &subject.key) {
             (Some(stored), _) if is_read => Properties::parse(stored),
             (None, Some(key)) if is_read => {
@@ -407,7 +446,7 @@ impl Propfind {
     }
 }
 
-fn of_entry(key: Key, one: DetailedEntry, may_read: bool) -> Subject {
+fn of_entry(key: Key, one: DetailedEntry, rights: Rights) -> Subject {
     let Entry {
         kind,
         size,
@@ -424,7 +463,7 @@ fn of_entry(key: Key, one: DetailedEntry, may_read: bool) -> Subject {
     Subject {
         metadata: one.metadata,
         properties: one.properties,
-        ..Subject::new(Some(key), Some(meta), may_read)
+        ..Subject::new(Some(key), Some(meta), rights)
     }
 }
 
@@ -433,7 +472,6 @@ impl Subject {
     fn has(&self, live: &str) -> bool {
         match live {
             "getcontentlength" | "getcontenttype" | "getetag" => self.kind == Kind::File,
-            "getlastmodified" => self.modified_s.is_some(),
             _ => true,
         }
     }
@@ -441,6 +479,21 @@ impl Subject {
 
 fn push(out: &mut String, texts: &[&str]) {
     texts.iter().for_each(|text| out.push_str(text));
+}
+
+/// Appends a property of the space of a folder. Returns whether it is one that the folder has.
+fn push_quota(out: &mut String, name: &Name, space: Option<Space>) -> bool {
+    let quota = QUOTA.into_iter().find(|quota| name.is_dav(quota));
+    let (Some(quota), Some(space)) = (quota, space) else {
+        return false;
+    };
+    let bytes = match quota {
+        "quota-available-bytes" => space.available_bytes,
+        _ => space.used_bytes,
+    };
+    let bytes = bytes.to_string();
+    push(out, &["<D:", quota, ">", &bytes, "</D:", quota, ">"]);
+    true
 }
 
 /// Appends the element `propstat` (§14.22).

@@ -185,6 +185,22 @@ fn git_clones_and_fetches() {
         recipe.again();
         assert_eq!(recipe.read("copy/file"), b"one\nmore\nmore\n", "{title}");
         recipe.run("git -C copy fsck --strict\n");
+        // A push with WebDAV and its locks.
+        recipe.step();
+        recipe.step();
+        let (pushed, own) = (
+            recipe.run("git -C www/project.git rev-parse HEAD\n"),
+            recipe.run("git -C copy rev-parse HEAD\n"),
+        );
+        assert_eq!(pushed, own, "{title}");
+        recipe.server().logs("method=UNLOCK");
+        recipe.run("git -C www/project.git fsck --strict\n");
+        recipe.run("git clone --quiet http://127.0.0.1:8080/project.git third\n");
+        assert_eq!(
+            recipe.read("third/file"),
+            b"one\nmore\nmore\nthree\n",
+            "{title}"
+        );
         recipe.finish();
     }
 }

@@ -4,8 +4,9 @@
 //! real binary starts with these arguments on a free port, in place of the one before. The address
 //! in the pages, `127.0.0.1:8080`, stands for its address.
 
+mod data; // tables, images, states
 mod files; // copies, large transfers, Git, live video
-mod packages; // apt, pip, npm, Go
+mod packages; // apt, pip, npm, Go, Cargo, pacman, OSTree
 mod webdav; // backups, a mounted folder
 
 use crate::program::{Folder, Server, drivers, is_installed, onrush, output_within};
@@ -188,6 +189,16 @@ impl Recipe {
         shell
             .env("GOTOOLCHAIN", "local")
             .env("GOFLAGS", "-modcacherw");
+        shell
+            .env("CARGO_HOME", self.folder.path().join("home/.cargo"))
+            .env_remove("CARGO_TARGET_DIR");
+        shell
+            .env("CHECKPOINT_DISABLE", "1")
+            .env("DO_NOT_TRACK", "1");
+        let home = self.folder.path().join("home");
+        shell.env("MAVEN_OPTS", format!("-Duser.home={}", home.display()));
+        // No process stays.
+        shell.env("NX_DAEMON", "false").env("NX_TUI", "false");
         // Every request of a recipe is for this machine.
         for proxy in ["http_proxy", "https_proxy", "all_proxy"] {
             shell.env_remove(proxy).env_remove(proxy.to_uppercase());
@@ -200,7 +211,9 @@ impl Recipe {
         self.server = None;
         let mut command = onrush();
         command.current_dir(self.folder.path());
-        command.args(arguments.split_whitespace());
+        // Quotes are for the shell of the reader.
+        let words = arguments.split_whitespace();
+        command.args(words.map(|word| word.trim_matches('\'')));
         command.args(["--port", "0", "--driver", self.driver, "--access-log", "on"]);
         self.server = Some(Server::run(command));
     }

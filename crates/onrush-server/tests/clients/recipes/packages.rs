@@ -1,4 +1,5 @@
-//! The pages of docs/recipes about package managers: apt, pip, npm and Go.
+//! The pages of docs/recipes about packages: apt, pip, npm, Go, Cargo, pacman, dnf, OSTree; and
+//! about build caches of JavaScript.
 
 use super::{Recipe, recipes, recipes_with, tools};
 use std::fs;
@@ -36,30 +37,53 @@ fn apt_reads_a_pool_and_a_flat_repository() {
     }
 }
 
-/// A wheel that contains `hello.py`.
-const WHEEL: &str = r#"python3 - <<'END'
+/// Wheels that contain a module each, and a project for Poetry.
+const WHEELS: &str = r#"mkdir dist poem project
+python3 - <<'END'
 import zipfile
-about = 'hello-1.0.dist-info/'
-files = {
-    'hello.py': "GREETING = 'hello'\n",
-    about + 'METADATA': 'Metadata-Version: 2.1\nName: hello\nVersion: 1.0\n',
-    about + 'WHEEL': 'Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n',
-}
-files[about + 'RECORD'] = ''.join(name + ',,\n' for name in files) + about + 'RECORD,,\n'
-with zipfile.ZipFile('hello-1.0-py3-none-any.whl', 'w') as wheel:
-    for name, content in files.items():
-        wheel.writestr(name, content)
+for folder, name, version in [
+    ('.', 'hello', '1.0'), ('dist', 'greeter', '1.0'), ('dist', 'greeter', '2.0'),
+    ('poem', 'poem', '1.0'),
+]:
+    about = f'{name}-{version}.dist-info/'
+    files = {
+        f'{name}.py': f"GREETING = 'hello'\n",
+        about + 'METADATA': f'Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n',
+        about + 'WHEEL': 'Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n',
+    }
+    files[about + 'RECORD'] = ''.join(name + ',,\n' for name in files) + about + 'RECORD,,\n'
+    with zipfile.ZipFile(f'{folder}/{name}-{version}-py3-none-any.whl', 'w') as wheel:
+        for name, content in files.items():
+            wheel.writestr(name, content)
+END
+mv poem project/poem
+cat > project/pyproject.toml <<'END'
+[project]
+name = "poem"
+version = "1.0"
+description = ""
 END
 "#;
 
 #[test]
 #[ignore = "nightly"] // package managers
 fn pip_installs_from_folders() {
-    let python = [tools().join("python/tuspy/bin")];
-    for mut recipe in recipes_with("pip", &["pip", "python3", "curl"], &python) {
+    let python = ["uploads", "tuspy"].map(|name| tools().join("python").join(name).join("bin"));
+    let programs = ["pip", "python3", "curl", "twine", "uv", "poetry"];
+    for mut recipe in recipes_with("pip", &programs, &python) {
         let title = recipe.title();
-        recipe.run(WHEEL);
+        recipe.run(WHEELS);
         recipe.finish();
+        for name in ["greeter-1.0", "greeter-2.0"] {
+            let stored = recipe.read(&format!("index/greeter/{name}-py3-none-any.whl"));
+            let sent = recipe.read(&format!("dist/{name}-py3-none-any.whl"));
+            assert!(stored == sent, "{title}: {name}");
+        }
+        let poem = "poem/poem-1.0-py3-none-any.whl";
+        let stored = recipe.read(&format!("index/{poem}"));
+        assert!(stored == recipe.read(&format!("project/{poem}")), "{title}");
+        let newest = recipe.read("uv-site/greeter-2.0.dist-info/METADATA");
+        assert!(newest.ends_with(b"Version: 2.0\n"), "{title}");
         let module = recipe.read("site/hello.py");
         assert_eq!(module, b"GREETING = 'hello'\n", "{title}");
         let name = "hello-1.0-py3-none-any.whl";
@@ -136,6 +160,81 @@ fn npm_installs_from_files() {
     }
 }
 
+/// A workspace of npm with one package, whose build writes a different file each time.
+const WORKSPACE: [(&str, &str); 6] = [
+    (
+        "package.json",
+        r#"{"name": "ours", "private": true, "workspaces": ["packages/*"],
+            "packageManager": "npm@10.9.4"}"#,
+    ),
+    (
+        "package-lock.json",
+        r#"{"name": "ours", "lockfileVersion": 3, "requires": true, "packages": {
+            "": {"name": "ours", "workspaces": ["packages/*"]},
+            "node_modules/a": {"resolved": "packages/a", "link": true},
+            "packages/a": {"name": "a", "version": "1.0.0"}}}"#,
+    ),
+    (
+        "packages/a/package.json",
+        r#"{"name": "a", "version": "1.0.0", "scripts": {
+            "build": "mkdir -p dist && cat /proc/sys/kernel/random/uuid > dist/out"}}"#,
+    ),
+    (
+        "turbo.json",
+        r#"{"tasks": {"build": {"outputs": ["dist/**"]}}, "remoteCache": {"signature": true}}"#,
+    ),
+    (
+        "nx.json",
+        r#"{"neverConnectToCloud": true, "analytics": false, "targetDefaults": {
+            "build": {"cache": true, "outputs": ["{projectRoot}/dist"]}}}"#,
+    ),
+    (
+        ".gitignore",
+        "node_modules\ndist\ncache\nhome\n.turbo\n.nx\n",
+    ),
+];
+
+/// Whether `node` is as new as nx needs. That of Debian 12 is not.
+fn has_recent_node() -> bool {
+    let version = std::process::Command::new("node").arg("--version").output();
+    let version = version.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    let version = version.unwrap_or_default();
+    let major = version.trim_start_matches('v').split('.').next();
+    major.and_then(|major| major.parse().ok()) >= Some(20)
+}
+
+#[test]
+#[ignore = "nightly"] // package managers
+fn turborepo_and_nx_share_results() {
+    let modules = tools().join("js/node_modules");
+    let programs = ["turbo", "nx", "node", "git"];
+    if !has_recent_node() {
+        return;
+    }
+    for mut recipe in recipes_with("js-build-caches", &programs, &[modules.join(".bin")]) {
+        let title = recipe.title();
+        for (name, content) in WORKSPACE {
+            recipe.folder().file(name, content);
+        }
+        let link = recipe.folder().path().join("node_modules");
+        std::os::unix::fs::symlink(&modules, link).expect("a link");
+        recipe.run("git init --quiet .\ngit add .\n");
+        recipe.step();
+        for tool in ["turbo", "nx"] {
+            recipe.run("rm -rf packages/a/dist .turbo .nx node_modules/.cache/turbo\n");
+            recipe.step();
+            let built = recipe.read("packages/a/dist/out");
+            // Another machine: nothing local is left.
+            recipe.run("rm -rf packages/a/dist .turbo .nx node_modules/.cache/turbo\n");
+            recipe.again();
+            let found = recipe.read("packages/a/dist/out");
+            assert_eq!(found, built, "{title}: {tool} has not built again");
+        }
+        let log = recipe.server().logs("/v1/cache/");
+        assert!(log.contains("/v8/artifacts/status"), "{title}: {log}");
+    }
+}
+
 /// The toolchains that `cargo xtask test` has fetched, because Debian's may be too old for others.
 fn toolchains() -> Vec<PathBuf> {
     let entries = fs::read_dir(tools().join("golang.org"));
@@ -182,5 +281,191 @@ fn go_fetches_modules() {
             let module = recipe.read(&format!("{cache}/example.org/hello@v1.1.0/hello.go"));
             assert!(module == recipe.read("hello/hello.go"), "{title}: {cache}");
         }
+    }
+}
+
+#[test]
+#[ignore = "nightly"] // package managers
+fn cargo_fetches_crates() {
+    for mut recipe in recipes("cargo", &["cargo", "sha256sum"]) {
+        let title = recipe.title();
+        let package = |name: &str, version: &str| {
+            let named = format!("name = \"{name}\"\nversion = \"{version}\"\n");
+            format!("[package]\n{named}edition = \"2021\"\n\n[workspace]\n")
+        };
+        for (name, content) in [
+            ("hello/Cargo.toml", package("hello", "1.0.0")),
+            (
+                "hello/src/lib.rs",
+                "pub const GREETING: &str = \"hello\";\n".to_owned(),
+            ),
+            ("app/Cargo.toml", package("app", "0.1.0")),
+            (
+                "app/src/main.rs",
+                "fn main() {\n    println!(\"{}\", hello::GREETING);\n}\n".to_owned(),
+            ),
+        ] {
+            recipe.folder().file(name, content);
+        }
+        for _ in ["registry", "version", "serve"] {
+            recipe.step();
+        }
+        // The address of the server is known now; a reader has it from the start.
+        let config = "cat > registry/config.json <<'END'\n\
+                      {\"dl\": \"http://127.0.0.1:8080/crates/{crate}-{version}.crate\"}\nEND\n";
+        recipe.run(config);
+        assert_eq!(recipe.step(), "hello\n", "{title}");
+        let lock = String::from_utf8(recipe.read("app/Cargo.lock")).expect("UTF-8");
+        assert!(lock.contains("checksum = "), "{title}: {lock}");
+        recipe.finish();
+        recipe.server().logs("/crates/hello-1.0.0.crate");
+    }
+}
+
+/// A package of dnf.
+const SPEC: &str = "Name: hello
+Version: 1.0
+Release: 1
+Summary: hello
+License: MIT
+BuildArch: noarch
+%description
+hello
+%install
+mkdir -p %{buildroot}/usr/share/hello
+echo hello > %{buildroot}/usr/share/hello/text
+%files
+/usr/share/hello/text
+";
+const RPM: &str = "rpmbuild -bb --quiet --define \"_topdir $PWD/rpm\" hello.spec\n\
+    cp rpm/RPMS/noarch/hello-1.0-1.noarch.rpm .\n";
+
+/// A package of pacman, which `makepkg` makes only without the rights of root.
+const PACKAGE: &str = "mkdir -p package/usr/share/hello\n\
+    echo hello > package/usr/share/hello/text\n\
+    printf 'pkgname = hello\\npkgbase = hello\\npkgver = 1.0-1\\npkgdesc = hello\\n\
+    builddate = 1\\npackager = Ann\\nsize = 6\\narch = any\\n' > package/.PKGINFO\n\
+    tar -C package -czf hello-1.0-1-any.pkg.tar.gz .PKGINFO usr\n";
+
+#[test]
+#[ignore = "nightly"] // package managers
+fn pacman_dnf_and_ostree_fetch_from_folders() {
+    let programs = [
+        "pacman",
+        "repo-add",
+        "fakeroot",
+        "bsdtar",
+        "rpmbuild",
+        "createrepo_c",
+        "dnf",
+        "ostree",
+    ];
+    for mut recipe in recipes("linux-packages", &programs) {
+        let title = recipe.title();
+        recipe.run(PACKAGE);
+        recipe.folder().file("hello.spec", SPEC);
+        recipe.run(RPM);
+        recipe.folder().file("tree/etc/motd", "hello");
+        recipe.folder().file("tree/large", vec![7; 300_000]);
+        for _ in ["index", "serve", "install"] {
+            recipe.step();
+        }
+        assert_eq!(
+            recipe.read("system/usr/share/hello/text"),
+            b"hello\n",
+            "{title}"
+        );
+        recipe.step();
+        recipe.step();
+        let installed = recipe.read("fedora/usr/share/hello/text");
+        assert_eq!(installed, b"hello\n", "{title}");
+        recipe.step();
+        recipe.step();
+        assert_eq!(recipe.read("checkout/etc/motd"), b"hello", "{title}");
+        assert_eq!(recipe.read("checkout/large").len(), 300_000, "{title}");
+        recipe.finish();
+    }
+}
+
+/// A package of conda.
+const CONDA_PACKAGE: &str = r#"python3 - <<'END'
+import hashlib, io, json, tarfile
+files = {'share/hello/text': b'hello\n'}
+paths = [
+    {'_path': name, 'path_type': 'hardlink', 'sha256': hashlib.sha256(content).hexdigest(),
+     'size_in_bytes': len(content)}
+    for name, content in files.items()
+]
+about = {'name': 'hello', 'version': '1.0', 'build': '0', 'build_number': 0, 'depends': [],
+         'subdir': 'noarch', 'noarch': 'generic'}
+files['info/index.json'] = json.dumps(about).encode()
+files['info/paths.json'] = json.dumps({'paths': paths, 'paths_version': 1}).encode()
+with tarfile.open('hello-1.0-0.tar.bz2', 'w:bz2') as package:
+    for name, content in files.items():
+        entry = tarfile.TarInfo(name)
+        entry.size = len(content)
+        package.addfile(entry, io.BytesIO(content))
+END
+"#;
+
+#[test]
+#[ignore = "nightly"] // package managers
+fn conda_packages_are_installed() {
+    let environment = tools().join("python/rattler");
+    if !environment.exists() {
+        return;
+    }
+    for mut recipe in recipes_with("conda", &["python3"], &[environment.join("bin")]) {
+        let title = recipe.title();
+        recipe.run(CONDA_PACKAGE);
+        recipe.finish();
+        let installed = recipe.read("environment/share/hello/text");
+        assert_eq!(installed, b"hello\n", "{title}");
+        recipe.server().logs("/noarch/hello-1.0-0.tar.bz2");
+    }
+}
+
+/// Maven gets its plugins from Debian, and not from its own server.
+const MAVEN_SETTINGS: &str = "<settings><mirrors><mirror><id>debian</id>\
+    <mirrorOf>central</mirrorOf><url>file:///usr/share/maven-repo</url></mirror></mirrors>\
+    </settings>";
+const PARENT: &str = "<project><modelVersion>4.0.0</modelVersion><groupId>org.example</groupId>\
+    <artifactId>parent</artifactId><version>1.0</version><packaging>pom</packaging></project>";
+
+#[test]
+#[ignore = "nightly"] // package managers
+fn maven_deploys_and_fetches() {
+    let plugin = "/usr/share/maven-repo/org/apache/maven/plugins/maven-deploy-plugin/3.0.0";
+    if !PathBuf::from(plugin).exists() {
+        return;
+    }
+    for mut recipe in recipes("maven", &["mvn"]) {
+        let title = recipe.title();
+        recipe
+            .folder()
+            .file("home/.m2/settings.xml", MAVEN_SETTINGS);
+        recipe.folder().file("hello.jar", "an archive");
+        recipe.folder().file("parent.xml", PARENT);
+        recipe.step();
+        recipe.step();
+        let stored = recipe.read("repository/releases/org/example/hello/1.0/hello-1.0.jar");
+        assert_eq!(stored, b"an archive", "{title}");
+        recipe.finish();
+        let name = "home/.m2/repository/org/example/parent/1.0/parent-1.0.pom";
+        assert_eq!(recipe.read(name), PARENT.as_bytes(), "{title}");
+        // A second version extends the index.
+        recipe.run(
+            "mvn --batch-mode --quiet \\\n\
+             org.apache.maven.plugins:maven-deploy-plugin:3.0.0:deploy-file \\\n\
+             -DrepositoryId=ours -Durl=http://127.0.0.1:8080/releases -Dfile=hello.jar \\\n\
+             -DgroupId=org.example -DartifactId=hello -Dversion=2.0\n",
+        );
+        let index = recipe.read("repository/releases/org/example/hello/maven-metadata.xml");
+        let index = String::from_utf8_lossy(&index).into_owned();
+        let has_both = ["1.0", "2.0"].map(|one| index.contains(&format!("<version>{one}<")));
+        assert_eq!(has_both, [true; 2], "{title}: {index}");
+        let url = "http://127.0.0.1:8080/releases/org/example/hello/1.0/hello-1.0.jar";
+        let head = recipe.run(&format!("curl --silent --head {url}\n"));
+        assert!(!head.contains("no-store"), "{title}: {head}");
     }
 }

@@ -114,5 +114,17 @@ fn davfs2_mounts_a_folder() {
         assert_eq!(removed, [false; 2], "{title}: {:?}", left.keys());
         assert_eq!(left.len(), 4, "{title}: {:?}", left.keys());
         recipe.server().logs("LOCK");
+        // `df` shows the quota properties. Without them, davfs2 shows 26 GB.
+        recipe.run("onrush ./data --webdav --allow put --quota /=50MB\n");
+        let mount = "printf '\\n\\n' | mount -t davfs http://127.0.0.1:8080/ mnt >/dev/null\n";
+        let space = recipe.run(&format!(
+            "{mount}df -B1 --output=size mnt\numount mnt >/dev/null\n"
+        ));
+        let bytes = space
+            .lines()
+            .nth(1)
+            .and_then(|bytes| bytes.trim().parse::<u64>().ok());
+        let is_quota = bytes.is_some_and(|bytes| (49_900_000..50_100_000).contains(&bytes));
+        assert!(is_quota, "{title}: {space}");
     }
 }

@@ -1,0 +1,284 @@
+//! States of Terraform and OpenTofu (their backend `http`): objects whose names end with
+//! `.tfstate`, each with a lock.
+//!
+//! | request | response |
+//! | --- | --- |
+//! | LOCK with JSON that has an `ID` | 200 with that JSON; 423 with that of the holder |
+//! | UNLOCK with such JSON | 200; 409 with that of the holder, if it has another `ID` |
+//! | POST or PUT with `?ID=` | as a PUT; 423 if the lock has another `ID` |
+//! | DELETE | 200; 423 if there is a lock and `?ID=` is not its `ID` |
+//!
+//! A lock is an object of the state of the server ([`Key::state`]), so it outlives a restart, and
+//! each server of the same store finds it. A release deletes it, or empties it where the store
+//! cannot delete under a condition. Each change of it has the condition that it is the one that was
+//! read, so one of several clients gets a lock. An update is refused before its body is read, and
+//! again before the commit.
+//!
+//! Nothing else changes a state while the option is on: copies, forms and uploads that continue
+//! have no `ID`.
+
+use super::http_error::{HttpError, Operation};
+use super::path::{self, Target};
+use super::{Inner, check_right, object};
+use crate::rights::Rights;
+use onrush::{Request, Response};
+use onrush_store::{Condition, Key, Kind, ListHow, StoreError, Version};
+use sha2::{Digest, Sha256};
+use std::fmt::Write;
+use std::io;
+
+const SUFFIX: &[u8] = b".tfstate";
+/// The maximum size of what a client says about its lock.
+const LOCK_BYTES_MAX: usize = 8 << 10;
+/// The maximum number of locks. No quota counts them.
+const LOCKS_MAX: usize = ListHow::LIMIT_MAX;
+/// Where they are, beneath the state of the server.
+const FOLDER: &str = "terraform";
+/// Attempts to change a lock while others change it.
+const ATTEMPTS: usize = 8;
+
+const BAD_LOCK: HttpError = HttpError::new(400, "the body is no JSON object with an ID");
+const LOCKED: HttpError =
+    HttpError::new(423, "the state is locked, and ID is not that of its lock");
+const ONLY_WHOLE: HttpError = HttpError::new(
+    403,
+    "a state of Terraform is changed by POST, PUT and DELETE of its own path only",
+);
+const TOO_MANY: HttpError = HttpError::new(503, "there are too many locks of states");
+const TOO_BUSY: HttpError = HttpError::new(503, "the lock is being changed by others; try again");
+
+/// A lock that is held.
+struct Held {
+    /// What its holder has said about it.
+    info: Vec<u8>,
+    id: String,
+}
+
+/// The update of a state.
+pub(super) struct StateUpdate {
+    /// The `ID` in the query.
+    id: Option<String>,
+}
+
+impl Inner {
+    fn is_state_key(&self, key: &Key) -> bool {
+        let is_on = self.options.terraform_state && !self.options.sink;
+        is_on && key.as_bytes().ends_with(SUFFIX)
+    }
+
+    /// Whether a request is for a state.
+    pub(super) fn is_state(&self, request: &Request) -> bool {
+        self.options.terraform_state && matches!(self.state_key(request), Ok(Some(_)))
+    }
+
+    /// Whether a request changes the lock of a state, and not one of WebDAV, whose locks are XML.
+    pub(super) fn is_state_lock(&self, request: &Request) -> bool {
+        let is_json = request.header("content-type").is_some_and(|of_body| {
+            let json = b"application/json";
+            of_body.len() >= json.len() && of_body[..json.len()].eq_ignore_ascii_case(json)
+        });
+        is_json && matches!(request.method(), "LOCK" | "UNLOCK") && self.is_state(request)
+    }
+
+    fn state_key(&self, request: &Request) -> Result<Option<Key>, HttpError> {
+        let target = path::target(path::split(request)?.subpath, Operation::Write)?;
+        Ok(
+            match target.check_visible(&self.options, Operation::Write)? {
+                Target::Object(key) if self.is_state_key(&key) => Some(key),
+                _ => None,
+            },
+        )
+    }
+
+    /// Refuses a state as the destination of anything but a PUT or POST of its own path.
+    pub(super) fn check_state_way(&self, request: &Request, key: &Key) -> Result<(), HttpError> {
+        if !self.is_state_key(key) {
+            return Ok(());
+        }
+        let is_own = self.state_key(request)?.as_ref() == Some(key);
+        match is_own && matches!(request.method(), "PUT" | "POST") {
+            true => Ok(()),
+            false => Err(ONLY_WHOLE),
+        }
+    }
+
+    /// Refuses to move a state, whose lock would stay.
+    pub(super) fn check_state_moves(&self, key: &Key) -> Result<(), HttpError> {
+        match self.is_state_key(key) {
+            true => Err(ONLY_WHOLE),
+            false => Ok(()),
+        }
+    }
+
+    /// What an update needs to know; `None` if the object is no state.
+    pub(super) fn state_update(
+        &self,
+        request: &Request,
+        key: &Key,
+    ) -> Result<Option<StateUpdate>, HttpError> {
+        if !self.is_state_key(key) {
+            return Ok(None);
+        }
+        let parts = request.query().unwrap_or_default().split('&');
+        let mut ids = parts.filter_map(|part| part.strip_prefix("ID="));
+        let id = match ids.next() {
+            Some(id) => String::from_utf8(path::decode_query(id)?).ok(),
+            None => None,
+        };
+        Ok(Some(StateUpdate { id }))
+    }
+
+    /// Fails with 423 if a state is locked with another `ID`.
+    pub(super) async fn check_state_lock(
+        &self,
+        key: &Key,
+        update: &StateUpdate,
+    ) -> Result<(), HttpError> {
+        match self.read_lock(&lock_key(key)?).await?.1 {
+            Some(held) if update.id.as_ref() != Some(&held.id) => Err(LOCKED),
+            _ => Ok(()),
+        }
+    }
+
+    /// LOCK and UNLOCK.
+    pub(super) async fn change_state_lock(
+        &self,
+        mut request: Request,
+    ) -> Result<Response, HttpError> {
+        let key = self.state_key(&request)?.ok_or(HttpError::NOT_FOUND)?;
+        check_right(&request, Rights::WRITE)?;
+        let is_lock = request.method() == "LOCK";
+        let read = request.body().read_all(LOCK_BYTES_MAX).await;
+        let info = read.map_err(|error| match error.kind() {
+            io::ErrorKind::FileTooLarge => HttpError::new(413, "the JSON is longer than 8 KiB"),
+            _ => super::upload::body_failure(error),
+        })?;
+        let asked = Held::parse(info).ok_or(BAD_LOCK)?;
+        if is_lock {
+            self.check_distinct_names(&key).await?;
+        }
+        check_right(&request, Rights::WRITE)?; // The users may be others by now.
+        let at = lock_key(&key)?;
+        for _ in 0..ATTEMPTS {
+            let (version, held) = self.read_lock(&at).await?;
+            let next = match (is_lock, held) {
+                // Also if its holder asks again, because it has not seen the response.
+                (true, Some(held)) if held.id == asked.id => return Ok(json(200, held.info)),
+                (true, Some(held)) => return Ok(json(423, held.info)),
+                (false, None) => return Ok(Response::new(200)),
+                (false, Some(held)) if held.id != asked.id => return Ok(json(409, held.info)),
+                (true, None) => Some(&asked.info[..]),
+                (false, Some(_)) => None,
+            };
+            if is_lock && version.is_none() {
+                self.check_lock_count().await?;
+            }
+            match self.replace_lock(&at, version, next).await {
+                Ok(()) if is_lock => return Ok(json(200, asked.info)),
+                Ok(()) => return Ok(Response::new(200)),
+                // Another client was faster, or the change was made before its response was lost.
+                Err(StoreError::PreconditionFailed) => {}
+                Err(error) => {
+                    return Err(self.store_failure(error, Operation::Write, Some(&key)));
+                }
+            }
+        }
+        Err(TOO_BUSY)
+    }
+
+    /// The version of the object of a lock, if there is one, and the lock, if it is held.
+    async fn read_lock(&self, at: &Key) -> Result<(Option<Version>, Option<Held>), HttpError> {
+        let read = async || {
+            let object = match self.store.get(at).await {
+                Err(StoreError::NotFound) => return Ok((None, None)),
+                object => object?,
+            };
+            let size = usize::try_from(object.meta().size).unwrap_or(usize::MAX);
+            let bytes = object::read(&object, size.min(LOCK_BYTES_MAX)).await?;
+            Ok((Some(object.meta().version), Held::parse(bytes)))
+        };
+        for _ in 0..ATTEMPTS {
+            match read().await {
+                Err(StoreError::Changed) => {} // At this moment, by another server.
+                Err(error) => return Err(self.store_failure(error, Operation::Read, Some(at))),
+                Ok(found) => return Ok(found),
+            }
+        }
+        Err(TOO_BUSY)
+    }
+
+    /// Fails with 503 if there is no room for another lock.
+    async fn check_lock_count(&self) -> Result<(), HttpError> {
+        let found = async {
+            let how = ListHow {
+                limit: LOCKS_MAX,
+                hidden: true,
+                ..ListHow::default()
+            };
+            let folder = Key::state(FOLDER.as_bytes())?;
+            match self.store.list(Some(&folder), how).await {
+                Err(StoreError::NotFound) => Ok(0),
+                page => Ok(page?.entries.iter().filter(|entry| entry.size > 0).count()),
+            }
+        };
+        match found.await {
+            Ok(count) if count >= LOCKS_MAX => Err(TOO_MANY),
+            Ok(_) => Ok(()),
+            Err(error) => Err(self.store_failure(error, Operation::Read, None)),
+        }
+    }
+
+    /// Replaces a lock by this content, or releases it.
+    async fn replace_lock(
+        &self,
+        at: &Key,
+        version: Option<Version>,
+        content: Option<&[u8]>,
+    ) -> Result<(), StoreError> {
+        let condition = match version {
+            Some(version) => Condition::Versions(vec![version]),
+            None => Condition::Absent,
+        };
+        if content.is_none() {
+            let deleted = self.store.delete(at, Kind::File, condition.clone()).await;
+            match deleted {
+                Err(StoreError::Unsupported) => {}
+                Err(StoreError::NotFound) => return Err(StoreError::PreconditionFailed),
+                deleted => return deleted.map(drop),
+            }
+        }
+        let content = content.unwrap_or_default();
+        let size = Some(content.len() as u64);
+        let mut object = self.store.stage(at, condition, size).await?;
+        if !content.is_empty() {
+            object.write(content.to_vec()).await?;
+        }
+        object.commit().await.map(drop)
+    }
+}
+
+impl Held {
+    /// `None` if it is no JSON object with an `ID`.
+    fn parse(info: Vec<u8>) -> Option<Held> {
+        let value: serde_json::Value = serde_json::from_slice(&info).ok()?;
+        let id = value.get("ID")?.as_str()?.to_owned();
+        (!id.is_empty()).then_some(Held { info, id })
+    }
+}
+
+/// The key of the lock of a state. The name of a state may be longer than names of the server are.
+fn lock_key(key: &Key) -> Result<Key, HttpError> {
+    let mut name = format!("{FOLDER}/");
+    for byte in Sha256::digest(key.as_bytes()) {
+        let _ = write!(name, "{byte:02x}"); // Writing to a String does not fail.
+    }
+    Key::state(name.as_bytes()).map_err(|error| HttpError::from_store(error, Operation::Write))
+}
+
+fn json(status: u16, content: Vec<u8>) -> Response {
+    Response::with_body(content)
+        .with_status(status)
+        .content_type("application/json")
+        .with_header("Cache-Control", "no-store")
+        .with_header("X-Content-Type-Options", "nosniff")
+}
