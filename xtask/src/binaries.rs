@@ -138,8 +138,12 @@ impl Binaries {
 
 /// Starts a test binary as cargo does: in the folder of its package.
 fn command(binary: &Binary, scope: Scope) -> Command {
-    let mut command = Command::new(&binary.program);
+    // The usual limit of 1,024 descriptors is too low for the clients and servers of several tests.
+    let script = "ulimit -Sn 16384 2>/dev/null || ulimit -Sn \"$(ulimit -Hn)\"; exec \"$@\"";
+    let mut command = Command::new("sh");
     command
+        .args(["-c", script, "sh"])
+        .arg(&binary.program)
         .current_dir(&binary.package)
         .arg(format!("--test-threads={TESTS_AT_ONCE}"))
         .stdin(Stdio::null())

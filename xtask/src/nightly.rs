@@ -6,7 +6,7 @@ use crate::{
     Arguments, Failure,
     binaries::{self, Binaries, Scope},
     commands, file_systems, fuzz, setup,
-    shell::{Outcome, cargo, run},
+    shell::{self, Outcome, cargo, run},
     steps::Steps,
     tally::{Tally, run_and_count},
     verify,
@@ -68,7 +68,7 @@ impl Context {
 pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
     if arguments.flag("--list") {
         arguments.end()?;
-        println!("{}", names().join("\n"));
+        shell::list(&names());
         return Ok(());
     }
     let wanted = arguments.names(&names())?;

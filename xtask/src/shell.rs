@@ -190,6 +190,11 @@ pub fn shown(command: &Command) -> String {
         .join(" ")
 }
 
+/// Prints a list, a line each. A reader such as head(1) may end before it.
+pub fn list(lines: &[&str]) {
+    let _ = writeln!(io::stdout(), "{}", lines.join("\n"));
+}
+
 /// Flushes standard output, so that the lines of this program precede those of a child.
 pub fn flush() {
     let _ = io::stdout().flush();

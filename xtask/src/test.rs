@@ -9,7 +9,7 @@ use crate::{
     Arguments, Failure,
     binaries::{self, Scope},
     commands, setup,
-    shell::{Outcome, cargo, run},
+    shell::{self, Outcome, cargo, run},
     steps::{Quiet, Steps},
     tidy, verify,
 };
@@ -21,7 +21,7 @@ use std::{
 pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
     if arguments.flag("--list") {
         arguments.end()?;
-        println!("{}", names().join("\n"));
+        shell::list(&names());
         return Ok(());
     }
     let wanted = arguments.names(&names())?;
