@@ -8,7 +8,23 @@
 use super::{Complaint, source::Source};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// The conditions under which some run compiles a module that is a file.
+const CONDITIONS: [&str; 6] = [
+    "test",
+    "all(test, loom)",
+    "feature = \"testing\"",
+    "feature = \"tls\"",
+    "not(feature = \"tls\")",
+    "target_os = \"linux\"",
+];
+
 pub(super) fn check(files: &[Source], found: &mut Vec<Complaint>) {
+    for file in files.iter().filter(|file| file.is_rust()) {
+        for line in never_compiled(&file.text) {
+            let message = "no run compiles a module under this condition";
+            found.push(Complaint::new(&file.path, line, message));
+        }
+    }
     let sources: BTreeMap<&str, &Source> = files
         .iter()
         .filter(|file| file.is_rust())
@@ -30,6 +46,17 @@ pub(super) fn check(files: &[Source], found: &mut Vec<Complaint>) {
         let message = "no target contains this file: name it in a `mod`, or delete it";
         found.push(Complaint::new(path, 1, message));
     }
+}
+
+/// The lines of conditions of modules that are none of [`CONDITIONS`].
+fn never_compiled(text: &str) -> impl Iterator<Item = usize> {
+    let lines = text.lines().zip(text.lines().skip(1)).enumerate();
+    lines.filter_map(|(number, (line, next))| {
+        let condition = line.trim().strip_prefix("#[cfg(")?.strip_suffix(")]")?;
+        let words: Vec<&str> = next.split_whitespace().collect();
+        let is_file = matches!(words[..], [.., "mod", name] if name.ends_with(';'));
+        (is_file && !CONDITIONS.contains(&condition)).then_some(number + 1)
+    })
 }
 
 /// A file that is compiled.
@@ -188,6 +215,13 @@ mod tests {
         let mut found = Vec::new();
         check(&sources.collect::<Vec<_>>(), &mut found);
         found.into_iter().map(|complaint| complaint.path).collect()
+    }
+
+    #[test]
+    fn modules_under_unknown_conditions_are_found() {
+        let text =
+            "#[cfg(test)]\nmod a;\n#[cfg(any())]\npub(crate) mod b;\n#[cfg(unix)]\nmod c {}\n";
+        assert_eq!(never_compiled(text).collect::<Vec<_>>(), [3]);
     }
 
     #[test]
