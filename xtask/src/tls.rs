@@ -24,9 +24,14 @@ const UNSIGNED: [&str; 2] = [
     "certificate_path_validation",
     "maximum_certificate_lifespan",
 ];
-/// Findings of testssl.sh that are not about the server: its own OpenSSL lacks an engine, and a
-/// server without a name has no CAA record.
-const ELSEWHERE: [&str; 2] = ["engine_problem", "DNS_CAArecord"];
+/// Findings of testssl.sh that are not about the server: its own OpenSSL lacks an engine; a server
+/// without a name has no CAA record; and its first connection may end before the tickets of TLS 1.3
+/// arrive, because s_client(1) ends with its empty input, so that the second one has no session.
+const ELSEWHERE: [&str; 3] = [
+    "engine_problem",
+    "DNS_CAArecord",
+    "sessionresumption_ticket",
+];
 /// Severities of testssl.sh that are not findings.
 const HARMLESS: [&str; 3] = ["OK", "INFO", "DEBUG"];
 
@@ -112,10 +117,6 @@ fn testssl(server: &Server, folder: &Path) -> Outcome<Vec<String>> {
     let _ = fs::remove_file(&file);
     let mut command = Command::new("testssl");
     command.args(["--quiet", "--warnings", "off", "--color", "0", "--csvfile"]);
-    // It gives up a check after this many attempts to connect, of which each has a time limit.
-    command
-        .env("MAX_OSSL_FAIL", "10")
-        .env("MAX_SOCKET_FAIL", "10");
     // The exit code counts findings.
     capture(command.arg(&file).arg(&server.address))?;
     let csv = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
