@@ -2,9 +2,8 @@
 //! in a child process, which dies.
 
 use crate::common::coroutines::contract;
-use crate::common::watchdog;
+use crate::common::{KERNEL, choice, watchdog};
 use onrush_rt::coroutine::{self, Config, Coroutine, thread, wait};
-use onrush_rt::driver::{self, Preference, choose};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Output;
 use testing::child;
@@ -27,15 +26,8 @@ fn in_child(name: &'static str, driver: &str, act: impl FnOnce()) -> Option<Outp
 }
 
 fn drivers() -> impl Iterator<Item = &'static str> {
-    let choices = [
-        ("epoll", Preference::Epoll),
-        ("io_uring", Preference::Uring),
-    ];
-    let config = driver::Config::default();
-    let works = move |preference| choose(preference, &config).is_ok();
-    choices
-        .into_iter()
-        .filter_map(move |(name, preference)| works(preference).then_some(name))
+    let choices = KERNEL.into_iter().filter_map(choice);
+    choices.map(|choice| choice.name())
 }
 
 #[inline(never)]
@@ -57,7 +49,7 @@ fn config() -> Config {
 
 /// The child was killed by `SIGSEGV`, and this was its last output.
 fn died(output: &Output, said: &str) {
-    let complained = String::from_utf8_lossy(&output.stderr);
+    let complained = child::shown(output);
     assert_eq!(output.status.signal(), Some(libc::SIGSEGV), "{complained}");
     assert!(complained.contains(said), "{complained}");
 }
@@ -104,7 +96,7 @@ fn overflow_in_a_nested_named_coroutine() {
             &output,
             "coroutine 'the inner one' has overflowed its stack of 65536 bytes",
         );
-        assert!(!String::from_utf8_lossy(&output.stderr).contains("the outer one"));
+        assert!(!child::shown(&output).contains("the outer one"));
     }
 }
 

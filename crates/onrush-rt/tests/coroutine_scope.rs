@@ -338,7 +338,7 @@ fn exit_in_a_coroutine_leaks_all_coroutines() {
     if std::env::var_os(CHILD).is_none() {
         let mut command = testing::child::only(module_path!(), name);
         let output = command.env(CHILD, "1").output().unwrap();
-        let text = String::from_utf8_lossy(&output.stderr);
+        let text = testing::child::shown(&output);
         assert_eq!(output.status.code(), Some(7), "{text}");
         assert!(
             text.contains("the keeper is dropped") && !text.contains("looked"),
@@ -384,7 +384,7 @@ fn exit_destroys_late_thread_locals_and_unwinds_nothing() {
     if std::env::var_os(CHILD).is_none() {
         let mut command = testing::child::only(module_path!(), name);
         let output = command.env(CHILD, "1").output().unwrap();
-        let text = String::from_utf8_lossy(&output.stderr);
+        let text = testing::child::shown(&output);
         assert_eq!(output.status.code(), Some(7), "{text}");
         assert!(
             text.contains("it is destroyed") && !text.contains("looked"),

@@ -3,9 +3,10 @@
 
 #[allow(dead_code, unreachable_pub)]
 use crate::common::coroutines::contract;
+use crate::common::{KERNEL, choice};
 use onrush_rt::coroutine::{Coroutine, mpsc, scope, wait};
 use onrush_rt::driver::sim::{Behaviour, Net};
-use onrush_rt::driver::{Config, ListenSocket, Preference, Socket, choose};
+use onrush_rt::driver::{Config, ListenSocket, Socket};
 use onrush_rt::net::{Listener, Stream};
 use onrush_rt::worker::{Pools, Worker, WorkerContext};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -99,15 +100,10 @@ fn everywhere(test: impl Fn(&mut Rig)) {
         worker,
         net: Some(net),
     }];
-    for preference in [Preference::Uring, Preference::Epoll] {
+    for choice in KERNEL.into_iter().filter_map(choice) {
         let config = Config::default();
-        match choose(preference, &config) {
-            Ok(choice) => {
-                let worker = Worker::new(&choice, &config, Pools::default(), 0).expect("a worker");
-                rigs.push(Rig { worker, net: None });
-            }
-            Err(error) => println!("skipped: {error}"),
-        }
+        let worker = Worker::new(&choice, &config, Pools::default(), 0).expect("a worker");
+        rigs.push(Rig { worker, net: None });
     }
     for mut rig in rigs {
         scope(|| test(&mut rig));

@@ -37,14 +37,12 @@ fn with_mounts(name: &str) -> Option<PathBuf> {
     unshare.env(DIR_VAR, dir.path());
     match unshare.output() {
         Ok(output) if output.status.code() == Some(0) => {
-            let stdout = String::from_utf8_lossy(&output.stdout);
-            assert!(stdout.contains("1 passed"), "{stdout}");
+            let text = ::testing::child::shown(&output);
+            assert!(text.contains("1 passed"), "{text}");
         }
-        Ok(output) if output.status.code() == Some(101) => panic!(
-            "{}{}",
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr)
-        ),
+        Ok(output) if output.status.code() == Some(101) => {
+            panic!("{}", ::testing::child::shown(&output))
+        }
         other => println!("skipped: no mount namespace can be made: {other:?}"),
     }
     None

@@ -98,7 +98,9 @@ fn subscriber_that_panics() {
                     _ => others_or_hello(request).await,
                 }
             };
-            tracing::subscriber::with_default(Hostile, || server.serve(ends))
+            testing::log::with_subscriber(Hostile, || {
+                let _ = server.serve(ends); // It runs until the process ends.
+            });
         };
         // The calling thread is the worker, so the worker has the subscriber. The thread runs until
         // the process ends.

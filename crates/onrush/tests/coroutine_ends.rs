@@ -2,9 +2,7 @@
 //! reused, many, or too small.
 
 use crate::common::contract::contract;
-use crate::common::{
-    ask, calm, content, dechunk, drivers, get, pattern, plain, serve, text, watchdog,
-};
+use crate::common::{ask, calm, content, dechunk, drivers, get, pattern, plain, serve, watchdog};
 use onrush::coroutine::{
     RequestReader, ResponseWriter, counters, handler, scope, sleep, touched_bytes,
 };
@@ -351,7 +349,7 @@ fn stack_overflow_ends_the_process_and_names_the_handler() {
             )
             .output()
             .unwrap();
-        let said = text(&output.stderr);
+        let said = testing::child::shown(&output);
         assert!(output.status.code().is_none(), "ended by a signal: {said}");
         let message = "::recursive' has overflowed its stack of 102400 bytes";
         assert!(said.contains(message), "{said}");

@@ -8,6 +8,7 @@ use std::io::{Read, Write as _};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use testing::log::with_subscriber;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
@@ -92,41 +93,42 @@ fn assert_order(lines: &[String], texts: &[&str]) {
 #[test]
 fn events_describe_a_stuck_connection() {
     let collector = Collector::new(|| {});
-    let _default = tracing::subscriber::set_default(collector.clone());
-    let limits = Limits {
-        total_timeout_ms: 60_000,
-        ..Limits::default()
-    };
-    let mut sim = Simulation::with_behaviour(1, &stuck, limits, plain(64 * 1024));
-    let client = sim.connect();
-    sim.send(&client, PUT);
-    for _ in 0..40 {
-        client.send(&[b'x'; 8192]).unwrap();
-        sim.run();
-    }
-    // The events exist while the connection is stuck, not only at its end.
-    let lines = collector.lines();
-    assert_order(
-        &lines,
-        &[
-            "connection opened worker=0 connection=",
-            "connection state changed connection=0 from=\"ready\" to=\"busy\"",
-            "receiving paused connection=0 input_bytes=",
-        ],
-    );
-    assert!(
-        !lines
-            .iter()
-            .any(|line| line.starts_with("connection closed"))
-    );
-    sim.advance(70_000);
-    assert_order(
-        &collector.lines()[lines.len()..],
-        &[
-            "time limit reached connection=0 phase=\"busy\"",
-            "connection closed worker=0 connection=0 reason=\"timed_out\" phase=\"busy\"",
-        ],
-    );
+    with_subscriber(collector.clone(), || {
+        let limits = Limits {
+            total_timeout_ms: 60_000,
+            ..Limits::default()
+        };
+        let mut sim = Simulation::with_behaviour(1, &stuck, limits, plain(64 * 1024));
+        let client = sim.connect();
+        sim.send(&client, PUT);
+        for _ in 0..40 {
+            client.send(&[b'x'; 8192]).unwrap();
+            sim.run();
+        }
+        // The events exist while the connection is stuck, not only at its end.
+        let lines = collector.lines();
+        assert_order(
+            &lines,
+            &[
+                "connection opened worker=0 connection=",
+                "connection state changed connection=0 from=\"ready\" to=\"busy\"",
+                "receiving paused connection=0 input_bytes=",
+            ],
+        );
+        assert!(
+            !lines
+                .iter()
+                .any(|line| line.starts_with("connection closed"))
+        );
+        sim.advance(70_000);
+        assert_order(
+            &collector.lines()[lines.len()..],
+            &[
+                "time limit reached connection=0 phase=\"busy\"",
+                "connection closed worker=0 connection=0 reason=\"timed_out\" phase=\"busy\"",
+            ],
+        );
+    });
 }
 
 /// A subscriber that uses everything that the engine may have borrowed, and then panics.
@@ -141,25 +143,26 @@ fn subscriber_that_panics_breaks_nothing() {
         panic!("on purpose");
     });
     let _silence = testing::panics::silence(|info| info.payload_as_str() == Some("on purpose"));
-    let _default = tracing::subscriber::set_default(collector.clone());
-    let mut sim = calm(&stuck, Limits::default());
-    let client = sim.connect();
-    sim.send(&client, PUT);
-    for _ in 0..40 {
-        client.send(&[b'x'; 8192]).unwrap();
+    with_subscriber(collector.clone(), || {
+        let mut sim = calm(&stuck, Limits::default());
+        let client = sim.connect();
+        sim.send(&client, PUT);
+        for _ in 0..40 {
+            client.send(&[b'x'; 8192]).unwrap();
+            sim.run();
+        }
+        assert!(is_served(&mut sim));
+        client.reset();
         sim.run();
-    }
-    assert!(is_served(&mut sim));
-    client.reset();
-    sim.run();
-    assert!(is_served(&mut sim));
-    assert!(EVENTS.load(Ordering::Relaxed) >= 6);
-    // No event reports a panic that reached the event loop.
-    let lines = collector.lines();
-    assert!(
-        !lines.iter().any(|line| line.contains("caught")),
-        "{lines:#?}"
-    );
+        assert!(is_served(&mut sim));
+        assert!(EVENTS.load(Ordering::Relaxed) >= 6);
+        // No event reports a panic that reached the event loop.
+        let lines = collector.lines();
+        assert!(
+            !lines.iter().any(|line| line.contains("caught")),
+            "{lines:#?}"
+        );
+    });
 }
 
 /// On the kernel drivers, from the opening of a connection to its reset.

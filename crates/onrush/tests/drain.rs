@@ -1,11 +1,12 @@
 //! The end of a server: requests in flight get responses, and no client is left waiting.
 
+use crate::common::gate::until;
 use crate::common::{drivers, get, read_some, serve, serve_with, text, watchdog};
 use onrush::{Limits, Request, Response, Server, sim::Simulation};
 use onrush_rt::net::ListenMode;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -69,10 +70,11 @@ fn drain_loses_no_request() {
         let server = serve_with(driver, sometimes_slow, configure);
         let shutting_down = Arc::new(AtomicBool::new(false));
         let lost = Arc::new(Mutex::new(Vec::new()));
+        let completed = Arc::new(AtomicUsize::new(0));
         let clients: Vec<_> = (0..16)
             .map(|index| {
                 let (mut stream, shutting_down) = (server.connect(), shutting_down.clone());
-                let lost = lost.clone();
+                let (lost, completed) = (lost.clone(), completed.clone());
                 std::thread::spawn(move || {
                     let path = ["/", "/slow"][index % 2];
                     for served in 0.. {
@@ -86,21 +88,21 @@ fn drain_loses_no_request() {
                             if before {
                                 lost.lock().unwrap().push((served, sent, read));
                             }
-                            return served;
+                            return;
                         }
+                        completed.fetch_add(1, Ordering::Relaxed);
                         if text(&response[..n]).contains("Connection: close") {
-                            return served + 1;
+                            return;
                         }
                     }
                     unreachable!()
                 })
             })
             .collect();
-        std::thread::sleep(Duration::from_millis(100));
+        until(|| completed.load(Ordering::Relaxed) > 64);
         shutting_down.store(true, Ordering::SeqCst);
         server.running().handle().shutdown();
-        let served: usize = clients.into_iter().map(|c| c.join().unwrap()).sum();
-        assert!(served > 16);
+        clients.into_iter().for_each(|c| c.join().unwrap());
         let lost = lost.lock().unwrap();
         assert!(lost.is_empty(), "{driver:?} {listen_mode:?}: {lost:?}");
         server.wait().unwrap();
@@ -121,8 +123,9 @@ fn reconnecting_clients_do_not_delay_a_drain() {
             server.workers(1).drain_timeout(limit)
         });
         let address = server.address();
+        let completed = Arc::new(AtomicUsize::new(0));
+        let counter = completed.clone();
         let client = move || {
-            let mut completed = 0;
             while let Ok(mut stream) = TcpStream::connect(address) {
                 let last = b"GET / HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n";
                 let mut response = Vec::new();
@@ -131,16 +134,15 @@ fn reconnecting_clients_do_not_delay_a_drain() {
                 if read.is_err() || response.is_empty() {
                     break;
                 }
-                completed += 1;
+                counter.fetch_add(1, Ordering::Relaxed);
             }
-            completed
         };
-        let clients: Vec<_> = (0..8).map(|_| std::thread::spawn(client)).collect();
-        std::thread::sleep(Duration::from_millis(100));
+        let threads = (0..8).map(|_| std::thread::spawn(client.clone()));
+        let clients: Vec<_> = threads.collect();
+        until(|| completed.load(Ordering::Relaxed) > 8);
         server.running().handle().shutdown();
         server.wait().unwrap();
-        let completed: usize = clients.into_iter().map(|c| c.join().unwrap()).sum();
-        assert!(completed > 8);
+        clients.into_iter().for_each(|c| c.join().unwrap());
     }
 }
 

@@ -120,7 +120,7 @@ fn from_env_uses_the_variables_that_are_set() {
             .env("ONRUSH_DRIVER", driver)
             .output()
             .unwrap();
-        let said = text(&output.stdout);
+        let said = testing::child::shown(&output);
         assert!(said.contains(says), "{said}");
     }
 }

@@ -1,6 +1,6 @@
 //! Tests that run themselves in a process of their own, because they change it or end it.
 
-use std::process::Command;
+use std::process::{Command, Output};
 
 /// This test binary with only the test `name` of the module `module`, which is `module_path!()` at
 /// the caller. Add variables or pipes before it is started.
@@ -27,15 +27,23 @@ pub fn elsewhere(module: &str, name: &str) -> bool {
     }
     let output = only(module, name).env(CHILD, name).output();
     let output = output.expect("this test binary starts");
-    let stdout = String::from_utf8_lossy(&output.stdout);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    print!("{stdout}");
+    let text = shown(&output);
+    print!("{text}");
     assert!(
-        output.status.success() && stdout.contains("1 passed"),
-        "{name} in a child: {}\n{stdout}\n{stderr}",
+        output.status.success() && text.contains("1 passed"),
+        "{name} in a child: {}; its output is above",
         output.status
     );
     true
+}
+
+/// What a child has printed, on stdout and then on stderr. Each line is indented by four spaces, so
+/// that none looks like a line of this test run, such as its result.
+pub fn shown(output: &Output) -> String {
+    let streams = [&output.stdout, &output.stderr];
+    let texts = streams.map(|bytes| String::from_utf8_lossy(bytes));
+    let lines = texts.iter().flat_map(|text| text.lines());
+    lines.map(|line| format!("    {line}\n")).collect()
 }
 
 /// The name of a test as the test harness shows it: its path without the crate.
@@ -48,7 +56,9 @@ fn path(module: &str, name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::path;
+    use super::{path, shown};
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{ExitStatus, Output};
 
     #[test]
     fn a_test_runs_in_a_process_of_its_own() {
@@ -60,10 +70,10 @@ mod tests {
                 let name = "a_test_runs_in_a_process_of_its_own";
                 let mut command = super::only(module_path!(), name);
                 let output = command.env("ONRUSH_TEST_PARENT", parent).output().unwrap();
-                let stdout = String::from_utf8_lossy(&output.stdout);
+                let text = shown(&output);
                 assert!(
-                    output.status.success() && stdout.contains("1 passed"),
-                    "{stdout}"
+                    output.status.success() && text.contains("1 passed"),
+                    "{text}"
                 );
             }
         }
@@ -91,6 +101,31 @@ mod tests {
         // No test has that name.
         let outcome = std::panic::catch_unwind(|| super::elsewhere(module_path!(), "missing"));
         assert!(outcome.is_err(), "0 passed");
+    }
+
+    #[test]
+    fn every_line_of_a_child_is_indented() {
+        let output = Output {
+            status: ExitStatus::from_raw(0),
+            stdout: b"\ntest result: FAILED. 0 passed\n".to_vec(),
+            stderr: b"thread panicked\ntest result: none".to_vec(),
+        };
+        assert_eq!(
+            shown(&output),
+            "    \n    test result: FAILED. 0 passed\n    thread panicked\n    test result: none\n"
+        );
+    }
+
+    /// The one that runs it counts results: that of a test that fails in a child of its own counts
+    /// once.
+    #[test]
+    fn a_test_run_has_one_result_whatever_its_children_print() {
+        let output = super::only(module_path!(), "a_test_that_fails_elsewhere_fails").output();
+        let output = output.expect("this test binary starts");
+        let text = shown(&output);
+        let results = |start: &str| text.lines().filter(|line| line.starts_with(start)).count();
+        assert_eq!(results("    test result: "), 1, "{text}");
+        assert_eq!(results("        test result: FAILED"), 1, "{text}");
     }
 
     #[test]

@@ -3,13 +3,13 @@
 //! Cargo builds examples into the folder beside that of the test binaries, if all tests are built
 //! (`cargo xtask nightly`), and not for one test alone.
 
+use crate::{ReservedPort, or_skip};
 use std::{
     env,
     io::{Read, Write},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::Mutex,
     thread,
     time::{Duration, Instant},
 };
@@ -23,6 +23,7 @@ pub struct Example {
     pub child: Child,
     /// Where it listens.
     pub port: u16,
+    _reserved: ReservedPort,
 }
 
 impl Example {
@@ -31,7 +32,8 @@ impl Example {
     /// # Panics
     /// If it does not start, or does not listen within 20 seconds.
     pub fn start(name: &str, driver: &str, workers: u32, arguments: &[&str]) -> Example {
-        let port = free_port();
+        let reserved = ReservedPort::new().expect("a free port");
+        let port = reserved.number();
         let child = Command::new(program(name))
             .arg(port.to_string())
             .args(arguments)
@@ -41,7 +43,11 @@ impl Example {
             .stderr(Stdio::null())
             .spawn()
             .unwrap_or_else(|error| panic!("{name} does not start: {error}"));
-        let example = Example { child, port };
+        let example = Example {
+            child,
+            port,
+            _reserved: reserved,
+        };
         let end = Instant::now() + TIMEOUT;
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
             assert!(Instant::now() < end, "{name} does not listen");
@@ -84,13 +90,8 @@ impl Example {
     /// # Panics
     /// If it is not built and `CI` is set: there, all are.
     pub fn is_built(name: &str) -> bool {
-        let there = program(name).exists();
-        let in_ci = env::var_os("CI").is_some();
-        assert!(there || !in_ci, "the example {name} is not built");
-        if !there {
-            println!("skipped: `cargo build --workspace --examples` builds the example {name}");
-        }
-        there
+        let reason = format!("{name} is missing; `cargo build --workspace --examples` builds it");
+        or_skip(program(name).exists(), &reason)
     }
 }
 
@@ -106,19 +107,4 @@ pub fn program(name: &str) -> PathBuf {
     let test = env::current_exe().unwrap();
     let profile = test.parent().and_then(Path::parent).unwrap();
     profile.join("examples").join(name)
-}
-
-/// A free port that no other test of this process got, so that it stays free until the example
-/// binds it.
-fn free_port() -> u16 {
-    static GIVEN: Mutex<Vec<u16>> = Mutex::new(Vec::new());
-    loop {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let mut given = GIVEN.lock().unwrap();
-        if !given.contains(&port) {
-            given.push(port);
-            return port;
-        }
-    }
 }

@@ -1,20 +1,29 @@
-//! What the tests of several crates share. It is not part of the product.
+//! What the tests of several crates share, and the benchmarks. It is not part of the product.
 //!
 //! Modules, lowest first: `temp_dir` (folders that remove themselves), `child` (tests that run
-//! themselves in a process of their own), `matrix` (which drivers and seeds a test uses), `seccomp`
-//! (refused system calls), `panics` (panics on purpose), `log` (what a test logs), `reply`
-//! (responses of HTTP servers), `body` (content of objects), `example` (the examples as programs).
+//! themselves in a process of their own), `watchdog` (tests that hang), `skip` (tests that cannot
+//! run here), `drivers` (those that work here), `matrix` (which drivers and seeds a test uses),
+//! `seccomp` (refused system calls), `panics` (panics on purpose), `log` (what a test logs),
+//! `reserved_port` (ports for programs), `reply` (responses of HTTP servers), `body` (content of
+//! objects), `example` (the examples as programs).
 
 mod body;
 pub mod child;
+pub mod drivers;
 pub mod example;
 pub mod log;
 pub mod matrix;
 pub mod panics;
 mod reply;
+mod reserved_port;
 pub mod seccomp;
+mod skip;
 mod temp_dir;
+mod watchdog;
 
 pub use body::body;
 pub use reply::Reply;
+pub use reserved_port::ReservedPort;
+pub use skip::or_skip;
 pub use temp_dir::TempDir;
+pub use watchdog::{Watchdog, watchdog};

@@ -17,13 +17,18 @@ pub fn is_full() -> bool {
 
 /// One of `all`, which the name of the calling test selects; all of them if the matrix is full. The
 /// result is the same in each run.
+///
+/// # Panics
+/// If the calling thread has no name, so that it is not that of a test.
 pub fn select<T: Clone>(all: &[T]) -> Vec<T> {
     if is_full() || all.len() < 2 {
         return all.to_vec();
     }
     // The test harness names the thread of a test after it.
     let thread = std::thread::current();
-    let at = digest(thread.name().unwrap_or_default()) % all.len() as u64;
+    let name = thread.name();
+    let name = name.expect("the name of a test: call `select` on its thread, not on one it starts");
+    let at = digest(name) % all.len() as u64;
     vec![all[at as usize].clone()]
 }
 
@@ -54,5 +59,20 @@ mod tests {
         assert_eq!(select(&all[..1]), [1]);
         let expected = if is_full() { 3 } else { 1 };
         assert_eq!(select(&all).len(), expected);
+    }
+
+    #[test]
+    fn a_thread_without_a_name_selects_nothing() {
+        if is_full() {
+            return;
+        }
+        let without_name = || {
+            let _silence = crate::panics::silence(|_| true);
+            select(&[1, 2])
+        };
+        let payload = std::thread::spawn(without_name).join();
+        let payload = payload.expect_err("no name");
+        let message = payload.downcast_ref::<String>();
+        assert!(message.is_some_and(|text| text.starts_with("the name of a test: ")));
     }
 }

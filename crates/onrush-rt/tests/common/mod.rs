@@ -7,30 +7,11 @@ pub mod coroutines;
 use onrush_rt::driver::sim::{self, Behaviour};
 use onrush_rt::driver::{Choice, Config, Driver, Event, Preference, Socket, StreamId, choose};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use std::io::{self, Write};
+use std::io;
 use std::net::{TcpListener, TcpStream};
-use std::sync::{LazyLock, mpsc};
+use std::sync::OnceLock;
 use std::time::Duration;
-
-/// Aborts the process if the test that owns this takes more than four minutes: a hang is a failure.
-/// A busy machine is slow, but not that slow.
-pub struct Watchdog {
-    /// Dropped with this, which ends the watchdog.
-    _alive: mpsc::Sender<()>,
-}
-
-pub fn watchdog(what: &'static str) -> Watchdog {
-    let (alive, gone) = mpsc::channel();
-    std::thread::spawn(move || {
-        let limit = Duration::from_secs(240);
-        if gone.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout) {
-            // Not `eprintln!`: the test harness would capture the text, and abort loses it.
-            let _ = writeln!(io::stderr(), "{what}: hangs");
-            std::process::abort();
-        }
-    });
-    Watchdog { _alive: alive }
-}
+pub use testing::watchdog;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -59,21 +40,14 @@ pub struct Rig {
 
 /// The choice of a kernel driver. If it is refused, prints the reason and returns `None`.
 pub fn choice(kind: Kind) -> Option<Choice> {
-    /// Each probe of the kernel makes a ring.
-    static URING: LazyLock<Result<Choice, String>> = LazyLock::new(|| {
-        choose(Preference::Uring, &Config::default()).map_err(|error| error.to_string())
-    });
-    let choice = match kind {
-        Kind::Uring => URING.clone(),
-        _ => choose(Preference::Epoll, &Config::default()).map_err(|error| error.to_string()),
-    };
-    match choice {
-        Ok(choice) => Some(choice),
-        Err(error) => {
-            println!("skipped on {kind:?}: {error}");
-            None
-        }
+    static URING: OnceLock<Choice> = OnceLock::new();
+    let choose = |preference| choose(preference, &Config::default());
+    if kind != Kind::Uring {
+        return choose(Preference::Epoll).ok();
     }
+    let probe = || choose(Preference::Uring).map(|choice| URING.set(choice));
+    let works = testing::drivers::available(Kind::Uring, Kind::Epoll, probe);
+    works.contains(&kind).then(|| URING.wait().clone())
 }
 
 pub fn rig_with(kind: Kind, config: &Config, seed: u64) -> Option<Rig> {

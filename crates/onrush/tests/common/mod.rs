@@ -1,4 +1,4 @@
-//! Shared by the tests of the engine: a watchdog, servers on each driver, a scripted client for the
+//! Shared by the tests of the engine: servers on each driver, a scripted client for the
 //! simulated network and real sockets, and the application that the scripts use.
 #![allow(unreachable_pub)]
 
@@ -19,44 +19,14 @@ use onrush_rt::driver::sim::{Behaviour, Client};
 use onrush_rt::net::Address;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::{LazyLock, mpsc};
 use std::time::Duration;
+pub use testing::watchdog;
 
-/// Aborts the process if the test that owns this takes more than four minutes: a hang is a failure.
-/// A busy machine is slow, but not that slow.
-pub struct Watchdog {
-    /// Dropped with this, which ends the watchdog.
-    _alive: mpsc::Sender<()>,
-}
-
-pub fn watchdog(what: &'static str) -> Watchdog {
-    let (alive, gone) = mpsc::channel();
-    std::thread::spawn(move || {
-        let limit = Duration::from_secs(240);
-        if gone.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout) {
-            // Not `eprintln!`: the test harness would capture the text, and abort loses it.
-            let _ = writeln!(io::stderr(), "{what}: hangs");
-            std::process::abort();
-        }
-    });
-    Watchdog { _alive: alive }
-}
-
-/// The available kernel drivers. Prints a line for one that is refused.
+/// The available kernel drivers. Prints why one is not.
 pub fn drivers() -> Vec<DriverPreference> {
-    /// Why io_uring is refused. Each probe of the kernel makes a ring.
-    static REFUSED: LazyLock<Option<String>> = LazyLock::new(|| {
-        let config = onrush_rt::driver::Config::default();
-        let choice = onrush_rt::driver::choose(DriverPreference::Uring, &config);
-        choice.err().map(|error| error.to_string())
-    });
-    match &*REFUSED {
-        None => vec![DriverPreference::Epoll, DriverPreference::Uring],
-        Some(error) => {
-            println!("skipped: {error}");
-            vec![DriverPreference::Epoll]
-        }
-    }
+    let config = onrush_rt::driver::Config::default();
+    let probe = || onrush_rt::driver::choose(DriverPreference::Uring, &config);
+    testing::drivers::available(DriverPreference::Uring, DriverPreference::Epoll, probe)
 }
 
 /// A server on a free port of 127.0.0.1. Dropping it ends it at once.
