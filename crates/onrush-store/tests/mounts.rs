@@ -251,9 +251,12 @@ fn a_file_system_without_a_place_refuses_before_the_bytes() {
     let folder = open(&dir);
     let mounted = |args: &[&str]| {
         let mut mount = Command::new("mount");
+        // Without a source, mount(8) adds the options that the mount has, and in a user namespace
+        // the kernel refuses `uid=` and `gid=` among them.
         assert!(
             mount
                 .args(args)
+                .arg("none")
                 .arg(dir.join("disk"))
                 .status()
                 .unwrap()
