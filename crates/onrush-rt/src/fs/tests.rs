@@ -575,3 +575,19 @@ fn faults_hit_the_operation_they_name() {
     assert_errno(file.sync(), libc::EIO);
     assert!(disk.is_off());
 }
+
+/// Another program has its turn right before an operation, once.
+#[test]
+fn an_operation_is_interrupted() {
+    let disk = SimFs::new(3);
+    let root = disk.root().unwrap();
+    let other = disk.root().unwrap();
+    disk.interrupt_at(1, move || drop(create(&other, b"b", b"data")));
+    create(&root, b"a", b""); // operations 0, and 3 after those of the other
+    assert_eq!(names(&root), [b"a", b"b"]);
+    assert_eq!(root.metadata(b"b").unwrap().size, 4);
+    let kept = root.open_dir(b".").unwrap();
+    disk.interrupt_at(disk.operations(), move || drop(kept));
+    disk.clear_faults();
+    assert_errno(root.metadata(b"c"), libc::ENOENT);
+}
