@@ -1,11 +1,11 @@
 //! A file system in memory, behind the same [`Dir`] and [`File`](super::File), that models the
 //! guarantees of a disk and nothing more.
 //!
-//! - Data written to a file without an `fsync`, and changes of a directory without an `fsync` of
-//!   that directory, are lost at a power cut, or partly kept. The seed decides: nothing,
-//!   everything, a prefix in time, or any part (sectors of a write, names of a directory; the two
-//!   halves of a rename between directories are independent, unless there is a journal:
-//!   [`SimFs::set_journaled`]).
+//! - Data written to a file, its mode and its owner without an `fsync`, and changes of a directory
+//!   without an `fsync` of that directory, are lost at a power cut, or partly kept. The seed
+//!   decides: nothing, everything, a prefix in time, or any part (sectors of a write, names of a
+//!   directory; the two halves of a rename between directories are independent, unless there is a
+//!   journal: [`SimFs::set_journaled`]), for each mount on its own.
 //! - An `fsync` that fails drops the changes it was to write; a later one succeeds without them.
 //! - Every operation has a number, counted from 0; errors and power cuts are placed by it.
 //!
@@ -291,7 +291,7 @@ impl SimFs {
 
     /// Whether the file system has a journal, as ext4 and XFS have: changes of directories reach
     /// the disk in the order in which they were made, a rename as a whole, and a sync of one
-    /// directory syncs all changes before it.
+    /// directory syncs all changes before it. Each mount has its own.
     pub fn set_journaled(&self, is_journaled: bool) {
         self.lock().disk.is_journaled = is_journaled;
     }
