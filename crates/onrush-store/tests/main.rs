@@ -5,6 +5,7 @@
 mod common;
 mod build_cache_common;
 mod edge_common;
+mod mount_namespace;
 
 // A build cache: its limit, the order of eviction, restarts, torn files, power cuts.
 mod build_cache;

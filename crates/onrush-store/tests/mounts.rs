@@ -3,55 +3,19 @@
 
 use crate::common::*;
 use crate::edge_common::wait_until;
+use crate::mount_namespace;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::sim::{Cut, SimFs};
 use onrush_store::*;
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Set in the process that has the mounts.
-const DIR_VAR: &str = "ONRUSH_TEST_MOUNTS_DIR";
 const LARGE: usize = 200_000;
 
-/// Runs the test `name` again in a process with a mount namespace of its own. There, this returns
-/// its folder, beneath which are the mounts `disk` (tmpfs) and `bound` (of the folder `other`, on
-/// the same file system). `None`: the test has run, or no namespace can be made.
+/// The folder with the mounts `disk` and `bound`, in the process that has them.
 fn with_mounts(name: &str) -> Option<PathBuf> {
-    if let Some(dir) = std::env::var_os(DIR_VAR) {
-        return Some(PathBuf::from(dir));
-    }
-    let script = "mount -t tmpfs -o mode=755 none \"$1/disk\" && \
-         mount --bind \"$1/other\" \"$1/bound\" || exit 99; shift; exec \"$@\"";
-    let dir = TempDir::new();
-    for folder in ["disk", "bound", "other"] {
-        std::fs::create_dir(dir.path().join(folder)).unwrap();
-    }
-    let test = ::testing::child::only(module_path!(), name);
-    let mut unshare = Command::new("unshare");
-    unshare.arg(if is_root() { "-m" } else { "-rm" });
-    unshare.args(["sh", "-c", script, "sh"]).arg(dir.path());
-    let args: Vec<OsString> = test.get_args().map(Into::into).collect();
-    unshare.arg(test.get_program()).args(args);
-    unshare.env(DIR_VAR, dir.path());
-    match unshare.output() {
-        Ok(output) if output.status.code() == Some(0) => {
-            let text = ::testing::child::shown(&output);
-            assert!(text.contains("1 passed"), "{text}");
-        }
-        Ok(output) if output.status.code() == Some(101) => {
-            panic!("{}", ::testing::child::shown(&output))
-        }
-        other => println!("skipped: no mount namespace can be made: {other:?}"),
-    }
-    None
-}
-
-/// Whether this process needs no user namespace.
-fn is_root() -> bool {
-    use std::os::unix::fs::MetadataExt;
-    std::fs::metadata("/proc/self").is_ok_and(|found| found.uid() == 0)
+    mount_namespace::with_mounts(module_path!(), name)
 }
 
 fn open(dir: &Path) -> Folder {
@@ -287,9 +251,12 @@ fn a_file_system_without_a_place_refuses_before_the_bytes() {
     let folder = open(&dir);
     let mounted = |args: &[&str]| {
         let mut mount = Command::new("mount");
+        // Without a source, mount(8) adds the options that the mount has, and in a user namespace
+        // the kernel refuses `uid=` and `gid=` among them.
         assert!(
             mount
                 .args(args)
+                .arg("none")
                 .arg(dir.join("disk"))
                 .status()
                 .unwrap()

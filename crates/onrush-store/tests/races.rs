@@ -2,6 +2,8 @@
 
 use crate::common::*;
 use onrush_rt::blocking::BlockingPool;
+use onrush_rt::fs::OpenHow;
+use onrush_rt::fs::sim::SimFs;
 use onrush_store::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
@@ -125,5 +127,56 @@ fn folder_that_is_deleted_during_each_attempt_is_a_conflict() {
         );
         assert_eq!(staged(&folder, &backend), 0);
         put(&folder, "d/x", b"end").unwrap();
+    }
+}
+
+/// Another program creates the object at any moment of a put that must create it: between the
+/// lookup and the rename as well, it is not replaced.
+#[test]
+fn a_put_that_must_create_never_replaces_a_foreign_object() {
+    const FOREIGN: &[u8] = b"foreign";
+    for durability in [Durability::Full, Durability::None] {
+        for len in [3, 50_000] {
+            let prepare = || {
+                let disk = SimFs::new(1);
+                let options = FolderOptions {
+                    durability,
+                    ..FolderOptions::default()
+                };
+                let pool = BlockingPool::inline();
+                let folder = Folder::on(disk.root().unwrap(), pool, options).unwrap();
+                (disk, folder)
+            };
+            let run = |folder: &Folder| put_if(folder, "a", &body(len), Condition::Absent);
+            let (disk, folder) = prepare();
+            let begin = disk.operations();
+            run(&folder).unwrap();
+            let mut refused = 0;
+            for number in begin..disk.operations() {
+                let at = format!("{durability:?}, {len} bytes, operation {number}");
+                let (disk, folder) = prepare();
+                let root = disk.root().unwrap();
+                disk.interrupt_at(number, move || {
+                    if let Ok(foreign) = root.open(b"a", OpenHow::create_new(0o644)) {
+                        foreign.write_all_at(FOREIGN, 0).unwrap();
+                    }
+                });
+                let result = run(&folder);
+                let found = get_both(&folder, "a").unwrap();
+                match result {
+                    Ok(committed) => {
+                        assert!(committed.created, "{at}");
+                        assert!(found == (body(len), metadata_of(&body(len))), "{at}");
+                    }
+                    Err(error) => {
+                        assert_eq!(error, StoreError::PreconditionFailed, "{at}");
+                        assert_eq!(found, (FOREIGN.to_vec(), Vec::new()), "{at}");
+                        refused += 1;
+                    }
+                }
+                assert_eq!(staged(&folder, &Backend::Sim(disk)), 0, "{at}");
+            }
+            assert!(refused > 2, "{durability:?}, {len} bytes: {refused}");
+        }
     }
 }

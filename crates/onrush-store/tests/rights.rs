@@ -314,3 +314,54 @@ fn attributes_that_cannot_be_set_have_the_same_effect_for_all_writes() {
         }
     }
 }
+
+/// Another program creates the object at any moment of a put, for its owner only. If the put has
+/// replaced it, a power cut does not give the new one more rights.
+#[test]
+fn rights_that_a_put_took_survive_a_power_cut() {
+    const PRIVATE: u32 = 0o600;
+    let prepare = |seed| {
+        let disk = SimFs::new(seed);
+        let folder = Backend::Sim(disk.clone()).folder();
+        (disk, folder)
+    };
+    let mode = |disk: &SimFs| {
+        let found = disk.root().unwrap().metadata(b"a").unwrap();
+        found.mode & 0o777
+    };
+    for len in [3, LARGE] {
+        for seed in 0..8 {
+            let (disk, folder) = prepare(seed);
+            let begin = disk.operations();
+            put(&folder, "a", &body(len)).unwrap();
+            let usual = mode(&disk);
+            assert_ne!(usual, PRIVATE);
+            let mut replaced = 0;
+            for number in begin..disk.operations() {
+                let at = format!("{len} bytes, seed {seed}, operation {number}");
+                let (disk, folder) = prepare(seed);
+                let root = disk.root().unwrap();
+                disk.interrupt_at(number, move || {
+                    if let Ok(foreign) = root.open(b"a", OpenHow::create_new(PRIVATE)) {
+                        foreign.write_all_at(b"foreign", 0).unwrap();
+                        foreign.sync().unwrap();
+                        root.sync().unwrap();
+                    }
+                });
+                let committed = put(&folder, "a", &body(len)).unwrap();
+                disk.power_cut();
+                drop(folder);
+                disk.restart();
+                let expected = match committed.created {
+                    true => usual,
+                    false => PRIVATE,
+                };
+                assert_eq!(mode(&disk), expected, "{at}");
+                let folder = Backend::Sim(disk).folder();
+                assert!(get(&folder, "a").unwrap() == body(len), "{at}");
+                replaced += u32::from(!committed.created);
+            }
+            assert!(replaced > 2, "{len} bytes: {replaced}");
+        }
+    }
+}

@@ -445,6 +445,32 @@ fn attributes_are_durable_when_the_file_was_synced() {
     assert_eq!(seen.len(), 4, "{seen:?}");
 }
 
+#[test]
+fn rights_are_durable_when_the_file_was_synced() {
+    let mut seen = BTreeSet::new();
+    for seed in 0..40 {
+        for is_synced in [false, true] {
+            let disk = SimFs::new(seed);
+            let root = disk.root().unwrap();
+            let file = create(&root, b"a", b"");
+            file.set_mode(0o640).unwrap();
+            file.sync().unwrap();
+            root.sync().unwrap();
+            file.set_mode(0o600).unwrap();
+            file.set_owner(Some(1), Some(2)).unwrap();
+            if is_synced {
+                file.sync().unwrap();
+            }
+            disk.power_cut();
+            disk.restart();
+            let found = disk.root().unwrap().metadata(b"a").unwrap();
+            seen.insert((is_synced, found.mode & 0o777, found.user, found.group));
+        }
+    }
+    let (old, new) = ((false, 0o640, 0, 0), (false, 0o600, 1, 2));
+    assert_eq!(seen, BTreeSet::from([old, new, (true, 0o600, 1, 2)]));
+}
+
 /// A file that is synced, then changed without a sync, for many seeds: the synced part survives.
 #[test]
 fn a_power_cut_keeps_what_was_synced_and_some_of_the_rest() {
@@ -537,6 +563,34 @@ fn a_journal_keeps_renames_whole() {
     assert_eq!(seen.len(), 3, "{seen:?}");
 }
 
+/// A sync on one mount says nothing about another one.
+#[test]
+fn each_mount_has_its_own_journal() {
+    for whole in [false, true] {
+        let mut seen = BTreeSet::new();
+        for seed in 0..40 {
+            let disk = SimFs::new(seed);
+            disk.set_journaled(true);
+            let root = disk.root().unwrap();
+            root.create_dir(b"d", 0o755).unwrap();
+            disk.sync_all();
+            disk.mount(b"d").unwrap();
+            let mounted = root.open_dir(b"d").unwrap();
+            create(&root, b"a", b"").sync().unwrap();
+            create(&mounted, b"b", b"").sync().unwrap();
+            match whole {
+                true => mounted.sync_file_system().unwrap(),
+                false => mounted.sync().unwrap(),
+            }
+            disk.power_cut();
+            disk.restart();
+            let root = disk.root().unwrap();
+            seen.insert([&b"a"[..], b"d/b"].map(|path| root.metadata(path).is_ok()));
+        }
+        assert_eq!(seen, BTreeSet::from([[false, true], [true, true]]));
+    }
+}
+
 #[test]
 fn a_failed_sync_forgets() {
     let disk = SimFs::new(3);
@@ -574,4 +628,20 @@ fn faults_hit_the_operation_they_name() {
     disk.power_cut_at(disk.operations(), Cut::After);
     assert_errno(file.sync(), libc::EIO);
     assert!(disk.is_off());
+}
+
+/// Another program has its turn right before an operation, once.
+#[test]
+fn an_operation_is_interrupted() {
+    let disk = SimFs::new(3);
+    let root = disk.root().unwrap();
+    let other = disk.root().unwrap();
+    disk.interrupt_at(1, move || drop(create(&other, b"b", b"data")));
+    create(&root, b"a", b""); // operations 0, and 3 after those of the other
+    assert_eq!(names(&root), [b"a", b"b"]);
+    assert_eq!(root.metadata(b"b").unwrap().size, 4);
+    let kept = root.open_dir(b".").unwrap();
+    disk.interrupt_at(disk.operations(), move || drop(kept));
+    disk.clear_faults();
+    assert_errno(root.metadata(b"c"), libc::ENOENT);
 }

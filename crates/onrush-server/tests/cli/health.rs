@@ -1,6 +1,6 @@
 //! `onrush health` reports whether a running server is ready.
 
-use crate::program::{Folder, Server, onrush, output};
+use crate::program::{Folder, Server, onrush, output, wait_until};
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::process::Command;
@@ -37,6 +37,28 @@ fn health_reports_whether_a_server_is_ready() {
     let (code, line) = health(onrush().args(["health", &admin]));
     assert_eq!(code, Some(1));
     assert!(line.contains("Connection re"), "refused or reset: {line}");
+}
+
+/// A server that is alive and not ready, because it cannot reach its store: its reason is printed.
+#[test]
+fn a_server_that_is_not_ready_is_a_failure() {
+    let base = Folder::new();
+    let dir = base.path().join("data");
+    std::fs::create_dir(&dir).expect("a folder");
+    let server = Server::start(&dir, &["--admin", "127.0.0.1:0"]);
+    let printed = server.prints("admin http://");
+    let (_, admin) = printed.split_once("admin http://").expect("printed");
+    let admin = admin.split('/').next().expect("an address").to_owned();
+    let ask = || health(onrush().args(["health", &admin]));
+    assert_eq!(ask(), (Some(0), "ready\n".to_owned()));
+    std::fs::rename(&dir, base.path().join("away")).expect("renamed");
+    // It looks at the folder from time to time.
+    wait_until(|| ask().1 != "ready\n");
+    let reason = format!("onrush: {admin}: 503 the folder is gone\n");
+    assert_eq!(ask(), (Some(1), reason));
+    std::fs::create_dir(&dir).expect("a folder");
+    wait_until(|| ask().1 == "ready\n");
+    assert_eq!(ask(), (Some(0), "ready\n".to_owned()));
 }
 
 #[test]

@@ -64,6 +64,10 @@ fn folders_are_made_and_listed() {
         assert_eq!(listed.status, 207);
         assert_eq!(paths(&listed), ["/f/", "/f/a%26b", "/f/g%20h/"]);
         assert_eq!(listed.field("content-location"), Some("/f/"));
+        let kind = Some("application/xml; charset=utf-8");
+        assert_eq!(listed.field("content-type"), kind);
+        assert_eq!(listed.field("x-content-type-options"), Some("nosniff"));
+        assert_eq!(listed.field("cache-control"), Some("no-cache"));
         let object = propfind(server, "/f/a&b", "0");
         let text = object.text();
         assert_eq!(element(text, "getcontentlength"), Some("5"));

@@ -26,7 +26,8 @@ pub(super) struct Disk {
     dropped: Vec<u64>,
     /// Numbers the changes of all directories in order of time.
     next_change: u64,
-    /// Changes of directories reach the disk in order of time, as those in a journal do.
+    /// Changes of directories reach the disk in order of time, as those in a journal do. Each
+    /// mount has its own journal.
     pub(super) is_journaled: bool,
 }
 
@@ -42,6 +43,8 @@ pub(super) struct Node {
     /// The time of the last change of content or properties.
     pub(super) changed_ns: i64,
     durable_modified_ns: i64,
+    /// Mode, user and group, as the disk holds them.
+    durable_rights: (u32, u32, u32),
     /// Extended attributes by name.
     pub(super) attributes: Attributes,
     durable_attributes: Attributes,
@@ -287,7 +290,7 @@ impl Disk {
         }
         if times_too {
             node.durable_modified_ns = node.modified_ns;
-            node.durable_attributes.clone_from(&node.attributes);
+            node.sync_properties();
         }
         Ok(())
     }
@@ -316,14 +319,23 @@ impl Disk {
                 change.apply(&mut entries.durable);
             }
         });
-        let node = self.node(inode)?;
-        node.durable_attributes.clone_from(&node.attributes);
+        self.node(inode)?.sync_properties();
         Ok(())
     }
 
     /// Models the kernel's background write-back: all pending changes are written to the disk.
     pub(super) fn sync_all(&mut self) -> io::Result<()> {
-        let inodes: Vec<u64> = self.nodes.keys().copied().collect();
+        let inodes = self.nodes.keys().copied().collect();
+        self.sync_each(inodes)
+    }
+
+    /// Writes all pending changes of the mount that `inode` belongs to (`syncfs(2)`).
+    pub(super) fn sync_mount(&mut self, inode: u64) -> io::Result<()> {
+        let inodes = self.mount_of(inode);
+        self.sync_each(inodes)
+    }
+
+    fn sync_each(&mut self, inodes: Vec<u64>) -> io::Result<()> {
         for inode in inodes {
             match self.dir(inode) {
                 Ok(_) => self.sync_dir(inode)?,
@@ -333,10 +345,18 @@ impl Disk {
         Ok(())
     }
 
-    /// As [`Disk::fail_sync_file`] and [`Disk::fail_sync_dir`], for everything.
-    pub(super) fn fail_sync_all(&mut self) -> io::Result<()> {
-        let inodes: Vec<u64> = self.nodes.keys().copied().collect();
-        for inode in inodes {
+    /// The inodes of the mount that `inode` belongs to.
+    fn mount_of(&self, inode: u64) -> Vec<u64> {
+        let mount = self.nodes.get(&inode).map(|node| node.mount);
+        let all = self.nodes.iter();
+        all.filter(|(_, node)| Some(node.mount) == mount)
+            .map(|(&inode, _)| inode)
+            .collect()
+    }
+
+    /// As [`Disk::fail_sync_file`] and [`Disk::fail_sync_dir`], for a whole mount.
+    pub(super) fn fail_sync_mount(&mut self, inode: u64) -> io::Result<()> {
+        for inode in self.mount_of(inode) {
             match self.node(inode)?.body {
                 Body::Dir(_) => self.fail_sync_dir(inode)?,
                 Body::File(_) => self.fail_sync_file(inode)?,
@@ -346,14 +366,20 @@ impl Disk {
         Ok(())
     }
 
-    /// A sync of everything of which only a part completes.
-    pub(super) fn tear_sync_all(&mut self, random: &mut Random) {
-        let keep = match self.is_journaled {
+    /// A sync of a mount of which only a part completes.
+    pub(super) fn tear_sync_mount(&mut self, inode: u64, random: &mut Random) {
+        let keep = self.keep_of_torn(random);
+        for inode in self.mount_of(inode) {
+            if let Some(node) = self.nodes.get_mut(&inode) {
+                node.resolve_pending(keep, random);
+            }
+        }
+    }
+
+    fn keep_of_torn(&self, random: &mut Random) -> Keep {
+        match self.is_journaled {
             true => Keep::Until(random.up_to(self.next_change as usize) as u64),
             false => Keep::Some,
-        };
-        for node in self.nodes.values_mut() {
-            node.resolve_pending(keep, random);
         }
     }
 
@@ -364,19 +390,18 @@ impl Disk {
     }
 
     pub(super) fn tear_sync_dir(&mut self, inode: u64, random: &mut Random) {
-        let keep = match self.is_journaled {
-            true => Keep::Until(random.up_to(self.next_change as usize) as u64),
-            false => Keep::Some,
-        };
+        let keep = self.keep_of_torn(random);
         self.for_each_dir(inode, |entries| entries.resolve_pending(keep, random));
     }
 
     /// Calls `each` for the directories whose changes a sync of `inode` concerns: this one, or all
-    /// if there is a journal.
+    /// of its mount if there is a journal.
     fn for_each_dir(&mut self, inode: u64, mut each: impl FnMut(&mut Entries)) {
+        let mount = self.nodes.get(&inode).map(|node| node.mount);
         for (&other, node) in &mut self.nodes {
+            let is_joined = self.is_journaled && Some(node.mount) == mount;
             if let Body::Dir(entries) = &mut node.body
-                && (self.is_journaled || other == inode)
+                && (is_joined || other == inode)
             {
                 each(entries);
             }
@@ -385,13 +410,17 @@ impl Disk {
 
     /// A power cut: users now see what the disk kept.
     pub(super) fn forget(&mut self, random: &mut Random) {
-        let keep = match random.up_to(if self.is_journaled { 2 } else { 4 }) {
+        let (is_journaled, changes) = (self.is_journaled, self.next_change as usize);
+        let choose = |random: &mut Random| match random.up_to(if is_journaled { 2 } else { 4 }) {
             0 => Keep::Nothing,
             1 => Keep::All,
-            2 => Keep::Until(random.up_to(self.next_change as usize) as u64),
+            2 => Keep::Until(random.up_to(changes) as u64),
             _ => Keep::Some,
         };
+        // Mounts are different disks.
+        let mut keeps = BTreeMap::new();
         for node in self.nodes.values_mut() {
+            let keep = *keeps.entry(node.mount).or_insert_with(|| choose(random));
             node.resolve_pending(keep, random);
         }
         self.drop_unreachable();
@@ -423,6 +452,7 @@ impl Node {
             modified_ns: now_ns,
             changed_ns: now_ns,
             durable_modified_ns: now_ns,
+            durable_rights: (mode, 0, 0),
             attributes: Attributes::new(),
             durable_attributes: Attributes::new(),
         }
@@ -431,6 +461,16 @@ impl Node {
     /// Sets an attribute as users see it; the disk learns of it by [`Disk::sync_file`].
     pub(super) fn set_attribute(&mut self, name: &[u8], value: &[u8]) {
         self.attributes.insert(name.into(), value.into());
+    }
+
+    fn rights(&self) -> (u32, u32, u32) {
+        (self.mode, self.user, self.group)
+    }
+
+    /// Writes rights and attributes to the disk.
+    fn sync_properties(&mut self) {
+        self.durable_rights = self.rights();
+        self.durable_attributes.clone_from(&self.attributes);
     }
 
     /// Moves the pending changes that `keep` selects to the disk, and drops the rest.
@@ -473,6 +513,17 @@ impl Node {
             }
         }
         self.attributes.clone_from(&self.durable_attributes);
+        if self.rights() != self.durable_rights {
+            let kept = match keep {
+                Keep::Nothing => false,
+                Keep::All => true,
+                Keep::Until(_) | Keep::Some => random.coin(),
+            };
+            if kept {
+                self.durable_rights = self.rights();
+            }
+            (self.mode, self.user, self.group) = self.durable_rights;
+        }
     }
 }
 

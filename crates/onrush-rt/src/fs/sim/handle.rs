@@ -306,13 +306,13 @@ impl SimDir {
         self.at
             .fs
             .sync_with(self.at.epoch, |state, fate| match fate {
-                Fate::Whole | Fate::Ignored => state.disk.sync_all(),
+                Fate::Whole | Fate::Ignored => state.disk.sync_mount(self.at.inode),
                 Fate::Fails(code) => {
-                    state.disk.fail_sync_all()?;
+                    state.disk.fail_sync_mount(self.at.inode)?;
                     Err(errno(code))
                 }
                 Fate::Torn => {
-                    state.disk.tear_sync_all(&mut state.random);
+                    state.disk.tear_sync_mount(self.at.inode, &mut state.random);
                     Err(errno(libc::EIO))
                 }
             })

@@ -1,11 +1,11 @@
 //! A file system in memory, behind the same [`Dir`] and [`File`](super::File), that models the
 //! guarantees of a disk and nothing more.
 //!
-//! - Data written to a file without an `fsync`, and changes of a directory without an `fsync` of
-//!   that directory, are lost at a power cut, or partly kept. The seed decides: nothing,
-//!   everything, a prefix in time, or any part (sectors of a write, names of a directory; the two
-//!   halves of a rename between directories are independent, unless there is a journal:
-//!   [`SimFs::set_journaled`]).
+//! - Data written to a file, its mode and its owner without an `fsync`, and changes of a directory
+//!   without an `fsync` of that directory, are lost at a power cut, or partly kept. The seed
+//!   decides: nothing, everything, a prefix in time, or any part (sectors of a write, names of a
+//!   directory; the two halves of a rename between directories are independent, unless there is a
+//!   journal: [`SimFs::set_journaled`]), for each mount on its own.
 //! - An `fsync` that fails drops the changes it was to write; a later one succeeds without them.
 //! - Every operation has a number, counted from 0; errors and power cuts are placed by it.
 //!
@@ -30,7 +30,9 @@ use flush::Device;
 use handle::Handle;
 use hold::Hold;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
 use std::io;
+use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -86,6 +88,15 @@ enum Fate {
     Ignored,
 }
 
+/// What another program does before an operation.
+struct Interruption(Box<dyn FnOnce() + Send>);
+
+impl fmt::Debug for Interruption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Interruption")
+    }
+}
+
 #[derive(Debug)]
 struct State {
     disk: Disk,
@@ -102,6 +113,7 @@ struct State {
     /// Syncs that do nothing.
     ignored: BTreeSet<u64>,
     cut: Option<(u64, Cut)>,
+    interruptions: BTreeMap<u64, Interruption>,
     /// Bytes that may still be written; `None` is no limit.
     space: Option<u64>,
     /// The caches are empty.
@@ -147,6 +159,7 @@ impl SimFs {
             failures: BTreeMap::new(),
             ignored: BTreeSet::new(),
             cut: None,
+            interruptions: BTreeMap::new(),
             space: None,
             cold: false,
             plain_renames: false,
@@ -212,13 +225,26 @@ impl SimFs {
         self.lock().ignored.insert(number);
     }
 
+    /// Calls `run` right before operation `number`, once, on the thread of that operation: as if
+    /// another program had its turn then. `run` may use the disk. Its operations have this number
+    /// and the next ones, and the operation that waited has the number after them.
+    pub fn interrupt_at(&self, number: u64, run: impl FnOnce() + Send + 'static) {
+        let interruption = Interruption(Box::new(run));
+        let earlier = self.lock().interruptions.insert(number, interruption);
+        drop(earlier);
+    }
+
     /// Clears the faults of [`SimFs::fail_at`], [`SimFs::ignore_sync_at`] and
-    /// [`SimFs::power_cut_at`].
+    /// [`SimFs::power_cut_at`], and the calls of [`SimFs::interrupt_at`].
     pub fn clear_faults(&self) {
         let mut state = self.lock();
         state.failures.clear();
         state.ignored.clear();
         state.cut = None;
+        let interruptions = mem::take(&mut state.interruptions);
+        drop(state);
+        // What they hold may be handles, which lock the state.
+        drop(interruptions);
     }
 
     /// Cuts the power at operation `number`; only the last call counts.
@@ -265,7 +291,7 @@ impl SimFs {
 
     /// Whether the file system has a journal, as ext4 and XFS have: changes of directories reach
     /// the disk in the order in which they were made, a rename as a whole, and a sync of one
-    /// directory syncs all changes before it.
+    /// directory syncs all changes before it. Each mount has its own.
     pub fn set_journaled(&self, is_journaled: bool) {
         self.lock().disk.is_journaled = is_journaled;
     }
@@ -382,15 +408,27 @@ impl SimFs {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The state, for a handle of `epoch`. Fails with `EIO` if the handle is dead.
+    fn lock_live(&self, epoch: u64) -> io::Result<MutexGuard<'_, State>> {
+        let state = self.lock();
+        match state.off || state.epoch != epoch {
+            true => Err(errno(libc::EIO)),
+            false => Ok(state),
+        }
+    }
+
     /// Runs one numbered operation; `run` defines what failing or being torn means for it.
     fn operate<R>(
         &self,
         epoch: u64,
         run: impl FnOnce(&mut State, Fate) -> io::Result<R>,
     ) -> io::Result<R> {
-        let mut state = self.lock();
-        if state.off || state.epoch != epoch {
-            return Err(errno(libc::EIO));
+        let mut state = self.lock_live(epoch)?;
+        let next = state.operations;
+        if let Some(Interruption(run)) = state.interruptions.remove(&next) {
+            drop(state);
+            run();
+            state = self.lock_live(epoch)?;
         }
         let number = state.operations;
         state.operations += 1;
