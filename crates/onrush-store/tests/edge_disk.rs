@@ -132,6 +132,7 @@ fn a_restart_keeps_files_and_their_order() {
     get(&edge1, "a").expect("an object");
     // Its list is written only if its own start has ended.
     wait_until("the scan is complete", || stats(&edge1).is_complete);
+    wait_until("the last file has its name", || store.is_idle());
     edge1.close();
     let used = stats(&edge1).used_bytes;
     drop(edge1);

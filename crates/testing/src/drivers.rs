@@ -3,8 +3,8 @@
 use std::fmt::Display;
 use std::sync::OnceLock;
 
-/// The drivers `uring` and `epoll`, or only `epoll` where io_uring is refused, as the seccomp filter
-/// of a container does. Prints the reason then.
+/// The drivers `uring` and `epoll`, or only `epoll` where io_uring is refused, as by the seccomp
+/// filter of a container. Prints the reason then.
 ///
 /// `probe` returns why it is refused. The first call in a process calls it, because each probe of
 /// the kernel makes a ring; its result holds for the process.

@@ -5,9 +5,9 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
-/// A TCP port of 127.0.0.1 that the kernel gives to nobody else as long as this exists: neither to
-/// a socket that binds port 0 nor to an outgoing connection. Connections to it are refused until a
-/// program listens.
+/// A TCP port of 127.0.0.1 that the kernel chooses for no other socket as long as this exists:
+/// neither for one that binds port 0 nor for an outgoing connection. Connections to it are refused
+/// until a program listens.
 ///
 /// A socket with `SO_REUSEADDR` is bound to the port and does not listen. That lets others with the
 /// same option bind the port if they name it (socket(7)), and servers do set it.
@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn only_a_program_that_names_the_port_listens_there() {
         let port = ReservedPort::new().expect("a port");
-        let refused = TcpStream::connect(port.address()).expect_err("nobody listens");
+        let refused = TcpStream::connect(port.address()).expect_err("no program listens");
         assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
         // A server starts, ends, and starts again.
         for _ in 0..2 {
@@ -68,9 +68,9 @@ mod tests {
 
     /// In a network of its own with two ports, where the other one is all that there is to choose.
     #[test]
-    fn the_kernel_gives_the_port_to_nobody_else() {
+    fn the_kernel_chooses_the_port_for_no_other_socket() {
         const CHILD: &str = "ONRUSH_TEST_TWO_PORTS";
-        let name = "the_kernel_gives_the_port_to_nobody_else";
+        let name = "the_kernel_chooses_the_port_for_no_other_socket";
         if std::env::var_os(CHILD).is_some() {
             let reserved = ReservedPort::new().expect("one of two ports");
             let other = TcpListener::bind("127.0.0.1:0").expect("the other one");
