@@ -288,3 +288,14 @@ fn blocks(page: &str) -> Vec<String> {
     }
     blocks
 }
+
+#[test]
+fn a_program_is_looked_up_and_not_run() {
+    let folder = Folder::new();
+    let made = folder.path().join("made");
+    let program = folder.file("program", format!("#!/bin/sh\n: > {}\n", made.display()));
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&program, mode).expect("a mode");
+    assert!(is_installed(program.to_str().expect("UTF-8")));
+    assert!(!made.exists());
+}
