@@ -10,7 +10,7 @@ mod packages; // apt, pip, npm, Go, Cargo, pacman, OSTree
 mod webdav; // backups, a mounted folder
 
 use crate::program::{Folder, Server, drivers, is_installed, onrush, output_within};
-use crate::program::{pattern, wait_until};
+use crate::program::{pattern, tools, wait_until};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
@@ -39,12 +39,6 @@ pub struct Recipe {
     /// Where programs are looked up.
     path: OsString,
     folder: Folder,
-}
-
-/// The folder in which `cargo xtask test` installs programs.
-pub fn tools() -> PathBuf {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent();
-    target.expect("target").join("tools")
 }
 
 /// The page for each driver that is available; none if a program is missing.
