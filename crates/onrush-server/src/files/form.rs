@@ -18,7 +18,7 @@ use super::negotiate::prefers_html;
 use super::path::{self, Target};
 use super::stored_fields::metadata_of_type;
 use super::upload::{ReceiveError, Sink, VerifiedUpload, body_failure};
-use super::{Inner, multistatus};
+use super::{Inner, media_type, multistatus};
 use onrush::{Request, RequestBody, Response};
 use onrush_proto::token;
 use onrush_store::{Condition, Kind, StoreError};
@@ -45,11 +45,7 @@ const EXISTS: HttpError = HttpError::new(409, "the object exists, and a form rep
 /// The boundary of a form; `None` if the request has another type.
 fn boundary(request: &Request) -> Option<Vec<u8>> {
     let value = request.header("content-type")?;
-    let kind = b"multipart/form-data";
-    let (start, rest) = value.split_at_checked(kind.len())?;
-    if !start.eq_ignore_ascii_case(kind) {
-        return None;
-    }
+    let rest = media_type::parameters(value, "multipart/form-data")?;
     let boundary = parameter(rest, b"boundary")?;
     (1..=BOUNDARY_BYTES_MAX)
         .contains(&boundary.len())

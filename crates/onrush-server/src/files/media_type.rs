@@ -41,6 +41,13 @@ pub(super) fn is_valid(value: &[u8]) -> bool {
     rest.is_empty()
 }
 
+/// The parameters in `value`, with the semicolon before them, if its media type is `essence`.
+pub(super) fn parameters<'a>(value: &'a [u8], essence: &str) -> Option<&'a [u8]> {
+    let (start, rest) = value.split_at_checked(essence.len())?;
+    let is_whole = matches!(token::trim(rest), [] | [b';', ..]);
+    (is_whole && start.eq_ignore_ascii_case(essence.as_bytes())).then_some(rest)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -75,6 +82,20 @@ mod tests {
             "text/ht\u{e4}ml",
         ] {
             assert!(!is_valid(bad.as_bytes()), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_media_type_is_compared_without_its_parameters() {
+        let of = |value: &'static str| parameters(value.as_bytes(), "text/html");
+        assert_eq!(of("text/html"), Some(&b""[..]));
+        assert_eq!(
+            of("Text/HTML; charset=utf-8"),
+            Some(&b"; charset=utf-8"[..])
+        );
+        assert_eq!(of("text/html ;a=b"), Some(&b" ;a=b"[..]));
+        for other in ["text/htm", "text/html5", "text/html, a/b", "text/plain", ""] {
+            assert_eq!(of(other), None, "{other}");
         }
     }
 }

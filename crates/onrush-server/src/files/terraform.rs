@@ -19,7 +19,7 @@
 
 use super::http_error::{HttpError, Operation};
 use super::path::{self, Target};
-use super::{Inner, check_right, object};
+use super::{Inner, check_right, media_type, object};
 use crate::rights::Rights;
 use onrush::{Request, Response};
 use onrush_store::{Condition, Key, Kind, ListHow, StoreError, Version};
@@ -73,10 +73,9 @@ impl Inner {
 
     /// Whether a request changes the lock of a state, and not one of WebDAV, whose locks are XML.
     pub(super) fn is_state_lock(&self, request: &Request) -> bool {
-        let is_json = request.header("content-type").is_some_and(|of_body| {
-            let json = b"application/json";
-            of_body.len() >= json.len() && of_body[..json.len()].eq_ignore_ascii_case(json)
-        });
+        let is_json = request
+            .header("content-type")
+            .is_some_and(|value| media_type::parameters(value, "application/json").is_some());
         is_json && matches!(request.method(), "LOCK" | "UNLOCK") && self.is_state(request)
     }
 
@@ -128,12 +127,19 @@ impl Inner {
         Ok(Some(StateUpdate { id }))
     }
 
-    /// Fails with 423 if a state is locked with another `ID`.
+    /// Fails with 423 if `key` is a state that is locked with another `ID`. `None`: it is none.
     pub(super) async fn check_state_lock(
         &self,
         key: &Key,
-        update: &StateUpdate,
+        update: Option<&StateUpdate>,
     ) -> Result<(), HttpError> {
+        match update {
+            Some(update) => Box::pin(self.compare_lock(key, update)).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn compare_lock(&self, key: &Key, update: &StateUpdate) -> Result<(), HttpError> {
         match self.read_lock(&lock_key(key)?).await?.1 {
             Some(held) if update.id.as_ref() != Some(&held.id) => Err(LOCKED),
             _ => Ok(()),

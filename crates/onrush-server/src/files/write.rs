@@ -53,9 +53,7 @@ impl Inner {
             ..
         } = to;
         let state = self.state_update(&request, &key)?;
-        if let Some(state) = &state {
-            Box::pin(self.check_state_lock(&key, state)).await?;
-        }
+        self.check_state_lock(&key, state.as_ref()).await?;
         let conditions = Conditions::from_request(&request);
         let metadata_bytes_max = self.store.features().metadata_bytes_max;
         let (metadata, mut digests) = self.content_fields(&request, metadata_bytes_max)?;
@@ -101,9 +99,7 @@ impl Inner {
         let received = upload::receive(&mut body, length, &mut upload, buffers, &|_| false);
         let received = received.await;
         received.map_err(|error| self.upload_failure(error, &key))?;
-        if let Some(state) = &state {
-            Box::pin(self.check_state_lock(&key, state)).await?; // It may be another one by now.
-        }
+        self.check_state_lock(&key, state.as_ref()).await?; // It may be another one by now.
         let committed = upload.commit(&permission).await;
         let committed = committed.map_err(|error| match error {
             ReceiveError::Store(StoreError::PreconditionFailed) if !may_replace => exists,
@@ -259,9 +255,7 @@ impl Inner {
             });
         }
         let state = self.state_update(request, &key)?;
-        if let Some(state) = &state {
-            Box::pin(self.check_state_lock(&key, state)).await?;
-        }
+        self.check_state_lock(&key, state.as_ref()).await?;
         match self.store.delete(&key, kind, condition).await {
             Ok(_) if state.is_some() => Ok(Response::new(200)), // Terraform takes no other.
             Ok(_) => Ok(Response::new(204)),
