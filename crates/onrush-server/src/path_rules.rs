@@ -129,6 +129,7 @@ fn is_unreachable(error: &io::Error) -> bool {
 mod tests {
     use super::*;
     use onrush_server::RuleFiles;
+    use testing::TempDir;
 
     #[test]
     fn rules_for_paths_are_refused_where_names_are_folded() {
@@ -171,16 +172,16 @@ mod tests {
 
     #[test]
     fn rules_of_a_site_are_for_paths() {
-        let file = std::env::temp_dir().join(format!("onrush-rules-{}", std::process::id()));
+        let folder = TempDir::new();
+        let file = folder.path().join("rules");
         let text =
             "/*\n  X-A: b\n/Docs/*\n  X-A: b\n/a/b*\n  X-A: b\n/c/D\n  X-A: b\n/*.js\n  X-A: b\n";
         std::fs::write(&file, text).expect("written");
         let rules = RuleFiles {
             redirects: None,
-            headers: Some(file.clone()),
+            headers: Some(file),
         };
         let loaded = rules.load().expect("rules");
-        std::fs::remove_file(file).expect("removed");
         let mut paths: Vec<Vec<u8>> = of_site(&loaded).into_iter().map(|rule| rule.path).collect();
         paths.sort();
         let expected: [&[u8]; 4] = [b"", b"Docs", b"a", b"c/D"];

@@ -2,7 +2,6 @@
 
 use crate::common::TempDir;
 use ::testing::child::{only, shown};
-use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -36,8 +35,7 @@ pub(crate) fn with_mounts(module: &str, name: &str) -> Option<PathBuf> {
     let mut unshare = Command::new("unshare");
     unshare.arg(if is_root() { "-m" } else { "-rm" });
     unshare.args(["sh", "-c", &script, "sh"]).arg(dir.path());
-    let args: Vec<OsString> = test.get_args().map(Into::into).collect();
-    unshare.arg(test.get_program()).args(args);
+    unshare.arg(test.get_program()).args(test.get_args());
     unshare.env(DIR_VAR, dir.path());
     let reason = match unshare.output() {
         Ok(output) => skip_reason(&output)?,

@@ -141,16 +141,12 @@ fn folds(folder: &impl Names, name: &[u8], may_write: bool) -> io::Result<bool> 
 }
 
 fn probe(folder: &impl Names) -> io::Result<bool> {
-    let made = folder.create(PROBE.as_bytes());
-    let is_plain = made.as_ref().is_err_and(is_no_name);
-    let (name, others) = match is_plain {
-        true => (PLAIN_PROBE, &[PLAIN_OTHER][..]),
-        false => (PROBE, &OTHERS[..]),
-    };
-    let made = match is_plain {
-        true => folder.create(name.as_bytes()),
-        false => made,
-    };
+    let (mut name, mut others) = (PROBE, &OTHERS[..]);
+    let mut made = folder.create(name.as_bytes());
+    if made.as_ref().is_err_and(is_no_name) {
+        (name, others) = (PLAIN_PROBE, &[PLAIN_OTHER][..]);
+        made = folder.create(name.as_bytes());
+    }
     match made {
         Ok(()) => {}
         // That of a process that has ended.
