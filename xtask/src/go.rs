@@ -30,15 +30,8 @@ const PEBBLE: (&str, &str) = ("github.com/letsencrypt/pebble/v2/cmd/pebble", "v2
 /// OpenTofu, which keeps its state on a server. It is built within a module of ours, because its
 /// own has a replacement, which `go install` refuses.
 const TOFU: (&str, &str) = ("github.com/opentofu/opentofu", "v1.10.10");
-const TOFU_MODULE: &str = "module tools
-
-go 1.24.13
-
-require github.com/opentofu/opentofu v1.10.10
-
-replace github.com/hashicorp/hcl/v2 v2.20.1 => github.com/opentofu/hcl/v2 \
-v2.20.2-0.20251021132045-587d123c2828
-";
+const TOFU_REPLACEMENT: &str = "github.com/hashicorp/hcl/v2 v2.20.1 => \
+github.com/opentofu/hcl/v2 v2.20.2-0.20251021132045-587d123c2828";
 
 /// The path of a recent `go`: from the `PATH`, or fetched once. Its programs need no C compiler.
 pub fn go() -> Outcome<PathBuf> {
@@ -108,44 +101,47 @@ pub fn command() -> Outcome<Command> {
 /// The path of pebble, an ACME server for tests. Builds it into `target/tools/bin` if needed.
 pub fn pebble() -> Outcome<PathBuf> {
     let (module, version) = PEBBLE;
-    let bin = target().join("tools/bin");
-    let built = bin.join("pebble");
-    // The name of this file has the version, so a change of it causes a build.
-    let stamp = target().join("tools").join(format!("pebble-{version}"));
-    if is_executable(&built) && stamp.exists() {
-        return Ok(built);
-    }
-    println!("Building pebble {version} into {}.", bin.display());
-    run(command()?
-        .args(["install", &format!("{module}@{version}")])
-        .env("GOBIN", &bin)
-        .current_dir("/"))?;
-    fs::write(&stamp, "").map_err(|error| format!("{}: {error}", stamp.display()))?;
-    Ok(built)
+    built("pebble", version, |built| {
+        run(command()?
+            .args(["install", &format!("{module}@{version}")])
+            .env("GOBIN", built.parent().unwrap_or(built))
+            .current_dir("/"))
+    })
 }
 
 /// Builds OpenTofu into `target/tools/bin` if needed. This takes minutes.
-pub fn tofu() -> Outcome {
+pub fn tofu() -> Outcome<PathBuf> {
     let (module, version) = TOFU;
+    built("tofu", version, |built| {
+        let source = target().join("tools/tofu");
+        let error = |error: std::io::Error| format!("{}: {error}", source.display());
+        fs::create_dir_all(&source).map_err(error)?;
+        let text = format!(
+            "module tools\n\ngo 1.24.13\n\nrequire {module} {version}\n\n\
+             replace {TOFU_REPLACEMENT}\n"
+        );
+        fs::write(source.join("go.mod"), text).map_err(error)?;
+        run(command()?
+            .args(["build", "-mod=mod", "-o"])
+            .arg(built)
+            .arg(format!("{module}/cmd/tofu"))
+            .current_dir(&source))
+    })
+}
+
+/// The path of the program `name` in `target/tools/bin`, which `build` makes if this version of it
+/// is not there.
+fn built(name: &str, version: &str, build: impl FnOnce(&Path) -> Outcome) -> Outcome<PathBuf> {
     let tools = target().join("tools");
-    let (built, stamp) = (
-        tools.join("bin/tofu"),
-        tools.join(format!("tofu-{version}")),
-    );
-    if is_executable(&built) && stamp.exists() {
-        return Ok(());
+    let built = tools.join("bin").join(name);
+    // The name of this file has the version, so a change of it causes a build.
+    let stamp = tools.join(format!("{name}-{version}"));
+    if !(is_executable(&built) && stamp.exists()) {
+        println!("Building {name} {version}: {}", built.display());
+        build(&built)?;
+        fs::write(&stamp, "").map_err(|error| format!("{}: {error}", stamp.display()))?;
     }
-    println!("Building OpenTofu {version} into {}.", built.display());
-    let source = tools.join("tofu");
-    let error = |error: std::io::Error| format!("{}: {error}", source.display());
-    fs::create_dir_all(&source).map_err(error)?;
-    fs::write(source.join("go.mod"), TOFU_MODULE).map_err(error)?;
-    run(command()?
-        .args(["build", "-mod=mod", "-o"])
-        .arg(&built)
-        .arg(format!("{module}/cmd/tofu"))
-        .current_dir(&source))?;
-    fs::write(&stamp, "").map_err(error)
+    Ok(built)
 }
 
 /// Builds the HTTPS client of the tests into `target/tools/bin`.

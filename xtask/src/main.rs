@@ -238,6 +238,17 @@ impl Arguments {
         }
     }
 
+    /// The names among the remaining arguments, each of which must be one of `known`. `None`:
+    /// `--list` is given, and these were printed.
+    fn wanted(mut self, known: &[&str]) -> Result<Option<Wanted>, Failure> {
+        if self.flag("--list") {
+            self.end()?;
+            shell::list(known);
+            return Ok(None);
+        }
+        Ok(Some(Wanted(self.names(known)?)))
+    }
+
     /// Fails if any argument remains.
     fn end(self) -> Result<(), Failure> {
         match self.words.first() {
@@ -255,6 +266,15 @@ impl Arguments {
             true => Err(Failure::NotPerformed),
             false => Ok(self.words),
         }
+    }
+}
+
+/// The parts of a task that a command line names. All, if it names none.
+struct Wanted(Vec<String>);
+
+impl Wanted {
+    fn has(&self, name: &str) -> bool {
+        self.0.is_empty() || self.0.iter().any(|wanted| wanted == name)
     }
 }
 
@@ -298,6 +318,17 @@ mod tests {
             given.names(&["head", "chunked"]).unwrap(),
             ["head", "chunked"]
         );
+    }
+
+    #[test]
+    fn all_parts_are_wanted_if_none_is_named() {
+        let wanted = |line| arguments(line).wanted(&["deb", "tarball"]);
+        let all = wanted("").unwrap().unwrap();
+        assert!(all.has("deb") && all.has("tarball"));
+        let one = wanted("tarball").unwrap().unwrap();
+        assert!(!one.has("deb") && one.has("tarball"));
+        assert!(wanted("--list").unwrap().is_none());
+        assert!(wanted("rpm").is_err() && wanted("--list deb").is_err());
     }
 
     #[test]

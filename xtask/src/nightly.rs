@@ -6,7 +6,7 @@ use crate::{
     Arguments, Failure,
     binaries::{self, Binaries, Scope},
     commands, file_systems, fuzz, setup,
-    shell::{self, Outcome, cargo, run},
+    shell::{Outcome, cargo, run},
     steps::Steps,
     tally::{Tally, run_and_count},
     verify,
@@ -21,7 +21,7 @@ type Step = (&'static str, fn(&mut Context) -> Outcome<Tally>);
 
 /// The steps in their order. Those that are commands of this program have the sizes of their
 /// defaults, or smaller ones where a night would not suffice.
-const STEPS: [Step; 15] = [
+const STEPS: [Step; 16] = [
     ("deny", |_| uncounted(setup::check_dependencies())),
     ("fuzz", |_| uncounted(fuzz::run_targets(&[], FUZZ_SECONDS))),
     ("file-systems", |context| {
@@ -41,6 +41,7 @@ const STEPS: [Step; 15] = [
         own("ceph down").and(tested)
     }),
     ("bench", |_| own("bench --quick")),
+    ("bench-scale", |_| own("bench scale --quick")),
     ("experiments", |_| own("experiment --quick")),
 ];
 
@@ -65,26 +66,22 @@ impl Context {
     }
 }
 
-pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
-    if arguments.flag("--list") {
-        arguments.end()?;
-        shell::list(&names());
+pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
+    let Some(wanted) = arguments.wanted(&names())? else {
         return Ok(());
-    }
-    let wanted = arguments.names(&names())?;
-    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);
+    };
     setup::check_rights(&[setup::PROGRAMS.as_slice(), &setup::NIGHTLY].concat())?;
     let mut steps = Steps::new();
     let mut context = Context::default();
     if !steps.run("set-up", setup::everything) {
         return steps.close();
     }
-    if is_wanted(TESTS) {
+    if wanted.has(TESTS) {
         steps.test(TESTS, || context.binaries()?.run(Scope::Everything));
         steps.run("loom", verify::check_interleavings);
     }
     for (name, step) in STEPS {
-        if is_wanted(name) {
+        if wanted.has(name) {
             steps.test(name, || step(&mut context));
         }
     }

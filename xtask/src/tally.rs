@@ -84,6 +84,14 @@ impl Tally {
         self.reports.extend(other.reports);
     }
 
+    /// Fails if `command` has run no test: a filter that matches no name proves nothing.
+    pub(crate) fn check_some_ran(&self, command: &Command) -> Outcome {
+        match self.passed {
+            0 => Err(format!("`{}` ran no test", shown(command))),
+            _ => Ok(()),
+        }
+    }
+
     /// What failed, with messages.
     pub(crate) fn reports(&self) -> &[String] {
         &self.reports
@@ -91,12 +99,11 @@ impl Tally {
 }
 
 /// Runs `command`, which runs tests, and prints its output. Fails if one of them fails, or if none
-/// has run: a filter that matches no name proves nothing.
+/// has run.
 pub(crate) fn run_tests(command: &mut Command) -> Outcome {
     match run_and_count(command)? {
         tally if tally.failed > 0 => Err(format!("`{}`: {tally}", shown(command))),
-        tally if tally.passed == 0 => Err(format!("`{}` ran no test", shown(command))),
-        _ => Ok(()),
+        tally => tally.check_some_ran(command),
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{
     Arguments, Failure,
     binaries::{self, Scope},
     commands, setup,
-    shell::{self, Outcome, cargo, run},
+    shell::{Outcome, cargo, run},
     steps::{Quiet, Steps},
     tidy, verify,
 };
@@ -18,22 +18,18 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
-    if arguments.flag("--list") {
-        arguments.end()?;
-        shell::list(&names());
+pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
+    let Some(wanted) = arguments.wanted(&names())? else {
         return Ok(());
-    }
-    let wanted = arguments.names(&names())?;
-    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);
-    let with_tests = is_wanted(TESTS);
+    };
+    let with_tests = wanted.has(TESTS);
     if with_tests {
         setup::check_rights(&setup::PROGRAMS)?;
     }
     let mut steps = Steps::new();
     let set_up = with_tests.then(|| thread::spawn(|| Quiet::run("set-up", vec![setup::command()])));
     for (name, check) in FIRST {
-        if is_wanted(name) {
+        if wanted.has(name) {
             steps.run(name, check);
         }
     }
@@ -51,7 +47,7 @@ pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
     };
     let checks: Vec<_> = checks()
         .into_iter()
-        .filter(|(name, _)| is_wanted(name))
+        .filter(|(name, _)| wanted.has(name))
         .collect();
     let beside = thread::spawn(|| {
         let run = |(name, commands)| Quiet::run(name, commands);

@@ -30,18 +30,19 @@ const PROGRAMS: [(&str, &str); 5] = [
 ];
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
-    let names = arguments.names(&["deb", "tarball"])?;
-    let wants = |name: &str| names.is_empty() || names.iter().any(|given| given == name);
+    let Some(wanted) = arguments.wanted(&["deb", "tarball"])? else {
+        return Ok(());
+    };
     packages::need(&PROGRAMS)?;
     let out = target().join("package");
     create(&out)?;
-    if wants("deb") {
+    if wanted.has("deb") {
         run(&mut cargo("build --profile=dist -p onrush-server --bins"))?;
         let package = deb::build(&built().join("onrush"), &out)?;
         deb::verify(&package, &out)?;
         println!("{}: installed, run and removed", package.display());
     }
-    if wants("tarball") {
+    if wanted.has("tarball") {
         let package = tarball::build(&tarball::program()?, &out)?;
         tarball::verify(&package, &out)?;
         println!("{}: unpacked and run", package.display());

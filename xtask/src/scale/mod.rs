@@ -53,13 +53,14 @@ pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
     let cluster = Cluster::new(&mut arguments)?;
     let names = faults::ALL.iter().map(|(name, ..)| *name);
     let known: Vec<&str> = [STORE].into_iter().chain(names).collect();
-    let wanted = arguments.names(&known)?;
-    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);
+    let Some(wanted) = arguments.wanted(&known)? else {
+        return Ok(());
+    };
     ceph::programs()?;
     packages::need(&[("haproxy", "haproxy")])?;
     run(&mut cargo("build --profile=dist --quiet -p onrush-server"))?;
     cluster.up()?;
-    if is_wanted(STORE) {
+    if wanted.has(STORE) {
         println!("== tests of the store");
         let mut tests = cargo("test --quiet -p onrush-remote --test remote");
         // Each examines the whole bucket, so that they follow each other.
@@ -68,7 +69,7 @@ pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
         run_tests(tests.env("ONRUSH_TEST_S3", service))?;
     }
     let faults: Vec<Fault> = (faults::ALL.into_iter())
-        .filter(|(name, ..)| is_wanted(name))
+        .filter(|(name, ..)| wanted.has(name))
         .collect();
     if !faults.is_empty() {
         disturb(&cluster, &faults)?;
