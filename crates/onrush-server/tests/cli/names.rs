@@ -156,6 +156,7 @@ fn rules_for_paths_and_locks_are_refused_where_case_does_not_count() {
         server.signal("HUP");
         server.logs("the users in use remain");
         assert_eq!(request(&server, "PUT", "/Own/new", &ann).0, 204);
+        assert_eq!(request(&server, "DELETE", "/oWn/nEW", &ann).0, 204);
         wide.write(&before);
     }
     let (_, code) = refusal(&mounted.at, &["check"], &[&users(&wide)]);
