@@ -103,7 +103,7 @@ fn main_with(options: &Options, line: &str) -> Outcome<ExitCode> {
     let interrupted = interrupts()?;
     raise_descriptors()?;
     if options.short && which("wrk").is_none() {
-        return Err("wrk is needed; `cargo xtask test` installs it".to_owned());
+        return Err("wrk is needed; `cargo xtask setup` installs it".to_owned());
     }
     let effort = options.effort();
     let machine = Machine::now();

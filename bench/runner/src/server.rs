@@ -5,13 +5,15 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::{
     collections::HashSet,
     fs,
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpStream},
     os::unix::process::CommandExt,
     path::Path,
     process::{Child, Command, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
 };
+use testing::ReservedPort;
 use xtask::process::tree;
 use xtask::shell::{Outcome, cannot_run, field_kib, shown};
 
@@ -65,6 +67,7 @@ impl Server {
                 return Err(format!("`{}` ended at once: {status}", shown(command)));
             }
             if TcpStream::connect(address).is_ok() {
+                reserved().retain(|reserved| reserved.number() != port);
                 return Ok(server);
             }
             thread::sleep(Duration::from_millis(20));
@@ -160,12 +163,19 @@ pub(crate) fn pinned(command: &Command, core: &str) -> Command {
     pinned
 }
 
-/// A port that is free now. It probably stays free, because the kernel assigns other ports first.
+/// Ports for which no [`Server`] has listened yet.
+static RESERVED: Mutex<Vec<ReservedPort>> = Mutex::new(Vec::new());
+
+/// A free port. It is reserved until a [`Server`] listens there.
 pub fn free_port() -> Outcome<u16> {
-    let address = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    address
-        .map(|address| address.port())
-        .map_err(|error| format!("no free port: {error}"))
+    let port = ReservedPort::new().map_err(|error| format!("no free port: {error}"))?;
+    let number = port.number();
+    reserved().push(port);
+    Ok(number)
+}
+
+fn reserved() -> MutexGuard<'static, Vec<ReservedPort>> {
+    RESERVED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// CPU time of a tree of processes, from two sources.
@@ -217,6 +227,7 @@ fn ticks(stat: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::TcpListener;
 
     #[test]
     fn ticks_are_four_fields_after_any_name() {

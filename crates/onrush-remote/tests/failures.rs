@@ -131,14 +131,16 @@ fn a_change_was_not_made_if_the_service_says_so() {
 /// Nothing was sent, so nothing was changed.
 #[test]
 fn a_change_without_a_connection_was_not_made() {
-    let closed = {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        listener.local_addr().expect("an address")
-    };
+    let port = testing::ReservedPort::new().expect("a port without a listener");
     let location = "s3://bucket".parse().expect("a location");
     let mut options = Options::default();
     (options.retries, options.outage_after) = (1, Duration::MAX);
-    let store = RemoteStore::at(&format!("http://{closed}"), KEY, location, options);
+    let store = RemoteStore::at(
+        &format!("http://{}", port.address()),
+        KEY,
+        location,
+        options,
+    );
     let store = store.expect("a store");
     block_on(async {
         let deleted = store.delete(&key("a"), Kind::File, Condition::None).await;

@@ -73,6 +73,23 @@ impl Key {
         Key::parse(&[STATE, name].concat())
     }
 
+    /// The key of the entry `name` of `folder` (`None`: the root folder). It is checked as by
+    /// [`Key::parse`]: an entry of a listing may be too deep, or its path too long.
+    ///
+    /// ```
+    /// # use onrush_store::Key;
+    /// let folder = Key::parse(b"a/b")?;
+    /// assert_eq!(Key::of_entry(Some(&folder), b"c")?, Key::parse(b"a/b/c")?);
+    /// assert_eq!(Key::of_entry(None, b"c")?, Key::parse(b"c")?);
+    /// # Ok::<(), onrush_store::StoreError>(())
+    /// ```
+    pub fn of_entry(folder: Option<&Key>, name: &[u8]) -> Result<Key> {
+        match folder {
+            Some(folder) => Key::parse(&[folder.as_bytes(), b"/", name].concat()),
+            None => Key::parse(name),
+        }
+    }
+
     /// The bytes of the whole key.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0

@@ -1,6 +1,7 @@
 //! Runs tests in a mount namespace of their own (mount_namespaces(7)).
 
 use crate::common::TempDir;
+use ::testing::child::{only, shown};
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
@@ -31,7 +32,7 @@ pub(crate) fn with_mounts(module: &str, name: &str) -> Option<PathBuf> {
     for folder in ["disk", "bound", "other"] {
         std::fs::create_dir(dir.path().join(folder)).unwrap();
     }
-    let test = ::testing::child::only(module, name);
+    let test = only(module, name);
     let mut unshare = Command::new("unshare");
     unshare.arg(if is_root() { "-m" } else { "-rm" });
     unshare.args(["sh", "-c", &script, "sh"]).arg(dir.path());
@@ -63,7 +64,7 @@ fn skip_reason(output: &Output) -> Option<String> {
         Some(1) if stdout.is_empty() && stderr.starts_with("unshare: ") => {
             Some(stderr.into_owned())
         }
-        _ => panic!("with mounts: {}\n{stdout}{stderr}", output.status),
+        _ => panic!("with mounts: {}\n{}", output.status, shown(output)),
     }
 }
 

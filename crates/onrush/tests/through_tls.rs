@@ -2,10 +2,8 @@
 //! is the same. `common::through_tls` is true in this binary. Tests on the simulator do not change;
 //! the long ones among them return at once.
 //!
-//! Not among them are files that measure the memory of the process or need thousands of handshakes
-//! (`memory_heads`, `memory_unread`, `pressure`, `unread`), `access_log_limit`, because connections
-//! over the limit have no entry, and single tests about what differs. The latter return at once,
-//! with the reason.
+//! `NOT_HERE` lists the files that are not among them, with the reasons. Single tests about what
+//! differs return at once, with the reason.
 #![cfg(feature = "tls")]
 
 #[allow(dead_code, reason = "`main.rs` uses all of it")]
@@ -32,3 +30,62 @@ mod offload_real;
 mod panics;
 mod rates;
 mod streaming;
+
+/// The other modules of `main.rs`, with the reasons.
+const NOT_HERE: [(&str, &[&str]); 7] = [
+    (
+        "they are about TLS",
+        &[
+            "tls",
+            "tls_attacks",
+            "tls_config",
+            "tls_engine",
+            "tls_errors",
+            "tls_limits",
+            "tls_memory",
+            "tls_sessions",
+            "tls_streams",
+            "tls_tickets",
+            "tls_warnings",
+        ],
+    ),
+    (
+        "they have servers with TLS beside those without",
+        &["both_drivers", "framing", "proxy_protocol"],
+    ),
+    (
+        "they use only the simulator, or programs without TLS",
+        &["body_waits", "offload", "ported", "routing", "timeouts"],
+    ),
+    (
+        "their subject is a handler, its stack or a log subscriber, whatever carries its bytes",
+        &["adversarial_handlers", "coroutine_ends", "diagnosis"],
+    ),
+    (
+        "they measure the memory of the process or need thousands of handshakes",
+        &["memory_heads", "memory_unread", "pressure", "unread"],
+    ),
+    (
+        "connections over the limit have no entry",
+        &["access_log_limit"],
+    ),
+    (
+        "connections with TLS are not passed to another process",
+        &["passing"],
+    ),
+];
+
+#[test]
+fn each_module_is_here_or_has_a_reason() {
+    let modules = |text: &'static str| {
+        let names = text.lines().filter_map(|line| line.strip_prefix("mod "));
+        names.filter_map(|name| name.strip_suffix(';'))
+    };
+    let here = modules(include_str!("through_tls.rs"));
+    let elsewhere = NOT_HERE.iter().flat_map(|(_, names)| names.iter().copied());
+    let mut covered: Vec<&str> = here.chain(elsewhere).collect();
+    let mut all: Vec<&str> = modules(include_str!("main.rs")).collect();
+    covered.sort_unstable();
+    all.sort_unstable();
+    assert_eq!(covered, all);
+}

@@ -54,11 +54,7 @@ impl Inner {
         if !permitted.at(name).contains(Rights::READ) {
             return Err(HttpError::new(403, "you may not do this"));
         }
-        let path = match folder {
-            Some(folder) => [folder.as_bytes(), b"/", name].concat(),
-            None => name.to_vec(),
-        };
-        let key = Key::parse(&path).map_err(|_| HttpError::NOT_FOUND)?;
+        let key = Key::of_entry(folder, name).map_err(|_| HttpError::NOT_FOUND)?;
         Target::Object(key.clone()).check_visible(&self.options, Operation::Read)?;
         let failed = |error| self.store_failure(error, Operation::Read, Some(&key));
         let object = self.store.open(&key, Wanted::All).await.map_err(failed)?;

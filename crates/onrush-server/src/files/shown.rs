@@ -28,12 +28,10 @@ impl FilesOptions {
 /// Whether the entry `name` of a folder appears in listings: not hidden names, those of the store,
 /// and the name of the admin pages.
 pub(super) fn is_listed(options: &FilesOptions, folder: Option<&Key>, name: &[u8]) -> bool {
-    let above = folder.map_or(&[][..], Key::as_bytes);
     let is_own = match name {
         b"-" => options.reserve_admin_paths && folder.is_none(),
         [b'.', ..] if options.lists_hidden() => {
-            let path = [above, if above.is_empty() { b"" } else { b"/" }, name].concat();
-            Key::parse(&path).is_ok_and(|key| key.reserved())
+            Key::of_entry(folder, name).is_ok_and(|key| key.reserved())
         }
         _ => false,
     };

@@ -111,8 +111,7 @@ impl Walk {
             }
             let found = level.entries.next(&self.inner).await;
             if let Ok(Some(DetailedEntry { entry, .. })) = found {
-                let path = [level.folder.as_bytes(), b"/", &entry.name].concat();
-                match Key::parse(&path) {
+                match Key::of_entry(Some(&level.folder), &entry.name) {
                     Ok(key) => return Some(Step::Entry(key, entry)),
                     Err(_) => level.is_incomplete = true, // Too long to be named.
                 }

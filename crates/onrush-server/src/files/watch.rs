@@ -180,11 +180,9 @@ impl Watch {
     async fn events(&mut self, names: Vec<ChangedName>) -> String {
         let mut events = String::new();
         for changed in names {
-            let key = match &self.folder {
-                Some(folder) => [folder.as_bytes(), b"/", &changed.name].concat(),
-                None => changed.name.clone(),
+            let Ok(key) = Key::of_entry(self.folder.as_ref(), &changed.name) else {
+                continue;
             };
-            let Ok(key) = Key::parse(&key) else { continue };
             if !is_listed(&self.inner.options, self.folder.as_ref(), &changed.name) {
                 continue;
             }

@@ -1,23 +1,18 @@
 //! Automatic certificates of the real binary, from pebble, the test server of Let's Encrypt.
 
 use crate::program::certificates::Authority;
-use crate::program::{Folder, Server, TIMEOUT, curl, onrush, output};
+use crate::program::{Folder, SETUP_NIGHTLY, Server, TIMEOUT, curl, onrush, output, tool};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use testing::ReservedPort;
 
 const NAME: &str = "files.example";
-
-/// A port that nothing listens on.
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").port()
-}
 
 /// A DNS server for which every name is 127.0.0.1. Returns its address. Pebble asks by TCP.
 fn start_dns() -> String {
@@ -55,38 +50,43 @@ fn respond_to_queries(mut client: TcpStream) -> Option<()> {
 
 /// An authority that validates names at these ports of 127.0.0.1.
 struct Pebble {
+    program: PathBuf,
     child: Option<Child>,
     files: Folder,
     /// The file of the authority of its own HTTPS.
     ca: String,
-    port: u16,
-    management_port: u16,
-    https_port: u16,
-    http_port: u16,
+    port: ReservedPort,
+    management_port: ReservedPort,
+    https_port: ReservedPort,
+    http_port: ReservedPort,
 }
 
 impl Pebble {
-    /// It issues certificates that are valid for this long. It does not run yet.
-    fn new(valid: Duration) -> Pebble {
+    /// It issues certificates that are valid for this long. It does not run yet. `None` if it is
+    /// not installed.
+    fn new(valid: Duration) -> Option<Pebble> {
+        let program = tool("bin/pebble", SETUP_NIGHTLY)?;
         let files = Folder::new();
         let authority = Authority::new("authority of pebble");
         let ca = authority.file(&files, "ca.pem");
         let (certificate, key) = authority.local(&files);
-        let [port, management_port, https_port, http_port] = [(); 4].map(|()| free_port());
+        let [port, management_port, https_port, http_port] =
+            [(); 4].map(|()| ReservedPort::new().expect("a free port"));
         let config = serde_json::json!({"pebble": {
-            "listenAddress": format!("127.0.0.1:{port}"),
-            "managementListenAddress": format!("127.0.0.1:{management_port}"),
+            "listenAddress": port.address().to_string(),
+            "managementListenAddress": management_port.address().to_string(),
             "certificate": certificate,
             "privateKey": key,
-            "httpPort": http_port,
-            "tlsPort": https_port,
+            "httpPort": http_port.number(),
+            "tlsPort": https_port.number(),
             "ocspResponderURL": "",
             "externalAccountBindingRequired": false,
             "retryAfter": {"authz": 1, "order": 1},
             "profiles": {"default": {"description": "d", "validityPeriod": valid.as_secs()}},
         }});
         files.file("pebble.json", config.to_string());
-        Pebble {
+        Some(Pebble {
+            program,
             child: None,
             files,
             ca,
@@ -94,15 +94,11 @@ impl Pebble {
             management_port,
             https_port,
             http_port,
-        }
+        })
     }
 
     fn start(mut self) -> Pebble {
-        let target = Path::new(env!("CARGO_TARGET_TMPDIR"))
-            .parent()
-            .expect("target");
-        let program = target.join("tools/bin/pebble");
-        let mut command = Command::new(&program);
+        let mut command = Command::new(&self.program);
         command
             .arg("-config")
             .arg(self.files.path().join("pebble.json"));
@@ -114,13 +110,9 @@ impl Pebble {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        let child = command.spawn();
-        let shown = program.display();
-        self.child = Some(
-            child.unwrap_or_else(|error| panic!("{shown}: {error}; `cargo xtask test` builds it")),
-        );
+        self.child = Some(command.spawn().expect("pebble"));
         let end = Instant::now() + TIMEOUT;
-        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+        while TcpStream::connect(self.port.address()).is_err() {
             assert!(Instant::now() < end, "pebble does not start");
             sleep(Duration::from_millis(10));
         }
@@ -128,12 +120,12 @@ impl Pebble {
     }
 
     fn directory(&self) -> String {
-        format!("https://127.0.0.1:{}/dir", self.port)
+        format!("https://{}/dir", self.port.address())
     }
 
     /// Serves `folder` with a certificate from this authority.
     fn serve(&self, folder: &Folder, arguments: &[&str]) -> Server {
-        self.serve_at(self.https_port, folder, arguments)
+        self.serve_at(self.https_port.number(), folder, arguments)
     }
 
     fn serve_at(&self, port: u16, folder: &Folder, arguments: &[&str]) -> Server {
@@ -160,10 +152,10 @@ impl Pebble {
     /// The content of `/file` for a client that trusts this authority.
     fn get(&self) -> String {
         let root = self.files.path().join("root.pem");
-        let url = format!("https://127.0.0.1:{}/roots/0", self.management_port);
+        let url = format!("https://{}/roots/0", self.management_port.address());
         let pem = curl(&["--cacert", &self.ca, &url]);
         fs::write(&root, pem).expect("written");
-        let at = format!("{NAME}:{}", self.https_port);
+        let at = format!("{NAME}:{}", self.https_port.number());
         let resolve = format!("{at}:127.0.0.1");
         let root = root.to_str().expect("UTF-8");
         curl(&[
@@ -201,7 +193,10 @@ fn state(folder: &Folder, name: &str) -> String {
 #[test]
 #[ignore = "nightly"] // pebble
 fn a_certificate_is_obtained_kept_and_not_ordered_again() {
-    let (pebble, folder) = (Pebble::new(MONTH).start(), folder());
+    let Some(pebble) = Pebble::new(MONTH) else {
+        return;
+    };
+    let (pebble, folder) = (pebble.start(), folder());
     let server = pebble.serve(&folder, &[]);
     server.logs("clients get a temporary one");
     server.logs("method=tls-alpn-01");
@@ -243,7 +238,10 @@ fn a_certificate_is_obtained_kept_and_not_ordered_again() {
 #[test]
 #[ignore = "nightly"] // pebble
 fn a_certificate_that_cannot_be_used_is_ordered_again() {
-    let (pebble, folder) = (Pebble::new(MONTH).start(), folder());
+    let Some(pebble) = Pebble::new(MONTH) else {
+        return;
+    };
+    let (pebble, folder) = (pebble.start(), folder());
     for broken in [
         "",
         "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
@@ -264,7 +262,10 @@ fn a_certificate_that_cannot_be_used_is_ordered_again() {
 #[ignore = "nightly"] // pebble
 fn a_certificate_that_is_due_at_once_is_not_ordered_without_pause() {
     // It is renewed after two thirds of no time.
-    let (pebble, folder) = (Pebble::new(Duration::from_secs(1)).start(), folder());
+    let Some(pebble) = Pebble::new(Duration::from_secs(1)) else {
+        return;
+    };
+    let (pebble, folder) = (pebble.start(), folder());
     let server = pebble.serve(&folder, &[]);
     let log = server.logs("the next certificate is ordered at this time");
     let is_due = log.contains("is due for renewal already");
@@ -278,12 +279,15 @@ fn a_certificate_that_is_due_at_once_is_not_ordered_without_pause() {
 #[test]
 #[ignore = "nightly"] // pebble
 fn a_certificate_is_obtained_at_the_port_that_redirects() {
-    let (pebble, folder) = (Pebble::new(MONTH).start(), folder());
+    let Some(pebble) = Pebble::new(MONTH) else {
+        return;
+    };
+    let (pebble, folder) = (pebble.start(), folder());
     // The first order used the other method and has failed.
     let subject = format!("{NAME} from {}", pebble.directory());
     let attempts = serde_json::json!({"subject": subject, "failures": 1, "not_before": 0});
     folder.file(".onrush/acme/attempts.json", attempts.to_string());
-    let port = pebble.http_port.to_string();
+    let port = pebble.http_port.number().to_string();
     let server = pebble.serve(&folder, &["--http-redirect", &port]);
     server.logs("method=http-01");
     server.logs("a certificate was obtained");
@@ -298,7 +302,10 @@ fn a_certificate_is_obtained_at_the_port_that_redirects() {
 #[test]
 #[ignore = "nightly"] // pebble
 fn certificates_are_renewed_while_the_server_runs() {
-    let (pebble, folder) = (Pebble::new(Duration::from_secs(9)).start(), folder());
+    let Some(pebble) = Pebble::new(Duration::from_secs(9)) else {
+        return;
+    };
+    let (pebble, folder) = (pebble.start(), folder());
     let server = pebble.serve(&folder, &[]);
     server.logs("a certificate was obtained");
     let first = state(&folder, "certificate.pem");
@@ -318,7 +325,10 @@ fn certificates_are_renewed_while_the_server_runs() {
 #[test]
 #[ignore = "nightly"] // pebble
 fn a_failed_validation_is_logged_and_not_repeated_at_once() {
-    let (pebble, folder) = (Pebble::new(MONTH).start(), folder());
+    let Some(pebble) = Pebble::new(MONTH) else {
+        return;
+    };
+    let (pebble, folder) = (pebble.start(), folder());
     // The server listens at another port than the one that is validated.
     let server = pebble.serve_at(0, &folder, &[]);
     let log = server.logs("no certificate could be obtained");
@@ -348,7 +358,10 @@ fn a_failed_validation_is_logged_and_not_repeated_at_once() {
 #[test]
 #[ignore = "nightly"] // pebble
 fn an_authority_that_cannot_be_reached_is_tried_again_soon() {
-    let (pebble, folder) = (Pebble::new(MONTH), folder());
+    let Some(pebble) = Pebble::new(MONTH) else {
+        return;
+    };
+    let folder = folder();
     let server = pebble.serve(&folder, &[]);
     let log = server.logs("no certificate could be obtained");
     assert!(log.contains(&pebble.directory()), "{log}");

@@ -78,16 +78,16 @@ fn metrics_on_their_own_address() {
         let asset = get_from(&admin, &format!("/-/dashboard.{name}"));
         assert!(asset.starts_with("HTTP/1.1 200 "), "{asset}");
     }
-    let samples = samples(&get_from(&admin, "/-/metrics"));
+    let values = samples(&get_from(&admin, "/-/metrics"));
     assert_eq!(
-        sum(&samples, "http_server_request_duration_seconds_count"),
+        sum(&values, "http_server_request_duration_seconds_count"),
         7.0
     );
-    assert_eq!(sum(&samples, "onrush_connections_accepted_total"), 7.0);
-    assert_eq!(sum(&samples, "onrush_connections_placed_total"), 7.0);
-    assert!(sum(&samples, "process_resident_memory_bytes") > 1e5);
+    assert_eq!(sum(&values, "onrush_connections_accepted_total"), 7.0);
+    assert_eq!(sum(&values, "onrush_connections_placed_total"), 7.0);
+    assert!(sum(&values, "process_resident_memory_bytes") > 1e5);
     assert_eq!(
-        samples
+        values
             .keys()
             .filter(|key| key.starts_with("onrush_worker_busy_ratio"))
             .count(),
@@ -100,7 +100,11 @@ fn metrics_on_their_own_address() {
     let mut slow = server.connect();
     slow.write_all(b"PUT /y HTTP/1.1\r\nHost: localhost\r\n")
         .expect("sent");
-    std::thread::sleep(Duration::from_millis(100));
+    let accepted = || {
+        let page = get_from(&admin, "/-/metrics");
+        sum(&samples(&page), "onrush_connections_accepted_total")
+    };
+    wait_until(|| accepted() == 9.0); // It is accepted when its first bytes have arrived.
     server.signal("TERM");
     let end = Instant::now() + TIMEOUT;
     while !get_from(&admin, "/-/ready").ends_with("ending\n") {

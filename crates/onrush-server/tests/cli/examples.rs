@@ -200,10 +200,12 @@ fn graceful_shutdown_responds_first() {
         stream
             .set_read_timeout(Some(Duration::from_secs(20)))
             .unwrap();
-        stream
-            .write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-            .unwrap();
-        std::thread::sleep(Duration::from_millis(200)); // Its handler waits for two seconds.
+        let request = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+        stream.write_all(request).unwrap();
+        let mut lines = BufReader::new(&mut stream).lines().map(Result::unwrap);
+        assert!(lines.any(|line| line == "Done."));
+        // What is sent on an open connection before the signal is served.
+        stream.write_all(request).unwrap();
         let id = example.child.id().to_string();
         assert!(
             Command::new("kill")

@@ -5,9 +5,10 @@ use crate::program::plain::printed;
 use crate::program::users::{UsersFile, basic};
 use crate::program::{Folder, Server, TIMEOUT, both_drivers, curl, onrush, output, wait_until};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use testing::ReservedPort;
 
 /// Sends `head` and returns everything until the server closes.
 fn exchange(address: SocketAddr, head: &str) -> String {
@@ -29,6 +30,7 @@ fn get(path: &str, fields: &str) -> String {
 struct Haproxy {
     child: Child,
     address: SocketAddr,
+    _port: ReservedPort,
 }
 
 impl Haproxy {
@@ -41,9 +43,8 @@ impl Haproxy {
         if !crate::program::is_installed(program) {
             return None;
         }
-        let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let address = free.local_addr().expect("an address");
-        drop(free);
+        let port = ReservedPort::new().expect("a free port");
+        let address = port.address();
         let configuration = format!(
             "defaults\n  timeout connect 30s\n  timeout client 30s\n  timeout server 30s\n\
              listen site\n  bind {address}\n{lines}"
@@ -53,7 +54,11 @@ impl Haproxy {
         let mut command = Command::new(program);
         command.arg("-db").arg("-f").arg(path).stdin(Stdio::null());
         let child = command.spawn().expect("it starts");
-        let haproxy = Haproxy { child, address };
+        let haproxy = Haproxy {
+            child,
+            address,
+            _port: port,
+        };
         wait_until(|| TcpStream::connect(address).is_ok());
         Some(haproxy)
     }

@@ -2,7 +2,7 @@
 //! limits of all servers together. The clients are curl, tuspy and connections of the test.
 
 use crate::program::{
-    Folder, Server, TIMEOUT, curl, drivers, is_installed, onrush, output, pattern,
+    Folder, SETUP, Server, TIMEOUT, curl, drivers, is_installed, onrush, output, pattern, tool,
 };
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -472,16 +472,9 @@ fn sweep_leaves_uploads_in_use() {
 
 #[test]
 fn tuspy_uploads_to_a_bucket() {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent();
-    let python = target
-        .expect("target")
-        .join("tools/python/tuspy/bin/python");
-    if !python.is_file() {
-        let is_needed = std::env::var_os("CI").is_some();
-        assert!(!is_needed, "{} is missing", python.display());
-        println!("skipped: tuspy is missing; `cargo xtask test` installs it");
+    let Some(python) = tool("python/tuspy/bin/python", SETUP) else {
         return;
-    }
+    };
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/upload_clients/tus.py");
     let source = Folder::new();
     let file = source.file("source", pattern(1, 1_234_567));

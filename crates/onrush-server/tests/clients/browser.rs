@@ -1,23 +1,9 @@
 //! Scripts that drive Chromium, in `tests/browser`.
 
-use crate::program::{TIMEOUT, output_within};
-use std::path::{Path, PathBuf};
+use crate::program::{SETUP, TIMEOUT, is_installed, output_within, tool};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
-
-/// Python with Playwright, which drives the browser.
-fn python() -> PathBuf {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR"))
-        .parent()
-        .expect("target");
-    let python = target.join("tools/python/browser/bin/python");
-    let shown = python.display().to_string();
-    assert!(
-        python.is_file(),
-        "{shown} is missing; `cargo xtask test` installs it"
-    );
-    python
-}
 
 /// The time limit of a script. It grows with the size of the largest upload, which is 192 MiB
 /// unless the variable says otherwise.
@@ -27,10 +13,15 @@ fn limit() -> Duration {
     20 * TIMEOUT * mib.div_ceil(192).max(1)
 }
 
-/// Runs a script, which prints `done` at its end.
+/// Runs a script, which prints `done` at its end. Does nothing if the browser or Playwright, which
+/// drives it, is missing; then the test is skipped, or fails with `CI`.
 pub fn run(script: &str, arguments: &[&str]) {
+    let python = tool("python/browser/bin/python", SETUP);
+    let Some(python) = python.filter(|_| is_installed("chromium")) else {
+        return;
+    };
     let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/browser");
-    let mut command = Command::new(python());
+    let mut command = Command::new(python);
     command.arg(scripts.join(script)).args(arguments);
     command.env("PYTHONDONTWRITEBYTECODE", "1"); // They import each other.
     let output = output_within(&mut command, limit());

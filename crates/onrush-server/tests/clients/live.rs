@@ -1,14 +1,11 @@
 //! What browsers show live: `browser/live.py` and `browser/dashboard.py` drive Chromium.
 
 use crate::browser;
-use crate::program::{Folder, Server, is_installed};
+use crate::program::{Folder, Server};
 
 #[test]
 #[ignore = "nightly"] // Chromium; `clients::page` uses it in the short run
 fn the_page_of_a_folder_follows_changes() {
-    if !is_installed("chromium") {
-        return;
-    }
     let folder = Folder::new();
     let data = folder.path().join("data");
     let server = Server::start(&data, &["--allow", "put,delete"]);
@@ -18,9 +15,6 @@ fn the_page_of_a_folder_follows_changes() {
 #[test]
 #[ignore = "nightly"] // Chromium; `clients::page` uses it in the short run
 fn the_dashboard_is_live() {
-    if !is_installed("chromium") {
-        return;
-    }
     let folder = Folder::new();
     folder.file("x.txt", "content");
     let server = Server::start(folder.path(), &["--admin=same", "--workers", "2"]);

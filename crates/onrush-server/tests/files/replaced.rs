@@ -2,7 +2,8 @@
 //! whatever fails.
 
 use crate::common::webdav::webdav;
-use crate::common::{Reply, TempDir, TestServer, on_all_backends, writable};
+use crate::common::{Reply, TempDir, TestServer};
+use crate::common::{available_drivers, on_all_backends, writable};
 use onrush::DriverPreference;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::Descriptors;
@@ -267,7 +268,7 @@ fn another_file_system_loses_nothing() {
 #[test]
 fn a_quota_leaves_the_destination() {
     const FOLDER: u64 = 4096;
-    for driver in [DriverPreference::Uring, DriverPreference::Epoll] {
+    for driver in available_drivers() {
         let dir = TempDir::new();
         let path = |name: &str| dir.path().join(name);
         for folder in ["in/old", "large", "small"] {

@@ -1,7 +1,6 @@
 //! `Files` in front of a store that is not a folder: no local files, no generations.
 
 use crate::common::*;
-use onrush::DriverPreference;
 use onrush_store::StoreError;
 use onrush_store::testing::MemoryStore;
 use std::sync::Arc;
@@ -79,8 +78,8 @@ fn ranges_are_streams() {
 fn change_by_another_server_is_visible_at_once() {
     let store = MemoryStore::new();
     let server = |driver| TestServer::on_store(Arc::new(store.clone()), &writable(), driver);
-    let mut one = server(DriverPreference::Uring);
-    let mut other = server(DriverPreference::Epoll);
+    let drivers = available_drivers();
+    let (mut one, mut other) = (server(drivers[0]), server(drivers[drivers.len() - 1]));
     for round in 0..20 {
         let content = format!("round {round}");
         one.put("/a", content.as_bytes());

@@ -5,14 +5,16 @@ pub mod certificates;
 pub mod plain;
 pub mod users;
 
+use onrush_rt::driver::{Config, Preference, choose};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use testing::{TempDir, matrix};
+use testing::{TempDir, drivers::available, matrix, or_skip};
 
 /// The maximum time for something that takes milliseconds on an idle machine.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
@@ -120,7 +122,7 @@ impl Server {
         let log = Arc::new(Mutex::new(String::new()));
         let lines = BufReader::new(child.stderr.take().expect("piped")).lines();
         let collected = log.clone();
-        std::thread::spawn(move || {
+        let logs = std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
                 let mut log = collected.lock().expect("no panic");
                 log.push_str(&line);
@@ -147,8 +149,10 @@ impl Server {
             log,
         };
         if server.url.is_empty() {
-            wait(&mut server.child, TIMEOUT);
-            sleep(Duration::from_millis(50));
+            // The log ends with the process.
+            if wait(&mut server.child, TIMEOUT).is_some() {
+                logs.join().expect("the log is read to its end");
+            }
             return Err(server.log());
         }
         Ok(server)
@@ -287,22 +291,43 @@ impl Folder {
     }
 }
 
-/// Whether a client program is installed. If it is missing, prints that the test is skipped, but
-/// fails if `CI` is set.
+/// Whether a client program is on the `PATH`. If it is missing, prints that the test is skipped,
+/// but fails if `CI` is set. The program is not run: zsyncmake takes `--version` for options and
+/// writes a file.
 pub fn is_installed(program: &str) -> bool {
-    let found = Command::new(program).arg("--version").output().is_ok();
-    if !found {
-        let in_ci = std::env::var_os("CI").is_some();
-        assert!(!in_ci, "{program} is missing");
-        println!("skipped: {program} is missing");
-    }
-    found
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_executable = |file: PathBuf| {
+        file.metadata()
+            .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    };
+    let found = std::env::split_paths(&path).any(|folder| is_executable(folder.join(program)));
+    or_skip(found, &format!("{program} is missing"))
 }
 
-/// Runs `curl -sS`, which must succeed within a minute. Returns its output.
+/// The command that installs the programs of the short test run.
+pub const SETUP: &str = "cargo xtask setup";
+
+/// The command that installs those of the nightly run as well.
+pub const SETUP_NIGHTLY: &str = "cargo xtask setup --nightly";
+
+/// The folder in which these commands install what no package of Debian has.
+pub fn tools() -> PathBuf {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent();
+    target.expect("target").join("tools")
+}
+
+/// The file `path` of [`tools`], which the command `setup` installs. If it is missing, prints that
+/// the test is skipped, but fails if `CI` is set.
+pub fn tool(path: &str, setup: &str) -> Option<PathBuf> {
+    let file = tools().join(path);
+    let reason = format!("{} is missing; `{setup}` installs it", file.display());
+    or_skip(file.is_file(), &reason).then_some(file)
+}
+
+/// Runs `curl -sS`, which must succeed. It may take three minutes, because requests that follow
+/// each other in a test wait for a busy machine as well. Returns its output.
 pub fn curl(arguments: &[&str]) -> String {
     let mut command = Command::new("curl");
-    // Those that follow each other in a test have to wait for a busy machine as well.
     command.args(["-sS", "--max-time", "180"]).args(arguments);
     let output = output_within(&mut command, 7 * TIMEOUT);
     let said = String::from_utf8_lossy(&output.stderr);
@@ -318,24 +343,8 @@ pub fn drivers() -> Vec<&'static str> {
 
 /// The available drivers. Prints the reason if one is not available.
 pub fn both_drivers() -> Vec<&'static str> {
-    static REFUSAL: OnceLock<Option<String>> = OnceLock::new();
-    let refusal = REFUSAL.get_or_init(|| {
-        let folder = Folder::new();
-        let mut command = onrush();
-        command
-            .arg(folder.path())
-            .args(["--port", "0", "--driver", "io_uring"]);
-        let log = Server::try_run(command).err()?;
-        assert!(log.contains("io_uring is refused"), "{log}");
-        Some(log)
-    });
-    match refusal {
-        None => vec!["io_uring", "epoll"],
-        Some(log) => {
-            println!("skipped on io_uring: {log}");
-            vec!["epoll"]
-        }
-    }
+    let probe = || choose(Preference::Uring, &Config::default());
+    available("io_uring", "epoll", probe)
 }
 
 /// Bytes that depend on the seed and the position, so that no two versions or places are equal.

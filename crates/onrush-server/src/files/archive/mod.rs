@@ -202,12 +202,7 @@ impl Archive {
         let mut below = level.below.clone();
         below.extend_from_slice(&entry.name);
         let rights = self.permitted.at(&below);
-        let parent = level.entries.folder().map(Key::as_bytes);
-        let path = match parent {
-            Some(parent) => [parent, b"/", &entry.name].concat(),
-            None => entry.name,
-        };
-        let Ok(key) = Key::parse(&path) else {
+        let Ok(key) = Key::of_entry(level.entries.folder(), &entry.name) else {
             return Ok(()); // Too long to be requested by itself.
         };
         match entry.kind {

@@ -100,11 +100,9 @@ impl Descent {
                 Err(error) => return Err(Stopped::Because(error)),
             };
             let name = &one.entry.name[..];
-            let key = match level.entries.folder() {
-                Some(folder) => Key::parse(&[folder.as_bytes(), b"/", name].concat()),
-                None => Key::parse(name),
+            let Ok(key) = Key::of_entry(level.entries.folder(), name) else {
+                continue; // Too long to be requested by itself.
             };
-            let Ok(key) = key else { continue }; // Too long to be requested by itself.
             let mut below = [&level.below[..], name].concat();
             let rights = self.permitted.at(&below);
             if let Some(left) = &mut self.left {

@@ -10,7 +10,7 @@ mod packages; // apt, pip, npm, Go, Cargo, pacman, OSTree
 mod webdav; // backups, a mounted folder
 
 use crate::program::{Folder, Server, drivers, is_installed, onrush, output_within};
-use crate::program::{pattern, wait_until};
+use crate::program::{pattern, tools, wait_until};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
@@ -39,12 +39,6 @@ pub struct Recipe {
     /// Where programs are looked up.
     path: OsString,
     folder: Folder,
-}
-
-/// The folder in which `cargo xtask test` installs programs.
-pub fn tools() -> PathBuf {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent();
-    target.expect("target").join("tools")
 }
 
 /// The page for each driver that is available; none if a program is missing.
@@ -287,4 +281,15 @@ fn blocks(page: &str) -> Vec<String> {
         }
     }
     blocks
+}
+
+#[test]
+fn a_program_is_looked_up_and_not_run() {
+    let folder = Folder::new();
+    let made = folder.path().join("made");
+    let program = folder.file("program", format!("#!/bin/sh\n: > {}\n", made.display()));
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&program, mode).expect("a mode");
+    assert!(is_installed(program.to_str().expect("UTF-8")));
+    assert!(!made.exists());
 }

@@ -235,7 +235,8 @@ fn turborepo_and_nx_share_results() {
     }
 }
 
-/// The toolchains that `cargo xtask test` has fetched, because Debian's may be too old for others.
+/// The toolchains that `cargo xtask setup --nightly` has fetched, because Debian's may be too old
+/// for others.
 fn toolchains() -> Vec<PathBuf> {
     let entries = fs::read_dir(tools().join("golang.org"));
     let entries = entries.into_iter().flatten().flatten();

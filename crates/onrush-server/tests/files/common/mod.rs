@@ -11,6 +11,7 @@ use onrush::sim::Simulation;
 use onrush::{DriverPreference, Limits, Router, Running, Server};
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::driver::sim::Client;
+use onrush_rt::driver::{Config, choose};
 use onrush_rt::fs::sim::SimFs;
 use onrush_rt::fs::{Create, Dir, OpenHow};
 use onrush_server::{Allow, Files, FilesOptions, Guard, Hosts, ListenAddress};
@@ -71,9 +72,16 @@ pub struct TestServer {
     pub mount: &'static str,
 }
 
-/// The drivers that a test uses: one, which its name selects, or both if the matrix is full.
+/// The drivers that work here. Prints why one does not.
+pub fn available_drivers() -> Vec<DriverPreference> {
+    let probe = || choose(DriverPreference::Uring, &Config::default());
+    testing::drivers::available(DriverPreference::Uring, DriverPreference::Epoll, probe)
+}
+
+/// The drivers that a test uses: an available one, which its name selects, or all if the matrix is
+/// full.
 pub fn drivers() -> Vec<DriverPreference> {
-    matrix::select(&[DriverPreference::Uring, DriverPreference::Epoll])
+    matrix::select(&available_drivers())
 }
 
 /// Runs a test on a driver and in the simulator with a seed, which its name selects; with a full
@@ -136,7 +144,6 @@ impl TestServer {
         }
     }
 
-    /// Ends the server at once and starts another one with the same [`Files`].
     /// A real server in front of any store.
     pub fn on_store(
         store: Arc<dyn Store>,
@@ -156,6 +163,7 @@ impl TestServer {
         }
     }
 
+    /// Ends the server at once and starts another one with the same [`Files`].
     pub fn restart(&mut self, driver: DriverPreference) {
         let Backend::Real { running, .. } = &mut self.backend else {
             panic!("only a real server can restart");

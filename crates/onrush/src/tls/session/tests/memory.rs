@@ -5,52 +5,24 @@
 
 use super::peer::{Pair, TLS12, TLS13, Versions, client, server};
 use crate::tls::session::Session;
-use std::process::Command;
 use std::sync::Arc;
+use testing::child::elsewhere;
 
 const SESSIONS: usize = 1000;
 const SESSION_BYTES_MAX: usize = 4096;
 
 #[test]
-fn an_open_session_is_small() {
-    let program = std::env::current_exe().unwrap();
-    for child in ["child_12", "child_13"] {
-        let name = format!("tls::session::tests::memory::{child}");
-        let run = Command::new(&program)
-            .args([
-                "--exact",
-                &name,
-                "--ignored",
-                "--nocapture",
-                "--test-threads=1",
-            ])
-            .output()
-            .unwrap();
-        let text = String::from_utf8_lossy(&run.stdout);
-        assert!(run.status.success(), "{text}");
-        let bytes = text
-            .split_once("bytes per session: ")
-            .expect("the child has printed")
-            .1;
-        let bytes: usize = bytes.lines().next().unwrap().trim().parse().unwrap();
-        assert!(
-            (500..=SESSION_BYTES_MAX).contains(&bytes),
-            "{child}: {bytes} bytes"
-        );
+fn an_open_session_of_tls_1_2_is_small() {
+    if !elsewhere(module_path!(), "an_open_session_of_tls_1_2_is_small") {
+        measure(TLS12);
     }
-    assert!(size_of::<Session>() <= 384, "{}", size_of::<Session>());
 }
 
 #[test]
-#[ignore = "an_open_session_is_small runs it alone in a process"]
-fn child_12() {
-    measure(TLS12);
-}
-
-#[test]
-#[ignore = "an_open_session_is_small runs it alone in a process"]
-fn child_13() {
-    measure(TLS13);
+fn an_open_session_of_tls_1_3_is_small() {
+    if !elsewhere(module_path!(), "an_open_session_of_tls_1_3_is_small") {
+        measure(TLS13);
+    }
 }
 
 fn measure(versions: Versions) {
@@ -68,8 +40,10 @@ fn measure(versions: Versions) {
     let before = resident_bytes();
     let sessions = open(SESSIONS);
     let gained = resident_bytes().saturating_sub(before);
-    println!("bytes per session: {}", gained / SESSIONS);
+    let bytes = gained / SESSIONS;
+    assert!((500..=SESSION_BYTES_MAX).contains(&bytes), "{bytes} bytes");
     drop((warm, sessions));
+    assert!(size_of::<Session>() <= 384, "{}", size_of::<Session>());
 }
 
 fn resident_bytes() -> usize {
