@@ -56,7 +56,7 @@ pub(crate) fn read_record(file: &File) -> io::Result<Option<Record>> {
 
 /// The metadata of a file. Empty if it has none. May block.
 pub(crate) fn read_metadata(file: &File) -> Result<Vec<u8>> {
-    let read = |name, bytes_max| read(file, name, bytes_max).map_err(StoreError::from_open_file);
+    let read = |name, bytes_max| read(file, name, bytes_max).map_err(StoreError::from_lookup);
     if let Some(metadata) = read(HEADERS, METADATA_BYTES_MAX)? {
         return Ok(metadata);
     }

@@ -227,7 +227,8 @@ impl StoreError {
     pub(crate) fn from_lookup(error: io::Error) -> StoreError {
         match error.raw_os_error() {
             // Includes: a parent is a file, a link loops or leaves the folder, a socket, no driver,
-            // bytes that are no name on a file system that knows only Unicode.
+            // bytes that are no name on a file system that knows only Unicode, a file that was
+            // removed since it was opened (NFS, FUSE).
             Some(
                 libc::ENOENT
                 | libc::ENOTDIR
@@ -236,7 +237,8 @@ impl StoreError {
                 | libc::ENXIO
                 | libc::ENODEV
                 | libc::ENAMETOOLONG
-                | libc::EILSEQ,
+                | libc::EILSEQ
+                | libc::ESTALE,
             ) => StoreError::NotFound,
             Some(libc::EISDIR) => StoreError::IsDirectory,
             _ => StoreError::from_open_file(error),

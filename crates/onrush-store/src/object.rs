@@ -189,11 +189,13 @@ impl Object {
         let end = range.end.min(self.meta.size);
         let range = range.start.min(end)..end;
         match &self.source {
-            Source::Local(file) => Box::pin(FileStream {
-                file: file.clone(),
-                range,
-                reading: None,
-            }),
+            Source::Local(file) => {
+                let file = file.clone();
+                pieces(range, move |offset, len| {
+                    let file = file.clone();
+                    Box::pin(async move { file.read(offset, len, Vec::with_capacity(len)).await })
+                })
+            }
             Source::Other(other) => other.reader.stream(range),
         }
     }
@@ -207,34 +209,51 @@ impl fmt::Debug for Object {
     }
 }
 
-/// The stream of a local file: one read at a time.
-struct FileStream {
-    file: LocalFile,
+/// The bytes of `range` of a file as a stream: one read at a time, by `read`, which gets the
+/// position and the length.
+pub(crate) fn pieces<F>(range: Range<u64>, read: F) -> ByteStream
+where
+    F: Fn(u64, usize) -> LocalFuture<'static, Result<Vec<u8>>> + Unpin + 'static,
+{
+    Box::pin(Pieces {
+        read,
+        range,
+        reading: None,
+    })
+}
+
+struct Pieces<F> {
+    read: F,
     /// What has not been returned yet.
     range: Range<u64>,
     reading: Option<LocalFuture<'static, Result<Vec<u8>>>>,
 }
 
-impl Stream for FileStream {
+impl<F> Stream for Pieces<F>
+where
+    F: Fn(u64, usize) -> LocalFuture<'static, Result<Vec<u8>>> + Unpin,
+{
     type Item = Result<Bytes>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if self.range.is_empty() {
+        let Pieces {
+            read,
+            range,
+            reading,
+        } = &mut *self;
+        if range.is_empty() {
             return Poll::Ready(None);
         }
-        let (file, offset) = (self.file.clone(), self.range.start);
-        let len = (self.range.end - offset).min(PIECE_BYTES) as usize;
-        let reading = self.reading.get_or_insert_with(|| {
-            Box::pin(async move { file.read(offset, len, Vec::with_capacity(len)).await })
-        });
-        let read = ready!(reading.as_mut().poll(cx));
-        self.reading = None;
+        let len = (range.end - range.start).min(PIECE_BYTES) as usize;
+        let next = reading.get_or_insert_with(|| read(range.start, len));
+        let read = ready!(next.as_mut().poll(cx));
+        *reading = None;
         Poll::Ready(Some(match read {
             Ok(bytes) if bytes.is_empty() => {
                 Err(StoreError::Io(io::ErrorKind::UnexpectedEof.into()))
             }
             Ok(bytes) => {
-                self.range.start += bytes.len() as u64;
+                range.start += bytes.len() as u64;
                 Ok(bytes.into())
             }
             Err(error) => Err(error),

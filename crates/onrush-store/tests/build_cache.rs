@@ -398,6 +398,9 @@ fn an_upload_waits_for_the_scan() {
 /// served.
 #[test]
 fn torn_and_unfinished_files_are_removed() {
+    if temp_lacks(&[Ability::Local]) {
+        return;
+    }
     let tear: [fn(&std::fs::File, u64); 4] = [
         |file, _| file.set_len(0).unwrap(),
         |file, len| file.set_len(len - 1).unwrap(),

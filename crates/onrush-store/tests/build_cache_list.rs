@@ -19,6 +19,9 @@ const LISTS: usize = 2;
 
 #[test]
 fn a_list_of_the_files_replaces_the_scan() {
+    if temp_lacks(&[Ability::Local]) {
+        return;
+    }
     let dir = TempDir::new();
     let list = dir.path().join("onrush-files");
     let at = |number: usize| format!("o{number}");

@@ -1,6 +1,7 @@
 //! Every store of this crate keeps the promises of the trait.
 
 use crate::common::*;
+use onrush_rt::fs::sim::SimFs;
 use onrush_store::testing::{MemoryStore, conformance};
 use onrush_store::*;
 
@@ -81,6 +82,24 @@ fn folder_without_syncs_conforms(backend: &Backend) {
     });
     block_on(conformance(&folder));
     assert_eq!(staged(&folder, backend), 0);
+}
+
+/// On FUSE and network file systems, workers neither open nor read nor close files.
+#[test]
+fn a_folder_that_is_not_local_conforms() {
+    let disk = SimFs::new(1);
+    disk.set_local(false);
+    let backend = Backend::Sim(disk);
+    let folder = backend.folder();
+    block_on(conformance(&folder));
+    assert_eq!(staged(&folder, &backend), 0);
+    put(&folder, "a", &body(100_000)).unwrap();
+    let at = key("a");
+    assert!(folder.try_get(&at).is_none());
+    let object = block_on(folder.get(&at)).unwrap();
+    assert!(object.local().is_none() && object.reader().is_some());
+    let metadata = block_on(object.metadata());
+    assert_eq!(metadata, Ok(metadata_of(&body(100_000))));
 }
 
 #[test]

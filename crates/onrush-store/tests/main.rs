@@ -3,6 +3,8 @@
 // What they share.
 #[macro_use]
 mod common;
+// What the file system of a folder can do.
+mod abilities;
 mod build_cache_common;
 mod edge_common;
 mod mount_namespace;
@@ -53,6 +55,8 @@ mod listings;
 mod objects;
 // Other file systems beneath the folder.
 mod mounts;
+// Those that become read-only, and which thread opens their files.
+mod mounted;
 // Listings in pages.
 mod pages;
 // Conditions hold between processes.

@@ -76,9 +76,13 @@ fn reads_large_folders_whole(backend: &Backend) {
             (found[0].entry.size, found[0].entry.version),
             (5, meta.version)
         );
+        let metadata = match folder.keeps_metadata() {
+            true => &b"102 5"[..],
+            false => b"",
+        };
         assert_eq!(
-            found[0].metadata,
-            Some(b"102 5".to_vec()),
+            found[0].metadata.as_deref(),
+            Some(metadata),
             "what `put` sets"
         );
         assert_eq!(found[1].metadata, Some(Vec::new()));
@@ -134,10 +138,10 @@ fn pages_show_changes_between_them() {
         assert_eq!(page("n00003")[0], new);
         dir.unlink(b"n00005").unwrap();
         assert_eq!(page("n00004"), ["n00006", "n00007"]);
-        dir.rename(b"n00009", &dir, b"n00005", true).unwrap();
+        dir.rename(b"n00009", &dir, b"n00005", false).unwrap();
         assert_eq!(page("n00004"), ["n00005", "n00006"]);
         assert_eq!(page("n00008"), ["n00010", "n00011"]);
-        dir.rename(b"n00005", &dir, b"n00009", true).unwrap();
+        dir.rename(b"n00005", &dir, b"n00009", false).unwrap();
         dir.open(b"n00005", OpenHow::create_new(0o644)).unwrap();
         dir.unlink(new.as_bytes()).unwrap();
     }
@@ -202,6 +206,9 @@ fn lists_page_by_page(backend: &Backend) {
 }
 
 fn lists_files_folders_and_links(backend: &Backend) {
+    if backend.lacks(&[Ability::Symlinks, Ability::Case]) {
+        return;
+    }
     let folder = backend.folder();
     put(&folder, "dir/file", b"x").unwrap();
     put(&folder, "dir/b/file", b"x").unwrap();

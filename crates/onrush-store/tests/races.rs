@@ -70,6 +70,40 @@ fn compare_and_swap_loses_no_update() {
     assert_eq!(get(&folder, "n").unwrap(), b"200");
 }
 
+/// Also where the old file gets another name for a moment, because a reader has it open (libfuse).
+#[test]
+fn an_object_is_there_while_it_is_replaced() {
+    let backend = Backend::real();
+    let folder = folder(&backend);
+    put(&folder, "n", b"0").unwrap();
+    let left = AtomicUsize::new(1);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let _ends = Ends(&left);
+            (1..300).for_each(|number: u32| {
+                put(&folder, "n", number.to_string().as_bytes()).unwrap();
+            });
+        });
+        let mut last = 0;
+        while left.load(Ordering::SeqCst) > 0 {
+            let found = get(&folder, "n").expect("it is never deleted");
+            let number = str::from_utf8(&found).unwrap().parse().unwrap();
+            assert!(number >= last, "{number} after {last}");
+            last = number;
+            block_on(folder.meta(&key("n"))).expect("it is never deleted");
+        }
+    });
+}
+
+/// A writer that ends, also by a panic.
+struct Ends<'a>(&'a AtomicUsize);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 #[test]
 fn readers_see_only_whole_objects() {
     let backend = Backend::real();
@@ -81,6 +115,7 @@ fn readers_see_only_whole_objects() {
         for writer in 0..2 {
             let (folder, left) = (&folder, &left);
             scope.spawn(move || {
+                let _ends = Ends(left);
                 for round in 0..150 {
                     match put(folder, "d/x", &whole(writer * 100 + round % 100)) {
                         Ok(_) | Err(StoreError::Conflict) => {}
@@ -92,7 +127,6 @@ fn readers_see_only_whole_objects() {
                         let _ = delete(folder, "d");
                     }
                 }
-                left.fetch_sub(1, Ordering::SeqCst);
             });
         }
         while left.load(Ordering::SeqCst) > 0 {
@@ -179,4 +213,38 @@ fn a_put_that_must_create_never_replaces_a_foreign_object() {
             assert!(refused > 2, "{durability:?}, {len} bytes: {refused}");
         }
     }
+}
+
+/// NFS and FUSE programs with libfuse say `ESTALE` about a folder that was removed while it is
+/// open, where others say `ENOENT`.
+#[test]
+fn a_stale_folder_is_a_deleted_one() {
+    if ::testing::child::elsewhere(module_path!(), "a_stale_folder_is_a_deleted_one") {
+        return;
+    }
+    let backend = Backend::real();
+    let folder = Folder::on(
+        backend.root(),
+        BlockingPool::inline(),
+        FolderOptions::default(),
+    );
+    let folder = folder.unwrap();
+    for at in ["d/x", "d/y"] {
+        put(&folder, at, b"old").unwrap();
+    }
+    let refuse = |call| ::testing::seccomp::refuse(&[(call, libc::ESTALE)]).expect("a filter");
+    refuse(libc::SYS_renameat2);
+    for condition in [Condition::None, Condition::Absent] {
+        for (at, len) in [("d/new", 3), ("d/new", 50_000), ("new/x", 3)] {
+            let put = put_if(&folder, at, &body(len), condition.clone());
+            assert_eq!(put, Err(StoreError::Conflict), "{at} {len}");
+        }
+    }
+    refuse(libc::SYS_unlinkat);
+    assert_eq!(delete(&folder, "d/y"), Err(StoreError::NotFound));
+    assert_eq!(get(&folder, "d/x").as_deref(), Ok(&b"old"[..]));
+    refuse(libc::SYS_openat2);
+    assert_eq!(get(&folder, "d/x"), Err(StoreError::NotFound));
+    let listed = list(&folder, Some("d"), ListHow::default());
+    assert_eq!(listed, Err(StoreError::NotFound));
 }

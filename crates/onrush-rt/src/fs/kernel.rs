@@ -10,7 +10,7 @@ use super::{Beneath, Create, EachEntry, FileKind, Metadata, OpenHow};
 use rustix::buffer::spare_capacity;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{self, AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RawDir};
-use rustix::fs::{RenameFlags, Statx, StatxFlags, Timespec, Timestamps, UTIME_OMIT, XattrFlags};
+use rustix::fs::{RenameFlags, Statx, StatxFlags, Timespec, Timestamps, XattrFlags};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 use rustix::process::{Gid, Uid};
 use std::ffi::CStr;
@@ -27,6 +27,25 @@ const EXFAT_MAGIC: u64 = 0x2011_bab0;
 /// `FS_CASEFOLD_FL` (linux/fs.h).
 const CASEFOLD_FLAG: u32 = 0x4000_0000;
 const RAMFS_MAGIC: u64 = 0x8584_58f6;
+
+/// File systems of the kernel whose calls wait for nothing but a disk of this machine, besides
+/// those in memory: ext2 to ext4, XFS, Btrfs, overlay, F2FS, ZFS, bcachefs, EROFS, SquashFS,
+/// ISO 9660, FAT, exFAT, NTFS.
+const LOCAL_MAGIC: [u64; 13] = [
+    0xef53,
+    0x5846_5342,
+    0x9123_683e,
+    0x794c_7630,
+    0xf2f5_2010,
+    0x2fc1_2fc1,
+    0xca45_1a4e,
+    0xe0f5_e1e2,
+    0x7371_7368,
+    0x9660,
+    0x4d44,
+    0x2011_bab0,
+    0x7366_746e,
+];
 
 /// The fields of [`Metadata`].
 const STATX: StatxFlags = StatxFlags::TYPE
@@ -91,7 +110,7 @@ impl Dir {
         let flags = flags | create | OFlags::NONBLOCK | OFlags::NOCTTY;
         let mode = Mode::from_raw_mode(mode);
         Ok(File {
-            fd: self.lookup.open(self.fd.as_fd(), path, flags, mode)?,
+            fd: look_up(|| self.lookup.open(self.fd.as_fd(), path, flags, mode))?,
             recent: RecentProbe::default(),
         })
     }
@@ -99,15 +118,14 @@ impl Dir {
     pub(super) fn open_cached(&self, path: &[u8]) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         Ok(File {
-            fd: self.lookup.open_cached(self.fd.as_fd(), path, flags)?,
+            fd: look_up(|| self.lookup.open_cached(self.fd.as_fd(), path, flags))?,
             recent: RecentProbe::default(),
         })
     }
 
     pub(super) fn open_dir(&self, path: &[u8]) -> io::Result<Dir> {
-        let fd = self
-            .lookup
-            .open(self.fd.as_fd(), path, DIR_FLAGS, Mode::empty())?;
+        let open = || (self.lookup).open(self.fd.as_fd(), path, DIR_FLAGS, Mode::empty());
+        let fd = look_up(open)?;
         Ok(Dir {
             fd,
             lookup: self.lookup,
@@ -123,25 +141,25 @@ impl Dir {
                 return Ok(found);
             }
         }
-        let flags = OFlags::PATH;
-        let fd = self
-            .lookup
-            .open(self.fd.as_fd(), path, flags, Mode::empty())?;
+        let open = || (self.lookup).open(self.fd.as_fd(), path, OFlags::PATH, Mode::empty());
+        let fd = look_up(open)?;
         stat_fd(fd.as_fd())
     }
 
     pub(super) fn entry_metadata(&self, name: &[u8]) -> io::Result<Metadata> {
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-        let found = retry_on_intr(|| fs::statx(&self.fd, name, flags, STATX))?;
+        let found = look_up(|| fs::statx(&self.fd, name, flags, STATX))?;
         Ok(metadata(&found))
     }
 
     pub(super) fn self_metadata(&self) -> io::Result<Metadata> {
-        stat_fd(self.fd.as_fd())
+        let flags = AtFlags::EMPTY_PATH;
+        let found = look_up(|| fs::statx(&self.fd, c"", flags, STATX))?;
+        Ok(metadata(&found))
     }
 
     pub(super) fn create_dir(&self, name: &[u8], mode: u32) -> io::Result<()> {
-        Ok(retry_on_intr(|| {
+        Ok(look_up(|| {
             fs::mkdirat(&self.fd, name, Mode::from_raw_mode(mode))
         })?)
     }
@@ -158,7 +176,7 @@ impl Dir {
         } else {
             RenameFlags::empty()
         };
-        let renamed = retry_on_intr(|| fs::renameat_with(&self.fd, from, &to_dir.fd, to, flags));
+        let renamed = look_up(|| fs::renameat_with(&self.fd, from, &to_dir.fd, to, flags));
         match no_replace {
             true => Ok(renamed?),
             false => Ok(not_empty(renamed)?),
@@ -166,19 +184,19 @@ impl Dir {
     }
 
     pub(super) fn exchange(&self, name: &[u8], other: &Dir, other_name: &[u8]) -> io::Result<()> {
-        Ok(retry_on_intr(|| {
+        Ok(look_up(|| {
             fs::renameat_with(&self.fd, name, &other.fd, other_name, RenameFlags::EXCHANGE)
         })?)
     }
 
     pub(super) fn link(&self, name: &[u8], to_dir: &Dir, to: &[u8]) -> io::Result<()> {
-        Ok(retry_on_intr(|| {
+        Ok(look_up(|| {
             fs::linkat(&self.fd, name, &to_dir.fd, to, AtFlags::empty())
         })?)
     }
 
     pub(super) fn read_link(&self, name: &[u8]) -> io::Result<Vec<u8>> {
-        let target = retry_on_intr(|| fs::readlinkat(&self.fd, name, Vec::new()))?;
+        let target = look_up(|| fs::readlinkat(&self.fd, name, Vec::new()))?;
         Ok(target.into_bytes())
     }
 
@@ -204,13 +222,11 @@ impl Dir {
     }
 
     pub(super) fn unlink(&self, name: &[u8]) -> io::Result<()> {
-        Ok(retry_on_intr(|| {
-            fs::unlinkat(&self.fd, name, AtFlags::empty())
-        })?)
+        Ok(look_up(|| fs::unlinkat(&self.fd, name, AtFlags::empty()))?)
     }
 
     pub(super) fn remove_dir(&self, name: &[u8]) -> io::Result<()> {
-        Ok(not_empty(retry_on_intr(|| {
+        Ok(not_empty(look_up(|| {
             fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR)
         }))?)
     }
@@ -225,7 +241,7 @@ impl Dir {
 
     pub(super) fn names(&self) -> io::Result<Names> {
         // A second descriptor, because the read position belongs to the first.
-        let fd = retry_on_intr(|| fs::openat(&self.fd, c".", DIR_FLAGS, Mode::empty()))?;
+        let fd = look_up(|| fs::openat(&self.fd, c".", DIR_FLAGS, Mode::empty()))?;
         let mut buf = Vec::with_capacity(DIR_BUF_BYTES);
         buf.resize(DIR_BUF_BYTES, MaybeUninit::uninit());
         Ok(Names { fd, buf })
@@ -241,6 +257,10 @@ impl Dir {
 
     pub(super) fn free_bytes(&self) -> io::Result<u64> {
         let found = retry_on_intr(|| fs::fstatvfs(&self.fd))?;
+        // Without a size, as ramfs, tmpfs with `size=0`, and FUSE programs that do not tell.
+        if found.f_blocks == 0 {
+            return Ok(i64::MAX as u64);
+        }
         Ok(found.f_bavail.saturating_mul(found.f_frsize))
     }
 
@@ -252,7 +272,11 @@ impl Dir {
 
     pub(super) fn is_in_memory(&self) -> bool {
         let found = retry_on_intr(|| fs::fstatfs(&self.fd));
-        found.is_ok_and(|found| [TMPFS_MAGIC, RAMFS_MAGIC].contains(&(found.f_type as u64)))
+        found.is_ok_and(|found| is_memory(found.f_type as u64))
+    }
+
+    pub(super) fn is_local(&self) -> bool {
+        is_local(self.fd.as_fd())
     }
 
     pub(super) fn folds_names(&self) -> bool {
@@ -269,7 +293,10 @@ impl Dir {
     }
 
     pub(super) fn attribute(&self, name: &CStr, len_max: usize) -> io::Result<Option<Vec<u8>>> {
-        attribute(self.fd.as_fd(), name, len_max)
+        match attribute(self.fd.as_fd(), name, len_max) {
+            Err(error) if error.raw_os_error() == Some(libc::ESTALE) => Err(Errno::NOENT.into()),
+            found => found,
+        }
     }
 
     /// The attribute of the entry `name`; see [`attribute_at::read`].
@@ -359,6 +386,10 @@ pub(super) struct File {
 impl File {
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+
+    pub(super) fn is_local(&self) -> bool {
+        is_local(self.as_fd())
     }
 
     pub(super) fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
@@ -459,15 +490,15 @@ impl File {
     }
 
     pub(super) fn set_modified(&self, modified_ns: i64) -> io::Result<()> {
+        let time = Timespec {
+            tv_sec: modified_ns.div_euclid(NS_PER_S),
+            tv_nsec: modified_ns.rem_euclid(NS_PER_S),
+        };
+        // Both: programs with libfuse 2 (bindfs, exfat-fuse) ignore a change of one, and do not say
+        // so.
         let times = Timestamps {
-            last_access: Timespec {
-                tv_sec: 0,
-                tv_nsec: UTIME_OMIT,
-            },
-            last_modification: Timespec {
-                tv_sec: modified_ns.div_euclid(NS_PER_S),
-                tv_nsec: modified_ns.rem_euclid(NS_PER_S),
-            },
+            last_access: time,
+            last_modification: time,
         };
         Ok(retry_on_intr(|| fs::futimens(&self.fd, &times))?)
     }
@@ -528,6 +559,26 @@ impl File {
     pub(super) fn is_resident(&self, offset: u64, len: u64) -> bool {
         resident::is_resident(self.as_fd(), &self.recent, offset, len)
     }
+}
+
+/// Makes a call that looks up a name in an open directory, and repeats it on `EINTR`. If that
+/// directory or the entry was removed meanwhile, NFS and programs with libfuse say `ESTALE`, and
+/// all others `ENOENT`.
+fn look_up<T>(call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    retry_on_intr(call).map_err(|error| match error {
+        Errno::STALE => Errno::NOENT,
+        error => error,
+    })
+}
+
+fn is_local(fd: BorrowedFd<'_>) -> bool {
+    let found = retry_on_intr(|| fs::fstatfs(fd));
+    let is_known = |magic: u64| is_memory(magic) || LOCAL_MAGIC.contains(&magic);
+    found.is_ok_and(|found| is_known(found.f_type as u64))
+}
+
+fn is_memory(magic: u64) -> bool {
+    [TMPFS_MAGIC, RAMFS_MAGIC].contains(&magic)
 }
 
 fn attribute(fd: BorrowedFd<'_>, name: &CStr, len_max: usize) -> io::Result<Option<Vec<u8>>> {

@@ -1,7 +1,7 @@
 //! Files and directories, as synchronous operations: each call is one or two system calls on the
 //! calling thread. Calls that cannot block ([`Dir::open_cached`], [`File::try_read_at`], metadata
-//! of an open file) are safe on a worker; everything else belongs on the
-//! [`blocking`](crate::blocking) pool.
+//! of an open file) are safe on a worker, if the file system is local ([`Dir::is_local`]);
+//! everything else belongs on the [`blocking`](crate::blocking) pool.
 //!
 //! One API has two back ends: the kernel, and [`sim`], a file system in memory that models what a
 //! disk loses when the power fails. A path is bytes, relative, and never leads out of the directory
@@ -193,7 +193,10 @@ impl Dir {
 
     /// Opens an existing file for reading if the kernel can do so from its caches alone
     /// (`RESOLVE_CACHED`). Otherwise, or if the kernel does not support this, fails with
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock); use [`Dir::open`] on the pool then.
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock), and with
+    /// [`CrossesDevices`](io::ErrorKind::CrossesDevices) if the path leads to another mount or out;
+    /// use [`Dir::open`] on the pool then. On a file system that is not local ([`Dir::is_local`])
+    /// this waits as [`Dir::open`] does.
     pub fn open_cached(&self, path: &[u8]) -> io::Result<File> {
         match &self.0 {
             DirInner::Kernel(dir) => dir.open_cached(path).map(|f| FileInner::Kernel(f).into()),
@@ -307,7 +310,8 @@ impl Dir {
         either!(&self.0, DirInner, dir => dir.lock(false))
     }
 
-    /// Bytes that this process may still write on this file system (`fstatvfs(3)`).
+    /// Bytes that this process may still write on this file system (`fstatvfs(3)`). The largest
+    /// size of a file if it does not say how large it is.
     pub fn free_bytes(&self) -> io::Result<u64> {
         either!(&self.0, DirInner, dir => dir.free_bytes())
     }
@@ -321,6 +325,14 @@ impl Dir {
     /// operations never wait for a device. `false` if that is unknown.
     pub fn is_in_memory(&self) -> bool {
         either!(&self.0, DirInner, dir => dir.is_in_memory())
+    }
+
+    /// Whether the operations of this file system wait for nothing but a disk or the memory of this
+    /// machine (`fstatfs(2)`), so that those that need no disk are safe on a worker. `false` for
+    /// FUSE and network file systems, where a program or another machine responds to each open,
+    /// `statx(2)` and close, and for unknown ones. May block.
+    pub fn is_local(&self) -> bool {
+        either!(&self.0, DirInner, dir => dir.is_local())
     }
 
     /// Whether files of this directory's file system keep extended attributes in the `user.`
@@ -466,8 +478,9 @@ impl File {
         either!(&self.inner, FileInner, file => file.metadata())
     }
 
-    /// Sets the modification time (`utimensat(2)`), in nanoseconds since 1970. File systems may
-    /// store it more coarsely; [`File::metadata`] returns the stored time.
+    /// Sets the modification time (`utimensat(2)`), in nanoseconds since 1970, and the time of the
+    /// last access as well. File systems may store it more coarsely; [`File::metadata`] returns the
+    /// stored time.
     pub fn set_modified(&self, modified_ns: i64) -> io::Result<()> {
         either!(&self.inner, FileInner, file => file.set_modified(modified_ns))
     }
@@ -496,6 +509,11 @@ impl File {
     /// Sets the size (`ftruncate(2)`); new bytes are zero.
     pub fn set_len(&self, len: u64) -> io::Result<()> {
         either!(&self.inner, FileInner, file => file.set_len(len))
+    }
+
+    /// Whether the file is on a local file system: see [`Dir::is_local`]. May block.
+    pub fn is_local(&self) -> bool {
+        either!(&self.inner, FileInner, file => file.is_local())
     }
 
     /// Whether a `sendfile(2)` of these bytes would find them all in the page cache: `cachestat(2)`

@@ -142,6 +142,17 @@ fn files_hold_what_is_written() {
     });
 }
 
+/// Programs with libfuse 2 ignore a change of one of both times.
+#[test]
+fn the_time_of_the_last_access_is_set_with_that_of_the_modification() {
+    let temp = TempDir::new();
+    let root = Dir::open_root(temp.path()).unwrap();
+    let file = create(&root, b"a", b"content");
+    file.set_modified(1_500_000_000_123_456_789).unwrap();
+    let found = std::fs::metadata(temp.path().join("a")).unwrap();
+    assert_eq!(found.accessed().unwrap(), found.modified().unwrap());
+}
+
 /// The kernel's own read-ahead, of a plain read, would bring more: up to 8 MiB on some disks.
 #[test]
 fn what_is_needed_is_read_and_nothing_behind_it() {

@@ -66,7 +66,8 @@ impl Lookup {
         result
     }
 
-    /// Opens `path` without waiting for a disk, or fails with `EAGAIN`.
+    /// Opens `path` without waiting for a disk, or fails with `EAGAIN`. `EXDEV` also if it leads to
+    /// another mount: to open a file there may wait for another program or machine.
     pub(super) fn open_cached(
         self,
         dir: BorrowedFd<'_>,
@@ -76,7 +77,7 @@ impl Lookup {
         if !self.cached {
             return Err(Errno::AGAIN);
         }
-        let resolve = RESOLVE | ResolveFlags::CACHED;
+        let resolve = RESOLVE | ResolveFlags::CACHED | ResolveFlags::NO_XDEV;
         openat2(dir, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
     }
 }

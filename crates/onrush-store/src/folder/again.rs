@@ -74,6 +74,7 @@ pub(super) fn look(inner: &Inner) {
     let mut state = again.state.lock().unwrap_or_else(PoisonError::into_inner);
     let looked = inner.root.open_again(path).and_then(|is_another| {
         if is_another {
+            inner.remotes.set_root(inner.root.is_local());
             inner.parents.forget_all();
             inner.mounts.forget_all();
         }

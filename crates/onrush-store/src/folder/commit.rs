@@ -162,7 +162,7 @@ impl Put {
     /// The folder, and device and inode of it.
     pub(super) fn folder(&self) -> Result<(&Dir, (u64, u64))> {
         let dir = self.parent.dir();
-        let found = dir.self_metadata().map_err(StoreError::from_open_file)?;
+        let found = dir.self_metadata().map_err(StoreError::from_change)?;
         Ok((dir, found.identity()))
     }
 
@@ -358,10 +358,16 @@ fn stamp(
         Some(old) => rights::keep(inner, staged, &found, dir, parts.key.name(), &old)?,
         None => {
             let folder = match parts.folder {
-                Some(folder) => folder,
-                None => dir.self_metadata().map_err(StoreError::from_open_file)?,
+                Some(folder) => Ok(folder),
+                None => dir.self_metadata(),
             };
-            rights::inherit(inner, staged, &found, dir, &folder)?;
+            match folder {
+                Ok(folder) => rights::inherit(inner, staged, &found, dir, &folder)?,
+                // Some file systems say so about an open folder that was removed, which the rename
+                // notices.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(StoreError::from_open_file(error)),
+            }
         }
     }
     Ok((current, meta))

@@ -6,16 +6,16 @@
 //!
 //! Modules: `store` (the operations), `options`, `settings` (options that can change), `again`
 //! (whether the path still leads to the folder), `commit` (put and delete), `parents` (parent
-//! folders and their durability), `mounts` (other file systems beneath the folder),
-//! `staging` (uploads before their commit), `copying` (into a staged file), `kept` (uploads that
-//! continue later), `upload` (the asynchronous part of a put), `relocate` (copy and rename),
-//! `displaced` (what a rename replaces), `overlap` (how two names lie to each other), `trees` (what
-//! a folder contains), `properties` (of clients), `rights` (owner, group and mode), `names` (sorted
-//! names of a folder), `recent_names` (those of earlier pages), `walk` (what a folder contains, in
-//! steps), `list`, `semaphore` (waiting tasks), `key_locks` (locks and generations by key),
-//! `change` (locks that other processes see), `group` and `sync_time` (puts that share syncs),
-//! `listing_queue` (the number of simultaneous listings), `watches` (changes of folders),
-//! `name_case` (whether names are distinguished by case).
+//! folders and their durability), `mounts` (other file systems beneath the folder), `remote`
+//! (objects that no worker opens), `staging` (uploads before their commit), `copying` (into a
+//! staged file), `kept` (uploads that continue later), `upload` (the asynchronous part of a put),
+//! `relocate` (copy and rename), `displaced` (what a rename replaces), `overlap` (how two names lie
+//! to each other), `trees` (what a folder contains), `properties` (of clients), `rights` (owner,
+//! group and mode), `names` (sorted names of a folder), `recent_names` (those of earlier pages),
+//! `walk` (what a folder contains, in steps), `list`, `semaphore` (waiting tasks), `key_locks`
+//! (locks and generations by key), `change` (locks that other processes see), `group` and
+//! `sync_time` (puts that share syncs), `listing_queue` (the number of simultaneous listings),
+//! `watches` (changes of folders), `name_case` (whether names are distinguished by case).
 
 mod again;
 mod change;
@@ -37,6 +37,7 @@ mod parents;
 mod properties;
 mod recent_names;
 mod relocate;
+mod remote;
 mod rights;
 mod semaphore;
 mod settings;
@@ -71,6 +72,7 @@ pub use options::{Durability, FolderOptions};
 use parents::Parents;
 use recent_names::RecentNames;
 pub(crate) use relocate::Replaces;
+use remote::Remotes;
 pub use settings::PreparedOptions;
 use settings::{NeededToWrite, Settings};
 use staging::Staging;
@@ -106,6 +108,7 @@ struct Inner {
     /// Empty while read-only.
     staging: RwLock<Option<Arc<Staging>>>,
     mounts: Mounts,
+    remotes: Remotes,
     again: Again,
     key_locks: KeyLocks,
     process_locks: ProcessLocks,
@@ -165,6 +168,7 @@ impl Folder {
             staging: RwLock::default(),
             again: Again::new(path),
             mounts: Mounts::default(),
+            remotes: Remotes::default(),
             key_locks: KeyLocks::new(),
             process_locks: ProcessLocks::new(pool_threads),
             listing_queue: ListingQueue::new(),
@@ -177,6 +181,7 @@ impl Folder {
             #[cfg(feature = "testing")]
             check_hook: std::sync::OnceLock::new(),
         };
+        inner.remotes.set_root(inner.root.is_local());
         if inner.options.writable {
             inner.make_writable(NeededToWrite::open(&inner.root)?);
         }
@@ -314,19 +319,16 @@ impl Inner {
         check_regular(opened.map_err(StoreError::from_lookup)?.with_permit(permit))
     }
 
+    /// The object of an opened file of a local file system.
     fn object(&self, opened: Opened) -> Object {
-        let Opened {
-            meta,
-            changed_ns,
-            file,
-        } = opened;
+        let Opened { meta, found, file } = opened;
         // After a delete or a replacement, the last reader frees the content.
         let file = match meta.size >= RELEASE_ON_POOL_BYTES_MIN {
             true => file.release_on(&self.releaser),
             false => file,
         };
         let local = LocalFile::new(Arc::new(file), self.pool.clone());
-        Object::from_local(meta, local.changed_at(changed_ns))
+        Object::from_local(meta, local.changed_at(found.changed_ns))
     }
 
     fn meta(&self, key: &Key) -> Result<Meta> {
@@ -476,20 +478,17 @@ fn existing_file(parent: &Dir, key: &Key) -> Result<Option<Metadata>> {
 /// An open file that is an object.
 struct Opened {
     meta: Meta,
-    changed_ns: i64,
+    /// What `meta` was made of.
+    found: Metadata,
     file: File,
 }
 
 /// Checks that an opened file is a regular file. Nothing else is an object.
 fn check_regular(file: File) -> Result<Opened> {
-    let found = file.metadata().map_err(StoreError::from_open_file)?;
+    let found = file.metadata().map_err(StoreError::from_lookup)?;
     let meta = Meta::from_file(&found).ok_or(StoreError::NotFound)?;
     match meta.kind {
-        Kind::File => Ok(Opened {
-            meta,
-            changed_ns: found.changed_ns,
-            file,
-        }),
+        Kind::File => Ok(Opened { meta, found, file }),
         Kind::Directory => Err(StoreError::IsDirectory),
     }
 }

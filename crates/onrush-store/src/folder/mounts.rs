@@ -51,7 +51,7 @@ impl Mounts {
 /// The staging folder for the object `key`, whose folder need not exist yet. Blocks.
 pub(super) fn staging_for(inner: &Inner, key: &Key) -> Result<Arc<Staging>> {
     let (dir, path) = deepest(inner, key)?;
-    let found = dir.self_metadata().map_err(StoreError::from_open_file)?;
+    let found = dir.self_metadata().map_err(StoreError::from_change)?;
     staging_of(inner, &found, path)
 }
 
@@ -78,7 +78,7 @@ pub(super) fn staging_at(inner: &Inner, path: &[u8]) -> Result<Arc<Staging>> {
         return inner.staging();
     }
     let dir = inner.root.open_dir(path).map_err(StoreError::from_lookup)?;
-    let found = dir.self_metadata().map_err(StoreError::from_open_file)?;
+    let found = dir.self_metadata().map_err(StoreError::from_change)?;
     staging_of(inner, &found, path)
 }
 

@@ -5,7 +5,7 @@
 //! since before the pass: it has the same times of modification and change (`statx(2)`), which each
 //! new, removed or renamed name sets. So a page shows what one that reads the directory would show.
 //! The times are not exact, on some file systems only to two seconds. So they count only if they
-//! were older than [`SETTLED_NS`] when the pass began.
+//! were older than [`SETTLED_NS`] when the pass began, and only on a local file system.
 
 use super::names::Names;
 use crate::key::Key;
@@ -63,6 +63,9 @@ impl Stamp {
     /// would change it.
     pub(super) fn of(dir: &Dir) -> Option<Stamp> {
         dir.as_fd()?; // The simulator does not set the times.
+        if !dir.is_local() {
+            return None; // Some programs do not set them, either (exfat-fuse).
+        }
         let found = dir.self_metadata().ok()?;
         let stamp = Stamp {
             device: found.device,

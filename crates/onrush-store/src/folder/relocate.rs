@@ -342,11 +342,12 @@ fn are_links(from: &Parent, to: &Parent, how: &Relocation) -> Result<bool> {
         return Ok(false);
     }
     let folders = (from.dir().self_metadata()).and_then(|one| Ok((one, to.dir().self_metadata()?)));
-    let (one, two) = folders.map_err(StoreError::from_open_file)?;
+    let (one, two) = folders.map_err(StoreError::from_change)?;
     match one.identity() == two.identity() && how.from.name() == how.to.name() {
         true => Err(StoreError::Forbidden),
         // A file system that ignores case has one entry for two names, and can rename it.
-        false => Ok(source.nlink > 1),
+        // The number may be that of a second ago where it is not local (FUSE).
+        false => Ok(source.nlink.max(target.nlink) > 1),
     }
 }
 

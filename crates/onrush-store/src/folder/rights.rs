@@ -53,6 +53,8 @@ pub(super) fn inherit(
             tolerate(staged.file.set_access_list(&list))
         }
         Ok(None) => Ok(()),
+        // The folder was removed, which the rename notices.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => tolerate(Err(error)),
     }
 }

@@ -24,6 +24,7 @@ use crate::shown::ShownNames;
 use crate::store::{Committed, Condition, Cursor, DetailedEntry, Features, Kept, ListHow, Overlap};
 use crate::store::{Page, Relocation, Space, StagedCopy, Store, Upload, Wanted};
 use onrush_rt::descriptors::FileUse;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,10 +34,11 @@ impl Store for Folder {
             if let Some(result) = self.try_get(key) {
                 return result;
             }
-            let key = key.clone();
-            let job = move |inner: &Arc<Inner>| inner.open_object(&key, FileUse::Brief);
-            let opened = self.run(&self.inner.pool, job).await?;
-            Ok(self.inner.object(opened))
+            let wanted = key.clone();
+            let job = move |inner: &Arc<Inner>| {
+                inner.object_of(inner.open_object(&wanted, FileUse::Brief)?)
+            };
+            self.look_up(key, job).await
         })
     }
 
@@ -45,9 +47,8 @@ impl Store for Folder {
             if key.is_internal() {
                 return Err(StoreError::NotFound);
             }
-            let key = key.clone();
-            self.run(&self.inner.pool, move |inner| inner.meta(&key))
-                .await
+            let wanted = key.clone();
+            self.look_up(key, move |inner| inner.meta(&wanted)).await
         })
     }
 
@@ -283,11 +284,18 @@ impl Store for Folder {
         if key.is_internal() {
             return Some(Err(StoreError::NotFound));
         }
+        if !self.inner.remotes.is_root_local() {
+            return None;
+        }
         let Some(permit) = self.inner.options.descriptors.open_file(FileUse::Brief) else {
             return Some(Err(StoreError::Busy));
         };
         again::look_if_due(&self.inner);
-        let opened = unless_would_block(self.inner.root.open_cached(key.as_bytes()))?;
+        let opened = match self.inner.root.open_cached(key.as_bytes()) {
+            // Or to a place outside, which only the other lookup distinguishes.
+            Err(error) if error.kind() == io::ErrorKind::CrossesDevices => return None,
+            opened => unless_would_block(opened)?,
+        };
         let checked = opened.and_then(|file| check_regular(file.with_permit(permit)));
         Some(checked.map(|opened| self.inner.object(opened)))
     }

@@ -417,7 +417,7 @@ fn try_commit(
             None => inner.staging()?, // What is next to it is on its file system.
             Some(path) => {
                 let found = parent.dir().self_metadata();
-                let found = found.map_err(StoreError::from_open_file)?;
+                let found = found.map_err(StoreError::from_change)?;
                 folder = Some(found);
                 mounts::staging_of(inner, &found, path)?
             }

@@ -356,6 +356,10 @@ impl SimDir {
         false
     }
 
+    pub(in crate::fs) fn is_local(&self) -> bool {
+        !self.at.fs.lock().not_local
+    }
+
     pub(in crate::fs) fn keeps_attributes(&self) -> bool {
         !self.at.fs.lock().no_attributes
     }
@@ -404,6 +408,10 @@ impl SimFile {
         let result = self.read_at(&mut buf[before..], offset);
         buf.truncate(before + *result.as_ref().unwrap_or(&0));
         result
+    }
+
+    pub(in crate::fs) fn is_local(&self) -> bool {
+        !self.at.fs.lock().not_local
     }
 
     pub(in crate::fs) fn is_resident(&self) -> bool {

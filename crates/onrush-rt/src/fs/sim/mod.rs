@@ -128,6 +128,8 @@ struct State {
     attributes_fail: Option<i32>,
     /// All files belong to another user.
     foreign_owner: bool,
+    /// See [`SimFs::set_local`].
+    not_local: bool,
     /// No rename leads from one directory to another.
     single_folders: bool,
     /// The number of mounts.
@@ -167,6 +169,7 @@ impl SimFs {
             has_links: false,
             attributes_fail: None,
             foreign_owner: false,
+            not_local: false,
             single_folders: false,
             mounts: 1,
             clock_ns: 1_700_000_000_000_000_000,
@@ -316,6 +319,11 @@ impl SimFs {
     /// time, mode or owner fails with `EPERM`, while contents can be written.
     pub fn set_foreign_owner(&self, foreign: bool) {
         self.lock().foreign_owner = foreign;
+    }
+
+    /// Whether [`Dir::is_local`] is true, as it is at first.
+    pub fn set_local(&self, local: bool) {
+        self.lock().not_local = !local;
     }
 
     /// Makes the empty directory at `path` another file system: a rename or a link from or to
