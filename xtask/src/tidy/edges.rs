@@ -55,7 +55,8 @@ fn check_manifest(file: &Source, folder: &str, allowed: &[&str], found: &mut Vec
         }
         // `[dependencies]`, `[dependencies.NAME]`, `[target.'…'.dependencies]`
         let used = match section.split_once("dependencies") {
-            Some(("dev-", _)) | None => continue,
+            None => continue,
+            Some((before, _)) if before.ends_with("dev-") => continue,
             Some((_, "")) => key,
             Some((_, name)) => name.trim_start_matches('.'),
         };
@@ -105,8 +106,10 @@ mod tests {
         assert_eq!(lines("onrush", build), [2]);
         let target = "[target.'cfg(unix)'.dependencies]\nonrush-server.workspace = true\n";
         assert_eq!(lines("onrush", target), [2]);
-        let tests = "[dev-dependencies]\nonrush-server.workspace = true\n";
-        assert_eq!(lines("onrush", tests), []);
+        for tests in ["dev-dependencies", "target.'cfg(unix)'.dev-dependencies"] {
+            let text = format!("[{tests}]\nonrush-server.workspace = true\n");
+            assert_eq!(lines("onrush", &text), []);
+        }
     }
 
     #[test]
