@@ -357,8 +357,8 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// A number that changes with every change of this key through this store, before that change
     /// completes. Changes of other keys may change it, too. A cache reads the number before it
     /// opens the object. While the number stays the same, the cached bytes are current, except for
-    /// changes that other programs make. `None`: other machines change the objects, so a cache has
-    /// to ask the store whether its [`Version`] is current.
+    /// changes that other programs make. `None`: other machines change the objects, or a change of
+    /// the key is in progress, so a cache has to ask the store whether its [`Version`] is current.
     fn generation(&self, _key: &Key) -> Option<u64> {
         None
     }

@@ -17,6 +17,7 @@ mod build_cache_list;
 mod checksums;
 // The promises of the trait `Store`.
 mod conformance;
+mod current;
 // Puts that create many folders on a slow disk.
 mod deep;
 // The budget of descriptors.

@@ -4,7 +4,8 @@
 //!
 //! An entry is served without access to the disk while all conditions hold:
 //! - The store's generation of its key is the same as before the object was opened. So a change
-//!   through this server is visible at once.
+//!   through this server is visible at once. It has none during a change, when the disk decides:
+//!   what one client has seen is not older for the next one.
 //! - The object was opened at most `max_age_ms` ago; for an open file, at most a tenth of a second
 //!   ago. So a change by another program is visible within that time. The same holds for a change
 //!   through this server under another name of the file (a link).

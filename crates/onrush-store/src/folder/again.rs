@@ -86,7 +86,7 @@ pub(super) fn look(inner: &Inner) {
             state.is_incomplete = false;
         }
         if is_another {
-            inner.key_locks.advance_all();
+            drop(inner.key_locks.change_all());
         }
         Ok(())
     });

@@ -191,10 +191,12 @@ impl Put {
             };
             let (dir, name) = (self.parent.dir(), self.key.name());
             self.old_content = DeferredFree::hold(inner, dir, name, self.current.as_ref());
-            let error = match rename_into_place(inner, &mut self.staged, dir, name, mode) {
+            let changing = inner.key_locks.change(&self.key);
+            let renamed = rename_into_place(inner, &mut self.staged, dir, name, mode);
+            drop(changing);
+            let error = match renamed {
                 Ok(undo) => {
                     self.undo = undo;
-                    inner.key_locks.advance_generation(&self.key);
                     inner.key_locks.note_put(&self.key);
                     return Ok(None);
                 }
@@ -258,8 +260,9 @@ impl Put {
         }
         if let Err(error) = synced.and_then(|()| self.end(inner)) {
             let (undo, dir) = (mem::replace(&mut self.undo, Undo::Never), self.parent.dir());
+            let changing = inner.key_locks.change(&self.key);
             undo.revert(inner, &mut self.staged, dir, self.key.name());
-            inner.key_locks.advance_generation(&self.key);
+            drop(changing);
             return self.fail(error);
         }
         self.created.keep();
@@ -477,6 +480,7 @@ pub(super) fn delete(
     let parent = parents::open(inner, key.split().0).map_err(StoreError::from_lookup)?;
     let _content = DeferredFree::hold(inner, parent.dir(), key.name(), Some(&meta));
     let is_link = is_link(&parent, key);
+    let changing = inner.key_locks.change(key);
     let removed = match meta.kind {
         Kind::Directory if !is_link => parent.dir().remove_dir(key.name()),
         // A link itself is removed, never its target.
@@ -489,7 +493,7 @@ pub(super) fn delete(
         });
     }
     inner.parents.forget(key.as_bytes());
-    inner.key_locks.advance_generation(key);
+    drop(changing);
 
     if inner.durable() {
         inner

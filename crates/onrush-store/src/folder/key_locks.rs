@@ -22,10 +22,15 @@ const STRIPES: usize = 1024;
 
 pub(super) struct KeyLocks(Box<[Stripe]>);
 
+/// The part of a generation counter that is the number of earlier changes. The rest is the number
+/// of those in progress, each of which has a thread.
+const EARLIER: u64 = 1 << 16;
+
 #[derive(Default)]
 struct Stripe {
     /// The locks of the keys that are locked now.
     locks: Mutex<Vec<(Key, Semaphore)>>,
+    /// See [`EARLIER`].
     generation: AtomicU64,
     /// The hash of the last key that was put.
     last_put: AtomicU64,
@@ -37,21 +42,22 @@ impl KeyLocks {
     }
 
     /// A number that differs after a change of the object `key`, or of another one in its stripe.
-    pub(super) fn generation(&self, key: &Key) -> u64 {
-        self.stripe(key).generation.load(Ordering::Acquire)
+    /// `None` while such a change is in progress: one reader may have seen the new object, so no
+    /// other one may be given what was there before.
+    pub(super) fn generation(&self, key: &Key) -> Option<u64> {
+        let count = self.stripe(key).generation.load(Ordering::Acquire);
+        count.is_multiple_of(EARLIER).then_some(count / EARLIER)
     }
 
-    /// Changes the generation of `key`. Must be called after a change is visible to readers and
-    /// before the change completes.
-    pub(super) fn advance_generation(&self, key: &Key) {
-        self.stripe(key).generation.fetch_add(1, Ordering::Release);
+    /// Begins a change of `key`. Must be called before the change is visible to readers. The change
+    /// ends when the result is dropped, which must be before its client has the response.
+    pub(super) fn change(&self, key: &Key) -> Changing<'_> {
+        Changing::begin(std::slice::from_ref(self.stripe(key)))
     }
 
-    /// Changes the generation of every key.
-    pub(super) fn advance_all(&self) {
-        for stripe in &self.0 {
-            stripe.generation.fetch_add(1, Ordering::Release);
-        }
+    /// As [`KeyLocks::change`], of every key.
+    pub(super) fn change_all(&self) -> Changing<'_> {
+        Changing::begin(&self.0)
     }
 
     /// An object has got the name `key`.
@@ -68,6 +74,27 @@ impl KeyLocks {
 
     fn stripe(&self, key: &Key) -> &Stripe {
         &self.0[stripe_index(key)]
+    }
+}
+
+/// Changes of the keys of these stripes are in progress.
+#[must_use]
+pub(super) struct Changing<'k>(&'k [Stripe]);
+
+impl Changing<'_> {
+    fn begin(stripes: &[Stripe]) -> Changing<'_> {
+        for stripe in stripes {
+            stripe.generation.fetch_add(1, Ordering::AcqRel);
+        }
+        Changing(stripes)
+    }
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        for stripe in self.0 {
+            stripe.generation.fetch_add(EARLIER - 1, Ordering::AcqRel);
+        }
     }
 }
 

@@ -214,6 +214,15 @@ fn try_rename(
     };
     let is_file = kind == Kind::File && !is_other;
     let is_linked = is_file && are_links(&from, &to, how)?;
+    let change = || match is_file {
+        true => {
+            let from = inner.key_locks.change(&how.from);
+            (from, Some(inner.key_locks.change(&how.to)))
+        }
+        // All objects beneath have other keys.
+        false => (inner.key_locks.change_all(), None),
+    };
+    let changing = change();
     let displaced = match &replaced {
         Some(_) if is_other => Some(Displaced::replace(inner, &names)?),
         // Without syncs no later step can fail.
@@ -230,18 +239,11 @@ fn try_rename(
     if displaced.is_none() {
         rename_alike(&names, is_linked, replaced.is_none())?;
     }
-    let changed = || match is_file {
-        true => {
-            inner.key_locks.advance_generation(&how.from);
-            inner.key_locks.advance_generation(&how.to);
-        }
-        // All objects beneath have other keys.
-        false => inner.key_locks.advance_all(),
-    };
-    changed();
     inner.parents.forget(how.from.as_bytes());
     inner.parents.forget(how.to.as_bytes());
+    drop(changing);
     if let Err(error) = sync(inner, &names, sync_failures) {
+        let _changing = change();
         match displaced {
             Some(displaced) => displaced.put_back(&names),
             None if replaced.is_none() => {
@@ -249,7 +251,6 @@ fn try_rename(
             }
             None => {}
         }
-        changed();
         return Err(error);
     }
     let meta = match source.has_fragile_version() {

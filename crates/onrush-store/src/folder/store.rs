@@ -301,7 +301,7 @@ impl Store for Folder {
     }
 
     fn generation(&self, key: &Key) -> Option<u64> {
-        Some(self.inner.key_locks.generation(key))
+        self.inner.key_locks.generation(key)
     }
 
     fn features(&self) -> Features {

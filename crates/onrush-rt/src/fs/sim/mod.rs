@@ -91,6 +91,15 @@ enum Fate {
 /// What another program does before an operation.
 struct Interruption(Box<dyn FnOnce() + Send>);
 
+/// See [`SimFs::observe`].
+struct Observer(Box<dyn FnMut() + Send>);
+
+impl fmt::Debug for Observer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Observer")
+    }
+}
+
 impl fmt::Debug for Interruption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Interruption")
@@ -114,6 +123,9 @@ struct State {
     ignored: BTreeSet<u64>,
     cut: Option<(u64, Cut)>,
     interruptions: BTreeMap<u64, Interruption>,
+    observer: Option<Observer>,
+    /// The observer is running.
+    is_observed: bool,
     /// Bytes that may still be written; `None` is no limit.
     space: Option<u64>,
     /// The caches are empty.
@@ -162,6 +174,8 @@ impl SimFs {
             ignored: BTreeSet::new(),
             cut: None,
             interruptions: BTreeMap::new(),
+            observer: None,
+            is_observed: false,
             space: None,
             cold: false,
             plain_renames: false,
@@ -234,6 +248,13 @@ impl SimFs {
     pub fn interrupt_at(&self, number: u64, run: impl FnOnce() + Send + 'static) {
         let interruption = Interruption(Box::new(run));
         let earlier = self.lock().interruptions.insert(number, interruption);
+        drop(earlier);
+    }
+
+    /// Calls `look` after each operation, on the thread of that operation: as if another program
+    /// had its turn then. What `look` does on the disk has no numbers and no faults.
+    pub fn observe(&self, look: impl FnMut() + Send + 'static) {
+        let earlier = self.lock().observer.replace(Observer(Box::new(look)));
         drop(earlier);
     }
 
@@ -432,6 +453,9 @@ impl SimFs {
         run: impl FnOnce(&mut State, Fate) -> io::Result<R>,
     ) -> io::Result<R> {
         let mut state = self.lock_live(epoch)?;
+        if state.is_observed {
+            return run(&mut state, Fate::Whole);
+        }
         let next = state.operations;
         if let Some(Interruption(run)) = state.interruptions.remove(&next) {
             drop(state);
@@ -456,6 +480,14 @@ impl SimFs {
         if cut.is_some() {
             state.power_cut();
             return Err(errno(libc::EIO));
+        }
+        if let Some(mut observer) = state.observer.take() {
+            state.is_observed = true;
+            drop(state);
+            observer.0();
+            state = self.lock();
+            state.is_observed = false;
+            state.observer.get_or_insert(observer);
         }
         result
     }
