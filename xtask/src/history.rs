@@ -6,6 +6,7 @@
 //! remembers what it has tried. Every value is written at most once, so few orders are possible.
 
 use std::collections::HashSet;
+use std::fmt::Write;
 
 /// What the object contains: a number that is written once, or nothing if there is no object.
 pub type Value = Option<u64>;
@@ -72,7 +73,7 @@ pub struct Event {
 type Progress = (Vec<bool>, Value);
 
 /// Checks that the operations are linearizable, from an object with the value `initial`. Fails with
-/// the longest order that was found, and an operation that does not fit.
+/// all of them, and the longest order that was found.
 pub fn check(initial: Value, events: &[Event]) -> Result<(), String> {
     let begin: Progress = (vec![false; events.len()], initial);
     let (mut open, mut tried) = (vec![begin.clone()], HashSet::new());
@@ -106,12 +107,23 @@ pub fn check(initial: Value, events: &[Event]) -> Result<(), String> {
         }
     }
     let (count, (done, value)) = longest;
-    let left = (0..events.len()).filter(|&at| !done[at] && events[at].operation.is_known());
-    let first = left.min_by_key(|&at| events[at].ended).map(|at| events[at]);
-    Err(format!(
-        "after {count} of {} operations the value is {value:?}, and this does not fit: {first:?}",
+    let mut text = format!(
+        "after {count} of {} operations, marked with *, the value is {value:?}, and none of the \
+         others fits:",
         events.len()
-    ))
+    );
+    let mut order: Vec<usize> = (0..events.len()).collect();
+    order.sort_by_key(|&at| events[at].begun);
+    for at in order {
+        let mark = if done[at] { '*' } else { ' ' };
+        let Event {
+            operation,
+            begun,
+            ended,
+        } = events[at];
+        let _ = write!(text, "\n{mark} {begun} to {ended}: {operation:?}");
+    }
+    Err(text)
 }
 
 #[cfg(test)]
