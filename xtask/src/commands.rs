@@ -221,6 +221,7 @@ const COMMANDS: &[(&str, Cover)] = &[
     ("cargo xtask nightly", ItRuns),
     ("cargo xtask nightly [STEP…]", ItRuns),
     ("cargo xtask nightly --list", ItRuns),
+    ("cargo xtask nightly file-systems", ItRuns),
     ("cargo xtask setup", Step("set-up")),
     (
         "cargo test -p onrush --test engine drain::",
