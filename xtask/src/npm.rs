@@ -2,9 +2,9 @@
 //! depends on hundreds of others, so the program comes from the registry, as npm itself would
 //! update it.
 
-use crate::shell::{Outcome, is_executable, run, target, which};
+use crate::shell::{Outcome, capture, is_executable, run, target, which};
 use std::os::unix::fs::symlink;
-use std::{fs, path::PathBuf, process::Command};
+use std::{env, fs, path::PathBuf, process::Command};
 
 /// A release for Node.js 18, which Debian 12 has, and the SHA-512 of its archive.
 const RELEASE: &str = "10.9.4";
@@ -16,7 +16,25 @@ e7327584a41d15117c01945560aa9373220628fcc1e1dddd877a5fe9b336a900";
 const TUS: &str = "tus-js-client@4.3.1";
 
 /// Build tools with remote caches. They need Node.js 20.
-const BUILD_TOOLS: [&str; 2] = ["nx@24.0.6", "turbo@2.11.11"];
+const BUILD_TOOLS: [&str; 4] = [
+    "@microsoft/rush@5.179.0",
+    "@moonrepo/cli@2.5.5",
+    "nx@24.0.6",
+    "turbo@2.11.11",
+];
+
+/// A workspace of Rush without projects. Rush fetches the pnpm that it names.
+const RUSH: [(&str, &str); 2] = [
+    (
+        "rush.json",
+        r#"{"rushVersion": "5.179.0", "pnpmVersion": "9.15.9",
+            "nodeSupportedVersionRange": ">=20.9.0", "projects": []}"#,
+    ),
+    (
+        "common/config/rush/pnpm-config.json",
+        r#"{"useWorkspaces": true}"#,
+    ),
+];
 
 /// Installs the client of tus into `target/tools/tus-js`.
 pub(crate) fn tus() -> Outcome {
@@ -28,12 +46,49 @@ pub(crate) fn build_tools() -> Outcome {
     install("js", &BUILD_TOOLS)
 }
 
+/// Has Rush fetch its pnpm into `target/tools/rush`, which the tests give it as its global folder.
+/// Does nothing if Node.js is too old for Rush.
+pub(crate) fn pnpm_of_rush() -> Outcome {
+    let (_, node) = capture(Command::new("node").arg("--version"))?;
+    let node = node.trim();
+    let major = node.trim_start_matches('v').split('.').next();
+    if major.and_then(|major| major.parse().ok()) < Some(20) {
+        return Ok(());
+    }
+    let tools = target().join("tools");
+    let folder = tools.join("rush");
+    // Rush keeps a pnpm for each version of Node.js.
+    let stamp = folder.join(format!("installed for {node}"));
+    if stamp.exists() {
+        return Ok(());
+    }
+    println!("Rush fetches pnpm into {}.", folder.display());
+    let workspace = folder.join("workspace");
+    let error = |error: std::io::Error| format!("{}: {error}", folder.display());
+    for (name, content) in RUSH {
+        let path = workspace.join(name);
+        fs::create_dir_all(path.parent().unwrap_or(&workspace)).map_err(error)?;
+        fs::write(path, content).map_err(error)?;
+    }
+    let others = env::var_os("PATH").unwrap_or_default();
+    let own = [tools.join("npm/bin")].into_iter();
+    let path = env::join_paths(own.chain(env::split_paths(&others)));
+    let path = path.map_err(|error| error.to_string())?;
+    let mut rush = Command::new(tools.join("js/node_modules/.bin/rush"));
+    rush.args(["--quiet", "update"]).current_dir(&workspace);
+    let (is_done, said) = capture(rush.env("RUSH_GLOBAL_FOLDER", &folder).env("PATH", path))?;
+    match is_done {
+        true => fs::write(&stamp, "").map_err(error),
+        false => Err(format!("`rush update` failed:\n{said}")),
+    }
+}
+
 /// Installs packages into a folder of their own in `target/tools`.
 fn install(name: &str, packages: &[&str]) -> Outcome {
     let folder = target().join("tools").join(name);
     // The name of this file has the versions, so a change of one causes an installation.
     let packages_text = packages.join(" ");
-    let stamp = folder.join(&packages_text);
+    let stamp = folder.join(packages_text.replace('/', "+"));
     if stamp.exists() {
         return Ok(());
     }

@@ -31,7 +31,7 @@ const MAVEN_DEPLOY: &str = "/usr/share/maven-repo/org/apache/maven/plugins/\
 maven-deploy-plugin/3.0.0/maven-deploy-plugin-3.0.0.jar";
 
 /// Programs that only `cargo xtask nightly` calls, and their Debian packages.
-pub(crate) const NIGHTLY: [(&str, &str); 33] = [
+pub(crate) const NIGHTLY: [(&str, &str); 35] = [
     (MAVEN_DEPLOY, "libmaven-deploy-plugin-java"),
     ("apt-ftparchive", "apt-utils"),
     ("aria2c", "aria2"),
@@ -53,6 +53,7 @@ pub(crate) const NIGHTLY: [(&str, &str); 33] = [
     ("mvn", "maven"),
     ("nbdcopy", "libnbd-bin"),
     ("nbdkit", "nbdkit"),
+    ("nix", "nix-bin"),
     ("node", "nodejs"),
     ("ostree", "ostree"),
     ("pacman", "pacman-package-manager"),
@@ -65,6 +66,7 @@ pub(crate) const NIGHTLY: [(&str, &str); 33] = [
     ("zckdl", "zchunk"),
     ("zip", "zip"),
     ("zsync", "zsync"),
+    ("zypper", "zypper"),
 ];
 
 /// The release of cargo-deny to install if none is found.
@@ -113,6 +115,7 @@ pub(crate) fn everything() -> Outcome {
     npm::npm()?;
     npm::tus()?;
     npm::build_tools()?;
+    npm::pnpm_of_rush()?;
     go::pebble()?;
     go::tls_client()?;
     go::tofu()?;

@@ -4,9 +4,10 @@
 //! real binary starts with these arguments on a free port, in place of the one before. The address
 //! in the pages, `127.0.0.1:8080`, stands for its address.
 
+mod builds; // Turborepo, nx, moon, Rush
 mod data; // tables, images, states
 mod files; // copies, large transfers, Git, live video
-mod packages; // apt, pip, npm, Go, Cargo, pacman, OSTree
+mod packages; // apt, pip, npm, Go, Cargo, pacman, zypper, OSTree, Nix
 mod webdav; // backups, a mounted folder
 
 use crate::program::{Folder, Server, drivers, is_installed, onrush, output_within};

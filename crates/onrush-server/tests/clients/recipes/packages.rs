@@ -1,7 +1,7 @@
-//! The pages of docs/recipes about packages: apt, pip, npm, Go, Cargo, pacman, dnf, OSTree; and
-//! about build caches of JavaScript.
+//! The pages of docs/recipes about packages: apt, pip, npm, Go, Cargo, pacman, dnf, zypper, OSTree,
+//! Nix.
 
-use super::{Recipe, recipes, recipes_with, tools};
+use super::{Recipe, pattern, recipes, recipes_with, tools};
 use std::fs;
 use std::path::PathBuf;
 
@@ -160,81 +160,6 @@ fn npm_installs_from_files() {
     }
 }
 
-/// A workspace of npm with one package, whose build writes a different file each time.
-const WORKSPACE: [(&str, &str); 6] = [
-    (
-        "package.json",
-        r#"{"name": "ours", "private": true, "workspaces": ["packages/*"],
-            "packageManager": "npm@10.9.4"}"#,
-    ),
-    (
-        "package-lock.json",
-        r#"{"name": "ours", "lockfileVersion": 3, "requires": true, "packages": {
-            "": {"name": "ours", "workspaces": ["packages/*"]},
-            "node_modules/a": {"resolved": "packages/a", "link": true},
-            "packages/a": {"name": "a", "version": "1.0.0"}}}"#,
-    ),
-    (
-        "packages/a/package.json",
-        r#"{"name": "a", "version": "1.0.0", "scripts": {
-            "build": "mkdir -p dist && cat /proc/sys/kernel/random/uuid > dist/out"}}"#,
-    ),
-    (
-        "turbo.json",
-        r#"{"tasks": {"build": {"outputs": ["dist/**"]}}, "remoteCache": {"signature": true}}"#,
-    ),
-    (
-        "nx.json",
-        r#"{"neverConnectToCloud": true, "analytics": false, "targetDefaults": {
-            "build": {"cache": true, "outputs": ["{projectRoot}/dist"]}}}"#,
-    ),
-    (
-        ".gitignore",
-        "node_modules\ndist\ncache\nhome\n.turbo\n.nx\n",
-    ),
-];
-
-/// Whether `node` is as new as nx needs. That of Debian 12 is not.
-fn has_recent_node() -> bool {
-    let version = std::process::Command::new("node").arg("--version").output();
-    let version = version.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
-    let version = version.unwrap_or_default();
-    let major = version.trim_start_matches('v').split('.').next();
-    major.and_then(|major| major.parse().ok()) >= Some(20)
-}
-
-#[test]
-#[ignore = "nightly"] // package managers
-fn turborepo_and_nx_share_results() {
-    let modules = tools().join("js/node_modules");
-    let programs = ["turbo", "nx", "node", "git"];
-    if !has_recent_node() {
-        return;
-    }
-    for mut recipe in recipes_with("js-build-caches", &programs, &[modules.join(".bin")]) {
-        let title = recipe.title();
-        for (name, content) in WORKSPACE {
-            recipe.folder().file(name, content);
-        }
-        let link = recipe.folder().path().join("node_modules");
-        std::os::unix::fs::symlink(&modules, link).expect("a link");
-        recipe.run("git init --quiet .\ngit add .\n");
-        recipe.step();
-        for tool in ["turbo", "nx"] {
-            recipe.run("rm -rf packages/a/dist .turbo .nx node_modules/.cache/turbo\n");
-            recipe.step();
-            let built = recipe.read("packages/a/dist/out");
-            // Another machine: nothing local is left.
-            recipe.run("rm -rf packages/a/dist .turbo .nx node_modules/.cache/turbo\n");
-            recipe.again();
-            let found = recipe.read("packages/a/dist/out");
-            assert_eq!(found, built, "{title}: {tool} has not built again");
-        }
-        let log = recipe.server().logs("/v1/cache/");
-        assert!(log.contains("/v8/artifacts/status"), "{title}: {log}");
-    }
-}
-
 /// The toolchains that `cargo xtask setup --nightly` has fetched, because Debian's may be too old
 /// for others.
 fn toolchains() -> Vec<PathBuf> {
@@ -339,7 +264,7 @@ echo hello > %{buildroot}/usr/share/hello/text
 /usr/share/hello/text
 ";
 const RPM: &str = "rpmbuild -bb --quiet --define \"_topdir $PWD/rpm\" hello.spec\n\
-    cp rpm/RPMS/noarch/hello-1.0-1.noarch.rpm .\n";
+    cp rpm/RPMS/noarch/hello-*.noarch.rpm .\n";
 
 /// A package of pacman, which `makepkg` makes only without the rights of root.
 const PACKAGE: &str = "mkdir -p package/usr/share/hello\n\
@@ -350,8 +275,11 @@ const PACKAGE: &str = "mkdir -p package/usr/share/hello\n\
 
 #[test]
 #[ignore = "nightly"] // package managers
-fn pacman_dnf_and_ostree_fetch_from_folders() {
+fn pacman_dnf_zypper_and_ostree_fetch_from_folders() {
     let programs = [
+        "gpg",
+        "unshare",
+        "zypper",
         "pacman",
         "repo-add",
         "fakeroot",
@@ -380,11 +308,100 @@ fn pacman_dnf_and_ostree_fetch_from_folders() {
         recipe.step();
         let installed = recipe.read("fedora/usr/share/hello/text");
         assert_eq!(installed, b"hello\n", "{title}");
+        zypper_installs_and_updates(&mut recipe);
         recipe.step();
         recipe.step();
         assert_eq!(recipe.read("checkout/etc/motd"), b"hello", "{title}");
         assert_eq!(recipe.read("checkout/large").len(), 300_000, "{title}");
         recipe.finish();
+    }
+}
+
+/// Runs the part of the page about zypper, and has it find a second version.
+fn zypper_installs_and_updates(recipe: &mut Recipe) {
+    let title = recipe.title();
+    recipe.step();
+    recipe.step();
+    let sign = recipe.last.clone();
+    recipe.step();
+    let installed = recipe.read("suse/usr/share/hello/text");
+    assert_eq!(installed, b"hello\n", "{title}");
+    let second = SPEC.replace("1.0", "2.0").replace("echo hello", "echo two");
+    recipe.folder().file("hello.spec", second);
+    recipe.run(RPM);
+    recipe.run("cp hello-2.0-1.noarch.rpm www/rpm/\ncreaterepo_c --quiet --zck www/rpm\n");
+    let zypper = "unshare --map-root-user zypper --non-interactive --root $PWD/suse";
+    // The old signature is not that of the new index.
+    recipe.run(&format!("! {zypper} refresh\n"));
+    recipe.run(&sign);
+    recipe.run(&format!("{zypper} refresh\n{zypper} update\n"));
+    let updated = recipe.read("suse/usr/share/hello/text");
+    assert_eq!(updated, b"two\n", "{title}");
+    recipe.server().logs("/rpm/hello-2.0-1.noarch.rpm");
+    recipe.run("gpgconf --kill gpg-agent\n");
+}
+
+/// What Nix has to know about a machine without its daemon, and without its public cache.
+const NIX_SETTINGS: &str = "experimental-features = nix-command
+build-users-group =
+substituters =
+";
+
+/// A derivation that needs no other one: Nix itself makes the links of its result.
+const DERIVATION: &str = "derivation {
+  name = \"linked\";
+  system = \"builtin\";
+  builder = \"builtin:buildenv\";
+  derivations = [ \"true\" 5 1 ./hello ];
+  manifest = builtins.toFile \"manifest\" \"\";
+}
+";
+
+#[test]
+#[ignore = "nightly"] // package managers
+fn nix_copies_to_a_binary_cache_and_back() {
+    for mut recipe in recipes("nix", &["nix", "nix-build"]) {
+        let title = recipe.title();
+        let content = pattern(1, 3_000_000);
+        recipe.folder().file("hello/share/data", content.clone());
+        recipe.folder().file("hello.nix", DERIVATION);
+        let settings = recipe.folder();
+        settings.file("home/.config/nix/nix.conf", NIX_SETTINGS);
+        for _ in ["keys", "serve", "copy"] {
+            recipe.step();
+        }
+        let path = String::from_utf8(recipe.read("path")).expect("UTF-8");
+        let path = path.trim_end().trim_start_matches('/').to_owned();
+        // The result is a link into another path, which was copied as well.
+        let data = |recipe: &Recipe, store: &str| {
+            let link = recipe.folder().path().join(store).join(&path);
+            let inside = fs::read_link(link.join("share")).expect("a link");
+            let inside = inside.strip_prefix("/").expect("a path of the store");
+            recipe.read(&format!("{store}/{}/data", inside.display()))
+        };
+        assert!(data(&recipe, "store") == content, "{title}");
+        for store in ["other", "third"] {
+            recipe.step();
+            assert!(data(&recipe, store) == content, "{title}: {store}");
+        }
+        let log = recipe.server().logs("method=GET target=/nar/");
+        assert!(log.contains("method=PUT target=/nar/"), "{title}: {log}");
+        // Without its key, a cache is not trusted.
+        let from = "nix copy --store $PWD/fourth --from http://127.0.0.1:8080 $(cat path)";
+        recipe.run(&format!("! {from} 2> said\n"));
+        let said = String::from_utf8_lossy(&recipe.read("said")).into_owned();
+        assert!(said.contains("lacks a valid signature"), "{title}: {said}");
+        // Users are those of the file.
+        recipe.run("onrush ./users --auth ann:secret --public-read\n");
+        let to = "nix copy --store $PWD/store --to http://127.0.0.1:8080 $(cat path)\n";
+        recipe.run(&format!("! {to}"));
+        recipe.server().logs("status=401");
+        let login = "echo machine 127.0.0.1 login ann password secret > netrc\n";
+        recipe.run(login);
+        recipe.run(&to.replace("copy", "copy --option netrc-file $PWD/netrc"));
+        recipe.server().logs("method=PUT target=/nix-cache-info");
+        // Nix makes folders that their owner cannot change.
+        recipe.run("chmod -R u+w store other third fourth\n");
     }
 }
 
