@@ -21,7 +21,7 @@ type Step = (&'static str, fn(&mut Context) -> Outcome<Tally>);
 
 /// The steps in their order. Those that are commands of this program have the sizes of their
 /// defaults, or smaller ones where a night would not suffice.
-const STEPS: [Step; 16] = [
+const STEPS: [Step; 15] = [
     ("deny", |_| uncounted(setup::check_dependencies())),
     ("fuzz", |_| uncounted(fuzz::run_targets(&[], FUZZ_SECONDS))),
     ("file-systems", |context| {
@@ -41,7 +41,6 @@ const STEPS: [Step; 16] = [
         own("ceph down").and(tested)
     }),
     ("bench", |_| own("bench --quick")),
-    ("bench-scale", |_| own("bench scale --quick")),
     ("experiments", |_| own("experiment --quick")),
 ];
 

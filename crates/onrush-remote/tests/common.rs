@@ -5,13 +5,16 @@ use onrush_remote::{Options, RemoteStore};
 pub(crate) use onrush_store::testing::block_on;
 use onrush_store::{Object, Result};
 use std::future::poll_fn;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Stores on a service that runs elsewhere, with a prefix of this process: `ONRUSH_TEST_S3` is its
+/// Stores on a service that runs elsewhere, with a prefix of this call: `ONRUSH_TEST_S3` is its
 /// address, key and secret, separated by spaces, and the bucket `conformance` exists. `None` if the
 /// variable is not set; then a test does nothing.
 pub(crate) fn real() -> Option<impl Fn() -> RemoteStore> {
+    static CALLS: AtomicU64 = AtomicU64::new(0);
     std::env::var_os("ONRUSH_TEST_S3")?;
-    let prefix = std::process::id().to_string();
+    let number = CALLS.fetch_add(1, Relaxed);
+    let prefix = format!("{}-{number}", std::process::id());
     Some(move || real_at(&prefix).expect("the variable is set"))
 }
 

@@ -63,8 +63,7 @@ pub(crate) fn main(mut arguments: Arguments) -> Result<(), Failure> {
     if wanted.has(STORE) {
         println!("== tests of the store");
         let mut tests = cargo("test --quiet -p onrush-remote --test remote");
-        // Each examines the whole bucket, so that they follow each other.
-        tests.args(["--", "real_service", "--test-threads=1"]);
+        tests.args(["--", "real_service"]);
         let service = format!("{} {} {}", cluster.endpoint(), KEY.0, KEY.1);
         run_tests(tests.env("ONRUSH_TEST_S3", service))?;
     }
