@@ -23,6 +23,7 @@
 use super::FilesOptions;
 use super::assets;
 use super::http_error::{HttpError, Operation};
+use crate::client_address::{is_forwarded, is_https};
 use onrush::{Request, Response};
 use onrush_store::{Key, StoreError};
 use std::borrow::Cow;
@@ -362,6 +363,18 @@ pub(super) fn folder_href(mount: &str, key: &[u8], query: Option<&str>) -> Strin
         encode_invalid(query, &mut out);
     }
     out
+}
+
+/// The absolute URL of a path with a query. It stays relative if the URL that the client uses is
+/// not known: behind a proxy that is not trusted, or without `Host`.
+pub(super) fn absolute_url(request: &Request, path: &str) -> String {
+    let by_proxy = ["x-forwarded-proto", "x-forwarded-for", "forwarded", "via"];
+    let is_direct = !by_proxy.iter().any(|name| request.header(name).is_some());
+    let scheme = if is_https(request) { "https" } else { "http" };
+    match request.host() {
+        Some(host) if is_direct || is_forwarded(request) => format!("{scheme}://{host}{path}"),
+        _ => path.to_owned(),
+    }
 }
 
 #[cfg(test)]

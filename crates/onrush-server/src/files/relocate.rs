@@ -104,7 +104,7 @@ impl Inner {
         }
         check_rights(request, &from, &to)?;
         if is_move {
-            self.check_state_moves(&from.key)?;
+            self.check_no_state(&from.key)?;
         }
         let permission = permission(request, &from, &to);
         self.check_copied_name(&to.key, to.kind)?;
@@ -139,6 +139,9 @@ impl Inner {
             to: to.key.clone(),
         };
         let client = (Holder::of(request), &permission);
+        if is_move && from.kind == Kind::Directory {
+            self.check_no_states(&from.key, client).await?;
+        }
         let replaced = self.look_up(&to.key).await;
         let replaced = replaced.map_err(|error| failed(error, &to.key))?;
         if let Some(found) = &replaced
@@ -153,6 +156,9 @@ impl Inner {
             }
             if !to.may_replace_tree() {
                 return Err(TARGET_EXISTS);
+            }
+            if found.kind == Kind::Directory {
+                self.check_no_states(&to.key, client).await?;
             }
             permission.check()?;
             let done = match is_move {

@@ -15,7 +15,7 @@
 //! again before the commit.
 //!
 //! Nothing else changes a state while the option is on: copies, forms and uploads that continue
-//! have no `ID`.
+//! have no `ID`. Changes of a folder leave the states in it as they are, or are refused.
 
 use super::http_error::{HttpError, Operation};
 use super::path::{self, Target};
@@ -101,8 +101,8 @@ impl Inner {
         }
     }
 
-    /// Refuses to move a state, whose lock would stay.
-    pub(super) fn check_state_moves(&self, key: &Key) -> Result<(), HttpError> {
+    /// Refuses to move a state, whose lock would stay, and to change it with its folder.
+    pub(super) fn check_no_state(&self, key: &Key) -> Result<(), HttpError> {
         match self.is_state_key(key) {
             true => Err(ONLY_WHOLE),
             false => Ok(()),

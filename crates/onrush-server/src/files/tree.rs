@@ -173,11 +173,14 @@ impl Inner {
         walk.enter(folder.clone(), None);
         while let Some(step) = walk.next().await {
             match step {
-                Step::Entry(key, entry) => match self.delete_one(&key, entry.kind).await {
-                    Ok(()) => {}
-                    // Not a link, which would be deleted itself.
-                    Err(StoreError::NotEmpty) => walk.enter(key, None),
-                    Err(error) => walk.fail(key, entry.kind, error),
+                Step::Entry(key, entry) => match self.check_no_state(&key) {
+                    Err(failure) => walk.fail_with(key, entry.kind, failure),
+                    Ok(()) => match self.delete_one(&key, entry.kind).await {
+                        Ok(()) => {}
+                        // Not a link, which would be deleted itself.
+                        Err(StoreError::NotEmpty) => walk.enter(key, None),
+                        Err(error) => walk.fail(key, entry.kind, error),
+                    },
                 },
                 Step::End(_, true) => {} // It contains what failed.
                 Step::End(key, false) => {
@@ -232,6 +235,10 @@ impl Inner {
                     continue;
                 }
             };
+            if let Err(failure) = self.check_no_state(&copy) {
+                walk.fail_with(copy, entry.kind, failure);
+                continue;
+            }
             let limits = self.uploads.limits();
             if entry.kind == Kind::File && entry.size > limits.object_bytes_max {
                 walk.fail_with(copy, entry.kind, limits.too_large());
@@ -248,6 +255,32 @@ impl Inner {
             }
         }
         walk.failures
+    }
+
+    /// Fails if there is a state of Terraform beneath a folder that is to be moved or replaced.
+    pub(super) async fn check_no_states(
+        self: &Arc<Inner>,
+        folder: &Key,
+        (holder, permission): (Holder, &Permission),
+    ) -> Result<(), HttpError> {
+        if !self.options.terraform_state {
+            return Ok(());
+        }
+        let mut walk = Walk::new(self, holder, permission.clone(), 1);
+        walk.enter(folder.clone(), None);
+        while let Some(step) = walk.next().await {
+            let Step::Entry(key, entry) = step else {
+                continue;
+            };
+            self.check_no_state(&key)?;
+            if entry.kind == Kind::Directory && !walk.is_loop(&entry) {
+                walk.enter(key, Some(entry.version));
+            }
+        }
+        match walk.failures.pop() {
+            Some((.., failure)) => Err(failure),
+            None => Ok(()),
+        }
     }
 
     async fn copy_object(

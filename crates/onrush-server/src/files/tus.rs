@@ -21,7 +21,6 @@ use super::tus_concat::Concat;
 use super::upload::body_failure;
 use super::upload_target::{content_length, integer, owner};
 use super::uploads::{Found, NO_UPLOAD, Plan, Progress, Session, UploadId};
-use crate::client_address::{is_forwarded, is_https};
 use crate::shares::Holder;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -81,18 +80,6 @@ pub(crate) fn override_method(request: &mut Request) {
     };
     if request.header_values(NAME).count() == 1 {
         request.set_method(method);
-    }
-}
-
-/// The absolute URL of a path with a query. It stays relative if the URL that the client uses is
-/// not known: behind a proxy that is not trusted, or without `Host`.
-fn absolute_url(request: &Request, path: &str) -> String {
-    let by_proxy = ["x-forwarded-proto", "x-forwarded-for", "forwarded", "via"];
-    let is_direct = !by_proxy.iter().any(|name| request.header(name).is_some());
-    let scheme = if is_https(request) { "https" } else { "http" };
-    match request.host() {
-        Some(host) if is_direct || is_forwarded(request) => format!("{scheme}://{host}{path}"),
-        _ => path.to_owned(),
     }
 }
 
@@ -207,7 +194,7 @@ impl Inner {
         let content = checksum(&request)?;
         let mut session = self.uploads.create(plan, &worker).await.map_err(failed)?;
         session.save().await.map_err(failed)?;
-        let url = absolute_url(&request, &(to.location.clone() + &session.id().query()));
+        let url = path::absolute_url(&request, &(to.location.clone() + &session.id().query()));
         let response = match has_content || length == Some(0) {
             true => self.tus_receive(request, session, content, &to).await?,
             false => self.tus_progress(&session, worker.unix_seconds()),

@@ -80,7 +80,10 @@ impl Inner {
         let joined = joined.await;
         let (id, committed) = joined.map_err(|error| self.publication_failure(error, to))?;
         Ok(Response::new(201)
-            .with_header("Location", to.location.clone() + &id.query())
+            .with_header(
+                "Location",
+                path::absolute_url(request, &(to.location.clone() + &id.query())),
+            )
             .with_header("ETag", etag(&committed.meta.version)))
     }
 }

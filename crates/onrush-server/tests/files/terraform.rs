@@ -229,6 +229,48 @@ fn nothing_else_changes_a_state() {
     });
 }
 
+/// A change of a folder is none of the states in it.
+#[test]
+fn states_stay_when_their_folder_is_changed() {
+    let options = FilesOptions {
+        terraform_state: true,
+        ..webdav()
+    };
+    on_all_backends(&options, |server| {
+        assert_eq!(update(server, "/infra/deep/a.tfstate", STATE), 201);
+        assert_eq!(server.put("/infra/deep/x", b"x").status, 201);
+        assert_eq!(server.put("/old/y", b"y").status, 201);
+        assert_eq!(
+            change(server, "LOCK", "/infra/deep/a.tfstate", ANN).status,
+            200
+        );
+        for (request, status) in [
+            ("MOVE /infra/\nDestination: /free/", 403),
+            ("MOVE /old/\nDestination: /infra/", 403),
+            ("COPY /old/\nDestination: /infra/", 403),
+            ("COPY /infra/\nDestination: /copy/", 207),
+            ("DELETE /infra/", 207),
+        ] {
+            let reply = server.request(request, b"");
+            assert_eq!(reply.status, status, "{request}: {}", reply.text());
+            if status == 207 {
+                assert!(reply.text().contains("403"), "{}", reply.text());
+            }
+            let state = server.get("/infra/deep/a.tfstate");
+            assert_eq!(state.body, STATE, "{request}");
+        }
+        assert_eq!(server.get("/copy/deep/x").body, b"x");
+        assert_eq!(server.get("/copy/deep/a.tfstate").status, 404);
+        assert_eq!(server.get("/infra/deep/x").status, 404);
+        assert_eq!(server.delete("/infra/deep/a.tfstate").status, 423);
+        assert_eq!(server.delete("/infra/deep/a.tfstate?ID=ann-1").status, 200);
+        assert_eq!(server.delete("/infra/").status, 204);
+        // Without a state, a folder moves.
+        let moved = server.request("MOVE /old/\nDestination: /new/", b"");
+        assert_eq!(moved.status, 201);
+    });
+}
+
 #[test]
 fn malformed_locks_and_other_names_are_refused() {
     on_all_backends(&states(), |server| {

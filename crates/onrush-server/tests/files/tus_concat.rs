@@ -68,7 +68,9 @@ fn parts_are_joined_in_the_order_of_the_list() {
         let (status, url) = join(server, "/m/folder/", &urls, &metadata);
         assert_eq!(status, 201);
         let url = url.expect("a URL");
-        assert!(url.starts_with("/m/folder/a%20b.txt?upload-id="), "{url}");
+        // Some clients drop the query of a path.
+        let path = url.strip_prefix("http://test").expect("an absolute URL");
+        assert!(path.starts_with("/m/folder/a%20b.txt?upload-id="), "{url}");
         let got = server.get("/m/folder/a%20b.txt");
         assert!(got.body == [b"hello world", &long[..]].concat());
         assert_eq!(got.field("content-type"), Some("text/x-test"));
