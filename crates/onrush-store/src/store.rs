@@ -258,6 +258,17 @@ pub trait Store: fmt::Debug + Send + Sync {
         Box::pin(async { Err(StoreError::Unsupported) })
     }
 
+    /// Gives the object or the folder at the place of a copy the owner, group and mode that it
+    /// needs to replace what is at `to`: before a folder gets its content, which inherits from it.
+    /// By default does nothing.
+    fn take_rights<'a>(
+        &'a self,
+        _copy: &'a StagedCopy,
+        _to: &'a Key,
+    ) -> LocalFuture<'a, Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+
     /// How what `from` names and what `to` names lie to each other. Two keys may name one object
     /// or folder, through symbolic links. By default compares the keys.
     fn overlap<'a>(&'a self, from: &'a Key, to: &'a Key) -> LocalFuture<'a, Result<Overlap>> {

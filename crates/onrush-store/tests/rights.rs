@@ -132,6 +132,71 @@ fn owner_and_group_are_those_of_the_object_or_the_folder() {
     });
 }
 
+/// A copy that replaces a folder has the rights of that, and what is in it inherits from it; one
+/// that replaces something else has those of something new.
+#[test]
+fn a_copy_that_replaces_a_folder_keeps_its_rights() {
+    let wanted = [Ability::Owners, Ability::AccessLists, Ability::Exchange];
+    if temp_lacks(&wanted) {
+        return;
+    }
+    on_kernel(|backend, folder, path| {
+        put(folder, "source/x", b"new").unwrap();
+        for (replaced, is_folder) in [("d/folder", true), ("d/file", false)] {
+            let at = backend.path(replaced.as_bytes()).unwrap();
+            let with_rights = match is_folder {
+                true => {
+                    fs::create_dir(&at).unwrap();
+                    fs::write(at.join("old"), "old").unwrap();
+                    &at
+                }
+                false => {
+                    fs::write(&at, "old").unwrap();
+                    path
+                }
+            };
+            chown(with_rights, None, Some(2345)).unwrap();
+            fs::set_permissions(with_rights, Permissions::from_mode(0o2750)).unwrap();
+            let dir = Dir::open_root(with_rights).unwrap();
+            let open = dir.open(b".", OpenHow::READ).unwrap();
+            open.set_default_access_list(&default_list()).unwrap();
+            let before = mode(with_rights);
+            block_on(async {
+                let (from, to) = (key("source"), key(replaced));
+                let staged = folder.stage_copy(&from, &to).await.unwrap();
+                let copy = staged.key().clone();
+                folder.create_folder(&copy).await.unwrap();
+                folder.take_rights(&staged, &to).await.unwrap();
+                let inside =
+                    |name: &str| Key::parse(&[copy.as_bytes(), name.as_bytes()].concat()).unwrap();
+                folder.create_folder(&inside("/deep")).await.unwrap();
+                let how = |from: Key, to: Key| Relocation {
+                    from,
+                    from_condition: Condition::None,
+                    to,
+                    to_condition: Condition::None,
+                };
+                let file = how(key("source/x"), inside("/x"));
+                folder.copy(file).await.unwrap();
+                let shown = ShownNames::default();
+                let publish = folder.replace(how(copy.clone(), to), Kind::Directory, shown);
+                publish.await.unwrap();
+            });
+            let group = |path: &Path| fs::metadata(path).unwrap().gid();
+            match is_folder {
+                true => assert_eq!(mode(&at), before),
+                false => assert_eq!(mode(&at) & 0o2000, 0o2000),
+            }
+            assert_eq!(mode(&at.join("deep")) & 0o2000, 0o2000);
+            for path in [&at, &at.join("deep"), &at.join("x")] {
+                assert_eq!(group(path), 2345, "{path:?}");
+                assert!(access_list(path).is_some() || path == &at, "{path:?}");
+            }
+            assert!(!at.join("old").exists());
+        }
+    });
+}
+
 /// The list of a folder for what is created in it, with an entry for the user 1234.
 pub(crate) fn default_list() -> Vec<u8> {
     let entries: [(u16, u16, u32); 5] = [

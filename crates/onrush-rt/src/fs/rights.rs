@@ -41,6 +41,16 @@ impl File {
     pub fn set_access_list(&self, list: &[u8]) -> io::Result<()> {
         self.set_attribute(ACCESS_LIST, list)
     }
+
+    /// As [`Dir::default_access_list`], of an open directory.
+    pub fn default_access_list(&self) -> io::Result<Option<Vec<u8>>> {
+        self.attribute(DEFAULT_LIST, LIST_BYTES_MAX)
+    }
+
+    /// Sets the list of [`File::default_access_list`].
+    pub fn set_default_access_list(&self, list: &[u8]) -> io::Result<()> {
+        self.set_attribute(DEFAULT_LIST, list)
+    }
 }
 
 impl Dir {

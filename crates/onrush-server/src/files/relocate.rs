@@ -284,6 +284,7 @@ impl Inner {
             }
         };
         copied.map_err(failed)?;
+        (self.store.take_rights(&staged, &how.to).await).map_err(failed)?;
         if kind == Kind::Directory && is_deep {
             let failures = self.copy_tree(&how, &at, 1, client).await;
             if !failures.is_empty() {

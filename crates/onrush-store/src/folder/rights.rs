@@ -3,16 +3,17 @@
 //! The kernel gives a new file the rights that its folder prescribes, but a staged file is created
 //! in another one. So a put gives it what it would have got in the folder of its object: the group
 //! of a setgid folder, and the default list. An object that replaces another one takes the rights
-//! of that. Where the process may not set the owner or the group (`EPERM`), the object keeps those
-//! of the process, and the group gets no more rights than all users have.
+//! of that, and so does a folder. Where the process may not set the owner or the group (`EPERM`),
+//! the object keeps those of the process, and the group gets no more rights than all users have.
 //!
 //! A mount that shows another owner refuses all of that, and has rules of its own.
 
-use super::Inner;
 use super::staging::StagedFile;
+use super::{Inner, parents};
 use crate::error::{Result, StoreError};
+use crate::key::Key;
 use onrush_rt::descriptors::FileUse;
-use onrush_rt::fs::{Dir, Metadata, OpenHow};
+use onrush_rt::fs::{Dir, File, FileKind, Metadata, OpenHow};
 use std::io;
 
 /// `S_ISGID`: what is created in the folder gets its group.
@@ -20,6 +21,9 @@ const SETGID: u32 = 0o2000;
 
 /// The bits that a replaced object passes on. A program of clients is never setuid.
 const MODE_BITS: u32 = 0o777;
+
+/// The bits of a folder that another one has instead, with `S_ISGID` and `S_ISVTX`.
+const FOLDER_BITS: u32 = 0o3777;
 
 /// Tags of the entries of an access control list (linux/posix_acl.h).
 const USER_OBJ: u16 = 0x01;
@@ -47,16 +51,94 @@ pub(super) fn inherit(
     if !staged.name.staging.keeps_lists() {
         return Ok(());
     }
-    match dir.default_access_list() {
-        Ok(Some(mut list)) => {
-            limit(&mut list, inner.options.file_mode);
-            tolerate(staged.file.set_access_list(&list))
-        }
-        Ok(None) => Ok(()),
-        // The folder was removed, which the rename notices.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => tolerate(Err(error)),
+    match default_list(dir)? {
+        Some(list) => set_limited(&staged.file, list, inner.options.file_mode),
+        None => Ok(()),
     }
+}
+
+/// The default list of a folder. `None` if it has none, or may not be read.
+fn default_list(dir: &Dir) -> Result<Option<Vec<u8>>> {
+    match dir.default_access_list() {
+        // The folder was removed, which the rename notices.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => tolerate(Err(error)).map(|()| None),
+        list => Ok(list.ok().flatten()),
+    }
+}
+
+fn set_limited(file: &File, mut list: Vec<u8>, mode: u32) -> Result<()> {
+    limit(&mut list, mode);
+    tolerate(file.set_access_list(&list))
+}
+
+/// Gives a copy with a staged name, an object or a folder, the rights that it needs at `to`: those
+/// of the folder that it replaces as a folder, otherwise those of something new there. What is
+/// created in it later inherits from it. Blocks.
+pub(super) fn of_copy(inner: &Inner, copy: &Key, to: &Key) -> Result<()> {
+    if inner.root.as_fd().is_none() {
+        return Ok(()); // The simulator has no such rights.
+    }
+    let permits = [(); 2].map(|()| inner.options.descriptors.open_file(FileUse::Brief));
+    if permits.iter().any(Option::is_none) {
+        return Err(StoreError::Busy);
+    }
+    let open = |key: &Key| inner.root.open(key.as_bytes(), OpenHow::READ);
+    let new = open(copy).map_err(StoreError::from_lookup)?;
+    let found = new.metadata().map_err(StoreError::from_open_file)?;
+    let parent = parents::open(inner, to.split().0).map_err(StoreError::from_change)?;
+    let old = parent.dir().entry_metadata(to.name());
+    match (found.kind, old.map(|old| old.kind)) {
+        (FileKind::Directory, Ok(FileKind::Directory)) => {
+            keep_folder(&new, &found, &open(to).map_err(StoreError::from_change)?)
+        }
+        _ => inherit_copy(inner, &new, &found, parent.dir()),
+    }
+}
+
+/// Gives the folder `new`, described by `found`, all rights of the folder `old`.
+fn keep_folder(new: &File, found: &Metadata, old: &File) -> Result<()> {
+    let was = old.metadata().map_err(StoreError::from_open_file)?;
+    if was.user != found.user {
+        let _ = new.set_owner(Some(was.user), None);
+    }
+    let has_group = was.group == found.group || new.set_owner(None, Some(was.group)).is_ok();
+    let all = was.mode & FOLDER_BITS;
+    tolerate(new.set_mode(match has_group {
+        true => all,
+        false => all & 0o1707 | (all & 0o007) << 3,
+    }))?;
+    // A file system without lists refuses to read them.
+    if has_group && let Ok(Some(list)) = old.access_list() {
+        tolerate(new.set_access_list(&list))?;
+    }
+    match old.default_access_list() {
+        Ok(Some(list)) => tolerate(new.set_default_access_list(&list)),
+        _ => Ok(()),
+    }
+}
+
+/// Gives `new`, described by `found`, the rights of what is created in `dir`.
+fn inherit_copy(inner: &Inner, new: &File, found: &Metadata, dir: &Dir) -> Result<()> {
+    let folder = dir.self_metadata().map_err(StoreError::from_change)?;
+    let is_folder = found.kind == FileKind::Directory;
+    if folder.mode & SETGID != 0 {
+        let is_set = folder.group == found.group || new.set_owner(None, Some(folder.group)).is_ok();
+        if is_folder && is_set {
+            tolerate(new.set_mode(found.mode & FOLDER_BITS | SETGID))?;
+        }
+    }
+    let Some(list) = default_list(dir)? else {
+        return Ok(());
+    };
+    if is_folder {
+        tolerate(new.set_default_access_list(&list))?;
+    }
+    let mode = match is_folder {
+        true => inner.options.dir_mode,
+        false => inner.options.file_mode,
+    };
+    set_limited(new, list, mode)
 }
 
 /// Gives a staged file, described by `found`, the rights of the object `name` in `dir`, which it

@@ -10,6 +10,7 @@ use super::overlap;
 use super::parents::{self, CreatedFolders};
 use super::properties;
 use super::relocate::{self, Replaces};
+use super::rights;
 use super::staging::StagedName;
 use super::upload;
 use super::watches;
@@ -177,6 +178,12 @@ impl Store for Folder {
             let (key, name) = self.run(&self.inner.change_pool, job).await?;
             Ok(StagedCopy::new(key, Box::new(name)))
         })
+    }
+
+    fn take_rights<'a>(&'a self, copy: &'a StagedCopy, to: &'a Key) -> LocalFuture<'a, Result<()>> {
+        let (copy, to) = (copy.key().clone(), to.clone());
+        let job = move |inner: &Arc<Inner>| rights::of_copy(inner, &copy, &to);
+        Box::pin(self.run(&self.inner.change_pool, job))
     }
 
     fn overlap<'a>(&'a self, from: &'a Key, to: &'a Key) -> LocalFuture<'a, Result<Overlap>> {

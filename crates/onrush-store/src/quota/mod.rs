@@ -427,6 +427,10 @@ impl Store for QuotaStore {
         })
     }
 
+    fn take_rights<'a>(&'a self, copy: &'a StagedCopy, to: &'a Key) -> LocalFuture<'a, Result<()>> {
+        self.folder.take_rights(copy, to)
+    }
+
     fn overlap<'a>(&'a self, from: &'a Key, to: &'a Key) -> LocalFuture<'a, Result<Overlap>> {
         self.folder.overlap(from, to)
     }
