@@ -2,6 +2,7 @@
 
 use super::archive::{COMPRESSION_BYTES_MAX, DIRECTORIES_BYTES_MAX};
 use super::list::PAGES_BYTES_MAX;
+use super::markdown::DOCUMENTS_BYTES_MAX;
 use super::run_to_end::ABANDONED_MAX;
 use super::uploads::Uploads;
 use crate::shares::{self, Shares};
@@ -22,6 +23,8 @@ pub(super) struct ClientShares {
     pub(super) compression: Arc<Shares>,
     /// The memory of the directories of zips that are being made, in bytes.
     pub(super) directories: Arc<Shares>,
+    /// The memory of Markdown documents that are being rendered or sent, in bytes.
+    pub(super) documents: Arc<Shares>,
 }
 
 impl ClientShares {
@@ -32,6 +35,7 @@ impl ClientShares {
             listings: Shares::new("listing_bytes", PAGES_BYTES_MAX),
             compression: Shares::new("archive_compression_bytes", COMPRESSION_BYTES_MAX),
             directories: Shares::new("archive_directory_bytes", DIRECTORIES_BYTES_MAX),
+            documents: Shares::new("document_bytes", DOCUMENTS_BYTES_MAX),
         })
     }
 }
@@ -59,8 +63,16 @@ impl Collector for SharesCollector {
             listings,
             compression,
             directories,
+            documents,
         } = &*self.shares;
-        let all = [changes, watchers, listings, compression, directories];
+        let all = [
+            changes,
+            watchers,
+            listings,
+            compression,
+            directories,
+            documents,
+        ];
         let mut states: Vec<_> = all.iter().map(|shares| shares.state()).collect();
         states.extend(self.uploads.shares());
         shares::collect(&states, text);

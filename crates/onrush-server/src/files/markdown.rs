@@ -4,15 +4,15 @@
 //! links have known schemes only. In addition the document is sandboxed: it has an origin of its
 //! own, runs nothing, and loads only images of this server. Its links open in a new tab.
 
-use super::budget::Lease;
 use super::http_error::{HttpError, Operation};
 use super::object::read;
 use super::path::Target;
 use super::permitted::Permitted;
 use super::{Inner, assets, html, list};
 use crate::rights::Rights;
+use crate::shares::{Holder, Share};
 use onrush::{Bytes, Request, Response};
-use onrush_store::{Key, StoreError, Wanted};
+use onrush_store::{Key, Wanted};
 use pulldown_cmark::{CowStr, Event, Options, Parser, Tag, html::write_html_fmt};
 use std::fmt::{self, Write};
 
@@ -32,7 +32,7 @@ const TOO_LONG: HttpError = HttpError::new(413, "the file is too long to be rend
 /// A rendered file, and the budget that it takes until the client has received it.
 struct Rendered {
     text: String,
-    _lease: Lease,
+    _share: Share,
 }
 
 impl AsRef<[u8]> for Rendered {
@@ -62,10 +62,15 @@ impl Inner {
         if size > BYTES_MAX {
             return Err(TOO_LONG);
         }
-        let busy = HttpError::from_store(StoreError::Busy, Operation::Read);
         let bytes_max = size as usize * GROWTH + EXTRA_BYTES;
-        let lease = self.document_budget.take(bytes_max);
-        let lease = lease.ok_or(busy)?;
+        let share = (self.shares.documents).take(Holder::of(request), bytes_max);
+        let share = share.map_err(|full| {
+            HttpError::full(
+                full,
+                "you read too many documents at a time; receive some of them",
+                "too many documents are being sent; try again later",
+            )
+        })?;
         let source = read(&object, size as usize).await.map_err(failed)?;
         let nonce = list::nonce()?;
         let policy = format!(
@@ -85,7 +90,7 @@ impl Inner {
             .ok_or(TOO_LONG)?;
         let body = Bytes::from_owner(Rendered {
             text,
-            _lease: lease,
+            _share: share,
         });
         Ok(Response::with_body(body)
             .content_type("text/html; charset=utf-8")

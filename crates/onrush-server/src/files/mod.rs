@@ -332,8 +332,6 @@ struct Inner {
     uploads: Arc<Uploads>,
     /// The budgets of which each client has a share.
     shares: Arc<ClientShares>,
-    /// The budget of rendered Markdown.
-    document_budget: Arc<Budget>,
     /// Increases when clients that watch have to connect again.
     watch_epoch: Arc<AtomicU64>,
     storage_log: Arc<StorageLog>,
@@ -420,7 +418,6 @@ impl Files {
                 options.upload_bytes_max,
                 buffers_per_core,
             )),
-            document_budget: Budget::new(markdown::DOCUMENTS_BYTES_MAX),
             watch_epoch: Arc::default(),
             storage_log: Arc::default(),
             options,
@@ -455,7 +452,6 @@ impl Files {
             upload_buffers: inner.upload_buffers.clone(),
             uploads: inner.uploads.clone(),
             shares: inner.shares.clone(),
-            document_budget: inner.document_budget.clone(),
             watch_epoch: inner.watch_epoch.clone(),
             storage_log: inner.storage_log.clone(),
             options,

@@ -3,8 +3,10 @@
 
 use crate::program::users::{basic, login, request, start};
 use crate::program::users::{objects, users};
-use crate::program::{Folder, Server, drivers};
+use crate::program::{Folder, Server, curl, drivers, is_installed, wait_until};
 use onrush_server::PAGE_PATHS;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 
 const BROWSER: &str = "Accept: text/html,application/xhtml+xml,*/*;q=0.8\r\n";
 
@@ -237,5 +239,42 @@ fn markdown_is_rendered_for_its_readers() {
             let (status, response) = get(user, path);
             assert_eq!(status, expected, "{user} {path}: {response}");
         }
+    }
+}
+
+/// Documents that a client does not receive occupy memory, of which it has a share.
+#[test]
+fn one_client_does_not_have_the_memory_of_all_documents() {
+    let folder = Folder::new();
+    // Rendered, four times as long, which no buffer of a connection takes.
+    folder.file("a.md", "<".repeat(250_000));
+    for driver in drivers() {
+        let server = Server::start(folder.path(), &["--driver", driver]);
+        let unread = || {
+            let mut stream = TcpStream::connect(server.address()).expect("connected");
+            let request = b"GET /?markdown=a.md HTTP/1.1\r\nHost: localhost\r\n\r\n";
+            stream.write_all(request).expect("sent");
+            let mut status = [0; 12];
+            stream.read_exact(&mut status).expect("a response");
+            (status, stream)
+        };
+        let mut held = Vec::new();
+        let refused = loop {
+            let (status, stream) = unread();
+            match &status {
+                b"HTTP/1.1 200" => held.push(stream),
+                _ => break status,
+            }
+            assert!(held.len() < 16, "it has all");
+        };
+        assert_eq!(&refused, b"HTTP/1.1 429");
+        assert!(held.len() > 4, "{}", held.len());
+        if is_installed("curl") {
+            let url = format!("{}/?markdown=a.md", server.url);
+            let other = curl(&["--interface", "127.0.0.2", "--fail", &url]);
+            assert!(other.contains("&lt;&lt;"), "another client is served");
+        }
+        drop(held);
+        wait_until(|| unread().0 == *b"HTTP/1.1 200");
     }
 }
