@@ -83,15 +83,9 @@ fn every_way_to_store_an_object_records_its_checksum(backend: &Backend) {
         parts.bytes = 600_000;
         let upload = folder.resume(&at, Condition::None, &parts).await.unwrap();
         upload.commit().await.unwrap();
-        let how = |from: &str, to: &str| Relocation {
-            from: key(from),
-            from_condition: Condition::None,
-            to: key(to),
-            to_condition: Condition::None,
-        };
-        folder.copy(how("d/large", "copy")).await.unwrap();
+        folder.copy(relocation("d/large", "copy")).await.unwrap();
         folder
-            .rename(how("kept", "d/renamed"), Kind::File)
+            .rename(relocation("kept", "d/renamed"), Kind::File)
             .await
             .unwrap();
     });
@@ -135,13 +129,7 @@ fn every_flipped_bit_is_found(backend: &Backend) {
     // The copy of a damaged object is damaged.
     file.write_all_at(&[!content[9]], 9).unwrap();
     file.set_modified(modified_ns).unwrap();
-    let how = Relocation {
-        from: key("a"),
-        from_condition: Condition::None,
-        to: key("b"),
-        to_condition: Condition::None,
-    };
-    block_on(folder.copy(how)).unwrap();
+    block_on(folder.copy(relocation("a", "b"))).unwrap();
     assert!(matches!(finding(backend, "b"), Finding::Damaged(..)));
 }
 
@@ -166,13 +154,7 @@ fn changes_of_other_programs_are_no_damage(backend: &Backend) {
     root.create_dir(b"d", 0o755).unwrap();
     assert_eq!(finding(backend, "d"), Finding::Gone);
     // A copy of an object that another program has changed has no checksum.
-    let how = Relocation {
-        from: key("a"),
-        from_condition: Condition::None,
-        to: key("copy"),
-        to_condition: Condition::None,
-    };
-    block_on(folder.copy(how)).unwrap();
+    block_on(folder.copy(relocation("a", "copy"))).unwrap();
     assert_eq!(finding(backend, "copy"), Finding::NoChecksum);
     let options = FolderOptions {
         checksums: false,

@@ -113,6 +113,16 @@ pub(crate) fn key(text: impl AsRef<[u8]>) -> Key {
     Key::parse(text.as_ref()).unwrap()
 }
 
+/// A copy or a rename without conditions.
+pub(crate) fn relocation(from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Relocation {
+    Relocation {
+        from: key(from),
+        from_condition: Condition::None,
+        to: key(to),
+        to_condition: Condition::None,
+    }
+}
+
 pub(crate) fn put(folder: &Folder, at: &str, body: &[u8]) -> Result<Committed> {
     put_if(folder, at, body, Condition::None)
 }

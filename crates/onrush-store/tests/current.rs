@@ -11,34 +11,33 @@ use std::sync::{Arc, Mutex};
 /// A change, and what it is called.
 type Change = (&'static str, fn(&Folder) -> Result<()>);
 
-fn how(from: &str, to: &str) -> Relocation {
-    Relocation {
-        from: key(from),
-        from_condition: Condition::None,
-        to: key(to),
-        to_condition: Condition::None,
-    }
-}
-
 const CHANGES: [Change; 8] = [
     ("put", |folder| put(folder, "d/a", b"new").map(drop)),
     ("create", |folder| put(folder, "d/new", b"new").map(drop)),
     ("delete", |folder| delete(folder, "d/a").map(drop)),
     ("rename", |folder| {
-        block_on(folder.rename(how("d/a", "d/new"), Kind::File)).map(drop)
+        block_on(folder.rename(relocation("d/a", "d/new"), Kind::File)).map(drop)
     }),
     ("rename onto another", |folder| {
-        block_on(folder.rename(how("d/b", "d/a"), Kind::File)).map(drop)
+        block_on(folder.rename(relocation("d/b", "d/a"), Kind::File)).map(drop)
     }),
     ("rename a folder", |folder| {
-        block_on(folder.rename(how("d", "e"), Kind::Directory)).map(drop)
+        block_on(folder.rename(relocation("d", "e"), Kind::Directory)).map(drop)
     }),
     ("replace a folder", |folder| {
-        let replaced = folder.replace(how("other", "d"), Kind::Directory, ShownNames::default());
+        let replaced = folder.replace(
+            relocation("other", "d"),
+            Kind::Directory,
+            ShownNames::default(),
+        );
         block_on(replaced).map(drop)
     }),
     ("replace a folder by an object", |folder| {
-        let replaced = folder.replace(how("other/a", "d"), Kind::File, ShownNames::default());
+        let replaced = folder.replace(
+            relocation("other/a", "d"),
+            Kind::File,
+            ShownNames::default(),
+        );
         block_on(replaced).map(drop)
     }),
 ];

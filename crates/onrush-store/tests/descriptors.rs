@@ -1,10 +1,10 @@
 //! The descriptor budget of files: which operations fail, when a staged file is created, and that
 //! all permits are released.
 
-use crate::common::{Backend, block_on, key, staged};
+use crate::common::{Backend, block_on, key, relocation, staged};
 use crate::edge_common::wait_until;
 use onrush_rt::descriptors::{Descriptors, FileUse};
-use onrush_store::{Condition, Folder, FolderOptions, Relocation, Store, StoreError};
+use onrush_store::{Condition, Folder, FolderOptions, Store, StoreError};
 
 fn folder(backend: &Backend, budget: &Descriptors) -> Folder {
     backend.folder_with(FolderOptions {
@@ -72,12 +72,7 @@ fn exhausted_budget_refuses_uploads_but_not_reads() {
         assert_eq!(late.err(), Some(StoreError::Busy));
         drop(early);
         // A copy may take as long as an upload.
-        let copied = block_on(folder.copy(Relocation {
-            from: key("source"),
-            from_condition: Condition::None,
-            to: key("copy"),
-            to_condition: Condition::None,
-        }));
+        let copied = block_on(folder.copy(relocation("source", "copy")));
         assert_eq!(copied.err(), Some(StoreError::Busy));
         // A small upload has no staged file until its commit.
         let mut small = block_on(folder.stage(&key("small"), Condition::None, Some(5))).unwrap();

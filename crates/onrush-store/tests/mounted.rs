@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use crate::mount_namespace;
-use crate::mounts::{copy, open, put_in_steps, relocation, remount};
+use crate::mounts::{copy, open, put_in_steps, remount};
 use onrush_rt::fs::Dir;
 use onrush_store::*;
 use std::path::PathBuf;

@@ -67,15 +67,6 @@ pub(crate) fn copy(folder: &Folder, from: &str, to: &str) -> Result<Committed> {
     block_on(folder.copy(relocation(from, to)))
 }
 
-pub(crate) fn relocation(from: &str, to: &str) -> Relocation {
-    Relocation {
-        from: key(from),
-        to: key(to),
-        from_condition: Condition::None,
-        to_condition: Condition::None,
-    }
-}
-
 /// Every way to write creates and replaces objects on another file system, at its top and in
 /// folders that are made.
 fn assert_all_writes_work(folder: &Folder, mount: &str) {
@@ -111,7 +102,7 @@ fn assert_all_writes_work(folder: &Folder, mount: &str) {
             assert_eq!(moved, Err(StoreError::OtherFileSystem), "{from} {to}");
             assert!(get(folder, from).unwrap() == body(LARGE));
         }
-        let moved = block_on(folder.rename(relocation(&at, &format!("{mount}/moved")), Kind::File));
+        let moved = block_on(folder.rename(relocation(&at, format!("{mount}/moved")), Kind::File));
         assert_eq!(moved.map(|moved| moved.created), Ok(at.ends_with("top")));
         put(folder, &at, b"x").unwrap();
     }

@@ -347,13 +347,7 @@ fn files_of_one_time_have_different_versions(backend: &Backend) {
     // A rename is a change of the file, and its result has the new version.
     let file = root.open(b"from", OpenHow::create_new(0o644)).unwrap();
     file.set_modified(0).unwrap();
-    let relocation = Relocation {
-        from: key("from"),
-        to: key("a"),
-        from_condition: Condition::None,
-        to_condition: Condition::None,
-    };
-    let moved = block_on(folder.rename(relocation, Kind::File)).unwrap();
+    let moved = block_on(folder.rename(relocation("from", "a"), Kind::File)).unwrap();
     assert_eq!(moved.meta.version, version());
     let written = put(&folder, "a", b"of this store").unwrap();
     assert_eq!(written.meta.version, version());

@@ -181,15 +181,8 @@ fn every_kind_of_change_waits_for_the_other_store() {
         entered.send(()).unwrap();
         may_leave.lock().unwrap().recv_timeout(PATIENCE).unwrap();
     });
-    let rename = |folder: &Folder| {
-        let how = Relocation {
-            from: key("from"),
-            from_condition: Condition::None,
-            to: key("a"),
-            to_condition: Condition::None,
-        };
-        block_on(folder.rename(how, Kind::File)).map(|_| ())
-    };
+    let rename =
+        |folder: &Folder| block_on(folder.rename(relocation("from", "a"), Kind::File)).map(|_| ());
     type Change<'c> = &'c (dyn Fn(&Folder) -> Result<()> + Sync);
     let changes: [Change<'_>; 3] = [
         &|folder| put(folder, "a", b"x").map(|_| ()),
@@ -270,15 +263,7 @@ fn renames_of_two_stores_do_not_wait_for_each_other_in_a_circle() {
     let (sender, done) = mpsc::channel();
     thread::spawn(move || {
         let rename = |folder: &Folder, from: &str, to: &str| {
-            let (folder, how) = (
-                folder.clone(),
-                Relocation {
-                    from: key(from),
-                    from_condition: Condition::None,
-                    to: key(to),
-                    to_condition: Condition::None,
-                },
-            );
+            let (folder, how) = (folder.clone(), relocation(from, to));
             Box::pin(async move { folder.rename(how, Kind::File).await.map(|_| ()) })
         };
         let mut changes = [

@@ -20,15 +20,6 @@ fn replace(folder: &Folder, at: &str, old: &[u8], new: &[u8]) -> Result<()> {
     block_on(folder.replace_properties(&key(at), old, new))
 }
 
-fn how(from: &str, to: &str) -> Relocation {
-    Relocation {
-        from: key(from),
-        from_condition: Condition::None,
-        to: key(to),
-        to_condition: Condition::None,
-    }
-}
-
 fn properties_are_replaced_by_comparison_and_follow(backend: &Backend) {
     if backend.lacks(&[Ability::Attributes]) {
         return;
@@ -59,7 +50,7 @@ fn properties_are_replaced_by_comparison_and_follow(backend: &Backend) {
     // An object with both at their maximum.
     let full = vec![b'x'; bytes_max];
     assert_eq!(replace(&folder, "a", b"two", &full), Ok(()));
-    block_on(folder.copy(how("a", "b"))).expect("copied");
+    block_on(folder.copy(relocation("a", "b"))).expect("copied");
     assert_eq!(read(&folder, "b"), Ok(full.clone()));
     let read_only = backend.folder_with(FolderOptions {
         writable: false,
@@ -72,7 +63,7 @@ fn properties_are_replaced_by_comparison_and_follow(backend: &Backend) {
     put(&folder, "a", b"2").expect("replaced");
     put_if(&folder, "a", b"3", Condition::Present).expect("replaced");
     assert_eq!(read(&folder, "a"), Ok(full.clone()));
-    block_on(folder.rename(how("a", "c"), Kind::File)).expect("renamed");
+    block_on(folder.rename(relocation("a", "c"), Kind::File)).expect("renamed");
     assert_eq!(read(&folder, "c"), Ok(full.clone()));
     assert_eq!(replace(&folder, "c", &full, b""), Ok(()));
     assert_eq!(read(&folder, "c"), Ok(Vec::new()));

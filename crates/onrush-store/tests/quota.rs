@@ -32,15 +32,6 @@ async fn put_in(store: &QuotaStore, at: &str, bytes: usize) -> Result<Committed>
     upload.commit().await
 }
 
-fn how(from: &str, to: &str) -> Relocation {
-    Relocation {
-        from: key(from),
-        from_condition: Condition::None,
-        to: key(to),
-        to_condition: Condition::None,
-    }
-}
-
 fn names_and_folders_count_a_block(backend: &Backend) {
     let quotas = vec![quota(None, 10 * BLOCK), quota(Some("a/b"), 5 * BLOCK)];
     let store = QuotaStore::new(backend.folder(), quotas).unwrap();
@@ -62,7 +53,7 @@ fn names_and_folders_count_a_block(backend: &Backend) {
         put_in(&store, "a/b/last", 1).await.unwrap();
         let refused = put_in(&store, "a/b/another", 0).await;
         assert_eq!(refused.err(), Some(StoreError::OverQuota));
-        let refused = store.copy(how("a/b/last", "a/b/another")).await;
+        let refused = store.copy(relocation("a/b/last", "a/b/another")).await;
         assert_eq!(refused.err(), Some(StoreError::OverQuota));
         let folder = key("a/b/c/d/e");
         let deleted = store.delete(&folder, Kind::Directory, Condition::None);
@@ -195,9 +186,9 @@ fn a_failure_counts_nothing(backend: &Backend) {
         upload.commit().await.unwrap_err();
         put_in(&store, "a/b/c", 5).await.unwrap_err();
         put_in(&store, "d", 5).await.unwrap_err();
-        store.copy(how("none", "new/y")).await.unwrap_err();
+        store.copy(relocation("none", "new/y")).await.unwrap_err();
         store
-            .rename(how("none", "new/y"), Kind::File)
+            .rename(relocation("none", "new/y"), Kind::File)
             .await
             .unwrap_err();
         let deleted = store
@@ -269,11 +260,11 @@ async fn change(store: &QuotaStore, random: &mut Random, kept: &mut Vec<KeptUplo
         0..=2 => drop(put_in(store, &to, bytes).await),
         3 => drop(store.create_folder(&key(&to)).await),
         4 | 5 => drop(store.delete(&key(&from), kind, Condition::None).await),
-        6 => drop(store.copy(how(&from, &to)).await),
-        7 if from != to => drop(store.rename(how(&from, &to), kind).await),
+        6 => drop(store.copy(relocation(&from, &to)).await),
+        7 if from != to => drop(store.rename(relocation(&from, &to), kind).await),
         8 if from != to => drop(
             store
-                .replace(how(&from, &to), kind, ShownNames::all())
+                .replace(relocation(&from, &to), kind, ShownNames::all())
                 .await,
         ),
         9 => {

@@ -15,15 +15,7 @@ fn put_in(store: &QuotaStore, at: &str, bytes: usize) -> Result<Committed> {
 }
 
 fn rename(store: &QuotaStore, from: &str, to: &str, kind: Kind) -> Result<Committed> {
-    block_on(store.rename(
-        Relocation {
-            from: key(from),
-            from_condition: Condition::None,
-            to: key(to),
-            to_condition: Condition::None,
-        },
-        kind,
-    ))
+    block_on(store.rename(relocation(from, to), kind))
 }
 
 fn store(backend: &Backend, bytes_max: u64) -> QuotaStore {

@@ -10,10 +10,8 @@ use std::future::poll_fn;
 
 fn how(from: &str, to: &str, to_condition: Condition) -> Relocation {
     Relocation {
-        from: key(from),
-        from_condition: Condition::None,
-        to: key(to),
         to_condition,
+        ..relocation(from, to)
     }
 }
 

@@ -12,17 +12,8 @@ const EXDEV: i32 = 18;
 const ENOSPC: i32 = 28;
 const EDQUOT: i32 = 122;
 
-fn how(from: &Key, to: &str) -> Relocation {
-    Relocation {
-        from: from.clone(),
-        from_condition: Condition::None,
-        to: key(to),
-        to_condition: Condition::None,
-    }
-}
-
 fn replace(folder: &Folder, from: &str, to: &str, kind: Kind) -> Result<Committed> {
-    block_on(folder.replace(how(&key(from), to), kind, ShownNames::default()))
+    block_on(folder.replace(relocation(from, to), kind, ShownNames::default()))
 }
 
 /// A copy of the folder `new` that replaces `old`, as the object server makes it.
@@ -34,11 +25,11 @@ async fn copy_over(folder: &Folder) -> Result<Committed> {
         let to = [staged.key().as_bytes(), b"/", name.as_bytes()].concat();
         let copy = Relocation {
             to: key(to),
-            ..how(&from, "x")
+            ..relocation(from.as_bytes(), "x")
         };
         folder.copy(copy).await?;
     }
-    let publish = how(staged.key(), "old");
+    let publish = relocation(staged.key().as_bytes(), "old");
     folder
         .replace(publish, Kind::Directory, ShownNames::default())
         .await
@@ -101,7 +92,7 @@ impl Scene {
             Scene::FileToFolder | Scene::FileToFile => Kind::File,
             Scene::CopyToFolder => return Box::pin(copy_over(folder)),
         };
-        folder.replace(how(&key("new"), "old"), kind, ShownNames::default())
+        folder.replace(relocation("new", "old"), kind, ShownNames::default())
     }
 
     fn run(self, folder: &Folder) -> Result<Committed> {
@@ -218,7 +209,7 @@ fn a_free_name_is_created() {
         assert_eq!(get(&folder, "x/y/a").as_deref(), Ok(&b"a"[..]));
         let absent = Relocation {
             to_condition: Condition::Absent,
-            ..how(&key("x"), "z")
+            ..relocation("x", "z")
         };
         put(&folder, "z/b", b"b").unwrap();
         let refused = block_on(folder.replace(absent, Kind::Directory, ShownNames::default()));
@@ -265,8 +256,9 @@ fn what_is_not_shown_is_not_replaced() {
             assert_eq!(refused.err(), Some(StoreError::NotEmpty), "{to}");
             assert_eq!(get(&folder, kept).as_deref(), Ok(&b"kept"[..]));
         }
-        let hidden =
-            |to| block_on(folder.replace(how(&key("new"), to), Kind::Directory, ShownNames::all()));
+        let hidden = |to| {
+            block_on(folder.replace(relocation("new", to), Kind::Directory, ShownNames::all()))
+        };
         assert_eq!(hidden("special").err(), Some(StoreError::NotEmpty));
         assert!(hidden("old").is_ok());
         assert_eq!(get(&folder, "old/a").as_deref(), Ok(&b"new"[..]));
@@ -331,7 +323,7 @@ fn a_folder_with_a_link_out_of_it_is_not_moved() {
         put(&folder, "a/y", b"y").unwrap();
         backend.symlink("a/b/c/up", "../../y");
         backend.symlink("a/b/c/absolute", "/etc/passwd");
-        let rename = |from, to| block_on(folder.rename(how(&key(from), to), Kind::Directory));
+        let rename = |from, to| block_on(folder.rename(relocation(from, to), Kind::Directory));
         for (from, to) in [("a/b/c", "d"), ("a/b", "a/d")] {
             assert_eq!(rename(from, to).err(), Some(StoreError::LeadsOutside));
             let refused = replace(&folder, from, to, Kind::Directory);

@@ -170,16 +170,14 @@ fn a_copy_that_replaces_a_folder_keeps_its_rights() {
                 let inside =
                     |name: &str| Key::parse(&[copy.as_bytes(), name.as_bytes()].concat()).unwrap();
                 folder.create_folder(&inside("/deep")).await.unwrap();
-                let how = |from: Key, to: Key| Relocation {
-                    from,
-                    from_condition: Condition::None,
-                    to,
-                    to_condition: Condition::None,
-                };
-                let file = how(key("source/x"), inside("/x"));
+                let file = relocation("source/x", inside("/x").as_bytes());
                 folder.copy(file).await.unwrap();
                 let shown = ShownNames::default();
-                let publish = folder.replace(how(copy.clone(), to), Kind::Directory, shown);
+                let publish = folder.replace(
+                    relocation(copy.as_bytes(), replaced),
+                    Kind::Directory,
+                    shown,
+                );
                 publish.await.unwrap();
             });
             let group = |path: &Path| fs::metadata(path).unwrap().gid();
@@ -329,13 +327,7 @@ fn a_mount_that_shows_another_owner_is_written() {
         }
         put_all(&folder, NAMES);
         for name in NAMES {
-            let relocation = Relocation {
-                from: key(name),
-                to: key("copy"),
-                from_condition: Condition::None,
-                to_condition: Condition::None,
-            };
-            block_on(folder.copy(relocation)).unwrap();
+            block_on(folder.copy(relocation(name, "copy"))).unwrap();
             assert_eq!(get(&folder, "copy"), get(&folder, name));
         }
     }
