@@ -19,32 +19,26 @@ use std::mem::MaybeUninit;
 use std::num::NonZeroU64;
 use std::path::Path;
 
-/// File systems that are only in memory (linux/magic.h).
-const TMPFS_MAGIC: u64 = 0x0102_1994;
-/// Of vfat and exFAT (linux/magic.h).
-const MSDOS_MAGIC: u64 = 0x4d44;
-const EXFAT_MAGIC: u64 = 0x2011_bab0;
+/// File systems that are only in memory (linux/magic.h): tmpfs, ramfs.
+const MEMORY_MAGIC: [u64; 2] = [0x0102_1994, 0x8584_58f6];
+/// Of vfat and exFAT, which ignore the case of names (linux/magic.h).
+const FOLDING_MAGIC: [u64; 2] = [0x4d44, 0x2011_bab0];
 /// `FS_CASEFOLD_FL` (linux/fs.h).
 const CASEFOLD_FLAG: u32 = 0x4000_0000;
-const RAMFS_MAGIC: u64 = 0x8584_58f6;
 
-/// File systems of the kernel whose calls wait for nothing but a disk of this machine, besides
-/// those in memory: ext2 to ext4, XFS, Btrfs, overlay, F2FS, ZFS, bcachefs, EROFS, SquashFS,
-/// ISO 9660, FAT, exFAT, NTFS.
-const LOCAL_MAGIC: [u64; 13] = [
-    0xef53,
-    0x5846_5342,
-    0x9123_683e,
-    0x794c_7630,
-    0xf2f5_2010,
-    0x2fc1_2fc1,
-    0xca45_1a4e,
-    0xe0f5_e1e2,
-    0x7371_7368,
-    0x9660,
-    0x4d44,
-    0x2011_bab0,
-    0x7366_746e,
+/// Other file systems of the kernel whose calls wait for nothing but a disk of this machine.
+const DISK_MAGIC: [u64; 11] = [
+    0xef53,      // ext2 to ext4
+    0x5846_5342, // XFS
+    0x9123_683e, // Btrfs
+    0x794c_7630, // overlay
+    0xf2f5_2010, // F2FS
+    0x2fc1_2fc1, // ZFS
+    0xca45_1a4e, // bcachefs
+    0xe0f5_e1e2, // EROFS
+    0x7371_7368, // SquashFS
+    0x9660,      // ISO 9660
+    0x7366_746e, // NTFS
 ];
 
 /// The fields of [`Metadata`].
@@ -271,8 +265,7 @@ impl Dir {
     }
 
     pub(super) fn is_in_memory(&self) -> bool {
-        let found = retry_on_intr(|| fs::fstatfs(&self.fd));
-        found.is_ok_and(|found| is_memory(found.f_type as u64))
+        is_one_of(self.fd.as_fd(), &[&MEMORY_MAGIC])
     }
 
     pub(super) fn is_local(&self) -> bool {
@@ -280,10 +273,7 @@ impl Dir {
     }
 
     pub(super) fn folds_names(&self) -> bool {
-        let found = retry_on_intr(|| fs::fstatfs(&self.fd));
-        let is_folding =
-            found.is_ok_and(|found| [MSDOS_MAGIC, EXFAT_MAGIC].contains(&(found.f_type as u64)));
-        is_folding
+        is_one_of(self.fd.as_fd(), &[&FOLDING_MAGIC])
             || fs::ioctl_getflags(&self.fd).is_ok_and(|flags| flags.bits() & CASEFOLD_FLAG != 0)
     }
 
@@ -572,13 +562,17 @@ fn look_up<T>(call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
 }
 
 fn is_local(fd: BorrowedFd<'_>) -> bool {
-    let found = retry_on_intr(|| fs::fstatfs(fd));
-    let is_known = |magic: u64| is_memory(magic) || LOCAL_MAGIC.contains(&magic);
-    found.is_ok_and(|found| is_known(found.f_type as u64))
+    is_one_of(fd, &[&MEMORY_MAGIC, &FOLDING_MAGIC, &DISK_MAGIC])
 }
 
-fn is_memory(magic: u64) -> bool {
-    [TMPFS_MAGIC, RAMFS_MAGIC].contains(&magic)
+/// Whether the file system of `fd` has one of these numbers (`fstatfs(2)`).
+fn is_one_of(fd: BorrowedFd<'_>, kinds: &[&[u64]]) -> bool {
+    let found = retry_on_intr(|| fs::fstatfs(fd));
+    found.is_ok_and(|found| {
+        kinds
+            .iter()
+            .any(|kind| kind.contains(&(found.f_type as u64)))
+    })
 }
 
 fn attribute(fd: BorrowedFd<'_>, name: &CStr, len_max: usize) -> io::Result<Option<Vec<u8>>> {

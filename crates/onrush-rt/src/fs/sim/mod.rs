@@ -91,18 +91,18 @@ enum Fate {
 /// What another program does before an operation.
 struct Interruption(Box<dyn FnOnce() + Send>);
 
+impl fmt::Debug for Interruption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Interruption")
+    }
+}
+
 /// See [`SimFs::observe`].
 struct Observer(Box<dyn FnMut() + Send>);
 
 impl fmt::Debug for Observer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Observer")
-    }
-}
-
-impl fmt::Debug for Interruption {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Interruption")
     }
 }
 
