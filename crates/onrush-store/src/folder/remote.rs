@@ -16,7 +16,7 @@ use onrush_rt::fs::{File, Metadata};
 use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::thread;
 use std::time::Duration;
 
@@ -50,18 +50,18 @@ impl Remotes {
 
     /// Whether objects may be there.
     fn are_some(&self) -> bool {
-        let others = || self.others.read().unwrap_or_else(PoisonError::into_inner);
-        !self.is_root_local() || !others().is_empty()
+        !self.is_root_local() || !self.others().is_empty()
+    }
+
+    fn others(&self) -> RwLockReadGuard<'_, HashSet<(u64, u64)>> {
+        self.others.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether an open file, which `found` describes, is on one of them. Blocks.
     fn have(&self, file: &File, found: &Metadata) -> bool {
         let file_system = found.file_system();
-        let known = self.others.read();
         // To ask takes as long as to open a file where it is not local.
-        let is_known = known
-            .unwrap_or_else(PoisonError::into_inner)
-            .contains(&file_system);
+        let is_known = self.others().contains(&file_system);
         if is_known || file.is_local() {
             return is_known;
         }

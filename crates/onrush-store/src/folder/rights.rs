@@ -44,32 +44,46 @@ pub(super) fn inherit(
     dir: &Dir,
     folder: &Metadata,
 ) -> Result<()> {
-    if folder.mode & SETGID != 0 && folder.group != found.group {
+    let keeps_lists = staged.name.staging.keeps_lists();
+    inherit_from(inner, &staged.file, found, (dir, folder), keeps_lists)
+}
+
+/// As [`inherit`], for a file or a folder. Without `keeps_lists`, the file system has none.
+fn inherit_from(
+    inner: &Inner,
+    new: &File,
+    found: &Metadata,
+    (dir, folder): (&Dir, &Metadata),
+    keeps_lists: bool,
+) -> Result<()> {
+    let is_folder = found.kind == FileKind::Directory;
+    if folder.mode & SETGID != 0 {
         // A process of another group has no right to set this one: the object keeps its own.
-        let _ = staged.file.set_owner(None, Some(folder.group));
+        let has_group =
+            folder.group == found.group || new.set_owner(None, Some(folder.group)).is_ok();
+        if is_folder && has_group {
+            tolerate(new.set_mode(found.mode & FOLDER_BITS | SETGID))?;
+        }
     }
-    if !staged.name.staging.keeps_lists() {
+    if !keeps_lists {
         return Ok(());
     }
-    match default_list(dir)? {
-        Some(list) => set_limited(&staged.file, list, inner.options.file_mode),
-        None => Ok(()),
-    }
-}
-
-/// The default list of a folder. `None` if it has none, or may not be read.
-fn default_list(dir: &Dir) -> Result<Option<Vec<u8>>> {
-    match dir.default_access_list() {
+    let mut list = match dir.default_access_list() {
+        Ok(Some(list)) => list,
+        Ok(None) => return Ok(()),
         // The folder was removed, which the rename notices.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => tolerate(Err(error)).map(|()| None),
-        list => Ok(list.ok().flatten()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return tolerate(Err(error)),
+    };
+    let mode = match is_folder {
+        true => inner.options.dir_mode,
+        false => inner.options.file_mode,
+    };
+    if is_folder {
+        tolerate(new.set_default_access_list(&list))?;
     }
-}
-
-fn set_limited(file: &File, mut list: Vec<u8>, mode: u32) -> Result<()> {
     limit(&mut list, mode);
-    tolerate(file.set_access_list(&list))
+    tolerate(new.set_access_list(&list))
 }
 
 /// Gives a copy with a staged name, an object or a folder, the rights that it needs at `to`: those
@@ -92,22 +106,19 @@ pub(super) fn of_copy(inner: &Inner, copy: &Key, to: &Key) -> Result<()> {
         (FileKind::Directory, Ok(FileKind::Directory)) => {
             keep_folder(&new, &found, &open(to).map_err(StoreError::from_change)?)
         }
-        _ => inherit_copy(inner, &new, &found, parent.dir()),
+        _ => {
+            let dir = parent.dir();
+            let folder = dir.self_metadata().map_err(StoreError::from_change)?;
+            inherit_from(inner, &new, &found, (dir, &folder), true)
+        }
     }
 }
 
 /// Gives the folder `new`, described by `found`, all rights of the folder `old`.
 fn keep_folder(new: &File, found: &Metadata, old: &File) -> Result<()> {
     let was = old.metadata().map_err(StoreError::from_open_file)?;
-    if was.user != found.user {
-        let _ = new.set_owner(Some(was.user), None);
-    }
-    let has_group = was.group == found.group || new.set_owner(None, Some(was.group)).is_ok();
-    let all = was.mode & FOLDER_BITS;
-    tolerate(new.set_mode(match has_group {
-        true => all,
-        false => all & 0o1707 | (all & 0o007) << 3,
-    }))?;
+    let (has_group, mode) = take_owner(new, found, &was, FOLDER_BITS);
+    tolerate(new.set_mode(mode))?;
     // A file system without lists refuses to read them.
     if has_group && let Ok(Some(list)) = old.access_list() {
         tolerate(new.set_access_list(&list))?;
@@ -118,27 +129,20 @@ fn keep_folder(new: &File, found: &Metadata, old: &File) -> Result<()> {
     }
 }
 
-/// Gives `new`, described by `found`, the rights of what is created in `dir`.
-fn inherit_copy(inner: &Inner, new: &File, found: &Metadata, dir: &Dir) -> Result<()> {
-    let folder = dir.self_metadata().map_err(StoreError::from_change)?;
-    let is_folder = found.kind == FileKind::Directory;
-    if folder.mode & SETGID != 0 {
-        let is_set = folder.group == found.group || new.set_owner(None, Some(folder.group)).is_ok();
-        if is_folder && is_set {
-            tolerate(new.set_mode(found.mode & FOLDER_BITS | SETGID))?;
-        }
+/// Gives `new`, described by `found`, the owner and the group of `old`, as far as that is
+/// permitted. Returns whether it has the group, and the `bits` of the mode of `old` that it may
+/// have then.
+fn take_owner(new: &File, found: &Metadata, old: &Metadata, bits: u32) -> (bool, u32) {
+    if old.user != found.user {
+        let _ = new.set_owner(Some(old.user), None);
     }
-    let Some(list) = default_list(dir)? else {
-        return Ok(());
+    let has_group = old.group == found.group || new.set_owner(None, Some(old.group)).is_ok();
+    let all = old.mode & bits;
+    let mode = match has_group {
+        true => all,
+        false => all & 0o1707 | (all & 0o007) << 3,
     };
-    if is_folder {
-        tolerate(new.set_default_access_list(&list))?;
-    }
-    let mode = match is_folder {
-        true => inner.options.dir_mode,
-        false => inner.options.file_mode,
-    };
-    set_limited(new, list, mode)
+    (has_group, mode)
 }
 
 /// Gives a staged file, described by `found`, the rights of the object `name` in `dir`, which it
@@ -152,15 +156,7 @@ pub(super) fn keep(
     old: &Metadata,
 ) -> Result<()> {
     let file = &staged.file;
-    if old.user != found.user {
-        let _ = file.set_owner(Some(old.user), None);
-    }
-    let has_group = old.group == found.group || file.set_owner(None, Some(old.group)).is_ok();
-    let all = old.mode & MODE_BITS;
-    let mode = match has_group {
-        true => all,
-        false => all & 0o707 | (all & 0o007) << 3,
-    };
+    let (has_group, mode) = take_owner(file, found, old, MODE_BITS);
     let list = match staged.name.staging.keeps_lists() && has_group {
         true => list_of(inner, dir, name)?,
         false => None,
