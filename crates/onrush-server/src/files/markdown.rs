@@ -29,7 +29,7 @@ pub(super) const DOCUMENTS_BYTES_MAX: usize = 16 << 20;
 
 const TOO_LONG: HttpError = HttpError::new(413, "the file is too long to be rendered");
 
-/// A rendered file, and the budget that it takes until the client has received it.
+/// A rendered file, and the share of memory that it takes until the client has received it.
 struct Rendered {
     text: String,
     _share: Share,

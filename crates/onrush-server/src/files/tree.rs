@@ -172,15 +172,18 @@ impl Inner {
         let mut walk = Walk::new(self, holder, permission, FAILURES_MAX);
         walk.enter(folder.clone(), None);
         while let Some(step) = walk.next().await {
+            if let Step::Entry(key, entry) = &step
+                && let Err(failure) = self.check_no_state(key)
+            {
+                walk.fail_with(key.clone(), entry.kind, failure);
+                continue;
+            }
             match step {
-                Step::Entry(key, entry) => match self.check_no_state(&key) {
-                    Err(failure) => walk.fail_with(key, entry.kind, failure),
-                    Ok(()) => match self.delete_one(&key, entry.kind).await {
-                        Ok(()) => {}
-                        // Not a link, which would be deleted itself.
-                        Err(StoreError::NotEmpty) => walk.enter(key, None),
-                        Err(error) => walk.fail(key, entry.kind, error),
-                    },
+                Step::Entry(key, entry) => match self.delete_one(&key, entry.kind).await {
+                    Ok(()) => {}
+                    // Not a link, which would be deleted itself.
+                    Err(StoreError::NotEmpty) => walk.enter(key, None),
+                    Err(error) => walk.fail(key, entry.kind, error),
                 },
                 Step::End(_, true) => {} // It contains what failed.
                 Step::End(key, false) => {
