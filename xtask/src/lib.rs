@@ -5,6 +5,7 @@
 pub mod go;
 pub mod history;
 pub mod load;
+pub mod node;
 pub mod packages;
 pub mod process;
 pub mod proxy;

@@ -65,6 +65,7 @@ usage: cargo xtask TASK [OPTIONS]
                       (as root); see `cargo xtask power-cuts --help`
   scale [FAULT…]      run the tests of remote stores on that cluster, and three servers behind
                       HAProxy while parts of the system fail; all faults, or the named ones
+        --list            print the names of the faults
   simulate-scale      simulate a thousand front ends in front of 10^11 objects
         --seed N          of the random numbers (default: 1)
   tls                 scan HTTPS with testssl.sh and sslyze, and reload certificates under load

@@ -5,6 +5,7 @@
 use crate::shell::{Outcome, capture, is_executable, run, target, which};
 use std::os::unix::fs::symlink;
 use std::{env, fs, path::PathBuf, process::Command};
+use xtask::node;
 
 /// A release for Node.js 18, which Debian 12 has, and the SHA-512 of its archive.
 const RELEASE: &str = "10.9.4";
@@ -49,12 +50,9 @@ pub(crate) fn build_tools() -> Outcome {
 /// Has Rush fetch its pnpm into `target/tools/rush`, which the tests give it as its global folder.
 /// Does nothing if Node.js is too old for Rush.
 pub(crate) fn pnpm_of_rush() -> Outcome {
-    let (_, node) = capture(Command::new("node").arg("--version"))?;
-    let node = node.trim();
-    let major = node.trim_start_matches('v').split('.').next();
-    if major.and_then(|major| major.parse().ok()) < Some(20) {
+    let Some(node) = node::recent() else {
         return Ok(());
-    }
+    };
     let tools = target().join("tools");
     let folder = tools.join("rush");
     // Rush keeps a pnpm for each version of Node.js.

@@ -3,6 +3,7 @@
 use super::{Recipe, onrush, output_within, recipes_with, tools};
 use super::{TIME_MAX, pattern};
 use std::path::PathBuf;
+use xtask::node;
 
 /// A workspace of npm with one package, whose build writes a different file each time.
 const WORKSPACE: [(&str, &str); 6] = [
@@ -38,21 +39,12 @@ const WORKSPACE: [(&str, &str); 6] = [
     ),
 ];
 
-/// Whether `node` is as new as these programs need. That of Debian 12 is not.
-fn has_recent_node() -> bool {
-    let version = std::process::Command::new("node").arg("--version").output();
-    let version = version.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
-    let version = version.unwrap_or_default();
-    let major = version.trim_start_matches('v').split('.').next();
-    major.and_then(|major| major.parse().ok()) >= Some(20)
-}
-
 #[test]
 #[ignore = "nightly"] // package managers
 fn turborepo_and_nx_share_results() {
     let modules = tools().join("js/node_modules");
     let programs = ["turbo", "nx", "node", "git"];
-    if !has_recent_node() {
+    if node::recent().is_none() {
         return;
     }
     for mut recipe in recipes_with("js-build-caches", &programs, &[modules.join(".bin")]) {
@@ -107,7 +99,7 @@ fn token(recipe: &Recipe) -> String {
 #[test]
 #[ignore = "nightly"] // package managers
 fn moon_shares_results() {
-    if !has_recent_node() {
+    if node::recent().is_none() {
         return;
     }
     for mut recipe in recipes_with("moon", &["moon", "node", "git"], &[programs()]) {
@@ -193,7 +185,7 @@ const RUSH_PROJECT: &str =
 #[ignore = "nightly"] // package managers
 fn rush_shares_results() {
     let pnpm = tools().join("rush");
-    if !has_recent_node() || !pnpm.exists() {
+    if node::recent().is_none() || !pnpm.exists() {
         return;
     }
     // Rush finds pnpm there, and needs no registry.
