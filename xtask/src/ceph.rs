@@ -7,6 +7,7 @@ use crate::{
     Arguments, Failure,
     shell::{Outcome, cannot_run, capture, root, run, target},
 };
+use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -14,13 +15,14 @@ use std::time::{Duration, Instant};
 use std::{fs, thread};
 use xtask::packages;
 
-const PROGRAMS: [(&str, &str); 7] = [
+const PROGRAMS: [(&str, &str); 8] = [
     ("ceph-mon", "ceph-mon"),
     ("ceph-mgr", "ceph-mgr"),
     ("ceph-osd", "ceph-osd"),
     ("radosgw", "radosgw"),
     ("radosgw-admin", "radosgw"),
     ("ceph", "ceph-common"),
+    ("rados", "ceph-common"),
     ("curl", "curl"),
 ];
 /// The default port of the gateway; the monitor has the next one, and the other daemons have some
@@ -32,6 +34,8 @@ const OSD_BYTES: u64 = 8 << 30;
 pub(crate) const KEY: (&str, &str) = ("onrush-test", "onrush-test-secret");
 /// The bucket of the tests.
 const BUCKET: &str = "conformance";
+/// Where the gateway keeps the data of all buckets.
+const DATA_POOL: &str = "default.rgw.buckets.data";
 /// The bucket that everybody may read and write without a signature, for measurements.
 const OPEN_BUCKET: &str = "open";
 
@@ -237,6 +241,27 @@ impl Cluster {
         })
     }
 
+    /// Writes objects, as the gateway would, until `is_full`, and removes them again.
+    pub(crate) fn fill_until(&self, is_full: impl Fn() -> bool) -> Outcome {
+        const LENGTH: u64 = 16 << 20;
+        let content = self.path("filler");
+        random_file(&content, LENGTH).map_err(|error| format!("{}: {error}", content.display()))?;
+        let rados = |action: &str| self.command("rados", &format!("-p {DATA_POOL} {action}"));
+        let from = content.display();
+        let mut count = 0;
+        let mut filled = Ok(());
+        while !is_full() && filled.is_ok() {
+            filled = match count * LENGTH < OSD_BYTES {
+                true => quietly(&mut rados(&format!("put filler-{count} {from}"))),
+                false => Err(format!("{count} objects of {LENGTH} bytes fill no disk")),
+            };
+            count += 1;
+        }
+        (0..count).fold(filled, |all, number| {
+            all.and(quietly(&mut rados(&format!("rm filler-{number}"))))
+        })
+    }
+
     /// Sets a quota of the user that everything exceeds, or ends it.
     pub(crate) fn set_quota(&self, is_set: bool) -> Outcome {
         let action = if is_set { "enable" } else { "disable" };
@@ -434,6 +459,11 @@ impl Cluster {
 fn port_in(configuration: &str) -> Option<u16> {
     let (_, rest) = configuration.split_once("endpoint=127.0.0.1:")?;
     rest.split_whitespace().next()?.parse().ok()
+}
+
+fn random_file(path: &Path, length: u64) -> io::Result<()> {
+    let mut random = fs::File::open("/dev/urandom")?.take(length);
+    io::copy(&mut random, &mut fs::File::create(path)?).map(drop)
 }
 
 fn succeeds(command: &mut Command) -> bool {

@@ -3,7 +3,6 @@
 //! This is worse than a full cluster (`Cluster::set_full`): no ratio stops the writes in time. Ceph
 //! ends the daemon at the first write that fails.
 
-use super::site::until;
 use crate::ceph::Cluster;
 use crate::shell::{Outcome, run};
 use std::fs;
@@ -16,15 +15,17 @@ const SPARE_BYTES: u64 = 32 << 20;
 /// More than a daemon's file can have.
 const LARGE_BYTES: u64 = 16 << 30;
 
-/// The file of a daemon, on a tmpfs. Dropping it moves the file back; the daemon must not run.
-pub(super) struct SmallDisk {
+/// The file of a daemon, on a tmpfs. Dropping it stops the daemon and moves the file back.
+pub(super) struct SmallDisk<'a> {
+    cluster: &'a Cluster,
+    daemon: &'a str,
     file: PathBuf,
     mount: PathBuf,
 }
 
-impl SmallDisk {
+impl SmallDisk<'_> {
     /// Stops the daemon, moves its file and starts it again.
-    pub(super) fn new(cluster: &Cluster, daemon: &str) -> Outcome<SmallDisk> {
+    pub(super) fn new<'a>(cluster: &'a Cluster, daemon: &'a str) -> Outcome<SmallDisk<'a>> {
         cluster.stop(daemon, "TERM")?;
         let file = cluster.path(daemon).join("block");
         let mount = cluster.path(&format!("{daemon}-disk"));
@@ -35,10 +36,16 @@ impl SmallDisk {
         let size = format!("size={}", used + SPARE_BYTES);
         let mut tool = Command::new("mount");
         run(tool.args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&mount))?;
-        let disk = SmallDisk { file, mount };
+        let disk = SmallDisk {
+            cluster,
+            daemon,
+            file,
+            mount,
+        };
         move_file(&disk.file, &disk.moved())?;
         std::os::unix::fs::symlink(disk.moved(), &disk.file).map_err(failed)?;
         cluster.start_osd(daemon)?;
+        cluster.wait_until_whole()?;
         Ok(disk)
     }
 
@@ -46,14 +53,17 @@ impl SmallDisk {
         self.mount.join("block")
     }
 
-    /// Waits until the daemon has ended for lack of space.
-    pub(super) fn fill(&self, cluster: &Cluster, daemon: &str) -> Outcome {
-        until("a full disk", || !cluster.is_running(daemon))
+    /// Writes objects until the daemon has ended for lack of space. Space in its file that deleted
+    /// objects have left is used up first.
+    pub(super) fn fill(&self) -> Outcome {
+        let (cluster, daemon) = (self.cluster, self.daemon);
+        cluster.fill_until(|| !cluster.is_running(daemon))
     }
 
     /// Gives the disk space, and starts the daemon, which then does what it has missed. Afterwards
     /// its file moves back.
-    pub(super) fn repair(self, cluster: &Cluster, daemon: &str) -> Outcome {
+    pub(super) fn repair(self) -> Outcome {
+        let (cluster, daemon) = (self.cluster, self.daemon);
         let size = format!("remount,size={LARGE_BYTES}");
         run(Command::new("mount").args(["-o", &size]).arg(&self.mount))?;
         cluster.start_osd(daemon)?;
@@ -64,17 +74,17 @@ impl SmallDisk {
     }
 }
 
-impl Drop for SmallDisk {
+impl Drop for SmallDisk<'_> {
     fn drop(&mut self) {
-        let is_moved = self.moved().exists();
-        let moved = match is_moved {
+        let stopped = self.cluster.stop(self.daemon, "KILL");
+        let moved = match self.moved().exists() {
             true => fs::remove_file(&self.file)
                 .map_err(|error| error.to_string())
                 .and_then(|()| move_file(&self.moved(), &self.file)),
             false => Ok(()),
         };
         let unmounted = run(Command::new("umount").arg(&self.mount));
-        if let Err(problem) = moved.and(unmounted) {
+        if let Err(problem) = stopped.and(moved).and(unmounted) {
             eprintln!("{}: {problem}", self.mount.display());
         }
     }

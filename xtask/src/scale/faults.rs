@@ -32,7 +32,6 @@ pub(super) type Fault = (&'static str, Expected, fn(&mut System) -> Outcome);
 
 pub(super) const ALL: [Fault; 13] = [
     ("none", Expected::NoFailures, |_| pause(10)),
-    // Before a daemon's file has space that is free again, which new objects would take first.
     ("disk", Expected::Either, disk),
     ("osd", Expected::Either, |system| {
         kill_osds(system, &["osd.1"])
@@ -150,10 +149,10 @@ fn full(system: &mut System, expected: &str, set: fn(&Cluster, bool) -> Outcome)
 fn disk(system: &mut System) -> Outcome {
     const DAEMON: &str = "osd.1";
     let disk = SmallDisk::new(system.cluster, DAEMON)?;
-    disk.fill(system.cluster, DAEMON)?;
+    disk.fill()?;
     let before = system.load.counts().written;
     until("writes", || system.load.counts().written > before + 100)?;
-    disk.repair(system.cluster, DAEMON)
+    disk.repair()
 }
 
 /// Reads that failed so far.
