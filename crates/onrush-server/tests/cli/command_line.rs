@@ -353,19 +353,19 @@ fn port_that_another_process_could_share_is_in_use() {
 #[test]
 fn port_is_free_again_after_its_server_ends() {
     let folder = Folder::new();
+    // Between two servers the kernel may give a port that is not reserved to another socket.
+    let port = testing::ReservedPort::new().expect("a free port");
     for driver in crate::program::both_drivers() {
-        let flags = ["--driver", driver];
-        let mut server = Server::start(folder.path(), &flags);
         for signal in ["KILL", "TERM", "KILL"] {
-            let port = server.address().port().to_string();
-            server.signal(signal);
-            server.wait_for_exit(TIMEOUT);
             let mut command = onrush();
             command
                 .arg(folder.path())
-                .args(["--port", &port])
-                .args(flags);
-            server = Server::run(command);
+                .args(["--port", &port.number().to_string()])
+                .args(["--driver", driver]);
+            let mut server = Server::run(command);
+            assert!(server.get("/").starts_with("HTTP/1.1 200"));
+            server.signal(signal);
+            server.wait_for_exit(TIMEOUT);
         }
     }
 }
