@@ -211,6 +211,49 @@ fn staged_files_of_dead_processes_are_removed() {
     assert_eq!(files(&staging), Vec::<String>::new());
 }
 
+/// A server that starts before the disk is mounted says so, and the upload is there afterwards.
+#[test]
+fn kept_files_outlive_a_time_without_their_mount() {
+    let Some(dir) = with_mounts("kept_files_outlive_a_time_without_their_mount") else {
+        return;
+    };
+    let at = key("bound/object");
+    let keep = |folder: &Folder| {
+        block_on(async {
+            let mut upload = folder.stage(&at, Condition::None, None).await.unwrap();
+            upload.write(body(LARGE)).await.unwrap();
+            upload.keep().await.unwrap()
+        })
+    };
+    let folder = open(&dir);
+    let (kept, canceled) = (keep(&folder), keep(&folder));
+    drop(folder);
+    let run = |script: &str| {
+        let mut shell = Command::new("sh");
+        let status = shell.args(["-c", script, "sh"]).arg(&dir).status();
+        assert!(status.unwrap().success(), "{script}");
+    };
+    for away in ["umount -l \"$1/bound\"", "rmdir \"$1/bound\""] {
+        run(away);
+        let folder = open(&dir);
+        block_on(async {
+            let resumed = folder.resume(&at, Condition::None, &kept).await;
+            assert_eq!(resumed.map(drop), Err(StoreError::Unavailable), "{away}");
+            let found = folder.is_kept(&kept).await;
+            assert_eq!(found, Err(StoreError::Unavailable), "{away}");
+            assert_eq!(folder.published(&at, &kept).await, Ok(None));
+            assert_eq!(folder.discard(&canceled).await, Ok(()), "its age ends it");
+        });
+    }
+    run("mkdir \"$1/bound\" && mount --bind \"$1/other\" \"$1/bound\"");
+    let folder = open(&dir);
+    block_on(async {
+        let upload = folder.resume(&at, Condition::None, &kept).await.unwrap();
+        upload.commit().await.unwrap();
+    });
+    assert!(get(&folder, "bound/object").unwrap() == body(LARGE));
+}
+
 /// The next process removes it there as well, before it needs the folder.
 #[test]
 fn what_no_record_names_is_removed_on_other_file_systems() {

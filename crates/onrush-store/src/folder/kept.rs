@@ -299,7 +299,7 @@ pub(super) fn published(inner: &Inner, key: &Key, kept: &Kept) -> Result<Option<
     };
     // Each file system numbers its own inodes.
     let staging = match mounts::staging_at(inner, place.mount) {
-        Err(StoreError::NotFound) => return Ok(None),
+        Err(StoreError::NotFound | StoreError::Unavailable) => return Ok(None),
         staging => staging?,
     };
     let found = parents::open(inner, key.split().0)
@@ -382,7 +382,8 @@ pub(super) fn discard(inner: &Inner, kept: &Kept) -> Result<()> {
     let uploads = mounts::staging_at(inner, place.mount);
     let uploads = match uploads.and_then(|staging| open_uploads(&staging)) {
         Ok(uploads) => uploads,
-        Err(StoreError::NotFound) => return Ok(()),
+        // On a file system that is away, it is removed when it is old ([`discard_older`]).
+        Err(StoreError::NotFound | StoreError::Unavailable) => return Ok(()),
         Err(error) => return Err(error),
     };
     let found = uploads.entry_metadata(place.name);

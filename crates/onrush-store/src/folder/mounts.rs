@@ -72,14 +72,20 @@ pub(super) fn staging_of(inner: &Inner, folder: &Metadata, path: &[u8]) -> Resul
     Ok(known.entry(wanted).or_insert(Arc::new(opened)).clone())
 }
 
-/// The staging folder whose [`Staging::path`] is `path`. Blocks.
+/// The staging folder whose [`Staging::path`] is `path`. Fails with [`StoreError::Unavailable`] if
+/// its file system is not mounted now: what is there will be back with it. Blocks.
 pub(super) fn staging_at(inner: &Inner, path: &[u8]) -> Result<Arc<Staging>> {
+    let own = inner.staging()?;
     if path.is_empty() {
-        return inner.staging();
+        return Ok(own);
     }
-    let dir = inner.root.open_dir(path).map_err(StoreError::from_lookup)?;
+    let (dir, at) = deepest_of(inner, path)?;
     let found = dir.self_metadata().map_err(StoreError::from_change)?;
-    staging_of(inner, &found, path)
+    match found.file_system() == own.file_system() {
+        true => Err(StoreError::Unavailable),
+        false if at != path => Err(StoreError::NotFound),
+        false => staging_of(inner, &found, path),
+    }
 }
 
 /// Opens the staging folders at `paths`, and those that are at the top of a file system which is
@@ -159,7 +165,11 @@ fn is_no_folder(error: &io::Error) -> bool {
 
 /// The folder of the object `key`, or the last one above it that exists, and its path.
 pub(super) fn deepest<'k>(inner: &Inner, key: &'k Key) -> Result<(Dir, &'k [u8])> {
-    let mut path = key.split().0.unwrap_or_default();
+    deepest_of(inner, key.split().0.unwrap_or_default())
+}
+
+/// The folder at `path`, or the last one above it that exists, and its path.
+fn deepest_of<'k>(inner: &Inner, mut path: &'k [u8]) -> Result<(Dir, &'k [u8])> {
     while !path.is_empty() {
         match inner.root.open_dir(path) {
             Err(error) if is_no_folder(&error) => {
