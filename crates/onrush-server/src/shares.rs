@@ -167,6 +167,21 @@ impl Shares {
         Ok(self.taken(&mut ledger, holder, units))
     }
 
+    /// The same, but if there is not enough, `free` may give back what others have taken first.
+    pub(crate) fn take_after(
+        self: &Arc<Self>,
+        holder: Holder,
+        units: usize,
+        free: impl FnOnce(),
+    ) -> Result<Share, Full> {
+        let total = self.total.load(Relaxed);
+        let checked = self.ledger().check(holder, 0, units as u64, total);
+        if checked.is_err() {
+            free();
+        }
+        self.take(holder, units)
+    }
+
     /// Whether a holder may begin something for which it may have to take a unit later. A holder
     /// that has none always may: others cannot prevent it.
     pub(crate) fn check_share(&self, holder: Holder) -> Result<(), Full> {

@@ -4,7 +4,9 @@ use super::archive::{COMPRESSION_BYTES_MAX, DIRECTORIES_BYTES_MAX};
 use super::list::PAGES_BYTES_MAX;
 use super::markdown::DOCUMENTS_BYTES_MAX;
 use super::run_to_end::ABANDONED_MAX;
+use super::terraform::STATE_LOCKS_MAX;
 use super::uploads::Uploads;
+use super::webdav::LOCKS_MAX;
 use crate::shares::{self, Shares};
 use onrush::metrics::{Collector, TextWriter};
 use std::fmt;
@@ -17,6 +19,10 @@ pub(super) struct ClientShares {
     pub(super) changes: Arc<Shares>,
     /// Clients that watch folders.
     pub(super) watchers: Arc<Shares>,
+    /// Locks of WebDAV.
+    pub(super) locks: Arc<Shares>,
+    /// Locks of states of Terraform.
+    pub(super) state_locks: Arc<Shares>,
     /// The memory of pages of listings, in bytes.
     pub(super) listings: Arc<Shares>,
     /// The memory of archives that are being compressed, in bytes.
@@ -32,6 +38,8 @@ impl ClientShares {
         Arc::new(ClientShares {
             changes: Shares::new("abandoned_changes", ABANDONED_MAX),
             watchers: Shares::new("watchers", watchers_max),
+            locks: Shares::new("locks", LOCKS_MAX),
+            state_locks: Shares::new("state_locks", STATE_LOCKS_MAX),
             listings: Shares::new("listing_bytes", PAGES_BYTES_MAX),
             compression: Shares::new("archive_compression_bytes", COMPRESSION_BYTES_MAX),
             directories: Shares::new("archive_directory_bytes", DIRECTORIES_BYTES_MAX),
@@ -60,6 +68,8 @@ impl Collector for SharesCollector {
         let ClientShares {
             changes,
             watchers,
+            locks,
+            state_locks,
             listings,
             compression,
             directories,
@@ -68,6 +78,8 @@ impl Collector for SharesCollector {
         let all = [
             changes,
             watchers,
+            locks,
+            state_locks,
             listings,
             compression,
             directories,

@@ -111,6 +111,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use storage_log::StorageLog;
+use terraform::StateLocks;
 use upload::UploadBuffers;
 use uploads::{UploadId, Uploads};
 use webdav::Locks;
@@ -319,6 +320,7 @@ struct Inner {
     state_methods: Vec<&'static str>,
     /// The locks of WebDAV.
     locks: Arc<Locks>,
+    state_locks: Arc<StateLocks>,
     cache: Cache,
     siblings: Siblings,
     /// The budget of encoders.
@@ -399,16 +401,18 @@ impl Files {
             true => 1,
             false => 2, // One is filled while the other one is written.
         };
-        let locks = Arc::<Locks>::default();
+        let shares = ClientShares::new(options.watchers_max);
+        let locks = Arc::new(Locks::new(&shares.locks));
         locks.set_covers_siblings(options.precompressed);
         Files(Arc::new(Inner {
             uploads: Uploads::new(store.clone(), options.upload_limits),
             store,
-            shares: ClientShares::new(options.watchers_max),
+            shares,
             pool,
             methods: methods(options.allow, &options, false),
             state_methods: methods(options.allow, &options, true),
             locks,
+            state_locks: Arc::default(),
             cache: cache(&options),
             siblings: Siblings::new(options.cache_max_age_ms),
             encoder_budget: compress::budget(),
@@ -444,6 +448,7 @@ impl Files {
             methods: methods(options.allow, &options, false),
             state_methods: methods(options.allow, &options, true),
             locks: inner.locks.clone(),
+            state_locks: inner.state_locks.clone(),
             cache: cache(&options),
             siblings: Siblings::new(options.cache_max_age_ms),
             encoder_budget: inner.encoder_budget.clone(),

@@ -21,17 +21,20 @@ use super::http_error::{HttpError, Operation};
 use super::path::{self, Target};
 use super::{Inner, check_right, media_type, object};
 use crate::rights::Rights;
+use crate::shares::{Holder, Share};
 use onrush::{Request, Response};
 use onrush_store::{Condition, Key, Kind, ListHow, StoreError, Version};
 use sha2::{Digest, Sha256};
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const SUFFIX: &[u8] = b".tfstate";
 /// The maximum size of what a client says about its lock.
 const LOCK_BYTES_MAX: usize = 8 << 10;
-/// The maximum number of locks. No quota counts them.
-const LOCKS_MAX: usize = ListHow::LIMIT_MAX;
+/// The maximum number of locks, of which each client has a share. No quota counts them.
+pub(super) const STATE_LOCKS_MAX: usize = ListHow::LIMIT_MAX;
 /// Where they are, beneath the state of the server.
 const FOLDER: &str = "terraform";
 /// Attempts to change a lock while others change it.
@@ -44,7 +47,6 @@ const ONLY_WHOLE: HttpError = HttpError::new(
     403,
     "a state of Terraform is changed by POST, PUT and DELETE of its own path only",
 );
-const TOO_MANY: HttpError = HttpError::new(503, "there are too many locks of states");
 const TOO_BUSY: HttpError = HttpError::new(503, "the lock is being changed by others; try again");
 
 /// A lock that is held.
@@ -52,6 +54,17 @@ struct Held {
     /// What its holder has said about it.
     info: Vec<u8>,
     id: String,
+}
+
+/// The names of the locks that clients of this process have, with their shares of
+/// [`STATE_LOCKS_MAX`]. Locks of before its start, and those of other servers, belong to nobody.
+#[derive(Debug, Default)]
+pub(super) struct StateLocks(Mutex<HashMap<Vec<u8>, Share>>);
+
+impl StateLocks {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Share>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The update of a state.
@@ -176,12 +189,20 @@ impl Inner {
                 (true, None) => Some(&asked.info[..]),
                 (false, Some(_)) => None,
             };
-            if is_lock && version.is_none() {
-                self.check_lock_count().await?;
-            }
+            let share = match is_lock {
+                true => Some(self.take_lock_share(&request).await?),
+                false => None,
+            };
             match self.replace_lock(&at, version, next).await {
-                Ok(()) if is_lock => return Ok(json(200, asked.info)),
-                Ok(()) => return Ok(Response::new(200)),
+                Ok(()) => {
+                    let mut shares = self.state_locks.lock();
+                    let Some(share) = share else {
+                        shares.remove(at.name());
+                        return Ok(Response::new(200));
+                    };
+                    shares.insert(at.name().to_vec(), share);
+                    return Ok(json(200, asked.info));
+                }
                 // Another client was faster, or the change was made before its response was lost.
                 Err(StoreError::PreconditionFailed) => {}
                 Err(error) => {
@@ -213,25 +234,37 @@ impl Inner {
         Err(TOO_BUSY)
     }
 
-    /// Fails with 503 if there is no room for another lock.
-    async fn check_lock_count(&self) -> Result<(), HttpError> {
-        let found = async {
-            let how = ListHow {
-                limit: LOCKS_MAX,
-                hidden: true,
-                ..ListHow::default()
-            };
-            let folder = Key::state(FOLDER.as_bytes())?;
-            match self.store.list(Some(&folder), how).await {
-                Err(StoreError::NotFound) => Ok(0),
-                page => Ok(page?.entries.iter().filter(|entry| entry.size > 0).count()),
-            }
+    /// Takes the share of another lock.
+    async fn take_lock_share(&self, request: &Request) -> Result<Share, HttpError> {
+        let mut ours: HashSet<Vec<u8>> = self.state_locks.lock().keys().cloned().collect();
+        let how = ListHow {
+            limit: STATE_LOCKS_MAX,
+            hidden: true,
+            ..ListHow::default()
         };
-        match found.await {
-            Ok(count) if count >= LOCKS_MAX => Err(TOO_MANY),
-            Ok(_) => Ok(()),
-            Err(error) => Err(self.store_failure(error, Operation::Read, None)),
+        let folder = Key::state(FOLDER.as_bytes());
+        let folder = folder.map_err(|error| HttpError::from_store(error, Operation::Write))?;
+        let mut others = 0;
+        match self.store.list(Some(&folder), how).await {
+            Err(StoreError::NotFound) => {}
+            Err(error) => return Err(self.store_failure(error, Operation::Read, None)),
+            Ok(page) => {
+                for entry in page.entries.iter().filter(|entry| entry.size > 0) {
+                    others += usize::from(!ours.remove(&entry.name[..]));
+                }
+            }
         }
+        // Other servers have released what is left of these.
+        self.state_locks
+            .lock()
+            .retain(|name, _| !ours.contains(name));
+        let shares = &self.shares.state_locks;
+        shares.set_total(STATE_LOCKS_MAX.saturating_sub(others));
+        let share = shares.take(Holder::of(request), 1);
+        share.map_err(|full| {
+            let own = "this client has too many locks of states";
+            HttpError::full(full, own, "there are too many locks of states")
+        })
     }
 
     /// Replaces a lock by this content, or releases it.

@@ -112,22 +112,40 @@ fn a_lock_holds_for_all_servers_of_a_bucket() {
     assert_eq!(change(&mut one, "LOCK", "/a.tfstate", BOB).status, 200);
 }
 
-/// Locks are no objects that a quota counts, so their number has a limit.
+/// Locks are no objects that a quota counts, so their number has a limit, and a client has a share.
 #[test]
 fn the_number_of_locks_is_limited() {
     let mut server = TestServer::simulated("/", &states(), 1);
     let server = &mut server;
     let folder = ".onrush/state/terraform";
-    assert_eq!(change(server, "LOCK", "/a.tfstate", ANN).status, 200);
-    for number in 1..10_000 {
+    let locked = |server: &mut TestServer, name: &str| {
+        let response = change(server, "LOCK", &format!("/{name}.tfstate"), ANN);
+        (response.status, response.text().to_owned())
+    };
+    // Of another server, or of before a start.
+    for number in 1..=9_990 {
         server.add(&format!("{folder}/{number}"), b"x");
     }
-    let refused = change(server, "LOCK", "/b.tfstate", BOB);
-    let text = "there are too many locks of states\n";
-    assert_eq!((refused.status, refused.text()), (503, text));
+    for name in ["a", "b", "c", "d", "e", "a"] {
+        assert_eq!(locked(server, name), (200, ANN.to_owned()), "{name}");
+    }
+    let own = (429, "this client has too many locks of states\n".to_owned());
+    assert_eq!(locked(server, "f"), own);
     assert_eq!(change(server, "LOCK", "/a.tfstate", BOB).status, 423);
     assert_eq!(change(server, "UNLOCK", "/a.tfstate", ANN).status, 200);
-    assert_eq!(change(server, "LOCK", "/b.tfstate", BOB).status, 200);
+    assert_eq!(locked(server, "f").0, 200);
+    assert_eq!(locked(server, "a"), own);
+    // Another server releases one, which is found here when it matters.
+    let name = <sha2::Sha256 as sha2::Digest>::digest("f.tfstate");
+    let name: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
+    let locks = server.root().open_dir(folder.as_bytes()).expect("a folder");
+    locks.unlink(name.as_bytes()).expect("its lock");
+    assert_eq!(locked(server, "a").0, 200);
+    for number in 9_991..=9_995 {
+        server.add(&format!("{folder}/{number}"), b"x");
+    }
+    let all = (503, "there are too many locks of states\n".to_owned());
+    assert_eq!(locked(server, "f"), all);
 }
 
 #[test]

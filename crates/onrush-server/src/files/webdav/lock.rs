@@ -12,6 +12,7 @@ use crate::files::http_error::{HttpError, Operation};
 use crate::files::upload_target::owner;
 use crate::files::{check_right, check_right_beneath, multistatus, path};
 use crate::rights::Rights;
+use crate::shares;
 use onrush::{Request, Response};
 use onrush_store::{Condition, Key, Kind, StoreError};
 use std::fmt::Write;
@@ -31,11 +32,6 @@ const NO_TOKEN: HttpError = HttpError::new(400, "Lock-Token is missing or malfor
 const NOTHING_TO_REFRESH: HttpError = HttpError::new(
     400,
     "a LOCK without content refreshes the lock that the field If names",
-);
-const TOO_MANY: HttpError = HttpError::new(503, "there are too many locks; try again later");
-const TOO_MANY_OF_USER: HttpError = HttpError::new(
-    503,
-    "you have too many locks, or all clients without a user together; try again later",
 );
 const TOO_MANY_AT_KEY: HttpError =
     HttpError::new(503, "too many locks cover this path; try again later");
@@ -119,10 +115,13 @@ impl Inner {
             expires_ms: now_ms + timeout_s * 1000,
         };
         let key = resource.bytes();
-        match self.locks.grant(key, lock.clone(), now_ms) {
+        let client = shares::Holder::of(&request);
+        match self.locks.grant(key, lock.clone(), client, now_ms) {
             Ok(()) => {}
-            Err(Refused::Full) => return Err(TOO_MANY.into()),
-            Err(Refused::FullOfUser) => return Err(TOO_MANY_OF_USER.into()),
+            Err(Refused::Full(full)) => {
+                let own = "this client has too many locks";
+                return Err(HttpError::full(full, own, "there are too many locks").into());
+            }
             Err(Refused::FullAtKey) => return Err(TOO_MANY_AT_KEY.into()),
             Err(Refused::Conflict(at)) => {
                 return Err(Refusal::Condition {

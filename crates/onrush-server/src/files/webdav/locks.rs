@@ -12,16 +12,14 @@
 //! The table belongs to one process: locks end with it, and other processes do not see them.
 
 use crate::files::codings::Coding;
+use crate::shares::{self, Full, Share, Shares};
 use rustix::rand::GetRandomFlags;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The maximum number of locks. One more is refused.
-const LOCKS_MAX: usize = 10_000;
-/// The maximum number of locks of one user, and of all clients without a user together. So one
-/// user cannot keep the others from locking.
-const LOCKS_OF_USER_MAX: usize = 1_000;
+/// The maximum number of locks, of which each client has a share. One more is refused.
+pub(in crate::files) const LOCKS_MAX: usize = 10_000;
 /// The maximum number of locks that cover a resource when one more of it is granted. Each request
 /// for the resource looks at them, and `lockdiscovery` shows them.
 const LOCKS_OF_KEY_MAX: usize = 32;
@@ -142,63 +140,28 @@ impl Touched {
 pub(super) enum Refused {
     /// There is a lock or a change at this key.
     Conflict(Vec<u8>),
-    /// There are too many locks.
-    Full,
-    /// The user has too many locks.
-    FullOfUser,
+    /// There are too many locks, or the client has its share of them.
+    Full(Full),
     /// The resource has too many locks.
     FullAtKey,
 }
 
-#[derive(Debug, Default)]
-pub(in crate::files) struct Locks(Mutex<Table>);
+#[derive(Debug)]
+pub(in crate::files) struct Locks {
+    table: Mutex<Table>,
+    shares: Arc<Shares>,
+}
 
 #[derive(Debug, Default)]
 struct Table {
     entries: BTreeMap<Vec<u8>, Entry>,
-    count: Count,
     covers_siblings: bool,
-}
-
-/// The number of locks.
-#[derive(Debug, Default)]
-struct Count {
-    all: usize,
-    /// Without a user: of all clients that have none.
-    by_user: BTreeMap<Option<String>, usize>,
-}
-
-impl Count {
-    fn add(&mut self, lock: &Lock) {
-        self.all += 1;
-        *self.by_user.entry(lock.user.clone()).or_default() += 1;
-    }
-
-    fn remove(&mut self, lock: &Lock) {
-        self.all -= 1;
-        if let Some(of_user) = self.by_user.get_mut(&lock.user) {
-            *of_user -= 1;
-            if *of_user == 0 {
-                self.by_user.remove(&lock.user);
-            }
-        }
-    }
-
-    /// Why a lock cannot be added.
-    fn refuses(&self, lock: &Lock) -> Option<Refused> {
-        let of_user = self.by_user.get(&lock.user).copied().unwrap_or(0);
-        match () {
-            () if of_user >= LOCKS_OF_USER_MAX => Some(Refused::FullOfUser),
-            () if self.all >= LOCKS_MAX => Some(Refused::Full),
-            () => None,
-        }
-    }
 }
 
 /// The locks of a path, and the changes in progress there.
 #[derive(Debug, Default)]
 struct Entry {
-    locks: Vec<Lock>,
+    locks: Vec<(Lock, Share)>,
     /// Of this resource alone, and of everything beneath it as well.
     changes: [usize; 2],
 }
@@ -223,8 +186,16 @@ impl Drop for Change {
 }
 
 impl Locks {
+    /// No locks. `shares` are those of [`LOCKS_MAX`].
+    pub(in crate::files) fn new(shares: &Arc<Shares>) -> Locks {
+        Locks {
+            table: Mutex::default(),
+            shares: shares.clone(),
+        }
+    }
+
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether precompressed siblings are served, so that a lock covers them.
@@ -280,12 +251,15 @@ impl Locks {
         })
     }
 
-    /// Grants a lock, unless there is one or a change that it conflicts with.
-    pub(super) fn grant(&self, key: &[u8], lock: Lock, now_ms: u64) -> Result<(), Refused> {
+    /// Grants a lock to a client, unless there is one or a change that it conflicts with.
+    pub(super) fn grant(
+        &self,
+        key: &[u8],
+        lock: Lock,
+        client: shares::Holder,
+        now_ms: u64,
+    ) -> Result<(), Refused> {
         let mut table = self.table();
-        if table.count.refuses(&lock).is_some() {
-            table.remove_expired(now_ms);
-        }
         let conflicts =
             |other: &Lock| lock.scope == Scope::Exclusive || other.scope == Scope::Exclusive;
         let above = ancestors(key).find(|at| {
@@ -311,15 +285,14 @@ impl Locks {
         if let Some((at, _)) = sibling {
             return Err(Refused::Conflict(at));
         }
-        if let Some(refused) = table.count.refuses(&lock) {
-            return Err(refused);
-        }
         if table.covering(key, now_ms).count() >= LOCKS_OF_KEY_MAX {
             return Err(Refused::FullAtKey);
         }
-        table.count.add(&lock);
+        let remove_expired = || table.retain(|lock| lock.expires_ms > now_ms);
+        let share = self.shares.take_after(client, 1, remove_expired);
+        let share = share.map_err(Refused::Full)?;
         let entry = table.entries.entry(key.to_vec()).or_default();
-        entry.locks.push(lock);
+        entry.locks.push((lock, share));
         Ok(())
     }
 
@@ -336,7 +309,8 @@ impl Locks {
         let found = found.filter(|(_, lock)| holder.has(lock));
         let (at, token) = found.map(|(at, lock)| (at.to_vec(), lock.token)).next()?;
         let entry = table.entries.get_mut(&at)?;
-        let lock = entry.locks.iter_mut().find(|lock| lock.token == token)?;
+        let mut locks = entry.locks.iter_mut().map(|(lock, _)| lock);
+        let lock = locks.find(|lock| lock.token == token)?;
         lock.timeout_s = timeout_s;
         lock.expires_ms = now_ms + timeout_s * 1000;
         Some((at, lock.clone()))
@@ -442,9 +416,7 @@ impl Table {
 
     fn remove_locks(&mut self, key: &[u8], is_removed: impl Fn(&Lock) -> bool) {
         if let Some(entry) = self.entries.get_mut(key) {
-            for lock in entry.locks.extract_if(.., |lock| is_removed(lock)) {
-                self.count.remove(&lock);
-            }
+            entry.locks.retain(|(lock, _)| !is_removed(lock));
         }
         self.remove_unused(key);
     }
@@ -456,16 +428,9 @@ impl Table {
         }
     }
 
-    fn remove_expired(&mut self, now_ms: u64) {
-        self.retain(|lock| lock.expires_ms > now_ms);
-    }
-
     fn retain(&mut self, is_retained: impl Fn(&Lock) -> bool) {
-        let count = &mut self.count;
         self.entries.retain(|_, entry| {
-            for lock in entry.locks.extract_if(.., |lock| !is_retained(lock)) {
-                count.remove(&lock);
-            }
+            entry.locks.retain(|(lock, _)| is_retained(lock));
             !entry.locks.is_empty() || entry.changes != [0, 0]
         });
     }
@@ -474,7 +439,7 @@ impl Table {
 impl Entry {
     fn live(&self, now_ms: u64) -> impl Iterator<Item = &Lock> {
         let is_live = move |lock: &&Lock| lock.expires_ms > now_ms;
-        self.locks.iter().filter(is_live)
+        self.locks.iter().map(|(lock, _)| lock).filter(is_live)
     }
 }
 

@@ -26,6 +26,19 @@ fn touched(key: &str, is_deep: bool) -> Vec<Touched> {
     }]
 }
 
+fn no_locks() -> Arc<Locks> {
+    Arc::new(Locks::new(&Shares::new("locks", 100)))
+}
+
+/// Grants a lock to its user, or to the clients without an address.
+fn grant(locks: &Locks, key: &[u8], lock: Lock, now_ms: u64) -> Result<(), Refused> {
+    let client = match &lock.user {
+        Some(name) => shares::Holder::user(name),
+        None => shares::Holder::address(None),
+    };
+    locks.grant(key, lock, client, now_ms)
+}
+
 /// What a change that removes `key` does at its end.
 fn forget(locks: &Arc<Locks>, key: &[u8]) {
     let change = Change {
@@ -46,10 +59,10 @@ fn a_lock_covers_its_key_and_with_depth_what_is_beneath() {
         (true, "a/b/c", false, true),
         (true, "a-b", false, false),
     ] {
-        let locks = Arc::new(Locks::default());
+        let locks = no_locks();
         let granted = lock(Scope::Exclusive, is_deep);
         let tokens = [granted.token];
-        assert_eq!(locks.grant(b"a", granted, 0), Ok(()));
+        assert_eq!(grant(&locks, b"a", granted, 0), Ok(()));
         let begin = |holder, now_ms| {
             let change = locks.begin_change(touched(key, deep_change), holder, now_ms);
             change.map(drop)
@@ -111,15 +124,19 @@ fn locks_conflict_unless_both_are_shared() {
             false,
         ),
     ] {
-        let locks = Locks::default();
-        assert_eq!(locks.grant(at.as_bytes(), first, 0), Ok(()));
-        let granted = locks.grant(to.as_bytes(), second.clone(), 0);
+        let locks = no_locks();
+        assert_eq!(grant(&locks, at.as_bytes(), first, 0), Ok(()));
+        let granted = grant(&locks, to.as_bytes(), second.clone(), 0);
         let expected = match conflicts {
             true => Err(Refused::Conflict(at.into())),
             false => Ok(()),
         };
         assert_eq!(granted, expected, "{at} {to}");
-        assert_eq!(locks.grant(to.as_bytes(), second, 1000), Ok(()), "expired");
+        assert_eq!(
+            grant(&locks, to.as_bytes(), second, 1000),
+            Ok(()),
+            "expired"
+        );
     }
 }
 
@@ -132,79 +149,76 @@ fn no_lock_is_granted_during_a_change() {
         ("a/b", false, "a", true, true),
         ("a/b", false, "a", false, false),
     ] {
-        let locks = Arc::new(Locks::default());
+        let locks = no_locks();
         let change = locks
             .begin_change(touched(key, is_deep), NONE, 0)
             .expect("no lock");
         let wanted = lock(Scope::Shared, is_lock_deep);
-        let granted = locks.grant(at.as_bytes(), wanted.clone(), 0);
+        let granted = grant(&locks, at.as_bytes(), wanted.clone(), 0);
         assert_eq!(granted.is_err(), conflicts, "{key} {at}");
         change.forget(at.as_bytes());
         drop(change);
         assert!(locks.table().entries.is_empty());
-        assert_eq!(locks.grant(at.as_bytes(), wanted, 0), Ok(()));
+        assert_eq!(grant(&locks, at.as_bytes(), wanted, 0), Ok(()));
     }
 }
 
 #[test]
-fn the_number_of_locks_is_limited() {
-    let locks = Arc::new(Locks::default());
-    let shared = |user: &str| Lock {
-        user: Some(user.to_owned()),
-        ..lock(Scope::Shared, false)
-    };
-    for at in 0..LOCKS_MAX {
-        let lock = shared(&format!("user {}", at / LOCKS_OF_USER_MAX));
-        assert_eq!(locks.grant(format!("{at}").as_bytes(), lock, 0), Ok(()));
-    }
-    assert_eq!(locks.grant(b"x", shared("y"), 0), Err(Refused::Full));
-    forget(&locks, b"0");
-    assert_eq!(locks.grant(b"x", shared("y"), 0), Ok(()));
-    assert_eq!(locks.grant(b"y", shared("y"), 0), Err(Refused::Full));
-    let granted = locks.grant(b"y", shared("y"), 1000);
-    assert_eq!(granted, Ok(()), "all have expired");
-    let count = &locks.table().count;
-    assert_eq!((count.all, count.by_user.len()), (1, 1));
-}
-
-#[test]
-fn the_locks_of_a_user_and_of_a_key_are_limited() {
-    let locks = Arc::new(Locks::default());
+fn each_client_has_a_share_of_the_locks() {
+    let locks = no_locks();
     let shared = |user: Option<&str>| Lock {
         user: user.map(str::to_owned),
-        ..lock(Scope::Shared, true)
+        ..lock(Scope::Shared, false)
     };
-    for user in [None, Some("ann")] {
-        for at in 0..LOCKS_OF_USER_MAX {
+    let take_all = |user: Option<&str>| {
+        (0..).find_map(|at| {
             let key = format!("{user:?}{at}");
-            assert_eq!(locks.grant(key.as_bytes(), shared(user), 0), Ok(()));
-        }
-        let refused = locks.grant(b"x", shared(user), 0);
-        assert_eq!(refused, Err(Refused::FullOfUser), "{user:?}");
-    }
+            let refused = grant(&locks, key.as_bytes(), shared(user), 0).err()?;
+            assert_eq!(refused, Refused::Full(Full::Own));
+            Some(at)
+        })
+    };
+    assert_eq!(take_all(None), Some(50));
+    assert_eq!(take_all(Some("ann")), Some(25));
+    assert_eq!(take_all(Some("bob")), Some(12));
+    forget(&locks, b"Some(\"bob\")0");
+    assert_eq!(
+        take_all(Some("bob")),
+        Some(1),
+        "there is room for one again"
+    );
+    assert_eq!(locks.shares.state().used, 87);
+    let granted = grant(&locks, b"y", shared(None), 1000);
+    assert_eq!(granted, Ok(()), "all have expired");
+    assert_eq!(locks.shares.state().used, 1);
+    locks.remove_of_users(|_| true);
+    forget(&locks, b"");
+    assert_eq!(locks.shares.state().used, 0);
+}
+
+#[test]
+fn the_locks_of_a_key_are_limited() {
+    let locks = no_locks();
     for _ in 0..LOCKS_OF_KEY_MAX {
-        assert_eq!(locks.grant(b"f", shared(Some("bob")), 0), Ok(()));
+        assert_eq!(grant(&locks, b"f", lock(Scope::Shared, true), 0), Ok(()));
     }
     for key in ["f", "f/a"] {
-        let refused = locks.grant(key.as_bytes(), shared(Some("bob")), 0);
+        let refused = grant(&locks, key.as_bytes(), lock(Scope::Shared, true), 0);
         assert_eq!(refused, Err(Refused::FullAtKey), "{key}");
     }
-    assert_eq!(locks.grant(b"g", shared(Some("bob")), 0), Ok(()));
-    forget(&locks, b"None0");
-    assert_eq!(locks.grant(b"x", shared(None), 0), Ok(()));
-    assert_eq!(locks.grant(b"y", shared(None), 1000), Ok(()), "expired");
+    assert_eq!(grant(&locks, b"g", lock(Scope::Shared, true), 0), Ok(()));
 }
 
 #[test]
 fn only_the_holder_refreshes_and_releases() {
-    let locks = Locks::default();
+    let locks = no_locks();
     let granted = lock(Scope::Exclusive, true);
     let tokens = [granted.token];
     let holder = Holder {
         user: None,
         tokens: &tokens,
     };
-    assert_eq!(locks.grant(b"a", granted, 0), Ok(()));
+    assert_eq!(grant(&locks, b"a", granted, 0), Ok(()));
     assert!(locks.refresh(b"a", NONE, 5, 0).is_none());
     let (at, lock) = locks.refresh(b"a/b", holder, 5, 0).expect("the lock of a");
     assert_eq!((&at[..], lock.expires_ms), (&b"a"[..], 5000));
@@ -218,13 +232,13 @@ fn only_the_holder_refreshes_and_releases() {
 
 #[test]
 fn who_may_break_a_lock_names_its_token() {
-    let locks = Locks::default();
+    let locks = no_locks();
     let granted = Lock {
         user: Some("ann".to_owned()),
         ..lock(Scope::Exclusive, true)
     };
     let tokens = [granted.token];
-    assert_eq!(locks.grant(b"a", granted, 0), Ok(()));
+    assert_eq!(grant(&locks, b"a", granted, 0), Ok(()));
     let other = Holder {
         user: Some("bob"),
         tokens: &tokens,
@@ -238,14 +252,14 @@ fn who_may_break_a_lock_names_its_token() {
 #[test]
 fn a_lock_covers_the_siblings_of_its_key() {
     use Scope::{Exclusive, Shared};
-    let locks = Arc::new(Locks::default());
+    let locks = no_locks();
     let begin = |key: &str, holder| {
         let change = locks.begin_change(touched(key, false), holder, 0);
         change.map(drop).err()
     };
     let granted = lock(Exclusive, false);
     let tokens = [granted.token];
-    assert_eq!(locks.grant(b"d/a", granted, 0), Ok(()));
+    assert_eq!(grant(&locks, b"d/a", granted, 0), Ok(()));
     assert_eq!(begin("d/a.gz", NONE), None, "they are not served");
     locks.set_covers_siblings(true);
     for sibling in ["d/a.gz", "d/a.br", "d/a.zst"] {
@@ -256,36 +270,36 @@ fn a_lock_covers_the_siblings_of_its_key() {
             tokens: &tokens,
         };
         assert_eq!(begin(sibling, holder), None);
-        let refused = locks.grant(sibling.as_bytes(), lock(Shared, false), 0);
+        let refused = grant(&locks, sibling.as_bytes(), lock(Shared, false), 0);
         assert_eq!(refused, Err(Refused::Conflict(b"d/a".to_vec())));
         assert!(locks.is_covered_by(sibling.as_bytes(), tokens[0], 0));
     }
     assert_eq!(begin("d/b.gz", NONE), None);
     // A lock or a change of a sibling keeps out one of the whole.
-    assert_eq!(locks.grant(b"x.gz", lock(Exclusive, false), 0), Ok(()));
-    let refused = locks.grant(b"x", lock(Exclusive, false), 0);
+    assert_eq!(grant(&locks, b"x.gz", lock(Exclusive, false), 0), Ok(()));
+    let refused = grant(&locks, b"x", lock(Exclusive, false), 0);
     assert_eq!(refused, Err(Refused::Conflict(b"x.gz".to_vec())));
     let change = locks.begin_change(touched("y.br", false), NONE, 0);
-    let refused = locks.grant(b"y", lock(Exclusive, false), 0);
+    let refused = grant(&locks, b"y", lock(Exclusive, false), 0);
     assert_eq!(refused, Err(Refused::Conflict(b"y.br".to_vec())));
     drop(change);
-    assert_eq!(locks.grant(b"y", lock(Exclusive, false), 0), Ok(()));
+    assert_eq!(grant(&locks, b"y", lock(Exclusive, false), 0), Ok(()));
 }
 
 #[test]
 fn removed_users_lose_their_locks() {
-    let locks = Locks::default();
+    let locks = no_locks();
     for (key, user) in [("a", Some("ann")), ("b", Some("bob")), ("c", None)] {
         let granted = Lock {
             user: user.map(str::to_owned),
             ..lock(Scope::Exclusive, false)
         };
-        assert_eq!(locks.grant(key.as_bytes(), granted, 0), Ok(()));
+        assert_eq!(grant(&locks, key.as_bytes(), granted, 0), Ok(()));
     }
     locks.remove_of_users(|user| user == "ann");
     let left = |key: &[u8]| locks.covering(key, 0).len();
     assert_eq!([left(b"a"), left(b"b"), left(b"c")], [0, 1, 1]);
-    assert_eq!(locks.table().count.all, 2);
+    assert_eq!(locks.shares.state().used, 2);
 }
 
 #[test]
