@@ -6,11 +6,13 @@ use super::markdown::DOCUMENTS_BYTES_MAX;
 use super::run_to_end::ABANDONED_MAX;
 use super::terraform::STATE_LOCKS_MAX;
 use super::uploads::Uploads;
-use super::webdav::LOCKS_MAX;
 use crate::shares::{self, Shares};
 use onrush::metrics::{Collector, TextWriter};
 use std::fmt;
 use std::sync::Arc;
+
+/// The maximum number of locks of WebDAV.
+const LOCKS_MAX: usize = 10_000;
 
 /// The budgets of a served store.
 #[derive(Debug)]

@@ -57,7 +57,7 @@ struct Held {
 }
 
 /// The names of the locks that clients of this process have, with their shares of
-/// [`STATE_LOCKS_MAX`]. Locks of before its start, and those of other servers, belong to nobody.
+/// [`STATE_LOCKS_MAX`]. Locks of before its start, and those of other servers, are in no share.
 #[derive(Debug, Default)]
 pub(super) struct StateLocks(Mutex<HashMap<Vec<u8>, Share>>);
 

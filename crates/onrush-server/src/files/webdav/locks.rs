@@ -18,8 +18,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The maximum number of locks, of which each client has a share. One more is refused.
-pub(in crate::files) const LOCKS_MAX: usize = 10_000;
 /// The maximum number of locks that cover a resource when one more of it is granted. Each request
 /// for the resource looks at them, and `lockdiscovery` shows them.
 const LOCKS_OF_KEY_MAX: usize = 32;
@@ -186,7 +184,7 @@ impl Drop for Change {
 }
 
 impl Locks {
-    /// No locks. `shares` are those of [`LOCKS_MAX`].
+    /// No locks. `shares` has the number that there may be.
     pub(in crate::files) fn new(shares: &Arc<Shares>) -> Locks {
         Locks {
             table: Mutex::default(),

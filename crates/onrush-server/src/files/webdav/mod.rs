@@ -19,7 +19,7 @@ mod propfind;
 mod proppatch;
 mod xml;
 
-pub(super) use locks::{Change, LOCKS_MAX, Locks};
+pub(super) use locks::{Change, Locks};
 
 use super::destination::Destination;
 use super::http_error::{HttpError, Operation};
