@@ -6,6 +6,7 @@ use super::markdown::DOCUMENTS_BYTES_MAX;
 use super::run_to_end::ABANDONED_MAX;
 use super::terraform::STATE_LOCKS_MAX;
 use super::uploads::Uploads;
+use super::wanted_digest::DIGESTS_MAX;
 use crate::shares::{self, Shares};
 use onrush::metrics::{Collector, TextWriter};
 use std::fmt;
@@ -31,6 +32,8 @@ pub(super) struct ClientShares {
     pub(super) compression: Arc<Shares>,
     /// The memory of the directories of zips that are being made, in bytes.
     pub(super) directories: Arc<Shares>,
+    /// Digests that are being computed.
+    pub(super) digests: Arc<Shares>,
     /// The memory of Markdown documents that are being rendered or sent, in bytes.
     pub(super) documents: Arc<Shares>,
 }
@@ -45,6 +48,7 @@ impl ClientShares {
             listings: Shares::new("listing_bytes", PAGES_BYTES_MAX),
             compression: Shares::new("archive_compression_bytes", COMPRESSION_BYTES_MAX),
             directories: Shares::new("archive_directory_bytes", DIRECTORIES_BYTES_MAX),
+            digests: Shares::new("digests", DIGESTS_MAX),
             documents: Shares::new("document_bytes", DOCUMENTS_BYTES_MAX),
         })
     }
@@ -75,6 +79,7 @@ impl Collector for SharesCollector {
             listings,
             compression,
             directories,
+            digests,
             documents,
         } = &*self.shares;
         let all = [
@@ -85,6 +90,7 @@ impl Collector for SharesCollector {
             listings,
             compression,
             directories,
+            digests,
             documents,
         ];
         let mut states: Vec<_> = all.iter().map(|shares| shares.state()).collect();

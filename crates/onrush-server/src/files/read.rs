@@ -10,6 +10,7 @@ use super::siblings::Known;
 use super::uploads::UploadId;
 use super::{Inner, artifacts, assets, may_read_index, ranges, wanted_digest};
 use crate::rights::INDEX;
+use crate::shares::Holder;
 use onrush::{Request, Response, WorkerHandle};
 use onrush_proto::precondition::{Outcome, evaluate};
 use onrush_proto::range;
@@ -250,7 +251,8 @@ impl Inner {
         let Some(algorithm) = wanted_digest::wanted(request) else {
             return respond(request, loaded);
         };
-        let digest = wanted_digest::compute(&loaded, algorithm, &self.pool).await;
+        let client = (&self.shares.digests, Holder::of(request));
+        let digest = wanted_digest::compute(&loaded, algorithm, &self.pool, client).await;
         wanted_digest::add(respond(request, loaded), digest)
     }
 

@@ -2,17 +2,22 @@
 //!
 //! The digest is of the whole object, also in responses to HEAD, to a range, and without content
 //! (304). It is computed for each request, on the blocking thread pool. A large object has none,
-//! and neither has one that is compressed on the way: the field is a wish, and a short request must
-//! not cause much work.
+//! and neither has one that is compressed on the way, nor one for a client whose share of such work
+//! is in progress: the field is a wish, and a short request must not cause much work.
 
 use super::digest::Algorithm;
 use super::object::LoadedObject;
+use crate::shares::{Holder, Shares};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use onrush::{Request, Response};
 use onrush_proto::token;
 use onrush_rt::blocking::BlockingPool;
+use std::sync::Arc;
 
+/// The maximum number of digests that are computed at a time, of which each client has a share. So
+/// they leave threads of the pool to others.
+pub(super) const DIGESTS_MAX: usize = 8;
 /// Digests of larger objects are not computed.
 const OBJECT_BYTES_MAX: u64 = 4 << 20;
 
@@ -46,17 +51,20 @@ fn prefer<'r>(lines: impl Iterator<Item = &'r [u8]>) -> Option<Algorithm> {
 }
 
 /// The value of `Repr-Digest` for an object. `None` if it is large, in another store, or has just
-/// been changed by another program.
+/// been changed by another program, and if the client has its share of `shares`.
 pub(super) async fn compute(
     loaded: &LoadedObject,
     algorithm: Algorithm,
     pool: &BlockingPool,
+    (shares, client): (&Arc<Shares>, Holder),
 ) -> Option<Vec<u8>> {
     if loaded.size() > OBJECT_BYTES_MAX {
         return None;
     }
+    let share = shares.take(client, 1).ok()?;
     let content = loaded.clone();
     let job = move || {
+        let _share = share;
         let digest = content.hash_blocking(algorithm)?;
         content.is_unchanged().then_some(digest)
     };
@@ -84,6 +92,41 @@ pub(super) fn add(response: Response, value: Option<Vec<u8>>) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::budget::Budget;
+    use crate::files::types::Types;
+    use onrush_rt::blocking::block_on;
+    use onrush_rt::fs::sim::SimFs;
+    use onrush_store::{Condition, Folder, FolderOptions, Key, Store};
+
+    #[test]
+    fn a_client_with_its_share_gets_none() {
+        let pool = BlockingPool::inline();
+        let root = SimFs::new(1).root().expect("a folder");
+        let folder = Folder::on(root, pool.clone(), FolderOptions::default()).expect("a store");
+        let key = Key::parse(b"a").expect("a key");
+        let loaded = block_on(async {
+            let upload = folder.stage(&key, Condition::None, Some(0)).await?;
+            upload.commit().await?;
+            let object = folder.get(&key).await?;
+            let budget = Budget::new(0);
+            LoadedObject::load(&object, &key, 0, true, &budget, &Types::default()).await
+        });
+        let loaded = loaded.expect("an object");
+        let shares = Shares::new("digests", 2);
+        let computed = |client| {
+            let client = (&shares, Holder::user(client));
+            block_on(compute(&loaded, Algorithm::Sha256, &pool, client))
+        };
+        let empty = b"sha-256=:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=:";
+        assert_eq!(computed("ann").as_deref(), Some(&empty[..]));
+        let share = shares
+            .take(Holder::user("ann"), 1)
+            .expect("it was given back");
+        assert_eq!(computed("ann"), None);
+        assert_eq!(computed("bob").as_deref(), Some(&empty[..]));
+        drop(share);
+        assert_eq!(computed("ann").as_deref(), Some(&empty[..]));
+    }
 
     #[test]
     fn the_highest_preference_is_chosen() {
