@@ -12,6 +12,10 @@
 //! lane clients take turns: a client that waits with many requests gets the permits that one with a
 //! single request gets.
 //!
+//! A file system that does not respond may keep a permit for any time. So while a part takes more
+//! than [`STALLED`], there is one permit more, up to [`EXTRA_MAX`]. A client with such a part gets
+//! none of these. They are granted when requests arrive: no timer is needed.
+//!
 //! A page that is being made has memory also while it waits, so no more than [`STARTED_MAX`] pages
 //! wait to go on. Of these a client may have half of what the others leave; its further requests
 //! do not begin. What a [`Cursor`](crate::Cursor) has in memory is limited by its owner.
@@ -30,12 +34,19 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread;
+use std::time::{Duration, Instant};
 
 /// The maximum number of pages kept for other requests.
 const SHARED_MAX: usize = 4;
 
 /// The maximum number of pages that have begun and wait to go on.
 const STARTED_MAX: usize = 32;
+
+/// A part that has not ended for so long waits for a disk, or for a file system that hangs.
+const STALLED: Duration = Duration::from_secs(1);
+
+/// The maximum number of permits beyond those of the beginning.
+const EXTRA_MAX: usize = 6;
 
 /// The number of clients whose turns are remembered before those that lie back are forgotten.
 const CLIENTS_MAX: usize = 64;
@@ -53,6 +64,10 @@ pub(super) struct ListingQueue(Mutex<State>);
 struct State {
     /// Permits that are free.
     free: usize,
+    /// Those beyond the first ones, in use.
+    extra: usize,
+    /// The parts in progress, by the time of [`Permit::began`].
+    running: HashMap<u64, Running>,
     /// Requests that own a permit and have not been polled since.
     granted: Vec<Arrival>,
     /// Requests that begin, and those that go on.
@@ -68,6 +83,12 @@ struct State {
     /// Pages that wait to go on, by client.
     started: HashMap<u64, usize>,
     shared: VecDeque<SharedPage>,
+}
+
+struct Running {
+    /// `None`: that of the server.
+    client: Option<u64>,
+    since: Instant,
 }
 
 struct Arrival {
@@ -119,30 +140,50 @@ impl State {
         own == 0 || own < STARTED_MAX.saturating_sub(others) / 2
     }
 
-    /// The first of a lane, if it may have a permit.
-    fn first(&self, lane: usize) -> Option<usize> {
+    /// The clients of parts that are stalled.
+    fn stalled(&self) -> Vec<Option<u64>> {
+        let running = self.running.values();
+        let stalled = running.filter(|running| running.since.elapsed() >= STALLED);
+        stalled.map(|running| running.client).collect()
+    }
+
+    /// The first of a lane, if it may have a permit. Clients in `except` may not.
+    fn first(&self, lane: usize, except: &[Option<u64>]) -> Option<usize> {
         let waits = self.lanes[lane].iter().map(|(arrival, _)| arrival);
-        let may = |arrival: &&Arrival| lane == GOES_ON || self.may_begin(arrival.client);
+        let may = |arrival: &&Arrival| {
+            (lane == GOES_ON || self.may_begin(arrival.client))
+                && !except.contains(&Some(arrival.client))
+        };
         let indexed = waits.enumerate().filter(|(_, arrival)| may(arrival));
         let first = indexed.min_by_key(|(_, arrival)| (arrival.turn, arrival.at));
         first.map(|(index, _)| index)
     }
 
     fn is_wanted(&self) -> bool {
-        self.first(BEGINS).is_some() || !self.lanes[GOES_ON].is_empty()
+        self.first(BEGINS, &[]).is_some() || !self.lanes[GOES_ON].is_empty()
     }
 
     /// Grants the free permits to requests that wait.
     fn grant(&mut self) -> Vec<Waker> {
         let mut wakers = Vec::new();
-        while self.free > 0 {
+        let mut stalled = Vec::new();
+        loop {
+            if self.free == 0 {
+                stalled = self.stalled();
+                if self.extra >= stalled.len().min(EXTRA_MAX) {
+                    break;
+                }
+            }
             let lanes = [self.next_lane, 1 - self.next_lane];
             let found = lanes
                 .into_iter()
-                .find_map(|lane| self.first(lane).map(|index| (lane, index)));
+                .find_map(|lane| self.first(lane, &stalled).map(|index| (lane, index)));
             let Some((lane, index)) = found else { break };
             let (arrival, waker) = self.lanes[lane].swap_remove(index);
-            self.free -= 1;
+            match self.free {
+                0 => self.extra += 1,
+                _ => self.free -= 1,
+            }
             self.next_lane = 1 - lane;
             self.turn = self.turn.max(arrival.turn);
             self.granted.push(arrival);
@@ -164,6 +205,8 @@ impl ListingQueue {
     fn with_permits(free: usize) -> ListingQueue {
         ListingQueue(Mutex::new(State {
             free,
+            extra: 0,
+            running: HashMap::new(),
             granted: Vec::new(),
             lanes: [Vec::new(), Vec::new()],
             next_lane: BEGINS,
@@ -180,10 +223,15 @@ impl ListingQueue {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives `permits` back, and grants what is free.
-    fn release(&self, permits: usize) {
+    /// Gives `permits` back, and grants what is free. `began`: of the part that has ended.
+    fn release(&self, permits: usize, began: Option<u64>) {
         let mut state = self.lock();
-        state.free += permits;
+        if let Some(began) = began {
+            state.running.remove(&began);
+        }
+        let extra = state.extra.min(permits);
+        state.extra -= extra;
+        state.free += permits - extra;
         let wakers = state.grant();
         let is_idle = state.granted.is_empty() && state.lanes.iter().all(Vec::is_empty);
         let unwanted = match is_idle {
@@ -222,11 +270,7 @@ pub(super) fn wait_for_part(inner: &Arc<Inner>, client: u64, begins: bool) -> Wa
 pub(super) fn try_permit(inner: &Arc<Inner>) -> Option<Permit> {
     let mut state = inner.listing_queue.lock();
     state.free = state.free.checked_sub(1)?;
-    let began = state.tick();
-    Some(Permit {
-        inner: inner.clone(),
-        began,
-    })
+    Some(Permit::new(inner, &mut state, None))
 }
 
 pub(super) struct Wait {
@@ -256,15 +300,6 @@ impl Admission {
     }
 }
 
-impl Wait {
-    fn permit(&self, began: u64) -> Permit {
-        Permit {
-            inner: self.inner.clone(),
-            began,
-        }
-    }
-}
-
 impl Future for Wait {
     type Output = Admission;
 
@@ -272,11 +307,12 @@ impl Future for Wait {
         let inner = self.inner.clone();
         let mut state = inner.listing_queue.lock();
         let Some(at) = self.arrived else {
-            let at = state.tick();
             if state.free > 0 {
                 state.free -= 1;
-                return Poll::Ready(Admission::Run(self.permit(at)));
+                let permit = Permit::new(&inner, &mut state, Some(self.client));
+                return Poll::Ready(Admission::Run(permit));
             }
+            let at = state.tick();
             let turn = state.take_turn(self.client);
             let arrival = Arrival {
                 at,
@@ -286,6 +322,9 @@ impl Future for Wait {
             };
             state.lanes[self.lane].push((arrival, cx.waker().clone()));
             self.arrived = Some(at);
+            let wakers = state.grant(); // Also this one, which is polled again then.
+            drop(state);
+            wakers.into_iter().for_each(Waker::wake);
             return Poll::Pending;
         };
         if !state.take_granted(at) {
@@ -301,7 +340,7 @@ impl Future for Wait {
         };
         let shared = state.shared.iter().find(same);
         let shared = shared.map(|shared| shared.page.clone());
-        let permit = self.permit(state.tick());
+        let permit = Permit::new(&inner, &mut state, Some(self.client));
         Poll::Ready(match shared {
             Some(page) => Admission::Shared(page, permit),
             None => Admission::Run(permit),
@@ -315,7 +354,7 @@ impl Drop for Wait {
         let mut state = self.inner.listing_queue.lock();
         if state.take_granted(at) {
             drop(state);
-            self.inner.listing_queue.release(1);
+            self.inner.listing_queue.release(1, None);
         } else {
             state.lanes[self.lane].retain(|waits| waits.0.at != at);
         }
@@ -329,6 +368,16 @@ pub(super) struct Permit {
 }
 
 impl Permit {
+    fn new(inner: &Arc<Inner>, state: &mut State, client: Option<u64>) -> Permit {
+        let began = state.tick();
+        let since = Instant::now();
+        state.running.insert(began, Running { client, since });
+        Permit {
+            inner: inner.clone(),
+            began,
+        }
+    }
+
     /// Whether a request waits that could have this permit.
     pub(super) fn is_wanted(&self) -> bool {
         self.inner.listing_queue.lock().is_wanted()
@@ -370,7 +419,7 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.inner.listing_queue.release(1);
+        self.inner.listing_queue.release(1, Some(self.began));
     }
 }
 
@@ -402,7 +451,7 @@ impl Drop for StartedPage {
             }
         }
         drop(state);
-        self.inner.listing_queue.release(0); // Its client may begin another one.
+        self.inner.listing_queue.release(0, None); // Its client may begin another one.
     }
 }
 
@@ -546,6 +595,51 @@ mod tests {
                 permit = Some(next);
             }
         }
+    }
+
+    /// Makes the parts of a client that are in progress stalled.
+    fn stall(folder: &Folder, client: u64) {
+        let mut state = folder.inner.listing_queue.lock();
+        for running in state.running.values_mut() {
+            if running.client == Some(client) {
+                running.since = Instant::now().checked_sub(STALLED).expect("a time");
+            }
+        }
+    }
+
+    #[test]
+    fn a_part_that_is_stalled_stops_its_client_only() {
+        let folder = folder(1);
+        let hung = granted(&mut wait_for_part(&folder.inner, 1, true)).expect("a permit");
+        let mut own = part(&folder, 1, true);
+        let mut before = part(&folder, 2, true);
+        stall(&folder, 1);
+        assert!(
+            granted(&mut before).is_none(),
+            "it is granted at an arrival"
+        );
+        let mut after = part(&folder, 3, true);
+        assert!(granted(&mut own).is_none() && granted(&mut after).is_none());
+        let permit = granted(&mut before).expect("the extra permit");
+        drop(permit);
+        let permit = granted(&mut after).expect("the extra permit");
+        // Each part that is stalled adds one, up to the limit.
+        let mut held = vec![hung, permit];
+        for client in 3.. {
+            stall(&folder, client);
+            let mut next = part(&folder, client + 1, true);
+            match granted(&mut next) {
+                Some(permit) => held.push(permit),
+                None => break,
+            }
+        }
+        assert_eq!(held.len(), 1 + EXTRA_MAX);
+        assert!(granted(&mut own).is_none());
+        held.clear();
+        assert!(granted(&mut own).is_some());
+        drop(own);
+        let state = folder.inner.listing_queue.lock();
+        assert_eq!((state.free, state.extra, state.running.len()), (1, 0, 0));
     }
 
     /// Waits to go on, or to begin what is not shared, and is polled once.
