@@ -138,6 +138,14 @@ impl Descriptors {
         shared.is_none_or(|shared| shared.admits_file(self.used(), what_for))
     }
 
+    /// What clients compete for: half of the files that may be open for this use now. `None` while
+    /// no more than the other half is open: then there are enough for all.
+    pub fn contested(&self, what_for: FileUse) -> Option<u64> {
+        let (shared, used) = (self.0.as_ref()?, self.used());
+        let max = shared.files_max(used.connections, what_for);
+        (used.files > max / 2).then_some(max.div_ceil(2))
+    }
+
     /// The descriptors in use; zeros without a limit, since nothing is counted then.
     pub fn used(&self) -> Used {
         let shared = self.0.as_ref();
@@ -175,14 +183,20 @@ impl Shared {
 
     /// Whether a file that is counted in `used` already may be open for this use.
     fn allows_file(&self, used: Used, what_for: FileUse) -> bool {
+        used.files <= self.files_max(used.connections, what_for)
+    }
+
+    /// The maximum number of files of which one is for this use, with so many connections.
+    fn files_max(&self, connections: u64, what_for: FileUse) -> u64 {
         let part = self.total / FILES_PART;
         let (guaranteed, spare) = match what_for {
-            FileUse::Brief => return used.connections + used.files <= self.total,
+            FileUse::Brief => return self.total.saturating_sub(connections),
             FileUse::Download => (self.files_min, 0),
             FileUse::Upload => (self.files_min.div_ceil(2), part),
         };
-        let connections = (used.connections + part).max(CONNECTION_PARTS * part);
-        used.files <= guaranteed || used.files + connections + spare <= self.total - self.reserve
+        let connections = (connections + part).max(CONNECTION_PARTS * part);
+        let left = (self.total - self.reserve).saturating_sub(connections + spare);
+        guaranteed.max(left)
     }
 }
 
@@ -279,6 +293,19 @@ mod tests {
         assert!(downloads[0].allows(FileUse::Brief) && !downloads[0].allows(FileUse::Upload));
         drop((uploads, downloads));
         assert!(budget.has_room(FileUse::Upload));
+    }
+
+    #[test]
+    fn half_of_the_files_is_contested() {
+        let budget = Descriptors::new(1600);
+        let uploads = open(&budget, FileUse::Upload, 150);
+        assert_eq!(budget.contested(FileUse::Upload), None, "300 may be open");
+        let one = open(&budget, FileUse::Upload, 1);
+        assert_eq!(budget.contested(FileUse::Upload), Some(150));
+        assert_eq!(budget.contested(FileUse::Download), None, "500 may be open");
+        drop((uploads, one));
+        assert_eq!(budget.contested(FileUse::Upload), None);
+        assert_eq!(Descriptors::default().contested(FileUse::Upload), None);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::attributes::read_metadata;
 use crate::error::{Result, StoreError};
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::File;
+use std::any::Any;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -31,6 +32,13 @@ impl LocalFile {
             pool,
             copied: None,
             changed_ns: 0,
+        }
+    }
+
+    /// Keeps `guard` until the file is closed, unless others have the file or it has a guard.
+    pub(crate) fn add_guard(&mut self, guard: Arc<dyn Any + Send + Sync>) {
+        if let Some(file) = Arc::get_mut(&mut self.file) {
+            file.add_guard(guard);
         }
     }
 

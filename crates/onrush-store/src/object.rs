@@ -7,6 +7,7 @@ use crate::meta::Meta;
 use bytes::Bytes;
 use futures_core::Stream;
 use onrush_rt::fs::File;
+use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -130,6 +131,14 @@ impl Object {
     pub fn with_cached(mut self, cached: Cached) -> Object {
         self.cached = Some(cached);
         self
+    }
+
+    /// Keeps `guard` until its file is closed, if the object is a local file that no other object
+    /// shares: an account of the descriptor.
+    pub fn add_guard(&mut self, guard: Arc<dyn Any + Send + Sync>) {
+        if let Source::Local(file) = &mut self.source {
+            file.add_guard(guard);
+        }
     }
 
     /// What the store says about it if it is a cache.

@@ -409,6 +409,11 @@ impl File {
         self
     }
 
+    /// Adds such a value, unless the file has one.
+    pub fn add_guard(&mut self, guard: Arc<dyn Any + Send + Sync>) {
+        self.guard.get_or_insert(guard);
+    }
+
     /// Whether the budget allows this file to stay open for `what_for`; always without a budget.
     pub fn may_stay_open(&self, what_for: FileUse) -> bool {
         let permit = self.permit.as_ref();

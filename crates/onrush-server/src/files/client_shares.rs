@@ -7,8 +7,10 @@ use super::run_to_end::ABANDONED_MAX;
 use super::terraform::STATE_LOCKS_MAX;
 use super::uploads::Uploads;
 use super::wanted_digest::DIGESTS_MAX;
-use crate::shares::{self, Shares};
+use crate::shares::{self, Full, Holder, Share, Shares};
+use onrush::Request;
 use onrush::metrics::{Collector, TextWriter};
+use onrush_rt::descriptors::{Descriptors, FileUse};
 use std::fmt;
 use std::sync::Arc;
 
@@ -22,6 +24,9 @@ pub(super) struct ClientShares {
     pub(super) changes: Arc<Shares>,
     /// Clients that watch folders.
     pub(super) watchers: Arc<Shares>,
+    /// Open files, while descriptors are short.
+    files: Arc<Shares>,
+    descriptors: Descriptors,
     /// Locks of WebDAV.
     pub(super) locks: Arc<Shares>,
     /// Locks of states of Terraform.
@@ -39,8 +44,10 @@ pub(super) struct ClientShares {
 }
 
 impl ClientShares {
-    pub(super) fn new(watchers_max: usize) -> Arc<ClientShares> {
+    pub(super) fn new(watchers_max: usize, descriptors: &Descriptors) -> Arc<ClientShares> {
         Arc::new(ClientShares {
+            files: Shares::new("files", 1),
+            descriptors: descriptors.clone(),
             changes: Shares::new("abandoned_changes", ABANDONED_MAX),
             watchers: Shares::new("watchers", watchers_max),
             locks: Shares::new("locks", LOCKS_MAX),
@@ -51,6 +58,22 @@ impl ClientShares {
             digests: Shares::new("digests", DIGESTS_MAX),
             documents: Shares::new("document_bytes", DOCUMENTS_BYTES_MAX),
         })
+    }
+}
+
+impl ClientShares {
+    /// The place of one more open file of a client. There are enough for all while it is `None`.
+    pub(super) fn take_file(
+        &self,
+        request: &Request,
+        what_for: FileUse,
+    ) -> Result<Option<Share>, Full> {
+        let Some(total) = self.descriptors.contested(what_for) else {
+            return Ok(None);
+        };
+        self.files
+            .set_total(usize::try_from(total).unwrap_or(usize::MAX));
+        self.files.take(Holder::of(request), 1).map(Some)
     }
 }
 
@@ -74,6 +97,7 @@ impl Collector for SharesCollector {
         let ClientShares {
             changes,
             watchers,
+            files,
             locks,
             state_locks,
             listings,
@@ -81,10 +105,12 @@ impl Collector for SharesCollector {
             directories,
             digests,
             documents,
+            descriptors: _,
         } = &*self.shares;
         let all = [
             changes,
             watchers,
+            files,
             locks,
             state_locks,
             listings,

@@ -77,6 +77,7 @@ impl Inner {
         let is_page = prefers_html(&request);
         let mount = split.mount.to_owned();
         let boundary = boundary(&request).ok_or(MALFORMED)?;
+        let _place = self.place_of_upload(&request)?;
         let body = std::mem::take(request.body());
         let mut parts = Parts::new(body, &boundary);
         let (mut lines, mut refused) = (String::new(), None);

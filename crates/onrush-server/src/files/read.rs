@@ -14,6 +14,7 @@ use crate::shares::Holder;
 use onrush::{Request, Response, WorkerHandle};
 use onrush_proto::precondition::{Outcome, evaluate};
 use onrush_proto::range;
+use onrush_rt::descriptors::FileUse;
 use onrush_store::{Key, Object, Result, StoreError, Wanted};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -299,11 +300,12 @@ impl Inner {
         request: &Request,
     ) -> Option<Result<LoadedObject>> {
         let generation = self.store.generation(key);
-        let object = match self.store.try_get(key)? {
+        let mut object = match self.store.try_get(key)? {
             Ok(object) => object,
             Err(StoreError::Busy) => return None, // It may work after other files are closed.
             Err(error) => return Some(Err(error)),
         };
+        self.hold_file(&mut object, request).ok()?;
         let fresh_ms = fresh_ms(&object);
         let renewed = (self.cache).revalidate(key, context, generation, &object, fresh_ms);
         if let Some(loaded) = renewed {
@@ -319,6 +321,15 @@ impl Inner {
         let loaded = self.prepared(loaded);
         self.cache_object(key, context, generation, (&loaded, fresh_ms), request);
         Some(Ok(loaded))
+    }
+
+    /// Takes a place for the file of an object, until it is closed.
+    fn hold_file(&self, object: &mut Object, request: &Request) -> Result<()> {
+        let share = self.shares.take_file(request, FileUse::Download);
+        if let Some(share) = share.map_err(|_| StoreError::Busy)? {
+            object.add_guard(Arc::new(share));
+        }
+        Ok(())
     }
 
     /// Opens an object, or the precompressed form of it that suits the request best.
@@ -345,11 +356,11 @@ impl Inner {
     ) -> Result<LoadedObject> {
         let context = CacheContext::of(request.worker());
         let generation = self.store.generation(key);
-        let (loaded, fresh_ms) = match self.load(key, context, wanted.clone()).await {
+        let (loaded, fresh_ms) = match self.load(key, context, wanted.clone(), request).await {
             Err(StoreError::Busy) => {
                 let idle = self.cache.take_idle_files();
                 self.pool.run(move || drop(idle)).await?;
-                self.load(key, context, wanted).await?
+                self.load(key, context, wanted, request).await?
             }
             result => result?,
         };
@@ -364,9 +375,11 @@ impl Inner {
         key: &Key,
         context: CacheContext,
         wanted: Wanted,
+        request: &Request,
     ) -> Result<(LoadedObject, u64)> {
         let reads_all = wanted == Wanted::All;
-        let object = self.store.open(key, wanted).await?;
+        let mut object = self.store.open(key, wanted).await?;
+        self.hold_file(&mut object, request)?;
         let fresh_ms = fresh_ms(&object);
         let loaded = LoadedObject::load(
             &object,

@@ -20,8 +20,9 @@ use super::path::{self, Target};
 use super::upload::{self, ReceiveError, VerifiedUpload};
 use super::{Inner, check_right_beneath, multistatus, stored_fields};
 use crate::rights::Rights;
-use crate::shares::Holder;
+use crate::shares::{Holder, Share};
 use onrush::{Request, Response};
+use onrush_rt::descriptors::FileUse;
 use onrush_store::{Condition, Key, Kind, METADATA_BYTES_MAX, Meta, StoreError};
 use std::sync::Arc;
 
@@ -33,12 +34,24 @@ const CHECK_FIRST_BYTES: u64 = 64 * 1024;
 pub(super) const EXISTS: HttpError =
     HttpError::new(403, "the object exists, and you may not replace it");
 
+/// A body that the store has in memory until it is complete.
+const SMALL_BYTES: u64 = 16 * 1024;
+
 const IS_FOLDER: HttpError = HttpError::new(
     409,
     "a path that ends with a slash is a folder, which has no content",
 );
 
 impl Inner {
+    /// The place of the file of an upload, while descriptors are short. It is held until the end.
+    pub(super) fn place_of_upload(&self, request: &Request) -> Result<Option<Share>, HttpError> {
+        let place = self.shares.take_file(request, FileUse::Upload);
+        place.map_err(|full| {
+            let own = "this client has too many uploads in progress";
+            HttpError::full(full, own, "there are too many uploads in progress")
+        })
+    }
+
     /// `PUT` of an object (RFC 9110 §9.3.4): 201 when it is new, 204 when it was replaced.
     pub(super) async fn put(&self, request: Request) -> Result<Response, HttpError> {
         let to = self.put_destination(&request)?;
@@ -67,6 +80,10 @@ impl Inner {
         if length.is_some_and(|bytes| bytes > self.uploads.limits().object_bytes_max) {
             return Err(self.uploads.limits().too_large());
         }
+        let _place = match length {
+            Some(..=SMALL_BYTES) => None, // Its file is open for a moment only.
+            _ => self.place_of_upload(&request)?,
+        };
         let check_first = !conditions.is_none()
             || !may_replace
             || request.header("expect").is_some()

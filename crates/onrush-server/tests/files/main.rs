@@ -10,6 +10,7 @@ mod cache; // small objects in memory
 mod compress; // codings made on the fly
 mod deep; // deep paths
 mod drivers; // where io_uring is refused
+mod file_shares; // descriptors for files, while they are short
 mod form; // `POST` of forms
 mod guard; // requests of other sites
 mod held_changes; // changes whose client disconnects

@@ -179,21 +179,6 @@ fn a_folder_that_is_gone_ends_the_stream() {
     });
 }
 
-/// A connection of a client with the address 127.0.0.2.
-fn from_another_address(server: &TestServer) -> Connection {
-    use rustix::net::{AddressFamily, SocketType};
-    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None);
-    let socket = socket.expect("a socket");
-    let own: std::net::SocketAddr = "127.0.0.2:0".parse().expect("an address");
-    rustix::net::bind(&socket, &own).expect("bound");
-    let address: std::net::SocketAddr = server.address().parse().expect("an address");
-    rustix::net::connect(&socket, &address).expect("connected");
-    let stream = std::net::TcpStream::from(socket);
-    let timeout = Some(std::time::Duration::from_secs(20));
-    stream.set_read_timeout(timeout).expect("a time");
-    Connection::Real(stream)
-}
-
 #[test]
 fn watchers_are_limited_and_refused() {
     let options = FilesOptions {
@@ -222,7 +207,7 @@ fn watchers_are_limited_and_refused() {
             (429, Some("1"))
         );
         // Another address has a share of what is left, and then it is another one's.
-        let mut other = from_another_address(server);
+        let mut other = server.connect_from_another_address();
         let ask = b"GET /mnt/a/?watch HTTP/1.1\r\nHost: test\r\n\r\n";
         server.send(&mut other, ask);
         let head = server.receive_until(&mut other, |bytes| bytes.len() > 12);

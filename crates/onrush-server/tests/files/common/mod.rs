@@ -346,6 +346,21 @@ impl TestServer {
         }
     }
 
+    /// A connection of another client than that of the other connections, to a real server.
+    pub fn connect_from_another_address(&self) -> Connection {
+        use rustix::net::{AddressFamily, SocketType};
+        let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None);
+        let socket = socket.expect("a socket");
+        let own: std::net::SocketAddr = "127.0.0.2:0".parse().expect("an address");
+        rustix::net::bind(&socket, &own).expect("bound");
+        let address: std::net::SocketAddr = self.address().parse().expect("an address");
+        rustix::net::connect(&socket, &address).expect("connected");
+        let stream = std::net::TcpStream::from(socket);
+        let timeout = Some(std::time::Duration::from_secs(20));
+        stream.set_read_timeout(timeout).expect("a time");
+        Connection::Real(stream)
+    }
+
     /// Sends as much of `bytes` as possible. A server that has responded may not read the rest.
     pub fn send(&mut self, connection: &mut Connection, mut bytes: &[u8]) {
         match (&mut self.backend, connection) {
