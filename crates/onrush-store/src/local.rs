@@ -19,8 +19,6 @@ pub struct LocalFile {
     pool: BlockingPool,
     /// The metadata of a copy, which is not in the attributes of the file.
     copied: Option<Arc<[u8]>>,
-    /// See [`LocalFile::changed_ns`].
-    changed_ns: i64,
 }
 
 impl LocalFile {
@@ -30,21 +28,7 @@ impl LocalFile {
             file,
             pool,
             copied: None,
-            changed_ns: 0,
         }
-    }
-
-    /// The file with the time of its last change, as it was when the file was opened.
-    pub(crate) fn changed_at(mut self, changed_ns: i64) -> LocalFile {
-        self.changed_ns = changed_ns;
-        self
-    }
-
-    /// The time of the last change of content, properties or names (ctime) when the object was
-    /// opened, in nanoseconds since 1970; 0 for a copy. A file whose time is another one may have
-    /// other content, whatever its version says.
-    pub fn changed_ns(&self) -> i64 {
-        self.changed_ns
     }
 
     /// A file that is a copy of an object of another store, with the metadata of the object. Its
@@ -54,7 +38,6 @@ impl LocalFile {
             file,
             pool,
             copied: Some(metadata),
-            changed_ns: 0,
         }
     }
 

@@ -458,6 +458,7 @@ fn of_entry(key: Key, one: DetailedEntry, rights: Rights) -> Subject {
         kind,
         size,
         modified_ns,
+        changed_ns: None,
         version,
     };
     Subject {
