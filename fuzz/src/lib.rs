@@ -4,12 +4,13 @@
 //! The targets themselves, in `targets/`, are a workspace of their own, because libFuzzer is C++
 //! and instruments every crate. The tests here check all seeds, cut and changed, without it.
 //!
-//! Modules, lowest first: `chunked` · `head` · `path` · `pipelined` · `range`.
+//! Modules, lowest first: `chunked` · `head` · `path` · `pipelined` · `properties` · `range`.
 
 pub mod chunked;
 pub mod head;
 pub mod path;
 pub mod pipelined;
+pub mod properties;
 pub mod range;
 
 #[cfg(test)]

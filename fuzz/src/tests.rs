@@ -1,6 +1,6 @@
 //! All seeds as plain tests: whole, cut at each place, and with changed bytes.
 
-use super::{chunked, head, path, pipelined, range};
+use super::{chunked, head, path, pipelined, properties, range};
 use std::fs;
 use std::path::Path;
 
@@ -72,6 +72,23 @@ fn paths() {
 #[test]
 fn pipelined_requests() {
     check_seeds("pipelined", pipelined::check_input);
+}
+
+#[test]
+fn properties_of_clients() {
+    check_seeds("properties", properties::check_input);
+}
+
+#[test]
+fn seeds_of_properties_are_accepted_or_refused_as_they_say() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds/properties");
+    for file in fs::read_dir(folder).expect("a folder with seeds") {
+        let path = file.expect("an entry").path();
+        let seed = fs::read(&path).expect("a seed");
+        let name = path.file_name().expect("a name").to_string_lossy();
+        let is_refused = properties::documents(&seed).is_empty();
+        assert_eq!(is_refused, name.starts_with("refused-"), "{name}");
+    }
 }
 
 #[test]

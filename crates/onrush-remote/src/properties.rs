@@ -25,6 +25,7 @@ pub(crate) fn properties(found: &ObjectMeta) -> Result<Meta> {
         kind: Kind::File,
         size: found.size,
         modified_ns: found.last_modified.timestamp_nanos_opt().unwrap_or(0),
+        changed_ns: None,
         // Without an entity tag, nothing tells versions apart.
         version: version.ok_or(StoreError::BadResponse)?,
     })

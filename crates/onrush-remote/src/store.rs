@@ -197,6 +197,7 @@ impl Store for RemoteStore {
                     kind: Kind::Directory,
                     size: 0,
                     modified_ns: 0,
+                    changed_ns: None,
                     version: *FOLDER_VERSION,
                 }),
                 result => result,

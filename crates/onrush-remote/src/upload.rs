@@ -331,6 +331,7 @@ pub(crate) fn new_meta(size: u64, tag: Option<String>) -> Result<Meta> {
         kind: Kind::File,
         size,
         modified_ns: seconds * 1_000_000_000,
+        changed_ns: None,
         version: version.ok_or(StoreError::BadResponse)?,
     })
 }

@@ -227,8 +227,9 @@ impl StoreError {
     pub(crate) fn from_lookup(error: io::Error) -> StoreError {
         match error.raw_os_error() {
             // Includes: a parent is a file, a link loops or leaves the folder, a socket, no driver,
-            // bytes that are no name on a file system that knows only Unicode, a file that was
-            // removed since it was opened (NFS, FUSE).
+            // bytes that are no name on a file system that knows only Unicode (`EILSEQ`, and
+            // `EINVAL` with `casefold` and a strict encoding), a file that was removed since it was
+            // opened (NFS, FUSE).
             Some(
                 libc::ENOENT
                 | libc::ENOTDIR
@@ -238,6 +239,7 @@ impl StoreError {
                 | libc::ENODEV
                 | libc::ENAMETOOLONG
                 | libc::EILSEQ
+                | libc::EINVAL
                 | libc::ESTALE,
             ) => StoreError::NotFound,
             Some(libc::EISDIR) => StoreError::IsDirectory,

@@ -20,8 +20,6 @@ pub struct LocalFile {
     pool: BlockingPool,
     /// The metadata of a copy, which is not in the attributes of the file.
     copied: Option<Arc<[u8]>>,
-    /// See [`LocalFile::changed_ns`].
-    changed_ns: i64,
 }
 
 impl LocalFile {
@@ -31,7 +29,6 @@ impl LocalFile {
             file,
             pool,
             copied: None,
-            changed_ns: 0,
         }
     }
 
@@ -42,19 +39,6 @@ impl LocalFile {
         }
     }
 
-    /// The file with the time of its last change, as it was when the file was opened.
-    pub(crate) fn changed_at(mut self, changed_ns: i64) -> LocalFile {
-        self.changed_ns = changed_ns;
-        self
-    }
-
-    /// The time of the last change of content, properties or names (ctime) when the object was
-    /// opened, in nanoseconds since 1970; 0 for a copy. A file whose time is another one may have
-    /// other content, whatever its version says.
-    pub fn changed_ns(&self) -> i64 {
-        self.changed_ns
-    }
-
     /// A file that is a copy of an object of another store, with the metadata of the object. Its
     /// own properties are not those of the object, and it may be longer. It never changes.
     pub fn copy(file: Arc<File>, pool: BlockingPool, metadata: Arc<[u8]>) -> LocalFile {
@@ -62,7 +46,6 @@ impl LocalFile {
             file,
             pool,
             copied: Some(metadata),
-            changed_ns: 0,
         }
     }
 

@@ -26,8 +26,9 @@ pub enum Kind {
     Directory,
 }
 
-/// The properties of an object or a folder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The properties of an object or a folder. They are equal if the object and its content are the
+/// same: `changed_ns` does not count, because the rename that publishes an object changes it.
+#[derive(Clone, Copy, Debug)]
 pub struct Meta {
     /// Object or folder.
     pub kind: Kind,
@@ -35,6 +36,9 @@ pub struct Meta {
     pub size: u64,
     /// Time of the last change, in nanoseconds since 1970.
     pub modified_ns: i64,
+    /// Time of the last change of any kind (ctime), which no program can set, in nanoseconds since
+    /// 1970. `None`: the store does not know it.
+    pub changed_ns: Option<i64>,
     /// Changes whenever the bytes may have changed.
     pub version: Version,
 }
@@ -153,6 +157,15 @@ fn is_often_set(is_file: bool, modified_ns: i64) -> bool {
     is_file && modified_ns % NS_PER_S == 0
 }
 
+impl PartialEq for Meta {
+    fn eq(&self, other: &Meta) -> bool {
+        let of = |meta: &Meta| (meta.kind, meta.size, meta.modified_ns, meta.version);
+        of(self) == of(other)
+    }
+}
+
+impl Eq for Meta {}
+
 impl Meta {
     /// Whether the version changes with the name and the properties of the file as well.
     pub(crate) fn has_fragile_version(&self) -> bool {
@@ -171,6 +184,7 @@ impl Meta {
             kind,
             size,
             modified_ns: file.modified_ns,
+            changed_ns: Some(file.changed_ns),
             version: Version::from_file(file),
         })
     }

@@ -200,6 +200,7 @@ fn lists_page_by_page(backend: &Backend) {
             kind,
             size,
             modified_ns,
+            changed_ns: meta.changed_ns,
             version
         }
     );

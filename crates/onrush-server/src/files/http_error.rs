@@ -216,7 +216,9 @@ impl HttpError {
 }
 
 /// The ways to log in (RFC 7617 §2, RFC 6750 §3), one on each line: some clients read only the
-/// first challenge of a line.
+/// first challenge of a line, and some only the first line. So `Basic` is first, which browsers and
+/// clients of WebDAV support. curl and Git choose among all, and a client that has a token sends it
+/// without a challenge.
 fn with_challenges(response: Response) -> Response {
     let basic = "Basic realm=\"onrush\", charset=\"UTF-8\"";
     let mut response = response.with_header("WWW-Authenticate", basic);

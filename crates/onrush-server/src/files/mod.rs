@@ -124,6 +124,8 @@ pub use types::Types;
 pub use upkeep::Upkeep;
 pub use upload_limits::UploadLimits;
 pub use uploads::{UPLOAD_RECORDS, recorded_uploads};
+#[cfg(feature = "testing")]
+pub use webdav::received;
 
 /// The maximum memory of small objects that are not in the cache but are being sent to slow
 /// clients.

@@ -44,8 +44,8 @@ pub(super) struct LoadedObject {
     modified_s: Option<u64>,
     /// Nanoseconds since 1970, as the store has it.
     modified_ns: i64,
-    /// The same, of the last change of any kind. 0: not a local file.
-    changed_ns: i64,
+    /// The same, of the last change of any kind, if the store knows it.
+    changed_ns: Option<i64>,
     /// The type of the object's name. A stored type takes precedence.
     content_type: &'static str,
     /// The fields of every response about the object, except `Content-Type`.
@@ -167,7 +167,7 @@ impl LoadedObject {
             version: meta.version,
             modified_s,
             modified_ns: meta.modified_ns,
-            changed_ns: 0,
+            changed_ns: meta.changed_ns,
             content_type: types.content_type(key.name()),
             fields,
             cached: None,
@@ -176,9 +176,8 @@ impl LoadedObject {
         }
     }
 
-    /// Notes when the object was changed. Adds `Cache-Status` (RFC 9211) if the store is a cache.
+    /// Adds `Cache-Status` (RFC 9211) if the store is a cache.
     fn with_cached(mut self, object: &Object) -> LoadedObject {
-        self.changed_ns = object.local().map_or(0, LocalFile::changed_ns);
         self.cached = object.cached().map(|cached| cached.how);
         if let Some(how) = self.cached {
             append(&mut self.fields, CACHE_STATUS, cache_status(how).as_bytes());
@@ -242,6 +241,7 @@ impl LoadedObject {
                     kind: Kind::File,
                     size: self.size,
                     modified_ns: self.modified_ns,
+                    changed_ns: self.changed_ns,
                     version: self.version,
                 };
                 let file = LocalFile::new(file.clone(), pool.clone());
@@ -269,7 +269,7 @@ impl LoadedObject {
             Content::File(file) => file.metadata().is_ok_and(|found| {
                 let now = Meta::from_file(&found);
                 now.is_some_and(|now| now.version == self.version)
-                    && found.changed_ns == self.changed_ns
+                    && Some(found.changed_ns) == self.changed_ns
             }),
         }
     }
@@ -300,9 +300,14 @@ impl LoadedObject {
         stored.map_or(0, |stored| stored.cost_bytes())
     }
 
-    /// The time of the last change, in nanoseconds since 1970.
+    /// The time of the last change of the content, in nanoseconds since 1970.
     pub(super) fn modified_ns(&self) -> i64 {
         self.modified_ns
+    }
+
+    /// The time of the last change of any kind; see [`Meta::changed_ns`].
+    pub(super) fn changed_ns(&self) -> Option<i64> {
+        self.changed_ns
     }
 
     /// The type of the object's name, whatever type is stored.
@@ -319,13 +324,13 @@ impl LoadedObject {
     /// its last change of any kind. A program may give another file an earlier time, and inodes are
     /// used again, but no program sets the time of a change.
     pub(super) fn is_of(&self, object: &Object) -> bool {
-        let changed_ns = object.local().map_or(0, LocalFile::changed_ns);
-        self.version == object.meta().version && self.changed_ns == changed_ns
+        let now = object.meta();
+        self.version == now.version && self.changed_ns == now.changed_ns
     }
 
     /// Whether the next change is certain to change what [`LoadedObject::is_of`] compares.
     pub(super) fn has_reliable_version(&self, now_s: u64) -> bool {
-        let changed_s = u64::try_from(self.changed_ns / 1_000_000_000).unwrap_or(0);
+        let changed_s = u64::try_from(self.changed_ns.unwrap_or(0) / 1_000_000_000).unwrap_or(0);
         let latest_s = self.modified_s.unwrap_or(0).max(changed_s.min(now_s));
         latest_s + RELIABLE_AFTER_S <= now_s
     }

@@ -7,9 +7,7 @@
 //!
 //! - A range is one of `name` itself, unless `If-Range` has the tag of a sibling.
 //! - There must be an object `name`, without a `Content-Encoding` of its own.
-//! - A sibling that is older than `name` is ignored: it most likely has the content from before a
-//!   change. Tools that compress a file give the result the time of the file, some of them in whole
-//!   seconds, so a time in whole seconds counts as any time of that second.
+//! - A sibling that may have the content from before a change is ignored; see [`is_current`].
 //! - The client must have the right to read the sibling, too.
 //!
 //! Which siblings there are is remembered for each object, as briefly as the cache uses an object
@@ -155,15 +153,28 @@ fn keys(key: &Key) -> Option<PerCoding<Key>> {
     Some([first?, second?, third?])
 }
 
-/// Whether a sibling has the content of an object of `modified_ns`, as far as times say.
-fn is_current(sibling: &Meta, modified_ns: i64) -> bool {
+/// Whether a sibling has the content of an object, as far as times say. `object`: its times of
+/// modification and of the last change of any kind (ctime).
+///
+/// - Tools that compress a file give the result its time of modification. If that has a part of a
+///   second, no other content has had it, so the same time is sufficient. The order in which a copy
+///   or an archive was written, and a later `chmod` or `ln`, do not matter then.
+/// - Otherwise neither time of the sibling may be older. Programs set the time of modification: all
+///   files of a reproducible build have one (`SOURCE_DATE_EPOCH`), an unpacked or restored object
+///   has an old one. None sets the other time. Some tools that compress keep whole seconds only, so
+///   a time of modification in whole seconds counts as any time of that second.
+fn is_current(sibling: &Meta, object: (i64, Option<i64>)) -> bool {
     const SECOND_NS: i64 = 1_000_000_000;
+    let (modified_ns, changed_ns) = object;
     let is_whole = sibling.modified_ns % SECOND_NS == 0;
+    let is_same = sibling.modified_ns == modified_ns && !is_whole;
     let least_ns = match is_whole {
         true => modified_ns - modified_ns.rem_euclid(SECOND_NS),
         false => modified_ns,
     };
-    sibling.kind == Kind::File && sibling.modified_ns >= least_ns
+    // In a store that does not know the other time, no program can set the first one.
+    let is_later = sibling.modified_ns >= least_ns && sibling.changed_ns >= changed_ns;
+    sibling.kind == Kind::File && (is_same || is_later)
 }
 
 impl Inner {
@@ -248,8 +259,8 @@ impl Inner {
         if loaded.has_coding() || !found.iter().all(is_certain) {
             return Ok((loaded, None));
         }
-        let is_usable = found
-            .map(|found| found.is_ok_and(|sibling| is_current(&sibling, loaded.modified_ns())));
+        let times = (loaded.modified_ns(), loaded.changed_ns());
+        let is_usable = found.map(|found| found.is_ok_and(|it| is_current(&it, times)));
         let known = Arc::new(Known {
             checked_ms: context.now_ms,
             key: key.clone(),
@@ -271,10 +282,11 @@ mod tests {
 
     #[test]
     fn older_siblings_are_not_current() {
-        let at = |modified_ns, kind| Meta {
+        let at = |modified_ns, changed_ns, kind| Meta {
             kind,
             size: 1,
             modified_ns,
+            changed_ns,
             version: Version::parse(b"1").expect("a version"),
         };
         let second = 1_000_000_000;
@@ -289,10 +301,20 @@ mod tests {
             (-second, -second + 1, true),
             (-2 * second, -second + 1, false),
         ] {
-            let found = is_current(&at(sibling_ns, Kind::File), object_ns);
-            assert_eq!(found, expected, "{sibling_ns} {object_ns}");
+            for changed_ns in [None, Some(3)] {
+                let sibling = at(sibling_ns, changed_ns, Kind::File);
+                let found = is_current(&sibling, (object_ns, changed_ns));
+                assert_eq!(found, expected, "{sibling_ns} {object_ns} {changed_ns:?}");
+            }
+            // The object was changed after the sibling: only the same part of a second counts.
+            let found = is_current(&at(sibling_ns, Some(3), Kind::File), (object_ns, Some(4)));
+            let is_same = sibling_ns == object_ns && object_ns % second != 0;
+            assert_eq!(found, is_same, "{sibling_ns} {object_ns}");
         }
-        assert!(!is_current(&at(9 * second, Kind::Directory), 1));
+        assert!(!is_current(
+            &at(9 * second, None, Kind::Directory),
+            (1, None)
+        ));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //!
 //! A field that is malformed counts as absent, because clients send such fields with content that
 //! is good. `Content-Encoding` is the exception: without it, the content means something else.
+//! A [`FORM_TYPE`] counts as absent, too.
 //!
 //! The format is one line `name: value` for each field, with the name in lower case, ended by a
 //! line feed. It is checked again when it is read, because other programs may have written it.
@@ -18,6 +19,12 @@ const VALUE_BYTES_MAX: usize = 1024;
 
 const CONTENT_TYPE: &str = "content-type";
 const CONTENT_ENCODING: &str = "content-encoding";
+
+/// The type of the fields of a form. Many clients send it with the body of any request for which no
+/// other type is given: `curl --data-binary`, wget, Python's urllib, Perl's LWP and `Net::HTTP` of
+/// Ruby. It says nothing about a file, so the name decides.
+const FORM_TYPE: &str = "application/x-www-form-urlencoded";
+
 const CACHE_CONTROL: &str = "cache-control";
 /// The modification time that the client's file has, in seconds since 1970, as ownCloud defines it.
 /// It is shown as `Last-Modified`. Preconditions compare the time of the upload.
@@ -93,7 +100,8 @@ pub(super) fn metadata_from_request(
         };
         let is_identity = name == CONTENT_ENCODING && value.eq_ignore_ascii_case(b"identity");
         let is_of_request = name == CACHE_CONTROL && is_of_request(&value);
-        if value.is_empty() || is_identity || is_of_request {
+        let is_form = name == CONTENT_TYPE && media_type::parameters(&value, FORM_TYPE).is_some();
+        if value.is_empty() || is_identity || is_of_request || is_form {
             continue;
         }
         if value.len() > VALUE_BYTES_MAX {

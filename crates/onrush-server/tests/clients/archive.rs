@@ -3,7 +3,11 @@
 
 use crate::program::users::{UsersFile, login, request, start};
 use crate::program::{Folder, Server, TIMEOUT, drivers, is_installed, output_within, pattern};
+use percent_encoding::percent_decode;
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::io::{Read, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -66,6 +70,23 @@ archive = zipfile.ZipFile(io.BytesIO(sys.stdin.buffer.read()))
 assert archive.testzip() is None
 archive.extractall(sys.argv[1])";
 
+/// Gets an archive and unpacks it with one of [`UNPACK`].
+fn unpack(server: &Server, path: &str, program: &str, arguments: &[&str], into: &Folder) {
+    let mut curl = Command::new("curl");
+    let curl = curl.args(["-sSf", &format!("{}/{path}", server.url)]);
+    let mut curl = curl.stdout(Stdio::piped()).spawn().expect("curl");
+    let mut unpack = Command::new(program);
+    unpack.args(arguments).arg(into.path());
+    unpack.stdin(curl.stdout.take().expect("piped"));
+    let output = output_within(&mut unpack, TIMEOUT);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && said.is_empty(),
+        "{program}: {said}"
+    );
+    assert!(curl.wait().expect("curl").success());
+}
+
 #[test]
 fn other_formats_have_the_same_entries() {
     let programs = ["curl", "tar", "zstd", "bsdtar", "unzip", "python3"];
@@ -73,7 +94,7 @@ fn other_formats_have_the_same_entries() {
         return;
     }
     let folder = Folder::new();
-    // A zip has other names in place of those that Windows cannot have.
+    // A zip has other names in place of those that Windows cannot have; see below.
     let long = format!("photos/{}/ü &;/{}", " long".repeat(40), "name".repeat(50));
     let names = ["photos/a", "photos/b/c", "photos/none", &long];
     for (at, name) in names.iter().enumerate() {
@@ -89,20 +110,13 @@ fn other_formats_have_the_same_entries() {
         let server = Server::start(folder.path(), &["--driver", driver]);
         for (format, program, arguments) in UNPACK {
             let into = Folder::new();
-            let url = format!("{}/photos/?archive={format}", server.url);
-            let mut curl = Command::new("curl");
-            let curl = curl.args(["-sSf", &url]).stdout(Stdio::piped());
-            let mut curl = curl.spawn().expect("curl");
-            let mut unpack = Command::new(program);
-            unpack.args(arguments).arg(into.path());
-            unpack.stdin(curl.stdout.take().expect("piped"));
-            let output = output_within(&mut unpack, TIMEOUT);
-            let said = String::from_utf8_lossy(&output.stderr);
-            assert!(
-                output.status.success() && said.is_empty(),
-                "{program}: {said}"
+            unpack(
+                &server,
+                &format!("photos/?archive={format}"),
+                program,
+                arguments,
+                &into,
             );
-            assert!(curl.wait().expect("curl").success());
             for name in names {
                 let read = |folder: &Folder| std::fs::read(folder.path().join(name)).ok();
                 assert!(read(&folder) == read(&into), "{program}: {name}");
@@ -119,6 +133,71 @@ fn other_formats_have_the_same_entries() {
                 assert_eq!(modified(&folder), modified(&into), "{program}: {name}");
             }
         }
+    }
+}
+
+/// Names that Windows cannot have are percent-encoded in a zip, and no two become one.
+#[test]
+fn every_name_is_an_entry_of_its_own() {
+    let programs = ["curl", "bsdtar", "unzip", "python3"];
+    if !programs.into_iter().all(is_installed) {
+        return;
+    }
+    let folder = Folder::new();
+    let long = format!("{}?{}", "x".repeat(120), ":".repeat(130));
+    let names: [&[u8]; 20] = [
+        b"a:b",
+        b"a?b",
+        b"a_b",
+        b"a%3Ab",
+        b"a%253Ab",
+        b"a\\b",
+        b"100%",
+        b"con",
+        b"CON",
+        b"_con",
+        b"%63on",
+        b"nul.txt",
+        b"dot",
+        b"dot.",
+        b"dot ",
+        b"ReadMe",
+        b"README",
+        b"\xff",
+        b"\xfe",
+        long.as_bytes(),
+    ];
+    std::fs::create_dir(folder.path().join("top")).expect("a folder");
+    for name in names {
+        let folder = folder.path().join("top").join(OsStr::from_bytes(name));
+        std::fs::create_dir(&folder).expect("a folder");
+        std::fs::write(folder.join(OsStr::from_bytes(name)), name).expect("a file");
+    }
+    let server = Server::start(folder.path(), &[]);
+    for (format, program, arguments) in UNPACK.into_iter().filter(|(format, ..)| *format == "zip") {
+        let into = Folder::new();
+        unpack(
+            &server,
+            &format!("top/?archive={format}"),
+            program,
+            arguments,
+            &into,
+        );
+        let mut found = BTreeSet::new();
+        for entry in std::fs::read_dir(into.path().join("top")).expect("unpacked") {
+            let entry = entry.expect("an entry");
+            let name = entry.file_name().into_vec();
+            assert!(name.is_ascii() && !name.contains(&b':'), "{program}");
+            let content = std::fs::read(entry.path().join(entry.file_name()));
+            let content = content.unwrap_or_else(|error| panic!("{program}: {error}"));
+            if content != long.as_bytes() {
+                assert_eq!(percent_decode(&name).collect::<Vec<u8>>(), content);
+            }
+            found.insert(content);
+        }
+        let expected: BTreeSet<Vec<u8>> = names.map(<[u8]>::to_vec).into();
+        assert_eq!(found, expected, "{program}");
+        let _ = std::fs::remove_file(into.path().with_extension("zip"));
     }
 }
 

@@ -220,6 +220,56 @@ fn malformed_fields_count_as_absent() {
     });
 }
 
+/// What `curl --data-binary`, wget and urllib send with every body says nothing about a file.
+#[test]
+fn the_type_of_form_fields_counts_as_absent() {
+    const FORM: &str = "application/x-www-form-urlencoded";
+    let sent = |of_put: &str, fields: &str| format!("PUT {of_put}{fields}\nContent-Language: de");
+    on_all_backends(&writable(), |server| {
+        let upper = FORM.to_uppercase();
+        for (number, (content_type, expected)) in [
+            (FORM, "text/css; charset=utf-8"),
+            (&upper, "text/css; charset=utf-8"),
+            (&format!("{FORM}; charset=UTF-8"), "text/css; charset=utf-8"),
+            (&format!("{FORM}-2"), &format!("{FORM}-2")),
+            ("application/x-www-form", "application/x-www-form"),
+            ("text/x-mine", "text/x-mine"),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let field = format!("\nContent-Type: {content_type}");
+            let (plain, parts) = (format!("/{number}.css"), format!("/parts-{number}.css"));
+            let put = server.request(&sent(&plain, &field), b"content");
+            assert_eq!(put.status, 201);
+            let first = format!("{field}\nUpload-Complete: ?0");
+            let begun = server.request(&sent(&parts, &first), b"con");
+            assert_eq!(begun.status, 201, "{}", begun.text());
+            let url = begun.field("location").expect("a URL");
+            let last = format!(
+                "PATCH {url}\nUpload-Offset: 3\nUpload-Complete: ?1\n\
+                 Content-Type: application/partial-upload"
+            );
+            assert_eq!(server.request(&last, b"tent").status, 201);
+            for path in [&plain, &parts] {
+                let reply = server.get(path);
+                assert_eq!(reply.text(), "content");
+                let found = (reply.field("content-type"), reply.field("content-language"));
+                assert_eq!(found, (Some(expected), Some("de")), "{path} {content_type}");
+            }
+        }
+        // It does not keep the type of the object that it replaces, as no type does not.
+        assert_eq!(
+            server.request("PUT /x.css\nContent-Type: a/b", b"1").status,
+            201
+        );
+        let put = format!("PUT /x.css\nContent-Type: {FORM}");
+        assert_eq!(server.request(&put, b"2").status, 204);
+        let expected = Some("text/css; charset=utf-8");
+        assert_eq!(server.get("/x.css").field("content-type"), expected);
+    });
+}
+
 #[test]
 fn directives_of_a_request_are_not_stored() {
     on_all_backends(&writable(), |server| {

@@ -1,6 +1,7 @@
 //! Precompressed siblings, on both drivers and in the simulator, and on a store without files.
 
 use crate::common::*;
+use onrush_rt::fs::OpenHow;
 use onrush_server::FilesOptions;
 use onrush_store::testing::MemoryStore;
 use std::sync::Arc;
@@ -223,6 +224,63 @@ fn older_siblings_and_coded_objects_are_left_alone() {
         assert_eq!(reply.field("content-language"), Some("de"));
         assert_eq!(reply.field("content-encoding"), Some("gzip"));
     });
+}
+
+/// Programs set the time of a file: all of a build have one (`SOURCE_DATE_EPOCH`), and one that is
+/// restored has an old one. An old sibling is not sent then, but one that only was copied, unpacked
+/// or given other rights in another order is.
+#[test]
+fn siblings_of_objects_with_times_that_were_set_are_not_old() {
+    let options = FilesOptions {
+        cache_max_age_ms: 0, // Other programs change the folder.
+        ..options()
+    };
+    on_all_backends(&options, |server| {
+        let write = |server: &mut TestServer, key: &str, content: &[u8], modified_ns: i64| {
+            server.advance(20); // The kernel measures times in ticks.
+            server.add(key, content);
+            set_time(server, key, modified_ns);
+        };
+        for (number, epoch_ns) in [0, 1_000_000_000, 1_600_000_000_000_000_000]
+            .into_iter()
+            .enumerate()
+        {
+            let key = format!("{number}.css");
+            let (path, sibling) = (format!("/{key}"), format!("{key}.gz"));
+            write(server, &key, b"first", epoch_ns);
+            write(server, &sibling, b"first in gzip", epoch_ns);
+            assert_eq!(fetch(server, &path, "gzip").1, b"first in gzip");
+            write(server, &key, b"second", epoch_ns);
+            assert_eq!(fetch(server, &path, "gzip"), (None, b"second".into()));
+            // A later time of the sibling does not make it newer.
+            set_time(server, &sibling, epoch_ns + 5);
+            write(server, &key, b"third", epoch_ns);
+            assert_eq!(fetch(server, &path, "gzip"), (None, b"third".into()));
+            write(server, &sibling, b"third in gzip", epoch_ns);
+            assert_eq!(fetch(server, &path, "gzip").1, b"third in gzip");
+        }
+        // The exact time of the object, in any order (`tar`, `cp -p`, `chmod`).
+        let exact_ns = 1_600_000_000_123_456_789;
+        write(server, "x.js.gz", b"in gzip", exact_ns);
+        write(server, "x.js", b"plain", exact_ns);
+        assert_eq!(fetch(server, "/x.js", "gzip").1, b"in gzip");
+        // An object that is moved into its place, or restored, with an older time.
+        write(server, "other", b"restored", exact_ns - 1);
+        server.advance(20);
+        let root = server.root();
+        root.rename(b"other", &root, b"x.js", false)
+            .expect("a rename");
+        assert_eq!(fetch(server, "/x.js", "gzip"), (None, b"restored".into()));
+    });
+}
+
+fn set_time(server: &TestServer, key: &str, modified_ns: i64) {
+    let how = OpenHow {
+        write: true,
+        ..OpenHow::READ
+    };
+    let file = server.root().open(key.as_bytes(), how).expect("a file");
+    file.set_modified(modified_ns).expect("a time");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! that the log can be captured.
 
 use crate::common::*;
+use onrush_server::FilesOptions;
 use testing::log::{Log, with_subscriber};
 
 #[test]
@@ -72,4 +73,71 @@ fn only_storage_errors_are_logged() {
             assert_eq!(log.take(), "");
         }
     });
+}
+
+/// A file system that knows only Unicode refuses other bytes. That is no failure of the disk.
+#[test]
+fn bytes_that_are_no_name_on_the_disk_are_not_found_or_refused() {
+    let mut options = FilesOptions {
+        webdav: true,
+        ..writable()
+    };
+    options.allow.delete_folders = true;
+    const FORM: &str = "Content-Type: multipart/form-data; boundary=b";
+    const PART: &[u8] =
+        b"--b\r\nContent-Disposition: form-data; name=f; filename=\"\xff\"\r\n\r\nx\r\n--b--";
+    let large = pattern(300_000);
+    let lock = "<D:lockinfo xmlns:D='DAV:'><D:lockscope><D:exclusive/></D:lockscope>\
+        <D:locktype><D:write/></D:locktype></D:lockinfo>";
+    let patch = "<D:propertyupdate xmlns:D='DAV:'><D:set><D:prop><a/></D:prop></D:set>\
+        </D:propertyupdate>";
+    for failure in [libc::EILSEQ, libc::EINVAL] {
+        let mut server = TestServer::simulated("/", &options, 3);
+        let server = &mut server;
+        server.add("a", b"content");
+        server.add("d/b", b"content");
+        server.disk().set_unicode_names(Some(failure));
+        assert_eq!(server.put("/%c3%a9", b"x").status, 201);
+        let metadata = format!(
+            "Tus-Resumable: 1.0.0\nUpload-Length: 3\nUpload-Metadata: filename {}",
+            "/w=="
+        );
+        for (head, body, status) in [
+            ("GET /%ff".to_owned(), &b""[..], 404),
+            ("HEAD /%ff".to_owned(), b"", 404),
+            ("GET /%ff/".to_owned(), b"", 404),
+            ("GET /d/%ff".to_owned(), b"", 404),
+            ("GET /%ff/x".to_owned(), b"", 404),
+            ("GET /%ff/?archive=zip".to_owned(), b"", 404),
+            ("PROPFIND /%ff\nDepth: 0".to_owned(), b"", 404),
+            ("PROPFIND /%ff/\nDepth: 1".to_owned(), b"", 404),
+            ("DELETE /%ff".to_owned(), b"", 404),
+            ("DELETE /%ff/".to_owned(), b"", 404),
+            ("MOVE /%ff\nDestination: /new".to_owned(), b"", 404),
+            ("COPY /%ff/\nDestination: /new/".to_owned(), b"", 404),
+            ("PROPPATCH /%ff".to_owned(), patch.as_bytes(), 404),
+            ("PUT /%ff".to_owned(), b"small", 400),
+            ("PUT /%ff".to_owned(), &large, 400),
+            ("PUT /%ff\nIf-None-Match: *".to_owned(), b"small", 400),
+            ("PUT /%ff/x".to_owned(), b"small", 400),
+            ("PUT /%ff/".to_owned(), b"", 400),
+            ("PUT /%ff\nUpload-Complete: ?0".to_owned(), b"part", 400),
+            (format!("POST /%ff\n{metadata}"), b"", 400),
+            (format!("POST /d/\n{metadata}"), b"", 400),
+            (format!("POST /d/\n{FORM}"), PART, 400),
+            ("MKCOL /%ff/".to_owned(), b"", 400),
+            ("LOCK /%ff".to_owned(), lock.as_bytes(), 400),
+            ("COPY /a\nDestination: /%ff".to_owned(), b"", 400),
+            ("MOVE /a\nDestination: /%ff".to_owned(), b"", 400),
+            ("COPY /d/\nDestination: /%ff/".to_owned(), b"", 400),
+            ("MOVE /d/\nDestination: /%ff/".to_owned(), b"", 400),
+        ] {
+            let reply = server.request(&head, body);
+            let text = String::from_utf8_lossy(&reply.body).into_owned();
+            assert_eq!(reply.status, status, "{failure}: {head}: {text}");
+        }
+        assert_eq!(server.get("/a").text(), "content");
+        assert_eq!(server.get("/d/b").text(), "content");
+        assert_eq!(server.staged(), 0);
+    }
 }

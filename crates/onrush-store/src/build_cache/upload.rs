@@ -205,6 +205,7 @@ impl CacheUpload {
                     kind: Kind::File,
                     size,
                     modified_ns,
+                    changed_ns: None,
                     version: Version::from_numbers([inode, size, modified_ns as u64]),
                 },
                 metadata,

@@ -369,6 +369,7 @@ mod tests {
             kind: Kind::File,
             size: 1,
             modified_ns: 0,
+            changed_ns: None,
             version: Version::parse(b"v").expect("a version"),
         };
         let head = Arc::new(Head::new(key.clone(), meta, Vec::new(), 1, 0, 0));

@@ -321,14 +321,14 @@ impl Inner {
 
     /// The object of an opened file of a local file system.
     fn object(&self, opened: Opened) -> Object {
-        let Opened { meta, found, file } = opened;
+        let Opened { meta, file, .. } = opened;
         // After a delete or a replacement, the last reader frees the content.
         let file = match meta.size >= RELEASE_ON_POOL_BYTES_MIN {
             true => file.release_on(&self.releaser),
             false => file,
         };
         let local = LocalFile::new(Arc::new(file), self.pool.clone());
-        Object::from_local(meta, local.changed_at(found.changed_ns))
+        Object::from_local(meta, local)
     }
 
     fn meta(&self, key: &Key) -> Result<Meta> {

@@ -355,7 +355,12 @@ fn are_links(from: &Parent, to: &Parent, how: &Relocation) -> Result<bool> {
 /// What is renamed. A symbolic link is a conflict.
 fn source(inner: &Inner, from: &Key, kind: Kind) -> Result<Meta> {
     if kind == Kind::File {
-        return inner.existing_object(from)?.ok_or(StoreError::NotFound);
+        return match inner.existing_object(from) {
+            Ok(Some(found)) => Ok(found),
+            // Also if the file system cannot have such a name.
+            Ok(None) | Err(StoreError::InvalidKey) => Err(StoreError::NotFound),
+            Err(error) => Err(error),
+        };
     }
     let parent = parents::open(inner, from.split().0).map_err(StoreError::from_lookup)?;
     let found = parent.dir().entry_metadata(from.name());

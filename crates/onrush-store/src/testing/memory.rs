@@ -116,6 +116,7 @@ impl Objects {
             kind: Kind::File,
             size: body.content.len() as u64,
             modified_ns: i64::try_from(since.as_nanos()).unwrap_or(i64::MAX),
+            changed_ns: None,
             version: version.ok_or(StoreError::TooLarge)?,
         };
         let stored = Stored {
@@ -204,6 +205,7 @@ fn folder_meta() -> Meta {
         kind: Kind::Directory,
         size: 0,
         modified_ns: 0,
+        changed_ns: None,
         version: Version::from_numbers([0; 3]),
     }
 }

@@ -19,8 +19,8 @@ const LINKS_MAX: usize = 40;
 pub(super) struct Disk {
     pub(super) nodes: BTreeMap<u64, Node>,
     root: u64,
-    /// Names are Unicode; other bytes are none (`EILSEQ`).
-    pub(super) unicode_names: bool,
+    /// Names are Unicode; other bytes are none, and fail with this.
+    pub(super) unicode_names: Option<i32>,
     next_inode: u64,
     /// Inodes that lost a name, the latest last; their numbers may be free for reuse, as on disks.
     dropped: Vec<u64>,
@@ -92,7 +92,7 @@ impl Disk {
         Disk {
             nodes,
             root,
-            unicode_names: false,
+            unicode_names: None,
             next_inode: root + 1,
             dropped: Vec::new(),
             next_change: 0,
@@ -271,9 +271,9 @@ impl Disk {
     }
 
     pub(super) fn check_name(&self, name: &[u8]) -> io::Result<()> {
-        match self.unicode_names && str::from_utf8(name).is_err() {
-            true => Err(errno(libc::EILSEQ)),
-            false => Ok(()),
+        match self.unicode_names {
+            Some(failure) if str::from_utf8(name).is_err() => Err(errno(failure)),
+            _ => Ok(()),
         }
     }
 

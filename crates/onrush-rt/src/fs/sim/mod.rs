@@ -360,9 +360,10 @@ impl SimFs {
         Ok(())
     }
 
-    /// Whether names must be UTF-8, as on some file systems: other bytes then fail with `EILSEQ`.
-    pub fn set_unicode_names(&self, unicode: bool) {
-        self.lock().disk.unicode_names = unicode;
+    /// Names must be UTF-8, as on some file systems, and other bytes fail with this code: `EILSEQ`,
+    /// or `EINVAL` as in folders of ext4 and tmpfs with `casefold` and a strict encoding.
+    pub fn set_unicode_names(&self, failure: Option<i32>) {
+        self.lock().disk.unicode_names = failure;
     }
 
     /// Whether a rename from one directory to another fails with `EXDEV`, as between directories of

@@ -6,16 +6,17 @@
 //! so programs that read an archive from a pipe find the next entry. The checksum follows the
 //! content in a data descriptor. Sizes of 4 GB and more, and 65,535 entries and more, use ZIP64.
 //!
-//! Names are UTF-8 and marked as such, or bytes as they are if they are not UTF-8. What Windows
-//! does not permit in a name, or takes for something else in a path, is replaced, so that every
-//! entry can be extracted there, and none leaves the folder into which it is. The time of the
-//! last change is in the format of DOS, in UTC with steps of two seconds, and exactly in the
+//! Names are UTF-8 and marked as such. What Windows does not permit in a name, or takes for
+//! something else in a path, and what is not UTF-8, is percent-encoded, so that every entry can be
+//! extracted everywhere, none leaves the folder into which it is, and no two become one. The time
+//! of the last change is in the format of DOS, in UTC with steps of two seconds, and exactly in the
 //! field `UT`, which unzip and bsdtar use.
 
 use super::Head;
 use crc_fast::{CrcAlgorithm, Digest};
 use onrush_proto::date;
 use onrush_store::Kind;
+use sha2::{Digest as _, Sha256};
 
 /// The content of a block. Its length has 16 bits.
 const BLOCK_BYTES: usize = 32 << 10;
@@ -31,6 +32,11 @@ const PIECE_BYTES: usize = 64 << 10;
 
 /// The largest values of 32 and 16 bits say that the value is in a field of ZIP64.
 const IN_ZIP64: u32 = u32::MAX;
+
+/// The bytes that file systems permit in a name.
+const NAME_BYTES_MAX: usize = 255;
+/// The bytes of a digest that stands for the rest of a name.
+const DIGEST_BYTES: usize = 16;
 
 /// Sizes and checksum follow the content.
 const FLAG_DESCRIPTOR: u16 = 1 << 3;
@@ -253,13 +259,10 @@ impl Writer {
 impl Common {
     /// The fields from the version that a reader needs to the time.
     fn add_to(&self, out: &mut Vec<u8>) {
-        let (mut flags, method) = match self.kind {
-            Kind::File => (FLAG_DESCRIPTOR, METHOD_DEFLATE),
-            Kind::Directory => (0, METHOD_STORED),
+        let (flags, method) = match self.kind {
+            Kind::File => (FLAG_UTF8 | FLAG_DESCRIPTOR, METHOD_DEFLATE),
+            Kind::Directory => (FLAG_UTF8, METHOD_STORED),
         };
-        if std::str::from_utf8(&self.name).is_ok() {
-            flags |= FLAG_UTF8;
-        }
         put16(
             out,
             match self.is_large {
@@ -282,24 +285,72 @@ impl Common {
 }
 
 /// A path whose segments Windows can create ("Naming Files, Paths, and Namespaces" of its
-/// documentation): `_` in place of reserved and control characters, and of dots and spaces at the
-/// end; and `_` before the name of a device.
+/// documentation).
 fn portable(path: &[u8]) -> Vec<u8> {
     let segments = path.split(|&byte| byte == b'/');
     let segments: Vec<Vec<u8>> = segments.map(portable_name).collect();
     segments.join(&b'/')
 }
 
+/// A name in which these bytes are percent-encoded (RFC 3986 §2.1): reserved and control
+/// characters, what is not UTF-8, a dot or a space at the end, the first letter of the name of a
+/// device, and a percent sign that would be taken for such an escape. So different names stay
+/// different, and percent-decoding gives the name.
 fn portable_name(name: &[u8]) -> Vec<u8> {
-    let mut name = without_reserved(name);
-    for byte in name.iter_mut().rev() {
-        match byte {
-            b'.' | b' ' => *byte = b'_',
-            _ => break,
+    let is_reserved = |c: char| "\\:<>\"|?*".contains(c) || c.is_control();
+    let mut out = Vec::with_capacity(name.len());
+    let mut at = 0;
+    for chunk in name.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            let bytes = &name[at..at + c.len_utf8()];
+            at += bytes.len();
+            let is_last = at == name.len() && matches!(c, '.' | ' ');
+            let is_escape = c == '%'
+                && (name.get(at..at + 2))
+                    .is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit));
+            match is_reserved(c) || is_last || is_escape {
+                true => bytes.iter().for_each(|&byte| push_encoded(&mut out, byte)),
+                false => out.extend_from_slice(bytes),
+            }
         }
+        at += chunk.invalid().len();
+        (chunk.invalid().iter()).for_each(|&byte| push_encoded(&mut out, byte));
     }
-    if is_device(&name) {
-        name.insert(0, b'_');
+    if is_device(&out) {
+        let first = out.remove(0);
+        let mut encoded = Vec::new();
+        push_encoded(&mut encoded, first);
+        out.splice(..0, encoded);
+    }
+    match out.len() <= NAME_BYTES_MAX {
+        true => out,
+        false => shortened(out),
+    }
+}
+
+fn push_encoded(out: &mut Vec<u8>, byte: u8) {
+    out.push(b'%');
+    out.extend([byte >> 4, byte & 15].map(|digit| b"0123456789ABCDEF"[usize::from(digit)]));
+}
+
+/// The beginning of a name that escapes have made too long for a file system, and a digest of all.
+/// `%7E` before it is the escape of a character that is never encoded, so no other name has it.
+fn shortened(mut name: Vec<u8>) -> Vec<u8> {
+    let digest = Sha256::digest(&name);
+    // A cut may leave a part of a character or of an escape.
+    name.truncate(NAME_BYTES_MAX - 3 - 2 * DIGEST_BYTES);
+    let whole = name
+        .utf8_chunks()
+        .next()
+        .map_or(0, |chunk| chunk.valid().len());
+    name.truncate(whole);
+    let tail = name.len().saturating_sub(2);
+    if let Some(cut) = name[tail..].iter().position(|&byte| byte == b'%') {
+        name.truncate(tail + cut);
+    }
+    name.extend_from_slice(b"%7E");
+    for byte in &digest[..DIGEST_BYTES] {
+        name.extend(format!("{byte:02x}").into_bytes());
     }
     name
 }
@@ -315,21 +366,6 @@ fn is_device(name: &[u8]) -> bool {
             is_digit || ["¹", "²", "³"].map(str::as_bytes).contains(&number)
         }
         _ => false,
-    }
-}
-
-fn without_reserved(path: &[u8]) -> Vec<u8> {
-    let is_replaced = |c: char| "\\:<>\"|?*".contains(c) || c.is_control();
-    match std::str::from_utf8(path) {
-        Ok(text) => text.replace(is_replaced, "_").into_bytes(),
-        // Bytes beyond ASCII are parts of characters that are not known.
-        Err(_) => path
-            .iter()
-            .map(|&byte| match byte.is_ascii() && is_replaced(byte.into()) {
-                true => b'_',
-                false => byte,
-            })
-            .collect(),
     }
 }
 
@@ -361,6 +397,7 @@ fn put64(out: &mut Vec<u8>, value: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use percent_encoding::percent_decode;
 
     fn head(path: &str, kind: Kind, size: u64) -> Head {
         Head {
@@ -384,22 +421,33 @@ mod tests {
     #[test]
     fn no_name_is_a_path_of_windows() {
         for (path, expected) in [
-            (&b"a/..\\..\\C:\\x"[..], &b"a/.._.._C__x"[..]),
-            (b"a<b>\"c|d?e*f/g. ./h ", b"a_b__c_d_e_f/g___/h_"),
+            (&b"a/..\\..\\C:\\x"[..], &b"a/..%5C..%5CC%3A%5Cx"[..]),
+            (
+                b"a<b>\"c|d?e*f/g. ./h ",
+                b"a%3Cb%3E%22c%7Cd%3Fe%2Af/g. %2E/h%20",
+            ),
             (
                 b"con/Aux.txt/nul .a.b/com1/LPT9.x",
-                b"_con/_Aux.txt/_nul .a.b/_com1/_LPT9.x",
+                b"%63on/%41ux.txt/%6Eul .a.b/%63om1/%4CPT9.x",
             ),
             (
                 "COM²/lpt³.x/COM/com10/con1/conin$".as_bytes(),
-                "_COM²/_lpt³.x/COM/com10/con1/_conin$".as_bytes(),
+                "%43OM²/%6Cpt³.x/COM/com10/con1/%63onin$".as_bytes(),
             ),
+            (b"CON./CON /CON:", b"CON%2E/CON%20/CON%3A"),
             (b".a/a.b/a b/", b".a/a.b/a b/"),
-            (b"C:/x\r\n\x7f", b"C_/x___"),
-            ("ü\u{85}é".as_bytes(), "ü_é".as_bytes()),
-            (b"\xff\\\x85\0:", b"\xff_\x85__"),
+            (b"C:/x\r\n\x7f", b"C%3A/x%0D%0A%7F"),
+            ("ü\u{85}é".as_bytes(), "ü%C2%85é".as_bytes()),
+            (b"\xff\\\x85\0:", b"%FF%5C%85%00%3A"),
+            (b"100%/%/%%/%a/50%-75%", b"100%/%/%%/%a/50%-75%"),
+            (b"a%20b/%3a/%25/%%3A/%:", b"a%2520b/%253a/%2525/%%253A/%%3A"),
         ] {
-            assert_eq!(portable(path), expected);
+            assert_eq!(portable(path), expected, "{}", path.escape_ascii());
+            assert_eq!(
+                percent_decode(expected).collect::<Vec<u8>>(),
+                path,
+                "decoding gives the name"
+            );
             let mut writer = Writer::default();
             let begin = writer.begin(&Head {
                 path: path.into(),
@@ -407,9 +455,49 @@ mod tests {
                 size: 0,
                 modified_s: 0,
             });
+            assert_eq!(begin[6..8], FLAG_UTF8.to_le_bytes());
             assert_eq!(begin[30..][..expected.len()], *expected);
             assert!(writer.directory[0][46..].starts_with(expected));
         }
+    }
+
+    /// All short names of the bytes that matter, and long ones.
+    #[test]
+    fn different_names_stay_different() {
+        const BYTES: &[u8] = b"%23AaE7:. _\xc3\xa9\xff";
+        let mut names = vec![Vec::new()];
+        let mut from = 0;
+        for _ in 0..4 {
+            let to = names.len();
+            for at in from..to {
+                let longer = |&byte: &u8| [&names[at][..], &[byte]].concat();
+                let longer: Vec<Vec<u8>> = BYTES.iter().map(longer).collect();
+                names.extend(longer);
+            }
+            from = to;
+        }
+        for device in [
+            "con", "Con", "_con", "%63on", "%2563on", "con.", "_con_", "com1.a",
+        ] {
+            names.push(device.into());
+        }
+        let long = |unit: &str| unit.repeat(255 / unit.len()).into_bytes();
+        for unit in [":", "a:", "é:", "%41", "\u{85}", "a"] {
+            names.push(long(unit));
+            names.push([&long(unit)[..240], b"b:"].concat());
+        }
+        names.sort();
+        names.dedup();
+        let mut found: Vec<Vec<u8>> = names.iter().map(|name| portable_name(name)).collect();
+        for name in &found {
+            assert!(name.len() <= NAME_BYTES_MAX && std::str::from_utf8(name).is_ok());
+            assert!(!name.ends_with(b".") && !name.ends_with(b" "));
+        }
+        let is_cut = |name: &&Vec<u8>| name.windows(3).any(|at| at == b"%7E");
+        assert_eq!(found.iter().filter(is_cut).count(), 10);
+        found.sort();
+        found.dedup();
+        assert_eq!(found.len(), names.len());
     }
 
     #[test]

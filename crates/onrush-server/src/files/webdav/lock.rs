@@ -234,14 +234,14 @@ fn timeout_s(value: Option<&str>) -> u64 {
 }
 
 /// The body of a LOCK (§14.11).
-struct LockInfo {
-    scope: Scope,
+pub(super) struct LockInfo {
+    pub(super) scope: Scope,
     /// The element `owner`; empty if there is none.
-    owner: String,
+    pub(super) owner: String,
 }
 
 impl LockInfo {
-    fn parse(body: &[u8]) -> Result<LockInfo, HttpError> {
+    pub(super) fn parse(body: &[u8]) -> Result<LockInfo, HttpError> {
         let root = xml::parse(body)?;
         let scope = root.dav("lockscope").ok_or(BAD_LOCKINFO)?;
         let scope = match (scope.dav("exclusive"), scope.dav("shared")) {

@@ -8,7 +8,8 @@
 //! without WebDAV; §9.7.1 asks for 409 there.
 //!
 //! Submodules, lowest first: `xml` · `dead` (properties of clients) · `locks` · `if_header` ·
-//! `lock` (LOCK, UNLOCK) · `descent` (a folder with everything beneath) · `propfind` · `proppatch`.
+//! `lock` (LOCK, UNLOCK) · `descent` (a folder with everything beneath) · `propfind` ·
+//! `proppatch` · `received` (for fuzzing).
 
 mod dead;
 mod descent;
@@ -17,9 +18,13 @@ mod lock;
 mod locks;
 mod propfind;
 mod proppatch;
+#[cfg(feature = "testing")]
+mod received;
 mod xml;
 
 pub(super) use locks::{Change, Locks};
+#[cfg(feature = "testing")]
+pub use received::received;
 
 use super::destination::Destination;
 use super::http_error::{HttpError, Operation};

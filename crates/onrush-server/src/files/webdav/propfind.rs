@@ -446,6 +446,33 @@ impl Propfind {
     }
 }
 
+/// The response about a folder that has these stored properties, for `received`. `None`: what is
+/// asked for is refused.
+#[cfg(feature = "testing")]
+pub(super) async fn rendered(
+    inner: &Arc<Inner>,
+    key: &Key,
+    asked: &[u8],
+    properties: Vec<u8>,
+) -> Option<String> {
+    let propfind = Propfind {
+        asked: Asked::parse(asked).ok()?,
+        mount: "/".to_owned(),
+        now_ms: 0,
+        reads_metadata: false,
+        reads_dead: true,
+        inner: inner.clone(),
+    };
+    let subject = Subject {
+        properties: Some(properties),
+        ..Subject::new(Some(key.clone()), None, Rights::ALL)
+    };
+    let mut text = multistatus::BEGIN.to_owned();
+    propfind.render(&mut text, &subject).await;
+    text.push_str(multistatus::END);
+    Some(text)
+}
+
 fn of_entry(key: Key, one: DetailedEntry, rights: Rights) -> Subject {
     let Entry {
         kind,
@@ -458,6 +485,7 @@ fn of_entry(key: Key, one: DetailedEntry, rights: Rights) -> Subject {
         kind,
         size,
         modified_ns,
+        changed_ns: None,
         version,
     };
     Subject {

@@ -18,7 +18,7 @@ use onrush_store::{Key, Kind, StoreError};
 /// The number of attempts when other requests change the same properties.
 const ATTEMPTS: usize = 8;
 
-enum Instruction {
+pub(super) enum Instruction {
     Set(Property),
     Remove(Name),
 }
@@ -44,32 +44,20 @@ impl Inner {
             return Err(HttpError::NOT_FOUND.into());
         }
         let is_possible = self.store.features().properties_bytes_max > 0;
-        let has_protected = instructions.iter().any(|one| is_protected(one.name()));
         let status = match &resource.key {
-            _ if has_protected => 424,
+            _ if has_protected(&instructions) => 424,
             Some(key) if is_possible => self.patch(key, &instructions).await?,
             // The top folder, or a store that keeps none.
             _ => 403,
         };
         let mount = path::split(&request)?.mount;
         let kind = found.map_or(Kind::Directory, |found| found.kind);
-        let mut text = multistatus::BEGIN.to_owned();
-        text.push_str("<D:response><D:href>");
-        text.push_str(&href(mount, resource.key.as_ref(), kind));
-        text.push_str("</D:href>");
-        for instruction in &instructions {
-            let mut name = String::new();
-            xml::begin(&mut name, instruction.name(), None);
-            name.push_str("/>");
-            let status = match is_protected(instruction.name()) {
-                true => 403,
-                false => status,
-            };
-            propstat(&mut text, &name, status);
-        }
-        text.push_str("</D:response>\n");
-        text.push_str(multistatus::END);
-        Ok(multistatus::response(text))
+        let location = href(mount, resource.key.as_ref(), kind);
+        Ok(multistatus::response(render(
+            &location,
+            &instructions,
+            status,
+        )))
     }
 
     /// Makes all changes, and returns the status of each.
@@ -77,14 +65,7 @@ impl Inner {
         let failed = |error| self.store_failure(error, Operation::Write, Some(key));
         for _ in 0..ATTEMPTS {
             let stored = self.store.properties(key).await.map_err(failed)?;
-            let mut properties = Properties::parse(&stored);
-            for instruction in instructions {
-                match instruction {
-                    Instruction::Set(property) => properties.set(property.clone()),
-                    Instruction::Remove(name) => properties.remove(name),
-                }
-            }
-            let new = properties.to_stored();
+            let new = changed(&stored, instructions);
             match self.store.replace_properties(key, &stored, &new).await {
                 Ok(()) => return Ok(200),
                 Err(StoreError::PreconditionFailed) => {}
@@ -96,8 +77,45 @@ impl Inner {
     }
 }
 
+pub(super) fn has_protected(instructions: &[Instruction]) -> bool {
+    instructions.iter().any(|one| is_protected(one.name()))
+}
+
+/// The stored properties after all changes.
+pub(super) fn changed(stored: &[u8], instructions: &[Instruction]) -> Vec<u8> {
+    let mut properties = Properties::parse(stored);
+    for instruction in instructions {
+        match instruction {
+            Instruction::Set(property) => properties.set(property.clone()),
+            Instruction::Remove(name) => properties.remove(name),
+        }
+    }
+    properties.to_stored()
+}
+
+/// The document of the response. `status`: of the properties that are not protected.
+pub(super) fn render(location: &str, instructions: &[Instruction], status: u16) -> String {
+    let mut text = multistatus::BEGIN.to_owned();
+    text.push_str("<D:response><D:href>");
+    text.push_str(location);
+    text.push_str("</D:href>");
+    for instruction in instructions {
+        let mut name = String::new();
+        xml::begin(&mut name, instruction.name(), None);
+        name.push_str("/>");
+        let status = match is_protected(instruction.name()) {
+            true => 403,
+            false => status,
+        };
+        propstat(&mut text, &name, status);
+    }
+    text.push_str("</D:response>\n");
+    text.push_str(multistatus::END);
+    text
+}
+
 /// The instructions of a `propertyupdate` (§14.19), in order.
-fn parse(body: &[u8]) -> Result<Vec<Instruction>, HttpError> {
+pub(super) fn parse(body: &[u8]) -> Result<Vec<Instruction>, HttpError> {
     let root = xml::parse(body)?;
     let mut instructions = Vec::new();
     for element in root.elements() {
