@@ -73,7 +73,7 @@ pub(super) fn staging_of(inner: &Inner, folder: &Metadata, path: &[u8]) -> Resul
 }
 
 /// The staging folder whose [`Staging::path`] is `path`. Fails with [`StoreError::Unavailable`] if
-/// its file system is not mounted now: what is there will be back with it. Blocks.
+/// its file system is not mounted now: its content will be back with it. Blocks.
 pub(super) fn staging_at(inner: &Inner, path: &[u8]) -> Result<Arc<Staging>> {
     let own = inner.staging()?;
     if path.is_empty() {
