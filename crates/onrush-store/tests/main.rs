@@ -58,6 +58,8 @@ mod objects;
 mod mounts;
 // Those that become read-only, and which thread opens their files.
 mod mounted;
+// Moves that a dead process has not ended.
+mod moves;
 // Listings in pages.
 mod pages;
 // Conditions hold between processes.

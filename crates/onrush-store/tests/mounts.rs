@@ -33,7 +33,7 @@ pub(crate) fn remount(dir: &Path, options: &str) {
 }
 
 /// All names beneath a folder of the machine, without folders.
-fn files(dir: &Path) -> Vec<String> {
+pub(crate) fn files(dir: &Path) -> Vec<String> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();

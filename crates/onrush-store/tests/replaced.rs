@@ -6,13 +6,13 @@ use onrush_rt::fs::sim::{Cut, SimFs};
 use onrush_store::*;
 use std::task::{Context, Waker};
 
-const EIO: i32 = 5;
+pub(crate) const EIO: i32 = 5;
 const EACCES: i32 = 13;
 const EXDEV: i32 = 18;
 const ENOSPC: i32 = 28;
 const EDQUOT: i32 = 122;
 
-fn replace(folder: &Folder, from: &str, to: &str, kind: Kind) -> Result<Committed> {
+pub(crate) fn replace(folder: &Folder, from: &str, to: &str, kind: Kind) -> Result<Committed> {
     block_on(folder.replace(relocation(from, to), kind, ShownNames::default()))
 }
 
@@ -37,7 +37,7 @@ async fn copy_over(folder: &Folder) -> Result<Committed> {
 
 /// What is renamed or copied from `new` to `old`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Scene {
+pub(crate) enum Scene {
     FolderToFolder,
     FileToFolder,
     FolderToFile,
@@ -45,7 +45,7 @@ enum Scene {
     CopyToFolder,
 }
 
-const SCENES: [Scene; 5] = [
+pub(crate) const SCENES: [Scene; 5] = [
     Scene::FolderToFolder,
     Scene::FileToFolder,
     Scene::FolderToFile,
@@ -54,10 +54,10 @@ const SCENES: [Scene; 5] = [
 ];
 
 /// What a name has: the objects at and beneath it.
-type Found = Vec<(&'static str, Vec<u8>)>;
+pub(crate) type Found = Vec<(&'static str, Vec<u8>)>;
 
 impl Scene {
-    fn put(self, folder: &Folder) {
+    pub(crate) fn put(self, folder: &Folder) {
         for (name, content) in self.target().into_iter().chain(self.source()) {
             put(folder, name, &content).unwrap();
         }
@@ -79,7 +79,7 @@ impl Scene {
     }
 
     /// The new ones at the name of the old ones.
-    fn published(self) -> Found {
+    pub(crate) fn published(self) -> Found {
         match self {
             Scene::FileToFolder | Scene::FileToFile => vec![("old", body(9000))],
             _ => vec![("old/1", body(9000)), ("old/sub/2", b"2".to_vec())],
@@ -95,13 +95,13 @@ impl Scene {
         folder.replace(relocation("new", "old"), kind, ShownNames::default())
     }
 
-    fn run(self, folder: &Folder) -> Result<Committed> {
+    pub(crate) fn run(self, folder: &Folder) -> Result<Committed> {
         block_on(self.change(folder))
     }
 }
 
 /// Everything that the test has put, and what became of it.
-fn found(folder: &Folder) -> Found {
+pub(crate) fn found(folder: &Folder) -> Found {
     let mut all = Vec::new();
     for name in [
         "new",
@@ -122,36 +122,36 @@ fn found(folder: &Folder) -> Found {
 }
 
 /// The names and the lengths: the contents are too long for a message.
-fn names_of(found: &Found) -> Vec<(&'static str, usize)> {
+pub(crate) fn names_of(found: &Found) -> Vec<(&'static str, usize)> {
     found
         .iter()
         .map(|(name, content)| (*name, content.len()))
         .collect()
 }
 
-fn assert_found(folder: &Folder, expected: &Found, at: &str) {
+pub(crate) fn assert_found(folder: &Folder, expected: &Found, at: &str) {
     let found = found(folder);
     assert!(found == *expected, "{at}: {:?}", names_of(&found));
 }
 
-fn before(scene: Scene) -> Found {
+pub(crate) fn before(scene: Scene) -> Found {
     [scene.source(), scene.target()].concat()
 }
 
-fn after(scene: Scene) -> Found {
+pub(crate) fn after(scene: Scene) -> Found {
     match scene {
         Scene::CopyToFolder => [scene.source(), scene.published()].concat(),
         _ => scene.published(),
     }
 }
 
-fn open(disk: &SimFs) -> Folder {
+pub(crate) fn open(disk: &SimFs) -> Folder {
     let (root, pool) = (disk.root().unwrap(), BlockingPool::inline());
     Folder::on(root, pool, FolderOptions::default()).unwrap()
 }
 
 /// A disk with the scene on it, durably.
-fn prepare(scene: Scene, seed: u64) -> (SimFs, Folder) {
+pub(crate) fn prepare(scene: Scene, seed: u64) -> (SimFs, Folder) {
     let disk = SimFs::new(seed);
     disk.set_journaled(true);
     let folder = open(&disk);
@@ -160,7 +160,7 @@ fn prepare(scene: Scene, seed: u64) -> (SimFs, Folder) {
     (disk, folder)
 }
 
-fn count_operations(scene: Scene, seed: u64) -> u64 {
+pub(crate) fn count_operations(scene: Scene, seed: u64) -> u64 {
     let (disk, folder) = prepare(scene, seed);
     let begin = disk.operations();
     scene.run(&folder).unwrap();

@@ -6,6 +6,7 @@
 //! request that has begun may end in the folder of before.
 
 use super::Inner;
+use super::moves;
 use super::settings::NeededToWrite;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -66,8 +67,8 @@ pub(super) fn look_if_due(inner: &Arc<Inner>) {
     }
 }
 
-/// Looks now. Blocks.
-pub(super) fn look(inner: &Inner) {
+/// Looks now, and completes what dead processes have left. Blocks.
+pub(super) fn look(inner: &Arc<Inner>) {
     let again = &inner.again;
     let Some(path) = &again.path else { return };
     // Held, so that one thread at a time replaces the folder.
@@ -88,6 +89,7 @@ pub(super) fn look(inner: &Inner) {
         if is_another {
             drop(inner.key_locks.change_all());
         }
+        moves::complete_free(inner);
         Ok(())
     });
     state.failure = looked.err().map(|error| error.kind());

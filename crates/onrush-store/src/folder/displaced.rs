@@ -8,28 +8,18 @@
 //!   staged name to the old one.
 //! - Otherwise the old one has the name that the new one had, and is renamed to a staged name at
 //!   once. A process that ends between these two steps would leave it there, and a client that
-//!   repeats its MOVE would undo it. So a record of the move is made before (`Record`), and the
-//!   next start makes the second step.
+//!   repeats its MOVE would undo it. So a record of the move is made before (`moves`), by which
+//!   another process or the next start makes the second step.
 
 use super::Inner;
 use super::mounts;
+use super::moves::Record;
 use super::parents::Parent;
-use super::staging::{StagedName, StagingFolder, ensure_dir};
+use super::staging::{StagedName, StagingFolder};
 use crate::error::{Result, StoreError};
-use crate::key::Key;
 use crate::store::Relocation;
-use onrush_rt::fs::{Dir, Metadata, OpenHow};
 use std::io;
-use std::str;
 use std::sync::Arc;
-
-/// The end of the name of a record.
-const RECORD: &[u8] = b"-move";
-/// The maximum length of a record in bytes: three keys and a line of numbers.
-const RECORD_BYTES_MAX: usize = 3 * Key::BYTES_MAX + 256;
-
-/// Only the owner of the store may read a record.
-const MODE: u32 = 0o600;
 
 /// The names of a rename, in open folders.
 pub(super) struct Names<'a> {
@@ -93,8 +83,8 @@ impl Displaced {
                 how: How::Exchanged,
             });
         }
-        let (staged_key, mut staged) = StagedName::for_copy(inner, &how.to)?;
-        let record = Record::write(inner, names, &staged_key).map_err(StoreError::from_change)?;
+        let (_, mut staged) = StagedName::for_copy(inner, &how.to)?;
+        let record = Record::write(inner, names).map_err(StoreError::from_change)?;
         names.exchange().map_err(exchange_error)?;
         let from = names.from.dir();
         let moved = from.rename(how.from.name(), &staged.folder.dir, &staged.name, true);
@@ -160,113 +150,4 @@ fn exchange_error(error: io::Error) -> StoreError {
         io::ErrorKind::NotFound => StoreError::from_change(error),
         _ => rename_error(error),
     }
-}
-
-/// The file that says what a move exchanges: device, inode and time of the old one, device and
-/// inode of the new one, the lengths of the first two keys; then both keys, and that of the staged
-/// name. Dropping it removes it. It is in the root folder, because the next start looks at other
-/// file systems only when they are needed.
-struct Record {
-    folder: Arc<StagingFolder>,
-    name: Vec<u8>,
-}
-
-impl Record {
-    /// Durable before anything is exchanged, if the store is durable.
-    fn write(inner: &Inner, names: &Names<'_>, staged: &Key) -> io::Result<Record> {
-        let Relocation { from, to, .. } = names.how;
-        let new = names.from.dir().entry_metadata(from.name())?;
-        let old = names.to.dir().entry_metadata(to.name())?;
-        let line = format!(
-            "{} {} {} {} {} {} {}\n",
-            old.device,
-            old.inode,
-            old.modified_ns,
-            new.device,
-            new.inode,
-            from.as_bytes().len(),
-            to.as_bytes().len()
-        );
-        let name = |number: u64| [number.to_string().as_bytes(), RECORD].concat();
-        let staging = inner.staging().map_err(|_| io::ErrorKind::NotFound)?;
-        let (folder, name, file) = staging.create_named(name, MODE)?;
-        let record = Record { folder, name };
-        let keys = [from, to, staged].map(Key::as_bytes).concat();
-        let text = [line.as_bytes(), &keys].concat();
-        file.write_all_at(&text, 0)?;
-        if inner.durable() {
-            file.sync()?;
-            inner.parents.sync(&record.folder.dir)?;
-        }
-        Ok(record)
-    }
-}
-
-impl Drop for Record {
-    fn drop(&mut self) {
-        // One that stays does nothing, unless both are there, each at the other's name.
-        let _ = self.folder.dir.unlink(&self.name);
-    }
-}
-
-/// Completes the move of a dead process: if `name` in its folder `staging` is a record and both
-/// have exchanged their names, what was replaced gets its staged name.
-pub(super) fn complete(root: &Dir, staging: &Dir, name: &[u8]) {
-    if name.ends_with(RECORD) {
-        let _ = try_complete(root, staging, name);
-    }
-}
-
-fn try_complete(root: &Dir, staging: &Dir, record: &[u8]) -> Option<()> {
-    let mut text = Vec::with_capacity(RECORD_BYTES_MAX);
-    let file = staging.open(record, OpenHow::READ).ok()?;
-    loop {
-        let at = text.len() as u64;
-        if file.read_to_vec(&mut text, RECORD_BYTES_MAX, at).ok()? == 0 {
-            break;
-        }
-    }
-    let end = text.iter().position(|&byte| byte == b'\n')?;
-    let line = str::from_utf8(&text[..end]).ok()?;
-    let numbers: Vec<i128> = line
-        .split(' ')
-        .map_while(|text| text.parse().ok())
-        .collect();
-    let [
-        device,
-        inode,
-        modified_ns,
-        new_device,
-        new_inode,
-        from_len,
-        to_len,
-    ] = numbers[..]
-    else {
-        return None;
-    };
-    let (from, rest) = text[end + 1..].split_at_checked(usize::try_from(from_len).ok()?)?;
-    let (to, staged) = rest.split_at_checked(usize::try_from(to_len).ok()?)?;
-    let (from, to) = (Key::parse(from).ok()?, Key::parse(to).ok()?);
-    let staged = Key::parse(staged).ok()?;
-    let identity = |found: &Metadata| (i128::from(found.device), i128::from(found.inode));
-    let (from_dir, old) = entry(root, &from)?;
-    let (_, new) = entry(root, &to)?;
-    let is_exchanged = identity(&old) == (device, inode)
-        && i128::from(old.modified_ns) == modified_ns
-        && identity(&new) == (new_device, new_inode);
-    if !is_exchanged {
-        return None;
-    }
-    // Another process may have swept the folder on another file system.
-    let process = staged.parent()?;
-    let above = root.open_dir(process.split().0?).ok()?;
-    let dir = ensure_dir(&above, process.name()).ok()?;
-    from_dir.rename(from.name(), &dir, staged.name(), true).ok()
-}
-
-/// The entry at a key, and its folder.
-fn entry(root: &Dir, key: &Key) -> Option<(Dir, Metadata)> {
-    let dir = root.open_dir(key.split().0.unwrap_or(b".")).ok()?;
-    let found = dir.entry_metadata(key.name()).ok()?;
-    Some((dir, found))
 }

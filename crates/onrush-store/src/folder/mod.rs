@@ -9,13 +9,14 @@
 //! folders and their durability), `mounts` (other file systems beneath the folder), `remote`
 //! (objects that no worker opens), `staging` (uploads before their commit), `copying` (into a
 //! staged file), `kept` (uploads that continue later), `upload` (the asynchronous part of a put),
-//! `relocate` (copy and rename), `displaced` (what a rename replaces), `overlap` (how two names lie
-//! to each other), `trees` (what a folder contains), `properties` (of clients), `rights` (owner,
-//! group and mode), `names` (sorted names of a folder), `recent_names` (those of earlier pages),
-//! `walk` (what a folder contains, in steps), `list`, `semaphore` (waiting tasks), `key_locks`
-//! (locks and generations by key), `change` (locks that other processes see), `group` and
-//! `sync_time` (puts that share syncs), `listing_queue` (the number of simultaneous listings),
-//! `watches` (changes of folders), `name_case` (whether names are distinguished by case).
+//! `relocate` (copy and rename), `displaced` (what a rename replaces), `moves` (those of dead
+//! processes), `overlap` (how two names lie to each other), `trees` (what a folder contains),
+//! `properties` (of clients), `rights` (owner, group and mode), `names` (sorted names of a folder),
+//! `recent_names` (those of earlier pages), `walk` (what a folder contains, in steps), `list`,
+//! `semaphore` (waiting tasks), `key_locks` (locks and generations by key), `change` (locks that
+//! other processes see), `group` and `sync_time` (puts that share syncs), `listing_queue` (the
+//! number of simultaneous listings), `watches` (changes of folders), `name_case` (whether names are
+//! distinguished by case).
 
 mod again;
 mod change;
@@ -29,6 +30,7 @@ mod key_locks;
 mod list;
 mod listing_queue;
 mod mounts;
+mod moves;
 mod name_case;
 mod names;
 mod options;
@@ -182,12 +184,11 @@ impl Folder {
             check_hook: std::sync::OnceLock::new(),
         };
         inner.remotes.set_root(inner.root.is_local());
+        let inner = Arc::new(inner);
         if inner.options.writable {
             inner.make_writable(NeededToWrite::open(&inner.root)?);
         }
-        Ok(Folder {
-            inner: Arc::new(inner),
-        })
+        Ok(Folder { inner })
     }
 
     /// Replaces some options of the folder while it is in use: see [`Folder::prepare_options`].
@@ -451,10 +452,11 @@ impl Inner {
 
     /// Lets changes begin, or those that begin go on in another folder. The staging is last,
     /// because they begin when it is there.
-    fn make_writable(&self, needed: NeededToWrite) {
+    fn make_writable(self: &Arc<Self>, needed: NeededToWrite) {
         self.process_locks.set(needed.locks);
         let staging = Some(Arc::new(needed.staging));
         *(self.staging.write()).unwrap_or_else(PoisonError::into_inner) = staging;
+        moves::complete_free(self);
     }
 }
 
@@ -504,12 +506,24 @@ impl Folder {
         if key.is_internal() || !self.writable() {
             return Err(StoreError::Forbidden);
         }
-        let locks = Locks::one(key_locks::acquire(&self.inner, key).await);
-        let key = key.clone();
-        change::run(&self.inner, locks, move |inner, _locks| {
-            commit::delete(inner, &key, kind, &condition)
-        })
-        .await
+        let mut is_first = true;
+        loop {
+            let locks = Locks::one(key_locks::acquire(&self.inner, key).await);
+            let (at, condition) = (key.clone(), condition.clone());
+            let job = move |inner: &Arc<Inner>, _locks| match moves::is_pending(
+                inner,
+                &[&at],
+                is_first,
+            ) {
+                true => Ok(None),
+                false => commit::delete(inner, &at, kind, &condition).map(Some),
+            };
+            if let Some(deleted) = change::run(&self.inner, locks, job).await? {
+                return Ok(deleted);
+            }
+            moves::complete(&self.inner, &[key]).await?;
+            is_first = false;
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use super::change::{self, Locks};
 use super::copying;
 use super::displaced::{self, Displaced, Names};
 use super::key_locks;
+use super::moves;
 use super::overlap;
 use super::parents::{self, CreatedFolders, Parent, ParentState};
 use super::properties;
@@ -109,6 +110,7 @@ pub(super) async fn rename(
     check_trees(inner, &how, kind, replaces.clone()).await?;
     let sync_failures = inner.parents.sync_failures();
     let mut created = CreatedFolders::new(inner);
+    let mut is_first = true;
     for _ in 0..ATTEMPTS {
         if let Some(path) = how.to.split().0 {
             created = parents::prepare(inner, path, created, sync_failures).await?;
@@ -122,17 +124,27 @@ pub(super) async fn rename(
             key_locks::acquire(inner, first).await,
             key_locks::acquire(inner, second).await,
         );
-        let (how, replaces) = (how.clone(), replaces.clone());
-        let job = move |inner: &Arc<Inner>, _locks| {
-            try_rename(inner, &how, kind, &replaces, sync_failures)
+        let (request, replaces) = (how.clone(), replaces.clone());
+        let job = move |inner: &Arc<Inner>, _locks| match moves::is_pending(
+            inner,
+            &[&request.from, &request.to],
+            is_first,
+        ) {
+            true => Ok(Renamed::MovePending),
+            false => try_rename(inner, &request, kind, &replaces, sync_failures),
         };
-        if let Some((mut committed, removed)) = change::run(inner, locks, job).await? {
-            created.keep();
-            if let Some(removed) = removed {
-                committed.replaced_bytes = trees::remove(inner, removed).await;
+        match change::run(inner, locks, job).await? {
+            Renamed::Done(mut committed, removed) => {
+                created.keep();
+                if let Some(removed) = removed {
+                    committed.replaced_bytes = trees::remove(inner, removed).await;
+                }
+                return Ok(committed);
             }
-            return Ok(committed);
+            Renamed::MovePending => moves::complete(inner, &[&how.from, &how.to]).await?,
+            Renamed::ParentNotReady => {}
         }
+        is_first = false;
     }
     Err(StoreError::Conflict)
 }
@@ -178,15 +190,23 @@ struct Replaced {
     is_other: bool,
 }
 
-/// Renames, and returns what has been replaced and is still to be removed. Returns `None` if the
-/// folder of the new name is not ready.
+/// The result of an attempt to rename.
+enum Renamed {
+    /// With what has been replaced and is still to be removed.
+    Done(Committed, Option<StagedName>),
+    /// The folder of the new name is not ready.
+    ParentNotReady,
+    /// A dead process has left an exchange of one of the names.
+    MovePending,
+}
+
 fn try_rename(
     inner: &Arc<Inner>,
     how: &Relocation,
     kind: Kind,
     replaces: &Replaces,
     sync_failures: u64,
-) -> Result<Option<(Committed, Option<StagedName>)>> {
+) -> Result<Renamed> {
     let source = source(inner, &how.from, kind)?;
     inner.check(&how.from_condition, Some(&source))?;
     let replaced = replaced(inner, &how.to, kind, replaces)?;
@@ -196,7 +216,7 @@ fn try_rename(
     )?;
     let found = parents::look_up(inner, how.to.split().0).map_err(StoreError::from_change)?;
     let ParentState::Ready(to) = found else {
-        return Ok(None);
+        return Ok(Renamed::ParentNotReady);
     };
     let from = parents::open(inner, how.from.split().0).map_err(StoreError::from_lookup)?;
     let is_other = replaced.as_ref().is_some_and(|found| found.is_other);
@@ -262,10 +282,8 @@ fn try_rename(
         replaced_bytes: replaced.map_or(0, |replaced| counted_bytes(replaced.size)),
         meta,
     };
-    Ok(Some((
-        committed,
-        displaced.and_then(Displaced::into_removed),
-    )))
+    let removed = displaced.and_then(Displaced::into_removed);
+    Ok(Renamed::Done(committed, removed))
 }
 
 /// Renames to a free name, or to that of an object or an empty folder. `is_linked`: both names are

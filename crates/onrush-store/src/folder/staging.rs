@@ -15,7 +15,7 @@
 
 use super::change::Locks;
 use super::{Inner, RELEASE_ON_POOL_BYTES_MIN};
-use super::{displaced, kept, mounts, trees};
+use super::{kept, mounts, trees};
 use crate::checksum::Checksum;
 use crate::error::{Result, StoreError};
 use crate::key::{Key, RESERVED, STAGING as NEAR};
@@ -106,7 +106,7 @@ impl Staging {
             Ok(uploads) => names(&uploads, Some(FileKind::File)),
             Err(_) => Vec::new(),
         };
-        let is_alone = sweep(&top.dir, &staging);
+        let is_alone = sweep(&staging);
         let own = StagingFolder::create(&top.dir, staging)?;
         Ok(Staging {
             leftovers: Mutex::new(if is_alone { kept } else { Vec::new() }),
@@ -168,6 +168,21 @@ impl Staging {
         let own = self.own();
         let process = own.own.as_ref().map_or(&b""[..], |(_, name)| name);
         [process, b"-", number.to_string().as_bytes()].concat()
+    }
+
+    /// Whether the process that has made a name by [`Staging::unique_name`] is alive, or may be.
+    pub(super) fn is_of_live_process(&self, name: &[u8]) -> bool {
+        let Some(end) = name.iter().rposition(|&byte| byte == b'-') else {
+            return false;
+        };
+        let folder = [STAGING, b"/", &name[..end]].concat();
+        match self
+            .open_folder(&folder)
+            .and_then(|dir| dir.lock_exclusive())
+        {
+            Err(error) => !is_removed(&error),
+            Ok(()) => false,
+        }
     }
 
     /// Whether staged files, and thus objects, can have metadata (extended attributes).
@@ -547,10 +562,9 @@ fn create_locked(staging: &Dir, name: &[u8]) -> io::Result<Option<Dir>> {
     }
 }
 
-/// Removes the folders of dead processes. `root` is the folder of the store, or of a mount, where
-/// there are no records of moves. What cannot be removed is left for the next start. Returns
-/// whether no other process is alive.
-fn sweep(root: &Dir, staging: &Dir) -> bool {
+/// Removes the folders of dead processes. What cannot be removed is left for the next start.
+/// Returns whether no other process is alive.
+fn sweep(staging: &Dir) -> bool {
     let mut is_alone = true;
     for name in names(staging, Some(FileKind::Directory)) {
         let dir = match staging.open_dir(&name) {
@@ -563,9 +577,6 @@ fn sweep(root: &Dir, staging: &Dir) -> bool {
         if dir.lock_exclusive().is_err() {
             is_alone = false;
             continue;
-        }
-        for name in names(&dir, None) {
-            displaced::complete(root, &dir, &name);
         }
         for name in names(&dir, None) {
             let _ = trees::remove_all(&dir, &name);

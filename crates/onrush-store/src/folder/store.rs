@@ -5,6 +5,7 @@ use super::change::{self, Locks};
 use super::kept;
 use super::key_locks;
 use super::list;
+use super::moves;
 use super::name_case;
 use super::overlap;
 use super::parents::{self, CreatedFolders};
@@ -171,8 +172,10 @@ impl Store for Folder {
         Box::pin(self.relocate(how, kind, Replaces::All { shown }))
     }
 
-    fn stage_copy<'a>(&'a self, _: &'a Key, to: &'a Key) -> LocalFuture<'a, Result<StagedCopy>> {
+    fn stage_copy<'a>(&'a self, from: &'a Key, to: &'a Key) -> LocalFuture<'a, Result<StagedCopy>> {
         Box::pin(async move {
+            // What is to be copied may be what a move has replaced.
+            moves::complete(&self.inner, &[from, to]).await?;
             let to = to.clone();
             let job = move |inner: &Arc<Inner>| StagedName::for_copy(inner, &to);
             let (key, name) = self.run(&self.inner.change_pool, job).await?;

@@ -39,6 +39,19 @@ pub(super) fn check_links(inner: &Inner, folder: &Key) -> Result<()> {
     })
 }
 
+/// Whether anything in the folder `name` of `dir` was changed, created or removed after a time. Of
+/// the folder itself, this does not tell.
+pub(super) fn has_changed_since(dir: &Dir, name: &[u8], time_ns: i64) -> Result<bool> {
+    let top = dir.open_dir(name).map_err(StoreError::from_lookup)?;
+    let mut has_changed = false;
+    walk(&top, &mut |entry| {
+        // A folder changes with its entries.
+        has_changed |= entry.dir.entry_metadata(entry.name)?.changed_ns > time_ns;
+        Ok(())
+    })?;
+    Ok(has_changed)
+}
+
 /// Fails with [`StoreError::NotEmpty`] if what is at `key` must not be removed: it contains a file
 /// that is no object, or a name that is reserved or hidden.
 /// Fails with [`StoreError::OtherFileSystem`] if another file system is mounted there or beneath

@@ -1,0 +1,329 @@
+//! The records of moves in which two names exchange what they have (`displaced`), in
+//! `.onrush/moves`. A process that ends before the old one has its staged name leaves its record,
+//! by which others make the second step: the next start, another process that uses the folder
+//! (within a second, if it has requests), and a move, a copy or a delete there, before it changes
+//! anything at these names, above or beneath them. Otherwise a client that repeats its MOVE would
+//! exchange both once more, and so delete what is new.
+//!
+//! A move has the locks of both names until it has removed its record. So a change that has these
+//! locks and finds the record knows that its maker has ended or given up, whatever other processes
+//! do. Only where the file system has no such locks is it asked whether the maker is alive.
+//!
+//! The record says which file or folder is the old one and which is the new one. Unless both are
+//! there, each at the other's name, and nothing in the old one was changed since, only the record
+//! is removed: then nothing is known to be superfluous. If the folders of both names are others
+//! than then, as where a file system is not mounted, nothing is known, and the record stays.
+//! Inodes tell that, and no devices: their numbers may be others after a restart of the machine.
+
+use super::Inner;
+use super::change::{self, Locks};
+use super::displaced::Names;
+use super::key_locks;
+use super::parents::{self, Parent};
+use super::staging::{self, StagedName};
+use super::trees;
+use crate::error::{Result, StoreError};
+use crate::key::Key;
+use crate::store::{Overlap, Relocation};
+use onrush_rt::fs::{Dir, FileKind, Metadata, OpenHow};
+use std::io;
+use std::str;
+use std::sync::Arc;
+
+/// The folder of the records, next to that of staged files of the root folder.
+const MOVES: &[u8] = b"moves";
+/// The maximum length of a record in bytes: two keys and a line of numbers.
+const RECORD_BYTES_MAX: usize = 2 * Key::BYTES_MAX + 256;
+
+/// Only the owner of the store may read a record.
+const MODE: u32 = 0o600;
+
+/// The file that says what a move exchanges: the inodes of both folders, of the old one and of the
+/// new one, the time of the old one, the length of the first key; then both keys. Dropping it
+/// removes it.
+pub(super) struct Record {
+    folder: Dir,
+    name: Vec<u8>,
+}
+
+impl Record {
+    /// Durable before anything is exchanged, if the store is durable. Where it is seen, it is
+    /// whole.
+    pub(super) fn write(inner: &Arc<Inner>, names: &Names<'_>) -> io::Result<Record> {
+        let Relocation { from, to, .. } = names.how;
+        let new = names.from.dir().entry_metadata(from.name())?;
+        let old = names.to.dir().entry_metadata(to.name())?;
+        let line = format!(
+            "{} {} {} {} {} {}\n",
+            names.from.dir().self_metadata()?.inode,
+            names.to.dir().self_metadata()?.inode,
+            old.inode,
+            new.inode,
+            old.modified_ns,
+            from.as_bytes().len(),
+        );
+        let text = [line.as_bytes(), from.as_bytes(), to.as_bytes()].concat();
+        let staging = inner.staging().map_err(|_| io::ErrorKind::NotFound)?;
+        let number = |number: u64| number.to_string().into_bytes();
+        let (own, number, file) = staging.create_named(number, MODE)?;
+        let mut staged = StagedName::new(inner, &staging, own, number);
+        file.write_all_at(&text, 0)?;
+        if inner.durable() {
+            file.sync()?;
+        }
+        let (folder, reserved) = staging.ensure_folder(MOVES)?;
+        let name = staging.unique_name();
+        (staged.folder.dir).rename(&staged.name, &folder, &name, false)?;
+        staged.name.clear();
+        let record = Record { folder, name };
+        if inner.durable() {
+            // The folders above may be new.
+            for dir in [&record.folder, &reserved, staging.dir()] {
+                inner.parents.sync(dir)?;
+            }
+        }
+        Ok(record)
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        // One that stays does nothing, unless both are there, each at the other's name.
+        let _ = self.folder.unlink(&self.name);
+    }
+}
+
+/// A record that was found.
+struct Found {
+    name: Vec<u8>,
+    /// When it was made: nothing in the old one has changed since.
+    made_ns: i64,
+    /// `None`: it cannot be understood, which a power cut explains.
+    exchange: Option<Exchange>,
+}
+
+/// What a record says.
+struct Exchange {
+    from: Key,
+    to: Key,
+    /// The inodes of the folders of both.
+    folders: [u64; 2],
+    old: u64,
+    new: u64,
+    old_modified_ns: i64,
+}
+
+/// What a look at the names of a record shows.
+enum State {
+    /// The old one is in this folder, at the name that the new one had.
+    Exchanged(Parent, FileKind),
+    /// Anything else.
+    Ended,
+    /// The folders are not there.
+    Away,
+}
+
+/// Whether a move that has not ended concerns one of `keys`. `also_near`: or what is above or
+/// beneath one of them. The caller has the locks of `keys`. Blocks.
+pub(super) fn is_pending(inner: &Inner, keys: &[&Key], also_near: bool) -> bool {
+    all(inner).iter().any(|found| match &found.exchange {
+        Some(moved) => moved.concerns(keys, also_near) && !matches!(moved.folders(inner), Ok(None)),
+        None => false,
+    })
+}
+
+/// Completes the moves of dead processes that concern one of `keys`, or what is above or beneath
+/// one of them, and waits for those of others. The caller has no locks.
+pub(super) async fn complete(inner: &Arc<Inner>, keys: &[&Key]) -> Result<()> {
+    let shared = inner.clone();
+    for found in inner.pool.run(move || all(&shared)).await? {
+        let concerns = |moved: &&Exchange| moved.concerns(keys, true);
+        let Some(moved) = found.exchange.as_ref().filter(concerns) else {
+            continue;
+        };
+        let (first, second) = moved.ordered();
+        let locks = Locks::two(
+            key_locks::acquire(inner, first).await,
+            key_locks::acquire(inner, second).await,
+        );
+        let job = move |inner: &Arc<Inner>, _locks| found.complete(inner);
+        change::run(inner, locks, job).await?;
+    }
+    Ok(())
+}
+
+/// Completes the moves of dead processes, except those whose names are in use now. Blocks.
+pub(super) fn complete_free(inner: &Arc<Inner>) {
+    for found in all(inner) {
+        let locks = found.exchange.as_ref().map(|moved| {
+            let (first, second) = moved.ordered();
+            let first = key_locks::try_acquire(inner, first)?;
+            let mut locks = Locks::two(first, key_locks::try_acquire(inner, second)?);
+            locks.try_exclude_processes(inner).is_ok().then_some(locks)
+        });
+        if !matches!(locks, Some(None)) {
+            let _ = found.complete(inner); // The next look tries again.
+        }
+    }
+}
+
+/// All records.
+fn all(inner: &Inner) -> Vec<Found> {
+    let folder = inner.staging().map(|staging| staging.open_folder(MOVES));
+    let Ok(Ok(folder)) = folder else {
+        return Vec::new();
+    };
+    let names = staging::names(&folder, Some(FileKind::File)).into_iter();
+    names
+        .filter_map(|name| Found::read(&folder, name))
+        .collect()
+}
+
+impl Found {
+    /// `None`: it is not there any more, or cannot be read now.
+    fn read(folder: &Dir, name: Vec<u8>) -> Option<Found> {
+        let mut text = Vec::with_capacity(RECORD_BYTES_MAX);
+        let file = folder.open(&name, OpenHow::READ).ok()?;
+        loop {
+            let at = text.len() as u64;
+            if file.read_to_vec(&mut text, RECORD_BYTES_MAX, at).ok()? == 0 {
+                break;
+            }
+        }
+        Some(Found {
+            name,
+            made_ns: file.metadata().ok()?.changed_ns,
+            exchange: Exchange::parse(&text),
+        })
+    }
+
+    /// Gives the old one a staged name if both have exchanged theirs, and removes the record. The
+    /// caller has the locks of both keys.
+    fn complete(self, inner: &Arc<Inner>) -> Result<()> {
+        let staging = inner.staging()?;
+        let folder = match staging.open_folder(MOVES) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            folder => folder.map_err(StoreError::from_change)?,
+        };
+        // Another thread or process may have completed it since.
+        let is_there = folder.entry_metadata(&self.name).is_ok();
+        let excludes = inner.process_locks.are_supported();
+        if !is_there || !excludes && staging.is_of_live_process(&self.name) {
+            return Ok(());
+        }
+        if let Some(moved) = &self.exchange {
+            match moved.look(inner, self.made_ns)? {
+                State::Exchanged(parent, kind) => moved.end(inner, &parent, kind)?,
+                State::Ended => {}
+                State::Away => return Ok(()),
+            }
+        }
+        folder.unlink(&self.name).map_err(StoreError::from_change)
+    }
+}
+
+impl Exchange {
+    fn parse(text: &[u8]) -> Option<Exchange> {
+        let end = text.iter().position(|&byte| byte == b'\n')?;
+        let mut words = str::from_utf8(&text[..end]).ok()?.split(' ');
+        let mut inode = || words.next()?.parse().ok();
+        let folders = [inode()?, inode()?];
+        let (old, new) = (inode()?, inode()?);
+        let old_modified_ns = words.next()?.parse().ok()?;
+        let from_len = words.next()?.parse().ok()?;
+        let (from, to) = text[end + 1..].split_at_checked(from_len)?;
+        Some(Exchange {
+            from: Key::parse(from).ok()?,
+            to: Key::parse(to).ok()?,
+            folders,
+            old,
+            new,
+            old_modified_ns,
+        })
+    }
+
+    /// Both keys, in the order in which they are locked.
+    fn ordered(&self) -> (&Key, &Key) {
+        match self.from < self.to {
+            true => (&self.from, &self.to),
+            false => (&self.to, &self.from),
+        }
+    }
+
+    fn concerns(&self, keys: &[&Key], also_near: bool) -> bool {
+        let concerns = |own: &Key, key: &Key| match Overlap::of_keys(own, key) {
+            Overlap::Same => true,
+            Overlap::Beneath | Overlap::Contains => also_near,
+            Overlap::None => false,
+        };
+        keys.iter()
+            .any(|own| concerns(own, &self.from) || concerns(own, &self.to))
+    }
+
+    /// The folders of both names. `None`: they are others than then.
+    fn folders(&self, inner: &Inner) -> Result<Option<[Parent; 2]>> {
+        let open = |key: &Key, inode: u64| {
+            let opened = parents::open(inner, key.split().0)
+                .and_then(|parent| parent.dir().self_metadata().map(|found| (parent, found)));
+            match opened.map_err(StoreError::from_lookup) {
+                Ok((parent, found)) => Ok((found.inode == inode).then_some(parent)),
+                Err(StoreError::NotFound | StoreError::NotDirectory) => Ok(None),
+                Err(error) => Err(error),
+            }
+        };
+        let from = open(&self.from, self.folders[0])?;
+        Ok(match (from, open(&self.to, self.folders[1])?) {
+            (Some(from), Some(to)) => Some([from, to]),
+            _ => None,
+        })
+    }
+
+    fn look(&self, inner: &Inner, made_ns: i64) -> Result<State> {
+        let Some([from, to]) = self.folders(inner)? else {
+            return Ok(State::Away);
+        };
+        let old = entry(from.dir(), self.from.name())?;
+        let new = entry(to.dir(), self.to.name())?;
+        let (Some(old), Some(new)) = (old, new) else {
+            return Ok(State::Ended);
+        };
+        let is_old = old.inode == self.old && old.modified_ns == self.old_modified_ns;
+        if !is_old || new.inode != self.new {
+            return Ok(State::Ended);
+        }
+        let is_changed = old.kind == FileKind::Directory
+            && trees::has_changed_since(from.dir(), self.from.name(), made_ns)?;
+        Ok(match is_changed {
+            true => State::Ended,
+            false => State::Exchanged(from, old.kind),
+        })
+    }
+
+    /// Makes the second step.
+    fn end(&self, inner: &Arc<Inner>, parent: &Parent, kind: FileKind) -> Result<()> {
+        let (_, staged) = StagedName::for_copy(inner, &self.from)?;
+        let changing = match kind {
+            FileKind::Directory => inner.key_locks.change_all(),
+            _ => inner.key_locks.change(&self.from),
+        };
+        let renamed =
+            (parent.dir()).rename(self.from.name(), &staged.folder.dir, &staged.name, true);
+        drop(changing);
+        renamed.map_err(StoreError::from_change)?;
+        inner.parents.forget(self.from.as_bytes());
+        if inner.durable() {
+            let synced = inner.parents.sync(parent.dir());
+            synced.map_err(StoreError::from_open_file)?;
+        }
+        drop(staged); // The pool removes it.
+        Ok(())
+    }
+}
+
+/// What describes an entry. `None` if there is none.
+fn entry(dir: &Dir, name: &[u8]) -> Result<Option<Metadata>> {
+    match dir.entry_metadata(name).map_err(StoreError::from_lookup) {
+        Err(StoreError::NotFound) => Ok(None),
+        found => found.map(Some),
+    }
+}
