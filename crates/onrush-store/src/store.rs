@@ -181,7 +181,8 @@ pub trait Store: fmt::Debug + Send + Sync {
     }
 
     /// Removes the bytes of an upload that is not going to be continued. If they are gone already,
-    /// nothing happens. A commit that goes on after the upload was dropped may still succeed.
+    /// nothing happens. A commit that goes on after the upload was dropped may still succeed. Fails
+    /// with [`StoreError::InUse`] while another process uses the upload.
     fn discard<'a>(&'a self, _kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
         Box::pin(async { Err(StoreError::Unsupported) })
     }

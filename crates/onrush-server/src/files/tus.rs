@@ -127,11 +127,7 @@ impl Inner {
                 "HEAD" => Ok(self.tus_head(&found, request.worker().unix_seconds())),
                 "PATCH" => self.tus_append(request, found, &to).await,
                 "DELETE" => match found {
-                    Found::Unfinished(session) => session
-                        .cancel()
-                        .await
-                        .map(|()| Response::new(204))
-                        .map_err(|error| self.upload_failure(error, &to.key)),
+                    Found::Unfinished(session) => self.cancel(&request, *session, &to).await,
                     Found::Completed(_) => Err(NO_UPLOAD),
                 },
                 _ => Err(HttpError::METHOD_NOT_ALLOWED),

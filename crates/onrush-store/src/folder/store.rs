@@ -122,7 +122,7 @@ impl Store for Folder {
 
     fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
         let kept = kept.clone();
-        let job = move |inner: &Arc<Inner>| kept::discard(inner, &kept);
+        let job = move |inner: &Arc<Inner>| kept::discard_unused(inner, &kept);
         Box::pin(self.run(&self.inner.change_pool, job))
     }
 

@@ -193,20 +193,13 @@ impl Session {
         if self.parts().is_some() && self.state.record.length != Some(self.state.record.offset) {
             return Err(ReceiveError::Body(PARTS_MISSING)); // A resume would drop those after it.
         }
-        let kept = self.kept();
-        let resumed = self
-            .state
-            .uploads
-            .store
-            .resume(&self.state.key, condition, &kept)
-            .await;
-        let mut upload = match resumed {
-            Err(StoreError::NotFound) => {
+        let mut upload = match self.state.resume_saved(condition).await {
+            Err(ReceiveError::Store(StoreError::NotFound)) => {
                 // The bytes are lost, so the upload is, unless another server has continued it.
                 self.state.remove().await?;
                 return Err(ReceiveError::Body(NO_UPLOAD));
             }
-            resumed => resumed.map_err(ReceiveError::Store)?,
+            resumed => resumed?,
         };
         self.state.count_saved(); // The rest was dropped.
         let set = upload.set_metadata(self.state.record.metadata.clone());
@@ -424,12 +417,27 @@ impl State {
             self.count_saved(); // The next resume has the kept bytes only.
             return;
         }
-        // A resume drops what follows the kept bytes.
-        let kept = self.record.kept();
-        let resumed = self.uploads.store.resume(&self.key, Condition::None, &kept);
-        if resumed.await.is_ok() {
+        // What follows the kept bytes is dropped when they are kept again.
+        if let Ok(mut upload) = self.resume_saved(Condition::None).await
+            && upload.keep().await.is_ok()
+        {
             self.count_saved();
         }
+    /// Resumes what has been saved. Fails if another process has saved more since the record was
+    /// read: now that it does not use the upload any more, the record is the last one.
+    async fn resume_saved(&self, condition: Condition) -> Result<Box<dyn Upload>, ReceiveError> {
+        let kept = self.record.kept();
+        let resumed = self.uploads.store.resume(&self.key, condition, &kept);
+        let upload = resumed.await.map_err(ReceiveError::Store)?;
+        if !self.is_shared() {
+            let (_, version) = self.uploads.read(self.id).await?;
+            if Some(version) != self.version {
+                return Err(ReceiveError::Body(TAKEN_OVER));
+            }
+        }
+        Ok(upload)
+    }
+
     }
 
     /// Counts the saved bytes against the limit of all uploads, and no others.
