@@ -16,7 +16,8 @@
 //!   one request at a time, and none once it has arrived. The record says which parts have arrived:
 //!   it is written after a part is verified and synced.
 //! - A *partial* upload is never completed. A request joins the bytes of several to an object
-//!   (`joining`), by a copy in the store, so that they are what they were if it fails.
+//!   (`joining`), by a copy in the store, so that they are what they were if it fails. The request
+//!   may be sent again, as if it were one of an upload with a URL that the client knows.
 //! - The end of the connection does not interrupt a request that uses an upload
 //!   (`run_to_end`): it sees the end of the body and keeps what has arrived.
 //! - A session keeps its bytes when it ends, and every [`CHECKPOINT_BYTES`], so `kill -9` costs no
@@ -52,6 +53,7 @@ pub use id::UPLOAD_RECORDS;
 pub(crate) use id::UploadId;
 pub(super) use index::{Completed, Progress};
 pub(super) use part::PartPlan;
+pub(super) use joining::{Before, Joining};
 pub(super) use parts::Parts;
 pub(super) use session::{Session, TOO_LONG};
 
@@ -66,7 +68,7 @@ use index::Index;
 use onrush::WorkerHandle;
 use onrush_rt::blocking::block_on;
 use onrush_store::{Condition, KeptUpload, Key, Store, StoreError};
-use record::Used;
+use record::{Record, Used};
 use records::{Known, Summary};
 use removed::RemovedUsers;
 use std::hash::{BuildHasher, RandomState};
@@ -230,14 +232,7 @@ impl Uploads {
         if !is_theirs || is_gone {
             return Err(ReceiveError::Body(NO_UPLOAD));
         }
-        // An earlier process has ended between the commit and the removal of the record.
-        let published = match record.is_partial {
-            true => None,
-            false => {
-                (self.store.published(key, &record.kept()).await).map_err(ReceiveError::Store)?
-            }
-        };
-        if let Some(length) = published {
+        if let Some(length) = self.find_published(id, key, &record, worker).await? {
             return Ok(Found::Completed(Completed {
                 length,
                 tus_concat: None,
@@ -251,6 +246,37 @@ impl Uploads {
     /// `used`: that of its record.
     fn is_expired(&self, used: Used, now_s: u64) -> bool {
         used.expires_s(self.limits().age_max_s) <= now_s
+    }
+
+    /// The length of the object if it is this upload: an earlier process, or another server, has
+    /// ended between the commit and the removal of the record.
+    async fn find_published(
+        &self,
+        id: UploadId,
+        key: &Key,
+        record: &Record,
+        worker: &WorkerHandle,
+    ) -> Result<Option<u64>, ReceiveError> {
+        let is_shared = self.store.features().shared_uploads;
+        // All bytes are recorded before a bucket publishes them: it need not be asked.
+        let has_all = record.length.is_none_or(|length| length == record.offset);
+        if record.is_partial || is_shared && !has_all {
+            return Ok(None);
+        }
+        let kept = record.kept();
+        let published = self.store.published(key, &kept).await;
+        let published = published.map_err(ReceiveError::Store)?;
+        if published.is_some() {
+            self.index.remove(id);
+            if is_shared {
+                let store = self.store.clone();
+                let discard = async move {
+                    let _ = store.discard(&kept).await;
+                };
+                worker.spawn(discard).detach();
+            }
+        }
+        Ok(published)
     }
 
     /// Reads which uploads an earlier process has left, once: other requests wait for the one that

@@ -33,7 +33,15 @@ struct State {
     upload: Option<Box<dyn Upload>>,
     /// Of the whole object, as far as it has arrived.
     digests: Digests,
+    /// What it joins. The partial uploads end when it is published, and its record after them.
+    joins: Option<Joins>,
     worker: WorkerHandle,
+}
+
+/// What an upload that joins others is made of.
+struct Joins {
+    sources: Vec<Session>,
+    tus_concat: Arc<str>,
 }
 
 impl Session {
@@ -70,6 +78,7 @@ impl Session {
             version: None,
             upload: None,
             digests: plan.digests,
+            joins: None,
             worker: worker.clone(),
         };
         Session { state, guard }
@@ -111,6 +120,7 @@ impl Session {
             version: Some(version),
             upload: None,
             digests: digests.ok_or(ReceiveError::Body(NO_UPLOAD))?,
+            joins: None,
             record,
             worker: worker.clone(),
         };
@@ -261,15 +271,56 @@ impl Session {
         length.is_some_and(|length| self.written_bytes() < length)
     }
 
+    /// Appends the bytes of `sources`, partial uploads, and records that. The upload is theirs from
+    /// then on; `tus_concat` is the field that names them.
+    pub(super) async fn append_all(
+        &mut self,
+        sources: Vec<Session>,
+        tus_concat: &str,
+    ) -> Result<(), ReceiveError> {
+        for source in &sources {
+            let upload = self.state.upload.as_mut();
+            let upload = upload.ok_or(ReceiveError::Body(NO_UPLOAD))?;
+            match upload.append_kept(&source.kept()).await {
+                Err(StoreError::NotFound) => {
+                    // The bytes are lost, so the partial upload is.
+                    let _ = self.state.uploads.remove_record(source.id()).await;
+                    return Err(ReceiveError::Body(NO_UPLOAD));
+                }
+                appended => appended.map_err(ReceiveError::Store)?,
+            }
+        }
+        let tus_concat = tus_concat.into();
+        self.state.joins = Some(Joins {
+            sources,
+            tus_concat,
+        });
+        self.state.save().await
+    }
+
     /// Publishes the object. The upload ends, also if that fails, but not if it may succeed later:
     /// then the bytes are kept, and the next request publishes them.
     pub(in crate::files) async fn complete(mut self) -> Result<Committed, ReceiveError> {
+        self.publish().await
+    }
+
+    /// As [`Session::complete`], but if it fails, the upload ends in any case.
+    pub(super) async fn complete_or_cancel(mut self) -> Result<Committed, ReceiveError> {
+        let published = self.publish().await;
+        if published.is_err() {
+            let _ = self.cancel().await;
+        }
+        published
+    }
+
+    async fn publish(&mut self) -> Result<Committed, ReceiveError> {
         if self.state.version.is_some() && self.state.is_shared() {
             self.state.save_or_claim().await?; // Another server may have taken it over meanwhile.
         }
         let digests = std::mem::take(&mut self.state.digests);
         if let Err(failure) = digests.check() {
-            let _ = self.cancel().await;
+            self.state.upload = None;
+            let _ = self.state.remove().await;
             return Err(ReceiveError::Body(failure));
         }
         let upload = self.state.upload.take();
@@ -277,6 +328,15 @@ impl Session {
         let committed = upload.commit().await;
         // If this fails, a later request finds that the bytes are gone. After a failed commit they
         // are still there.
+        let mut tus_concat = None;
+        if committed.is_ok()
+            && let Some(joins) = self.state.joins.take()
+        {
+            for source in joins.sources {
+                let _ = source.cancel().await; // What is left is removed by its age.
+            }
+            tus_concat = Some(joins.tus_concat);
+        }
         match committed {
             Ok(_) if self.state.version.is_some() => {
                 let _ = self.state.uploads.remove_record(self.state.id).await;
@@ -294,10 +354,7 @@ impl Session {
         };
         let committed = committed.map_err(ReceiveError::Store)?;
         let (owner, length) = (self.state.record.owner.take(), committed.meta.size);
-        let completed = Completed {
-            length,
-            tus_concat: None,
-        };
+        let completed = Completed { length, tus_concat };
         (self.state.uploads.index).complete(self.state.id, &self.state.key, owner, completed);
         Ok(committed)
     }
