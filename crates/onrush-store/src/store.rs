@@ -375,6 +375,12 @@ pub trait Store: fmt::Debug + Send + Sync {
         None
     }
 
+    /// How many times the store has become another one, because the path of a folder leads to
+    /// another one. What a caller has counted before is not that of this one.
+    fn swaps(&self) -> u64 {
+        0
+    }
+
     /// What the store can do beyond the required methods.
     fn features(&self) -> Features {
         Features::default()

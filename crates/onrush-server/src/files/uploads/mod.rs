@@ -28,7 +28,8 @@
 //! - The id has 128 random bits and is part of the URL, at the path of the object. So the rights of
 //!   a path hold for it as well. Beyond them, only the user who has begun an upload may continue
 //!   it; for anonymous clients the id is the secret.
-//! - The number of unfinished uploads, their bytes and their age are limited (`index`).
+//! - The number of unfinished uploads, their bytes and their age are limited (`index`). If the
+//!   store becomes another one, those that it has are read again.
 //!
 //! A completed upload is remembered in memory, so that a client that has lost the response learns
 //! that its upload is complete. If the process was killed before the record was removed, the object
@@ -52,8 +53,8 @@ mod session;
 pub use id::UPLOAD_RECORDS;
 pub(crate) use id::UploadId;
 pub(super) use index::{Completed, Progress};
-pub(super) use part::PartPlan;
 pub(super) use joining::{Before, Joining};
+pub(super) use part::PartPlan;
 pub(super) use parts::Parts;
 pub(super) use session::{Session, TOO_LONG};
 
@@ -73,7 +74,8 @@ use records::{Known, Summary};
 use removed::RemovedUsers;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 /// A session keeps its bytes each time that this many have arrived.
@@ -132,6 +134,8 @@ pub(super) struct Uploads {
     /// By the position of the part.
     active_parts: Active<(UploadId, u64)>,
     index: Index,
+    /// [`Store::swaps`] of what the index has.
+    swaps: AtomicU64,
     known: Known,
     removed_users: RemovedUsers,
     /// Used by the request that reads the index.
@@ -155,6 +159,7 @@ impl Uploads {
             active: Active::default(),
             active_parts: Active::default(),
             index: Index::default(),
+            swaps: AtomicU64::new(0),
             known: Known::default(),
             removed_users: RemovedUsers::default(),
             loading: Active::default(),
@@ -243,11 +248,6 @@ impl Uploads {
         session.map(|session| Found::Unfinished(Box::new(session)))
     }
 
-    /// `used`: that of its record.
-    fn is_expired(&self, used: Used, now_s: u64) -> bool {
-        used.expires_s(self.limits().age_max_s) <= now_s
-    }
-
     /// The length of the object if it is this upload: an earlier process, or another server, has
     /// ended between the commit and the removal of the record.
     async fn find_published(
@@ -279,9 +279,18 @@ impl Uploads {
         Ok(published)
     }
 
+    /// `used`: that of its record.
+    fn is_expired(&self, used: Used, now_s: u64) -> bool {
+        used.expires_s(self.limits().age_max_s) <= now_s
+    }
+
     /// Reads which uploads an earlier process has left, once: other requests wait for the one that
     /// reads. It reads to the end, also if its client disconnects.
     async fn load_index(self: &Arc<Self>, worker: &WorkerHandle) -> Result<(), ReceiveError> {
+        let swaps = self.store.swaps();
+        if self.swaps.swap(swaps, AcqRel) != swaps {
+            self.index.forget(); // They are those of another folder.
+        }
         if self.index.is_loaded() {
             return Ok(());
         }

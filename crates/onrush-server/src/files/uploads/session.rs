@@ -423,6 +423,21 @@ impl State {
         }
     }
 
+    /// Resumes what has been saved. Fails if another process has saved more since the record was
+    /// read: now that it does not use the upload any more, the record is the last one.
+    async fn resume_saved(&self, condition: Condition) -> Result<Box<dyn Upload>, ReceiveError> {
+        let kept = self.record.kept();
+        let resumed = self.uploads.store.resume(&self.key, condition, &kept);
+        let upload = resumed.await.map_err(ReceiveError::Store)?;
+        if !self.is_shared() {
+            let (_, version) = self.uploads.read(self.id).await?;
+            if Some(version) != self.version {
+                return Err(ReceiveError::Body(TAKEN_OVER));
+            }
+        }
+        Ok(upload)
+    }
+
     /// Records that this server continues the upload, if the store has other servers. Fails if
     /// another one does.
     async fn claim(&mut self) -> Result<(), ReceiveError> {
@@ -480,21 +495,6 @@ impl State {
         {
             self.count_saved();
         }
-    /// Resumes what has been saved. Fails if another process has saved more since the record was
-    /// read: now that it does not use the upload any more, the record is the last one.
-    async fn resume_saved(&self, condition: Condition) -> Result<Box<dyn Upload>, ReceiveError> {
-        let kept = self.record.kept();
-        let resumed = self.uploads.store.resume(&self.key, condition, &kept);
-        let upload = resumed.await.map_err(ReceiveError::Store)?;
-        if !self.is_shared() {
-            let (_, version) = self.uploads.read(self.id).await?;
-            if Some(version) != self.version {
-                return Err(ReceiveError::Body(TAKEN_OVER));
-            }
-        }
-        Ok(upload)
-    }
-
     }
 
     /// Counts the saved bytes against the limit of all uploads, and no others.
