@@ -13,6 +13,7 @@
 //! [`keep`]: onrush_store::Upload::keep
 
 use crate::multipart::{SavedParts, unique};
+use crate::properties::head;
 use crate::service::Service;
 use bytes::Bytes;
 use object_store::multipart::MultipartStore;
@@ -52,8 +53,8 @@ pub(crate) struct Place {
     pub(crate) name: Option<String>,
     /// How many bytes follow the lines of the object.
     pub(crate) rest: u64,
-    /// What the object is known by if it is sent by one PUT. It stays when a server claims the
-    /// upload, so a later attempt finds what an earlier one has published.
+    /// What the object is known by: the mark of the parts, if there are any. It stays when a server
+    /// claims the upload, so a later attempt finds what an earlier one has published.
     pub(crate) mark: String,
     /// Differs for each server that continues the upload.
     claim: String,
@@ -179,7 +180,10 @@ impl State {
         let upload = self.parts.as_ref().map(|parts| name_of_upload(&parts.id));
         let name = format!("{}.{}", upload.as_deref().unwrap_or(NO_PARTS), unique());
         let (client, path) = (service.client.clone(), path_of(service, &name)?);
-        let place = Place::new(Some(name), rest.len() as u64);
+        let mut place = Place::new(Some(name), rest.len() as u64);
+        if let Some(parts) = &self.parts {
+            place.mark.clone_from(&parts.mark);
+        }
         let payload: PutPayload = [Bytes::from(self.lines()), rest].into_iter().collect();
         let options = PutOptions::default();
         let put = async move { client.put_opts(&path, payload, options).await };
@@ -246,6 +250,14 @@ pub(crate) async fn path_of_parts(
         Err(StoreError::NotFound) => None,
         bytes => State::parse(&bytes?).and_then(|(state, _)| Some(state.parts?.path)),
     })
+}
+
+/// Whether there is a state with this name.
+pub(crate) async fn is_there(service: &Service, until: Instant, name: &str) -> Result<bool> {
+    match head(service, until, path_of(service, name)?).await {
+        Err(StoreError::NotFound) => Ok(false),
+        found => found.map(|_| true),
+    }
 }
 
 /// The beginning of a state, with all its lines.

@@ -8,6 +8,7 @@ use crate::kept_sweep::discard_older;
 use crate::listing::{is_folder, list};
 use crate::location::Location;
 use crate::metrics::RemoteMetrics;
+use crate::multipart::find;
 use crate::properties::{FOLDER_VERSION, head, properties};
 use crate::reader;
 use crate::resumable::ResumableUpload;
@@ -261,6 +262,33 @@ impl Store for RemoteStore {
             let name = |kept| Place::parse(kept).ok()?.name;
             if let Some(old) = name(old).filter(|old| name(new).as_ref() != Some(old)) {
                 let _ = kept::remove(&self.service, self.service.limit(), &old).await;
+            }
+        })
+    }
+
+    fn published<'a>(
+        &'a self,
+        key: &'a Key,
+        kept: &'a Kept,
+    ) -> LocalFuture<'a, Result<Option<u64>>> {
+        Box::pin(async move {
+            let Ok(place) = Place::parse(kept) else {
+                return Ok(None);
+            };
+            let (path, until) = (self.service.path(key)?, self.service.limit());
+            let found = find(&self.service, until, &path).await?;
+            let own = found.filter(|found| found.is_of(&place.mark, kept.bytes));
+            Ok(own.map(|found| found.meta.size))
+        })
+    }
+
+    fn is_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<bool>> {
+        Box::pin(async move {
+            match Place::parse(kept) {
+                Ok(Place {
+                    name: Some(name), ..
+                }) => kept::is_there(&self.service, self.service.limit(), &name).await,
+                _ => Ok(true),
             }
         })
     }

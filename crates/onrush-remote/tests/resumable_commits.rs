@@ -80,6 +80,40 @@ fn a_commit_is_repeated() {
     }
 }
 
+/// What has been published is known by its record, whichever way it was sent, and also when its
+/// state is gone; what another client has stored since is not taken for it.
+#[test]
+fn what_was_published_is_known() {
+    for bucket in [Bucket::new(), Bucket::ceph()] {
+        let stores = [(); 2].map(|()| bucket.store("s3://bucket"));
+        for size in SIZES {
+            let whole = body(size);
+            for condition in [Condition::None, Condition::Absent] {
+                block_on(async {
+                    let kept = keep(&stores[0], &condition, &whole).await;
+                    assert_eq!(stores[1].published(&key(), &kept).await, Ok(None));
+                    assert_eq!(stores[1].is_kept(&kept).await, Ok(true));
+                    let resumed = resume(&stores[0], condition.clone(), &kept).await;
+                    let mut upload = resumed.expect("continued");
+                    let claimed = upload.claim().expect("a claim");
+                    upload.commit().await.expect("committed");
+                    for kept in [&kept, &claimed] {
+                        let published = stores[1].published(&key(), kept).await;
+                        assert_eq!(published, Ok(Some(size as u64)), "{size} {condition:?}");
+                        let is_kept = stores[1].is_kept(kept).await;
+                        assert_eq!(is_kept, Ok(size == 0), "{size} {condition:?}");
+                    }
+                    replace(&stores[1]).await;
+                    assert_eq!(stores[0].published(&key(), &kept).await, Ok(None));
+                    delete(&stores[0]).await;
+                    assert_eq!(stores[0].published(&key(), &kept).await, Ok(None));
+                    assert_eq!(leftovers(&bucket), [""; 0]);
+                });
+            }
+        }
+    }
+}
+
 /// The response to a commit is lost, and another client replaces the object before it is repeated.
 /// An empty object cannot have a part, so it may be made twice.
 #[test]

@@ -3,7 +3,7 @@
 
 use crate::config::{AccessSettings, Settings};
 use crate::failure::{Failure, one_line};
-use crate::path_rules;
+use crate::path_rules::{self, Origin, RulesInUse};
 use crate::reload::Reload;
 use crate::trusted_files::TrustedFiles;
 use onrush_server::access::PasswordHash;
@@ -76,7 +76,7 @@ impl UserSource {
 
     /// Loads the users again. An error is logged, and the users in use remain. What `files` has of
     /// those who have been removed ends.
-    fn reload(&self, control: &AccessControl, files: &Files) {
+    fn reload(&self, control: &AccessControl, files: &Files, path_rules: &RulesInUse) {
         let loaded = self.load();
         control.count_reload(loaded.is_ok());
         match loaded {
@@ -84,6 +84,7 @@ impl UserSource {
                 let count = users.len();
                 let removed = control.names_without(&users);
                 let names: HashSet<String> = names(&users).collect();
+                path_rules.set(Origin::Users, path_rules::of_users(&users));
                 control.replace(users);
                 files.forget_users(&removed, |name| names.contains(name));
                 tracing::info!(users = count, "users loaded");
@@ -105,6 +106,7 @@ pub(crate) struct SharedUsers {
     in_use: Arc<Mutex<UsersInUse>>,
     /// Its open streams end when rights change.
     files: Files,
+    path_rules: RulesInUse,
 }
 
 impl SharedUsers {
@@ -112,10 +114,12 @@ impl SharedUsers {
         source: Option<UserSource>,
         control: Option<AccessControl>,
         files: Files,
+        path_rules: RulesInUse,
     ) -> SharedUsers {
         SharedUsers {
             in_use: Arc::new(Mutex::new(source.zip(control))),
             files,
+            path_rules,
         }
     }
 
@@ -141,7 +145,7 @@ impl SharedUsers {
         if let Some((source, control)) = &*self.lock()
             && source.has_file()
         {
-            source.reload(control, &self.files);
+            source.reload(control, &self.files, &self.path_rules);
             self.files.end_watches();
         }
     }

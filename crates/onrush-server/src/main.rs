@@ -72,6 +72,7 @@ use onrush::{Admin, Metrics};
 use onrush_server::{AccessControl, FilesOptions, HttpChallenges, RuleSource};
 use onrush_store::HandedOver;
 use options::Options;
+use path_rules::{Origin, RulesInUse};
 use quotas::Quotas;
 use reconfigure::{Reconfiguration, Sources};
 use restart::Restart;
@@ -182,11 +183,14 @@ fn serve(
     for warning in access_control::warnings(&settings, users.as_ref()) {
         tracing::warn!("{warning}");
     }
-    let mut path_rules = path_rules::of_quotas(&settings.quotas);
-    path_rules.extend(users.iter().flat_map(path_rules::of_users));
+    let path_rules = RulesInUse::default();
+    path_rules.set(Origin::Quotas, path_rules::of_quotas(&settings.quotas));
+    let of_users = users.iter().flat_map(path_rules::of_users).collect();
+    path_rules.set(Origin::Users, of_users);
     let control = users.map(AccessControl::new);
     let (rule_watch, rules) = RuleWatch::open(&settings)?.unzip();
-    path_rules.extend(rules.iter().flat_map(path_rules::of_site));
+    let of_site = rules.iter().flat_map(path_rules::of_site).collect();
+    path_rules.set(Origin::Site, of_site);
     let rules = rules.map(RuleSource::new);
     let descriptors = descriptors::raise_limit();
     let plan = Plan::new(&settings, descriptors);
@@ -218,7 +222,11 @@ fn serve(
     if let Some(folder) = path_rules::folder(&settings) {
         let allow = settings.files.allow;
         let may_write = allow.delete || (allow.put && !settings.files.sink);
-        path_rules::check(folder, &path_rules, may_write).map_err(Failure::usage)?;
+        let checked = path_rules.check(folder, may_write);
+        checked.map_err(Failure::usage)?;
+    }
+    if let Some((folder, _)) = &stores.folder {
+        path_rules.watch(folder);
     }
     // Only certificates that are kept in a folder need it, and a check has ensured that it is one.
     let dir = settings.storage.folder().unwrap_or(Path::new("."));
@@ -305,8 +313,9 @@ fn serve(
         plan,
         parts,
         stores: stores.clone(),
+        path_rules: path_rules.clone(),
         sources: Sources {
-            users: SharedUsers::new(user_source, control, watched),
+            users: SharedUsers::new(user_source, control, watched, path_rules),
             rules: rule_watch,
             certificates: shared_certificates,
         },

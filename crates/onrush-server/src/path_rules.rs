@@ -6,10 +6,11 @@ use crate::config::Settings;
 use crate::failure::Failure;
 use crate::quotas;
 use onrush_server::{Rules, Users};
-use onrush_store::{Key, Quota, folds_names};
+use onrush_store::{Folder, Key, Quota, folds_names};
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
 use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A rule for a path beneath the top folder.
 #[derive(Debug)]
@@ -18,6 +19,54 @@ pub(crate) struct PathRule {
     shown: String,
     /// The decoded path, without a slash at its ends. Empty: names in the top folder.
     path: Vec<u8>,
+}
+
+/// Where rules are from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Origin {
+    Users,
+    Quotas,
+    Site,
+}
+
+/// The rules in use, for a folder that takes the place of the served one. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RulesInUse(Arc<Mutex<HashMap<Origin, Vec<PathRule>>>>);
+
+impl RulesInUse {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Origin, Vec<PathRule>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// To be called before they are in use.
+    pub(crate) fn set(&self, origin: Origin, rules: Vec<PathRule>) {
+        self.lock().insert(origin, rules);
+    }
+
+    /// As [`check`], of all.
+    pub(crate) fn check(&self, folder: &Path, may_write: bool) -> Result<(), String> {
+        let rules = self.lock();
+        (rules.values()).try_for_each(|rules| check(folder, rules, may_write))
+    }
+
+    /// Refuses each later folder at the path of the served one which does not meet the rules.
+    pub(crate) fn watch(&self, folder: &Folder) {
+        let (rules, refused) = (self.clone(), Mutex::new(String::new()));
+        let opened = folder.clone();
+        folder.check_swaps(move |path| {
+            let checked = rules.check(path, opened.writable());
+            let mut refused = refused.lock().unwrap_or_else(PoisonError::into_inner);
+            let Err(why) = checked else {
+                refused.clear();
+                return Ok(());
+            };
+            if *refused != why {
+                tracing::error!("{why}; requests get 503");
+                *refused = why;
+            }
+            Err(ErrorKind::Unsupported.into())
+        });
+    }
 }
 
 /// The served folder, if its names are those of a file system.

@@ -3,7 +3,8 @@
 //! meanwhile, and only changes that need room in a quota get 503.
 //!
 //! The same thread first looks at what an earlier process has left: unfinished uploads count, and
-//! what none of their records names is removed.
+//! what none of their records names is removed. If the folder becomes another one, all of this
+//! begins again.
 
 use crate::failure::{self, Failure};
 use crate::service_manager::ServiceManager;
@@ -57,6 +58,8 @@ struct State {
     first: Option<Result<(), StoreError>>,
     /// The process with which this one has shared the quotas has ended: count now.
     is_alone: bool,
+    /// The folder has become another one: nothing is known of it.
+    is_swapped: bool,
 }
 
 impl Shared {
@@ -124,6 +127,9 @@ impl Quotas {
         let store = QuotaStore::uncounted(folder.clone(), quotas);
         store.take_over(known);
         let is_writable = folder.writable();
+        let shared = Arc::<Shared>::default();
+        let swapped = shared.clone();
+        folder.on_swap(move || swapped.change(|state| state.is_swapped = true));
         let counter = Counter {
             store,
             folder,
@@ -131,7 +137,7 @@ impl Quotas {
         };
         let opened = Quotas {
             counter: Arc::new(counter),
-            shared: Arc::default(),
+            shared,
         };
         if quotas.is_empty() && !is_writable {
             return Ok(opened);
@@ -207,12 +213,18 @@ fn run(counter: Arc<Counter>, shared: &Shared) {
     drop(counter);
     loop {
         let pause = COUNT_INTERVAL.max(took * COUNT_SHARE);
-        let mut state = shared.wait(pause, |state| state.is_alone);
-        let is_alone = std::mem::take(&mut state.is_alone);
+        let mut state = shared.wait(pause, |state| state.is_alone || state.is_swapped);
+        let is_swapped = std::mem::take(&mut state.is_swapped);
+        let is_alone = !is_swapped && std::mem::take(&mut state.is_alone);
         drop(state);
         let Some(counter) = others.upgrade() else {
             return;
         };
+        if is_swapped {
+            tracing::info!("the folder is another one; counting for the quotas");
+            took = counter.count_first(shared);
+            continue;
+        }
         let store = &counter.store;
         let begun = Instant::now();
         match store.count() {

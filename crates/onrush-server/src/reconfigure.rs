@@ -19,7 +19,7 @@ use crate::failure::{self, Failure, one_line};
 use crate::logging;
 use crate::memory;
 use crate::options::Options;
-use crate::path_rules;
+use crate::path_rules::{self, Origin, RulesInUse};
 use crate::reload::{Reload, Requests, Wake};
 use crate::replaceable::Replaceable;
 use crate::serving::{Parts, Plan};
@@ -81,6 +81,7 @@ pub(crate) struct Reconfiguration {
     pub(crate) plan: Plan,
     pub(crate) parts: Parts,
     pub(crate) stores: Stores,
+    pub(crate) path_rules: RulesInUse,
     pub(crate) sources: Sources,
     pub(crate) server: Handle,
     /// Where `server` listens.
@@ -154,7 +155,7 @@ impl Reconfiguration {
     /// With `always`, also if no file has changed.
     fn reload_rules(&mut self, always: bool) {
         if let Some((watch, rules)) = self.sources.rules.as_mut().zip(self.parts.rules.as_ref()) {
-            watch.reload(rules, always);
+            watch.reload(rules, always, &self.path_rules);
         }
     }
 
@@ -213,6 +214,8 @@ impl Reconfiguration {
         if new.files.webdav && !self.settings.files.webdav {
             new.storage.report_webdav(&**self.parts.files.store());
         }
+        let of_quotas = path_rules::of_quotas(&new.quotas);
+        self.path_rules.set(Origin::Quotas, of_quotas);
         self.files_options = options;
         self.settings = new;
         self.plan.change(&self.settings);
@@ -285,6 +288,8 @@ impl Reconfiguration {
         let mut former = None;
         if let Some(users) = loaded.users {
             let (source, users) = users.unzip();
+            let of_users = users.iter().flat_map(path_rules::of_users).collect();
+            self.path_rules.set(Origin::Users, of_users);
             if let Some(users) = users {
                 let removed = parts.control.as_ref();
                 former = Some(Former {
@@ -305,6 +310,8 @@ impl Reconfiguration {
         }
         if let Some(rules) = loaded.rules {
             let (watch, rules) = rules.unzip();
+            let of_site = rules.iter().flat_map(path_rules::of_site).collect();
+            self.path_rules.set(Origin::Site, of_site);
             self.sources.rules = watch;
             parts.rules = rules.map(RuleSource::new);
         }

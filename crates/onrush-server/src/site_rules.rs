@@ -3,7 +3,7 @@
 
 use crate::config::Settings;
 use crate::failure::{Failure, one_line};
-use crate::path_rules;
+use crate::path_rules::{self, Origin, RulesInUse};
 use crate::trusted_files::TrustedFiles;
 use onrush_server::{RuleFiles, RuleSource, Rules};
 use std::fs;
@@ -63,13 +63,14 @@ impl RuleWatch {
 
     /// Loads the rules again, with `always` also if no file has changed. An error is logged, and
     /// the rules in use remain.
-    pub(crate) fn reload(&mut self, source: &RuleSource, always: bool) {
+    pub(crate) fn reload(&mut self, source: &RuleSource, always: bool, path_rules: &RulesInUse) {
         if !always && self.states() == self.states {
             return;
         }
         match self.load() {
             Ok(rules) => {
                 let (redirects, headers) = rules.counts();
+                path_rules.set(Origin::Site, path_rules::of_site(&rules));
                 source.replace(rules);
                 tracing::info!(redirects, headers, "rules of the site loaded");
             }

@@ -57,6 +57,8 @@ pub enum StoreError {
     NoMetadata,
     /// The process or the system is out of descriptors or memory. A later attempt may succeed.
     Busy,
+    /// Another process uses the upload, for as long as its client sends.
+    InUse,
     /// The object was replaced while it was read, and the store cannot read the old bytes.
     Changed,
     /// The store cannot do this: a condition, metadata or an operation that its service lacks.
@@ -164,6 +166,7 @@ impl fmt::Display for StoreError {
             StoreError::InvalidKey => "this name cannot be stored",
             StoreError::NoMetadata => "the disk does not support metadata",
             StoreError::Busy => "the server is temporarily out of files or memory",
+            StoreError::InUse => "another process uses the upload",
             StoreError::Changed => "the object changed while it was read",
             StoreError::Unsupported => "the store does not support this",
             StoreError::Throttled { .. } => "the store has too many requests",
@@ -210,6 +213,7 @@ impl StoreError {
         matches!(
             self,
             StoreError::Busy
+                | StoreError::InUse
                 | StoreError::Full(_)
                 | StoreError::OverQuota
                 | StoreError::NotCounted

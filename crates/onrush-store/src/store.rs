@@ -181,7 +181,8 @@ pub trait Store: fmt::Debug + Send + Sync {
     }
 
     /// Removes the bytes of an upload that is not going to be continued. If they are gone already,
-    /// nothing happens. A commit that goes on after the upload was dropped may still succeed.
+    /// nothing happens. A commit that goes on after the upload was dropped may still succeed. Fails
+    /// with [`StoreError::InUse`] while another process uses the upload.
     fn discard<'a>(&'a self, _kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
         Box::pin(async { Err(StoreError::Unsupported) })
     }
@@ -372,6 +373,12 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// the key is in progress, so a cache has to ask the store whether its [`Version`] is current.
     fn generation(&self, _key: &Key) -> Option<u64> {
         None
+    }
+
+    /// How many times the store has become another one, because the path of a folder leads to
+    /// another one. What a caller has counted before is not that of this one.
+    fn swaps(&self) -> u64 {
+        0
     }
 
     /// What the store can do beyond the required methods.

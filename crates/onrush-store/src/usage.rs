@@ -182,6 +182,13 @@ impl Usages {
         self.set(quotas.iter().map(begin).collect());
     }
 
+    /// Forgets what was counted: it was that of another folder. What is in use there does not count
+    /// any more, nor does a count that is in progress.
+    pub(crate) fn forget(&self) {
+        let quotas: Vec<Quota> = self.used().into_iter().map(|(quota, _)| quota).collect();
+        self.begin(&quotas);
+    }
+
     /// Replaces the quotas. `count` counts the objects of those whose folder had none before; they
     /// hold once that has succeeded for all. Until then, and after an error, the earlier ones hold.
     /// The caller makes sure that no other count is in progress.

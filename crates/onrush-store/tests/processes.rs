@@ -217,9 +217,10 @@ fn an_upload_of_another_process_is_busy() {
         upload.write(b"1".to_vec()).await.unwrap();
         let kept = upload.keep().await.unwrap();
         let resumed = other.resume(&at, Condition::None, &kept).await;
-        assert_eq!(resumed.err(), Some(StoreError::Busy));
+        assert_eq!(resumed.err(), Some(StoreError::InUse));
         let written = other.write_kept(&kept, 1, b"2".to_vec()).await;
-        assert_eq!(written.err(), Some(StoreError::Busy));
+        assert_eq!(written.err(), Some(StoreError::InUse));
+        assert_eq!(other.discard(&kept).await, Err(StoreError::InUse));
         assert_eq!(other.discard_older(Duration::ZERO).await, Ok(0));
         drop(upload);
         let mut upload = other.resume(&at, Condition::None, &kept).await.unwrap();
@@ -227,6 +228,52 @@ fn an_upload_of_another_process_is_busy() {
         upload.commit().await.unwrap();
     });
     assert_eq!(get(&one, "a").unwrap(), b"12");
+}
+
+/// What a process has kept since another one has read where the upload ends is lost only when that
+/// one goes on.
+#[test]
+fn a_resume_of_fewer_bytes_drops_none_by_itself() {
+    let dir = TempDir::new();
+    let [one, other] = two_stores(&dir);
+    block_on(async {
+        let at = key("a");
+        let mut upload = one.stage(&at, Condition::None, None).await.unwrap();
+        upload.write(b"1".to_vec()).await.unwrap();
+        let before = upload.keep().await.unwrap();
+        upload.write(b"23".to_vec()).await.unwrap();
+        let kept = upload.keep().await.unwrap();
+        drop(upload);
+        let resumed = other.resume(&at, Condition::None, &before).await;
+        assert_eq!(resumed.unwrap().written_bytes(), 1);
+        let upload = one.resume(&at, Condition::None, &kept).await.unwrap();
+        assert_eq!(upload.written_bytes(), 3);
+        drop(upload);
+        let mut upload = other.resume(&at, Condition::None, &before).await.unwrap();
+        upload.write(b"4".to_vec()).await.unwrap();
+        upload.commit().await.unwrap();
+        assert_eq!(get(&other, "a").unwrap(), b"14");
+        // Neither a commit nor what is kept has them.
+        for commits in [true, false] {
+            let mut upload = one.stage(&at, Condition::None, None).await.unwrap();
+            upload.write(b"1".to_vec()).await.unwrap();
+            let before = upload.keep().await.unwrap();
+            upload.write(b"23".to_vec()).await.unwrap();
+            upload.keep().await.unwrap();
+            drop(upload);
+            let mut upload = other.resume(&at, Condition::None, &before).await.unwrap();
+            if !commits {
+                let kept = upload.keep().await.unwrap();
+                drop(upload);
+                let longer = Kept { bytes: 3, ..kept };
+                let resumed = one.resume(&at, Condition::None, &longer).await;
+                assert_eq!(resumed.err(), Some(StoreError::NotFound));
+                continue;
+            }
+            upload.commit().await.unwrap();
+            assert_eq!(get(&other, "a").unwrap(), b"1");
+        }
+    });
 }
 
 /// One process waits for two keys while another one does so crosswise, and both may wait with one

@@ -10,7 +10,8 @@ use std::path::Path;
 impl Dir {
     /// Has this handle refer to what is at `path` now, for all operations that begin afterwards
     /// (`dup3(2)`). Returns whether that is another directory, or another mount, than before. If
-    /// `path` cannot be opened, the handle stays as it is. In the simulator, nothing changes.
+    /// `path` cannot be opened, or leads to another directory and `check` fails, the handle stays
+    /// as it is. In the simulator, nothing changes.
     ///
     /// # Examples
     /// ```
@@ -19,16 +20,21 @@ impl Dir {
     /// # std::fs::create_dir_all(&folder)?;
     ///
     /// let dir = Dir::open_root(&folder)?;
-    /// assert!(!dir.open_again(&folder)?);
+    /// assert!(!dir.open_again(&folder, || Ok(()))?);
     /// std::fs::remove_dir(&folder)?;
-    /// assert!(dir.open_again(&folder).is_err());
+    /// assert!(dir.open_again(&folder, || Ok(())).is_err());
     /// std::fs::create_dir(&folder)?;
-    /// assert!(dir.open_again(&folder)?);
+    /// assert!(dir.open_again(&folder, || Err(std::io::ErrorKind::Unsupported.into())).is_err());
+    /// assert!(dir.open_again(&folder, || Ok(()))?);
     /// dir.create_dir(b"in the new one", 0o755)?;
     /// # std::fs::remove_dir_all(&folder)?;
     /// # Ok::<(), std::io::Error>(())
     /// ```
-    pub fn open_again(&self, path: &Path) -> io::Result<bool> {
+    pub fn open_again(
+        &self,
+        path: &Path,
+        check: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<bool> {
         let DirInner::Kernel(own) = &self.0 else {
             return Ok(false);
         };
@@ -37,6 +43,7 @@ impl Dir {
         if identity(now.self_metadata()?) == identity(self.self_metadata()?) {
             return Ok(false);
         }
+        check()?;
         let DirInner::Kernel(new) = &now.0 else {
             return Ok(false);
         };

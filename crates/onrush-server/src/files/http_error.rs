@@ -44,6 +44,11 @@ impl HttpError {
             "the objects are being counted for the quota of this path; try again later",
         )
     };
+    /// For as long as the client of that process sends.
+    pub(super) const UPLOAD_IN_USE: HttpError = HttpError::new(
+        503,
+        "another server process receives this upload at the moment; try again later",
+    );
     pub(super) const NOT_FOUND: HttpError = HttpError::new(404, "there is no such object");
     pub(super) const METHOD_NOT_ALLOWED: HttpError =
         HttpError::new(405, "the method is not allowed here");
@@ -111,6 +116,7 @@ impl HttpError {
                 503,
                 "the server is short of file descriptors or memory; try again later",
             ),
+            (StoreError::InUse, _) => return HttpError::UPLOAD_IN_USE,
             (StoreError::Changed, _) => (503, "the object changed while it was read"),
             (StoreError::Unsupported, _) => (501, "the store does not support this request"),
             (StoreError::Throttled { retry_after }, _) => return HttpError::throttled(retry_after),

@@ -17,7 +17,7 @@ use super::http_error::{HttpError, Operation};
 use super::negotiate::prefers_json;
 use super::path::{self, Target};
 use super::stored_fields;
-use super::tus_concat::Concat;
+use super::tus_concat::{Concat, Joined};
 use super::upload::body_failure;
 use super::upload_target::{content_length, integer, owner};
 use super::uploads::{Found, NO_UPLOAD, Plan, Progress, Session, UploadId};
@@ -127,11 +127,7 @@ impl Inner {
                 "HEAD" => Ok(self.tus_head(&found, request.worker().unix_seconds())),
                 "PATCH" => self.tus_append(request, found, &to).await,
                 "DELETE" => match found {
-                    Found::Unfinished(session) => session
-                        .cancel()
-                        .await
-                        .map(|()| Response::new(204))
-                        .map_err(|error| self.upload_failure(error, &to.key)),
+                    Found::Unfinished(session) => self.cancel(&request, *session, &to).await,
                     Found::Completed(_) => Err(NO_UPLOAD),
                 },
                 _ => Err(HttpError::METHOD_NOT_ALLOWED),
@@ -161,6 +157,14 @@ impl Inner {
         if !needs_length && !digests.is_empty() {
             return Err(NOT_JOINED);
         }
+        let joining = match concat {
+            Concat::Final(urls) => match self.tus_begin_join(&request, urls, &to).await? {
+                // Before the preconditions: they are of the time when it was published.
+                Joined::Before(response) => return Ok(response),
+                Joined::Not(joining) => Some(joining),
+            },
+            Concat::Whole | Concat::Partial => None,
+        };
         let plan = Plan {
             key: to.key.clone(),
             owner: owner(&request),
@@ -182,8 +186,8 @@ impl Inner {
             digests,
             tus_metadata: Metadata::text(&request).map(str::to_owned),
         };
-        if let Concat::Final(urls) = concat {
-            return self.tus_join(&request, plan, urls, &to).await;
+        if let Some(joining) = joining {
+            return self.tus_join(&request, plan, joining, &to).await;
         }
         let worker = request.worker().clone();
         let failed = |error| self.upload_failure(error, &to.key);

@@ -12,7 +12,8 @@ use super::destination::Destination;
 use super::http_error::{HttpError, Operation};
 use super::object_fields::etag;
 use super::path::{self, Target};
-use super::uploads::{NO_UPLOAD, Plan, UploadId};
+use super::upload_target::{integer, owner};
+use super::uploads::{Before, Joining, NO_UPLOAD, Plan, UploadId};
 use onrush::{Request, Response};
 use onrush_store::Key;
 
@@ -58,34 +59,76 @@ impl Concat<'_> {
     }
 }
 
+/// A final upload that is about to join others.
+pub(super) struct FinalUpload {
+    id: UploadId,
+    joining: Joining,
+    sources: Vec<(UploadId, Key)>,
+    /// `Upload-Concat`.
+    field: String,
+}
+
+/// Whether a request of a final upload is a repeated one.
+pub(super) enum Joined {
+    /// It is, and this is the response to it: the object is published.
+    Before(Response),
+    Not(FinalUpload),
+}
+
 impl Inner {
-    /// `POST` of a final upload.
-    pub(super) async fn tus_join(
+    /// The beginning of the `POST` of a final upload.
+    pub(super) async fn tus_begin_join(
         &self,
         request: &Request,
-        plan: Plan,
         urls: &str,
         to: &Destination,
-    ) -> Result<Response, HttpError> {
-        if plan.length.is_some() || request.has_body() {
+    ) -> Result<Joined, HttpError> {
+        let length = request.header("upload-length").and_then(integer);
+        if length.is_some() || request.has_body() {
             return Err(TAKES_NO_BYTES);
         }
         let sources = urls
             .split_ascii_whitespace()
             .map(|url| source(request, url));
         let sources = sources.collect::<Result<Vec<_>, _>>()?;
-        let concat = format!("final;{urls}");
-        let check = || to.permission.check();
-        let joined = (self.uploads).join(plan, &sources, &concat, &check, request.worker());
-        let joined = joined.await;
-        let (id, committed) = joined.map_err(|error| self.publication_failure(error, to))?;
-        Ok(Response::new(201)
-            .with_header(
-                "Location",
-                path::absolute_url(request, &(to.location.clone() + &id.query())),
-            )
-            .with_header("ETag", etag(&committed.meta.version)))
+        let (owner, worker) = (owner(request), request.worker().clone());
+        let begun = (self.uploads).begin_join(&to.key, owner.as_deref(), &sources, &worker);
+        let (id, before) = begun
+            .await
+            .map_err(|error| self.upload_failure(error, &to.key))?;
+        Ok(match before {
+            Before::Joined => Joined::Before(created(request, to, id)),
+            Before::Nothing(joining) => Joined::Not(FinalUpload {
+                id,
+                joining,
+                sources,
+                field: format!("final;{urls}"),
+            }),
+        })
     }
+
+    /// `POST` of a final upload.
+    pub(super) async fn tus_join(
+        &self,
+        request: &Request,
+        plan: Plan,
+        whole: FinalUpload,
+        to: &Destination,
+    ) -> Result<Response, HttpError> {
+        let check = || to.permission.check();
+        let (sources, field) = (&whole.sources[..], &whole.field[..]);
+        let begun = (whole.id, whole.joining);
+        let joined = (self.uploads).join(begun, plan, (sources, field), &check, request.worker());
+        let joined = joined.await;
+        let committed = joined.map_err(|error| self.publication_failure(error, to))?;
+        let response = created(request, to, whole.id);
+        Ok(response.with_header("ETag", etag(&committed.meta.version)))
+    }
+}
+
+fn created(request: &Request, to: &Destination, id: UploadId) -> Response {
+    let url = path::absolute_url(request, &(to.location.clone() + &id.query()));
+    Response::new(201).with_header("Location", url)
 }
 
 /// The partial upload that a URL names.

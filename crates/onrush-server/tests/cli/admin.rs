@@ -1,7 +1,7 @@
 //! Metrics and health of the real binary: on their own address and on the address of the
 //! objects.
 
-use crate::program::{Folder, Server, TIMEOUT, onrush, output, wait_until};
+use crate::program::{Folder, Server, TIMEOUT, onrush, output, pattern, wait_until};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -224,4 +224,62 @@ fn the_folder_is_gone_and_made_again() {
     let put = format!("{put}Connection: close\r\n\r\ny");
     assert!(server.exchange(put.as_bytes()).starts_with("HTTP/1.1 201 "));
     assert_eq!(std::fs::read(dir.join("y")).expect("an object"), b"y");
+}
+
+/// Another folder at the path: quotas and limits are about what that one has.
+#[test]
+fn what_counts_is_that_of_the_folder_of_this_moment() {
+    let base = Folder::new();
+    let [dir, first, second] = ["data", "first", "second"].map(|name| base.path().join(name));
+    for folder in [&dir, &second] {
+        std::fs::create_dir(folder).expect("a folder");
+    }
+    std::fs::write(dir.join("x"), "first").expect("written");
+    let second_object = "second".repeat(80_000);
+    std::fs::write(second.join("x"), &second_object).expect("written");
+    let server = Server::start(
+        &dir,
+        &[
+            "--admin=127.0.0.1:0",
+            "--allow=put",
+            "--quota=/=1M",
+            "--unfinished-size=200000", // One client may have half of it.
+        ],
+    );
+    let admin = admin_address(&server);
+    let begin = || {
+        let head = "PUT /y HTTP/1.1\r\nHost: localhost\r\nUpload-Complete: ?0\r\n";
+        let head = format!(
+            "{head}Upload-Length: 90000\r\nContent-Length: 80000\r\nConnection: close\r\n\r\n"
+        );
+        let response = server.exchange(&[head.as_bytes(), &pattern(2, 80_000)].concat());
+        response[9..12].to_owned()
+    };
+    let counts = |bytes: usize| {
+        let line = format!("onrush_quota_used_bytes{{prefix=\"/\"}} {bytes}\n");
+        wait_until(|| {
+            server.get("/x"); // Requests make the server look.
+            get_from(&admin, "/-/metrics").contains(&line)
+        });
+    };
+    let swap = |to_second: bool| {
+        let (old, new) = match to_second {
+            true => (&first, &second),
+            false => (&second, &first),
+        };
+        std::fs::rename(&dir, old).expect("renamed");
+        std::fs::rename(new, &dir).expect("renamed");
+    };
+    assert_eq!((begin(), begin()), ("201".to_owned(), "507".to_owned()));
+    counts(4096 + 80_000);
+    swap(true);
+    wait_until(|| server.get("/x").contains("second"));
+    counts(second_object.len());
+    // The unfinished upload of the other folder is not one of this one.
+    assert_eq!((begin(), begin()), ("201".to_owned(), "507".to_owned()));
+    counts(second_object.len() + 80_000);
+    swap(false);
+    wait_until(|| server.get("/x").ends_with("first"));
+    counts(4096 + 80_000);
+    assert_eq!(begin(), "507", "it has its upload");
 }

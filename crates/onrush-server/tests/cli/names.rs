@@ -1,7 +1,7 @@
 //! A file system that does not distinguish upper and lower case: ntfs-3g, with `ignore_case`.
 
 use crate::program::users::{UsersFile, login, request};
-use crate::program::{Folder, Server, curl, drivers, is_installed, onrush, output};
+use crate::program::{Folder, Server, curl, drivers, is_installed, onrush, output, wait_until};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -193,5 +193,76 @@ fn rules_for_paths_work_where_case_counts() {
                 .into_iter()
                 .any(|name| name.to_string_lossy().contains("probe"))
         );
+    }
+}
+
+/// The path of the folder leads to such a file system later: nothing is served with rules that
+/// another spelling bypasses.
+#[test]
+#[ignore = "nightly"] // ntfs-3g, mounts
+fn a_folder_where_case_does_not_count_takes_no_others_place() {
+    if !(is_installed("lowntfs-3g") && is_installed("mkntfs")) {
+        return;
+    }
+    let Some(mounted) = Mounted::new() else {
+        return;
+    };
+    let folder = Folder::new();
+    let [plain, link] = ["plain", "link"].map(|name| folder.path().join(name));
+    for dir in [&plain, &mounted.at] {
+        std::fs::create_dir_all(dir.join("Own")).expect("a folder");
+        std::fs::write(dir.join("Own/secret"), "secret").expect("written");
+        std::fs::write(dir.join("open"), "open").expect("written");
+    }
+    let lead_to = |target: &Path| {
+        let _ = std::fs::remove_file(&link);
+        std::os::unix::fs::symlink(target, &link).expect("a link");
+    };
+    lead_to(&plain);
+    let (narrow, wide) = (UsersFile::new(), UsersFile::new());
+    narrow.add("ann", &["read,list", "/Own=none"]);
+    wide.add("ann", &["read,list"]);
+    let ann = login("ann");
+    for driver in drivers() {
+        let start = |users: &UsersFile| {
+            let users = format!("--auth-file={}", users.path());
+            Server::start(&link, &[&users, "--driver", driver])
+        };
+        let server = start(&narrow);
+        let status = |path: &str| request(&server, "GET", path, &ann).0;
+        assert_eq!(
+            (
+                status("/open"),
+                status("/Own/secret"),
+                status("/oWN/secret")
+            ),
+            (200, 403, 404)
+        );
+        lead_to(&mounted.at);
+        wait_until(|| {
+            assert_ne!(status("/oWN/secret"), 200);
+            status("/open") == 503
+        });
+        assert_eq!(
+            (status("/Own/secret"), status("/oWN/secret"), status("/")),
+            (403, 503, 503)
+        );
+        let log = server.log();
+        assert!(
+            log.contains("the rule of ann for /Own; serve a folder"),
+            "{log}"
+        );
+        assert_eq!(log.matches("requests get 503").count(), 1, "{log}");
+        lead_to(&plain);
+        wait_until(|| status("/open") == 200);
+        assert_eq!(status("/Own/secret"), 403);
+        drop(server);
+        // Rules for everything hold there.
+        let server = start(&wide);
+        let status = |path: &str| request(&server, "GET", path, &ann).0;
+        lead_to(&mounted.at);
+        wait_until(|| status("/oWN/secret") == 200);
+        lead_to(&plain);
+        wait_until(|| status("/oWN/secret") == 404);
     }
 }

@@ -4,6 +4,8 @@
 use crate::program::{
     Folder, SETUP, Server, TIMEOUT, curl, drivers, is_installed, onrush, output, pattern, tool,
 };
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -224,6 +226,98 @@ fn a_killed_server_loses_nothing_that_it_has_acknowledged() {
     assert_eq!(status, 201, "{text}");
     assert_object(&bucket, "a", &content);
     assert_nothing_left(&bucket);
+}
+
+/// Whether the state is there that a record names.
+fn has_named_state(bucket: &Bucket, id: &str) -> bool {
+    let objects = bucket.service.lock();
+    let record = objects.by_key.get(&format!("p/.onrush/state/uploads/{id}"));
+    let record = &record.expect("a record").content;
+    let record: serde_json::Value = serde_json::from_slice(record).expect("JSON");
+    let place = STANDARD.decode(record["place"].as_str().expect("text"));
+    let place = String::from_utf8(place.expect("base64")).expect("text");
+    let name = place.split(' ').next().expect("a name");
+    let state = format!("p/.onrush/state/kept/{name}");
+    objects.by_key.contains_key(&state)
+}
+
+/// A server is killed before or after any change that the last request of an upload makes. The next
+/// one says that the upload is complete if its object is there, and continues it otherwise.
+#[test]
+fn a_kill_at_any_change_leaves_a_complete_upload_or_one_that_continues() {
+    let content = pattern(2, 400_000);
+    let half = content.len() / 2;
+    let bucket = Bucket::ceph();
+    let steps = &bucket.service.steps;
+    let mut completed = 0;
+    // On the same server for all steps, until one of them is the last.
+    for condition in ["", "\nIf-None-Match: *"] {
+        for number in 0.. {
+            assert!(number < 40, "the request does not end");
+            let path = format!("/{}/{number}", condition.len());
+            let mut one = start(&bucket, &[]);
+            let url = create(&one, &path, condition, &content[..half]);
+            steps.hang_after(number);
+            let rest = &content[half..];
+            let stream = begin(&one, &patch(&url, half, 1), rest.len(), rest);
+            let (sender, responded) = std::sync::mpsc::channel();
+            let waiter = std::thread::spawn(move || sender.send(response(stream)));
+            let mut ended = None;
+            crate::program::wait_until(|| {
+                ended = ended.take().or_else(|| responded.try_recv().ok());
+                ended.is_some() || steps.is_reached.load(Ordering::SeqCst)
+            });
+            let is_last = ended.is_some();
+            steps.left.store(0, Ordering::SeqCst);
+            one.signal("KILL");
+            one.wait_for_exit(TIMEOUT);
+            let _ = waiter.join();
+            let two = start(&bucket, &[]);
+            let has_object = || {
+                let objects = bucket.service.lock();
+                objects.by_key.contains_key(&format!("p{path}"))
+            };
+            let (status, head) = request(&two, &format!("HEAD {url}"), b"");
+            let at = format!("{path} after {number} steps: {head}");
+            match (is_last, has_object()) {
+                (true, _) => assert_eq!(status, 404, "{at}"), // There is no record any more.
+                (false, true) if status == 404 => {} // The record is removed, the last change.
+                (false, true) => {
+                    assert_eq!(
+                        (status, &field(&head, "upload-complete")[..]),
+                        (204, "?1"),
+                        "{at}"
+                    );
+                    assert_eq!(field(&head, "upload-offset"), content.len().to_string());
+                    let again = append(&two, &url, content.len(), 1, b"");
+                    assert!(
+                        again.0 == 400 && again.1.contains("completed-upload"),
+                        "{}",
+                        again.1
+                    );
+                    completed += 1;
+                    // Only the record is left: the state that it names would count for limits.
+                    let (_, id) = url.split_once("upload-id=").expect("an id");
+                    crate::program::wait_until(|| !has_named_state(&bucket, id));
+                }
+                (false, false) => {
+                    assert_eq!(
+                        (status, &field(&head, "upload-complete")[..]),
+                        (204, "?0"),
+                        "{at}"
+                    );
+                    let from: usize = field(&head, "upload-offset").parse().expect("a number");
+                    let (status, text) = append(&two, &url, from, 1, &content[from..]);
+                    assert_eq!(status, 201, "{at}: {text}");
+                }
+            }
+            assert_object(&bucket, &path[1..], &content);
+            if is_last {
+                break;
+            }
+        }
+    }
+    assert!(completed >= 4, "{completed}");
 }
 
 #[test]

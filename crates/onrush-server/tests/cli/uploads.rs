@@ -415,6 +415,93 @@ fn only_the_creator_continues_an_upload() {
     }
 }
 
+/// Two processes of one folder, as during a restart: what one of them receives is neither continued
+/// nor removed by the other one, which says why.
+#[test]
+fn an_upload_that_another_process_receives_is_refused() {
+    const BYTES: usize = 900_000;
+    let content = pattern(9, BYTES);
+    let tus = "Tus-Resumable: 1.0.0\r\n";
+    let draft = "PUT /object HTTP/1.1\r\nHost: localhost\r\nUpload-Complete: ?0\r\n".to_owned();
+    let begin_tus =
+        format!("POST /object HTTP/1.1\r\nHost: localhost\r\n{tus}Upload-Length: {BYTES}\r\n");
+    let stream = "Content-Type: application/offset+octet-stream\r\n";
+    let complete = format!("Upload-Complete: ?1\r\n{PART}");
+    for (begin, fields, part) in [
+        (begin_tus, tus, format!("{tus}{stream}")),
+        (draft, "", complete),
+    ] {
+        let folder = Folder::new();
+        let allow = ["--allow", "put,delete"];
+        let (one, other) = (
+            Server::start(folder.path(), &allow),
+            Server::start(folder.path(), &allow),
+        );
+        let begun = format!("{begin}Content-Length: 0\r\nConnection: close\r\n\r\n");
+        let begun = one.exchange(begun.as_bytes());
+        assert!(begun.starts_with("HTTP/1.1 201 "), "{begun}");
+        let url = field(&begun, "Location").trim_start_matches(&one.url);
+        let head = |server: &Server| simple(server, "HEAD", url, fields);
+        let patch = |server: &Server, at: usize| {
+            let text = format!(
+                "PATCH {url} HTTP/1.1\r\nHost: localhost\r\nUpload-Offset: {at}\r\n{part}\
+                 Content-Length: {}\r\n\r\n",
+                BYTES - at
+            );
+            let mut stream = server.connect();
+            stream.write_all(text.as_bytes()).expect("sent");
+            stream
+        };
+        let received = || {
+            let files = std::fs::read_dir(folder.path().join(".onrush/uploads"));
+            let bytes = |file: std::io::Result<std::fs::DirEntry>| file?.metadata();
+            let files = files.expect("a folder").map(bytes);
+            files.map(|found| found.expect("a file").len()).sum::<u64>()
+        };
+        let mut receiving = patch(&one, 0);
+        receiving.write_all(&content[..BYTES / 2]).expect("sent");
+        wait_until(|| received() > 0);
+        let saved = head(&other);
+        assert_eq!(field(&saved, "Upload-Offset"), "0", "{saved}");
+        let text = "another server process receives this upload at the moment; try again later\n";
+        let mut refused = patch(&other, 0);
+        refused.write_all(&content).expect("sent");
+        let refused = read_head(&mut refused);
+        assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
+        assert_eq!(field(&refused, "Retry-After"), "1");
+        let refused = simple(&other, "DELETE", url, fields);
+        assert!(
+            refused.starts_with("HTTP/1.1 423 ") && refused.ends_with(text),
+            "{refused}"
+        );
+        assert_eq!(field(&refused, "Retry-After"), "1");
+        // The request in progress was not disturbed; what it has saved, the other one continues.
+        receiving.shutdown(Shutdown::Write).expect("shut down");
+        drop(read_head(&mut receiving));
+        let saved = head(&other);
+        let at = field(&saved, "Upload-Offset").parse().expect("a number");
+        assert_eq!(at, BYTES / 2, "{saved}");
+        let mut receiving = patch(&other, at);
+        receiving.write_all(&content[at..]).expect("sent");
+        let completed = read_head(&mut receiving);
+        assert!(
+            completed.starts_with("HTTP/1.1 204 ") || completed.starts_with("HTTP/1.1 201 "),
+            "{completed}"
+        );
+        let found = std::fs::read(folder.path().join("object")).expect("an object");
+        assert!(found == content);
+        // One that is not in use is removed by any process.
+        let begun = format!("{begin}Content-Length: 0\r\nConnection: close\r\n\r\n");
+        let begun = one.exchange(begun.as_bytes());
+        let url = field(&begun, "Location").trim_start_matches(&one.url);
+        let removed = simple(&other, "DELETE", url, fields);
+        assert!(removed.starts_with("HTTP/1.1 204 "), "{removed}");
+        let gone = simple(&one, "HEAD", url, fields);
+        assert!(gone.starts_with("HTTP/1.1 404 "), "{gone}");
+        assert_eq!(left(&folder), 0);
+    }
+}
+
 /// The steps of docs/uploads.md with curl.
 #[test]
 fn curl_uploads_in_parts() {

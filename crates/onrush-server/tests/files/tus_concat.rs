@@ -1,7 +1,8 @@
 //! The extension `concatenation` of tus on both drivers and in the simulator.
 
-use crate::common::tus::{METADATA, append, create, request};
+use crate::common::tus::{METADATA, append, create, request, target_of};
 use crate::common::{TestServer, on_all_backends, on_all_backends_at, writable};
+use onrush_rt::fs::sim::SimFs;
 use onrush_server::{FilesOptions, UploadLimits};
 
 /// A partial upload with this content.
@@ -198,4 +199,80 @@ fn partial_uploads_count_and_expire() {
             assert_eq!(left(server), 0, "removed");
         }
     });
+}
+
+/// A client that has lost the response sends its request again.
+#[test]
+fn a_repeated_request_has_joined_before() {
+    on_all_backends(&writable(), |server| {
+        let one = partial(server, "/", b"12345");
+        let two = partial(server, "/", b"6789");
+        let more = "\nIf-None-Match: *";
+        let (status, url) = join(server, "/x", &[&one, &two], more);
+        assert_eq!(status, 201);
+        assert_eq!(join(server, "/x", &[&one, &two], more), (201, url));
+        assert_eq!(
+            join(server, "/x", &[&two, &one], "").0,
+            404,
+            "another order"
+        );
+        assert_eq!(join(server, "/y", &[&one, &two], "").0, 404);
+        assert_eq!(server.get("/x").text(), "123456789");
+    });
+}
+
+/// The process ends at any operation of the disk. The client sends its request again, and the next
+/// process makes the object, or says that it is there.
+#[test]
+fn a_request_is_repeated_after_the_end_of_the_process() {
+    let (mut made, mut found) = (0, 0);
+    for number in 0..400 {
+        let disk = SimFs::new(number);
+        disk.set_journaled(true);
+        let start = || TestServer::simulated_on(disk.clone(), "/", &writable(), number);
+        let mut server = start();
+        let first = vec![b'x'; 40_000];
+        let one = partial(&mut server, "/", &first);
+        let two = partial(&mut server, "/", b"6789");
+        let begin = disk.operations();
+        for later in number..number + 400 {
+            disk.fail_at(begin + later, 5);
+        }
+        let more = "\nIf-None-Match: *";
+        let (status, _) = join(&mut server, "/x", &[&one, &two], more);
+        let is_complete = disk.operations() < begin + number;
+        drop(server);
+        disk.clear_faults();
+        disk.kill_processes();
+        let mut server = start();
+        let was_there = server.get("/x").status == 200;
+        if was_there && left(&server) == 0 {
+            assert_eq!(status, 201, "{number}"); // All was done, and the client knows it.
+        } else {
+            let (status, url) = join(&mut server, "/x", &[&one, &two], more);
+            assert_eq!(status, 201, "{number}");
+            let url = target_of(&url.expect("a URL"));
+            let reply = request(&mut server, &format!("HEAD {url}"), b"");
+            assert_eq!(reply.field("upload-offset"), Some("40004"), "{number}");
+            match was_there {
+                true => found += 1,
+                false => made += 1,
+            }
+        }
+        assert!(
+            server.get("/x").body == [&first[..], b"6789"].concat(),
+            "{number}"
+        );
+        for url in [&one, &two] {
+            assert_eq!(head(&mut server, url), 404, "{number}");
+        }
+        // The record of the upload that has joined them stays until its age, without bytes; or
+        // bytes without a record do, which a start of the program removes.
+        assert!(left(&server) <= 1, "{number}");
+        if is_complete {
+            assert!(made > 5 && found > 5, "{made} {found}");
+            return;
+        }
+    }
+    panic!("the request does not end");
 }

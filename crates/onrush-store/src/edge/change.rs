@@ -62,6 +62,7 @@ impl Effect {
                 | StoreError::Full(_)
                 | StoreError::ReadOnly
                 | StoreError::Busy
+                | StoreError::InUse
                 | StoreError::Throttled { .. }
                 | StoreError::Unavailable,
             ) => Effect::Expires,

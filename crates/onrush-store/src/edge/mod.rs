@@ -418,6 +418,10 @@ impl Store for EdgeStore {
         Some(self.inner.heads.generation(key))
     }
 
+    fn swaps(&self) -> u64 {
+        self.inner.store.swaps()
+    }
+
     fn features(&self) -> Features {
         let features = self.inner.store.features();
         // A new one does not compile until this store passes it on.

@@ -3,15 +3,23 @@
 //! store goes on with the folder that the path leads to.
 //!
 //! It looks when its options change, and at most once per second while requests need the disk. A
-//! request that has begun may end in the folder of before.
+//! request that has begun may end in the folder of before. What was counted of that is forgotten:
+//! quotas begin uncounted, as at a start.
+//!
+//! The caller of the store may refuse another folder ([`Folder::check_swaps`]): rules for paths may
+//! not hold there. Until a later look finds one that is not refused, nothing is read or changed.
+//!
+//! [`Folder::check_swaps`]: super::Folder::check_swaps
 
 use super::Inner;
 use super::moves;
 use super::settings::NeededToWrite;
+use crate::error::{Result, StoreError};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -23,7 +31,18 @@ pub(super) struct Again {
     /// When it was looked last, in milliseconds since `begun`.
     looked_ms: AtomicU64,
     state: Mutex<State>,
+    /// See [`Store::swaps`](crate::Store::swaps).
+    swaps: Arc<AtomicU64>,
+    /// See [`Folder::on_swap`](super::Folder::on_swap).
+    hook: OnceLock<Hook>,
+    /// See [`Folder::check_swaps`](super::Folder::check_swaps).
+    check: OnceLock<Check>,
+    /// Whether that has refused the folder.
+    is_refused: AtomicBool,
 }
+
+type Hook = Box<dyn Fn() + Send + Sync>;
+type Check = Box<dyn Fn(&Path) -> io::Result<()> + Send + Sync>;
 
 #[derive(Default)]
 struct State {
@@ -40,7 +59,28 @@ impl Again {
             begun: Instant::now(),
             looked_ms: AtomicU64::new(0),
             state: Mutex::default(),
+            swaps: Arc::default(),
+            hook: OnceLock::new(),
+            check: OnceLock::new(),
+            is_refused: AtomicBool::new(false),
         }
+    }
+
+    pub(super) fn set_check(&self, check: Check) {
+        let _ = self.check.set(check);
+    }
+
+    /// Whether the folder that the path leads to must not be used.
+    pub(super) fn is_refused(&self) -> bool {
+        self.is_refused.load(Acquire)
+    }
+
+    pub(super) fn swaps(&self) -> &Arc<AtomicU64> {
+        &self.swaps
+    }
+
+    pub(super) fn set_hook(&self, hook: Hook) {
+        let _ = self.hook.set(hook);
     }
 
     /// Why the folder could not be used when it was looked for last.
@@ -59,11 +99,15 @@ impl Again {
     }
 }
 
-/// Looks on the pool, if it is time to.
-pub(super) fn look_if_due(inner: &Arc<Inner>) {
+/// Looks on the pool, if it is time to. Fails if the folder must not be used.
+pub(super) fn look_if_due(inner: &Arc<Inner>) -> Result<()> {
     if inner.again.is_due() {
         let shared = inner.clone();
         inner.pool.run(move || look(&shared)).detach();
+    }
+    match inner.again.is_refused() {
+        true => Err(StoreError::Unavailable),
+        false => Ok(()),
     }
 }
 
@@ -73,11 +117,21 @@ pub(super) fn look(inner: &Arc<Inner>) {
     let Some(path) = &again.path else { return };
     // Held, so that one thread at a time replaces the folder.
     let mut state = again.state.lock().unwrap_or_else(PoisonError::into_inner);
-    let looked = inner.root.open_again(path).and_then(|is_another| {
+    let mut is_refused = false;
+    let check = || {
+        let checked = again.check.get().map_or(Ok(()), |check| check(path));
+        is_refused = checked.is_err();
+        checked
+    };
+    let opened = inner.root.open_again(path, check);
+    again.is_refused.store(is_refused, Release);
+    let looked = opened.and_then(|is_another| {
         if is_another {
             inner.remotes.set_root(inner.root.is_local());
             inner.parents.forget_all();
             inner.mounts.forget_all();
+            again.swaps.fetch_add(1, AcqRel);
+            inner.usages.forget();
         }
         if is_another || state.is_incomplete {
             state.is_incomplete = true;
@@ -85,6 +139,7 @@ pub(super) fn look(inner: &Arc<Inner>) {
                 inner.make_writable(NeededToWrite::open(&inner.root)?);
             }
             state.is_incomplete = false;
+            again.hook.get().inspect(|hook| hook());
         }
         if is_another {
             drop(inner.key_locks.change_all());

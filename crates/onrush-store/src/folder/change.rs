@@ -157,11 +157,11 @@ impl Locks {
         Ok(true)
     }
 
-    /// Excludes other processes, or fails with [`StoreError::Busy`] if one of them has a lock.
+    /// Excludes other processes, or fails with [`StoreError::InUse`] if one of them has a lock.
     pub(super) fn try_exclude_processes(&mut self, inner: &Arc<Inner>) -> Result<()> {
         match self.exclude_processes(inner, false)? {
             true => Ok(()),
-            false => Err(StoreError::Busy),
+            false => Err(StoreError::InUse),
         }
     }
 }
@@ -173,7 +173,7 @@ where
     T: Send + 'static,
     F: FnOnce(&Arc<Inner>, Locks) -> Result<T> + Send + 'static,
 {
-    again::look_if_due(inner);
+    again::look_if_due(inner)?;
     let shared = inner.clone();
     let at_once = move || match locks.exclude_processes(&shared, false) {
         Ok(true) => Ok(Ok(job(&shared, locks))),

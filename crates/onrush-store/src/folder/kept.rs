@@ -4,9 +4,10 @@
 //!
 //! A kept file has the bytes of an upload from the first one. Its first `Kept::bytes` are durable,
 //! if the store is. What follows them was written later: it may be missing or torn after a power
-//! cut, so a resume drops it. A commit renames the file, as any other staged file. If the power
-//! fails during that rename, some file systems may lose the new name and the old one; then the
-//! upload is gone and the object is the old one.
+//! cut, so the first step after a resume drops it. Not the resume itself: its caller may learn only
+//! then, when it has the lock, that another process has kept more meanwhile. A commit renames the
+//! file, as any other staged file. If the power fails during that rename, some file systems may
+//! lose the new name and the old one; then the upload is gone and the object is the old one.
 //!
 //! A commit that replaces an object may exchange both files (`commit`), and the process may end
 //! before the old object is removed: it then has the name of the kept file. The place of a kept
@@ -15,8 +16,9 @@
 //! mount, uploads do not continue after one.
 //!
 //! The staged file holds a lock on the name of the kept file. A job of a dropped upload goes on and
-//! may publish the file: a resume waits for it. If another process has the upload, a resume fails
-//! with [`StoreError::Busy`]: that process may hold it for as long as its client sends.
+//! may publish the file: a resume waits for it. If another process has the upload, a resume and a
+//! discard fail with [`StoreError::InUse`]: that process may hold it for as long as its client
+//! sends.
 //!
 //! Parts of a kept file may be written at any position, each by a job that has the lock and opens
 //! the file by its name. So such a write comes before the commit, or finds no file: no open
@@ -31,7 +33,7 @@ use super::change::Locks;
 use super::key_locks;
 use super::mounts;
 use super::parents;
-use super::staging::{StagedFile, StagedName, Staging, StagingFolder, names};
+use super::staging::{NO_TAIL, StagedFile, StagedName, Staging, StagingFolder, names};
 use super::upload::{spend_write, write_at, write_steps};
 use super::{Folder, Inner};
 use crate::checksum::Checksum;
@@ -85,6 +87,7 @@ impl Folder {
 /// Keeps the bytes of a staged file, `bytes` long. Blocks.
 pub(super) fn keep(staged: &mut StagedFile, bytes: u64) -> Result<Kept> {
     let inner = staged.name.inner.clone();
+    staged.drop_tail()?;
     if inner.durable() {
         (staged.file.sync_data()).map_err(StoreError::from_open_file)?;
     }
@@ -272,11 +275,12 @@ pub(super) fn reopen(inner: &Arc<Inner>, kept: &Kept, mut lease: Locks) -> Resul
     lease.try_exclude_processes(inner)?;
     let (file, size, uploads) = open(inner, kept, FileUse::Upload)?;
     let place = Place::parse(&kept.place)?;
-    if size > kept.bytes {
-        (file.set_len(kept.bytes)).map_err(StoreError::from_open_file)?;
-    }
     Ok(StagedFile {
         file,
+        tail_at: match size > kept.bytes {
+            true => kept.bytes,
+            false => NO_TAIL,
+        },
         name: StagedName {
             inner: inner.clone(),
             staging: mounts::staging_at(inner, place.mount)?,
@@ -372,6 +376,19 @@ pub(super) fn discard_unknown(inner: &Arc<Inner>, known: &[Kept]) -> Result<usiz
         discarded += left.iter().filter(|name| discard(name)).count();
     }
     Ok(discarded)
+}
+
+/// As [`discard`], unless another process uses the kept file. Blocks.
+pub(super) fn discard_unused(inner: &Arc<Inner>, kept: &Kept) -> Result<()> {
+    let at = Place::parse(&kept.place).ok();
+    let at = at.and_then(|place| lock_key(place.name));
+    // If a job of this process has it, so has this process.
+    let lock = at.and_then(|at| key_locks::try_acquire(inner, &at));
+    let mut lease = lock.map(Locks::one);
+    if let Some(lease) = &mut lease {
+        lease.try_exclude_processes(inner)?;
+    }
+    discard(inner, kept)
 }
 
 /// Removes a kept file, but not the old object that a commit has given its name. Blocks.

@@ -212,9 +212,10 @@ fn read(
     permit: Permit,
     limit: usize,
 ) -> BlockingJob<Result<Read>> {
-    again::look_if_due(inner);
+    let looked = again::look_if_due(inner);
     let shared = inner.clone();
     inner.pool.run(move || {
+        looked?;
         let (mut found, mut end) = (Vec::new(), End::Enough);
         while found.is_empty() && end == End::Enough {
             let mut left = limit.clamp(1, ListHow::LIMIT_MAX);

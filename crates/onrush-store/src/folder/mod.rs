@@ -82,7 +82,7 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use watches::Watches;
 
@@ -235,8 +235,26 @@ impl Folder {
     /// second. Returns why the folder could not be used when it was looked for last: `NotFound` if
     /// it is gone.
     pub fn look_again(&self) -> Option<io::ErrorKind> {
-        again::look_if_due(&self.inner);
+        let _ = again::look_if_due(&self.inner);
         self.inner.again.failure()
+    }
+
+    /// Calls `hook` each time after the path has led to another folder than before, and that was
+    /// opened. Only the first hook is used.
+    pub fn on_swap(&self, hook: impl Fn() + Send + Sync + 'static) {
+        self.inner.again.set_hook(Box::new(hook));
+    }
+
+    /// Has `check` decide, each time that the path leads to another folder, whether to go on with
+    /// that. If it fails, its error is the reason that [`Folder::look_again`] returns, and until a
+    /// later look, everything fails with [`StoreError::Unavailable`]. Only the first one is used.
+    pub fn check_swaps(&self, check: impl Fn(&Path) -> io::Result<()> + Send + Sync + 'static) {
+        self.inner.again.set_check(Box::new(check));
+    }
+
+    /// See [`Store::swaps`](crate::Store::swaps).
+    pub(crate) fn swap_count(&self) -> &Arc<AtomicU64> {
+        self.inner.again.swaps()
     }
 
     /// Whether changes are allowed.
@@ -300,7 +318,7 @@ impl Folder {
         T: Send + 'static,
         F: FnOnce(&Arc<Inner>) -> Result<T> + Send + 'static,
     {
-        again::look_if_due(&self.inner);
+        again::look_if_due(&self.inner)?;
         let inner = self.inner.clone();
         pool.run(move || job(&inner)).await?
     }

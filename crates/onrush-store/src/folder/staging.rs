@@ -266,6 +266,9 @@ impl Drop for StagingFolder {
     }
 }
 
+/// See [`StagedFile::tail_at`].
+pub(super) const NO_TAIL: u64 = u64::MAX;
+
 /// A staged file that may become an object. Dropping it removes the file on the pool, unless it is
 /// kept.
 pub(super) struct StagedFile {
@@ -274,6 +277,9 @@ pub(super) struct StagedFile {
     pub(super) name: StagedName,
     /// Of the bytes written so far. `None` if the object gets no checksum.
     pub(super) checksum: Option<Checksum>,
+    /// Bytes from here on are not those of the upload ([`StagedFile::drop_tail`]). [`NO_TAIL`]: it
+    /// has no others.
+    pub(super) tail_at: u64,
 }
 
 /// A name in a staging folder. Dropping it removes the name on the pool, unless it is kept.
@@ -311,6 +317,7 @@ impl StagedFile {
             file: file.with_permit(permit),
             name: StagedName::new(inner, &staging, folder, name),
             checksum: inner.has_checksums().then_some(Checksum::EMPTY),
+            tail_at: NO_TAIL,
         })
     }
 
@@ -335,7 +342,17 @@ impl StagedFile {
             file: file.map_err(StoreError::from_change)?.with_permit(permit),
             name: StagedName::new(inner, &staging, Arc::new(StagingFolder::lasting(dir)), name),
             checksum: inner.has_checksums().then_some(Checksum::EMPTY),
+            tail_at: NO_TAIL,
         })
+    }
+
+    /// Drops what follows the bytes of the upload. To be called before any other change.
+    pub(super) fn drop_tail(&mut self) -> Result<()> {
+        if self.tail_at != NO_TAIL {
+            (self.file.set_len(self.tail_at)).map_err(StoreError::from_open_file)?;
+            self.tail_at = NO_TAIL;
+        }
+        Ok(())
     }
 
     /// Whether the commit will sync it.

@@ -28,6 +28,7 @@ use crate::store::{Page, Relocation, Space, StagedCopy, Store, Upload, Wanted};
 use onrush_rt::descriptors::FileUse;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 impl Store for Folder {
@@ -122,7 +123,7 @@ impl Store for Folder {
 
     fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
         let kept = kept.clone();
-        let job = move |inner: &Arc<Inner>| kept::discard(inner, &kept);
+        let job = move |inner: &Arc<Inner>| kept::discard_unused(inner, &kept);
         Box::pin(self.run(&self.inner.change_pool, job))
     }
 
@@ -300,7 +301,9 @@ impl Store for Folder {
         let Some(permit) = self.inner.options.descriptors.open_file(FileUse::Brief) else {
             return Some(Err(StoreError::Busy));
         };
-        again::look_if_due(&self.inner);
+        if let Err(error) = again::look_if_due(&self.inner) {
+            return Some(Err(error));
+        }
         let opened = match self.inner.root.open_cached(key.as_bytes()) {
             // Or to a place outside, which only the other lookup distinguishes.
             Err(error) if error.kind() == io::ErrorKind::CrossesDevices => return None,
@@ -311,7 +314,12 @@ impl Store for Folder {
     }
 
     fn generation(&self, key: &Key) -> Option<u64> {
-        self.inner.key_locks.generation(key)
+        let is_usable = !self.inner.again.is_refused();
+        is_usable.then(|| self.inner.key_locks.generation(key))?
+    }
+
+    fn swaps(&self) -> u64 {
+        self.swap_count().load(Ordering::Acquire)
     }
 
     fn features(&self) -> Features {

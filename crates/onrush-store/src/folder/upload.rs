@@ -176,8 +176,9 @@ impl StagedUpload {
         let body = mem::replace(&mut self.body, Body::Unavailable);
         let (inner, key, from) = (self.inner.clone(), self.key.clone(), kept.clone());
         let job = move || {
-            let staged = body.into_file(&inner, &key)?;
-            match kept::open(&inner, &from, FileUse::Download) {
+            let mut staged = body.into_file(&inner, &key)?;
+            let opened = staged.drop_tail();
+            match opened.and_then(|()| kept::open(&inner, &from, FileUse::Download)) {
                 Ok((source, ..)) => Ok((staged, source)),
                 Err(error) => {
                     staged.remove_unless_kept();
@@ -359,6 +360,7 @@ async fn copy_nearer(
         file,
         name,
         checksum,
+        ..
     } = staged;
     nearer.checksum = None; // It is known.
     let (mut nearer, _) = copying::append(inner, key, nearer, 0, file, bytes).await?;
@@ -412,7 +414,7 @@ fn try_commit(
         _ => false,
     };
     let mut folder = None;
-    let staged = body.into_file_with(|| {
+    let mut staged = body.into_file_with(|| {
         let staging = match key.split().0 {
             None => inner.staging()?, // What is next to it is on its file system.
             Some(path) => {
@@ -424,6 +426,10 @@ fn try_commit(
         };
         StagedFile::create_in(inner, staging, FileUse::Brief)
     })?;
+    if let Err(error) = staged.drop_tail() {
+        staged.remove_unless_kept();
+        return Err(error);
+    }
     let parts = PutParts {
         key,
         parent,
@@ -487,7 +493,10 @@ fn write(mut staged: StagedFile, bytes: &[u8], offset: u64) -> Result<StagedFile
     if let Some(checksum) = &mut staged.checksum {
         checksum.add(bytes);
     }
-    if let Err(error) = write_at(&staged.file, bytes, offset, staged.will_be_synced()) {
+    let written = staged
+        .drop_tail()
+        .and_then(|()| write_at(&staged.file, bytes, offset, staged.will_be_synced()));
+    if let Err(error) = written {
         staged.remove_unless_kept();
         return Err(error);
     }

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::iter;
 use std::mem;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// An upload that was kept, as its record says ([`QuotaStore::find_kept`]).
@@ -25,8 +26,12 @@ pub struct KeptUpload {
 }
 
 /// The kept uploads that no request uses, by the names of their files.
-#[derive(Debug, Default)]
-pub(super) struct KeptUploads(Mutex<HashMap<Vec<u8>, Held>>);
+#[derive(Debug)]
+pub(super) struct KeptUploads {
+    held: Mutex<HashMap<Vec<u8>, Held>>,
+    /// See [`Store::swaps`](crate::Store::swaps).
+    swaps: Arc<AtomicU64>,
+}
 
 #[derive(Debug)]
 struct Held {
@@ -34,15 +39,37 @@ struct Held {
     reservation: Reservation,
     /// What has been written in any order, in the order of the positions.
     written: Vec<Range<u64>>,
+    /// The number of swaps when it began.
+    swaps: u64,
 }
 
 impl KeptUploads {
+    pub(super) fn new(swaps: &Arc<AtomicU64>) -> KeptUploads {
+        KeptUploads {
+            held: Mutex::default(),
+            swaps: swaps.clone(),
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Held>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn swaps(&self) -> u64 {
+        self.swaps.load(Ordering::Acquire)
+    }
+
+    /// Forgets those of folders of before.
+    pub(super) fn forget_swapped(&self) {
+        let swaps = self.swaps();
+        self.lock().retain(|_, held| held.swaps == swaps);
     }
 
     fn insert(&self, usages: &Arc<Usages>, name: Vec<u8>, mut held: Held) {
         let mut uploads = self.lock();
+        if held.swaps != self.swaps() {
+            return; // The file is in another folder.
+        }
         // The quotas may have changed while it was in use.
         held.reservation.renew(usages, &held.key);
         uploads.insert(name, held);
@@ -56,12 +83,14 @@ impl KeptUploads {
             key: key.clone(),
             reservation,
             written: Vec::new(),
+            swaps: self.swaps(),
         };
         self.lock().entry(name).or_insert(held);
     }
 
     /// All count for the quotas of this moment.
     pub(super) fn renew(&self, usages: &Arc<Usages>) {
+        self.forget_swapped();
         for held in self.lock().values_mut() {
             held.reservation.renew(usages, &held.key);
         }
@@ -96,6 +125,8 @@ pub(super) struct Room {
     reservation: Reservation,
     /// The name of the file, if it outlives this.
     kept: Option<Vec<u8>>,
+    /// The number of swaps when it began.
+    swaps: u64,
 }
 
 impl Room {
@@ -104,6 +135,7 @@ impl Room {
         let mut reservation = Reservation::new(usages, key);
         reservation.grow(0)?;
         Ok(Room {
+            swaps: uploads.swaps(),
             usages: usages.clone(),
             uploads: uploads.clone(),
             key: key.clone(),
@@ -120,8 +152,11 @@ impl Room {
         name: Vec<u8>,
         kept: &Kept,
     ) -> Result<Room> {
+        let swaps = uploads.swaps();
         let held = uploads.lock().remove(&name);
+        let held = held.filter(|held| held.swaps == swaps);
         let mut room = Room {
+            swaps,
             usages: usages.clone(),
             uploads: uploads.clone(),
             key: key.clone(),
@@ -163,6 +198,7 @@ impl Drop for Room {
                 key: self.key.clone(),
                 written: iter::once(0..reservation.size()).collect(),
                 reservation,
+                swaps: self.swaps,
             };
             self.uploads.insert(&self.usages, name, held);
         }

@@ -71,16 +71,18 @@ impl QuotaStore {
         let usages = folder.usages().clone();
         usages.begin(quotas);
         QuotaStore {
-            folder,
             usages,
-            kept: Arc::default(),
+            kept: Arc::new(KeptUploads::new(folder.swap_count())),
             counting: Arc::default(),
+            folder,
         }
     }
 
     /// Counts the unfinished uploads of earlier processes, as far as their bytes are still there.
-    /// Call it once, before the first count. Blocks.
+    /// Call it before the first count, and again when the folder has become another one
+    /// ([`Folder::on_swap`]): then also [`QuotaStore::count`]. Blocks.
     pub fn find_kept(&self, uploads: &[KeptUpload]) -> Result<()> {
+        self.kept.forget_swapped();
         for upload in uploads {
             let found = self.folder.kept_file(&upload.kept)?;
             if let Some((name, size)) = found {
@@ -492,6 +494,10 @@ impl Store for QuotaStore {
 
     fn generation(&self, key: &Key) -> Option<u64> {
         self.folder.generation(key)
+    }
+
+    fn swaps(&self) -> u64 {
+        self.folder.swaps()
     }
 
     fn features(&self) -> Features {

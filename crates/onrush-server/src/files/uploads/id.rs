@@ -1,5 +1,6 @@
 //! The id of an unfinished upload, and the URL and the key that contain it.
 
+use aws_lc_rs::digest::{Context, SHA256};
 use onrush::Request;
 use onrush_store::{Key, Result};
 use std::fmt;
@@ -21,6 +22,24 @@ impl UploadId {
         let mut id = [0; 16];
         aws_lc_rs::rand::fill(&mut id).ok()?;
         Some(UploadId(id))
+    }
+
+    /// The id of the upload of `owner` that joins others to the object `key`. A client that sends
+    /// the request again, because it has lost the response, names it again. Only who knows their
+    /// ids knows this one.
+    pub(super) fn of_joined(sources: &[(UploadId, Key)], key: &Key, owner: Option<&str>) -> Self {
+        let mut hash = Context::new(&SHA256);
+        hash.update(b"joined uploads");
+        for text in [owner.unwrap_or_default().as_bytes(), key.as_bytes()] {
+            hash.update(&(text.len() as u64).to_le_bytes());
+            hash.update(text);
+        }
+        for (id, _) in sources {
+            hash.update(&id.0);
+        }
+        let mut id = [0; 16];
+        id.copy_from_slice(&hash.finish().as_ref()[..16]);
+        UploadId(id)
     }
 
     /// Parses the text of an id: 32 hexadecimal digits in lower case.
@@ -99,6 +118,23 @@ impl fmt::Debug for UploadId {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_id_of_joined_uploads_depends_on_all_of_them() {
+        let key = |text: &str| Key::parse(text.as_bytes()).expect("a key");
+        let [one, two] = [1, 2].map(|byte| (UploadId([byte; 16]), key("part")));
+        let both = [one.clone(), two.clone()];
+        let id = UploadId::of_joined(&both, &key("a"), Some("b"));
+        assert_eq!(UploadId::of_joined(&both, &key("a"), Some("b")), id);
+        for other in [
+            UploadId::of_joined(&[two, one.clone()], &key("a"), Some("b")),
+            UploadId::of_joined(&[one], &key("a"), Some("b")),
+            UploadId::of_joined(&both, &key("ab"), Some("")),
+            UploadId::of_joined(&both, &key("a"), None),
+        ] {
+            assert_ne!(other, id);
+        }
+    }
 
     #[test]
     fn ids_have_one_text_and_differ() {

@@ -157,6 +157,11 @@ impl Index {
         ]
     }
 
+    /// Forgets everything: the store is another one. What is being read is not of this one, either.
+    pub(super) fn forget(&self) {
+        *self.lock() = State::default();
+    }
+
     pub(super) fn is_loaded(&self) -> bool {
         self.lock().is_loaded
     }
@@ -322,10 +327,10 @@ impl ReadingGuard<'_> {
     /// All records were read: uploads without one have ended, on other servers.
     pub(super) fn complete(self) {
         let mut state = self.0.lock();
-        state.is_loaded = true;
         let Some(reading) = state.reading.take() else {
-            return;
+            return; // They were those of a store of before.
         };
+        state.is_loaded = true;
         let is_there = |id: &UploadId| reading.seen.contains(id) || reading.changed.contains(id);
         let ids = state.unfinished.keys().filter(|id| !is_there(id));
         let ended: Vec<UploadId> = ids.copied().collect();

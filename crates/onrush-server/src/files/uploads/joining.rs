@@ -1,30 +1,86 @@
 //! Joins the bytes of partial uploads to an object.
+//!
+//! The upload that joins them has an id that follows from theirs, and a record from before its
+//! object is published until they have been removed. So a client that sends its request again,
+//! because it has lost the response or the process was killed, learns that the object is there.
 
-use super::{Completed, Found, NO_UPLOAD, Plan, Session, UploadId, Uploads};
+use super::active::Guard;
+use super::{Found, NO_UPLOAD, Plan, Session, UploadId, Uploads};
 use crate::files::http_error::HttpError;
 use crate::files::upload::ReceiveError;
 use onrush::WorkerHandle;
-use onrush_store::{Committed, Key, StoreError, Upload};
+use onrush_store::{Committed, Key};
 use std::sync::Arc;
 
 const TWICE: HttpError = HttpError::new(400, "an upload can be joined only once");
 const NOT_PARTIAL: HttpError = HttpError::new(400, "only partial uploads can be joined");
 const NOT_FINISHED: HttpError = HttpError::new(409, "a partial upload is not complete");
 
+/// The partial uploads that a request joins, with the paths of their URLs.
+pub(in crate::files) type Sources = [(UploadId, Key)];
+
+/// An upload that is about to join others.
+pub(in crate::files) struct Joining(Guard<UploadId>);
+
+/// How far an earlier request has come that has joined the same uploads.
+pub(in crate::files) enum Before {
+    /// Its object is published.
+    Joined,
+    Nothing(Joining),
+}
+
 impl Uploads {
+    /// Begins to join the uploads `sources` of `owner` to the object `key`. Returns the id of the
+    /// upload that joins them as well.
+    pub(in crate::files) async fn begin_join(
+        self: &Arc<Self>,
+        key: &Key,
+        owner: Option<&str>,
+        sources: &Sources,
+        worker: &WorkerHandle,
+    ) -> Result<(UploadId, Before), ReceiveError> {
+        self.sweep_from_now_on(worker);
+        self.load_index(worker).await?;
+        let id = UploadId::of_joined(sources, key, owner);
+        let guard = self.active.acquire(id).await;
+        if self.index.completed(id, key, owner).is_some() {
+            return Ok((id, Before::Joined));
+        }
+        match self.read(id).await {
+            Ok((record, version)) => {
+                let published = self.find_published(id, key, &record, worker).await?;
+                if published.is_some() {
+                    // Those that the earlier process has left.
+                    for (id, key) in sources {
+                        let found = self.open(*id, key, owner, worker).await;
+                        if let Ok(Found::Unfinished(session)) = found
+                            && session.is_partial()
+                        {
+                            let _ = session.cancel().await;
+                        }
+                    }
+                    return Ok((id, Before::Joined));
+                }
+                self.remove(id, &record, version).await?;
+            }
+            Err(ReceiveError::Body(_)) => {}
+            Err(error) => return Err(error),
+        }
+        Ok((id, Before::Nothing(Joining(guard))))
+    }
+
     /// Publishes the bytes of `sources`, partial uploads of the same owner, in their order as an
     /// object, and removes them. `tus_concat` is the field that names them. If this fails, they are
     /// left as they were. Other requests that use one of them end. `check` is asked before the
-    /// object is published. Returns the id of the upload that the object was.
+    /// object is published.
     pub(in crate::files) async fn join(
         self: &Arc<Self>,
+        (id, Joining(guard)): (UploadId, Joining),
         plan: Plan,
-        sources: &[(UploadId, Key)],
-        tus_concat: &str,
+        (sources, tus_concat): (&Sources, &str),
         check: &dyn Fn() -> Result<(), HttpError>,
         worker: &WorkerHandle,
-    ) -> Result<(UploadId, Committed), ReceiveError> {
-        let id = UploadId::random().ok_or(ReceiveError::Body(super::NO_RANDOM))?;
+    ) -> Result<Committed, ReceiveError> {
         let sessions = self
             .open_all(sources, plan.owner.as_deref(), worker)
             .await?;
@@ -33,30 +89,24 @@ impl Uploads {
         if length > self.limits().object_bytes_max {
             return Err(ReceiveError::Body(self.limits().too_large()));
         }
-        let stage = self.store.stage(&plan.key, plan.condition, Some(length));
-        let mut upload = stage.await.map_err(ReceiveError::Store)?;
-        let set = upload.set_metadata(plan.metadata);
-        set.map_err(ReceiveError::Store)?;
-        for session in &sessions {
-            self.append(&mut *upload, session).await?;
-        }
-        check().map_err(ReceiveError::Body)?;
-        let committed = upload.commit().await.map_err(ReceiveError::Store)?;
-        for session in sessions {
-            let _ = session.cancel().await; // What is left is removed by its age.
-        }
-        let completed = Completed {
-            length,
-            tus_concat: Some(tus_concat.into()),
+        let plan = Plan {
+            length: Some(length),
+            ..plan
         };
-        self.index.complete(id, &plan.key, plan.owner, completed);
-        Ok((id, committed))
+        let session = Session::new(self, id, guard, plan, worker);
+        let mut session = session.begin().await?;
+        session.append_all(sessions, tus_concat).await?;
+        if let Err(failure) = check() {
+            let _ = session.cancel().await;
+            return Err(ReceiveError::Body(failure));
+        }
+        session.complete_or_cancel().await
     }
 
     /// The uploads, in their order, if all of them are partial and complete.
     async fn open_all(
         self: &Arc<Self>,
-        sources: &[(UploadId, Key)],
+        sources: &Sources,
         owner: Option<&str>,
         worker: &WorkerHandle,
     ) -> Result<Vec<Session>, ReceiveError> {
@@ -86,16 +136,5 @@ impl Uploads {
         }
         opened.sort_by_key(|(number, _)| *number);
         Ok(opened.into_iter().map(|(_, session)| session).collect())
-    }
-
-    async fn append(&self, upload: &mut dyn Upload, from: &Session) -> Result<(), ReceiveError> {
-        match upload.append_kept(&from.kept()).await {
-            Err(StoreError::NotFound) => {
-                // The bytes are lost, so the partial upload is.
-                let _ = self.remove_record(from.id()).await;
-                Err(ReceiveError::Body(NO_UPLOAD))
-            }
-            appended => appended.map_err(ReceiveError::Store),
-        }
     }
 }

@@ -16,7 +16,8 @@
 //!   one request at a time, and none once it has arrived. The record says which parts have arrived:
 //!   it is written after a part is verified and synced.
 //! - A *partial* upload is never completed. A request joins the bytes of several to an object
-//!   (`joining`), by a copy in the store, so that they are what they were if it fails.
+//!   (`joining`), by a copy in the store, so that they are what they were if it fails. The request
+//!   may be sent again, as if it were one of an upload with a URL that the client knows.
 //! - The end of the connection does not interrupt a request that uses an upload
 //!   (`run_to_end`): it sees the end of the body and keeps what has arrived.
 //! - A session keeps its bytes when it ends, and every [`CHECKPOINT_BYTES`], so `kill -9` costs no
@@ -27,7 +28,8 @@
 //! - The id has 128 random bits and is part of the URL, at the path of the object. So the rights of
 //!   a path hold for it as well. Beyond them, only the user who has begun an upload may continue
 //!   it; for anonymous clients the id is the secret.
-//! - The number of unfinished uploads, their bytes and their age are limited (`index`).
+//! - The number of unfinished uploads, their bytes and their age are limited (`index`). If the
+//!   store becomes another one, those that it has are read again.
 //!
 //! A completed upload is remembered in memory, so that a client that has lost the response learns
 //! that its upload is complete. If the process was killed before the record was removed, the object
@@ -51,6 +53,7 @@ mod session;
 pub use id::UPLOAD_RECORDS;
 pub(crate) use id::UploadId;
 pub(super) use index::{Completed, Progress};
+pub(super) use joining::{Before, Joining};
 pub(super) use part::PartPlan;
 pub(super) use parts::Parts;
 pub(super) use session::{Session, TOO_LONG};
@@ -66,12 +69,13 @@ use index::Index;
 use onrush::WorkerHandle;
 use onrush_rt::blocking::block_on;
 use onrush_store::{Condition, KeptUpload, Key, Store, StoreError};
-use record::Used;
+use record::{Record, Used};
 use records::{Known, Summary};
 use removed::RemovedUsers;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 /// A session keeps its bytes each time that this many have arrived.
@@ -130,6 +134,8 @@ pub(super) struct Uploads {
     /// By the position of the part.
     active_parts: Active<(UploadId, u64)>,
     index: Index,
+    /// [`Store::swaps`] of what the index has.
+    swaps: AtomicU64,
     known: Known,
     removed_users: RemovedUsers,
     /// Used by the request that reads the index.
@@ -153,6 +159,7 @@ impl Uploads {
             active: Active::default(),
             active_parts: Active::default(),
             index: Index::default(),
+            swaps: AtomicU64::new(0),
             known: Known::default(),
             removed_users: RemovedUsers::default(),
             loading: Active::default(),
@@ -230,14 +237,7 @@ impl Uploads {
         if !is_theirs || is_gone {
             return Err(ReceiveError::Body(NO_UPLOAD));
         }
-        // An earlier process has ended between the commit and the removal of the record.
-        let published = match record.is_partial {
-            true => None,
-            false => {
-                (self.store.published(key, &record.kept()).await).map_err(ReceiveError::Store)?
-            }
-        };
-        if let Some(length) = published {
+        if let Some(length) = self.find_published(id, key, &record, worker).await? {
             return Ok(Found::Completed(Completed {
                 length,
                 tus_concat: None,
@@ -248,6 +248,37 @@ impl Uploads {
         session.map(|session| Found::Unfinished(Box::new(session)))
     }
 
+    /// The length of the object if it is this upload: an earlier process, or another server, has
+    /// ended between the commit and the removal of the record.
+    async fn find_published(
+        &self,
+        id: UploadId,
+        key: &Key,
+        record: &Record,
+        worker: &WorkerHandle,
+    ) -> Result<Option<u64>, ReceiveError> {
+        let is_shared = self.store.features().shared_uploads;
+        // All bytes are recorded before a bucket publishes them: it need not be asked.
+        let has_all = record.length.is_none_or(|length| length == record.offset);
+        if record.is_partial || is_shared && !has_all {
+            return Ok(None);
+        }
+        let kept = record.kept();
+        let published = self.store.published(key, &kept).await;
+        let published = published.map_err(ReceiveError::Store)?;
+        if published.is_some() {
+            self.index.remove(id);
+            if is_shared {
+                let store = self.store.clone();
+                let discard = async move {
+                    let _ = store.discard(&kept).await;
+                };
+                worker.spawn(discard).detach();
+            }
+        }
+        Ok(published)
+    }
+
     /// `used`: that of its record.
     fn is_expired(&self, used: Used, now_s: u64) -> bool {
         used.expires_s(self.limits().age_max_s) <= now_s
@@ -256,6 +287,10 @@ impl Uploads {
     /// Reads which uploads an earlier process has left, once: other requests wait for the one that
     /// reads. It reads to the end, also if its client disconnects.
     async fn load_index(self: &Arc<Self>, worker: &WorkerHandle) -> Result<(), ReceiveError> {
+        let swaps = self.store.swaps();
+        if self.swaps.swap(swaps, AcqRel) != swaps {
+            self.index.forget(); // They are those of another folder.
+        }
         if self.index.is_loaded() {
             return Ok(());
         }

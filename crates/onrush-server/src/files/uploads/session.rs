@@ -33,7 +33,15 @@ struct State {
     upload: Option<Box<dyn Upload>>,
     /// Of the whole object, as far as it has arrived.
     digests: Digests,
+    /// What it joins. The partial uploads end when it is published, and its record after them.
+    joins: Option<Joins>,
     worker: WorkerHandle,
+}
+
+/// What an upload that joins others is made of.
+struct Joins {
+    sources: Vec<Session>,
+    tus_concat: Arc<str>,
 }
 
 impl Session {
@@ -70,6 +78,7 @@ impl Session {
             version: None,
             upload: None,
             digests: plan.digests,
+            joins: None,
             worker: worker.clone(),
         };
         Session { state, guard }
@@ -111,6 +120,7 @@ impl Session {
             version: Some(version),
             upload: None,
             digests: digests.ok_or(ReceiveError::Body(NO_UPLOAD))?,
+            joins: None,
             record,
             worker: worker.clone(),
         };
@@ -193,20 +203,13 @@ impl Session {
         if self.parts().is_some() && self.state.record.length != Some(self.state.record.offset) {
             return Err(ReceiveError::Body(PARTS_MISSING)); // A resume would drop those after it.
         }
-        let kept = self.kept();
-        let resumed = self
-            .state
-            .uploads
-            .store
-            .resume(&self.state.key, condition, &kept)
-            .await;
-        let mut upload = match resumed {
-            Err(StoreError::NotFound) => {
+        let mut upload = match self.state.resume_saved(condition).await {
+            Err(ReceiveError::Store(StoreError::NotFound)) => {
                 // The bytes are lost, so the upload is, unless another server has continued it.
                 self.state.remove().await?;
                 return Err(ReceiveError::Body(NO_UPLOAD));
             }
-            resumed => resumed.map_err(ReceiveError::Store)?,
+            resumed => resumed?,
         };
         self.state.count_saved(); // The rest was dropped.
         let set = upload.set_metadata(self.state.record.metadata.clone());
@@ -268,15 +271,56 @@ impl Session {
         length.is_some_and(|length| self.written_bytes() < length)
     }
 
+    /// Appends the bytes of `sources`, partial uploads, and records that. The upload is theirs from
+    /// then on; `tus_concat` is the field that names them.
+    pub(super) async fn append_all(
+        &mut self,
+        sources: Vec<Session>,
+        tus_concat: &str,
+    ) -> Result<(), ReceiveError> {
+        for source in &sources {
+            let upload = self.state.upload.as_mut();
+            let upload = upload.ok_or(ReceiveError::Body(NO_UPLOAD))?;
+            match upload.append_kept(&source.kept()).await {
+                Err(StoreError::NotFound) => {
+                    // The bytes are lost, so the partial upload is.
+                    let _ = self.state.uploads.remove_record(source.id()).await;
+                    return Err(ReceiveError::Body(NO_UPLOAD));
+                }
+                appended => appended.map_err(ReceiveError::Store)?,
+            }
+        }
+        let tus_concat = tus_concat.into();
+        self.state.joins = Some(Joins {
+            sources,
+            tus_concat,
+        });
+        self.state.save().await
+    }
+
     /// Publishes the object. The upload ends, also if that fails, but not if it may succeed later:
     /// then the bytes are kept, and the next request publishes them.
     pub(in crate::files) async fn complete(mut self) -> Result<Committed, ReceiveError> {
+        self.publish().await
+    }
+
+    /// As [`Session::complete`], but if it fails, the upload ends in any case.
+    pub(super) async fn complete_or_cancel(mut self) -> Result<Committed, ReceiveError> {
+        let published = self.publish().await;
+        if published.is_err() {
+            let _ = self.cancel().await;
+        }
+        published
+    }
+
+    async fn publish(&mut self) -> Result<Committed, ReceiveError> {
         if self.state.version.is_some() && self.state.is_shared() {
             self.state.save_or_claim().await?; // Another server may have taken it over meanwhile.
         }
         let digests = std::mem::take(&mut self.state.digests);
         if let Err(failure) = digests.check() {
-            let _ = self.cancel().await;
+            self.state.upload = None;
+            let _ = self.state.remove().await;
             return Err(ReceiveError::Body(failure));
         }
         let upload = self.state.upload.take();
@@ -284,6 +328,15 @@ impl Session {
         let committed = upload.commit().await;
         // If this fails, a later request finds that the bytes are gone. After a failed commit they
         // are still there.
+        let mut tus_concat = None;
+        if committed.is_ok()
+            && let Some(joins) = self.state.joins.take()
+        {
+            for source in joins.sources {
+                let _ = source.cancel().await; // What is left is removed by its age.
+            }
+            tus_concat = Some(joins.tus_concat);
+        }
         match committed {
             Ok(_) if self.state.version.is_some() => {
                 let _ = self.state.uploads.remove_record(self.state.id).await;
@@ -301,10 +354,7 @@ impl Session {
         };
         let committed = committed.map_err(ReceiveError::Store)?;
         let (owner, length) = (self.state.record.owner.take(), committed.meta.size);
-        let completed = Completed {
-            length,
-            tus_concat: None,
-        };
+        let completed = Completed { length, tus_concat };
         (self.state.uploads.index).complete(self.state.id, &self.state.key, owner, completed);
         Ok(committed)
     }
@@ -373,6 +423,21 @@ impl State {
         }
     }
 
+    /// Resumes what has been saved. Fails if another process has saved more since the record was
+    /// read: now that it does not use the upload any more, the record is the last one.
+    async fn resume_saved(&self, condition: Condition) -> Result<Box<dyn Upload>, ReceiveError> {
+        let kept = self.record.kept();
+        let resumed = self.uploads.store.resume(&self.key, condition, &kept);
+        let upload = resumed.await.map_err(ReceiveError::Store)?;
+        if !self.is_shared() {
+            let (_, version) = self.uploads.read(self.id).await?;
+            if Some(version) != self.version {
+                return Err(ReceiveError::Body(TAKEN_OVER));
+            }
+        }
+        Ok(upload)
+    }
+
     /// Records that this server continues the upload, if the store has other servers. Fails if
     /// another one does.
     async fn claim(&mut self) -> Result<(), ReceiveError> {
@@ -424,10 +489,10 @@ impl State {
             self.count_saved(); // The next resume has the kept bytes only.
             return;
         }
-        // A resume drops what follows the kept bytes.
-        let kept = self.record.kept();
-        let resumed = self.uploads.store.resume(&self.key, Condition::None, &kept);
-        if resumed.await.is_ok() {
+        // What follows the kept bytes is dropped when they are kept again.
+        if let Ok(mut upload) = self.resume_saved(Condition::None).await
+            && upload.keep().await.is_ok()
+        {
             self.count_saved();
         }
     }
