@@ -52,9 +52,8 @@ impl RulesInUse {
     /// Refuses each later folder at the path of the served one which does not meet the rules.
     pub(crate) fn watch(&self, folder: &Folder) {
         let (rules, refused) = (self.clone(), Mutex::new(String::new()));
-        let opened = folder.clone();
-        folder.check_swaps(move |path| {
-            let checked = rules.check(path, opened.writable());
+        folder.check_swaps(move |path, may_write| {
+            let checked = rules.check(path, may_write);
             let mut refused = refused.lock().unwrap_or_else(PoisonError::into_inner);
             let Err(why) = checked else {
                 refused.clear();

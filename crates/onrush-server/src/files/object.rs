@@ -57,6 +57,16 @@ pub(super) struct LoadedObject {
     content: Content,
 }
 
+/// Whether an object will be sent from its file, which stays open as long as the client receives.
+pub(super) fn stays_open(object: &Object, budget: &Arc<Budget>) -> bool {
+    let is_file = object.local().is_some_and(|local| !local.is_copy());
+    is_file
+        && matches!(
+            Reservation::new(object.meta().size, budget),
+            Reservation::Unavailable
+        )
+}
+
 /// The bytes that are read at a time to compute a digest.
 const HASH_STEP_BYTES: usize = 64 * 1024;
 

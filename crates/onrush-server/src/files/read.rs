@@ -4,7 +4,7 @@
 use super::cache::CacheContext;
 use super::codings::{Accepted, Coding};
 use super::http_error::{HttpError, Operation};
-use super::object::LoadedObject;
+use super::object::{self, LoadedObject};
 use super::path::{self, Split, Target};
 use super::siblings::Known;
 use super::uploads::UploadId;
@@ -323,8 +323,11 @@ impl Inner {
         Some(Ok(loaded))
     }
 
-    /// Takes a place for the file of an object, until it is closed.
+    /// Takes a place for the file of an object that does not fit into memory, until it is closed.
     fn hold_file(&self, object: &mut Object, request: &Request) -> Result<()> {
+        if !object::stays_open(object, &self.object_budget) {
+            return Ok(());
+        }
         let share = self.shares.take_file(request, FileUse::Download);
         if let Some(share) = share.map_err(|_| StoreError::Busy)? {
             object.add_guard(Arc::new(share));

@@ -7,7 +7,8 @@
 //! quotas begin uncounted, as at a start.
 //!
 //! The caller of the store may refuse another folder ([`Folder::check_swaps`]): rules for paths may
-//! not hold there. Until a later look finds one that is not refused, nothing is read or changed.
+//! not hold there. Until a later look finds one that is not refused, nothing begins to read or
+//! change it.
 //!
 //! [`Folder::check_swaps`]: super::Folder::check_swaps
 
@@ -42,7 +43,7 @@ pub(super) struct Again {
 }
 
 type Hook = Box<dyn Fn() + Send + Sync>;
-type Check = Box<dyn Fn(&Path) -> io::Result<()> + Send + Sync>;
+type Check = Box<dyn Fn(&Path, bool) -> io::Result<()> + Send + Sync>;
 
 #[derive(Default)]
 struct State {
@@ -119,7 +120,8 @@ pub(super) fn look(inner: &Arc<Inner>) {
     let mut state = again.state.lock().unwrap_or_else(PoisonError::into_inner);
     let mut is_refused = false;
     let check = || {
-        let checked = again.check.get().map_or(Ok(()), |check| check(path));
+        let check = again.check.get();
+        let checked = check.map_or(Ok(()), |check| check(path, inner.staging().is_ok()));
         is_refused = checked.is_err();
         checked
     };
@@ -132,6 +134,8 @@ pub(super) fn look(inner: &Arc<Inner>) {
             inner.mounts.forget_all();
             again.swaps.fetch_add(1, AcqRel);
             inner.usages.forget();
+            // Here, so that caches have nothing of before even if what follows fails.
+            drop(inner.key_locks.change_all());
         }
         if is_another || state.is_incomplete {
             state.is_incomplete = true;
@@ -140,9 +144,6 @@ pub(super) fn look(inner: &Arc<Inner>) {
             }
             state.is_incomplete = false;
             again.hook.get().inspect(|hook| hook());
-        }
-        if is_another {
-            drop(inner.key_locks.change_all());
         }
         moves::complete_free(inner);
         Ok(())

@@ -332,10 +332,14 @@ fn file_name(name: &[u8], mount: &[u8]) -> Vec<u8> {
     [name, b"\0", mount].concat()
 }
 
-/// The size of a kept file in bytes. `None` if it is not there any more. Blocks.
+/// The size of a kept file in bytes. `None` if it is not there any more. On a file system that is
+/// not mounted now, it has its size of before. Blocks.
 pub(super) fn find(inner: &Inner, kept: &Kept) -> Result<Option<u64>> {
     let found = Place::parse(&kept.place).and_then(|place| {
-        let uploads = open_uploads(&*mounts::staging_at(inner, place.mount)?)?;
+        let uploads = match mounts::staging_at(inner, place.mount) {
+            Err(StoreError::Unavailable) => return Ok(Some(kept.bytes)),
+            staging => open_uploads(&*staging?)?,
+        };
         let found = uploads.entry_metadata(place.name);
         let found = found.map_err(StoreError::from_lookup)?;
         let is_there = found.inode == place.inode && found.size >= kept.bytes;

@@ -246,9 +246,13 @@ impl Folder {
     }
 
     /// Has `check` decide, each time that the path leads to another folder, whether to go on with
-    /// that. If it fails, its error is the reason that [`Folder::look_again`] returns, and until a
-    /// later look, everything fails with [`StoreError::Unavailable`]. Only the first one is used.
-    pub fn check_swaps(&self, check: impl Fn(&Path) -> io::Result<()> + Send + Sync + 'static) {
+    /// that: it gets the path, and whether changes are allowed. If it fails, its error is the
+    /// reason that [`Folder::look_again`] returns, and until a later look, what begins fails with
+    /// [`StoreError::Unavailable`]. Only the first one is used.
+    pub fn check_swaps(
+        &self,
+        check: impl Fn(&Path, bool) -> io::Result<()> + Send + Sync + 'static,
+    ) {
         self.inner.again.set_check(Box::new(check));
     }
 
@@ -513,6 +517,9 @@ fn check_regular(file: File) -> Result<Opened> {
     }
 }
 
+/// How often a DELETE waits for moves of the object by other processes.
+const MOVE_ATTEMPTS: usize = 4;
+
 impl Folder {
     /// As [`Store::delete`]. Returns also the bytes of objects that the folder has less.
     pub(crate) async fn delete_counted(
@@ -524,8 +531,8 @@ impl Folder {
         if key.is_internal() || !self.writable() {
             return Err(StoreError::Forbidden);
         }
-        let mut is_first = true;
-        loop {
+        for attempt in 0..MOVE_ATTEMPTS {
+            let is_first = attempt == 0;
             let locks = Locks::one(key_locks::acquire(&self.inner, key).await);
             let (at, condition) = (key.clone(), condition.clone());
             let job = move |inner: &Arc<Inner>, _locks| match moves::is_pending(
@@ -540,8 +547,8 @@ impl Folder {
                 return Ok(deleted);
             }
             moves::complete(&self.inner, &[key]).await?;
-            is_first = false;
         }
+        Err(StoreError::Conflict)
     }
 }
 

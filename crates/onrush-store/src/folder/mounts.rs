@@ -81,10 +81,14 @@ pub(super) fn staging_at(inner: &Inner, path: &[u8]) -> Result<Arc<Staging>> {
     }
     let (dir, at) = deepest_of(inner, path)?;
     let found = dir.self_metadata().map_err(StoreError::from_change)?;
-    match found.file_system() == own.file_system() {
-        true => Err(StoreError::Unavailable),
-        false if at != path => Err(StoreError::NotFound),
-        false => staging_of(inner, &found, path),
+    // Its mount point is a folder of the file system above, or is not there either.
+    if at != path || found.file_system() == own.file_system() {
+        return Err(StoreError::Unavailable);
+    }
+    let staging = staging_of(inner, &found, path)?;
+    match staging.path() == path {
+        true => Ok(staging),
+        false => Err(StoreError::Unavailable),
     }
 }
 

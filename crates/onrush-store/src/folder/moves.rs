@@ -213,7 +213,7 @@ impl Found {
         }
         if let Some(moved) = &self.exchange {
             match moved.look(inner, self.made_ns)? {
-                State::Exchanged(parent, kind) => moved.end(inner, &parent, kind)?,
+                State::Exchanged(parent, kind) => moved.end(inner, &parent, kind, self.made_ns)?,
                 State::Ended => {}
                 State::Away => return Ok(()),
             }
@@ -287,27 +287,41 @@ impl Exchange {
         let (Some(old), Some(new)) = (old, new) else {
             return Ok(State::Ended);
         };
-        let is_old = old.inode == self.old && old.modified_ns == self.old_modified_ns;
-        if !is_old || new.inode != self.new {
+        if new.inode != self.new || self.is_changed(from.dir(), self.from.name(), made_ns) {
             return Ok(State::Ended);
         }
-        let is_changed = old.kind == FileKind::Directory
-            && trees::has_changed_since(from.dir(), self.from.name(), made_ns)?;
-        Ok(match is_changed {
-            true => State::Ended,
-            false => State::Exchanged(from, old.kind),
-        })
+        Ok(State::Exchanged(from, old.kind))
     }
 
-    /// Makes the second step.
-    fn end(&self, inner: &Arc<Inner>, parent: &Parent, kind: FileKind) -> Result<()> {
-        let (_, staged) = StagedName::for_copy(inner, &self.from)?;
+    /// Whether something else has the name, or it has changed since. What cannot be examined counts
+    /// as changed: it stays.
+    fn is_changed(&self, dir: &Dir, name: &[u8], made_ns: i64) -> bool {
+        let Ok(found) = dir.entry_metadata(name) else {
+            return true;
+        };
+        let is_old = found.inode == self.old && found.modified_ns == self.old_modified_ns;
+        let is_changed = || trees::has_changed_since(dir, name, made_ns).unwrap_or(true);
+        !is_old || found.kind == FileKind::Directory && is_changed()
+    }
+
+    /// Makes the second step. Puts the old one back if it has changed meanwhile: what is beneath
+    /// has locks of its own.
+    fn end(&self, inner: &Arc<Inner>, parent: &Parent, kind: FileKind, made_ns: i64) -> Result<()> {
+        let (_, mut staged) = StagedName::for_copy(inner, &self.from)?;
         let changing = match kind {
             FileKind::Directory => inner.key_locks.change_all(),
             _ => inner.key_locks.change(&self.from),
         };
         let renamed =
             (parent.dir()).rename(self.from.name(), &staged.folder.dir, &staged.name, true);
+        if renamed.is_ok() && self.is_changed(&staged.folder.dir, &staged.name, made_ns) {
+            let (from, to) = (&staged.folder.dir, parent.dir());
+            return match from.rename(&staged.name, to, self.from.name(), true) {
+                Ok(()) => Ok(()),
+                // The name is taken.
+                Err(_) => staged.move_aside().map_err(StoreError::from_change),
+            };
+        }
         drop(changing);
         renamed.map_err(StoreError::from_change)?;
         inner.parents.forget(self.from.as_bytes());
