@@ -10,7 +10,7 @@ use crate::failure::{self, Failure};
 use crate::service_manager::ServiceManager;
 use onrush::metrics::{Collector, MetricType, TextWriter};
 use onrush_server::recorded_uploads;
-use onrush_store::{Counted, Folder, HandedOver, Key, Quota, QuotaStore, StoreError};
+use onrush_store::{Counted, Folder, HandedOver, Key, Quota, QuotaStore, Store, StoreError};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -291,9 +291,10 @@ impl Counter {
         if !self.folder.writable() {
             return Ok(());
         }
+        let swaps = self.folder.swaps();
         let recorded = recorded_uploads(Arc::new(self.folder.clone()))?;
         let kept: Vec<_> = recorded.iter().map(|upload| upload.kept.clone()).collect();
-        match self.folder.discard_unknown(&kept) {
+        match self.folder.discard_unknown_of(&kept, swaps) {
             Ok(0) => {}
             Ok(files) => tracing::info!(files, "removed what an earlier process has left"),
             Err(error) => tracing::warn!(%error, "what an earlier process has left remains"),

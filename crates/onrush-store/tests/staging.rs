@@ -1,6 +1,7 @@
 //! Uploads before their commit, on all backends: their files in `.onrush/staging`.
 
 use crate::common::*;
+use crate::edge_common::wait_until;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::sim::SimFs;
 use onrush_rt::fs::{Dir, OpenHow};
@@ -166,6 +167,44 @@ fn the_path_of_the_folder_leads_elsewhere() {
         let own = std::fs::read_dir(at("two/.onrush/staging")).unwrap();
         assert_eq!(own.count(), 0);
     }
+}
+
+/// Unfinished uploads of a folder stay if what is known is of the folder before it.
+#[test]
+fn what_is_known_of_one_folder_decides_nothing_in_another_one() {
+    let base = TempDir::new();
+    if abilities::lacks(base.path().parent().unwrap(), &[Ability::Symlinks]) {
+        return;
+    }
+    let at = |name: &str| base.path().join(name);
+    let options = FolderOptions::default();
+    let open = |at: &Path| Folder::open(at, BlockingPool::threads(1, 16), options.clone()).unwrap();
+    std::fs::create_dir(at("one")).unwrap();
+    std::fs::create_dir(at("two")).unwrap();
+    let two = open(&at("two"));
+    let kept = block_on(async {
+        let mut upload = two.stage(&key("a"), Condition::None, None).await.unwrap();
+        upload.write(body(50_000)).await.unwrap();
+        upload.keep().await.unwrap()
+    });
+    drop(two);
+    let own = || {
+        std::fs::read_dir(at("two/.onrush/staging"))
+            .unwrap()
+            .count()
+    };
+    wait_until("the process has ended", || own() == 0);
+    std::os::unix::fs::symlink("one", at("link")).unwrap();
+    let folder = open(&at("link"));
+    let before = folder.swaps();
+    std::fs::remove_file(at("link")).unwrap();
+    std::os::unix::fs::symlink("two", at("link")).unwrap();
+    folder.set_options(&options).unwrap(); // Looks at once.
+    assert_ne!(folder.swaps(), before);
+    assert_eq!(folder.discard_unknown_of(&[], before), Ok(0));
+    assert_eq!(block_on(folder.is_kept(&kept)), Ok(true));
+    assert_eq!(folder.discard_unknown(&[]), Ok(1));
+    assert_eq!(block_on(folder.is_kept(&kept)), Ok(false));
 }
 
 /// The names of the folders in staging: one for each open store.

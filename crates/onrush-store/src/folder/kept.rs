@@ -45,6 +45,7 @@ use onrush_rt::fs::{Create, Dir, File, FileKind, OpenHow};
 use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Acquire;
 use std::time::Duration;
 
 pub(super) const UPLOADS: &[u8] = b"uploads";
@@ -62,7 +63,15 @@ impl Folder {
     /// of files. Does nothing if another process used the folder when this was opened: call it
     /// soon after that, once. Blocks.
     pub fn discard_unknown(&self, known: &[Kept]) -> Result<usize> {
-        discard_unknown(&self.inner, known)
+        self.discard_unknown_of(known, self.swap_count().load(Acquire))
+    }
+
+    /// The same, if `known` is what a caller knows of the folder of this [`Store::swaps`]. Does
+    /// nothing if it is another folder by now. Blocks.
+    ///
+    /// [`Store::swaps`]: crate::Store::swaps
+    pub fn discard_unknown_of(&self, known: &[Kept], swaps: u64) -> Result<usize> {
+        discard_unknown(&self.inner, known, swaps)
     }
 
     /// The name of the file of a kept upload, which no other one has.
@@ -355,7 +364,7 @@ pub(super) fn find(inner: &Inner, kept: &Kept) -> Result<Option<u64>> {
 /// those that were never recorded, and old objects that a commit has given the name of a kept file.
 /// Returns their number. Does nothing if another process used the folder when it was opened.
 /// Blocks.
-pub(super) fn discard_unknown(inner: &Arc<Inner>, known: &[Kept]) -> Result<usize> {
+pub(super) fn discard_unknown(inner: &Arc<Inner>, known: &[Kept], swaps: u64) -> Result<usize> {
     let places = known
         .iter()
         .filter_map(|kept| Place::parse(&kept.place).ok());
@@ -363,8 +372,14 @@ pub(super) fn discard_unknown(inner: &Arc<Inner>, known: &[Kept]) -> Result<usiz
         .map(|place| (place.mount, place.name, place.inode))
         .collect();
     mounts::open_used(inner, places.iter().map(|(mount, ..)| *mount));
+    let own = inner.staging()?;
+    let all: Vec<_> = inner.mounts.all().into_iter().chain([own]).collect();
+    // A swap is counted before the staging folders are those of the other folder.
+    if inner.again.swaps().load(Acquire) != swaps {
+        return Ok(0);
+    }
     let mut discarded = 0;
-    for staging in inner.mounts.all().into_iter().chain([inner.staging()?]) {
+    for staging in all {
         let left = staging.take_leftovers();
         let Ok(uploads) = open_uploads(&staging) else {
             continue;
