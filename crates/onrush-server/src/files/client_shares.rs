@@ -62,6 +62,11 @@ impl ClientShares {
 }
 
 impl ClientShares {
+    /// Whether there are not enough open files for all.
+    pub(super) fn are_files_contested(&self, what_for: FileUse) -> bool {
+        self.descriptors.contested(what_for).is_some()
+    }
+
     /// The place of one more open file of a client. There are enough for all while it is `None`.
     pub(super) fn take_file(
         &self,

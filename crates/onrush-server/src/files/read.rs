@@ -325,7 +325,8 @@ impl Inner {
 
     /// Takes a place for the file of an object that does not fit into memory, until it is closed.
     fn hold_file(&self, object: &mut Object, request: &Request) -> Result<()> {
-        if !object::stays_open(object, &self.object_budget) {
+        let is_contested = self.shares.are_files_contested(FileUse::Download);
+        if !is_contested || !object::stays_open(object, &self.object_budget) {
             return Ok(());
         }
         let share = self.shares.take_file(request, FileUse::Download);
