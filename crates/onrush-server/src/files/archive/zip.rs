@@ -16,6 +16,7 @@ use super::Head;
 use crc_fast::{CrcAlgorithm, Digest};
 use onrush_proto::date;
 use onrush_store::Kind;
+use percent_encoding::percent_encode_byte;
 use sha2::{Digest as _, Sha256};
 
 /// The content of a block. Its length has 16 bits.
@@ -309,18 +310,16 @@ fn portable_name(name: &[u8]) -> Vec<u8> {
                 && (name.get(at..at + 2))
                     .is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit));
             match is_reserved(c) || is_last || is_escape {
-                true => bytes.iter().for_each(|&byte| push_encoded(&mut out, byte)),
+                true => encode(bytes, &mut out),
                 false => out.extend_from_slice(bytes),
             }
         }
         at += chunk.invalid().len();
-        (chunk.invalid().iter()).for_each(|&byte| push_encoded(&mut out, byte));
+        encode(chunk.invalid(), &mut out);
     }
     if is_device(&out) {
-        let first = out.remove(0);
-        let mut encoded = Vec::new();
-        push_encoded(&mut encoded, first);
-        out.splice(..0, encoded);
+        let first = percent_encode_byte(out[0]);
+        out.splice(..1, first.bytes());
     }
     match out.len() <= NAME_BYTES_MAX {
         true => out,
@@ -328,9 +327,10 @@ fn portable_name(name: &[u8]) -> Vec<u8> {
     }
 }
 
-fn push_encoded(out: &mut Vec<u8>, byte: u8) {
-    out.push(b'%');
-    out.extend([byte >> 4, byte & 15].map(|digit| b"0123456789ABCDEF"[usize::from(digit)]));
+fn encode(bytes: &[u8], out: &mut Vec<u8>) {
+    for &byte in bytes {
+        out.extend_from_slice(percent_encode_byte(byte).as_bytes());
+    }
 }
 
 /// The beginning of a name that escapes have made too long for a file system, and a digest of all.
