@@ -294,7 +294,7 @@ impl Counter {
         let swaps = self.folder.swaps();
         let recorded = recorded_uploads(Arc::new(self.folder.clone()))?;
         let kept: Vec<_> = recorded.iter().map(|upload| upload.kept.clone()).collect();
-        match self.folder.discard_unknown_of(&kept, swaps) {
+        match self.folder.discard_unknown(&kept, swaps) {
             Ok(0) => {}
             Ok(files) => tracing::info!(files, "removed what an earlier process has left"),
             Err(error) => tracing::warn!(%error, "what an earlier process has left remains"),

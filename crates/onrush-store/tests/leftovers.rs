@@ -45,10 +45,13 @@ fn what_no_record_names_is_removed(backend: &Backend) {
     drop(folder);
     let folder = start(backend);
     let new = keep(&folder, "c", 7); // Its record may not be written yet.
-    assert_eq!(folder.discard_unknown(slice::from_ref(&known)), Ok(1));
+    assert_eq!(
+        folder.discard_unknown(slice::from_ref(&known), folder.swaps()),
+        Ok(1)
+    );
     let kept = [&known, &unknown, &new].map(|kept| is_kept(&folder, kept));
     assert_eq!(kept, [true, false, true]);
-    assert_eq!(folder.discard_unknown(&[]), Ok(0), "once");
+    assert_eq!(folder.discard_unknown(&[], folder.swaps()), Ok(0), "once");
     drop(folder);
     // A commit has exchanged both files, and the process has ended: the old object has the name.
     let folder = backend.folder();
@@ -60,7 +63,10 @@ fn what_no_record_names_is_removed(backend: &Backend) {
     drop(folder);
     let folder = start(backend);
     assert!(!is_kept(&folder, &known));
-    assert_eq!(folder.discard_unknown(&[known, new.clone()]), Ok(1));
+    assert_eq!(
+        folder.discard_unknown(&[known, new.clone()], folder.swaps()),
+        Ok(1)
+    );
     assert_eq!(entries(&uploads).len(), 1);
     assert!(is_kept(&folder, &new));
     assert_eq!(get(&folder, "published").unwrap().len(), 5);
@@ -70,10 +76,10 @@ fn nothing_is_removed_while_another_process_lives(backend: &Backend) {
     let other = backend.folder();
     let kept = keep(&other, "a", 5);
     let folder = backend.folder();
-    assert_eq!(folder.discard_unknown(&[]), Ok(0));
+    assert_eq!(folder.discard_unknown(&[], folder.swaps()), Ok(0));
     drop(other);
     // That it has ended since does not matter: its record may have been read before.
-    assert_eq!(folder.discard_unknown(&[]), Ok(0));
+    assert_eq!(folder.discard_unknown(&[], folder.swaps()), Ok(0));
     assert!(is_kept(&folder, &kept));
 }
 
@@ -83,7 +89,7 @@ fn what_is_in_use_stays(backend: &Backend) {
     block_on(async {
         let resumed = folder.resume(&key("a"), Condition::None, &kept).await;
         let mut upload = resumed.unwrap();
-        assert_eq!(folder.discard_unknown(&[]), Ok(0));
+        assert_eq!(folder.discard_unknown(&[], folder.swaps()), Ok(0));
         upload.write(b"more".to_vec()).await.unwrap();
         assert_eq!(upload.commit().await.unwrap().meta.size, 9);
     });

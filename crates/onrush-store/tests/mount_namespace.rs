@@ -3,7 +3,7 @@
 use crate::common::TempDir;
 use ::testing::child::{only, shown};
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// Set in the process that has the mounts.
@@ -47,6 +47,21 @@ pub(crate) fn with_mounts(module: &str, name: &str) -> Option<PathBuf> {
     let _ = writeln!(std::io::stderr(), "skipped: {name}: {}", reason.trim_end());
     None
 }
+
+/// Runs a script of the shell, in which `$1` is the folder of the mounts.
+///
+/// # Panics
+/// If it fails.
+pub(crate) fn run(dir: &Path, script: &str) {
+    let mut shell = Command::new("sh");
+    let status = shell.args(["-c", script, "sh"]).arg(dir).status();
+    assert!(status.unwrap().success(), "{script}");
+}
+
+/// Unmounts `bound`, and then removes its mount point.
+pub(crate) const AWAY: [&str; 2] = ["umount -l \"$1/bound\"", "rmdir \"$1/bound\""];
+/// Mounts `bound` again after that.
+pub(crate) const BACK: &str = "mkdir \"$1/bound\" && mount --bind \"$1/other\" \"$1/bound\"";
 
 /// `None` if the test has passed in the process that `unshare` has started, or why that process has
 /// no mounts.

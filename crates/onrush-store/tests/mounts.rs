@@ -3,7 +3,7 @@
 
 use crate::common::*;
 use crate::edge_common::wait_until;
-use crate::mount_namespace;
+use crate::mount_namespace::{self, AWAY, BACK, run};
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::sim::{Cut, SimFs};
 use onrush_store::*;
@@ -228,13 +228,8 @@ fn kept_files_outlive_a_time_without_their_mount() {
     let folder = open(&dir);
     let (kept, canceled) = (keep(&folder), keep(&folder));
     drop(folder);
-    let run = |script: &str| {
-        let mut shell = Command::new("sh");
-        let status = shell.args(["-c", script, "sh"]).arg(&dir).status();
-        assert!(status.unwrap().success(), "{script}");
-    };
-    for away in ["umount -l \"$1/bound\"", "rmdir \"$1/bound\""] {
-        run(away);
+    for away in AWAY {
+        run(&dir, away);
         let folder = open(&dir);
         block_on(async {
             let resumed = folder.resume(&at, Condition::None, &kept).await;
@@ -249,7 +244,7 @@ fn kept_files_outlive_a_time_without_their_mount() {
             assert_eq!(folder.discard(&canceled).await, Ok(()), "its age ends it");
         });
     }
-    run("mkdir \"$1/bound\" && mount --bind \"$1/other\" \"$1/bound\"");
+    run(&dir, BACK);
     let folder = open(&dir);
     block_on(async {
         let upload = folder.resume(&at, Condition::None, &kept).await.unwrap();
@@ -287,11 +282,20 @@ fn what_no_record_names_is_removed_on_other_file_systems() {
         let left = || files(&dir.join(mount).join(".onrush-staging/uploads")).len();
         assert_eq!(left(), 2);
         let folder = open(&dir);
-        assert_eq!(folder.discard_unknown(&[known]), Ok(1), "{mount}");
+        assert_eq!(
+            folder.discard_unknown(&[known], folder.swaps()),
+            Ok(1),
+            "{mount}"
+        );
         assert_eq!(left(), 1, "{mount}");
         drop(folder);
         ended();
-        assert_eq!(open(&dir).discard_unknown(&[]), Ok(1), "{mount}");
+        let folder = open(&dir);
+        assert_eq!(
+            folder.discard_unknown(&[], folder.swaps()),
+            Ok(1),
+            "{mount}"
+        );
     }
 }
 

@@ -1,7 +1,7 @@
 //! Moves that a dead process has not ended: another process and the next start complete them.
 
 use crate::common::*;
-use crate::mount_namespace::with_mounts;
+use crate::mount_namespace::{AWAY, BACK, run, with_mounts};
 use crate::mounts;
 use crate::replaced::*;
 use onrush_rt::blocking::BlockingPool;
@@ -9,7 +9,6 @@ use onrush_rt::fs::sim::SimFs;
 use onrush_store::*;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::Command;
 
 /// Ends the process of a folder at an operation: no later one has an effect, and its locks are
 /// gone. Others go on.
@@ -272,19 +271,14 @@ fn moves_outlive_a_time_without_their_mount() {
     std::fs::create_dir_all(&moves).unwrap();
     let text = record_of_exchanged(&dir, "bound/new", "bound/old");
     std::fs::write(moves.join("1-1-1"), text).unwrap();
-    let run = |script: &str| {
-        let mut shell = Command::new("sh");
-        let status = shell.args(["-c", script, "sh"]).arg(&dir).status();
-        assert!(status.unwrap().success(), "{script}");
-    };
-    for away in ["umount -l \"$1/bound\"", "rmdir \"$1/bound\""] {
-        run(away);
+    for away in AWAY {
+        run(&dir, away);
         let folder = mounts::open(&dir);
         put(&folder, "other-object", b"x").unwrap();
         delete(&folder, "other-object").unwrap();
         assert!(moves.join("1-1-1").exists(), "{away}");
     }
-    run("mkdir \"$1/bound\" && mount --bind \"$1/other\" \"$1/bound\"");
+    run(&dir, BACK);
     let folder = mounts::open(&dir);
     assert!(!moves.join("1-1-1").exists());
     assert_eq!(get(&folder, "bound/old/a").unwrap(), b"moved");

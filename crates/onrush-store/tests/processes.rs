@@ -230,6 +230,15 @@ fn an_upload_of_another_process_is_busy() {
     assert_eq!(get(&one, "a").unwrap(), b"12");
 }
 
+/// An upload of `1` and then `23`, as it was kept after each.
+async fn keep_twice(folder: &Folder, at: &Key) -> (Kept, Kept) {
+    let mut upload = folder.stage(at, Condition::None, None).await.unwrap();
+    upload.write(b"1".to_vec()).await.unwrap();
+    let before = upload.keep().await.unwrap();
+    upload.write(b"23".to_vec()).await.unwrap();
+    (before, upload.keep().await.unwrap())
+}
+
 /// What a process has kept since another one has read where the upload ends is lost only when that
 /// one goes on.
 #[test]
@@ -238,12 +247,7 @@ fn a_resume_of_fewer_bytes_drops_none_by_itself() {
     let [one, other] = two_stores(&dir);
     block_on(async {
         let at = key("a");
-        let mut upload = one.stage(&at, Condition::None, None).await.unwrap();
-        upload.write(b"1".to_vec()).await.unwrap();
-        let before = upload.keep().await.unwrap();
-        upload.write(b"23".to_vec()).await.unwrap();
-        let kept = upload.keep().await.unwrap();
-        drop(upload);
+        let (before, kept) = keep_twice(&one, &at).await;
         let resumed = other.resume(&at, Condition::None, &before).await;
         assert_eq!(resumed.unwrap().written_bytes(), 1);
         let upload = one.resume(&at, Condition::None, &kept).await.unwrap();
@@ -255,12 +259,7 @@ fn a_resume_of_fewer_bytes_drops_none_by_itself() {
         assert_eq!(get(&other, "a").unwrap(), b"14");
         // Neither a commit nor what is kept has them.
         for commits in [true, false] {
-            let mut upload = one.stage(&at, Condition::None, None).await.unwrap();
-            upload.write(b"1".to_vec()).await.unwrap();
-            let before = upload.keep().await.unwrap();
-            upload.write(b"23".to_vec()).await.unwrap();
-            upload.keep().await.unwrap();
-            drop(upload);
+            let (before, _) = keep_twice(&one, &at).await;
             let mut upload = other.resume(&at, Condition::None, &before).await.unwrap();
             if !commits {
                 let kept = upload.keep().await.unwrap();

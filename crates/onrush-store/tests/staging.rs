@@ -201,9 +201,9 @@ fn what_is_known_of_one_folder_decides_nothing_in_another_one() {
     std::os::unix::fs::symlink("two", at("link")).unwrap();
     folder.set_options(&options).unwrap(); // Looks at once.
     assert_ne!(folder.swaps(), before);
-    assert_eq!(folder.discard_unknown_of(&[], before), Ok(0));
+    assert_eq!(folder.discard_unknown(&[], before), Ok(0));
     assert_eq!(block_on(folder.is_kept(&kept)), Ok(true));
-    assert_eq!(folder.discard_unknown(&[]), Ok(1));
+    assert_eq!(folder.discard_unknown(&[], folder.swaps()), Ok(1));
     assert_eq!(block_on(folder.is_kept(&kept)), Ok(false));
 }
 

@@ -14,6 +14,9 @@ struct Mounted {
 impl Mounted {
     /// `None`: this user may not mount one here.
     fn new() -> Option<Mounted> {
+        if !(is_installed("lowntfs-3g") && is_installed("mkntfs")) {
+            return None;
+        }
         let folder = Folder::new();
         let image = folder.file("image", "");
         let file = std::fs::OpenOptions::new().write(true).open(&image);
@@ -62,9 +65,6 @@ fn refusal(dir: &Path, command: &[&str], arguments: &[&str]) -> (String, Option<
 #[test]
 #[ignore = "nightly"] // ntfs-3g, mounts
 fn rules_for_paths_and_locks_are_refused_where_case_does_not_count() {
-    if !(is_installed("lowntfs-3g") && is_installed("mkntfs")) {
-        return;
-    }
     let Some(mounted) = Mounted::new() else {
         return;
     };
@@ -201,9 +201,6 @@ fn rules_for_paths_work_where_case_counts() {
 #[test]
 #[ignore = "nightly"] // ntfs-3g, mounts
 fn a_folder_where_case_does_not_count_takes_no_others_place() {
-    if !(is_installed("lowntfs-3g") && is_installed("mkntfs")) {
-        return;
-    }
     let Some(mounted) = Mounted::new() else {
         return;
     };

@@ -5,11 +5,22 @@ use onrush_rt::descriptors::Descriptors;
 use onrush_server::FilesOptions;
 
 /// Twenty files may be open for downloads, and twelve for uploads.
-fn options() -> FilesOptions {
-    FilesOptions {
-        descriptors: Descriptors::new(64),
-        ..writable()
+fn on_drivers(test: impl Fn(&mut TestServer, &Descriptors)) {
+    for driver in drivers() {
+        let budget = Descriptors::new(64);
+        let options = FilesOptions {
+            descriptors: budget.clone(),
+            ..writable()
+        };
+        test(&mut TestServer::real("/", &options, driver), &budget);
     }
+}
+
+/// A connection that has sent `request`, and the status of the response.
+fn ask(server: &mut TestServer, request: &[u8]) -> (Connection, String) {
+    let mut connection = server.connect();
+    let status = status(server, &mut connection, request);
+    (connection, status)
 }
 
 /// The status of the response to a request that is sent as far as given.
@@ -25,24 +36,18 @@ fn download(number: usize) -> Vec<u8> {
 
 #[test]
 fn downloads_of_one_client_leave_files_to_others() {
-    for driver in drivers() {
-        let options = options();
-        let budget = options.descriptors.clone();
-        let mut server = TestServer::real("/", &options, driver);
-        let server = &mut server;
+    on_drivers(|server, budget| {
         for number in 0..30 {
             server.add(&number.to_string(), &vec![b'x'; 12 << 20]);
         }
         let mut slow = Vec::new();
         for number in 0..30 {
-            let mut connection = server.connect();
-            match &status(server, &mut connection, &download(number))[..] {
-                "200" => slow.push(connection),
-                refused => {
-                    assert_eq!(refused, "503");
-                    break;
-                }
+            let (connection, status) = ask(server, &download(number));
+            if status != "200" {
+                assert_eq!(status, "503");
+                break;
             }
+            slow.push(connection);
         }
         // Half of them, and then half of what is left.
         assert!((14..=16).contains(&slow.len()), "{}", slow.len());
@@ -50,33 +55,26 @@ fn downloads_of_one_client_leave_files_to_others() {
         assert_eq!(status(server, &mut other, &download(29)), "200");
         drop((slow, other));
         wait_until(server, |_| budget.used().files <= 10);
-        let mut connection = server.connect();
-        assert_eq!(status(server, &mut connection, &download(29)), "200");
-    }
+        assert_eq!(ask(server, &download(29)).1, "200");
+    });
 }
 
 #[test]
 fn uploads_of_one_client_leave_files_to_others() {
-    for driver in drivers() {
-        let options = options();
-        let budget = options.descriptors.clone();
-        let mut server = TestServer::real("/", &options, driver);
-        let server = &mut server;
+    on_drivers(|server, budget| {
         let begin = |number: usize| {
             let head = format!("PUT /{number} HTTP/1.1\r\nHost: test\r\nContent-Length: 2000000");
             format!("{head}\r\nExpect: 100-continue\r\n\r\n").into_bytes()
         };
         let mut slow = Vec::new();
         for number in 0..20 {
-            let mut connection = server.connect();
-            match &status(server, &mut connection, &begin(number))[..] {
-                "100" => slow.push(connection),
-                refused => {
-                    assert_eq!(refused, "429");
-                    break;
-                }
+            let (mut connection, status) = ask(server, &begin(number));
+            if status != "100" {
+                assert_eq!(status, "429");
+                break;
             }
-            server.send(slow.last_mut().expect("one"), &[b'x'; 600_000]);
+            server.send(&mut connection, &[b'x'; 600_000]);
+            slow.push(connection);
             // The file is open when the server has read that.
             wait_until(server, |_| budget.used().files as usize >= slow.len());
         }
@@ -87,5 +85,5 @@ fn uploads_of_one_client_leave_files_to_others() {
         let post = "POST /\nContent-Type: multipart/form-data; boundary=x";
         assert_eq!(server.request(post, form).status, 429);
         assert_eq!(server.request("PUT /small", b"x").status, 201);
-    }
+    });
 }

@@ -61,16 +61,11 @@ impl Folder {
     /// Removes what uploads of dead processes have left and none of `known` needs, which are all
     /// results of [`Upload::keep`](crate::Upload::keep) that the caller knows. Returns the number
     /// of files. Does nothing if another process used the folder when this was opened: call it
-    /// soon after that, once. Blocks.
-    pub fn discard_unknown(&self, known: &[Kept]) -> Result<usize> {
-        self.discard_unknown_of(known, self.swap_count().load(Acquire))
-    }
-
-    /// The same, if `known` is what a caller knows of the folder of this [`Store::swaps`]. Does
-    /// nothing if it is another folder by now. Blocks.
+    /// soon after that, once. `swaps`: [`Store::swaps`] of before the caller has looked for those.
+    /// Does nothing, either, if the folder is another one by now. Blocks.
     ///
     /// [`Store::swaps`]: crate::Store::swaps
-    pub fn discard_unknown_of(&self, known: &[Kept], swaps: u64) -> Result<usize> {
+    pub fn discard_unknown(&self, known: &[Kept], swaps: u64) -> Result<usize> {
         discard_unknown(&self.inner, known, swaps)
     }
 
