@@ -319,7 +319,6 @@ const COMMANDS: &[(&str, Cover)] = &[
     ("cargo xtask experiment balance", Step("experiments")),
     ("cargo xtask experiment --quick", Step("experiments")),
     ("cargo xtask experiment attack", Step("experiments")),
-    ("cargo xtask experiment commit", Step("experiments")),
     (
         "cargo xtask experiment attack --only TEXT",
         Tested(

@@ -3,7 +3,7 @@
 //! selected experiments.
 //!
 //! Modules, lowest first: `client` `scrape` `table` · `run` `chart` · `quota` · `workers` ·
-//! `balance` `offload` `metrics` `coroutine` `attack` `commit`.
+//! `balance` `offload` `metrics` `coroutine` `attack`.
 
 #![forbid(unsafe_code)]
 
@@ -11,7 +11,6 @@ mod attack;
 mod balance;
 mod chart;
 mod client;
-mod commit;
 mod coroutine;
 mod metrics;
 mod offload;
@@ -86,11 +85,6 @@ const EXPERIMENTS: &[Experiment] = &[
         name: "attack",
         what: "response times while thousands of clients exhaust resources",
         run: attack::experiment,
-    },
-    Experiment {
-        name: "commit",
-        what: "durable PUTs that share syncs, on a disk whose sync takes 5 ms",
-        run: commit::experiment,
     },
 ];
 
@@ -184,7 +178,7 @@ mod tests {
         assert_eq!(named.map(names), Ok(vec!["metrics"]));
         let wrong = chosen(&["x".to_owned()]).map(names);
         assert!(wrong.is_err_and(|error| {
-            error.contains("balance, offload, metrics, coroutine, attack, commit")
+            error.contains("balance, offload, metrics, coroutine, attack")
         }));
     }
 

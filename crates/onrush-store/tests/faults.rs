@@ -7,6 +7,7 @@ use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::sim::{Cut, SimFs};
 use onrush_store::*;
 use std::collections::BTreeMap;
+use std::thread;
 
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
@@ -134,6 +135,62 @@ fn assert_neighbour_and_staging(folder: &Folder, disk: &SimFs, scene: Scene, at:
 /// The number of operations after the put is durable: removing the exchanged old object.
 fn operations_after_last_sync(scene: Scene) -> u64 {
     u64::from(scene.old.is_some())
+}
+
+/// What the tests of this file prove depends on each sync of a put: without one, a power cut tears
+/// the object or loses a completed put. There are two, of the content and of the folder.
+#[test]
+fn a_put_makes_two_syncs_and_needs_both() {
+    let prepare = |seed| {
+        let disk = SimFs::new(seed);
+        let folder = open(&disk);
+        put(&folder, "d/x", b"x").unwrap();
+        (disk, folder)
+    };
+    let (content, (disk, folder)) = (b"content".repeat(500), prepare(0));
+    let (operations, syncs) = (disk.operations(), disk.syncs());
+    put(&folder, "d/a", &content).unwrap();
+    assert_eq!(disk.syncs() - syncs, 2);
+    let hurts = |&number: &u64| {
+        (0..12).any(|seed| {
+            let (disk, folder) = prepare(seed);
+            disk.ignore_sync_at(disk.operations() + number);
+            put(&folder, "d/a", &content).unwrap();
+            disk.power_cut();
+            drop(folder);
+            disk.restart();
+            get(&open(&disk), "d/a").ok() != Some(content.clone())
+        })
+    };
+    let needed = (0..disk.operations() - operations).filter(hurts).count();
+    assert_eq!(needed, 2);
+}
+
+/// Many clients on few threads: all complete.
+#[test]
+fn more_puts_than_threads_complete() {
+    let disk = SimFs::new(3);
+    let pool = BlockingPool::threads(2, 64);
+    let root = disk.root().unwrap();
+    let folder = Folder::on(root, pool, FolderOptions::default()).unwrap();
+    let keys = |client| (0..20).map(move |number| format!("f{}/{client}-{number}", number % 3));
+    thread::scope(|scope| {
+        for client in 0..16 {
+            let folder = &folder;
+            scope.spawn(move || {
+                for key in keys(client) {
+                    put(folder, &key, key.as_bytes()).unwrap();
+                }
+            });
+        }
+    });
+    disk.power_cut();
+    drop(folder);
+    disk.restart();
+    let folder = open(&disk);
+    for key in (0..16).flat_map(keys) {
+        assert_eq!(get(&folder, &key).unwrap(), key.as_bytes());
+    }
 }
 
 /// Enough folders that several jobs create them.

@@ -1,6 +1,6 @@
 //! `kill -9` at random moments of puts: every completed put is there, no object is torn, and the
 //! next start removes all staged files, so nothing is left but the objects. (Only the simulated
-//! disk can test a power cut.) Half of the killed processes sync, and their puts share syncs.
+//! disk can test a power cut.) Half of the killed processes sync.
 //!
 //! `TEST_KILLS` sets the number of kills.
 
@@ -23,20 +23,18 @@ const KEYS: u64 = 4;
 const DIR_VAR: &str = "ONRUSH_TEST_KILL_DIR";
 const BEGIN_VAR: &str = "ONRUSH_TEST_KILL_BEGIN";
 const SYNCS_VAR: &str = "ONRUSH_TEST_KILL_SYNCS";
-const SHARES_VAR: &str = "ONRUSH_TEST_KILL_SHARES";
 
 fn kills() -> u64 {
     let wanted = std::env::var("TEST_KILLS").ok();
     wanted.map_or(KILLS, |kills| kills.parse().unwrap())
 }
 
-fn open(dir: &Path, syncs: bool, share_syncs: bool) -> Folder {
+fn open(dir: &Path, syncs: bool) -> Folder {
     let options = FolderOptions {
         durability: match syncs {
             true => Durability::Full,
             false => Durability::None,
         },
-        share_syncs,
         ..FolderOptions::default()
     };
     Folder::open(dir, BlockingPool::threads(2, 16), options).unwrap()
@@ -60,14 +58,12 @@ fn child() {
         return;
     };
     let begin: u64 = std::env::var(BEGIN_VAR).unwrap().parse().unwrap();
-    let is_set = |name| std::env::var_os(name).is_some();
-    let folder = open(Path::new(&dir), is_set(SYNCS_VAR), is_set(SHARES_VAR));
+    let folder = open(Path::new(&dir), std::env::var_os(SYNCS_VAR).is_some());
     thread::scope(|scope| {
         for key in 0..KEYS {
             let folder = &folder;
             scope.spawn(move || {
                 for number in (begin + key..).step_by(KEYS as usize) {
-                    folder.assume_sync_time(Duration::from_millis(5)); // So that they are shared.
                     put(folder, &name(number), &body(number)).unwrap();
                     // One call, so that lines are whole.
                     std::io::stderr()
@@ -92,9 +88,6 @@ fn completed_puts_survive_kill() {
         let mut child = only(module_path!(), "child");
         if kill % 2 == 1 {
             child.env(SYNCS_VAR, "1");
-        }
-        if kill % 4 == 3 {
-            child.env(SHARES_VAR, "1");
         }
         let mut child = child
             .env(DIR_VAR, dir.path())
@@ -122,7 +115,7 @@ fn completed_puts_survive_kill() {
         }
         // Beyond the puts in progress, which may have completed.
         begin = (begin / KEYS + 2) * KEYS;
-        let folder = open(dir.path(), false, false);
+        let folder = open(dir.path(), false);
         assert_eq!(staged(&folder, &backend), 0);
         let scrub = Scrub::new(backend.root());
         let intact = match folder.keeps_metadata() {
@@ -151,7 +144,7 @@ fn completed_puts_survive_kill() {
     let staging = backend.root().open_dir(b".onrush/staging").unwrap();
     // A process that another test starts has a copy of the locks of this one until its `execve`.
     wait_until("only this process has a folder in staging", || {
-        let _folder = open(dir.path(), false, false);
+        let _folder = open(dir.path(), false);
         entries(&staging).len() == 1
     });
 }

@@ -35,7 +35,6 @@ mod faults;
 // Folders that are created without an object.
 mod folders;
 // Puts that share their syncs.
-mod group;
 // A power cut or an error at every operation of an upload that continues.
 mod kept;
 // Commits of such uploads that fail.

@@ -10,7 +10,7 @@
 //! Errors are [`std::io::Error`]s that carry the errno and no path.
 //!
 //! Modules, lowest first: `types` · `attribute_at`, `release`, `resident`, `walk` · `kernel`,
-//! [`sim`] · `advice`, `again`, `copy`, `links`, `lock`, `notify`, `rights`, `whole`.
+//! [`sim`] · `advice`, `again`, `copy`, `links`, `lock`, `notify`, `rights`.
 //! They do not depend on tasks, drivers or objects.
 
 mod advice;
@@ -29,7 +29,6 @@ pub mod sim;
 mod tests;
 mod types;
 mod walk;
-mod whole;
 
 pub use notify::{Notice, Notifier, WatchId};
 pub use release::Releaser;

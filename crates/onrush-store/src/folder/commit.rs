@@ -1,5 +1,4 @@
-//! The two changes, put and delete, as blocking functions. The caller holds the lock of the key. A
-//! put is a value ([`Put`]) whose steps are functions, because puts share syncs (`group`).
+//! The two changes, put and delete, as blocking functions. The caller holds the lock of the key.
 //!
 //! After a failure, readers see the old object, and the staged file has been removed before the
 //! error is returned (or is removed on the pool, if the calling thread is a worker). A kept file
@@ -54,8 +53,7 @@ pub(super) enum Obstacle {
     OtherFileSystem,
 }
 
-/// A put whose condition holds and whose bytes are in the staged file. What remains are the steps
-/// that may be shared with other puts (`group`).
+/// A put whose condition holds and whose bytes are in the staged file.
 pub(super) struct Put {
     key: Key,
     parent: Parent,
@@ -68,7 +66,6 @@ pub(super) struct Put {
     meta: Meta,
     /// The count of failed syncs before the first step.
     sync_failures: u64,
-    is_small: bool,
     is_synced: bool,
     undo: Undo,
     old_content: DeferredFree,
@@ -86,8 +83,6 @@ pub(super) struct PutParts {
     pub(super) created: CreatedFolders,
     pub(super) sync_failures: u64,
     pub(super) locks: Locks,
-    /// All bytes were in memory, and are written to the staged file only now.
-    pub(super) is_small: bool,
 }
 
 impl Put {
@@ -116,7 +111,6 @@ impl Put {
             current,
             meta,
             sync_failures: parts.sync_failures,
-            is_small: parts.is_small,
             is_synced: !inner.durable(),
             undo: Undo::Never,
             old_content: DeferredFree::NONE,
@@ -124,51 +118,18 @@ impl Put {
         })
     }
 
-    /// Whether nothing was written before the count of failed syncs was read.
-    pub(super) fn is_small(&self) -> bool {
-        self.is_small
-    }
-
-    /// Whether it is on the file system of the root folder.
-    pub(super) fn is_at_home(&self) -> bool {
-        self.staged.name.staging.path().is_empty()
-    }
-
-    /// Whether the content is durable, or need not be.
-    pub(super) fn is_synced(&self) -> bool {
-        self.is_synced
-    }
-
-    /// The caller has synced the content.
-    pub(super) fn set_synced(&mut self) {
-        self.is_synced = true;
-    }
-
     /// Makes the content durable, if that is still to do.
-    pub(super) fn sync_content(&mut self, inner: &Inner) -> Result<()> {
+    fn sync_content(&mut self) -> Result<()> {
         if !self.is_synced {
-            let sync = || self.staged.file.sync();
-            // The size of a large one takes the time.
-            let synced = match self.is_small && inner.shares_syncs() {
-                true => inner.group.measure(sync),
-                false => sync(),
-            };
-            synced.map_err(StoreError::from_open_file)?;
+            (self.staged.file.sync()).map_err(StoreError::from_open_file)?;
             self.is_synced = true;
         }
         Ok(())
     }
 
-    /// The folder, and device and inode of it.
-    pub(super) fn folder(&self) -> Result<(&Dir, (u64, u64))> {
-        let dir = self.parent.dir();
-        let found = dir.self_metadata().map_err(StoreError::from_change)?;
-        Ok((dir, found.identity()))
-    }
-
     /// All remaining steps.
     pub(super) fn commit(mut self, inner: &Inner) -> Result<CommitOutcome> {
-        let placed = self.sync_content(inner).and_then(|()| self.place(inner));
+        let placed = self.sync_content().and_then(|()| self.place(inner));
         let synced = match placed {
             Ok(None) if inner.durable() => inner.parents.sync(self.parent.dir()),
             _ => Ok(()),
@@ -177,7 +138,7 @@ impl Put {
     }
 
     /// Gives the object's name to the staged file, whose content is durable. `None`: it has it.
-    pub(super) fn place(&mut self, inner: &Inner) -> Result<Option<Obstacle>> {
+    fn place(&mut self, inner: &Inner) -> Result<Option<Obstacle>> {
         // If no object is known, `RENAME_NOREPLACE` makes a lookup unnecessary: it fails if there
         // is one after all.
         let has_condition = !self.condition.is_none();
@@ -239,12 +200,12 @@ impl Put {
         let own = (self.staged.file.metadata()).map_err(StoreError::from_open_file)?;
         rights::keep(inner, &self.staged, &own, dir, name, &old)?;
         self.is_synced = !inner.durable();
-        self.sync_content(inner)
+        self.sync_content()
     }
 
     /// Ends the put: with the result of [`Put::place`], and that of the sync of the folder since.
     /// After a failure, readers see the old object again.
-    pub(super) fn complete(
+    fn complete(
         mut self,
         inner: &Inner,
         placed: Result<Option<Obstacle>>,
@@ -295,7 +256,7 @@ impl Put {
     }
 
     /// Removes the staged file, unless it is kept.
-    pub(super) fn fail(self, error: StoreError) -> Result<CommitOutcome> {
+    fn fail(self, error: StoreError) -> Result<CommitOutcome> {
         self.staged.remove_unless_kept();
         Err(error)
     }

@@ -14,9 +14,8 @@
 //! `properties` (of clients), `rights` (owner, group and mode), `names` (sorted names of a folder),
 //! `recent_names` (those of earlier pages), `walk` (what a folder contains, in steps), `list`,
 //! `semaphore` (waiting tasks), `key_locks` (locks and generations by key), `change` (locks that
-//! other processes see), `group` and `sync_time` (puts that share syncs), `listing_queue` (the
-//! number of simultaneous listings), `watches` (changes of folders), `name_case` (whether names are
-//! distinguished by case).
+//! other processes see), `listing_queue` (the number of simultaneous listings), `watches` (changes
+//! of folders), `name_case` (whether names are distinguished by case).
 
 mod again;
 mod change;
@@ -24,7 +23,6 @@ mod commit;
 mod copying;
 mod count;
 mod displaced;
-mod group;
 mod kept;
 mod key_locks;
 mod list;
@@ -45,7 +43,6 @@ mod semaphore;
 mod settings;
 mod staging;
 mod store;
-mod sync_time;
 mod trees;
 mod upload;
 mod walk;
@@ -62,7 +59,6 @@ use crate::usage::{COUNTED_BYTES_MIN, Usages};
 use again::Again;
 use change::{Locks, ProcessLocks};
 pub use count::Counted;
-use group::Group;
 use key_locks::KeyLocks;
 use listing_queue::ListingQueue;
 use mounts::Mounts;
@@ -118,7 +114,6 @@ struct Inner {
     recent_names: Arc<RecentNames>,
     parents: Parents,
     watches: Watches,
-    group: Group,
     stamps: Stamps,
     usages: Arc<Usages>,
     /// See [`Folder::set_check_hook`].
@@ -159,7 +154,6 @@ impl Folder {
             false => pool.clone(),
         };
         let pool_threads = pool.threads_max();
-        let group = Group::new(&root, pool_threads);
         let inner = Inner {
             releaser: Releaser::new(&pool, is_in_memory),
             root: Arc::new(root),
@@ -177,7 +171,6 @@ impl Folder {
             recent_names: Arc::default(),
             parents: Parents::new(pool_threads),
             watches: Watches::default(),
-            group,
             stamps: Stamps::default(),
             usages: Usages::new(),
             #[cfg(feature = "testing")]
@@ -295,25 +288,6 @@ impl Folder {
     #[cfg(feature = "testing")]
     pub fn set_check_hook(&self, hook: impl Fn() + Send + Sync + 'static) {
         let _ = self.inner.check_hook.set(Box::new(hook));
-    }
-
-    /// While puts share syncs, lets none be committed until the result is dropped. Those that were
-    /// ready by then share theirs. No put may be in progress.
-    #[cfg(feature = "testing")]
-    pub fn hold_commits(&self) -> Box<dyn std::any::Any + Send> {
-        Box::new(group::Leadership::take(&self.inner))
-    }
-
-    /// Puts share syncs, or do not, as if many syncs had taken `time`, until more are made.
-    #[cfg(feature = "testing")]
-    pub fn assume_sync_time(&self, time: std::time::Duration) {
-        self.inner.group.assume_sync_time(time);
-    }
-
-    /// The number of puts that wait for others to be committed.
-    #[cfg(feature = "testing")]
-    pub fn waiting_commits(&self) -> usize {
-        self.inner.group.ready()
     }
 
     /// Runs `job` on `pool`, one of the two of this folder. A panic of the job becomes an error.
@@ -447,11 +421,6 @@ impl Inner {
 
     fn durable(&self) -> bool {
         self.options.durability == Durability::Full
-    }
-
-    /// Whether puts may share their syncs.
-    fn shares_syncs(&self) -> bool {
-        self.durable() && self.options.share_syncs
     }
 
     /// Whether new objects get a checksum.

@@ -22,11 +22,6 @@ pub struct FolderOptions {
     pub writable: bool,
     /// What a completed change survives.
     pub durability: Durability,
-    /// Whether durable puts that are ready at the same time share their syncs, where these take
-    /// long. Off by default: a disk that makes one sync after the other gains much, but Linux joins
-    /// the syncs of several threads itself, and on a machine whose other programs write a lot,
-    /// sharing was slower.
-    pub share_syncs: bool,
     /// Whether new objects get a checksum ([`Scrub`](crate::Scrub) verifies it), if the file system
     /// supports extended attributes.
     pub checksums: bool,
@@ -51,7 +46,6 @@ impl Default for FolderOptions {
         FolderOptions {
             writable: true,
             durability: Durability::Full,
-            share_syncs: false,
             checksums: true,
             file_mode: 0o666,
             dir_mode: 0o777,

@@ -88,14 +88,6 @@ impl Parents {
         })
     }
 
-    /// Syncs the whole file system of `root`, and counts a failure, which may concern anything.
-    pub(super) fn sync_all(&self, root: &Dir) -> Result<()> {
-        root.sync_file_system().map_err(|error| {
-            self.sync_failures.fetch_add(1, Ordering::SeqCst);
-            StoreError::from_open_file(error)
-        })
-    }
-
     /// Forgets the folder at `path`, which was removed or replaced.
     pub(super) fn forget(&self, path: &[u8]) {
         self.lock().remove(path);

@@ -3,7 +3,6 @@
 
 use super::change::{self, Locks};
 use super::commit::{CommitOutcome, Obstacle, Put, PutParts};
-use super::group::{self, Submitted};
 use super::parents::{CreatedFolders, ParentState};
 use super::staging::{StagedFile, StagedName};
 use super::{Inner, copying, kept, key_locks, mounts, parents};
@@ -300,7 +299,7 @@ impl Upload for StagedUpload {
                 let obstacle;
                 (pending, obstacle) = match change::run(&inner, locks, job).await? {
                     CommitAttempt::ParentNotReady(pending) => (pending, None),
-                    CommitAttempt::Submitted(submitted) => match submitted.outcome().await? {
+                    CommitAttempt::Made(outcome) => match outcome {
                         CommitOutcome::Committed(committed) => {
                             copied.into_iter().for_each(StagedName::remove_kept);
                             return Ok(committed);
@@ -378,12 +377,12 @@ struct PendingCommit {
 
 /// The result of an attempt to commit.
 enum CommitAttempt {
-    Submitted(Submitted),
+    Made(CommitOutcome),
     /// The parent folder is missing or not known to be durable. Nothing was changed.
     ParentNotReady(PendingCommit),
 }
 
-/// Submits the upload to be committed if the parent folder is ready.
+/// Commits the upload if the parent folder is ready. Blocks.
 fn try_commit(
     inner: &Arc<Inner>,
     key: Key,
@@ -406,13 +405,9 @@ fn try_commit(
         condition,
         created,
     } = pending;
-    let is_small = match &body {
-        Body::Memory(held) => {
-            inner.check_free(&key, held.len() as u64)?;
-            true
-        }
-        _ => false,
-    };
+    if let Body::Memory(held) = &body {
+        inner.check_free(&key, held.len() as u64)?;
+    }
     let mut folder = None;
     let mut staged = body.into_file_with(|| {
         let staging = match key.split().0 {
@@ -438,10 +433,9 @@ fn try_commit(
         created,
         sync_failures,
         locks,
-        is_small,
     };
     let put = Put::prepare(inner, staged, metadata, parts)?;
-    Ok(CommitAttempt::Submitted(group::submit(inner, put)))
+    put.commit(inner).map(CommitAttempt::Made)
 }
 
 /// Computes the checksum of a file whose first `bytes` bytes were written in any order.

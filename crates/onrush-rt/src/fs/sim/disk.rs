@@ -325,17 +325,7 @@ impl Disk {
 
     /// Models the kernel's background write-back: all pending changes are written to the disk.
     pub(super) fn sync_all(&mut self) -> io::Result<()> {
-        let inodes = self.nodes.keys().copied().collect();
-        self.sync_each(inodes)
-    }
-
-    /// Writes all pending changes of the mount that `inode` belongs to (`syncfs(2)`).
-    pub(super) fn sync_mount(&mut self, inode: u64) -> io::Result<()> {
-        let inodes = self.mount_of(inode);
-        self.sync_each(inodes)
-    }
-
-    fn sync_each(&mut self, inodes: Vec<u64>) -> io::Result<()> {
+        let inodes: Vec<u64> = self.nodes.keys().copied().collect();
         for inode in inodes {
             match self.dir(inode) {
                 Ok(_) => self.sync_dir(inode)?,
@@ -343,37 +333,6 @@ impl Disk {
             }
         }
         Ok(())
-    }
-
-    /// The inodes of the mount that `inode` belongs to.
-    fn mount_of(&self, inode: u64) -> Vec<u64> {
-        let mount = self.nodes.get(&inode).map(|node| node.mount);
-        let all = self.nodes.iter();
-        all.filter(|(_, node)| Some(node.mount) == mount)
-            .map(|(&inode, _)| inode)
-            .collect()
-    }
-
-    /// As [`Disk::fail_sync_file`] and [`Disk::fail_sync_dir`], for a whole mount.
-    pub(super) fn fail_sync_mount(&mut self, inode: u64) -> io::Result<()> {
-        for inode in self.mount_of(inode) {
-            match self.node(inode)?.body {
-                Body::Dir(_) => self.fail_sync_dir(inode)?,
-                Body::File(_) => self.fail_sync_file(inode)?,
-                Body::Symlink(_) | Body::Special => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// A sync of a mount of which only a part completes.
-    pub(super) fn tear_sync_mount(&mut self, inode: u64, random: &mut Random) {
-        let keep = self.keep_of_torn(random);
-        for inode in self.mount_of(inode) {
-            if let Some(node) = self.nodes.get_mut(&inode) {
-                node.resolve_pending(keep, random);
-            }
-        }
     }
 
     fn keep_of_torn(&self, random: &mut Random) -> Keep {

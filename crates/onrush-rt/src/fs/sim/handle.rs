@@ -298,26 +298,6 @@ impl SimDir {
             })
     }
 
-    pub(in crate::fs) fn can_sync_file_system(&self) -> bool {
-        !self.at.fs.lock().single_syncs
-    }
-
-    pub(in crate::fs) fn sync_file_system(&self) -> io::Result<()> {
-        self.at
-            .fs
-            .sync_with(self.at.epoch, |state, fate| match fate {
-                Fate::Whole | Fate::Ignored => state.disk.sync_mount(self.at.inode),
-                Fate::Fails(code) => {
-                    state.disk.fail_sync_mount(self.at.inode)?;
-                    Err(errno(code))
-                }
-                Fate::Torn => {
-                    state.disk.tear_sync_mount(self.at.inode, &mut state.random);
-                    Err(errno(libc::EIO))
-                }
-            })
-    }
-
     pub(in crate::fs) fn names(&self) -> io::Result<SimNames> {
         self.at.fs.lists.pass();
         // Copied, because the caller may operate on the same file system.

@@ -15,18 +15,15 @@
 
 mod change;
 mod disk;
-mod flush;
 mod handle;
 mod hold;
 mod links;
 mod locks;
 
-pub use flush::SyncTime;
 pub use handle::{SimDir, SimFile, SimNames};
 
 use super::{Dir, DirInner};
 use disk::Disk;
-use flush::Device;
 use handle::Handle;
 use hold::Hold;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -61,7 +58,6 @@ pub struct SimFs {
     new_folders: Arc<Hold>,
     /// Holds calls that list one.
     lists: Arc<Hold>,
-    device: Arc<Device>,
     /// Notified when a byte is unlocked.
     unlocked: Arc<Condvar>,
 }
@@ -151,8 +147,6 @@ struct State {
     locks: HashMap<u64, Vec<(u64, bool)>>,
     /// Locked bytes, by inode and position: the handles that hold them.
     byte_locks: HashMap<(u64, u64), u64>,
-    /// `syncfs` is not reliable.
-    single_syncs: bool,
     next_handle: u64,
     /// The number of live handles of each inode.
     open: HashMap<u64, usize>,
@@ -189,7 +183,6 @@ impl SimFs {
             clock_ns: 1_700_000_000_000_000_000,
             locks: HashMap::new(),
             byte_locks: HashMap::new(),
-            single_syncs: false,
             next_handle: 0,
             open: HashMap::new(),
         };
@@ -197,7 +190,6 @@ impl SimFs {
             state: Arc::new(Mutex::new(state)),
             new_folders: Arc::default(),
             lists: Arc::default(),
-            device: Arc::default(),
             unlocked: Arc::default(),
         }
     }
@@ -372,16 +364,6 @@ impl SimFs {
         self.lock().single_folders = refuse;
     }
 
-    /// Whether everything can be synced at once ([`Dir::can_sync_file_system`]); by default it can.
-    pub fn set_syncs_whole(&self, syncs_whole: bool) {
-        self.lock().single_syncs = !syncs_whole;
-    }
-
-    /// How long each sync takes, in real time: for measurements.
-    pub fn set_sync_time(&self, time: SyncTime) {
-        self.device.set(time);
-    }
-
     /// Whether the caches are cold: then all calls that must not block return `WouldBlock`.
     pub fn set_cold(&self, cold: bool) {
         self.lock().cold = cold;
@@ -499,7 +481,6 @@ impl SimFs {
         epoch: u64,
         run: impl FnOnce(&mut State, Fate) -> io::Result<()>,
     ) -> io::Result<()> {
-        self.device.sync();
         self.operate(epoch, |state, fate| match fate {
             Fate::Ignored => {
                 state.ignored_syncs += 1;
