@@ -32,17 +32,15 @@ const BENCH_PAIR: &str = "xtask bench --short close --peers h2o";
 const BENCH_LIST: &str = "xtask bench --list";
 const EXPERIMENT_LIST: &str = "xtask experiment --list";
 const VERSION: &str = "cargo run --release --quiet -- --version";
-const SIMULATE: &str = "xtask simulate-scale";
 const EXAMPLES: &str = "cargo build --quiet -p onrush --example echo_stream --example coroutine";
 
 /// The commands that [`run_all`] runs. Measured programs are built without optimisation.
-const SHORT: [&str; 6] = [
+const SHORT: [&str; 5] = [
     VERSION,
     EXAMPLES,
     BENCH_LIST,
     BENCH_PAIR,
     EXPERIMENT_LIST,
-    SIMULATE,
 ];
 
 const TEST: &str = "xtask/src/test.rs";
@@ -252,7 +250,6 @@ const COMMANDS: &[(&str, Cover)] = &[
             "fn changes_through_several_servers",
         ),
     ),
-    ("cargo xtask simulate-scale", Runs(&[SIMULATE])),
     ("cargo xtask power-cuts", Step("power-cuts")),
     ("cargo xtask power-cuts [FILE-SYSTEM…]", Step("power-cuts")),
     (

@@ -17,7 +17,6 @@ mod power_cuts;
 mod python;
 mod scale;
 mod setup;
-mod simulate;
 mod steps;
 mod tally;
 mod test;
@@ -43,7 +42,7 @@ usage: cargo xtask TASK [OPTIONS]
                       or the named ones
         --list            print the names of the steps
   setup [--nightly]   install the programs that the tests need (part of test and nightly)
-  tidy                check import direction, line length, SAFETY reasons, retired words, files that
+  tidy                check import direction, line length, SAFETY reasons, files that
                       no module names, and other rules that compilers do not check
   fuzz [TARGET…]      fuzz the named targets, or all of them
         --seconds N       time for each target (default: 60)
@@ -66,7 +65,6 @@ usage: cargo xtask TASK [OPTIONS]
   scale [FAULT…]      run the tests of remote stores on that cluster, and three servers behind
                       HAProxy while parts of the system fail; all faults, or the named ones
         --list            print the names of the faults
-  simulate-scale      simulate a thousand front ends in front of 10^11 objects
         --seed N          of the random numbers (default: 1)
   tls                 scan HTTPS with testssl.sh and sslyze, and reload certificates under load
         --reloads N       reloads per driver (default: 1000)
@@ -133,7 +131,6 @@ fn perform(task: &str, arguments: Arguments) -> Result<(), Failure> {
         "page" => page::main(arguments),
         "power-cuts" => power_cuts::main(arguments),
         "scale" => scale::main(arguments),
-        "simulate-scale" => simulate::main(arguments),
         other => Err(Failure::Usage(format!("unknown task '{other}'"))),
     }
 }

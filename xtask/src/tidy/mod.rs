@@ -1,13 +1,11 @@
 //! Checks what compilers and formatters do not: import direction, the length of lines and files, a
-//! reason for each `unsafe`, retired identifiers and phrases, files that are not compiled, and the
+//! reason for each `unsafe`, files that are not compiled, and the
 //! reasons for dependencies. Every complaint names its file and line.
 
 mod dependencies;
 mod edges;
 mod layers;
 mod paths;
-mod phrases;
-mod retired;
 mod source;
 mod text;
 mod unreached;
@@ -92,10 +90,8 @@ fn complaints(files: &[Source]) -> Vec<Complaint> {
     let mut found = Vec::new();
     for file in files {
         text::check(file, &mut found);
-        phrases::check(file, &mut found);
         if file.is_rust() {
             unsafety::check(file, &mut found);
-            retired::check(file, &mut found);
         }
     }
     layers::check(files, &mut found);
