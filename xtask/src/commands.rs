@@ -32,16 +32,11 @@ const BENCH_PAIR: &str = "xtask bench --short close --peers h2o";
 const BENCH_LIST: &str = "xtask bench --list";
 const EXPERIMENT_LIST: &str = "xtask experiment --list";
 const VERSION: &str = "cargo run --release --quiet -- --version";
-const EXAMPLES: &str = "cargo build --quiet -p onrush --example echo_stream --example coroutine";
+const EXAMPLES: &str = "cargo build --quiet -p onrush --features coroutine --example echo_stream \
+    --example coroutine";
 
 /// The commands that [`run_all`] runs. Measured programs are built without optimisation.
-const SHORT: [&str; 5] = [
-    VERSION,
-    EXAMPLES,
-    BENCH_LIST,
-    BENCH_PAIR,
-    EXPERIMENT_LIST,
-];
+const SHORT: [&str; 5] = [VERSION, EXAMPLES, BENCH_LIST, BENCH_PAIR, EXPERIMENT_LIST];
 
 const TEST: &str = "xtask/src/test.rs";
 const NIGHTLY: &str = "xtask/src/nightly.rs";
@@ -212,7 +207,10 @@ const COMMANDS: &[(&str, Cover)] = &[
         "cargo run --release -p onrush --example echo_stream",
         Runs(&[EXAMPLES]),
     ),
-    ("cargo run -p onrush --example coroutine", Runs(&[EXAMPLES])),
+    (
+        "cargo run -p onrush --features coroutine --example coroutine",
+        Runs(&[EXAMPLES]),
+    ),
     ("cargo xtask test", ItRuns),
     ("cargo xtask test [STEP…]", ItRuns),
     ("cargo xtask test clippy", Step("clippy")),

@@ -102,7 +102,7 @@ pub(crate) fn renew_for_event(spent: u32) {
 /// Stores the present budget and restores it when dropped. Needed around an event-loop iteration,
 /// which may run within a poll of another worker.
 #[derive(Debug)]
-pub(crate) struct Restore(Left);
+pub struct Restore(Left);
 
 impl Restore {
     #[inline]
@@ -112,7 +112,7 @@ impl Restore {
 }
 
 /// Lifts the limit until the returned value is dropped, for a poll that must not be refused.
-pub(crate) fn unbounded() -> Restore {
+pub fn unbounded() -> Restore {
     let restore = Restore::new();
     LEFT.set(UNBOUNDED);
     restore

@@ -4,11 +4,12 @@
 //! therefore run many workers on one thread, over [`driver::sim`] and with a simulated clock.
 //! Futures access their worker through a [`worker::WorkerContext`].
 //!
-//! Layers inside this crate, lowest first: `sys` · [`text`] · [`region`] · [`crc64`] · [`user`] ·
+//! Layers inside this crate, lowest first: [`sys`] · [`text`] · [`region`] · [`crc64`] · [`user`] ·
 //! `job` · [`diagnosis`] · [`coop`] · [`buf`] · [`descriptors`] · `thread_pool` · [`blocking`] ·
-//! [`fs`] · [`driver`] · [`environment`] · [`timer`] · [`durations`] · `wakers` · [`offload`] ·
-//! `parker` · `mailbox` · `task`, `task_slot` · [`executor`] · `sources` · [`worker`] · [`net`] ·
-//! [`coroutine`]. This is the only crate with `unsafe` code; each block states why it is sound.
+//! [`fs`] · [`driver`] · [`environment`] · [`timer`] · [`durations`] · [`wakers`] · [`offload`] ·
+//! `parker` · `mailbox` · `task`, `task_slot` · [`executor`] · `sources` · [`worker`] · [`net`].
+//! This crate and `onrush-coroutine`, which was a part of it, are the only ones with `unsafe` code;
+//! each block states why it is sound.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("Onrush runs on Linux only: it is built on io_uring and epoll.");
@@ -19,8 +20,6 @@ pub mod blocking;
 pub mod buf;
 #[cfg(target_os = "linux")]
 pub mod coop;
-#[cfg(target_os = "linux")]
-pub mod coroutine;
 #[cfg(target_os = "linux")]
 pub mod crc64;
 #[cfg(target_os = "linux")]
@@ -52,7 +51,7 @@ pub mod region;
 #[cfg(target_os = "linux")]
 mod sources;
 #[cfg(target_os = "linux")]
-mod sys;
+pub mod sys;
 #[cfg(target_os = "linux")]
 mod task;
 #[cfg(target_os = "linux")]
@@ -66,6 +65,6 @@ pub mod timer;
 #[cfg(target_os = "linux")]
 pub mod user;
 #[cfg(target_os = "linux")]
-mod wakers;
+pub mod wakers;
 #[cfg(target_os = "linux")]
 pub mod worker;

@@ -272,7 +272,7 @@ impl Stream {
     /// [`Stream::poll_read`] by a reader that names the memory that it uses first when it
     /// continues. `memory` is called if the reader has to wait.
     #[inline]
-    pub(crate) fn poll_read_resuming(
+    pub fn poll_read_resuming(
         &mut self,
         cx: &mut Context<'_>,
         into: &mut [u8],
@@ -308,7 +308,7 @@ impl Stream {
     }
 
     /// The result of `ask` for the descriptor; `Unsupported` on simulated streams, which have none.
-    pub(crate) fn with_descriptor<R>(
+    pub fn with_descriptor<R>(
         &self,
         ask: impl FnOnce(BorrowedFd<'_>) -> Result<R, Errno>,
     ) -> io::Result<R> {

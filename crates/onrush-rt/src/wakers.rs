@@ -10,7 +10,7 @@ use std::task::Waker;
 /// Wakes `waker`. The panic hook has printed a panic of its code or its destructor; it goes no
 /// further.
 #[inline]
-pub(crate) fn wake(waker: Waker) {
+pub fn wake(waker: Waker) {
     discard(Call(Some(waker)));
 }
 

@@ -1,6 +1,7 @@
 //! The content of a response: bytes, parts of files, or a stream. The engine frames and sends it.
 
 use crate::panic_guard::{self, PanicGuard};
+#[cfg(feature = "coroutine")]
 use crate::pooled_buffer::PooledBuffer;
 use bytes::Bytes;
 use futures_core::Stream;
@@ -43,6 +44,7 @@ pub(crate) enum Content {
     /// `Bytes` may own a user value with a destructor (`Bytes::from_owner`).
     Bytes(PanicGuard<Bytes>),
     /// Small content in memory that is reused.
+    #[cfg(feature = "coroutine")]
     Pooled(PooledBuffer),
     /// Parts that are known in advance, in order.
     Parts(PanicGuard<VecDeque<Part>>),
@@ -331,6 +333,7 @@ impl Body {
             Content::Empty => Some(0),
             Content::Static(bytes) => Some(bytes.len() as u64),
             Content::Bytes(bytes) => Some(bytes.get().len() as u64),
+            #[cfg(feature = "coroutine")]
             Content::Pooled(kept) => Some(kept.0.len() as u64),
             Content::Parts(parts) => {
                 let lengths = parts.get().iter().map(Part::length);
@@ -375,6 +378,7 @@ impl From<Vec<u8>> for Body {
     }
 }
 
+#[cfg(feature = "coroutine")]
 impl From<PooledBuffer> for Body {
     fn from(kept: PooledBuffer) -> Body {
         Body(Content::Pooled(kept))

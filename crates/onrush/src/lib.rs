@@ -27,7 +27,8 @@
 //!   [`Body`] are their bodies.
 //! - [`WorkerHandle`] gives a handler timers, tasks and thread pools. [`offload()`] runs CPU-bound
 //!   work, [`limited()`] limits how many requests a handler processes at a time.
-//! - [`coroutine`] has handlers in blocking style, with [`std::io::Read`] and [`std::io::Write`].
+//! - With the feature `coroutine`, `coroutine` has handlers in blocking style, with
+//!   [`std::io::Read`] and [`std::io::Write`].
 //! - With the feature `tls`, `Server::tls` serves HTTPS by a `TlsConfig`, and `Request::tls`
 //!   returns what was negotiated, and the certificate of the client.
 //! - [`Metrics`], [`Admin`] and [`AccessLog`] show what a server does.
@@ -56,12 +57,13 @@
 //! Layers inside this crate, lowest first: `trusted_peers` · `panic_guard` · `pooled_buffer` ·
 //! `drain` · `log` · `running_settings` · [`body`] · [`response`] · `tls` · `offload` ·
 //! [`worker`] · `params` · `worker_set` · `watchdog` · `host` · [`request`] · [`handler`] ·
-//! [`coroutine`] · `limited` · `route` · [`metrics`] · `engine` · [`server`] · `admin` · [`sim`].
+//! `coroutine` · `limited` · `route` · [`metrics`] · `engine` · [`server`] · `admin` · [`sim`].
 
 #![forbid(unsafe_code)]
 
 mod admin;
 pub mod body;
+#[cfg(feature = "coroutine")]
 pub mod coroutine;
 mod drain;
 mod engine;
@@ -73,6 +75,7 @@ pub mod metrics;
 pub mod offload;
 mod panic_guard;
 mod params;
+#[cfg(feature = "coroutine")]
 mod pooled_buffer;
 pub mod request;
 pub mod response;

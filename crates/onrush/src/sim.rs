@@ -10,7 +10,7 @@
 //! assert!(client.receive().unwrap().starts_with(b"HTTP/1.1 200 OK\r\n"));
 //! ```
 //!
-//! Coroutines live in a [`coroutine::scope`](crate::coroutine::scope). A test whose handlers are
+//! Coroutines live in a `coroutine::scope`. A test whose handlers are
 //! coroutines creates and drops the simulation within such a scope.
 
 mod proxy;

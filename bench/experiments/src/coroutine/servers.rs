@@ -129,8 +129,8 @@ pub(super) fn start_backend() -> Outcome<Server> {
 pub(super) fn build() -> Outcome {
     let bench = "build --profile=dist --quiet -p experiments --bin ";
     xtask::shell::run(&mut cargo(&format!("{bench}{APP}")))?;
-    let examples = "build --profile=dist --quiet -p onrush --example http_coroutines \
-        --example http_threads";
+    let examples = "build --profile=dist --quiet -p onrush --features coroutine \
+        --example http_coroutines --example http_threads";
     xtask::shell::run(&mut cargo(examples))?;
     let mut may = cargo("build --profile=dist --locked --quiet --bin");
     xtask::shell::run(may.arg(MAY).current_dir(root().join("bench/peers/rust")))

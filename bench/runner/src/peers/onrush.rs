@@ -221,8 +221,9 @@ macro_rules! example {
             configuration: concat!("one worker; ", $configuration),
             omits: &[],
             install: |_| {
-                let build = concat!("build --profile=dist --quiet -p onrush --example ", $name);
-                run(&mut cargo(build))
+                let build =
+                    "build --profile=dist --quiet -p onrush --features coroutine --example ";
+                run(&mut cargo(&format!("{build}{}", $name)))
             },
             version: own_version,
             launch: |setup, launch| {

@@ -6,13 +6,13 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
 
 /// The size of a cache line, in bytes.
-pub(crate) const LINE_BYTES: usize = 64;
+pub const LINE_BYTES: usize = 64;
 
 /// Prefetches this many cache lines from `address`, which may have any value. This is a cheap hint
 /// that hides the latency of memory that is used soon. Does nothing except on x86-64.
 #[inline]
 #[allow(unsafe_code)]
-pub(crate) fn prefetch(address: usize, lines: usize) {
+pub fn prefetch(address: usize, lines: usize) {
     #[cfg(target_arch = "x86_64")]
     for line in 0..lines {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};

@@ -2,8 +2,6 @@
 //! every transport, a watchdog for each test, and tests that run themselves in a child process.
 #![allow(unreachable_pub)]
 
-pub mod coroutines;
-
 use onrush_rt::driver::sim::{self, Behaviour};
 use onrush_rt::driver::{Choice, Config, Driver, Event, Preference, Socket, StreamId, choose};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};

@@ -40,7 +40,7 @@
 //! values on it are dropped. A handler that panics before its response has begun receives 500 as
 //! its response; otherwise the response is cut off.
 //!
-//! The other items are those of [`onrush_rt::coroutine`]. Its documentation says what a coroutine
+//! The other items are those of [`onrush_coroutine`]. Its documentation says what a coroutine
 //! must not do, and which modules replace `std::thread`, `std::net`, `std::sync` and `std::fs`.
 //!
 //! Modules, lowest first: `request` · `response` · `plain`. They do not depend on connections.
@@ -49,7 +49,7 @@ mod plain;
 mod request;
 mod response;
 
-pub use onrush_rt::coroutine::{
+pub use onrush_coroutine::{
     Config, Contract, Coroutine, File, JoinHandle, Mutex, StackCounters, StackOptions, TcpListener,
     TcpStream, Unwinding, channel, counters, fs, is_inside, is_unwinding, mpsc, net, run, scope,
     sleep, spawn, sync, thread, touched_bytes, try_wait, wait, yield_now,

@@ -13,7 +13,7 @@ use crate::request::Request;
 use crate::response::Response;
 use bytes::Bytes;
 use futures_core::Stream;
-use onrush_rt::coroutine::{Contract, Coroutine};
+use onrush_coroutine::{Contract, Coroutine};
 use std::future::Future;
 use std::io;
 use std::marker::PhantomData;

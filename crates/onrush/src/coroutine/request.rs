@@ -1,8 +1,8 @@
 //! The request of a coroutine handler. Its body is read in blocking style.
 
 use crate::request::Request as Inner;
+use onrush_coroutine::try_wait;
 use onrush_rt::buf::Buf;
-use onrush_rt::coroutine::try_wait;
 use std::io::{self, BufRead, Read};
 use std::ops::Deref;
 

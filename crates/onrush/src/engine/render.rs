@@ -145,6 +145,7 @@ impl Engine {
             (SendAs::Length(_), Content::Bytes(bytes)) if bytes.get().len() <= SMALL_BYTES => {
                 out.extend_from_slice(bytes.get());
             }
+            #[cfg(feature = "coroutine")]
             (SendAs::Length(_), Content::Pooled(kept)) if kept.0.len() <= SMALL_BYTES => {
                 out.extend_from_slice(&kept.0);
             }

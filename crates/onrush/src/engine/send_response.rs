@@ -41,6 +41,7 @@ impl Engine {
             Content::Empty => self.send_rendered(id, &head).await,
             Content::Static(bytes) => self.send_both(id, &mut head, bytes).await,
             Content::Bytes(bytes) => self.send_both(id, &mut head, bytes.get()).await,
+            #[cfg(feature = "coroutine")]
             Content::Pooled(kept) => self.send_both(id, &mut head, &kept.0).await,
             Content::Parts(parts) => self.send_parts(id, head, parts).await,
             Content::Stream(streamed) => self.send_stream(id, head, streamed.stream, send_as).await,

@@ -32,7 +32,8 @@ use crate::worker_set::WorkerLoad;
 use cell::{DURATION_BUCKETS, HistogramSnapshot, SIZE_BUCKETS, duration_bounds, size_bounds};
 #[cfg(feature = "tls")]
 use certificates::Certificates;
-use onrush_rt::coroutine;
+#[cfg(feature = "coroutine")]
+use onrush_coroutine::{StackCounters, counters as stack_counters};
 use onrush_rt::offload::StatsHandle;
 use onrush_rt::worker::WorkerContext;
 use requests::{Labels, METHODS, Requests, method_and_scheme};
@@ -151,7 +152,8 @@ struct WorkerSources {
     counters: Arc<Counters>,
     requests: Arc<Requests>,
     load: Arc<WorkerLoad>,
-    stacks: Arc<coroutine::StackCounters>,
+    #[cfg(feature = "coroutine")]
+    stacks: Arc<StackCounters>,
 }
 
 impl Metrics {
@@ -208,7 +210,8 @@ impl Metrics {
             counters: counters.clone(),
             requests: requests.clone(),
             load: load.clone(),
-            stacks: coroutine::counters(),
+            #[cfg(feature = "coroutine")]
+            stacks: stack_counters(),
         });
         Recorder::new(requests, context.clone())
     }

@@ -191,9 +191,16 @@ pub(super) fn activity(text: &mut TextWriter, workers: &[WorkerSources]) {
     by_worker(text, &alive, family, |worker| {
         [(None, worker.counters.receive_bytes.get())]
     });
+    #[cfg(feature = "coroutine")]
+    stacks(text, &alive);
+}
+
+/// The stacks of coroutines.
+#[cfg(feature = "coroutine")]
+fn stacks(text: &mut TextWriter, alive: &[WorkerSources]) {
     let help = "Stacks of coroutines: in use, and kept for reuse.";
     let family = ("onrush_coroutine_stacks", MetricType::Gauge, help);
-    by_worker(text, &alive, family, |worker| {
+    by_worker(text, alive, family, |worker| {
         let stacks = &worker.stacks;
         [("in_use", stacks.in_use()), ("pooled", stacks.pooled())]
             .map(|(state, count)| (Some(("state", state)), count))

@@ -26,9 +26,10 @@ use crate::worker_set::{Placement, WorkerSet};
 use control::Control;
 pub use listening::ListeningSockets;
 use listening::{How, Listening};
+#[cfg(feature = "coroutine")]
+use onrush_coroutine as stacks;
 use onrush_proto::limits::Limits;
 use onrush_rt::blocking;
-use onrush_rt::coroutine as stacks;
 use onrush_rt::descriptors::Descriptors;
 use onrush_rt::driver::{self, Preference, choose};
 use onrush_rt::environment::Environment;
@@ -88,6 +89,7 @@ pub struct Server {
     blocking_pool: Option<blocking::BlockingPool>,
     offload: offload::OffloadOptions,
     offload_pool: Option<offload::OffloadPool>,
+    #[cfg(feature = "coroutine")]
     stacks: stacks::StackOptions,
 }
 
@@ -131,6 +133,7 @@ impl Server {
             blocking_pool: None,
             offload: offload::OffloadOptions::default(),
             offload_pool: None,
+            #[cfg(feature = "coroutine")]
             stacks: stacks::StackOptions::default(),
         }
     }
@@ -385,6 +388,7 @@ impl Server {
     /// The address space of the stack of each coroutine handler, in bytes, at least 32 KiB.
     /// Default: 256 KiB. A handler uses only the memory that it touches. A handler that overflows
     /// its stack ends the process. See [`crate::coroutine`].
+    #[cfg(feature = "coroutine")]
     pub fn coroutine_stack_bytes(mut self, bytes: usize) -> Server {
         self.stacks.stack_bytes = bytes;
         self
@@ -478,6 +482,7 @@ impl Server {
             shared: shared.clone(),
             pools: pools.clone(),
             application: application.clone(),
+            #[cfg(feature = "coroutine")]
             stacks: self.stacks.clone(),
             control: control.clone(),
         };

@@ -6,7 +6,8 @@ use crate::engine::{Engine, EngineHandler, Settings, Transfer};
 use crate::handler::Application;
 use crate::panic_guard::{self, PanicGuard};
 use crate::worker::WorkerHandle;
-use onrush_rt::coroutine as stacks;
+#[cfg(feature = "coroutine")]
+use onrush_coroutine as stacks;
 use onrush_rt::driver::{self, Choice, ListenSocket};
 use onrush_rt::net::Closing;
 use onrush_rt::worker::{Pools, Worker, pin_to, restore_affinity};
@@ -36,6 +37,7 @@ pub(super) struct WorkerThread {
     pub(super) shared: Arc<[bool]>,
     pub(super) pools: Pools,
     pub(super) application: Arc<dyn Application>,
+    #[cfg(feature = "coroutine")]
     pub(super) stacks: stacks::StackOptions,
     pub(super) control: Arc<Control>,
 }
@@ -61,9 +63,14 @@ impl WorkerThread {
         {
             tracing::warn!(core, %error, "a worker could not be pinned");
         }
-        stacks::configure(&self.stacks);
-        // The scope outlives the worker, so that coroutines which the worker drops are unwound.
-        let result = stacks::scope(|| self.serve(ready));
+        #[cfg(feature = "coroutine")]
+        let result = {
+            stacks::configure(&self.stacks);
+            // The scope outlives the worker, so that coroutines which the worker drops are unwound.
+            stacks::scope(|| self.serve(ready))
+        };
+        #[cfg(not(feature = "coroutine"))]
+        let result = self.serve(ready);
         if result.is_err() {
             self.control.set(ENDING); // Without this worker the load would be uneven.
         }

@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use super::memory::{self, Chunk, Guard};
-use crate::sys::{LINE_BYTES, page_bytes, prefetch};
+use onrush_rt::sys::{LINE_BYTES, page_bytes, prefetch};
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::num::NonZeroUsize;

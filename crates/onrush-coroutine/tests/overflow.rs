@@ -1,12 +1,11 @@
 //! A coroutine that overflows its stack ends the process and prints its name. Each test runs itself
 //! in a child process, which dies.
 
-use crate::common::coroutines::contract;
-use crate::common::{KERNEL, choice, watchdog};
-use onrush_rt::coroutine::{self, Config, Coroutine, thread, wait};
+use crate::common::{KERNEL, choice, contract};
+use onrush_coroutine::{self as coroutine, Config, Coroutine, thread, wait};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Output;
-use testing::child;
+use testing::{child, watchdog};
 
 const CHILD: &str = "ONRUSH_TEST_CHILD";
 

@@ -2,7 +2,7 @@
 //!
 //! A waiter may give up at any time.
 
-use crate::wakers::wake;
+use onrush_rt::wakers::wake;
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::VecDeque;
 use std::future::Future;

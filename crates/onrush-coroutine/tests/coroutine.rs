@@ -1,7 +1,9 @@
 //! Coroutines polled by hand: dropped at every wait, panicking, nested, and on reused stacks.
 
-use crate::common::coroutines::{contract, finish, message, pause, poll};
-use onrush_rt::coroutine::{self, Coroutine, StackOptions, counters, mpsc, scope, thread, wait};
+use crate::common::{contract, finish, message, pause, poll};
+use onrush_coroutine::{
+    self as coroutine, Coroutine, StackOptions, counters, mpsc, scope, thread, wait,
+};
 use std::cell::{Cell, RefCell};
 use std::future::{Future, pending, poll_fn, ready};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -50,15 +50,15 @@ impl Scope {
 ///
 /// A coroutine belongs to the scope in which it was created. After that scope has ended, polling
 /// the coroutine panics, and dropping it leaks its stack with everything on it, if it has begun to
-/// run. So the owner of a [`Worker`](crate::worker::Worker) that runs coroutines creates and drops
-/// the worker within one scope. [`run`](super::run()) does so itself.
+/// run. So the owner of a [`Worker`](onrush_rt::worker::Worker) that runs coroutines creates and
+/// drops the worker within one scope. [`run`](super::run()) does so itself.
 ///
 /// Scopes do not nest: a scope that begins while another is active is part of that one. A scope
 /// begins only on the stack that the thread was started with. On the stack of a foreign stackful
 /// coroutine, `f` runs without a scope.
 ///
 /// ```
-/// use onrush_rt::coroutine::{self, Contract, Coroutine};
+/// use onrush_coroutine::{self as coroutine, Contract, Coroutine};
 /// # use std::{pin::pin, task::{Context, Poll, Waker}, future::Future};
 /// # let mut cx = Context::from_waker(Waker::noop());
 /// // SAFETY: the coroutine's function calls nothing but `wait`.

@@ -1,10 +1,10 @@
 //! Stackful coroutines of another crate ("foreign") around, inside and between Onrush's coroutines
 //! ("ours"). In whatever order stacks are left, misuse panics and proper use works.
 
-use crate::common::coroutines::{contract, message, pause, poll};
+use crate::common::{contract, message, pause, poll};
 #[allow(dead_code, unreachable_pub)]
 use corosensei::{Coroutine as Foreign, Yielder};
-use onrush_rt::coroutine::{Coroutine, is_inside, is_unwinding, scope, try_wait, wait};
+use onrush_coroutine::{Coroutine, is_inside, is_unwinding, scope, try_wait, wait};
 use std::cell::{Cell, RefCell};
 use std::future::{pending, poll_fn};
 use std::rc::Rc;

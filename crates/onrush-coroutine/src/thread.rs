@@ -5,9 +5,9 @@
 use super::frame::Frame;
 use super::suspend::{Unwinding, is_unwinding, try_wait};
 use super::switch::Coroutine;
-use crate::coop;
-use crate::executor::{FallibleTask, Task};
-use crate::worker::WorkerContext;
+use onrush_rt::coop;
+use onrush_rt::executor::{FallibleTask, Task};
+use onrush_rt::worker::WorkerContext;
 use std::any::{Any, type_name};
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -36,7 +36,7 @@ pub(super) fn context() -> WorkerContext {
 ///
 /// # Examples
 /// ```
-/// use onrush_rt::coroutine::{self, Config, Contract, thread};
+/// use onrush_coroutine::{self as coroutine, Config, Contract, thread};
 /// use std::time::Duration;
 ///
 /// let program = || {

@@ -6,8 +6,8 @@
 //! lines and the call of its main function: [`thread`], [`net`], [`sync`], [`fs`], and [`run`].
 //!
 //! ```
-//! use onrush_rt::coroutine::net::{TcpListener, TcpStream};
-//! use onrush_rt::coroutine::{self, Config, Contract, thread};
+//! use onrush_coroutine::net::{TcpListener, TcpStream};
+//! use onrush_coroutine::{self as coroutine, Config, Contract, thread};
 //! use std::io::{Read, Write};
 //!
 //! fn main_of_the_program() -> std::io::Result<()> {

@@ -23,7 +23,7 @@ pub use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult, atomic
 /// Locking it twice in one coroutine waits for ever.
 ///
 /// ```no_run
-/// use onrush_rt::coroutine::{sync::{Arc, Mutex}, thread};
+/// use onrush_coroutine::{sync::{Arc, Mutex}, thread};
 /// let count = Arc::new(Mutex::new(0));
 /// let other = count.clone();
 /// thread::spawn(move || *other.lock().unwrap() += 1).join().unwrap();

@@ -2,7 +2,7 @@
 
 use super::suspend::{spend_operation, try_wait};
 use super::thread::context;
-use crate::wakers::wake;
+use onrush_rt::wakers::wake;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
@@ -42,7 +42,7 @@ fn shared<T>(bound: usize) -> Shared<T> {
 ///
 /// # Examples
 /// ```
-/// use onrush_rt::coroutine::{self, Config, Contract, mpsc, thread};
+/// use onrush_coroutine::{self as coroutine, Config, Contract, mpsc, thread};
 ///
 /// let program = || {
 ///     let (sender, receiver) = mpsc::sync_channel(1);

@@ -19,7 +19,7 @@ const STEP_BYTES: usize = 256 << 10;
 ///
 /// # Examples
 /// ```
-/// use onrush_rt::coroutine::{self, Config, Contract, fs, fs::File};
+/// use onrush_coroutine::{self as coroutine, Config, Contract, fs, fs::File};
 /// use std::io::Write;
 ///
 /// let program = || {

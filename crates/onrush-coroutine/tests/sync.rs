@@ -1,8 +1,7 @@
 //! Synchronisation between coroutines of one worker, and the memory of many coroutines.
 
-use crate::common::coroutines::{contract, finish, message, pause, poll};
-use crate::common::watchdog;
-use onrush_rt::coroutine::{self, Coroutine, counters, mpsc, scope, sync, thread, wait};
+use crate::common::{contract, finish, message, pause, poll};
+use onrush_coroutine::{self as coroutine, Coroutine, counters, mpsc, scope, sync, thread, wait};
 use onrush_rt::driver::sim::{Behaviour, Net};
 use onrush_rt::worker::Worker;
 use std::cell::Cell;
@@ -10,6 +9,7 @@ use std::future::Future;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
+use testing::watchdog;
 
 #[test]
 fn mutex_is_granted_in_order() {

@@ -1,10 +1,8 @@
 //! User wakers and destructors that call back or panic wherever a worker calls them. A panic costs
 //! the future that it belongs to, never the worker.
 
-#[allow(dead_code, unreachable_pub)]
-use crate::common::coroutines::contract;
-use crate::common::{KERNEL, choice};
-use onrush_rt::coroutine::{Coroutine, mpsc, scope, wait};
+use crate::common::{KERNEL, choice, contract};
+use onrush_coroutine::{Coroutine, mpsc, scope, wait};
 use onrush_rt::driver::sim::{Behaviour, Net};
 use onrush_rt::driver::{Config, ListenSocket, Socket};
 use onrush_rt::net::{Listener, Stream};
@@ -258,7 +256,7 @@ fn keep_replace_wake_and_drop(rig: &mut Rig) {
     let mut job = rig.worker.context().blocking().run(|| 7);
     let _ = poll(&mut job);
     drop((reads, writes, listener, sleep, job));
-    let lock = Rc::new(onrush_rt::coroutine::Mutex::new(0));
+    let lock = Rc::new(onrush_coroutine::Mutex::new(0));
     let (held, wants) = (lock.clone(), lock.clone());
     let mut holds = Coroutine::new(contract(), move || {
         let _held = held.lock();

@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 use super::stack::RESERVED_BYTES;
-use crate::sys::page_bytes;
+use onrush_rt::sys::page_bytes;
 use std::cell::Cell;
 use std::io;
 use std::mem::MaybeUninit;

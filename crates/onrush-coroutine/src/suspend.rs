@@ -4,7 +4,7 @@
 
 use super::frame::{Frame, NoSuspend, WaitState};
 use super::overflow;
-use crate::coop;
+use onrush_rt::coop;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
@@ -38,7 +38,7 @@ impl From<Unwinding> for io::Error {
 /// The [`Contract`](super::Contract) of the coroutine says where it may wait.
 ///
 /// ```
-/// use onrush_rt::coroutine::{self, Contract, Coroutine};
+/// use onrush_coroutine::{self as coroutine, Contract, Coroutine};
 /// # use std::{pin::pin, task::{Context, Poll, Waker}, future::Future};
 /// // SAFETY: the coroutine's function calls nothing but `wait`.
 /// let contract = unsafe { Contract::accept() };

@@ -12,7 +12,7 @@
 /// Safe code cannot create a coroutine:
 ///
 /// ```compile_fail,E0133
-/// use onrush_rt::coroutine::{Contract, Coroutine};
+/// use onrush_coroutine::{Contract, Coroutine};
 ///
 /// let coroutine = Coroutine::new(Contract::accept(), || ());
 /// ```
@@ -77,7 +77,7 @@ impl Contract {
     /// so no sound library relies on that. It can block other coroutines, or make them panic.
     ///
     /// ```
-    /// use onrush_rt::coroutine::{Contract, Coroutine, TcpStream};
+    /// use onrush_coroutine::{Contract, Coroutine, TcpStream};
     /// use std::{cell::RefCell, io::Write, net::SocketAddr};
     ///
     /// thread_local! {

@@ -6,10 +6,10 @@ use super::scope::scope;
 use super::stack::StackOptions;
 use super::switch::Coroutine;
 use super::thread_stacks::configure;
-use crate::blocking;
-use crate::driver::{self, Choice, Preference, choose};
-use crate::environment::Environment;
-use crate::worker::{Notifier, Pools, Worker, affinity, pin_to};
+use onrush_rt::blocking;
+use onrush_rt::driver::{self, Choice, Preference, choose};
+use onrush_rt::environment::Environment;
+use onrush_rt::worker::{Notifier, Pools, Worker, affinity, pin_to};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -67,7 +67,7 @@ impl Config {
 /// returned.
 ///
 /// ```
-/// use onrush_rt::coroutine::{self, Config, Contract, thread};
+/// use onrush_coroutine::{self as coroutine, Config, Contract, thread};
 /// use std::time::Duration;
 ///
 /// let config = Config { stack_bytes: 64 << 10, ..Config::default() };

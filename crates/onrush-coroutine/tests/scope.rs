@@ -4,9 +4,9 @@
 //! Each referred value counts its drop. A coroutine that is unwound or continues checks the count.
 
 #[allow(dead_code, unreachable_pub)]
-use crate::common::coroutines::{contract, message, pause, poll};
-use onrush_rt::coroutine::thread::Builder;
-use onrush_rt::coroutine::{Coroutine, counters, scope, spawn, wait};
+use crate::common::{contract, message, pause, poll};
+use onrush_coroutine::thread::Builder;
+use onrush_coroutine::{Coroutine, counters, scope, spawn, wait};
 use onrush_rt::driver::sim::{Behaviour, Net};
 use onrush_rt::worker::Worker;
 use std::any::Any;

@@ -1,12 +1,11 @@
 //! Coroutines on workers of every driver: sockets, files, threads and programs, with the API of
 //! std.
 
-use crate::common::coroutines::contract;
-use crate::common::{ALL, KERNEL, Kind, Transport, choice, pattern, sockets, watchdog};
-use testing::TempDir;
+use crate::common::{ALL, KERNEL, Kind, choice, contract, pattern, sockets};
+use testing::{TempDir, watchdog};
 
-use onrush_rt::coroutine::net::{Shutdown, TcpListener, TcpStream};
-use onrush_rt::coroutine::{self, Config, Coroutine, File, fs, thread, wait};
+use onrush_coroutine::net::{Shutdown, TcpListener, TcpStream};
+use onrush_coroutine::{self as coroutine, Config, Coroutine, File, fs, thread, wait};
 use onrush_rt::driver::sim::{self, Behaviour};
 use onrush_rt::driver::{self, Preference};
 use onrush_rt::worker::{Pools, Worker};
@@ -64,7 +63,7 @@ impl Rig {
 
     /// The two ends of a connection on the network of this rig.
     fn pair(&self) -> impl FnOnce() -> (TcpStream, TcpStream) + 'static {
-        let (a, b) = sockets(Transport::Tcp4, self.net.as_ref()).expect("a connected pair");
+        let (a, b) = sockets(self.net.as_ref());
         let take = |socket| TcpStream::from_socket(socket).expect("the worker takes the socket");
         move || (take(a), take(b))
     }

@@ -3,7 +3,7 @@
 //! Does not track which stacks are in use.
 #![allow(unsafe_code)]
 
-use crate::sys::page_bytes;
+use onrush_rt::sys::page_bytes;
 use std::io;
 use std::num::NonZeroUsize;
 use std::ptr::{NonNull, null_mut};

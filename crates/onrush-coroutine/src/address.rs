@@ -1,7 +1,7 @@
 //! Addresses as in `std::net`; names are looked up without blocking the worker.
 
 use super::suspend::try_wait;
-use crate::worker::WorkerContext;
+use onrush_rt::worker::WorkerContext;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 

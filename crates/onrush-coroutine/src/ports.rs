@@ -1,8 +1,8 @@
 //! One port for all workers of a program: the first worker that binds an address creates a
 //! listening socket for each worker, and the others take theirs when they bind it.
 
-use crate::driver::ListenSocket;
-use crate::net::{self, Address, ListenMode, ListenOptions};
+use onrush_rt::driver::ListenSocket;
+use onrush_rt::net::{self, Address, ListenMode, ListenOptions};
 use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
