@@ -2,7 +2,7 @@
 //! `curl http://127.0.0.1:PORT/files/`.
 
 use onrush::{Request, Response, Router, Server};
-use onrush_server::{Files, FilesOptions};
+use onrush_files::{Files, FilesOptions};
 use std::path::Path;
 
 async fn home(_: Request) -> Response {

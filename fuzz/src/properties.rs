@@ -1,9 +1,9 @@
 //! The XML of a client (PROPPATCH, the owner of a LOCK, PROPFIND), and what other clients receive
 //! of it: well-formed for an independent parser, with the same names, attributes and text.
 
+use onrush_files::files::received;
+use onrush_files::{Files, FilesOptions};
 use onrush_rt::blocking::BlockingPool;
-use onrush_server::files::received;
-use onrush_server::{Files, FilesOptions};
 use onrush_store::testing::MemoryStore;
 use roxmltree::{Document, Node, NodeType};
 use std::{collections::BTreeMap, sync::Arc};

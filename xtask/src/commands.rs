@@ -46,7 +46,7 @@ const CURL: Cover = Tested(
     "fn curl_puts_gets_and_deletes",
 );
 const LISTING: Cover = Tested(
-    "crates/onrush-server/tests/files/list.rs",
+    "crates/onrush-files/tests/files/list.rs",
     "application/json",
 );
 const REMOTE: &str = "crates/onrush-server/tests/cli/remote.rs";

@@ -8,7 +8,7 @@
 
 use futures_core::Stream;
 use onrush::{Body, Bytes, Limits, Request, Response, Router, Server};
-use onrush_server::{Allow, Durability, Files, FilesOptions};
+use onrush_files::{Allow, Durability, Files, FilesOptions};
 use std::io;
 use std::path::Path;
 use std::pin::Pin;

@@ -8,10 +8,10 @@
 
 use onrush::coroutine::{self, Contract, handler, scope};
 use onrush::{Application, Limits, Request, Response, Router, sim::Simulation};
+use onrush_files::{Allow, Files, FilesOptions};
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::driver::sim::{Behaviour, Client};
 use onrush_rt::fs::{Dir, OpenHow, sim::SimFs};
-use onrush_server::{Allow, Files, FilesOptions};
 use onrush_store::{Durability, Folder, FolderOptions};
 use std::hint::black_box;
 use std::io::{self, Write};

@@ -1,8 +1,8 @@
 //! The types of the values of the options for access control, and their text forms.
 
-use onrush_server::Cors;
-use onrush_server::access::PasswordHash;
-use onrush_server::access::users::check_name;
+use onrush_files::Cors;
+use onrush_files::access::PasswordHash;
+use onrush_files::access::users::check_name;
 use serde::Deserialize;
 use std::convert::Infallible;
 use std::fmt;

@@ -3,8 +3,8 @@
 use crate::config::Settings;
 use crate::failure;
 use onrush::Running;
+use onrush_files::FilesOptions;
 use onrush_rt::net::Address;
-use onrush_server::FilesOptions;
 use std::io::{self, Write};
 
 /// A server that has started.

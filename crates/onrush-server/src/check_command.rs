@@ -7,7 +7,7 @@ use crate::path_rules;
 use crate::quotas;
 use crate::site_rules::RuleWatch;
 use crate::values::AdminAt;
-use onrush_server::{ListenAddress, PathRights, Rights, Users};
+use onrush_files::{ListenAddress, PathRights, Rights, Users};
 use onrush_store::folds_names;
 use std::fmt::Write;
 use std::io;

@@ -22,8 +22,8 @@ use crate::values::{
 };
 pub(crate) use access::AccessSettings;
 use onrush::{AccessLog, DriverPreference, Limits, Placement, TrustedPeers};
+use onrush_files::{Allow, Cors, FilesOptions, RuleFiles, UploadLimits};
 use onrush_rt::driver;
-use onrush_server::{Allow, Cors, FilesOptions, RuleFiles, UploadLimits};
 use onrush_store::{Key, Quota, ShownNames};
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -399,8 +399,8 @@ fn files_options(
         compress: options.compress.unwrap_or(false),
         sink: options.sink.unwrap_or(false),
         durability: match options.durability {
-            Some(Durability::Full) | None => onrush_server::Durability::Full,
-            Some(Durability::None) => onrush_server::Durability::None,
+            Some(Durability::Full) | None => onrush_files::Durability::Full,
+            Some(Durability::None) => onrush_files::Durability::None,
         },
         checksums: options.checksums.unwrap_or(default.checksums),
         types: options.types.clone().unwrap_or_default(),

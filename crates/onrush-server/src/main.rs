@@ -69,7 +69,7 @@ use edge::EdgeCollector;
 use failure::Failure;
 use inherited::Inherited;
 use onrush::{Admin, Metrics};
-use onrush_server::{AccessControl, FilesOptions, HttpChallenges, RuleSource};
+use onrush_files::{AccessControl, FilesOptions, HttpChallenges, RuleSource};
 use onrush_store::HandedOver;
 use options::Options;
 use path_rules::{Origin, RulesInUse};

@@ -17,7 +17,7 @@ use crate::values::{
 };
 use clap::{Args, ValueHint};
 use onrush::PeerNetwork;
-use onrush_server::Types;
+use onrush_files::Types;
 use serde::Deserialize;
 use std::any::Any;
 use std::path::{Path, PathBuf};

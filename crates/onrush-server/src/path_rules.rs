@@ -5,7 +5,7 @@
 use crate::config::Settings;
 use crate::failure::Failure;
 use crate::quotas;
-use onrush_server::{Rules, Users};
+use onrush_files::{Rules, Users};
 use onrush_store::{Folder, Key, Quota, folds_names};
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
@@ -176,7 +176,7 @@ fn is_unreachable(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use onrush_server::RuleFiles;
+    use onrush_files::RuleFiles;
     use testing::TempDir;
 
     #[test]

@@ -9,7 +9,7 @@
 use crate::failure::{self, Failure};
 use crate::service_manager::ServiceManager;
 use onrush::metrics::{Collector, MetricType, TextWriter};
-use onrush_server::recorded_uploads;
+use onrush_files::recorded_uploads;
 use onrush_store::{Counted, Folder, HandedOver, Key, Quota, QuotaStore, Store, StoreError};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;

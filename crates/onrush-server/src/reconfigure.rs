@@ -27,7 +27,7 @@ use crate::site_rules::{self, RuleWatch};
 use crate::storage::Stores;
 use crate::tls::SharedCertificates;
 use onrush::{Address, Handle};
-use onrush_server::{AccessControl, Files, FilesOptions, RuleSource, Rules, Users};
+use onrush_files::{AccessControl, Files, FilesOptions, RuleSource, Rules, Users};
 use onrush_store::PreparedOptions;
 use std::collections::HashSet;
 use std::ffi::OsString;

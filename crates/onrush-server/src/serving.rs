@@ -9,14 +9,14 @@ use crate::replaceable::{Boxed, Replaceable};
 use crate::values::AdminAt;
 use onrush::tls::TlsConfig;
 use onrush::{Admin, Metrics, Router, Running, RunningSettings, Server};
-use onrush_rt::descriptors::Descriptors;
-use onrush_rt::net::Address;
-use onrush_rt::worker::affinity;
-use onrush_server::{
+use onrush_files::{
     Access, AccessControl, BodyLimit, Files, Forwarding, Guard, Hosts, HttpChallenges, Https,
     ListenAddress, PAGE_PATHS, Redirect, RuleSource, SiteRules, Upkeep, add_dashboard,
     admin_not_found, https_port,
 };
+use onrush_rt::descriptors::Descriptors;
+use onrush_rt::net::Address;
+use onrush_rt::worker::affinity;
 use std::io;
 use std::os::unix::fs::FileTypeExt;
 

@@ -5,7 +5,7 @@ use crate::config::Settings;
 use crate::failure::{Failure, one_line};
 use crate::path_rules::{self, Origin, RulesInUse};
 use crate::trusted_files::TrustedFiles;
-use onrush_server::{RuleFiles, RuleSource, Rules};
+use onrush_files::{RuleFiles, RuleSource, Rules};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

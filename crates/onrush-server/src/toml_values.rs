@@ -2,7 +2,7 @@
 //! switch is a boolean or a string, and the media types are a table.
 
 use clap::ValueEnum;
-use onrush_server::Types;
+use onrush_files::Types;
 use serde::de::{DeserializeSeed, Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::fmt;

@@ -8,7 +8,7 @@
 
 use crate::options::{ConfigFile, Options};
 use crate::storage::Storage;
-use onrush_server::Allow;
+use onrush_files::Allow;
 use onrush_store::ShownNames;
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};

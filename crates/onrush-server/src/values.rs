@@ -40,7 +40,7 @@ impl FromStr for ShowName {
     }
 }
 
-/// As `onrush_server::Durability`.
+/// As `onrush_files::Durability`.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Durability {

@@ -5,7 +5,7 @@ use super::{Complaint, source::Source};
 
 /// The crates below `crates/`, each with those it may depend on. What tests share is not a part of
 /// the product, and only dependencies of tests name it.
-const ALLOWED: [(&str, &[&str]); 9] = [
+const ALLOWED: [(&str, &[&str]); 10] = [
     ("testing", &[]),
     ("testing-s3", &["onrush-remote", "onrush-store"]),
     ("onrush-rt", &[]),
@@ -15,9 +15,14 @@ const ALLOWED: [(&str, &[&str]); 9] = [
     ("onrush-store", &["onrush-rt"]),
     ("onrush-remote", &["onrush-store"]),
     (
+        "onrush-files",
+        &["onrush", "onrush-store", "onrush-rt", "onrush-proto"],
+    ),
+    (
         "onrush-server",
         &[
             "onrush",
+            "onrush-files",
             "onrush-remote",
             "onrush-store",
             "onrush-rt",

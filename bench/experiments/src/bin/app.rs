@@ -18,7 +18,7 @@
 #![forbid(unsafe_code)]
 
 use onrush::{Handler, Metrics, Placement, Request, Response, Server};
-use onrush_server::{Files, FilesOptions};
+use onrush_files::{Files, FilesOptions};
 use std::{
     collections::HashSet,
     future::Future,

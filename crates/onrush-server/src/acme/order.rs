@@ -13,7 +13,7 @@ use instant_acme::{
     Order, OrderStatus, Problem, RetryPolicy,
 };
 use onrush::tls::TlsConfig;
-use onrush_server::HttpChallenges;
+use onrush_files::HttpChallenges;
 use rcgen::{
     CertificateParams, CertificateSigningRequest, CustomExtension, DistinguishedName, KeyPair,
 };

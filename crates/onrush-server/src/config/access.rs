@@ -4,7 +4,7 @@ use crate::access_values::AuthUser;
 use crate::failure::Failure;
 use crate::options::Options;
 use crate::values::Change;
-use onrush_server::{Allow, Cors};
+use onrush_files::{Allow, Cors};
 use std::path::PathBuf;
 
 /// Where users and their rights come from. Without it, everyone may read, and do what `--allow`

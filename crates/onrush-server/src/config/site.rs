@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::options::Options;
-use onrush_server::RuleFiles;
+use onrush_files::RuleFiles;
 
 /// The files with rules of a site. Refuses options without `--site`.
 pub(super) fn rules(options: &Options) -> Result<RuleFiles, Failure> {

@@ -1,7 +1,7 @@
 //! Configuration files and the settings that result from them.
 
 use super::*;
-use onrush_server::Types;
+use onrush_files::Types;
 
 fn parse_error(text: &str) -> (usize, String) {
     parse(text).expect_err("wrong")

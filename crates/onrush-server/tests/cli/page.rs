@@ -4,7 +4,7 @@
 use crate::program::users::{basic, login, request, start};
 use crate::program::users::{objects, users};
 use crate::program::{Folder, Server, curl, drivers, is_installed, wait_until};
-use onrush_server::PAGE_PATHS;
+use onrush_files::PAGE_PATHS;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
