@@ -9,13 +9,12 @@ use super::{Complaint, source::Source};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The conditions under which some run compiles a module that is a file.
-const CONDITIONS: [&str; 6] = [
+const CONDITIONS: [&str; 5] = [
     "test",
     "all(test, loom)",
     "feature = \"testing\"",
     "feature = \"tls\"",
     "not(feature = \"tls\")",
-    "target_os = \"linux\"",
 ];
 
 pub(super) fn check(files: &[Source], found: &mut Vec<Complaint>) {
