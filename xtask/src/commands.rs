@@ -35,13 +35,7 @@ const VERSION: &str = "cargo run --release --quiet -- --version";
 const EXAMPLES: &str = "cargo build --quiet -p onrush --example echo_stream --example coroutine";
 
 /// The commands that [`run_all`] runs. Measured programs are built without optimisation.
-const SHORT: [&str; 5] = [
-    VERSION,
-    EXAMPLES,
-    BENCH_LIST,
-    BENCH_PAIR,
-    EXPERIMENT_LIST,
-];
+const SHORT: [&str; 5] = [VERSION, EXAMPLES, BENCH_LIST, BENCH_PAIR, EXPERIMENT_LIST];
 
 const TEST: &str = "xtask/src/test.rs";
 const NIGHTLY: &str = "xtask/src/nightly.rs";
@@ -294,10 +288,6 @@ const COMMANDS: &[(&str, Cover)] = &[
         Tested(OPTIONS, "json --perf mio"),
     ),
     (
-        "cargo xtask bench --perf",
-        Tested(OPTIONS, "json --perf mio"),
-    ),
-    (
         "cargo xtask bench PROFILE --perf TEXT",
         Tested(OPTIONS, "json --perf mio"),
     ),
@@ -316,13 +306,6 @@ const COMMANDS: &[(&str, Cover)] = &[
     ("cargo xtask experiment balance", Step("experiments")),
     ("cargo xtask experiment --quick", Step("experiments")),
     ("cargo xtask experiment attack", Step("experiments")),
-    (
-        "cargo xtask experiment attack --only TEXT",
-        Tested(
-            "bench/experiments/src/main.rs",
-            "\"attack\", \"--only\", \"unread\"",
-        ),
-    ),
 ];
 
 /// Compares the documents with [`COMMANDS`]. Reports commands that are not listed, commands that no
