@@ -66,6 +66,15 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
+    /// All of them, in the order of the columns of reports.
+    pub(crate) const COLUMNS: [fn(&Metrics) -> f64; 5] = [
+        |metrics| metrics.value,
+        |metrics| metrics.requests_per_s,
+        |metrics| metrics.p50_us,
+        |metrics| metrics.p99_us,
+        |metrics| metrics.p999_us,
+    ];
+
     pub(crate) fn only(value: f64) -> Metrics {
         Metrics {
             value,
