@@ -292,10 +292,6 @@ const COMMANDS: &[(&str, Cover)] = &[
         Tested(OPTIONS, "json --perf mio"),
     ),
     (
-        "cargo xtask bench --perf",
-        Tested(OPTIONS, "json --perf mio"),
-    ),
-    (
         "cargo xtask bench PROFILE --perf TEXT",
         Tested(OPTIONS, "json --perf mio"),
     ),
@@ -314,13 +310,6 @@ const COMMANDS: &[(&str, Cover)] = &[
     ("cargo xtask experiment balance", Step("experiments")),
     ("cargo xtask experiment --quick", Step("experiments")),
     ("cargo xtask experiment attack", Step("experiments")),
-    (
-        "cargo xtask experiment attack --only TEXT",
-        Tested(
-            "bench/experiments/src/main.rs",
-            "\"attack\", \"--only\", \"unread\"",
-        ),
-    ),
 ];
 
 /// Compares the documents with [`COMMANDS`]. Reports commands that are not listed, commands that no

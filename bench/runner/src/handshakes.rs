@@ -7,15 +7,14 @@
 
 use crate::{
     client::{Client, Protocol},
+    clients::{self, Seen},
     probe,
-    stats::{percentile, sorted},
     wrk::{Report, Running},
 };
 use std::{
     io::{self, Read},
     net::SocketAddr,
     process::Command,
-    thread,
     time::{Duration, Instant},
 };
 use xtask::shell::Outcome;
@@ -77,62 +76,22 @@ pub(crate) fn check_resumption(address: SocketAddr) -> Outcome {
     }
 }
 
-/// The measurements of one client.
-#[derive(Default)]
-struct Seen {
-    times_us: Vec<f64>,
-    bytes: f64,
-    status: f64,
-    broken: f64,
-}
-
 fn load(client: &Client, shape: Shape, address: SocketAddr, duration: Duration) -> Report {
-    let begun = Instant::now();
-    let all: Vec<Seen> = thread::scope(|scope| {
-        let run = |_| scope.spawn(move || repeat(client, address, begun + duration));
-        let clients: Vec<_> = (0..shape.clients).map(run).collect();
-        clients
-            .into_iter()
-            .map(|client| client.join().unwrap_or_default())
-            .collect()
-    });
-    let us = begun.elapsed().as_secs_f64() * 1e6;
-    let times = sorted(all.iter().flat_map(|seen| seen.times_us.iter().copied()));
-    let sum = |of: fn(&Seen) -> f64| all.iter().map(of).sum::<f64>();
-    let at = |share| percentile(&times, share);
-    Report {
-        requests: times.len() as f64,
-        bytes: sum(|seen| seen.bytes),
-        us,
-        read: sum(|seen| seen.broken),
-        status: sum(|seen| seen.status),
-        p50_us: at(0.5),
-        p99_us: at(0.99),
-        p999_us: at(0.999),
-        ..Report::default()
-    }
+    let end = Instant::now() + duration;
+    clients::run(shape.clients, |_| repeat(client, address, end))
 }
 
 /// Runs one client until `end`.
 fn repeat(client: &Client, address: SocketAddr, end: Instant) -> Seen {
     let request = Shape::request(address);
     let mut seen = Seen::default();
-    while Instant::now() < end {
+    let mut goes_on = true;
+    while goes_on && Instant::now() < end {
         let begun = Instant::now();
-        match request_once(client, address, &request) {
-            Ok((response, _)) => {
-                seen.times_us.push(begun.elapsed().as_secs_f64() * 1e6);
-                seen.bytes += response.wire_bytes as f64;
-                seen.status += f64::from(u8::from(response.status / 100 != 2));
-            }
-            Err(_) => {
-                seen.broken += 1.0;
-                // Prevents a busy loop against a server that rejects everything.
-                if seen.broken > 10.0 {
-                    break;
-                }
-            }
-        }
+        goes_on = match request_once(client, address, &request) {
+            Ok((response, _)) => seen.count(begun, Ok(&response)),
+            Err(error) => seen.count(begun, Err(error)),
+        };
     }
     seen
 }
@@ -165,7 +124,7 @@ mod tests {
         crypto::aws_lc_rs,
         pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
     };
-    use std::{io::Write, net::TcpListener, sync::Arc};
+    use std::{io::Write, net::TcpListener, sync::Arc, thread};
 
     const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi";
 

@@ -13,6 +13,7 @@ mod bench;
 pub mod beside;
 mod calls;
 mod client;
+mod clients;
 mod handshakes;
 mod options;
 mod pair;

@@ -71,10 +71,8 @@ pub(crate) fn measure(bench: &mut Bench, scenario: &Scenario, pairing: &Pairing)
         durability: scenario.durability(),
         access_log: "off",
         target: pairing.target,
-        rounds: Vec::new(),
-        voids: Vec::new(),
-        note: String::new(),
         volume_bytes: scenario.volume_bytes,
+        ..Row::default()
     };
     if let Some(reason) = missing(bench, pairing) {
         row.voids.push(reason);

@@ -66,6 +66,15 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
+    /// All of them, in the order of the columns of reports.
+    pub(crate) const COLUMNS: [fn(&Metrics) -> f64; 5] = [
+        |metrics| metrics.value,
+        |metrics| metrics.requests_per_s,
+        |metrics| metrics.p50_us,
+        |metrics| metrics.p99_us,
+        |metrics| metrics.p999_us,
+    ];
+
     pub(crate) fn only(value: f64) -> Metrics {
         Metrics {
             value,
@@ -85,7 +94,7 @@ pub(crate) struct Round {
 }
 
 /// The purpose of a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum About {
     /// Onrush compared with a lower bound. The ratio is above 1 by what Onrush adds.
     Limit,
@@ -94,6 +103,7 @@ pub(crate) enum About {
     /// A server compared with itself. The difference from 1 shows the error of the other rows.
     Control,
     /// Another server compared with Onrush. The ratio is above 1 if Onrush needs less.
+    #[default]
     Peer,
     /// Onrush with a feature compared with Onrush without it.
     Feature,
@@ -118,7 +128,7 @@ impl About {
 pub(crate) const CPU: &str = "CPU µs/request";
 
 /// A row of a table. Its ratio is the server's value divided by the reference's value.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Row {
     pub(crate) profile: &'static str,
     pub(crate) scenario: String,
@@ -208,13 +218,10 @@ pub(crate) mod tests {
             unit: CPU,
             server: Side::named("peer"),
             reference: Side::named("onrush-io_uring"),
-            durability: "",
             access_log: "off",
             target: Some(Target::AtLeast(1.0)),
             rounds: values.iter().map(round).collect(),
-            voids: Vec::new(),
-            note: String::new(),
-            volume_bytes: None,
+            ..Row::default()
         }
     }
 

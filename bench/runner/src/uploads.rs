@@ -6,15 +6,14 @@
 
 use crate::{
     client::{Client, Protocol, Stream},
+    clients::{self, Seen},
     probe,
-    stats::{percentile, sorted},
     wrk::{Report, Running},
 };
 use std::{
     io::{self, Write},
     net::SocketAddr,
     process::Command,
-    thread,
     time::{Duration, Instant},
 };
 use xtask::shell::Outcome;
@@ -122,45 +121,12 @@ pub fn main(arguments: &[String]) -> Outcome {
     Ok(())
 }
 
-/// The measurements of one client.
-#[derive(Default)]
-struct Seen {
-    times_us: Vec<f64>,
-    bytes: f64,
-    status: f64,
-    broken: f64,
-}
-
 fn load(client: &Client, shape: &Shape, address: SocketAddr, seconds: u64) -> Report {
     let body = vec![b'x'; shape.body_bytes as usize];
-    let begun = Instant::now();
-    let end = begun + Duration::from_secs(seconds);
-    let all: Vec<Seen> = thread::scope(|scope| {
-        let run = |number: u32| {
-            let body = &body;
-            scope.spawn(move || upload_all(client, shape, address, number, body, end))
-        };
-        let clients: Vec<_> = (0..shape.clients).map(run).collect();
-        clients
-            .into_iter()
-            .map(|client| client.join().unwrap_or_default())
-            .collect()
-    });
-    let us = begun.elapsed().as_secs_f64() * 1e6;
-    let times = sorted(all.iter().flat_map(|seen| seen.times_us.iter().copied()));
-    let sum = |of: fn(&Seen) -> f64| all.iter().map(of).sum::<f64>();
-    let at = |share| percentile(&times, share);
-    Report {
-        requests: times.len() as f64,
-        bytes: sum(|seen| seen.bytes),
-        us,
-        read: sum(|seen| seen.broken),
-        status: sum(|seen| seen.status),
-        p50_us: at(0.5),
-        p99_us: at(0.99),
-        p999_us: at(0.999),
-        ..Report::default()
-    }
+    let end = Instant::now() + Duration::from_secs(seconds);
+    clients::run(shape.clients, |number| {
+        upload_all(client, shape, address, number, &body, end)
+    })
 }
 
 /// Runs one client until `end`, or until it has made its share of the uploads.
@@ -184,23 +150,14 @@ fn upload_all(
         }
         let head = shape.head(address, number_of_client, number);
         let begun = Instant::now();
-        match upload(client, &mut connection, address, head.as_bytes(), body) {
-            Ok(response) => {
-                seen.times_us.push(begun.elapsed().as_secs_f64() * 1e6);
-                seen.bytes += response.wire_bytes as f64;
-                seen.status += f64::from(u8::from(response.status / 100 != 2));
-                if response.closes {
-                    connection = None;
-                }
-            }
-            Err(_) => {
-                seen.broken += 1.0;
-                connection = None;
-                // Prevents a busy loop against a server that rejects everything.
-                if seen.broken > 10.0 {
-                    break;
-                }
-            }
+        let response = upload(client, &mut connection, address, head.as_bytes(), body);
+        let is_open = response.as_ref().is_ok_and(|response| !response.closes);
+        let goes_on = seen.count(begun, response.as_ref().map_err(String::clone));
+        if !is_open {
+            connection = None;
+        }
+        if !goes_on {
+            break;
         }
     }
     seen
@@ -233,7 +190,7 @@ fn upload(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{io::Read, net::TcpListener};
+    use std::{io::Read, net::TcpListener, thread};
 
     /// A server that responds to `count` uploads of 3 bytes on one connection.
     fn sink(count: usize) -> (SocketAddr, thread::JoinHandle<Vec<String>>) {

@@ -14,57 +14,30 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("Onrush runs on Linux only: it is built on io_uring and epoll.");
 
-#[cfg(target_os = "linux")]
 pub mod blocking;
-#[cfg(target_os = "linux")]
 pub mod buf;
-#[cfg(target_os = "linux")]
 pub mod coop;
-#[cfg(target_os = "linux")]
 pub mod crc64;
-#[cfg(target_os = "linux")]
 pub mod descriptors;
-#[cfg(target_os = "linux")]
 pub mod diagnosis;
-#[cfg(target_os = "linux")]
 pub mod driver;
-#[cfg(target_os = "linux")]
 pub mod durations;
-#[cfg(target_os = "linux")]
 pub mod environment;
-#[cfg(target_os = "linux")]
 pub mod executor;
-#[cfg(target_os = "linux")]
 pub mod fs;
-#[cfg(target_os = "linux")]
 mod job;
-#[cfg(target_os = "linux")]
 mod mailbox;
-#[cfg(target_os = "linux")]
 pub mod net;
-#[cfg(target_os = "linux")]
 pub mod offload;
-#[cfg(target_os = "linux")]
 mod parker;
-#[cfg(target_os = "linux")]
 pub mod region;
-#[cfg(target_os = "linux")]
 mod sources;
-#[cfg(target_os = "linux")]
 pub mod sys;
-#[cfg(target_os = "linux")]
 mod task;
-#[cfg(target_os = "linux")]
 mod task_slot;
-#[cfg(target_os = "linux")]
 pub mod text;
-#[cfg(target_os = "linux")]
 mod thread_pool;
-#[cfg(target_os = "linux")]
 pub mod timer;
-#[cfg(target_os = "linux")]
 pub mod user;
-#[cfg(target_os = "linux")]
 pub mod wakers;
-#[cfg(target_os = "linux")]
 pub mod worker;

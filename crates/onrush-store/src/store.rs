@@ -439,6 +439,28 @@ impl Features {
         }
         position
     }
+
+    /// The same, for a store in front of another one. A new feature does not compile until all
+    /// stores in front pass it on or refuse it.
+    pub(crate) fn passed_on(self) -> Features {
+        let Features {
+            metadata_bytes_max: _,
+            versions_by_content: _,
+            resumable_uploads: _,
+            shared_uploads: _,
+            uploads_in_any_order: _,
+            joins_uploads: _,
+            inline_writes: _,
+            empty_folders: _,
+            renames_objects: _,
+            renames_folders: _,
+            watch: _,
+            local_metadata: _,
+            properties_bytes_max: _,
+            folders_end_with_slash: _,
+        } = self;
+        self
+    }
 }
 
 /// An upload in progress. Dropping it aborts the upload and removes the staged bytes that were not

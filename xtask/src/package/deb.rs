@@ -1,4 +1,4 @@
-//! The Debian package. dpkg-deb builds it from a tree of files and a control file.
+//! The Debian package. dpkg-gencontrol makes its control file, and dpkg-deb builds it from a tree.
 
 use super::{VERSION, create, empty, read, tree, trial, write};
 use crate::shell::{Outcome, root, run};
@@ -7,6 +7,9 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
 };
+
+/// Who makes the package, and when: dpkg-gencontrol needs a changelog, which is not packaged.
+const CHANGED: &str = "The Onrush project <onrush@localhost>  Thu, 01 Jan 1970 00:00:00 +0000";
 
 /// The files of the folder `DEBIAN` of a package, besides `control`: their modes.
 const CONTROL_FILES: [(&str, u32); 4] = [
@@ -19,27 +22,15 @@ const CONTROL_FILES: [(&str, u32); 4] = [
 /// Builds `onrush_VERSION_ARCHITECTURE.deb` in the folder `out`.
 pub(super) fn build(program: &Path, out: &Path) -> Outcome<PathBuf> {
     let tree = tree::stage(program, out, "deb")?;
-    let mut bytes = 0;
-    for file in tree::files(&tree)? {
-        bytes += fs::metadata(&file).map_or(0, |meta| meta.len());
-    }
-    let architecture = tree::said(Command::new("dpkg").arg("--print-architecture"))?;
-    let template = read(&root().join("packaging/debian/control"))?;
-    let depends = libraries(&tree.join("usr/bin/onrush"), out)?;
-    let values = [
-        ("VERSION", VERSION),
-        ("ARCHITECTURE", architecture.trim()),
-        ("INSTALLED_KIB", &bytes.div_ceil(1024).to_string()),
-        ("DEPENDS", &depends),
-    ];
     let debian = tree.join("DEBIAN");
     create(&debian)?;
-    write(&debian.join("control"), control(&template, &values)?)?;
+    control(&tree, out)?;
     for (name, mode) in CONTROL_FILES {
         let file = debian.join(name);
         write(&file, read(&root().join("packaging/debian").join(name))?)?;
         tree::set_mode(&file, mode)?;
     }
+    let architecture = tree::said(Command::new("dpkg").arg("--print-architecture"))?;
     let package = out.join(format!("onrush_{VERSION}_{}.deb", architecture.trim()));
     let mut dpkg = Command::new("dpkg-deb");
     dpkg.args(["--root-owner-group", "--build"]);
@@ -48,34 +39,26 @@ pub(super) fn build(program: &Path, out: &Path) -> Outcome<PathBuf> {
     Ok(package)
 }
 
-/// The control file. Fails if the template has another value.
-fn control(template: &str, values: &[(&str, &str)]) -> Outcome<String> {
-    let mut text = template.to_owned();
-    for (name, value) in values {
-        text = text.replace(&format!("@{name}@"), value);
-    }
-    match text.split_whitespace().find(|word| word.starts_with('@')) {
-        Some(word) => Err(format!("packaging/debian/control: unknown value {word}")),
-        None => Ok(text),
-    }
-}
-
-/// The Debian packages of the libraries that a program needs, with their versions.
-fn libraries(program: &Path, out: &Path) -> Outcome<String> {
-    // It reads a control file of the source, which this package does not have.
-    let folder = empty(out, "shlibdeps")?;
-    create(&folder.join("debian"))?;
-    let source =
-        "Source: onrush\nMaintainer: x <x@localhost>\n\nPackage: onrush\nArchitecture: any\n";
-    write(&folder.join("debian/control"), source)?;
+/// Writes the control file, with the Debian packages of the libraries that the program needs.
+fn control(tree: &Path, out: &Path) -> Outcome {
+    let folder = empty(out, "control")?;
+    let made = |option: &str, name: &str| format!("{option}{}", folder.join(name).display());
+    let changelog = format!("onrush ({VERSION}) unstable; urgency=low\n\n  * .\n\n -- {CHANGED}\n");
+    write(&folder.join("changelog"), changelog)?;
+    // Both read `debian/control` in their folder.
+    let source = root().join("packaging");
     let mut shlibdeps = Command::new("dpkg-shlibdeps");
-    let text = tree::said(shlibdeps.arg("-O").arg(program).current_dir(&folder))?;
-    let mut lines = text.lines();
-    let depends = lines.find_map(|line| line.strip_prefix("shlibs:Depends="));
-    let _ = fs::remove_dir_all(&folder);
-    depends
-        .map(str::to_owned)
-        .ok_or_else(|| format!("dpkg-shlibdeps found no libraries: {text}"))
+    shlibdeps.arg(made("-T", "libraries")).current_dir(&source);
+    run(shlibdeps.arg(tree.join("usr/bin/onrush")))?;
+    let mut gencontrol = Command::new("dpkg-gencontrol");
+    gencontrol.arg(format!("-P{}", tree.display()));
+    gencontrol.args([
+        made("-T", "libraries"),
+        made("-l", "changelog"),
+        made("-f", "files"),
+    ]);
+    run(gencontrol.current_dir(&source))?;
+    fs::remove_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))
 }
 
 /// Installs the package, runs what was installed, and purges it. dpkg changes owners, so a user
@@ -100,8 +83,13 @@ pub(super) fn verify(package: &Path, out: &Path) -> Outcome {
     };
     run(dpkg().arg("--install").arg(package))?;
     let status = tree::said(dpkg().args(["--status", "onrush"]))?;
-    if !status.contains("Status: install ok installed") {
-        return Err(format!("the package is not installed: {status}"));
+    let version = format!("Version: {VERSION}");
+    for part in ["Status: install ok installed", &version, "Depends: libc6"] {
+        if !status.contains(part) {
+            return Err(format!(
+                "the package is not installed with '{part}': {status}"
+            ));
+        }
     }
     let has_user = |line: &str| line.starts_with("onrush:");
     if !read(&root.join("etc/passwd"))?.lines().any(has_user) {
@@ -126,29 +114,6 @@ pub(super) fn verify(package: &Path, out: &Path) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const VALUES: [(&str, &str); 4] = [
-        ("VERSION", "1.2.3"),
-        ("ARCHITECTURE", "amd64"),
-        ("INSTALLED_KIB", "7"),
-        ("DEPENDS", "libc6"),
-    ];
-
-    #[test]
-    fn the_control_file_is_complete() {
-        let template = read(&root().join("packaging/debian/control")).unwrap();
-        let text = control(&template, &VALUES).unwrap();
-        for line in [
-            "Version: 1.2.3\n",
-            "Architecture: amd64\n",
-            "Installed-Size: 7\n",
-        ] {
-            assert!(text.contains(line), "{text}");
-        }
-        assert!(text.contains("Depends: libc6, "), "{text}");
-        assert!(text.ends_with('\n') && !text.contains("\n\n"), "{text}");
-        assert!(control("Version: @OTHER@\n", &VALUES).is_err());
-    }
 
     #[test]
     fn configuration_files_are_in_the_package() {

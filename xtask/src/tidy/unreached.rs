@@ -9,14 +9,13 @@ use super::{Complaint, source::Source};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The conditions under which some run compiles a module that is a file.
-const CONDITIONS: [&str; 7] = [
+const CONDITIONS: [&str; 6] = [
     "test",
     "all(test, loom)",
     "feature = \"coroutine\"",
     "feature = \"testing\"",
     "feature = \"tls\"",
     "not(feature = \"tls\")",
-    "target_os = \"linux\"",
 ];
 
 pub(super) fn check(files: &[Source], found: &mut Vec<Complaint>) {

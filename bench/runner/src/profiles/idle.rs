@@ -142,13 +142,9 @@ fn empty_row(bench: &Bench, kind: &Kind, subject: &Subject, is_ours: bool, first
         unit: "bytes/connection",
         server: bench.side(subject, kind.role),
         reference,
-        durability: "",
         access_log: "off",
         target,
-        rounds: Vec::new(),
-        voids: Vec::new(),
-        note: String::new(),
-        volume_bytes: None,
+        ..Row::default()
     }
 }
 

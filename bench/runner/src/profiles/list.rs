@@ -121,13 +121,9 @@ fn empty_row(bench: &Bench, driver: Driver, scenario: &str) -> Row {
         unit: "ms",
         server: server.unwrap_or_default(),
         reference: Side::named("target"),
-        durability: "",
         access_log: "off",
         target: Some(Target::AtMost(1.0)),
-        rounds: Vec::new(),
-        voids: Vec::new(),
-        note: String::new(),
-        volume_bytes: None,
+        ..Row::default()
     }
 }
 

@@ -86,13 +86,9 @@ impl Task {
             unit,
             server: bench.side(&self.pair.server, Role::Hello),
             reference: bench.side(&self.pair.reference, Role::Hello),
-            durability: "",
             access_log: "off",
             target,
-            rounds: Vec::new(),
-            voids: Vec::new(),
-            note: String::new(),
-            volume_bytes: None,
+            ..Row::default()
         }
     }
 

@@ -178,14 +178,7 @@ fn record(date: &str, row: &Row) -> Vec<String> {
         row.target.map_or(String::new(), |target| target.shown()),
         row.holds().map_or(String::new(), |holds| holds.to_string()),
     ]);
-    let metrics: [fn(&Metrics) -> f64; 5] = [
-        |metrics| metrics.value,
-        |metrics| metrics.requests_per_s,
-        |metrics| metrics.p50_us,
-        |metrics| metrics.p99_us,
-        |metrics| metrics.p999_us,
-    ];
-    for metric in metrics {
+    for metric in Metrics::COLUMNS {
         record.push(number(row.of_server(metric)));
         record.push(number(row.of_reference(metric)));
     }

@@ -147,14 +147,7 @@ fn cells(row: &Row) -> Vec<String> {
         (false, true) => server,
         _ => format!("{server} / {reference}"),
     };
-    let metrics: [fn(&crate::row::Metrics) -> f64; 5] = [
-        |metrics| metrics.value,
-        |metrics| metrics.requests_per_s,
-        |metrics| metrics.p50_us,
-        |metrics| metrics.p99_us,
-        |metrics| metrics.p999_us,
-    ];
-    for metric in metrics {
+    for metric in crate::row::Metrics::COLUMNS {
         cells.push(both(
             short(row.of_server(metric)),
             short(row.of_reference(metric)),

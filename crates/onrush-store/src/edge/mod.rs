@@ -423,29 +423,11 @@ impl Store for EdgeStore {
     }
 
     fn features(&self) -> Features {
-        let features = self.inner.store.features();
-        // A new one does not compile until this store passes it on.
-        let Features {
-            metadata_bytes_max: _,
-            versions_by_content: _,
-            resumable_uploads: _,
-            shared_uploads: _,
-            uploads_in_any_order: _,
-            joins_uploads: _,
-            inline_writes: _,
-            empty_folders: _,
-            renames_objects: _,
-            renames_folders: _,
-            watch: _,
-            local_metadata: _,
-            properties_bytes_max: _,
-            folders_end_with_slash: _,
-        } = features;
         Features {
             renames_folders: false,  // See `rename`.
             watch: false,            // A copy would have to follow the changes.
             properties_bytes_max: 0, // As for `watch`.
-            ..features
+            ..self.inner.store.features().passed_on()
         }
     }
 }

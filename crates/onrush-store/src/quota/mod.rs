@@ -501,24 +501,6 @@ impl Store for QuotaStore {
     }
 
     fn features(&self) -> Features {
-        let features = self.folder.features();
-        // A new one does not compile until this store passes it on.
-        let Features {
-            metadata_bytes_max: _,
-            versions_by_content: _,
-            resumable_uploads: _,
-            shared_uploads: _,
-            uploads_in_any_order: _,
-            joins_uploads: _,
-            inline_writes: _,
-            empty_folders: _,
-            renames_objects: _,
-            renames_folders: _,
-            watch: _,
-            local_metadata: _,
-            properties_bytes_max: _,
-            folders_end_with_slash: _,
-        } = features;
-        features
+        self.folder.features().passed_on()
     }
 }

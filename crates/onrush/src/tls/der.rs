@@ -1,6 +1,10 @@
 //! Elements of DER (ITU-T X.690), for the few structures that `x509-parser` does not cover: private
 //! keys, OCSP responses, and the exact bytes of algorithm identifiers.
 
+use x509_parser::asn1_rs::Any;
+use x509_parser::prelude::FromDer;
+use x509_parser::time::ASN1Time;
+
 /// Tags of the elements that are read here.
 pub(super) mod tag {
     pub(in crate::tls) const INTEGER: u8 = 0x02;
@@ -11,15 +15,6 @@ pub(super) mod tag {
     pub(in crate::tls) const SEQUENCE: u8 = 0x30;
     /// `[0]` around another element.
     pub(in crate::tls) const EXPLICIT_0: u8 = 0xa0;
-}
-
-/// An element of DER.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Element<'a> {
-    pub(super) tag: u8,
-    pub(super) content: &'a [u8],
-    /// The element with its tag and length.
-    pub(super) whole: &'a [u8],
 }
 
 /// The elements of a content, one after the other.
@@ -37,41 +32,32 @@ impl<'a> Reader<'a> {
         self.rest.is_empty()
     }
 
-    /// The next element. `None` if the input ends, or is not DER with tags and lengths of usual
-    /// sizes.
-    pub(super) fn any(&mut self) -> Option<Element<'a>> {
-        let (&tag, rest) = self.rest.split_first()?;
-        let (&first, rest) = rest.split_first()?;
-        let (length, rest) = match first {
-            0..=0x7f => (usize::from(first), rest),
-            0x81..=0x84 => {
-                let (digits, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
-                let length = digits
-                    .iter()
-                    .fold(0_u32, |sum, &digit| (sum << 8) | u32::from(digit));
-                (usize::try_from(length).ok()?, rest)
+    /// The tag and the content of the next element. `None` if the input ends, or is not DER with
+    /// tags and lengths of usual sizes.
+    pub(super) fn any(&mut self) -> Option<(u8, &'a [u8])> {
+        let (rest, element) = Any::from_der(self.rest).ok()?;
+        // A tag with further bytes does not occur in these structures, nor does a length of 4 GiB.
+        let head_bytes = self.rest.len() - rest.len() - element.data.len();
+        match element.header.raw_tag() {
+            Some([tag]) if head_bytes <= 6 => {
+                self.rest = rest;
+                Some((*tag, element.data))
             }
-            _ => return None,
-        };
-        // A tag with further bytes does not occur in these structures.
-        if tag & 0x1f == 0x1f {
-            return None;
+            _ => None,
         }
-        let (content, rest) = rest.split_at_checked(length)?;
-        let whole = &self.rest[..self.rest.len() - rest.len()];
+    }
+
+    /// The next element, which must be a time.
+    pub(super) fn time(&mut self) -> Option<ASN1Time> {
+        let (rest, time) = ASN1Time::from_der(self.rest).ok()?;
         self.rest = rest;
-        Some(Element {
-            tag,
-            content,
-            whole,
-        })
+        Some(time)
     }
 
     /// The content of the next element, which must have this tag.
     pub(super) fn content(&mut self, tag: u8) -> Option<&'a [u8]> {
-        self.any()
-            .filter(|element| element.tag == tag)
-            .map(|element| element.content)
+        let (found, content) = self.any()?;
+        (found == tag).then_some(content)
     }
 
     /// The elements inside the next element, which must have this tag.
@@ -121,11 +107,7 @@ mod tests {
         let mut reader = sequence(&[0x30, 7, 0x02, 1, 5, 0x0a, 0x81, 1, 9]).unwrap();
         assert_eq!(reader.optional(tag::ENUMERATED), None);
         assert_eq!(reader.content(tag::INTEGER), Some(&[5][..]));
-        let last = reader.any().unwrap();
-        assert_eq!(
-            (last.tag, last.content, last.whole),
-            (0x0a, &[9][..], &[0x0a, 0x81, 1, 9][..])
-        );
+        assert_eq!(reader.any(), Some((tag::ENUMERATED, &[9][..])));
         assert!(reader.is_empty());
         assert_eq!(reader.any(), None);
     }

@@ -108,7 +108,6 @@ impl CertificateFacts {
 
 /// A parsed certificate.
 pub(super) struct Certificate<'a> {
-    der: &'a [u8],
     parsed: X509Certificate<'a>,
 }
 
@@ -116,7 +115,7 @@ impl<'a> Certificate<'a> {
     /// `None` if `der` is not exactly one certificate.
     pub(super) fn parse(der: &'a [u8]) -> Option<Certificate<'a>> {
         match X509Certificate::from_der(der) {
-            Ok(([], parsed)) => Some(Certificate { der, parsed }),
+            Ok(([], parsed)) => Some(Certificate { parsed }),
             _ => None,
         }
     }
@@ -282,10 +281,11 @@ impl<'a> Certificate<'a> {
         is_unknown || verified
     }
 
-    fn signed(&self) -> Option<Signed<'a>> {
-        let mut certificate = der::sequence(self.der)?;
+    fn signed(&self) -> Option<Signed<'_>> {
+        let mut certificate = der::sequence(self.parsed.as_raw())?;
+        certificate.any()?; // The message.
         Some(Signed {
-            message: certificate.any()?.whole,
+            message: self.parsed.tbs_certificate.as_ref(),
             algorithm: certificate.content(tag::SEQUENCE)?,
             signature: der::whole_bytes(certificate.content(tag::BIT_STRING)?)?,
         })

@@ -9,8 +9,6 @@ use super::facts::time_of;
 use super::pem::Input;
 use super::warnings::Period;
 use std::time::SystemTime;
-use x509_parser::prelude::FromDer;
-use x509_parser::time::ASN1Time;
 
 /// `id-pkix-ocsp-basic`, the only type of response in use.
 const BASIC: &[u8] = b"\x2b\x06\x01\x05\x05\x07\x30\x01\x01";
@@ -105,13 +103,12 @@ fn about(mut single: Reader<'_>) -> Option<About<'_>> {
     id.any()?; // The hash of the issuer's name.
     id.any()?; // The hash of the issuer's key.
     let serial = id.content(tag::INTEGER)?;
-    let time = |der| ASN1Time::from_der(der).ok().map(|(_, time)| time_of(time));
     Some(About {
         serial,
-        status: single.any()?.tag,
-        begins: time(single.any()?.whole)?,
+        status: single.any()?.0,
+        begins: time_of(single.time()?),
         expires: match single.optional(tag::EXPLICIT_0) {
-            Some(der) => Some(time(der)?),
+            Some(der) => Some(time_of(Reader::new(der).time()?)),
             None => None,
         },
     })

@@ -192,10 +192,7 @@ impl Task {
             durability: "none",
             access_log: "off",
             target: None,
-            rounds: Vec::new(),
-            voids: Vec::new(),
-            note: String::new(),
-            volume_bytes: None,
+            ..Row::default()
         }
     }
 

@@ -139,16 +139,12 @@ impl Task {
             unit,
             server: bench.side(&self.subject, self.asked.role()),
             reference: Side::named(reference),
-            durability: "",
             access_log: "off",
             target: match about {
                 About::Bound => is_ours.then_some(Target::AtMost(ADDED_MS_MAX)),
                 _ => is_edge.then_some(Target::AtLeast(EDGE_RATE_MIN)),
             },
-            rounds: Vec::new(),
-            voids: Vec::new(),
-            note: String::new(),
-            volume_bytes: None,
+            ..Row::default()
         }
     }
 

@@ -88,13 +88,9 @@ impl Task {
             unit: "MiB",
             server: bench.side(subject, self.role),
             reference: Side::named("256 MiB"),
-            durability: "",
             access_log: "off",
             target: is_ours.then_some(Target::AtMost(1.0)),
-            rounds: Vec::new(),
-            voids: Vec::new(),
-            note: String::new(),
-            volume_bytes: None,
+            ..Row::default()
         }
     }
 
