@@ -35,13 +35,7 @@ const VERSION: &str = "cargo run --release --quiet -- --version";
 const EXAMPLES: &str = "cargo build --quiet -p onrush --example echo_stream --example coroutine";
 
 /// The commands that [`run_all`] runs. Measured programs are built without optimisation.
-const SHORT: [&str; 5] = [
-    VERSION,
-    EXAMPLES,
-    BENCH_LIST,
-    BENCH_PAIR,
-    EXPERIMENT_LIST,
-];
+const SHORT: [&str; 5] = [VERSION, EXAMPLES, BENCH_LIST, BENCH_PAIR, EXPERIMENT_LIST];
 
 const TEST: &str = "xtask/src/test.rs";
 const NIGHTLY: &str = "xtask/src/nightly.rs";
@@ -290,16 +284,16 @@ const COMMANDS: &[(&str, Cover)] = &[
     ("cargo xtask bench --list", Runs(&[BENCH_LIST])),
     ("cargo xtask bench --gate", Step("gate")),
     (
-        "cargo xtask bench json --perf mio",
-        Tested(OPTIONS, "json --perf mio"),
+        "cargo xtask bench json --perf hyper",
+        Tested(OPTIONS, "json --perf hyper"),
     ),
     (
         "cargo xtask bench --perf",
-        Tested(OPTIONS, "json --perf mio"),
+        Tested(OPTIONS, "json --perf hyper"),
     ),
     (
         "cargo xtask bench PROFILE --perf TEXT",
-        Tested(OPTIONS, "json --perf mio"),
+        Tested(OPTIONS, "json --perf hyper"),
     ),
     ("cargo xtask bench tls", Step("bench")),
     ("cargo xtask bench mixed", Step("bench")),
