@@ -288,12 +288,12 @@ const COMMANDS: &[(&str, Cover)] = &[
     ("cargo xtask bench --list", Runs(&[BENCH_LIST])),
     ("cargo xtask bench --gate", Step("gate")),
     (
-        "cargo xtask bench json --perf mio",
-        Tested(OPTIONS, "json --perf mio"),
+        "cargo xtask bench json --perf hyper",
+        Tested(OPTIONS, "json --perf hyper"),
     ),
     (
         "cargo xtask bench PROFILE --perf TEXT",
-        Tested(OPTIONS, "json --perf mio"),
+        Tested(OPTIONS, "json --perf hyper"),
     ),
     ("cargo xtask bench tls", Step("bench")),
     ("cargo xtask bench mixed", Step("bench")),

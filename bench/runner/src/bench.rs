@@ -35,7 +35,6 @@ pub(crate) struct Effort {
     pub(crate) rounds: u32,
     pub(crate) seconds: u64,
     pub(crate) quick: bool,
-    pub(crate) full: bool,
 }
 
 /// One run of the bench.

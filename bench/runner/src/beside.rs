@@ -8,7 +8,6 @@ use crate::{
     report,
     row::{About, Row, Target},
     work::Work,
-    wrk::Requests,
 };
 use std::{
     collections::HashMap,
@@ -19,23 +18,12 @@ use xtask::shell::Outcome;
 /// One of the two servers of a pair.
 #[derive(Clone, Debug)]
 pub struct Who {
-    /// The server's name in `cargo xtask bench --list`, or `example-` and the name of an example.
+    /// The server's name in `cargo xtask bench --list`.
     pub peer: &'static str,
     /// Its name in tables.
     pub label: String,
     /// Environment variables in addition to those that the bench sets.
     pub environment: Vec<(&'static str, &'static str)>,
-}
-
-/// The load of a pair.
-#[derive(Clone, Debug)]
-pub struct Hello {
-    /// Name of the row.
-    pub name: String,
-    /// Connections to each server.
-    pub connections: u32,
-    /// Requests in flight on each connection.
-    pub depth: u32,
 }
 
 /// Measures pairs in rounds of one second.
@@ -52,7 +40,6 @@ impl Pairs {
             rounds,
             seconds: 1,
             quick: false,
-            full: false,
         };
         Ok(Pairs {
             bench: Bench {
@@ -61,7 +48,7 @@ impl Pairs {
                 setup,
                 before: None,
                 field: Field {
-                    all: [peers::all(), peers::onrush::EXAMPLES.iter().collect()].concat(),
+                    all: peers::all(),
                     drivers: vec![Driver::Epoll, Driver::Uring],
                     bases: vec![Driver::Uring],
                     chosen: Vec::new(),
@@ -76,25 +63,20 @@ impl Pairs {
         })
     }
 
-    /// Compares the CPU per request of both servers. If it cannot be measured, the row contains the
-    /// reason.
+    /// Compares the CPU per request of both servers, with `connections` to each. If it cannot be
+    /// measured, the row contains the reason.
     ///
     /// # Errors
     /// A server is not known, or cannot be built or installed.
     pub fn hello(
         &mut self,
-        hello: &Hello,
+        connections: u32,
         (server, reference): (&Who, &Who),
         target: Option<Target>,
     ) -> Outcome<Row> {
-        let load = match hello.depth {
-            1 => Load::get(hello.connections, "/"),
-            depth => {
-                let target = "/";
-                Load::requests(hello.connections, Requests::Get { target, depth })
-            }
-        };
-        let scenario = Scenario::new("experiment", &hello.name, Role::Hello, load);
+        let name = format!("{connections} connections");
+        let load = Load::get(connections, "/");
+        let scenario = Scenario::new("experiment", &name, Role::Hello, load);
         let is_same = server.peer == reference.peer && server.environment == reference.environment;
         let pairing = Pairing {
             about: if is_same { About::Control } else { About::Peer },

@@ -35,15 +35,12 @@ pub(crate) struct Options {
     #[arg(long, value_name = "DRIVER")]
     peers_on: Option<Drivers>,
     /// Measure a part of each profile, within ten minutes; writes to target/bench/quick
-    #[arg(long, conflicts_with = "full")]
+    #[arg(long)]
     quick: bool,
     /// Measure one round of one row of each profile, as a test of this program. Installs nothing;
     /// fails if a row cannot be measured; writes to target/bench/short
-    #[arg(long, conflicts_with_all = ["quick", "full", "rounds", "install_only", "perf"])]
+    #[arg(long, conflicts_with_all = ["quick", "rounds", "install_only", "perf"])]
     pub(crate) short: bool,
-    /// Also measure 10,000 uploads of 40 MB
-    #[arg(long)]
-    full: bool,
     /// Rounds per row [default: 15; with --quick 5]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
@@ -70,8 +67,8 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) no_install: bool,
     /// Profile the servers with perf instead: CPU time by function, for each pair whose title
-    /// contains TEXT (such as "512 connections: mio"); writes to target/bench/perf
-    #[arg(long, value_name = "TEXT", conflicts_with_all = ["quick", "full", "rounds", "check"])]
+    /// contains TEXT (such as "512 connections: hyper"); writes to target/bench/perf
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["quick", "rounds", "check"])]
     pub(crate) perf: Option<String>,
     /// Draw the charts in DIR again from its CSV files, and measure nothing
     #[arg(long, value_name = "DIR", conflicts_with_all = ["quick", "short", "perf", "gate"])]
@@ -172,7 +169,6 @@ impl Options {
             rounds: self.rounds.unwrap_or(rounds),
             seconds: self.seconds,
             quick: self.quick || self.short,
-            full: self.full,
         }
     }
 
@@ -292,7 +288,7 @@ mod tests {
             "--rounds 0",
             "--seconds 0",
             "--driver kqueue",
-            "--quick --full",
+            "--quick --short",
         ] {
             assert!(refused(line), "{line}");
         }
@@ -312,7 +308,7 @@ mod tests {
             PathBuf::from("target/bench/quick")
         );
         assert_eq!(options("--quick --out x").out(&setup), PathBuf::from("x"));
-        let perf = options("json --perf mio").out(&setup);
+        let perf = options("json --perf hyper").out(&setup);
         assert_eq!(perf, PathBuf::from("target/bench/perf"));
         assert_eq!(options("--quick --rounds 2").effort().rounds, 2);
         let short = options("--short");
@@ -348,9 +344,9 @@ mod tests {
     #[test]
     fn each_cpu_profile_has_its_own_file() {
         assert!(options("--install-only --peers none").install_only);
-        let one = options("json --perf mio");
-        assert_eq!(one.perf.as_deref(), Some("mio"));
-        assert!(refused("json --perf mio --quick"));
+        let one = options("json --perf hyper");
+        assert_eq!(one.perf.as_deref(), Some("hyper"));
+        assert!(refused("json --perf hyper --quick"));
         assert!(refused("json --perf"));
         let name = file_name("get", "40 MB, hot: nginx and onrush-io_uring");
         assert_eq!(name, "get-40-MB-hot-nginx-and-onrush-io_uring.txt");

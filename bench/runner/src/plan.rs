@@ -199,8 +199,6 @@ pub(crate) struct Field {
 pub(crate) struct Targets {
     /// The limit for each driver, by name, and the maximum ratio to it.
     pub(crate) limits: Vec<(Driver, &'static str, Option<f64>)>,
-    /// Onrush needs less CPU than every peer that omits no work.
-    pub(crate) ahead_of_all: bool,
     /// These peers need at least this multiple of the CPU of Onrush, whatever they omit.
     pub(crate) ahead_of: Vec<(&'static str, f64)>,
     /// Limits that are compared like peers.
@@ -255,7 +253,7 @@ impl Field {
                     about: About::Peer,
                     server: Subject::of(peer),
                     reference: ours.clone(),
-                    target: targets.of_peer(peer, role),
+                    target: targets.of_peer(peer),
                 });
             }
         }
@@ -276,14 +274,9 @@ impl Field {
 }
 
 impl Targets {
-    fn of_peer(&self, peer: &Peer, role: Role) -> Option<Target> {
+    fn of_peer(&self, peer: &Peer) -> Option<Target> {
         let named = self.ahead_of.iter().find(|(name, _)| *name == peer.name);
-        let same_work = self.ahead_of_all && omits(peer, role).is_empty();
-        match (named, same_work) {
-            (Some(&(_, least)), _) => Some(Target::AtLeast(least)),
-            (None, true) => Some(Target::AtLeast(1.0)),
-            (None, false) => None,
-        }
+        named.map(|&(_, least)| Target::AtLeast(least))
     }
 }
 
@@ -334,25 +327,19 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_omits_work_has_no_target_unless_it_is_named() {
-        let mut lean = *field(&[Driver::Uring], &[]).all[0];
-        lean.omits = &["no date"];
-        let mut targets = Targets {
-            ahead_of_all: true,
+    fn only_peers_that_are_named_have_a_target() {
+        let two = field(&[Driver::Uring], &["hyper", "nginx"]);
+        let targets = Targets {
+            ahead_of: vec![("hyper", 2.0), ("hyper", 1.0)],
             ..Targets::default()
         };
-        assert_eq!(targets.of_peer(&lean, Role::Hello), None);
-        targets.ahead_of.push((lean.name, 2.0));
-        assert_eq!(
-            targets.of_peer(&lean, Role::Hello),
-            Some(Target::AtLeast(2.0))
-        );
-        lean.omits = &[];
-        targets.ahead_of.clear();
-        assert_eq!(
-            targets.of_peer(&lean, Role::Hello),
-            Some(Target::AtLeast(1.0))
-        );
+        let of = |pair: &Pairing| (pair.server.peer.name, pair.target);
+        let peers: Vec<_> = two.pairings(Role::Hello, &targets)[1..]
+            .iter()
+            .map(of)
+            .collect();
+        let twice = Some(Target::AtLeast(2.0));
+        assert_eq!(peers, [("hyper", twice), ("nginx", None)]);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Programs written for threads and their ports to coroutines: they differ only in `use` lines and
-//! in the call that runs the program, and behave alike.
+//! Programs written for threads and their ports to coroutines: they have one source, differ only in
+//! `use` lines and in the call that runs the program, and behave alike.
 //!
 //! Cargo builds the examples together with the tests, into a neighbouring folder.
 
@@ -303,7 +303,7 @@ fn the_ports_differ_in_use_lines_and_the_call_and_the_page_shows_them() {
             panic!("{name} is too short");
         };
         assert_eq!(a, b, "{name}");
-        assert_eq!(*program, "    program()");
+        assert_eq!(*program, format!("    {name}::program()"));
         assert!(comment.starts_with("    // SAFETY: "), "{comment}");
         assert_eq!(*allow, "    #[allow(unsafe_code)]");
         assert_eq!(
@@ -312,8 +312,23 @@ fn the_ports_differ_in_use_lines_and_the_call_and_the_page_shows_them() {
         );
         assert_eq!(
             *run,
-            "    coroutine::run(contract, Config::from_env()?, program)"
+            format!("    coroutine::run(contract, Config::from_env()?, {name}::program)")
         );
+        // What waits has no other form in the common source.
+        let common = read(&format!("examples/ported/{name}.rs"));
+        for waits in [
+            "fs",
+            "net",
+            "thread",
+            "sync::mpsc",
+            "sync::Mutex",
+            "sync::{",
+        ] {
+            assert!(
+                !common.contains(&format!("std::{waits}")),
+                "{name}: {waits}"
+            );
+        }
         let diff = changed("-", &a_uses, &b_uses) + &changed("+", &b_uses, &a_uses);
         let diff = format!("{diff}-{program}\n+{comment}\n+{allow}\n+{contract}\n+{run}\n");
         assert!(

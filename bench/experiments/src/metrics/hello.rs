@@ -6,13 +6,15 @@ use crate::{
     table::{Table, ratio_cells, ratio_text},
 };
 use runner::{
-    beside::{Hello, Pairs, Who},
+    beside::{Pairs, Who},
     row::Target as Bound,
 };
 use xtask::shell::Outcome;
 
 /// The highest permitted cost of metrics.
 const COST: Bound = Bound::AtMost(1.02);
+
+const CONNECTIONS: u32 = 64;
 
 const SERVERS: [&str; 2] = ["onrush-io_uring", "onrush-epoll"];
 
@@ -32,12 +34,7 @@ pub(super) fn measure(run: &Run) -> Outcome<Vec<Target>> {
         let counted = variant(", metrics", vec![("APP_METRICS", "on")]);
         for (server, bound) in [(&again, None), (&counted, Some(COST))] {
             run.check_interrupt()?;
-            let hello = Hello {
-                name: "64 connections".to_owned(),
-                connections: 64,
-                depth: 1,
-            };
-            let row = pairs.hello(&hello, (server, &plain), bound)?;
+            let row = pairs.hello(CONNECTIONS, (server, &plain), bound)?;
             let labels = [server.label.clone(), plain.label.clone()];
             let cells = labels.into_iter().chain(ratio_cells(row.ratio()));
             table.row(cells.chain([row.count().to_string()]));

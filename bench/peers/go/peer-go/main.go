@@ -9,19 +9,20 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strconv"
 	"sync"
-
-	"onrush.bench/peers/listener"
+	"syscall"
 )
 
 const echoBytesMax = 1 << 20
@@ -101,6 +102,22 @@ func servePut(folder string) http.HandlerFunc {
 	}
 }
 
+// listen listens on a port. The kernel offers a connection after its first bytes or after one
+// second (TCP_DEFER_ACCEPT), which halves the cost of a connection with one request.
+func listen(port string) (net.Listener, error) {
+	config := net.ListenConfig{Control: func(_, _ string, conn syscall.RawConn) error {
+		var failed error
+		set := func(fd uintptr) {
+			failed = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, syscall.TCP_DEFER_ACCEPT, 1)
+		}
+		if err := conn.Control(set); err != nil {
+			return err
+		}
+		return failed
+	}}
+	return config.Listen(context.Background(), "tcp4", net.JoinHostPort("127.0.0.1", port))
+}
+
 func main() {
 	version := flag.Bool("version", false, "print the version of Go")
 	chain := flag.String("tls-cert", "", "the file of the certificate chain, for HTTPS")
@@ -123,7 +140,7 @@ func main() {
 		mux.HandleFunc("GET /json", serveJSON)
 		mux.HandleFunc("POST /echo", serveEcho)
 	}
-	socket, err := listener.Listen(flag.Arg(0))
+	socket, err := listen(flag.Arg(0))
 	if err != nil {
 		log.Fatal(err)
 	}

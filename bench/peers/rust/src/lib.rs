@@ -4,7 +4,6 @@
 #![deny(unsafe_code)]
 
 pub mod hyper_files;
-pub mod raw;
 pub mod tls;
 pub mod tokio_http1;
 

@@ -173,11 +173,6 @@ impl Setup {
         self.target.join(self.profile).join(name)
     }
 
-    /// The folder for tools and peers from outside the repository.
-    pub(crate) fn tools(&self) -> PathBuf {
-        self.target.join("bench/tools")
-    }
-
     /// The certificate of a server in `role`. `None` without TLS.
     pub(crate) fn certificate(&self, role: Role) -> Outcome<Option<Certificate>> {
         match role.protocol() {

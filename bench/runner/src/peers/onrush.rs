@@ -1,4 +1,4 @@
-//! Onrush, its examples, and the limits: minimal programs that do one thing.
+//! Onrush and the limits: minimal programs that do one thing.
 
 use super::{Certificate, Driver, Kind, Launch, Peer, Role, Setup, is_there};
 use std::{fs, path::Path, process::Command};
@@ -210,32 +210,6 @@ pub(crate) const LIMITS: &[Peer] = &[
     },
 ];
 
-/// An example of the crate `onrush`, without changes.
-macro_rules! example {
-    ($name:literal, $configuration:literal) => {
-        Peer {
-            name: concat!("example-", $name),
-            kind: Kind::Peer,
-            driver: None,
-            roles: &[Role::Hello],
-            configuration: concat!("one worker; ", $configuration),
-            omits: &[],
-            install: |_| {
-                let build =
-                    "build --profile=dist --quiet -p onrush --features coroutine --example ";
-                run(&mut cargo(&format!("{build}{}", $name)))
-            },
-            version: own_version,
-            launch: |setup, launch| {
-                let mut command = Command::new(setup.built(concat!("examples/", $name)));
-                command.arg(launch.port.to_string());
-                command.env("ONRUSH_WORKERS", WORKERS);
-                Ok(command)
-            },
-        }
-    };
-}
-
 /// The name of Onrush with a cache in front of a bucket or a folder.
 pub(crate) const EDGE: &str = "onrush-edge";
 
@@ -281,17 +255,6 @@ pub(crate) const OURS: &[Peer] = &[
             Ok(command)
         },
     },
-];
-
-/// Examples that implement [`Role::Hello`], for experiments, which set their driver.
-pub(crate) const EXAMPLES: &[Peer] = &[
-    example!("hello", "an async fn"),
-    example!("coroutine", "the handler is a coroutine"),
-    example!(
-        "http_coroutines",
-        "a library written for threads, on coroutines"
-    ),
-    example!("http_threads", "a library written for threads, on threads"),
 ];
 
 const ROLES: &[Role] = &[

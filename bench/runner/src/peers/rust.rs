@@ -7,7 +7,7 @@ use xtask::shell::{Outcome, cargo, run};
 const ROLES: &[Role] = &[Role::Hello, Role::Json, Role::Echo];
 
 /// In the order of the tables.
-pub(crate) const PEERS: &[Peer] = &[HYPER, AXUM, ACTIX_WEB, NTEX, MAY_MINIHTTP, MIO];
+pub(crate) const PEERS: &[Peer] = &[HYPER, AXUM, MAY_MINIHTTP];
 
 const HYPER: Peer = Peer {
     name: "hyper",
@@ -48,35 +48,6 @@ const AXUM: Peer = Peer {
     launch: |setup, launch| start(setup, "peer-axum", launch),
 };
 
-const ACTIX_WEB: Peer = Peer {
-    name: "actix-web",
-    kind: Kind::Peer,
-    driver: None,
-    roles: &[Role::Hello, Role::Json, Role::Echo, Role::TlsHello],
-    configuration: "One worker and a thread that accepts; keep-alive 75 s and request timeout 15 s \
-        instead of 5 s, TCP_NODELAY, deferred accept, backlog 4096. TLS by rustls with aws-lc-rs \
-        and two stateless tickets.",
-    omits: &[],
-    install: |setup| build(setup, "peer-actix-web"),
-    version: |setup| locked(setup, "actix-web"),
-    launch: |setup, launch| start(setup, "peer-actix-web", launch),
-};
-
-const NTEX: Peer = Peer {
-    name: "ntex",
-    kind: Kind::Peer,
-    driver: None,
-    roles: ROLES,
-    configuration: "ntex's HTTP/1 service without its web framework, on its own runtime with \
-        io_uring (`neon-uring`; `neon-polling` needs less CPU only for large echoes); one worker \
-        and a thread that accepts; keep-alive 75 s instead of 5 s, head timeout 15 s instead of 1 \
-        s, TCP_NODELAY, deferred accept, backlog 4096.",
-    omits: &["accepts a missing or second Host"],
-    install: |setup| build(setup, "peer-ntex"),
-    version: |setup| locked(setup, "ntex"),
-    launch: |setup, launch| start(setup, "peer-ntex", launch),
-};
-
 const MAY_MINIHTTP: Peer = Peer {
     name: "may_minihttp",
     kind: Kind::Peer,
@@ -95,24 +66,6 @@ const MAY_MINIHTTP: Peer = Peer {
     install: |setup| build(setup, "peer-may-minihttp"),
     version: |setup| locked(setup, "may_minihttp"),
     launch: |setup, launch| start(setup, "peer-may-minihttp", launch),
-};
-
-const MIO: Peer = Peer {
-    name: "mio",
-    kind: Kind::Peer,
-    driver: None,
-    roles: ROLES,
-    configuration: "A hand-written loop over mio with httparse, edge-triggered, one thread; the \
-        response to / is rendered once per second; TCP_NODELAY, deferred accept, backlog 4096.",
-    omits: &[
-        "no time limits",
-        "accepts a missing or second Host",
-        "accepts at most 64 fields",
-        "echo: no chunked bodies",
-    ],
-    install: |setup| build(setup, "peer-mio"),
-    version: |setup| locked(setup, "mio"),
-    launch: |setup, launch| start(setup, "peer-mio", launch),
 };
 
 /// The workspace of these programs.

@@ -12,9 +12,8 @@ use crate::{
 const DRAIN: &str = "limit-drain";
 const STORE: &str = "limit-store";
 
-/// Clients and uploads, as in the experiment that led to Onrush.
+/// Clients, as in the experiment that led to Onrush.
 const CLIENTS: u32 = 32;
-const FULL_COUNT: u64 = 10_000;
 
 /// Permits any length: responses differ for new and for replaced objects. The load itself checks
 /// that each response is complete and has a status 2xx.
@@ -112,22 +111,5 @@ pub(super) fn put(bench: &Bench) -> Vec<Step> {
     for (scenario, share) in &all {
         steps.extend(pairs(bench, scenario, &store(*share)));
     }
-    if bench.effort.full {
-        let mut sink_full = with_count(to_sink, "40 MB, sink, 10,000 uploads");
-        sink_full.rounds_max = 1;
-        steps.extend(pairs(bench, &sink_full, &sink));
-        let memory = large("40 MB, memory", Role::Put, Place::Memory);
-        let mut memory = with_count(memory, "40 MB, memory, 10,000 uploads");
-        memory.rounds_max = 1;
-        steps.extend(pairs(bench, &memory, &store(0.80)));
-    }
     steps
-}
-
-fn with_count(mut scenario: Scenario, name: &str) -> Scenario {
-    if let Load::Uploads(shape) = &mut scenario.load {
-        shape.count = Some(FULL_COUNT);
-    }
-    scenario.name = name.to_owned();
-    scenario
 }

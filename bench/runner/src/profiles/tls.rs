@@ -18,15 +18,7 @@ const LIMIT_FILE: &str = "limit-tls-file";
 /// The same, but it reads the file for each response.
 const LIMIT_READ: &str = "limit-tls-read";
 
-const PEERS: [&str; 7] = [
-    "nginx",
-    "h2o",
-    "lighttpd",
-    "caddy",
-    "go",
-    "hyper",
-    "actix-web",
-];
+const PEERS: [&str; 5] = ["nginx", "h2o", "lighttpd", "go", "hyper"];
 
 /// Clients of handshakes. More would only wait for the servers' core.
 const HANDSHAKING: u32 = 16;

@@ -1,5 +1,5 @@
 //! A server in the style of `std`: an accept loop, and a thread for each connection, which reads
-//! lines and writes responses. `examples/http_threads.rs` is similar, with bodies. The parent
+//! lines and writes responses. `examples/ported/http.rs` is similar, with bodies. The parent
 //! module imports the types, from `std` or from Onrush.
 
 use super::{TcpListener, TcpStream, sleep, spawn};

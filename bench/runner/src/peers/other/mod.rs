@@ -1,15 +1,14 @@
 //! Peers that are not written in Rust, and complete servers: their configuration, installation and
 //! start.
 
-mod files;
+mod go;
 mod remote;
-mod runtimes;
 mod template;
 mod web;
 
 pub(super) use web::NGINX;
 
-use super::{Launch, Peer, Setup};
+use super::{Launch, Peer};
 use std::{
     fs,
     os::unix::fs::MetadataExt,
@@ -20,16 +19,10 @@ use xtask::shell::{Outcome, capture, is_executable, shown, which};
 
 /// In the order of the tables.
 pub(crate) const PEERS: &[Peer] = &[
-    runtimes::GO,
-    runtimes::FASTHTTP,
-    runtimes::NODE,
-    runtimes::RAPIDOID,
+    go::GO,
     NGINX,
     web::H2O,
     web::LIGHTTPD,
-    files::CADDY,
-    files::DUFS,
-    files::STATIC_WEB_SERVER,
     remote::NGINX_PROXY,
     remote::RCLONE,
 ];
@@ -41,11 +34,6 @@ fn program(name: &str) -> Outcome<PathBuf> {
     which(name)
         .or_else(beside)
         .ok_or_else(|| format!("{name} is not installed"))
-}
-
-/// The path of a toolchain. Fails with its name and its purpose.
-fn toolchain(name: &str, builds: &str) -> Outcome<PathBuf> {
-    which(name).ok_or_else(|| format!("{builds} needs `{name}`, which is not on the PATH"))
 }
 
 /// The version that a command prints.
@@ -102,11 +90,6 @@ fn write(file: &Path, text: &str) -> Outcome {
     fs::write(file, text).map_err(|error| format!("cannot write {}: {error}", file.display()))
 }
 
-/// The folder for peers that are built here. `cargo install` uses it, too.
-fn binaries(setup: &Setup) -> PathBuf {
-    setup.tools().join("bin")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -156,11 +139,8 @@ mod tests {
             ("nginx version: nginx/1.22.1\n", "1.22.1"),
             ("h2o version 2.2.5\nOpenSSL: OpenSSL 3.0.19\n", "2.2.5"),
             ("lighttpd/1.4.69 (ssl) - a light server", "1.4.69"),
-            ("2.6.2\n", "2.6.2"),
-            ("v20.20.2\n", "20.20.2"),
+            ("rclone v1.60.1-DEV\n- os/version: debian", "1.60.1-DEV"),
             ("go1.26.8\n", "1.26.8"),
-            ("dufs 0.47.0\n", "0.47.0"),
-            ("Version:      2.44.1\nPlatform: x", "2.44.1"),
         ];
         for (text, version) in printed {
             assert_eq!(version_in(text), Some(version), "{text}");
