@@ -1,92 +1,49 @@
 //! The program `onrush`: it serves a folder over HTTP.
 //!
-//! Layers, lowest first: `units`, `toml_values`, `failure`, `memory`, `key_files`, `redaction` ·
-//! `values`, `tls_values`, `acme_values`, `access_values`, `quota_values`, `reload` · `options`
-//! (their list) · `edge` (the cache before the store), `build_cache` · `quotas` · `storage` (where
-//! the objects are) · `trusted_files` · `config` (the file and the resulting settings) · `cli` ·
-//! `combined`, `self_signed` · `tls` (certificates), `acme` (their orders) · `path_rules` ·
-//! `access_control` (users) · `site_rules` · `commands`, `terminal` · `sweep`, `scrub`,
-//! `check_command`, `health_command`, `sign_command`, `user_command` (commands of their own) ·
-//! `pages` (the manual) · `logging`, `service_manager`, `inherited` (sockets of other processes),
-//! `restart`, `signals`, `descriptors` (the process) · `replaceable`, `serving` (the servers) ·
-//! `reconfigure` (new settings) · `announcement` · this file, which combines them.
+//! Layers, lowest first: `process` · `options` · `stores` · `config` · `logging` · `acme` ·
+//! `certificates` · `access` · `commands` · `restart` · `serving` · this file, which combines them.
 
 #![forbid(unsafe_code)]
 
-mod access_control;
-mod access_values;
+mod access;
 mod acme;
-mod acme_values;
-mod announcement;
-mod build_cache;
-mod cache_metrics;
-mod check_command;
-mod cli;
-mod combined;
+mod certificates;
 mod commands;
 mod config;
-mod descriptors;
-mod edge;
-mod failure;
-mod health_command;
-mod inherited;
-mod key_files;
 mod logging;
-mod memory;
 mod options;
-mod pages;
-mod path_rules;
-mod quota_values;
-mod quotas;
-mod reconfigure;
-mod redaction;
-mod reload;
-mod replaceable;
+mod process;
 mod restart;
-mod scrub;
-mod self_signed;
-mod service_manager;
 mod serving;
-mod sign_command;
-mod signals;
-mod site_rules;
-mod storage;
-mod sweep;
-mod terminal;
-mod tls;
-mod tls_values;
-mod toml_values;
-mod trusted_files;
-mod units;
-mod user_command;
-mod values;
+mod stores;
 
-use access_control::{SharedUsers, UserSource};
-use announcement::Announcement;
-use build_cache::BuildCacheCollector;
+use access::path_rules::{Origin, RulesInUse};
+use access::site_rules::RuleWatch;
+use access::users::{SharedUsers, UserSource};
+use certificates::Certificates;
+use commands::{cli, pages};
 use config::{CertificateSource, Settings};
-use edge::EdgeCollector;
-use failure::Failure;
-use inherited::Inherited;
 use onrush::{Admin, Metrics};
 use onrush_files::{AccessControl, FilesOptions, HttpChallenges, RuleSource};
 use onrush_store::HandedOver;
 use options::Options;
-use path_rules::{Origin, RulesInUse};
-use quotas::Quotas;
-use reconfigure::{Reconfiguration, Sources};
+use options::values::LogFormat;
+use process::failure::Failure;
+use process::service_manager::ServiceManager;
 use restart::Restart;
-use service_manager::ServiceManager;
+use restart::inherited::Inherited;
+use serving::announcement::Announcement;
+use serving::reconfigure::{Reconfiguration, Sources};
 use serving::{Parts, Plan};
-use site_rules::RuleWatch;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use storage::Opened;
-use tls::Certificates;
-use values::LogFormat;
+use stores::build_cache::BuildCacheCollector;
+use stores::edge::EdgeCollector;
+use stores::quotas::Quotas;
+use stores::storage::Opened;
 
 /// How long the end of the process waits for the thread that orders certificates. It only writes a
 /// file.
@@ -97,11 +54,11 @@ fn main() -> ExitCode {
     let command = arguments.get(1).and_then(|word| word.to_str());
     let done = match command {
         Some("check") => check(arguments),
-        Some("health") => health_command::main(&arguments[1..]),
-        Some("scrub") => scrub::main(&arguments[1..]),
-        Some("sign") => sign_command::main(&arguments[1..]),
-        Some("sweep") => sweep::main(&arguments[1..]),
-        Some("user") => user_command::main(&arguments[1..]),
+        Some("health") => commands::health::main(&arguments[1..]),
+        Some("scrub") => commands::scrub::main(&arguments[1..]),
+        Some("sign") => commands::sign::main(&arguments[1..]),
+        Some("sweep") => commands::sweep::main(&arguments[1..]),
+        Some("user") => commands::user::main(&arguments[1..]),
         _ => return main_of_server(arguments),
     };
     match done {
@@ -114,7 +71,10 @@ fn main() -> ExitCode {
 fn settings(arguments: Vec<OsString>) -> Result<Option<(Options, Settings)>, Failure> {
     match cli::read(arguments)? {
         cli::Action::Serve(options) => {
-            let settings = Settings::new((*options).clone(), memory::limit_bytes(Path::new("/")))?;
+            let settings = Settings::new(
+                (*options).clone(),
+                process::memory::limit_bytes(Path::new("/")),
+            )?;
             settings.trusted_files.check().map_err(Failure::usage)?;
             Ok(Some((*options, settings)))
         }
@@ -129,7 +89,7 @@ fn settings(arguments: Vec<OsString>) -> Result<Option<(Options, Settings)>, Fai
 fn check(mut arguments: Vec<OsString>) -> Result<(), Failure> {
     arguments.remove(1);
     match settings(arguments)? {
-        Some((_, settings)) => cli::print(check_command::report(&settings)?.as_bytes()),
+        Some((_, settings)) => cli::print(commands::check::report(&settings)?.as_bytes()),
         None => Ok(()),
     }
 }
@@ -164,10 +124,10 @@ fn serve(
     if let Some(reduced_defaults) = settings.reduced_defaults {
         reduced_defaults.log();
     }
-    let shutdown = signals::watch().map_err(|error| {
+    let shutdown = restart::signals::watch().map_err(|error| {
         Failure::run(format!(
             "cannot handle signals: {}",
-            failure::error_text(&error)
+            process::failure::error_text(&error)
         ))
     })?;
     let manager = ServiceManager::from_environment();
@@ -179,23 +139,29 @@ fn serve(
     let user_source = UserSource::new(&settings)?;
     let users = user_source.as_ref().map(UserSource::load).transpose();
     let mut users = users.map_err(Failure::usage)?;
-    access_control::check(&settings, users.as_mut())?;
-    for warning in access_control::warnings(&settings, users.as_ref()) {
+    access::users::check(&settings, users.as_mut())?;
+    for warning in access::users::warnings(&settings, users.as_ref()) {
         tracing::warn!("{warning}");
     }
     let path_rules = RulesInUse::default();
-    path_rules.set(Origin::Quotas, path_rules::of_quotas(&settings.quotas));
-    let of_users = users.iter().flat_map(path_rules::of_users).collect();
+    path_rules.set(
+        Origin::Quotas,
+        access::path_rules::of_quotas(&settings.quotas),
+    );
+    let of_users = users
+        .iter()
+        .flat_map(access::path_rules::of_users)
+        .collect();
     path_rules.set(Origin::Users, of_users);
     let control = users.map(AccessControl::new);
     let (rule_watch, rules) = RuleWatch::open(&settings)?.unzip();
-    let of_site = rules.iter().flat_map(path_rules::of_site).collect();
+    let of_site = rules.iter().flat_map(access::path_rules::of_site).collect();
     path_rules.set(Origin::Site, of_site);
     let rules = rules.map(RuleSource::new);
-    let descriptors = descriptors::raise_limit();
+    let descriptors = process::descriptors::raise_limit();
     let plan = Plan::new(&settings, descriptors);
     let files_options = FilesOptions {
-        cache_files_max: descriptors::cached_files_max(descriptors),
+        cache_files_max: process::descriptors::cached_files_max(descriptors),
         blocking_threads: plan.file_threads,
         descriptors: plan.descriptors.clone(),
         ..settings.files.clone()
@@ -219,7 +185,7 @@ fn serve(
         _ => open(&[])?,
     };
     // The folder may be new, and a file may now be made in it to find out.
-    if let Some(folder) = path_rules::folder(&settings) {
+    if let Some(folder) = access::path_rules::folder(&settings) {
         let allow = settings.files.allow;
         let may_write = allow.delete || (allow.put && !settings.files.sink);
         let checked = path_rules.check(folder, may_write);
@@ -239,14 +205,14 @@ fn serve(
     let metrics = Metrics::new();
     let mut admin = Admin::new(&metrics);
     if let Some(store) = remote {
-        metrics.add_collector(storage::collector(&store));
+        metrics.add_collector(stores::storage::collector(&store));
         let has_edge = stores.edge.is_some();
-        admin = admin.ready_if(move || storage::not_ready(&store, has_edge));
+        admin = admin.ready_if(move || stores::storage::not_ready(&store, has_edge));
     }
     metrics.add_collector(files.collector());
     if let Some((folder, quotas)) = &stores.folder {
         let folder = folder.clone();
-        admin = admin.ready_if(move || storage::folder_not_ready(&folder));
+        admin = admin.ready_if(move || stores::storage::folder_not_ready(&folder));
         metrics.add_collector(Arc::new(quotas.clone()));
     }
     if let Some(edge) = &stores.edge {
@@ -299,7 +265,7 @@ fn serve(
         arguments: arguments.clone(),
         manager: manager.clone(),
         server: running.handle(),
-        purposes: inherited::purposes(&settings),
+        purposes: restart::inherited::purposes(&settings),
         admin: admin_handle,
         agreement: agreement.clone(),
         quotas: quotas.clone(),
@@ -330,7 +296,7 @@ fn serve(
         shutdown.on_hangup(reload);
     }
     manager.watch(running.handle()).map_err(|error| {
-        let why = failure::error_text(&error);
+        let why = process::failure::error_text(&error);
         Failure::run(format!("cannot start the thread for the watchdog: {why}"))
     })?;
     shutdown.attach_manager(manager.clone());
@@ -363,7 +329,10 @@ fn serve(
         cache.close();
     }
     ended.map_err(|error| {
-        Failure::run(format!("a worker failed: {}", failure::error_text(&error)))
+        Failure::run(format!(
+            "a worker failed: {}",
+            process::failure::error_text(&error)
+        ))
     })?;
     if shutdown.was_forced() {
         return Err(Failure::run("stopped at once by a second signal"));

@@ -19,8 +19,8 @@ pub(crate) use control::Orders;
 pub(crate) use store::certificate_path;
 
 use crate::config::AcmeSettings;
-use crate::failure::{self, Failure};
-use crate::reload::Reload;
+use crate::process::failure::{self, Failure};
+use crate::process::reload::Reload;
 use client::{HttpsClient, RetryAfter};
 use instant_acme::{Account, NewAccount};
 use onrush::tls::TlsConfig;

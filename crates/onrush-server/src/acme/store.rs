@@ -4,7 +4,7 @@
 
 use super::schedule::{Attempts, seconds};
 use crate::config::AcmeSettings;
-use crate::key_files::{create_folder, protect, remove_leftovers, replace};
+use crate::process::key_files::{create_folder, protect, remove_leftovers, replace};
 use instant_acme::AccountCredentials;
 use onrush::tls::TlsConfig;
 use onrush::tls::rustls::pki_types::pem::{PemObject, SectionKind};

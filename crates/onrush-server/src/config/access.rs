@@ -1,9 +1,9 @@
 //! The settings for access control.
 
-use crate::access_values::AuthUser;
-use crate::failure::Failure;
 use crate::options::Options;
-use crate::values::Change;
+use crate::options::access_values::AuthUser;
+use crate::options::values::Change;
+use crate::process::failure::Failure;
 use onrush_files::{Allow, Cors};
 use std::path::PathBuf;
 

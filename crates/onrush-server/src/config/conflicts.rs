@@ -1,8 +1,8 @@
 //! Addresses that cannot be bound together.
 
 use super::Settings;
-use crate::failure::Failure;
-use crate::values::AdminAt;
+use crate::options::values::AdminAt;
+use crate::process::failure::Failure;
 use std::net::Ipv4Addr;
 
 impl Settings {

@@ -1,7 +1,7 @@
 //! The options that need a web site.
 
-use crate::failure::Failure;
 use crate::options::Options;
+use crate::process::failure::Failure;
 use onrush_files::RuleFiles;
 
 /// The files with rules of a site. Refuses options without `--site`.

@@ -1,12 +1,12 @@
 //! The settings for HTTPS: certificates, listeners without TLS, and headers.
 
 use super::addresses;
-use crate::acme_values::{AcmeName, Email};
-use crate::failure::Failure;
 use crate::options::Options;
-use crate::tls_values::{FilePath, Hsts, RedirectAt, SelfSigned};
-use crate::units::Port;
-use crate::values::Bind;
+use crate::options::acme_values::{AcmeName, Email};
+use crate::options::tls_values::{FilePath, Hsts, RedirectAt, SelfSigned};
+use crate::options::units::Port;
+use crate::options::values::Bind;
+use crate::process::failure::Failure;
 use std::path::PathBuf;
 
 /// What a server with HTTPS needs besides its addresses.

@@ -5,8 +5,8 @@
 //! The response is a message for each quota that is counted, and the last message.
 
 use super::{END, NO_SOCKETS, Predecessor, receive, send};
-use crate::cli::RESTART_VARIABLE;
-use crate::failure::error_text;
+use crate::commands::cli::RESTART_VARIABLE;
+use crate::process::failure::error_text;
 use onrush_store::{HandedOver, Key, Quota};
 use std::io;
 use std::os::fd::OwnedFd;
