@@ -8,7 +8,7 @@
 //!
 //! The caller of the store may refuse another folder ([`Folder::check_swaps`]): rules for paths may
 //! not hold there. Until a later look finds one that is not refused, nothing begins to read or
-//! change it.
+//! change it, and no upload in progress goes on.
 //!
 //! [`Folder::check_swaps`]: super::Folder::check_swaps
 
@@ -94,7 +94,7 @@ impl Again {
     fn is_due(&self) -> bool {
         let now_ms = self.begun.elapsed().as_millis() as u64;
         let looked_ms = self.looked_ms.load(Relaxed);
-        let is_due = self.path.is_some() && now_ms >= looked_ms + INTERVAL.as_millis() as u64;
+        let is_due = now_ms >= looked_ms + INTERVAL.as_millis() as u64;
         let set = || (self.looked_ms).compare_exchange(looked_ms, now_ms, Relaxed, Relaxed);
         is_due && set().is_ok()
     }
@@ -103,8 +103,11 @@ impl Again {
 /// Looks on the pool, if it is time to. Fails if the folder must not be used.
 pub(super) fn look_if_due(inner: &Arc<Inner>) -> Result<()> {
     if inner.again.is_due() {
-        let shared = inner.clone();
-        inner.pool.run(move || look(&shared)).detach();
+        inner.listing_queue.grant();
+        if inner.again.path.is_some() {
+            let shared = inner.clone();
+            inner.pool.run(move || look(&shared)).detach();
+        }
     }
     match inner.again.is_refused() {
         true => Err(StoreError::Unavailable),
