@@ -312,8 +312,9 @@ impl Exchange {
             FileKind::Directory => inner.key_locks.change_all(),
             _ => inner.key_locks.change(&self.from),
         };
+        // Nothing has the staged name, and not every file system knows `RENAME_NOREPLACE`.
         let renamed =
-            (parent.dir()).rename(self.from.name(), &staged.folder.dir, &staged.name, true);
+            (parent.dir()).rename(self.from.name(), &staged.folder.dir, &staged.name, false);
         if renamed.is_ok() && self.is_changed(&staged.folder.dir, &staged.name, made_ns) {
             let (from, to) = (&staged.folder.dir, parent.dir());
             return match from.rename(&staged.name, to, self.from.name(), true) {
