@@ -26,8 +26,8 @@
 //!
 //! [`Forwarding`] learns from trusted reverse proxies who their clients are.
 //!
-//! Layers inside this crate, lowest first: `client_address` · [`rights`] · `shares` · [`files`] ·
-//! [`rules`] · `dashboard` · [`guard`] · [`access`] · [`https`] · [`forwarding`].
+//! Layers inside this crate, lowest first: `hex` · `client_address` · [`rights`] · `shares` ·
+//! [`files`] · [`rules`] · `dashboard` · [`guard`] · [`access`] · [`https`] · [`forwarding`].
 //!
 //! The library does not depend on drivers, and [`files`] does not depend on the command line.
 
@@ -39,6 +39,7 @@ mod dashboard;
 pub mod files;
 pub mod forwarding;
 pub mod guard;
+mod hex;
 pub mod https;
 pub mod rights;
 pub mod rules;

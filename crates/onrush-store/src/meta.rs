@@ -37,7 +37,8 @@ pub struct Meta {
     /// Time of the last change, in nanoseconds since 1970.
     pub modified_ns: i64,
     /// Time of the last change of any kind (ctime), which no program can set, in nanoseconds since
-    /// 1970. `None`: the store does not know it.
+    /// 1970. `None`: the store does not know it. There is nothing better: Linux has a counter of
+    /// changes (`STATX_CHANGE_COOKIE`), but statx(2) does not show it to programs.
     pub changed_ns: Option<i64>,
     /// Changes whenever the bytes may have changed.
     pub version: Version,

@@ -119,6 +119,13 @@ impl Usage {
         }
     }
 
+    /// A quota that holds, and is not counted.
+    fn begin(quota: Quota) -> Arc<Usage> {
+        let usage = Usage::new(quota.prefix.as_ref());
+        usage.lock().bytes_max = Some(quota.bytes_max);
+        Arc::new(usage)
+    }
+
     /// See [`Quota::covers`].
     fn covers(&self, key: &Key) -> bool {
         covers(self.prefix.as_ref(), key)
@@ -174,58 +181,75 @@ impl Usages {
 
     /// Sets the quotas, which hold at once. Until a count has succeeded, nothing may be added.
     pub(crate) fn begin(&self, quotas: &[Quota]) {
-        let begin = |quota: &Quota| {
-            let usage = Usage::new(quota.prefix.as_ref());
-            usage.lock().bytes_max = Some(quota.bytes_max);
-            Arc::new(usage)
-        };
-        self.set(quotas.iter().map(begin).collect());
+        self.update(|_| Some(quotas.iter().cloned().map(Usage::begin).collect()));
     }
 
     /// Forgets what was counted: it was that of another folder. What is in use there does not count
     /// any more, nor does a count that is in progress.
     pub(crate) fn forget(&self) {
-        let quotas: Vec<Quota> = self.used().into_iter().map(|(quota, _)| quota).collect();
-        self.begin(&quotas);
+        self.update(|usages| {
+            let quotas = usages.iter().filter_map(|usage| usage.quota(&usage.lock()));
+            Some(quotas.map(Usage::begin).collect())
+        });
     }
 
     /// Replaces the quotas. `count` counts the objects of those whose folder had none before; they
     /// hold once that has succeeded for all. Until then, and after an error, the earlier ones hold.
-    /// The caller makes sure that no other count is in progress.
+    /// If they are forgotten meanwhile ([`Usages::forget`]), it begins again. The caller makes sure
+    /// that no other count is in progress.
     pub(crate) fn replace(
         &self,
         quotas: &[Quota],
-        count: impl FnOnce(&[Arc<Usage>]) -> Result<()>,
+        mut count: impl FnMut(&[Arc<Usage>]) -> Result<()>,
     ) -> Result<()> {
-        let before = self.list();
-        let mut new: Vec<Arc<Usage>> = Vec::new();
-        let next: Vec<Arc<Usage>> = (quotas.iter())
-            .map(|quota| {
-                let known = before.iter().find(|usage| usage.prefix == quota.prefix);
-                known.cloned().unwrap_or_else(|| {
-                    let usage = Arc::new(Usage::new(quota.prefix.as_ref()));
-                    new.push(usage.clone());
-                    usage
+        loop {
+            let before = self.list();
+            let mut new: Vec<Arc<Usage>> = Vec::new();
+            let next: Arc<[Arc<Usage>]> = (quotas.iter())
+                .map(|quota| {
+                    let known = before.iter().find(|usage| usage.prefix == quota.prefix);
+                    known.cloned().unwrap_or_else(|| {
+                        let usage = Arc::new(Usage::new(quota.prefix.as_ref()));
+                        new.push(usage.clone());
+                        usage
+                    })
                 })
-            })
-            .collect();
-        // First, so that no change is missed from here on.
-        new.iter().for_each(|usage| usage.begin_count());
-        self.set(before.iter().chain(&new).cloned().collect());
-        if !new.is_empty() {
-            count(&new).inspect_err(|_| self.set(before))?;
+                .collect();
+            // First, so that no change is missed from here on.
+            new.iter().for_each(|usage| usage.begin_count());
+            let both: Arc<[Arc<Usage>]> = before.iter().chain(&new).cloned().collect();
+            if !self.exchange(&before, &both) {
+                continue;
+            }
+            if !new.is_empty()
+                && let Err(error) = count(&new)
+            {
+                self.exchange(&both, &before);
+                return Err(error);
+            }
+            for (usage, quota) in next.iter().zip(quotas) {
+                usage.lock().bytes_max = Some(quota.bytes_max);
+            }
+            if self.exchange(&both, &next) {
+                return Ok(());
+            }
         }
-        for (usage, quota) in next.iter().zip(quotas) {
-            usage.lock().bytes_max = Some(quota.bytes_max);
-        }
-        self.set(next.into());
-        Ok(())
     }
 
-    fn set(&self, usages: Arc<[Arc<Usage>]>) {
+    /// Replaces the list `from`. Returns false if it is another one by now.
+    fn exchange(&self, from: &Arc<[Arc<Usage>]>, to: &Arc<[Arc<Usage>]>) -> bool {
+        self.update(|list| Arc::ptr_eq(list, from).then(|| to.clone()))
+    }
+
+    /// Replaces the list, if `next` returns another one. Returns whether it does.
+    fn update(&self, next: impl FnOnce(&Arc<[Arc<Usage>]>) -> Option<Arc<[Arc<Usage>]>>) -> bool {
         let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(usages) = next(&list) else {
+            return false;
+        };
         self.is_empty.store(usages.is_empty(), Ordering::Release);
         *list = usages;
+        true
     }
 
     /// Each quota with the bytes that count: `None` until they are known.

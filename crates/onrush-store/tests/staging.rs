@@ -7,6 +7,7 @@ use onrush_rt::fs::sim::SimFs;
 use onrush_rt::fs::{Dir, OpenHow};
 use onrush_store::*;
 use std::path::Path;
+use std::sync::{Mutex, mpsc};
 
 on_all! {
     aborted_uploads_leave_nothing
@@ -205,6 +206,89 @@ fn what_is_known_of_one_folder_decides_nothing_in_another_one() {
     assert_eq!(block_on(folder.is_kept(&kept)), Ok(true));
     assert_eq!(folder.discard_unknown(&[], folder.swaps()), Ok(1));
     assert_eq!(block_on(folder.is_kept(&kept)), Ok(false));
+}
+
+/// A look at a file system that hangs takes one thread, and no caller waits for it.
+#[test]
+fn a_look_that_hangs_stops_nobody() {
+    let base = TempDir::new();
+    let at = |name: &str| base.path().join(name);
+    std::fs::create_dir(at("new")).unwrap();
+    let pool = BlockingPool::threads(2, 16);
+    let folder = Folder::open(&at("data"), pool, FolderOptions::default()).unwrap();
+    let (entered, is_in) = mpsc::channel();
+    let (leave, may_leave) = mpsc::channel::<()>();
+    let may_leave = Mutex::new(may_leave);
+    folder.check_swaps(move |_, _| {
+        entered.send(()).unwrap();
+        let _ = may_leave.lock().unwrap().recv();
+        Ok(())
+    });
+    std::fs::rename(at("data"), at("old")).unwrap();
+    std::fs::rename(at("new"), at("data")).unwrap();
+    wait_until("a thread looks", || {
+        folder.look_again();
+        is_in.try_recv().is_ok()
+    });
+    wait_until("the folder does not respond", || {
+        block_on(folder.pool().run(|| ())).unwrap();
+        folder.look_again() == Some(std::io::ErrorKind::TimedOut)
+    });
+    assert!(is_in.try_recv().is_err(), "one thread at a time looks");
+    leave.send(()).unwrap();
+    drop(leave);
+    wait_until("it responds", || folder.look_again().is_none());
+    assert_ne!(folder.swaps(), 0);
+}
+
+/// Rules for paths do not hold in the folder to which the path leads now.
+#[test]
+fn uploads_in_progress_do_not_go_on_when_the_folder_is_refused() {
+    let base = TempDir::new();
+    let at = |name: &str| base.path().join(name);
+    std::fs::create_dir(at("new")).unwrap();
+    let options = FolderOptions::default();
+    let pool = BlockingPool::threads(1, 16);
+    let folder = Folder::open(&at("data"), pool, options.clone()).unwrap();
+    folder.check_swaps(|_, _| Err(std::io::ErrorKind::Unsupported.into()));
+    put(&folder, "source", b"source").unwrap();
+    let upload = |name: &str| block_on(folder.stage(&key(name), Condition::None, None)).unwrap();
+    let (mut small, mut large, mut kept) = (upload("small"), upload("large"), upload("kept"));
+    block_on(small.write(body(10))).unwrap();
+    block_on(large.write(body(50_000))).unwrap();
+    block_on(kept.write(body(50_000))).unwrap();
+    let place = block_on(kept.keep()).unwrap();
+    std::fs::rename(at("data"), at("old")).unwrap();
+    std::fs::rename(at("new"), at("data")).unwrap();
+    let _ = folder.set_options(&options); // Looks at once.
+    let unavailable = Some(StoreError::Unavailable);
+    let part = body(1);
+    assert_eq!(block_on(small.write(body(50_000))).err(), unavailable);
+    assert_eq!(block_on(large.write(body(50_000))).err(), unavailable);
+    assert_eq!(block_on(kept.keep()).err(), unavailable);
+    let written = block_on(folder.write_kept(&place, 0, part));
+    assert_eq!(written.err(), unavailable);
+    assert_eq!(block_on(folder.sync_kept(&place)).err(), unavailable);
+    let resumed = block_on(folder.resume(&key("kept"), Condition::None, &place));
+    assert_eq!(resumed.err(), unavailable);
+    assert_eq!(block_on(large.commit()).err(), unavailable);
+    let how = Relocation {
+        from: key("source"),
+        from_condition: Condition::None,
+        to: key("copy"),
+        to_condition: Condition::None,
+    };
+    assert_eq!(block_on(folder.copy(how)).err(), unavailable);
+    assert_eq!(block_on(folder.create_folder(&key("d"))).err(), unavailable);
+    assert_eq!(std::fs::read_dir(at("data")).unwrap().count(), 0);
+    // It is the earlier one again: what was kept goes on.
+    drop(kept);
+    std::fs::rename(at("data"), at("new")).unwrap();
+    std::fs::rename(at("old"), at("data")).unwrap();
+    folder.set_options(&options).unwrap();
+    let resumed = block_on(folder.resume(&key("kept"), Condition::None, &place));
+    block_on(resumed.unwrap().commit()).unwrap();
+    assert_eq!(get(&folder, "kept"), Ok(body(50_000)));
 }
 
 /// The names of the folders in staging: one for each open store.

@@ -20,6 +20,7 @@
 use super::certificate_name::CertificateName;
 use super::password::PasswordHash;
 use super::signed_url::SigningKey;
+use crate::hex::hex;
 use crate::rights::{Identity, PathRights, Rights};
 use onrush::tls::ClientIdentity;
 use serde::Deserialize;
@@ -384,8 +385,7 @@ fn parse_sha256(text: &str) -> Option<[u8; 32]> {
 
 /// The SHA-256 of a token in the form of the file.
 pub fn token_hash(token: &str) -> String {
-    let hash = Sha256::digest(token.as_bytes());
-    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&Sha256::digest(token.as_bytes()))
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@ use super::markdown::DOCUMENTS_BYTES_MAX;
 use super::run_to_end::ABANDONED_MAX;
 use super::terraform::STATE_LOCKS_MAX;
 use super::uploads::Uploads;
-use super::wanted_digest::DIGESTS_MAX;
 use crate::shares::{self, Full, Holder, Share, Shares};
 use onrush::Request;
 use onrush::metrics::{Collector, TextWriter};
@@ -44,7 +43,11 @@ pub(super) struct ClientShares {
 }
 
 impl ClientShares {
-    pub(super) fn new(watchers_max: usize, descriptors: &Descriptors) -> Arc<ClientShares> {
+    pub(super) fn new(
+        watchers_max: usize,
+        digests_max: usize,
+        descriptors: &Descriptors,
+    ) -> Arc<ClientShares> {
         Arc::new(ClientShares {
             files: Shares::new("files", 1),
             descriptors: descriptors.clone(),
@@ -55,7 +58,7 @@ impl ClientShares {
             listings: Shares::new("listing_bytes", PAGES_BYTES_MAX),
             compression: Shares::new("archive_compression_bytes", COMPRESSION_BYTES_MAX),
             directories: Shares::new("archive_directory_bytes", DIRECTORIES_BYTES_MAX),
-            digests: Shares::new("digests", DIGESTS_MAX),
+            digests: Shares::new("digests", digests_max),
             documents: Shares::new("document_bytes", DOCUMENTS_BYTES_MAX),
         })
     }

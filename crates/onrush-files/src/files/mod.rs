@@ -403,7 +403,8 @@ impl Files {
             true => 1,
             false => 2, // One is filled while the other one is written.
         };
-        let shares = ClientShares::new(options.watchers_max, &options.descriptors);
+        let digests_max = wanted_digest::at_once(&pool);
+        let shares = ClientShares::new(options.watchers_max, digests_max, &options.descriptors);
         let locks = Arc::new(Locks::new(&shares.locks));
         locks.set_covers_siblings(options.precompressed);
         Files(Arc::new(Inner {

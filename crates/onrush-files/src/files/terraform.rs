@@ -20,13 +20,13 @@
 use super::http_error::{HttpError, Operation};
 use super::path::{self, Target};
 use super::{Inner, check_right, media_type, object};
+use crate::hex::hex;
 use crate::rights::Rights;
 use crate::shares::{Holder, Share};
 use onrush::{Request, Response};
 use onrush_store::{Condition, Key, Kind, ListHow, StoreError, Version};
 use sha2::{Digest, Sha256};
 use std::collections::{HashMap, HashSet};
-use std::fmt::Write;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -56,14 +56,25 @@ struct Held {
     id: String,
 }
 
-/// The names of the locks that clients of this process have, with their shares of
-/// [`STATE_LOCKS_MAX`]. Locks of before its start, and those of other servers, are in no share.
+/// The locks that clients of this process have, with their shares of [`STATE_LOCKS_MAX`]. Locks of
+/// before its start, and those of other servers, are in no share.
 #[derive(Debug, Default)]
-pub(super) struct StateLocks(Mutex<HashMap<Vec<u8>, Share>>);
+pub(super) struct StateLocks(Mutex<HashMap<LockVersion, Share>>);
+
+/// The name of a lock, and the version of its object. So the end of a lock frees no share of a
+/// later one with its name.
+type LockVersion = (Vec<u8>, Version);
 
 impl StateLocks {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Share>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<LockVersion, Share>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a lock, if both are known.
+    fn insert(&self, at: &Key, version: Option<Version>, share: Option<Share>) {
+        if let (Some(version), Some(share)) = (version, share) {
+            self.lock().insert((at.name().to_vec(), version), share);
+        }
     }
 }
 
@@ -178,34 +189,40 @@ impl Inner {
         }
         check_right(&request, Rights::WRITE)?; // The users may be others by now.
         let at = lock_key(&key)?;
+        let mut share = None;
         for _ in 0..ATTEMPTS {
             let (version, held) = self.read_lock(&at).await?;
             let next = match (is_lock, held) {
-                // Also if its holder asks again, because it has not seen the response.
-                (true, Some(held)) if held.id == asked.id => return Ok(json(200, held.info)),
+                // Also if its holder asks again, because it has not seen the response. If this
+                // request has a share, it has made the lock, and the store has not said so.
+                (true, Some(held)) if held.id == asked.id => {
+                    self.state_locks.insert(&at, version, share);
+                    return Ok(json(200, held.info));
+                }
                 (true, Some(held)) => return Ok(json(423, held.info)),
                 (false, None) => return Ok(Response::new(200)),
                 (false, Some(held)) if held.id != asked.id => return Ok(json(409, held.info)),
                 (true, None) => Some(&asked.info[..]),
                 (false, Some(_)) => None,
             };
-            let share = match is_lock {
-                true => Some(self.take_lock_share(&request).await?),
-                false => None,
-            };
+            if !is_lock {
+                let held = version.map(|version| (at.name().to_vec(), version));
+                share = held.and_then(|held| self.state_locks.lock().remove(&held));
+            } else if share.is_none() {
+                share = Some(self.take_lock_share(&request).await?);
+            }
             match self.replace_lock(&at, version, next).await {
-                Ok(()) => {
-                    let mut shares = self.state_locks.lock();
-                    let Some(share) = share else {
-                        shares.remove(at.name());
-                        return Ok(Response::new(200));
-                    };
-                    shares.insert(at.name().to_vec(), share);
+                Ok(new) if is_lock => {
+                    self.state_locks.insert(&at, Some(new), share);
                     return Ok(json(200, asked.info));
                 }
+                Ok(_) => return Ok(Response::new(200)),
                 // Another client was faster, or the change was made before its response was lost.
                 Err(StoreError::PreconditionFailed) => {}
                 Err(error) => {
+                    if !is_lock {
+                        self.state_locks.insert(&at, version, share); // It may still be there.
+                    }
                     return Err(self.store_failure(error, Operation::Write, Some(&key)));
                 }
             }
@@ -236,7 +253,7 @@ impl Inner {
 
     /// Takes the share of another lock.
     async fn take_lock_share(&self, request: &Request) -> Result<Share, HttpError> {
-        let mut ours: HashSet<Vec<u8>> = self.state_locks.lock().keys().cloned().collect();
+        let mut ours: HashSet<LockVersion> = self.state_locks.lock().keys().cloned().collect();
         let how = ListHow {
             limit: STATE_LOCKS_MAX,
             hidden: true,
@@ -249,15 +266,15 @@ impl Inner {
             Err(StoreError::NotFound) => {}
             Err(error) => return Err(self.store_failure(error, Operation::Read, None)),
             Ok(page) => {
-                for entry in page.entries.iter().filter(|entry| entry.size > 0) {
-                    others += usize::from(!ours.remove(&entry.name[..]));
+                for entry in page.entries.into_iter().filter(|entry| entry.size > 0) {
+                    others += usize::from(!ours.remove(&(entry.name, entry.version)));
                 }
             }
         }
         // Other servers have released what is left of these.
         self.state_locks
             .lock()
-            .retain(|name, _| !ours.contains(name));
+            .retain(|held, _| !ours.contains(held));
         let shares = &self.shares.state_locks;
         shares.set_total(STATE_LOCKS_MAX.saturating_sub(others));
         let share = shares.take(Holder::of(request), 1);
@@ -267,13 +284,14 @@ impl Inner {
         })
     }
 
-    /// Replaces a lock by this content, or releases it.
+    /// Replaces a lock by this content, or releases it. Returns the version that it has then, or
+    /// had.
     async fn replace_lock(
         &self,
         at: &Key,
         version: Option<Version>,
         content: Option<&[u8]>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Version, StoreError> {
         let condition = match version {
             Some(version) => Condition::Versions(vec![version]),
             None => Condition::Absent,
@@ -283,7 +301,7 @@ impl Inner {
             match deleted {
                 Err(StoreError::Unsupported) => {}
                 Err(StoreError::NotFound) => return Err(StoreError::PreconditionFailed),
-                deleted => return deleted.map(drop),
+                deleted => return deleted.map(|deleted| deleted.version),
             }
         }
         let content = content.unwrap_or_default();
@@ -292,7 +310,8 @@ impl Inner {
         if !content.is_empty() {
             object.write(content.to_vec()).await?;
         }
-        object.commit().await.map(drop)
+        let committed = object.commit().await?;
+        Ok(committed.meta.version)
     }
 }
 
@@ -307,10 +326,7 @@ impl Held {
 
 /// The key of the lock of a state. The name of a state may be longer than names of the server are.
 fn lock_key(key: &Key) -> Result<Key, HttpError> {
-    let mut name = format!("{FOLDER}/");
-    for byte in Sha256::digest(key.as_bytes()) {
-        let _ = write!(name, "{byte:02x}"); // Writing to a String does not fail.
-    }
+    let name = format!("{FOLDER}/{}", hex(&Sha256::digest(key.as_bytes())));
     Key::state(name.as_bytes()).map_err(|error| HttpError::from_store(error, Operation::Write))
 }
 

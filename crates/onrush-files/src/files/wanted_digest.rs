@@ -15,11 +15,15 @@ use onrush_proto::token;
 use onrush_rt::blocking::BlockingPool;
 use std::sync::Arc;
 
-/// The maximum number of digests that are computed at a time, of which each client has a share. So
-/// they leave threads of the pool to others.
-pub(super) const DIGESTS_MAX: usize = 8;
+/// The maximum number of digests that are computed at a time, of which each client has a share.
+const DIGESTS_MAX: usize = 8;
 /// Digests of larger objects are not computed.
 const OBJECT_BYTES_MAX: u64 = 4 << 20;
+
+/// How many digests `pool` computes at a time: they leave half of the threads to others.
+pub(super) fn at_once(pool: &BlockingPool) -> usize {
+    (pool.threads_max() / 2).clamp(1, DIGESTS_MAX)
+}
 
 /// The supported algorithm that a request prefers. `None`: it asks for none.
 pub(super) fn wanted(request: &Request) -> Option<Algorithm> {
@@ -126,6 +130,14 @@ mod tests {
         assert_eq!(computed("bob").as_deref(), Some(&empty[..]));
         drop(share);
         assert_eq!(computed("ann").as_deref(), Some(&empty[..]));
+    }
+
+    #[test]
+    fn half_of_the_threads_compute_none() {
+        for (threads, expected) in [(1, 1), (2, 1), (7, 3), (16, 8), (64, 8)] {
+            assert_eq!(at_once(&BlockingPool::threads(threads, 1)), expected);
+        }
+        assert_eq!(at_once(&BlockingPool::inline()), 1);
     }
 
     #[test]

@@ -24,6 +24,8 @@ struct State {
     is_moved: bool,
     is_dropped: bool,
     ended: usize,
+    /// The next upload that is committed seems to fail: an earlier attempt was successful.
+    is_lost: bool,
 }
 
 impl Gate {
@@ -98,8 +100,11 @@ impl Upload for GatedUpload {
     fn commit(self: Box<Self>) -> LocalFuture<'static, Result<Committed>> {
         Box::pin(async move {
             let committed = self.0.commit().await;
-            self.1.pass().await;
-            committed
+            self.1.clone().pass().await;
+            match self.1.with(|state| std::mem::take(&mut state.is_lost)) {
+                true => Err(StoreError::PreconditionFailed),
+                false => committed,
+            }
         })
     }
 }
@@ -421,6 +426,52 @@ fn a_change_of_a_folder_ends_without_its_client() {
             assert!(exists("f/old") && exists("f/sub/old"), "{head}");
             assert!(!exists("g/old") && !exists("g/sub"), "{head}");
             held.gate.with(|state| assert!(!state.is_dropped, "{head}"));
+        }
+    }
+}
+
+/// The share of a client is that of the locks which it has: also after requests for one name at the
+/// same time, and after one that seemed to fail.
+#[test]
+fn a_lock_of_a_state_has_the_share_of_the_request_that_made_it() {
+    let options = FilesOptions {
+        terraform_state: true,
+        ..writable()
+    };
+    const JSON: &str = "Content-Type: application/json\r\n";
+    for (is_lost, driver) in [true, false].into_iter().zip(drivers().into_iter().cycle()) {
+        let mut held = Held::new(&options, driver);
+        let folder = held.dir.path().join(".onrush/state/terraform");
+        std::fs::create_dir_all(&folder).unwrap();
+        for number in 1..=9_991 {
+            std::fs::write(folder.join(number.to_string()), "x").unwrap(); // Of another server.
+        }
+        let change = |held: &mut Held, method: &str, name: &str, id: &str| {
+            let head = format!("{method} /{name}.tfstate\n{JSON}");
+            let info = format!("{{\"ID\":\"{id}\"}}");
+            held.server.request(head.trim_end(), info.as_bytes()).status
+        };
+        held.gate
+            .with(|state| (state.is_open, state.is_lost) = (true, is_lost));
+        assert_eq!(change(&mut held, "LOCK", "a", "1"), 200);
+        if !is_lost {
+            // The lock is gone, and another one is there before the end of the request.
+            held.gate.with(|state| state.is_open = false);
+            let head = format!("UNLOCK /a.tfstate\n{JSON}");
+            let mut unlock = held.begin(&head, "{\"ID\":\"1\"}");
+            held.gate.with(|state| state.is_open = true);
+            assert_eq!(change(&mut held, "LOCK", "a", "2"), 200);
+            held.gate.open();
+            let unlocked = Reply::parse(&held.server.receive(&mut unlock), false);
+            assert_eq!(unlocked.status, 200);
+        }
+        // Of the nine that are left, this client may have four.
+        for (name, status) in [("b", 200), ("c", 200), ("d", 200), ("e", 429)] {
+            assert_eq!(
+                change(&mut held, "LOCK", name, "3"),
+                status,
+                "{is_lost} {name}"
+            );
         }
     }
 }

@@ -283,3 +283,70 @@ fn what_counts_is_that_of_the_folder_of_this_moment() {
     counts(4096 + 80_000);
     assert_eq!(begin(), "507", "it has its upload");
 }
+
+/// The path leads to another folder while a request continues an upload. Nothing of that upload
+/// counts for the limits there when the request has ended.
+#[test]
+fn an_upload_in_progress_does_not_count_in_another_folder() {
+    const PART: usize = 1 << 20;
+    let tus = "Tus-Resumable: 1.0.0\r\n";
+    let draft = "Upload-Complete: ?0\r\n";
+    let stream = format!("{tus}Content-Type: application/offset+octet-stream\r\n");
+    let partial = format!("{draft}Content-Type: application/partial-upload\r\n");
+    for (method, begin, fields) in [
+        ("POST", tus.to_owned(), stream),
+        ("PUT", draft.to_owned(), partial.clone()),
+        (
+            "PUT",
+            format!("{draft}Onrush-Part-Size: {PART}\r\n"),
+            partial,
+        ),
+    ] {
+        let base = Folder::new();
+        let [dir, other] = ["data", "other"].map(|name| base.path().join(name));
+        for folder in [&dir, &other] {
+            std::fs::create_dir(folder).expect("a folder");
+        }
+        std::fs::write(other.join("x"), "other").expect("written");
+        let server = Server::start(&dir, &["--admin=127.0.0.1:0", "--allow=put"]);
+        let admin = admin_address(&server);
+        let used = || {
+            let page = samples(&get_from(&admin, "/-/metrics"));
+            ["unfinished_uploads", "unfinished_bytes"]
+                .map(|budget| page[&format!("onrush_shares_used{{budget=\"{budget}\"}}")] as usize)
+        };
+        let begin = || {
+            let begun = server.exchange(
+                format!(
+                    "{method} /y HTTP/1.1\r\nHost: localhost\r\n{begin}Upload-Length: {}\r\n\
+                     Content-Length: 0\r\nConnection: close\r\n\r\n",
+                    2 * PART
+                )
+                .as_bytes(),
+            );
+            assert!(begun.starts_with("HTTP/1.1 201 "), "{begun}");
+            begun
+        };
+        let begun = begin();
+        let (_, url) = begun.split_once("Location: ").expect("a URL");
+        let url = url.lines().next().expect("a line");
+        let url = url.trim_start_matches(&server.url);
+        let head = format!(
+            "PATCH {url} HTTP/1.1\r\nHost: localhost\r\nUpload-Offset: 0\r\n{fields}\
+             Content-Length: {PART}\r\nConnection: close\r\n\r\n"
+        );
+        let content = pattern(3, PART);
+        let mut patch = server.connect();
+        patch.write_all(head.as_bytes()).expect("sent");
+        patch.write_all(&content[..PART / 2]).expect("sent");
+        wait_until(|| used()[1] > 0);
+        std::fs::rename(&dir, base.path().join("old")).expect("renamed");
+        std::fs::rename(&other, &dir).expect("renamed");
+        wait_until(|| server.get("/x").ends_with("other"));
+        begin();
+        let _ = patch.write_all(&content[PART / 2..]); // It may have been refused by now.
+        let mut response = Vec::new();
+        let _ = patch.read_to_end(&mut response);
+        wait_until(|| used() == [1, 0]);
+    }
+}

@@ -185,11 +185,10 @@ where
         Err(waits) => waits,
     };
     let permit = inner.process_locks.wait_permits.acquire().await;
-    let shared = inner.clone();
-    let wait = move || {
-        let excluded = locks.exclude_processes(&shared, true);
+    let wait = move |inner: &Arc<Inner>| {
+        let excluded = locks.exclude_processes(inner, true);
         drop(permit);
-        excluded.and_then(|_| job(&shared, locks))
+        excluded.and_then(|_| job(inner, locks))
     };
-    inner.pool.run(wait).await?
+    inner.run(&inner.pool, wait).await
 }

@@ -33,10 +33,10 @@ pub(super) async fn append(
     let mut done = 0;
     while done < bytes {
         let step = (bytes - done).min(step_bytes);
-        let (shared, key) = (inner.clone(), key.clone());
-        let job = move || {
+        let key = key.clone();
+        let job = move |inner: &Arc<Inner>| {
             // Others have used space since the first check.
-            let copied = (shared.check_free(&key, step))
+            let copied = (inner.check_free(&key, step))
                 .and_then(|()| copy_step(&mut staged, at + done, &source, done, step));
             match copied {
                 Ok(copied) => Ok((staged, source, copied)),
@@ -47,7 +47,7 @@ pub(super) async fn append(
             }
         };
         let copied;
-        (staged, source, copied) = pool.run(job).await??;
+        (staged, source, copied) = inner.run(&pool, job).await?;
         done += copied;
         if pool.is_inline() {
             coop::spend(copied as usize);

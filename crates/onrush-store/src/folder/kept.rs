@@ -239,17 +239,17 @@ pub(super) async fn write(
     let pool = inner.change_pool.clone();
     for range in write_steps(&pool, buf.len()) {
         let mut lease = lock(inner, kept).await?;
-        let (shared, place, bytes) = (inner.clone(), kept.clone(), range.len());
+        let (place, bytes) = (kept.clone(), range.len());
         let at = position + range.start as u64;
-        let job = move || {
-            lease.try_exclude_processes(&shared)?;
-            let (file, _, uploads) = open(&shared, &place, FileUse::Brief)?;
-            shared.check_free_in(&uploads, bytes as u64)?;
-            write_at(&file, &buf[range], at, shared.durable())?;
+        let job = move |inner: &Arc<Inner>| {
+            lease.try_exclude_processes(inner)?;
+            let (file, _, uploads) = open(inner, &place, FileUse::Brief)?;
+            inner.check_free_in(&uploads, bytes as u64)?;
+            write_at(&file, &buf[range], at, inner.durable())?;
             drop(lease);
-            Ok::<_, StoreError>(buf)
+            Ok(buf)
         };
-        buf = pool.run(job).await??;
+        buf = inner.run(&pool, job).await?;
         spend_write(&pool, bytes);
     }
     buf.clear();
@@ -261,17 +261,17 @@ pub(super) async fn sync(inner: &Arc<Inner>, kept: &Kept) -> Result<()> {
     if !inner.durable() {
         return Ok(());
     }
-    let (shared, kept) = (inner.clone(), kept.clone());
+    let kept = kept.clone();
     // Without the lock, so that other parts are written meanwhile.
-    let job = move || {
-        let (file, ..) = open(&shared, &kept, FileUse::Brief)?;
+    let job = move |inner: &Arc<Inner>| {
+        let (file, ..) = open(inner, &kept, FileUse::Brief)?;
         file.sync_data().map_err(|error| {
             // The kernel may report the loss of bytes of any part, and reports it once.
-            let _ = discard(&shared, &kept);
+            let _ = discard(inner, &kept);
             StoreError::from_open_file(error)
         })
     };
-    inner.change_pool.run(job).await?
+    inner.run(&inner.change_pool, job).await
 }
 
 /// Opens a kept file to continue it. `lease` is its lock. Blocks.

@@ -13,8 +13,9 @@
 //! single request gets.
 //!
 //! A file system that does not respond may keep a permit for any time. So while a part takes more
-//! than [`STALLED`], there is one permit more, up to [`EXTRA_MAX`]. A client with such a part gets
-//! none of these. They are granted when requests arrive: no timer is needed.
+//! than [`STALLED`], there is one permit more, up to [`EXTRA_MAX`] and to half of the threads that
+//! the first permits leave. A client with such a part gets none of these. They are granted when
+//! listings arrive, and each second in which any request needs the disk: no timer is needed.
 //!
 //! A page that is being made has memory also while it waits, so no more than [`STARTED_MAX`] pages
 //! wait to go on. Of these a client may have half of what the others leave; its further requests
@@ -66,6 +67,7 @@ struct State {
     free: usize,
     /// Those beyond the first ones, in use.
     extra: usize,
+    extra_max: usize,
     /// The parts in progress, by the time of [`Permit::began`].
     running: HashMap<u64, Running>,
     /// Requests that own a permit and have not been polled since.
@@ -170,7 +172,7 @@ impl State {
         loop {
             if self.free == 0 {
                 stalled = self.stalled();
-                if self.extra >= stalled.len().min(EXTRA_MAX) {
+                if self.extra >= stalled.len().min(self.extra_max) {
                     break;
                 }
             }
@@ -197,15 +199,17 @@ impl State {
 }
 
 impl ListingQueue {
-    pub(super) fn new() -> ListingQueue {
+    /// `threads`: those of the pool.
+    pub(super) fn new(threads: usize) -> ListingQueue {
         let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
-        ListingQueue::with_permits((cores / 2).max(1))
+        ListingQueue::with_permits((cores / 2).max(1), threads)
     }
 
-    fn with_permits(free: usize) -> ListingQueue {
+    fn with_permits(free: usize, threads: usize) -> ListingQueue {
         ListingQueue(Mutex::new(State {
             free,
             extra: 0,
+            extra_max: EXTRA_MAX.min(threads.saturating_sub(free) / 2),
             running: HashMap::new(),
             granted: Vec::new(),
             lanes: [Vec::new(), Vec::new()],
@@ -221,6 +225,11 @@ impl ListingQueue {
     fn lock(&self) -> MutexGuard<'_, State> {
         // Every change under the lock is complete, so the state of a poisoned lock is valid.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Grants what is free: parts may have stalled since the last arrival.
+    pub(super) fn grant(&self) {
+        self.release(0, None);
     }
 
     /// Gives `permits` back, and grants what is free. `began`: of the part that has ended.
@@ -451,7 +460,7 @@ impl Drop for StartedPage {
             }
         }
         drop(state);
-        self.inner.listing_queue.release(0, None); // Its client may begin another one.
+        self.inner.listing_queue.grant(); // Its client may begin another one.
     }
 }
 

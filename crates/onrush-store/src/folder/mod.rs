@@ -167,7 +167,7 @@ impl Folder {
             remotes: Remotes::default(),
             key_locks: KeyLocks::new(),
             process_locks: ProcessLocks::new(pool_threads),
-            listing_queue: ListingQueue::new(),
+            listing_queue: ListingQueue::new(pool_threads),
             recent_names: Arc::default(),
             parents: Parents::new(pool_threads),
             watches: Watches::default(),
@@ -225,8 +225,8 @@ impl Folder {
     }
 
     /// Looks whether the path of the folder still leads to it, on the pool and at most once per
-    /// second. Returns why the folder could not be used when it was looked for last: `NotFound` if
-    /// it is gone.
+    /// second. Returns why the folder cannot be used, as far as is known: `NotFound` if it is gone,
+    /// `TimedOut` if a look takes longer than five seconds. Does not block.
     pub fn look_again(&self) -> Option<io::ErrorKind> {
         let _ = again::look_if_due(&self.inner);
         self.inner.again.failure()
@@ -296,13 +296,22 @@ impl Folder {
         T: Send + 'static,
         F: FnOnce(&Arc<Inner>) -> Result<T> + Send + 'static,
     {
-        again::look_if_due(&self.inner)?;
-        let inner = self.inner.clone();
-        pool.run(move || job(&inner)).await?
+        self.inner.run(pool, job).await
     }
 }
 
 impl Inner {
+    /// As [`Folder::run`]. Fails if the folder must not be used any more.
+    async fn run<T, F>(self: &Arc<Self>, pool: &BlockingPool, job: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Arc<Inner>) -> Result<T> + Send + 'static,
+    {
+        again::look_if_due(self)?;
+        let inner = self.clone();
+        pool.run(move || job(&inner)).await?
+    }
+
     /// Opens an object. `what_for` is the purpose for which it stays open.
     fn open(&self, key: &Key, what_for: FileUse) -> Result<(Meta, File)> {
         let opened = self.open_object(key, what_for)?;

@@ -150,20 +150,16 @@ pub(super) async fn prepare(
     for step in ends.chunks(FOLDERS_PER_JOB) {
         let prefix = path[..*step.last().unwrap_or(&path.len())].to_vec();
         let permit = inner.parents.create_permits.acquire().await;
-        let shared = inner.clone();
         // The job owns the folders of earlier steps as well. If its future is dropped, all folders
         // are removed after the job has ended. While it creates more, the outer ones would not be
         // empty.
-        let job = move || {
+        let job = move |inner: &Arc<Inner>| {
             let _permit = permit;
-            create_and_sync_with_retries(&shared, &prefix, &mut created.paths, sync_failures)
+            create_and_sync_with_retries(inner, &prefix, &mut created.paths, sync_failures)
                 .map(|()| created)
+                .map_err(StoreError::from_change)
         };
-        created = inner
-            .change_pool
-            .run(job)
-            .await?
-            .map_err(StoreError::from_change)?;
+        created = inner.run(&inner.change_pool, job).await?;
     }
     Ok(created)
 }

@@ -41,23 +41,23 @@ const ATTEMPTS: usize = 4;
 pub(super) async fn copy(inner: &Arc<Inner>, how: Relocation) -> Result<Committed> {
     check(inner, &how)?;
     let pool = inner.change_pool.clone();
-    let (shared, request) = (inner.clone(), how.clone());
-    let job = move || {
-        let (meta, source) = shared.open(&request.from, FileUse::Download)?;
-        shared.check(&request.from_condition, Some(&meta))?;
+    let request = how.clone();
+    let job = move |inner: &Arc<Inner>| {
+        let (meta, source) = inner.open(&request.from, FileUse::Download)?;
+        inner.check(&request.from_condition, Some(&meta))?;
         let metadata = attributes::read_metadata(&source)?;
-        shared.check_free(&request.to, meta.size)?;
-        let mut staged = StagedFile::create(&shared, &request.to, FileUse::Upload)?;
+        inner.check_free(&request.to, meta.size)?;
+        let mut staged = StagedFile::create(inner, &request.to, FileUse::Upload)?;
         staged.checksum = None; // No byte passes through this process.
         match properties::copy(&source, &staged.file) {
-            Ok(()) => Ok::<_, StoreError>((meta, source, metadata, staged)),
+            Ok(()) => Ok((meta, source, metadata, staged)),
             Err(error) => {
                 staged.remove_unless_kept();
                 Err(error)
             }
         }
     };
-    let (meta, source, metadata, mut staged) = pool.run(job).await??;
+    let (meta, source, metadata, mut staged) = inner.run(&pool, job).await?;
     staged.checksum = None; // That of the source, which need not be read for it.
     let (mut staged, source) =
         copying::append(inner, &how.to, staged, 0, source, meta.size).await?;
@@ -159,18 +159,18 @@ async fn check_trees(
     // A copy has no links.
     let checks_links = kind == Kind::Directory && !how.from.is_staged();
     let is_needed = checks_links || replaces != Replaces::Alike;
-    let (shared, how) = (inner.clone(), how.clone());
-    let job = move || {
+    let how = how.clone();
+    let job = move |inner: &Arc<Inner>| {
         if checks_links {
-            trees::check_links(&shared, &how.from)?;
+            trees::check_links(inner, &how.from)?;
         }
         match replaces {
-            Replaces::All { shown } => trees::check_shown(&shared, &how.to, &shown),
+            Replaces::All { shown } => trees::check_shown(inner, &how.to, &shown),
             Replaces::Alike => Ok(()),
         }
     };
     match is_needed {
-        true => inner.pool.run(job).await?,
+        true => inner.run(&inner.pool, job).await,
         false => Ok(()),
     }
 }

@@ -99,11 +99,9 @@ impl StagedUpload {
             return Err(StoreError::TooLarge);
         }
         let body = if size_bytes > MEMORY_BYTES_MAX as u64 {
-            let (shared, key) = (inner.clone(), key.clone());
-            inner
-                .change_pool
-                .run(move || check_early(&shared, &key, size_bytes))
-                .await??;
+            let key = key.clone();
+            let job = move |inner: &Arc<Inner>| check_early(inner, &key, size_bytes);
+            inner.run(&inner.change_pool, job).await?;
             Body::Announced
         } else {
             Body::Memory(Vec::new())
@@ -147,9 +145,9 @@ impl StagedUpload {
             return Err(StoreError::Forbidden);
         }
         let lease = kept::lock(inner, kept).await?;
-        let (shared, place) = (inner.clone(), kept.clone());
-        let job = move || kept::reopen(&shared, &place, lease);
-        let mut staged = inner.change_pool.run(job).await??;
+        let place = kept.clone();
+        let job = move |inner: &Arc<Inner>| kept::reopen(inner, &place, lease);
+        let mut staged = inner.run(&inner.change_pool, job).await?;
         if inner.has_checksums() && staged.checksum.is_none() {
             staged = read_checksum(inner, staged, kept.bytes).await?;
         }
@@ -159,13 +157,13 @@ impl StagedUpload {
     }
 
     async fn keep_written(&mut self) -> Result<Kept> {
-        let (inner, key, bytes) = (self.inner.clone(), self.key.clone(), self.written_bytes);
+        let (key, bytes) = (self.key.clone(), self.written_bytes);
         let body = mem::replace(&mut self.body, Body::Unavailable);
-        let job = move || {
-            let mut staged = body.into_file(&inner, &key)?;
+        let job = move |inner: &Arc<Inner>| {
+            let mut staged = body.into_file(inner, &key)?;
             kept::keep(&mut staged, bytes).map(|kept| (staged, kept))
         };
-        let (staged, kept) = self.inner.change_pool.run(job).await??;
+        let (staged, kept) = self.inner.run(&self.inner.change_pool, job).await?;
         self.body = Body::File(staged);
         Ok(kept)
     }
@@ -173,11 +171,11 @@ impl StagedUpload {
     async fn append_file(&mut self, kept: &Kept) -> Result<()> {
         let _lease = kept::lock(&self.inner, kept).await?;
         let body = mem::replace(&mut self.body, Body::Unavailable);
-        let (inner, key, from) = (self.inner.clone(), self.key.clone(), kept.clone());
-        let job = move || {
-            let mut staged = body.into_file(&inner, &key)?;
+        let (key, from) = (self.key.clone(), kept.clone());
+        let job = move |inner: &Arc<Inner>| {
+            let mut staged = body.into_file(inner, &key)?;
             let opened = staged.drop_tail();
-            match opened.and_then(|()| kept::open(&inner, &from, FileUse::Download)) {
+            match opened.and_then(|()| kept::open(inner, &from, FileUse::Download)) {
                 Ok((source, ..)) => Ok((staged, source)),
                 Err(error) => {
                     staged.remove_unless_kept();
@@ -185,7 +183,7 @@ impl StagedUpload {
                 }
             }
         };
-        let (staged, source) = self.inner.change_pool.run(job).await??;
+        let (staged, source) = self.inner.run(&self.inner.change_pool, job).await?;
         let (at, bytes) = (self.written_bytes, kept.bytes);
         let copied = copying::append(&self.inner, &self.key, staged, at, source, bytes);
         let (staged, _) = copied.await?;
@@ -222,14 +220,13 @@ impl StagedUpload {
         for range in write_steps(&pool, buf.len()) {
             let at = self.written_bytes + range.start as u64;
             let bytes = range.len();
-            let inner = self.inner.clone();
             let key = self.key.clone();
-            let job = move || {
-                let staged = body.into_file(&inner, &key)?;
+            let job = move |inner: &Arc<Inner>| {
+                let staged = body.into_file(inner, &key)?;
                 inner.check_free(&key, bytes as u64)?;
                 write(staged, &buf[range], at).map(|staged| (staged, buf))
             };
-            let (staged, returned) = pool.run(job).await??;
+            let (staged, returned) = self.inner.run(&pool, job).await?;
             (body, buf) = (Body::File(staged), returned);
             spend_write(&pool, bytes);
         }

@@ -59,20 +59,19 @@ pub(super) async fn watch(
     if folder.is_some_and(Key::is_internal) {
         return Err(StoreError::NotFound);
     }
-    let (shared, folder) = (inner.clone(), folder.cloned());
-    let job = move || {
+    let folder = folder.cloned();
+    let job = move |inner: &Arc<Inner>| {
         let queue = Arc::<Queue>::default();
-        let dir = open(&shared, folder.as_ref())?;
-        let watch = shared.watches.add(&dir, &queue)?;
+        let dir = open(inner, folder.as_ref())?;
+        let watch = inner.watches.add(&dir, &queue)?;
         Ok(FolderWatch {
-            inner: shared,
+            inner: inner.clone(),
             folder,
             watch,
             queue,
         })
     };
-    let watch: Result<FolderWatch> = inner.pool.run(job).await?;
-    Ok(Box::new(watch?))
+    Ok(Box::new(inner.run(&inner.pool, job).await?))
 }
 
 fn open(inner: &Inner, folder: Option<&Key>) -> Result<Dir> {

@@ -105,7 +105,7 @@ impl QuotaStore {
         let _counting = self.lock_count();
         self.usages.replace(quotas, |new| {
             self.kept.renew(&self.usages);
-            self.count_these(new, progress)
+            self.count_these(new, &mut *progress)
         })
     }
 

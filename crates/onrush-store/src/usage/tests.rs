@@ -266,3 +266,38 @@ fn processes_share_what_is_left() {
         assert_eq!(second.check(&key("x"), 1), Err(StoreError::NotCounted));
     }
 }
+
+/// The path of the folder leads to another one while a quota is added: of the earlier one, nothing
+/// counts any more.
+#[test]
+fn quotas_that_are_replaced_during_a_swap_are_not_those_of_before() {
+    let usages = usages();
+    usages.change(&key("a/b/c"), 5 * K, 0);
+    let quota = |prefix: &str, bytes_max| Quota {
+        prefix: Some(key(prefix)),
+        bytes_max,
+    };
+    let next = [quota("a/b", 20 * K), quota("n", 7 * K)];
+    let mut sums = [3, 4].into_iter();
+    let count = |new: &[Arc<Usage>]| {
+        let sum = sums.next().expect("counted twice");
+        if sum == 3 {
+            usages.forget();
+        }
+        counted(sum)(new)
+    };
+    assert_eq!(usages.replace(&next, count), Ok(()));
+    let [known, new] = next.clone();
+    let expected = [(known, None), (new, Some(4 * K))];
+    assert_eq!(usages.used(), expected, "the known one is to be counted");
+    // A failure does not bring back what was counted before.
+    let swap = |_: &[Arc<Usage>]| {
+        usages.forget();
+        Err(StoreError::Busy)
+    };
+    assert_eq!(
+        usages.replace(&[quota("x", 1)], swap),
+        Err(StoreError::Busy)
+    );
+    assert_eq!(usages.used(), next.map(|quota| (quota, None)));
+}

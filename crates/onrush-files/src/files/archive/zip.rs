@@ -13,6 +13,7 @@
 //! field `UT`, which unzip and bsdtar use.
 
 use super::Head;
+use crate::hex::hex;
 use crc_fast::{CrcAlgorithm, Digest};
 use onrush_proto::date;
 use onrush_store::Kind;
@@ -349,9 +350,7 @@ fn shortened(mut name: Vec<u8>) -> Vec<u8> {
         name.truncate(tail + cut);
     }
     name.extend_from_slice(b"%7E");
-    for byte in &digest[..DIGEST_BYTES] {
-        name.extend(format!("{byte:02x}").into_bytes());
-    }
+    name.extend_from_slice(hex(&digest[..DIGEST_BYTES]).as_bytes());
     name
 }
 

@@ -1,5 +1,6 @@
 //! The id of an unfinished upload, and the URL and the key that contain it.
 
+use crate::hex::hex;
 use aws_lc_rs::digest::{Context, SHA256};
 use onrush::Request;
 use onrush_store::{Key, Result};
@@ -105,7 +106,7 @@ fn values(query: &str) -> impl Iterator<Item = &str> {
 
 impl fmt::Display for UploadId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&hex(&self.0))
     }
 }
 

@@ -210,10 +210,10 @@ impl Uploads {
         self.load_index(worker).await?;
         let id = UploadId::random().ok_or(ReceiveError::Body(NO_RANDOM))?;
         let guard = self.active.acquire(id).await;
-        let announced = plan.length.unwrap_or(0);
-        (self.index).begin(id, plan.holder, announced, &self.limits())?;
+        let (holder, announced) = (plan.holder, plan.length.unwrap_or(0));
         // From here on, dropping the session releases what was reserved.
         let session = Session::new(self, id, guard, plan, worker);
+        (self.index).begin(id, holder, announced, &self.limits())?;
         session.begin().await
     }
 
@@ -243,9 +243,18 @@ impl Uploads {
                 tus_concat: None,
             }));
         }
-        (self.index).find(id, record.holder(), record.kept_bytes());
-        let session = Session::saved(self, id, guard, key, record, version, worker);
-        session.map(|session| Found::Unfinished(Box::new(session)))
+        let (holder, bytes) = (record.holder(), record.kept_bytes());
+        let session = Session::saved(self, id, guard, key, record, version, worker)?;
+        self.index.find(id, holder, bytes);
+        Ok(Found::Unfinished(Box::new(session)))
+    }
+
+    /// A request does not use an upload any more. `swaps`: [`Store::swaps`] of before the upload
+    /// was counted. If the store is another one by now, the request may have counted it there.
+    fn end_use(&self, id: UploadId, swaps: u64) {
+        if self.store.swaps() != swaps {
+            self.index.remove(id);
+        }
     }
 
     /// The length of the object if it is this upload: an earlier process, or another server, has

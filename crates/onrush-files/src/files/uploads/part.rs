@@ -47,6 +47,7 @@ impl Uploads {
             uploads: self.clone(),
             id,
             kept: session.kept(),
+            swaps: session.swaps(),
             position: offset,
             content: plan.content,
             counted: 0,
@@ -71,6 +72,8 @@ struct PartSink {
     uploads: Arc<Uploads>,
     id: UploadId,
     kept: Kept,
+    /// See [`Uploads::end_use`].
+    swaps: u64,
     position: u64,
     content: Digests,
     /// The bytes that no longer count if the part does not arrive.
@@ -80,6 +83,7 @@ struct PartSink {
 impl Drop for PartSink {
     fn drop(&mut self) {
         self.uploads.index.subtract(self.id, self.counted);
+        self.uploads.end_use(self.id, self.swaps);
     }
 }
 

@@ -24,6 +24,8 @@ pub(in crate::files) struct Session {
 
 struct State {
     uploads: Arc<Uploads>,
+    /// See [`Uploads::end_use`].
+    swaps: u64,
     id: UploadId,
     key: Key,
     record: Record,
@@ -72,6 +74,7 @@ impl Session {
         };
         let state = State {
             uploads: uploads.clone(),
+            swaps: uploads.store.swaps(),
             id,
             key: plan.key,
             record,
@@ -115,6 +118,7 @@ impl Session {
         let digests = Digests::restore(&record.digests);
         let state = State {
             uploads: uploads.clone(),
+            swaps: uploads.store.swaps(),
             id,
             key: key.clone(),
             version: Some(version),
@@ -149,6 +153,11 @@ impl Session {
     /// Where the store has the bytes.
     pub(super) fn kept(&self) -> Kept {
         self.state.record.kept()
+    }
+
+    /// For [`Uploads::end_use`].
+    pub(super) fn swaps(&self) -> u64 {
+        self.state.swaps
     }
 
     /// Records that the part at `offset` has arrived. Its bytes are durable.
@@ -368,8 +377,10 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if self.state.version.is_none() {
-            self.state.uploads.index.remove(self.state.id);
+        let State { uploads, id, .. } = &self.state;
+        match self.state.version {
+            None => uploads.index.remove(*id),
+            Some(_) => uploads.end_use(*id, self.state.swaps),
         }
     }
 }

@@ -1,15 +1,20 @@
 //! The queue, without folders.
 
-use super::super::{Folder, FolderOptions};
+use super::super::{Folder, FolderOptions, again};
 use super::*;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::sim::SimFs;
 
 fn folder(at_once: usize) -> Folder {
+    folder_with(at_once, 16)
+}
+
+fn folder_with(at_once: usize, threads: usize) -> Folder {
     let root = SimFs::new(1).root().unwrap();
     let options = FolderOptions::default();
     let mut folder = Folder::on(root, BlockingPool::inline(), options).unwrap();
-    Arc::get_mut(&mut folder.inner).unwrap().listing_queue = ListingQueue::with_permits(at_once);
+    Arc::get_mut(&mut folder.inner).unwrap().listing_queue =
+        ListingQueue::with_permits(at_once, threads);
     folder
 }
 
@@ -182,6 +187,45 @@ fn a_part_that_is_stalled_stops_its_client_only() {
     drop(own);
     let state = folder.inner.listing_queue.lock();
     assert_eq!((state.free, state.extra, state.running.len()), (1, 0, 0));
+}
+
+#[test]
+fn permits_for_stalled_parts_leave_threads_to_others() {
+    for (at_once, threads, extra) in [(1, 16, 6), (8, 16, 4), (1, 4, 1), (1, 2, 0), (8, 4, 0)] {
+        let folder = folder_with(at_once, threads);
+        let mut held = Vec::new();
+        for client in 0.. {
+            let mut wait = wait_for_part(&folder.inner, client, true);
+            match granted(&mut wait).or_else(|| granted(&mut wait)) {
+                Some(permit) => held.push(permit),
+                None => break,
+            }
+            stall(&folder, client);
+        }
+        assert_eq!(held.len(), at_once + extra, "{threads}");
+    }
+}
+
+/// Another request than a listing grants them as well: the client that waits may be the only one
+/// that lists.
+#[test]
+fn a_permit_for_a_stalled_part_needs_no_other_listing() {
+    let folder = folder(1);
+    let hung = granted(&mut wait_for_part(&folder.inner, 1, true)).expect("a permit");
+    let mut other = part(&folder, 2, true);
+    stall(&folder, 1);
+    let end = Instant::now() + Duration::from_secs(60);
+    let permit = loop {
+        again::look_if_due(&folder.inner).expect("a folder in use");
+        if let Some(permit) = granted(&mut other) {
+            break permit;
+        }
+        assert!(Instant::now() < end, "no permit");
+        thread::sleep(Duration::from_millis(10));
+    };
+    drop((hung, permit));
+    let state = folder.inner.listing_queue.lock();
+    assert_eq!((state.free, state.extra), (1, 0));
 }
 
 /// Waits to go on, or to begin what is not shared, and is polled once.
