@@ -103,6 +103,7 @@ pub(crate) fn not_ready(store: &RemoteStore, has_edge: bool) -> Option<&'static 
 pub(crate) fn folder_not_ready(folder: &Folder) -> Option<&'static str> {
     folder.look_again().map(|failure| match failure {
         io::ErrorKind::NotFound => "the folder is gone",
+        io::ErrorKind::TimedOut => "the folder does not respond",
         io::ErrorKind::Unsupported => {
             "the folder is another one, in which rules for paths would not hold"
         }

@@ -7,6 +7,7 @@ use onrush_rt::fs::sim::SimFs;
 use onrush_rt::fs::{Dir, OpenHow};
 use onrush_store::*;
 use std::path::Path;
+use std::sync::{Mutex, mpsc};
 
 on_all! {
     aborted_uploads_leave_nothing
@@ -205,6 +206,39 @@ fn what_is_known_of_one_folder_decides_nothing_in_another_one() {
     assert_eq!(block_on(folder.is_kept(&kept)), Ok(true));
     assert_eq!(folder.discard_unknown(&[], folder.swaps()), Ok(1));
     assert_eq!(block_on(folder.is_kept(&kept)), Ok(false));
+}
+
+/// A look at a file system that hangs takes one thread, and no caller waits for it.
+#[test]
+fn a_look_that_hangs_stops_nobody() {
+    let base = TempDir::new();
+    let at = |name: &str| base.path().join(name);
+    std::fs::create_dir(at("new")).unwrap();
+    let pool = BlockingPool::threads(2, 16);
+    let folder = Folder::open(&at("data"), pool, FolderOptions::default()).unwrap();
+    let (entered, is_in) = mpsc::channel();
+    let (leave, may_leave) = mpsc::channel::<()>();
+    let may_leave = Mutex::new(may_leave);
+    folder.check_swaps(move |_, _| {
+        entered.send(()).unwrap();
+        let _ = may_leave.lock().unwrap().recv();
+        Ok(())
+    });
+    std::fs::rename(at("data"), at("old")).unwrap();
+    std::fs::rename(at("new"), at("data")).unwrap();
+    wait_until("a thread looks", || {
+        folder.look_again();
+        is_in.try_recv().is_ok()
+    });
+    wait_until("the folder does not respond", || {
+        block_on(folder.pool().run(|| ())).unwrap();
+        folder.look_again() == Some(std::io::ErrorKind::TimedOut)
+    });
+    assert!(is_in.try_recv().is_err(), "one thread at a time looks");
+    leave.send(()).unwrap();
+    drop(leave);
+    wait_until("it responds", || folder.look_again().is_none());
+    assert_ne!(folder.swaps(), 0);
 }
 
 /// Rules for paths do not hold in the folder to which the path leads now.

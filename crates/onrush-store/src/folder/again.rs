@@ -10,6 +10,9 @@
 //! not hold there. Until a later look finds one that is not refused, nothing begins to read or
 //! change it, and no upload in progress goes on.
 //!
+//! The file system of the folder may hang. So one thread at a time looks, a worker never waits for
+//! it, and a look that takes seconds counts as a failure.
+//!
 //! [`Folder::check_swaps`]: super::Folder::check_swaps
 
 use super::Inner;
@@ -20,10 +23,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 const INTERVAL: Duration = Duration::from_secs(1);
+/// The folder does not respond if a look takes longer.
+const LOOK_MAX: Duration = Duration::from_secs(5);
+/// No look is in progress.
+const NONE: u64 = u64::MAX;
 
 pub(super) struct Again {
     /// `None`: the folder was opened by its caller, and is never looked for.
@@ -31,7 +38,12 @@ pub(super) struct Again {
     begun: Instant,
     /// When it was looked last, in milliseconds since `begun`.
     looked_ms: AtomicU64,
-    state: Mutex<State>,
+    /// When the look that is in progress began, as `looked_ms`; [`NONE`] if there is none.
+    looking_ms: AtomicU64,
+    /// Held by the thread that looks.
+    turn: Mutex<Turn>,
+    /// Why the folder could not be used when it was looked for last.
+    failure: Mutex<Option<io::ErrorKind>>,
     /// See [`Store::swaps`](crate::Store::swaps).
     swaps: Arc<AtomicU64>,
     /// See [`Folder::on_swap`](super::Folder::on_swap).
@@ -46,9 +58,7 @@ type Hook = Box<dyn Fn() + Send + Sync>;
 type Check = Box<dyn Fn(&Path, bool) -> io::Result<()> + Send + Sync>;
 
 #[derive(Default)]
-struct State {
-    /// Why the folder cannot be used.
-    failure: Option<io::ErrorKind>,
+struct Turn {
     /// What changes need was not opened in the new folder yet.
     is_incomplete: bool,
 }
@@ -59,7 +69,9 @@ impl Again {
             path: path.map(Path::to_path_buf),
             begun: Instant::now(),
             looked_ms: AtomicU64::new(0),
-            state: Mutex::default(),
+            looking_ms: AtomicU64::new(NONE),
+            turn: Mutex::default(),
+            failure: Mutex::default(),
             swaps: Arc::default(),
             hook: OnceLock::new(),
             check: OnceLock::new(),
@@ -84,15 +96,27 @@ impl Again {
         let _ = self.hook.set(hook);
     }
 
-    /// Why the folder could not be used when it was looked for last.
+    /// Why the folder cannot be used, as far as is known: `TimedOut` if it does not respond. Does
+    /// not block.
     pub(super) fn failure(&self) -> Option<io::ErrorKind> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.failure
+        let looking_ms = self.looking_ms.load(Relaxed);
+        if looking_ms.saturating_add(LOOK_MAX.as_millis() as u64) < self.now_ms() {
+            return Some(io::ErrorKind::TimedOut);
+        }
+        *self.lock_failure()
+    }
+
+    fn lock_failure(&self) -> MutexGuard<'_, Option<io::ErrorKind>> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.begun.elapsed().as_millis() as u64
     }
 
     /// Whether it is time to look, which the caller then does.
     fn is_due(&self) -> bool {
-        let now_ms = self.begun.elapsed().as_millis() as u64;
+        let now_ms = self.now_ms();
         let looked_ms = self.looked_ms.load(Relaxed);
         let is_due = now_ms >= looked_ms + INTERVAL.as_millis() as u64;
         let set = || (self.looked_ms).compare_exchange(looked_ms, now_ms, Relaxed, Relaxed);
@@ -106,7 +130,12 @@ pub(super) fn look_if_due(inner: &Arc<Inner>) -> Result<()> {
         inner.listing_queue.grant();
         if inner.again.path.is_some() {
             let shared = inner.clone();
-            inner.pool.run(move || look(&shared)).detach();
+            let job = move || match shared.again.turn.try_lock() {
+                Ok(turn) => look_in_turn(&shared, turn),
+                Err(TryLockError::Poisoned(error)) => look_in_turn(&shared, error.into_inner()),
+                Err(TryLockError::WouldBlock) => {} // Another thread looks.
+            };
+            inner.pool.run(job).detach();
         }
     }
     match inner.again.is_refused() {
@@ -117,10 +146,14 @@ pub(super) fn look_if_due(inner: &Arc<Inner>) -> Result<()> {
 
 /// Looks now, and completes what dead processes have left. Blocks.
 pub(super) fn look(inner: &Arc<Inner>) {
+    let turn = inner.again.turn.lock();
+    look_in_turn(inner, turn.unwrap_or_else(PoisonError::into_inner));
+}
+
+fn look_in_turn(inner: &Arc<Inner>, mut turn: MutexGuard<'_, Turn>) {
     let again = &inner.again;
     let Some(path) = &again.path else { return };
-    // Held, so that one thread at a time replaces the folder.
-    let mut state = again.state.lock().unwrap_or_else(PoisonError::into_inner);
+    again.looking_ms.store(again.now_ms(), Relaxed);
     let mut is_refused = false;
     let check = || {
         let check = again.check.get();
@@ -140,16 +173,17 @@ pub(super) fn look(inner: &Arc<Inner>) {
             // Here, so that caches have nothing of before even if what follows fails.
             drop(inner.key_locks.change_all());
         }
-        if is_another || state.is_incomplete {
-            state.is_incomplete = true;
+        if is_another || turn.is_incomplete {
+            turn.is_incomplete = true;
             if inner.staging().is_ok() {
                 inner.make_writable(NeededToWrite::open(&inner.root)?);
             }
-            state.is_incomplete = false;
+            turn.is_incomplete = false;
             again.hook.get().inspect(|hook| hook());
         }
         moves::complete_free(inner);
         Ok(())
     });
-    state.failure = looked.err().map(|error| error.kind());
+    *again.lock_failure() = looked.err().map(|error| error.kind());
+    again.looking_ms.store(NONE, Relaxed);
 }

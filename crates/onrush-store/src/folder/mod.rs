@@ -232,8 +232,8 @@ impl Folder {
     }
 
     /// Looks whether the path of the folder still leads to it, on the pool and at most once per
-    /// second. Returns why the folder could not be used when it was looked for last: `NotFound` if
-    /// it is gone.
+    /// second. Returns why the folder cannot be used, as far as is known: `NotFound` if it is gone,
+    /// `TimedOut` if a look takes longer than five seconds. Does not block.
     pub fn look_again(&self) -> Option<io::ErrorKind> {
         let _ = again::look_if_due(&self.inner);
         self.inner.again.failure()
