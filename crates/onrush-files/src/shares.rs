@@ -157,9 +157,23 @@ impl Shares {
 
     /// Takes `units` for a holder.
     pub(crate) fn take(self: &Arc<Self>, holder: Holder, units: usize) -> Result<Share, Full> {
-        let (units, total) = (units as u64, self.total.load(Relaxed));
+        self.take_checked(holder, units as u64, Ledger::check)
+    }
+
+    /// Takes a unit of a holder's share, whether or not others have more than there is: something
+    /// else limits that.
+    pub(crate) fn take_own(self: &Arc<Self>, holder: Holder) -> Result<Share, Full> {
+        self.take_checked(holder, 1, Ledger::check_share)
+    }
+
+    fn take_checked(
+        self: &Arc<Self>,
+        holder: Holder,
+        units: u64,
+        check: fn(&Ledger, Holder, u64, u64, u64) -> Result<(), Full>,
+    ) -> Result<Share, Full> {
         let mut ledger = self.ledger();
-        if let Err(full) = ledger.check(holder, 0, units, total) {
+        if let Err(full) = check(&ledger, holder, 0, units, self.total.load(Relaxed)) {
             drop(ledger);
             self.refused.count(full);
             return Err(full);
@@ -333,7 +347,8 @@ mod tests {
         let taken: Vec<Share> = (0..500).map(|_| shares.take_late(many)).collect();
         assert_eq!(shares.check_share(many), Err(Full::Own));
         assert_eq!(shares.check_share(one), Ok(()));
-        let late = shares.take_late(one);
+        let late = shares.take_own(one).expect("its share");
+        assert_eq!(shares.take_own(one).err(), Some(Full::Own));
         assert_eq!(shares.check_share(one), Err(Full::Own));
         drop(taken);
         assert_eq!(shares.check_share(one), Ok(()));

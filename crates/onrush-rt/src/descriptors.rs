@@ -138,12 +138,24 @@ impl Descriptors {
         shared.is_none_or(|shared| shared.admits_file(self.used(), what_for))
     }
 
-    /// What clients compete for: half of the files that may be open for this use now. `None` while
-    /// no more than the other half is open: then there are enough for all.
-    pub fn contested(&self, what_for: FileUse) -> Option<u64> {
-        let (shared, used) = (self.0.as_ref()?, self.used());
-        let max = shared.files_max(used.connections, what_for);
-        (used.files > max / 2).then_some(max.div_ceil(2))
+    /// What clients compete for: half of the files that may be open for uploads now. `u64::MAX`
+    /// without a limit.
+    pub fn shared_files(&self) -> u64 {
+        self.files_for_uploads()
+            .map_or(u64::MAX, |max| max.div_ceil(2))
+    }
+
+    /// Whether more than the other half is open, for any use: then there are not enough for all.
+    /// Downloads may take more files than uploads, but those of one client must not keep the
+    /// uploads of others out.
+    pub fn are_files_contested(&self) -> bool {
+        let max = self.files_for_uploads();
+        max.is_some_and(|max| self.used().files > max / 2)
+    }
+
+    fn files_for_uploads(&self) -> Option<u64> {
+        let shared = self.0.as_ref()?;
+        Some(shared.files_max(self.used().connections, FileUse::Upload))
     }
 
     /// The descriptors in use; zeros without a limit, since nothing is counted then.
@@ -296,16 +308,20 @@ mod tests {
     }
 
     #[test]
-    fn half_of_the_files_is_contested() {
+    fn half_of_the_files_for_uploads_is_contested() {
         let budget = Descriptors::new(1600);
-        let uploads = open(&budget, FileUse::Upload, 150);
-        assert_eq!(budget.contested(FileUse::Upload), None, "300 may be open");
-        let one = open(&budget, FileUse::Upload, 1);
-        assert_eq!(budget.contested(FileUse::Upload), Some(150));
-        assert_eq!(budget.contested(FileUse::Download), None, "500 may be open");
-        drop((uploads, one));
-        assert_eq!(budget.contested(FileUse::Upload), None);
-        assert_eq!(Descriptors::default().contested(FileUse::Upload), None);
+        assert_eq!(budget.shared_files(), 150, "300 may be open");
+        let downloads = open(&budget, FileUse::Download, 150);
+        assert!(!budget.are_files_contested());
+        let one = open(&budget, FileUse::Download, 1);
+        assert!(budget.are_files_contested());
+        drop((downloads, one));
+        assert!(!budget.are_files_contested());
+        assert_eq!(connect(&budget, 1000), 1000);
+        assert_eq!(budget.shared_files(), 50);
+        let unlimited = Descriptors::default();
+        assert_eq!(unlimited.shared_files(), u64::MAX);
+        assert!(!unlimited.are_files_contested());
     }
 
     #[test]

@@ -8,7 +8,6 @@ use crate::attributes::read_metadata;
 use crate::error::{Result, StoreError};
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::File;
-use std::any::Any;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -32,11 +31,9 @@ impl LocalFile {
         }
     }
 
-    /// Keeps `guard` until the file is closed, unless others have the file or it has a guard.
-    pub(crate) fn add_guard(&mut self, guard: Arc<dyn Any + Send + Sync>) {
-        if let Some(file) = Arc::get_mut(&mut self.file) {
-            file.add_guard(guard);
-        }
+    /// The file, unless others have it.
+    pub(crate) fn file_mut(&mut self) -> Option<&mut File> {
+        Arc::get_mut(&mut self.file)
     }
 
     /// A file that is a copy of an object of another store, with the metadata of the object. Its

@@ -7,7 +7,6 @@ use crate::meta::Meta;
 use bytes::Bytes;
 use futures_core::Stream;
 use onrush_rt::fs::File;
-use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -44,6 +43,11 @@ pub trait ReadAt: Send + Sync {
     /// if they are not all at hand without waiting, or are in too many files; [`ReadAt::stream`]
     /// has them then.
     fn local_parts(&self, _range: Range<u64>) -> Option<Vec<FilePart>> {
+        None
+    }
+
+    /// See [`Object::file_mut`].
+    fn file_mut(&mut self) -> Option<&mut File> {
         None
     }
 }
@@ -133,11 +137,12 @@ impl Object {
         self
     }
 
-    /// Keeps `guard` until its file is closed, if the object is a local file that no other object
-    /// shares: an account of the descriptor.
-    pub fn add_guard(&mut self, guard: Arc<dyn Any + Send + Sync>) {
-        if let Source::Local(file) = &mut self.source {
-            file.add_guard(guard);
+    /// The file that is open as long as the object, its streams, or what they are sent from. `None`
+    /// if the content is not one file of this machine, or others have the file as well.
+    pub fn file_mut(&mut self) -> Option<&mut File> {
+        match &mut self.source {
+            Source::Local(file) => file.file_mut(),
+            Source::Other(other) => Arc::get_mut(&mut other.reader)?.file_mut(),
         }
     }
 

@@ -3,13 +3,13 @@
 use super::archive::{COMPRESSION_BYTES_MAX, DIRECTORIES_BYTES_MAX};
 use super::list::PAGES_BYTES_MAX;
 use super::markdown::DOCUMENTS_BYTES_MAX;
+use super::open_files::OpenFiles;
 use super::run_to_end::ABANDONED_MAX;
 use super::terraform::STATE_LOCKS_MAX;
 use super::uploads::Uploads;
-use crate::shares::{self, Full, Holder, Share, Shares};
-use onrush::Request;
+use crate::shares::{self, Shares};
 use onrush::metrics::{Collector, TextWriter};
-use onrush_rt::descriptors::{Descriptors, FileUse};
+use onrush_rt::descriptors::Descriptors;
 use std::fmt;
 use std::sync::Arc;
 
@@ -24,8 +24,7 @@ pub(super) struct ClientShares {
     /// Clients that watch folders.
     pub(super) watchers: Arc<Shares>,
     /// Open files, while descriptors are short.
-    files: Arc<Shares>,
-    descriptors: Descriptors,
+    pub(super) files: Arc<OpenFiles>,
     /// Locks of WebDAV.
     pub(super) locks: Arc<Shares>,
     /// Locks of states of Terraform.
@@ -49,8 +48,7 @@ impl ClientShares {
         descriptors: &Descriptors,
     ) -> Arc<ClientShares> {
         Arc::new(ClientShares {
-            files: Shares::new("files", 1),
-            descriptors: descriptors.clone(),
+            files: OpenFiles::new(descriptors),
             changes: Shares::new("abandoned_changes", ABANDONED_MAX),
             watchers: Shares::new("watchers", watchers_max),
             locks: Shares::new("locks", LOCKS_MAX),
@@ -61,27 +59,6 @@ impl ClientShares {
             digests: Shares::new("digests", digests_max),
             documents: Shares::new("document_bytes", DOCUMENTS_BYTES_MAX),
         })
-    }
-}
-
-impl ClientShares {
-    /// Whether there are not enough open files for all.
-    pub(super) fn are_files_contested(&self, what_for: FileUse) -> bool {
-        self.descriptors.contested(what_for).is_some()
-    }
-
-    /// The place of one more open file of a client. There are enough for all while it is `None`.
-    pub(super) fn take_file(
-        &self,
-        request: &Request,
-        what_for: FileUse,
-    ) -> Result<Option<Share>, Full> {
-        let Some(total) = self.descriptors.contested(what_for) else {
-            return Ok(None);
-        };
-        self.files
-            .set_total(usize::try_from(total).unwrap_or(usize::MAX));
-        self.files.take(Holder::of(request), 1).map(Some)
     }
 }
 
@@ -113,8 +90,8 @@ impl Collector for SharesCollector {
             directories,
             digests,
             documents,
-            descriptors: _,
         } = &*self.shares;
+        let files = files.shares();
         let all = [
             changes,
             watchers,

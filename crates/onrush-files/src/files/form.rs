@@ -19,6 +19,7 @@ use super::path::{self, Target};
 use super::stored_fields::metadata_of_type;
 use super::upload::{ReceiveError, Sink, VerifiedUpload, body_failure};
 use super::{Inner, media_type, multistatus};
+use crate::shares::Holder;
 use onrush::{Request, RequestBody, Response};
 use onrush_proto::token;
 use onrush_store::{Condition, Kind, StoreError};
@@ -77,7 +78,7 @@ impl Inner {
         let is_page = prefers_html(&request);
         let mount = split.mount.to_owned();
         let boundary = boundary(&request).ok_or(MALFORMED)?;
-        let _place = self.place_of_upload(&request)?;
+        let _place = self.shares.files.hold_upload(|| Holder::of(&request))?;
         let body = std::mem::take(request.body());
         let mut parts = Parts::new(body, &boundary);
         let (mut lines, mut refused) = (String::new(), None);

@@ -5,17 +5,17 @@
 //! `storage_log` · `budget` · `buffers` · `media_type` · `types` · `stored_fields` (fields of a
 //! PUT) · `digest` · `content_address` (names that are digests) · `artifacts` (of build tools) ·
 //! `pieces` (bodies from a remote store) · `codings` and `encoder` · `destination` (where a client
-//! may write) · `stand_in` · `run_to_end` (changes without their clients) · `object_fields` ·
-//! `object` (an object that is ready to be served) · `wanted_digest` · `cache` · `ranges` ·
-//! `conditions` (of changes) · `upload_limits` · `upload` (receiving) · `terraform` (locks of
-//! states) · `uploads` (those that continue later) · `methods` · `location` · `permitted` ·
-//! `sorting` · `archive_format` · `json` and `html` (the forms of listings) · `implied_folder` ·
-//! `entries` (all of a folder) · `list` (a page of it), `whole` (one page of all), `archive`,
-//! `watch` and `markdown` · `client_shares` (what a client may use up) · `siblings` and `compress`
-//! (other forms of an object) · `read` (GET) · `site` · `tree` (changes of a folder with everything
-//! in it) · `multistatus` · `write` (PUT, DELETE) · `upload_target` · `upload_parts` ·
-//! `tus_concat` · `tus` · `relocate` (COPY, MOVE) · `resumable` (PUT and PATCH of a part) · `form`
-//! (POST of files) · `webdav` · `upkeep`, `former_users`.
+//! may write) · `stand_in` · `run_to_end` (changes without their clients) · `open_files` (shares of
+//! clients) · `object_fields` · `object` (an object that is ready to be served) · `wanted_digest` ·
+//! `cache` · `ranges` · `conditions` (of changes) · `upload_limits` · `upload` (receiving) ·
+//! `terraform` (locks of states) · `uploads` (those that continue later) · `methods` · `location` ·
+//! `permitted` · `sorting` · `archive_format` · `json` and `html` (the forms of listings) ·
+//! `implied_folder` · `entries` (all of a folder) · `list` (a page of it), `whole` (one page of
+//! all), `archive`, `watch` and `markdown` · `client_shares` (what a client may use up) ·
+//! `siblings` and `compress` (other forms of an object) · `read` (GET) · `site` · `tree` (changes
+//! of a folder with everything in it) · `multistatus` · `write` (PUT, DELETE) · `upload_target` ·
+//! `upload_parts` · `tus_concat` · `tus` · `relocate` (COPY, MOVE) · `resumable` (PUT and PATCH of
+//! a part) · `form` (POST of files) · `webdav` · `upkeep`, `former_users`.
 //!
 //! Nothing here blocks a worker: operations that may wait for a disk use the futures of the store.
 //! The modules do not depend on the command line, sockets or drivers.
@@ -53,6 +53,7 @@ pub(crate) mod negotiate;
 mod object;
 mod object_fields;
 mod open_error;
+mod open_files;
 pub(crate) mod path;
 mod permitted;
 mod pieces;
@@ -408,7 +409,7 @@ impl Files {
         let locks = Arc::new(Locks::new(&shares.locks));
         locks.set_covers_siblings(options.precompressed);
         Files(Arc::new(Inner {
-            uploads: Uploads::new(store.clone(), options.upload_limits),
+            uploads: Uploads::new(store.clone(), options.upload_limits, shares.files.clone()),
             store,
             shares,
             pool,

@@ -24,7 +24,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Objects up to this size are read into memory. Larger ones are sent from their file.
-const SMALL_BYTES_MAX: u64 = 64 * 1024;
+pub(super) const SMALL_BYTES_MAX: u64 = 64 * 1024;
 
 /// Responses copy objects up to this size into the buffer of the response head, so their memory is
 /// not held while a client reads. Larger objects in memory are held until the client has received
@@ -57,14 +57,12 @@ pub(super) struct LoadedObject {
     content: Content,
 }
 
-/// Whether an object will be sent from its file, which stays open as long as the client receives.
-pub(super) fn stays_open(object: &Object, budget: &Arc<Budget>) -> bool {
-    let is_file = object.local().is_some_and(|local| !local.is_copy());
-    is_file
-        && matches!(
-            Reservation::new(object.meta().size, budget),
-            Reservation::Unavailable
-        )
+/// Whether the content will be sent from an open file, as [`LoadedObject::load`] decides.
+pub(super) fn stays_open(object: &mut Object, reads_all: bool, budget: &Arc<Budget>) -> bool {
+    let is_read = reads_all || object.local().is_some();
+    let size = object.meta().size;
+    let fits = || !matches!(Reservation::new(size, budget), Reservation::Unavailable);
+    object.file_mut().is_some() && !(is_read && fits())
 }
 
 /// The bytes that are read at a time to compute a digest.

@@ -14,7 +14,6 @@ use crate::shares::Holder;
 use onrush::{Request, Response, WorkerHandle};
 use onrush_proto::precondition::{Outcome, evaluate};
 use onrush_proto::range;
-use onrush_rt::descriptors::FileUse;
 use onrush_store::{Key, Object, Result, StoreError, Wanted};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -305,7 +304,7 @@ impl Inner {
             Err(StoreError::Busy) => return None, // It may work after other files are closed.
             Err(error) => return Some(Err(error)),
         };
-        self.hold_file(&mut object, request).ok()?;
+        let may_keep = self.hold_file(&mut object, request, true).ok()?;
         let fresh_ms = fresh_ms(&object);
         let renewed = (self.cache).revalidate(key, context, generation, &object, fresh_ms);
         if let Some(loaded) = renewed {
@@ -319,21 +318,28 @@ impl Inner {
             &self.options.types,
         )?;
         let loaded = self.prepared(loaded);
-        self.cache_object(key, context, generation, (&loaded, fresh_ms), request);
+        if may_keep {
+            self.cache_object(key, context, generation, (&loaded, fresh_ms), request);
+        }
         Some(Ok(loaded))
     }
 
-    /// Takes a place for the file of an object that does not fit into memory, until it is closed.
-    fn hold_file(&self, object: &mut Object, request: &Request) -> Result<()> {
-        let is_contested = self.shares.are_files_contested(FileUse::Download);
-        if !is_contested || !object::stays_open(object, &self.object_budget) {
-            return Ok(());
+    /// Takes a place for the file of an object that does not fit into memory, until it is closed,
+    /// if the response has content. Returns whether the cache may keep the object: not its file
+    /// while others need one.
+    fn hold_file(&self, object: &mut Object, request: &Request, reads_all: bool) -> Result<bool> {
+        if !self.shares.files.are_contested()
+            || !object::stays_open(object, reads_all, &self.object_budget)
+        {
+            return Ok(true);
         }
-        let share = self.shares.take_file(request, FileUse::Download);
-        if let Some(share) = share.map_err(|_| StoreError::Busy)? {
-            object.add_guard(Arc::new(share));
+        let current = object::current_of(object.meta());
+        let has_content = request.method() == "GET"
+            && evaluate(true, &current, request.headers()) == Outcome::Proceed;
+        if has_content && let Some(file) = object.file_mut() {
+            (self.shares.files).hold_download(file, || Holder::of(request))?;
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Opens an object, or the precompressed form of it that suits the request best.
@@ -360,30 +366,34 @@ impl Inner {
     ) -> Result<LoadedObject> {
         let context = CacheContext::of(request.worker());
         let generation = self.store.generation(key);
-        let (loaded, fresh_ms) = match self.load(key, context, wanted.clone(), request).await {
-            Err(StoreError::Busy) => {
-                let idle = self.cache.take_idle_files();
-                self.pool.run(move || drop(idle)).await?;
-                self.load(key, context, wanted, request).await?
-            }
-            result => result?,
-        };
+        let (loaded, fresh_ms, may_keep) =
+            match self.load(key, context, wanted.clone(), request).await {
+                Err(StoreError::Busy) => {
+                    let idle = self.cache.take_idle_files();
+                    self.pool.run(move || drop(idle)).await?;
+                    self.load(key, context, wanted, request).await?
+                }
+                result => result?,
+            };
         let loaded = self.prepared(loaded);
-        self.cache_object(key, context, generation, (&loaded, fresh_ms), request);
+        if may_keep {
+            self.cache_object(key, context, generation, (&loaded, fresh_ms), request);
+        }
         Ok(loaded)
     }
 
-    /// Opens and loads an object. Returns also for how long the store allows its use.
+    /// Opens and loads an object. Returns also for how long the store allows its use, and whether
+    /// the cache may keep it.
     async fn load(
         &self,
         key: &Key,
         context: CacheContext,
         wanted: Wanted,
         request: &Request,
-    ) -> Result<(LoadedObject, u64)> {
+    ) -> Result<(LoadedObject, u64, bool)> {
         let reads_all = wanted == Wanted::All;
         let mut object = self.store.open(key, wanted).await?;
-        self.hold_file(&mut object, request)?;
+        let may_keep = self.hold_file(&mut object, request, reads_all)?;
         let fresh_ms = fresh_ms(&object);
         let loaded = LoadedObject::load(
             &object,
@@ -393,7 +403,7 @@ impl Inner {
             &self.object_budget,
             &self.options.types,
         );
-        Ok((loaded.await?, fresh_ms))
+        Ok((loaded.await?, fresh_ms, may_keep))
     }
 
     /// Adds the fields that depend on the options: `Content-Security-Policy: sandbox` to an object

@@ -403,7 +403,8 @@ impl Inner {
         {
             return Ok(Problem::InconsistentLength.response());
         }
-        session.resume(to.may_replace).await.map_err(failed)?;
+        let resumed = session.resume(to.may_replace, Holder::of(&request));
+        resumed.await.map_err(failed)?;
         let json = prefers_json(&request);
         let mut body = request.into_body();
         let interim = body.interim_responses();

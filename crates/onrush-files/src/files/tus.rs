@@ -293,7 +293,8 @@ impl Inner {
         if is_last_byte {
             return self.tus_publish(request, session, content, to).await;
         }
-        session.resume(to.may_replace).await.map_err(failed)?;
+        let resumed = session.resume(to.may_replace, Holder::of(&request));
+        resumed.await.map_err(failed)?;
         self.tus_receive(request, session, content, to).await
     }
 
@@ -317,7 +318,7 @@ impl Inner {
         content.update(&body).await;
         content.check().map_err(|_| WRONG_CHECKSUM)?;
         let length = session.progress().offset;
-        let resumed = session.resume(to.may_replace).await;
+        let resumed = (session.resume(to.may_replace, Holder::of(&request))).await;
         resumed.map_err(|error| self.upload_failure(error, &to.key))?;
         let published = self.complete(session, to).await?;
         Ok(published_response(length, &published))

@@ -20,9 +20,8 @@ use super::path::{self, Target};
 use super::upload::{self, ReceiveError, VerifiedUpload};
 use super::{Inner, check_right_beneath, multistatus, stored_fields};
 use crate::rights::Rights;
-use crate::shares::{Holder, Share};
+use crate::shares::Holder;
 use onrush::{Request, Response};
-use onrush_rt::descriptors::FileUse;
 use onrush_store::{Condition, Key, Kind, METADATA_BYTES_MAX, Meta, StoreError};
 use std::sync::Arc;
 
@@ -43,15 +42,6 @@ const IS_FOLDER: HttpError = HttpError::new(
 );
 
 impl Inner {
-    /// The place of the file of an upload, while descriptors are short. It is held until the end.
-    pub(super) fn place_of_upload(&self, request: &Request) -> Result<Option<Share>, HttpError> {
-        let place = self.shares.take_file(request, FileUse::Upload);
-        place.map_err(|full| {
-            let own = "this client has too many uploads in progress";
-            HttpError::full(full, own, "there are too many uploads in progress")
-        })
-    }
-
     /// `PUT` of an object (RFC 9110 §9.3.4): 201 when it is new, 204 when it was replaced.
     pub(super) async fn put(&self, request: Request) -> Result<Response, HttpError> {
         let to = self.put_destination(&request)?;
@@ -82,7 +72,7 @@ impl Inner {
         }
         let _place = match length {
             Some(..=SMALL_BYTES) => None, // Its file is open for a moment only.
-            _ => self.place_of_upload(&request)?,
+            _ => self.shares.files.hold_upload(|| Holder::of(&request))?,
         };
         let check_first = !conditions.is_none()
             || !may_replace

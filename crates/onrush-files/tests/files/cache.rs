@@ -313,7 +313,8 @@ fn idle_files_are_closed_when_descriptors_are_scarce() {
         assert_eq!(budget.used().files, 1, "the file stays open");
         let first = budget.open_file(FileUse::Download).unwrap();
         assert_eq!(server.get("/b").body, content);
-        assert_eq!(budget.used().files, 2, "another file was closed for it");
+        // The other file was closed for it. While files are scarce, the cache keeps none.
+        assert_eq!(budget.used().files, 1);
         let second = budget.open_file(FileUse::Brief).unwrap();
         assert_eq!(
             server.get("/a").status,

@@ -408,9 +408,12 @@ impl File {
         self
     }
 
-    /// Adds such a value, unless the file has one.
+    /// Adds such a value to what the file has.
     pub fn add_guard(&mut self, guard: Arc<dyn Any + Send + Sync>) {
-        self.guard.get_or_insert(guard);
+        self.guard = Some(match self.guard.take() {
+            None => guard,
+            Some(before) => Arc::new((before, guard)),
+        });
     }
 
     /// Whether the budget allows this file to stay open for `what_for`; always without a budget.

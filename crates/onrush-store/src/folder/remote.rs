@@ -169,4 +169,8 @@ impl ReadAt for PooledReader {
             Box::pin(file.clone().read(offset, len, Vec::with_capacity(len)))
         })
     }
+
+    fn file_mut(&mut self) -> Option<&mut File> {
+        Arc::get_mut(&mut self.0)?.file.as_mut()
+    }
 }

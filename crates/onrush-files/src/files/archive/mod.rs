@@ -3,10 +3,11 @@
 //!
 //! The archive is made while it is sent, by a task that the client's pace drives through
 //! [`Body::channel`]. The memory is that of one piece of a file, and of some names and entries of
-//! each folder on the way down, which the budget of listings limits. The state of the compression
-//! has a budget of its own ([`COMPRESSION_BYTES_MAX`]), and the directory at the end of a zip
-//! another one ([`DIRECTORIES_BYTES_MAX`]). If one of them is used up, a request gets 503. A zip
-//! with more entries than fit ends with an error; a tar has no such limit.
+//! each folder on the way down, which the budget of listings limits. A file that is larger than a
+//! piece is open at the pace of the client, and counts for its share of open files. The state of
+//! the compression has a budget of its own ([`COMPRESSION_BYTES_MAX`]), and the directory at the
+//! end of a zip another one ([`DIRECTORIES_BYTES_MAX`]). If one of them is used up, a request gets
+//! 503. A zip with more entries than fit ends with an error; a tar has no such limit.
 //!
 //! Entries appear as in a listing: without hidden names and the store's own, and symbolic links as
 //! their targets. A link to a folder that contains it is left out. So is what the client may not
@@ -24,12 +25,14 @@ use super::Inner;
 use super::archive_format::Format;
 use super::entries::Entries;
 use super::http_error::{HttpError, Operation};
+use super::object::{SMALL_BYTES_MAX, read};
 use super::path;
 use super::permitted::Permitted;
 use crate::rights::Rights;
 use crate::shares::{Full, Holder, Share, Shares};
 use encoder::Encoder;
 use onrush::{Body, Bytes, Request, Response, WorkerHandle};
+use onrush_rt::descriptors::FileUse;
 use onrush_store::{ByteStream, CursorHow, DetailedEntry, Entry, Key, Kind, Object, StoreError};
 use onrush_store::{Version, Wanted};
 use output::Output;
@@ -234,25 +237,41 @@ impl Archive {
             Err(error) => return self.pass_over(error, Some(key)),
         };
         let (size, modified_ns) = (object.meta().size, object.meta().modified_ns);
-        self.head(below, Kind::File, size, modified_ns).await?;
-        let mut pieces = object.stream(0..size);
-        drop(object);
-        while let Some(piece) = next(&mut pieces).await {
-            let failed = |error| {
-                self.inner.storage_log.record(error, Some(key));
-                io::Error::other("a file of the archive cannot be read")
-            };
-            let piece = self.encoder.content(piece.map_err(failed)?);
-            self.output.send(piece).await?;
+        let inner = self.inner.clone();
+        let failed = |error| {
+            inner.storage_log.record(error, Some(key));
+            io::Error::other("a file of the archive cannot be read")
+        };
+        if size <= SMALL_BYTES_MAX {
+            let content = read(&object, size as usize).await.map_err(failed)?;
+            drop(object); // Closed before the client is waited for.
+            if (content.len() as u64) < size {
+                return Err(failed(StoreError::Io(io::ErrorKind::UnexpectedEof.into())));
+            }
+            self.head(below, Kind::File, size, modified_ns).await?;
+            self.content(content.into()).await?;
+        } else {
+            let mut pieces = object.stream(0..size);
+            drop(object);
+            self.head(below, Kind::File, size, modified_ns).await?;
+            while let Some(piece) = next(&mut pieces).await {
+                self.content(piece.map_err(failed)?).await?;
+            }
         }
         let end = self.encoder.end(size);
         self.output.send(end).await
     }
 
-    /// Opens a file. If descriptors or memory are short, waits and tries again.
+    async fn content(&mut self, piece: Bytes) -> io::Result<()> {
+        let piece = self.encoder.content(piece);
+        self.output.send(piece).await
+    }
+
+    /// Opens a file. If descriptors or memory are short, or the client has its share, waits and
+    /// tries again.
     async fn open(&self, key: &Key) -> onrush_store::Result<Object> {
         for _ in 0..BUSY_TRIES {
-            match self.inner.store.open(key, Wanted::All).await {
+            match self.try_open(key).await {
                 Err(StoreError::Busy) => {}
                 result => return result,
             }
@@ -261,6 +280,20 @@ impl Archive {
             self.worker.sleep(BUSY_WAIT).await;
         }
         Err(StoreError::Busy)
+    }
+
+    /// Opens a file. It stays open at the pace of the client, unless it is read at once.
+    async fn try_open(&self, key: &Key) -> onrush_store::Result<Object> {
+        let mut object = self.inner.store.open(key, Wanted::All).await?;
+        if object.meta().size > SMALL_BYTES_MAX
+            && let Some(file) = object.file_mut()
+        {
+            if !file.may_stay_open(FileUse::Download) {
+                return Err(StoreError::Busy);
+            }
+            (self.inner.shares.files).hold_download(file, || self.holder)?;
+        }
+        Ok(object)
     }
 
     /// Leaves out what is gone or cannot be read. Fails with other errors.

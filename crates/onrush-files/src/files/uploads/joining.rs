@@ -89,12 +89,13 @@ impl Uploads {
         if length > self.limits().object_bytes_max {
             return Err(ReceiveError::Body(self.limits().too_large()));
         }
+        let holder = plan.holder;
         let plan = Plan {
             length: Some(length),
             ..plan
         };
         let session = Session::new(self, id, guard, plan, worker);
-        let mut session = session.begin().await?;
+        let mut session = session.begin(holder).await?;
         session.append_all(sessions, tus_concat).await?;
         if let Err(failure) = check() {
             let _ = session.cancel().await;

@@ -60,6 +60,7 @@ pub(super) use session::{Session, TOO_LONG};
 
 use super::digest::Digests;
 use super::http_error::HttpError;
+use super::open_files::OpenFiles;
 use super::run_to_end::run_to_end;
 use super::upload::ReceiveError;
 use super::upload_limits::{SharedLimits, UploadLimits};
@@ -68,6 +69,7 @@ use active::Active;
 use index::Index;
 use onrush::WorkerHandle;
 use onrush_rt::blocking::block_on;
+use onrush_rt::descriptors::Descriptors;
 use onrush_store::{Condition, KeptUpload, Key, Store, StoreError};
 use record::{Record, Used};
 use records::{Known, Summary};
@@ -129,6 +131,7 @@ pub(super) enum Found {
 /// The unfinished uploads of a store.
 pub(super) struct Uploads {
     store: Arc<dyn Store>,
+    open_files: Arc<OpenFiles>,
     limits: SharedLimits,
     active: Active<UploadId>,
     /// By the position of the part.
@@ -147,14 +150,20 @@ pub(super) struct Uploads {
 /// The uploads of `store` that are recorded: those that clients can continue. Blocks, and needs no
 /// worker.
 pub fn recorded_uploads(store: Arc<dyn Store>) -> onrush_store::Result<Vec<KeptUpload>> {
-    let uploads = Uploads::new(store, UploadLimits::default());
+    let files = OpenFiles::new(&Descriptors::default());
+    let uploads = Uploads::new(store, UploadLimits::default(), files);
     block_on(uploads.all())
 }
 
 impl Uploads {
-    pub(super) fn new(store: Arc<dyn Store>, limits: UploadLimits) -> Arc<Uploads> {
+    pub(super) fn new(
+        store: Arc<dyn Store>,
+        limits: UploadLimits,
+        open_files: Arc<OpenFiles>,
+    ) -> Arc<Uploads> {
         Arc::new(Uploads {
             store,
+            open_files,
             limits: SharedLimits::new(limits),
             active: Active::default(),
             active_parts: Active::default(),
@@ -214,7 +223,7 @@ impl Uploads {
         // From here on, dropping the session releases what was reserved.
         let session = Session::new(self, id, guard, plan, worker);
         (self.index).begin(id, holder, announced, &self.limits())?;
-        session.begin().await
+        session.begin(holder).await
     }
 
     /// Finds the upload `id` of `owner` at `key`, and ends another request that uses it.

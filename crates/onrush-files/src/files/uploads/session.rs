@@ -8,6 +8,7 @@ use crate::files::client_rights::REVOKED;
 use crate::files::digest::Digests;
 use crate::files::http_error::HttpError;
 use crate::files::upload::{self, ReceiveError, Sink, UploadBuffers};
+use crate::shares::{Holder, Share};
 use onrush::{RequestBody, WorkerHandle};
 use onrush_store::{Committed, Condition, Kept, Key, StoreError, Upload, Version};
 use std::sync::Arc;
@@ -33,6 +34,8 @@ struct State {
     version: Option<Version>,
     /// `None` until bytes are appended, and after an error that ends the upload of this session.
     upload: Option<Box<dyn Upload>>,
+    /// The place of its file, which is closed before.
+    place: Option<Share>,
     /// Of the whole object, as far as it has arrived.
     digests: Digests,
     /// What it joins. The partial uploads end when it is published, and its record after them.
@@ -80,6 +83,7 @@ impl Session {
             record,
             version: None,
             upload: None,
+            place: None,
             digests: plan.digests,
             joins: None,
             worker: worker.clone(),
@@ -87,7 +91,9 @@ impl Session {
         Session { state, guard }
     }
 
-    pub(super) async fn begin(mut self) -> Result<Session, ReceiveError> {
+    /// `holder`: the client that sends the bytes.
+    pub(super) async fn begin(mut self, holder: Holder) -> Result<Session, ReceiveError> {
+        self.state.hold(holder)?;
         let (condition, length) = (
             self.state.record.condition.condition(),
             self.state.record.length,
@@ -123,6 +129,7 @@ impl Session {
             key: key.clone(),
             version: Some(version),
             upload: None,
+            place: None,
             digests: digests.ok_or(ReceiveError::Body(NO_UPLOAD))?,
             joins: None,
             record,
@@ -203,8 +210,13 @@ impl Session {
         Ok(true)
     }
 
-    /// Prepares a saved upload for more bytes. `may_replace`: the client may replace objects.
-    pub(in crate::files) async fn resume(&mut self, may_replace: bool) -> Result<(), ReceiveError> {
+    /// Prepares a saved upload for more bytes of the client `holder`. `may_replace`: the client may
+    /// replace objects.
+    pub(in crate::files) async fn resume(
+        &mut self,
+        may_replace: bool,
+        holder: Holder,
+    ) -> Result<(), ReceiveError> {
         let condition = match may_replace {
             true => self.state.record.condition.condition(),
             false => Condition::Absent,
@@ -212,6 +224,7 @@ impl Session {
         if self.parts().is_some() && self.state.record.length != Some(self.state.record.offset) {
             return Err(ReceiveError::Body(PARTS_MISSING)); // A resume would drop those after it.
         }
+        self.state.hold(holder)?;
         let mut upload = match self.state.resume_saved(condition).await {
             Err(ReceiveError::Store(StoreError::NotFound)) => {
                 // The bytes are lost, so the upload is, unless another server has continued it.
@@ -386,6 +399,13 @@ impl Drop for Session {
 }
 
 impl State {
+    /// Takes the place of the file that is going to be open while a client sends.
+    fn hold(&mut self, holder: Holder) -> Result<(), ReceiveError> {
+        let place = self.uploads.open_files.hold_upload(|| holder);
+        self.place = place.map_err(ReceiveError::Body)?;
+        Ok(())
+    }
+
     /// Keeps the bytes and writes the record.
     async fn save(&mut self) -> Result<(), ReceiveError> {
         let upload = self.upload.as_mut().ok_or(ReceiveError::Body(NO_UPLOAD))?;
