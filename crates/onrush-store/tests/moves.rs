@@ -260,6 +260,9 @@ fn open_at(dir: &Path) -> Folder {
 /// A move that a dead process has left there is completed when the file system is back.
 #[test]
 fn moves_outlive_a_time_without_their_mount() {
+    if temp_lacks(&[Ability::Exchange]) {
+        return; // There are no such moves.
+    }
     let Some(dir) = with_mounts(module_path!(), "moves_outlive_a_time_without_their_mount") else {
         return;
     };
