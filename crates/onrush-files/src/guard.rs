@@ -26,7 +26,7 @@ pub use cors::Cors;
 pub(crate) use foreign_read::ForeignRead;
 pub use hosts::{Hosts, ListenAddress};
 
-use crate::files::http_error::HttpError;
+use crate::files::http::http_error::HttpError;
 use crate::files::override_method;
 use cors::Grant;
 use foreign_read::Read;

@@ -2,7 +2,7 @@
 //! browsers to use HTTPS only.
 
 use crate::client_address::is_https;
-use crate::files::http_error::HttpError;
+use crate::files::http::http_error::HttpError;
 use crate::guard::Hosts;
 use crate::guard::hosts::{ParsedHost, specificity};
 use onrush::handler::{Pending, Service};

@@ -35,8 +35,8 @@ pub mod users;
 mod verify;
 
 use crate::client_address::client_address;
-use crate::files::http_error::HttpError;
-use crate::files::negotiate::names_html;
+use crate::files::http::http_error::HttpError;
+use crate::files::http::negotiate::names_html;
 use crate::files::path;
 use crate::files::uploads::UploadId;
 use crate::guard::{FOREIGN_READ, ForeignRead};

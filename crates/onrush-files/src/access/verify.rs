@@ -7,7 +7,7 @@ use super::single_flight::Flights;
 use super::standing::Latest;
 use super::throttle::{Admission, Place, Throttle};
 use super::users::{UserId, Users};
-use crate::files::http_error::HttpError;
+use crate::files::http::http_error::HttpError;
 use crate::shares::{Holder, Share, Shares};
 use onrush::WorkerHandle;
 use onrush::offload::OffloadError;

@@ -1,98 +1,32 @@
 //! Objects and folders over HTTP: the handler [`Files`].
 //!
-//! Submodules, lowest first: `negotiate` and `http_error` (error responses) · `open_error` ·
-//! `assets` (of the page) · `shown` (hidden names) · `path` (paths and keys) · `client_rights` ·
-//! `storage_log` · `budget` · `buffers` · `media_type` · `types` · `stored_fields` (fields of a
-//! PUT) · `digest` · `content_address` (names that are digests) · `artifacts` (of build tools) ·
-//! `pieces` (bodies from a remote store) · `codings` and `encoder` · `destination` (where a client
-//! may write) · `stand_in` · `run_to_end` (changes without their clients) · `open_files` (shares of
-//! clients) · `object_fields` · `object` (an object that is ready to be served) · `wanted_digest` ·
-//! `cache` · `ranges` · `conditions` (of changes) · `upload_limits` · `upload` (receiving) ·
-//! `terraform` (locks of states) · `uploads` (those that continue later) · `methods` · `location` ·
-//! `permitted` · `sorting` · `archive_format` · `json` and `html` (the forms of listings) ·
-//! `implied_folder` · `entries` (all of a folder) · `list` (a page of it), `whole` (one page of
-//! all), `archive`, `watch` and `markdown` · `client_shares` (what a client may use up) ·
-//! `siblings` and `compress` (other forms of an object) · `read` (GET) · `site` · `tree` (changes
-//! of a folder with everything in it) · `multistatus` · `write` (PUT, DELETE) · `upload_target` ·
-//! `upload_parts` · `tus_concat` · `tus` · `relocate` (COPY, MOVE) · `resumable` (PUT and PATCH of
-//! a part) · `form` (POST of files) · `webdav` · `upkeep`, `former_users`.
+//! Submodules, lowest first: `http` (what HTTP defines) · `path` (paths and keys) · `shared` (what
+//! requests share) · `object` (an object that is ready to be served) · `receive` (bodies that
+//! become objects) · `uploads` (those that continue later) · `listing` · `archive` · `get` · `put`
+//! · `resume` (protocols of uploads that continue) · `webdav` · `upkeep`.
 //!
 //! Nothing here blocks a worker: operations that may wait for a disk use the futures of the store.
 //! The modules do not depend on the command line, sockets or drivers.
 
 mod archive;
-mod archive_format;
-mod artifacts;
-mod assets;
-mod budget;
-mod buffers;
-mod cache;
-mod client_rights;
-mod client_shares;
-mod codings;
-mod compress;
-mod conditions;
-mod content_address;
-mod destination;
-mod digest;
-mod encoder;
-mod entries;
-mod form;
-mod former_users;
-mod html;
-pub(crate) mod http_error;
-mod implied_folder;
-mod json;
-mod list;
-mod location;
-mod markdown;
-mod media_type;
-mod methods;
-mod multistatus;
-pub(crate) mod negotiate;
+mod get;
+pub(crate) mod http;
+mod listing;
 mod object;
-mod object_fields;
-mod open_error;
-mod open_files;
 pub(crate) mod path;
-mod permitted;
-mod pieces;
-mod ranges;
-mod read;
-mod relocate;
-mod resumable;
-mod run_to_end;
-mod shown;
-mod siblings;
-mod site;
-mod sorting;
-pub(crate) mod stand_in;
-mod storage_log;
-mod stored_fields;
-mod terraform;
-mod tree;
-mod tus;
-mod tus_concat;
-mod types;
+mod put;
+mod receive;
+mod resume;
+pub(crate) mod shared;
 mod upkeep;
-mod upload;
-mod upload_limits;
-mod upload_parts;
-mod upload_target;
 pub(crate) mod uploads;
-mod wanted_digest;
-mod watch;
 mod webdav;
-mod whole;
-mod write;
 
 use crate::shares::Holder;
-use budget::Budget;
-use cache::Cache;
-use client_rights::{check_right, check_right_at, check_right_beneath, may_read, may_read_index};
-use client_shares::{ClientShares, SharesCollector};
-use http_error::{HttpError, Operation};
-use methods::methods;
+use get::siblings::Siblings;
+use http::http_error::{HttpError, Operation};
+use http::open_error::open_error;
+use object::cache::Cache;
 use onrush::metrics::Collector;
 use onrush::{Handler, Request, Response};
 use onrush_rt::blocking::BlockingPool;
@@ -101,29 +35,33 @@ use onrush_store::cache::is_cache;
 use onrush_store::{
     Durability, Folder, FolderOptions, Key, PreparedOptions, ShownNames, Store, StoreError,
 };
-use open_error::open_error;
-use run_to_end::{Abandoned, run_to_end};
-use shown::is_listed;
-use siblings::Siblings;
+use path::shown::is_listed;
+use put::methods::methods;
+use put::terraform::StateLocks;
+use receive::upload::UploadBuffers;
+use shared::budget::Budget;
+use shared::client_rights::{
+    check_right, check_right_at, check_right_beneath, may_read, may_read_index,
+};
+use shared::run_to_end::{Abandoned, run_to_end};
+use shared::storage_log::StorageLog;
 use std::fmt;
 use std::future::Future;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use storage_log::StorageLog;
-use terraform::StateLocks;
-use upload::UploadBuffers;
+use upkeep::client_shares::{ClientShares, SharesCollector};
 use uploads::{UploadId, Uploads};
 use webdav::Locks;
 
-pub use assets::PATHS as PAGE_PATHS;
-pub(crate) use html::policy as page_policy;
-pub(crate) use list::nonce;
-pub(crate) use tus::override_method;
-pub use types::Types;
+pub use http::types::Types;
+pub(crate) use listing::html::policy as page_policy;
+pub(crate) use listing::list::nonce;
+pub use path::assets::PATHS as PAGE_PATHS;
+pub use receive::upload_limits::UploadLimits;
+pub(crate) use resume::tus::override_method;
 pub use upkeep::Upkeep;
-pub use upload_limits::UploadLimits;
 pub use uploads::{UPLOAD_RECORDS, recorded_uploads};
 #[cfg(feature = "testing")]
 pub use webdav::received;
@@ -404,7 +342,7 @@ impl Files {
             true => 1,
             false => 2, // One is filled while the other one is written.
         };
-        let digests_max = wanted_digest::at_once(&pool);
+        let digests_max = object::wanted_digest::at_once(&pool);
         let shares = ClientShares::new(options.watchers_max, digests_max, &options.descriptors);
         let locks = Arc::new(Locks::new(&shares.locks));
         locks.set_covers_siblings(options.precompressed);
@@ -419,8 +357,8 @@ impl Files {
             state_locks: Arc::default(),
             cache: cache(&options),
             siblings: Siblings::new(options.cache_max_age_ms),
-            encoder_budget: compress::budget(),
-            first_jobs: Budget::new(compress::FIRST_JOBS_MAX),
+            encoder_budget: get::compress::budget(),
+            first_jobs: Budget::new(get::compress::FIRST_JOBS_MAX),
             object_budget: object_budget(&options),
             upload_buffers: Arc::new(UploadBuffers::new(
                 options.upload_bytes_max,
@@ -566,7 +504,7 @@ impl Handler for Files {
 
 impl Inner {
     async fn respond(self: Arc<Inner>, request: Request) -> Response {
-        let json = negotiate::prefers_json(&request);
+        let json = http::negotiate::prefers_json(&request);
         let is_webdav = self.options.webdav && !matches!(request.method(), "GET" | "HEAD");
         let result = match is_webdav {
             true => Box::pin(self.webdav(request)).await,
@@ -597,14 +535,14 @@ impl Inner {
                 Some(fields) => Box::pin(self.put_resumable(request, fields)).await,
             },
             "DELETE" => self.delete(&request).await,
-            "POST" if tus::is_tus(&request) && self.offers_uploads() => {
+            "POST" if resume::tus::is_tus(&request) && self.offers_uploads() => {
                 Box::pin(self.tus(request, None)).await
             }
-            "POST" if form::is_form(&request) => Box::pin(self.form(request)).await,
+            "POST" if put::form::is_form(&request) => Box::pin(self.form(request)).await,
             "POST" => path::check(&request).and(Err(NO_FORM)),
             "COPY" | "MOVE" => Box::pin(self.relocate(&request)).await,
             "PROPFIND" if self.options.content_addressed && request.path().ends_with('/') => {
-                implied_folder::properties(&request)
+                listing::implied_folder::properties(&request)
             }
             _ => path::check(&request)
                 .map(|()| self.method_not_allowed(&request, HttpError::METHOD_NOT_ALLOWED)),
@@ -632,7 +570,7 @@ impl Inner {
             true => {
                 let bytes_max = self.uploads.limits().object_bytes_max;
                 let joins = self.uploads.can_be_joined();
-                self.add_upload_options(tus::add_options(response, bytes_max, joins))
+                self.add_upload_options(resume::tus::add_options(response, bytes_max, joins))
             }
             false => response,
         }

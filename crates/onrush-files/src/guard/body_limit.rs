@@ -1,6 +1,6 @@
 //! The limit on the length of a request body.
 
-use crate::files::http_error::HttpError;
+use crate::files::http::http_error::HttpError;
 use onrush::handler::{Pending, Service};
 use onrush::{Application, Request, Response, WorkerHandle};
 use std::rc::Rc;

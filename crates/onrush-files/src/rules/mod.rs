@@ -16,7 +16,7 @@ mod patterns;
 mod redirects;
 
 use crate::files::path::canonical;
-use crate::files::stand_in::StandIn;
+use crate::files::shared::stand_in::StandIn;
 use crate::files::uploads::UploadId;
 use headers::Headers;
 use onrush::handler::{Pending, Service};

@@ -21,13 +21,13 @@ mod encoder;
 mod output;
 mod zip;
 
-use super::Inner;
-use super::archive_format::Format;
-use super::entries::Entries;
-use super::http_error::{HttpError, Operation};
-use super::object::{SMALL_BYTES_MAX, read};
-use super::path;
-use super::permitted::Permitted;
+use crate::files::Inner;
+use crate::files::http::http_error::{HttpError, Operation};
+use crate::files::listing::archive_format::Format;
+use crate::files::listing::entries::Entries;
+use crate::files::object::{SMALL_BYTES_MAX, read};
+use crate::files::path;
+use crate::files::shared::permitted::Permitted;
 use crate::rights::Rights;
 use crate::shares::{Full, Holder, Share, Shares};
 use encoder::Encoder;
@@ -45,10 +45,10 @@ use std::time::Duration;
 const QUEUE_BYTES: usize = 64 * 1024;
 
 /// The maximum memory of all archives for compression: eight of them at a time.
-pub(super) const COMPRESSION_BYTES_MAX: usize = 32 << 20;
+pub(in crate::files) const COMPRESSION_BYTES_MAX: usize = 32 << 20;
 
 /// The maximum memory for the directories of all zips: 400,000 entries together, or 512 small zips.
-pub(super) const DIRECTORIES_BYTES_MAX: usize = 32 << 20;
+pub(in crate::files) const DIRECTORIES_BYTES_MAX: usize = 32 << 20;
 
 /// How often something is tried again if descriptors, memory or CPU time are short, and the time
 /// between.
@@ -108,7 +108,7 @@ struct Archive {
 impl Inner {
     /// The response to GET or HEAD of a folder with `?archive=`. The right to list the folder has
     /// been checked.
-    pub(super) async fn archive(
+    pub(in crate::files) async fn archive(
         self: &Arc<Inner>,
         request: &Request,
         folder: Option<Key>,

@@ -4,7 +4,7 @@
 //! the pool is overloaded, the archive waits and tries again.
 
 use super::{BUSY_TRIES, BUSY_WAIT, Format, too_many};
-use crate::files::http_error::HttpError;
+use crate::files::http::http_error::HttpError;
 use crate::shares::{Holder, Share, Shares};
 use onrush::body::BodySender;
 use onrush::offload::OffloadError;

@@ -8,7 +8,7 @@
 //! occupies nothing: otherwise clients that only announce uploads could keep out all others.
 
 use super::{NO_SPACE, NO_SPACE_OWN, TOO_MANY, TOO_MANY_OWN, UploadId, UploadLimits};
-use crate::files::upload::ReceiveError;
+use crate::files::receive::upload::ReceiveError;
 use crate::shares::{self, Full, Holder, Ledger, Refused};
 use onrush_store::Key;
 use std::collections::{HashMap, HashSet, VecDeque};

@@ -6,8 +6,8 @@
 
 use super::active::Guard;
 use super::{Found, NO_UPLOAD, Plan, Session, UploadId, Uploads};
-use crate::files::http_error::HttpError;
-use crate::files::upload::ReceiveError;
+use crate::files::http::http_error::HttpError;
+use crate::files::receive::upload::ReceiveError;
 use onrush::WorkerHandle;
 use onrush_store::{Committed, Key};
 use std::sync::Arc;

@@ -52,18 +52,18 @@ mod session;
 
 pub use id::UPLOAD_RECORDS;
 pub(crate) use id::UploadId;
-pub(super) use index::{Completed, Progress};
-pub(super) use joining::{Before, Joining};
-pub(super) use part::PartPlan;
-pub(super) use parts::Parts;
-pub(super) use session::{Session, TOO_LONG};
+pub(in crate::files) use index::{Completed, Progress};
+pub(in crate::files) use joining::{Before, Joining};
+pub(in crate::files) use part::PartPlan;
+pub(in crate::files) use parts::Parts;
+pub(in crate::files) use session::{Session, TOO_LONG};
 
-use super::digest::Digests;
-use super::http_error::HttpError;
-use super::open_files::OpenFiles;
-use super::run_to_end::run_to_end;
-use super::upload::ReceiveError;
-use super::upload_limits::{SharedLimits, UploadLimits};
+use crate::files::http::digest::Digests;
+use crate::files::http::http_error::HttpError;
+use crate::files::receive::upload::ReceiveError;
+use crate::files::receive::upload_limits::{SharedLimits, UploadLimits};
+use crate::files::shared::open_files::OpenFiles;
+use crate::files::shared::run_to_end::run_to_end;
 use crate::shares::{self, Holder};
 use active::Active;
 use index::Index;
@@ -86,7 +86,7 @@ const CHECKPOINT_BYTES: u64 = 64 << 20;
 /// The maximum time between two searches for uploads that are too old.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 
-pub(super) const NO_UPLOAD: HttpError =
+pub(in crate::files) const NO_UPLOAD: HttpError =
     HttpError::new(404, "there is no such upload, or it has expired");
 const TOO_MANY: HttpError = HttpError::new(503, "there are too many unfinished uploads");
 const TOO_MANY_OWN: HttpError = HttpError::new(
@@ -101,35 +101,35 @@ const NO_SPACE_OWN: HttpError = HttpError::new(
 const NO_RANDOM: HttpError = HttpError::new(500, "the system has no random numbers");
 
 /// What the first request of an upload asks for.
-pub(super) struct Plan {
-    pub(super) key: Key,
+pub(in crate::files) struct Plan {
+    pub(in crate::files) key: Key,
     /// The name of the user; `None` for an anonymous client.
-    pub(super) owner: Option<String>,
+    pub(in crate::files) owner: Option<String>,
     /// Whose share of unfinished uploads it uses.
-    pub(super) holder: Holder,
+    pub(in crate::files) holder: Holder,
     /// The length of the object in bytes, if it is known.
-    pub(super) length: Option<u64>,
+    pub(in crate::files) length: Option<u64>,
     /// If its parts may arrive in any order.
-    pub(super) parts: Option<Parts>,
+    pub(in crate::files) parts: Option<Parts>,
     /// It does not become an object by itself.
-    pub(super) is_partial: bool,
-    pub(super) condition: Condition,
+    pub(in crate::files) is_partial: bool,
+    pub(in crate::files) condition: Condition,
     /// The fields to store with the object.
-    pub(super) metadata: Vec<u8>,
+    pub(in crate::files) metadata: Vec<u8>,
     /// The digests of the whole object.
-    pub(super) digests: Digests,
+    pub(in crate::files) digests: Digests,
     /// `Upload-Metadata` of a tus client, which gets it back.
-    pub(super) tus_metadata: Option<String>,
+    pub(in crate::files) tus_metadata: Option<String>,
 }
 
 /// An upload that a request names.
-pub(super) enum Found {
+pub(in crate::files) enum Found {
     Unfinished(Box<Session>),
     Completed(Completed),
 }
 
 /// The unfinished uploads of a store.
-pub(super) struct Uploads {
+pub(in crate::files) struct Uploads {
     store: Arc<dyn Store>,
     open_files: Arc<OpenFiles>,
     limits: SharedLimits,
@@ -156,7 +156,7 @@ pub fn recorded_uploads(store: Arc<dyn Store>) -> onrush_store::Result<Vec<KeptU
 }
 
 impl Uploads {
-    pub(super) fn new(
+    pub(in crate::files) fn new(
         store: Arc<dyn Store>,
         limits: UploadLimits,
         open_files: Arc<OpenFiles>,
@@ -177,37 +177,37 @@ impl Uploads {
     }
 
     /// The limits of this moment.
-    pub(super) fn limits(&self) -> UploadLimits {
+    pub(in crate::files) fn limits(&self) -> UploadLimits {
         self.limits.get()
     }
 
     /// Replaces the limits. They hold for unfinished uploads as well.
-    pub(super) fn set_limits(&self, limits: UploadLimits) {
+    pub(in crate::files) fn set_limits(&self, limits: UploadLimits) {
         self.limits.set(limits);
     }
 
     /// What clients have of the limits, for the metrics.
-    pub(super) fn shares(&self) -> [shares::State<'_>; 2] {
+    pub(in crate::files) fn shares(&self) -> [shares::State<'_>; 2] {
         self.index.shares(&self.limits())
     }
 
     /// Whether uploads can be continued: by the store and the settings.
-    pub(super) fn are_offered(&self) -> bool {
+    pub(in crate::files) fn are_offered(&self) -> bool {
         self.store.features().resumable_uploads && self.limits().count_max > 0
     }
 
     /// Whether their parts may arrive in any order.
-    pub(super) fn take_parts(&self) -> bool {
+    pub(in crate::files) fn take_parts(&self) -> bool {
         self.store.features().uploads_in_any_order
     }
 
     /// Whether several of them can be joined.
-    pub(super) fn can_be_joined(&self) -> bool {
+    pub(in crate::files) fn can_be_joined(&self) -> bool {
         self.store.features().joins_uploads
     }
 
     /// Begins an upload. Nothing is stored before the session keeps it.
-    pub(super) async fn create(
+    pub(in crate::files) async fn create(
         self: &Arc<Self>,
         plan: Plan,
         worker: &WorkerHandle,
@@ -227,7 +227,7 @@ impl Uploads {
     }
 
     /// Finds the upload `id` of `owner` at `key`, and ends another request that uses it.
-    pub(super) async fn open(
+    pub(in crate::files) async fn open(
         self: &Arc<Self>,
         id: UploadId,
         key: &Key,
@@ -342,7 +342,7 @@ impl Uploads {
     }
 
     /// Removes uploads that are too old from now on, as long as there may be any.
-    pub(super) fn sweep_from_now_on(self: &Arc<Self>, worker: &WorkerHandle) {
+    pub(in crate::files) fn sweep_from_now_on(self: &Arc<Self>, worker: &WorkerHandle) {
         if self.is_swept.swap(true, Relaxed) {
             return;
         }

@@ -2,8 +2,8 @@
 
 use super::active::Guard;
 use super::{Found, NO_UPLOAD, Session, UploadId, Uploads};
-use crate::files::digest::Digests;
-use crate::files::upload::{self, ReceiveError, Sink, UploadBuffers};
+use crate::files::http::digest::Digests;
+use crate::files::receive::upload::{self, ReceiveError, Sink, UploadBuffers};
 use onrush::{RequestBody, WorkerHandle};
 use onrush_store::{Kept, Key, StoreError};
 use std::ops::Range;

@@ -1,8 +1,8 @@
 //! The record of an unfinished upload, as it is stored: JSON. Bytes are in base64.
 
-use super::super::digest::SavedDigest;
 use super::Parts;
 use super::in_base64;
+use crate::files::http::digest::SavedDigest;
 use crate::shares::Holder;
 use onrush_store::{Condition, Kept, Version};
 use serde::{Deserialize, Serialize};

@@ -3,9 +3,9 @@
 
 use super::record::{self, Record, Used};
 use super::{NO_UPLOAD, Parts, UploadId, Uploads};
-use crate::files::http_error::HttpError;
+use crate::files::http::http_error::HttpError;
 use crate::files::object;
-use crate::files::upload::ReceiveError;
+use crate::files::receive::upload::ReceiveError;
 use crate::shares::Holder;
 use onrush_rt::coop;
 use onrush_store::{Condition, Kept, KeptUpload, Key, Kind, ListHow, StoreError, Version};

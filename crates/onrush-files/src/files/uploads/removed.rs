@@ -3,7 +3,7 @@
 
 use super::record::Record;
 use super::{UploadId, Uploads};
-use crate::files::upload::ReceiveError;
+use crate::files::receive::upload::ReceiveError;
 use crate::shares::Holder;
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};

@@ -3,8 +3,8 @@
 //! folder on the way down, which the budget of listings limits.
 
 use crate::files::Inner;
-use crate::files::entries::Entries;
-use crate::files::permitted::Permitted;
+use crate::files::listing::entries::Entries;
+use crate::files::shared::permitted::Permitted;
 use crate::rights::Rights;
 use crate::shares::Holder;
 use onrush_store::{CursorHow, DetailedEntry, Key, Kind, StoreError, Version};

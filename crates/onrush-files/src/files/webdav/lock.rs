@@ -6,11 +6,12 @@
 use super::locks::{Holder, Lock, Refused, Scope, Token, Touched};
 use super::xml::{self, Element};
 use super::{Inner, NO_PARENT, Refusal, read_body};
-use crate::files::client_rights::{Permission, client};
-use crate::files::destination::Destination;
-use crate::files::http_error::{HttpError, Operation};
-use crate::files::upload_target::owner;
-use crate::files::{check_right, check_right_beneath, multistatus, path};
+use crate::files::http::http_error::{HttpError, Operation};
+use crate::files::put::multistatus;
+use crate::files::resume::upload_target::owner;
+use crate::files::shared::client_rights::{Permission, client};
+use crate::files::shared::destination::Destination;
+use crate::files::{check_right, check_right_beneath, path};
 use crate::rights::Rights;
 use crate::shares;
 use onrush::{Request, Response};

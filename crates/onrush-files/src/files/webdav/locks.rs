@@ -11,7 +11,7 @@
 //!
 //! The table belongs to one process: locks end with it, and other processes do not see them.
 
-use crate::files::codings::Coding;
+use crate::files::http::codings::Coding;
 use crate::shares::{self, Full, Share, Shares};
 use rustix::rand::GetRandomFlags;
 use std::collections::BTreeMap;

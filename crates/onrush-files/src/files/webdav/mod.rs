@@ -22,19 +22,22 @@ mod proppatch;
 mod received;
 mod xml;
 
-pub(super) use locks::{Change, Locks};
+pub(in crate::files) use locks::{Change, Locks};
 #[cfg(feature = "testing")]
 pub use received::received;
 
-use super::destination::Destination;
-use super::http_error::{HttpError, Operation};
-use super::negotiate::prefers_json;
-use super::object_fields::etag;
-use super::path::{self, Target};
-use super::relocate::{check_rights, path_of_url};
-use super::upload_target::owner;
-use super::uploads::UploadId;
-use super::{Inner, check_right_at, check_right_beneath, multistatus, tus, upload};
+use crate::files::http::http_error::{HttpError, Operation};
+use crate::files::http::negotiate::prefers_json;
+use crate::files::object::object_fields::etag;
+use crate::files::path::{self, Target};
+use crate::files::put::multistatus;
+use crate::files::put::relocate::{check_rights, path_of_url};
+use crate::files::receive::upload;
+use crate::files::resume::tus;
+use crate::files::resume::upload_target::owner;
+use crate::files::shared::destination::Destination;
+use crate::files::uploads::UploadId;
+use crate::files::{Inner, check_right_at, check_right_beneath};
 use crate::rights::Rights;
 use if_header::{List, Test};
 use locks::{Holder, Token, Touched};
@@ -103,7 +106,10 @@ impl Resource {
 
 impl Inner {
     /// The response to a method other than GET and HEAD.
-    pub(super) async fn webdav(self: Arc<Inner>, request: Request) -> Result<Response, HttpError> {
+    pub(in crate::files) async fn webdav(
+        self: Arc<Inner>,
+        request: Request,
+    ) -> Result<Response, HttpError> {
         let json = prefers_json(&request);
         let response = self.webdav_method(request).await;
         Ok(response.unwrap_or_else(|refusal| refusal.into_response(json)))
@@ -213,7 +219,7 @@ impl Inner {
 
     /// Begins the change of an object that a request creates beneath its path, which it has begun
     /// to change. `None`: there are no locks.
-    pub(super) fn begin_member(
+    pub(in crate::files) fn begin_member(
         &self,
         request: &Request,
         key: &Key,

@@ -9,7 +9,7 @@
 //! in a form that every parser accepts is refused: names with characters that some parsers do not
 //! take for letters, the reserved namespaces, and two attributes with the same name in a namespace.
 
-use crate::files::http_error::HttpError;
+use crate::files::http::http_error::HttpError;
 use quick_xml::NsReader;
 use quick_xml::XmlVersion;
 use quick_xml::escape::{escape, resolve_predefined_entity, unescape};

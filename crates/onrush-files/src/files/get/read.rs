@@ -1,0 +1,571 @@
+//! GET and HEAD. If an object can be served without waiting for a disk, the response is ready at
+//! once. Otherwise a future waits for the disk.
+
+use crate::files::get::siblings::Known;
+use crate::files::http::codings::{Accepted, Coding};
+use crate::files::http::http_error::{HttpError, Operation};
+use crate::files::object::cache::CacheContext;
+use crate::files::object::ranges;
+use crate::files::object::wanted_digest;
+use crate::files::object::{self, LoadedObject};
+use crate::files::path::artifacts;
+use crate::files::path::assets;
+use crate::files::path::{self, Split, Target};
+use crate::files::uploads::UploadId;
+use crate::files::{Inner, may_read_index};
+use crate::rights::INDEX;
+use crate::shares::Holder;
+use onrush::{Request, Response, WorkerHandle};
+use onrush_proto::precondition::{Outcome, evaluate};
+use onrush_proto::range;
+use onrush_store::{Key, Object, Result, StoreError, Wanted};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// How often an object is opened that is replaced each time.
+const OPENED_MAX: u32 = 4;
+
+/// What an object is for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::files) enum Role {
+    /// What the path names.
+    Named,
+    /// The page for a path that names nothing. Preconditions and ranges concern an object that the
+    /// path names, and not this one.
+    NotFoundPage,
+}
+
+impl Inner {
+    /// The response to GET or HEAD, if that is possible without waiting. `None` for other methods.
+    pub(in crate::files) fn try_get(self: &Arc<Self>, request: &Request) -> Option<Response> {
+        if !matches!(request.method(), "GET" | "HEAD") || UploadId::is_named_by(request) {
+            return None;
+        }
+        let split = path::split(request).ok()?;
+        let index;
+        let (subpath, is_index) = match split.subpath {
+            "" => (INDEX, true),
+            folder if folder.ends_with('/') => {
+                index = [folder, INDEX].concat();
+                (&index[..], true)
+            }
+            subpath => (subpath, false),
+        };
+        // With the right to list only, the folder is listed.
+        if is_index && (!self.options.site || !may_read_index(request)) {
+            return None;
+        }
+        let context = CacheContext::of(request.worker());
+        let accepted = self.accepted(request);
+        if let Some(accepted) = accepted.filter(|_| self.options.precompressed)
+            && !assets::is_name(subpath.as_bytes())
+            && Coding::of_sibling(subpath.as_bytes()).is_none()
+        {
+            if request.header("range").is_some() {
+                return None; // The form that `If-Range` names is looked for.
+            }
+            let known = (self.siblings).get(subpath.as_bytes(), context, &*self.store)?;
+            if let Some(coding) = known.choose(accepted, request) {
+                return self.try_sibling(&known, coding, context, request);
+            }
+        }
+        if let Some(loaded) = self.cache.get_fresh(subpath.as_bytes(), context, |key| {
+            self.store.generation(key)
+        }) {
+            if loaded.is_unchanged() {
+                return self.ready_response(request, loaded, accepted);
+            }
+            self.cache.remove(subpath.as_bytes(), context.worker);
+        }
+        // No object has one of these names, so none is in the cache.
+        if let Some(response) =
+            assets::respond(request, subpath).or_else(|| artifacts::status(&self.options, subpath))
+        {
+            return Some(response);
+        }
+        let target = path::target(subpath, Operation::Read).ok()?;
+        let Target::Object(key) = target.check_visible(&self.options, Operation::Read).ok()? else {
+            return None;
+        };
+        match self.try_open(&key, context, request)? {
+            Ok(loaded) => self.ready_response(request, loaded, accepted),
+            Err(StoreError::NotFound | StoreError::IsDirectory) if self.options.site => None,
+            Err(error) => Some(self.error_response(request, split, &key, error)),
+        }
+    }
+
+    /// The codings that a request accepts, if responses depend on them. With `Range`, a client gets
+    /// the object itself, unless `If-Range` has the tag of another form: what it has received
+    /// before may have been decoded, and then no part of an encoded form continues it.
+    fn accepted(&self, request: &Request) -> Option<Accepted> {
+        if !self.options.varies_by_coding() {
+            return None;
+        }
+        let accepted = Some(Accepted::of(request)).filter(|accepted| !accepted.is_none())?;
+        let names_form = || {
+            request
+                .header("if-range")
+                .is_some_and(|tag| tag.starts_with(b"\""))
+        };
+        (request.header("range").is_none() || names_form()).then_some(accepted)
+    }
+
+    /// The response with a loaded object. `None` if it is going to be compressed.
+    fn ready_response(
+        &self,
+        request: &Request,
+        loaded: LoadedObject,
+        accepted: Option<Accepted>,
+    ) -> Option<Response> {
+        if let Some(accepted) = accepted
+            && self.coding_for(request, &loaded, accepted).is_some()
+        {
+            return None;
+        }
+        respond_at_once(request, loaded)
+    }
+
+    /// Opens an object and responds with it. Waits for the first bytes of an object that is not
+    /// local: once the head is sent, a failure can only end the connection. If the object is
+    /// replaced between two requests to the store, it is opened again.
+    pub(in crate::files) async fn represent(
+        self: &Arc<Self>,
+        key: &Key,
+        request: &Request,
+        accepted: Option<Accepted>,
+        role: Role,
+    ) -> Result<Response> {
+        let (mut wanted, mut more) = (wanted(request), 1..OPENED_MAX);
+        loop {
+            match Box::pin(self.represent_once(key, request, accepted, role, wanted)).await {
+                Err(StoreError::Changed) if more.next().is_some() => wanted = Wanted::All,
+                result => return result,
+            }
+        }
+    }
+
+    /// As [`represent`](Self::represent). Fails with [`StoreError::Changed`] if the object is
+    /// replaced.
+    async fn represent_once(
+        self: &Arc<Self>,
+        key: &Key,
+        request: &Request,
+        accepted: Option<Accepted>,
+        role: Role,
+        wanted: Wanted,
+    ) -> Result<Response> {
+        let loaded = self.open_form(key, request, accepted, wanted).await?;
+        let mut response = match role {
+            Role::Named => self.respond_with(request, loaded, accepted).await,
+            Role::NotFoundPage => full_response(loaded).with_status(404),
+        };
+        if request.method() != "HEAD" {
+            (response.wait_for_body().await).map_err(|error| match error.downcast() {
+                Ok(error) => error,
+                Err(error) => StoreError::Io((&error).into()),
+            })?;
+        }
+        Ok(response)
+    }
+
+    /// The response with a loaded object, perhaps compressed.
+    async fn respond_with(
+        &self,
+        request: &Request,
+        loaded: LoadedObject,
+        accepted: Option<Accepted>,
+    ) -> Response {
+        if let Some(coding) =
+            accepted.and_then(|accepted| self.coding_for(request, &loaded, accepted))
+            && let Some(response) = Box::pin(self.compressed(request, &loaded, coding)).await
+        {
+            return response;
+        }
+        self.respond_with_digest(request, loaded).await
+    }
+
+    /// The response with a sibling of the object that a request names, if that is possible without
+    /// waiting.
+    fn try_sibling(
+        self: &Arc<Self>,
+        known: &Known,
+        coding: Coding,
+        context: CacheContext,
+        request: &Request,
+    ) -> Option<Response> {
+        let key = known.sibling(coding);
+        let cached = self
+            .cache
+            .get_fresh(key.as_bytes(), context, |key| self.store.generation(key));
+        let loaded = match cached.filter(LoadedObject::is_unchanged) {
+            Some(loaded) => loaded,
+            None => self.try_open(key, context, request)?.ok()?,
+        };
+        let sibling = known.represent(coding, loaded)?;
+        respond_at_once(request, self.prepared(sibling))
+    }
+
+    /// The response to GET or HEAD. Waits for the disk if necessary.
+    pub(in crate::files) async fn get(
+        self: &Arc<Self>,
+        request: &Request,
+    ) -> Result<Response, HttpError> {
+        let accepted = self.accepted(request);
+        let result = self.get_named(request, accepted).await;
+        match result {
+            Err(failure) if failure.status == 404 && self.options.site => {
+                let page = Box::pin(self.not_found(request, accepted)).await?;
+                page.ok_or(failure)
+            }
+            Err(failure) => path::scope_redirect(request, failure).ok_or(failure),
+            result => result,
+        }
+    }
+
+    /// The response to GET or HEAD of what the path names.
+    async fn get_named(
+        self: &Arc<Self>,
+        request: &Request,
+        accepted: Option<Accepted>,
+    ) -> Result<Response, HttpError> {
+        let split = path::split(request)?;
+        let target = path::target(split.subpath, Operation::Read)?;
+        match target.check_visible(&self.options, Operation::Read)? {
+            Target::Object(key) => match self.represent(&key, request, accepted, Role::Named).await
+            {
+                Ok(response) => Ok(response),
+                Err(error @ (StoreError::NotFound | StoreError::IsDirectory))
+                    if self.options.site =>
+                {
+                    Box::pin(self.page_or_error(request, split, &key, error, accepted)).await
+                }
+                Err(error) => Ok(self.error_response(request, split, &key, error)),
+            },
+            Target::Folder(folder) => {
+                if self.options.site
+                    && may_read_index(request)
+                    && let Some(response) = self.index(folder.as_ref(), request, accepted).await?
+                {
+                    return Ok(response);
+                }
+                self.list(request, split, folder).await
+            }
+        }
+    }
+
+    /// As [`respond`], with the digest that the request asks for.
+    async fn respond_with_digest(&self, request: &Request, loaded: LoadedObject) -> Response {
+        let Some(algorithm) = wanted_digest::wanted(request) else {
+            return respond(request, loaded);
+        };
+        let client = (&self.shares.digests, Holder::of(request));
+        let digest = wanted_digest::compute(&loaded, algorithm, &self.pool, client).await;
+        wanted_digest::add(respond(request, loaded), digest)
+    }
+
+    /// The response with a folder's `index.html`, if it has one.
+    async fn index(
+        self: &Arc<Self>,
+        folder: Option<&Key>,
+        request: &Request,
+        accepted: Option<Accepted>,
+    ) -> Result<Option<Response>, HttpError> {
+        let mut bytes = Vec::new();
+        if let Some(folder) = folder {
+            bytes.extend_from_slice(folder.as_bytes());
+            bytes.push(b'/');
+        }
+        bytes.extend_from_slice(INDEX.as_bytes());
+        let Ok(key) = Key::parse(&bytes) else {
+            return Ok(None);
+        };
+        self.represent_if_found(&key, request, accepted, Role::Named)
+            .await
+    }
+
+    /// As [`represent`](Self::represent). `None` if there is no object.
+    pub(in crate::files) async fn represent_if_found(
+        self: &Arc<Self>,
+        key: &Key,
+        request: &Request,
+        accepted: Option<Accepted>,
+        role: Role,
+    ) -> Result<Option<Response>, HttpError> {
+        match self.represent(key, request, accepted, role).await {
+            Ok(response) => Ok(Some(response)),
+            Err(StoreError::NotFound | StoreError::IsDirectory) => Ok(None),
+            Err(error) => Err(self.store_failure(error, Operation::Read, Some(key))),
+        }
+    }
+
+    /// Opens and loads an object without waiting. `None` if that is impossible.
+    fn try_open(
+        self: &Arc<Self>,
+        key: &Key,
+        context: CacheContext,
+        request: &Request,
+    ) -> Option<Result<LoadedObject>> {
+        let generation = self.store.generation(key);
+        let mut object = match self.store.try_get(key)? {
+            Ok(object) => object,
+            Err(StoreError::Busy) => return None, // It may work after other files are closed.
+            Err(error) => return Some(Err(error)),
+        };
+        let may_keep = self.hold_file(&mut object, request, true).ok()?;
+        let fresh_ms = fresh_ms(&object);
+        let renewed = (self.cache).revalidate(key, context, generation, &object, fresh_ms);
+        if let Some(loaded) = renewed {
+            return Some(Ok(loaded));
+        }
+        let loaded = LoadedObject::try_load(
+            &object,
+            key,
+            context.now_s,
+            &self.object_budget,
+            &self.options.types,
+        )?;
+        let loaded = self.prepared(loaded);
+        if may_keep {
+            self.cache_object(key, context, generation, (&loaded, fresh_ms), request);
+        }
+        Some(Ok(loaded))
+    }
+
+    /// Takes a place for the file of an object that does not fit into memory, until it is closed,
+    /// if the response has content. Returns whether the cache may keep the object: not its file
+    /// while others need one.
+    fn hold_file(&self, object: &mut Object, request: &Request, reads_all: bool) -> Result<bool> {
+        if !self.shares.files.are_contested()
+            || !object::stays_open(object, reads_all, &self.object_budget)
+        {
+            return Ok(true);
+        }
+        let current = object::current_of(object.meta());
+        let has_content = request.method() == "GET"
+            && evaluate(true, &current, request.headers()) == Outcome::Proceed;
+        if has_content && let Some(file) = object.file_mut() {
+            (self.shares.files).hold_download(file, || Holder::of(request))?;
+        }
+        Ok(false)
+    }
+
+    /// Opens an object, or the precompressed form of it that suits the request best.
+    async fn open_form(
+        self: &Arc<Self>,
+        key: &Key,
+        request: &Request,
+        accepted: Option<Accepted>,
+        wanted: Wanted,
+    ) -> Result<LoadedObject> {
+        match accepted.filter(|_| self.options.precompressed) {
+            Some(accepted) => Box::pin(self.open_for(key, request, accepted, wanted)).await,
+            None => self.open(key, request, wanted).await,
+        }
+    }
+
+    /// Opens and loads an object. If descriptors are short, closes idle cached files and tries
+    /// again.
+    pub(in crate::files) async fn open(
+        self: &Arc<Self>,
+        key: &Key,
+        request: &Request,
+        wanted: Wanted,
+    ) -> Result<LoadedObject> {
+        let context = CacheContext::of(request.worker());
+        let generation = self.store.generation(key);
+        let (loaded, fresh_ms, may_keep) =
+            match self.load(key, context, wanted.clone(), request).await {
+                Err(StoreError::Busy) => {
+                    let idle = self.cache.take_idle_files();
+                    self.pool.run(move || drop(idle)).await?;
+                    self.load(key, context, wanted, request).await?
+                }
+                result => result?,
+            };
+        let loaded = self.prepared(loaded);
+        if may_keep {
+            self.cache_object(key, context, generation, (&loaded, fresh_ms), request);
+        }
+        Ok(loaded)
+    }
+
+    /// Opens and loads an object. Returns also for how long the store allows its use, and whether
+    /// the cache may keep it.
+    async fn load(
+        &self,
+        key: &Key,
+        context: CacheContext,
+        wanted: Wanted,
+        request: &Request,
+    ) -> Result<(LoadedObject, u64, bool)> {
+        let reads_all = wanted == Wanted::All;
+        let mut object = self.store.open(key, wanted).await?;
+        let may_keep = self.hold_file(&mut object, request, reads_all)?;
+        let fresh_ms = fresh_ms(&object);
+        let loaded = LoadedObject::load(
+            &object,
+            key,
+            context.now_s,
+            reads_all,
+            &self.object_budget,
+            &self.options.types,
+        );
+        Ok((loaded.await?, fresh_ms, may_keep))
+    }
+
+    /// Adds the fields that depend on the options: `Content-Security-Policy: sandbox` to an object
+    /// with scripts, unless the folder is a site, and `Vary` if responses depend on the codings
+    /// that a client accepts. The cache keeps the field lines, so this is done once per opening and
+    /// not once per request.
+    pub(in crate::files) fn prepared(&self, loaded: LoadedObject) -> LoadedObject {
+        let loaded = match self.options.varies_by_coding() {
+            true => loaded.varying(),
+            false => loaded,
+        };
+        match self.options.site {
+            true => loaded,
+            false => loaded.sandboxed(),
+        }
+    }
+
+    /// The response to an error of opening. A folder is redirected to its path with a trailing
+    /// slash.
+    pub(in crate::files) fn error_response(
+        &self,
+        request: &Request,
+        split: Split<'_>,
+        key: &Key,
+        error: StoreError,
+    ) -> Response {
+        if error != StoreError::IsDirectory {
+            let failure = self.store_failure(error, Operation::Read, Some(key));
+            return failure.into_response(request);
+        }
+        let location = path::folder_href(split.mount, key.as_bytes(), request.query());
+        Response::new(301)
+            .with_header("Location", location)
+            .with_header("Cache-Control", "no-cache")
+    }
+
+    /// Adds a loaded object to the cache. Starts the task that closes cached files when their time
+    /// is over, if none is running.
+    fn cache_object(
+        self: &Arc<Self>,
+        key: &Key,
+        context: CacheContext,
+        generation: Option<u64>,
+        (loaded, fresh_ms): (&LoadedObject, u64),
+        request: &Request,
+    ) {
+        if (self.cache).add(key, context, generation, loaded, fresh_ms) {
+            let closer = FileCloser {
+                inner: Arc::downgrade(self),
+                worker: context.worker,
+            };
+            let closer = closer.run(request.worker().clone());
+            request.worker().spawn(closer).detach();
+        }
+    }
+}
+
+/// The task that closes the files of a worker's shard. It ends when no file is left, or with the
+/// [`Inner`], or with the worker. Workers may share a shard.
+struct FileCloser {
+    inner: Weak<Inner>,
+    worker: usize,
+}
+
+impl FileCloser {
+    async fn run(mut self, worker: WorkerHandle) {
+        while let Some(inner) = self.inner.upgrade() {
+            let (stale, next_ms) = inner.cache.take_stale(CacheContext::of(&worker));
+            if !stale.is_empty() {
+                inner.pool.run(move || drop(stale)).detach();
+            }
+            let Some(next_ms) = next_ms else {
+                // What another worker has added since has a closer of its own.
+                self.inner = Weak::new();
+                return;
+            };
+            drop(inner);
+            worker.sleep(Duration::from_millis(next_ms)).await;
+        }
+    }
+}
+
+/// Only if the task has not ended by itself.
+impl Drop for FileCloser {
+    fn drop(&mut self) {
+        if let Some(inner) = self.inner.upgrade() {
+            drop(inner.cache.take_all_files(self.worker)); // The worker ends, so it may block.
+        }
+    }
+}
+
+/// The time for which the store allows that an object is served without asking it again.
+fn fresh_ms(object: &Object) -> u64 {
+    object.cached().map_or(u64::MAX, |cached| cached.fresh_ms)
+}
+
+/// What the response will most likely contain. A request with `If-None-Match` or
+/// `If-Modified-Since` comes from a client that has the object.
+fn wanted(request: &Request) -> Wanted {
+    let may_be_304 = ["if-none-match", "if-modified-since"];
+    if request.method() == "HEAD" || may_be_304.iter().any(|name| request.header(name).is_some()) {
+        return Wanted::Properties;
+    }
+    match request.header("range").map(range::requested_bytes) {
+        None => Wanted::All,
+        Some(Some(range)) => Wanted::Range(range),
+        // The size is needed first.
+        Some(None) => Wanted::Properties,
+    }
+}
+
+/// As [`respond`], unless that has to wait for a digest.
+fn respond_at_once(request: &Request, loaded: LoadedObject) -> Option<Response> {
+    if is_plain(request) {
+        return Some(full_response(loaded));
+    }
+    match wanted_digest::wanted(request) {
+        None => Some(respond(request, loaded)),
+        Some(_) => None,
+    }
+}
+
+/// The response with an object, after preconditions and ranges are evaluated.
+pub(in crate::files) fn respond(request: &Request, loaded: LoadedObject) -> Response {
+    if is_plain(request) {
+        return full_response(loaded);
+    }
+    match evaluate(true, &loaded.current(), request.headers()) {
+        Outcome::Proceed => {}
+        Outcome::NotModified => return Response::new(304).with_fields(loaded.fields),
+        Outcome::Failed => return HttpError::PRECONDITION_FAILED.into_response(request),
+    }
+    // A range has no meaning for HEAD (RFC 9110 §14.2).
+    match request
+        .header("range")
+        .filter(|_| request.method() == "GET")
+    {
+        Some(value) if ranges::applies(request, &loaded) => {
+            ranges::respond(request, value, &loaded).unwrap_or_else(|| full_response(loaded))
+        }
+        _ => full_response(loaded),
+    }
+}
+
+#[inline]
+pub(in crate::files) fn full_response(loaded: LoadedObject) -> Response {
+    let response = Response::with_body(loaded.body());
+    loaded.add_fields(response)
+}
+
+/// Whether a request has neither preconditions nor a range, nor asks for a digest. Nearly all
+/// requests are plain.
+fn is_plain(request: &Request) -> bool {
+    request.headers().all(|(name, _)| match name.as_bytes() {
+        [b'i' | b'I', b'f' | b'F', b'-', ..] | [b'w' | b'W', ..] => false,
+        name => !name.eq_ignore_ascii_case(b"range"),
+    })
+}

@@ -1,0 +1,63 @@
+//! A body of bytes and ranges of an object that is not a local file.
+//!
+//! Each range is one stream of the store. It is opened when the client has received what comes
+//! before it.
+
+use futures_core::Stream;
+use onrush::{Body, Bytes};
+use onrush_store::{ByteStream, ReadAt};
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+/// A piece of a body.
+pub(in crate::files) enum Piece {
+    Bytes(Bytes),
+    /// A range of the object.
+    Range(Range<u64>),
+}
+
+/// A body of `pieces`, whose ranges `reader` reads.
+pub(in crate::files) fn body(reader: &Arc<dyn ReadAt>, pieces: Vec<Piece>) -> Body {
+    let length = pieces.iter().map(|piece| match piece {
+        Piece::Bytes(bytes) => bytes.len() as u64,
+        Piece::Range(range) => range.end - range.start,
+    });
+    let length = length.sum();
+    let stream = Pieces {
+        reader: reader.clone(),
+        left: pieces.into(),
+        current: None,
+    };
+    Body::stream(stream, Some(length))
+}
+
+struct Pieces {
+    reader: Arc<dyn ReadAt>,
+    left: VecDeque<Piece>,
+    /// The range that is being sent.
+    current: Option<ByteStream>,
+}
+
+impl Stream for Pieces {
+    type Item = io::Result<Bytes>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            if let Some(current) = &mut self.current {
+                match ready!(current.as_mut().poll_next(cx)) {
+                    Some(bytes) => return Poll::Ready(Some(bytes.map_err(io::Error::other))),
+                    None => self.current = None,
+                }
+            }
+            match self.left.pop_front() {
+                None => return Poll::Ready(None),
+                Some(Piece::Bytes(bytes)) => return Poll::Ready(Some(Ok(bytes))),
+                Some(Piece::Range(range)) => self.current = Some(self.reader.stream(range)),
+            }
+        }
+    }
+}
