@@ -151,7 +151,8 @@ pub trait Store: fmt::Debug + Send + Sync {
     }
 
     /// Makes everything that [`Store::write_kept`] has written as durable as objects are. If this
-    /// fails, it is not known which bytes the disk has, and the upload is removed.
+    /// fails, it is not known which bytes the disk has, and the upload is removed: except with
+    /// [`StoreError::Unavailable`] and [`StoreError::Busy`], with which nothing was tried.
     fn sync_kept<'a>(&'a self, _kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
         Box::pin(async { Err(StoreError::Unsupported) })
     }

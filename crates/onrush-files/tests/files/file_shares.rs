@@ -141,7 +141,7 @@ fn send_slowly(
         );
         let (mut connection, status) = ask(server, head.as_bytes());
         if status != "100" {
-            assert_eq!(status, "429", "{head}");
+            assert_eq!(status, "503", "{head}");
             break;
         }
         server.send(&mut connection, &[b'x'; 600_000]);

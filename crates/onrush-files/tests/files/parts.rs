@@ -1,9 +1,15 @@
 //! Uploads whose parts arrive in any order, on both drivers and in the simulator.
 
-use crate::common::{Connection, Reply, TestServer, drivers, on_all_backends, pattern, writable};
+use crate::common::{
+    Connection, Reply, TempDir, TestServer, drivers, on_all_backends, pattern, writable,
+};
 use base64::prelude::{BASE64_STANDARD, Engine};
+use onrush_rt::blocking::BlockingPool;
+use onrush_store::*;
 use sha2::{Digest, Sha256};
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 const LENGTH: usize = 350_000;
 const PART_BYTES: usize = 100_000;
@@ -256,5 +262,105 @@ fn a_question_does_not_end_a_completion() {
                 assert_eq!(reply.status, 204);
             }
         }
+    }
+}
+
+/// A folder whose file system is away while a part is made durable.
+#[derive(Debug)]
+struct Away {
+    folder: Folder,
+    is_away: AtomicBool,
+}
+
+impl Store for Away {
+    fn open<'a>(&'a self, key: &'a Key, wanted: Wanted) -> LocalFuture<'a, Result<Object>> {
+        self.folder.open(key, wanted)
+    }
+
+    fn meta<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Meta>> {
+        self.folder.meta(key)
+    }
+
+    fn existing_object<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Option<Meta>>> {
+        self.folder.existing_object(key)
+    }
+
+    fn stage<'a>(
+        &'a self,
+        key: &'a Key,
+        condition: Condition,
+        size_bytes: Option<u64>,
+    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
+        self.folder.stage(key, condition, size_bytes)
+    }
+
+    fn resume<'a>(
+        &'a self,
+        key: &'a Key,
+        condition: Condition,
+        kept: &'a Kept,
+    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
+        self.folder.resume(key, condition, kept)
+    }
+
+    fn write_kept<'a>(
+        &'a self,
+        kept: &'a Kept,
+        position: u64,
+        buf: Vec<u8>,
+    ) -> LocalFuture<'a, Result<Vec<u8>>> {
+        self.folder.write_kept(kept, position, buf)
+    }
+
+    fn sync_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+        match self.is_away.load(SeqCst) {
+            true => Box::pin(async { Err(StoreError::Unavailable) }),
+            false => self.folder.sync_kept(kept),
+        }
+    }
+
+    fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+        self.folder.discard(kept)
+    }
+
+    fn delete<'a>(
+        &'a self,
+        key: &'a Key,
+        kind: Kind,
+        condition: Condition,
+    ) -> LocalFuture<'a, Result<Meta>> {
+        self.folder.delete(key, kind, condition)
+    }
+
+    fn list<'a>(&'a self, folder: Option<&'a Key>, how: ListHow) -> LocalFuture<'a, Result<Page>> {
+        self.folder.list(folder, how)
+    }
+
+    fn features(&self) -> Features {
+        self.folder.features()
+    }
+}
+
+/// A sync that was not tried says nothing about the parts that were acknowledged.
+#[test]
+fn a_file_system_that_is_away_for_a_moment_ends_no_upload() {
+    for driver in drivers() {
+        let dir = TempDir::new();
+        let pool = BlockingPool::threads(2, 64);
+        let store = Arc::new(Away {
+            folder: Folder::open(dir.path(), pool, FolderOptions::default()).expect("a folder"),
+            is_away: AtomicBool::new(false),
+        });
+        let server = &mut TestServer::on_store(store.clone(), &writable(), driver);
+        let url = begin(server, "");
+        assert_eq!(send_part(server, &url, 1).status, 204);
+        store.is_away.store(true, SeqCst);
+        assert_eq!(send_part(server, &url, 0).status, 503);
+        store.is_away.store(false, SeqCst);
+        for part in [0, 2, 3] {
+            assert_eq!(send_part(server, &url, part).status, 204, "{part}");
+        }
+        assert_eq!(complete(server, &url, LENGTH).status, 201);
+        assert!(server.get("/a/b.txt").body == pattern(LENGTH));
     }
 }

@@ -23,7 +23,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -38,7 +38,8 @@ pub(super) struct Again {
     begun: Instant,
     /// When it was looked last, in milliseconds since `begun`.
     looked_ms: AtomicU64,
-    /// When the look that is in progress began, as `looked_ms`; [`NONE`] if there is none.
+    /// Since when a look is in progress or waits for a thread, as `looked_ms`; [`NONE`] if there is
+    /// none.
     looking_ms: AtomicU64,
     /// Held by the thread that looks.
     turn: Mutex<Turn>,
@@ -122,20 +123,23 @@ impl Again {
         let set = || (self.looked_ms).compare_exchange(looked_ms, now_ms, Relaxed, Relaxed);
         is_due && set().is_ok()
     }
+
+    /// A look begins, or is going to. Whether there is no other one.
+    fn begin(&self) -> bool {
+        let now_ms = self.now_ms();
+        let set = (self.looking_ms).compare_exchange(NONE, now_ms, Relaxed, Relaxed);
+        set.is_ok()
+    }
 }
 
 /// Looks on the pool, if it is time to. Fails if the folder must not be used.
 pub(super) fn look_if_due(inner: &Arc<Inner>) -> Result<()> {
     if inner.again.is_due() {
         inner.listing_queue.grant();
-        if inner.again.path.is_some() {
+        // Where all threads wait for a file system that hangs, the look waits as well.
+        if inner.again.path.is_some() && inner.again.begin() {
             let shared = inner.clone();
-            let job = move || match shared.again.turn.try_lock() {
-                Ok(turn) => look_in_turn(&shared, turn),
-                Err(TryLockError::Poisoned(error)) => look_in_turn(&shared, error.into_inner()),
-                Err(TryLockError::WouldBlock) => {} // Another thread looks.
-            };
-            inner.pool.run(job).detach();
+            inner.pool.run(move || look(&shared)).detach();
         }
     }
     match inner.again.is_refused() {
@@ -146,14 +150,11 @@ pub(super) fn look_if_due(inner: &Arc<Inner>) -> Result<()> {
 
 /// Looks now, and completes what dead processes have left. Blocks.
 pub(super) fn look(inner: &Arc<Inner>) {
-    let turn = inner.again.turn.lock();
-    look_in_turn(inner, turn.unwrap_or_else(PoisonError::into_inner));
-}
-
-fn look_in_turn(inner: &Arc<Inner>, mut turn: MutexGuard<'_, Turn>) {
     let again = &inner.again;
     let Some(path) = &again.path else { return };
-    again.looking_ms.store(again.now_ms(), Relaxed);
+    let turn = again.turn.lock();
+    let mut turn = turn.unwrap_or_else(PoisonError::into_inner);
+    again.begin();
     let mut is_refused = false;
     let check = || {
         let check = again.check.get();
@@ -181,9 +182,14 @@ fn look_in_turn(inner: &Arc<Inner>, mut turn: MutexGuard<'_, Turn>) {
             turn.is_incomplete = false;
             again.hook.get().inspect(|hook| hook());
         }
-        moves::complete_free(inner);
         Ok(())
     });
+    let is_there = looked.is_ok();
     *again.lock_failure() = looked.err().map(|error| error.kind());
     again.looking_ms.store(NONE, Relaxed);
+    drop(turn);
+    // It may read whole folders, which is no sign that the file system hangs.
+    if is_there {
+        moves::complete_free(inner);
+    }
 }

@@ -202,7 +202,7 @@ impl ListingQueue {
     /// `threads`: those of the pool.
     pub(super) fn new(threads: usize) -> ListingQueue {
         let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
-        ListingQueue::with_permits((cores / 2).max(1), threads)
+        ListingQueue::with_permits((cores / 2).min(threads / 2).max(1), threads)
     }
 
     fn with_permits(free: usize, threads: usize) -> ListingQueue {

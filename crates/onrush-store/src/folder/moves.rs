@@ -319,7 +319,7 @@ impl Exchange {
             let (from, to) = (&staged.folder.dir, parent.dir());
             return match from.rename(&staged.name, to, self.from.name(), true) {
                 Ok(()) => Ok(()),
-                // The name is taken.
+                // The name is taken, or the file system cannot be asked to replace nothing.
                 Err(_) => staged.move_aside().map_err(StoreError::from_change),
             };
         }

@@ -16,7 +16,7 @@ use crate::files::{Inner, may_read_index};
 use crate::rights::INDEX;
 use crate::shares::Holder;
 use onrush::{Request, Response, WorkerHandle};
-use onrush_proto::precondition::{Outcome, evaluate};
+use onrush_proto::precondition::{Current, Outcome, evaluate};
 use onrush_proto::range;
 use onrush_store::{Key, Object, Result, StoreError, Wanted};
 use std::sync::{Arc, Weak};
@@ -332,7 +332,7 @@ impl Inner {
     }
 
     /// Takes a place for the file of an object that does not fit into memory, until it is closed,
-    /// if the response has content. Returns whether the cache may keep the object: not its file
+    /// if the response may have content. Returns whether the cache may keep the object: not its file
     /// while others need one.
     fn hold_file(&self, object: &mut Object, request: &Request, reads_all: bool) -> Result<bool> {
         if !self.shares.files.are_contested()
@@ -340,10 +340,19 @@ impl Inner {
         {
             return Ok(true);
         }
-        let current = object::current_of(object.meta());
-        let has_content = request.method() == "GET"
-            && evaluate(true, &current, request.headers()) == Outcome::Proceed;
-        if has_content && let Some(file) = object.file_mut() {
+        // Only tags are certain: the response has a time that is not in the future, what is sent in
+        // the place of an object that is missing has no preconditions, and a compressed form has a
+        // tag of its own.
+        let is_certain = !self.options.site && !self.options.compress;
+        let proceeds = || {
+            let current = Current {
+                modified_s: None,
+                ..object::current_of(object.meta())
+            };
+            evaluate(true, &current, request.headers()) == Outcome::Proceed
+        };
+        let may_have_content = request.method() == "GET" && (!is_certain || proceeds());
+        if may_have_content && let Some(file) = object.file_mut() {
             (self.shares.files).hold_download(file, || Holder::of(request))?;
         }
         Ok(false)

@@ -267,20 +267,23 @@ impl Inner {
         };
         let folder = Key::state(FOLDER.as_bytes());
         let folder = folder.map_err(|error| HttpError::from_store(error, Operation::Write))?;
-        let mut others = 0;
+        let (mut others, mut is_complete) = (0, true);
         match self.store.list(Some(&folder), how).await {
             Err(StoreError::NotFound) => {}
             Err(error) => return Err(self.store_failure(error, Operation::Read, None)),
             Ok(page) => {
+                is_complete = page.next.is_none();
                 for entry in page.entries.into_iter().filter(|entry| entry.size > 0) {
                     others += usize::from(!ours.remove(&(entry.name, entry.version)));
                 }
             }
         }
-        // Other servers have released what is left of these.
-        self.state_locks
-            .lock()
-            .retain(|held, _| !ours.contains(held));
+        // Other servers have released what is left of these, if all were listed.
+        if is_complete {
+            self.state_locks
+                .lock()
+                .retain(|held, _| !ours.contains(held));
+        }
         let shares = &self.shares.state_locks;
         shares.set_total(STATE_LOCKS_MAX.saturating_sub(others));
         let share = shares.take(Holder::of(request), 1);

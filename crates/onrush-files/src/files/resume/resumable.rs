@@ -407,7 +407,7 @@ impl Inner {
         {
             return Ok(Problem::InconsistentLength.response());
         }
-        let resumed = session.resume(to.may_replace, Holder::of(&request));
+        let resumed = session.resume(to.may_replace, Some(Holder::of(&request)));
         resumed.await.map_err(failed)?;
         let json = prefers_json(&request);
         let mut body = request.into_body();

@@ -300,7 +300,7 @@ impl Inner {
         if is_last_byte {
             return self.tus_publish(request, session, content, to).await;
         }
-        let resumed = session.resume(to.may_replace, Holder::of(&request));
+        let resumed = session.resume(to.may_replace, Some(Holder::of(&request)));
         resumed.await.map_err(failed)?;
         self.tus_receive(request, session, content, to).await
     }
@@ -325,7 +325,7 @@ impl Inner {
         content.update(&body).await;
         content.check().map_err(|_| WRONG_CHECKSUM)?;
         let length = session.progress().offset;
-        let resumed = (session.resume(to.may_replace, Holder::of(&request))).await;
+        let resumed = session.resume(to.may_replace, None).await;
         resumed.map_err(|error| self.upload_failure(error, &to.key))?;
         let published = self.complete(session, to).await?;
         Ok(published_response(length, &published))

@@ -58,13 +58,21 @@ impl Uploads {
         let synced = self.store.sync_kept(&sink.kept).await;
         let mut session = open().await?;
         if let Err(error) = synced {
-            let _ = session.cancel().await;
+            // A sync that was not tried says nothing about what was acknowledged.
+            if !is_temporary(&error) {
+                let _ = session.cancel().await;
+            }
             return Err(ReceiveError::Store(error));
         }
         session.add_part(offset).await?;
         sink.counted = 0; // From now on, they count until the upload ends.
         Ok(session)
     }
+}
+
+/// Whether an operation was refused before it changed anything.
+fn is_temporary(error: &StoreError) -> bool {
+    matches!(error, StoreError::Unavailable | StoreError::Busy)
 }
 
 /// Writes a part to its place.

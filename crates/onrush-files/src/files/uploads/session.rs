@@ -210,12 +210,12 @@ impl Session {
         Ok(true)
     }
 
-    /// Prepares a saved upload for more bytes of the client `holder`. `may_replace`: the client may
-    /// replace objects.
+    /// Prepares a saved upload for more bytes of the client `holder`; `None`: all have arrived.
+    /// `may_replace`: the client may replace objects.
     pub(in crate::files) async fn resume(
         &mut self,
         may_replace: bool,
-        holder: Holder,
+        holder: Option<Holder>,
     ) -> Result<(), ReceiveError> {
         let condition = match may_replace {
             true => self.state.record.condition.condition(),
@@ -224,7 +224,9 @@ impl Session {
         if self.parts().is_some() && self.state.record.length != Some(self.state.record.offset) {
             return Err(ReceiveError::Body(PARTS_MISSING)); // A resume would drop those after it.
         }
-        self.state.hold(holder)?;
+        if let Some(holder) = holder {
+            self.state.hold(holder)?;
+        }
         let mut upload = match self.state.resume_saved(condition).await {
             Err(ReceiveError::Store(StoreError::NotFound)) => {
                 // The bytes are lost, so the upload is, unless another server has continued it.
@@ -399,10 +401,12 @@ impl Drop for Session {
 }
 
 impl State {
-    /// Takes the place of the file that is going to be open while a client sends.
+    /// Takes the place of the file that is going to be open while a client sends. The response is
+    /// one after which clients of tus try again, which they do not after 429.
     fn hold(&mut self, holder: Holder) -> Result<(), ReceiveError> {
         let place = self.uploads.open_files.hold_upload(|| holder);
-        self.place = place.map_err(ReceiveError::Body)?;
+        let refused = HttpError::new(503, "this client has too many uploads in progress");
+        self.place = place.map_err(|_| ReceiveError::Body(refused))?;
         Ok(())
     }
 
