@@ -136,7 +136,7 @@ pub(crate) struct Quiet {
 }
 
 impl Quiet {
-    /// Runs commands one after the other with the lowest priority, up to the first that fails.
+    /// Runs commands one after the other with a lower priority, up to the first that fails.
     pub(crate) fn run(name: &'static str, commands: Vec<Command>) -> Quiet {
         let started = Instant::now();
         let mut output = String::new();
@@ -167,10 +167,14 @@ impl Quiet {
     }
 }
 
-/// `command` with the lowest priority, by nice(1), and with one stream for its output and errors.
+/// The priority of what runs beside the tests, by nice(1). They come first, but on a machine that
+/// other programs keep busy, the lowest priority would stop it.
+const NICE: &str = "5";
+
+/// `command` with a lower priority, and with one stream for its output and errors.
 fn niced(command: &Command) -> Command {
     let mut nice = Command::new("nice");
-    nice.args(["-n", "19", "sh", "-c", "exec \"$0\" \"$@\" 2>&1"]);
+    nice.args(["-n", NICE, "sh", "-c", "exec \"$0\" \"$@\" 2>&1"]);
     nice.arg(command.get_program()).args(command.get_args());
     nice.stdin(Stdio::null());
     for (name, value) in command.get_envs() {

@@ -1,7 +1,7 @@
 //! `cargo xtask test`: every check and the tests that prove each property once, in at most 25
 //! minutes from an empty target folder on two cores. `nightly` proves the rest.
 //!
-//! Most tests wait, so what compiles and computes runs beside them with the lowest priority: lints,
+//! Most tests wait, so what compiles and computes runs beside them with a lower priority: lints,
 //! documentation, the loom tests, and the optimised build that the gate measures. The gate counts
 //! instructions, which do not depend on the load.
 

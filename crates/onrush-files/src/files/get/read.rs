@@ -332,8 +332,8 @@ impl Inner {
     }
 
     /// Takes a place for the file of an object that does not fit into memory, until it is closed,
-    /// if the response may have content. Returns whether the cache may keep the object: not its file
-    /// while others need one.
+    /// if the response may have content. Returns whether the cache may keep the object: not its
+    /// file while others need one.
     fn hold_file(&self, object: &mut Object, request: &Request, reads_all: bool) -> Result<bool> {
         if !self.shares.files.are_contested()
             || !object::stays_open(object, reads_all, &self.object_budget)
