@@ -1,6 +1,7 @@
 //! What happens while a change is held in the middle of it: its client disconnects, or another one
 //! changes something.
 
+use crate::common::hooked::{Call, Hooked, Hooks};
 use crate::common::*;
 use onrush::DriverPreference;
 use onrush_files::{Allow, FilesOptions};
@@ -76,12 +77,6 @@ impl Drop for End {
     }
 }
 
-#[derive(Debug)]
-struct Gated {
-    folder: Folder,
-    gate: Arc<Gate>,
-}
-
 struct GatedUpload(Box<dyn Upload>, Arc<Gate>);
 
 impl Upload for GatedUpload {
@@ -109,84 +104,19 @@ impl Upload for GatedUpload {
     }
 }
 
-impl Store for Gated {
-    fn open<'a>(&'a self, key: &'a Key, wanted: Wanted) -> LocalFuture<'a, Result<Object>> {
-        self.folder.open(key, wanted)
+/// Changes wait at the gate, after they were made.
+impl Hooks for Arc<Gate> {
+    fn after(&self, call: Call) -> LocalFuture<'_, ()> {
+        match call {
+            Call::Delete | Call::CreateFolder | Call::ReplaceProperties => {
+                Box::pin(self.clone().pass())
+            }
+            Call::ExistingObject | Call::SyncKept | Call::ListOwn => Box::pin(async {}),
+        }
     }
 
-    fn meta<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Meta>> {
-        self.folder.meta(key)
-    }
-
-    fn existing_object<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Option<Meta>>> {
-        self.folder.existing_object(key)
-    }
-
-    fn stage<'a>(
-        &'a self,
-        key: &'a Key,
-        condition: Condition,
-        size_bytes: Option<u64>,
-    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
-        Box::pin(async move {
-            let upload = self.folder.stage(key, condition, size_bytes).await?;
-            Ok(Box::new(GatedUpload(upload, self.gate.clone())) as Box<dyn Upload>)
-        })
-    }
-
-    fn delete<'a>(
-        &'a self,
-        key: &'a Key,
-        kind: Kind,
-        condition: Condition,
-    ) -> LocalFuture<'a, Result<Meta>> {
-        Box::pin(async move {
-            let deleted = self.folder.delete(key, kind, condition).await;
-            self.gate.clone().pass().await;
-            deleted
-        })
-    }
-
-    fn create_folder<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<bool>> {
-        Box::pin(async move {
-            let created = self.folder.create_folder(key).await;
-            self.gate.clone().pass().await;
-            created
-        })
-    }
-
-    fn replace_properties<'a>(
-        &'a self,
-        key: &'a Key,
-        old: &'a [u8],
-        new: &'a [u8],
-    ) -> LocalFuture<'a, Result<()>> {
-        Box::pin(async move {
-            let replaced = self.folder.replace_properties(key, old, new).await;
-            self.gate.clone().pass().await;
-            replaced
-        })
-    }
-
-    fn replace(
-        &self,
-        how: Relocation,
-        kind: Kind,
-        shown: ShownNames,
-    ) -> LocalFuture<'_, Result<Committed>> {
-        self.folder.replace(how, kind, shown)
-    }
-
-    fn stage_copy<'a>(&'a self, from: &'a Key, to: &'a Key) -> LocalFuture<'a, Result<StagedCopy>> {
-        self.folder.stage_copy(from, to)
-    }
-
-    fn list<'a>(&'a self, folder: Option<&'a Key>, how: ListHow) -> LocalFuture<'a, Result<Page>> {
-        self.folder.list(folder, how)
-    }
-
-    fn features(&self) -> Features {
-        self.folder.features()
+    fn staged(&self, upload: Box<dyn Upload>) -> Box<dyn Upload> {
+        Box::new(GatedUpload(upload, self.clone()))
     }
 }
 
@@ -216,9 +146,9 @@ impl Held {
         };
         let pool = BlockingPool::threads(2, 64);
         let gate = Arc::new(Gate::default());
-        let store = Arc::new(Gated {
+        let store = Arc::new(Hooked {
             folder: Folder::open(dir.path(), pool, folder).expect("a folder"),
-            gate: gate.clone(),
+            hooks: gate.clone(),
         });
         let server = TestServer::on_store(store, options, driver);
         Held { dir, gate, server }

@@ -1,5 +1,6 @@
 //! Uploads whose parts arrive in any order, on both drivers and in the simulator.
 
+use crate::common::hooked::{Call, Hooked, Hooks};
 use crate::common::{
     Connection, Reply, TempDir, TestServer, drivers, on_all_backends, pattern, writable,
 };
@@ -265,79 +266,19 @@ fn a_question_does_not_end_a_completion() {
     }
 }
 
-/// A folder whose file system is away while a part is made durable.
+/// Whether the file system is away while a part is made durable.
 #[derive(Debug)]
-struct Away {
-    folder: Folder,
-    is_away: AtomicBool,
-}
+struct Away(AtomicBool);
 
-impl Store for Away {
-    fn open<'a>(&'a self, key: &'a Key, wanted: Wanted) -> LocalFuture<'a, Result<Object>> {
-        self.folder.open(key, wanted)
-    }
-
-    fn meta<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Meta>> {
-        self.folder.meta(key)
-    }
-
-    fn existing_object<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Option<Meta>>> {
-        self.folder.existing_object(key)
-    }
-
-    fn stage<'a>(
-        &'a self,
-        key: &'a Key,
-        condition: Condition,
-        size_bytes: Option<u64>,
-    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
-        self.folder.stage(key, condition, size_bytes)
-    }
-
-    fn resume<'a>(
-        &'a self,
-        key: &'a Key,
-        condition: Condition,
-        kept: &'a Kept,
-    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
-        self.folder.resume(key, condition, kept)
-    }
-
-    fn write_kept<'a>(
-        &'a self,
-        kept: &'a Kept,
-        position: u64,
-        buf: Vec<u8>,
-    ) -> LocalFuture<'a, Result<Vec<u8>>> {
-        self.folder.write_kept(kept, position, buf)
-    }
-
-    fn sync_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
-        match self.is_away.load(SeqCst) {
-            true => Box::pin(async { Err(StoreError::Unavailable) }),
-            false => self.folder.sync_kept(kept),
-        }
-    }
-
-    fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
-        self.folder.discard(kept)
-    }
-
-    fn delete<'a>(
-        &'a self,
-        key: &'a Key,
-        kind: Kind,
-        condition: Condition,
-    ) -> LocalFuture<'a, Result<Meta>> {
-        self.folder.delete(key, kind, condition)
-    }
-
-    fn list<'a>(&'a self, folder: Option<&'a Key>, how: ListHow) -> LocalFuture<'a, Result<Page>> {
-        self.folder.list(folder, how)
-    }
-
-    fn features(&self) -> Features {
-        self.folder.features()
+impl Hooks for Away {
+    fn before(&self, call: Call) -> LocalFuture<'_, Result<()>> {
+        let is_away = call == Call::SyncKept && self.0.load(SeqCst);
+        Box::pin(async move {
+            match is_away {
+                true => Err(StoreError::Unavailable),
+                false => Ok(()),
+            }
+        })
     }
 }
 
@@ -347,16 +288,16 @@ fn a_file_system_that_is_away_for_a_moment_ends_no_upload() {
     for driver in drivers() {
         let dir = TempDir::new();
         let pool = BlockingPool::threads(2, 64);
-        let store = Arc::new(Away {
+        let store = Arc::new(Hooked {
             folder: Folder::open(dir.path(), pool, FolderOptions::default()).expect("a folder"),
-            is_away: AtomicBool::new(false),
+            hooks: Away(AtomicBool::new(false)),
         });
         let server = &mut TestServer::on_store(store.clone(), &writable(), driver);
         let url = begin(server, "");
         assert_eq!(send_part(server, &url, 1).status, 204);
-        store.is_away.store(true, SeqCst);
+        store.hooks.0.store(true, SeqCst);
         assert_eq!(send_part(server, &url, 0).status, 503);
-        store.is_away.store(false, SeqCst);
+        store.hooks.0.store(false, SeqCst);
         for part in [0, 2, 3] {
             assert_eq!(send_part(server, &url, part).status, 204, "{part}");
         }

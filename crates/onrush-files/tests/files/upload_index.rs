@@ -1,5 +1,6 @@
 //! Unfinished uploads of an earlier process are read once, however many requests need them.
 
+use crate::common::hooked::{Call, Hooked, Hooks};
 use crate::common::*;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::coop;
@@ -10,70 +11,34 @@ use std::time::{Duration, Instant};
 
 const REQUESTS: usize = 8;
 
-/// A folder that counts. The first listing of the server's own objects lasts until all requests
-/// have arrived.
+/// What is counted. The first listing of the server's own objects lasts until all requests have
+/// arrived.
 #[derive(Debug)]
 struct Counted {
-    folder: Folder,
     looked_up: AtomicUsize,
     listed: AtomicUsize,
     since: Instant,
 }
 
-impl Store for Counted {
-    fn open<'a>(&'a self, key: &'a Key, wanted: Wanted) -> LocalFuture<'a, Result<Object>> {
-        self.folder.open(key, wanted)
-    }
-
-    fn meta<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Meta>> {
-        self.folder.meta(key)
-    }
-
-    fn existing_object<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<Option<Meta>>> {
-        Box::pin(async {
-            let found = self.folder.existing_object(key).await;
-            self.looked_up.fetch_add(1, SeqCst);
-            found
-        })
-    }
-
-    fn stage<'a>(
-        &'a self,
-        key: &'a Key,
-        condition: Condition,
-        size_bytes: Option<u64>,
-    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
-        self.folder.stage(key, condition, size_bytes)
-    }
-
-    fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
-        self.folder.discard(kept)
-    }
-
-    fn delete<'a>(
-        &'a self,
-        key: &'a Key,
-        kind: Kind,
-        condition: Condition,
-    ) -> LocalFuture<'a, Result<Meta>> {
-        self.folder.delete(key, kind, condition)
-    }
-
-    fn list<'a>(&'a self, folder: Option<&'a Key>, how: ListHow) -> LocalFuture<'a, Result<Page>> {
+impl Hooks for Counted {
+    fn before(&self, call: Call) -> LocalFuture<'_, Result<()>> {
         Box::pin(async move {
-            if folder.is_some_and(Key::reserved) {
+            if call == Call::ListOwn {
                 self.listed.fetch_add(1, SeqCst);
                 let is_waiting = || self.looked_up.load(SeqCst) < REQUESTS;
                 while is_waiting() && self.since.elapsed() < Duration::from_secs(30) {
                     coop::yield_now().await;
                 }
             }
-            self.folder.list(folder, how).await
+            Ok(())
         })
     }
 
-    fn features(&self) -> Features {
-        self.folder.features()
+    fn after(&self, call: Call) -> LocalFuture<'_, ()> {
+        if call == Call::ExistingObject {
+            self.looked_up.fetch_add(1, SeqCst);
+        }
+        Box::pin(async {})
     }
 }
 
@@ -82,11 +47,13 @@ fn requests_after_a_start_wait_for_one_that_reads() {
     for driver in drivers() {
         let dir = TempDir::new();
         let pool = BlockingPool::threads(2, 64);
-        let store = Arc::new(Counted {
+        let store = Arc::new(Hooked {
             folder: Folder::open(dir.path(), pool, FolderOptions::default()).expect("a folder"),
-            looked_up: AtomicUsize::new(0),
-            listed: AtomicUsize::new(0),
-            since: Instant::now(),
+            hooks: Counted {
+                looked_up: AtomicUsize::new(0),
+                listed: AtomicUsize::new(0),
+                since: Instant::now(),
+            },
         });
         let mut server = TestServer::on_store(store.clone(), &writable(), driver);
         let begin = |at| {
@@ -103,9 +70,9 @@ fn requests_after_a_start_wait_for_one_that_reads() {
             let reply = Reply::parse(&server.receive(&mut connection), false);
             assert_eq!(reply.status, 201, "{}", reply.text());
         }
-        assert!(store.looked_up.load(SeqCst) >= REQUESTS);
+        assert!(store.hooks.looked_up.load(SeqCst) >= REQUESTS);
         // One reads for the requests, and one looks for old uploads.
-        let listed = store.listed.load(SeqCst);
+        let listed = store.hooks.listed.load(SeqCst);
         assert!((1..=2).contains(&listed), "{listed}");
     }
 }

@@ -1,6 +1,7 @@
 //! Shared by the tests of `files`: a server with a folder, on a driver or in the simulator, and a
 //! client that sends raw HTTP.
 
+pub mod hooked;
 pub mod tus;
 pub mod webdav;
 
