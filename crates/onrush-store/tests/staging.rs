@@ -7,7 +7,8 @@ use onrush_rt::fs::sim::SimFs;
 use onrush_rt::fs::{Dir, OpenHow};
 use onrush_store::*;
 use std::path::Path;
-use std::sync::{Mutex, mpsc};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, mpsc};
 
 on_all! {
     aborted_uploads_leave_nothing
@@ -240,6 +241,32 @@ fn a_look_that_hangs_stops_nobody() {
     wait_until("it responds", || folder.look_again().is_none());
     assert_ne!(folder.swaps(), 0);
 }
+
+/// After a look that panicked, others are made.
+#[test]
+fn a_look_that_panics_is_made_again() {
+    let base = TempDir::new();
+    let at = |name: &str| base.path().join(name);
+    std::fs::create_dir(at("new")).unwrap();
+    let pool = BlockingPool::threads(2, 16);
+    let folder = Folder::open(&at("data"), pool, FolderOptions::default()).unwrap();
+    let looked = Arc::new(AtomicUsize::new(0));
+    let counter = looked.clone();
+    folder.check_swaps(move |_, _| match counter.fetch_add(1, SeqCst) {
+        0 => std::panic::panic_any(OnPurpose),
+        _ => Ok(()),
+    });
+    let _silence = ::testing::panics::silence(|info| info.payload().is::<OnPurpose>());
+    std::fs::rename(at("data"), at("old")).unwrap();
+    std::fs::rename(at("new"), at("data")).unwrap();
+    wait_until("it looks again", || {
+        folder.look_again();
+        looked.load(SeqCst) == 2 && folder.swaps() == 1
+    });
+    assert_eq!(folder.look_again(), None);
+}
+
+struct OnPurpose;
 
 /// Rules for paths do not hold in the folder to which the path leads now.
 #[test]

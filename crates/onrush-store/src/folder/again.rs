@@ -132,6 +132,15 @@ impl Again {
     }
 }
 
+/// The end of a look, also by a panic: otherwise no other one would begin.
+struct Looking<'a>(&'a Again);
+
+impl Drop for Looking<'_> {
+    fn drop(&mut self) {
+        self.0.looking_ms.store(NONE, Relaxed);
+    }
+}
+
 /// Looks on the pool, if it is time to. Fails if the folder must not be used.
 pub(super) fn look_if_due(inner: &Arc<Inner>) -> Result<()> {
     if inner.again.is_due() {
@@ -155,6 +164,7 @@ pub(super) fn look(inner: &Arc<Inner>) {
     let turn = again.turn.lock();
     let mut turn = turn.unwrap_or_else(PoisonError::into_inner);
     again.begin();
+    let looking = Looking(again);
     let mut is_refused = false;
     let check = || {
         let check = again.check.get();
@@ -186,8 +196,7 @@ pub(super) fn look(inner: &Arc<Inner>) {
     });
     let is_there = looked.is_ok();
     *again.lock_failure() = looked.err().map(|error| error.kind());
-    again.looking_ms.store(NONE, Relaxed);
-    drop(turn);
+    drop((looking, turn));
     // It may read whole folders, which is no sign that the file system hangs.
     if is_there {
         moves::complete_free(inner);
