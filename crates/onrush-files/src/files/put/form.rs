@@ -80,7 +80,10 @@ impl Inner {
         let is_page = prefers_html(&request);
         let mount = split.mount.to_owned();
         let boundary = boundary(&request).ok_or(MALFORMED)?;
-        let _place = self.shares.files.hold_upload(|| Holder::of(&request))?;
+        let _place = self
+            .shares
+            .files
+            .hold_upload(429, || Holder::of(&request))?;
         let body = std::mem::take(request.body());
         let mut parts = Parts::new(body, &boundary);
         let (mut lines, mut refused) = (String::new(), None);

@@ -74,7 +74,10 @@ impl Inner {
         }
         let _place = match length {
             Some(..=SMALL_BYTES) => None, // Its file is open for a moment only.
-            _ => self.shares.files.hold_upload(|| Holder::of(&request))?,
+            _ => self
+                .shares
+                .files
+                .hold_upload(429, || Holder::of(&request))?,
         };
         let check_first = !conditions.is_none()
             || !may_replace

@@ -55,12 +55,14 @@ impl OpenFiles {
         Ok(())
     }
 
-    /// The place of the file of an upload, to be held until the file is closed.
+    /// The place of the file of an upload, to be held until the file is closed. `status`: that of
+    /// the response if the client has its share.
     pub(in crate::files) fn hold_upload(
         &self,
+        status: u16,
         holder: impl FnOnce() -> Holder,
     ) -> Result<Option<Share>, HttpError> {
-        let refused = HttpError::new(429, "this client has too many uploads in progress");
+        let refused = HttpError::new(status, "this client has too many uploads in progress");
         self.take(holder).map_err(|_| refused)
     }
 }

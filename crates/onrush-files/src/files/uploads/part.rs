@@ -59,7 +59,7 @@ impl Uploads {
         let mut session = open().await?;
         if let Err(error) = synced {
             // A sync that was not tried says nothing about what was acknowledged.
-            if !is_temporary(&error) {
+            if !was_not_tried(&error) {
                 let _ = session.cancel().await;
             }
             return Err(ReceiveError::Store(error));
@@ -70,8 +70,8 @@ impl Uploads {
     }
 }
 
-/// Whether an operation was refused before it changed anything.
-fn is_temporary(error: &StoreError) -> bool {
+/// Whether a sync was refused before it was made.
+fn was_not_tried(error: &StoreError) -> bool {
     matches!(error, StoreError::Unavailable | StoreError::Busy)
 }
 

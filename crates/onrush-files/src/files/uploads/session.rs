@@ -404,9 +404,8 @@ impl State {
     /// Takes the place of the file that is going to be open while a client sends. The response is
     /// one after which clients of tus try again, which they do not after 429.
     fn hold(&mut self, holder: Holder) -> Result<(), ReceiveError> {
-        let place = self.uploads.open_files.hold_upload(|| holder);
-        let refused = HttpError::new(503, "this client has too many uploads in progress");
-        self.place = place.map_err(|_| ReceiveError::Body(refused))?;
+        let place = self.uploads.open_files.hold_upload(503, || holder);
+        self.place = place.map_err(ReceiveError::Body)?;
         Ok(())
     }
 
