@@ -30,6 +30,10 @@ pub fn target() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
 }
 
+/// What cargo builds for the gate. The gate alone would have other features of what both need, and
+/// so other instructions.
+pub const BUILD_GATE: &str = "build --release --quiet -p gate -p onrush-server --bins";
+
 /// If this variable is set, measured programs are built without optimisation. The tests set it for
 /// the documented commands: they check only that the commands work, and optimised links take
 /// minutes.

@@ -9,7 +9,7 @@ use crate::{
     Arguments, Failure,
     binaries::{self, Scope},
     commands, setup,
-    shell::{Outcome, cargo, run, target},
+    shell::{BUILD_GATE, Outcome, cargo, run, target},
     steps::{Quiet, Steps},
     tidy, verify,
 };
@@ -118,12 +118,10 @@ fn doc() -> Command {
     command
 }
 
-/// Compares the instructions per request on the simulator with the committed results. The program
-/// is built with it, because both need the same.
+/// Compares the instructions per request on the simulator with the committed results.
 fn gate() -> Vec<Command> {
     vec![
-        cargo("build --release --quiet -p gate -p onrush-server --bins"),
-        // Not by `cargo run`: alone, it would have other features of what both need.
+        cargo(BUILD_GATE),
         Command::new(target().join("release/gate")),
     ]
 }

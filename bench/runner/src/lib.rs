@@ -367,7 +367,7 @@ pub fn raise_descriptors() -> Outcome {
 
 /// Builds the gate and runs it.
 fn gate(arguments: &[String]) -> Outcome<ExitCode> {
-    run(&mut cargo("build --release --quiet -p gate"))?;
+    run(&mut cargo(xtask::shell::BUILD_GATE))?;
     let mut gate = Command::new(xtask::shell::target().join("release/gate"));
     gate.args(arguments).current_dir(xtask::shell::root());
     let status = gate.status().map_err(|error| cannot_run(&gate, &error))?;

@@ -2,7 +2,7 @@
 #![allow(unreachable_pub)]
 
 use onrush_coroutine::{Contract, Coroutine};
-use onrush_rt::driver::sim::{self, Random};
+use onrush_rt::driver::sim;
 use onrush_rt::driver::{Choice, Config, Preference, Socket, choose};
 use std::future::{Future, poll_fn};
 use std::net::{TcpListener, TcpStream};
@@ -92,10 +92,4 @@ pub fn sockets(net: Option<&sim::Net>) -> (Socket, Socket) {
         stream.set_nodelay(true).expect("set");
     }
     (Socket::Os(a.into()), Socket::Os(b.into()))
-}
-
-/// Bytes that depend on their position, so that a lost, duplicated or reordered one is detected.
-pub fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
-    let mut random = Random::new(seed);
-    (0..bytes).map(|_| random.below(256) as u8).collect()
 }

@@ -1,8 +1,8 @@
 //! Coroutines on workers of every driver: sockets, files, threads and programs, with the API of
 //! std.
 
-use crate::common::{ALL, KERNEL, Kind, choice, contract, pattern, sockets};
-use testing::{TempDir, watchdog};
+use crate::common::{ALL, KERNEL, Kind, choice, contract, sockets};
+use testing::{TempDir, body, watchdog};
 
 use onrush_coroutine::net::{Shutdown, TcpListener, TcpStream};
 use onrush_coroutine::{self as coroutine, Config, Coroutine, File, fs, thread, wait};
@@ -161,7 +161,7 @@ fn streams_carry_bytes_both_ways() {
         let pair = rig.pair();
         rig.run(move || {
             let (client, mut server) = pair();
-            let said = pattern(3, 600_000);
+            let said = body(600_000);
             let expected = said.clone();
             // Both clones are used at the same time: one writes more than fits, the other reads it
             // back.
@@ -372,7 +372,7 @@ fn files_are_read_and_written() {
         rig.run(move || {
             fs::create_dir_all(&folder).unwrap();
             let path = folder.join("a file");
-            let content = pattern(5, 700_000);
+            let content = body(700_000);
             let mut file = File::create(&path).unwrap();
             file.write_all(&content).unwrap();
             file.sync_all().unwrap();
