@@ -347,16 +347,20 @@ fn continued_pipelining_does_not_delay_a_drain() {
 #[test]
 fn drain_on_the_simulator() {
     async fn slow(request: Request) -> Response {
-        request.worker().sleep(Duration::from_secs(5)).await;
+        if request.path() != "/now" {
+            request.worker().sleep(Duration::from_secs(5)).await;
+        }
         Response::text("hello")
     }
     for seed in 0..30 {
         let mut sim = Simulation::new(seed, &slow, Limits::default());
         let (busy, half, idle) = (sim.connect(), sim.connect(), sim.connect());
-        let late = sim.connect();
+        let (late, later, kept) = (sim.connect(), sim.connect(), sim.connect());
+        sim.send(&kept, get("/now").as_bytes());
         sim.send(&busy, get("/").as_bytes());
         sim.send(&half, b"GET / HT");
         sim.run();
+        assert!(text(&kept.receive().unwrap()).ends_with("hello"));
         let queued = sim.connect();
         let request = get("/");
         let mut rest = request.as_bytes();
@@ -366,9 +370,13 @@ fn drain_on_the_simulator() {
         sim.drain();
         sim.advance(100);
         sim.send(&late, b"GET / HT"); // It was already in flight.
-        sim.advance(2_000);
+        sim.advance(1_100);
+        // A first packet that was lost is sent again after a second.
+        assert!(kept.at_end() && !later.at_end(), "seed {seed}");
+        sim.send(&later, b"GET / HT");
+        sim.advance(900);
         assert!(idle.at_end(), "seed {seed}");
-        for client in [&half, &late] {
+        for client in [&half, &late, &later] {
             sim.send(client, b"TP/1.1\r\nHost: t\r\n\r\n");
         }
         sim.advance(8_000);
@@ -377,6 +385,7 @@ fn drain_on_the_simulator() {
             ("half", &half),
             ("queued", &queued),
             ("late", &late),
+            ("later", &later),
         ] {
             let response = text(&client.receive().unwrap());
             let closes = response.contains("Connection: close\r\n");

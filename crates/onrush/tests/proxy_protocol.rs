@@ -213,7 +213,7 @@ fn a_drain_does_not_wait_for_headers() {
     );
     sim.send(&begun, b"st: t\r\n\r\n");
     assert!(text(&begun.receive().unwrap()).contains(CLIENT));
-    sim.advance(500);
+    sim.advance(2_000);
     assert!(silent.at_end());
     sim.advance(10_000); // The others linger until their clients close.
     assert_eq!(sim.open_connections(), 0);

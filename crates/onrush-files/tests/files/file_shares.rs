@@ -89,8 +89,10 @@ fn downloads_of_one_client_leave_files_to_others() {
         assert_eq!(status(server, &mut other, &put), "201");
         let mut other = server.connect_from_another_address();
         assert_eq!(status(server, &mut other, &download(29)), "200");
-        drop((slow, other));
-        wait_until(server, |_| budget.used().files <= 10);
+        let open = budget.used().files;
+        drop(slow);
+        // The server notices the end of each connection in its own time.
+        wait_until(server, |_| budget.used().files < open / 2);
         assert_eq!(ask(server, &download(29)).1, "200");
     });
 }

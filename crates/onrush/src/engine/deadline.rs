@@ -3,7 +3,7 @@
 
 use super::Engine;
 use super::connection::{Active, Conn};
-use super::state::Phase;
+use super::state::{Expects, Phase};
 use crate::host::ConnId;
 use crate::log::Outcome;
 use crate::metrics::{CloseReason, TimeLimit};
@@ -15,6 +15,10 @@ use std::task::Waker;
 
 /// How long an idle connection stays open while the server drains, in ms.
 pub(super) const DRAIN_IDLE_MS: u32 = 200;
+
+/// How long a new connection may take to send its first request while the server drains, in ms. Its
+/// client has nothing else to do. A first packet that is lost is sent again after a second.
+pub(super) const DRAIN_FIRST_MS: u32 = 1_500;
 
 /// The extension of an expired head or idle time limit when the kernel holds unread input, in ms.
 /// The worker was away and has to process that input first.
@@ -116,6 +120,21 @@ impl Engine {
         if let Some(reader) = reader {
             user::wake(reader); // The reader may live on in the response.
         }
+    }
+
+    /// The deadline of a connection that waits for a request when the server begins to drain. A
+    /// request may be on its way.
+    pub(super) fn drain_deadline_ms(&self, conn: &Conn) -> u64 {
+        let idle_ms = self.context.now_ms() + u64::from(DRAIN_IDLE_MS);
+        let head_timeout_ms = u64::from(self.limits().head_timeout_ms);
+        let end_ms = match conn.state.expects() {
+            Expects::Head if head_timeout_ms > 0 => {
+                let opened_ms = conn.deadline_ms.saturating_sub(head_timeout_ms);
+                idle_ms.max(opened_ms.saturating_add(u64::from(DRAIN_FIRST_MS)))
+            }
+            _ => idle_ms,
+        };
+        conn.deadline_ms.min(end_ms)
     }
 
     pub(super) fn set_busy_deadline(&self, id: ConnId, conn: &mut Conn) {

@@ -6,7 +6,6 @@
 //! the deadline are transferred, and the other worker resumes the connection.
 
 use super::connection::Conn;
-use super::deadline::DRAIN_IDLE_MS;
 use super::state::{Expects, Phase, Target};
 use super::tls_connection::MovedTls;
 use super::transport::Transport;
@@ -359,9 +358,9 @@ impl Engine {
             if self.is_draining(conn) {
                 self.limit_drain_requests(id, (live.input.len() + records) as u64);
                 if input.is_none() && records == 0 {
+                    conn.deadline_ms = deadline_ms;
+                    deadline_ms = self.drain_deadline_ms(conn);
                     conn.state.restart_head(); // A new head gets the full time limit.
-                    let soon = self.context.now_ms() + u64::from(DRAIN_IDLE_MS);
-                    deadline_ms = deadline_ms.min(soon);
                 }
             }
             self.set_deadline(id, conn, deadline_ms);

@@ -378,7 +378,6 @@ impl Engine {
     /// Ends a connection after the requests that have arrived. One that looks idle stays open a
     /// little longer, because a request may be on its way.
     fn drain_connection(&self, id: ConnId) {
-        let soon = self.context.now_ms() + u64::from(deadline::DRAIN_IDLE_MS);
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = conns.get(id) else { return };
         let queued = conn.unprocessed_bytes();
@@ -389,8 +388,9 @@ impl Engine {
         }
         let is_between = conn.state.is_ready() && !conn.state.is_handshaking();
         if (is_between || conn.state.is_in_proxy_header()) && queued == 0 {
+            let deadline_ms = self.drain_deadline_ms(conn);
             conn.state.restart_head(); // A new head gets the full time limit.
-            self.set_deadline(id, conn, conn.deadline_ms.min(soon));
+            self.set_deadline(id, conn, deadline_ms);
         }
     }
 
@@ -456,7 +456,7 @@ impl Engine {
     /// The time limit for what a connection begins with.
     fn first_timeout_ms(&self, conn: &Conn) -> u32 {
         match self.is_draining(conn) {
-            true => deadline::DRAIN_IDLE_MS,
+            true => deadline::DRAIN_FIRST_MS,
             false => self.limits().head_timeout_ms,
         }
     }
