@@ -118,7 +118,7 @@ pub(crate) fn command() -> clap::Command {
     Arguments::command().mut_args(|argument| {
         let argument = argument.hide_env(true);
         let id = argument.get_id().as_str();
-        match Options::NAMES.iter().position(|name| *name == id) {
+        match Options::ALL.iter().position(|option| option.name == id) {
             Some(index) => {
                 let variable: &'static str = Box::leak(variable(id).into_boxed_str());
                 // Positional arguments need the order as well.

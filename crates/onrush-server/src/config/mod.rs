@@ -475,4 +475,4 @@ fn check_range(
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

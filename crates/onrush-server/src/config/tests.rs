@@ -1,7 +1,10 @@
 //! Configuration files and the settings that result from them.
 
 use super::*;
+use crate::commands::cli::{self, Action};
 use onrush_files::Types;
+use std::collections::HashSet;
+use std::ffi::OsString;
 
 fn parse_error(text: &str) -> (usize, String) {
     parse(text).expect_err("wrong")
@@ -245,125 +248,72 @@ fn a_build_cache_permits_uploads_unless_it_is_limited() {
     assert_eq!(files(users).0, allow(true, true));
 }
 
-/// For each option a value in the configuration file that is not the default.
-const CHANGES: &[(&str, &str)] = &[
-    ("dir", "'/srv'"),
-    ("edge", "'/srv/cache'"),
-    ("edge_size", "'1GiB'"),
-    ("edge_fresh", "'7s'"),
-    ("edge_stale", "'7s'"),
-    ("cache", "'1GiB'"),
-    ("allow", "'put,delete'"),
-    ("hidden", "true"),
-    ("show", "['.z*', '.config']"),
-    ("site", "true"),
-    ("webdav", "true"),
-    ("webdav_infinity", "7"),
-    ("spa", "true"),
-    ("redirects", "'/etc/redirects'"),
-    ("headers", "'/etc/headers'"),
-    ("precompressed", "true"),
-    ("compress", "true"),
-    ("terraform_state", "true"),
-    ("sink", "true"),
-    ("types", "{ ts = 'text/x-typescript' }"),
-    ("durability", "'none'"),
-    ("checksums", "false"),
-    ("port", "81"),
-    ("bind", "['::1', 'unix:/run/s']"),
-    ("host", "'a.example'"),
-    ("trusted_proxy", "['10.0.0.0/8', 'unix']"),
-    ("proxy_protocol", "true"),
-    ("admin", "'same'"),
-    ("tls_cert", "['a.pem', 'b.pem']"),
-    ("tls_key", "'a.key,b.key'"),
-    ("tls_ocsp", "'a.der'"),
-    ("tls_self_signed", "['a.example']"),
-    ("acme", "['a.example', 'b.example']"),
-    ("acme_email", "'admin@a.example'"),
-    ("acme_directory", "'https://a.example/dir'"),
-    ("acme_ca", "'ca.pem'"),
-    ("https_port", "8443"),
-    ("tls_client_ca", "'ca.pem'"),
-    ("tls_client_optional", "true"),
-    ("bind_plain", "['127.0.0.1:83', 'unix:/run/p']"),
-    ("http_redirect", "84"),
-    ("hsts", "7"),
-    ("auth", "'ann:secret'"),
-    ("auth_file", "'users.toml'"),
-    ("public_read", "true"),
-    ("upload_only", "true"),
-    ("cors", "['https://a.example', 'http://b.example:81']"),
-    ("insecure_writes", "true"),
-    ("body_max", "'1GiB'"),
-    ("max_object_size", "'1GiB'"),
-    ("min_free", "'1GiB'"),
-    ("quota", "['/=1GiB', '/a=5']"),
-    ("unfinished_age", "'7s'"),
-    ("unfinished_count", "7"),
-    ("unfinished_size", "'1GiB'"),
-    ("depth_max", "3"),
-    ("connections_max", "7"),
-    ("header_timeout", "'7s'"),
-    ("body_timeout", "'7s'"),
-    ("write_timeout", "'7s'"),
-    ("min_rate", "7"),
-    ("idle_timeout", "'7s'"),
-    ("total_timeout", "'7s'"),
-    ("drain_timeout", "'7s'"),
-    ("access_log", "'on'"),
-    ("access_log_format", "'combined'"),
-    ("log_format", "'json'"),
-    ("log_level", "'debug'"),
-    ("workers", "7"),
-    ("file_threads", "7"),
-    ("cache_size", "'7MiB'"),
-    ("receive_memory", "'7MiB'"),
-    ("driver", "'epoll'"),
-    ("placement", "'single'"),
-    ("rebalance", "'off'"),
-    ("defer_accept", "false"),
-    ("backlog", "7"),
-    ("ring_buffers", "16"),
-    ("ring_buffer_size", "2048"),
-];
-
-/// Other options that an option needs.
-pub(crate) fn companions(name: &str) -> &'static str {
-    match name {
-        "edge_size" | "edge_fresh" | "edge_stale" => "edge = 'cache'",
-        "tls_cert" => "tls-key = ['a.key', 'b.key']",
-        "tls_key" => "tls-cert = ['a.pem', 'b.pem']",
-        "tls_ocsp" => "tls-cert = 'a.pem'\ntls-key = 'a.key'",
-        "acme_email" | "acme_directory" | "acme_ca" => "acme = 'a.example'",
-        "spa" | "redirects" | "headers" => "site = true",
-        "https_port" => "tls-self-signed = true\nhttp-redirect = 80",
-        "tls_client_optional" => "tls-self-signed = true\ntls-client-ca = 'ca.pem'",
-        "public_read" => "auth = 'ann:secret'",
-        "tls_client_ca" | "bind_plain" | "http_redirect" | "hsts" => "tls-self-signed = true",
-        _ => "",
-    }
-}
-
 #[test]
-fn every_option_changes_the_settings() {
+fn every_option_changes_the_settings_by_file_and_by_flag() {
     let shown = |options| format!("{:?}", Settings::new(options, None).expect("they fit"));
-    for name in Options::NAMES {
-        let change = CHANGES.iter().find(|(option, _)| option == name);
-        let (_, value) = change.unwrap_or_else(|| panic!("{name}: add a value to CHANGES"));
-        let others = companions(name);
-        let default = match *name {
+    for option in Options::ALL {
+        let (key, value) = (option.name.replace('_', "-"), option.example);
+        let default = match option.name {
             "tls_cert" | "tls_key" => Options::default(), // Neither works without the other.
-            _ => parse(others).expect(others),
+            _ => parse(option.companions).expect(option.companions),
         };
-        let text = format!("{} = {value}\n{others}", name.replace('_', "-"));
+        let text = format!("{key} = {value}\n{}", option.companions);
         let options = parse(&text).expect(&text);
         assert_ne!(shown(options.clone()), shown(default), "{text}");
         // The merge includes every option, on both sides.
         assert_eq!(Options::default().or(options.clone()), options, "{text}");
         assert_eq!(options.clone().or(Options::default()), options, "{text}");
+        let table: toml::Table = text.parse().expect("it was read");
+        let flags = table.iter().map(|(key, value)| match (&key[..], value) {
+            ("dir", value) => text_of(value),
+            (key, value) => format!("--{key}={}", text_of(value)),
+        });
+        if key != "types" {
+            let arguments = ["onrush".to_owned()].into_iter().chain(flags);
+            let read = cli::read(arguments.map(OsString::from).collect());
+            let Ok(Action::Serve(read)) = read else {
+                panic!("{text}: {read:?}");
+            };
+            assert_eq!(*read, options, "{text}");
+        }
     }
-    assert_eq!(CHANGES.len(), Options::NAMES.len());
+    let variables: Vec<_> = (cli::command().get_arguments())
+        .filter_map(|argument| Some(argument.get_env()?.to_str()?.to_lowercase()))
+        .collect();
+    let names = Options::ALL.iter().map(|option| option.name);
+    let expected: HashSet<String> = names.map(|name| format!("onrush_{name}")).collect();
+    let found: HashSet<String> = variables.into_iter().collect();
+    let without: Vec<_> = expected.difference(&found).collect();
+    assert_eq!(without, ["onrush_types"]); // A table of the file only.
+}
+
+#[test]
+fn the_help_has_the_order_of_the_options() {
+    let help = cli::command().render_long_help().to_string();
+    let flags = help.lines().filter_map(|line| {
+        let begin = line.trim_start();
+        let (_, flag) = line.split_once("--").filter(|_| begin.starts_with('-'))?;
+        flag.split(['[', ' ']).next()
+    });
+    let own = ["config", "completions", "man", "help", "version"];
+    let flags: Vec<&str> = flags.filter(|flag| !own.contains(flag)).collect();
+    let names = Options::ALL
+        .iter()
+        .map(|option| option.name.replace('_', "-"));
+    let without_flag = ["dir", "types"];
+    let names: Vec<_> = names
+        .filter(|name| !without_flag.contains(&&name[..]))
+        .collect();
+    assert_eq!(flags, names);
+}
+
+/// A value of the configuration file as that of a flag.
+fn text_of(value: &toml::Value) -> String {
+    match value {
+        toml::Value::Array(values) => values.iter().map(text_of).collect::<Vec<_>>().join(","),
+        toml::Value::String(text) => text.clone(),
+        value => value.to_string(),
+    }
 }
 
 #[test]

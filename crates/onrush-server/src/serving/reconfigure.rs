@@ -18,7 +18,7 @@ use crate::certificates::SharedCertificates;
 use crate::commands::cli;
 use crate::config::{CertificateSource, Settings};
 use crate::logging;
-use crate::options::Options;
+use crate::options::{Definition, Effect, Options};
 use crate::process::failure::{self, Failure, one_line};
 use crate::process::memory;
 use crate::process::reload::{Reload, Requests, Wake};
@@ -34,40 +34,6 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::sync::MutexGuard;
 use std::time::Duration;
-
-/// The options that need a restart, in the order of `--help`. All others apply to a running server.
-/// docs/service.md gives the reasons.
-const NEED_RESTART: &[&str] = &[
-    "dir",
-    "edge",
-    "durability",
-    "port",
-    "bind",
-    "proxy_protocol",
-    "admin",
-    "acme",
-    "acme_email",
-    "acme_directory",
-    "acme_ca",
-    "tls_client_ca",
-    "tls_client_optional",
-    "bind_plain",
-    "http_redirect",
-    "workers",
-    "file_threads",
-    "receive_memory",
-    "driver",
-    "placement",
-    "defer_accept",
-    "backlog",
-    "ring_buffers",
-    "ring_buffer_size",
-];
-
-/// Options that apply only while the server has what they concern, before and after the change.
-const OF_EDGE: &[&str] = &["edge_size", "edge_fresh", "edge_stale"];
-const OF_TLS: &[&str] = &["https_port", "hsts"];
-const OF_CERTIFICATES: &[&str] = &["tls_cert", "tls_key", "tls_ocsp", "tls_self_signed"];
 
 /// The running server, and the options and settings that it has.
 pub(crate) struct Reconfiguration {
@@ -168,8 +134,9 @@ impl Reconfiguration {
         let settings = Settings::new((*read).clone(), memory::limit_bytes(Path::new("/")))?;
         settings.trusted_files.check().map_err(Failure::usage)?;
         let changed = self.options.differences(&read);
-        let needs_restart = |name: &&str| !is_applicable(name, &self.settings, &settings);
-        let others: Vec<_> = changed.iter().copied().filter(needs_restart).collect();
+        let others = (changed.iter().copied())
+            .filter(|option| !is_applicable(option.effect, &self.settings, &settings));
+        let others: Vec<_> = others.collect();
         if !others.is_empty() {
             let options = keys(&others);
             tracing::error!(
@@ -189,7 +156,7 @@ impl Reconfiguration {
     }
 
     /// Applies the options `changed` of `new`. After an error, nothing has changed.
-    fn apply(&mut self, changed: &[&str], mut new: Settings) -> Result<(), Failure> {
+    fn apply(&mut self, changed: &[&Definition], mut new: Settings) -> Result<(), Failure> {
         keep_addresses(&mut new, &self.settings);
         let mut loaded = self.load(&new)?;
         change_quotas(&self.stores, &self.settings, &new)?;
@@ -270,7 +237,7 @@ impl Reconfiguration {
         &self,
         users: &'u SharedUsers,
         loaded: &mut Loaded,
-        changed: &[&str],
+        changed: &[&Definition],
         new: &Settings,
     ) -> Result<MutexGuard<'u, UsersInUse>, Failure> {
         let locked = users.lock();
@@ -321,8 +288,9 @@ impl Reconfiguration {
         former
     }
 
-    fn change_certificates(&self, changed: &[&str], new: &Settings) -> Result<(), Failure> {
-        let have_changed = OF_CERTIFICATES.iter().any(|name| changed.contains(name));
+    fn change_certificates(&self, changed: &[&Definition], new: &Settings) -> Result<(), Failure> {
+        let is_of_them = |option: &&Definition| option.effect == Effect::OfCertificates;
+        let have_changed = changed.iter().any(is_of_them);
         match self.sources.certificates.as_ref().zip(new.tls.as_ref()) {
             Some((certificates, tls)) if have_changed => {
                 let dir = new.storage.folder().unwrap_or(Path::new("."));
@@ -343,17 +311,18 @@ impl Reconfiguration {
     }
 }
 
-/// Whether an option applies to the server that has `current`.
-fn is_applicable(name: &str, current: &Settings, new: &Settings) -> bool {
+/// Whether a change with this effect applies to the server that has `current`.
+fn is_applicable(effect: Effect, current: &Settings, new: &Settings) -> bool {
     let with_tls = current.tls.as_ref().zip(new.tls.as_ref());
     let is_ordered = |source: &CertificateSource| matches!(source, CertificateSource::Acme(_));
-    match name {
-        "cache" => current.cache.is_some() && new.cache.is_some(),
-        name if OF_EDGE.contains(&name) => current.edge.is_some() && new.edge.is_some(),
-        name if OF_TLS.contains(&name) => with_tls.is_some(),
-        name if OF_CERTIFICATES.contains(&name) => with_tls
+    match effect {
+        Effect::AtOnce => true,
+        Effect::Restart => false,
+        Effect::OfCache => current.cache.is_some() && new.cache.is_some(),
+        Effect::OfEdge => current.edge.is_some() && new.edge.is_some(),
+        Effect::OfTls => with_tls.is_some(),
+        Effect::OfCertificates => with_tls
             .is_some_and(|(current, new)| !is_ordered(&current.source) && !is_ordered(&new.source)),
-        name => !NEED_RESTART.contains(&name),
     }
 }
 
@@ -406,7 +375,8 @@ fn limit_caches(stores: &Stores, settings: &Settings) {
 }
 
 /// The keys of options in the configuration file.
-fn keys(names: &[&str]) -> String {
+fn keys(options: &[&Definition]) -> String {
+    let names: Vec<_> = options.iter().map(|option| option.name).collect();
     names.join(", ").replace('_', "-")
 }
 

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::commands::cli;
-use crate::config::tests::companions;
 use crate::config::{Settings, parse};
+use crate::options::{Definition, Options};
 use clap::ValueHint;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -56,6 +56,8 @@ fn no_option_names_a_file_that_clients_can_replace() {
     let options = path_options();
     assert!(options.len() >= 9, "{options:?}");
     for option in options {
+        let known = |definition: &&Definition| definition.name == option;
+        let definition = Options::ALL.iter().find(known).expect("an option");
         let is_secret = SECRET.contains(&&option[..]);
         let key = option.replace('_', "-");
         let of = |path: PathBuf, more: &str| {
@@ -64,7 +66,7 @@ fn no_option_names_a_file_that_clients_can_replace() {
             let pair = match &option[..] {
                 "tls_cert" => "tls-key = '/k'".to_owned(),
                 "tls_key" => "tls-cert = '/c'".to_owned(),
-                name => companions(name).to_owned(),
+                _ => definition.companions.to_owned(),
             };
             let dir = served.display();
             checked(&format!("dir = '{dir}'\n{key} = '{path}'\n{pair}\n{more}"))

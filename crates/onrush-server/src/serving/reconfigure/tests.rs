@@ -25,14 +25,27 @@ fn listed(heading: &str) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn the_page_lists_each_option_once() {
+fn the_page_lists_the_options_that_need_a_restart() {
     let (applied, others) = (listed("### Applied at once"), listed("### Needs a restart"));
-    for name in Options::NAMES {
-        let needs_restart = NEED_RESTART.contains(name);
-        assert_eq!(others.contains_key(*name), needs_restart, "{name}");
-        assert_eq!(applied.contains_key(*name), !needs_restart, "{name}");
+    for option in Options::ALL {
+        let needs_restart = option.effect == Effect::Restart;
+        assert_eq!(
+            others.contains_key(option.name),
+            needs_restart,
+            "{}",
+            option.name
+        );
     }
-    assert_eq!(applied.len() + others.len(), Options::NAMES.len());
+    for name in applied.keys().chain(others.keys()) {
+        assert!(
+            Options::ALL.iter().any(|option| option.name == name),
+            "{name}"
+        );
+        assert!(
+            !applied.contains_key(name) || !others.contains_key(name),
+            "{name}"
+        );
+    }
     for (name, reason) in others {
         assert!(reason.len() > 10, "{name}: {reason}");
     }
@@ -41,6 +54,12 @@ fn the_page_lists_each_option_once() {
 #[test]
 fn some_options_apply_only_to_what_the_server_has() {
     let settings = |text: &str| Settings::new(parse(text).unwrap(), None).unwrap();
+    let effect = |name| {
+        let mut all = Options::ALL.iter();
+        all.find(|option| option.name == name)
+            .expect("an option")
+            .effect
+    };
     let plain = settings("");
     let (tls, acme) = (
         settings("tls-self-signed = true"),
@@ -52,13 +71,13 @@ fn some_options_apply_only_to_what_the_server_has() {
         ("edge_size", &plain, &settings("edge = '/e'")),
         ("cache", &plain, &settings("cache = '1GiB'")),
     ] {
-        assert!(is_applicable(name, with, with), "{name}");
-        assert!(!is_applicable(name, without, with), "{name}");
-        assert!(!is_applicable(name, with, without), "{name}");
+        assert!(is_applicable(effect(name), with, with), "{name}");
+        assert!(!is_applicable(effect(name), without, with), "{name}");
+        assert!(!is_applicable(effect(name), with, without), "{name}");
     }
     // The identities of open connections are those of the earlier authorities.
-    assert!(!is_applicable("tls_client_ca", &tls, &tls));
-    assert!(!is_applicable("tls_client_optional", &tls, &tls));
-    assert!(!is_applicable("tls_cert", &acme, &tls));
-    assert!(is_applicable("allow", &plain, &acme));
+    assert!(!is_applicable(effect("tls_client_ca"), &tls, &tls));
+    assert!(!is_applicable(effect("tls_client_optional"), &tls, &tls));
+    assert!(!is_applicable(effect("tls_cert"), &acme, &tls));
+    assert!(is_applicable(effect("allow"), &plain, &acme));
 }
