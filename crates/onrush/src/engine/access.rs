@@ -20,26 +20,6 @@ use std::rc::Rc;
 /// The longest part of a rejected request line that is logged, in bytes.
 const RAW_LINE_BYTES_MAX: usize = 2048;
 
-impl CloseReason {
-    /// The outcome of an exchange that had not ended when its connection closed.
-    fn outcome(self) -> Outcome {
-        match self {
-            CloseReason::Complete
-            | CloseReason::Client
-            | CloseReason::Broken
-            | CloseReason::NotProxied => Outcome::ClientGone,
-            CloseReason::TimedOut | CloseReason::Idle => Outcome::TimedOut,
-            CloseReason::Cut => Outcome::CutOff,
-            CloseReason::Exhausted | CloseReason::Displaced | CloseReason::Refused => {
-                Outcome::Evicted
-            }
-            CloseReason::Drained | CloseReason::Stopped | CloseReason::NotAdmitted => {
-                Outcome::Stopped
-            }
-        }
-    }
-}
-
 impl Engine {
     /// Whether exchanges are recorded.
     #[inline]

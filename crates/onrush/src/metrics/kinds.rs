@@ -1,6 +1,7 @@
 //! Labels of counters: why connections ended, which limit was reached, why requests were rejected.
 
 use super::cell::Counter;
+use crate::log::Outcome;
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -88,169 +89,162 @@ impl<K: Kind> fmt::Debug for CountBy<K> {
     }
 }
 
-/// Why a connection ended.
-///
-/// # Examples
-/// ```
-/// # use onrush::{Limits, Request, Response, sim::Simulation};
-/// # async fn hello(_: Request) -> Response { Response::text("hello") }
-/// use onrush::metrics::{CloseReason, Kind};
-///
-/// let limits = Limits { idle_timeout_ms: 1000, ..Limits::default() };
-/// let mut sim = Simulation::new(1, &hello, limits);
-/// let client = sim.connect();
-/// sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
-/// sim.advance(2000);
-/// assert_eq!(sim.counters().done.of(CloseReason::Idle), 1);
-/// assert_eq!(CloseReason::Idle.name(), "idle");
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CloseReason {
-    /// The last response was sent. The client or the handler had requested the close, or the
-    /// request was rejected.
-    Complete,
-    /// The client closed it while no response was due.
-    Client,
-    /// No request began within `Limits::idle_timeout_ms`, or `Limits::head_timeout_ms` for the
-    /// first one.
-    Idle,
-    /// The client exceeded a time limit while a request was in progress. See [`TimeLimit`].
-    TimedOut,
-    /// The client or the network reset it.
-    Broken,
-    /// The handler could not finish its response.
-    Cut,
-    /// The maximum number of connections or descriptors was reached, and it was refused with 503.
-    Refused,
-    /// It was idle while the server shut down.
-    Drained,
-    /// The server ended while the connection was open.
-    Stopped,
-    /// Memory or another resource that it needed was exhausted.
-    Exhausted,
-    /// The maximum number of connections or descriptors was reached, and it had been idle for the
-    /// longest time.
-    Displaced,
-    /// It did not begin with a header of the PROXY protocol of a trusted peer. See
-    /// [`ProxyRefusal`].
-    NotProxied,
-    /// The requirements for client certificates have changed, and the client does not meet them.
-    NotAdmitted,
+/// Defines labels with fixed values: each with its documentation and its name in the metrics.
+macro_rules! kinds {
+    ($(#[$about:meta])* pub enum $kind:ident {
+        $($(#[$what:meta])* $variant:ident = $name:literal,)*
+    }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $kind {
+            $($(#[$what])* $variant,)*
+        }
+
+        impl Kind for $kind {
+            const ALL: &'static [$kind] = &[$($kind::$variant),*];
+
+            fn name(self) -> &'static str {
+                match self {
+                    $($kind::$variant => $name,)*
+                }
+            }
+        }
+    };
 }
 
-impl Kind for CloseReason {
-    const ALL: &'static [CloseReason] = &[
-        CloseReason::Complete,
-        CloseReason::Client,
-        CloseReason::Idle,
-        CloseReason::TimedOut,
-        CloseReason::Broken,
-        CloseReason::Cut,
-        CloseReason::Refused,
-        CloseReason::Drained,
-        CloseReason::Stopped,
-        CloseReason::Exhausted,
-        CloseReason::Displaced,
-        CloseReason::NotProxied,
-        CloseReason::NotAdmitted,
-    ];
+kinds! {
+    /// Why a connection ended.
+    ///
+    /// # Examples
+    /// ```
+    /// # use onrush::{Limits, Request, Response, sim::Simulation};
+    /// # async fn hello(_: Request) -> Response { Response::text("hello") }
+    /// use onrush::metrics::{CloseReason, Kind};
+    ///
+    /// let limits = Limits { idle_timeout_ms: 1000, ..Limits::default() };
+    /// let mut sim = Simulation::new(1, &hello, limits);
+    /// let client = sim.connect();
+    /// sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    /// sim.advance(2000);
+    /// assert_eq!(sim.counters().done.of(CloseReason::Idle), 1);
+    /// assert_eq!(CloseReason::Idle.name(), "idle");
+    /// ```
+    pub enum CloseReason {
+        /// The last response was sent. The client or the handler had requested the close, or the
+        /// request was rejected.
+        Complete = "complete",
+        /// The client closed it while no response was due.
+        Client = "client",
+        /// No request began within `Limits::idle_timeout_ms`, or `Limits::head_timeout_ms` for the
+        /// first one.
+        Idle = "idle",
+        /// The client exceeded a time limit while a request was in progress. See [`TimeLimit`].
+        TimedOut = "timed_out",
+        /// The client or the network reset it.
+        Broken = "broken",
+        /// The handler could not finish its response.
+        Cut = "cut",
+        /// The maximum number of connections or descriptors was reached, and it was refused with
+        /// 503.
+        Refused = "refused",
+        /// It was idle while the server shut down.
+        Drained = "drained",
+        /// The server ended while the connection was open.
+        Stopped = "stopped",
+        /// Memory or another resource that it needed was exhausted.
+        Exhausted = "exhausted",
+        /// The maximum number of connections or descriptors was reached, and it had been idle for
+        /// the longest time.
+        Displaced = "displaced",
+        /// It did not begin with a header of the PROXY protocol of a trusted peer. See
+        /// [`ProxyRefusal`].
+        NotProxied = "not_proxied",
+        /// The requirements for client certificates have changed, and the client does not meet
+        /// them.
+        NotAdmitted = "not_admitted",
+    }
+}
 
-    fn name(self) -> &'static str {
+impl CloseReason {
+    /// The outcome of an exchange that had not ended when its connection closed.
+    pub(crate) fn outcome(self) -> Outcome {
         match self {
-            CloseReason::Complete => "complete",
-            CloseReason::Client => "client",
-            CloseReason::Idle => "idle",
-            CloseReason::TimedOut => "timed_out",
-            CloseReason::Broken => "broken",
-            CloseReason::Cut => "cut",
-            CloseReason::Refused => "refused",
-            CloseReason::Drained => "drained",
-            CloseReason::Stopped => "stopped",
-            CloseReason::Exhausted => "exhausted",
-            CloseReason::Displaced => "displaced",
-            CloseReason::NotProxied => "not_proxied",
-            CloseReason::NotAdmitted => "not_admitted",
+            CloseReason::Complete
+            | CloseReason::Client
+            | CloseReason::Broken
+            | CloseReason::NotProxied => Outcome::ClientGone,
+            CloseReason::TimedOut | CloseReason::Idle => Outcome::TimedOut,
+            CloseReason::Cut => Outcome::CutOff,
+            CloseReason::Exhausted | CloseReason::Displaced | CloseReason::Refused => {
+                Outcome::Evicted
+            }
+            CloseReason::Drained | CloseReason::Stopped | CloseReason::NotAdmitted => {
+                Outcome::Stopped
+            }
         }
     }
 }
 
-/// A time limit that a client has exceeded.
-///
-/// # Examples
-/// ```
-/// # use onrush::{Limits, Request, Response, sim::Simulation};
-/// # async fn hello(_: Request) -> Response { Response::text("hello") }
-/// use onrush::metrics::TimeLimit;
-///
-/// let limits = Limits { head_timeout_ms: 1000, ..Limits::default() };
-/// let mut sim = Simulation::new(1, &hello, limits);
-/// let client = sim.connect();
-/// sim.send(&client, b"GET / HTTP/1.1\r\nHost: exam");
-/// sim.advance(2000);
-/// assert!(client.receive()?.starts_with(b"HTTP/1.1 408 Request Timeout\r\n"));
-/// assert_eq!(sim.counters().timed_out.of(TimeLimit::Head), 1);
-/// # Ok::<(), std::io::Error>(())
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TimeLimit {
-    /// `Limits::handshake_timeout_ms`: a TLS handshake.
-    Handshake,
-    /// `Limits::head_timeout_ms`: the head of a request.
-    Head,
-    /// `Limits::body_timeout_ms`, or the minimum rate: the body of a request.
-    Body,
-    /// `Limits::write_timeout_ms`, or the minimum rate: the client accepts the response too slowly.
-    Write,
-    /// `Limits::total_timeout_ms`: the whole exchange.
-    Total,
-}
-
-impl Kind for TimeLimit {
-    const ALL: &'static [TimeLimit] = &[
-        TimeLimit::Handshake,
-        TimeLimit::Head,
-        TimeLimit::Body,
-        TimeLimit::Write,
-        TimeLimit::Total,
-    ];
-
-    fn name(self) -> &'static str {
-        match self {
-            TimeLimit::Handshake => "handshake",
-            TimeLimit::Head => "head",
-            TimeLimit::Body => "body",
-            TimeLimit::Write => "write",
-            TimeLimit::Total => "total",
-        }
+kinds! {
+    /// A time limit that a client has exceeded.
+    ///
+    /// # Examples
+    /// ```
+    /// # use onrush::{Limits, Request, Response, sim::Simulation};
+    /// # async fn hello(_: Request) -> Response { Response::text("hello") }
+    /// use onrush::metrics::TimeLimit;
+    ///
+    /// let limits = Limits { head_timeout_ms: 1000, ..Limits::default() };
+    /// let mut sim = Simulation::new(1, &hello, limits);
+    /// let client = sim.connect();
+    /// sim.send(&client, b"GET / HTTP/1.1\r\nHost: exam");
+    /// sim.advance(2000);
+    /// assert!(client.receive()?.starts_with(b"HTTP/1.1 408 Request Timeout\r\n"));
+    /// assert_eq!(sim.counters().timed_out.of(TimeLimit::Head), 1);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub enum TimeLimit {
+        /// `Limits::handshake_timeout_ms`: a TLS handshake.
+        Handshake = "handshake",
+        /// `Limits::head_timeout_ms`: the head of a request.
+        Head = "head",
+        /// `Limits::body_timeout_ms`, or the minimum rate: the body of a request.
+        Body = "body",
+        /// `Limits::write_timeout_ms`, or the minimum rate: the client accepts the response too
+        /// slowly.
+        Write = "write",
+        /// `Limits::total_timeout_ms`: the whole exchange.
+        Total = "total",
     }
 }
 
-/// How a TLS handshake ended.
-///
-/// # Examples
-/// ```
-/// use onrush::metrics::{HandshakeOutcome, Kind};
-///
-/// assert_eq!(HandshakeOutcome::Tls13Resumed.name(), "tls1.3_resumed");
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HandshakeOutcome {
-    /// TLS 1.3 with a full handshake.
-    Tls13,
-    /// TLS 1.3 with a ticket of an earlier session.
-    Tls13Resumed,
-    /// TLS 1.2 with a full handshake.
-    Tls12,
-    /// TLS 1.2 with a ticket of an earlier session.
-    Tls12Resumed,
-    /// The client broke a rule, offered nothing acceptable, or went away.
-    Failed,
-    /// The client exceeded `Limits::handshake_timeout_ms`, or the server shut down.
-    TimedOut,
-    /// The client sent a plain HTTP request, which received a 400.
-    PlainHttp,
-    /// There was no memory for the handshake.
-    Refused,
+kinds! {
+    /// How a TLS handshake ended.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::metrics::{HandshakeOutcome, Kind};
+    ///
+    /// assert_eq!(HandshakeOutcome::Tls13Resumed.name(), "tls1.3_resumed");
+    /// ```
+    pub enum HandshakeOutcome {
+        /// TLS 1.3 with a full handshake.
+        Tls13 = "tls1.3",
+        /// TLS 1.3 with a ticket of an earlier session.
+        Tls13Resumed = "tls1.3_resumed",
+        /// TLS 1.2 with a full handshake.
+        Tls12 = "tls1.2",
+        /// TLS 1.2 with a ticket of an earlier session.
+        Tls12Resumed = "tls1.2_resumed",
+        /// The client broke a rule, offered nothing acceptable, or went away.
+        Failed = "failed",
+        /// The client exceeded `Limits::handshake_timeout_ms`, or the server shut down.
+        TimedOut = "timed_out",
+        /// The client sent a plain HTTP request, which received a 400.
+        PlainHttp = "plain_http",
+        /// There was no memory for the handshake.
+        Refused = "refused",
+    }
 }
 
 #[cfg(feature = "tls")]
@@ -266,63 +260,22 @@ impl HandshakeOutcome {
     }
 }
 
-impl Kind for HandshakeOutcome {
-    const ALL: &'static [HandshakeOutcome] = &[
-        HandshakeOutcome::Tls13,
-        HandshakeOutcome::Tls13Resumed,
-        HandshakeOutcome::Tls12,
-        HandshakeOutcome::Tls12Resumed,
-        HandshakeOutcome::Failed,
-        HandshakeOutcome::TimedOut,
-        HandshakeOutcome::PlainHttp,
-        HandshakeOutcome::Refused,
-    ];
-
-    fn name(self) -> &'static str {
-        match self {
-            HandshakeOutcome::Tls13 => "tls1.3",
-            HandshakeOutcome::Tls13Resumed => "tls1.3_resumed",
-            HandshakeOutcome::Tls12 => "tls1.2",
-            HandshakeOutcome::Tls12Resumed => "tls1.2_resumed",
-            HandshakeOutcome::Failed => "failed",
-            HandshakeOutcome::TimedOut => "timed_out",
-            HandshakeOutcome::PlainHttp => "plain_http",
-            HandshakeOutcome::Refused => "refused",
-        }
-    }
-}
-
-/// Why a connection was closed that has to begin with a header of the PROXY protocol.
-///
-/// # Examples
-/// ```
-/// use onrush::metrics::{Kind, ProxyRefusal};
-///
-/// assert_eq!(ProxyRefusal::Untrusted.name(), "untrusted");
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProxyRefusal {
-    /// The peer is not trusted to say who its clients are.
-    Untrusted,
-    /// The connection began with other bytes, or ended within the header.
-    Malformed,
-    /// The header was not complete within `Limits::head_timeout_ms`.
-    TimedOut,
-}
-
-impl Kind for ProxyRefusal {
-    const ALL: &'static [ProxyRefusal] = &[
-        ProxyRefusal::Untrusted,
-        ProxyRefusal::Malformed,
-        ProxyRefusal::TimedOut,
-    ];
-
-    fn name(self) -> &'static str {
-        match self {
-            ProxyRefusal::Untrusted => "untrusted",
-            ProxyRefusal::Malformed => "malformed",
-            ProxyRefusal::TimedOut => "timed_out",
-        }
+kinds! {
+    /// Why a connection was closed that has to begin with a header of the PROXY protocol.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::metrics::{Kind, ProxyRefusal};
+    ///
+    /// assert_eq!(ProxyRefusal::Untrusted.name(), "untrusted");
+    /// ```
+    pub enum ProxyRefusal {
+        /// The peer is not trusted to say who its clients are.
+        Untrusted = "untrusted",
+        /// The connection began with other bytes, or ended within the header.
+        Malformed = "malformed",
+        /// The header was not complete within `Limits::head_timeout_ms`.
+        TimedOut = "timed_out",
     }
 }
 
@@ -386,6 +339,15 @@ mod tests {
         }
         let kinds = CloseReason::ALL.len() as u64;
         assert_eq!(endings.get(), kinds * (kinds + 1) / 2);
+    }
+
+    #[test]
+    fn the_page_of_operators_lists_each_reason() {
+        let page = include_str!("../../../../docs/operations.md");
+        for reason in CloseReason::ALL {
+            let listed = format!("| `{}` | ", reason.name());
+            assert!(page.contains(&listed), "{listed}");
+        }
     }
 
     #[test]
