@@ -3,7 +3,9 @@
 //!
 //! While any worker has been active within [`ACTIVE_MS`], all workers check each other ten times
 //! per second. So no worker has to be woken for the check, and a server without traffic does not
-//! wake up. The first worker that becomes active after a pause wakes the others.
+//! wake up. The first worker that becomes active after a pause wakes the others. There is no
+//! watchdog thread: with one worker, a second thread adds the counting of references to descriptors
+//! to each system call.
 //!
 //! The engine performs the checks and handles blocked workers (`engine/stall.rs`).
 

@@ -2,7 +2,10 @@
 //!
 //! While a handler reads small parts, the driver continues to receive into its buffers, up to a
 //! limit. For a large body the engine pauses the driver. When the driver has stopped receiving, the
-//! engine receives directly into the reader's memory.
+//! engine receives directly into the reader's memory. On io_uring, a pause cancels the multishot
+//! receive and ends with its terminal completion; from then on the engine waits for readiness of
+//! this connection. A reader that discards a body or fills a large buffer is woken once per large
+//! part (`SO_RCVLOWAT`), unless the client is slow.
 
 use super::Engine;
 use super::connection::Conn;
