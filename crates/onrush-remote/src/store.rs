@@ -18,8 +18,8 @@ use object_store::ObjectStoreExt;
 use object_store::aws::AmazonS3Builder;
 use object_store::path::Path;
 use onrush_store::{
-    Condition, Features, Kept, Key, Kind, ListHow, LocalFuture, Meta, Object, Page, Result, Store,
-    StoreError, Upload, Wanted,
+    Condition, Features, Kept, Key, Kind, ListHow, LocalFuture, Meta, Object, Page, Result,
+    ResumableUploads, Store, StoreError, Upload, Wanted,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -231,6 +231,29 @@ impl Store for RemoteStore {
         })
     }
 
+    fn delete<'a>(
+        &'a self,
+        key: &'a Key,
+        kind: Kind,
+        condition: Condition,
+    ) -> LocalFuture<'a, Result<Meta>> {
+        Box::pin(self.delete(key, kind, condition))
+    }
+
+    fn list<'a>(&'a self, folder: Option<&'a Key>, how: ListHow) -> LocalFuture<'a, Result<Page>> {
+        Box::pin(async move { list(&self.service, folder, &how).await })
+    }
+
+    fn uploads(&self) -> Option<&dyn ResumableUploads> {
+        Some(self)
+    }
+
+    fn features(&self) -> Features {
+        features(self.service.evaluates_conditions.get().copied())
+    }
+}
+
+impl ResumableUploads for RemoteStore {
     fn stage_resumable<'a>(
         &'a self,
         key: &'a Key,
@@ -306,22 +329,5 @@ impl Store for RemoteStore {
 
     fn discard_older(&self, age: Duration) -> LocalFuture<'_, Result<usize>> {
         Box::pin(discard_older(&self.service, age))
-    }
-
-    fn delete<'a>(
-        &'a self,
-        key: &'a Key,
-        kind: Kind,
-        condition: Condition,
-    ) -> LocalFuture<'a, Result<Meta>> {
-        Box::pin(self.delete(key, kind, condition))
-    }
-
-    fn list<'a>(&'a self, folder: Option<&'a Key>, how: ListHow) -> LocalFuture<'a, Result<Page>> {
-        Box::pin(async move { list(&self.service, folder, &how).await })
-    }
-
-    fn features(&self) -> Features {
-        features(self.service.evaluates_conditions.get().copied())
     }
 }

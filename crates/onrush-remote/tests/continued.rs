@@ -2,7 +2,7 @@
 
 use crate::common::read_all;
 use onrush_remote::RemoteStore;
-use onrush_store::{Condition, Kept, Key, Kind, Result, Store, Upload};
+use onrush_store::{Condition, Kept, Key, Kind, Result, ResumableUploads, Store, Upload};
 use std::ops::Range;
 use testing_s3::Bucket;
 

@@ -3,7 +3,7 @@
 
 use crate::common::block_on;
 use onrush_remote::{Options, RemoteStore};
-use onrush_store::{Condition, Key, Store, StoreError, Upload};
+use onrush_store::{Condition, Key, ResumableUploads, Store, StoreError, Upload};
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};

@@ -4,7 +4,7 @@
 use crate::common::{block_on, read_all};
 use crate::continued::{MIB, SIZE, assert_content, begin, delete, key, leftovers, resume, write};
 use onrush_remote::{Options, RemoteStore};
-use onrush_store::{Condition, Key, Store, StoreError};
+use onrush_store::{Condition, Key, ResumableUploads, Store, StoreError};
 use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};

@@ -3,7 +3,7 @@
 use crate::common::block_on;
 use crate::continued::{MIB, SIZE, assert_content, begin, delete, key, leftovers, resume, write};
 use onrush_remote::RemoteStore;
-use onrush_store::{Condition, Kept, Store, StoreError};
+use onrush_store::{Condition, Kept, ResumableUploads, Store, StoreError};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use testing::body;

@@ -74,5 +74,5 @@ pub use quota::{KeptUpload, Progress, QuotaStore};
 pub use scrub::{EachFile, Finding, Scrub};
 pub use shown::{NamePattern, ShownNames};
 pub use store::{Committed, Condition, Features, Kept, Overlap, Relocation, Space, StagedCopy};
-pub use store::{Store, Upload, Wanted};
+pub use store::{ResumableUploads, Store, Upload, Wanted};
 pub use usage::{COUNTED_BYTES_MIN, HandedOver, Quota};

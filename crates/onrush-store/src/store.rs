@@ -1,8 +1,8 @@
 //! The interface of a store: the trait [`Store`] and its types.
 //!
 //! Conditions, versions and pages are data that can be sent to another machine. The trait contains
-//! no file, descriptor, path or thread pool. What only some stores have is a method with a default:
-//! [`Store::try_get`], [`Store::generation`] and [`Store::features`].
+//! no file, descriptor, path or thread pool. What only some stores have is a method with a default,
+//! or a trait of its own ([`Store::uploads`]).
 
 use crate::changes::FolderChanges;
 use crate::error::{Result, StoreError};
@@ -108,91 +108,6 @@ pub trait Store: fmt::Debug + Send + Sync {
         condition: Condition,
         size_bytes: Option<u64>,
     ) -> LocalFuture<'a, Result<Box<dyn Upload>>>;
-
-    /// As [`Store::stage`], for an upload that may be kept ([`Upload::keep`]). A store that passes
-    /// bytes on to a service sends them in a form that outlives the request.
-    fn stage_resumable<'a>(
-        &'a self,
-        key: &'a Key,
-        condition: Condition,
-        size_bytes: Option<u64>,
-    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
-        self.stage(key, condition, size_bytes)
-    }
-
-    /// Continues an upload of which `kept` bytes were kept ([`Upload::keep`]), perhaps by another
-    /// process. Bytes that were written after that are dropped. The key is that of the
-    /// [`Store::stage_resumable`] before; the condition is that of the commit. The metadata has to
-    /// be set again. The caller ensures that no two uploads of this process continue the same
-    /// bytes; [`Upload::claim`] excludes other machines. A write or a commit of a dropped upload
-    /// may go on: this waits for its end. Fails with [`StoreError::NotFound`] if the bytes are
-    /// gone, for example because that commit has published them.
-    fn resume<'a>(
-        &'a self,
-        _key: &'a Key,
-        _condition: Condition,
-        _kept: &'a Kept,
-    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
-        Box::pin(async { Err(StoreError::Unsupported) })
-    }
-
-    /// Writes the bytes of `buf` at any position of a kept upload, and returns `buf`, empty. While
-    /// the upload is resumed, this waits. The bytes are kept after [`Store::sync_kept`]; a caller
-    /// that has written all of them continues with their number as [`Kept::bytes`]. Fails with
-    /// [`StoreError::NotFound`] if the upload is gone: a write never changes an object that was
-    /// published.
-    fn write_kept<'a>(
-        &'a self,
-        _kept: &'a Kept,
-        _position: u64,
-        _buf: Vec<u8>,
-    ) -> LocalFuture<'a, Result<Vec<u8>>> {
-        Box::pin(async { Err(StoreError::Unsupported) })
-    }
-
-    /// Makes everything that [`Store::write_kept`] has written as durable as objects are. If this
-    /// fails, it is not known which bytes the disk has, and the upload is removed: except with
-    /// [`StoreError::Unavailable`] and [`StoreError::Busy`], with which nothing was tried.
-    fn sync_kept<'a>(&'a self, _kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
-        Box::pin(async { Err(StoreError::Unsupported) })
-    }
-
-    /// Removes what only `old` needs, two results of [`Upload::keep`] of the same upload. The
-    /// caller has recorded `new` in its place. This need not be complete when the future is, and
-    /// what is left is removed by its age. By default does nothing: most stores keep both in the
-    /// same place.
-    fn supersede<'a>(&'a self, _old: &'a Kept, _new: &'a Kept) -> LocalFuture<'a, ()> {
-        Box::pin(async {})
-    }
-
-    /// The size of the object at `key` if it has been made from the kept bytes: the upload was
-    /// committed, and the process ended before the caller could record that. By default `None`.
-    fn published<'a>(
-        &'a self,
-        _key: &'a Key,
-        _kept: &'a Kept,
-    ) -> LocalFuture<'a, Result<Option<u64>>> {
-        Box::pin(async { Ok(None) })
-    }
-
-    /// Whether kept bytes are still there. Not if they have become an object, or were discarded. By
-    /// default they are: the store does not know.
-    fn is_kept<'a>(&'a self, _kept: &'a Kept) -> LocalFuture<'a, Result<bool>> {
-        Box::pin(async { Ok(true) })
-    }
-
-    /// Removes the bytes of an upload that is not going to be continued. If they are gone already,
-    /// nothing happens. A commit that goes on after the upload was dropped may still succeed. Fails
-    /// with [`StoreError::InUse`] while another process uses the upload.
-    fn discard<'a>(&'a self, _kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
-        Box::pin(async { Err(StoreError::Unsupported) })
-    }
-
-    /// Removes the kept bytes of all uploads that were not written to for longer than `age`,
-    /// whether a caller knows of them or not. Returns the number of uploads.
-    fn discard_older(&self, _age: Duration) -> LocalFuture<'_, Result<usize>> {
-        Box::pin(async { Ok(0) })
-    }
 
     /// Deletes an object, or a folder if it is empty ([`StoreError::NotEmpty`] otherwise), and
     /// returns its properties. Parent folders stay if the store has empty folders. `kind` says
@@ -382,10 +297,93 @@ pub trait Store: fmt::Debug + Send + Sync {
         0
     }
 
+    /// Uploads that continue after an interruption, if the store can keep them. By default `None`.
+    fn uploads(&self) -> Option<&dyn ResumableUploads> {
+        None
+    }
+
     /// What the store can do beyond the required methods.
     fn features(&self) -> Features {
         Features::default()
     }
+}
+
+/// Uploads that outlive the requests and the process that send them: a store keeps their bytes
+/// ([`Upload::keep`]), and they become an object later.
+pub trait ResumableUploads: Send + Sync {
+    /// As [`Store::stage`], for an upload that may be kept ([`Upload::keep`]). A store that passes
+    /// bytes on to a service sends them in a form that outlives the request.
+    fn stage_resumable<'a>(
+        &'a self,
+        key: &'a Key,
+        condition: Condition,
+        size_bytes: Option<u64>,
+    ) -> LocalFuture<'a, Result<Box<dyn Upload>>>;
+
+    /// Continues an upload of which `kept` bytes were kept ([`Upload::keep`]), perhaps by another
+    /// process. Bytes that were written after that are dropped. The key is that of the
+    /// [`ResumableUploads::stage_resumable`] before; the condition is that of the commit. The
+    /// metadata has to be set again. The caller ensures that no two uploads of this process
+    /// continue the same bytes; [`Upload::claim`] excludes other machines. A write or a commit of a
+    /// dropped upload may go on: this waits for its end. Fails with [`StoreError::NotFound`] if the
+    /// bytes are gone, for example because that commit has published them.
+    fn resume<'a>(
+        &'a self,
+        key: &'a Key,
+        condition: Condition,
+        kept: &'a Kept,
+    ) -> LocalFuture<'a, Result<Box<dyn Upload>>>;
+
+    /// Writes the bytes of `buf` at any position of a kept upload, and returns `buf`, empty. While
+    /// the upload is resumed, this waits. The bytes are kept after [`ResumableUploads::sync_kept`];
+    /// a caller that has written all of them continues with their number as [`Kept::bytes`]. Fails
+    /// with [`StoreError::NotFound`] if the upload is gone: a write never changes an object that
+    /// was published. By default fails with [`StoreError::Unsupported`]
+    /// ([`Features::uploads_in_any_order`]).
+    fn write_kept<'a>(
+        &'a self,
+        _kept: &'a Kept,
+        _position: u64,
+        _buf: Vec<u8>,
+    ) -> LocalFuture<'a, Result<Vec<u8>>> {
+        Box::pin(async { Err(StoreError::Unsupported) })
+    }
+
+    /// Makes everything that [`ResumableUploads::write_kept`] has written as durable as objects
+    /// are. If this fails, it is not known which bytes the disk has, and the upload is removed:
+    /// except with [`StoreError::Unavailable`] and [`StoreError::Busy`], with which nothing was
+    /// tried.
+    fn sync_kept<'a>(&'a self, _kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+        Box::pin(async { Err(StoreError::Unsupported) })
+    }
+
+    /// Removes what only `old` needs, two results of [`Upload::keep`] of the same upload. The
+    /// caller has recorded `new` in its place. This need not be complete when the future is, and
+    /// what is left is removed by its age. By default does nothing: most stores keep both in the
+    /// same place.
+    fn supersede<'a>(&'a self, _old: &'a Kept, _new: &'a Kept) -> LocalFuture<'a, ()> {
+        Box::pin(async {})
+    }
+
+    /// The size of the object at `key` if it has been made from the kept bytes: the upload was
+    /// committed, and the process ended before the caller could record that.
+    fn published<'a>(
+        &'a self,
+        key: &'a Key,
+        kept: &'a Kept,
+    ) -> LocalFuture<'a, Result<Option<u64>>>;
+
+    /// Whether kept bytes are still there. Not if they have become an object, or were discarded.
+    fn is_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<bool>>;
+
+    /// Removes the bytes of an upload that is not going to be continued. If they are gone already,
+    /// nothing happens. A commit that goes on after the upload was dropped may still succeed. Fails
+    /// with [`StoreError::InUse`] while another process uses the upload.
+    fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>>;
+
+    /// Removes the kept bytes of all uploads that were not written to for longer than `age`,
+    /// whether a caller knows of them or not. Returns the number of uploads.
+    fn discard_older(&self, age: Duration) -> LocalFuture<'_, Result<usize>>;
 }
 
 /// What a store can do beyond the required methods of [`Store`]. Nothing by default. A store in
@@ -399,11 +397,12 @@ pub struct Features {
     pub metadata_bytes_max: usize,
     /// The same bytes have the same version. Without it, no version is used twice.
     pub versions_by_content: bool,
-    /// Uploads can be continued after an interruption ([`Upload::keep`], [`Store::resume`]).
+    /// Uploads can be continued after an interruption ([`Upload::keep`],
+    /// [`ResumableUploads::resume`]).
     pub resumable_uploads: bool,
     /// Such uploads are continued by other servers of the store as well ([`Upload::claim`]).
     pub shared_uploads: bool,
-    /// Such uploads can be written at any position ([`Store::write_kept`]).
+    /// Such uploads can be written at any position ([`ResumableUploads::write_kept`]).
     pub uploads_in_any_order: bool,
     /// Such uploads can be joined ([`Upload::append_kept`]).
     pub joins_uploads: bool,
@@ -486,16 +485,18 @@ pub trait Upload {
     fn written_bytes(&self) -> u64;
 
     /// Keeps the bytes written so far when this upload is dropped, or the process ends, or, as far
-    /// as the store promises that for objects, the power fails. [`Store::resume`] continues with
-    /// what this returns. The bytes occupy the store until the commit or [`Store::discard`].
-    /// A commit that fails leaves them: the caller discards them if the failure is final.
+    /// as the store promises that for objects, the power fails. [`ResumableUploads::resume`]
+    /// continues with what this returns. The bytes occupy the store until the commit or
+    /// [`ResumableUploads::discard`]. A commit that fails leaves them: the caller discards them if
+    /// the failure is final.
     fn keep(&mut self) -> LocalFuture<'_, Result<Kept>> {
         Box::pin(async { Err(StoreError::Unsupported) })
     }
 
-    /// What the caller of [`Store::resume`] has to record, in the place of what it has resumed and
-    /// only if that is still recorded, before it writes or commits. It differs each time, so of
-    /// several machines that resume the same bytes one succeeds; the others drop their uploads.
+    /// What the caller of [`ResumableUploads::resume`] has to record, in the place of what it has
+    /// resumed and only if that is still recorded, before it writes or commits. It differs each
+    /// time, so of several machines that resume the same bytes one succeeds; the others drop their
+    /// uploads.
     /// `None`: the store excludes other machines by itself.
     fn claim(&mut self) -> Option<Kept> {
         None

@@ -29,7 +29,7 @@ use crate::key::Key;
 use crate::meta::{Kind, Meta};
 use crate::object::{CacheUse, Cached, LocalFuture, Object};
 use crate::store::{Committed, Condition, Cursor, DetailedEntry, Features, Kept, ListHow, Overlap};
-use crate::store::{Page, Relocation, Store, Upload, Wanted};
+use crate::store::{Page, Relocation, ResumableUploads, Store, Upload, Wanted};
 use change::{Change, EdgeUpload};
 use heads::Heads;
 use metrics::Counts;
@@ -200,6 +200,11 @@ impl EdgeStore {
         let object = inner.store.open(key, wanted.clone()).await?;
         Ok(object.with_cached(Cached { how, fresh_ms: 0 }))
     }
+
+    /// The uploads of the other store.
+    fn kept(&self) -> Result<&dyn ResumableUploads> {
+        self.inner.store.uploads().ok_or(StoreError::Unsupported)
+    }
 }
 
 impl Inner {
@@ -272,68 +277,6 @@ impl Store for EdgeStore {
             let upload = self.inner.store.stage(key, condition, size_bytes).await?;
             Ok(Box::new(EdgeUpload::new(upload, &self.inner, key)) as Box<dyn Upload>)
         })
-    }
-
-    fn stage_resumable<'a>(
-        &'a self,
-        key: &'a Key,
-        condition: Condition,
-        size_bytes: Option<u64>,
-    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
-        Box::pin(async move {
-            let staged = (self.inner.store).stage_resumable(key, condition, size_bytes);
-            let upload = EdgeUpload::new(staged.await?, &self.inner, key);
-            Ok(Box::new(upload) as Box<dyn Upload>)
-        })
-    }
-
-    fn resume<'a>(
-        &'a self,
-        key: &'a Key,
-        condition: Condition,
-        kept: &'a Kept,
-    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
-        Box::pin(async move {
-            let upload = self.inner.store.resume(key, condition, kept).await?;
-            Ok(Box::new(EdgeUpload::new(upload, &self.inner, key)) as Box<dyn Upload>)
-        })
-    }
-
-    fn write_kept<'a>(
-        &'a self,
-        kept: &'a Kept,
-        position: u64,
-        buf: Vec<u8>,
-    ) -> LocalFuture<'a, Result<Vec<u8>>> {
-        self.inner.store.write_kept(kept, position, buf)
-    }
-
-    fn sync_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
-        self.inner.store.sync_kept(kept)
-    }
-
-    fn supersede<'a>(&'a self, old: &'a Kept, new: &'a Kept) -> LocalFuture<'a, ()> {
-        self.inner.store.supersede(old, new)
-    }
-
-    fn published<'a>(
-        &'a self,
-        key: &'a Key,
-        kept: &'a Kept,
-    ) -> LocalFuture<'a, Result<Option<u64>>> {
-        self.inner.store.published(key, kept)
-    }
-
-    fn is_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<bool>> {
-        self.inner.store.is_kept(kept)
-    }
-
-    fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
-        self.inner.store.discard(kept)
-    }
-
-    fn discard_older(&self, age: Duration) -> LocalFuture<'_, Result<usize>> {
-        self.inner.store.discard_older(age)
     }
 
     fn delete<'a>(
@@ -422,6 +365,13 @@ impl Store for EdgeStore {
         self.inner.store.swaps()
     }
 
+    fn uploads(&self) -> Option<&dyn ResumableUploads> {
+        self.inner
+            .store
+            .uploads()
+            .map(|_| self as &dyn ResumableUploads)
+    }
+
     fn features(&self) -> Features {
         Features {
             renames_folders: false,  // See `rename`.
@@ -429,6 +379,74 @@ impl Store for EdgeStore {
             properties_bytes_max: 0, // As for `watch`.
             ..self.inner.store.features().passed_on()
         }
+    }
+}
+
+impl ResumableUploads for EdgeStore {
+    fn stage_resumable<'a>(
+        &'a self,
+        key: &'a Key,
+        condition: Condition,
+        size_bytes: Option<u64>,
+    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
+        Box::pin(async move {
+            let staged = self.kept()?.stage_resumable(key, condition, size_bytes);
+            let upload = EdgeUpload::new(staged.await?, &self.inner, key);
+            Ok(Box::new(upload) as Box<dyn Upload>)
+        })
+    }
+
+    fn resume<'a>(
+        &'a self,
+        key: &'a Key,
+        condition: Condition,
+        kept: &'a Kept,
+    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
+        Box::pin(async move {
+            let upload = self.kept()?.resume(key, condition, kept).await?;
+            Ok(Box::new(EdgeUpload::new(upload, &self.inner, key)) as Box<dyn Upload>)
+        })
+    }
+
+    fn write_kept<'a>(
+        &'a self,
+        kept: &'a Kept,
+        position: u64,
+        buf: Vec<u8>,
+    ) -> LocalFuture<'a, Result<Vec<u8>>> {
+        Box::pin(async move { self.kept()?.write_kept(kept, position, buf).await })
+    }
+
+    fn sync_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+        Box::pin(async move { self.kept()?.sync_kept(kept).await })
+    }
+
+    fn supersede<'a>(&'a self, old: &'a Kept, new: &'a Kept) -> LocalFuture<'a, ()> {
+        Box::pin(async move {
+            if let Ok(uploads) = self.kept() {
+                uploads.supersede(old, new).await;
+            }
+        })
+    }
+
+    fn published<'a>(
+        &'a self,
+        key: &'a Key,
+        kept: &'a Kept,
+    ) -> LocalFuture<'a, Result<Option<u64>>> {
+        Box::pin(async move { self.kept()?.published(key, kept).await })
+    }
+
+    fn is_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<bool>> {
+        Box::pin(async move { self.kept()?.is_kept(kept).await })
+    }
+
+    fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+        Box::pin(async move { self.kept()?.discard(kept).await })
+    }
+
+    fn discard_older(&self, age: Duration) -> LocalFuture<'_, Result<usize>> {
+        Box::pin(async move { self.kept()?.discard_older(age).await })
     }
 }
 

@@ -80,8 +80,8 @@ impl Folder {
         size.map(|size| Ok((name_of(kept)?, size))).transpose()
     }
 
-    /// As [`Store::discard_older`](crate::Store::discard_older), but returns the names of the
-    /// files.
+    /// As [`ResumableUploads::discard_older`](crate::ResumableUploads::discard_older), but returns
+    /// the names of the files.
     pub(crate) async fn discard_older_named(&self, age: Duration) -> Result<Vec<Vec<u8>>> {
         let job = move |inner: &Arc<Inner>| discard_older(inner, age);
         self.run(&self.inner.pool, job).await
@@ -229,7 +229,8 @@ pub(super) fn open(inner: &Inner, kept: &Kept, what_for: FileUse) -> Result<(Fil
     Ok((file, found.size, uploads))
 }
 
-/// Writes at any position of a kept file ([`Store::write_kept`](crate::Store::write_kept)).
+/// Writes at any position of a kept file
+/// ([`ResumableUploads::write_kept`](crate::ResumableUploads::write_kept)).
 pub(super) async fn write(
     inner: &Arc<Inner>,
     kept: &Kept,
@@ -256,7 +257,8 @@ pub(super) async fn write(
     Ok(buf)
 }
 
-/// Makes a kept file durable, or removes it ([`Store::sync_kept`](crate::Store::sync_kept)).
+/// Makes a kept file durable, or removes it
+/// ([`ResumableUploads::sync_kept`](crate::ResumableUploads::sync_kept)).
 pub(super) async fn sync(inner: &Arc<Inner>, kept: &Kept) -> Result<()> {
     if !inner.durable() {
         return Ok(());

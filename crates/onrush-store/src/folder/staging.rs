@@ -420,7 +420,8 @@ impl StagedFile {
     /// a worker, the pool removes it instead; see [`DeferredFree`].
     ///
     /// A kept file stays after every failure: its bytes were acknowledged to a client, and only the
-    /// caller knows whether they are still of use ([`Store::discard`](crate::Store::discard)).
+    /// caller knows whether they are still of use
+    /// ([`ResumableUploads::discard`](crate::ResumableUploads::discard)).
     pub(super) fn remove_unless_kept(mut self) {
         if !self.name.is_kept && !self.name.inner.change_pool.is_inline() {
             unlink(&self.name.folder, &mem::take(&mut self.name.name));

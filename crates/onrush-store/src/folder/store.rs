@@ -24,7 +24,7 @@ use crate::meta::{Kind, METADATA_BYTES_MAX, Meta, PROPERTIES_BYTES_MAX};
 use crate::object::{LocalFuture, Object};
 use crate::shown::ShownNames;
 use crate::store::{Committed, Condition, Cursor, DetailedEntry, Features, Kept, ListHow, Overlap};
-use crate::store::{Page, Relocation, Space, StagedCopy, Store, Upload, Wanted};
+use crate::store::{Page, Relocation, ResumableUploads, Space, StagedCopy, Store, Upload, Wanted};
 use onrush_rt::descriptors::FileUse;
 use std::io;
 use std::sync::Arc;
@@ -77,58 +77,6 @@ impl Store for Folder {
             let upload = upload::StagedUpload::begin(inner, key, condition, size_bytes).await?;
             Ok(Box::new(upload) as Box<dyn Upload>)
         })
-    }
-
-    fn resume<'a>(
-        &'a self,
-        key: &'a Key,
-        condition: Condition,
-        kept: &'a Kept,
-    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
-        Box::pin(async move {
-            let inner = &self.inner;
-            let upload = upload::StagedUpload::resume(inner, key, condition, kept).await?;
-            Ok(Box::new(upload) as Box<dyn Upload>)
-        })
-    }
-
-    fn write_kept<'a>(
-        &'a self,
-        kept: &'a Kept,
-        position: u64,
-        buf: Vec<u8>,
-    ) -> LocalFuture<'a, Result<Vec<u8>>> {
-        Box::pin(kept::write(&self.inner, kept, position, buf))
-    }
-
-    fn sync_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
-        Box::pin(kept::sync(&self.inner, kept))
-    }
-
-    fn published<'a>(
-        &'a self,
-        key: &'a Key,
-        kept: &'a Kept,
-    ) -> LocalFuture<'a, Result<Option<u64>>> {
-        let (key, kept) = (key.clone(), kept.clone());
-        let job = move |inner: &Arc<Inner>| kept::published(inner, &key, &kept);
-        Box::pin(self.run(&self.inner.pool, job))
-    }
-
-    fn is_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<bool>> {
-        let kept = kept.clone();
-        let job = move |inner: &Arc<Inner>| kept::find(inner, &kept);
-        Box::pin(async move { Ok(self.run(&self.inner.pool, job).await?.is_some()) })
-    }
-
-    fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
-        let kept = kept.clone();
-        let job = move |inner: &Arc<Inner>| kept::discard_unused(inner, &kept);
-        Box::pin(self.run(&self.inner.change_pool, job))
-    }
-
-    fn discard_older(&self, age: Duration) -> LocalFuture<'_, Result<usize>> {
-        Box::pin(async move { Ok(self.discard_older_named(age).await?.len()) })
     }
 
     fn delete<'a>(
@@ -322,6 +270,10 @@ impl Store for Folder {
         self.swap_count().load(Ordering::Acquire)
     }
 
+    fn uploads(&self) -> Option<&dyn ResumableUploads> {
+        Some(self)
+    }
+
     fn features(&self) -> Features {
         Features {
             metadata_bytes_max: match self.keeps_metadata() {
@@ -344,5 +296,68 @@ impl Store for Folder {
             renames_folders: self.writable(),
             ..Features::default()
         }
+    }
+}
+
+impl ResumableUploads for Folder {
+    fn stage_resumable<'a>(
+        &'a self,
+        key: &'a Key,
+        condition: Condition,
+        size_bytes: Option<u64>,
+    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
+        self.stage(key, condition, size_bytes)
+    }
+
+    fn resume<'a>(
+        &'a self,
+        key: &'a Key,
+        condition: Condition,
+        kept: &'a Kept,
+    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
+        Box::pin(async move {
+            let inner = &self.inner;
+            let upload = upload::StagedUpload::resume(inner, key, condition, kept).await?;
+            Ok(Box::new(upload) as Box<dyn Upload>)
+        })
+    }
+
+    fn write_kept<'a>(
+        &'a self,
+        kept: &'a Kept,
+        position: u64,
+        buf: Vec<u8>,
+    ) -> LocalFuture<'a, Result<Vec<u8>>> {
+        Box::pin(kept::write(&self.inner, kept, position, buf))
+    }
+
+    fn sync_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+        Box::pin(kept::sync(&self.inner, kept))
+    }
+
+    fn published<'a>(
+        &'a self,
+        key: &'a Key,
+        kept: &'a Kept,
+    ) -> LocalFuture<'a, Result<Option<u64>>> {
+        let (key, kept) = (key.clone(), kept.clone());
+        let job = move |inner: &Arc<Inner>| kept::published(inner, &key, &kept);
+        Box::pin(self.run(&self.inner.pool, job))
+    }
+
+    fn is_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<bool>> {
+        let kept = kept.clone();
+        let job = move |inner: &Arc<Inner>| kept::find(inner, &kept);
+        Box::pin(async move { Ok(self.run(&self.inner.pool, job).await?.is_some()) })
+    }
+
+    fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+        let kept = kept.clone();
+        let job = move |inner: &Arc<Inner>| kept::discard_unused(inner, &kept);
+        Box::pin(self.run(&self.inner.change_pool, job))
+    }
+
+    fn discard_older(&self, age: Duration) -> LocalFuture<'_, Result<usize>> {
+        Box::pin(async move { Ok(self.discard_older_named(age).await?.len()) })
     }
 }

@@ -33,7 +33,7 @@ use crate::object::{LocalFuture, Object};
 use crate::shown::ShownNames;
 use crate::store::{
     Committed, Condition, Cursor, DetailedEntry, Features, Kept, ListHow, Overlap, Page,
-    Relocation, Space, StagedCopy, Store, Upload, Wanted,
+    Relocation, ResumableUploads, Space, StagedCopy, Store, Upload, Wanted,
 };
 use crate::usage::{HandedOver, Quota, Reservation, Usage, Usages, counted_bytes};
 pub use kept::KeptUpload;
@@ -297,77 +297,6 @@ impl Store for QuotaStore {
         })
     }
 
-    fn resume<'a>(
-        &'a self,
-        key: &'a Key,
-        condition: Condition,
-        kept: &'a Kept,
-    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
-        Box::pin(async move {
-            let name = Folder::kept_name(kept)?;
-            let mut room = Room::resume(&self.usages, &self.kept, key, name, kept)?;
-            match self.folder.resume(key, condition, kept).await {
-                Ok(upload) => {
-                    room.set(kept.bytes); // What followed them was dropped.
-                    Ok(self.upload(upload, room, key))
-                }
-                Err(error) => {
-                    if error == StoreError::NotFound {
-                        room.end();
-                    }
-                    Err(error)
-                }
-            }
-        })
-    }
-
-    fn write_kept<'a>(
-        &'a self,
-        kept: &'a Kept,
-        position: u64,
-        buf: Vec<u8>,
-    ) -> LocalFuture<'a, Result<Vec<u8>>> {
-        Box::pin(async move {
-            let end = position.saturating_add(buf.len() as u64);
-            self.kept.write(&Folder::kept_name(kept)?, position..end)?;
-            self.folder.write_kept(kept, position, buf).await
-        })
-    }
-
-    fn sync_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
-        self.folder.sync_kept(kept)
-    }
-
-    fn published<'a>(
-        &'a self,
-        key: &'a Key,
-        kept: &'a Kept,
-    ) -> LocalFuture<'a, Result<Option<u64>>> {
-        self.folder.published(key, kept)
-    }
-
-    fn is_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<bool>> {
-        self.folder.is_kept(kept)
-    }
-
-    fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
-        Box::pin(async move {
-            self.folder.discard(kept).await?;
-            if let Ok(name) = Folder::kept_name(kept) {
-                self.kept.remove(&name);
-            }
-            Ok(())
-        })
-    }
-
-    fn discard_older(&self, age: Duration) -> LocalFuture<'_, Result<usize>> {
-        Box::pin(async move {
-            let discarded = self.folder.discard_older_named(age).await?;
-            discarded.iter().for_each(|name| self.kept.remove(name));
-            Ok(discarded.len())
-        })
-    }
-
     fn delete<'a>(
         &'a self,
         key: &'a Key,
@@ -500,7 +429,93 @@ impl Store for QuotaStore {
         self.folder.swaps()
     }
 
+    fn uploads(&self) -> Option<&dyn ResumableUploads> {
+        Some(self)
+    }
+
     fn features(&self) -> Features {
         self.folder.features().passed_on()
+    }
+}
+
+impl ResumableUploads for QuotaStore {
+    fn stage_resumable<'a>(
+        &'a self,
+        key: &'a Key,
+        condition: Condition,
+        size_bytes: Option<u64>,
+    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
+        self.stage(key, condition, size_bytes)
+    }
+
+    fn resume<'a>(
+        &'a self,
+        key: &'a Key,
+        condition: Condition,
+        kept: &'a Kept,
+    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
+        Box::pin(async move {
+            let name = Folder::kept_name(kept)?;
+            let mut room = Room::resume(&self.usages, &self.kept, key, name, kept)?;
+            match self.folder.resume(key, condition, kept).await {
+                Ok(upload) => {
+                    room.set(kept.bytes); // What followed them was dropped.
+                    Ok(self.upload(upload, room, key))
+                }
+                Err(error) => {
+                    if error == StoreError::NotFound {
+                        room.end();
+                    }
+                    Err(error)
+                }
+            }
+        })
+    }
+
+    fn write_kept<'a>(
+        &'a self,
+        kept: &'a Kept,
+        position: u64,
+        buf: Vec<u8>,
+    ) -> LocalFuture<'a, Result<Vec<u8>>> {
+        Box::pin(async move {
+            let end = position.saturating_add(buf.len() as u64);
+            self.kept.write(&Folder::kept_name(kept)?, position..end)?;
+            self.folder.write_kept(kept, position, buf).await
+        })
+    }
+
+    fn sync_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+        self.folder.sync_kept(kept)
+    }
+
+    fn published<'a>(
+        &'a self,
+        key: &'a Key,
+        kept: &'a Kept,
+    ) -> LocalFuture<'a, Result<Option<u64>>> {
+        self.folder.published(key, kept)
+    }
+
+    fn is_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<bool>> {
+        self.folder.is_kept(kept)
+    }
+
+    fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+        Box::pin(async move {
+            self.folder.discard(kept).await?;
+            if let Ok(name) = Folder::kept_name(kept) {
+                self.kept.remove(&name);
+            }
+            Ok(())
+        })
+    }
+
+    fn discard_older(&self, age: Duration) -> LocalFuture<'_, Result<usize>> {
+        Box::pin(async move {
+            let discarded = self.folder.discard_older_named(age).await?;
+            discarded.iter().for_each(|name| self.kept.remove(name));
+            Ok(discarded.len())
+        })
     }
 }

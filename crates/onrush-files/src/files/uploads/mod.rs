@@ -33,7 +33,7 @@
 //!
 //! A completed upload is remembered in memory, so that a client that has lost the response learns
 //! that its upload is complete. If the process was killed before the record was removed, the object
-//! itself says so ([`Store::published`]).
+//! itself says so ([`ResumableUploads::published`]).
 //!
 //! Submodules, lowest first: `id` · `active` · `in_base64` · `parts` · `record` · `index` ·
 //! `records` · `removed` · `session` · `part` · `joining`.
@@ -70,7 +70,7 @@ use index::Index;
 use onrush::WorkerHandle;
 use onrush_rt::blocking::block_on;
 use onrush_rt::descriptors::Descriptors;
-use onrush_store::{Condition, KeptUpload, Key, Store, StoreError};
+use onrush_store::{Condition, Kept, KeptUpload, Key, ResumableUploads, Store, StoreError};
 use record::{Record, Used};
 use records::{Known, Summary};
 use removed::RemovedUsers;
@@ -191,6 +191,23 @@ impl Uploads {
         self.index.shares(&self.limits())
     }
 
+    /// The operations of the store for uploads that continue.
+    fn kept(&self) -> onrush_store::Result<&dyn ResumableUploads> {
+        self.store.uploads().ok_or(StoreError::Unsupported)
+    }
+
+    /// Removes the bytes of an upload that is not going to be continued.
+    async fn discard(&self, kept: &Kept) -> onrush_store::Result<()> {
+        self.kept()?.discard(kept).await
+    }
+
+    /// Removes what only `old` needs; see [`ResumableUploads::supersede`].
+    async fn supersede(&self, old: &Kept, new: &Kept) {
+        if let Ok(uploads) = self.kept() {
+            uploads.supersede(old, new).await;
+        }
+    }
+
     /// Whether uploads can be continued: by the store and the settings.
     pub(in crate::files) fn are_offered(&self) -> bool {
         self.store.features().resumable_uploads && self.limits().count_max > 0
@@ -282,14 +299,17 @@ impl Uploads {
             return Ok(None);
         }
         let kept = record.kept();
-        let published = self.store.published(key, &kept).await;
+        let uploads = self.kept().map_err(ReceiveError::Store)?;
+        let published = uploads.published(key, &kept).await;
         let published = published.map_err(ReceiveError::Store)?;
         if published.is_some() {
             self.index.remove(id);
             if is_shared {
                 let store = self.store.clone();
                 let discard = async move {
-                    let _ = store.discard(&kept).await;
+                    if let Some(uploads) = store.uploads() {
+                        let _ = uploads.discard(&kept).await;
+                    }
                 };
                 worker.spawn(discard).detach();
             }
@@ -407,7 +427,9 @@ impl Uploads {
         }
         // Bytes without a record, after a crash of one of several processes.
         let age = Duration::from_secs(self.orphan_age_s());
-        let _ = self.store.discard_older(age).await;
+        if let Ok(uploads) = self.kept() {
+            let _ = uploads.discard_older(age).await;
+        }
         left || is_unknown
     }
 }

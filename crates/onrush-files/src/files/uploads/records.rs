@@ -152,7 +152,7 @@ impl Uploads {
                         bytes: record.kept_bytes(),
                         holder: record.holder(),
                         used: record.used,
-                        is_kept: self.store.is_kept(&record.kept()).await?,
+                        is_kept: self.kept()?.is_kept(&record.kept()).await?,
                     }
                 }
             };
@@ -245,7 +245,7 @@ impl Uploads {
             self.write(id, &removed, Some(version)).await?;
         }
         let remove = async {
-            self.store.discard(&record.kept()).await?;
+            self.discard(&record.kept()).await?;
             self.remove_record(id).await
         };
         remove.await.map_err(ReceiveError::Store)
@@ -257,8 +257,8 @@ impl Uploads {
         match self.read(id).await {
             // The other one may have found it in the record, if the change was made and refused
             // when it was repeated.
-            Ok((current, _)) => self.store.supersede(kept, &current.kept()).await,
-            Err(ReceiveError::Body(_)) => self.store.supersede(kept, old).await,
+            Ok((current, _)) => self.supersede(kept, &current.kept()).await,
+            Err(ReceiveError::Body(_)) => self.supersede(kept, old).await,
             Err(ReceiveError::Store(_)) => {} // Its age removes it.
         }
     }

@@ -98,13 +98,9 @@ impl Session {
             self.state.record.condition.condition(),
             self.state.record.length,
         );
-        let staged = self
-            .state
-            .uploads
-            .store
-            .stage_resumable(&self.state.key, condition, length)
-            .await;
-        let mut upload = staged.map_err(ReceiveError::Store)?;
+        let kept = self.state.uploads.kept().map_err(ReceiveError::Store)?;
+        let staged = kept.stage_resumable(&self.state.key, condition, length);
+        let mut upload = staged.await.map_err(ReceiveError::Store)?;
         let set = upload.set_metadata(self.state.record.metadata.clone());
         set.map_err(ReceiveError::Store)?;
         self.state.upload = Some(upload);
@@ -432,7 +428,7 @@ impl State {
         if let Err(error) = self.write(record).await {
             if is_new {
                 self.upload = None;
-                let _ = self.uploads.store.discard(&kept).await; // Nothing refers to it.
+                let _ = self.uploads.discard(&kept).await; // Nothing refers to it.
             } else if matches!(error, ReceiveError::Body(TAKEN_OVER)) {
                 self.upload = None;
                 self.uploads.drop_unrecorded(self.id, &kept, &old).await;
@@ -440,8 +436,8 @@ impl State {
             return Err(error);
         }
         if !is_new && old != kept {
-            let store = self.uploads.store.clone();
-            let supersede = async move { store.supersede(&old, &kept).await };
+            let uploads = self.uploads.clone();
+            let supersede = async move { uploads.supersede(&old, &kept).await };
             self.worker.spawn(supersede).detach();
         }
         Ok(())
@@ -461,8 +457,9 @@ impl State {
     /// read: now that it does not use the upload any more, the record is the last one.
     async fn resume_saved(&self, condition: Condition) -> Result<Box<dyn Upload>, ReceiveError> {
         let kept = self.record.kept();
-        let resumed = self.uploads.store.resume(&self.key, condition, &kept);
-        let upload = resumed.await.map_err(ReceiveError::Store)?;
+        let uploads = self.uploads.kept().map_err(ReceiveError::Store)?;
+        let resumed = uploads.resume(&self.key, condition, &kept).await;
+        let upload = resumed.map_err(ReceiveError::Store)?;
         if !self.is_shared() {
             let (_, version) = self.uploads.read(self.id).await?;
             if Some(version) != self.version {

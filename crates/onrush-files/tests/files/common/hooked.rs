@@ -3,6 +3,7 @@
 use onrush_store::*;
 use std::fmt::Debug;
 use std::future::Future;
+use std::time::Duration;
 
 /// An operation that has hooks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,32 +82,6 @@ impl<H: Hooks> Store for Hooked<H> {
         })
     }
 
-    fn resume<'a>(
-        &'a self,
-        key: &'a Key,
-        condition: Condition,
-        kept: &'a Kept,
-    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
-        self.folder.resume(key, condition, kept)
-    }
-
-    fn write_kept<'a>(
-        &'a self,
-        kept: &'a Kept,
-        position: u64,
-        buf: Vec<u8>,
-    ) -> LocalFuture<'a, Result<Vec<u8>>> {
-        self.folder.write_kept(kept, position, buf)
-    }
-
-    fn sync_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
-        self.run(Call::SyncKept, self.folder.sync_kept(kept))
-    }
-
-    fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
-        self.folder.discard(kept)
-    }
-
     fn delete<'a>(
         &'a self,
         key: &'a Key,
@@ -151,7 +126,64 @@ impl<H: Hooks> Store for Hooked<H> {
         }
     }
 
+    fn uploads(&self) -> Option<&dyn ResumableUploads> {
+        Some(self)
+    }
+
     fn features(&self) -> Features {
         self.folder.features()
+    }
+}
+
+impl<H: Hooks> ResumableUploads for Hooked<H> {
+    fn stage_resumable<'a>(
+        &'a self,
+        key: &'a Key,
+        condition: Condition,
+        size_bytes: Option<u64>,
+    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
+        self.stage(key, condition, size_bytes)
+    }
+
+    fn resume<'a>(
+        &'a self,
+        key: &'a Key,
+        condition: Condition,
+        kept: &'a Kept,
+    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
+        self.folder.resume(key, condition, kept)
+    }
+
+    fn write_kept<'a>(
+        &'a self,
+        kept: &'a Kept,
+        position: u64,
+        buf: Vec<u8>,
+    ) -> LocalFuture<'a, Result<Vec<u8>>> {
+        self.folder.write_kept(kept, position, buf)
+    }
+
+    fn sync_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+        self.run(Call::SyncKept, self.folder.sync_kept(kept))
+    }
+
+    fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
+        self.folder.discard(kept)
+    }
+
+    fn published<'a>(
+        &'a self,
+        key: &'a Key,
+        kept: &'a Kept,
+    ) -> LocalFuture<'a, Result<Option<u64>>> {
+        self.folder.published(key, kept)
+    }
+
+    fn is_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<bool>> {
+        self.folder.is_kept(kept)
+    }
+
+    fn discard_older(&self, age: Duration) -> LocalFuture<'_, Result<usize>> {
+        self.folder.discard_older(age)
     }
 }
