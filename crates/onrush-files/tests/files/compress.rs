@@ -135,6 +135,11 @@ fn head_has_the_fields_of_get() {
             let get = server.request(&ask("GET"), b"");
             assert_eq!((head.status, get.status), (200, 200));
             for name in names {
+                // Last-Modified is not later than Date (RFC 9110 §8.8.2.1), which goes on.
+                let is_later = head.field("date") != get.field("date");
+                if name == "last-modified" && is_later {
+                    continue;
+                }
                 let (in_head, in_get) = (head.field(name), get.field(name));
                 assert_eq!(in_head, in_get, "{path} {accept}: {name}");
             }

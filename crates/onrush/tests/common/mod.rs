@@ -55,6 +55,18 @@ pub fn serve_plain(driver: DriverPreference, application: impl Application) -> S
     start(driver, application, |server| server, false)
 }
 
+/// Limits for clients that take their time on a busy machine. Tests of limits set their own.
+fn patient() -> Limits {
+    Limits {
+        handshake_timeout_ms: 120_000,
+        head_timeout_ms: 120_000,
+        body_timeout_ms: 120_000,
+        write_timeout_ms: 120_000,
+        idle_timeout_ms: 120_000,
+        ..Limits::default()
+    }
+}
+
 fn start(
     driver: DriverPreference,
     application: impl Application,
@@ -62,6 +74,7 @@ fn start(
     uses_tls: bool,
 ) -> Served {
     let server = Server::bind("127.0.0.1:0").driver(driver).workers(1);
+    let server = server.limits(patient());
     let server = configure(server).pinned(false);
     #[cfg(feature = "tls")]
     let server = match uses_tls {

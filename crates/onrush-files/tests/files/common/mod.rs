@@ -116,6 +116,10 @@ fn guarded(mount: &str, files: &Files) -> Guard<Router> {
 fn limits() -> Limits {
     Limits {
         body_bytes_max: u64::MAX, // The guard has a limit.
+        // The machine may be busy.
+        head_timeout_ms: 120_000,
+        body_timeout_ms: 120_000,
+        write_timeout_ms: 120_000,
         ..Limits::default()
     }
 }
