@@ -5,8 +5,9 @@ use crate::common::{Served, drivers, get, read_some, serve_with, statuses, throu
 use onrush::metrics::Format;
 use onrush::{DriverPreference, Metrics, Request, Response, Router, Server};
 use onrush_rt::descriptors::Descriptors;
+use rustix::net::{AddressFamily, SocketType};
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -220,6 +221,87 @@ fn silent_clients_do_not_block_others() {
             let mut stream = connect();
             attack(16);
             assert_eq!(ask(&mut stream, "/"), 200, "{driver:?}");
+        }
+    }
+}
+
+fn connect_from(own: &str, server: &Served) -> TcpStream {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    let own: SocketAddr = format!("{own}:0").parse().unwrap();
+    rustix::net::bind(&socket, &own).unwrap();
+    rustix::net::connect(&socket, &server.address()).unwrap();
+    socket.into()
+}
+
+/// A client that keeps its connections busy with a few bytes loses one for each of another client,
+/// until both have as many.
+#[test]
+fn client_with_the_most_connections_makes_room() {
+    if through_tls() {
+        return; // The tunnel has one address.
+    }
+    let _dog = watchdog("client_with_the_most_connections_makes_room");
+    for driver in drivers() {
+        let (gate, metrics) = (Arc::new(Gate::default()), Metrics::new());
+        let begun = gate.clone();
+        let router = router(&gate).post("/read", move |mut request: Request| {
+            begun.begun.fetch_add(1, Ordering::SeqCst);
+            async move {
+                let _ = request.body().discard().await;
+                Response::text("hello")
+            }
+        });
+        let configure = |server: Server| {
+            let server = server.connections_max(CAP).defer_accept(false);
+            server.metrics(&metrics)
+        };
+        let server = serve_with(driver, router, configure);
+        let halves = [
+            ("GET / HT", "TP/1.1\r\nHost: t\r\n\r\n"),
+            (
+                "POST /read HTTP/1.1\r\nHost: t\r\nContent-Length: 2\r\n\r\nx",
+                "y",
+            ),
+        ];
+        let begin = |(index, mut stream): (usize, TcpStream)| {
+            stream.write_all(halves[index % 2].0.as_bytes()).unwrap();
+            stream
+        };
+        let crowd = (0..CAP).map(|index| (index, accepted(&server, &metrics)));
+        let mut crowd: Vec<TcpStream> = crowd.map(begin).collect();
+        gate.await_begun(CAP / 2);
+        let mut others = Vec::new();
+        for index in 0..CAP / 2 {
+            let mut other = connect_from("127.0.0.2", &server);
+            assert_eq!(ask(&mut other, "/"), 200, "{driver:?} {index}");
+            others.push(begin((1, other)));
+            gate.await_begun(CAP / 2 + index + 1);
+        }
+        // Both have as many now.
+        assert_eq!(
+            ask(&mut connect_from("127.0.0.2", &server), "/"),
+            503,
+            "{driver:?}"
+        );
+        assert!(is_rejected(&server), "{driver:?}");
+        let page = metrics.render(Format::Prometheus);
+        let mut lines = page
+            .lines()
+            .filter(|line| line.contains("reason=\"displaced\""));
+        let displaced = lines.next().and_then(|line| line.rsplit_once(' '));
+        assert_eq!(displaced.map(|(_, count)| count), Some("2"), "{driver:?}");
+        let served = crowd.iter_mut().enumerate().filter_map(|(index, stream)| {
+            stream.write_all(halves[index % 2].1.as_bytes()).ok()?;
+            let mut response = [0; 1024];
+            let bytes = read_some(stream, &mut response)
+                .ok()
+                .filter(|&bytes| bytes > 0)?;
+            Some(statuses(&response[..bytes])[0])
+        });
+        assert_eq!(served.collect::<Vec<_>>(), [200; CAP / 2], "{driver:?}");
+        for other in &mut others {
+            other.write_all(halves[1].1.as_bytes()).unwrap();
+            assert_eq!(response(other), 200, "{driver:?}");
         }
     }
 }

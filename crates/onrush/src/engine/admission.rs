@@ -3,9 +3,9 @@
 //!
 //! At the limit, the engine closes the connection of this worker that has been idle for the longest
 //! time, as nginx closes its reusable connections when it runs out of `worker_connections`. If this
-//! worker has no idle connection, the other workers try the same, one after the other. A new
-//! connection receives a 503 only when no connection is idle. So clients that connect and stay
-//! silent cannot lock others out.
+//! worker has no idle connection, the other workers try the same, one after the other. So clients
+//! that connect and stay silent cannot lock others out. When no connection is idle, one of the
+//! client that has the most makes room (`crowding`), and otherwise the new one receives a 503.
 //!
 //! The order of idleness costs nothing per request. One pass over the connections finds it when it
 //! is needed, and it is used until its last entry. A connection that becomes idle after the pass
@@ -21,6 +21,7 @@ use crate::metrics::CloseReason;
 use crate::panic_guard;
 use onrush_proto::limits::Limits;
 use onrush_rt::diagnose;
+use onrush_rt::net::Peer;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
@@ -110,6 +111,9 @@ impl Engine {
         }
         match self.forward_over_limit(incoming, asked + 1) {
             Ok(()) => {}
+            Err(incoming) if self.reserve_place_of_crowding(incoming.socket.peer()) => {
+                self.place_connection(incoming);
+            }
             Err(incoming) => self.reject_over_limit(incoming),
         }
     }
@@ -141,6 +145,12 @@ impl Engine {
     #[cold]
     fn reserve_place_of_idle(&self) -> bool {
         (0..CLOSED_PER_ACCEPT_MAX).any(|_| self.close_idle(|_| true) && self.reserve_place())
+    }
+
+    /// [`Engine::reserve_place`] after connections of the client with the most have been closed.
+    #[cold]
+    fn reserve_place_of_crowding(&self, peer: Peer) -> bool {
+        (0..CLOSED_PER_ACCEPT_MAX).any(|_| self.close_crowding(peer) && self.reserve_place())
     }
 
     /// Closes the TLS connection that has been idle for the longest time; `false` if none is idle.

@@ -14,13 +14,15 @@
 //! `idle` (waiting for requests) · `send_response` (large responses) · `render` (responses) ·
 //! `pending` (responses that are not ready at once) · `receive` (requests) · `proxy_header` (the
 //! PROXY protocol) · `migration` (connections that move between workers) · `passing` (to another
-//! process) · `admission` (which new connections are served) · `rebalance` (which connections move)
-//! · `stall` (blocked workers) · `events` (events of the driver and the worker).
+//! process) · `crowding` (clients with many connections) · `admission` (which new connections are
+//! served) · `rebalance` (which connections move) · `stall` (blocked workers) · `events` (events of
+//! the driver and the worker).
 
 mod access;
 mod admission;
 mod connection;
 mod connection_table;
+mod crowding;
 mod deadline;
 mod events;
 #[cfg(feature = "tls")]
@@ -70,6 +72,7 @@ use crate::worker_set::WorkerSet;
 use admission::IdleOrder;
 use connection::Conn;
 use connection_table::Conns;
+use crowding::Crowd;
 pub(crate) use events::EngineHandler;
 #[cfg(feature = "tls")]
 pub(crate) use handshake::TlsSettings;
@@ -210,6 +213,7 @@ pub(crate) struct Engine {
     /// Open connections over the limit, which receive a 503.
     over_limit: RefCell<VecDeque<ConnId>>,
     idle_order: IdleOrder,
+    crowd: Crowd,
     counters: Arc<Counters>,
     /// Whether exchanges are recorded for the access log.
     is_logging: Cell<bool>,
@@ -275,6 +279,7 @@ impl Engine {
             unsent_bytes,
             over_limit: RefCell::default(),
             idle_order: IdleOrder::default(),
+            crowd: Crowd::default(),
             counters,
             is_logging: Cell::new(false),
             log: OnceCell::new(),

@@ -154,7 +154,7 @@ kinds! {
         /// Memory or another resource that it needed was exhausted.
         Exhausted = "exhausted",
         /// The maximum number of connections or descriptors was reached, and it had been idle for
-        /// the longest time.
+        /// the longest time; or none was idle, and its client had the most connections.
         Displaced = "displaced",
         /// It did not begin with a header of the PROXY protocol of a trusted peer. See
         /// [`ProxyRefusal`].

@@ -1,0 +1,179 @@
+//! Which connection makes room for a new one when all are in use and none is idle: one of the
+//! client that has the most.
+//!
+//! A client is an address, or a network of 64 bits of IPv6. One that has two connections more than
+//! the client of the new connection loses one. So a client that keeps its connections busy with a
+//! few bytes does not keep the others out. What has many clients loses none: a trusted proxy, and a
+//! Unix socket. Nor does a connection whose response does not wait for its client.
+//!
+//! One pass counts the connections of each client. Its result is used for a while, because a pass
+//! asks the kernel for the peer of each connection.
+
+use super::Engine;
+use super::connection::Conn;
+use super::state::Phase;
+use crate::host::ConnId;
+use crate::metrics::CloseReason;
+use onrush_rt::diagnose;
+use onrush_rt::net::Peer;
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, Ipv6Addr};
+
+/// How long the result of a pass is used, in ms.
+const PASS_USED_MS: u64 = 1_000;
+/// The shortest time between two passes for each connection that they examine, in µs. A pass takes
+/// about a microsecond for each.
+const PAUSE_US_PER_CONNECTION: u64 = 20;
+
+/// The clients of one worker's connections.
+#[derive(Debug, Default)]
+pub(super) struct Crowd(RefCell<Counted>);
+
+/// The result of a pass, and what has changed since then.
+#[derive(Debug, Default)]
+struct Counted {
+    connections: HashMap<IpAddr, usize>,
+    /// The client with the most connections.
+    largest: Option<IpAddr>,
+    /// Its connections that wait for it. Those that have waited the longest come first.
+    waiting: VecDeque<ConnId>,
+    /// When the next pass may take place, in ms of the worker's clock: if more connections are
+    /// needed, and in any case.
+    next_pass_ms: u64,
+    outdated_ms: u64,
+}
+
+/// What counts as one client.
+fn client_of(peer: IpAddr) -> IpAddr {
+    match peer.to_canonical() {
+        IpAddr::V6(address) => {
+            let network = u128::from(address) >> 64 << 64;
+            IpAddr::V6(Ipv6Addr::from(network))
+        }
+        address => address,
+    }
+}
+
+impl Engine {
+    /// Whether a connection goes on only when its client sends or takes bytes.
+    fn waits_for_client(&self, conn: &Conn) -> bool {
+        match conn.state.phase() {
+            Phase::ProxyHeader | Phase::Flushing(_) | Phase::Lingering => true,
+            // The kernel may hold a request that the driver has not fetched.
+            Phase::Ready => !self.context.driver().has_unread(conn.stream),
+            Phase::Busy => conn.active.as_ref().is_some_and(|active| {
+                let exchange = &active.exchange;
+                exchange.reader.is_some() || exchange.writer.is_some() || active.has_unsent()
+            }),
+            Phase::Leaving => false,
+        }
+    }
+
+    /// Closes a connection of the client that has the most, for a new connection of `peer`; `false`
+    /// if the client of `peer` has as many, or nothing of the other one waits for it.
+    #[cold]
+    pub(super) fn close_crowding(&self, peer: Peer) -> bool {
+        let newcomer = match peer {
+            Peer::Tcp(address) => Some(client_of(address.ip())),
+            Peer::Local => None,
+            Peer::Gone => return false,
+        };
+        let now_ms = self.context.now_ms();
+        if now_ms >= self.crowd.0.borrow().outdated_ms {
+            self.count_clients();
+        }
+        let id = loop {
+            let mut crowd = self.crowd.0.borrow_mut();
+            let Some(largest) = crowd.largest.filter(|&largest| Some(largest) != newcomer) else {
+                return false;
+            };
+            let of = |client: &IpAddr| crowd.connections.get(client).copied().unwrap_or(0);
+            let own = newcomer.as_ref().map_or(0, of);
+            if of(&largest) < own + 2 {
+                return false;
+            }
+            match crowd.waiting.pop_front() {
+                Some(id) => {
+                    let mut conns = self.conns.borrow_mut();
+                    let open = conns.get(id);
+                    let is_gone = open.is_none();
+                    let waits = open.is_some_and(|conn| self.waits_for_client(conn));
+                    if is_gone || waits {
+                        crowd.connections.entry(largest).and_modify(|n| *n -= 1);
+                    }
+                    if waits {
+                        if let Some(newcomer) = newcomer {
+                            *crowd.connections.entry(newcomer).or_default() += 1;
+                        }
+                        break id;
+                    }
+                }
+                None if now_ms >= crowd.next_pass_ms => {
+                    drop(crowd);
+                    self.count_clients();
+                    if self.crowd.0.borrow().waiting.is_empty() {
+                        return false;
+                    }
+                }
+                None => return false,
+            }
+        };
+        diagnose!(DEBUG, connection = id.token();
+            "a connection of the client with the most is closed for a new one");
+        self.abort(id, CloseReason::Displaced);
+        true
+    }
+
+    /// Counts the connections of each client.
+    fn count_clients(&self) {
+        let now_ms = self.context.now_ms();
+        let mut conns = self.conns.borrow_mut();
+        let ids = conns.ids();
+        let mut by_client = HashMap::<IpAddr, Vec<ConnId>>::new();
+        for &id in &ids {
+            let Some(conn) = conns.get(id).filter(|conn| !conn.state.is_refused()) else {
+                continue;
+            };
+            let Some(address) = self.peer_of_conn(conn) else {
+                continue;
+            };
+            let peer = Peer::Tcp(address);
+            if !self.running.borrow().trusted_proxies.trusts(peer) {
+                let client = client_of(address.ip());
+                by_client.entry(client).or_default().push(id);
+            }
+        }
+        let largest = by_client.iter().max_by_key(|(_, ids)| ids.len());
+        let largest = largest.map(|(&client, _)| client);
+        let mut waiting = Vec::new();
+        for &id in largest.iter().flat_map(|client| &by_client[client]) {
+            if let Some(conn) = conns.get(id).filter(|conn| self.waits_for_client(conn)) {
+                waiting.push((conn.deadline_ms, id));
+            }
+        }
+        waiting.sort_unstable_by_key(|&(deadline_ms, _)| deadline_ms);
+        let count = |(client, ids): (IpAddr, Vec<ConnId>)| (client, ids.len());
+        *self.crowd.0.borrow_mut() = Counted {
+            connections: by_client.into_iter().map(count).collect(),
+            largest,
+            waiting: waiting.into_iter().map(|(_, id)| id).collect(),
+            next_pass_ms: now_ms + 1 + ids.len() as u64 * PAUSE_US_PER_CONNECTION / 1_000,
+            outdated_ms: now_ms + PASS_USED_MS,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_of_ipv6_is_one_client() {
+        let client = |text: &str| client_of(text.parse().unwrap());
+        assert_eq!(client("2001:db8:1:2::3"), client("2001:db8:1:2:ffff::4"));
+        assert_ne!(client("2001:db8:1:2::3"), client("2001:db8:1:3::3"));
+        assert_ne!(client("192.0.2.1"), client("192.0.2.2"));
+        assert_eq!(client("::ffff:192.0.2.1"), client("192.0.2.1"));
+    }
+}
