@@ -269,7 +269,10 @@ impl StoreError {
         match error.raw_os_error() {
             Some(libc::EISDIR) => StoreError::IsDirectory,
             Some(libc::ENOTDIR) => StoreError::NotDirectory,
-            Some(libc::EEXIST | libc::ENOENT | libc::ELOOP | libc::EXDEV) => StoreError::Conflict,
+            // EBUSY: something is mounted at the name.
+            Some(libc::EEXIST | libc::ENOENT | libc::ELOOP | libc::EXDEV | libc::EBUSY) => {
+                StoreError::Conflict
+            }
             Some(libc::ENOTEMPTY) => StoreError::NotEmpty,
             Some(libc::ENAMETOOLONG | libc::EINVAL | libc::EILSEQ) => StoreError::InvalidKey,
             _ => StoreError::from_open_file(error),

@@ -54,6 +54,7 @@ mod listings;
 // `Folder` as a store.
 mod objects;
 // Other file systems beneath the folder.
+mod mount_points;
 mod mounts;
 // Those that become read-only, and which thread opens their files.
 mod mounted;

@@ -4,6 +4,7 @@
 //! This module does not depend on the simulator.
 
 use super::attribute_at;
+use super::place::PlaceInFileSystem;
 use super::resident::{self, RecentProbe};
 use super::walk::Lookup;
 use super::{Beneath, Create, EachEntry, FileKind, Metadata, OpenHow};
@@ -195,6 +196,19 @@ impl Dir {
     }
 
     pub(super) fn is_within(&self, other: &Dir) -> io::Result<bool> {
+        if self.is_reached_from(other)? {
+            return Ok(true);
+        }
+        let places = [self, other].map(|dir| PlaceInFileSystem::of(dir.fd.as_fd()));
+        Ok(match places {
+            // Otherwise `..` has shown all that is above.
+            [Some(own), Some(other)] if own.mount != other.mount => own.is_within(&other),
+            _ => false,
+        })
+    }
+
+    /// Whether `other` is this directory, or above it by `..`.
+    fn is_reached_from(&self, other: &Dir) -> io::Result<bool> {
         let wanted = other.self_metadata()?.identity();
         let mut here = self.self_metadata()?.identity();
         let mut above: Option<OwnedFd> = None;

@@ -23,8 +23,9 @@ impl Dir {
         either!(&self.0, DirInner, dir => dir.read_link(name))
     }
 
-    /// Whether this directory is `other` or lies beneath it, whatever paths have led to both: looks
-    /// at each directory above this one (`..`). Another program may move one meanwhile.
+    /// Whether this directory is `other` or lies beneath it, whatever paths and bind mounts have
+    /// led to both: looks at each directory above this one (`..`), and at the table of mounts.
+    /// Another program may move one meanwhile.
     pub fn is_within(&self, other: &Dir) -> io::Result<bool> {
         match (&self.0, &other.0) {
             (DirInner::Kernel(a), DirInner::Kernel(b)) => a.is_within(b),
