@@ -59,6 +59,10 @@ fn a_process_that_drains_outlives_the_one_that_replaced_it() {
         signal(third, "TERM");
         wait_until(|| !is_running(third));
         let log = server.log();
-        assert!(!log.contains(" WARN ") && !log.contains(" ERROR "), "{log}");
+        let is_problem = |line: &&str| {
+            let is_busy = line.contains("a worker was blocked"); // The machine may be.
+            (line.contains(" WARN ") || line.contains(" ERROR ")) && !is_busy
+        };
+        assert_eq!(log.lines().find(is_problem), None, "{log}");
     }
 }
