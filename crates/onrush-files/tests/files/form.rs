@@ -236,6 +236,41 @@ fn content_without_a_usable_name_is_refused() {
     });
 }
 
+/// What is not decoded or evaluated is not stored with 201.
+#[test]
+fn codings_and_preconditions_of_a_form_are_not_ignored() {
+    on_all_backends(&writable(), |server| {
+        let coded = "Content-Transfer-Encoding: base64\r\n";
+        let plain = "Content-Transfer-Encoding: binary\r\n";
+        let reply = post(
+            server,
+            "/",
+            &form(&[("a", coded, b"YQ=="), ("b", plain, b"YQ==")]),
+        );
+        let text = "415 a a form is not decoded: send it without a coding\n201 /b\n";
+        assert_eq!((reply.status, reply.text()), (415, text));
+        assert_eq!(
+            (server.get("/a").status, server.get("/b").text()),
+            (404, "YQ==")
+        );
+        for (field, status) in [
+            ("Content-Encoding: gzip", 415),
+            ("If-Match: \"x\"", 412),
+            ("If-None-Match: *", 412),
+            ("If-Match: *", 201),
+            ("If-None-Match: \"x\"", 201),
+            ("Content-Encoding: identity", 201),
+        ] {
+            let name = format!("n{}", field.len());
+            let request = format!("POST /\n{TYPE}\n{field}");
+            let reply = server.request(&request, &form(&[(&name, "", b"content")]));
+            assert_eq!(reply.status, status, "{field}");
+            let is_stored = server.get(&format!("/{name}")).status == 200;
+            assert_eq!(is_stored, status == 201, "{field}");
+        }
+    });
+}
+
 #[test]
 fn an_object_of_a_form_has_the_size_that_objects_may_have() {
     let upload_limits = UploadLimits {

@@ -10,7 +10,9 @@ use super::walk::Lookup;
 use super::{Beneath, Create, EachEntry, FileKind, Metadata, OpenHow};
 use rustix::buffer::spare_capacity;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{self, AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RawDir};
+use rustix::fs::{
+    self, Access, AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RawDir,
+};
 use rustix::fs::{RenameFlags, Statx, StatxFlags, Timespec, Timestamps, XattrFlags};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 use rustix::process::{Gid, Uid};
@@ -227,6 +229,15 @@ impl Dir {
             (here, above) = (found, Some(next));
         }
         Ok(true)
+    }
+
+    pub(super) fn may_change(&self) -> io::Result<bool> {
+        let needed = Access::WRITE_OK | Access::EXEC_OK;
+        match retry_on_intr(|| fs::accessat(&self.fd, c".", needed, AtFlags::EACCESS)) {
+            Err(Errno::ACCESS | Errno::ROFS) => Ok(false),
+            Ok(()) | Err(Errno::NOSYS | Errno::PERM) => Ok(true), // A sandbox may refuse the call.
+            Err(error) => Err(error.into()),
+        }
     }
 
     pub(super) fn unlink(&self, name: &[u8]) -> io::Result<()> {

@@ -73,6 +73,16 @@ impl Dir {
         }
     }
 
+    /// Whether this process may create and remove entries, as far as the rights of the directory
+    /// say it (`faccessat2(2)`). `true` before Linux 5.8, where it is not known. A directory with
+    /// the sticky bit (inode(7)) may still refuse it.
+    pub fn may_change(&self) -> io::Result<bool> {
+        match &self.0 {
+            DirInner::Kernel(dir) => dir.may_change(),
+            DirInner::Sim(_) => Ok(true),
+        }
+    }
+
     /// Whether files of this directory's file system can have access control lists. May block.
     pub fn keeps_access_lists(&self) -> bool {
         match &self.0 {
@@ -95,5 +105,34 @@ impl Dir {
             }
             _ => dir.set_mode(mode),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(unsafe_code)]
+
+    use super::super::{Dir, OpenHow};
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use testing::TempDir;
+
+    #[test]
+    fn a_directory_of_another_user_may_not_be_changed() {
+        let temp = TempDir::new();
+        let dir = Dir::open_root(temp.path()).unwrap();
+        assert!(dir.may_change().unwrap());
+        dir.open(b"file", OpenHow::create_new(0o644)).unwrap();
+        std::fs::set_permissions(temp.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
+            return;
+        }
+        // A thread of its own, because the system call changes the user of one thread.
+        let as_other = std::thread::spawn(move || {
+            // SAFETY: setresuid(2) gets numbers and changes only the rights of this thread, which
+            // ends after this.
+            let result = unsafe { libc::syscall(libc::SYS_setresuid, 65_534, 65_534, 65_534) };
+            (result, dir.may_change().unwrap())
+        });
+        assert_eq!(as_other.join().unwrap(), (0, false));
     }
 }

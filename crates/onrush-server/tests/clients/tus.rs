@@ -1,7 +1,7 @@
 //! Clients of tus upload to the running program: tuspy, and tus-js-client with parallel parts.
 
 use crate::program::{Folder, SETUP, SETUP_NIGHTLY, Server};
-use crate::program::{drivers, is_installed, output_within, pattern, tool};
+use crate::program::{drivers, is_installed, output_within, pattern, tool, wait_until};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -24,8 +24,8 @@ fn run(program: &Path, script: &str, arguments: &[&Path]) {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{driver}: {said}");
         for unfinished in [".onrush/uploads", ".onrush/state/uploads"] {
-            let left = std::fs::read_dir(folder.path().join(unfinished));
-            assert_eq!(left.map_or(0, Iterator::count), 0, "{driver} {unfinished}");
+            let left = || std::fs::read_dir(folder.path().join(unfinished));
+            wait_until(|| left().map_or(0, Iterator::count) == 0);
         }
     }
 }

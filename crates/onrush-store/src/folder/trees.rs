@@ -55,7 +55,8 @@ pub(super) fn has_changed_since(dir: &Dir, name: &[u8], time_ns: i64) -> Result<
 /// Fails with [`StoreError::NotEmpty`] if what is at `key` must not be removed: it contains a file
 /// that is no object, or a name that is reserved or hidden.
 /// Fails with [`StoreError::OtherFileSystem`] if another file system is mounted there or beneath
-/// it: nothing else can get that name, and what it has is not a part of this one.
+/// it: nothing else can get that name, and what it has is not a part of this one. Fails with
+/// [`StoreError::PermissionDenied`] if it contains what this process may not remove.
 pub(super) fn check_shown(inner: &Inner, key: &Key, shown: &ShownNames) -> Result<()> {
     let Ok(parent) = parents::open(inner, key.split().0) else {
         return Ok(());
@@ -73,6 +74,9 @@ pub(super) fn check_shown(inner: &Inner, key: &Key, shown: &ShownNames) -> Resul
         return Err(StoreError::OtherFileSystem);
     }
     walk(&top, &mut |entry| {
+        if entry.is_first && !entry.dir.may_change()? {
+            return Err(Stop::Failed(io::Error::from_raw_os_error(libc::EACCES)));
+        }
         if entry.kind == FileKind::Directory
             && entry.dir.entry_metadata(entry.name)?.file_system() != own
         {
@@ -112,6 +116,8 @@ struct TreeEntry<'a> {
     kind: FileKind,
     /// The folders between the top and `dir`, with that.
     depth: usize,
+    /// None of this folder came before.
+    is_first: bool,
 }
 
 /// Why a walk ends early.
@@ -153,6 +159,7 @@ fn walk_one(
         path => 1 + path.iter().filter(|&&byte| byte == b'/').count(),
     };
     let mut ended = Ok(());
+    let mut is_first = true;
     let mut look = |name: &[u8], kind: Option<FileKind>| {
         let kind = match kind {
             Some(kind) => kind,
@@ -166,6 +173,7 @@ fn walk_one(
             name,
             kind,
             depth,
+            is_first: mem::take(&mut is_first),
         })
     };
     dir.read_dir(&mut |name, kind| {

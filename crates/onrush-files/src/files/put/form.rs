@@ -43,6 +43,7 @@ const NOT_FOLDER: HttpError = HttpError::new(
 const MALFORMED: HttpError = HttpError::new(400, "the form is malformed");
 const NO_FILE: HttpError = HttpError::new(400, "the form has no file");
 const NO_NAME: HttpError = HttpError::new(400, "the file has no name that can be stored");
+const CODED: HttpError = HttpError::new(415, "a form is not decoded: send it without a coding");
 const EXISTS: HttpError = HttpError::new(409, "the object exists, and a form replaces none");
 
 /// The boundary of a form; `None` if the request has another type.
@@ -53,6 +54,22 @@ fn boundary(request: &Request) -> Option<Vec<u8>> {
     (1..=BOUNDARY_BYTES_MAX)
         .contains(&boundary.len())
         .then_some(boundary)
+}
+
+/// Refuses a coded body, and a form under a precondition that does not hold: the folder exists and
+/// has no entity tag.
+fn check_fields(request: &Request) -> Result<(), HttpError> {
+    let is_any = |name| {
+        let mut values = request.header_values(name);
+        values.next().map(|value| token::trim(value) == b"*")
+    };
+    if is_any("if-match") == Some(false) || is_any("if-none-match") == Some(true) {
+        return Err(HttpError::PRECONDITION_FAILED);
+    }
+    match request.header("content-encoding") {
+        Some(coding) if !coding.eq_ignore_ascii_case(b"identity") => Err(CODED),
+        _ => Ok(()),
+    }
 }
 
 /// Whether a request is a form with files.
@@ -77,6 +94,7 @@ impl Inner {
                 return Err(NOT_FOLDER);
             }
         }
+        check_fields(&request)?;
         let is_page = prefers_html(&request);
         let mount = split.mount.to_owned();
         let boundary = boundary(&request).ok_or(MALFORMED)?;
@@ -102,6 +120,7 @@ impl Inner {
                 continue;
             }
             let to = match name.is_empty() {
+                _ if part.is_coded => Err(CODED),
                 true => Err(NO_NAME),
                 false => self.destination_in(&request, &name).and_then(|to| {
                     let change = self.begin_member(&request, &to.key)?;
@@ -211,6 +230,9 @@ struct Part {
     /// `None`: it is a field of the form.
     file: Option<FileName>,
     media_type: Vec<u8>,
+    /// The content is not what it stands for: base64 or quoted-printable (RFC 7578 §4.7 deprecates
+    /// both).
+    is_coded: bool,
 }
 
 /// The parts of a form, in order.
@@ -348,6 +370,9 @@ impl Part {
                 part.file = disposition::file_name(value).ok_or(MALFORMED)?;
             } else if name.eq_ignore_ascii_case(b"content-type") {
                 part.media_type = value.to_vec();
+            } else if name.eq_ignore_ascii_case(b"content-transfer-encoding") {
+                let plain = [&b"7bit"[..], b"8bit", b"binary"];
+                part.is_coded = !plain.iter().any(|plain| plain.eq_ignore_ascii_case(value));
             }
         }
         // A field of a form is text (RFC 7578 §4.4). Anything else is a file without a name.
@@ -384,8 +409,13 @@ mod tests {
                 name: b"a".to_vec(),
             }),
             media_type: b"text/plain".to_vec(),
+            is_coded: false,
         };
         assert_eq!(Part::parse(head), Ok(part));
+        for (coding, is_coded) in [("Binary", false), ("8bit", false), ("base64", true)] {
+            let head = format!("\r\nContent-Transfer-Encoding: {coding}");
+            assert_eq!(Part::parse(head.as_bytes()).unwrap().is_coded, is_coded);
+        }
         assert_eq!(Part::parse(b"\r\nX: y"), Ok(Part::default()));
         for malformed in [
             &b"x\r\n"[..],

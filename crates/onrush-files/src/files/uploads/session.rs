@@ -12,9 +12,12 @@ use crate::shares::{Holder, Share};
 use onrush::{RequestBody, WorkerHandle};
 use onrush_store::{Committed, Condition, Kept, Key, StoreError, Upload, Version};
 use std::sync::Arc;
+use std::time::Duration;
 
 pub(in crate::files) const TOO_LONG: HttpError =
     HttpError::new(400, "the upload is longer than it has announced");
+/// How long the record of a complete upload stays: longer than a response is on its way.
+const RECORD_KEPT: Duration = Duration::from_secs(2);
 const PARTS_MISSING: HttpError = HttpError::new(409, "parts of the upload are missing");
 
 /// An unfinished upload that one request uses. Dropping it keeps what was saved.
@@ -358,9 +361,7 @@ impl Session {
             tus_concat = Some(joins.tus_concat);
         }
         match committed {
-            Ok(_) if self.state.version.is_some() => {
-                let _ = self.state.uploads.remove_record(self.state.id).await;
-            }
+            Ok(_) if self.state.version.is_some() => self.state.remove_record_later(),
             Ok(_) => {}
             Err(error) if error.is_temporary() => self.state.count_saved(),
             Err(_) => drop(self.state.remove().await),
@@ -508,6 +509,18 @@ impl State {
         self.version = Some(written.await?);
         self.record = record;
         Ok(())
+    }
+
+    /// Removes the record of a complete upload, once its client has had the time to learn of it. If
+    /// the process is killed before, the record and the object say it to the next one.
+    fn remove_record_later(&self) {
+        self.uploads.index.remove(self.id);
+        let (uploads, id, worker) = (self.uploads.clone(), self.id, self.worker.clone());
+        let remove = async move {
+            worker.sleep(RECORD_KEPT).await;
+            let _ = uploads.remove_record(id).await; // What is left is removed by its age.
+        };
+        self.worker.spawn(remove).detach();
     }
 
     /// Drops the bytes that were not saved.

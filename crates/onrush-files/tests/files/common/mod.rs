@@ -120,6 +120,7 @@ fn limits() -> Limits {
         head_timeout_ms: 120_000,
         body_timeout_ms: 120_000,
         write_timeout_ms: 120_000,
+        linger_timeout_ms: 20_000,
         ..Limits::default()
     }
 }
