@@ -395,9 +395,11 @@ fn list(mut items: impl ExactSizeIterator<Item = String>, separator: &str) -> St
 
 /// The names of a certificate and the end of its validity.
 fn shown(facts: &CertificateFacts) -> String {
-    let names = match facts.dns_names() {
-        [] => facts.subject().to_owned(),
-        names => list(names.iter().cloned(), " "),
+    let addresses = facts.ip_addresses().iter().map(ToString::to_string);
+    let names: Vec<String> = facts.dns_names().iter().cloned().chain(addresses).collect();
+    let names = match names.is_empty() {
+        true => facts.subject().to_owned(),
+        false => list(names.into_iter(), " "),
     };
     format!("{names} (expires {})", utc(facts.not_after()))
 }

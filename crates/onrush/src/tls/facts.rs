@@ -25,10 +25,12 @@ const STATUS_REQUEST: &[u8] = &[5];
 /// use onrush::TlsConfig;
 /// use std::time::SystemTime;
 ///
-/// let made = rcgen::generate_simple_self_signed(["example.org".to_owned()])?;
+/// let names = ["example.org", "192.0.2.1"].map(str::to_owned);
+/// let made = rcgen::generate_simple_self_signed(names)?;
 /// let config = TlsConfig::from_pem(made.cert.pem(), made.signing_key.serialize_pem())?;
 /// let facts = &config.certificates()[0];
 /// assert_eq!(facts.dns_names(), ["example.org"]);
+/// assert_eq!(facts.ip_addresses()[0].to_string(), "192.0.2.1");
 /// assert!(facts.not_before() < facts.not_after());
 /// assert!(facts.warnings(SystemTime::now()).is_empty());
 /// assert_eq!(
@@ -41,6 +43,7 @@ const STATUS_REQUEST: &[u8] = &[5];
 pub struct CertificateFacts {
     pub(super) subject: String,
     pub(super) dns_names: Vec<String>,
+    pub(super) ip_addresses: Vec<IpAddr>,
     pub(super) not_before: SystemTime,
     pub(super) not_after: SystemTime,
     pub(super) path: Option<PathBuf>,
@@ -61,6 +64,11 @@ impl CertificateFacts {
     /// case.
     pub fn dns_names(&self) -> &[String] {
         &self.dns_names
+    }
+
+    /// The IP addresses of the subject alternative name extension.
+    pub fn ip_addresses(&self) -> &[IpAddr] {
+        &self.ip_addresses
     }
 
     /// The start of the validity.
@@ -160,6 +168,15 @@ impl<'a> Certificate<'a> {
             .collect()
     }
 
+    fn ip_addresses(&self) -> Vec<IpAddr> {
+        let names = self.alternative_names().into_iter();
+        let addresses = names.filter_map(|name| match name {
+            SubjectName::Ip(address) => Some(address),
+            _ => None,
+        });
+        addresses.collect()
+    }
+
     /// The names of the subject alternative name extension, without those of other types.
     pub(super) fn alternative_names(&self) -> Vec<SubjectName> {
         let extension = self.parsed.subject_alternative_name();
@@ -175,6 +192,7 @@ impl<'a> Certificate<'a> {
         CertificateFacts {
             subject: self.subject(),
             dns_names: self.dns_names(),
+            ip_addresses: self.ip_addresses(),
             not_before: time_of(validity.not_before),
             not_after: time_of(validity.not_after),
             path: path.map(Path::to_owned),

@@ -116,6 +116,7 @@ mod tests {
         let facts = CertificateFacts {
             subject: "CN=a".to_owned(),
             dns_names: Vec::new(),
+            ip_addresses: Vec::new(),
             not_before: at(100),
             not_after: at(14 * 86_400 + 300),
             path: Some(PathBuf::from("a.pem")),
