@@ -23,6 +23,7 @@ pub(crate) mod uploads;
 mod webdav;
 
 use crate::shares::Holder;
+use get::read::GetRequest;
 use get::siblings::Siblings;
 use http::http_error::{HttpError, Operation};
 use http::open_error::open_error;
@@ -524,7 +525,7 @@ impl Inner {
             "OPTIONS" if request.path() == "*" => Ok(self.options_response(&request)),
             "OPTIONS" => path::check(&request).map(|()| self.options_response(&request)),
             _ if UploadId::is_named_by(&request) => Box::pin(self.unfinished(request)).await,
-            "GET" | "HEAD" => self.get(&request).await,
+            "GET" | "HEAD" => GetRequest::new(&self, &request).respond().await,
             "LOCK" | "UNLOCK" if self.is_state(&request) => {
                 Box::pin(self.change_state_lock(request)).await
             }

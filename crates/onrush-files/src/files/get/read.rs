@@ -125,65 +125,6 @@ impl Inner {
         respond_at_once(request, loaded)
     }
 
-    /// Opens an object and responds with it. Waits for the first bytes of an object that is not
-    /// local: once the head is sent, a failure can only end the connection. If the object is
-    /// replaced between two requests to the store, it is opened again.
-    pub(in crate::files) async fn represent(
-        self: &Arc<Self>,
-        key: &Key,
-        request: &Request,
-        accepted: Option<Accepted>,
-        role: Role,
-    ) -> Result<Response> {
-        let (mut wanted, mut more) = (wanted(request), 1..OPENED_MAX);
-        loop {
-            match Box::pin(self.represent_once(key, request, accepted, role, wanted)).await {
-                Err(StoreError::Changed) if more.next().is_some() => wanted = Wanted::All,
-                result => return result,
-            }
-        }
-    }
-
-    /// As [`represent`](Self::represent). Fails with [`StoreError::Changed`] if the object is
-    /// replaced.
-    async fn represent_once(
-        self: &Arc<Self>,
-        key: &Key,
-        request: &Request,
-        accepted: Option<Accepted>,
-        role: Role,
-        wanted: Wanted,
-    ) -> Result<Response> {
-        let loaded = self.open_form(key, request, accepted, wanted).await?;
-        let mut response = match role {
-            Role::Named => self.respond_with(request, loaded, accepted).await,
-            Role::NotFoundPage => full_response(loaded).with_status(404),
-        };
-        if request.method() != "HEAD" {
-            (response.wait_for_body().await).map_err(|error| match error.downcast() {
-                Ok(error) => error,
-                Err(error) => StoreError::Io((&error).into()),
-            })?;
-        }
-        Ok(response)
-    }
-
-    /// The response with a loaded object, perhaps compressed.
-    async fn respond_with(
-        &self,
-        request: &Request,
-        loaded: LoadedObject,
-        accepted: Option<Accepted>,
-    ) -> Response {
-        if let Some(coding) =
-            accepted.and_then(|accepted| self.coding_for(request, &loaded, accepted))
-            && let Some(response) = Box::pin(self.compressed(request, &loaded, coding)).await
-        {
-            return response;
-        }
-        self.respond_with_digest(request, loaded).await
-    }
-
     /// The response with a sibling of the object that a request names, if that is possible without
     /// waiting.
     fn try_sibling(
@@ -203,99 +144,6 @@ impl Inner {
         };
         let sibling = known.represent(coding, loaded)?;
         respond_at_once(request, self.prepared(sibling))
-    }
-
-    /// The response to GET or HEAD. Waits for the disk if necessary.
-    pub(in crate::files) async fn get(
-        self: &Arc<Self>,
-        request: &Request,
-    ) -> Result<Response, HttpError> {
-        let accepted = self.accepted(request);
-        let result = self.get_named(request, accepted).await;
-        match result {
-            Err(failure) if failure.status == 404 && self.options.site => {
-                let page = Box::pin(self.not_found(request, accepted)).await?;
-                page.ok_or(failure)
-            }
-            Err(failure) => path::scope_redirect(request, failure).ok_or(failure),
-            result => result,
-        }
-    }
-
-    /// The response to GET or HEAD of what the path names.
-    async fn get_named(
-        self: &Arc<Self>,
-        request: &Request,
-        accepted: Option<Accepted>,
-    ) -> Result<Response, HttpError> {
-        let split = path::split(request)?;
-        let target = path::target(split.subpath, Operation::Read)?;
-        match target.check_visible(&self.options, Operation::Read)? {
-            Target::Object(key) => match self.represent(&key, request, accepted, Role::Named).await
-            {
-                Ok(response) => Ok(response),
-                Err(error @ (StoreError::NotFound | StoreError::IsDirectory))
-                    if self.options.site =>
-                {
-                    Box::pin(self.page_or_error(request, split, &key, error, accepted)).await
-                }
-                Err(error) => Ok(self.error_response(request, split, &key, error)),
-            },
-            Target::Folder(folder) => {
-                if self.options.site
-                    && may_read_index(request)
-                    && let Some(response) = self.index(folder.as_ref(), request, accepted).await?
-                {
-                    return Ok(response);
-                }
-                self.list(request, split, folder).await
-            }
-        }
-    }
-
-    /// As [`respond`], with the digest that the request asks for.
-    async fn respond_with_digest(&self, request: &Request, loaded: LoadedObject) -> Response {
-        let Some(algorithm) = wanted_digest::wanted(request) else {
-            return respond(request, loaded);
-        };
-        let client = (&self.shares.digests, Holder::of(request));
-        let digest = wanted_digest::compute(&loaded, algorithm, &self.pool, client).await;
-        wanted_digest::add(respond(request, loaded), digest)
-    }
-
-    /// The response with a folder's `index.html`, if it has one.
-    async fn index(
-        self: &Arc<Self>,
-        folder: Option<&Key>,
-        request: &Request,
-        accepted: Option<Accepted>,
-    ) -> Result<Option<Response>, HttpError> {
-        let mut bytes = Vec::new();
-        if let Some(folder) = folder {
-            bytes.extend_from_slice(folder.as_bytes());
-            bytes.push(b'/');
-        }
-        bytes.extend_from_slice(INDEX.as_bytes());
-        let Ok(key) = Key::parse(&bytes) else {
-            return Ok(None);
-        };
-        self.represent_if_found(&key, request, accepted, Role::Named)
-            .await
-    }
-
-    /// As [`represent`](Self::represent). `None` if there is no object.
-    pub(in crate::files) async fn represent_if_found(
-        self: &Arc<Self>,
-        key: &Key,
-        request: &Request,
-        accepted: Option<Accepted>,
-        role: Role,
-    ) -> Result<Option<Response>, HttpError> {
-        match self.represent(key, request, accepted, role).await {
-            Ok(response) => Ok(Some(response)),
-            Err(StoreError::NotFound | StoreError::IsDirectory) => Ok(None),
-            Err(error) => Err(self.store_failure(error, Operation::Read, Some(key))),
-        }
     }
 
     /// Opens and loads an object without waiting. `None` if that is impossible.
@@ -356,20 +204,6 @@ impl Inner {
             (self.shares.files).hold_download(file, || Holder::of(request))?;
         }
         Ok(false)
-    }
-
-    /// Opens an object, or the precompressed form of it that suits the request best.
-    async fn open_form(
-        self: &Arc<Self>,
-        key: &Key,
-        request: &Request,
-        accepted: Option<Accepted>,
-        wanted: Wanted,
-    ) -> Result<LoadedObject> {
-        match accepted.filter(|_| self.options.precompressed) {
-            Some(accepted) => Box::pin(self.open_for(key, request, accepted, wanted)).await,
-            None => self.open(key, request, wanted).await,
-        }
     }
 
     /// Opens and loads an object. If descriptors are short, closes idle cached files and tries
@@ -474,6 +308,152 @@ impl Inner {
             let closer = closer.run(request.worker().clone());
             request.worker().spawn(closer).detach();
         }
+    }
+}
+
+/// A GET or HEAD that waits for the disk: what the path names is found ([`GetRequest::resolve`]),
+/// loaded, perhaps encoded, and sent.
+pub(in crate::files) struct GetRequest<'r> {
+    pub(in crate::files) inner: &'r Arc<Inner>,
+    pub(in crate::files) request: &'r Request,
+    /// The codings that the response may have.
+    accepted: Option<Accepted>,
+}
+
+impl<'r> GetRequest<'r> {
+    pub(in crate::files) fn new(inner: &'r Arc<Inner>, request: &'r Request) -> GetRequest<'r> {
+        GetRequest {
+            inner,
+            request,
+            accepted: inner.accepted(request),
+        }
+    }
+
+    /// The response.
+    pub(in crate::files) async fn respond(&self) -> Result<Response, HttpError> {
+        match self.resolve().await {
+            Err(failure) if failure.status == 404 && self.inner.options.site => {
+                let page = Box::pin(self.not_found()).await?;
+                page.ok_or(failure)
+            }
+            Err(failure) => path::scope_redirect(self.request, failure).ok_or(failure),
+            result => result,
+        }
+    }
+
+    /// The response with what the path names.
+    async fn resolve(&self) -> Result<Response, HttpError> {
+        let (inner, request) = (self.inner, self.request);
+        let split = path::split(request)?;
+        let target = path::target(split.subpath, Operation::Read)?;
+        match target.check_visible(&inner.options, Operation::Read)? {
+            Target::Object(key) => match self.serve(&key, Role::Named).await {
+                Ok(response) => Ok(response),
+                Err(error @ (StoreError::NotFound | StoreError::IsDirectory))
+                    if inner.options.site =>
+                {
+                    Box::pin(self.page_or_error(split, &key, error)).await
+                }
+                Err(error) => Ok(inner.error_response(request, split, &key, error)),
+            },
+            Target::Folder(folder) => {
+                if inner.options.site
+                    && may_read_index(request)
+                    && let Some(response) = self.index(folder.as_ref()).await?
+                {
+                    return Ok(response);
+                }
+                inner.list(request, split, folder).await
+            }
+        }
+    }
+
+    /// The response with a folder's `index.html`, if it has one.
+    async fn index(&self, folder: Option<&Key>) -> Result<Option<Response>, HttpError> {
+        let mut bytes = Vec::new();
+        if let Some(folder) = folder {
+            bytes.extend_from_slice(folder.as_bytes());
+            bytes.push(b'/');
+        }
+        bytes.extend_from_slice(INDEX.as_bytes());
+        match Key::parse(&bytes) {
+            Ok(key) => self.serve_if_found(&key, Role::Named).await,
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// As [`GetRequest::serve`]. `None` if there is no object.
+    pub(in crate::files) async fn serve_if_found(
+        &self,
+        key: &Key,
+        role: Role,
+    ) -> Result<Option<Response>, HttpError> {
+        match self.serve(key, role).await {
+            Ok(response) => Ok(Some(response)),
+            Err(StoreError::NotFound | StoreError::IsDirectory) => Ok(None),
+            Err(error) => Err((self.inner).store_failure(error, Operation::Read, Some(key))),
+        }
+    }
+
+    /// The response with an object. Waits for the first bytes of one that is not local: once the
+    /// head is sent, a failure can only end the connection. If the object is replaced between two
+    /// requests to the store, it is loaded again.
+    async fn serve(&self, key: &Key, role: Role) -> Result<Response> {
+        let (mut wanted, mut more) = (wanted(self.request), 1..OPENED_MAX);
+        loop {
+            match Box::pin(self.serve_once(key, role, wanted)).await {
+                Err(StoreError::Changed) if more.next().is_some() => wanted = Wanted::All,
+                result => return result,
+            }
+        }
+    }
+
+    /// As [`GetRequest::serve`]. Fails with [`StoreError::Changed`] if the object is replaced.
+    async fn serve_once(&self, key: &Key, role: Role, wanted: Wanted) -> Result<Response> {
+        let loaded = self.load(key, wanted).await?;
+        let mut response = match role {
+            Role::Named => self.encode(loaded).await,
+            Role::NotFoundPage => full_response(loaded).with_status(404),
+        };
+        if self.request.method() != "HEAD" {
+            (response.wait_for_body().await).map_err(|error| match error.downcast() {
+                Ok(error) => error,
+                Err(error) => StoreError::Io((&error).into()),
+            })?;
+        }
+        Ok(response)
+    }
+
+    /// Loads an object, or the precompressed form of it that suits the request best.
+    async fn load(&self, key: &Key, wanted: Wanted) -> Result<LoadedObject> {
+        let (inner, request) = (self.inner, self.request);
+        match self.accepted.filter(|_| inner.options.precompressed) {
+            Some(accepted) => Box::pin(inner.open_for(key, request, accepted, wanted)).await,
+            None => inner.open(key, request, wanted).await,
+        }
+    }
+
+    /// The response with a loaded object, perhaps compressed.
+    async fn encode(&self, loaded: LoadedObject) -> Response {
+        let (inner, request) = (self.inner, self.request);
+        let coding = |accepted| inner.coding_for(request, &loaded, accepted);
+        if let Some(coding) = self.accepted.and_then(coding)
+            && let Some(response) = Box::pin(inner.compressed(request, &loaded, coding)).await
+        {
+            return response;
+        }
+        self.add_digest(loaded).await
+    }
+
+    /// As [`respond`], with the digest that the request asks for.
+    async fn add_digest(&self, loaded: LoadedObject) -> Response {
+        let (inner, request) = (self.inner, self.request);
+        let Some(algorithm) = wanted_digest::wanted(request) else {
+            return respond(request, loaded);
+        };
+        let client = (&inner.shares.digests, Holder::of(request));
+        let digest = wanted_digest::compute(&loaded, algorithm, &inner.pool, client).await;
+        wanted_digest::add(respond(request, loaded), digest)
     }
 }
 

@@ -10,17 +10,15 @@
 //! A client navigates if it says so (`Sec-Fetch-Mode`), or, without that field, if it names
 //! `text/html`. So a script or an image that is missing is not found, instead of being a page.
 
-use crate::files::get::read::Role;
-use crate::files::http::codings::Accepted;
+use crate::files::get::read::{GetRequest, Role};
 use crate::files::http::http_error::HttpError;
 use crate::files::http::negotiate::{prefers_html, prefers_json};
+use crate::files::may_read;
 use crate::files::path::Split;
 use crate::files::shared::stand_in::StandIn;
-use crate::files::{Inner, may_read};
 use crate::rights::INDEX;
 use onrush::{Request, Response};
 use onrush_store::{Key, StoreError};
-use std::sync::Arc;
 
 /// What the path of a page may leave out.
 const PAGE_EXTENSION: &str = ".html";
@@ -31,65 +29,52 @@ const NAVIGATION_FIELDS: &str = "Accept, Sec-Fetch-Mode";
 /// The page for paths that name nothing.
 const NOT_FOUND_PAGE: &str = "404.html";
 
-impl Inner {
-    /// The response to GET or HEAD of `key`, at which there is no object for the reason `error`:
-    /// the page with this name, or an error.
+impl GetRequest<'_> {
+    /// The response for `key`, at which there is no object for the reason `error`: the page with
+    /// this name, or an error.
     pub(in crate::files) async fn page_or_error(
-        self: &Arc<Self>,
-        request: &Request,
+        &self,
         split: Split<'_>,
         key: &Key,
         error: StoreError,
-        accepted: Option<Accepted>,
     ) -> Result<Response, HttpError> {
         let page = [key.as_bytes(), PAGE_EXTENSION.as_bytes()].concat();
         if !key.as_bytes().ends_with(PAGE_EXTENSION.as_bytes())
-            && let Some(page) = (self.page(&page, request, accepted, Role::Named)).await?
+            && let Some(page) = self.page(&page, Role::Named).await?
         {
             return Ok(page);
         }
         match error {
             StoreError::NotFound => Err(HttpError::NOT_FOUND),
-            error => Ok(self.error_response(request, split, key, error)),
+            error => Ok((self.inner).error_response(self.request, split, key, error)),
         }
     }
 
-    /// The response of a site to GET or HEAD of a path that names nothing. `None`: the site has no
-    /// page for it.
-    pub(in crate::files) async fn not_found(
-        self: &Arc<Self>,
-        request: &Request,
-        accepted: Option<Accepted>,
-    ) -> Result<Option<Response>, HttpError> {
-        if self.options.spa
-            && is_navigation(request)
-            && let Some(page) =
-                (self.page(INDEX.as_bytes(), request, accepted, Role::Named)).await?
+    /// The response of a site for a path that names nothing. `None`: the site has no page for it.
+    pub(in crate::files) async fn not_found(&self) -> Result<Option<Response>, HttpError> {
+        let is_spa = self.inner.options.spa;
+        if is_spa
+            && is_navigation(self.request)
+            && let Some(page) = self.page(INDEX.as_bytes(), Role::Named).await?
         {
-            return Ok(Some(depending_on_navigation(request, page)));
+            return Ok(Some(depending_on_navigation(self.request, page)));
         }
-        if prefers_json(request) {
+        if prefers_json(self.request) {
             return Ok(None);
         }
-        let name = NOT_FOUND_PAGE.as_bytes();
-        let page = (self.page(name, request, accepted, Role::NotFoundPage)).await?;
-        Ok(match self.options.spa {
-            true => page.map(|page| depending_on_navigation(request, page)),
+        let page = (self.page(NOT_FOUND_PAGE.as_bytes(), Role::NotFoundPage)).await?;
+        Ok(match is_spa {
+            true => page.map(|page| depending_on_navigation(self.request, page)),
             false => page,
         })
     }
 
     /// The response with an object that the path of the request does not name itself, if there is
     /// one and the client may read it.
-    async fn page(
-        self: &Arc<Self>,
-        key: &[u8],
-        request: &Request,
-        accepted: Option<Accepted>,
-        role: Role,
-    ) -> Result<Option<Response>, HttpError> {
-        match Key::parse(key).ok().filter(|key| may_read(request, key)) {
-            Some(key) => (self.represent_if_found(&key, request, accepted, role)).await,
+    async fn page(&self, key: &[u8], role: Role) -> Result<Option<Response>, HttpError> {
+        let key = Key::parse(key).ok();
+        match key.filter(|key| may_read(self.request, key)) {
+            Some(key) => self.serve_if_found(&key, role).await,
             None => Ok(None),
         }
     }
