@@ -310,15 +310,17 @@ pub trait Store: fmt::Debug + Send + Sync {
 
 /// Uploads that outlive the requests and the process that send them: a store keeps their bytes
 /// ([`Upload::keep`]), and they become an object later.
-pub trait ResumableUploads: Send + Sync {
+pub trait ResumableUploads: Store {
     /// As [`Store::stage`], for an upload that may be kept ([`Upload::keep`]). A store that passes
-    /// bytes on to a service sends them in a form that outlives the request.
+    /// bytes on to a service sends them in a form that outlives the request. By default the same.
     fn stage_resumable<'a>(
         &'a self,
         key: &'a Key,
         condition: Condition,
         size_bytes: Option<u64>,
-    ) -> LocalFuture<'a, Result<Box<dyn Upload>>>;
+    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
+        self.stage(key, condition, size_bytes)
+    }
 
     /// Continues an upload of which `kept` bytes were kept ([`Upload::keep`]), perhaps by another
     /// process. Bytes that were written after that are dropped. The key is that of the

@@ -300,15 +300,6 @@ impl Store for Folder {
 }
 
 impl ResumableUploads for Folder {
-    fn stage_resumable<'a>(
-        &'a self,
-        key: &'a Key,
-        condition: Condition,
-        size_bytes: Option<u64>,
-    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
-        self.stage(key, condition, size_bytes)
-    }
-
     fn resume<'a>(
         &'a self,
         key: &'a Key,

@@ -136,15 +136,6 @@ impl<H: Hooks> Store for Hooked<H> {
 }
 
 impl<H: Hooks> ResumableUploads for Hooked<H> {
-    fn stage_resumable<'a>(
-        &'a self,
-        key: &'a Key,
-        condition: Condition,
-        size_bytes: Option<u64>,
-    ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
-        self.stage(key, condition, size_bytes)
-    }
-
     fn resume<'a>(
         &'a self,
         key: &'a Key,
