@@ -4,7 +4,7 @@
 //! This module does not depend on the simulator.
 
 use super::attribute_at;
-use super::place::PlaceInFileSystem;
+use super::mount_table::{self, PlaceInFileSystem};
 use super::resident::{self, RecentProbe};
 use super::walk::Lookup;
 use super::{Beneath, Create, EachEntry, FileKind, Metadata, OpenHow};
@@ -207,6 +207,10 @@ impl Dir {
             [Some(own), Some(other)] if own.mount != other.mount => own.is_within(&other),
             _ => false,
         })
+    }
+
+    pub(super) fn mounted_beneath(&self) -> Option<Vec<Vec<u8>>> {
+        mount_table::mounted_beneath(self.fd.as_fd())
     }
 
     /// Whether `other` is this directory, or above it by `..`.

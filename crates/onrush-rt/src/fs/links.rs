@@ -23,6 +23,15 @@ impl Dir {
         either!(&self.0, DirInner, dir => dir.read_link(name))
     }
 
+    /// The paths in this directory at which something is mounted, relative to it
+    /// (proc_pid_mountinfo(5)). `None` if the system does not say it, and in a simulation.
+    pub fn mounted_beneath(&self) -> Option<Vec<Vec<u8>>> {
+        match &self.0 {
+            DirInner::Kernel(dir) => dir.mounted_beneath(),
+            DirInner::Sim(_) => None,
+        }
+    }
+
     /// Whether this directory is `other` or lies beneath it, whatever paths and bind mounts have
     /// led to both: looks at each directory above this one (`..`), and at the table of mounts.
     /// Another program may move one meanwhile.

@@ -9,9 +9,9 @@
 //!
 //! Errors are [`std::io::Error`]s that carry the errno and no path.
 //!
-//! Modules, lowest first: `types` · `attribute_at`, `place`, `release`, `resident`, `walk` ·
-//! `kernel`, [`sim`] · `advice`, `again`, `copy`, `links`, `lock`, `notify`, `rights`. They do not
-//! depend on tasks, drivers or objects.
+//! Modules, lowest first: `types` · `attribute_at`, `mount_table`, `release`, `resident`,
+//! `walk` · `kernel`, [`sim`] · `advice`, `again`, `copy`, `links`, `lock`, `notify`, `rights`.
+//! They do not depend on tasks, drivers or objects.
 
 mod advice;
 mod again;
@@ -20,8 +20,8 @@ mod copy;
 mod kernel;
 mod links;
 mod lock;
+mod mount_table;
 mod notify;
-mod place;
 mod release;
 mod resident;
 mod rights;

@@ -19,11 +19,7 @@ use crate::error::{Result, StoreError};
 use crate::key::{Key, STAGING};
 use onrush_rt::fs::{Dir, Metadata};
 use std::collections::{HashMap, HashSet};
-use std::ffi::OsStr;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The staging folders of other file systems, by [`Metadata::file_system`].
@@ -96,49 +92,12 @@ pub(super) fn staging_at(inner: &Inner, path: &[u8]) -> Result<Arc<Staging>> {
 /// mounted beneath the folder now, as far as there are any. So they are swept. Blocks.
 pub(super) fn open_used<'p>(inner: &Inner, paths: impl Iterator<Item = &'p [u8]>) {
     let mut all: HashSet<Vec<u8>> = paths.map(<[u8]>::to_vec).collect();
-    all.extend(mounted_beneath(inner).unwrap_or_default());
+    all.extend(inner.root.mounted_beneath().unwrap_or_default());
     for path in all.iter().filter(|path| !path.is_empty()) {
         if inner.root.open_dir(&parents::join(path, STAGING)).is_ok() {
             let _ = staging_at(inner, path); // What cannot be opened cannot be used, either.
         }
     }
-}
-
-/// The paths in the root folder at which something is mounted (proc_pid_mountinfo(5)). `None` if
-/// the system does not say it.
-fn mounted_beneath(inner: &Inner) -> Option<Vec<Vec<u8>>> {
-    let root = inner.root.as_fd()?.as_raw_fd();
-    let root = std::fs::read_link(format!("/proc/self/fd/{root}")).ok()?;
-    let text = std::fs::read("/proc/self/mountinfo").ok()?;
-    let beneath = |line: &[u8]| {
-        let at = unescaped(line.split(|&byte| byte == b' ').nth(4)?);
-        let at = Path::new(OsStr::from_bytes(&at)).strip_prefix(&root).ok()?;
-        Some(at.as_os_str().as_bytes().to_vec())
-    };
-    Some(
-        text.split(|&byte| byte == b'\n')
-            .filter_map(beneath)
-            .collect(),
-    )
-}
-
-/// A path of the kernel's table, in which white space and backslashes are octal numbers.
-fn unescaped(text: &[u8]) -> Vec<u8> {
-    let mut path = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((&first, after)) = rest.split_first() {
-        let digits = after
-            .get(..3)
-            .and_then(|digits| str::from_utf8(digits).ok());
-        let number = digits.and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        let (byte, left) = match number.filter(|_| first == b'\\') {
-            Some(number) => (number, &after[3..]),
-            None => (first, after),
-        };
-        path.push(byte);
-        rest = left;
-    }
-    path
 }
 
 /// Makes a staging folder on the file system `wanted`, which has the folder at `path`, as far up as
@@ -184,21 +143,4 @@ fn deepest_of<'k>(inner: &Inner, mut path: &'k [u8]) -> Result<(Dir, &'k [u8])> 
     }
     let root = inner.root.open_dir(b".").map_err(StoreError::from_change)?;
     Ok((root, path))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_of_the_kernel_are_unescaped() {
-        for (text, path) in [
-            (&b"/a"[..], &b"/a"[..]),
-            (b"/a\\040b\\134\\012", b"/a b\\\n"),
-            (b"/\\0", b"/\\0"),
-            (b"/\\777", b"/\\777"),
-        ] {
-            assert_eq!(unescaped(text), path);
-        }
-    }
 }
