@@ -28,18 +28,6 @@ pub(crate) fn is_forwarded(request: &Request) -> bool {
     forwarded.is_some_and(|client| client.is_https.is_some())
 }
 
-/// What counts as one client: an IPv6 network of 64 bits, because each of its hosts can use all of
-/// it.
-pub(crate) fn network(address: Option<IpAddr>) -> Option<IpAddr> {
-    address.map(|address| match address {
-        IpAddr::V4(_) => address,
-        IpAddr::V6(address) => {
-            let network = u128::from(address) >> 64 << 64;
-            IpAddr::V6(network.into())
-        }
-    })
-}
-
 /// Whether the client uses HTTPS: with its proxy if there is a trusted one that says so, otherwise
 /// with this server.
 pub(crate) fn is_https(request: &Request) -> bool {

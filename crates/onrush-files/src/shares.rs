@@ -6,10 +6,11 @@
 //! halves the rest. A holder is a user, or an address for a client without one. What is in the
 //! table is what is held, so it needs no limit of its own.
 
-use crate::client_address::{client_address, network};
+use crate::client_address::client_address;
 use crate::rights::Identity;
 use onrush::Request;
 use onrush::metrics::{MetricType, TextWriter};
+use onrush_rt::net::client_network;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -38,7 +39,7 @@ impl Holder {
 
     /// A client without a user. `None`: its address is not known, or it uses a Unix socket.
     pub(crate) fn address(address: Option<IpAddr>) -> Holder {
-        Holder::hash(None, network(address))
+        Holder::hash(None, address.map(client_network))
     }
 
     /// As a number, for a store.

@@ -25,7 +25,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, sockopt};
 use std::ffi::OsStr;
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -40,6 +40,28 @@ pub enum Peer {
     Local,
     /// The peer has disconnected, so its address is not known any more.
     Gone,
+}
+
+/// What counts as one client: an IPv6 network of 64 bits, because each of its hosts can use all of
+/// it; otherwise the address. An IPv4 address that is mapped into IPv6 is itself.
+///
+/// ```
+/// use onrush_rt::net::client_network;
+///
+/// let client = |text: &str| client_network(text.parse().unwrap());
+/// assert_eq!(client("2001:db8:1:2::3"), client("2001:db8:1:2:ffff::4"));
+/// assert_ne!(client("2001:db8:1:2::3"), client("2001:db8:1:3::3"));
+/// assert_ne!(client("192.0.2.1"), client("192.0.2.2"));
+/// assert_eq!(client("::ffff:192.0.2.1"), client("192.0.2.1"));
+/// ```
+pub fn client_network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let network = u128::from(address) >> 64 << 64;
+            IpAddr::V6(network.into())
+        }
+        address => address,
+    }
 }
 
 /// The peer of a connected socket (`getpeername(2)`).

@@ -12,8 +12,8 @@
 //!
 //! An IPv6 network of 64 bits counts as one address, because each of its hosts can use all of it.
 
-use crate::client_address::network;
 use lru::LruCache;
+use onrush_rt::net::client_network;
 use std::hash::RandomState;
 use std::net::IpAddr;
 use std::task::Waker;
@@ -109,7 +109,7 @@ impl Logins {
 
 impl Throttle {
     fn logins(&mut self, address: Option<IpAddr>, now_ms: u64) -> &mut Logins {
-        let source = network(address);
+        let source = address.map(client_network);
         if !self.addresses.contains(&source) && self.addresses.len() >= ADDRESSES_MAX {
             self.remove_old();
         }
@@ -198,14 +198,14 @@ impl Throttle {
 
     /// Ends what [`begin_wait`](Self::begin_wait) has begun.
     pub(crate) fn end_wait(&mut self, address: Option<IpAddr>) {
-        if let Some(logins) = self.addresses.get_mut(&network(address)) {
+        if let Some(logins) = self.addresses.get_mut(&address.map(client_network)) {
             logins.waiting = logins.waiting.saturating_sub(1);
             self.remove_idle(address);
         }
     }
 
     fn remove_idle(&mut self, address: Option<IpAddr>) {
-        let source = network(address);
+        let source = address.map(client_network);
         if self.addresses.peek(&source).is_some_and(Logins::is_idle) {
             self.addresses.pop(&source);
         }

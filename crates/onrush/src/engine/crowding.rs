@@ -15,15 +15,14 @@ use super::state::Phase;
 use crate::host::ConnId;
 use crate::metrics::CloseReason;
 use onrush_rt::diagnose;
-use onrush_rt::net::Peer;
+use onrush_rt::net::{Peer, client_network};
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 /// How long the result of a pass is used, in ms.
 const PASS_USED_MS: u64 = 1_000;
-/// The shortest time between two passes for each connection that they examine, in µs. A pass takes
-/// about a microsecond for each.
+/// The shortest time between two passes for each connection that they examine, in µs.
 const PAUSE_US_PER_CONNECTION: u64 = 20;
 
 /// The clients of one worker's connections.
@@ -38,21 +37,10 @@ struct Counted {
     largest: Option<IpAddr>,
     /// Its connections that wait for it. Those that have waited the longest come first.
     waiting: VecDeque<ConnId>,
-    /// When the next pass may take place, in ms of the worker's clock: if more connections are
-    /// needed, and in any case.
+    /// When another pass may take place because `waiting` is used up, in ms of the worker's clock.
     next_pass_ms: u64,
+    /// When the result is used no longer, in the same.
     outdated_ms: u64,
-}
-
-/// What counts as one client.
-fn client_of(peer: IpAddr) -> IpAddr {
-    match peer.to_canonical() {
-        IpAddr::V6(address) => {
-            let network = u128::from(address) >> 64 << 64;
-            IpAddr::V6(Ipv6Addr::from(network))
-        }
-        address => address,
-    }
 }
 
 impl Engine {
@@ -75,7 +63,7 @@ impl Engine {
     #[cold]
     pub(super) fn close_crowding(&self, peer: Peer) -> bool {
         let newcomer = match peer {
-            Peer::Tcp(address) => Some(client_of(address.ip())),
+            Peer::Tcp(address) => Some(client_network(address.ip())),
             Peer::Local => None,
             Peer::Gone => return false,
         };
@@ -128,6 +116,7 @@ impl Engine {
     /// Counts the connections of each client.
     fn count_clients(&self) {
         let now_ms = self.context.now_ms();
+        let running = self.running.borrow();
         let mut conns = self.conns.borrow_mut();
         let ids = conns.ids();
         let mut by_client = HashMap::<IpAddr, Vec<ConnId>>::new();
@@ -138,9 +127,8 @@ impl Engine {
             let Some(address) = self.peer_of_conn(conn) else {
                 continue;
             };
-            let peer = Peer::Tcp(address);
-            if !self.running.borrow().trusted_proxies.trusts(peer) {
-                let client = client_of(address.ip());
+            if !running.trusted_proxies.trusts(Peer::Tcp(address)) {
+                let client = client_network(address.ip());
                 by_client.entry(client).or_default().push(id);
             }
         }
@@ -161,19 +149,5 @@ impl Engine {
             next_pass_ms: now_ms + 1 + ids.len() as u64 * PAUSE_US_PER_CONNECTION / 1_000,
             outdated_ms: now_ms + PASS_USED_MS,
         };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_network_of_ipv6_is_one_client() {
-        let client = |text: &str| client_of(text.parse().unwrap());
-        assert_eq!(client("2001:db8:1:2::3"), client("2001:db8:1:2:ffff::4"));
-        assert_ne!(client("2001:db8:1:2::3"), client("2001:db8:1:3::3"));
-        assert_ne!(client("192.0.2.1"), client("192.0.2.2"));
-        assert_eq!(client("::ffff:192.0.2.1"), client("192.0.2.1"));
     }
 }
