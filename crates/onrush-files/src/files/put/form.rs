@@ -23,6 +23,7 @@ use crate::files::shared::destination::Destination;
 use crate::files::shared::stored_fields::metadata_of_type;
 use crate::shares::Holder;
 use onrush::{Request, RequestBody, Response};
+use onrush_proto::precondition::{Current, Outcome, evaluate};
 use onrush_proto::token;
 use onrush_store::{Condition, Kind, StoreError};
 use std::fmt::Write;
@@ -59,11 +60,11 @@ fn boundary(request: &Request) -> Option<Vec<u8>> {
 /// Refuses a coded body, and a form under a precondition that does not hold: the folder exists and
 /// has no entity tag.
 fn check_fields(request: &Request) -> Result<(), HttpError> {
-    let is_any = |name| {
-        let mut values = request.header_values(name);
-        values.next().map(|value| token::trim(value) == b"*")
+    let folder = Current {
+        exists: true,
+        ..Current::default()
     };
-    if is_any("if-match") == Some(false) || is_any("if-none-match") == Some(true) {
+    if evaluate(false, &folder, request.headers()) != Outcome::Proceed {
         return Err(HttpError::PRECONDITION_FAILED);
     }
     match request.header("content-encoding") {
