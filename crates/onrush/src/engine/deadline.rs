@@ -122,19 +122,19 @@ impl Engine {
         }
     }
 
-    /// The deadline of a connection that waits for a request when the server begins to drain. A
-    /// request may be on its way.
-    pub(super) fn drain_deadline_ms(&self, conn: &Conn) -> u64 {
+    /// The deadline while the server drains, of a connection that waits for a request and has the
+    /// deadline `deadline_ms` otherwise. A request may be on its way.
+    pub(super) fn drain_deadline_ms(&self, conn: &Conn, deadline_ms: u64) -> u64 {
         let idle_ms = self.context.now_ms() + u64::from(DRAIN_IDLE_MS);
         let head_timeout_ms = u64::from(self.limits().head_timeout_ms);
         let end_ms = match conn.state.expects() {
             Expects::Head if head_timeout_ms > 0 => {
-                let opened_ms = conn.deadline_ms.saturating_sub(head_timeout_ms);
+                let opened_ms = deadline_ms.saturating_sub(head_timeout_ms);
                 idle_ms.max(opened_ms.saturating_add(u64::from(DRAIN_FIRST_MS)))
             }
             _ => idle_ms,
         };
-        conn.deadline_ms.min(end_ms)
+        deadline_ms.min(end_ms)
     }
 
     pub(super) fn set_busy_deadline(&self, id: ConnId, conn: &mut Conn) {

@@ -393,7 +393,7 @@ impl Engine {
         }
         let is_between = conn.state.is_ready() && !conn.state.is_handshaking();
         if (is_between || conn.state.is_in_proxy_header()) && queued == 0 {
-            let deadline_ms = self.drain_deadline_ms(conn);
+            let deadline_ms = self.drain_deadline_ms(conn, conn.deadline_ms);
             conn.state.restart_head(); // A new head gets the full time limit.
             self.set_deadline(id, conn, deadline_ms);
         }
