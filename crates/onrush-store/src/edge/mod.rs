@@ -202,7 +202,7 @@ impl EdgeStore {
     }
 
     /// The uploads of the other store.
-    fn kept(&self) -> Result<&dyn ResumableUploads> {
+    fn resumable(&self) -> Result<&dyn ResumableUploads> {
         self.inner.store.uploads().ok_or(StoreError::Unsupported)
     }
 }
@@ -390,7 +390,9 @@ impl ResumableUploads for EdgeStore {
         size_bytes: Option<u64>,
     ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
         Box::pin(async move {
-            let staged = self.kept()?.stage_resumable(key, condition, size_bytes);
+            let staged = self
+                .resumable()?
+                .stage_resumable(key, condition, size_bytes);
             let upload = EdgeUpload::new(staged.await?, &self.inner, key);
             Ok(Box::new(upload) as Box<dyn Upload>)
         })
@@ -403,7 +405,7 @@ impl ResumableUploads for EdgeStore {
         kept: &'a Kept,
     ) -> LocalFuture<'a, Result<Box<dyn Upload>>> {
         Box::pin(async move {
-            let upload = self.kept()?.resume(key, condition, kept).await?;
+            let upload = self.resumable()?.resume(key, condition, kept).await?;
             Ok(Box::new(EdgeUpload::new(upload, &self.inner, key)) as Box<dyn Upload>)
         })
     }
@@ -414,16 +416,16 @@ impl ResumableUploads for EdgeStore {
         position: u64,
         buf: Vec<u8>,
     ) -> LocalFuture<'a, Result<Vec<u8>>> {
-        Box::pin(async move { self.kept()?.write_kept(kept, position, buf).await })
+        Box::pin(async move { self.resumable()?.write_kept(kept, position, buf).await })
     }
 
     fn sync_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
-        Box::pin(async move { self.kept()?.sync_kept(kept).await })
+        Box::pin(async move { self.resumable()?.sync_kept(kept).await })
     }
 
     fn supersede<'a>(&'a self, old: &'a Kept, new: &'a Kept) -> LocalFuture<'a, ()> {
         Box::pin(async move {
-            if let Ok(uploads) = self.kept() {
+            if let Ok(uploads) = self.resumable() {
                 uploads.supersede(old, new).await;
             }
         })
@@ -434,19 +436,19 @@ impl ResumableUploads for EdgeStore {
         key: &'a Key,
         kept: &'a Kept,
     ) -> LocalFuture<'a, Result<Option<u64>>> {
-        Box::pin(async move { self.kept()?.published(key, kept).await })
+        Box::pin(async move { self.resumable()?.published(key, kept).await })
     }
 
     fn is_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<bool>> {
-        Box::pin(async move { self.kept()?.is_kept(kept).await })
+        Box::pin(async move { self.resumable()?.is_kept(kept).await })
     }
 
     fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
-        Box::pin(async move { self.kept()?.discard(kept).await })
+        Box::pin(async move { self.resumable()?.discard(kept).await })
     }
 
     fn discard_older(&self, age: Duration) -> LocalFuture<'_, Result<usize>> {
-        Box::pin(async move { self.kept()?.discard_older(age).await })
+        Box::pin(async move { self.resumable()?.discard_older(age).await })
     }
 }
 

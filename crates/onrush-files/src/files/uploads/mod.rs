@@ -192,18 +192,18 @@ impl Uploads {
     }
 
     /// The operations of the store for uploads that continue.
-    fn kept(&self) -> onrush_store::Result<&dyn ResumableUploads> {
+    fn resumable(&self) -> onrush_store::Result<&dyn ResumableUploads> {
         self.store.uploads().ok_or(StoreError::Unsupported)
     }
 
     /// Removes the bytes of an upload that is not going to be continued.
     async fn discard(&self, kept: &Kept) -> onrush_store::Result<()> {
-        self.kept()?.discard(kept).await
+        self.resumable()?.discard(kept).await
     }
 
     /// Removes what only `old` needs; see [`ResumableUploads::supersede`].
     async fn supersede(&self, old: &Kept, new: &Kept) {
-        if let Ok(uploads) = self.kept() {
+        if let Ok(uploads) = self.resumable() {
             uploads.supersede(old, new).await;
         }
     }
@@ -299,7 +299,7 @@ impl Uploads {
             return Ok(None);
         }
         let kept = record.kept();
-        let uploads = self.kept().map_err(ReceiveError::Store)?;
+        let uploads = self.resumable().map_err(ReceiveError::Store)?;
         let published = uploads.published(key, &kept).await;
         let published = published.map_err(ReceiveError::Store)?;
         if published.is_some() {
@@ -427,7 +427,7 @@ impl Uploads {
         }
         // Bytes without a record, after a crash of one of several processes.
         let age = Duration::from_secs(self.orphan_age_s());
-        if let Ok(uploads) = self.kept() {
+        if let Ok(uploads) = self.resumable() {
             let _ = uploads.discard_older(age).await;
         }
         left || is_unknown

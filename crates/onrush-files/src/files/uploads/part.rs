@@ -55,10 +55,7 @@ impl Uploads {
         drop(session); // Others may use the upload meanwhile.
         let length = plan.range.end - plan.range.start;
         sink.receive(body, length, buffers, &guard).await?;
-        let synced = match self.kept() {
-            Ok(uploads) => uploads.sync_kept(&sink.kept).await,
-            Err(error) => Err(error),
-        };
+        let synced = async { self.resumable()?.sync_kept(&sink.kept).await }.await;
         let mut session = open().await?;
         if let Err(error) = synced {
             // A sync that was not tried says nothing about what was acknowledged.
@@ -120,7 +117,7 @@ impl Sink for PartSink {
         (self.uploads.index).add(self.id, bytes, &self.uploads.limits())?;
         self.counted += bytes;
         self.content.update(&buf).await;
-        let uploads = self.uploads.kept().map_err(ReceiveError::Store)?;
+        let uploads = self.uploads.resumable().map_err(ReceiveError::Store)?;
         let written = uploads.write_kept(&self.kept, self.position, buf).await;
         self.position += bytes;
         written.map_err(|error| match error {

@@ -152,7 +152,7 @@ impl Uploads {
                         bytes: record.kept_bytes(),
                         holder: record.holder(),
                         used: record.used,
-                        is_kept: self.kept()?.is_kept(&record.kept()).await?,
+                        is_kept: self.resumable()?.is_kept(&record.kept()).await?,
                     }
                 }
             };

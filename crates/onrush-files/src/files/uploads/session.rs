@@ -101,8 +101,12 @@ impl Session {
             self.state.record.condition.condition(),
             self.state.record.length,
         );
-        let kept = self.state.uploads.kept().map_err(ReceiveError::Store)?;
-        let staged = kept.stage_resumable(&self.state.key, condition, length);
+        let uploads = self
+            .state
+            .uploads
+            .resumable()
+            .map_err(ReceiveError::Store)?;
+        let staged = uploads.stage_resumable(&self.state.key, condition, length);
         let mut upload = staged.await.map_err(ReceiveError::Store)?;
         let set = upload.set_metadata(self.state.record.metadata.clone());
         set.map_err(ReceiveError::Store)?;
@@ -458,7 +462,7 @@ impl State {
     /// read: now that it does not use the upload any more, the record is the last one.
     async fn resume_saved(&self, condition: Condition) -> Result<Box<dyn Upload>, ReceiveError> {
         let kept = self.record.kept();
-        let uploads = self.uploads.kept().map_err(ReceiveError::Store)?;
+        let uploads = self.uploads.resumable().map_err(ReceiveError::Store)?;
         let resumed = uploads.resume(&self.key, condition, &kept).await;
         let upload = resumed.map_err(ReceiveError::Store)?;
         if !self.is_shared() {
