@@ -5,12 +5,12 @@ use crate::common::{Served, drivers, get, read_some, serve_with, statuses, throu
 use onrush::metrics::Format;
 use onrush::{DriverPreference, Metrics, Request, Response, Router, Server};
 use onrush_rt::descriptors::Descriptors;
-use rustix::net::{AddressFamily, SocketType};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
+use testing::connect_from;
 
 /// Counts requests for `/wait` that have begun, and blocks their end.
 #[derive(Default)]
@@ -104,6 +104,8 @@ fn is_rejected(server: &Served) -> bool {
 }
 
 const CAP: usize = 4;
+/// The address of another client.
+const OTHER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 fn longest_idle_is_closed(driver: DriverPreference, bound: impl FnOnce(Server) -> Server) {
     let (gate, metrics) = (Arc::new(Gate::default()), Metrics::new());
@@ -229,14 +231,6 @@ fn silent_clients_do_not_block_others() {
     }
 }
 
-fn connect_from(own: &str, server: &Served) -> TcpStream {
-    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-    let own: SocketAddr = format!("{own}:0").parse().unwrap();
-    rustix::net::bind(&socket, &own).unwrap();
-    rustix::net::connect(&socket, &server.address()).unwrap();
-    socket.into()
-}
-
 /// A client that keeps its connections busy with a few bytes loses one for each of another client,
 /// until both have as many.
 #[test]
@@ -276,14 +270,14 @@ fn client_with_the_most_connections_makes_room() {
         gate.await_begun(CAP / 2);
         let mut others = Vec::new();
         for index in 0..CAP / 2 {
-            let mut other = connect_from("127.0.0.2", &server);
+            let mut other = connect_from(OTHER, server.address());
             assert_eq!(ask(&mut other, "/"), 200, "{driver:?} {index}");
             others.push(begin((1, other)));
             gate.await_begun(CAP / 2 + index + 1);
         }
         // Both have as many now.
         assert_eq!(
-            ask(&mut connect_from("127.0.0.2", &server), "/"),
+            ask(&mut connect_from(OTHER, server.address()), "/"),
             503,
             "{driver:?}"
         );

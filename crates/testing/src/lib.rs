@@ -4,11 +4,12 @@
 //! themselves in a process of their own), `watchdog` (tests that hang), `skip` (tests that cannot
 //! run here), `drivers` (those that work here), `matrix` (which drivers and seeds a test uses),
 //! `seccomp` (refused system calls), `panics` (panics on purpose), `log` (what a test logs),
-//! `reserved_port` (ports for programs), `reply` (responses of HTTP servers), `body` (content of
-//! objects), `example` (the examples as programs).
+//! `reserved_port` (ports for programs), `connect_from` (clients with other addresses), `reply`
+//! (responses of HTTP servers), `body` (content of objects), `example` (the examples as programs).
 
 mod body;
 pub mod child;
+mod connect_from;
 pub mod drivers;
 pub mod example;
 pub mod log;
@@ -22,6 +23,7 @@ mod temp_dir;
 mod watchdog;
 
 pub use body::body;
+pub use connect_from::connect_from;
 pub use reply::Reply;
 pub use reserved_port::ReservedPort;
 pub use skip::or_skip;

@@ -4,6 +4,7 @@
 use crate::program::{Folder, Server, curl, drivers, is_installed, onrush};
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use testing::ReservedPort;
 
 /// The status of a request for `host` at `address`.
 fn status_at(address: &str, method: &str, path: &str, host: &str) -> u16 {
@@ -171,18 +172,10 @@ fn mixed_addresses_have_a_rule_each() {
             assert_eq!(status_on(stream, "GET", "/", "evil.example"), 200);
         }
         drop(server);
-        // Another test may take a port that was free.
-        let start = || {
-            let free = std::net::TcpListener::bind("0.0.0.0:0").expect("a port");
-            let port = free.local_addr().expect("bound").port();
-            drop(free);
-            let bind = format!("127.0.0.1:0,0.0.0.0:{port},{unix}");
-            let mut command = onrush();
-            command.arg(folder.path()).args(["--port", "0"]);
-            command.args(["--bind", &bind, "--driver", driver]);
-            Some((port, Server::try_run(command).ok()?))
-        };
-        let (port, server) = (0..10).find_map(|_| start()).expect("it starts");
+        let reserved = ReservedPort::new().expect("a port"); // Other tests cannot get it.
+        let port = reserved.number();
+        let bind = format!("127.0.0.1:0,0.0.0.0:{port},{unix}");
+        let server = Server::start(folder.path(), &["--bind", &bind, "--driver", driver]);
         let public = format!("127.0.0.1:{port}");
         assert_eq!(status_at(&public, "GET", "/", "evil.example"), 200);
         let loopback = server.address().to_string();

@@ -18,7 +18,7 @@ use onrush_rt::fs::sim::SimFs;
 use onrush_rt::fs::{Create, Dir, OpenHow};
 use onrush_store::{Folder, FolderOptions, Store};
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, TcpStream};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -354,14 +354,8 @@ impl TestServer {
 
     /// A connection of another client than that of the other connections, to a real server.
     pub fn connect_from_another_address(&self) -> Connection {
-        use rustix::net::{AddressFamily, SocketType};
-        let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None);
-        let socket = socket.expect("a socket");
-        let own: std::net::SocketAddr = "127.0.0.2:0".parse().expect("an address");
-        rustix::net::bind(&socket, &own).expect("bound");
-        let address: std::net::SocketAddr = self.address().parse().expect("an address");
-        rustix::net::connect(&socket, &address).expect("connected");
-        let stream = std::net::TcpStream::from(socket);
+        let address = self.address().parse().expect("an address");
+        let stream = ::testing::connect_from(Ipv4Addr::new(127, 0, 0, 2), address);
         let timeout = Some(std::time::Duration::from_secs(20));
         stream.set_read_timeout(timeout).expect("a time");
         Connection::Real(stream)
