@@ -277,12 +277,13 @@ fn every_option_changes_the_settings_by_file_and_by_flag() {
             assert_eq!(*read, options, "{text}");
         }
     }
-    let variables: Vec<_> = (cli::command().get_arguments())
-        .filter_map(|argument| Some(argument.get_env()?.to_str()?.to_lowercase()))
-        .collect();
+    let command = cli::command();
+    let variables = command
+        .get_arguments()
+        .filter_map(|argument| argument.get_env()?.to_str());
+    let found: HashSet<String> = variables.map(str::to_lowercase).collect();
     let names = Options::ALL.iter().map(|option| option.name);
     let expected: HashSet<String> = names.map(|name| format!("onrush_{name}")).collect();
-    let found: HashSet<String> = variables.into_iter().collect();
     let without: Vec<_> = expected.difference(&found).collect();
     assert_eq!(without, ["onrush_types"]); // A table of the file only.
 }

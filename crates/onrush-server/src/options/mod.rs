@@ -392,8 +392,8 @@ options! {
         /// The maximum number of open connections [default: from the limit on open files]
         ///
         /// When it is reached, a new connection replaces the one that has been idle for the longest
-        /// time; when none is idle, one that waits for the client with the most connections, if
-        /// that has at least two more than the new one's; otherwise the new one gets 503.
+        /// time. When none is idle, it replaces one of the client with the most connections, if
+        /// that client has at least two more; otherwise it gets 503.
         ///
         /// The default is B - B/8 - R, at least 1. B is the limit on open files (ulimit -Hn) less
         /// 16, 2 per file thread, 4 per worker and 2 more per worker for each address, and less a

@@ -289,8 +289,8 @@ impl Reconfiguration {
     }
 
     fn change_certificates(&self, changed: &[&Definition], new: &Settings) -> Result<(), Failure> {
-        let is_of_them = |option: &&Definition| option.effect == Effect::OfCertificates;
-        let have_changed = changed.iter().any(is_of_them);
+        let mut effects = changed.iter().map(|option| option.effect);
+        let have_changed = effects.any(|effect| effect == Effect::OfCertificates);
         match self.sources.certificates.as_ref().zip(new.tls.as_ref()) {
             Some((certificates, tls)) if have_changed => {
                 let dir = new.storage.folder().unwrap_or(Path::new("."));
