@@ -328,7 +328,7 @@ impl Identity {
 }
 
 /// The key of the index of a folder.
-fn index_of(folder: &[u8]) -> Vec<u8> {
+pub(crate) fn index_of(folder: &[u8]) -> Vec<u8> {
     let slash: &[u8] = if folder.is_empty() { b"" } else { b"/" };
     [folder, slash, INDEX.as_bytes()].concat()
 }

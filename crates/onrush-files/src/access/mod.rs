@@ -37,7 +37,7 @@ mod verify;
 use crate::client_address::client_address;
 use crate::files::http::http_error::HttpError;
 use crate::files::http::negotiate::names_html;
-use crate::files::path;
+use crate::files::path::{self, ResolvedPath};
 use crate::files::uploads::UploadId;
 use crate::guard::{FOREIGN_READ, ForeignRead};
 use crate::rights::{Identity, PathRights, Rights};
@@ -359,7 +359,7 @@ impl Inner {
         query: &SignedQuery,
         local: &Local,
     ) -> Result<Rc<Identity>, HttpError> {
-        let path = path::canonical(request.path())?;
+        let path = ResolvedPath::of(request)?;
         let users = &local.users;
         let id = users.by_name(&query.user);
         let key = id.and_then(|id| users.user(id).signing_key.as_ref());
@@ -369,7 +369,7 @@ impl Inner {
         self.shared.report.verified(Method::SignedUrl, is_valid);
         let id = id.filter(|_| is_valid).ok_or(BAD_SIGNATURE)?;
         let signed = Rights::of_signed(request.method());
-        let key = path.key.into_owned();
+        let key = path.whole.into_owned();
         let rights = move |users: &Users, id: UserId| {
             let identity = &users.user(id).identity;
             let here = identity.rights_at(&key).intersection(signed);
@@ -390,10 +390,11 @@ impl Inner {
         if let Some(name) = identity.name() {
             request.set_user(name);
         }
-        let method = request.method();
-        if method != "OPTIONS" {
-            let path = path::canonical(request.path())?;
-            let rights = identity.rights_at(&path.key);
+        if request.method() != "OPTIONS" {
+            ResolvedPath::attach(request)?;
+            let method = request.method();
+            let path = ResolvedPath::of(request)?;
+            let rights = identity.rights_at(&path.whole);
             let is_read = matches!(method, "GET" | "HEAD");
             let may_be_object = self.rules.site && path.is_folder && is_read;
             let may_be_form = self.rules.upload_forms && path.is_folder && is_read;
@@ -402,7 +403,7 @@ impl Inner {
                 false => Rights::needed(method, path.is_folder),
             };
             let is_permitted = rights.contains(needed)
-                || may_be_object && identity.rights_at_index(&path.key).contains(Rights::READ)
+                || may_be_object && identity.rights_at_index(&path.whole).contains(Rights::READ)
                 || may_be_form && rights.contains(Rights::CREATE) && names_html(request);
             if !is_permitted {
                 return Err(HttpError::not_permitted(&identity));

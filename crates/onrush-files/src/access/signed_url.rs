@@ -5,7 +5,7 @@
 //! method, the time, the user and the decoded path. The key is in the users file, so a removed user
 //! revokes all URLs. A URL gives at most the rights that its user has when it is used.
 
-use crate::files::path::CanonicalPath;
+use crate::files::path::ResolvedPath;
 use crate::rights::{PathRights, Rights};
 use aws_lc_rs::hmac;
 use base64::Engine;
@@ -43,7 +43,7 @@ pub(crate) struct Grant<'g> {
     pub(crate) user: &'g str,
     /// Seconds since 1970.
     pub(crate) expires_s: u64,
-    /// Decoded, as in [`CanonicalPath`].
+    /// Decoded, as in [`ResolvedPath`].
     pub(crate) key: &'g [u8],
     pub(crate) is_folder: bool,
 }
@@ -74,13 +74,13 @@ pub fn sign_query(
     path: &str,
     expires_s: u64,
 ) -> Result<String, &'static str> {
-    let CanonicalPath { key, is_folder } =
-        crate::files::path::canonical(path).map_err(|error| error.detail())?;
+    let ResolvedPath { whole, is_folder } =
+        ResolvedPath::parse(path).map_err(|error| error.detail())?;
     let grant = Grant {
         method,
         user,
         expires_s,
-        key: &key,
+        key: &whole,
         is_folder,
     };
     let signature = hmac::sign(&signing_key.0, &grant.message());
@@ -98,10 +98,10 @@ pub fn missing_right(
     method: &str,
     path: &str,
 ) -> Result<Option<Rights>, &'static str> {
-    let CanonicalPath { key, is_folder } =
-        crate::files::path::canonical(path).map_err(|error| error.detail())?;
+    let ResolvedPath { whole, is_folder } =
+        ResolvedPath::parse(path).map_err(|error| error.detail())?;
     let needed = Rights::needed(method, is_folder);
-    Ok(Some(needed).filter(|needed| !rights.at(&key).contains(*needed)))
+    Ok(Some(needed).filter(|needed| !rights.at(&whole).contains(*needed)))
 }
 
 fn encoded(byte: u8) -> String {
@@ -163,12 +163,12 @@ impl SignedQuery {
     }
 
     /// The signature of a request, to be compared with the keys of users.
-    pub(crate) fn signature(&self, method: &str, path: &CanonicalPath<'_>) -> Signature {
+    pub(crate) fn signature(&self, method: &str, path: &ResolvedPath<'_>) -> Signature {
         let grant = Grant {
             method: if method == "HEAD" { "GET" } else { method },
             user: &self.user,
             expires_s: self.expires_s,
-            key: &path.key,
+            key: &path.whole,
             is_folder: path.is_folder,
         };
         Signature {
@@ -203,7 +203,6 @@ const MALFORMED: &str = "a parameter of the signed URL is missing or malformed";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::path::canonical;
 
     fn key(byte: u8) -> SigningKey {
         SigningKey::parse(&BASE64_URL_SAFE_NO_PAD.encode([byte; 32])).unwrap()
@@ -214,7 +213,7 @@ mod tests {
         let query = sign_query(&key(1), "ann", "GET", "/a/b%20c", 1000).unwrap();
         let signed = SignedQuery::parse(&query).unwrap().unwrap();
         let verify = |signed: &SignedQuery, key: &SigningKey, method, path, now_s| {
-            let path = canonical(path).unwrap();
+            let path = ResolvedPath::parse(path).unwrap();
             signed.signature(method, &path).is_valid(key, now_s)
         };
         for (method, path, now_s, expected) in [

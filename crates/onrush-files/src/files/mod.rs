@@ -36,6 +36,7 @@ use onrush_store::cache::is_cache;
 use onrush_store::{
     Durability, Folder, FolderOptions, Key, PreparedOptions, ShownNames, Store, StoreError,
 };
+use path::ResolvedPath;
 use path::shown::is_listed;
 use put::methods::methods;
 use put::terraform::StateLocks;
@@ -476,10 +477,14 @@ enum Reply {
 }
 
 impl Handler for Files {
-    fn handle(&self, request: Request) -> impl Future<Output = Response> + use<> + 'static {
+    fn handle(&self, mut request: Request) -> impl Future<Output = Response> + use<> + 'static {
         let reply = match self.0.try_get(&request) {
             Some(response) => Reply::Ready(response),
-            None => Reply::Pending(self.0.clone(), request),
+            None => {
+                // One that is invalid is refused where its method is known.
+                let _ = ResolvedPath::attach(&mut request);
+                Reply::Pending(self.0.clone(), request)
+            }
         };
         async move {
             match reply {

@@ -15,7 +15,7 @@ mod headers;
 mod patterns;
 mod redirects;
 
-use crate::files::path::canonical;
+use crate::files::path::ResolvedPath;
 use crate::files::shared::stand_in::StandIn;
 use crate::files::uploads::UploadId;
 use headers::Headers;
@@ -210,15 +210,15 @@ fn ruled_path(request: &Request) -> Option<Vec<u8>> {
     if !matches!(request.method(), "GET" | "HEAD") || UploadId::is_named_by(request) {
         return None;
     }
-    let canonical = canonical(request.path()).ok()?;
-    let key = &canonical.key[..];
+    let ResolvedPath { whole, is_folder } = ResolvedPath::of(request).ok()?;
+    let key = &whole[..];
     if key == b"-" || key.starts_with(b"-/") {
         return None;
     }
     let mut path = Vec::with_capacity(key.len() + 2);
     path.push(b'/');
     path.extend_from_slice(key);
-    if canonical.is_folder && !key.is_empty() {
+    if is_folder && !key.is_empty() {
         path.push(b'/');
     }
     Some(path)

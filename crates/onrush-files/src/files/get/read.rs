@@ -83,7 +83,10 @@ impl Inner {
         {
             return Some(response);
         }
-        let target = path::target(subpath, Operation::Read).ok()?;
+        let target = match path::target(request, Operation::Read).ok()? {
+            Target::Folder(folder) if is_index => Target::Object(path::index(folder.as_ref())?),
+            target => target,
+        };
         let Target::Object(key) = target.check_visible(&self.options, Operation::Read).ok()? else {
             return None;
         };
@@ -345,7 +348,7 @@ impl<'r> GetRequest<'r> {
     async fn resolve(&self) -> Result<Response, HttpError> {
         let (inner, request) = (self.inner, self.request);
         let split = path::split(request)?;
-        let target = path::target(split.subpath, Operation::Read)?;
+        let target = path::target(request, Operation::Read)?;
         match target.check_visible(&inner.options, Operation::Read)? {
             Target::Object(key) => match self.serve(&key, Role::Named).await {
                 Ok(response) => Ok(response),
@@ -370,15 +373,9 @@ impl<'r> GetRequest<'r> {
 
     /// The response with a folder's `index.html`, if it has one.
     async fn index(&self, folder: Option<&Key>) -> Result<Option<Response>, HttpError> {
-        let mut bytes = Vec::new();
-        if let Some(folder) = folder {
-            bytes.extend_from_slice(folder.as_bytes());
-            bytes.push(b'/');
-        }
-        bytes.extend_from_slice(INDEX.as_bytes());
-        match Key::parse(&bytes) {
-            Ok(key) => self.serve_if_found(&key, Role::Named).await,
-            Err(_) => Ok(None),
+        match path::index(folder) {
+            Some(key) => self.serve_if_found(&key, Role::Named).await,
+            None => Ok(None),
         }
     }
 

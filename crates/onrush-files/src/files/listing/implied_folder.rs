@@ -8,7 +8,7 @@ use onrush::{Request, Response};
 
 /// The response, whatever properties the request asks for.
 pub(in crate::files) fn properties(request: &Request) -> Result<Response, HttpError> {
-    path::target(path::split(request)?.subpath, Operation::Read)?;
+    path::target(request, Operation::Read)?;
     let mut href = String::new();
     escape(&mut href, request.path());
     // Clients need a time, and a folder has none.

@@ -28,15 +28,18 @@ pub(super) mod shown;
 use crate::client_address::{is_forwarded, is_https};
 use crate::files::FilesOptions;
 use crate::files::http::http_error::{HttpError, Operation};
+use crate::rights::index_of;
 use onrush::{Request, Response};
 use onrush_store::{Key, StoreError};
 use std::borrow::Cow;
+use std::rc::Rc;
 
 /// The route parameter that holds the key.
 const PARAMETER: &str = "key";
 
 const NO_SLASH: HttpError = HttpError::new(400, "the path does not begin with a slash");
 const ENCODED_SLASH: HttpError = HttpError::new(400, "a name cannot contain a slash");
+const OUTSIDE: HttpError = HttpError::new(400, "the path leads out of the folder that is served");
 
 /// The two parts of a path, as sent: the mount point of the folder, and the path within the folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,58 +70,122 @@ pub(in crate::files) fn split(request: &Request) -> Result<Split<'_>, HttpError>
     Ok(Split { mount, subpath })
 }
 
-/// What a request path names, without a check whether there can be such an object.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct CanonicalPath<'p> {
-    /// Decoded, and without a slash at its ends. Empty: the top folder.
-    pub(crate) key: Cow<'p, [u8]>,
+/// What a path of this server names, without a check whether there can be such an object. Access
+/// control and the handler decide by the same value: a path that has to be decoded is decoded once
+/// and attached to its request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ResolvedPath<'p> {
+    /// Decoded, and without a slash at its ends. Empty: the top folder of the server.
+    pub(crate) whole: Cow<'p, [u8]>,
     pub(crate) is_folder: bool,
 }
 
-/// Decodes a whole request path and removes dot segments and empty segments, with the result of
-/// [`target`]. Paths that need neither are not copied. Fails with 400.
-pub(crate) fn canonical(path: &str) -> Result<CanonicalPath<'_>, HttpError> {
-    let subpath = path.strip_prefix('/').ok_or(NO_SLASH)?;
-    let mut key = decode(subpath)?;
-    let may_be_removed = |byte: u8| matches!(byte, b'/' | b'.');
-    let is_found = key.first().is_some_and(|&first| may_be_removed(first))
-        || key
-            .windows(2)
-            .any(|two| two[0] == b'/' && may_be_removed(two[1]));
-    if is_found && let Some(normalized) = remove_segments(&key)? {
-        key = Cow::Owned(normalized);
+impl<'p> ResolvedPath<'p> {
+    /// Decodes a whole path and removes dot segments and empty segments. Paths that need neither
+    /// are not copied. Fails with 400.
+    pub(crate) fn parse(path: &'p str) -> Result<ResolvedPath<'p>, HttpError> {
+        let path = path.strip_prefix('/').ok_or(NO_SLASH)?;
+        let mut whole = decode(path)?;
+        let may_be_removed = |byte: u8| matches!(byte, b'/' | b'.');
+        let is_found = whole.first().is_some_and(|&first| may_be_removed(first))
+            || whole
+                .windows(2)
+                .any(|two| two[0] == b'/' && may_be_removed(two[1]));
+        if is_found && let Some(normalized) = remove_segments(&whole)? {
+            whole = Cow::Owned(normalized);
+        }
+        let is_folder = whole.is_empty() || whole.ends_with(b"/");
+        if whole.ends_with(b"/") {
+            match &mut whole {
+                Cow::Borrowed(whole) => *whole = &whole[..whole.len() - 1],
+                Cow::Owned(whole) => whole.truncate(whole.len() - 1),
+            }
+        }
+        Ok(ResolvedPath { whole, is_folder })
     }
-    let is_folder = key.is_empty() || key.ends_with(b"/");
-    if key.ends_with(b"/") {
-        match &mut key {
-            Cow::Borrowed(key) => *key = &key[..key.len() - 1],
-            Cow::Owned(key) => key.truncate(key.len() - 1),
+
+    /// The path of a request.
+    pub(crate) fn of(request: &'p Request) -> Result<ResolvedPath<'p>, HttpError> {
+        match request.extension::<ResolvedPath<'static>>() {
+            Some(attached) => Ok(ResolvedPath {
+                whole: Cow::Borrowed(&attached.whole),
+                is_folder: attached.is_folder,
+            }),
+            None => ResolvedPath::parse(request.path()),
         }
     }
-    Ok(CanonicalPath { key, is_folder })
+
+    /// Attaches the path of a request to it, unless nothing has to be decoded.
+    pub(crate) fn attach(request: &mut Request) -> Result<(), HttpError> {
+        if request.extension::<ResolvedPath<'static>>().is_some() {
+            return Ok(());
+        }
+        let ResolvedPath { whole, is_folder } = ResolvedPath::parse(request.path())?;
+        if let Cow::Owned(whole) = whole {
+            let whole = Cow::Owned(whole);
+            request.set_extension(Rc::new(ResolvedPath { whole, is_folder }));
+        }
+        Ok(())
+    }
+
+    /// The object or folder that the path names in the folder that is mounted at `mount`.
+    /// `operation` determines how a name that no object can have is refused.
+    pub(in crate::files) fn target(
+        &self,
+        mount: &str,
+        operation: Operation,
+    ) -> Result<Target, HttpError> {
+        let mount = ResolvedPath::parse(mount)?.whole;
+        let key = match self.whole.strip_prefix(&*mount).ok_or(OUTSIDE)? {
+            key if mount.is_empty() => key,
+            [] => &[],
+            key => key.strip_prefix(b"/").ok_or(OUTSIDE)?,
+        };
+        let parsed = match key {
+            [] => return Ok(Target::Folder(None)),
+            key => Key::parse(key).map_err(|error| refuse(error, key, operation))?,
+        };
+        Ok(match self.is_folder {
+            true => Target::Folder(Some(parsed)),
+            false => Target::Object(parsed),
+        })
+    }
+}
+
+/// The object or folder that a request names. `operation` determines how a name that no object can
+/// have is refused.
+pub(in crate::files) fn target(
+    request: &Request,
+    operation: Operation,
+) -> Result<Target, HttpError> {
+    ResolvedPath::of(request)?.target(split(request)?.mount, operation)
+}
+
+/// The decoded path of the whole server of an object in the folder in which a request names
+/// something.
+pub(in crate::files) fn whole(request: &Request, key: &[u8]) -> Result<Vec<u8>, HttpError> {
+    let mount = ResolvedPath::parse(split(request)?.mount)?.whole;
+    Ok(beneath(&mount, key))
+}
+
+/// The decoded path of something in a folder; an empty one is the top folder.
+pub(in crate::files) fn beneath(folder: &[u8], name: &[u8]) -> Vec<u8> {
+    match folder {
+        [] => name.to_vec(),
+        folder => [folder, b"/", name].concat(),
+    }
+}
+
+/// The `index.html` of a folder; `None` if its name is too long.
+pub(in crate::files) fn index(folder: Option<&Key>) -> Option<Key> {
+    Key::parse(&index_of(folder.map_or(b"", Key::as_bytes))).ok()
 }
 
 /// Refuses an invalid path with 400, for methods that need no key.
 pub(in crate::files) fn check(request: &Request) -> Result<(), HttpError> {
-    match target(split(request)?.subpath, Operation::Read) {
+    match target(request, Operation::Read) {
         Err(failure) if failure.status == 400 => Err(failure),
         _ => Ok(()),
-    }
-}
-
-/// The object or folder that `subpath` names, after dot segments and empty segments are removed.
-/// `operation` determines how a name that no object can have is refused.
-pub(in crate::files) fn target(subpath: &str, operation: Operation) -> Result<Target, HttpError> {
-    let bytes = decode(subpath)?;
-    match parse(&bytes) {
-        Ok(target) => Ok(target),
-        // Only a path that is not a key can have such segments, so other paths are not searched.
-        Err(error) => match remove_segments(&bytes)? {
-            Some(normalized) => {
-                parse(&normalized).map_err(|error| refuse(error, &normalized, operation))
-            }
-            None => Err(refuse(error, &bytes, operation)),
-        },
     }
 }
 
@@ -135,14 +202,6 @@ fn refuse(error: StoreError, path: &[u8], operation: Operation) -> HttpError {
             HttpError::new(400, "the path is longer than 4095 bytes")
         }
         _ => HttpError::from_store(error, operation),
-    }
-}
-
-fn parse(path: &[u8]) -> onrush_store::Result<Target> {
-    match path.strip_suffix(b"/") {
-        _ if path.is_empty() => Ok(Target::Folder(None)),
-        Some(folder) => Key::parse(folder).map(|key| Target::Folder(Some(key))),
-        None => Key::parse(path).map(Target::Object),
     }
 }
 
@@ -237,8 +296,8 @@ pub(crate) fn scope_redirect(request: &Request, failure: HttpError) -> Option<Re
         return None;
     }
     let plain = decode_scopes(request.path())?;
-    let CanonicalPath { key, is_folder } = canonical(&plain).ok()?;
-    let mut location = href("/", &key);
+    let ResolvedPath { whole, is_folder } = ResolvedPath::parse(&plain).ok()?;
+    let mut location = href("/", &whole);
     if is_folder {
         location.push('/');
     }
@@ -385,8 +444,13 @@ pub(in crate::files) fn absolute_url(request: &Request, path: &str) -> String {
 mod tests {
     use super::*;
 
+    fn target(path: &str, mount: &str, operation: Operation) -> Result<Target, u16> {
+        let target = ResolvedPath::parse(path).and_then(|path| path.target(mount, operation));
+        target.map_err(|failure| failure.status)
+    }
+
     fn object(subpath: &str) -> Result<Vec<u8>, u16> {
-        match target(subpath, Operation::Read).map_err(|failure| failure.status)? {
+        match target(&format!("/{subpath}"), "/", Operation::Read)? {
             Target::Object(key) => Ok(key.as_bytes().to_vec()),
             other => panic!("{subpath}: {other:?}"),
         }
@@ -461,23 +525,19 @@ mod tests {
                 path.replace("..", ".%2E"),
             ];
             for spelling in spellings {
-                for operation in [Operation::Read, Operation::Write] {
-                    let found = target(&spelling, operation).map_err(|failure| failure.status);
+                for (mount, operation) in [
+                    ("/", Operation::Read),
+                    ("/", Operation::Write),
+                    ("/files/", Operation::Write),
+                ] {
+                    let found = target(&format!("{mount}{spelling}"), mount, operation);
                     let found = found.map(|target| match target {
                         Target::Object(key) => key.as_bytes().to_vec(),
                         Target::Folder(Some(key)) => [key.as_bytes(), b"/"].concat(),
                         Target::Folder(None) => b"/".to_vec(),
                     });
                     let expected = expected.map(|text| text.as_bytes().to_vec());
-                    assert_eq!(found, expected, "{path} as {spelling}");
-                    // Access rules apply to what is served.
-                    let whole = format!("/{spelling}");
-                    let checked = canonical(&whole).map_err(|failure| failure.status);
-                    let checked = checked.map(|CanonicalPath { key, is_folder }| {
-                        let end = if is_folder { &b"/"[..] } else { b"" };
-                        [&key, end].concat()
-                    });
-                    assert_eq!(checked, expected, "{path} as {spelling}");
+                    assert_eq!(found, expected, "{path} as {spelling} beneath {mount}");
                 }
             }
         }

@@ -83,7 +83,7 @@ impl Inner {
     /// that is not.
     pub(in crate::files) async fn form(&self, mut request: Request) -> Result<Response, HttpError> {
         let split = path::split(&request)?;
-        let target = path::target(split.subpath, Operation::Write)?;
+        let target = path::target(&request, Operation::Write)?;
         let Target::Folder(folder) = target.check_visible(&self.options, Operation::Write)? else {
             return Err(NOT_FOLDER);
         };

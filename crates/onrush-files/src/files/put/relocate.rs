@@ -23,7 +23,7 @@
 use crate::files::http::http_error::{HttpError, Operation};
 use crate::files::object::conditions::Conditions;
 use crate::files::object::object_fields::etag;
-use crate::files::path::{self, Target};
+use crate::files::path::{self, ResolvedPath, Target};
 use crate::files::put::multistatus;
 use crate::files::put::tree::{FAILURES_MAX, Failures};
 use crate::files::shared::client_rights::Permission;
@@ -358,14 +358,14 @@ impl Inner {
 
     /// What the path of a request names.
     fn source(&self, request: &Request) -> Result<Source, HttpError> {
-        let target = path::target(path::split(request)?.subpath, Operation::Write)?;
+        let target = path::target(request, Operation::Write)?;
         let (key, kind) = match target.check_visible(&self.options, Operation::Write)? {
             Target::Object(key) => (key, Kind::File),
             Target::Folder(Some(key)) => (key, Kind::Directory),
             Target::Folder(None) => return Err(NOT_IN_TOP),
         };
         Ok(Source {
-            whole: path::canonical(request.path())?.key.into_owned(),
+            whole: ResolvedPath::of(request)?.whole.into_owned(),
             key,
             kind,
         })

@@ -106,7 +106,7 @@ impl Inner {
     }
 
     fn state_key(&self, request: &Request) -> Result<Option<Key>, HttpError> {
-        let target = path::target(path::split(request)?.subpath, Operation::Write)?;
+        let target = path::target(request, Operation::Write)?;
         Ok(
             match target.check_visible(&self.options, Operation::Write)? {
                 Target::Object(key) if self.is_state_key(&key) => Some(key),

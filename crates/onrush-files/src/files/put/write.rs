@@ -14,7 +14,7 @@ use crate::files::http::http_error::{HttpError, Operation};
 use crate::files::object::conditions::Conditions;
 use crate::files::object::object_fields::etag;
 use crate::files::path::artifacts::RECORD_EXISTS;
-use crate::files::path::{self, Target};
+use crate::files::path::{self, ResolvedPath, Target};
 use crate::files::put::multistatus;
 use crate::files::receive::upload::{self, ReceiveError, VerifiedUpload};
 use crate::files::shared::client_rights::Permission;
@@ -134,7 +134,7 @@ impl Inner {
     /// What a `PUT` names. Fails if the client cannot write there.
     fn put_destination(&self, request: &Request) -> Result<Destination, HttpError> {
         reject_content_range(request)?;
-        let to = self.destination(request, request.path(), None)?;
+        let to = self.own_destination(request, None)?;
         to.ok_or(IS_FOLDER)
     }
 
@@ -243,7 +243,7 @@ impl Inner {
         request: &Request,
     ) -> Result<Response, HttpError> {
         let split = path::split(request)?;
-        let target = path::target(split.subpath, Operation::Write)?;
+        let target = path::target(request, Operation::Write)?;
         let (key, mut kind) = match target.check_visible(&self.options, Operation::Write)? {
             Target::Object(key) => (key, Kind::File),
             Target::Folder(Some(key)) => (key, Kind::Directory),
@@ -262,8 +262,7 @@ impl Inner {
         if kind == Kind::Directory && self.options.allow.delete_folders {
             check_right_beneath(request, Rights::DELETE)?;
             let mut permission = Permission::new(request);
-            let whole = path::canonical(request.path())?;
-            permission.require(&whole.key, Rights::DELETE, true);
+            permission.require(&ResolvedPath::of(request)?.whole, Rights::DELETE, true);
             let failures = self
                 .delete_tree(&key, condition, Holder::of(request), permission)
                 .await?;

@@ -229,7 +229,7 @@ impl Inner {
         request: &Request,
         metadata: &Metadata,
     ) -> Result<Destination, HttpError> {
-        match path::target(path::split(request)?.subpath, Operation::Write)? {
+        match path::target(request, Operation::Write)? {
             Target::Object(_) => self.object_destination(request),
             Target::Folder(_) if metadata.name.is_empty() => Err(NO_NAME),
             Target::Folder(_) => self.destination_in(request, &metadata.name),

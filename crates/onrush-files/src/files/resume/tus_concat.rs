@@ -10,7 +10,7 @@
 use crate::files::Inner;
 use crate::files::http::http_error::{HttpError, Operation};
 use crate::files::object::object_fields::etag;
-use crate::files::path::{self, Target};
+use crate::files::path::{self, ResolvedPath, Target};
 use crate::files::resume::upload_target::{integer, owner};
 use crate::files::shared::destination::Destination;
 use crate::files::uploads::{Before, Joining, NO_UPLOAD, Plan, UploadId};
@@ -135,9 +135,8 @@ fn created(request: &Request, to: &Destination, id: UploadId) -> Response {
 fn source(request: &Request, url: &str) -> Result<(UploadId, Key), HttpError> {
     let (whole, query) = url.split_once('?').ok_or(NO_UPLOAD)?;
     let id = UploadId::of_query(query).ok_or(NO_UPLOAD)?;
-    let subpath =
-        path_of(whole).and_then(|path| path.strip_prefix(path::split(request).ok()?.mount));
-    match path::target(subpath.ok_or(NO_UPLOAD)?, Operation::Write)? {
+    let path = ResolvedPath::parse(path_of(whole).ok_or(NO_UPLOAD)?)?;
+    match path.target(path::split(request)?.mount, Operation::Write)? {
         Target::Object(key) => Ok((id, key)),
         Target::Folder(_) => Err(NO_UPLOAD),
     }

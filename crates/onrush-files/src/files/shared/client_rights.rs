@@ -3,7 +3,7 @@
 //! request began.
 
 use crate::files::http::http_error::HttpError;
-use crate::files::path;
+use crate::files::path::{self, ResolvedPath};
 use crate::rights::{Identity, Rights};
 use onrush::Request;
 use onrush_store::Key;
@@ -86,8 +86,7 @@ impl Permission {
 /// Checks a right of the client at the path of its request, beyond those that
 /// [`Access`](crate::Access) has checked. Without access control, everyone has all rights.
 pub(in crate::files) fn check_right(request: &Request, right: Rights) -> Result<(), HttpError> {
-    let path = path::canonical(request.path())?;
-    check_right_at(request, &path.key, right)
+    check_right_at(request, &ResolvedPath::of(request)?.whole, right)
 }
 
 /// As [`check_right`], at the decoded path `key` without a slash at its ends.
@@ -113,9 +112,9 @@ pub(in crate::files) fn check_right_beneath(
     let Some(identity) = client(request)? else {
         return Ok(());
     };
-    let path = path::canonical(request.path())?;
+    let path = ResolvedPath::of(request)?;
     match identity
-        .rights_everywhere_beneath(&path.key)
+        .rights_everywhere_beneath(&path.whole)
         .contains(right)
     {
         true => Ok(()),
@@ -128,15 +127,8 @@ pub(in crate::files) fn may_read(request: &Request, key: &Key) -> bool {
     if request.extension::<Identity>().is_none() {
         return true;
     }
-    let whole = || {
-        let mount = path::canonical(path::split(request)?.mount)?.key;
-        Ok(match mount.is_empty() {
-            true => key.as_bytes().to_vec(),
-            false => [&mount, &b"/"[..], key.as_bytes()].concat(),
-        })
-    };
-    let checked = whole().and_then(|whole| check_right_at(request, &whole, Rights::READ));
-    checked.is_ok()
+    let whole = path::whole(request, key.as_bytes());
+    whole.is_ok_and(|whole| check_right_at(request, &whole, Rights::READ).is_ok())
 }
 
 /// Whether the client may read the `index.html` of the folder that its request names.
@@ -144,6 +136,6 @@ pub(in crate::files) fn may_read_index(request: &Request) -> bool {
     let Some(identity) = request.extension::<Identity>() else {
         return true;
     };
-    path::canonical(request.path())
-        .is_ok_and(|path| identity.rights_at_index(&path.key).contains(Rights::READ))
+    ResolvedPath::of(request)
+        .is_ok_and(|path| identity.rights_at_index(&path.whole).contains(Rights::READ))
 }

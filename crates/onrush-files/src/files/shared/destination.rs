@@ -12,17 +12,13 @@
 
 use crate::files::http::codings::Coding;
 use crate::files::http::http_error::{HttpError, Operation};
-use crate::files::path::{self, Target};
+use crate::files::path::{self, ResolvedPath, Target, beneath};
 use crate::files::shared::client_rights::{Permission, client};
 use crate::files::{Inner, check_right_at};
 use crate::rights::Rights;
 use onrush::Request;
 use onrush_store::{Key, Kind};
 
-const ELSEWHERE: HttpError = HttpError::new(
-    400,
-    "Destination is missing, or is not a path or URL of this server",
-);
 const NOT_FOLDER: HttpError = HttpError::new(409, "this is not the path of a folder");
 const BAD_NAME: HttpError = HttpError::new(400, "the name of a file cannot be stored");
 
@@ -77,10 +73,26 @@ impl Inner {
         path: &str,
         kind: Option<Kind>,
     ) -> Result<Option<Destination>, HttpError> {
-        let mount = path::split(request)?.mount;
-        let subpath = path.strip_prefix(mount).ok_or(ELSEWHERE)?;
-        let target = path::target(subpath, Operation::Write)?;
-        self.checked(request, target, &path::canonical(path)?.key, kind)
+        self.destination_at(request, &ResolvedPath::parse(path)?, kind)
+    }
+
+    /// The destination that the path of a request names.
+    pub(in crate::files) fn own_destination(
+        &self,
+        request: &Request,
+        kind: Option<Kind>,
+    ) -> Result<Option<Destination>, HttpError> {
+        self.destination_at(request, &ResolvedPath::of(request)?, kind)
+    }
+
+    fn destination_at(
+        &self,
+        request: &Request,
+        path: &ResolvedPath<'_>,
+        kind: Option<Kind>,
+    ) -> Result<Option<Destination>, HttpError> {
+        let target = path.target(path::split(request)?.mount, Operation::Write)?;
+        self.checked(request, target, &path.whole, kind)
     }
 
     /// The destination of an object with the decoded name `name` in the folder that a request
@@ -90,8 +102,9 @@ impl Inner {
         request: &Request,
         name: &[u8],
     ) -> Result<Destination, HttpError> {
-        let subpath = path::split(request)?.subpath;
-        let Target::Folder(folder) = path::target(subpath, Operation::Write)? else {
+        let path = ResolvedPath::of(request)?;
+        let mount = path::split(request)?.mount;
+        let Target::Folder(folder) = path.target(mount, Operation::Write)? else {
             return Err(NOT_FOLDER);
         };
         if name.contains(&b'/') {
@@ -99,7 +112,7 @@ impl Inner {
         }
         let folder = folder.as_ref().map(Key::as_bytes).unwrap_or_default();
         let key = Key::parse(&beneath(folder, name)).map_err(|_| BAD_NAME)?;
-        let whole = beneath(&path::canonical(request.path())?.key, name);
+        let whole = beneath(&path.whole, name);
         let to = self.checked(request, Target::Object(key), &whole, None)?;
         to.ok_or(BAD_NAME)
     }
@@ -157,13 +170,5 @@ impl Inner {
                 false => Rights::CREATE,
             },
         }))
-    }
-}
-
-/// The name of something in a folder; an empty one is the top folder.
-fn beneath(folder: &[u8], name: &[u8]) -> Vec<u8> {
-    match folder {
-        [] => name.to_vec(),
-        folder => [folder, b"/", name].concat(),
     }
 }

@@ -1,7 +1,7 @@
 //! What the client of a listing may do with the folder and its entries. The page offers only that.
 
 use crate::files::http::http_error::HttpError;
-use crate::files::path;
+use crate::files::path::ResolvedPath;
 use crate::files::shared::client_rights::client;
 use crate::files::{Allow, FilesOptions};
 use crate::rights::{Identity, Rights};
@@ -28,7 +28,7 @@ impl Permitted {
         options: &FilesOptions,
     ) -> Result<Permitted, HttpError> {
         let identity = client(request)?.map(Cow::into_owned);
-        let mut folder = path::canonical(request.path())?.key.into_owned();
+        let mut folder = ResolvedPath::of(request)?.whole.into_owned();
         if !folder.is_empty() {
             folder.push(b'/');
         }

@@ -76,7 +76,7 @@ impl Inner {
         let found = self.find(&resource).await?;
         let is_new = found.is_none() && resource.key.is_some();
         let created = match is_new {
-            true => self.destination(&request, request.path(), Some(Kind::File))?,
+            true => self.own_destination(&request, Some(Kind::File))?,
             false => {
                 check_right(&request, Rights::WRITE)?;
                 None
@@ -205,15 +205,13 @@ impl Inner {
         let Some(identity) = identity.filter(|identity| identity.name().is_some()) else {
             return false;
         };
-        let root = self.lock_root(request, key);
-        root.and_then(|root| Ok(path::canonical(&root)?.key.into_owned()))
-            .is_ok_and(|whole| {
-                let rights = match is_deep {
-                    true => identity.rights_everywhere_beneath(&whole),
-                    false => identity.rights_at(&whole),
-                };
-                rights.contains(Rights::ALL)
-            })
+        path::whole(request, key).is_ok_and(|whole| {
+            let rights = match is_deep {
+                true => identity.rights_everywhere_beneath(&whole),
+                false => identity.rights_at(&whole),
+            };
+            rights.contains(Rights::ALL)
+        })
     }
 }
 

@@ -29,7 +29,7 @@ pub use received::received;
 use crate::files::http::http_error::{HttpError, Operation};
 use crate::files::http::negotiate::prefers_json;
 use crate::files::object::object_fields::etag;
-use crate::files::path::{self, Target};
+use crate::files::path::{self, ResolvedPath, Target};
 use crate::files::put::multistatus;
 use crate::files::put::relocate::{check_rights, path_of_url};
 use crate::files::receive::upload;
@@ -147,12 +147,16 @@ impl Inner {
 
     /// The object or folder of a request, if its name may be used.
     fn resource(&self, request: &Request, operation: Operation) -> Result<Resource, HttpError> {
-        let split = path::split(request)?;
-        self.resource_at(split.subpath, operation)
+        self.resource_at(request, &ResolvedPath::of(request)?, operation)
     }
 
-    fn resource_at(&self, subpath: &str, operation: Operation) -> Result<Resource, HttpError> {
-        let target = path::target(subpath, operation)?;
+    fn resource_at(
+        &self,
+        request: &Request,
+        path: &ResolvedPath<'_>,
+        operation: Operation,
+    ) -> Result<Resource, HttpError> {
+        let target = path.target(path::split(request)?.mount, operation)?;
         let target = target.check_visible(&self.options, operation)?;
         Ok(match target {
             Target::Object(key) => Resource {
@@ -237,10 +241,10 @@ impl Inner {
     /// The encoded path of a key that has a lock of anyone. `None`: the client may neither read nor
     /// list it.
     fn shown_lock_root(&self, request: &Request, key: &[u8]) -> Option<String> {
-        let root = self.lock_root(request, key).ok()?;
-        let whole = path::canonical(&root).ok()?.key.into_owned();
+        let whole = path::whole(request, key).ok()?;
         let has = |right| check_right_at(request, &whole, right).is_ok();
-        (has(Rights::READ) || has(Rights::LIST)).then_some(root)
+        let is_known = has(Rights::READ) || has(Rights::LIST);
+        is_known.then(|| self.lock_root(request, key).ok())?
     }
 
     /// The encoded path of a key that has a lock.
@@ -330,22 +334,24 @@ impl Inner {
     }
 
     async fn holds(&self, request: &Request, list: &List) -> Result<bool, HttpError> {
-        let path = match &list.resource {
-            None => request.path().to_owned(),
-            Some(url) => match path_of_url(request, url) {
-                Ok(path) => path,
-                Err(_) => return Ok(false), // Of another server.
-            },
+        let url = list.resource.as_ref();
+        let named = match url.map(|url| path_of_url(request, url)).transpose() {
+            Ok(named) => named,
+            Err(_) => return Ok(false), // Of another server.
         };
-        let Some(subpath) = path.strip_prefix(path::split(request)?.mount) else {
-            return Ok(false);
+        let path = match &named {
+            None => ResolvedPath::of(request),
+            Some(path) => ResolvedPath::parse(path),
         };
-        let Ok(resource) = self.resource_at(subpath, Operation::Read) else {
+        let resource = path.and_then(|path| {
+            let resource = self.resource_at(request, &path, Operation::Read)?;
+            Ok((resource, path.whole))
+        });
+        let Ok((resource, whole)) = resource else {
             return Ok(false);
         };
         // The version of an object is known to clients that may read it.
-        let whole = path::canonical(&path)?;
-        let may_read = check_right_at(request, &whole.key, Rights::READ).is_ok();
+        let may_read = check_right_at(request, &whole, Rights::READ).is_ok();
         let tag = match self.find(&resource).await? {
             Some(found) if found.kind == Kind::File && may_read => Some(etag(&found.version)),
             _ => None,
@@ -366,7 +372,7 @@ impl Inner {
         if request.has_body() && request.content_length() != Some(0) {
             return Err(HttpError::new(415, "MKCOL has no content here"));
         }
-        let to = self.destination(request, request.path(), Some(Kind::Directory))?;
+        let to = self.own_destination(request, Some(Kind::Directory))?;
         let Some(Destination { key, location, .. }) = to else {
             return Ok(self.method_not_allowed(request, EXISTS));
         };
