@@ -7,8 +7,11 @@ use super::state::{Expects, Phase};
 use crate::host::ConnId;
 use crate::log::Outcome;
 use crate::metrics::{CloseReason, TimeLimit};
+use onrush_proto::limits::Limits;
 use onrush_proto::reject::Reject;
+use onrush_rt::worker::WorkerContext;
 use onrush_rt::{diagnose, user};
+use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
 use std::task::Waker;
@@ -33,7 +36,20 @@ pub(super) enum Wait {
     Write,
 }
 
-impl Engine {
+/// Sets the deadlines of the connections of one worker.
+pub(super) struct Deadlines {
+    context: WorkerContext,
+    limits: Rc<Cell<Limits>>,
+}
+
+impl Deadlines {
+    pub(super) fn new(context: &WorkerContext, limits: &Rc<Cell<Limits>>) -> Deadlines {
+        Deadlines {
+            context: context.clone(),
+            limits: limits.clone(),
+        }
+    }
+
     /// Sets the deadline of the connection to `limit_ms` from now; 0 for no limit.
     #[inline]
     pub(super) fn set_timeout(&self, id: ConnId, conn: &mut Conn, limit_ms: u32) {
@@ -91,8 +107,6 @@ impl Engine {
 
     /// Begins or continues a wait for the client, during which its rate is measured. Returns
     /// whether the client is fast enough ([`Limits::rate_bytes_per_s_min`]).
-    ///
-    /// [`Limits::rate_bytes_per_s_min`]: onrush_proto::limits::Limits::rate_bytes_per_s_min
     pub(super) fn begin_measured_wait(&self, conn: &mut Conn, wait: Wait) -> bool {
         let response_count = conn.response_count;
         let active = conn.active();
@@ -100,33 +114,14 @@ impl Engine {
             Wait::Body => &mut active.exchange.body_rate,
             Wait::Write => &mut active.wire.write_rate,
         };
-        rate_meter.start_wait(response_count, self.context.now_ms(), &self.limits())
-    }
-
-    /// Limits the time in which the client takes what was sent to `limit_ms` from now; 0 for no
-    /// limit.
-    pub(super) fn set_write_timeout(&self, id: ConnId, limit_ms: u32) {
-        if let Some(conn) = self.conns.borrow_mut().get(id) {
-            self.set_wait_timeout(id, conn, Wait::Write, limit_ms);
-        }
-    }
-
-    /// Ends the wait for body bytes and wakes the reader.
-    pub(super) fn clear_body_reader(&self, id: ConnId) {
-        let reader = {
-            let mut conns = self.conns.borrow_mut();
-            conns.get(id).and_then(|conn| self.take_reader(id, conn))
-        };
-        if let Some(reader) = reader {
-            user::wake(reader); // The reader may live on in the response.
-        }
+        rate_meter.start_wait(response_count, self.context.now_ms(), &self.limits.get())
     }
 
     /// The deadline while the server drains, of a connection that waits for a request and has the
     /// deadline `deadline_ms` otherwise. A request may be on its way.
     pub(super) fn drain_deadline_ms(&self, conn: &Conn, deadline_ms: u64) -> u64 {
         let idle_ms = self.context.now_ms() + u64::from(DRAIN_IDLE_MS);
-        let head_timeout_ms = u64::from(self.limits().head_timeout_ms);
+        let head_timeout_ms = u64::from(self.limits.get().head_timeout_ms);
         let end_ms = match conn.state.expects() {
             Expects::Head if head_timeout_ms > 0 => {
                 let opened_ms = deadline_ms.saturating_sub(head_timeout_ms);
@@ -154,6 +149,30 @@ impl Engine {
         self.set_wait_timeout(id, conn, Wait::Body, 0);
         Some(reader)
     }
+}
+
+impl Engine {
+    /// Limits the time in which the client takes what was sent to `limit_ms` from now; 0 for no
+    /// limit.
+    pub(super) fn set_write_timeout(&self, id: ConnId, limit_ms: u32) {
+        if let Some(conn) = self.conns.borrow_mut().get(id) {
+            self.deadlines
+                .set_wait_timeout(id, conn, Wait::Write, limit_ms);
+        }
+    }
+
+    /// Ends the wait for body bytes and wakes the reader.
+    pub(super) fn clear_body_reader(&self, id: ConnId) {
+        let reader = {
+            let mut conns = self.conns.borrow_mut();
+            conns
+                .get(id)
+                .and_then(|conn| self.deadlines.take_reader(id, conn))
+        };
+        if let Some(reader) = reader {
+            user::wake(reader); // The reader may live on in the response.
+        }
+    }
 
     pub(super) fn timer_fired(self: &Rc<Self>, id: ConnId) {
         let now = self.context.now_ms();
@@ -163,7 +182,7 @@ impl Engine {
             (conn.timer, conn.timer_ms) = (None, u64::MAX);
             if conn.deadline_ms > now {
                 if conn.deadline_ms != u64::MAX {
-                    self.start_timer(id, conn);
+                    self.deadlines.start_timer(id, conn);
                 }
                 return;
             }
@@ -203,7 +222,7 @@ impl Engine {
         if let Some(conn) = conns.get(id)
             && conn.state.is_busy()
         {
-            self.set_busy_deadline(id, conn);
+            self.deadlines.set_busy_deadline(id, conn);
         }
     }
 
@@ -222,7 +241,8 @@ impl Engine {
         let extends = !extended && self.context.driver().has_unread(conn.stream);
         if extends {
             conn.active().wire.extended = true;
-            self.set_deadline(id, conn, self.context.now_ms() + EXTENSION_MS);
+            self.deadlines
+                .set_deadline(id, conn, self.context.now_ms() + EXTENSION_MS);
         }
         extends
     }
@@ -233,8 +253,8 @@ impl Engine {
         let reader = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
-            let reader = self.take_reader(id, conn);
-            self.set_wait_timeout(id, conn, Wait::Body, 0);
+            let reader = self.deadlines.take_reader(id, conn);
+            self.deadlines.set_wait_timeout(id, conn, Wait::Body, 0);
             let Some(reader) = reader else { return };
             let active = conn.active();
             // The socket may hold fewer bytes than the reader waits for.

@@ -72,7 +72,11 @@ impl Engine {
             diagnose!(TRACE, connection = id.token(), phase = conn.state.phase().name();
                 "the client has half-closed (EOF)");
             let is_waiting = conn.transport.is_handshake_waiting();
-            (conn.state.phase(), is_waiting, self.take_reader(id, conn))
+            (
+                conn.state.phase(),
+                is_waiting,
+                self.deadlines.take_reader(id, conn),
+            )
         };
         match phase {
             // Its records, perhaps with a request, wait for their turn.
@@ -104,7 +108,7 @@ impl Engine {
             if receive_stopped {
                 conn.state.receiving_stopped();
             }
-            self.take_reader(id, conn)
+            self.deadlines.take_reader(id, conn)
         };
         if let Some(reader) = reader {
             user::wake(reader);

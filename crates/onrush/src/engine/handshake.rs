@@ -94,7 +94,8 @@ impl Engine {
     pub(super) fn start_tls(&self, id: ConnId, conn: &mut Conn) {
         conn.transport = Transport::Tls(Box::default());
         conn.state.expect_handshake();
-        self.set_timeout(id, conn, self.limits().handshake_timeout_ms);
+        self.deadlines
+            .set_timeout(id, conn, self.limits().handshake_timeout_ms);
     }
 
     /// Leaves a handshake to a task.

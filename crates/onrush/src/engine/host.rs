@@ -84,7 +84,8 @@ impl Host for Engine {
         match next_piece(conn, &self.limits(), usize::MAX) {
             NextPiece::Piece(piece) => {
                 coop::spend(piece.len());
-                self.set_wait_timeout(body.connection, conn, Wait::Body, 0);
+                self.deadlines
+                    .set_wait_timeout(body.connection, conn, Wait::Body, 0);
                 Poll::Ready(Some(Ok(piece)))
             }
             NextPiece::End => Poll::Ready(None),
@@ -135,7 +136,8 @@ impl Host for Engine {
             }
         }
         coop::spend(filled);
-        self.set_wait_timeout(body.connection, conn, Wait::Body, 0);
+        self.deadlines
+            .set_wait_timeout(body.connection, conn, Wait::Body, 0);
         Poll::Ready(Ok(filled))
     }
 
@@ -148,7 +150,8 @@ impl Host for Engine {
         match next_piece(conn, &self.limits(), usize::MAX) {
             NextPiece::Piece(piece) => {
                 coop::spend(piece.len());
-                self.set_wait_timeout(body.connection, conn, Wait::Body, 0);
+                self.deadlines
+                    .set_wait_timeout(body.connection, conn, Wait::Body, 0);
                 Poll::Ready(Ok(piece.len()))
             }
             NextPiece::End => Poll::Ready(Ok(0)),

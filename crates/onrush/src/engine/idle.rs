@@ -25,7 +25,9 @@ impl Engine {
                 Some(conn) => match self.send_or_queue_conn(conn, out) {
                     Ok(Sent::All) if conn.needs_no_work() && !self.draining.get() => {
                         conn.release_active();
-                        return self.set_timeout(id, conn, self.limits().idle_timeout_ms);
+                        return self
+                            .deadlines
+                            .set_timeout(id, conn, self.limits().idle_timeout_ms);
                     }
                     sent => sent,
                 },
@@ -79,11 +81,11 @@ impl Engine {
             Expects::Request | Expects::Head | Expects::Handshake | Expects::Nothing => {
                 self.limits().idle_timeout_ms
             }
-            Expects::RestOfBody => match self.begin_measured_wait(conn, Wait::Body) {
+            Expects::RestOfBody => match self.deadlines.begin_measured_wait(conn, Wait::Body) {
                 true => self.limits().body_timeout_ms,
                 false => CLOSE_SOON_MS,
             },
         };
-        self.set_timeout(id, conn, limit_ms);
+        self.deadlines.set_timeout(id, conn, limit_ms);
     }
 }

@@ -73,6 +73,7 @@ use admission::IdleOrder;
 use connection::Conn;
 use connection_table::Conns;
 use crowding::Crowd;
+use deadline::Deadlines;
 pub(crate) use events::EngineHandler;
 #[cfg(feature = "tls")]
 pub(crate) use handshake::TlsSettings;
@@ -182,7 +183,8 @@ pub(crate) struct Engine {
     /// At first those of `settings`.
     running: RefCell<RunningSettings>,
     /// Those of `running`, which each request reads.
-    limits: Cell<Limits>,
+    limits: Rc<Cell<Limits>>,
+    deadlines: Deadlines,
     service: Rc<dyn Service>,
     conns: RefCell<Conns>,
     /// Memory of finished requests, for reuse.
@@ -254,13 +256,15 @@ impl Engine {
             let busy = settings.worker_set.load(context.index());
             metrics.worker(context, &counters, busy)
         });
+        let limits = Rc::new(Cell::new(settings.running.limits));
         let conns = Conns::default();
         let unsent_bytes = conns.unsent_bytes().clone();
         let engine = Rc::new(Engine {
             context: context.clone(),
             handle: WorkerHandle::new(context),
             running: RefCell::new(settings.running.clone()),
-            limits: Cell::new(settings.running.limits),
+            deadlines: Deadlines::new(context, &limits),
+            limits,
             settings,
             service,
             conns: RefCell::new(conns),
@@ -393,9 +397,9 @@ impl Engine {
         }
         let is_between = conn.state.is_ready() && !conn.state.is_handshaking();
         if (is_between || conn.state.is_in_proxy_header()) && queued == 0 {
-            let deadline_ms = self.drain_deadline_ms(conn, conn.deadline_ms);
+            let deadline_ms = self.deadlines.drain_deadline_ms(conn, conn.deadline_ms);
             conn.state.restart_head(); // A new head gets the full time limit.
-            self.set_deadline(id, conn, deadline_ms);
+            self.deadlines.set_deadline(id, conn, deadline_ms);
         }
     }
 
@@ -455,7 +459,8 @@ impl Engine {
             true => conn.state.expect_request(),
             false => conn.state.expect_head(),
         }
-        self.set_timeout(id, conn, self.first_timeout_ms(conn));
+        self.deadlines
+            .set_timeout(id, conn, self.first_timeout_ms(conn));
     }
 
     /// The time limit for what a connection begins with.

@@ -106,7 +106,7 @@ impl Engine {
             tag: self.context.poll_monitor().tag(),
             work,
         }));
-        self.set_busy_deadline(id, conn);
+        self.deadlines.set_busy_deadline(id, conn);
         self.pause_if_short(id, conn);
         if waits_for_client {
             conns.list_unread(id);
@@ -165,7 +165,7 @@ impl Engine {
             }
             conn.active().exchange.total_deadline_ms = None;
             conn.active().exchange.final_poll = false;
-            let reader = self.take_reader(id, conn);
+            let reader = self.deadlines.take_reader(id, conn);
             (conn.active().exchange.task.take(), reader)
         };
         if let Some(task) = task {

@@ -183,7 +183,7 @@ impl Engine {
                 let reject = Reject::new(503, "server is low on memory");
                 (conn.active().exchange).fail_body(io::ErrorKind::OutOfMemory, reject);
             }
-            self.take_reader(id, conn)
+            self.deadlines.take_reader(id, conn)
         };
         if let Some(reader) = reader {
             user::wake(reader);

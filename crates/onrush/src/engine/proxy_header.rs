@@ -99,7 +99,8 @@ impl Engine {
             self.start_tls(id, conn);
         }
         conn.state.expect_proxy_header(id);
-        self.set_timeout(id, conn, self.first_timeout_ms(conn));
+        self.deadlines
+            .set_timeout(id, conn, self.first_timeout_ms(conn));
     }
 
     /// Handles `data` of a connection whose header is not complete.

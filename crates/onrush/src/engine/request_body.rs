@@ -157,8 +157,9 @@ impl Engine {
         }
         _replaced = conn.active().exchange.reader.replace(waker);
         if conn.active().exchange.body_deadline_ms.is_none() {
-            self.set_wait_timeout(id, conn, Wait::Body, self.limits().body_timeout_ms);
-            if !self.begin_measured_wait(conn, Wait::Body) {
+            self.deadlines
+                .set_wait_timeout(id, conn, Wait::Body, self.limits().body_timeout_ms);
+            if !self.deadlines.begin_measured_wait(conn, Wait::Body) {
                 return Err(self.body_timeout_error(conn));
             }
         }
@@ -235,7 +236,7 @@ impl Engine {
                     return Attempt::Done(Err(reject_body(conn, reject)));
                 }
                 coop::spend(n);
-                self.set_wait_timeout(id, conn, Wait::Body, 0);
+                self.deadlines.set_wait_timeout(id, conn, Wait::Body, 0);
                 conn.active().wire.log_entries.receive(n);
                 conn.count_body_bytes(n);
                 return Attempt::Done(Ok(n));
@@ -243,7 +244,7 @@ impl Engine {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 if conn.transport.received_len() > unprocessed {
                     // A part of a record has arrived: the wait begins again.
-                    self.set_wait_timeout(id, conn, Wait::Body, 0);
+                    self.deadlines.set_wait_timeout(id, conn, Wait::Body, 0);
                 }
                 if std::mem::take(&mut conn.active().exchange.final_poll) {
                     return Attempt::Done(Err(self.body_timeout_error(conn)));

@@ -65,8 +65,9 @@ impl Engine {
                         .wire
                         .write_rate
                         .continue_window(response_count);
-                    self.begin_measured_wait(conn, Wait::Write);
-                    self.set_timeout(id, conn, self.limits().write_timeout_ms);
+                    self.deadlines.begin_measured_wait(conn, Wait::Write);
+                    self.deadlines
+                        .set_timeout(id, conn, self.limits().write_timeout_ms);
                 }
                 conns.list_unread(id);
                 false
@@ -243,14 +244,15 @@ impl Engine {
             self.limits().write_timeout_ms
         };
         if matches!(conn.state.phase(), Phase::Flushing(_)) {
-            self.set_timeout(id, conn, limit_ms);
+            self.deadlines.set_timeout(id, conn, limit_ms);
         } else {
-            self.set_wait_timeout(id, conn, Wait::Write, limit_ms);
+            self.deadlines
+                .set_wait_timeout(id, conn, Wait::Write, limit_ms);
         }
         if progress && self.is_logging() {
             self.log_accepted(conn, accepted);
         }
-        if !done && !self.begin_measured_wait(conn, Wait::Write) {
+        if !done && !self.deadlines.begin_measured_wait(conn, Wait::Write) {
             return Err(self.record_slow_client());
         }
         if progress {
@@ -325,7 +327,7 @@ impl Engine {
             let Some(conn) = conns.get(id) else {
                 return true;
             };
-            self.set_wait_timeout(id, conn, Wait::Write, 0);
+            self.deadlines.set_wait_timeout(id, conn, Wait::Write, 0);
             let active = conn.active();
             active.wire.last_try = active.exchange.writer.is_some();
             active.exchange.writer.take()
@@ -357,7 +359,8 @@ impl Engine {
             self.send_close_notify(conn);
             self.context.driver().shutdown_write(conn.stream);
             self.resume(id, conn);
-            self.set_timeout(id, conn, self.limits().linger_timeout_ms.max(1));
+            self.deadlines
+                .set_timeout(id, conn, self.limits().linger_timeout_ms.max(1));
             conns.unlist(id);
             (ended, input)
         };

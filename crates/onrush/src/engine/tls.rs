@@ -119,12 +119,13 @@ impl Engine {
             return None;
         }
         active.exchange.body_deadline_ms?;
-        self.set_wait_timeout(id, conn, Wait::Body, 0);
-        if !self.begin_measured_wait(conn, Wait::Body) {
+        self.deadlines.set_wait_timeout(id, conn, Wait::Body, 0);
+        if !self.deadlines.begin_measured_wait(conn, Wait::Body) {
             let _for_the_reader = self.body_timeout_error(conn);
-            return self.take_reader(id, conn);
+            return self.deadlines.take_reader(id, conn);
         }
-        self.set_wait_timeout(id, conn, Wait::Body, self.limits().body_timeout_ms);
+        self.deadlines
+            .set_wait_timeout(id, conn, Wait::Body, self.limits().body_timeout_ms);
         None
     }
 
@@ -268,7 +269,8 @@ impl Engine {
             }
             if conn.state.expects() == Expects::Request {
                 conn.state.expect_head();
-                self.set_timeout(id, conn, self.limits().head_timeout_ms);
+                self.deadlines
+                    .set_timeout(id, conn, self.limits().head_timeout_ms);
             }
             conn.active();
             conns.list_head(id);
@@ -304,7 +306,7 @@ impl Engine {
                 diagnose!(DEBUG, connection = id.token(),
                     error = tracing::field::display(error); "TLS failed");
             }
-            let reader = self.take_reader(id, conn);
+            let reader = self.deadlines.take_reader(id, conn);
             let active = conn.active.as_mut();
             let has_unsent = (active.as_ref()).is_some_and(|active| active.has_unsent());
             let task = active.and_then(|active| active.exchange.task.take());
