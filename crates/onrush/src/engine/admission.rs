@@ -282,10 +282,11 @@ impl Engine {
         };
         let mut conn = Conn::new(stream);
         conn.state.refuse();
-        if self.is_logging() {
+        if self.log.is_on() {
             // Nothing was received, so the request is not known.
             let (outcome, received) = (Outcome::Rejected, &[]);
-            self.log_reject(&mut conn, 503, outcome, received, 0, OVER_LIMIT_RESPONSE);
+            self.log
+                .reject(&mut conn, 503, outcome, received, 0, OVER_LIMIT_RESPONSE);
         }
         self.conns.borrow_mut().insert(id, conn);
         self.over_limit.borrow_mut().push_back(id);

@@ -124,7 +124,7 @@ impl Engine {
             let Some(conn) = conns.get(id).filter(|conn| !conn.state.is_refused()) else {
                 continue;
             };
-            let Some(address) = self.peer_of_conn(conn) else {
+            let Some(address) = self.peers.client(conn) else {
                 continue;
             };
             if !running.trusted_proxies.trusts(Peer::Tcp(address)) {

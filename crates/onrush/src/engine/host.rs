@@ -27,7 +27,7 @@ impl Host for Engine {
     }
 
     fn peer(&self, connection: ConnId) -> Option<SocketAddr> {
-        self.peer_of_conn(self.conns.borrow_mut().get(connection)?)
+        self.peers.client(self.conns.borrow_mut().get(connection)?)
     }
 
     fn socket_peer(&self, connection: ConnId) -> Peer {
@@ -58,7 +58,7 @@ impl Host for Engine {
     }
 
     fn set_user(&self, connection: ConnId, user: &str) {
-        if self.is_logging()
+        if self.log.is_on()
             && let Some(conn) = self.conns.borrow_mut().get(connection)
             && let Some(active) = conn.active.as_mut()
         {
@@ -67,7 +67,7 @@ impl Host for Engine {
     }
 
     fn set_client_address(&self, connection: ConnId, address: IpAddr) {
-        if self.is_logging()
+        if self.log.is_on()
             && let Some(conn) = self.conns.borrow_mut().get(connection)
             && let Some(active) = conn.active.as_mut()
         {

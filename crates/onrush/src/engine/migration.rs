@@ -267,7 +267,7 @@ impl Engine {
         let live = Box::new(EstablishedConn {
             socket,
             tls: Engine::move_tls(&mut conn),
-            client: self.proxied.remove(conn.stream),
+            client: self.peers.forget(conn.stream),
             machine: conn.machine,
             input,
             deadline_ms: conn.deadline_ms,
@@ -347,7 +347,7 @@ impl Engine {
             let mut conns = self.conns.borrow_mut();
             *conns.unsent_limit(id) = live.unsent_limit;
             let Some(conn) = conns.get(id) else { return };
-            self.proxied.insert(conn.stream, live.client);
+            self.peers.name(conn.stream, live.client);
             conn.transport = transport;
             conn.machine = live.machine;
             conn.state.end_move(live.expects);

@@ -7,7 +7,7 @@
 //! Modules, lowest first: `rate_meter` (transfer rates) · `unsent_limit` (what the kernel holds for
 //! a client) · `state` (what a connection is doing) · `tls_connection`, `no_tls_connection` (TLS
 //! state of a connection) · `transport` (plain or TLS) · `connection` (state of a connection) ·
-//! `connection_table` (all connections of a worker) · `deadline` (time limits) · `access` (access
+//! `connection_table` (all connections of a worker) · `deadline` (time limits) · `peers` (whose connections they are) · `exchange_log` (the access
 //! log) · `send` (sending) · `handshake`, `tls`, `no_tls` (TLS connections) · `poll_send` (sends of
 //! tasks) · `reject` (requests that break a rule) · `request_body` (receiving bodies) · `pressure`
 //! (shortage of receive memory) · `host` (the interface to requests) · `input` (queued input) ·
@@ -18,13 +18,13 @@
 //! served) · `rebalance` (which connections move) · `stall` (blocked workers) · `events` (events of
 //! the driver and the worker).
 
-mod access;
 mod admission;
 mod connection;
 mod connection_table;
 mod crowding;
 mod deadline;
 mod events;
+mod exchange_log;
 #[cfg(feature = "tls")]
 mod handshake;
 mod host;
@@ -36,6 +36,7 @@ mod no_tls;
 #[cfg(not(feature = "tls"))]
 mod no_tls_connection;
 mod passing;
+mod peers;
 mod pending;
 mod poll_send;
 mod pressure;
@@ -60,7 +61,7 @@ mod unsent_limit;
 use crate::drain::DrainSignal;
 use crate::handler::Service;
 use crate::host::ConnId;
-use crate::log::LogQueue;
+use crate::log::{AccessLog, EntryWindow};
 use crate::metrics::{CloseReason, Counter, Counters, Kind as _, Measured, Metrics, Recorder};
 use crate::panic_guard;
 use crate::request::RequestPool;
@@ -75,6 +76,7 @@ use connection_table::Conns;
 use crowding::Crowd;
 use deadline::Deadlines;
 pub(crate) use events::EngineHandler;
+use exchange_log::ExchangeLog;
 #[cfg(feature = "tls")]
 pub(crate) use handshake::TlsSettings;
 pub use migration::ConnectionFacts;
@@ -90,10 +92,10 @@ use onrush_rt::executor::TaskSlot;
 use onrush_rt::user;
 use onrush_rt::worker::WorkerContext;
 pub(crate) use passing::Outbox;
-use proxy_header::Proxied;
+use peers::Peers;
 use rebalance::RebalanceState;
 use stall::StallReports;
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::rc::Rc;
@@ -217,10 +219,7 @@ pub(crate) struct Engine {
     idle_order: IdleOrder,
     crowd: Crowd,
     counters: Arc<Counters>,
-    /// Whether exchanges are recorded for the access log.
-    is_logging: Cell<bool>,
-    /// Finished exchanges to log, since there is an access log for the first time.
-    log: OnceCell<Rc<LogQueue>>,
+    log: ExchangeLog,
     /// Records request metrics; `None` without metrics.
     recorder: Option<Recorder>,
     /// Pending handlers: they were not ready at once and have not finished.
@@ -235,7 +234,9 @@ pub(crate) struct Engine {
     measuring: RefCell<Option<Measured>>,
     rebalance_state: RebalanceState,
     stalls: StallReports,
-    proxied: Proxied,
+    peers: Rc<Peers>,
+    /// Limits the log entries about connections without a valid header of the PROXY protocol.
+    proxy_refusals: Cell<EntryWindow>,
     tls: WorkerTls,
 }
 
@@ -257,6 +258,7 @@ impl Engine {
             metrics.worker(context, &counters, busy)
         });
         let limits = Rc::new(Cell::new(settings.running.limits));
+        let peers = Rc::new(Peers::new(context, settings.proxy_protocol));
         let conns = Conns::default();
         let unsent_bytes = conns.unsent_bytes().clone();
         let engine = Rc::new(Engine {
@@ -264,7 +266,6 @@ impl Engine {
             handle: WorkerHandle::new(context),
             running: RefCell::new(settings.running.clone()),
             deadlines: Deadlines::new(context, &limits),
-            limits,
             settings,
             service,
             conns: RefCell::new(conns),
@@ -285,8 +286,7 @@ impl Engine {
             idle_order: IdleOrder::default(),
             crowd: Crowd::default(),
             counters,
-            is_logging: Cell::new(false),
-            log: OnceCell::new(),
+            log: ExchangeLog::new(context, &limits, &peers),
             recorder,
             pending: Cell::new(0),
             pending_with_blocks_max: pressure::pending_with_blocks_max(context.pool()),
@@ -294,7 +294,9 @@ impl Engine {
             measuring: RefCell::default(),
             rebalance_state: RebalanceState::default(),
             stalls: StallReports::default(),
-            proxied: Proxied::default(),
+            peers,
+            proxy_refusals: Cell::default(),
+            limits,
             tls: WorkerTls::new(),
         });
         let weak = Rc::downgrade(&engine);
@@ -340,6 +342,18 @@ impl Engine {
         self.limits.set(settings.limits);
         self.set_logging(settings.access_log);
         drop(self.running.replace(settings));
+    }
+
+    fn set_logging(&self, access_log: AccessLog) {
+        if !self.log.set(access_log) {
+            return;
+        }
+        let mut conns = self.conns.borrow_mut();
+        for id in conns.ids() {
+            if let Some(conn) = conns.get(id) {
+                ExchangeLog::forget(conn);
+            }
+        }
     }
 
     /// Starts to accept from a listening socket. The order of the calls is that of
@@ -417,9 +431,7 @@ impl Engine {
         for id in ids {
             panic_guard::catch(|| self.close(id, CloseReason::Stopped));
         }
-        if let Some(log) = self.log.get() {
-            log.write(); // Tasks no longer run.
-        }
+        self.log.write(); // Tasks no longer run.
     }
 
     /// Begins to serve a new connection. Its places under the connection limit and in the worker
@@ -506,9 +518,7 @@ impl Engine {
         diagnose!(DEBUG, worker = self.context.index(), connection = id.token(),
             reason = reason.name(), phase = conn.state.phase().name(); "connection closed");
         self.close_tls(&mut conn, reason);
-        if self.settings.proxy_protocol {
-            self.proxied.remove(conn.stream);
-        }
+        self.peers.forget(conn.stream);
         self.context.driver().close(conn.stream);
         if let Some(timer) = conn.timer {
             self.context.unschedule(timer);
@@ -519,8 +529,8 @@ impl Engine {
         } else {
             self.record_close(reason);
         }
-        if self.is_logging() {
-            self.log_closed(&mut conn, reason);
+        if self.log.is_on() {
+            self.log.closed(&mut conn, reason);
         }
         let active = conn.active.as_mut();
         let (reader, measured) = match active {

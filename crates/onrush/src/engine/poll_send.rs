@@ -150,8 +150,8 @@ impl Engine {
                     let accepted = bytes.saturating_sub(unsent);
                     conn.active().wire.write_rate.record_bytes(accepted);
                     conn.active().exchange.rendered_bytes = 0;
-                    if self.is_logging() && !conn.transport.is_tls() {
-                        self.log_accepted(conn, bytes); // With TLS it is logged already.
+                    if self.log.is_on() && !conn.transport.is_tls() {
+                        self.log.accepted(conn, bytes); // With TLS it is logged already.
                     }
                     let stream = conn.stream;
                     if conn.is_listed() {

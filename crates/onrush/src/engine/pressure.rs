@@ -76,17 +76,18 @@ impl Engine {
         head_bytes: &[u8],
         out: &mut Vec<u8>,
     ) -> Option<AfterFlush> {
-        if self.is_logging() {
-            self.log_request(id, &parts.head, head_bytes);
-        }
-        self.request_pool.give(parts);
         let reject = Reject::new(503, "server is low on memory");
         let mut conns = self.conns.borrow_mut();
         let conn = conns.get(id)?;
+        if self.log.is_on() {
+            self.log.begin(conn, &parts.head, head_bytes);
+        }
+        self.request_pool.give(parts);
         let rendered_before = out.len();
         conn.machine.send_reject(reject, &self.date(), out);
-        if self.is_logging() {
-            self.log_short_response(conn, reject.status, rendered_before, out);
+        if self.log.is_on() {
+            self.log
+                .respond_whole(conn, reject.status, rendered_before, out);
         }
         let after = conn.machine.finish_response();
         self.counters.rejected.count(Refusal::of(reject.status));

@@ -4,47 +4,17 @@
 //! The peer is known before a connection is placed, so one that is not trusted costs no more than
 //! its acceptance. The header of a trusted peer is at most
 //! [`BYTES_MAX`](onrush_proto::proxy_header::BYTES_MAX) long. An incomplete one is queued and
-//! evicted like a partial head, and has the time limit of a head. Addresses are in a table beside
-//! the connections, so a server without the PROXY protocol does not pay for them.
+//! evicted like a partial head, and has the time limit of a head.
 
 use super::connection::Conn;
 use super::{Engine, count};
 use crate::host::ConnId;
-use crate::log::EntryWindow;
 use crate::metrics::{CloseReason, ProxyRefusal};
 use onrush_proto::proxy_header;
 use onrush_rt::buf::Buf;
 use onrush_rt::diagnose;
-use onrush_rt::driver::StreamId;
 use onrush_rt::net::Peer;
-use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::rc::Rc;
-
-/// The clients that proxies have named.
-#[derive(Debug, Default)]
-pub(super) struct Proxied {
-    clients: RefCell<HashMap<StreamId, SocketAddr>>,
-    /// Limits the log entries about connections that are refused.
-    refusals: Cell<EntryWindow>,
-}
-
-impl Proxied {
-    pub(super) fn insert(&self, stream: StreamId, client: Option<SocketAddr>) {
-        if let Some(client) = client {
-            self.clients.borrow_mut().insert(stream, client);
-        }
-    }
-
-    pub(super) fn remove(&self, stream: StreamId) -> Option<SocketAddr> {
-        self.clients.borrow_mut().remove(&stream)
-    }
-
-    fn client(&self, stream: StreamId) -> Option<SocketAddr> {
-        self.clients.borrow().get(&stream).copied()
-    }
-}
 
 /// What follows input in the phase of the header.
 enum Next {
@@ -55,31 +25,10 @@ enum Next {
 }
 
 impl Engine {
-    /// The address of the client: as its proxy has named it, otherwise that of the peer.
-    pub(super) fn peer_of_conn(&self, conn: &Conn) -> Option<SocketAddr> {
-        let has_header = self.settings.proxy_protocol;
-        let announced = (has_header.then(|| self.proxied.client(conn.stream))).flatten();
-        announced.or_else(|| self.socket_address(conn))
-    }
-
-    /// The address of the proxy that has named the client of a connection.
-    pub(super) fn proxy_of_conn(&self, conn: &Conn) -> Option<SocketAddr> {
-        let has_header = self.settings.proxy_protocol;
-        has_header.then(|| self.proxied.client(conn.stream))??;
-        self.socket_address(conn)
-    }
-
-    fn socket_address(&self, conn: &Conn) -> Option<SocketAddr> {
-        match self.context.driver().peer(conn.stream) {
-            Peer::Tcp(address) => Some(address),
-            Peer::Local | Peer::Gone => None,
-        }
-    }
-
     /// The peer of the socket of a connection.
     pub(super) fn socket_peer_of(&self, id: ConnId) -> Peer {
-        let stream = self.conns.borrow_mut().get(id).map(|conn| conn.stream);
-        stream.map_or(Peer::Gone, |stream| self.context.driver().peer(stream))
+        let mut conns = self.conns.borrow_mut();
+        (conns.get(id)).map_or(Peer::Gone, |conn| self.peers.of_socket(conn))
     }
 
     /// Counts a new connection of a peer that is not trusted. The caller closes it.
@@ -145,7 +94,7 @@ impl Engine {
                 Next::Wait
             }
             Ok(Some(header)) => {
-                self.proxied.insert(conn.stream, header.client);
+                self.peers.name(conn.stream, header.client);
                 diagnose!(DEBUG, connection = id.token(),
                     client = header.client.map(tracing::field::display);
                     "PROXY protocol header received");
@@ -187,9 +136,9 @@ impl Engine {
 
     fn report_refusal(&self, peer: Peer, why: ProxyRefusal, reason: &'static str) {
         self.counters.not_proxied.count(why);
-        let mut window = self.proxied.refusals.get();
+        let mut window = self.proxy_refusals.get();
         let admitted = window.admit(self.context.clock_ns());
-        self.proxied.refusals.set(window);
+        self.proxy_refusals.set(window);
         let Some(suppressed) = admitted else { return };
         let address = match peer {
             Peer::Tcp(address) => Some(address),

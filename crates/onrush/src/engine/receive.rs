@@ -332,6 +332,14 @@ impl Engine {
         }
     }
 
+    /// Records the start of a request in the access log.
+    #[inline(never)]
+    fn log_request(&self, id: ConnId, head: &Head, bytes: &[u8]) {
+        if let Some(conn) = self.conns.borrow_mut().get(id) {
+            self.log.begin(conn, head, bytes);
+        }
+    }
+
     /// Passes a request to the application, and renders its response if it is ready at once.
     /// `data`: the head, `head_bytes` long, and the input behind it.
     #[inline(always)]
@@ -370,7 +378,7 @@ impl Engine {
                 response_count,
             });
         }
-        if self.is_logging() {
+        if self.log.is_on() {
             self.log_request(id, &parts.head, &head);
         }
         if self.recorder.is_some() {

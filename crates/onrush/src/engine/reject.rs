@@ -26,9 +26,10 @@ impl Engine {
     ) -> After {
         let rendered_before = out.len();
         conn.machine.send_reject(reject, &self.date(), out);
-        if self.is_logging() {
+        if self.log.is_on() {
             let outcome = Outcome::Rejected;
-            self.log_reject(conn, reject.status, outcome, data, rendered_before, out);
+            self.log
+                .reject(conn, reject.status, outcome, data, rendered_before, out);
         }
         conn.machine.finish_response()
     }
@@ -42,14 +43,15 @@ impl Engine {
             conns.unlist(id);
             let Some(conn) = conns.get(id) else { return };
             conn.machine.send_reject(reject, &self.date(), &mut out);
-            if self.is_logging() {
+            if self.log.is_on() {
                 let received = conn
                     .active
                     .as_ref()
                     .and_then(|active| active.wire.input.front());
                 let received = received.cloned();
                 let received = received.as_deref().unwrap_or_default();
-                self.log_reject(conn, reject.status, outcome, received, 0, &out);
+                self.log
+                    .reject(conn, reject.status, outcome, received, 0, &out);
             }
             conn.machine.finish_response()
         };

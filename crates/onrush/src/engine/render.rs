@@ -58,7 +58,7 @@ impl Engine {
         out: &mut Vec<u8>,
         behind: usize,
     ) -> Rendered {
-        match self.is_logging() {
+        match self.log.is_on() {
             true => self.render_logged(id, behind, response, out),
             false => self.render::<false>(id, behind, response, out),
         }
@@ -100,7 +100,8 @@ impl Engine {
             conn.machine.send_reject(reject, &date, out);
             self.record_response(conn, reject.status, None);
             if LOGS {
-                self.log_short_response(conn, reject.status, rendered_before, out);
+                self.log
+                    .respond_whole(conn, reject.status, rendered_before, out);
             }
             return Rendered::Whole(self.finish_request(conn));
         }
@@ -152,7 +153,8 @@ impl Engine {
             _ => {
                 if LOGS {
                     let status = response.status.0;
-                    self.log_response(conn, status, rendered_before, head_bytes, None);
+                    self.log
+                        .respond(conn, status, rendered_before, head_bytes, None);
                 }
                 let (head, content) = (std::mem::take(out), std::mem::take(&mut response.body.0));
                 return Rendered::Sending(self.sending(id, head, content, send_as));
@@ -160,7 +162,8 @@ impl Engine {
         }
         if LOGS {
             let bytes = Some(out.len() - rendered_before);
-            self.log_response(conn, response.status.0, rendered_before, head_bytes, bytes);
+            self.log
+                .respond(conn, response.status.0, rendered_before, head_bytes, bytes);
         }
         Rendered::Whole(self.finish_request(conn))
     }

@@ -170,7 +170,7 @@ impl Engine {
             false => self.context.driver().send(conn.stream, out),
         };
         match sent {
-            Ok(sent) if sent == out.len() && !self.is_logging() => Ok(Sent::All),
+            Ok(sent) if sent == out.len() && !self.log.is_on() => Ok(Sent::All),
             sent => self.queue_rest(conn, out, sent),
         }
     }
@@ -188,8 +188,8 @@ impl Engine {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
             Err(error) => return Err(error),
         };
-        if self.is_logging() {
-            self.log_accepted(conn, sent);
+        if self.log.is_on() {
+            self.log.accepted(conn, sent);
         }
         if sent == out.len() {
             return Ok(Sent::All);
@@ -249,8 +249,8 @@ impl Engine {
             self.deadlines
                 .set_wait_timeout(id, conn, Wait::Write, limit_ms);
         }
-        if progress && self.is_logging() {
-            self.log_accepted(conn, accepted);
+        if progress && self.log.is_on() {
+            self.log.accepted(conn, accepted);
         }
         if !done && !self.deadlines.begin_measured_wait(conn, Wait::Write) {
             return Err(self.record_slow_client());

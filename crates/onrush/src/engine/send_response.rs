@@ -58,8 +58,8 @@ impl Engine {
         }
         let mut conns = self.conns.borrow_mut();
         let conn = conns.get(id)?;
-        if self.is_logging() {
-            self.log_sent(conn);
+        if self.log.is_on() {
+            self.log.sent(conn);
         }
         Some(self.finish_request(conn))
     }

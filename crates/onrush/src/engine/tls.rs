@@ -333,7 +333,7 @@ impl Engine {
         let admitted = window.admit(self.context.clock_ns());
         self.tls.handshakes.refusals.set(window);
         let Some(suppressed) = admitted else { return };
-        diagnose!(INFO, peer = self.peer_of_conn(conn).map(tracing::field::display),
+        diagnose!(INFO, peer = self.peers.client(conn).map(tracing::field::display),
             error = tracing::field::display(error.clone()),
             suppressed = (suppressed > 0).then_some(suppressed);
             "a client certificate was refused");
@@ -501,7 +501,7 @@ impl Engine {
                 all.extend_from_slice(records);
                 return self.send_or_queue_records(conn, &all, content);
             }
-            if self.is_logging() {
+            if self.log.is_on() {
                 tls.note_encrypted(records.len(), content.response_bytes());
             }
             if let Some(active) = conn.active.as_mut().filter(|active| active.has_unsent()) {
@@ -524,7 +524,7 @@ impl Engine {
             }
         };
         match sent {
-            Ok(sent) if sent == records.len() && !self.is_logging() => Ok(Sent::All),
+            Ok(sent) if sent == records.len() && !self.log.is_on() => Ok(Sent::All),
             sent => self.queue_rest(conn, records, sent),
         }
     }

@@ -8,53 +8,86 @@
 //! has been accepted, or when its connection closes. The functions here are called only while there
 //! is an access log.
 
-use super::Engine;
 use super::connection::Conn;
-use crate::host::ConnId;
+use super::peers::Peers;
 use crate::log::{AccessLog, LogEntries, LogEntry, LogQueue, Outcome, RequestLine};
 use crate::metrics::CloseReason;
 use onrush_proto::head::{Head, Parsed, Version};
+use onrush_proto::limits::Limits;
 use onrush_proto::traceparent;
+use onrush_rt::worker::WorkerContext;
+use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 
 /// The longest part of a rejected request line that is logged, in bytes.
 const RAW_LINE_BYTES_MAX: usize = 2048;
 
-impl Engine {
+/// The exchanges of one worker's connections.
+pub(super) struct ExchangeLog {
+    context: WorkerContext,
+    limits: Rc<Cell<Limits>>,
+    peers: Rc<Peers>,
     /// Whether exchanges are recorded.
-    #[inline]
-    pub(super) fn is_logging(&self) -> bool {
-        self.is_logging.get()
+    is_on: Cell<bool>,
+    /// Finished exchanges, since there is an access log for the first time.
+    queue: OnceCell<Rc<LogQueue>>,
+}
+
+impl ExchangeLog {
+    pub(super) fn new(
+        context: &WorkerContext,
+        limits: &Rc<Cell<Limits>>,
+        peers: &Rc<Peers>,
+    ) -> ExchangeLog {
+        ExchangeLog {
+            context: context.clone(),
+            limits: limits.clone(),
+            peers: peers.clone(),
+            is_on: Cell::new(false),
+            queue: OnceCell::new(),
+        }
     }
 
-    /// Begins or ends to record exchanges. Those in progress are forgotten: the bytes that the
-    /// kernel accepts for them are counted only in between.
-    pub(super) fn set_logging(&self, access_log: AccessLog) {
-        let is_logging = access_log == AccessLog::On;
-        if self.is_logging.replace(is_logging) == is_logging {
-            return;
+    /// Whether exchanges are recorded.
+    #[inline]
+    pub(super) fn is_on(&self) -> bool {
+        self.is_on.get()
+    }
+
+    /// Begins or ends to record exchanges. `true` if that is new: then those in progress have to be
+    /// forgotten ([`ExchangeLog::forget`]).
+    pub(super) fn set(&self, access_log: AccessLog) -> bool {
+        let is_on = access_log == AccessLog::On;
+        if self.is_on.replace(is_on) == is_on {
+            return false;
         }
-        let ids = self.conns.borrow().ids();
-        for id in ids {
-            let mut conns = self.conns.borrow_mut();
-            let Some(conn) = conns.get(id) else { continue };
-            conn.transport.forget_unsent();
-            if let Some(active) = conn.active.as_mut() {
-                active.wire.log_entries = LogEntries::default();
-            }
-        }
-        self.log.get_or_init(|| {
-            let log = Rc::<LogQueue>::default();
-            self.context.spawn(log.clone().run()).detach();
-            log
+        self.queue.get_or_init(|| {
+            let queue = Rc::<LogQueue>::default();
+            self.context.spawn(queue.clone().run()).detach();
+            queue
         });
+        true
+    }
+
+    /// Forgets the exchanges of a connection: the bytes that the kernel accepts for them are counted
+    /// only while exchanges are recorded.
+    pub(super) fn forget(conn: &mut Conn) {
+        conn.transport.forget_unsent();
+        if let Some(active) = conn.active.as_mut() {
+            active.wire.log_entries = LogEntries::default();
+        }
+    }
+
+    /// Writes what has ended, when tasks do not run any more.
+    pub(super) fn write(&self) {
+        if let Some(queue) = self.queue.get() {
+            queue.write();
+        }
     }
 
     /// Records the start of a request with the head `bytes`.
     #[inline(never)]
-    pub(super) fn log_request(&self, id: ConnId, head: &Head, bytes: &[u8]) {
-        let mut conns = self.conns.borrow_mut();
-        let Some(conn) = conns.get(id) else { return };
+    pub(super) fn begin(&self, conn: &mut Conn, head: &Head, bytes: &[u8]) {
         let entry = self.parsed_entry(conn, head, bytes);
         conn.active().wire.log_entries.begin(entry);
     }
@@ -84,7 +117,7 @@ impl Engine {
     fn rejected_entry(&self, conn: &Conn, received: &[u8]) -> LogEntry {
         // A valid head was rejected because of the length of its body.
         let mut head = Head::default();
-        if let Ok(Parsed::Complete(head_bytes)) = head.parse(received, &self.limits()) {
+        if let Ok(Parsed::Complete(head_bytes)) = head.parse(received, &self.limits.get()) {
             return self.parsed_entry(conn, &head, &received[..head_bytes]);
         }
         // Empty lines before a request line are skipped (RFC 9112 §2.2).
@@ -99,8 +132,8 @@ impl Engine {
     fn entry(&self, conn: &Conn, line: RequestLine, received_bytes: usize) -> LogEntry {
         LogEntry {
             line,
-            peer: self.peer_of_conn(conn),
-            proxy: self.proxy_of_conn(conn),
+            peer: self.peers.client(conn),
+            proxy: self.peers.proxy(conn),
             client_address: None,
             tls: conn.transport.tls_version(),
             client: conn.transport.client_subject(),
@@ -118,7 +151,7 @@ impl Engine {
     /// Records a rejection with `status`: of a head, of which `received` is the known part, or of a
     /// connection. The response is in `out`, behind the first `rendered_before` bytes.
     #[inline(never)]
-    pub(super) fn log_reject(
+    pub(super) fn reject(
         &self,
         conn: &mut Conn,
         status: u16,
@@ -127,12 +160,14 @@ impl Engine {
         rendered_before: usize,
         out: &[u8],
     ) {
-        let Some(log) = self.log.get() else { return };
+        let Some(queue) = self.queue.get() else {
+            return;
+        };
         if out.len() == rendered_before {
             return; // A response had begun, so no other was sent.
         }
         let entry = if conn.state.is_refused() {
-            let Some(suppressed) = log.admit_over_limit(self.context.clock_ns()) else {
+            let Some(suppressed) = queue.admit_over_limit(self.context.clock_ns()) else {
                 return;
             };
             self.entry(conn, RequestLine::OverLimit { suppressed }, 0)
@@ -141,12 +176,12 @@ impl Engine {
         };
         let entry = LogEntry { outcome, ..entry };
         conn.active().wire.log_entries.begin(entry);
-        self.log_short_response(conn, status, rendered_before, out);
+        self.respond_whole(conn, status, rendered_before, out);
     }
 
     /// Records the complete response to the last request. It is in `out`, behind the first
     /// `rendered_before` bytes.
-    pub(super) fn log_short_response(
+    pub(super) fn respond_whole(
         &self,
         conn: &mut Conn,
         status: u16,
@@ -157,14 +192,14 @@ impl Engine {
         let head_bytes = rendered.windows(4).position(|four| four == b"\r\n\r\n");
         let head_bytes = head_bytes.map_or(rendered.len(), |at| at + 4);
         let bytes = Some(rendered.len());
-        self.log_response(conn, status, rendered_before, head_bytes, bytes);
+        self.respond(conn, status, rendered_before, head_bytes, bytes);
     }
 
     /// Records the response to the last request. `rendered_before`: bytes that were rendered before
     /// it and not passed to the connection yet. `bytes`: the size of the whole response; `None`
     /// when more of it follows.
     #[inline(never)]
-    pub(super) fn log_response(
+    pub(super) fn respond(
         &self,
         conn: &mut Conn,
         status: u16,
@@ -182,7 +217,7 @@ impl Engine {
 
     /// Records that the kernel has accepted `bytes` bytes for a connection.
     #[inline(never)]
-    pub(super) fn log_accepted(&self, conn: &mut Conn, bytes: usize) {
+    pub(super) fn accepted(&self, conn: &mut Conn, bytes: usize) {
         let bytes = conn.accepted_response_bytes(bytes);
         if let Some(active) = conn.active.as_mut() {
             active.wire.log_entries.accept(bytes);
@@ -192,31 +227,31 @@ impl Engine {
 
     /// Records that the kernel has accepted a whole response that a task sent.
     #[inline(never)]
-    pub(super) fn log_sent(&self, conn: &mut Conn) {
+    pub(super) fn sent(&self, conn: &mut Conn) {
         conn.active().wire.log_entries.complete_last();
         self.end_entries(conn);
     }
 
     fn end_entries(&self, conn: &mut Conn) {
-        let (Some(log), Some(active)) = (self.log.get(), conn.active.as_mut()) else {
+        let (Some(queue), Some(active)) = (self.queue.get(), conn.active.as_mut()) else {
             return;
         };
         let mut now_ns = None;
         while let Some(mut ended) = active.wire.log_entries.pop_ended() {
             // Responses that were accepted together ended together.
             ended.ended_ns = *now_ns.get_or_insert_with(|| self.context.clock_ns());
-            log.push(ended);
+            queue.push(ended);
         }
     }
 
     /// Ends all exchanges of a closed connection.
-    pub(super) fn log_closed(&self, conn: &mut Conn, reason: CloseReason) {
-        let (Some(log), Some(active)) = (self.log.get(), conn.active.as_mut()) else {
+    pub(super) fn closed(&self, conn: &mut Conn, reason: CloseReason) {
+        let (Some(queue), Some(active)) = (self.queue.get(), conn.active.as_mut()) else {
             return;
         };
         while let Some(mut ended) = active.wire.log_entries.pop_aborted(reason.outcome()) {
             ended.ended_ns = self.context.clock_ns();
-            log.push(ended);
+            queue.push(ended);
         }
     }
 }
