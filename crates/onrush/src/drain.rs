@@ -19,6 +19,11 @@ pub(crate) struct DrainSignal {
 }
 
 impl DrainSignal {
+    #[inline]
+    pub(crate) fn has_begun(&self) -> bool {
+        self.has_begun.get()
+    }
+
     /// Wakes all futures that wait.
     pub(crate) fn begin(&self) {
         self.has_begun.set(true);

@@ -295,7 +295,7 @@ impl Engine {
             Phase::ProxyHeader => self.on_proxy_header_timeout(id),
             // An idle connection, or one that has lingered long enough, receives no response.
             Phase::Lingering => self.close(id, CloseReason::Complete),
-            Phase::Ready | Phase::Leaving if self.draining.get() => {
+            Phase::Ready | Phase::Leaving if self.shutdown.has_begun() => {
                 self.close(id, CloseReason::Drained);
             }
             Phase::Ready | Phase::Leaving => self.close(id, CloseReason::Idle),

@@ -458,7 +458,7 @@ impl Engine {
 
     /// Called when the time limit of a handshake has expired.
     pub(super) fn on_handshake_timeout(&self, id: ConnId) {
-        if self.draining.get() {
+        if self.shutdown.has_begun() {
             return self.close(id, CloseReason::Drained);
         }
         self.counters.timed_out.count(TimeLimit::Handshake);

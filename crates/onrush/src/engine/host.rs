@@ -23,7 +23,7 @@ impl Host for Engine {
     }
 
     fn draining(&self) -> Draining {
-        self.drain_signal.draining()
+        self.shutdown.signal().draining()
     }
 
     fn peer(&self, connection: ConnId) -> Option<SocketAddr> {

@@ -23,7 +23,7 @@ impl Engine {
             let mut conns = self.conns.borrow_mut();
             match conns.get(id) {
                 Some(conn) => match self.send_or_queue_conn(conn, out) {
-                    Ok(Sent::All) if conn.needs_no_work() && !self.draining.get() => {
+                    Ok(Sent::All) if conn.needs_no_work() && !self.shutdown.has_begun() => {
                         conn.release_active();
                         return self
                             .deadlines
@@ -77,7 +77,7 @@ impl Engine {
     /// Sets the deadline of a connection that waits for its next request or for the rest of a body.
     pub(super) fn set_idle_deadline(&self, id: ConnId, conn: &mut Conn) {
         let limit_ms = match conn.state.expects() {
-            _ if self.is_draining(conn) => DRAIN_IDLE_MS,
+            _ if self.shutdown.ends(conn) => DRAIN_IDLE_MS,
             Expects::Request | Expects::Head | Expects::Handshake | Expects::Nothing => {
                 self.limits().idle_timeout_ms
             }

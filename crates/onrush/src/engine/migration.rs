@@ -281,7 +281,7 @@ impl Engine {
             Target::Worker(to) => to,
             Target::Successor => return self.give_to_outbox(live),
         };
-        if self.draining.get() || worker_set.is_draining() {
+        if self.shutdown.has_begun() || worker_set.is_draining() {
             return self.resume_connection(*live);
         }
         if let Err(live) = self.send_transfer(to, live) {
@@ -355,8 +355,9 @@ impl Engine {
             if self.is_passing() && !live.stays && !conn.transport.is_tls() {
                 conn.state.plan_move(Target::Successor);
             }
-            if self.is_draining(conn) {
-                self.limit_drain_requests(id, (live.input.len() + records) as u64);
+            if self.shutdown.ends(conn) {
+                self.shutdown
+                    .limit_requests(id, (live.input.len() + records) as u64);
                 if input.is_none() && records == 0 {
                     deadline_ms = self.deadlines.drain_deadline_ms(conn, deadline_ms);
                     conn.state.restart_head(); // A new head gets the full time limit.

@@ -7,7 +7,7 @@
 //! Modules, lowest first: `rate_meter` (transfer rates) · `unsent_limit` (what the kernel holds for
 //! a client) · `state` (what a connection is doing) · `tls_connection`, `no_tls_connection` (TLS
 //! state of a connection) · `transport` (plain or TLS) · `connection` (state of a connection) ·
-//! `connection_table` (all connections of a worker) · `deadline` (time limits) · `peers` (whose connections they are) · `exchange_log` (the access
+//! `connection_table` (all connections of a worker) · `shutdown` (how they end) · `deadline` (time limits) · `peers` (whose connections they are) · `exchange_log` (the access
 //! log) · `send` (sending) · `handshake`, `tls`, `no_tls` (TLS connections) · `poll_send` (sends of
 //! tasks) · `reject` (requests that break a rule) · `request_body` (receiving bodies) · `pressure`
 //! (shortage of receive memory) · `host` (the interface to requests) · `input` (queued input) ·
@@ -49,6 +49,7 @@ mod render;
 mod request_body;
 mod send;
 mod send_response;
+mod shutdown;
 mod stall;
 mod state;
 #[cfg(feature = "tls")]
@@ -58,7 +59,6 @@ mod tls_connection;
 mod transport;
 mod unsent_limit;
 
-use crate::drain::DrainSignal;
 use crate::handler::Service;
 use crate::host::ConnId;
 use crate::log::{AccessLog, EntryWindow};
@@ -94,9 +94,10 @@ use onrush_rt::worker::WorkerContext;
 pub(crate) use passing::Outbox;
 use peers::Peers;
 use rebalance::RebalanceState;
+use shutdown::Shutdown;
 use stall::StallReports;
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -113,17 +114,6 @@ pub(crate) const OVER_LIMIT_MAX: usize = 64;
 /// The lower bound for [`Settings::over_limit_max`]: a new connection may arrive before the worker
 /// notices that a previous one has closed.
 pub(crate) const OVER_LIMIT_MIN: usize = 4;
-/// Bytes of input per connection that the engine serves after a drain has begun, in addition to the
-/// input that is known to have arrived before. The driver may hold bytes that it has not reported,
-/// and a request may be on its way.
-const DRAIN_BYTES: u64 = 64 * 1024;
-
-/// The largest number of requests in `bytes` bytes of input. The shortest one consists of `GET /
-/// HTTP/1.0` and two line ends.
-fn requests_within(bytes: u64) -> u64 {
-    bytes / 18 + 1
-}
-
 /// The settings of an engine, from the configuration of the server.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -202,13 +192,9 @@ pub(crate) struct Engine {
     /// The listeners and whether their connections use TLS. Closed ones stay, because the
     /// connections in their queues are still accepted.
     listeners: RefCell<Vec<(ListenerId, bool)>>,
-    draining: Cell<bool>,
+    shutdown: Shutdown,
     /// While it drains and connections are passed on to another process.
     outbox: RefCell<Option<Arc<Outbox>>>,
-    drain_signal: Rc<DrainSignal>,
-    /// The number of requests of each connection that are still served while draining: the most
-    /// that the input may contain that had arrived when the drain began. See [`DRAIN_BYTES`].
-    drain_requests: RefCell<HashMap<ConnId, u64>>,
     /// Receive memory was so short that receiving ahead of handlers was paused for all connections.
     /// Reset when memory is no longer short. See [`pressure`].
     ahead_paused: Cell<bool>,
@@ -276,10 +262,8 @@ impl Engine {
             head_cache: RefCell::default(),
             discard_buffer: RefCell::default(),
             listeners: RefCell::default(),
-            draining: Cell::new(false),
+            shutdown: Shutdown::default(),
             outbox: RefCell::default(),
-            drain_signal: Rc::default(),
-            drain_requests: RefCell::default(),
             ahead_paused: Cell::new(false),
             unsent_bytes,
             over_limit: RefCell::default(),
@@ -386,10 +370,9 @@ impl Engine {
     /// becomes idle, or passes it on through `outbox`. Does not close listeners;
     /// [`Engine::stop_accepting`] does.
     pub(crate) fn drain(self: &Rc<Self>, outbox: Option<Arc<Outbox>>) {
-        self.draining.set(true);
         drop(self.outbox.replace(outbox));
         self.settings.worker_set.drain(); // The other workers drain as well.
-        self.drain_signal.begin();
+        self.shutdown.begin();
         let ids = self.conns.borrow().ids();
         for id in ids {
             if !self.pass_on(id) {
@@ -405,7 +388,7 @@ impl Engine {
         let Some(conn) = conns.get(id) else { return };
         let queued = conn.unprocessed_bytes();
         let arrived = queued as u64 + self.context.driver().unread_bytes(conn.stream);
-        self.limit_drain_requests(id, arrived);
+        self.shutdown.limit_requests(id, arrived);
         if arrived == 0 && conn.state.phase().has_request() {
             conn.machine.close_after_next(); // Its response may have started.
         }
@@ -415,13 +398,6 @@ impl Engine {
             conn.state.restart_head(); // A new head gets the full time limit.
             self.deadlines.set_deadline(id, conn, deadline_ms);
         }
-    }
-
-    /// Limits the number of requests of a connection that are still served while draining. `bytes`:
-    /// input that is known to have arrived.
-    fn limit_drain_requests(&self, id: ConnId, bytes: u64) {
-        let requests = requests_within(bytes + DRAIN_BYTES);
-        self.drain_requests.borrow_mut().insert(id, requests);
     }
 
     /// Closes all connections at once.
@@ -467,7 +443,7 @@ impl Engine {
         if self.is_passing() {
             conn.state.plan_move(state::Target::Successor);
         }
-        match self.is_draining(conn) {
+        match self.shutdown.ends(conn) {
             true => conn.state.expect_request(),
             false => conn.state.expect_head(),
         }
@@ -477,7 +453,7 @@ impl Engine {
 
     /// The time limit for what a connection begins with.
     fn first_timeout_ms(&self, conn: &Conn) -> u32 {
-        match self.is_draining(conn) {
+        match self.shutdown.ends(conn) {
             true => deadline::DRAIN_FIRST_MS,
             false => self.limits().head_timeout_ms,
         }

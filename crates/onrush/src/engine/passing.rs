@@ -87,13 +87,6 @@ impl Engine {
         self.outbox.borrow().is_some()
     }
 
-    /// Whether a connection ends with its next response: the server drains, and it is not to be
-    /// passed on.
-    #[inline]
-    pub(super) fn is_draining(&self, conn: &Conn) -> bool {
-        self.draining.get() && conn.state.leaving() != Some(Target::Successor)
-    }
-
     /// Passes a connection on, at once or when it is idle. `false`: it is one that drains.
     pub(super) fn pass_on(self: &Rc<Self>, id: ConnId) -> bool {
         if !self.is_passing() {

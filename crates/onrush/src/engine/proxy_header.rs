@@ -120,7 +120,7 @@ impl Engine {
 
     /// Called when the time limit of the header has expired.
     pub(super) fn on_proxy_header_timeout(&self, id: ConnId) {
-        match self.draining.get() {
+        match self.shutdown.has_begun() {
             true => self.close(id, CloseReason::Drained),
             false => {
                 self.refuse_proxy_header(id, ProxyRefusal::TimedOut, "no complete header in time")

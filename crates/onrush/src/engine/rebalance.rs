@@ -70,7 +70,7 @@ impl Engine {
         let receive_bytes = self.context.pool().budget().used_bytes() + unsent_bytes;
         self.counters.receive_bytes.set(receive_bytes as u64);
         if !self.running.borrow().rebalance
-            || self.draining.get()
+            || self.shutdown.has_begun()
             || now_ms < rebalance_state.cooldown_until_ms.get()
         {
             rebalance_state.counting.set(false);

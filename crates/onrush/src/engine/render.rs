@@ -1,8 +1,8 @@
 //! Renders responses. Small ones are appended to one buffer; `send_response` sends larger ones.
 
+use super::Engine;
 use super::connection::Conn;
 use super::send_response::SMALL_BYTES;
-use super::{DRAIN_BYTES, Engine, requests_within};
 use crate::body::Content;
 use crate::host::ConnId;
 use crate::response::Response;
@@ -110,7 +110,7 @@ impl Engine {
             rendered_before = out.len();
         }
         let length = response.body.length();
-        let close = response.close || (self.is_draining(conn) && self.is_last(id, conn, behind));
+        let close = response.close || (self.shutdown.ends(conn) && self.is_last(id, conn, behind));
         let send_as = match length {
             Some(bytes) if response.fields.is_empty() && !close => conn.machine.send_plain_head(
                 response.status.0,
@@ -184,12 +184,7 @@ impl Engine {
             // and all of it received.
             false => (conn.machine.body_remaining()).is_some_and(|rest| received > rest),
         };
-        let mut left = self.drain_requests.borrow_mut();
-        let left = left
-            .entry(id)
-            .or_insert_with(|| requests_within(DRAIN_BYTES));
-        *left = left.saturating_sub(1);
-        !is_behind || *left == 0
+        !self.shutdown.count_request(id) || !is_behind
     }
 
     #[inline(never)]
