@@ -50,11 +50,7 @@ impl Host for Engine {
 
     fn routed(&self, template: &Rc<Template>) {
         self.context.poll_monitor().retag(template.id);
-        if self.recorder.is_some()
-            && let Some(measured) = self.measuring.borrow_mut().as_mut()
-        {
-            measured.route = Some(template.clone());
-        }
+        self.measurements.set_route(template);
     }
 
     fn set_user(&self, connection: ConnId, user: &str) {

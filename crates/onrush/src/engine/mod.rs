@@ -8,7 +8,7 @@
 //! a client) · `state` (what a connection is doing) · `tls_connection`, `no_tls_connection` (TLS
 //! state of a connection) · `transport` (plain or TLS) · `connection` (state of a connection) ·
 //! `connection_table` (all connections of a worker) · `shutdown` (how they end) · `deadline` (time limits) · `peers` (whose connections they are) · `exchange_log` (the access
-//! log) · `send` (sending) · `handshake`, `tls`, `no_tls` (TLS connections) · `poll_send` (sends of
+//! log) · `measurements` (metrics of requests) · `send` (sending) · `handshake`, `tls`, `no_tls` (TLS connections) · `poll_send` (sends of
 //! tasks) · `reject` (requests that break a rule) · `request_body` (receiving bodies) · `pressure`
 //! (shortage of receive memory) · `host` (the interface to requests) · `input` (queued input) ·
 //! `idle` (waiting for requests) · `send_response` (large responses) · `render` (responses) ·
@@ -30,6 +30,7 @@ mod handshake;
 mod host;
 mod idle;
 mod input;
+mod measurements;
 mod migration;
 #[cfg(not(feature = "tls"))]
 mod no_tls;
@@ -62,7 +63,7 @@ mod unsent_limit;
 use crate::handler::Service;
 use crate::host::ConnId;
 use crate::log::{AccessLog, EntryWindow};
-use crate::metrics::{CloseReason, Counter, Counters, Kind as _, Measured, Metrics, Recorder};
+use crate::metrics::{CloseReason, Counter, Counters, Kind as _, Metrics};
 use crate::panic_guard;
 use crate::request::RequestPool;
 use crate::response::Response;
@@ -79,6 +80,7 @@ pub(crate) use events::EngineHandler;
 use exchange_log::ExchangeLog;
 #[cfg(feature = "tls")]
 pub(crate) use handshake::TlsSettings;
+use measurements::Measurements;
 pub use migration::ConnectionFacts;
 pub(crate) use migration::{EstablishedConn, Transfer};
 #[cfg(not(feature = "tls"))]
@@ -206,8 +208,7 @@ pub(crate) struct Engine {
     crowd: Crowd,
     counters: Arc<Counters>,
     log: ExchangeLog,
-    /// Records request metrics; `None` without metrics.
-    recorder: Option<Recorder>,
+    measurements: Measurements,
     /// Pending handlers: they were not ready at once and have not finished.
     pending: Cell<usize>,
     /// The largest number of pending handlers that may keep the whole block in which their request
@@ -215,9 +216,6 @@ pub(crate) struct Engine {
     pending_with_blocks_max: usize,
     /// The task for the next handler that is not ready at once.
     task_slot: RefCell<TaskSlot>,
-    /// The measurement of the request that is being started, until its response is sent or its
-    /// handler is pending.
-    measuring: RefCell<Option<Measured>>,
     rebalance_state: RebalanceState,
     stalls: StallReports,
     peers: Rc<Peers>,
@@ -271,11 +269,10 @@ impl Engine {
             crowd: Crowd::default(),
             counters,
             log: ExchangeLog::new(context, &limits, &peers),
-            recorder,
+            measurements: Measurements::new(recorder),
             pending: Cell::new(0),
             pending_with_blocks_max: pressure::pending_with_blocks_max(context.pool()),
             task_slot: RefCell::new(context.task_slot()),
-            measuring: RefCell::default(),
             rebalance_state: RebalanceState::default(),
             stalls: StallReports::default(),
             peers,
@@ -516,8 +513,8 @@ impl Engine {
             ),
             None => (None, None),
         };
-        if let Some((recorder, measured)) = self.recorder.as_ref().zip(measured) {
-            recorder.abort(&measured);
+        if let Some(measured) = measured {
+            self.measurements.abort(&measured);
         }
         drop(conn);
         if let Some(reader) = reader {
@@ -555,9 +552,7 @@ impl Engine {
     #[cold]
     fn recover_from_panic(&self, id: Option<ConnId>) {
         count(&self.counters.caught);
-        if let Some((recorder, measured)) = self.recorder.as_ref().zip(self.measuring.take()) {
-            recorder.abort(&measured);
-        }
+        self.measurements.abort_present();
         let worker = self.context.index();
         let connection_reset = id.is_some();
         panic_guard::log(|| {

@@ -381,7 +381,7 @@ impl Engine {
         if self.log.is_on() {
             self.log_request(id, &parts.head, &head);
         }
-        if self.recorder.is_some() {
+        if self.measurements.are_on() {
             self.measure(id, &parts.head, &head);
         }
         let has_body = body.is_some();
@@ -423,16 +423,11 @@ impl Engine {
     /// Starts to measure a request. `bytes`: the bytes that `head` refers to.
     #[inline(never)]
     fn measure(&self, id: ConnId, head: &Head, bytes: &Buf) {
-        let Some(recorder) = &self.recorder else {
-            return;
-        };
-        let body_bytes = head.content_length().unwrap_or(0);
         // Without the feature no connection has TLS, so the lookup is not made.
         let is_tls = cfg!(feature = "tls")
             && self.settings.tls.is_some()
             && (self.conns.borrow_mut().get(id)).is_some_and(|conn| conn.transport.is_tls());
-        let measured = recorder.begin(head.method(bytes), is_tls, head.version(), body_bytes);
-        self.measuring.replace(Some(measured));
+        self.measurements.begin(head, bytes, is_tls);
     }
 
     /// Returns what follows a response that was ready at once. Sends large content first.
@@ -500,12 +495,7 @@ impl Engine {
     #[inline(never)]
     fn record_without_send(self: &Rc<Self>) {
         self.reclaim_memory();
-        let Some(recorder) = &self.recorder else {
-            return;
-        };
-        recorder.record();
-        if let Some(measured) = self.measuring.take() {
-            recorder.abort(&measured);
-        }
+        self.measurements.record();
+        self.measurements.abort_present();
     }
 }

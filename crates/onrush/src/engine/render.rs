@@ -98,7 +98,7 @@ impl Engine {
         if let Some(reject) = reject.filter(|_| response.status.0 < 400) {
             // The body broke a rule after the handler had started, so the response is an error.
             conn.machine.send_reject(reject, &date, out);
-            self.record_response(conn, reject.status, None);
+            self.measurements.respond(conn, reject.status, None);
             if LOGS {
                 self.log
                     .respond_whole(conn, reject.status, rendered_before, out);
@@ -130,12 +130,13 @@ impl Engine {
                 out,
             ),
         };
-        if self.recorder.is_some() {
+        if self.measurements.are_on() {
             let body_bytes = match send_as {
                 SendAs::Nothing => Some(0),
                 _ => length,
             };
-            self.record_response(conn, response.status.0, body_bytes);
+            self.measurements
+                .respond(conn, response.status.0, body_bytes);
         }
         let head_bytes = out.len() - rendered_before;
         match (send_as, &response.body.0) {
@@ -198,37 +199,14 @@ impl Engine {
         Box::pin(self.clone().send_response(id, head, content, send_as))
     }
 
-    /// Stores the status and size of a response in its measurement.
-    #[inline(never)]
-    fn record_response(&self, conn: &mut Conn, status: u16, body_bytes: Option<u64>) {
-        let mut measuring = self.measuring.borrow_mut();
-        let measured = match measuring.as_mut() {
-            Some(measured) => Some(measured),
-            None => (conn.active.as_mut()).and_then(|active| active.exchange.measured.as_mut()),
-        };
-        if let Some(measured) = measured {
-            (measured.status, measured.response_bytes) = (status, body_bytes);
-        }
-    }
-
     /// Ends the present request after its response; returns what follows. Its body can no longer be
     /// read.
     #[inline]
     pub(super) fn finish_request(&self, conn: &mut Conn) -> After {
-        if self.recorder.is_some() {
-            self.finish_measurement(conn);
+        if self.measurements.are_on() {
+            self.measurements.end(conn);
         }
         conn.response_count = conn.response_count.wrapping_add(1);
         conn.machine.finish_response()
-    }
-
-    /// Records the measurement of the present request.
-    #[inline(never)]
-    fn finish_measurement(&self, conn: &mut Conn) {
-        let waiting = || conn.active.as_mut()?.exchange.measured.take();
-        let measured = self.measuring.take().or_else(waiting);
-        if let Some((recorder, measured)) = self.recorder.as_ref().zip(measured) {
-            recorder.end(&measured);
-        }
     }
 }

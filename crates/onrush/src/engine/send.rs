@@ -148,9 +148,7 @@ impl Engine {
 
     #[inline(always)]
     fn send_with<const IS_LAST: bool>(&self, conn: &mut Conn, out: &[u8]) -> io::Result<Sent> {
-        if let Some(recorder) = &self.recorder {
-            recorder.record(); // First, so that a client finds its last request in the metrics.
-        }
+        self.measurements.record(); // First, so that a client finds its last request there.
         if conn.transport.is_tls() {
             return self.encrypt_or_queue(conn, out, IS_LAST);
         }
