@@ -112,7 +112,7 @@ impl Engine {
                 tls.shrink_received(self.context.pool());
             }
             if is_long && !conn.state.is_paused() && !conn.state.has_ended() {
-                self.pause_receiving(id, conn);
+                self.memory.pause_receiving(id, conn);
             }
             if is_queued {
                 return;

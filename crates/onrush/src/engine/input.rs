@@ -5,17 +5,14 @@
 //! block of the worker's pool.
 
 use super::Engine;
-use super::connection::{Conn, Wire};
+use super::connection::Conn;
 use super::state::Expects;
 use crate::host::ConnId;
 use crate::log::Outcome;
 use onrush_proto::reject::Reject;
-use onrush_rt::buf::{Block, Buf};
+use onrush_rt::buf::Buf;
 use std::rc::Rc;
 use std::task::Waker;
-
-/// The receive memory of the worker is exhausted.
-pub(super) struct NoMemory;
 
 /// The result of [`Engine::next_input`].
 pub(super) enum NextInput {
@@ -61,7 +58,7 @@ impl Engine {
             if let Some(data) = data {
                 active.wire.push_input(data);
             }
-            if let Ok(joined) = self.join_head(&mut active.wire) {
+            if let Ok(joined) = self.memory.join_head(&mut active.wire) {
                 return joined.into();
             }
             drop(conns);
@@ -83,7 +80,7 @@ impl Engine {
             let Some(conn) = conns.get(id).filter(|conn| conn.state.is_ready()) else {
                 return NextInput::Gone;
             };
-            self.join_head(&mut conn.active().wire)
+            self.memory.join_head(&mut conn.active().wire)
         };
         let Ok(joined) = joined else {
             let reject = Reject::new(503, "server is low on memory");
@@ -91,38 +88,6 @@ impl Engine {
             return NextInput::Gone;
         };
         joined.into()
-    }
-
-    /// Takes the first queued buffer, and the second one joined to it, because a head begins in the
-    /// first and continues in the second. Fails when there is no memory for that, and leaves both
-    /// queued.
-    pub(super) fn join_head(&self, wire: &mut Wire) -> Result<Option<Buf>, NoMemory> {
-        let Some(first) = wire.pop_input() else {
-            return Ok(None);
-        };
-        let Some(second) = wire.pop_input() else {
-            return Ok(Some(first));
-        };
-        let bytes = first.len() + second.len();
-        let mut block = match first.try_into_block() {
-            Ok(block) if block.capacity() >= bytes => block,
-            // Twice the size, so that a head in many pieces is not copied for each of them.
-            first => {
-                let room = (bytes * 2).max(512);
-                let Some(mut block) = self.context.pool().take_exact(room) else {
-                    wire.unpop_input(second);
-                    wire.unpop_input(first.map_or_else(|shared| shared, Block::into_buf));
-                    return Err(NoMemory);
-                };
-                match first {
-                    Ok(first) => block.extend(first.filled()),
-                    Err(first) => block.extend(&first),
-                };
-                block
-            }
-        };
-        block.extend(&second);
-        Ok(Some(block.into_buf()))
     }
 
     /// Puts a partial head at the front of the queue until more of it arrives. Starts the time
@@ -133,7 +98,7 @@ impl Engine {
             self.deadlines
                 .set_timeout(id, conn, self.limits().head_timeout_ms);
         }
-        let data = self.copy_if_small(data);
+        let data = self.memory.copy_if_small(data);
         conn.active().wire.unpop_input(data);
     }
 
@@ -145,67 +110,9 @@ impl Engine {
         active
             .wire
             .gather_input(data, self.context.pool().block_bytes());
-        if active.wire.input_bytes >= self.ahead_bytes_max() && !conn.state.is_paused() {
-            self.pause_receiving(id, conn);
+        if active.wire.input_bytes >= self.memory.ahead_bytes_max() && !conn.state.is_paused() {
+            self.memory.pause_receiving(id, conn);
         }
         waker
-    }
-
-    /// Splits the head off `data`. Copies both to smaller blocks if many handlers are pending.
-    #[inline]
-    pub(super) fn take_head(&self, data: &mut Buf, head_bytes: usize) -> Buf {
-        let bytes = data.slice(0..head_bytes);
-        data.advance(head_bytes);
-        if self.pending.get() >= self.pending_with_blocks_max {
-            return self.copy_head_and_rest_if_small(bytes, data);
-        }
-        bytes
-    }
-
-    /// Copies the head and the input behind it out of their block. Does nothing if there is much
-    /// input behind the head, because that needs the block in any case.
-    #[inline(never)]
-    fn copy_head_and_rest_if_small(&self, bytes: Buf, data: &mut Buf) -> Buf {
-        if data.len() * 4 >= self.context.pool().block_bytes() {
-            return bytes;
-        }
-        let bytes = self.copy_head_if_small(bytes);
-        *data = match data.is_empty() {
-            true => bytes.slice(0..0),
-            false => self.copy_if_small(std::mem::replace(data, bytes.slice(0..0))),
-        };
-        bytes
-    }
-
-    /// Copies a small head out of its block. The handler of this request may become pending, too,
-    /// and would hold a whole block for its head.
-    fn copy_head_if_small(&self, bytes: Buf) -> Buf {
-        let small = bytes.len() * 2 <= self.context.pool().block_bytes();
-        match small {
-            true => self.copy_to_exact_block(bytes.len(), bytes),
-            false => bytes,
-        }
-    }
-
-    /// Returns the same bytes. If there are few bytes, copies them to a small block, so that slow
-    /// clients do not hold large blocks.
-    pub(super) fn copy_if_small(&self, data: Buf) -> Buf {
-        let is_small = data.len() * 4 < self.context.pool().block_bytes();
-        match is_small && !data.is_empty() {
-            true => self.copy_to_exact_block((data.len() * 2).max(512), data),
-            false => data,
-        }
-    }
-
-    /// Copies the bytes to a new block with room for `room` bytes; returns them unchanged if there
-    /// is no memory for that.
-    fn copy_to_exact_block(&self, room: usize, bytes: Buf) -> Buf {
-        match self.context.pool().take_exact(room) {
-            Some(mut block) => {
-                block.extend(&bytes);
-                block.into_buf()
-            }
-            None => bytes,
-        }
     }
 }

@@ -8,7 +8,7 @@
 //! a client) · `state` (what a connection is doing) · `tls_connection`, `no_tls_connection` (TLS
 //! state of a connection) · `transport` (plain or TLS) · `connection` (state of a connection) ·
 //! `connection_table` (all connections of a worker) · `shutdown` (how they end) · `deadline` (time limits) · `peers` (whose connections they are) · `exchange_log` (the access
-//! log) · `measurements` (metrics of requests) · `send` (sending) · `handshake`, `tls`, `no_tls` (TLS connections) · `poll_send` (sends of
+//! log) · `receive_memory` (received bytes) · `measurements` (metrics of requests) · `send` (sending) · `handshake`, `tls`, `no_tls` (TLS connections) · `poll_send` (sends of
 //! tasks) · `reject` (requests that break a rule) · `request_body` (receiving bodies) · `pressure`
 //! (shortage of receive memory) · `host` (the interface to requests) · `input` (queued input) ·
 //! `idle` (waiting for requests) · `send_response` (large responses) · `render` (responses) ·
@@ -45,6 +45,7 @@ mod proxy_header;
 mod rate_meter;
 mod rebalance;
 mod receive;
+mod receive_memory;
 mod reject;
 mod render;
 mod request_body;
@@ -96,6 +97,7 @@ use onrush_rt::worker::WorkerContext;
 pub(crate) use passing::Outbox;
 use peers::Peers;
 use rebalance::RebalanceState;
+use receive_memory::ReceiveMemory;
 use shutdown::Shutdown;
 use stall::StallReports;
 use std::cell::{Cell, RefCell};
@@ -200,8 +202,7 @@ pub(crate) struct Engine {
     /// Receive memory was so short that receiving ahead of handlers was paused for all connections.
     /// Reset when memory is no longer short. See [`pressure`].
     ahead_paused: Cell<bool>,
-    /// Bytes of rendered responses that clients do not read; [`Conns`] maintains the number.
-    unsent_bytes: Rc<Cell<usize>>,
+    memory: ReceiveMemory,
     /// Open connections over the limit, which receive a 503.
     over_limit: RefCell<VecDeque<ConnId>>,
     idle_order: IdleOrder,
@@ -209,11 +210,6 @@ pub(crate) struct Engine {
     counters: Arc<Counters>,
     log: ExchangeLog,
     measurements: Measurements,
-    /// Pending handlers: they were not ready at once and have not finished.
-    pending: Cell<usize>,
-    /// The largest number of pending handlers that may keep the whole block in which their request
-    /// arrived.
-    pending_with_blocks_max: usize,
     /// The task for the next handler that is not ready at once.
     task_slot: RefCell<TaskSlot>,
     rebalance_state: RebalanceState,
@@ -244,7 +240,7 @@ impl Engine {
         let limits = Rc::new(Cell::new(settings.running.limits));
         let peers = Rc::new(Peers::new(context, settings.proxy_protocol));
         let conns = Conns::default();
-        let unsent_bytes = conns.unsent_bytes().clone();
+        let memory = ReceiveMemory::new(context, &conns);
         let engine = Rc::new(Engine {
             context: context.clone(),
             handle: WorkerHandle::new(context),
@@ -263,15 +259,13 @@ impl Engine {
             shutdown: Shutdown::default(),
             outbox: RefCell::default(),
             ahead_paused: Cell::new(false),
-            unsent_bytes,
+            memory,
             over_limit: RefCell::default(),
             idle_order: IdleOrder::default(),
             crowd: Crowd::default(),
             counters,
             log: ExchangeLog::new(context, &limits, &peers),
             measurements: Measurements::new(recorder),
-            pending: Cell::new(0),
-            pending_with_blocks_max: pressure::pending_with_blocks_max(context.pool()),
             task_slot: RefCell::new(context.task_slot()),
             rebalance_state: RebalanceState::default(),
             stalls: StallReports::default(),

@@ -23,7 +23,7 @@ pub(super) struct PendingHandler(Rc<Engine>);
 
 impl PendingHandler {
     pub(super) fn new(engine: &Rc<Engine>) -> PendingHandler {
-        engine.pending.set(engine.pending.get() + 1);
+        engine.memory.begin_pending();
         PendingHandler(engine.clone())
     }
 
@@ -47,7 +47,7 @@ impl PendingHandler {
 
 impl Drop for PendingHandler {
     fn drop(&mut self) {
-        self.0.pending.set(self.0.pending.get() - 1);
+        self.0.memory.end_pending();
     }
 }
 
@@ -81,7 +81,7 @@ impl Engine {
         data: Buf,
         work: impl Future<Output = ()> + 'static,
     ) {
-        let data = self.copy_if_small(data);
+        let data = self.memory.copy_if_small(data);
         let task_slot = self.task_slot.replace(self.context.task_slot());
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = conns.get(id) else {
@@ -105,7 +105,7 @@ impl Engine {
             work,
         }));
         self.deadlines.set_busy_deadline(id, conn);
-        self.pause_if_short(id, conn);
+        self.memory.pause_if_short(id, conn);
         if waits_for_client {
             conns.list_unread(id);
         }

@@ -82,7 +82,7 @@ impl Engine {
     fn parse_proxy_header(&self, id: ConnId, conn: &mut Conn, data: Buf) -> Next {
         let wire = &mut conn.active().wire;
         wire.push_input(data);
-        let Ok(joined) = self.join_head(wire) else {
+        let Ok(joined) = self.memory.join_head(wire) else {
             return Next::Refuse(ProxyRefusal::Malformed, "the server is low on memory");
         };
         let Some(mut input) = joined else {

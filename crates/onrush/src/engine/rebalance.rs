@@ -66,8 +66,7 @@ impl Engine {
         let (time, idle) = (now.0 - last.0, now.1 - last.1);
         let busy = 1000 - (1000 * idle).checked_div(time).unwrap_or(0).min(1000) as u32;
         worker_set.publish_load(own, busy, now_ms);
-        let unsent_bytes = self.unsent_bytes.get();
-        let receive_bytes = self.context.pool().budget().used_bytes() + unsent_bytes;
+        let receive_bytes = self.memory.used_bytes();
         self.counters.receive_bytes.set(receive_bytes as u64);
         if !self.running.borrow().rebalance
             || self.shutdown.has_begun()

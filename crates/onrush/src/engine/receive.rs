@@ -6,8 +6,8 @@
 
 use super::connection::{BURST_MAX, Conn};
 use super::input::NextInput;
+use super::receive_memory::AHEAD_BYTES_MAX;
 use super::render::{Rendered, SendFuture};
-use super::request_body::AHEAD_BYTES_MAX;
 use super::state::{AfterFlush, Expects, Phase};
 use super::{Engine, count, guarded, panic_response};
 use crate::host::{BodyId, ConnId};
@@ -242,7 +242,7 @@ impl Engine {
         }
         (steps >= *steps_max || coop::is_exhausted())
             && conn.is_some_and(|conn| conn.state.expects() != Expects::Head)
-            && !self.is_short()
+            && !self.memory.is_short()
     }
 
     /// Sends the rendered responses, and leaves `input` and the queued input behind it to a task.
@@ -351,12 +351,12 @@ impl Engine {
         head_bytes: usize,
         out: &mut Vec<u8>,
     ) -> LoopStep {
-        if parts.head.framing() != Framing::None && self.is_short_for_bodies() {
+        if parts.head.framing() != Framing::None && self.memory.is_short_for_bodies(&self.conns) {
             let then = self.shed_body(id, parts, &data[..head_bytes], out);
             return then.map_or(LoopStep::Yield, LoopStep::End);
         }
         count(&self.counters.requests);
-        let head = self.take_head(&mut data, head_bytes);
+        let head = self.memory.take_head(&mut data, head_bytes);
         let mut body = None;
         if parts.head.framing() != Framing::None {
             // Reading the body may send a 100 (Continue), which has to follow earlier responses.

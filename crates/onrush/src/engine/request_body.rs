@@ -21,9 +21,6 @@ use onrush_rt::{coop, diagnose, user};
 use std::io;
 use std::task::{Context, Poll, Waker};
 
-/// Body bytes that are received ahead of the handler, per connection, before the client is slowed
-/// down.
-pub(super) const AHEAD_BYTES_MAX: usize = 64 * 1024;
 /// Shorter runs of body bytes are not worth pausing the driver for.
 const DIRECT_BYTES_MIN: u64 = 32 * 1024;
 

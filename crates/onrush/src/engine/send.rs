@@ -59,7 +59,7 @@ impl Engine {
                 let mut conns = self.conns.borrow_mut();
                 if let Some(conn) = conns.get(id) {
                     conn.state.begin_flush(id, then);
-                    self.pause_ahead(id, conn); // No request can start before this is sent.
+                    self.memory.pause_ahead(id, conn); // No request can start before this is sent.
                     let response_count = conn.response_count;
                     conn.active()
                         .wire
