@@ -69,8 +69,8 @@ impl ExchangeLog {
         true
     }
 
-    /// Forgets the exchanges of a connection: the bytes that the kernel accepts for them are counted
-    /// only while exchanges are recorded.
+    /// Forgets the exchanges of a connection: the bytes that the kernel accepts for them are
+    /// counted only while exchanges are recorded.
     pub(super) fn forget(conn: &mut Conn) {
         conn.transport.forget_unsent();
         if let Some(active) = conn.active.as_mut() {

@@ -7,16 +7,18 @@
 //! Modules, lowest first: `rate_meter` (transfer rates) · `unsent_limit` (what the kernel holds for
 //! a client) · `state` (what a connection is doing) · `tls_connection`, `no_tls_connection` (TLS
 //! state of a connection) · `transport` (plain or TLS) · `connection` (state of a connection) ·
-//! `connection_table` (all connections of a worker) · `shutdown` (how they end) · `deadline` (time limits) · `peers` (whose connections they are) · `exchange_log` (the access
-//! log) · `receive_memory` (received bytes) · `measurements` (metrics of requests) · `send` (sending) · `handshake`, `tls`, `no_tls` (TLS connections) · `poll_send` (sends of
-//! tasks) · `reject` (requests that break a rule) · `request_body` (receiving bodies) · `pressure`
-//! (shortage of receive memory) · `host` (the interface to requests) · `input` (queued input) ·
-//! `idle` (waiting for requests) · `send_response` (large responses) · `render` (responses) ·
-//! `pending` (responses that are not ready at once) · `receive` (requests) · `proxy_header` (the
-//! PROXY protocol) · `migration` (connections that move between workers) · `passing` (to another
-//! process) · `crowding` (clients with many connections) · `admission` (which new connections are
-//! served) · `rebalance` (which connections move) · `stall` (blocked workers) · `events` (events of
-//! the driver and the worker).
+//! `connection_table` (all connections of a worker) · `shutdown` (how they end) · `deadline` (time
+//! limits) · `peers` (whose connections they are) · `exchange_log` (the access log) ·
+//! `receive_memory` (received bytes) · `measurements` (metrics of requests) · `send` (sending) ·
+//! `handshake`, `tls`, `no_tls` (TLS connections) · `poll_send` (sends of tasks) · `reject`
+//! (requests that break a rule) · `request_body` (receiving bodies) · `pressure` (shortage of
+//! receive memory) · `host` (the interface to requests) · `input` (queued input) · `idle` (waiting
+//! for requests) · `send_response` (large responses) · `render` (responses) · `pending` (responses
+//! that are not ready at once) · `receive` (requests) · `proxy_header` (the PROXY protocol) ·
+//! `migration` (connections that move between workers) · `passing` (to another process) ·
+//! `crowding` (clients with many connections) · `admission` (which new connections are served) ·
+//! `rebalance` (which connections move) · `stall` (blocked workers) · `events` (events of the
+//! driver and the worker).
 
 mod admission;
 mod connection;
