@@ -12,7 +12,6 @@ use onrush_proto::reject::Reject;
 use onrush_rt::worker::WorkerContext;
 use onrush_rt::{diagnose, user};
 use std::cell::Cell;
-use std::io;
 use std::rc::Rc;
 use std::task::Waker;
 
@@ -263,16 +262,6 @@ impl Engine {
             reader
         };
         user::wake(reader);
-    }
-
-    /// Records that the body did not arrive in time, and the response to send for it.
-    pub(super) fn body_timeout_error(&self, conn: &mut Conn) -> io::Error {
-        conn.machine.close_after_next();
-        self.counters.timed_out.count(TimeLimit::Body);
-        let reject = Reject::new(408, "request body took too long");
-        conn.active()
-            .exchange
-            .fail_body(io::ErrorKind::TimedOut, reject)
     }
 
     fn on_timeout(self: &Rc<Self>, id: ConnId, phase: Phase, limit: TimeLimit) {

@@ -88,7 +88,7 @@ impl Host for Engine {
             NextPiece::Failed(error) => Poll::Ready(Some(Err(error))),
             NextPiece::Empty => {
                 drop(conns);
-                match self.wait_for_body(body, cx, true) {
+                match self.bodies.wait_for_body(&self.conns, body, cx, true) {
                     Ok(()) => Poll::Pending,
                     Err(error) => Poll::Ready(Some(Err(error))),
                 }
@@ -125,9 +125,9 @@ impl Host for Engine {
                 NextPiece::Empty => {
                     let id = body.connection;
                     let target = BodyTarget::Append(into);
-                    let attempt = self.try_direct(id, conn, low_water, target);
+                    let attempt = self.bodies.try_direct(id, conn, low_water, target);
                     drop(conns);
-                    return self.finish_attempt(body, cx, attempt);
+                    return self.bodies.finish_attempt(&self.conns, body, cx, attempt);
                 }
             }
         }
@@ -159,9 +159,9 @@ impl Host for Engine {
                 }
                 let (id, low_water) = (body.connection, DISCARD_LOW_WATER);
                 let target = BodyTarget::Discard(&mut discard_buffer);
-                let attempt = self.try_direct(id, conn, low_water, target);
+                let attempt = self.bodies.try_direct(id, conn, low_water, target);
                 drop((discard_buffer, conns));
-                self.finish_attempt(body, cx, attempt)
+                self.bodies.finish_attempt(&self.conns, body, cx, attempt)
             }
         }
     }
@@ -206,6 +206,6 @@ impl Host for Engine {
         let mut out = Vec::new();
         conn.machine.send_informational(status, fields, &mut out);
         // A connection that fails here fails again when the body is read.
-        !out.is_empty() && self.send_or_queue_conn(conn, &out).is_ok()
+        !out.is_empty() && self.io.send_or_queue(conn, &out).is_ok()
     }
 }

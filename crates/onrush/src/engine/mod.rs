@@ -9,16 +9,16 @@
 //! state of a connection) · `transport` (plain or TLS) · `connection` (state of a connection) ·
 //! `connection_table` (all connections of a worker) · `shutdown` (how they end) · `deadline` (time
 //! limits) · `peers` (whose connections they are) · `exchange_log` (the access log) ·
-//! `receive_memory` (received bytes) · `measurements` (metrics of requests) · `send` (sending) ·
-//! `handshake`, `tls`, `no_tls` (TLS connections) · `poll_send` (sends of tasks) · `reject`
-//! (requests that break a rule) · `request_body` (receiving bodies) · `pressure` (shortage of
-//! receive memory) · `host` (the interface to requests) · `input` (queued input) · `idle` (waiting
-//! for requests) · `send_response` (large responses) · `render` (responses) · `pending` (responses
-//! that are not ready at once) · `receive` (requests) · `proxy_header` (the PROXY protocol) ·
-//! `migration` (connections that move between workers) · `passing` (to another process) ·
-//! `crowding` (clients with many connections) · `admission` (which new connections are served) ·
-//! `rebalance` (which connections move) · `stall` (blocked workers) · `events` (events of the
-//! driver and the worker).
+//! `receive_memory` (received bytes) · `measurements` (metrics of requests) · `records` (TLS
+//! records at sockets) · `socket_io` (bytes at sockets) · `send` (sending) · `handshake`, `tls`,
+//! `no_tls` (TLS connections) · `poll_send` (sends of tasks) · `reject` (requests that break a
+//! rule) · `request_body` (receiving bodies) · `pressure` (shortage of receive memory) · `host`
+//! (the interface to requests) · `input` (queued input) · `idle` (waiting for requests) ·
+//! `send_response` (large responses) · `render` (responses) · `pending` (responses that are not
+//! ready at once) · `receive` (requests) · `proxy_header` (the PROXY protocol) · `migration`
+//! (connections that move between workers) · `passing` (to another process) · `crowding` (clients
+//! with many connections) · `admission` (which new connections are served) · `rebalance` (which
+//! connections move) · `stall` (blocked workers) · `events` (events of the driver and the worker).
 
 mod admission;
 mod connection;
@@ -48,12 +48,15 @@ mod rate_meter;
 mod rebalance;
 mod receive;
 mod receive_memory;
+#[cfg(feature = "tls")]
+mod records;
 mod reject;
 mod render;
 mod request_body;
 mod send;
 mod send_response;
 mod shutdown;
+mod socket_io;
 mod stall;
 mod state;
 #[cfg(feature = "tls")]
@@ -100,7 +103,9 @@ pub(crate) use passing::Outbox;
 use peers::Peers;
 use rebalance::RebalanceState;
 use receive_memory::ReceiveMemory;
+use request_body::Bodies;
 use shutdown::Shutdown;
+use socket_io::SocketIo;
 use stall::StallReports;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -210,8 +215,10 @@ pub(crate) struct Engine {
     idle_order: IdleOrder,
     crowd: Crowd,
     counters: Arc<Counters>,
-    log: ExchangeLog,
-    measurements: Measurements,
+    log: Rc<ExchangeLog>,
+    measurements: Rc<Measurements>,
+    io: Rc<SocketIo>,
+    bodies: Bodies,
     /// The task for the next handler that is not ready at once.
     task_slot: RefCell<TaskSlot>,
     rebalance_state: RebalanceState,
@@ -241,6 +248,9 @@ impl Engine {
         });
         let limits = Rc::new(Cell::new(settings.running.limits));
         let peers = Rc::new(Peers::new(context, settings.proxy_protocol));
+        let log = Rc::new(ExchangeLog::new(context, &limits, &peers));
+        let measurements = Rc::new(Measurements::new(recorder));
+        let io = Rc::new(SocketIo::new(context, &log, &measurements));
         let conns = Conns::default();
         let memory = ReceiveMemory::new(context, &conns);
         let engine = Rc::new(Engine {
@@ -265,9 +275,11 @@ impl Engine {
             over_limit: RefCell::default(),
             idle_order: IdleOrder::default(),
             crowd: Crowd::default(),
+            bodies: Bodies::new(context, &limits, &io, &counters),
+            io,
             counters,
-            log: ExchangeLog::new(context, &limits, &peers),
-            measurements: Measurements::new(recorder),
+            log,
+            measurements,
             task_slot: RefCell::new(context.task_slot()),
             rebalance_state: RebalanceState::default(),
             stalls: StallReports::default(),

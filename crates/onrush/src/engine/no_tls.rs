@@ -2,7 +2,7 @@
 
 use super::Engine;
 use super::connection::Conn;
-use super::send::Sent;
+use super::socket_io::{Sent, SocketIo};
 use super::tls_connection::{MovedTls, SessionMemory};
 use super::transport::{BodyTarget, Output};
 use crate::host::ConnId;
@@ -52,6 +52,19 @@ impl Engine {
 
     pub(super) fn close_tls(&self, _: &mut Conn, _: CloseReason) {}
 
+    pub(super) fn fail_tls(&self, _: ConnId) {}
+
+    pub(super) fn on_handshake_timeout(&self, _: ConnId) {}
+
+    pub(super) fn move_tls(_: &mut Conn) -> Option<MovedTls> {
+        None
+    }
+}
+
+#[derive(Default)]
+pub(super) struct RecordBuffers;
+
+impl SocketIo {
     pub(super) fn receive_encrypted(
         &self,
         _: &mut Conn,
@@ -73,13 +86,5 @@ impl Engine {
 
     pub(super) fn has_failed(&self, _: ConnId) -> bool {
         false
-    }
-
-    pub(super) fn fail_tls(&self, _: ConnId) {}
-
-    pub(super) fn on_handshake_timeout(&self, _: ConnId) {}
-
-    pub(super) fn move_tls(_: &mut Conn) -> Option<MovedTls> {
-        None
     }
 }

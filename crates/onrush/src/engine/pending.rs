@@ -2,7 +2,7 @@
 //! fast as the client takes it; then the connection continues.
 
 use super::render::{Rendered, SendFuture};
-use super::send::Sent;
+use super::socket_io::Sent;
 use super::state::AfterFlush;
 use super::{Engine, guarded, panic_response};
 use crate::handler::Pending;

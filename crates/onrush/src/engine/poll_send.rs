@@ -3,7 +3,7 @@
 
 use super::Engine;
 use super::deadline::Wait;
-use super::send::{Sent, connection_gone};
+use super::socket_io::{Sent, connection_gone};
 use super::transport::Output;
 use crate::host::ConnId;
 use onrush_rt::coop;
@@ -133,7 +133,7 @@ impl Engine {
         };
         if !is_queued {
             let last_try = std::mem::take(&mut conn.active().wire.last_try);
-            match self.send_output(conn, output) {
+            match self.io.send_output(conn, output) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if last_try {
                         return Poll::Ready(Err(self.record_slow_client()));

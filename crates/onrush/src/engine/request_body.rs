@@ -7,18 +7,23 @@
 //! this connection. A reader that discards a body or fills a large buffer is woken once per large
 //! part (`SO_RCVLOWAT`), unless the client is slow.
 
-use super::Engine;
 use super::connection::Conn;
 use super::connection_table::Conns;
-use super::deadline::Wait;
+use super::deadline::{Deadlines, Wait};
+use super::socket_io::SocketIo;
 use super::state::Receiving;
 use super::transport::BodyTarget;
 use crate::host::{BodyId, ConnId};
+use crate::metrics::{Counters, TimeLimit};
 use onrush_proto::limits::Limits;
 use onrush_proto::reject::Reject;
 use onrush_rt::buf::Buf;
+use onrush_rt::worker::WorkerContext;
 use onrush_rt::{coop, diagnose, user};
+use std::cell::{Cell, RefCell};
 use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 /// Shorter runs of body bytes are not worth pausing the driver for.
@@ -100,32 +105,35 @@ pub(super) fn next_piece(conn: &mut Conn, limits: &Limits, bytes_max: usize) -> 
     }
 }
 
-impl Engine {
-    /// Receives up to `bytes_max` bytes of a body without waiting, while the driver is paused.
-    /// Returns the number of bytes, 0 at the end of the stream, and whether the socket is empty
-    /// now.
-    pub(super) fn receive_body(
-        &self,
-        conn: &mut Conn,
-        target: BodyTarget<'_>,
-        bytes_max: usize,
-    ) -> (io::Result<usize>, bool) {
-        if conn.transport.is_tls() {
-            return self.receive_encrypted(conn, target, bytes_max);
+/// Receives the bodies of the requests of one worker.
+pub(super) struct Bodies {
+    context: WorkerContext,
+    limits: Rc<Cell<Limits>>,
+    deadlines: Deadlines,
+    io: Rc<SocketIo>,
+    counters: Arc<Counters>,
+}
+
+impl Bodies {
+    pub(super) fn new(
+        context: &WorkerContext,
+        limits: &Rc<Cell<Limits>>,
+        io: &Rc<SocketIo>,
+        counters: &Arc<Counters>,
+    ) -> Bodies {
+        Bodies {
+            context: context.clone(),
+            limits: limits.clone(),
+            deadlines: Deadlines::new(context, limits),
+            io: io.clone(),
+            counters: counters.clone(),
         }
-        let room = target.room().min(bytes_max);
-        let (mut driver, stream) = (self.context.driver(), conn.stream);
-        let result = match target {
-            BodyTarget::Append(into) => driver.recv_append(stream, into, bytes_max),
-            BodyTarget::Discard(memory) => driver.discard(stream, &mut memory[..room]),
-        };
-        let emptied = result.as_ref().is_ok_and(|&bytes| bytes < room);
-        (result, emptied)
     }
 
     /// Stores the reader's waker until more bytes arrive. Fails when no more bytes will arrive.
     pub(super) fn wait_for_body(
         &self,
+        conns: &RefCell<Conns>,
         body: BodyId,
         cx: &mut Context<'_>,
         resume: bool,
@@ -133,7 +141,7 @@ impl Engine {
         let id = body.connection;
         let waker = user::clone_waker(cx.waker());
         let _replaced: Option<Waker>; // Dropped after the borrow ends: it is user code.
-        let mut conns = self.conns.borrow_mut();
+        let mut conns = conns.borrow_mut();
         let conn = present(&mut conns, body).ok_or_else(request_gone)?;
         if conn.state.has_ended() {
             let reject = Reject::new(400, "request body ended early");
@@ -147,15 +155,19 @@ impl Engine {
         if conn.machine.continue_due() {
             let mut out = Vec::new();
             conn.machine.send_continue(&mut out);
-            self.send_or_queue_conn(conn, &out)?;
+            self.io.send_or_queue(conn, &out)?;
         }
         if resume && conn.state.is_paused() {
-            self.resume(id, conn);
+            self.io.resume(id, conn);
         }
         _replaced = conn.active().exchange.reader.replace(waker);
         if conn.active().exchange.body_deadline_ms.is_none() {
-            self.deadlines
-                .set_wait_timeout(id, conn, Wait::Body, self.limits().body_timeout_ms);
+            self.deadlines.set_wait_timeout(
+                id,
+                conn,
+                Wait::Body,
+                self.limits.get().body_timeout_ms,
+            );
             if !self.deadlines.begin_measured_wait(conn, Wait::Body) {
                 return Err(self.body_timeout_error(conn));
             }
@@ -164,29 +176,6 @@ impl Engine {
             conns.list_awaited_record(id);
         }
         Ok(())
-    }
-
-    /// Resumes receiving into the driver's buffers.
-    pub(super) fn resume(&self, id: ConnId, conn: &mut Conn) {
-        conn.state.resume_receiving();
-        diagnose!(DEBUG, connection = id.token(); "receiving resumed");
-        if let Some(active) = &mut conn.active {
-            active.wire.emptied = false;
-            (active.exchange.final_poll, active.exchange.slow_sender) = (false, false);
-            if std::mem::take(&mut active.wire.low_water) > 1 {
-                self.context.driver().set_low_water(conn.stream, 1);
-            }
-        }
-        self.context.driver().receive(conn.stream);
-    }
-
-    fn set_low_water(&self, conn: &mut Conn, bytes: u32) {
-        let stream = conn.stream;
-        let active = conn.active();
-        if active.wire.low_water.max(1) != bytes {
-            active.wire.low_water = bytes;
-            self.context.driver().set_low_water(stream, bytes);
-        }
     }
 
     /// Receives body bytes directly into the reader's memory, if enough of them are outstanding. A
@@ -221,7 +210,7 @@ impl Engine {
         let received = match std::mem::take(&mut conn.active().wire.emptied) {
             true => Err(io::ErrorKind::WouldBlock.into()),
             false => {
-                let (result, emptied) = self.receive_body(conn, target, bytes_max);
+                let (result, emptied) = self.io.receive_body(conn, target, bytes_max);
                 conn.active().wire.emptied = emptied;
                 result
             }
@@ -253,7 +242,7 @@ impl Engine {
                     run if run < LOW_WATER_MIN && conn.active().wire.low_water <= 1 => 1,
                     run => low_water.min(u32::try_from(run).unwrap_or(u32::MAX)).max(1),
                 };
-                self.set_low_water(conn, low_water);
+                self.io.set_low_water(conn, low_water);
                 self.context.driver().want_read(conn.stream);
             }
             Err(error) => {
@@ -277,16 +266,27 @@ impl Engine {
     /// Stores the reader's waker after an attempt to receive body bytes directly that found none.
     pub(super) fn finish_attempt(
         &self,
+        conns: &RefCell<Conns>,
         body: BodyId,
         cx: &mut Context<'_>,
         attempt: Attempt,
     ) -> Poll<io::Result<usize>> {
         match attempt {
             Attempt::Done(result) => Poll::Ready(result),
-            Attempt::Wait { resume } => match self.wait_for_body(body, cx, resume) {
+            Attempt::Wait { resume } => match self.wait_for_body(conns, body, cx, resume) {
                 Ok(()) => Poll::Pending,
                 Err(error) => Poll::Ready(Err(error)),
             },
         }
+    }
+
+    /// Records that the body did not arrive in time, and the response to send for it.
+    pub(super) fn body_timeout_error(&self, conn: &mut Conn) -> io::Error {
+        conn.machine.close_after_next();
+        self.counters.timed_out.count(TimeLimit::Body);
+        let reject = Reject::new(408, "request body took too long");
+        conn.active()
+            .exchange
+            .fail_body(io::ErrorKind::TimedOut, reject)
     }
 }

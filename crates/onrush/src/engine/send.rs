@@ -4,28 +4,13 @@
 use super::Engine;
 use super::connection::Conn;
 use super::deadline::Wait;
+use super::socket_io::{Sent, connection_gone};
 use super::state::{AfterFlush, Phase};
-use super::transport::Output;
 use crate::host::ConnId;
 use crate::metrics::{CloseReason, TimeLimit};
 use onrush_rt::user;
-use std::io::{self, IoSlice};
+use std::io;
 use std::rc::Rc;
-
-/// The result of a send that did not fail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sent {
-    /// The kernel has accepted all of them.
-    All,
-    /// Bytes are queued until the socket is writable.
-    Queued,
-}
-
-/// The error for a connection that is gone.
-#[cold]
-pub(super) fn connection_gone() -> io::Error {
-    io::ErrorKind::ConnectionAborted.into()
-}
 
 impl Engine {
     /// Sends `out` behind the bytes that are already queued, and performs `then` when all of it has
@@ -105,99 +90,15 @@ impl Engine {
         }
     }
 
-    /// Sends without waiting; returns the number of bytes taken. `WouldBlock`: none, because the
-    /// socket buffer is full. Nothing else may be queued in the connection.
-    ///
-    /// With TLS, the records of the bytes taken may be queued. The engine requests a `Writable`
-    /// event for them.
-    #[inline]
-    pub(super) fn send_output(&self, conn: &mut Conn, output: Output<'_>) -> io::Result<usize> {
-        if conn.transport.is_tls() {
-            return self.send_encrypted(conn, output);
-        }
-        let (mut driver, stream) = (self.context.driver(), conn.stream);
-        match output {
-            Output::Bytes(bytes) => driver.send(stream, bytes),
-            Output::BytesAndMore(bytes) => driver.send_more(stream, bytes),
-            Output::Both(first, second) => {
-                driver.send_vectored(stream, &[IoSlice::new(first), IoSlice::new(second)])
-            }
-            Output::File(file, offset, bytes) => driver.send_file(stream, file, offset, bytes),
-        }
-    }
-
     /// Sends `out` and queues what the kernel does not accept.
     pub(super) fn send_or_queue(&self, id: ConnId, out: &[u8]) -> io::Result<Sent> {
         let mut conns = self.conns.borrow_mut();
-        self.send_or_queue_conn(conns.get(id).ok_or_else(connection_gone)?, out)
+        (self.io).send_or_queue(conns.get(id).ok_or_else(connection_gone)?, out)
     }
 
-    /// [`Engine::send_or_queue`] for the last bytes of a connection. They leave in one segment with
-    /// the FIN, which saves the client a wake-up and both sides a packet.
     fn send_last_or_queue(&self, id: ConnId, out: &[u8]) -> io::Result<Sent> {
         let mut conns = self.conns.borrow_mut();
-        let conn = conns.get(id).ok_or_else(connection_gone)?;
-        self.send_with::<true>(conn, out)
-    }
-
-    /// [`Engine::send_or_queue`] for a borrowed connection.
-    #[inline]
-    pub(super) fn send_or_queue_conn(&self, conn: &mut Conn, out: &[u8]) -> io::Result<Sent> {
-        self.send_with::<false>(conn, out)
-    }
-
-    #[inline(always)]
-    fn send_with<const IS_LAST: bool>(&self, conn: &mut Conn, out: &[u8]) -> io::Result<Sent> {
-        self.measurements.record(); // First, so that a client finds its last request there.
-        if conn.transport.is_tls() {
-            return self.encrypt_or_queue(conn, out, IS_LAST);
-        }
-        if conn
-            .active
-            .as_ref()
-            .is_some_and(|active| !active.wire.unsent().is_empty())
-        {
-            conn.active().wire.out.extend_from_slice(out);
-            return Ok(Sent::Queued);
-        }
-        if out.is_empty() {
-            return Ok(Sent::All);
-        }
-        let sent = match IS_LAST {
-            true => self.context.driver().send_more(conn.stream, out),
-            false => self.context.driver().send(conn.stream, out),
-        };
-        match sent {
-            Ok(sent) if sent == out.len() && !self.log.is_on() => Ok(Sent::All),
-            sent => self.queue_rest(conn, out, sent),
-        }
-    }
-
-    /// Queues what the kernel did not accept of `out`.
-    #[inline(never)]
-    pub(super) fn queue_rest(
-        &self,
-        conn: &mut Conn,
-        out: &[u8],
-        sent: io::Result<usize>,
-    ) -> io::Result<Sent> {
-        let sent = match sent {
-            Ok(sent) => sent,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
-            Err(error) => return Err(error),
-        };
-        if self.log.is_on() {
-            self.log.accepted(conn, sent);
-        }
-        if sent == out.len() {
-            return Ok(Sent::All);
-        }
-        let active = conn.active();
-        active.wire.out.clear();
-        active.wire.out.extend_from_slice(&out[sent..]);
-        active.wire.out_sent = 0;
-        self.context.driver().want_write(conn.stream);
-        Ok(Sent::Queued)
+        (self.io).send_last_or_queue(conns.get(id).ok_or_else(connection_gone)?, out)
     }
 
     /// Counts a client that reads a response too slowly, and returns the error for it.
@@ -354,9 +255,9 @@ impl Engine {
                 active.exchange.total_deadline_ms = None;
             }
             conn.transport.drop_received();
-            self.send_close_notify(conn);
+            self.io.send_close_notify(conn);
             self.context.driver().shutdown_write(conn.stream);
-            self.resume(id, conn);
+            self.io.resume(id, conn);
             self.deadlines
                 .set_timeout(id, conn, self.limits().linger_timeout_ms.max(1));
             conns.unlist(id);
