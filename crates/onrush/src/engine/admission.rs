@@ -12,6 +12,7 @@
 //! has been idle for a shorter time than each entry.
 
 use super::connection::Conn;
+use super::connection_table::Conns;
 use super::migration::Transfer;
 use super::state::{AfterFlush, Expects};
 use super::{Engine, Incoming, count};
@@ -55,6 +56,27 @@ pub(super) struct IdleOrder {
     /// When an idle TLS connection may be searched for, in ms of the worker's clock.
     #[cfg(feature = "tls")]
     next_session_pass_ms: Cell<u64>,
+}
+
+impl IdleOrder {
+    /// Sorts the idle connections by idleness. Returns `false` when there are none, or when the
+    /// next pass is not due: passes are rate limited when few connections are idle.
+    fn find(&self, conns: &mut Conns, limits: &Limits, now_ms: u64) -> bool {
+        if now_ms < self.next_pass_ms.get() {
+            return false;
+        }
+        let ids = conns.ids();
+        let idleness = |&id| Some((id, conns.get(id)?.idleness(limits)?));
+        let mut idle: Vec<(ConnId, Idleness)> = ids.iter().filter_map(idleness).collect();
+        idle.sort_unstable_by_key(|&(_, idleness)| idleness);
+        if idle.len() < ids.len() / 16 {
+            let pause_ms = (ids.len() / CONNECTIONS_PER_PAUSE_MS) as u64;
+            self.next_pass_ms.set(now_ms + pause_ms);
+        }
+        let any = !idle.is_empty();
+        *self.longest_first.borrow_mut() = idle.into();
+        any
+    }
 }
 
 /// The pause after a pass over `connections` connections that found too few to close.
@@ -153,6 +175,19 @@ impl Engine {
         (0..CLOSED_PER_ACCEPT_MAX).any(|_| self.close_crowding(peer) && self.reserve_place())
     }
 
+    /// Closes a connection of the client that has the most; `false` if there is none to close.
+    fn close_crowding(&self, peer: Peer) -> bool {
+        let found = {
+            let (mut conns, running) = (self.conns.borrow_mut(), self.running.borrow());
+            self.crowd.next(&mut conns, &running.trusted_proxies, peer)
+        };
+        let Some(id) = found else { return false };
+        diagnose!(DEBUG, connection = id.token();
+            "a connection of the client with the most is closed for a new one");
+        self.abort(id, CloseReason::Displaced);
+        true
+    }
+
     /// Closes the TLS connection that has been idle for the longest time; `false` if none is idle.
     #[cfg(feature = "tls")]
     pub(super) fn close_idle_session(&self) -> bool {
@@ -181,7 +216,9 @@ impl Engine {
         let is_closed = loop {
             let oldest = self.idle_order.longest_first.borrow_mut().pop_front();
             let Some((id, idleness)) = oldest else {
-                if may_pass && self.find_idle() {
+                let now_ms = self.context.now_ms();
+                let mut conns = self.conns.borrow_mut();
+                if may_pass && self.idle_order.find(&mut conns, &self.limits(), now_ms) {
                     may_pass = false;
                     kept.clear(); // They were found again.
                     continue;
@@ -190,9 +227,11 @@ impl Engine {
                     break false;
                 }
                 if !may_pass {
-                    self.delay_next_pass(self.conns.borrow().open());
+                    // The last pass examined all connections, and none of them could be closed.
+                    let next_ms = now_ms + pass_pause_ms(conns.open());
+                    self.idle_order.next_pass_ms.set(next_ms);
                 }
-                let next_ms = (self.context.now_ms() + 1).max(self.idle_order.next_pass_ms.get());
+                let next_ms = (now_ms + 1).max(self.idle_order.next_pass_ms.get());
                 let worker_set = &self.settings.worker_set;
                 worker_set.set_no_idle_until(self.context.index(), next_ms);
                 return false;
@@ -222,35 +261,6 @@ impl Engine {
             order.push_front(entry);
         }
         is_closed
-    }
-
-    /// Sorts the idle connections by idleness. Returns `false` when there are none, or when the
-    /// next pass is not due: passes are rate limited when few connections are idle.
-    fn find_idle(&self) -> bool {
-        let (order, now_ms) = (&self.idle_order, self.context.now_ms());
-        if now_ms < order.next_pass_ms.get() {
-            return false;
-        }
-        let mut conns = self.conns.borrow_mut();
-        let ids = conns.ids();
-        let idleness = |&id| Some((id, conns.get(id)?.idleness(&self.limits())?));
-        let mut idle: Vec<(ConnId, Idleness)> = ids.iter().filter_map(idleness).collect();
-        idle.sort_unstable_by_key(|&(_, idleness)| idleness);
-        if idle.len() < ids.len() / 16 {
-            order
-                .next_pass_ms
-                .set(now_ms + (ids.len() / CONNECTIONS_PER_PAUSE_MS) as u64);
-        }
-        let any = !idle.is_empty();
-        *order.longest_first.borrow_mut() = idle.into();
-        any
-    }
-
-    /// Postpones the next pass to a later iteration of the event loop. The last pass examined
-    /// `connections` connections, and none of them could be closed.
-    fn delay_next_pass(&self, connections: usize) {
-        let next_ms = self.context.now_ms() + pass_pause_ms(connections);
-        self.idle_order.next_pass_ms.set(next_ms);
     }
 
     /// Sends a 503 to a connection over the limit, and keeps the connection open until the client

@@ -9,16 +9,18 @@
 //! One pass counts the connections of each client. Its result is used for a while, because a pass
 //! asks the kernel for the peer of each connection.
 
-use super::Engine;
 use super::connection::Conn;
+use super::connection_table::Conns;
+use super::peers::Peers;
 use super::state::Phase;
 use crate::host::ConnId;
-use crate::metrics::CloseReason;
-use onrush_rt::diagnose;
+use crate::trusted_peers::TrustedPeers;
 use onrush_rt::net::{Peer, client_network};
+use onrush_rt::worker::WorkerContext;
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
+use std::rc::Rc;
 
 /// How long the result of a pass is used, in ms.
 const PASS_USED_MS: u64 = 1_000;
@@ -26,8 +28,11 @@ const PASS_USED_MS: u64 = 1_000;
 const PAUSE_US_PER_CONNECTION: u64 = 20;
 
 /// The clients of one worker's connections.
-#[derive(Debug, Default)]
-pub(super) struct Crowd(RefCell<Counted>);
+pub(super) struct Crowd {
+    context: WorkerContext,
+    peers: Rc<Peers>,
+    counted: RefCell<Counted>,
+}
 
 /// The result of a pass, and what has changed since then.
 #[derive(Debug, Default)]
@@ -43,7 +48,15 @@ struct Counted {
     outdated_ms: u64,
 }
 
-impl Engine {
+impl Crowd {
+    pub(super) fn new(context: &WorkerContext, peers: &Rc<Peers>) -> Crowd {
+        Crowd {
+            context: context.clone(),
+            peers: peers.clone(),
+            counted: RefCell::default(),
+        }
+    }
+
     /// Whether a connection goes on only when its client sends or takes bytes.
     fn waits_for_client(&self, conn: &Conn) -> bool {
         match conn.state.phase() {
@@ -58,32 +71,35 @@ impl Engine {
         }
     }
 
-    /// Closes a connection of the client that has the most, for a new connection of `peer`; `false`
-    /// if the client of `peer` has as many, or nothing of the other one waits for it.
+    /// The connection to close for a new one of `peer`: one of the client that has the most. `None`
+    /// if the client of `peer` has as many, or nothing of the other one waits for it. `shared`: the
+    /// peers that have many clients.
     #[cold]
-    pub(super) fn close_crowding(&self, peer: Peer) -> bool {
+    pub(super) fn next(
+        &self,
+        conns: &mut Conns,
+        shared: &TrustedPeers,
+        peer: Peer,
+    ) -> Option<ConnId> {
         let newcomer = match peer {
             Peer::Tcp(address) => Some(client_network(address.ip())),
             Peer::Local => None,
-            Peer::Gone => return false,
+            Peer::Gone => return None,
         };
         let now_ms = self.context.now_ms();
-        if now_ms >= self.crowd.0.borrow().outdated_ms {
-            self.count_clients();
+        if now_ms >= self.counted.borrow().outdated_ms {
+            self.count(conns, shared);
         }
-        let id = loop {
-            let mut crowd = self.crowd.0.borrow_mut();
-            let Some(largest) = crowd.largest.filter(|&largest| Some(largest) != newcomer) else {
-                return false;
-            };
+        loop {
+            let mut crowd = self.counted.borrow_mut();
+            let largest = (crowd.largest).filter(|&largest| Some(largest) != newcomer)?;
             let of = |client: &IpAddr| crowd.connections.get(client).copied().unwrap_or(0);
             let own = newcomer.as_ref().map_or(0, of);
             if of(&largest) < own + 2 {
-                return false;
+                return None;
             }
             match crowd.waiting.pop_front() {
                 Some(id) => {
-                    let mut conns = self.conns.borrow_mut();
                     let open = conns.get(id);
                     let is_gone = open.is_none();
                     let waits = open.is_some_and(|conn| self.waits_for_client(conn));
@@ -94,30 +110,24 @@ impl Engine {
                         if let Some(newcomer) = newcomer {
                             *crowd.connections.entry(newcomer).or_default() += 1;
                         }
-                        break id;
+                        return Some(id);
                     }
                 }
                 None if now_ms >= crowd.next_pass_ms => {
                     drop(crowd);
-                    self.count_clients();
-                    if self.crowd.0.borrow().waiting.is_empty() {
-                        return false;
+                    self.count(conns, shared);
+                    if self.counted.borrow().waiting.is_empty() {
+                        return None;
                     }
                 }
-                None => return false,
+                None => return None,
             }
-        };
-        diagnose!(DEBUG, connection = id.token();
-            "a connection of the client with the most is closed for a new one");
-        self.abort(id, CloseReason::Displaced);
-        true
+        }
     }
 
     /// Counts the connections of each client.
-    fn count_clients(&self) {
+    fn count(&self, conns: &mut Conns, shared: &TrustedPeers) {
         let now_ms = self.context.now_ms();
-        let running = self.running.borrow();
-        let mut conns = self.conns.borrow_mut();
         let ids = conns.ids();
         let mut by_client = HashMap::<IpAddr, Vec<ConnId>>::new();
         for &id in &ids {
@@ -127,7 +137,7 @@ impl Engine {
             let Some(address) = self.peers.client(conn) else {
                 continue;
             };
-            if !running.trusted_proxies.trusts(Peer::Tcp(address)) {
+            if !shared.trusts(Peer::Tcp(address)) {
                 let client = client_network(address.ip());
                 by_client.entry(client).or_default().push(id);
             }
@@ -142,7 +152,7 @@ impl Engine {
         }
         waiting.sort_unstable_by_key(|&(deadline_ms, _)| deadline_ms);
         let count = |(client, ids): (IpAddr, Vec<ConnId>)| (client, ids.len());
-        *self.crowd.0.borrow_mut() = Counted {
+        *self.counted.borrow_mut() = Counted {
             connections: by_client.into_iter().map(count).collect(),
             largest,
             waiting: waiting.into_iter().map(|(_, id)| id).collect(),

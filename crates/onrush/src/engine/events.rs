@@ -21,7 +21,7 @@ impl EventHandler for EngineHandler {
         match event {
             Event::Data { token, data, .. } => self.0.on_data(ConnId::from_token(token), data),
             Event::Accepted { listener, socket } => {
-                self.0.accept(self.0.incoming(listener, socket));
+                self.0.accept(self.0.listeners.incoming(listener, socket));
             }
             Event::End { token, result, .. } => self.0.on_end(ConnId::from_token(token), result),
             Event::ReceiveStopped { token, .. } => {

@@ -4,21 +4,22 @@
 //! borrow of its cells while user code runs, because user code calls back into the engine: it reads
 //! a body or drops a request. Dropping a task runs user code as well.
 //!
-//! Modules, lowest first: `rate_meter` (transfer rates) · `unsent_limit` (what the kernel holds for
-//! a client) · `state` (what a connection is doing) · `tls_connection`, `no_tls_connection` (TLS
+//! Modules, lowest first: `listeners` (listening sockets) · `rendering` (what responses are
+//! rendered with) · `rate_meter` (transfer rates) · `unsent_limit` (what the kernel holds for a
+//! client) · `state` (what a connection is doing) · `tls_connection`, `no_tls_connection` (TLS
 //! state of a connection) · `transport` (plain or TLS) · `connection` (state of a connection) ·
 //! `connection_table` (all connections of a worker) · `shutdown` (how they end) · `deadline` (time
 //! limits) · `peers` (whose connections they are) · `exchange_log` (the access log) ·
-//! `receive_memory` (received bytes) · `measurements` (metrics of requests) · `records` (TLS
-//! records at sockets) · `socket_io` (bytes at sockets) · `send` (sending) · `handshake`, `tls`,
-//! `no_tls` (TLS connections) · `poll_send` (sends of tasks) · `reject` (requests that break a
-//! rule) · `request_body` (receiving bodies) · `pressure` (shortage of receive memory) · `host`
-//! (the interface to requests) · `input` (queued input) · `idle` (waiting for requests) ·
-//! `send_response` (large responses) · `render` (responses) · `pending` (responses that are not
-//! ready at once) · `receive` (requests) · `proxy_header` (the PROXY protocol) · `migration`
-//! (connections that move between workers) · `passing` (to another process) · `crowding` (clients
-//! with many connections) · `admission` (which new connections are served) · `rebalance` (which
-//! connections move) · `stall` (blocked workers) · `events` (events of the driver and the worker).
+//! `receive_memory` (received bytes) · `measurements` (metrics of requests) · `socket_io` (bytes
+//! and TLS records at sockets) · `send` (sending) · `handshake`, `tls`, `no_tls` (TLS connections)
+//! · `poll_send` (sends of tasks) · `reject` (requests that break a rule) · `request_body`
+//! (receiving bodies) · `pressure` (shortage of receive memory) · `host` (the interface to
+//! requests) · `input` (queued input) · `idle` (waiting for requests) · `send_response` (large
+//! responses) · `render` (responses) · `pending` (responses that are not ready at once) · `receive`
+//! (requests) · `proxy_header` (the PROXY protocol) · `migration` (connections that move between
+//! workers) · `passing` (to another process) · `crowding` (clients with many connections) ·
+//! `admission` (which new connections are served) · `rebalance` (which connections move) · `stall`
+//! (blocked workers) · `events` (events of the driver and the worker).
 
 mod admission;
 mod connection;
@@ -32,6 +33,7 @@ mod handshake;
 mod host;
 mod idle;
 mod input;
+mod listeners;
 mod measurements;
 mod migration;
 #[cfg(not(feature = "tls"))]
@@ -48,10 +50,9 @@ mod rate_meter;
 mod rebalance;
 mod receive;
 mod receive_memory;
-#[cfg(feature = "tls")]
-mod records;
 mod reject;
 mod render;
+mod rendering;
 mod request_body;
 mod send;
 mod send_response;
@@ -86,16 +87,17 @@ pub(crate) use events::EngineHandler;
 use exchange_log::ExchangeLog;
 #[cfg(feature = "tls")]
 pub(crate) use handshake::TlsSettings;
+pub(crate) use listeners::Incoming;
+use listeners::Listeners;
 use measurements::Measurements;
 pub use migration::ConnectionFacts;
 pub(crate) use migration::{EstablishedConn, Transfer};
 #[cfg(not(feature = "tls"))]
 pub(crate) use no_tls::TlsSettings;
 use onrush_proto::limits::Limits;
-use onrush_proto::response::HeadCache;
 use onrush_rt::descriptors::Descriptors;
 use onrush_rt::diagnose;
-use onrush_rt::driver::{ListenSocket, ListenerId, Socket};
+use onrush_rt::driver::{ListenSocket, Socket};
 use onrush_rt::executor::TaskSlot;
 use onrush_rt::user;
 use onrush_rt::worker::WorkerContext;
@@ -103,6 +105,7 @@ pub(crate) use passing::Outbox;
 use peers::Peers;
 use rebalance::RebalanceState;
 use receive_memory::ReceiveMemory;
+use rendering::Rendering;
 use request_body::Bodies;
 use shutdown::Shutdown;
 use socket_io::SocketIo;
@@ -170,14 +173,6 @@ impl Settings {
     }
 }
 
-/// A new connection.
-#[derive(Debug)]
-pub(crate) struct Incoming {
-    pub(crate) socket: Socket,
-    /// It begins with a TLS handshake.
-    pub(crate) tls: bool,
-}
-
 /// See the module's description.
 pub(crate) struct Engine {
     context: WorkerContext,
@@ -192,17 +187,10 @@ pub(crate) struct Engine {
     conns: RefCell<Conns>,
     /// Memory of finished requests, for reuse.
     request_pool: Rc<RequestPool>,
-    /// Responses rendered in the present call and not sent yet. Empty while a call uses the buffer.
-    out: Cell<Vec<u8>>,
-    /// The second for which `date` was rendered.
-    date_s: Cell<u64>,
-    date: Cell<[u8; 29]>,
-    head_cache: RefCell<HeadCache>,
+    rendering: Rendering,
     /// Receives discarded bytes that the kernel cannot drop by itself.
     discard_buffer: RefCell<Vec<u8>>,
-    /// The listeners and whether their connections use TLS. Closed ones stay, because the
-    /// connections in their queues are still accepted.
-    listeners: RefCell<Vec<(ListenerId, bool)>>,
+    listeners: Listeners,
     shutdown: Shutdown,
     /// While it drains and connections are passed on to another process.
     outbox: RefCell<Option<Arc<Outbox>>>,
@@ -262,19 +250,17 @@ impl Engine {
             service,
             conns: RefCell::new(conns),
             request_pool: Rc::default(),
-            out: Cell::default(),
-            date_s: Cell::new(u64::MAX),
-            date: Cell::new([0; 29]),
-            head_cache: RefCell::default(),
+            rendering: Rendering::new(context),
             discard_buffer: RefCell::default(),
-            listeners: RefCell::default(),
+            listeners: Listeners::new(context),
             shutdown: Shutdown::default(),
             outbox: RefCell::default(),
             ahead_paused: Cell::new(false),
             memory,
             over_limit: RefCell::default(),
             idle_order: IdleOrder::default(),
-            crowd: Crowd::default(),
+            crowd: Crowd::new(context, &peers),
+            peers,
             bodies: Bodies::new(context, &limits, &io, &counters),
             io,
             counters,
@@ -283,7 +269,6 @@ impl Engine {
             task_slot: RefCell::new(context.task_slot()),
             rebalance_state: RebalanceState::default(),
             stalls: StallReports::default(),
-            peers,
             proxy_refusals: Cell::default(),
             limits,
             tls: WorkerTls::new(),
@@ -333,6 +318,17 @@ impl Engine {
         drop(self.running.replace(settings));
     }
 
+    /// Starts to accept from a listening socket. The order of the calls is that of
+    /// [`Listening::sockets`](crate::server).
+    pub(crate) fn listen(&self, socket: ListenSocket) -> io::Result<()> {
+        self.listeners.listen(socket, |index| self.uses_tls(index))
+    }
+
+    /// Closes the listeners, after all connections in their queues have been accepted.
+    pub(crate) fn stop_accepting(&self) {
+        self.listeners.close();
+    }
+
     fn set_logging(&self, access_log: AccessLog) {
         if !self.log.set(access_log) {
             return;
@@ -342,31 +338,6 @@ impl Engine {
             if let Some(conn) = conns.get(id) {
                 ExchangeLog::forget(conn);
             }
-        }
-    }
-
-    /// Starts to accept from a listening socket. The order of the calls is that of
-    /// [`Listening::sockets`](crate::server).
-    pub(crate) fn listen(&self, socket: ListenSocket) -> io::Result<()> {
-        let listener = self.context.driver().listen(socket)?;
-        let mut listeners = self.listeners.borrow_mut();
-        let tls = self.uses_tls(listeners.len());
-        listeners.push((listener, tls));
-        Ok(())
-    }
-
-    /// A connection that `listener` has accepted.
-    fn incoming(&self, listener: ListenerId, socket: Socket) -> Incoming {
-        let listeners = self.listeners.borrow();
-        let found = listeners.iter().find(|(other, _)| *other == listener);
-        let tls = found.is_some_and(|&(_, tls)| tls);
-        Incoming { socket, tls }
-    }
-
-    /// Closes the listeners, after all connections in their queues have been accepted.
-    pub(crate) fn stop_accepting(&self) {
-        for &(listener, _) in self.listeners.borrow().iter() {
-            self.context.driver().unlisten(listener);
         }
     }
 
@@ -538,16 +509,6 @@ impl Engine {
             self.context.driver().reset(stream);
         }
         self.close(id, reason);
-    }
-
-    /// The value of the `Date` field for the present second (RFC 9110 §6.6.1).
-    #[inline]
-    fn date(&self) -> [u8; 29] {
-        let now = self.context.unix_seconds();
-        if self.date_s.replace(now) != now {
-            self.date.set(onrush_proto::date::format(now));
-        }
-        self.date.get()
     }
 
     /// Handles a panic that reached the event loop or the poll of a task. Its origin is a waker, a

@@ -2,14 +2,11 @@
 
 use super::Engine;
 use super::connection::Conn;
-use super::socket_io::{Sent, SocketIo};
 use super::tls_connection::{MovedTls, SessionMemory};
-use super::transport::{BodyTarget, Output};
 use crate::host::ConnId;
 use crate::metrics::CloseReason;
 use onrush_rt::buf::Buf;
 use onrush_rt::worker::Notifier;
-use std::io;
 use std::rc::Rc;
 
 #[derive(Clone, Copy, Debug)]
@@ -58,33 +55,5 @@ impl Engine {
 
     pub(super) fn move_tls(_: &mut Conn) -> Option<MovedTls> {
         None
-    }
-}
-
-#[derive(Default)]
-pub(super) struct RecordBuffers;
-
-impl SocketIo {
-    pub(super) fn receive_encrypted(
-        &self,
-        _: &mut Conn,
-        _: BodyTarget<'_>,
-        _: usize,
-    ) -> (io::Result<usize>, bool) {
-        (Err(io::ErrorKind::Unsupported.into()), false)
-    }
-
-    pub(super) fn send_encrypted(&self, _: &mut Conn, _: Output<'_>) -> io::Result<usize> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    pub(super) fn encrypt_or_queue(&self, _: &mut Conn, _: &[u8], _: bool) -> io::Result<Sent> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    pub(super) fn send_close_notify(&self, _: &mut Conn) {}
-
-    pub(super) fn has_failed(&self, _: ConnId) -> bool {
-        false
     }
 }

@@ -47,7 +47,8 @@ impl Engine {
         }
         self.request_pool.give(parts);
         let rendered_before = out.len();
-        conn.machine.send_reject(reject, &self.date(), out);
+        conn.machine
+            .send_reject(reject, &self.rendering.date(), out);
         if self.log.is_on() {
             self.log
                 .respond_whole(conn, reject.status, rendered_before, out);

@@ -23,8 +23,6 @@ use std::task::{Context, Poll};
 
 /// Rendered responses are sent at this size, even if more input can be parsed.
 const OUT_FLUSH_BYTES: usize = 128 * 1024;
-/// The response buffer is freed after a call that made it larger than this.
-const OUT_KEPT_BYTES: usize = 256 * 1024;
 
 /// How the loop continues after one step.
 enum LoopStep {
@@ -129,8 +127,7 @@ impl Engine {
     /// input before it, which is parsed without a copy. `data`: input that may continue a partial
     /// head; see [`Engine::next_input`].
     fn process_input(self: &Rc<Self>, id: ConnId, in_place: Option<Buf>, data: Option<Buf>) {
-        let mut out = self.out.take();
-        out.clear();
+        let mut out = self.rendering.take_buffer();
         let mut steps = 0;
         let then = self.process_input_into(id, in_place, data, &mut out, &mut steps);
         if steps > 1 {
@@ -146,9 +143,7 @@ impl Engine {
             }
             None => self.record_without_send(),
         }
-        if out.capacity() <= OUT_KEPT_BYTES {
-            self.out.set(out);
-        }
+        self.rendering.keep_buffer(out);
     }
 
     /// The loop of [`Engine::process_input`]. Renders responses into `out`, and returns what

@@ -25,7 +25,8 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> After {
         let rendered_before = out.len();
-        conn.machine.send_reject(reject, &self.date(), out);
+        conn.machine
+            .send_reject(reject, &self.rendering.date(), out);
         if self.log.is_on() {
             let outcome = Outcome::Rejected;
             self.log
@@ -42,7 +43,8 @@ impl Engine {
             let mut conns = self.conns.borrow_mut();
             conns.unlist(id);
             let Some(conn) = conns.get(id) else { return };
-            conn.machine.send_reject(reject, &self.date(), &mut out);
+            conn.machine
+                .send_reject(reject, &self.rendering.date(), &mut out);
             if self.log.is_on() {
                 let received = conn
                     .active

@@ -85,7 +85,7 @@ impl Engine {
         response: &mut Response,
         out: &mut Vec<u8>,
     ) -> Rendered {
-        let date = self.date();
+        let date = self.rendering.date();
         let mut rendered_before = out.len();
         let mut conns = self.conns.borrow_mut();
         let Some(conn) = conns.get(id) else {
@@ -117,7 +117,7 @@ impl Engine {
                 response.content_type,
                 bytes,
                 &date,
-                &mut self.head_cache.borrow_mut(),
+                &mut self.rendering.heads(),
                 out,
             ),
             _ => conn.machine.send_head(

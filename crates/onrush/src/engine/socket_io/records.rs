@@ -1,10 +1,10 @@
 //! The records of TLS connections at their sockets: bodies are received and decrypted, output is
 //! encrypted and sent or queued.
 
-use super::connection::Conn;
-use super::socket_io::{Sent, SocketIo, connection_gone};
-use super::tls_connection::{CONTROL_RECORD_COST, RECORD_BYTES_MAX, RECORD_COST, extend};
-use super::transport::{BodyTarget, Output, Transport};
+use super::{Sent, SocketIo, connection_gone};
+use crate::engine::connection::Conn;
+use crate::engine::tls_connection::{CONTROL_RECORD_COST, RECORD_BYTES_MAX, RECORD_COST, extend};
+use crate::engine::transport::{BodyTarget, Output, Transport};
 use crate::tls::session::{Received, Session};
 use onrush_rt::buf::Block;
 use onrush_rt::coop;
@@ -42,7 +42,7 @@ impl Content {
 
 /// The buffers for the records of one worker.
 #[derive(Default)]
-pub(super) struct RecordBuffers {
+pub(in crate::engine) struct RecordBuffers {
     /// Records that are made in the present call. Empty while a call uses the buffer.
     made: Cell<Vec<u8>>,
     /// Records of bodies that are received directly.
@@ -51,14 +51,14 @@ pub(super) struct RecordBuffers {
 
 impl RecordBuffers {
     /// An empty buffer for records.
-    pub(super) fn take(&self) -> Vec<u8> {
+    pub(in crate::engine) fn take(&self) -> Vec<u8> {
         let mut records = self.made.take();
         records.clear();
         records
     }
 
     /// Takes the buffer back.
-    pub(super) fn keep(&self, records: Vec<u8>) {
+    pub(in crate::engine) fn keep(&self, records: Vec<u8>) {
         if records.capacity() <= RECORDS_KEPT_BYTES {
             self.made.set(records);
         }
@@ -184,7 +184,11 @@ impl SocketIo {
     }
 
     /// Sends records that are no part of a response.
-    pub(super) fn send_records(&self, conn: &mut Conn, records: &[u8]) -> io::Result<Sent> {
+    pub(in crate::engine) fn send_records(
+        &self,
+        conn: &mut Conn,
+        records: &[u8],
+    ) -> io::Result<Sent> {
         self.send_or_queue_records(conn, records, Content::Control)
     }
 
@@ -273,7 +277,7 @@ impl SocketIo {
 
     /// Sends `close_notify` if nothing is queued. A client that does not receive it treats the
     /// connection as truncated (RFC 8446 §6.1).
-    pub(super) fn send_close_notify(&self, conn: &mut Conn) {
+    pub(in crate::engine) fn send_close_notify(&self, conn: &mut Conn) {
         let has_unsent = (conn.active.as_ref()).is_some_and(|active| active.has_unsent());
         if has_unsent || conn.state.is_handshaking() {
             return;

@@ -1,17 +1,22 @@
-//! Moves bytes between the connections of a worker and their sockets: as they are, or as TLS records
-//! (`records`).
+//! Moves bytes between the connections of a worker and their sockets: as they are, or as TLS
+//! records (`records`).
+
+#[cfg(not(feature = "tls"))]
+mod no_records;
+#[cfg(feature = "tls")]
+mod records;
 
 use super::connection::Conn;
 use super::exchange_log::ExchangeLog;
 use super::measurements::Measurements;
-#[cfg(not(feature = "tls"))]
-use super::no_tls::RecordBuffers;
-#[cfg(feature = "tls")]
-use super::records::RecordBuffers;
 use super::transport::{BodyTarget, Output};
 use crate::host::ConnId;
+#[cfg(not(feature = "tls"))]
+use no_records::RecordBuffers;
 use onrush_rt::diagnose;
 use onrush_rt::worker::WorkerContext;
+#[cfg(feature = "tls")]
+use records::RecordBuffers;
 use std::io::{self, IoSlice};
 use std::rc::Rc;
 
@@ -32,8 +37,8 @@ pub(super) fn connection_gone() -> io::Error {
 
 /// The sockets of the connections of one worker.
 pub(super) struct SocketIo {
-    pub(super) context: WorkerContext,
-    pub(super) log: Rc<ExchangeLog>,
+    context: WorkerContext,
+    log: Rc<ExchangeLog>,
     measurements: Rc<Measurements>,
     pub(super) buffers: RecordBuffers,
 }
@@ -79,8 +84,8 @@ impl SocketIo {
         self.send_with::<false>(conn, out)
     }
 
-    /// [`SocketIo::send_or_queue`] for the last bytes of a connection. They leave in one segment with
-    /// the FIN, which saves the client a wake-up and both sides a packet.
+    /// [`SocketIo::send_or_queue`] for the last bytes of a connection. They leave in one segment
+    /// with the FIN, which saves the client a wake-up and both sides a packet.
     pub(super) fn send_last_or_queue(&self, conn: &mut Conn, out: &[u8]) -> io::Result<Sent> {
         self.send_with::<true>(conn, out)
     }

@@ -1,0 +1,34 @@
+//! Without the feature `tls`: no connection has records.
+
+use super::{Sent, SocketIo};
+use crate::engine::connection::Conn;
+use crate::engine::transport::{BodyTarget, Output};
+use std::io;
+
+#[derive(Default)]
+pub(in crate::engine) struct RecordBuffers;
+
+impl SocketIo {
+    pub(super) fn receive_encrypted(
+        &self,
+        _: &mut Conn,
+        _: BodyTarget<'_>,
+        _: usize,
+    ) -> (io::Result<usize>, bool) {
+        (Err(io::ErrorKind::Unsupported.into()), false)
+    }
+
+    pub(super) fn send_encrypted(&self, _: &mut Conn, _: Output<'_>) -> io::Result<usize> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(super) fn encrypt_or_queue(&self, _: &mut Conn, _: &[u8], _: bool) -> io::Result<Sent> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(in crate::engine) fn send_close_notify(&self, _: &mut Conn) {}
+
+    pub(super) fn has_failed(&self, _: ConnId) -> bool {
+        false
+    }
+}
