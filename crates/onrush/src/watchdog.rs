@@ -7,7 +7,7 @@
 //! watchdog thread: with one worker, a second thread adds the counting of references to descriptors
 //! to each system call.
 //!
-//! The engine performs the checks and handles blocked workers (`engine/stall.rs`).
+//! The engine performs the checks and handles blocked workers (`engine/workers/stall.rs`).
 
 use onrush_rt::driver::{ListenSocket, Socket};
 use onrush_rt::net;

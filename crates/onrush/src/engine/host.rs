@@ -1,11 +1,11 @@
 //! What requests need of the engine: [`Host`], the interface between the two.
 
-use super::Engine;
-use super::deadline::Wait;
-use super::request_body::{DISCARD_BYTES, DISCARD_LOW_WATER, NextPiece};
-use super::request_body::{next_piece, present, reject_body, request_gone};
-use super::transport::BodyTarget;
 use crate::drain::Draining;
+use crate::engine::Engine;
+use crate::engine::connection::transport::BodyTarget;
+use crate::engine::shared::bodies::{DISCARD_BYTES, DISCARD_LOW_WATER, NextPiece};
+use crate::engine::shared::bodies::{next_piece, present, reject_body, request_gone};
+use crate::engine::shared::deadlines::Wait;
 use crate::host::{BodyId, ConnId, Host};
 use crate::params::Template;
 use crate::worker::WorkerHandle;

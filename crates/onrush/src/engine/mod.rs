@@ -4,68 +4,31 @@
 //! borrow of its cells while user code runs, because user code calls back into the engine: it reads
 //! a body or drops a request. Dropping a task runs user code as well.
 //!
-//! Modules, lowest first: `listeners` (listening sockets) · `rendering` (what responses are
-//! rendered with) · `rate_meter` (transfer rates) · `unsent_limit` (what the kernel holds for a
-//! client) · `state` (what a connection is doing) · `tls_connection`, `no_tls_connection` (TLS
-//! state of a connection) · `transport` (plain or TLS) · `connection` (state of a connection) ·
-//! `connection_table` (all connections of a worker) · `shutdown` (how they end) · `deadline` (time
-//! limits) · `peers` (whose connections they are) · `exchange_log` (the access log) ·
-//! `receive_memory` (received bytes) · `measurements` (metrics of requests) · `socket_io` (bytes
-//! and TLS records at sockets) · `send` (sending) · `handshake`, `tls`, `no_tls` (TLS connections)
-//! · `poll_send` (sends of tasks) · `reject` (requests that break a rule) · `request_body`
-//! (receiving bodies) · `pressure` (shortage of receive memory) · `host` (the interface to
-//! requests) · `input` (queued input) · `idle` (waiting for requests) · `send_response` (large
-//! responses) · `render` (responses) · `pending` (responses that are not ready at once) · `receive`
-//! (requests) · `proxy_header` (the PROXY protocol) · `migration` (connections that move between
-//! workers) · `passing` (to another process) · `crowding` (clients with many connections) ·
-//! `admission` (which new connections are served) · `rebalance` (which connections move) · `stall`
-//! (blocked workers) · `events` (events of the driver and the worker).
+//! [`Engine`] has what the connections of a worker share, in types that know no engine and touch
+//! only what they own (`connection`, `shared`). Its own methods, in the other modules, decide what
+//! happens to a connection: only they close one or reach another one.
+//!
+//! Modules, lowest first: `connection` (one connection, and the table of all) · `shared` (what the
+//! connections of a worker share) · `no_tls`, `tls` (handshakes and received records) · `timers`
+//! (expired time limits) · `pressure` (shortage of receive memory) · `host` (the interface to
+//! requests) · `http1` (requests and responses) · `proxy_header` (the PROXY protocol) · `workers`
+//! (connections that move, blocked workers) · `admission` (which new connections are served) ·
+//! `events` (events of the driver and the worker).
 
 mod admission;
 mod connection;
-mod connection_table;
-mod crowding;
-mod deadline;
 mod events;
-mod exchange_log;
-#[cfg(feature = "tls")]
-mod handshake;
 mod host;
-mod idle;
-mod input;
-mod listeners;
-mod measurements;
-mod migration;
+mod http1;
 #[cfg(not(feature = "tls"))]
 mod no_tls;
-#[cfg(not(feature = "tls"))]
-mod no_tls_connection;
-mod passing;
-mod peers;
-mod pending;
-mod poll_send;
 mod pressure;
 mod proxy_header;
-mod rate_meter;
-mod rebalance;
-mod receive;
-mod receive_memory;
-mod reject;
-mod render;
-mod rendering;
-mod request_body;
-mod send;
-mod send_response;
-mod shutdown;
-mod socket_io;
-mod stall;
-mod state;
+mod shared;
+mod timers;
 #[cfg(feature = "tls")]
 mod tls;
-#[cfg(feature = "tls")]
-mod tls_connection;
-mod transport;
-mod unsent_limit;
+mod workers;
 
 use crate::handler::Service;
 use crate::host::ConnId;
@@ -80,18 +43,11 @@ use crate::worker::WorkerHandle;
 use crate::worker_set::WorkerSet;
 use admission::IdleOrder;
 use connection::Conn;
-use connection_table::Conns;
-use crowding::Crowd;
-use deadline::Deadlines;
+use connection::table::Conns;
+pub(crate) use connection::unsent_limit::UNSENT_BYTES_MAX;
 pub(crate) use events::EngineHandler;
-use exchange_log::ExchangeLog;
-#[cfg(feature = "tls")]
-pub(crate) use handshake::TlsSettings;
-pub(crate) use listeners::Incoming;
-use listeners::Listeners;
-use measurements::Measurements;
-pub use migration::ConnectionFacts;
-pub(crate) use migration::{EstablishedConn, Transfer};
+#[cfg(not(feature = "tls"))]
+use no_tls as tls;
 #[cfg(not(feature = "tls"))]
 pub(crate) use no_tls::TlsSettings;
 use onrush_proto::limits::Limits;
@@ -101,15 +57,18 @@ use onrush_rt::driver::{ListenSocket, Socket};
 use onrush_rt::executor::TaskSlot;
 use onrush_rt::user;
 use onrush_rt::worker::WorkerContext;
-pub(crate) use passing::Outbox;
-use peers::Peers;
-use rebalance::RebalanceState;
-use receive_memory::ReceiveMemory;
-use rendering::Rendering;
-use request_body::Bodies;
-use shutdown::Shutdown;
-use socket_io::SocketIo;
-use stall::StallReports;
+use shared::bodies::Bodies;
+use shared::crowding::Crowd;
+use shared::deadlines::{DRAIN_FIRST_MS, Deadlines};
+use shared::exchange_log::ExchangeLog;
+pub(crate) use shared::listeners::Incoming;
+use shared::listeners::Listeners;
+use shared::measurements::Measurements;
+use shared::peers::Peers;
+use shared::receive_memory::ReceiveMemory;
+use shared::rendering::Rendering;
+use shared::shutdown::Shutdown;
+use shared::socket_io::SocketIo;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
@@ -117,9 +76,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use tls::WorkerTls;
-pub(crate) use unsent_limit::UNSENT_BYTES_MAX;
-#[cfg(not(feature = "tls"))]
-use {no_tls as tls, no_tls_connection as tls_connection};
+#[cfg(feature = "tls")]
+pub(crate) use tls::handshake::TlsSettings;
+pub use workers::migration::ConnectionFacts;
+pub(crate) use workers::migration::{EstablishedConn, Transfer};
+pub(crate) use workers::passing::Outbox;
+use workers::rebalance::RebalanceState;
+use workers::stall::StallReports;
 
 /// The largest number of connections over the limit that a worker keeps open while their clients
 /// read the 503. For a further one it closes the oldest of them, whose client may see a reset
@@ -417,7 +380,7 @@ impl Engine {
     /// Waits for the first request of a connection. The head time limit applies from now on.
     fn expect_first_head(&self, id: ConnId, conn: &mut Conn) {
         if self.is_passing() {
-            conn.state.plan_move(state::Target::Successor);
+            conn.state.plan_move(connection::state::Target::Successor);
         }
         match self.shutdown.ends(conn) {
             true => conn.state.expect_request(),
@@ -430,7 +393,7 @@ impl Engine {
     /// The time limit for what a connection begins with.
     fn first_timeout_ms(&self, conn: &Conn) -> u32 {
         match self.shutdown.ends(conn) {
-            true => deadline::DRAIN_FIRST_MS,
+            true => DRAIN_FIRST_MS,
             false => self.limits().head_timeout_ms,
         }
     }

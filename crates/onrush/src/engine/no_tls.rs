@@ -1,8 +1,8 @@
 //! Without the feature `tls`: no connection uses TLS.
 
-use super::Engine;
-use super::connection::Conn;
-use super::tls_connection::{MovedTls, SessionMemory};
+use crate::engine::Engine;
+use crate::engine::connection::Conn;
+use crate::engine::connection::tls_connection::{MovedTls, SessionMemory};
 use crate::host::ConnId;
 use crate::metrics::CloseReason;
 use onrush_rt::buf::Buf;

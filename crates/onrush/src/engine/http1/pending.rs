@@ -1,0 +1,209 @@
+//! Responses that are not ready at once. A task polls the pending handler, or sends a response as
+//! fast as the client takes it; then the connection continues.
+
+use crate::engine::connection::state::AfterFlush;
+use crate::engine::http1::render::{Rendered, SendFuture};
+use crate::engine::shared::socket_io::Sent;
+use crate::engine::{Engine, guarded, panic_response};
+use crate::handler::Pending;
+use crate::host::ConnId;
+use crate::metrics::CloseReason;
+use crate::panic_guard::{self, PanicGuard};
+use onrush_proto::connection::After;
+use onrush_rt::buf::Buf;
+use onrush_rt::user;
+use pin_project_lite::pin_project;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+/// Counts a pending handler of the engine for as long as this exists.
+struct PendingHandler(Rc<Engine>);
+
+impl PendingHandler {
+    pub(in crate::engine) fn new(engine: &Rc<Engine>) -> PendingHandler {
+        engine.memory.begin_pending();
+        PendingHandler(engine.clone())
+    }
+
+    async fn finish_handler(self, id: ConnId, mut handler_future: PanicGuard<Pending>) {
+        let mut response = std::future::poll_fn(|cx| {
+            let polled = guarded(&self.0, || handler_future.get_mut().as_mut().poll(cx));
+            polled.unwrap_or_else(|| Poll::Ready(panic_response()))
+        })
+        .await;
+        drop(handler_future);
+        let engine = self.0.clone();
+        drop(self);
+        let mut out = Vec::new();
+        match engine.render_response_cold(id, &mut response, &mut out) {
+            Rendered::Gone => {}
+            Rendered::Whole(after) => engine.finish_task_response(id, after, &out),
+            Rendered::Sending(sending) => engine.finish_sending(id, sending).await,
+        }
+    }
+}
+
+impl Drop for PendingHandler {
+    fn drop(&mut self) {
+        self.0.memory.end_pending();
+    }
+}
+
+impl Engine {
+    /// Creates the task of a handler that was polled and is pending. Sends the responses rendered
+    /// before it.
+    #[inline(never)]
+    pub(super) fn make_handler_task(
+        self: &Rc<Self>,
+        id: ConnId,
+        data: Buf,
+        out: &[u8],
+        pending: Pending,
+    ) {
+        let waiting = PendingHandler::new(self);
+        let pending = PanicGuard::new(pending);
+        let Ok(sent) = self.send_or_queue(id, out) else {
+            return self.send_failed(id);
+        };
+        let write_ms = self.limits().write_timeout_ms;
+        self.set_write_timeout(id, if sent == Sent::All { 0 } else { write_ms });
+        self.make_task(id, data, waiting.finish_handler(id, pending));
+    }
+
+    /// Creates a task from a future that was polled with the waker of [`Engine::task_slot`] and is
+    /// pending. Queues `data`, the input that follows. The deadlines of waits for the client are
+    /// set already.
+    pub(super) fn make_task(
+        self: &Rc<Self>,
+        id: ConnId,
+        data: Buf,
+        work: impl Future<Output = ()> + 'static,
+    ) {
+        let data = self.memory.copy_if_small(data);
+        let task_slot = self.task_slot.replace(self.context.task_slot());
+        let mut conns = self.conns.borrow_mut();
+        let Some(conn) = conns.get(id) else {
+            drop(conns);
+            return drop(work);
+        };
+        conn.state.begin_task(id);
+        let active = conn.active();
+        self.measurements.suspend(&mut active.exchange);
+        let waits_for_client = active.exchange.writer.is_some() || !active.wire.unsent().is_empty();
+        active.wire.unpop_input(data);
+        // Requests that are ready at once need no total time limit. The limit counts from the
+        // event-loop iteration in which the head arrived.
+        let total_ms = u64::from(self.limits().total_timeout_ms);
+        active.exchange.total_deadline_ms =
+            (total_ms > 0).then(|| self.context.now_ms() + total_ms);
+        active.exchange.task = Some(task_slot.start(GuardedTask {
+            engine: self.clone(),
+            id,
+            tag: self.context.poll_monitor().tag(),
+            work,
+        }));
+        self.deadlines.set_busy_deadline(id, conn);
+        self.memory.pause_if_short(id, conn);
+        if waits_for_client {
+            conns.list_unread(id);
+        }
+    }
+
+    /// Processes the input of a connection in a task, after the tasks that are already due. `input`
+    /// is put in front of the queued input.
+    pub(super) fn resume_in_task(self: &Rc<Self>, id: ConnId, input: Buf) {
+        self.task_slot.borrow().waker().wake_by_ref();
+        let engine = self.clone();
+        let resume = async move {
+            let task = {
+                let mut conns = engine.conns.borrow_mut();
+                let Some(conn) = conns.get(id) else { return };
+                conn.burst = 0; // This poll has its own budget.
+                conn.active().exchange.total_deadline_ms = None;
+                conn.active().exchange.task.take()
+            };
+            if let Some(task) = task {
+                task.detach(); // This is the present task; it ends by itself.
+            }
+            engine.resume_reading(id);
+        };
+        self.make_task(id, input, resume);
+    }
+
+    pub(super) async fn finish_sending(self: Rc<Self>, id: ConnId, mut sending: SendFuture) {
+        let driven = std::future::poll_fn(|cx| self.poll_sending(id, &mut sending, cx));
+        if let Some(after) = driven.await {
+            self.finish_task_response(id, after, &[]);
+        }
+    }
+
+    /// Polls the sending of a response. A panic of the user's stream in it resets the connection.
+    pub(super) fn poll_sending(
+        &self,
+        id: ConnId,
+        sending: &mut SendFuture,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<After>> {
+        guarded(self, || sending.as_mut().poll(cx)).unwrap_or_else(|| {
+            self.abort(id, CloseReason::Cut);
+            Poll::Ready(None)
+        })
+    }
+
+    /// Finishes the response of a task: sends the last rendered part, then continues with the
+    /// connection.
+    fn finish_task_response(self: &Rc<Self>, id: ConnId, after: After, out: &[u8]) {
+        let (task, reader) = {
+            let mut conns = self.conns.borrow_mut();
+            let Some(conn) = conns.get(id) else { return };
+            if after == After::DrainThenKeepAlive {
+                conn.state.expect_rest_of_body();
+            }
+            conn.active().exchange.total_deadline_ms = None;
+            conn.active().exchange.final_poll = false;
+            let reader = self.deadlines.take_reader(id, conn);
+            (conn.active().exchange.task.take(), reader)
+        };
+        if let Some(task) = task {
+            task.detach(); // This is the present task; it ends by itself.
+        }
+        if let Some(reader) = reader {
+            user::wake(reader); // Another task: its read fails, because the request is over.
+        }
+        if self.send_then(
+            id,
+            out,
+            AfterFlush::following(after, self.has_queued_input(id)),
+        ) {
+            return self.resume_reading(id);
+        }
+        self.reclaim_memory();
+    }
+}
+
+pin_project! {
+    /// A task of a connection. A panic that the task does not catch itself resets only this
+    /// connection: a waker or a destructor of user code may panic within code of the engine.
+    struct GuardedTask<Work> {
+        engine: Rc<Engine>,
+        id: ConnId,
+        tag: u32,
+        #[pin]
+        work: Work,
+    }
+}
+
+impl<Work: Future<Output = ()>> Future for GuardedTask<Work> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.project();
+        this.engine.context.begin_poll(*this.tag);
+        panic_guard::catch(|| this.work.poll(cx)).unwrap_or_else(|| {
+            panic_guard::catch(|| this.engine.recover_from_panic(Some(*this.id)));
+            Poll::Ready(())
+        })
+    }
+}

@@ -1,0 +1,283 @@
+//! Sends the responses that do not fit into one buffer with others: large content, files, streams.
+
+use crate::body::{Content, Part};
+use crate::engine::{Engine, guarded};
+use crate::host::ConnId;
+use crate::metrics::CloseReason;
+use crate::panic_guard::{self, PanicGuard};
+use bytes::Bytes;
+use futures_core::Stream;
+use onrush_proto::chunked;
+use onrush_proto::connection::{After, SendAs};
+use onrush_rt::coop;
+use onrush_rt::fs::File;
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Poll, ready};
+
+/// Content up to this size is sent in one buffer with its head.
+pub(super) const SMALL_BYTES: usize = 16 * 1024;
+/// The end of a chunk, behind its data (RFC 9112, section 7.1).
+const CHUNK_END: &[u8] = b"\r\n";
+/// The most of a file that is sent by one call. The cooperative budget counts it afterwards.
+const FILE_STEP_BYTES: u64 = 1 << 20;
+/// File content that is not in the page cache is read in steps of this size by the blocking thread
+/// pool.
+const DISK_STEP_BYTES: u64 = 256 * 1024;
+
+impl Engine {
+    pub(super) async fn send_response(
+        self: Rc<Self>,
+        id: ConnId,
+        mut head: Vec<u8>,
+        content: Content,
+        send_as: SendAs,
+    ) -> Option<After> {
+        let result = match content {
+            Content::Empty => self.send_rendered(id, &head).await,
+            Content::Static(bytes) => self.send_both(id, &mut head, bytes).await,
+            Content::Bytes(bytes) => self.send_both(id, &mut head, bytes.get()).await,
+            #[cfg(feature = "coroutine")]
+            Content::Pooled(kept) => self.send_both(id, &mut head, &kept.0).await,
+            Content::Parts(parts) => self.send_parts(id, head, parts).await,
+            Content::Stream(streamed) => self.send_stream(id, head, streamed.stream, send_as).await,
+        };
+        if let Err(error) = result {
+            panic_guard::log(|| tracing::debug!(%error, "a response was not sent completely"));
+            let reason = match error.kind() {
+                io::ErrorKind::TimedOut => CloseReason::TimedOut,
+                io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => CloseReason::Broken,
+                _ => CloseReason::Cut,
+            };
+            self.abort(id, reason);
+            return None;
+        }
+        let mut conns = self.conns.borrow_mut();
+        let conn = conns.get(id)?;
+        if self.log.is_on() {
+            self.log.sent(conn);
+        }
+        Some(self.finish_request(conn))
+    }
+
+    async fn send_all(&self, id: ConnId, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let sent = poll_fn(|cx| self.poll_send(id, cx, bytes)).await?;
+            bytes = &bytes[sent..];
+        }
+        Ok(())
+    }
+
+    /// Sends bytes that the engine rendered. They count as its memory while they wait.
+    async fn send_rendered(&self, id: ConnId, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let sent = poll_fn(|cx| self.poll_send_rendered(id, cx, bytes)).await?;
+            bytes = &bytes[sent..];
+        }
+        Ok(())
+    }
+
+    /// Sends rendered bytes and content behind them. Frees the rendered bytes when the kernel has
+    /// accepted them.
+    async fn send_both(&self, id: ConnId, first: &mut Vec<u8>, second: &[u8]) -> io::Result<()> {
+        let mut sent = 0;
+        while sent < first.len() {
+            sent += poll_fn(|cx| self.poll_send_head_and_content(id, cx, &first[sent..], second))
+                .await?;
+        }
+        let of_second = sent - first.len();
+        first.clear();
+        if first.capacity() > SMALL_BYTES {
+            *first = Vec::new();
+        }
+        self.send_all(id, &second[of_second..]).await
+    }
+
+    async fn send_parts(
+        &self,
+        id: ConnId,
+        mut head: Vec<u8>,
+        mut parts: PanicGuard<VecDeque<Part>>,
+    ) -> io::Result<()> {
+        while let Some(part) = parts.get_mut().pop_front() {
+            match part {
+                Part::Bytes(bytes) => {
+                    let bytes = PanicGuard::new(bytes);
+                    self.send_both(id, &mut head, bytes.get()).await?;
+                }
+                Part::File {
+                    file,
+                    offset,
+                    length,
+                } => {
+                    let mut left = &head[..];
+                    while !left.is_empty() {
+                        let sent = poll_fn(|cx| self.poll_send_more(id, cx, left)).await?;
+                        left = &left[sent..];
+                    }
+                    head = Vec::new();
+                    self.send_file(id, &file, offset, length).await?;
+                }
+            }
+        }
+        self.send_rendered(id, &head).await
+    }
+
+    async fn send_file(
+        &self,
+        id: ConnId,
+        file: &Arc<File>,
+        mut offset: u64,
+        length: u64,
+    ) -> io::Result<()> {
+        let end = offset.saturating_add(length);
+        while offset < end {
+            let mut step = (end - offset).min(FILE_STEP_BYTES);
+            if !file.is_resident(offset, step) {
+                step = step.min(DISK_STEP_BYTES);
+                let next_step = (end - offset - step).min(DISK_STEP_BYTES);
+                self.read_ahead(file, offset, step, next_step).await?;
+            }
+            let step_end = offset + step;
+            while offset < step_end {
+                let left = (step_end - offset) as usize;
+                let sent = poll_fn(|cx| self.poll_send_file(id, cx, file, offset, left)).await?;
+                if sent == 0 {
+                    // The file was truncated meanwhile, so the announced length cannot be sent.
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                offset += sent as u64;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a part of a file into the page cache without blocking the worker. It reads exactly
+    /// this part: read-ahead by plain reads would continue within `sendfile(2)`, on the worker. The
+    /// kernel reads the `next` bytes while this part is sent.
+    async fn read_ahead(
+        &self,
+        file: &Arc<File>,
+        offset: u64,
+        length: u64,
+        next: u64,
+    ) -> io::Result<()> {
+        let file = file.clone();
+        let job = self.context.blocking().run(move || {
+            file.advise_needed(offset, length);
+            let mut scratch = vec![0; 64 * 1024];
+            let (mut at, end) = (offset, offset + length);
+            while at < end {
+                match file.read_at(&mut scratch, at)? {
+                    0 => break,
+                    n => at += n as u64,
+                }
+            }
+            if next > 0 {
+                file.advise_needed(end, next);
+            }
+            Ok(())
+        });
+        job.await
+            .unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
+    }
+
+    async fn send_stream(
+        &self,
+        id: ConnId,
+        mut pending: Vec<u8>,
+        mut stream: PanicGuard<Pin<Box<dyn Stream<Item = io::Result<Bytes>>>>>,
+        send_as: SendAs,
+    ) -> io::Result<()> {
+        let mut left = match send_as {
+            SendAs::Length(bytes) => bytes,
+            _ => u64::MAX,
+        };
+        loop {
+            // Pending bytes are sent before waiting for the producer. While the producer is ready,
+            // they are sent with the next piece: a separate call for the two bytes behind each
+            // chunk would wake the client twice. Small pieces are collected for one budget at most;
+            // then they are sent before the producer continues.
+            let polled = poll_fn(|cx| {
+                if coop::is_exhausted() && pending.len() > CHUNK_END.len() {
+                    return Poll::Ready(None);
+                }
+                ready!(coop::poll_proceed(cx));
+                let polled = guarded(self, || stream.get_mut().as_mut().poll_next(cx));
+                match polled.unwrap_or_else(|| Poll::Ready(Some(Err(stream_panicked())))) {
+                    Poll::Ready(item) => Poll::Ready(Some(item)),
+                    Poll::Pending if pending.is_empty() => Poll::Pending,
+                    Poll::Pending => Poll::Ready(None),
+                }
+            });
+            let Some(item) = polled.await else {
+                self.send_rendered(id, &pending).await?;
+                pending.clear();
+                continue;
+            };
+            coop::spend(0); // Counts an empty item, too.
+            let Some(item) = item else { break };
+            let piece = item.map(PanicGuard::new).and_then(|bytes| {
+                let length = bytes.get().len() as u64;
+                left = left.checked_sub(length).ok_or(io::ErrorKind::InvalidData)?;
+                Ok(bytes)
+            });
+            let bytes = match piece {
+                Ok(bytes) => bytes,
+                Err(error) => {
+                    // The client receives the bytes that precede the error.
+                    self.send_rendered(id, &pending).await?;
+                    return Err(error);
+                }
+            };
+            self.send_piece(id, &mut pending, bytes.get(), send_as)
+                .await?;
+        }
+        if send_as == SendAs::Chunked {
+            let mut conns = self.conns.borrow_mut();
+            let conn = conns.get(id).ok_or(io::ErrorKind::ConnectionAborted)?;
+            conn.machine.send_end(&[], &mut pending);
+        }
+        self.send_rendered(id, &pending).await?;
+        match send_as {
+            SendAs::Length(_) if left > 0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Appends one piece to the pending bytes, as a chunk if the response is chunked. Sends all but
+    /// the end of the chunk when the piece is large or many small pieces have accumulated.
+    async fn send_piece(
+        &self,
+        id: ConnId,
+        pending: &mut Vec<u8>,
+        bytes: &Bytes,
+        send_as: SendAs,
+    ) -> io::Result<()> {
+        if bytes.is_empty() {
+            return Ok(()); // An empty chunk would end the body.
+        }
+        let chunked = send_as == SendAs::Chunked;
+        if chunked {
+            chunked::encode_chunk_header(bytes.len(), pending);
+        }
+        if pending.len() + bytes.len() <= SMALL_BYTES {
+            pending.extend_from_slice(bytes);
+        } else {
+            self.send_both(id, pending, bytes).await?;
+        }
+        if chunked {
+            pending.extend_from_slice(CHUNK_END);
+        }
+        Ok(())
+    }
+}
+
+#[cold]
+fn stream_panicked() -> io::Error {
+    io::Error::other("the stream of a response panicked")
+}

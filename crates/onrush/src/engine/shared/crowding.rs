@@ -1,0 +1,163 @@
+//! Which connection makes room for a new one when all are in use and none is idle: one of the
+//! client that has the most.
+//!
+//! A client is an address, or a network of 64 bits of IPv6. One that has two connections more than
+//! the client of the new connection loses one. So a client that keeps its connections busy with a
+//! few bytes does not keep the others out. What has many clients loses none: a trusted proxy, and a
+//! Unix socket. Nor does a connection whose response does not wait for its client.
+//!
+//! One pass counts the connections of each client. Its result is used for a while, because a pass
+//! asks the kernel for the peer of each connection.
+
+use crate::engine::connection::Conn;
+use crate::engine::connection::state::Phase;
+use crate::engine::connection::table::Conns;
+use crate::engine::shared::peers::Peers;
+use crate::host::ConnId;
+use crate::trusted_peers::TrustedPeers;
+use onrush_rt::net::{Peer, client_network};
+use onrush_rt::worker::WorkerContext;
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::rc::Rc;
+
+/// How long the result of a pass is used, in ms.
+const PASS_USED_MS: u64 = 1_000;
+/// The shortest time between two passes for each connection that they examine, in µs.
+const PAUSE_US_PER_CONNECTION: u64 = 20;
+
+/// The clients of one worker's connections.
+pub(in crate::engine) struct Crowd {
+    context: WorkerContext,
+    peers: Rc<Peers>,
+    counted: RefCell<Counted>,
+}
+
+/// The result of a pass, and what has changed since then.
+#[derive(Debug, Default)]
+struct Counted {
+    connections: HashMap<IpAddr, usize>,
+    /// The client with the most connections.
+    largest: Option<IpAddr>,
+    /// Its connections that wait for it. Those that have waited the longest come first.
+    waiting: VecDeque<ConnId>,
+    /// When another pass may take place because `waiting` is used up, in ms of the worker's clock.
+    next_pass_ms: u64,
+    /// When the result is used no longer, in the same.
+    outdated_ms: u64,
+}
+
+impl Crowd {
+    pub(in crate::engine) fn new(context: &WorkerContext, peers: &Rc<Peers>) -> Crowd {
+        Crowd {
+            context: context.clone(),
+            peers: peers.clone(),
+            counted: RefCell::default(),
+        }
+    }
+
+    /// Whether a connection goes on only when its client sends or takes bytes.
+    fn waits_for_client(&self, conn: &Conn) -> bool {
+        match conn.state.phase() {
+            Phase::ProxyHeader | Phase::Flushing(_) | Phase::Lingering => true,
+            // The kernel may hold a request that the driver has not fetched.
+            Phase::Ready => !self.context.driver().has_unread(conn.stream),
+            Phase::Busy => conn.active.as_ref().is_some_and(|active| {
+                let exchange = &active.exchange;
+                exchange.reader.is_some() || exchange.writer.is_some() || active.has_unsent()
+            }),
+            Phase::Leaving => false,
+        }
+    }
+
+    /// The connection to close for a new one of `peer`: one of the client that has the most. `None`
+    /// if the client of `peer` has as many, or nothing of the other one waits for it. `shared`: the
+    /// peers that have many clients.
+    #[cold]
+    pub(in crate::engine) fn next(
+        &self,
+        conns: &mut Conns,
+        shared: &TrustedPeers,
+        peer: Peer,
+    ) -> Option<ConnId> {
+        let newcomer = match peer {
+            Peer::Tcp(address) => Some(client_network(address.ip())),
+            Peer::Local => None,
+            Peer::Gone => return None,
+        };
+        let now_ms = self.context.now_ms();
+        if now_ms >= self.counted.borrow().outdated_ms {
+            self.count(conns, shared);
+        }
+        loop {
+            let mut crowd = self.counted.borrow_mut();
+            let largest = (crowd.largest).filter(|&largest| Some(largest) != newcomer)?;
+            let of = |client: &IpAddr| crowd.connections.get(client).copied().unwrap_or(0);
+            let own = newcomer.as_ref().map_or(0, of);
+            if of(&largest) < own + 2 {
+                return None;
+            }
+            match crowd.waiting.pop_front() {
+                Some(id) => {
+                    let open = conns.get(id);
+                    let is_gone = open.is_none();
+                    let waits = open.is_some_and(|conn| self.waits_for_client(conn));
+                    if is_gone || waits {
+                        crowd.connections.entry(largest).and_modify(|n| *n -= 1);
+                    }
+                    if waits {
+                        if let Some(newcomer) = newcomer {
+                            *crowd.connections.entry(newcomer).or_default() += 1;
+                        }
+                        return Some(id);
+                    }
+                }
+                None if now_ms >= crowd.next_pass_ms => {
+                    drop(crowd);
+                    self.count(conns, shared);
+                    if self.counted.borrow().waiting.is_empty() {
+                        return None;
+                    }
+                }
+                None => return None,
+            }
+        }
+    }
+
+    /// Counts the connections of each client.
+    fn count(&self, conns: &mut Conns, shared: &TrustedPeers) {
+        let now_ms = self.context.now_ms();
+        let ids = conns.ids();
+        let mut by_client = HashMap::<IpAddr, Vec<ConnId>>::new();
+        for &id in &ids {
+            let Some(conn) = conns.get(id).filter(|conn| !conn.state.is_refused()) else {
+                continue;
+            };
+            let Some(address) = self.peers.client(conn) else {
+                continue;
+            };
+            if !shared.trusts(Peer::Tcp(address)) {
+                let client = client_network(address.ip());
+                by_client.entry(client).or_default().push(id);
+            }
+        }
+        let largest = by_client.iter().max_by_key(|(_, ids)| ids.len());
+        let largest = largest.map(|(&client, _)| client);
+        let mut waiting = Vec::new();
+        for &id in largest.iter().flat_map(|client| &by_client[client]) {
+            if let Some(conn) = conns.get(id).filter(|conn| self.waits_for_client(conn)) {
+                waiting.push((conn.deadline_ms, id));
+            }
+        }
+        waiting.sort_unstable_by_key(|&(deadline_ms, _)| deadline_ms);
+        let count = |(client, ids): (IpAddr, Vec<ConnId>)| (client, ids.len());
+        *self.counted.borrow_mut() = Counted {
+            connections: by_client.into_iter().map(count).collect(),
+            largest,
+            waiting: waiting.into_iter().map(|(_, id)| id).collect(),
+            next_pass_ms: now_ms + 1 + ids.len() as u64 * PAUSE_US_PER_CONNECTION / 1_000,
+            outdated_ms: now_ms + PASS_USED_MS,
+        };
+    }
+}

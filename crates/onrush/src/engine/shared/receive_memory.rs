@@ -1,0 +1,224 @@
+//! The receive memory of a worker: what of it is used, and how connections hold less of it.
+//!
+//! Two thresholds divide the worker's budget (`pressure` says what happens above them). Rendered
+//! responses that clients do not read count in the same budget.
+
+use crate::engine::connection::table::Conns;
+use crate::engine::connection::{Conn, Wire};
+use crate::host::ConnId;
+use onrush_rt::buf::{Block, Buf, BufferPool};
+use onrush_rt::diagnose;
+use onrush_rt::worker::WorkerContext;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// Body bytes that are received ahead of the handler, per connection, before the client is slowed
+/// down.
+pub(in crate::engine) const AHEAD_BYTES_MAX: usize = 64 * 1024;
+/// The part of the budget above which nothing is received ahead of handlers, in eighths.
+const BODIES_MARK: usize = 6;
+/// The part of the budget above which partial heads are evicted, in eighths.
+const HEADS_MARK: usize = 7;
+/// The upper bound for [`pending_with_blocks_max`].
+const PENDING_WITH_BLOCKS_MAX: usize = 64;
+
+/// The number of pending handlers that may keep whole blocks of `pool`. Their blocks must not use
+/// up most of a small budget. The requests of further handlers are copied to blocks of just their
+/// size.
+fn pending_with_blocks_max(pool: &BufferPool) -> usize {
+    let fourth = pool.budget().max_bytes() / 4 / pool.block_bytes();
+    fourth.clamp(1, PENDING_WITH_BLOCKS_MAX)
+}
+
+/// The receive memory of the worker is exhausted.
+pub(in crate::engine) struct NoMemory;
+
+/// The receive memory of one worker.
+pub(in crate::engine) struct ReceiveMemory {
+    context: WorkerContext,
+    /// Bytes of rendered responses that clients do not read; [`Conns`] maintains the number.
+    unsent_bytes: Rc<Cell<usize>>,
+    /// Pending handlers: they were not ready at once and have not finished.
+    pending: Cell<usize>,
+    /// The largest number of pending handlers that may keep the whole block in which their request
+    /// arrived.
+    pending_with_blocks_max: usize,
+}
+
+impl ReceiveMemory {
+    pub(in crate::engine) fn new(context: &WorkerContext, conns: &Conns) -> ReceiveMemory {
+        ReceiveMemory {
+            context: context.clone(),
+            unsent_bytes: conns.unsent_bytes().clone(),
+            pending: Cell::new(0),
+            pending_with_blocks_max: pending_with_blocks_max(context.pool()),
+        }
+    }
+
+    /// The bytes in use.
+    pub(in crate::engine) fn used_bytes(&self) -> usize {
+        self.context.pool().budget().used_bytes() + self.unsent_bytes.get()
+    }
+
+    /// A handler is pending, and holds its request.
+    pub(in crate::engine) fn begin_pending(&self) {
+        self.pending.set(self.pending.get() + 1);
+    }
+
+    pub(in crate::engine) fn end_pending(&self) {
+        self.pending.set(self.pending.get() - 1);
+    }
+
+    #[inline]
+    fn is_above(&self, mark: usize) -> bool {
+        let pool = self.context.pool();
+        let (budget, unsent) = (pool.budget(), self.unsent_bytes.get());
+        let most = budget.max_bytes() / 8 * mark;
+        // The bytes held never exceed the bytes charged, which are known without a look at the free
+        // blocks.
+        budget.used_bytes() + unsent > most && pool.held_bytes() + unsent > most
+    }
+
+    /// Whether receive memory is short.
+    pub(in crate::engine) fn is_short(&self) -> bool {
+        self.is_above(BODIES_MARK)
+    }
+
+    /// Whether partial heads have to be evicted.
+    #[inline]
+    pub(in crate::engine) fn is_short_for_heads(&self) -> bool {
+        self.is_above(HEADS_MARK)
+    }
+
+    /// Whether new bodies would use the memory that is left for complete requests and partial
+    /// heads.
+    pub(in crate::engine) fn is_short_for_bodies(&self, conns: &RefCell<Conns>) -> bool {
+        let listed_bytes = || conns.borrow().listed_input_bytes();
+        let pool = self.context.pool();
+        let most = pool.budget().max_bytes() / 8 * BODIES_MARK;
+        self.is_above(BODIES_MARK) && pool.held_bytes().saturating_sub(listed_bytes()) > most
+    }
+
+    /// The bytes that may be received ahead for a connection before its client is slowed down.
+    pub(in crate::engine) fn ahead_bytes_max(&self) -> usize {
+        match self.is_short() {
+            true => 1,
+            false => AHEAD_BYTES_MAX,
+        }
+    }
+
+    /// Pauses a connection that has just become busy, if memory is short.
+    pub(in crate::engine) fn pause_if_short(&self, id: ConnId, conn: &mut Conn) {
+        if self.is_short() {
+            self.pause_ahead(id, conn);
+        }
+    }
+
+    pub(in crate::engine) fn pause_ahead(&self, id: ConnId, conn: &mut Conn) {
+        let at_work = conn.state.phase().has_request();
+        let awaited = (conn.active.as_ref()).is_some_and(|active| active.exchange.reader.is_some());
+        if at_work && !awaited && !conn.state.is_paused() && !conn.state.has_ended() {
+            self.pause_receiving(id, conn);
+        }
+    }
+
+    /// Pauses receiving for a connection that has enough input. The driver still reports its end: a
+    /// handler must not continue for a client that has reset the connection.
+    pub(in crate::engine) fn pause_receiving(&self, id: ConnId, conn: &mut Conn) {
+        let bytes = conn.active().wire.input_bytes;
+        diagnose!(DEBUG, connection = id.token(), input_bytes = bytes; "receiving paused");
+        let mut driver = self.context.driver();
+        conn.state.pause_receiving(driver.pause(conn.stream));
+        driver.watch_end(conn.stream);
+    }
+
+    /// Takes the first queued buffer, and the second one joined to it, because a head begins in the
+    /// first and continues in the second. Fails when there is no memory for that, and leaves both
+    /// queued.
+    pub(in crate::engine) fn join_head(&self, wire: &mut Wire) -> Result<Option<Buf>, NoMemory> {
+        let Some(first) = wire.pop_input() else {
+            return Ok(None);
+        };
+        let Some(second) = wire.pop_input() else {
+            return Ok(Some(first));
+        };
+        let bytes = first.len() + second.len();
+        let mut block = match first.try_into_block() {
+            Ok(block) if block.capacity() >= bytes => block,
+            // Twice the size, so that a head in many pieces is not copied for each of them.
+            first => {
+                let room = (bytes * 2).max(512);
+                let Some(mut block) = self.context.pool().take_exact(room) else {
+                    wire.unpop_input(second);
+                    wire.unpop_input(first.map_or_else(|shared| shared, Block::into_buf));
+                    return Err(NoMemory);
+                };
+                match first {
+                    Ok(first) => block.extend(first.filled()),
+                    Err(first) => block.extend(&first),
+                };
+                block
+            }
+        };
+        block.extend(&second);
+        Ok(Some(block.into_buf()))
+    }
+
+    /// Splits the head off `data`. Copies both to smaller blocks if many handlers are pending.
+    #[inline]
+    pub(in crate::engine) fn take_head(&self, data: &mut Buf, head_bytes: usize) -> Buf {
+        let bytes = data.slice(0..head_bytes);
+        data.advance(head_bytes);
+        if self.pending.get() >= self.pending_with_blocks_max {
+            return self.copy_head_and_rest_if_small(bytes, data);
+        }
+        bytes
+    }
+
+    /// Copies the head and the input behind it out of their block. Does nothing if there is much
+    /// input behind the head, because that needs the block in any case.
+    #[inline(never)]
+    fn copy_head_and_rest_if_small(&self, bytes: Buf, data: &mut Buf) -> Buf {
+        if data.len() * 4 >= self.context.pool().block_bytes() {
+            return bytes;
+        }
+        let bytes = self.copy_head_if_small(bytes);
+        *data = match data.is_empty() {
+            true => bytes.slice(0..0),
+            false => self.copy_if_small(std::mem::replace(data, bytes.slice(0..0))),
+        };
+        bytes
+    }
+
+    /// Copies a small head out of its block. The handler of this request may become pending, too,
+    /// and would hold a whole block for its head.
+    fn copy_head_if_small(&self, bytes: Buf) -> Buf {
+        let small = bytes.len() * 2 <= self.context.pool().block_bytes();
+        match small {
+            true => self.copy_to_exact_block(bytes.len(), bytes),
+            false => bytes,
+        }
+    }
+
+    /// Returns the same bytes. If there are few bytes, copies them to a small block, so that slow
+    /// clients do not hold large blocks.
+    pub(in crate::engine) fn copy_if_small(&self, data: Buf) -> Buf {
+        let is_small = data.len() * 4 < self.context.pool().block_bytes();
+        match is_small && !data.is_empty() {
+            true => self.copy_to_exact_block((data.len() * 2).max(512), data),
+            false => data,
+        }
+    }
+
+    /// Copies the bytes to a new block with room for `room` bytes; returns them unchanged if there
+    /// is no memory for that.
+    fn copy_to_exact_block(&self, room: usize, bytes: Buf) -> Buf {
+        match self.context.pool().take_exact(room) {
+            Some(mut block) => {
+                block.extend(&bytes);
+                block.into_buf()
+            }
+            None => bytes,
+        }
+    }
+}

@@ -1,0 +1,399 @@
+//! Moves connections between workers: new ones to the worker that they are assigned to, and
+//! established ones between two requests.
+//!
+//! To move an established connection, the engine first pauses it: the driver stops receiving, and
+//! input that it has already received is kept. Then the socket, that input, the protocol state and
+//! the deadline are transferred, and the other worker resumes the connection.
+
+use crate::engine::connection::Conn;
+use crate::engine::connection::state::{Expects, Phase, Target};
+use crate::engine::connection::tls_connection::MovedTls;
+use crate::engine::connection::transport::Transport;
+use crate::engine::connection::unsent_limit::UnsentLimit;
+use crate::engine::{Engine, Incoming, count};
+use crate::host::ConnId;
+use crate::metrics::CloseReason;
+use crate::panic_guard;
+use crate::worker_set::Assignment;
+use onrush_proto::connection::Connection as Machine;
+use onrush_rt::diagnose;
+use onrush_rt::driver::Socket;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::rc::Rc;
+
+/// A connection that one worker transfers to another.
+#[derive(Debug)]
+pub(crate) enum Transfer {
+    /// A new connection that is assigned to the other worker.
+    Accepted(Incoming),
+    /// An established connection, between two requests.
+    Established(Box<EstablishedConn>),
+    /// An idle connection of another process.
+    Adopted(Box<EstablishedConn>),
+    /// A connection for which so many workers had no place and no idle connection to close. It is
+    /// counted at the worker that it goes to, but not against the connection limit.
+    OverLimit(Incoming, usize),
+}
+
+/// The state of an established connection during a transfer.
+#[derive(Debug)]
+pub(crate) struct EstablishedConn {
+    socket: Socket,
+    /// `None` on a plain connection.
+    tls: Option<MovedTls>,
+    /// The client that the header of the PROXY protocol has named.
+    client: Option<SocketAddr>,
+    machine: Machine,
+    /// Received and not processed: a partial head, pipelined requests.
+    input: Vec<u8>,
+    /// Valid on each worker, because all use the same clock.
+    deadline_ms: u64,
+    expects: Expects,
+    unsent_limit: UnsentLimit,
+    /// The index of the worker that sends it.
+    from: usize,
+    /// The target worker had no memory for it and sends it back.
+    returned: bool,
+    /// The other process has not taken it, so it is not passed on.
+    stays: bool,
+}
+
+/// What a process says about a connection that it passes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionFacts {
+    /// The client that the header of the PROXY protocol has named.
+    pub client: Option<SocketAddr>,
+    /// When the connection ends if no request arrives, in milliseconds of `CLOCK_MONOTONIC`, which
+    /// all processes of a machine share. [`u64::MAX`]: never.
+    pub deadline_ms: u64,
+}
+
+impl EstablishedConn {
+    /// An idle connection of another process, for the worker `to`.
+    pub(crate) fn adopted(socket: Socket, facts: ConnectionFacts, to: usize) -> EstablishedConn {
+        EstablishedConn {
+            socket,
+            tls: None,
+            client: facts.client,
+            machine: Machine::new(),
+            input: Vec::new(),
+            deadline_ms: facts.deadline_ms,
+            expects: Expects::Request,
+            unsent_limit: UnsentLimit::default(),
+            from: to,
+            returned: false,
+            stays: false,
+        }
+    }
+
+    /// Whether another process needs only the socket and [`EstablishedConn::facts`].
+    pub(in crate::engine) fn is_idle(&self) -> bool {
+        let expects_request = matches!(self.expects, Expects::Request | Expects::Head);
+        let is_plain = self.tls.is_none() && matches!(self.socket, Socket::Os(_));
+        expects_request && is_plain && self.input.is_empty() && !self.stays
+    }
+
+    pub(crate) fn facts(&self) -> ConnectionFacts {
+        ConnectionFacts {
+            client: self.client,
+            deadline_ms: self.deadline_ms,
+        }
+    }
+
+    /// The socket; `None` if it is simulated.
+    pub(crate) fn socket(&self) -> Option<BorrowedFd<'_>> {
+        match &self.socket {
+            Socket::Os(socket) => Some(socket.as_fd()),
+            Socket::Sim(_) => None,
+        }
+    }
+
+    /// The worker that it comes from.
+    pub(crate) fn from(&self) -> usize {
+        self.from
+    }
+
+    /// The other process has not taken it.
+    pub(crate) fn keep(&mut self) {
+        self.stays = true;
+    }
+
+    #[cfg(test)]
+    pub(super) fn for_test() -> EstablishedConn {
+        let (socket, _) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        let facts = ConnectionFacts {
+            client: None,
+            deadline_ms: u64::MAX,
+        };
+        EstablishedConn::adopted(Socket::Os(socket.into()), facts, 0)
+    }
+}
+
+impl Engine {
+    /// Assigns a new connection to this worker or to another one.
+    pub(in crate::engine) fn place_connection(self: &Rc<Self>, incoming: Incoming) {
+        let (worker_set, own) = (&self.settings.worker_set, self.context.index());
+        let Assignment::Peer(to) = worker_set.place_connection(own, self.context.now_ms()) else {
+            return self.open_connection(incoming);
+        };
+        if let Err(Transfer::Accepted(incoming)) =
+            worker_set.transfer(own, to, Transfer::Accepted(incoming))
+        {
+            self.open_connection(incoming);
+        }
+    }
+
+    /// Serves the connections in this worker's inbox.
+    pub(in crate::engine) fn receive_transfers(self: &Rc<Self>) {
+        self.accept_transfers(self.settings.worker_set.take_inbox(self.context.index()));
+    }
+
+    /// Serves connections that other workers have transferred.
+    pub(crate) fn accept_transfers(self: &Rc<Self>, transfers: Vec<Transfer>) {
+        for transfer in transfers {
+            // Panics are caught for each connection: one must not lose the others.
+            let served = panic_guard::catch(|| match transfer {
+                Transfer::Accepted(incoming) => self.open_connection(incoming),
+                Transfer::Established(live) => {
+                    count(&self.counters.taken_over);
+                    self.resume_connection(*live);
+                }
+                Transfer::Adopted(mut live) => {
+                    count(&self.counters.taken_over);
+                    let now_ms = self.context.now_ms();
+                    let idle_ms = u64::from(self.limits().idle_timeout_ms);
+                    if idle_ms > 0 {
+                        live.deadline_ms = live.deadline_ms.min(now_ms + idle_ms);
+                    }
+                    self.resume_connection(*live);
+                }
+                Transfer::OverLimit(incoming, asked) => {
+                    self.settings.worker_set.release(self.context.index());
+                    self.admit(incoming, asked);
+                }
+            });
+            if served.is_none() {
+                self.recover_from_panic(None);
+            }
+        }
+    }
+
+    /// Moves a connection to the worker `to`, at once or after the response to its present request.
+    pub(crate) fn migrate_to(self: &Rc<Self>, id: ConnId, to: usize) {
+        let mut conns = self.conns.borrow_mut();
+        let Some(conn) = conns.get(id) else { return };
+        let moves_already = matches!(conn.state.phase(), Phase::Leaving | Phase::Lingering);
+        if moves_already
+            || conn.state.is_in_proxy_header()
+            || conn.state.is_refused()
+            || conn.state.has_ended()
+            || conn.state.is_handshaking()
+        {
+            return;
+        }
+        conn.state.plan_move(Target::Worker(to));
+        if conn.state.is_ready() {
+            drop(conns);
+            self.begin_migration(id);
+        }
+    }
+
+    /// [`Engine::migrate_to`] for all connections.
+    pub(crate) fn migrate_all_to(self: &Rc<Self>, to: usize) {
+        let ids = self.conns.borrow().ids();
+        for id in ids {
+            self.migrate_to(id, to);
+        }
+    }
+
+    /// Starts to move a connection that is between two requests.
+    pub(in crate::engine) fn begin_migration(self: &Rc<Self>, id: ConnId) {
+        {
+            let mut conns = self.conns.borrow_mut();
+            let Some(conn) = conns.get(id) else { return };
+            if conn.transport.is_delivering() {
+                // The rest of what was decrypted could not move with it.
+                conn.state.cancel_move();
+                return;
+            }
+            conn.state.begin_move(id);
+            if !self.context.driver().pause(conn.stream) {
+                return; // `ReceiveStopped` follows, possibly after more input.
+            }
+        }
+        self.finish_migration(id);
+    }
+
+    /// Transfers a connection that has stopped receiving.
+    pub(in crate::engine) fn finish_migration(self: &Rc<Self>, id: ConnId) {
+        let (worker_set, own) = (&self.settings.worker_set, self.context.index());
+        let has_unsent = {
+            let mut conns = self.conns.borrow_mut();
+            let Some(conn) = conns.get(id) else { return };
+            let has_unsent = (conn.active.as_ref()).is_some_and(|active| active.has_unsent());
+            if has_unsent {
+                conn.state.cancel_move();
+            }
+            has_unsent
+        };
+        if has_unsent {
+            return self.resume_reading(id); // Such as a response to a key update.
+        }
+        let unsent_limit = *self.conns.borrow_mut().unsent_limit(id);
+        let Some(mut conn) = self.conns.borrow_mut().remove(id) else {
+            return;
+        };
+        match conn.state.leaving() {
+            Some(Target::Successor) => diagnose!(DEBUG, worker = own, connection = id.token();
+                "connection is passed on to another process"),
+            Some(Target::Worker(index)) => {
+                diagnose!(DEBUG, worker = own, connection = id.token(), to = index;
+                    "connection migrates to another worker");
+            }
+            None => {}
+        }
+        if let Some(timer) = conn.timer {
+            self.context.unschedule(timer);
+        }
+        let detached = self.context.driver().detach(conn.stream);
+        let Some((socket, to)) = detached.zip(conn.state.leaving()) else {
+            return self.record_close(CloseReason::Exhausted);
+        };
+        let mut input = Vec::new();
+        for piece in conn.active.iter().flat_map(|active| &active.wire.input) {
+            input.extend_from_slice(piece);
+        }
+        let live = Box::new(EstablishedConn {
+            socket,
+            tls: Engine::move_tls(&mut conn),
+            client: self.peers.forget(conn.stream),
+            machine: conn.machine,
+            input,
+            deadline_ms: conn.deadline_ms,
+            expects: conn.state.expects(),
+            unsent_limit,
+            from: own,
+            returned: false,
+            stays: false,
+        });
+        let to = match to {
+            Target::Worker(to) => to,
+            Target::Successor => return self.give_to_outbox(live),
+        };
+        if self.shutdown.has_begun() || worker_set.is_draining() {
+            return self.resume_connection(*live);
+        }
+        if let Err(live) = self.send_transfer(to, live) {
+            self.resume_connection(*live); // That worker has stopped.
+        }
+    }
+
+    /// Transfers a connection to the worker `to`, or returns it when that worker has stopped.
+    fn send_transfer(
+        &self,
+        to: usize,
+        live: Box<EstablishedConn>,
+    ) -> Result<(), Box<EstablishedConn>> {
+        let (worker_set, own) = (&self.settings.worker_set, self.context.index());
+        worker_set.reserve(to);
+        worker_set.release(own);
+        match worker_set.transfer(own, to, Transfer::Established(live)) {
+            Err(Transfer::Established(live)) => Err(live),
+            _ => {
+                count(&self.counters.handed_over);
+                Ok(())
+            }
+        }
+    }
+
+    /// Resumes a connection that was transferred.
+    pub(super) fn resume_connection(self: &Rc<Self>, mut live: EstablishedConn) {
+        let block = match live.input.len() {
+            0 => None,
+            bytes => self.context.pool().take_exact(bytes),
+        };
+        let mut lacks_memory = block.is_none() && !live.input.is_empty();
+        let mut transport = Transport::Plain;
+        let records = live.tls.as_ref().map_or(0, MovedTls::received);
+        // The rest has to go back with its session, so that is tried last.
+        if !lacks_memory && let Some(moved) = live.tls.take() {
+            match moved.resume(self.context.pool(), &self.tls.memory) {
+                Ok(tls) => transport = Transport::Tls(Box::new(tls)),
+                Err(moved) => (live.tls, lacks_memory) = (Some(*moved), true),
+            }
+        }
+        if lacks_memory && !live.returned && live.from != self.context.index() {
+            live.returned = true;
+            match self.send_transfer(live.from, Box::new(live)) {
+                Ok(()) => return,
+                Err(back) => live = *back,
+            }
+        }
+        let Some(id) = self.attach(live.socket) else {
+            return;
+        };
+        diagnose!(DEBUG, worker = self.context.index(), connection = id.token(), from = live.from,
+            input_bytes = live.input.len(); "connection migrated from another worker");
+        if lacks_memory {
+            // Its input is lost. The reset shows the client that its requests were not processed.
+            return self.abort(id, CloseReason::Exhausted);
+        }
+        let input = block.map(|mut block| {
+            block.extend(&live.input);
+            block.into_buf()
+        });
+        {
+            let mut conns = self.conns.borrow_mut();
+            *conns.unsent_limit(id) = live.unsent_limit;
+            let Some(conn) = conns.get(id) else { return };
+            self.peers.name(conn.stream, live.client);
+            conn.transport = transport;
+            conn.machine = live.machine;
+            conn.state.end_move(live.expects);
+            let mut deadline_ms = live.deadline_ms;
+            if self.is_passing() && !live.stays && !conn.transport.is_tls() {
+                conn.state.plan_move(Target::Successor);
+            }
+            if self.shutdown.ends(conn) {
+                self.shutdown
+                    .limit_requests(id, (live.input.len() + records) as u64);
+                if input.is_none() && records == 0 {
+                    deadline_ms = self.deadlines.drain_deadline_ms(conn, deadline_ms);
+                    conn.state.restart_head(); // A new head gets the full time limit.
+                }
+            }
+            self.deadlines.set_deadline(id, conn, deadline_ms);
+            self.context.driver().receive(conn.stream);
+        }
+        if !self.admits_client(id) {
+            return self.abort(id, CloseReason::NotAdmitted);
+        }
+        if records > 0 {
+            self.list_partial_record(id);
+        }
+        let Some(input) = input else {
+            return self.pass_on_if_idle(id);
+        };
+        if panic_guard::catch(|| self.on_plaintext(id, input)).is_none() {
+            self.recover_from_panic(Some(id)); // A part of its input is lost.
+        }
+    }
+
+    /// Cancels a migration because the client has half-closed (EOF). The connection stays, sends
+    /// the responses to requests that had arrived, and closes.
+    pub(in crate::engine) fn cancel_migration(self: &Rc<Self>, id: ConnId) {
+        {
+            let mut conns = self.conns.borrow_mut();
+            let Some(conn) = conns.get(id) else { return };
+            conn.state.cancel_move();
+            conn.state.end();
+        }
+        self.resume_reading(id);
+        let is_ready = |conn: &mut Conn| conn.state.is_ready();
+        let ready = self.conns.borrow_mut().get(id).is_some_and(is_ready);
+        if ready {
+            self.close(id, CloseReason::Client);
+        }
+    }
+}
