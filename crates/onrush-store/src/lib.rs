@@ -28,9 +28,10 @@
 //! # Ok::<(), StoreError>(())
 //! ```
 //!
-//! Layers inside this crate, lowest first: `error` · `key` · `shown` (which names are) · `meta` ·
+//! Layers inside this crate, lowest first: `error` · `sync` (tasks that wait for each other) ·
+//! `key` · `shown` (which names are) · `meta` ·
 //! `checksum` · `attributes` · `local` · `object` · `changes` · `listing` · `store` · `stamps` ·
-//! `usage` (what quotas count) · `folder` · `scrub` · `quota` · `watch` · [`cache`] · `record` (the
+//! `usage` (what quotas count) · `folder` · `scrub` · `quota` · [`cache`] · `record` (the
 //! form of cached files) · `edge`, `build_cache` · `testing`.
 //! This crate does not contain HTTP: no headers, no statuses, no percent-encoding.
 
@@ -55,10 +56,10 @@ mod scrub;
 mod shown;
 mod stamps;
 mod store;
+pub mod sync;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod usage;
-mod watch;
 
 pub use build_cache::{BuildCache, BuildCacheMetrics};
 pub use changes::{ChangedName, Changes, FolderChanges};

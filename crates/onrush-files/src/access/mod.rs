@@ -20,7 +20,7 @@
 //! are delayed by address (`throttle`).
 //!
 //! Submodules, lowest first: `password` · `signed_url` · `certificate_name` · `users` ·
-//! `standing` · `credentials` · `remembered` · `single_flight` · `throttle` · `report` · `verify`.
+//! `standing` · `credentials` · `remembered` · `throttle` · `report` · `verify`.
 
 mod certificate_name;
 mod credentials;
@@ -28,7 +28,6 @@ mod password;
 mod remembered;
 mod report;
 mod signed_url;
-mod single_flight;
 mod standing;
 mod throttle;
 pub mod users;

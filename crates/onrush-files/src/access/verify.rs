@@ -3,7 +3,6 @@
 use super::WRONG_LOGIN;
 use super::remembered::{REMEMBERED_MS, Remembered, Tag, TagKey};
 use super::report::{Method, Report};
-use super::single_flight::Flights;
 use super::standing::Latest;
 use super::throttle::{Admission, Place, Throttle};
 use super::users::{UserId, Users};
@@ -11,6 +10,7 @@ use crate::files::http::http_error::HttpError;
 use crate::shares::{Holder, Share, Shares};
 use onrush::WorkerHandle;
 use onrush::offload::OffloadError;
+use onrush_store::sync::Exclusive;
 use std::future::poll_fn;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,7 +42,9 @@ pub(crate) struct Shared {
     /// Also of the applications that have replaced this one.
     latest: Arc<Latest>,
     tag_key: TagKey,
-    flights: Flights,
+    /// One verification at a time for equal credentials: a client with many connections costs one
+    /// password hash. The others wait for its result.
+    verifying: Exclusive<Tag>,
     /// Also of other users of the same server.
     throttle: Arc<Mutex<Throttle>>,
     /// The places of logins that wait, of which each address has a share.
@@ -127,7 +129,7 @@ impl Shared {
             generation: AtomicU64::new(0),
             latest,
             tag_key: TagKey::random(),
-            flights: Flights::default(),
+            verifying: Exclusive::default(),
             throttle: Arc::default(),
             waiting: Shares::new("logins", WAITING_MAX),
             report: Arc::default(),
@@ -251,7 +253,7 @@ impl Shared {
             }
             let _waiting = Waiting::begin(self, address, worker.now_ms())?;
             // Without a leader, another verification has ended: with success, or it is repeated.
-            if let Some(leader) = self.flights.lead_or_wait(tag).await {
+            if let Some(leader) = self.verifying.acquire_or_wait(tag).await {
                 break leader;
             }
         };

@@ -22,7 +22,7 @@
 //!
 //! Methods whose documentation says "blocks" belong on the pool. Layers, lowest first: `name` ·
 //! `list` · `found` · `space` · `folder` · `bound` · `index` · `failure` · `scan` ·
-//! `verification` · `filling`.
+//! `filling`.
 
 mod bound;
 mod failure;
@@ -34,10 +34,10 @@ mod list;
 mod name;
 mod scan;
 mod space;
-mod verification;
 
 use crate::error::Cause;
-use crate::watch::Watch;
+use crate::sync::watch::Watch;
+use crate::sync::{Exclusive, Held};
 use bound::Bound;
 use failure::{Pause, is_of_process};
 pub use filling::{NewFile, Promise};
@@ -53,7 +53,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
-use verification::{Verification, Verifications};
 
 /// Receives each change of the state of the disk.
 pub type Report = Arc<dyn Fn(DiskEvent) + Send + Sync>;
@@ -114,14 +113,16 @@ struct Inner {
     /// The announced sizes of large new files: see [`Cache::promise`].
     promises: Arc<Space>,
     pause: Pause,
-    verifications: Verifications,
+    /// A file that many requests need after a restart is verified once. The others wait, and hold
+    /// no thread of the pool meanwhile.
+    verifications: Exclusive<Name>,
     /// Whether the scan has failed, and is to begin again after the pause.
     has_scan_failed: AtomicBool,
 }
 
 /// The turn of a caller to open and verify a file ([`Cache::turn`]). Dropping it ends the turn.
 #[derive(Default)]
-pub struct Turn(#[expect(dead_code, reason = "it is only dropped")] Option<Verification>);
+pub struct Turn(#[expect(dead_code, reason = "it is only dropped")] Option<Held<Name>>);
 
 /// A file and whether it is known to be whole.
 pub struct Opened {
@@ -210,7 +211,7 @@ impl Cache {
             is_scanning: Watch::new(false),
             promises: Space::new(options.bytes_max),
             pause: Pause::new(),
-            verifications: Verifications::default(),
+            verifications: Exclusive::default(),
             has_scan_failed: AtomicBool::new(false),
         };
         let cache = Cache {
@@ -284,7 +285,7 @@ impl Cache {
         {
             return Turn(None);
         }
-        Turn(Some(self.inner.verifications.begin(name).await))
+        Turn(Some(self.inner.verifications.acquire(*name).await))
     }
 
     /// Opens a file, also one that the scan has not found yet. `None` if there is none. Blocks.

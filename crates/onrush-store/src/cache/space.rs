@@ -1,6 +1,6 @@
 //! The account of the disk space that files occupy or will occupy.
 
-use crate::watch::Watch;
+use crate::sync::watch::Watch;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst, fence};
 

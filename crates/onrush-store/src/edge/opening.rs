@@ -10,7 +10,7 @@ use crate::checksum::Checksum;
 use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::store::Wanted;
-use crate::watch::Watch;
+use crate::sync::watch::Watch;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

@@ -10,7 +10,7 @@ use super::Inner;
 use crate::cache::Name;
 use crate::key::Key;
 use crate::object::LocalFuture;
-use crate::watch::Watch;
+use crate::sync::watch::Watch;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;

@@ -12,7 +12,7 @@ use crate::checksum::Checksum;
 use crate::error::{Result, StoreError};
 use crate::object::{ByteStream, Object};
 use crate::store::Wanted;
-use crate::watch::Watch;
+use crate::sync::watch::Watch;
 use bytes::{Buf, Bytes};
 use onrush_rt::fs::File;
 use std::collections::HashMap;

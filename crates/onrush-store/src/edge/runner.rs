@@ -132,7 +132,7 @@ fn run(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::watch::Watch;
+    use crate::sync::watch::Watch;
 
     #[test]
     fn futures_run_to_their_end_or_are_dropped() {

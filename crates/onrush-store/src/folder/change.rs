@@ -15,11 +15,11 @@
 //! A lock that is held for longer, that of a kept file, is never waited for.
 
 use super::key_locks::KeyGuard;
-use super::semaphore::TaskSemaphore;
 use super::staging::ensure_dir;
 use super::{Inner, again};
 use crate::error::{Result, StoreError};
 use crate::key::{Key, RESERVED};
+use crate::sync::semaphore::TaskSemaphore;
 use onrush_rt::fs::{Create, Dir, File, OpenHow};
 use sha2::{Digest, Sha256};
 use std::io;

@@ -10,8 +10,8 @@
 //! key would occupy the pool with waiting and block all reads.
 
 use super::Inner;
-use super::semaphore::{self, Semaphore};
 use crate::key::Key;
+use crate::sync::semaphore::{self, Semaphore};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};

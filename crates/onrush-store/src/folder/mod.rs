@@ -13,7 +13,7 @@
 //! processes), `overlap` (how two names lie to each other), `trees` (what a folder contains),
 //! `properties` (of clients), `rights` (owner, group and mode), `names` (sorted names of a folder),
 //! `recent_names` (those of earlier pages), `walk` (what a folder contains, in steps), `list`,
-//! `semaphore` (waiting tasks), `key_locks` (locks and generations by key), `change` (locks that
+//! `key_locks` (locks and generations by key), `change` (locks that
 //! other processes see), `listing_queue` (the number of simultaneous listings), `watches` (changes
 //! of folders), `name_case` (whether names are distinguished by case).
 
@@ -39,7 +39,6 @@ mod recent_names;
 mod relocate;
 mod remote;
 mod rights;
-mod semaphore;
 mod settings;
 mod staging;
 mod store;

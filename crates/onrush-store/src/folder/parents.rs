@@ -11,8 +11,8 @@
 //! many.
 
 use super::Inner;
-use super::semaphore::TaskSemaphore;
 use crate::error::{Result, StoreError};
+use crate::sync::semaphore::TaskSemaphore;
 use onrush_rt::fs::Dir;
 use std::collections::HashMap;
 use std::io;

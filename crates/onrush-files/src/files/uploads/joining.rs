@@ -4,11 +4,11 @@
 //! object is published until they have been removed. So a client that sends its request again,
 //! because it has lost the response or the process was killed, learns that the object is there.
 
-use super::active::Guard;
 use super::{Found, NO_UPLOAD, Plan, Session, UploadId, Uploads};
 use crate::files::http::http_error::HttpError;
 use crate::files::receive::upload::ReceiveError;
 use onrush::WorkerHandle;
+use onrush_store::sync::Held;
 use onrush_store::{Committed, Key};
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ const NOT_FINISHED: HttpError = HttpError::new(409, "a partial upload is not com
 pub(in crate::files) type Sources = [(UploadId, Key)];
 
 /// An upload that is about to join others.
-pub(in crate::files) struct Joining(Guard<UploadId>);
+pub(in crate::files) struct Joining(Held<UploadId>);
 
 /// How far an earlier request has come that has joined the same uploads.
 pub(in crate::files) enum Before {

@@ -35,10 +35,9 @@
 //! that its upload is complete. If the process was killed before the record was removed, the object
 //! itself says so ([`ResumableUploads::published`]).
 //!
-//! Submodules, lowest first: `id` · `active` · `in_base64` · `parts` · `record` · `index` ·
+//! Submodules, lowest first: `id` · `in_base64` · `parts` · `record` · `index` ·
 //! `records` · `removed` · `session` · `part` · `joining`.
 
-mod active;
 mod id;
 mod in_base64;
 mod index;
@@ -65,11 +64,11 @@ use crate::files::receive::upload_limits::{SharedLimits, UploadLimits};
 use crate::files::shared::open_files::OpenFiles;
 use crate::files::shared::run_to_end::run_to_end;
 use crate::shares::{self, Holder};
-use active::Active;
 use index::Index;
 use onrush::WorkerHandle;
 use onrush_rt::blocking::block_on;
 use onrush_rt::descriptors::Descriptors;
+use onrush_store::sync::Exclusive;
 use onrush_store::{Condition, Kept, KeptUpload, Key, ResumableUploads, Store, StoreError};
 use record::{Record, Used};
 use records::{Known, Summary};
@@ -133,16 +132,16 @@ pub(in crate::files) struct Uploads {
     store: Arc<dyn Store>,
     open_files: Arc<OpenFiles>,
     limits: SharedLimits,
-    active: Active<UploadId>,
+    active: Exclusive<UploadId>,
     /// By the position of the part.
-    active_parts: Active<(UploadId, u64)>,
+    active_parts: Exclusive<(UploadId, u64)>,
     index: Index,
     /// [`Store::swaps`] of what the index has.
     swaps: AtomicU64,
     known: Known,
     removed_users: RemovedUsers,
     /// Used by the request that reads the index.
-    loading: Active<()>,
+    loading: Exclusive<()>,
     /// Whether a task removes uploads that are too old.
     is_swept: AtomicBool,
 }
@@ -165,13 +164,13 @@ impl Uploads {
             store,
             open_files,
             limits: SharedLimits::new(limits),
-            active: Active::default(),
-            active_parts: Active::default(),
+            active: Exclusive::default(),
+            active_parts: Exclusive::default(),
             index: Index::default(),
             swaps: AtomicU64::new(0),
             known: Known::default(),
             removed_users: RemovedUsers::default(),
-            loading: Active::default(),
+            loading: Exclusive::default(),
             is_swept: AtomicBool::new(false),
         })
     }

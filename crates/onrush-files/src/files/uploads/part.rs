@@ -1,10 +1,10 @@
 //! One request with a part of an upload whose parts arrive in any order.
 
-use super::active::Guard;
 use super::{Found, NO_UPLOAD, Session, UploadId, Uploads};
 use crate::files::http::digest::Digests;
 use crate::files::receive::upload::{self, ReceiveError, Sink, UploadBuffers};
 use onrush::{RequestBody, WorkerHandle};
+use onrush_store::sync::Held;
 use onrush_store::{Kept, Key, StoreError};
 use std::ops::Range;
 use std::sync::Arc;
@@ -101,9 +101,9 @@ impl PartSink {
         body: &mut RequestBody,
         length: u64,
         buffers: &UploadBuffers,
-        guard: &Guard<(UploadId, u64)>,
+        guard: &Held<(UploadId, u64)>,
     ) -> Result<(), ReceiveError> {
-        let stop = |cx: &mut std::task::Context<'_>| guard.should_end(cx);
+        let stop = |cx: &mut std::task::Context<'_>| guard.is_wanted(cx);
         upload::receive(body, Some(length), self, buffers, &stop).await?;
         std::mem::take(&mut self.content)
             .check()

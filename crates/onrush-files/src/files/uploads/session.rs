@@ -1,6 +1,5 @@
 //! The use of an unfinished upload by one request.
 
-use super::active::Guard;
 use super::record::{Record, SavedCondition, Used};
 use super::records::TAKEN_OVER;
 use super::{CHECKPOINT_BYTES, Completed, NO_UPLOAD, Parts, Plan, Progress, UploadId, Uploads};
@@ -10,6 +9,7 @@ use crate::files::receive::upload::{self, ReceiveError, Sink, UploadBuffers};
 use crate::files::shared::client_rights::REVOKED;
 use crate::shares::{Holder, Share};
 use onrush::{RequestBody, WorkerHandle};
+use onrush_store::sync::Held;
 use onrush_store::{Committed, Condition, Kept, Key, StoreError, Upload, Version};
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ const PARTS_MISSING: HttpError = HttpError::new(409, "parts of the upload are mi
 /// An unfinished upload that one request uses. Dropping it keeps what was saved.
 pub(in crate::files) struct Session {
     state: State,
-    guard: Guard<UploadId>,
+    guard: Held<UploadId>,
 }
 
 struct State {
@@ -56,7 +56,7 @@ impl Session {
     pub(super) fn new(
         uploads: &Arc<Uploads>,
         id: UploadId,
-        guard: Guard<UploadId>,
+        guard: Held<UploadId>,
         plan: Plan,
         worker: &WorkerHandle,
     ) -> Session {
@@ -118,7 +118,7 @@ impl Session {
     pub(super) fn saved(
         uploads: &Arc<Uploads>,
         id: UploadId,
-        guard: Guard<UploadId>,
+        guard: Held<UploadId>,
         key: &Key,
         record: Record,
         version: Version,
@@ -263,7 +263,7 @@ impl Session {
             state: &mut self.state,
             on_progress,
         };
-        let stop = |cx: &mut std::task::Context<'_>| guard.should_end(cx);
+        let stop = |cx: &mut std::task::Context<'_>| guard.is_wanted(cx);
         let received = upload::receive(body, length, &mut appending, buffers, &stop).await;
         if let Err(error) = received {
             // The first error counts. What could not be saved was not acknowledged.

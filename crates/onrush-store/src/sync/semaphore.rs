@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 /// Permits and waiting tasks. While a permit is free, no task waits.
-pub(super) struct Semaphore {
+pub(crate) struct Semaphore {
     free: usize,
     /// Tickets that own a permit, until their tasks are polled.
     granted: Vec<u64>,
@@ -18,7 +18,7 @@ pub(super) struct Semaphore {
 
 impl Semaphore {
     /// A semaphore with `permits` permits. It allocates only when a task waits.
-    pub(super) const fn new(permits: usize) -> Semaphore {
+    pub(crate) const fn new(permits: usize) -> Semaphore {
         Semaphore {
             free: permits,
             granted: Vec::new(),
@@ -29,7 +29,7 @@ impl Semaphore {
 
     /// Takes a permit, or waits with `ticket` until `waker` is called. A task that stops waiting
     /// must call [`Semaphore::cancel`].
-    pub(super) fn poll(&mut self, ticket: &mut Option<u64>, waker: &Waker) -> bool {
+    pub(crate) fn poll(&mut self, ticket: &mut Option<u64>, waker: &Waker) -> bool {
         match *ticket {
             None if self.free > 0 => {
                 self.free -= 1;
@@ -61,7 +61,7 @@ impl Semaphore {
 
     /// Releases a permit. Returns the waker of the task that gets it, which the caller must wake.
     #[must_use = "the next waiting task must be woken"]
-    pub(super) fn release(&mut self) -> Option<Waker> {
+    pub(crate) fn release(&mut self) -> Option<Waker> {
         match self.waiting.pop_front() {
             Some((number, waker)) => {
                 self.granted.push(number);
@@ -77,7 +77,7 @@ impl Semaphore {
     /// Removes `ticket` from the queue. If it already owns a permit, this releases the permit as
     /// [`Semaphore::release`] does.
     #[must_use = "the next waiting task must be woken"]
-    pub(super) fn cancel(&mut self, ticket: u64) -> Option<Waker> {
+    pub(crate) fn cancel(&mut self, ticket: u64) -> Option<Waker> {
         if self.take_granted(ticket) {
             return self.release();
         }
@@ -86,21 +86,21 @@ impl Semaphore {
     }
 
     /// The number of free permits.
-    pub(super) fn free(&self) -> usize {
+    pub(crate) fn free(&self) -> usize {
         self.free
     }
 }
 
 /// A [`Semaphore`] with a lock, shared by tasks.
-pub(super) struct TaskSemaphore(Mutex<Semaphore>);
+pub(crate) struct TaskSemaphore(Mutex<Semaphore>);
 
 impl TaskSemaphore {
-    pub(super) fn new(permits: usize) -> Arc<TaskSemaphore> {
+    pub(crate) fn new(permits: usize) -> Arc<TaskSemaphore> {
         Arc::new(TaskSemaphore(Mutex::new(Semaphore::new(permits))))
     }
 
     /// Waits for a permit, in the order of the first polls.
-    pub(super) fn acquire(self: &Arc<Self>) -> AcquirePermit {
+    pub(crate) fn acquire(self: &Arc<Self>) -> AcquirePermit {
         AcquirePermit {
             semaphore: self.clone(),
             ticket: None,
@@ -113,7 +113,7 @@ impl TaskSemaphore {
     }
 }
 
-pub(super) struct AcquirePermit {
+pub(crate) struct AcquirePermit {
     semaphore: Arc<TaskSemaphore>,
     /// Set while waiting.
     ticket: Option<u64>,
@@ -143,7 +143,7 @@ impl Drop for AcquirePermit {
 }
 
 /// A permit. Dropping it, on any thread, releases it.
-pub(super) struct SemaphorePermit(Arc<TaskSemaphore>);
+pub(crate) struct SemaphorePermit(Arc<TaskSemaphore>);
 
 impl Drop for SemaphorePermit {
     fn drop(&mut self) {
@@ -153,7 +153,7 @@ impl Drop for SemaphorePermit {
 }
 
 /// Wakes a task, if there is one. Must not be called under a lock.
-pub(super) fn wake(waker: Option<Waker>) {
+pub(crate) fn wake(waker: Option<Waker>) {
     if let Some(waker) = waker {
         waker.wake();
     }
