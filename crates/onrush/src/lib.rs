@@ -56,19 +56,19 @@
 //!
 //! Layers inside this crate, lowest first: `trusted_peers` · `panic_guard` · `pooled_buffer` ·
 //! `drain` · `log` · `running_settings` · [`body`] · [`response`] · `tls` · `offload` ·
-//! [`worker`] · `params` · `worker_set` · `watchdog` · `host` · [`request`] · [`handler`] ·
+//! [`worker`] · `params` · `worker_set` · `watchdog` · `connections` · [`request`] · [`handler`] ·
 //! `coroutine` · `limited` · `route` · [`metrics`] · `engine` · [`server`] · `admin` · [`sim`].
 
 #![forbid(unsafe_code)]
 
 mod admin;
 pub mod body;
+mod connections;
 #[cfg(feature = "coroutine")]
 pub mod coroutine;
 mod drain;
 mod engine;
 pub mod handler;
-mod host;
 pub mod limited;
 mod log;
 pub mod metrics;

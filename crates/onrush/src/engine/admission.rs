@@ -11,12 +11,12 @@
 //! is needed, and it is used until its last entry. A connection that becomes idle after the pass
 //! has been idle for a shorter time than each entry.
 
+use crate::connections::ConnId;
 use crate::engine::connection::Conn;
 use crate::engine::connection::state::{AfterFlush, Expects};
 use crate::engine::connection::table::Conns;
 use crate::engine::workers::migration::Transfer;
 use crate::engine::{Engine, Incoming, count};
-use crate::host::ConnId;
 use crate::log::Outcome;
 use crate::metrics::CloseReason;
 use crate::panic_guard;

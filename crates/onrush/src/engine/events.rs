@@ -1,9 +1,9 @@
 //! The event handler of a worker. It handles the events `End`, `Readable` and `ReceiveStopped`
 //! itself, and passes the others to the modules that handle them.
 
+use crate::connections::ConnId;
 use crate::engine::Engine;
 use crate::engine::connection::state::Phase;
-use crate::host::ConnId;
 use crate::metrics::CloseReason;
 use onrush_rt::driver::Event;
 use onrush_rt::worker::{Blocked, EventHandler};

@@ -10,28 +10,28 @@
 //!
 //! Modules, lowest first: `connection` (one connection, and the table of all) · `shared` (what the
 //! connections of a worker share) · `no_tls`, `tls` (handshakes and received records) · `timers`
-//! (expired time limits) · `pressure` (shortage of receive memory) · `host` (the interface to
-//! requests) · `http1` (requests and responses) · `proxy_header` (the PROXY protocol) · `workers`
+//! (expired time limits) · `pressure` (shortage of receive memory) · `requests` (what they need of
+//! the engine) · `http1` (requests and responses) · `proxy_header` (the PROXY protocol) · `workers`
 //! (connections that move, blocked workers) · `admission` (which new connections are served) ·
 //! `events` (events of the driver and the worker).
 
 mod admission;
 mod connection;
 mod events;
-mod host;
 mod http1;
 #[cfg(not(feature = "tls"))]
 mod no_tls;
 mod pressure;
 mod proxy_header;
+mod requests;
 mod shared;
 mod timers;
 #[cfg(feature = "tls")]
 mod tls;
 mod workers;
 
+use crate::connections::ConnId;
 use crate::handler::Service;
-use crate::host::ConnId;
 use crate::log::{AccessLog, EntryWindow};
 use crate::metrics::{CloseReason, Counter, Counters, Kind as _, Metrics};
 use crate::panic_guard;

@@ -1,9 +1,9 @@
 //! Without the feature `tls`: no connection uses TLS.
 
+use crate::connections::ConnId;
 use crate::engine::Engine;
 use crate::engine::connection::Conn;
 use crate::engine::connection::tls_connection::{MovedTls, SessionMemory};
-use crate::host::ConnId;
 use crate::metrics::CloseReason;
 use onrush_rt::buf::Buf;
 use onrush_rt::worker::Notifier;
@@ -48,6 +48,10 @@ impl Engine {
     pub(super) fn list_partial_record(self: &Rc<Self>, _: ConnId) {}
 
     pub(super) fn close_tls(&self, _: &mut Conn, _: CloseReason) {}
+
+    pub(super) fn has_failed(&self, _: ConnId) -> bool {
+        false
+    }
 
     pub(super) fn fail_tls(&self, _: ConnId) {}
 

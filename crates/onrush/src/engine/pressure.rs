@@ -16,9 +16,9 @@
 //! [`Engine::evict_unread`]. Larger content of a handler is not rendered: it is the handler's
 //! memory and does not count. Files do not use this memory.
 
+use crate::connections::ConnId;
 use crate::engine::Engine;
 use crate::engine::connection::state::AfterFlush;
-use crate::host::ConnId;
 use crate::log::Outcome;
 use crate::metrics::{CloseReason, Refusal};
 use crate::request::RequestParts;

@@ -6,9 +6,9 @@
 //! [`BYTES_MAX`](onrush_proto::proxy_header::BYTES_MAX) long. An incomplete one is queued and
 //! evicted like a partial head, and has the time limit of a head.
 
+use crate::connections::ConnId;
 use crate::engine::connection::Conn;
 use crate::engine::{Engine, count};
-use crate::host::ConnId;
 use crate::metrics::{CloseReason, ProxyRefusal};
 use onrush_proto::proxy_header;
 use onrush_rt::buf::Buf;

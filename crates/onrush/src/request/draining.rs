@@ -34,6 +34,6 @@ impl Request {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn draining(&self) -> Draining {
-        self.parts().host.draining()
+        self.parts().connections.draining()
     }
 }

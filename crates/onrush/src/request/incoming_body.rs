@@ -1,6 +1,6 @@
 //! The body of a request, which is read as it arrives.
 
-use crate::host::{BodyId, Host};
+use crate::connections::{BodyId, Connections};
 use onrush_proto::response::{FieldError, FieldLines};
 use onrush_rt::buf::Buf;
 use onrush_rt::coop;
@@ -60,8 +60,8 @@ pub struct RequestBody(
 impl Drop for RequestBody {
     #[inline]
     fn drop(&mut self) {
-        if let Some(BodySource { host, id }) = &self.0 {
-            host.body_dropped(*id);
+        if let Some(BodySource { connections, id }) = &self.0 {
+            connections.body_dropped(*id);
         }
     }
 }
@@ -69,7 +69,7 @@ impl Drop for RequestBody {
 /// Where a body is read from.
 #[derive(Clone)]
 struct BodySource {
-    host: Rc<dyn Host>,
+    connections: Rc<dyn Connections>,
     id: BodyId,
 }
 
@@ -119,27 +119,27 @@ impl InterimResponses {
         }
         let source = self.0.as_ref();
         Ok(source.is_some_and(|source| {
-            let BodySource { host, id } = source;
-            host.send_interim(*id, status, lines.as_bytes())
+            let BodySource { connections, id } = source;
+            connections.send_interim(*id, status, lines.as_bytes())
         }))
     }
 }
 
 impl RequestBody {
-    /// A body that `host` receives.
+    /// A body that `connections` receives.
     #[inline]
-    pub(super) fn new(host: Rc<dyn Host>, id: BodyId) -> RequestBody {
-        RequestBody(Some(BodySource { host, id }))
+    pub(super) fn new(connections: Rc<dyn Connections>, id: BodyId) -> RequestBody {
+        RequestBody(Some(BodySource { connections, id }))
     }
 
     /// Waits for the next piece of the body. Its length depends on how the bytes arrived. `None` at
     /// the end.
     pub async fn next(&mut self) -> Option<io::Result<Buf>> {
-        let Some(BodySource { host, id }) = self.0.as_ref() else {
+        let Some(BodySource { connections, id }) = self.0.as_ref() else {
             poll_fn(coop::poll_operation).await; // A loop of such calls uses up the budget.
             return None;
         };
-        poll_fn(|cx| host.poll_piece(*id, cx)).await
+        poll_fn(|cx| connections.poll_piece(*id, cx)).await
     }
 
     /// Waits for at least one byte and appends to `into`, up to its spare capacity. Returns the
@@ -176,7 +176,9 @@ impl RequestBody {
             "the vector has no spare capacity"
         );
         match self.0.as_ref() {
-            Some(BodySource { host, id }) => poll_fn(|cx| host.poll_fill(*id, cx, into, 1)).await,
+            Some(BodySource { connections, id }) => {
+                poll_fn(|cx| connections.poll_fill(*id, cx, into, 1)).await
+            }
             None => {
                 poll_fn(coop::poll_operation).await; // A loop of such calls uses up the budget.
                 Ok(0)
@@ -233,24 +235,24 @@ impl RequestBody {
         cx: &mut Context<'_>,
         into: &mut Vec<u8>,
     ) -> Poll<io::Result<usize>> {
-        let Some(BodySource { host, id }) = self.0.as_ref() else {
+        let Some(BodySource { connections, id }) = self.0.as_ref() else {
             return coop::poll_operation(cx).map(|()| Ok(0));
         };
         // The whole capacity, not the spare one: each change of the number costs a system call.
         let low_water = u32::try_from(into.capacity()).unwrap_or(u32::MAX);
-        host.poll_fill(*id, cx, into, low_water)
+        connections.poll_fill(*id, cx, into, low_water)
     }
 
     /// Reads the rest of the body and discards it. On TCP the kernel drops a large body without
     /// copying it (`MSG_TRUNC`, tcp(7)). Returns the number of bytes discarded.
     pub async fn discard(&mut self) -> io::Result<u64> {
-        let Some(BodySource { host, id }) = self.0.as_ref() else {
+        let Some(BodySource { connections, id }) = self.0.as_ref() else {
             poll_fn(coop::poll_operation).await; // A loop of such calls uses up the budget.
             return Ok(0);
         };
         let mut total = 0;
         loop {
-            match poll_fn(|cx| host.poll_discard(*id, cx)).await? {
+            match poll_fn(|cx| connections.poll_discard(*id, cx)).await? {
                 0 => return Ok(total),
                 n => total += n as u64,
             }
@@ -296,7 +298,9 @@ impl RequestBody {
     /// because its length is unknown.
     pub fn remaining(&self) -> Option<u64> {
         let source = self.0.as_ref();
-        source.map_or(Some(0), |source| source.host.body_remaining(source.id))
+        source.map_or(Some(0), |source| {
+            source.connections.body_remaining(source.id)
+        })
     }
 
     /// Lowers the limit on the length of this body. Call it before the body is read. It cannot
@@ -325,7 +329,7 @@ impl RequestBody {
     pub fn set_limit(&mut self, bytes_max: u64) -> io::Result<()> {
         let source = self.0.as_ref();
         source.map_or(Ok(()), |source| {
-            source.host.limit_body(source.id, bytes_max)
+            source.connections.limit_body(source.id, bytes_max)
         })
     }
 
@@ -358,6 +362,6 @@ impl RequestBody {
     /// ```
     pub fn take_trailers(&mut self) -> Option<Box<[u8]>> {
         let source = self.0.as_ref()?;
-        source.host.take_trailers(source.id)
+        source.connections.take_trailers(source.id)
     }
 }

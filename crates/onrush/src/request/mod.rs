@@ -6,7 +6,7 @@
 mod draining;
 mod incoming_body;
 
-use crate::host::{BodyId, ConnId, Host};
+use crate::connections::{BodyId, ConnId, Connections};
 use crate::params::Params;
 use crate::worker::WorkerHandle;
 pub use incoming_body::{InterimResponses, RequestBody};
@@ -207,13 +207,13 @@ impl Request {
     /// `None` on a Unix socket, in a simulation, and after the client has disconnected.
     pub fn peer(&self) -> Option<SocketAddr> {
         let parts = self.parts();
-        parts.host.peer(parts.connection)
+        parts.connections.peer(parts.connection)
     }
 
     /// The peer of the socket (`getpeername(2)`), which may be a proxy.
     pub fn socket_peer(&self) -> Peer {
         let parts = self.parts();
-        parts.host.socket_peer(parts.connection)
+        parts.connections.socket_peer(parts.connection)
     }
 
     /// The address at which the server accepted the connection (`getsockname(2)`; one system call).
@@ -222,7 +222,7 @@ impl Request {
     /// disconnected.
     pub fn local_address(&self) -> Option<Address> {
         let parts = self.parts();
-        parts.host.local_address(parts.connection)
+        parts.connections.local_address(parts.connection)
     }
 
     /// The TLS session of the connection: version, cipher suite, the name that the client asked
@@ -234,7 +234,7 @@ impl Request {
     #[cfg(feature = "tls")]
     pub fn tls(&self) -> Option<std::sync::Arc<crate::tls::TlsInfo>> {
         let parts = self.parts();
-        parts.host.tls(parts.connection)
+        parts.connections.tls(parts.connection)
     }
 
     /// Sets the name of the user who sent the request, for the field `user` of the access log
@@ -251,7 +251,7 @@ impl Request {
     /// ```
     pub fn set_user(&self, name: &str) {
         let parts = self.parts();
-        parts.host.set_user(parts.connection, name);
+        parts.connections.set_user(parts.connection, name);
     }
 
     /// Sets the address of the client for the field `peer` of the access log
@@ -259,7 +259,9 @@ impl Request {
     /// trusted to do so. Without an access log this costs a comparison.
     pub fn set_client_address(&self, address: IpAddr) {
         let parts = self.parts();
-        parts.host.set_client_address(parts.connection, address);
+        parts
+            .connections
+            .set_client_address(parts.connection, address);
     }
 
     /// Attaches a value for the applications and handlers that get this request next, such as who
@@ -332,7 +334,7 @@ impl Request {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn worker(&self) -> &WorkerHandle {
-        self.parts().host.worker()
+        self.parts().connections.worker()
     }
 
     /// The body, which is read as it arrives.
@@ -388,14 +390,14 @@ impl Request {
     pub(crate) fn set_params(&mut self, params: Params) {
         if let Some(parts) = &mut self.parts {
             if let Some(template) = &params.template {
-                parts.host.routed(template);
+                parts.connections.routed(template);
             }
             parts.params = params;
         }
     }
 
     pub(crate) fn count_limit_hit(&self) {
-        self.parts().host.limit_hit();
+        self.parts().connections.limit_hit();
     }
 
     #[inline]
@@ -438,7 +440,7 @@ pub(crate) struct RequestParts {
     pub(crate) head: Head,
     /// The bytes that the offsets of `head` refer to.
     bytes: Option<Buf>,
-    host: Rc<dyn Host>,
+    connections: Rc<dyn Connections>,
     request_pool: Rc<RequestPool>,
     connection: ConnId,
     params: Params,
@@ -469,7 +471,7 @@ impl RequestParts {
         self.bytes = Some(bytes);
         self.connection = connection;
         if let Some(id) = body {
-            self.body = RequestBody::new(self.host.clone(), id);
+            self.body = RequestBody::new(self.connections.clone(), id);
         }
         Request { parts: Some(self) }
     }
@@ -484,21 +486,24 @@ pub(crate) struct RequestPool {
     /// Boxed, because a request holds a box of them.
     #[allow(clippy::vec_box)]
     free: RefCell<Vec<Box<RequestParts>>>,
-    /// The host has ended. Returned parts are dropped, because they refer to the host.
+    /// The engine has ended. Returned parts are dropped, because they refer to it.
     closed: Cell<bool>,
 }
 
 impl RequestPool {
     /// Takes parts to parse a head into. Their table may contain an earlier head.
     #[inline]
-    pub(crate) fn take<H: Host + 'static>(self: &Rc<Self>, host: &Rc<H>) -> Box<RequestParts> {
+    pub(crate) fn take<C: Connections + 'static>(
+        self: &Rc<Self>,
+        connections: &Rc<C>,
+    ) -> Box<RequestParts> {
         if let Some(parts) = self.free.borrow_mut().pop() {
             return parts;
         }
         Box::new(RequestParts {
             head: Head::default(),
             bytes: None,
-            host: host.clone(),
+            connections: connections.clone(),
             request_pool: self.clone(),
             connection: ConnId::from_token(0),
             params: Params::default(),

@@ -17,7 +17,7 @@
 //! TLS) · `table` (all connections of a worker).
 
 #[cfg(not(feature = "tls"))]
-mod no_tls_connection;
+pub(in crate::engine) mod no_tls_connection;
 mod rate_meter;
 pub(in crate::engine) mod state;
 pub(in crate::engine) mod table;
@@ -26,10 +26,10 @@ pub(in crate::engine) mod tls_connection;
 pub(in crate::engine) mod transport;
 pub(in crate::engine) mod unsent_limit;
 
+use crate::connections::ConnId;
 use crate::engine::connection::rate_meter::RateMeter;
 use crate::engine::connection::state::State;
 use crate::engine::connection::transport::Transport;
-use crate::host::ConnId;
 use crate::log::LogEntries;
 use crate::metrics::Measured;
 #[cfg(not(feature = "tls"))]

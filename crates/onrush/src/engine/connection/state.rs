@@ -33,7 +33,7 @@
 //!   head, and in `Busy` and `Flushing` while the client does not take responses or has sent a
 //!   part of a record.
 
-use crate::host::ConnId;
+use crate::connections::ConnId;
 use onrush_proto::connection::After;
 use onrush_rt::diagnose;
 use std::num::NonZeroU16;

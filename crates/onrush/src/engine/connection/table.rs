@@ -1,9 +1,9 @@
 //! The connections of one worker: the table of all of them, and the lists of those that may be
 //! evicted when receive memory is short.
 
+use crate::connections::ConnId;
 use crate::engine::connection::unsent_limit::UnsentLimit;
 use crate::engine::connection::{Conn, Links};
-use crate::host::ConnId;
 use onrush_rt::buf::Buf;
 use std::cell::Cell;
 use std::rc::Rc;

@@ -2,12 +2,12 @@
 //! been sent. A connection that waits for a new request is idle: it keeps a deadline and releases
 //! its other state.
 
+use crate::connections::ConnId;
 use crate::engine::Engine;
 use crate::engine::connection::Conn;
 use crate::engine::connection::state::{AfterFlush, Expects};
 use crate::engine::shared::deadlines::{DRAIN_IDLE_MS, Wait};
 use crate::engine::shared::socket_io::{Sent, connection_gone};
-use crate::host::ConnId;
 use crate::metrics::CloseReason;
 use std::rc::Rc;
 

@@ -4,10 +4,10 @@
 //! copied to a small block; otherwise each slow client and each pending handler would hold a whole
 //! block of the worker's pool.
 
+use crate::connections::ConnId;
 use crate::engine::Engine;
 use crate::engine::connection::Conn;
 use crate::engine::connection::state::Expects;
-use crate::host::ConnId;
 use crate::log::Outcome;
 use onrush_proto::reject::Reject;
 use onrush_rt::buf::Buf;

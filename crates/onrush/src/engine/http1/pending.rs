@@ -1,12 +1,12 @@
 //! Responses that are not ready at once. A task polls the pending handler, or sends a response as
 //! fast as the client takes it; then the connection continues.
 
+use crate::connections::ConnId;
 use crate::engine::connection::state::AfterFlush;
 use crate::engine::http1::render::{Rendered, SendFuture};
 use crate::engine::shared::socket_io::Sent;
 use crate::engine::{Engine, guarded, panic_response};
 use crate::handler::Pending;
-use crate::host::ConnId;
 use crate::metrics::CloseReason;
 use crate::panic_guard::{self, PanicGuard};
 use onrush_proto::connection::After;

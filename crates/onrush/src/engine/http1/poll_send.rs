@@ -1,11 +1,11 @@
 //! Sends of tasks. A task sends a response that is large or was not ready at once, and waits while
 //! the socket has no room.
 
+use crate::connections::ConnId;
 use crate::engine::Engine;
 use crate::engine::connection::transport::Output;
 use crate::engine::shared::deadlines::Wait;
 use crate::engine::shared::socket_io::{Sent, connection_gone};
-use crate::host::ConnId;
 use onrush_rt::coop;
 use onrush_rt::fs::File;
 use onrush_rt::user;

@@ -4,13 +4,13 @@
 //! renders the response. The responses to all requests of one receive are sent together. A handler
 //! that is not ready at once becomes a task, and the loop continues after its response.
 
+use crate::connections::{BodyId, ConnId};
 use crate::engine::connection::state::{AfterFlush, Expects, Phase};
 use crate::engine::connection::{BURST_MAX, Conn};
 use crate::engine::http1::input::NextInput;
 use crate::engine::http1::render::{Rendered, SendFuture};
 use crate::engine::shared::receive_memory::AHEAD_BYTES_MAX;
 use crate::engine::{Engine, count, guarded, panic_response};
-use crate::host::{BodyId, ConnId};
 use crate::metrics::Refusal;
 use crate::params::UNROUTED;
 use crate::request::RequestParts;

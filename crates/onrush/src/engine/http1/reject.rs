@@ -1,10 +1,10 @@
 //! Responses to request heads that break a rule or arrive too slowly. The engine generates them
 //! without a handler, and the connection ends.
 
+use crate::connections::ConnId;
 use crate::engine::Engine;
 use crate::engine::connection::Conn;
 use crate::engine::connection::state::AfterFlush;
-use crate::host::ConnId;
 use crate::log::Outcome;
 use crate::metrics::Refusal;
 use onrush_proto::connection::After;

@@ -1,10 +1,10 @@
 //! Renders responses. Small ones are appended to one buffer; `send_response` sends larger ones.
 
 use crate::body::Content;
+use crate::connections::ConnId;
 use crate::engine::Engine;
 use crate::engine::connection::Conn;
 use crate::engine::http1::send_response::SMALL_BYTES;
-use crate::host::ConnId;
 use crate::response::Response;
 use onrush_proto::connection::{After, SendAs};
 use onrush_proto::response::ContentLength;

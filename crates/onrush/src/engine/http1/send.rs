@@ -1,12 +1,12 @@
 //! Sends rendered responses: tries at once, queues what the socket does not accept, and sends the
 //! rest when the socket becomes writable. `poll_send` has the sends of tasks.
 
+use crate::connections::ConnId;
 use crate::engine::Engine;
 use crate::engine::connection::Conn;
 use crate::engine::connection::state::{AfterFlush, Phase};
 use crate::engine::shared::deadlines::Wait;
 use crate::engine::shared::socket_io::{Sent, connection_gone};
-use crate::host::ConnId;
 use crate::metrics::{CloseReason, TimeLimit};
 use onrush_rt::user;
 use std::io;

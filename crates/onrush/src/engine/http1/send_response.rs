@@ -1,8 +1,8 @@
 //! Sends the responses that do not fit into one buffer with others: large content, files, streams.
 
 use crate::body::{Content, Part};
+use crate::connections::ConnId;
 use crate::engine::{Engine, guarded};
-use crate::host::ConnId;
 use crate::metrics::CloseReason;
 use crate::panic_guard::{self, PanicGuard};
 use bytes::Bytes;

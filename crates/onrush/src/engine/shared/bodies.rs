@@ -7,13 +7,13 @@
 //! this connection. A reader that discards a body or fills a large buffer is woken once per large
 //! part (`SO_RCVLOWAT`), unless the client is slow.
 
+use crate::connections::{BodyId, ConnId};
 use crate::engine::connection::Conn;
 use crate::engine::connection::state::Receiving;
 use crate::engine::connection::table::Conns;
 use crate::engine::connection::transport::BodyTarget;
 use crate::engine::shared::deadlines::{Deadlines, Wait};
 use crate::engine::shared::socket_io::SocketIo;
-use crate::host::{BodyId, ConnId};
 use crate::metrics::{Counters, TimeLimit};
 use onrush_proto::limits::Limits;
 use onrush_proto::reject::Reject;

@@ -9,11 +9,11 @@
 //! One pass counts the connections of each client. Its result is used for a while, because a pass
 //! asks the kernel for the peer of each connection.
 
+use crate::connections::ConnId;
 use crate::engine::connection::Conn;
 use crate::engine::connection::state::Phase;
 use crate::engine::connection::table::Conns;
 use crate::engine::shared::peers::Peers;
-use crate::host::ConnId;
 use crate::trusted_peers::TrustedPeers;
 use onrush_rt::net::{Peer, client_network};
 use onrush_rt::worker::WorkerContext;

@@ -1,9 +1,9 @@
 //! Time limits of connections. Each connection has one deadline and at most one timer. Moving the
 //! deadline later is one store; a timer that fires before the deadline is set again.
 
+use crate::connections::ConnId;
 use crate::engine::connection::Conn;
 use crate::engine::connection::state::Expects;
-use crate::host::ConnId;
 use onrush_proto::limits::Limits;
 use onrush_rt::worker::WorkerContext;
 use std::cell::Cell;

@@ -3,9 +3,9 @@
 //! Two thresholds divide the worker's budget (`pressure` says what happens above them). Rendered
 //! responses that clients do not read count in the same budget.
 
+use crate::connections::ConnId;
 use crate::engine::connection::table::Conns;
 use crate::engine::connection::{Conn, Wire};
-use crate::host::ConnId;
 use onrush_rt::buf::{Block, Buf, BufferPool};
 use onrush_rt::diagnose;
 use onrush_rt::worker::WorkerContext;

@@ -1,10 +1,10 @@
 //! How the connections of a worker end while the server drains: after the requests that had arrived
 //! when the drain began.
 
+use crate::connections::ConnId;
 use crate::drain::DrainSignal;
 use crate::engine::connection::Conn;
 use crate::engine::connection::state::Target;
-use crate::host::ConnId;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;

@@ -5,6 +5,7 @@
 //! a few per poll, after the events of established connections. At most [`HANDSHAKES_MAX`]
 //! handshakes are in progress on a worker. A further one ends the oldest.
 
+use crate::connections::ConnId;
 use crate::engine::Engine;
 use crate::engine::connection::Conn;
 use crate::engine::connection::tls_connection::{
@@ -12,7 +13,6 @@ use crate::engine::connection::tls_connection::{
     SessionReservation, Tls,
 };
 use crate::engine::connection::transport::Transport;
-use crate::host::ConnId;
 use crate::log::{EntryWindow, Outcome};
 use crate::metrics::{CloseReason, HandshakeOutcome, TimeLimit};
 use crate::panic_guard;

@@ -2,6 +2,7 @@
 
 pub(in crate::engine) mod handshake;
 
+use crate::connections::ConnId;
 use crate::engine::Engine;
 use crate::engine::connection::Conn;
 use crate::engine::connection::state::{AfterFlush, Expects, Phase};
@@ -12,7 +13,6 @@ use crate::engine::connection::transport::Transport;
 use crate::engine::shared::deadlines::Wait;
 use crate::engine::shared::socket_io::{Sent, connection_gone};
 use crate::engine::tls::handshake::HandshakeQueue;
-use crate::host::ConnId;
 use crate::metrics::{CloseReason, HandshakeOutcome};
 use crate::tls::TlsInfo;
 use crate::tls::session::{Session, SessionError};

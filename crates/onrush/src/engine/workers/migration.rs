@@ -5,13 +5,13 @@
 //! input that it has already received is kept. Then the socket, that input, the protocol state and
 //! the deadline are transferred, and the other worker resumes the connection.
 
+use crate::connections::ConnId;
 use crate::engine::connection::Conn;
 use crate::engine::connection::state::{Expects, Phase, Target};
 use crate::engine::connection::tls_connection::MovedTls;
 use crate::engine::connection::transport::Transport;
 use crate::engine::connection::unsent_limit::UnsentLimit;
 use crate::engine::{Engine, Incoming, count};
-use crate::host::ConnId;
 use crate::metrics::CloseReason;
 use crate::panic_guard;
 use crate::worker_set::Assignment;

@@ -13,11 +13,11 @@
 //!
 //! TLS connections are not passed on: their keys and the state of rustls are in this process.
 
+use crate::connections::ConnId;
 use crate::engine::connection::Conn;
 use crate::engine::connection::state::{Expects, Phase, Target};
 use crate::engine::workers::migration::EstablishedConn;
 use crate::engine::{Engine, count};
-use crate::host::ConnId;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

@@ -6,13 +6,11 @@ mod no_records;
 #[cfg(feature = "tls")]
 mod records;
 
+use crate::connections::ConnId;
 use crate::engine::connection::Conn;
 use crate::engine::connection::transport::{BodyTarget, Output};
 use crate::engine::shared::exchange_log::ExchangeLog;
 use crate::engine::shared::measurements::Measurements;
-use crate::host::ConnId;
-#[cfg(not(feature = "tls"))]
-use no_records::RecordBuffers;
 use onrush_rt::diagnose;
 use onrush_rt::worker::WorkerContext;
 #[cfg(feature = "tls")]
@@ -40,6 +38,7 @@ pub(in crate::engine) struct SocketIo {
     context: WorkerContext,
     log: Rc<ExchangeLog>,
     measurements: Rc<Measurements>,
+    #[cfg(feature = "tls")]
     pub(in crate::engine) buffers: RecordBuffers,
 }
 
@@ -53,6 +52,7 @@ impl SocketIo {
             context: context.clone(),
             log: log.clone(),
             measurements: measurements.clone(),
+            #[cfg(feature = "tls")]
             buffers: RecordBuffers::default(),
         }
     }

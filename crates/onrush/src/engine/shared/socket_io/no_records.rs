@@ -5,9 +5,6 @@ use crate::engine::connection::Conn;
 use crate::engine::connection::transport::{BodyTarget, Output};
 use std::io;
 
-#[derive(Default)]
-pub(in crate::engine) struct RecordBuffers;
-
 impl SocketIo {
     pub(in crate::engine) fn receive_encrypted(
         &self,
@@ -36,8 +33,4 @@ impl SocketIo {
     }
 
     pub(in crate::engine) fn send_close_notify(&self, _: &mut Conn) {}
-
-    pub(in crate::engine) fn has_failed(&self, _: ConnId) -> bool {
-        false
-    }
 }

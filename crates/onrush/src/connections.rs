@@ -1,5 +1,5 @@
 //! The interface through which a request accesses its worker, its client's address, and its body.
-//! The engine implements [`Host`].
+//! The engine implements [`Connections`].
 
 use crate::drain::Draining;
 use crate::params::Template;
@@ -42,7 +42,7 @@ pub(crate) struct BodyId {
 }
 
 /// Serves requests. The errors are those of [`RequestBody`](crate::RequestBody).
-pub(crate) trait Host {
+pub(crate) trait Connections {
     fn worker(&self) -> &WorkerHandle;
     /// Ready when the worker begins to drain.
     fn draining(&self) -> Draining;

@@ -1,12 +1,12 @@
-//! What requests need of the engine: [`Host`], the interface between the two.
+//! What requests need of the engine: [`Connections`], the interface between the two.
 
+use crate::connections::{BodyId, ConnId, Connections};
 use crate::drain::Draining;
 use crate::engine::Engine;
 use crate::engine::connection::transport::BodyTarget;
 use crate::engine::shared::bodies::{DISCARD_BYTES, DISCARD_LOW_WATER, NextPiece};
 use crate::engine::shared::bodies::{next_piece, present, reject_body, request_gone};
 use crate::engine::shared::deadlines::Wait;
-use crate::host::{BodyId, ConnId, Host};
 use crate::params::Template;
 use crate::worker::WorkerHandle;
 use onrush_rt::buf::Buf;
@@ -17,7 +17,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-impl Host for Engine {
+impl Connections for Engine {
     fn worker(&self) -> &WorkerHandle {
         &self.handle
     }
