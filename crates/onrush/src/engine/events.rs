@@ -2,8 +2,8 @@
 //! itself, and passes the others to the modules that handle them.
 
 use crate::connections::ConnId;
-use crate::engine::Engine;
 use crate::engine::connection::state::Phase;
+use crate::engine::lifecycle::Engine;
 use crate::metrics::CloseReason;
 use onrush_rt::driver::Event;
 use onrush_rt::worker::{Blocked, EventHandler};

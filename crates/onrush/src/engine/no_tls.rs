@@ -1,29 +1,13 @@
 //! Without the feature `tls`: no connection uses TLS.
 
 use crate::connections::ConnId;
-use crate::engine::Engine;
 use crate::engine::connection::Conn;
-use crate::engine::connection::tls_connection::{MovedTls, SessionMemory};
+use crate::engine::connection::tls_connection::MovedTls;
+use crate::engine::lifecycle::Engine;
 use crate::metrics::CloseReason;
 use onrush_rt::buf::Buf;
 use onrush_rt::worker::Notifier;
 use std::rc::Rc;
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum TlsSettings {}
-
-#[derive(Debug)]
-pub(super) struct WorkerTls {
-    pub(super) memory: SessionMemory,
-}
-
-impl WorkerTls {
-    pub(super) fn new() -> WorkerTls {
-        WorkerTls {
-            memory: SessionMemory,
-        }
-    }
-}
 
 impl Engine {
     pub(super) fn uses_tls(&self, _: usize) -> bool {

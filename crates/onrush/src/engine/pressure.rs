@@ -17,8 +17,8 @@
 //! memory and does not count. Files do not use this memory.
 
 use crate::connections::ConnId;
-use crate::engine::Engine;
 use crate::engine::connection::state::AfterFlush;
+use crate::engine::lifecycle::Engine;
 use crate::log::Outcome;
 use crate::metrics::{CloseReason, Refusal};
 use crate::request::RequestParts;

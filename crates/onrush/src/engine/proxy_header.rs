@@ -8,7 +8,7 @@
 
 use crate::connections::ConnId;
 use crate::engine::connection::Conn;
-use crate::engine::{Engine, count};
+use crate::engine::lifecycle::{Engine, count};
 use crate::metrics::{CloseReason, ProxyRefusal};
 use onrush_proto::proxy_header;
 use onrush_rt::buf::Buf;

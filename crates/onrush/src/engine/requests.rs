@@ -2,8 +2,8 @@
 
 use crate::connections::{BodyId, ConnId, Connections};
 use crate::drain::Draining;
-use crate::engine::Engine;
 use crate::engine::connection::transport::BodyTarget;
+use crate::engine::lifecycle::Engine;
 use crate::engine::shared::bodies::{DISCARD_BYTES, DISCARD_LOW_WATER, NextPiece};
 use crate::engine::shared::bodies::{next_piece, present, reject_body, request_gone};
 use crate::engine::shared::deadlines::Wait;

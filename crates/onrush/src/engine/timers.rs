@@ -1,9 +1,9 @@
 //! What happens when the time limit of a connection expires.
 
 use crate::connections::ConnId;
-use crate::engine::Engine;
 use crate::engine::connection::state::Phase;
 use crate::engine::connection::{Active, Conn};
+use crate::engine::lifecycle::Engine;
 use crate::engine::shared::deadlines::Wait;
 use crate::log::Outcome;
 use crate::metrics::{CloseReason, TimeLimit};

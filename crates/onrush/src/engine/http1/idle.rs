@@ -3,9 +3,9 @@
 //! its other state.
 
 use crate::connections::ConnId;
-use crate::engine::Engine;
 use crate::engine::connection::Conn;
 use crate::engine::connection::state::{AfterFlush, Expects};
+use crate::engine::lifecycle::Engine;
 use crate::engine::shared::deadlines::{DRAIN_IDLE_MS, Wait};
 use crate::engine::shared::socket_io::{Sent, connection_gone};
 use crate::metrics::CloseReason;

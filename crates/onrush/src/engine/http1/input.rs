@@ -5,9 +5,9 @@
 //! block of the worker's pool.
 
 use crate::connections::ConnId;
-use crate::engine::Engine;
 use crate::engine::connection::Conn;
 use crate::engine::connection::state::Expects;
+use crate::engine::lifecycle::Engine;
 use crate::log::Outcome;
 use onrush_proto::reject::Reject;
 use onrush_rt::buf::Buf;

@@ -4,8 +4,8 @@
 use crate::connections::ConnId;
 use crate::engine::connection::state::AfterFlush;
 use crate::engine::http1::render::{Rendered, SendFuture};
+use crate::engine::lifecycle::{Engine, guarded, panic_response};
 use crate::engine::shared::socket_io::Sent;
-use crate::engine::{Engine, guarded, panic_response};
 use crate::handler::Pending;
 use crate::metrics::CloseReason;
 use crate::panic_guard::{self, PanicGuard};

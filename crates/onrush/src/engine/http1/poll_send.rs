@@ -2,8 +2,8 @@
 //! the socket has no room.
 
 use crate::connections::ConnId;
-use crate::engine::Engine;
 use crate::engine::connection::transport::Output;
+use crate::engine::lifecycle::Engine;
 use crate::engine::shared::deadlines::Wait;
 use crate::engine::shared::socket_io::{Sent, connection_gone};
 use onrush_rt::coop;

@@ -2,9 +2,9 @@
 //! without a handler, and the connection ends.
 
 use crate::connections::ConnId;
-use crate::engine::Engine;
 use crate::engine::connection::Conn;
 use crate::engine::connection::state::AfterFlush;
+use crate::engine::lifecycle::Engine;
 use crate::log::Outcome;
 use crate::metrics::Refusal;
 use onrush_proto::connection::After;

@@ -2,9 +2,9 @@
 
 use crate::body::Content;
 use crate::connections::ConnId;
-use crate::engine::Engine;
 use crate::engine::connection::Conn;
 use crate::engine::http1::send_response::SMALL_BYTES;
+use crate::engine::lifecycle::Engine;
 use crate::response::Response;
 use onrush_proto::connection::{After, SendAs};
 use onrush_proto::response::ContentLength;

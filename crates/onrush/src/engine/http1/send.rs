@@ -2,9 +2,9 @@
 //! rest when the socket becomes writable. `poll_send` has the sends of tasks.
 
 use crate::connections::ConnId;
-use crate::engine::Engine;
 use crate::engine::connection::Conn;
 use crate::engine::connection::state::{AfterFlush, Phase};
+use crate::engine::lifecycle::Engine;
 use crate::engine::shared::deadlines::Wait;
 use crate::engine::shared::socket_io::{Sent, connection_gone};
 use crate::metrics::{CloseReason, TimeLimit};

@@ -2,7 +2,7 @@
 
 use crate::body::{Content, Part};
 use crate::connections::ConnId;
-use crate::engine::{Engine, guarded};
+use crate::engine::lifecycle::{Engine, guarded};
 use crate::metrics::CloseReason;
 use crate::panic_guard::{self, PanicGuard};
 use bytes::Bytes;

@@ -6,31 +6,26 @@
 //! handshakes are in progress on a worker. A further one ends the oldest.
 
 use crate::connections::ConnId;
-use crate::engine::Engine;
 use crate::engine::connection::Conn;
 use crate::engine::connection::tls_connection::{
-    HANDSHAKE_STATE_BYTES, HandshakePlace, InProgress, Next, NoMemory, Processed,
-    SessionReservation, Tls,
+    HANDSHAKE_STATE_BYTES, HandshakePlace, Next, NoMemory, Processed, SessionReservation, Tls,
 };
 use crate::engine::connection::transport::Transport;
-use crate::log::{EntryWindow, Outcome};
+use crate::engine::lifecycle::Engine;
+use crate::engine::shared::handshakes::HANDSHAKES_PER_ITERATION;
+use crate::log::Outcome;
 use crate::metrics::{CloseReason, HandshakeOutcome, TimeLimit};
 use crate::panic_guard;
 use crate::tls::session::Session;
-use crate::tls::{ACME_TLS, TlsConfig, TlsInfo};
+use crate::tls::{ACME_TLS, TlsInfo};
 use onrush_proto::reject::Reject;
 use onrush_rt::worker::Notifier;
 use onrush_rt::{coop, diagnose};
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
 
 /// The most handshakes in progress on one worker.
 const HANDSHAKES_MAX: usize = 1024;
-/// The most handshakes that a worker continues in one event-loop iteration: about 0.5 ms.
-const HANDSHAKES_PER_ITERATION: u32 = 4;
-
 /// The server stops receiving for a handshake that waits and has received this much. The client may
 /// have sent its request and a body behind the last message of the handshake.
 const WAITING_BYTES_MAX: usize = 32 * 1024;
@@ -45,43 +40,6 @@ const SESSIONS_MAX: usize = 5;
 
 /// The part of the receive memory that incomplete messages of handshakes may hold, in eighths.
 const MESSAGES_MAX: usize = 1;
-
-/// Which connections of a server begin with a handshake, and how.
-#[derive(Clone, Debug)]
-pub(crate) struct TlsSettings {
-    pub(crate) config: TlsConfig,
-    /// For each listener, in the order of [`Engine::listen`], whether its connections use TLS.
-    pub(crate) listeners: Vec<bool>,
-}
-
-/// The handshakes of one worker.
-#[derive(Debug, Default)]
-pub(in crate::engine) struct HandshakeQueue {
-    pub(in crate::engine) in_progress: Rc<InProgress>,
-    /// Those in progress, oldest first. May contain some that have ended.
-    pub(in crate::engine) oldest_first: RefCell<VecDeque<ConnId>>,
-    /// Those that have received bytes and wait for their turn.
-    pub(in crate::engine) waiting: RefCell<VecDeque<ConnId>>,
-    /// A task continues those in `waiting`.
-    pub(in crate::engine) has_task: Cell<bool>,
-    /// Limits the log entries of clients whose certificates are refused.
-    pub(in crate::engine) refusals: Cell<EntryWindow>,
-    /// The last iteration in which a handshake was continued, and their number.
-    pub(in crate::engine) continued: Cell<(u64, u32)>,
-}
-
-impl HandshakeQueue {
-    /// Whether one more handshake may be continued in this iteration, which this call counts.
-    pub(super) fn may_continue(&self, iteration: u64) -> bool {
-        let (last, count) = self.continued.get();
-        let count = if last == iteration { count } else { 0 };
-        let may = count < HANDSHAKES_PER_ITERATION && self.waiting.borrow().is_empty();
-        if may {
-            self.continued.set((iteration, count + 1));
-        }
-        may
-    }
-}
 
 impl Engine {
     /// Whether connections of the listener with this index begin with a handshake.

@@ -3,44 +3,23 @@
 pub(in crate::engine) mod handshake;
 
 use crate::connections::ConnId;
-use crate::engine::Engine;
 use crate::engine::connection::Conn;
 use crate::engine::connection::state::{AfterFlush, Expects, Phase};
-use crate::engine::connection::tls_connection::{
-    MovedTls, Next, NoMemory, Processed, SessionMemory, extend,
-};
+use crate::engine::connection::tls_connection::{MovedTls, Next, NoMemory, Processed, extend};
 use crate::engine::connection::transport::Transport;
+use crate::engine::lifecycle::Engine;
 use crate::engine::shared::deadlines::Wait;
 use crate::engine::shared::socket_io::{Sent, connection_gone};
-use crate::engine::tls::handshake::HandshakeQueue;
 use crate::metrics::{CloseReason, HandshakeOutcome};
 use crate::tls::TlsInfo;
 use crate::tls::session::{Session, SessionError};
 use onrush_rt::buf::{Block, Buf};
 use onrush_rt::{diagnose, user};
-use std::cell::Cell;
 use std::io;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
-
-/// What the TLS connections of one worker share.
-#[derive(Default)]
-pub(in crate::engine) struct WorkerTls {
-    pub(in crate::engine) handshakes: HandshakeQueue,
-    pub(in crate::engine) memory: SessionMemory,
-    /// The requirements for client certificates by which the connections were last looked at.
-    pub(in crate::engine) client_generation: Cell<u64>,
-    /// Where plaintext is in a block of records that is being processed.
-    plaintext_ranges: Cell<Vec<Range<usize>>>,
-}
-
-impl WorkerTls {
-    pub(in crate::engine) fn new() -> WorkerTls {
-        WorkerTls::default()
-    }
-}
 
 impl Engine {
     /// Handles received `data` of a TLS connection.

@@ -7,9 +7,9 @@
 //! the workers below the mean, the busiest connections first. It does not move a connection that
 //! alone exceeds what another worker can take.
 
-use crate::engine::{ConnId, Engine};
+use crate::connections::ConnId;
+use crate::engine::lifecycle::Engine;
 use crate::worker_set::PeerLoad;
-use std::cell::Cell;
 use std::rc::Rc;
 
 /// The interval of load measurements.
@@ -20,18 +20,6 @@ const COOLDOWN_MS: u64 = 3 * PERIOD_MS;
 const IMBALANCE_PERMILLE: u32 = 100;
 /// The most connections that move to one worker at a time.
 const MOVES_MAX: usize = 256;
-
-/// The state that a worker keeps between two measurements.
-#[derive(Debug, Default)]
-pub(in crate::engine) struct RebalanceState {
-    next_ms: Cell<u64>,
-    measure_ms: Cell<u64>,
-    /// The worker's clock and its idle time at the last measurement, in ns.
-    last_ns: Cell<Option<(u64, u64)>>,
-    /// Requests have been counted since the last measurement.
-    counting: Cell<bool>,
-    cooldown_until_ms: Cell<u64>,
-}
 
 impl Engine {
     /// Measures the load of this worker and compares it with the others, when that is due.

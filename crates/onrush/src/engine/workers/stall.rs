@@ -6,11 +6,11 @@
 //! per second while any of them is active (see [`crate::watchdog`]). Meanwhile they serve the new
 //! connections that wait for the blocked worker, at its listeners and in its inbox.
 
-use crate::engine::{Engine, Incoming, count};
+use crate::engine::lifecycle::{Engine, count};
+use crate::engine::shared::listeners::Incoming;
 use crate::worker_set::BLOCKED_MS;
 use crate::{panic_guard, params};
 use onrush_rt::worker::Blocked;
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 /// How often a worker checks the others, while any worker is active.
@@ -27,21 +27,6 @@ const WARNING_MS: u64 = 1000;
 /// A worker is reported by the others when its iteration has taken this long. It reports shorter
 /// ones itself.
 const STALLED_MS: u64 = 2000;
-
-/// The state of a worker's reports.
-#[derive(Debug, Default)]
-pub(in crate::engine) struct StallReports {
-    /// When this worker last logged that it was blocked.
-    warned_ms: Cell<Option<u64>>,
-    /// The number of cases that it has not logged since.
-    suppressed: Cell<u64>,
-    /// Other workers that were reported as blocked and have not continued since.
-    stalled: RefCell<Vec<usize>>,
-    /// When the timer for the next check fires, in ms of the worker's clock.
-    check_ms: Cell<u64>,
-    /// The number of requests at the last check.
-    requests: Cell<u64>,
-}
 
 impl Engine {
     /// Reports that this worker was blocked.
