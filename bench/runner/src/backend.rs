@@ -1,7 +1,7 @@
 //! A service of objects for the front ends of the profile `scale`: a Ceph cluster that runs until
 //! this is dropped, with files of its own.
 
-use crate::{peers::Setup, probe::receive};
+use crate::probe::receive;
 use std::{
     fs,
     io::{self, Read, Write},
@@ -90,10 +90,11 @@ fn ceph(action: &str, dir: &Path) -> Command {
 }
 
 impl Backend {
-    /// Starts the cluster, installs it if that is needed, and stores the objects.
-    pub(crate) fn start(setup: &Setup) -> Outcome<Backend> {
+    /// Starts the cluster, installs it if that is needed, and stores the objects. Its files are in
+    /// the target folder.
+    pub(crate) fn start(target: &Path) -> Outcome<Backend> {
         crate::progress("starting a Ceph cluster");
-        let running = Running(setup.target.join("bench/ceph"));
+        let running = Running(target.join("bench/ceph"));
         let mut up = ceph("up", &running.0);
         let (_, printed) = capture(&mut up)?;
         let service = Service::read(&printed);

@@ -88,7 +88,7 @@ impl Bench {
     pub(crate) fn backend(&mut self) -> Outcome<&mut Backend> {
         let backend = self
             .backend
-            .get_or_insert_with(|| Backend::start(&self.setup));
+            .get_or_insert_with(|| Backend::start(&self.setup.target));
         let backend = backend.as_mut().map_err(|reason| reason.clone())?;
         self.setup.service = Some(backend.service.clone());
         Ok(backend)

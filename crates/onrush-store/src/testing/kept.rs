@@ -1,6 +1,6 @@
 //! What every store whose uploads can be continued does alike.
 
-use super::conformance::{body, get, key, put};
+use super::operations::{body, get, key, put};
 use crate::error::StoreError;
 use crate::meta::Kind;
 use crate::store::{Condition, Kept, ResumableUploads, Upload};

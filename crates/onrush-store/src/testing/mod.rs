@@ -7,6 +7,7 @@
 mod conformance;
 mod kept;
 mod memory;
+mod operations;
 
 pub use conformance::{conformance, conformance_of_objects};
 pub use memory::MemoryStore;

@@ -61,6 +61,50 @@ struct Pair {
     ocsp: Option<Source>,
 }
 
+impl TlsConfig {
+    /// A configuration with one certificate.
+    ///
+    /// `certificate` is PEM: the certificate of the server, then the certificates of the
+    /// authorities up to, and without, the root. `key` is PEM as well, in PKCS#8, PKCS#1 or SEC1.
+    /// Both may be the same text.
+    ///
+    /// # Errors
+    /// [`TlsError`] tells what is wrong with the certificate or the key. An expired certificate is
+    /// no error; see [`TlsConfig::warnings`].
+    pub fn from_pem(
+        certificate: impl AsRef<[u8]>,
+        key: impl AsRef<[u8]>,
+    ) -> Result<TlsConfig, TlsError> {
+        TlsConfig::builder().certificate(certificate, key).build()
+    }
+
+    /// A configuration with one certificate, from PEM files.
+    ///
+    /// # Errors
+    /// As for [`from_pem`](TlsConfig::from_pem), or if a file cannot be read.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use onrush::TlsConfig;
+    ///
+    /// let config = TlsConfig::from_files("/etc/ssl/site.pem", "/etc/ssl/private/site.key")?;
+    /// # Ok::<(), onrush::TlsError>(())
+    /// ```
+    pub fn from_files(
+        certificate: impl AsRef<Path>,
+        key: impl AsRef<Path>,
+    ) -> Result<TlsConfig, TlsError> {
+        TlsConfig::builder()
+            .certificate_files(certificate, key)
+            .build()
+    }
+
+    /// A builder for a configuration with several certificates, client certificates, and more.
+    pub fn builder() -> TlsConfigBuilder {
+        TlsConfigBuilder::new()
+    }
+}
+
 impl TlsConfigBuilder {
     pub(super) fn new() -> TlsConfigBuilder {
         TlsConfigBuilder {

@@ -2,11 +2,10 @@
 //! not tell.
 
 use super::authorities;
-use super::config::ClientAuth;
 use super::error::{TlsError, TlsErrorKind};
 use super::facts::Certificate;
 use super::pem::Source;
-use super::warnings::Period;
+use super::period::Period;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -16,6 +15,14 @@ use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, Sig
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+
+/// The requirements for client certificates.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct ClientAuth {
+    /// The certificates of the accepted authorities, in DER.
+    pub(super) authorities: BTreeSet<Vec<u8>>,
+    pub(super) is_required: bool,
+}
 
 /// The authorities of clients.
 pub(super) struct Clients {

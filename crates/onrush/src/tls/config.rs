@@ -1,21 +1,19 @@
 //! The TLS configuration that all workers and listeners share, and its replacement at run time.
 
-use super::builder::TlsConfigBuilder;
 use super::challenges::{self, Challenges};
 use super::client_changes::{ClientChanges, ClientWatch};
+use super::client_verifier::ClientAuth;
 use super::error::TlsError;
 use super::facts::CertificateFacts;
+use super::period::Period;
 use super::suites;
 use super::tickets::Resumption;
-use super::warnings::Period;
 use onrush_rt::worker::Notifier;
 use rustls::ServerConfig;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
-use std::collections::BTreeSet;
 use std::fmt;
 use std::mem;
-use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::SystemTime;
 
@@ -98,57 +96,7 @@ pub(super) struct Sessions {
     pub(super) tickets: usize,
 }
 
-/// The requirements for client certificates.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct ClientAuth {
-    /// The certificates of the accepted authorities, in DER.
-    pub(super) authorities: BTreeSet<Vec<u8>>,
-    pub(super) is_required: bool,
-}
-
 impl TlsConfig {
-    /// A configuration with one certificate.
-    ///
-    /// `certificate` is PEM: the certificate of the server, then the certificates of the
-    /// authorities up to, and without, the root. `key` is PEM as well, in PKCS#8, PKCS#1 or SEC1.
-    /// Both may be the same text.
-    ///
-    /// # Errors
-    /// [`TlsError`] tells what is wrong with the certificate or the key. An expired certificate is
-    /// no error; see [`TlsConfig::warnings`].
-    pub fn from_pem(
-        certificate: impl AsRef<[u8]>,
-        key: impl AsRef<[u8]>,
-    ) -> Result<TlsConfig, TlsError> {
-        TlsConfig::builder().certificate(certificate, key).build()
-    }
-
-    /// A configuration with one certificate, from PEM files.
-    ///
-    /// # Errors
-    /// As for [`from_pem`](TlsConfig::from_pem), or if a file cannot be read.
-    ///
-    /// # Examples
-    /// ```no_run
-    /// use onrush::TlsConfig;
-    ///
-    /// let config = TlsConfig::from_files("/etc/ssl/site.pem", "/etc/ssl/private/site.key")?;
-    /// # Ok::<(), onrush::TlsError>(())
-    /// ```
-    pub fn from_files(
-        certificate: impl AsRef<Path>,
-        key: impl AsRef<Path>,
-    ) -> Result<TlsConfig, TlsError> {
-        TlsConfig::builder()
-            .certificate_files(certificate, key)
-            .build()
-    }
-
-    /// A builder for a configuration with several certificates, client certificates, and more.
-    pub fn builder() -> TlsConfigBuilder {
-        TlsConfigBuilder::new()
-    }
-
     /// Replaces the configuration with that of `other`, in all clones at once. New handshakes use
     /// the new certificates. Established connections, and handshakes in progress, keep the old
     /// ones.

@@ -1,7 +1,7 @@
 //! What a certificate says (RFC 5280): its names, its validity, and who signed it.
 
 use super::der::{self, tag};
-use super::warnings::Period;
+use super::period::Period;
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::UnixTime;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

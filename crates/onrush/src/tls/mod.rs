@@ -20,12 +20,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-// Modules, lowest first: `der` · `error` · `warnings`, `facts`, `pem` · `chain`, `ocsp`,
+// Modules, lowest first: `der` · `error`, `period` · `facts`, `pem` · `warnings` · `chain`, `ocsp`,
 // `resolver`, `suites` (their order), `tickets` · `authorities`, `challenges`, `client_changes` ·
-// `config`, `client_verifier`, `builder` · `info` · `record` (protection of records) · `next_keys`
-// (key updates) · `outgoing` (sending) · `message` (handshake messages after the handshake) ·
-// `client_hello` (server name, first suite) · `received` (results) · `traffic` (an established
-// connection) · `handshake` · `session`.
+// `client_verifier` · `config` · `builder` · `info` · `record` (protection of records) ·
+// `next_keys` (key updates) · `outgoing` (sending) · `message` (handshake messages after the
+// handshake) · `client_hello` (server name, first suite) · `received` (results) · `traffic` (an
+// established connection) · `handshake` · `session`.
 
 mod authorities;
 mod builder;
@@ -46,6 +46,7 @@ mod next_keys;
 mod ocsp;
 mod outgoing;
 mod pem;
+mod period;
 mod received;
 mod record;
 mod resolver;

@@ -7,7 +7,7 @@ use super::der::{self, Reader, tag};
 use super::error::{TlsError, TlsErrorKind};
 use super::facts::time_of;
 use super::pem::Input;
-use super::warnings::Period;
+use super::period::Period;
 use std::time::SystemTime;
 
 /// `id-pkix-ocsp-basic`, the only type of response in use.
