@@ -16,8 +16,8 @@
 //! [`Folder::check_swaps`]: super::Folder::check_swaps
 
 use super::Inner;
-use super::moves;
-use super::settings::NeededToWrite;
+use super::move_records;
+use super::needed::NeededToWrite;
 use crate::error::{Result, StoreError};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -199,6 +199,6 @@ pub(super) fn look(inner: &Arc<Inner>) {
     drop((looking, turn));
     // It may read whole folders, which is no sign that the file system hangs.
     if is_there {
-        moves::complete_free(inner);
+        move_records::complete_free(inner);
     }
 }

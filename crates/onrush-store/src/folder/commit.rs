@@ -17,11 +17,11 @@
 //! parent folders) has two locks, and a condition on it holds only at the moment of the check. If
 //! the key itself is a symbolic link, the put fails with a conflict and does not replace the link.
 
-use super::change::Locks;
+use super::locks::Locks;
 use super::parents::{self, CreatedFolders, Parent};
 use super::properties;
 use super::rights;
-use super::staging::{DeferredFree, StagedFile};
+use super::staged::{DeferredFree, StagedFile};
 use super::{Inner, existing_file};
 use crate::attributes;
 use crate::checksum::Record;

@@ -2,7 +2,7 @@
 //! which the pool or the worker does other work.
 
 use super::Inner;
-use super::staging::StagedFile;
+use super::staged::StagedFile;
 use crate::error::{Result, StoreError};
 use crate::key::Key;
 use onrush_rt::coop;

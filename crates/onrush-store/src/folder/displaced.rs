@@ -13,27 +13,12 @@
 
 use super::Inner;
 use super::mounts;
-use super::moves::Record;
-use super::parents::Parent;
-use super::staging::{StagedName, StagingFolder};
+use super::move_records::{Names, Record};
+use super::staged::StagedName;
+use super::staging::StagingFolder;
 use crate::error::{Result, StoreError};
-use crate::store::Relocation;
 use std::io;
 use std::sync::Arc;
-
-/// The names of a rename, in open folders.
-pub(super) struct Names<'a> {
-    pub(super) from: &'a Parent,
-    pub(super) to: &'a Parent,
-    pub(super) how: &'a Relocation,
-}
-
-impl Names<'_> {
-    fn exchange(&self) -> io::Result<()> {
-        let (from, to) = (self.from.dir(), self.to.dir());
-        from.exchange(self.how.from.name(), to, self.how.to.name())
-    }
-}
 
 /// What was replaced, under a staged name. Dropping it removes it.
 pub(super) struct Displaced {

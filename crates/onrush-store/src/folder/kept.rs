@@ -29,12 +29,14 @@
 //! crash is removed after a start, if no other process uses the folder and the caller says which
 //! files it knows ([`discard_unknown`]); otherwise by its age.
 
-use super::change::Locks;
+use super::dirs::names;
 use super::key_locks;
+use super::locks::Locks;
 use super::mounts;
 use super::parents;
-use super::staging::{NO_TAIL, StagedFile, StagedName, Staging, StagingFolder, names};
-use super::upload::{spend_write, write_at, write_steps};
+use super::staged::{NO_TAIL, StagedFile, StagedName};
+use super::staging::{Staging, StagingFolder, UPLOADS};
+use super::writing::{spend_write, write_at, write_steps};
 use super::{Folder, Inner};
 use crate::checksum::Checksum;
 use crate::error::{Result, StoreError};
@@ -47,8 +49,6 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
 use std::time::Duration;
-
-pub(super) const UPLOADS: &[u8] = b"uploads";
 
 const READ_AND_WRITE: OpenHow = OpenHow {
     read: true,

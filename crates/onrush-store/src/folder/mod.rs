@@ -4,48 +4,58 @@
 //! would block. Properties and listings are always read on the pool. The commit of a change is one
 //! blocking job (`commit`). On tmpfs nothing blocks, so the calling worker makes the change itself.
 //!
-//! Modules: `store` (the operations), `options`, `settings` (options that can change), `again`
-//! (whether the path still leads to the folder), `commit` (put and delete), `parents` (parent
-//! folders and their durability), `mounts` (other file systems beneath the folder), `remote`
-//! (objects that no worker opens), `staging` (uploads before their commit), `copying` (into a
-//! staged file), `kept` (uploads that continue later), `upload` (the asynchronous part of a put),
-//! `relocate` (copy and rename), `displaced` (what a rename replaces), `moves` (those of dead
-//! processes), `overlap` (how two names lie to each other), `trees` (what a folder contains),
-//! `properties` (of clients), `rights` (owner, group and mode), `names` (sorted names of a folder),
-//! `recent_names` (those of earlier pages), `walk` (what a folder contains, in steps), `list`,
-//! `key_locks` (locks and generations by key), `change` (locks that
-//! other processes see), `listing_queue` (the number of simultaneous listings), `watches` (changes
-//! of folders), `name_case` (whether names are distinguished by case).
+//! Modules: `dirs` (the store's own folders), `key_locks` (locks and generations by key), `locks`
+//! (those that other processes see), `options`, `settings` (options that can change), `parents`
+//! (parent folders and their durability), `rights` (owner, group and mode), `trees` (what a folder
+//! contains), `staging` (folders of uploads before their commit), `mounts` (other file systems
+//! beneath the folder), `staged` (files and names there), `writing` and `copying` (into a staged
+//! file), `needed` (what a folder that can be written needs), `move_records` (moves of dead
+//! processes), `again` (whether the path still leads to the folder), `change` (runs changes under
+//! their locks), `moves` (completes those of dead processes), `commit` (put and delete), `kept`
+//! (uploads that continue later), `upload` (the asynchronous part of a put), `overlap` (how two
+//! names lie to each other), `displaced` (what a rename replaces), `relocate` (copy and rename),
+//! `remote` (objects that no worker opens), `properties` (of clients), `names` (sorted names of a
+//! folder), `recent_names` (those of earlier pages), `walk` (what a folder contains, in steps),
+//! `list`, `listing_queue` (the number of simultaneous listings), `watches` (changes of folders),
+//! `name_case` (whether names are distinguished by case), `prepared_options` (options before they
+//! apply), `store` (the operations).
 
 mod again;
 mod change;
 mod commit;
 mod copying;
 mod count;
+mod dirs;
 mod displaced;
 mod kept;
 mod key_locks;
 mod list;
 mod listing_queue;
+mod locks;
 mod mounts;
+mod move_records;
 mod moves;
 mod name_case;
 mod names;
+mod needed;
 mod options;
 mod overlap;
 mod parents;
+mod prepared_options;
 mod properties;
 mod recent_names;
 mod relocate;
 mod remote;
 mod rights;
 mod settings;
+mod staged;
 mod staging;
 mod store;
 mod trees;
 mod upload;
 mod walk;
 mod watches;
+mod writing;
 
 use crate::error::{Result, StoreError};
 use crate::key::Key;
@@ -56,22 +66,23 @@ use crate::stamps::Stamps;
 use crate::store::{Committed, Condition, Relocation, Space};
 use crate::usage::{COUNTED_BYTES_MIN, Usages};
 use again::Again;
-use change::{Locks, ProcessLocks};
 pub use count::Counted;
 use key_locks::KeyLocks;
 use listing_queue::ListingQueue;
+use locks::{Locks, ProcessLocks};
 use mounts::Mounts;
 pub use name_case::folds_names;
+use needed::NeededToWrite;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::FileUse;
 use onrush_rt::fs::{Dir, File, FileKind, Metadata, OpenHow, Releaser};
 pub use options::{Durability, FolderOptions};
 use parents::Parents;
+pub use prepared_options::PreparedOptions;
 use recent_names::RecentNames;
 pub(crate) use relocate::Replaces;
 use remote::Remotes;
-pub use settings::PreparedOptions;
-use settings::{NeededToWrite, Settings};
+use settings::Settings;
 use staging::Staging;
 use std::fmt;
 use std::fs;
@@ -455,7 +466,7 @@ impl Inner {
         self.process_locks.set(needed.locks);
         let staging = Some(Arc::new(needed.staging));
         *(self.staging.write()).unwrap_or_else(PoisonError::into_inner) = staging;
-        moves::complete_free(self);
+        move_records::complete_free(self);
     }
 }
 
@@ -512,7 +523,7 @@ impl Folder {
             let is_first = attempt == 0;
             let locks = Locks::one(key_locks::acquire(&self.inner, key).await);
             let (at, condition) = (key.clone(), condition.clone());
-            let job = move |inner: &Arc<Inner>, _locks| match moves::is_pending(
+            let job = move |inner: &Arc<Inner>, _locks| match move_records::is_pending(
                 inner,
                 &[&at],
                 is_first,

@@ -9,15 +9,17 @@
 //! folders is in both or in none after a power cut on file systems with a journal. Files without
 //! hard links cannot be kept, nor can an empty folder: after such a failure, they stay replaced.
 
-use super::change::{self, Locks};
+use super::change;
 use super::copying;
-use super::displaced::{self, Displaced, Names};
+use super::displaced::{self, Displaced};
 use super::key_locks;
+use super::locks::Locks;
+use super::move_records::{self, Names};
 use super::moves;
 use super::overlap;
 use super::parents::{self, CreatedFolders, Parent, ParentState};
 use super::properties;
-use super::staging::{DeferredFree, StagedFile, StagedName};
+use super::staged::{self, DeferredFree, StagedFile, StagedName};
 use super::trees;
 use super::upload::StagedUpload;
 use super::{Inner, existing_object};
@@ -125,7 +127,7 @@ pub(super) async fn rename(
             key_locks::acquire(inner, second).await,
         );
         let (request, replaces) = (how.clone(), replaces.clone());
-        let job = move |inner: &Arc<Inner>, _locks| match moves::is_pending(
+        let job = move |inner: &Arc<Inner>, _locks| match move_records::is_pending(
             inner,
             &[&request.from, &request.to],
             is_first,
@@ -137,7 +139,7 @@ pub(super) async fn rename(
             Renamed::Done(mut committed, removed) => {
                 created.keep();
                 if let Some(removed) = removed {
-                    committed.replaced_bytes = trees::remove(inner, removed).await;
+                    committed.replaced_bytes = staged::remove(inner, removed).await;
                 }
                 return Ok(committed);
             }

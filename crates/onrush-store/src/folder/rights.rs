@@ -8,7 +8,7 @@
 //!
 //! A mount that shows another owner refuses all of that, and has rules of its own.
 
-use super::staging::StagedFile;
+use super::staged::StagedFile;
 use super::{Inner, parents};
 use crate::error::{Result, StoreError};
 use crate::key::Key;

@@ -1,10 +1,11 @@
 //! [`Folder`] as a [`Store`].
 
 use super::again;
-use super::change::{self, Locks};
+use super::change;
 use super::kept;
 use super::key_locks;
 use super::list;
+use super::locks::Locks;
 use super::moves;
 use super::name_case;
 use super::overlap;
@@ -12,7 +13,7 @@ use super::parents::{self, CreatedFolders};
 use super::properties;
 use super::relocate::{self, Replaces};
 use super::rights;
-use super::staging::StagedName;
+use super::staged::StagedName;
 use super::upload;
 use super::watches;
 use super::{Folder, Inner, check_regular};

@@ -6,7 +6,6 @@
 
 use super::Inner;
 use super::parents::{self, join};
-use super::staging::StagedName;
 use crate::error::{Result, StoreError};
 use crate::key::{Key, is_reserved};
 use crate::shown::ShownNames;
@@ -15,10 +14,9 @@ use onrush_rt::fs::{Dir, FileKind};
 use std::io;
 use std::mem;
 use std::ops::ControlFlow;
-use std::sync::Arc;
 
 /// The entries that one job removes. Other jobs of the pool run between them.
-const ENTRIES_PER_JOB: usize = 1024;
+pub(super) const ENTRIES_PER_JOB: usize = 1024;
 
 /// Fails with [`StoreError::LeadsOutside`] if a relative symbolic link in a folder leads out of it:
 /// at another place it would lead elsewhere, perhaps to what the client may not read. Links from
@@ -188,17 +186,17 @@ fn walk_one(
 
 /// A tree that is being removed.
 #[derive(Default)]
-struct Removal {
+pub(super) struct Removal {
     /// The folders that are not removed yet, as far as they are known; each after those that
     /// contain it.
     paths: Vec<Vec<u8>>,
     /// What has been removed has counted so many bytes.
-    bytes: u64,
+    pub(super) bytes: u64,
 }
 
 impl Removal {
     /// Removes about so many entries of the tree at `name`. Returns whether nothing is left.
-    fn step(&mut self, dir: &Dir, name: &[u8], entries: usize) -> io::Result<bool> {
+    pub(super) fn step(&mut self, dir: &Dir, name: &[u8], entries: usize) -> io::Result<bool> {
         if self.paths.is_empty() && !self.remove_entry(dir, name, Vec::new())? {
             return Ok(true);
         }
@@ -254,28 +252,6 @@ pub(super) fn remove_all(dir: &Dir, name: &[u8]) -> io::Result<()> {
     let mut removal = Removal::default();
     while !removal.step(dir, name, ENTRIES_PER_JOB)? {}
     Ok(())
-}
-
-/// Removes what has a staged name, in steps. Returns what it has counted, in bytes. What cannot be
-/// removed is left for the next start.
-pub(super) async fn remove(inner: &Arc<Inner>, mut staged: StagedName) -> u64 {
-    let mut removal = Removal::default();
-    loop {
-        let job = move || {
-            let done = removal.step(&staged.folder.dir, &staged.name, ENTRIES_PER_JOB);
-            if !matches!(done, Ok(false)) {
-                mem::take(&mut staged.name); // Not once more by the drop.
-            }
-            (staged, removal, done)
-        };
-        let Ok((tree, state, done)) = inner.pool.run(job).await else {
-            return 0;
-        };
-        if !matches!(done, Ok(false)) {
-            return state.bytes;
-        }
-        (staged, removal) = (tree, state);
-    }
 }
 
 fn open(top: &Dir, path: &[u8]) -> io::Result<Dir> {
