@@ -5,8 +5,8 @@
 //! [`Body::channel`]. The memory is that of one piece of a file, and of some names and entries of
 //! each folder on the way down, which the budget of listings limits. A file that is larger than a
 //! piece is open at the pace of the client, and counts for its share of open files. The state of
-//! the compression has a budget of its own ([`COMPRESSION_BYTES_MAX`]), and the directory at the
-//! end of a zip another one ([`DIRECTORIES_BYTES_MAX`]). If one of them is used up, a request gets
+//! the compression has a budget of its own (`COMPRESSION_BYTES_MAX`), and the directory at the
+//! end of a zip another one (`DIRECTORIES_BYTES_MAX`). If one of them is used up, a request gets
 //! 503. A zip with more entries than fit ends with an error; a tar has no such limit.
 //!
 //! Entries appear as in a listing: without hidden names and the store's own, and symbolic links as
@@ -21,10 +21,10 @@ mod encoder;
 mod output;
 mod zip;
 
-use crate::files::Inner;
 use crate::files::http::http_error::{HttpError, Operation};
 use crate::files::listing::archive_format::Format;
 use crate::files::listing::entries::Entries;
+use crate::files::listing::list::Listings;
 use crate::files::object::{SMALL_BYTES_MAX, read};
 use crate::files::path;
 use crate::files::shared::permitted::Permitted;
@@ -43,12 +43,6 @@ use std::time::Duration;
 
 /// The bytes that may wait for the client, and one piece more.
 const QUEUE_BYTES: usize = 64 * 1024;
-
-/// The maximum memory of all archives for compression: eight of them at a time.
-pub(in crate::files) const COMPRESSION_BYTES_MAX: usize = 32 << 20;
-
-/// The maximum memory for the directories of all zips: 400,000 entries together, or 512 small zips.
-pub(in crate::files) const DIRECTORIES_BYTES_MAX: usize = 32 << 20;
 
 /// How often something is tried again if descriptors, memory or CPU time are short, and the time
 /// between.
@@ -90,7 +84,7 @@ struct Level {
 
 /// An archive that is being made.
 struct Archive {
-    inner: Arc<Inner>,
+    listings: Arc<Listings>,
     permitted: Permitted,
     worker: WorkerHandle,
     /// Whose memory it needs.
@@ -105,28 +99,32 @@ struct Archive {
     leases: Vec<Share>,
 }
 
-impl Inner {
+impl Listings {
     /// The response to GET or HEAD of a folder with `?archive=`. The right to list the folder has
     /// been checked.
     pub(in crate::files) async fn archive(
-        self: &Arc<Inner>,
+        self: &Arc<Listings>,
         request: &Request,
         folder: Option<Key>,
         format: Format,
     ) -> Result<Response, HttpError> {
-        let permitted = Permitted::new(request, &self.options)?;
+        let permitted = Permitted::new(request, &self.objects.options)?;
         let name = folder.as_ref().map_or(TOP_NAME.as_bytes(), Key::name);
         let name = name.to_vec();
         let holder = Holder::of(request);
-        let mut entries = Entries::new(self, holder, folder.clone(), CursorHow::default());
+        let mut entries = Entries::new(&self.objects, holder, folder.clone(), CursorHow::default());
         let is_head = request.method() == "HEAD";
         let begun = match is_head {
-            true => self.store.check_folder(folder.as_ref()).await,
-            false => entries.begin(self).await,
+            true => self.objects.store.check_folder(folder.as_ref()).await,
+            false => entries.begin(&self.objects).await,
         };
-        begun.map_err(|error| self.store_failure(error, Operation::Read, folder.as_ref()))?;
+        begun.map_err(|error| {
+            self.objects
+                .store_failure(error, Operation::Read, folder.as_ref())
+        })?;
         let modified_ns = match &folder {
             Some(key) => self
+                .objects
                 .store
                 .meta(key)
                 .await
@@ -136,9 +134,14 @@ impl Inner {
         let disposition = disposition(&name, format.extension());
         let (sender, body) = Body::channel(QUEUE_BYTES);
         let worker = request.worker().clone();
-        let output = Output::new(format, sender, &worker, (&self.shares.compression, holder))?;
+        let output = Output::new(
+            format,
+            sender,
+            &worker,
+            (&self.objects.shares.compression, holder),
+        )?;
         let archive = Archive {
-            inner: self.clone(),
+            listings: self.clone(),
             permitted,
             worker,
             holder,
@@ -150,7 +153,7 @@ impl Inner {
             }],
             encoder: Encoder::new(format),
             output,
-            leases: first_lease(format, &self.shares.directories, holder)?,
+            leases: first_lease(format, &self.objects.shares.directories, holder)?,
         };
         if !is_head {
             request.worker().spawn(archive.run(modified_ns)).detach();
@@ -184,7 +187,7 @@ impl Archive {
     async fn write(&mut self, modified_ns: i64) -> io::Result<()> {
         self.head(b"", Kind::Directory, 0, modified_ns).await?;
         while let Some(level) = self.levels.last_mut() {
-            match level.entries.next(&self.inner).await {
+            match level.entries.next(&self.listings.objects).await {
                 Ok(Some(DetailedEntry { entry, .. })) => self.entry(entry).await?,
                 Ok(None) => drop(self.levels.pop()),
                 Err(error) => {
@@ -222,7 +225,7 @@ impl Archive {
                 self.levels.push(Level {
                     below,
                     version: Some(entry.version),
-                    entries: Entries::new(&self.inner, self.holder, Some(key), how),
+                    entries: Entries::new(&self.listings.objects, self.holder, Some(key), how),
                 });
                 Ok(())
             }
@@ -237,9 +240,9 @@ impl Archive {
             Err(error) => return self.pass_over(error, Some(key)),
         };
         let (size, modified_ns) = (object.meta().size, object.meta().modified_ns);
-        let inner = self.inner.clone();
+        let listings = self.listings.clone();
         let failed = |error| {
-            inner.storage_log.record(error, Some(key));
+            listings.objects.storage_log.record(error, Some(key));
             io::Error::other("a file of the archive cannot be read")
         };
         if size <= SMALL_BYTES_MAX {
@@ -275,8 +278,8 @@ impl Archive {
                 Err(StoreError::Busy) => {}
                 result => return result,
             }
-            let idle = self.inner.cache.take_idle_files();
-            self.inner.pool.run(move || drop(idle)).await?;
+            let idle = self.listings.cache.take_idle_files();
+            self.listings.pool.run(move || drop(idle)).await?;
             self.worker.sleep(BUSY_WAIT).await;
         }
         Err(StoreError::Busy)
@@ -284,21 +287,21 @@ impl Archive {
 
     /// Opens a file. It stays open at the pace of the client, unless it is read at once.
     async fn try_open(&self, key: &Key) -> onrush_store::Result<Object> {
-        let mut object = self.inner.store.open(key, Wanted::All).await?;
+        let mut object = self.listings.objects.store.open(key, Wanted::All).await?;
         if object.meta().size > SMALL_BYTES_MAX
             && let Some(file) = object.file_mut()
         {
             if !file.may_stay_open(FileUse::Download) {
                 return Err(StoreError::Busy);
             }
-            (self.inner.shares.files).hold_download(file, || self.holder)?;
+            (self.listings.objects.shares.files).hold_download(file, || self.holder)?;
         }
         Ok(object)
     }
 
     /// Leaves out what is gone or cannot be read. Fails with other errors.
     fn pass_over(&self, error: StoreError, key: Option<&Key>) -> io::Result<()> {
-        self.inner.storage_log.record(error, key);
+        self.listings.objects.storage_log.record(error, key);
         match HttpError::from_store(error, Operation::Read).status {
             403 | 404 | 409 => Ok(()),
             _ => Err(io::Error::other("an entry of the archive cannot be read")),
@@ -326,7 +329,7 @@ impl Archive {
         };
         let bytes = self.encoder.begin(&head)?;
         while self.leases.len() * LEASE_BYTES < self.encoder.kept_bytes() {
-            let lease = (self.inner.shares.directories).take(self.holder, LEASE_BYTES);
+            let lease = (self.listings.objects.shares.directories).take(self.holder, LEASE_BYTES);
             self.leases.push(lease.map_err(|_| {
                 tracing::warn!("a zip archive has too many entries and was ended");
                 io::Error::other("the archive has too many entries")

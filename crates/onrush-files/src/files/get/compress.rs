@@ -17,7 +17,7 @@
 //! Only objects are compressed, which do not depend on the request: nothing that a third party puts
 //! into a request is compressed together with a secret (BREACH).
 
-use crate::files::Inner;
+use crate::files::get::reads::Reads;
 use crate::files::http::codings::{Accepted, Coding};
 use crate::files::http::encoder::Encoder;
 use crate::files::http::http_error::HttpError;
@@ -199,7 +199,7 @@ pub(in crate::files) fn budget() -> Arc<Budget> {
     Budget::new(ENCODERS_BYTES_MAX)
 }
 
-impl Inner {
+impl Reads {
     /// The coding in which an object is going to be compressed for a request.
     pub(in crate::files) fn coding_for(
         &self,
@@ -208,7 +208,7 @@ impl Inner {
         accepted: Accepted,
     ) -> Option<Coding> {
         let needs_object = ["range", "if-match", "if-unmodified-since"];
-        let may_be = self.options.compress
+        let may_be = self.objects.options.compress
             && loaded.size >= BYTES_MIN
             && loaded.permits_coding()
             && is_compressible(loaded.content_type())

@@ -1,9 +1,11 @@
 //! GET and HEAD. If an object can be served without waiting for a disk, the response is ready at
 //! once. Otherwise a future waits for the disk.
 
+use crate::files::get::reads::Reads;
 use crate::files::get::siblings::Known;
 use crate::files::http::codings::{Accepted, Coding};
 use crate::files::http::http_error::{HttpError, Operation};
+use crate::files::listing::list::Listings;
 use crate::files::object::cache::CacheContext;
 use crate::files::object::ranges;
 use crate::files::object::wanted_digest;
@@ -11,8 +13,8 @@ use crate::files::object::{self, LoadedObject};
 use crate::files::path::artifacts;
 use crate::files::path::assets;
 use crate::files::path::{self, Split, Target};
+use crate::files::shared::client_rights::may_read_index;
 use crate::files::uploads::UploadId;
-use crate::files::{Inner, may_read_index};
 use crate::rights::INDEX;
 use crate::shares::Holder;
 use onrush::{Request, Response, WorkerHandle};
@@ -35,7 +37,7 @@ pub(in crate::files) enum Role {
     NotFoundPage,
 }
 
-impl Inner {
+impl Reads {
     /// The response to GET or HEAD, if that is possible without waiting. `None` for other methods.
     pub(in crate::files) fn try_get(self: &Arc<Self>, request: &Request) -> Option<Response> {
         if !matches!(request.method(), "GET" | "HEAD") || UploadId::is_named_by(request) {
@@ -52,25 +54,25 @@ impl Inner {
             subpath => (subpath, false),
         };
         // With the right to list only, the folder is listed.
-        if is_index && (!self.options.site || !may_read_index(request)) {
+        if is_index && (!self.objects.options.site || !may_read_index(request)) {
             return None;
         }
         let context = CacheContext::of(request.worker());
         let accepted = self.accepted(request);
-        if let Some(accepted) = accepted.filter(|_| self.options.precompressed)
+        if let Some(accepted) = accepted.filter(|_| self.objects.options.precompressed)
             && !assets::is_name(subpath.as_bytes())
             && Coding::of_sibling(subpath.as_bytes()).is_none()
         {
             if request.header("range").is_some() {
                 return None; // The form that `If-Range` names is looked for.
             }
-            let known = (self.siblings).get(subpath.as_bytes(), context, &*self.store)?;
+            let known = (self.siblings).get(subpath.as_bytes(), context, &*self.objects.store)?;
             if let Some(coding) = known.choose(accepted, request) {
                 return self.try_sibling(&known, coding, context, request);
             }
         }
         if let Some(loaded) = self.cache.get_fresh(subpath.as_bytes(), context, |key| {
-            self.store.generation(key)
+            self.objects.store.generation(key)
         }) {
             if loaded.is_unchanged() {
                 return self.ready_response(request, loaded, accepted);
@@ -78,8 +80,8 @@ impl Inner {
             self.cache.remove(subpath.as_bytes(), context.worker);
         }
         // No object has one of these names, so none is in the cache.
-        if let Some(response) =
-            assets::respond(request, subpath).or_else(|| artifacts::status(&self.options, subpath))
+        if let Some(response) = assets::respond(request, subpath)
+            .or_else(|| artifacts::status(&self.objects.options, subpath))
         {
             return Some(response);
         }
@@ -87,12 +89,17 @@ impl Inner {
             Target::Folder(folder) if is_index => Target::Object(path::index(folder.as_ref())?),
             target => target,
         };
-        let Target::Object(key) = target.check_visible(&self.options, Operation::Read).ok()? else {
+        let Target::Object(key) = target
+            .check_visible(&self.objects.options, Operation::Read)
+            .ok()?
+        else {
             return None;
         };
         match self.try_open(&key, context, request)? {
             Ok(loaded) => self.ready_response(request, loaded, accepted),
-            Err(StoreError::NotFound | StoreError::IsDirectory) if self.options.site => None,
+            Err(StoreError::NotFound | StoreError::IsDirectory) if self.objects.options.site => {
+                None
+            }
             Err(error) => Some(self.error_response(request, split, &key, error)),
         }
     }
@@ -101,7 +108,7 @@ impl Inner {
     /// the object itself, unless `If-Range` has the tag of another form: what it has received
     /// before may have been decoded, and then no part of an encoded form continues it.
     fn accepted(&self, request: &Request) -> Option<Accepted> {
-        if !self.options.varies_by_coding() {
+        if !self.objects.options.varies_by_coding() {
             return None;
         }
         let accepted = Some(Accepted::of(request)).filter(|accepted| !accepted.is_none())?;
@@ -138,9 +145,9 @@ impl Inner {
         request: &Request,
     ) -> Option<Response> {
         let key = known.sibling(coding);
-        let cached = self
-            .cache
-            .get_fresh(key.as_bytes(), context, |key| self.store.generation(key));
+        let cached = self.cache.get_fresh(key.as_bytes(), context, |key| {
+            self.objects.store.generation(key)
+        });
         let loaded = match cached.filter(LoadedObject::is_unchanged) {
             Some(loaded) => loaded,
             None => self.try_open(key, context, request)?.ok()?,
@@ -156,8 +163,8 @@ impl Inner {
         context: CacheContext,
         request: &Request,
     ) -> Option<Result<LoadedObject>> {
-        let generation = self.store.generation(key);
-        let mut object = match self.store.try_get(key)? {
+        let generation = self.objects.store.generation(key);
+        let mut object = match self.objects.store.try_get(key)? {
             Ok(object) => object,
             Err(StoreError::Busy) => return None, // It may work after other files are closed.
             Err(error) => return Some(Err(error)),
@@ -173,7 +180,7 @@ impl Inner {
             key,
             context.now_s,
             &self.object_budget,
-            &self.options.types,
+            &self.objects.options.types,
         )?;
         let loaded = self.prepared(loaded);
         if may_keep {
@@ -186,7 +193,7 @@ impl Inner {
     /// if the response may have content. Returns whether the cache may keep the object: not its
     /// file while others need one.
     fn hold_file(&self, object: &mut Object, request: &Request, reads_all: bool) -> Result<bool> {
-        if !self.shares.files.are_contested()
+        if !self.objects.shares.files.are_contested()
             || !object::stays_open(object, reads_all, &self.object_budget)
         {
             return Ok(true);
@@ -194,7 +201,7 @@ impl Inner {
         // Only tags are certain: the response has a time that is not in the future, what is sent in
         // the place of an object that is missing has no preconditions, and a compressed form has a
         // tag of its own.
-        let is_certain = !self.options.site && !self.options.compress;
+        let is_certain = !self.objects.options.site && !self.objects.options.compress;
         let proceeds = || {
             let current = Current {
                 modified_s: None,
@@ -204,7 +211,7 @@ impl Inner {
         };
         let may_have_content = request.method() == "GET" && (!is_certain || proceeds());
         if may_have_content && let Some(file) = object.file_mut() {
-            (self.shares.files).hold_download(file, || Holder::of(request))?;
+            (self.objects.shares.files).hold_download(file, || Holder::of(request))?;
         }
         Ok(false)
     }
@@ -218,7 +225,7 @@ impl Inner {
         wanted: Wanted,
     ) -> Result<LoadedObject> {
         let context = CacheContext::of(request.worker());
-        let generation = self.store.generation(key);
+        let generation = self.objects.store.generation(key);
         let (loaded, fresh_ms, may_keep) =
             match self.load(key, context, wanted.clone(), request).await {
                 Err(StoreError::Busy) => {
@@ -245,7 +252,7 @@ impl Inner {
         request: &Request,
     ) -> Result<(LoadedObject, u64, bool)> {
         let reads_all = wanted == Wanted::All;
-        let mut object = self.store.open(key, wanted).await?;
+        let mut object = self.objects.store.open(key, wanted).await?;
         let may_keep = self.hold_file(&mut object, request, reads_all)?;
         let fresh_ms = fresh_ms(&object);
         let loaded = LoadedObject::load(
@@ -254,7 +261,7 @@ impl Inner {
             context.now_s,
             reads_all,
             &self.object_budget,
-            &self.options.types,
+            &self.objects.options.types,
         );
         Ok((loaded.await?, fresh_ms, may_keep))
     }
@@ -264,11 +271,11 @@ impl Inner {
     /// that a client accepts. The cache keeps the field lines, so this is done once per opening and
     /// not once per request.
     pub(in crate::files) fn prepared(&self, loaded: LoadedObject) -> LoadedObject {
-        let loaded = match self.options.varies_by_coding() {
+        let loaded = match self.objects.options.varies_by_coding() {
             true => loaded.varying(),
             false => loaded,
         };
-        match self.options.site {
+        match self.objects.options.site {
             true => loaded,
             false => loaded.sandboxed(),
         }
@@ -284,7 +291,9 @@ impl Inner {
         error: StoreError,
     ) -> Response {
         if error != StoreError::IsDirectory {
-            let failure = self.store_failure(error, Operation::Read, Some(key));
+            let failure = self
+                .objects
+                .store_failure(error, Operation::Read, Some(key));
             return failure.into_response(request);
         }
         let location = path::folder_href(split.mount, key.as_bytes(), request.query());
@@ -305,7 +314,7 @@ impl Inner {
     ) {
         if (self.cache).add(key, context, generation, loaded, fresh_ms) {
             let closer = FileCloser {
-                inner: Arc::downgrade(self),
+                reads: Arc::downgrade(self),
                 worker: context.worker,
             };
             let closer = closer.run(request.worker().clone());
@@ -317,25 +326,31 @@ impl Inner {
 /// A GET or HEAD that waits for the disk: what the path names is found ([`GetRequest::resolve`]),
 /// loaded, perhaps encoded, and sent.
 pub(in crate::files) struct GetRequest<'r> {
-    pub(in crate::files) inner: &'r Arc<Inner>,
+    pub(in crate::files) reads: &'r Arc<Reads>,
+    listings: &'r Arc<Listings>,
     pub(in crate::files) request: &'r Request,
     /// The codings that the response may have.
     accepted: Option<Accepted>,
 }
 
 impl<'r> GetRequest<'r> {
-    pub(in crate::files) fn new(inner: &'r Arc<Inner>, request: &'r Request) -> GetRequest<'r> {
+    pub(in crate::files) fn new(
+        reads: &'r Arc<Reads>,
+        listings: &'r Arc<Listings>,
+        request: &'r Request,
+    ) -> GetRequest<'r> {
         GetRequest {
-            inner,
+            reads,
+            listings,
             request,
-            accepted: inner.accepted(request),
+            accepted: reads.accepted(request),
         }
     }
 
     /// The response.
     pub(in crate::files) async fn respond(&self) -> Result<Response, HttpError> {
         match self.resolve().await {
-            Err(failure) if failure.status == 404 && self.inner.options.site => {
+            Err(failure) if failure.status == 404 && self.reads.objects.options.site => {
                 let page = Box::pin(self.not_found()).await?;
                 page.ok_or(failure)
             }
@@ -346,27 +361,27 @@ impl<'r> GetRequest<'r> {
 
     /// The response with what the path names.
     async fn resolve(&self) -> Result<Response, HttpError> {
-        let (inner, request) = (self.inner, self.request);
+        let (reads, request) = (self.reads, self.request);
         let split = path::split(request)?;
         let target = path::target(request, Operation::Read)?;
-        match target.check_visible(&inner.options, Operation::Read)? {
+        match target.check_visible(&reads.objects.options, Operation::Read)? {
             Target::Object(key) => match self.serve(&key, Role::Named).await {
                 Ok(response) => Ok(response),
                 Err(error @ (StoreError::NotFound | StoreError::IsDirectory))
-                    if inner.options.site =>
+                    if reads.objects.options.site =>
                 {
                     Box::pin(self.page_or_error(split, &key, error)).await
                 }
-                Err(error) => Ok(inner.error_response(request, split, &key, error)),
+                Err(error) => Ok(reads.error_response(request, split, &key, error)),
             },
             Target::Folder(folder) => {
-                if inner.options.site
+                if reads.objects.options.site
                     && may_read_index(request)
                     && let Some(response) = self.index(folder.as_ref()).await?
                 {
                     return Ok(response);
                 }
-                inner.list(request, split, folder).await
+                self.listings.list(request, split, folder).await
             }
         }
     }
@@ -388,7 +403,9 @@ impl<'r> GetRequest<'r> {
         match self.serve(key, role).await {
             Ok(response) => Ok(Some(response)),
             Err(StoreError::NotFound | StoreError::IsDirectory) => Ok(None),
-            Err(error) => Err((self.inner).store_failure(error, Operation::Read, Some(key))),
+            Err(error) => {
+                Err((self.reads.objects).store_failure(error, Operation::Read, Some(key)))
+            }
         }
     }
 
@@ -423,19 +440,22 @@ impl<'r> GetRequest<'r> {
 
     /// Loads an object, or the precompressed form of it that suits the request best.
     async fn load(&self, key: &Key, wanted: Wanted) -> Result<LoadedObject> {
-        let (inner, request) = (self.inner, self.request);
-        match self.accepted.filter(|_| inner.options.precompressed) {
-            Some(accepted) => Box::pin(inner.open_for(key, request, accepted, wanted)).await,
-            None => inner.open(key, request, wanted).await,
+        let (reads, request) = (self.reads, self.request);
+        match self
+            .accepted
+            .filter(|_| reads.objects.options.precompressed)
+        {
+            Some(accepted) => Box::pin(reads.open_for(key, request, accepted, wanted)).await,
+            None => reads.open(key, request, wanted).await,
         }
     }
 
     /// The response with a loaded object, perhaps compressed.
     async fn encode(&self, loaded: LoadedObject) -> Response {
-        let (inner, request) = (self.inner, self.request);
-        let coding = |accepted| inner.coding_for(request, &loaded, accepted);
+        let (reads, request) = (self.reads, self.request);
+        let coding = |accepted| reads.coding_for(request, &loaded, accepted);
         if let Some(coding) = self.accepted.and_then(coding)
-            && let Some(response) = Box::pin(inner.compressed(request, &loaded, coding)).await
+            && let Some(response) = Box::pin(reads.compressed(request, &loaded, coding)).await
         {
             return response;
         }
@@ -444,36 +464,36 @@ impl<'r> GetRequest<'r> {
 
     /// As [`respond`], with the digest that the request asks for.
     async fn add_digest(&self, loaded: LoadedObject) -> Response {
-        let (inner, request) = (self.inner, self.request);
+        let (reads, request) = (self.reads, self.request);
         let Some(algorithm) = wanted_digest::wanted(request) else {
             return respond(request, loaded);
         };
-        let client = (&inner.shares.digests, Holder::of(request));
-        let digest = wanted_digest::compute(&loaded, algorithm, &inner.pool, client).await;
+        let client = (&reads.objects.shares.digests, Holder::of(request));
+        let digest = wanted_digest::compute(&loaded, algorithm, &reads.pool, client).await;
         wanted_digest::add(respond(request, loaded), digest)
     }
 }
 
 /// The task that closes the files of a worker's shard. It ends when no file is left, or with the
-/// [`Inner`], or with the worker. Workers may share a shard.
+/// [`Reads`], or with the worker. Workers may share a shard.
 struct FileCloser {
-    inner: Weak<Inner>,
+    reads: Weak<Reads>,
     worker: usize,
 }
 
 impl FileCloser {
     async fn run(mut self, worker: WorkerHandle) {
-        while let Some(inner) = self.inner.upgrade() {
-            let (stale, next_ms) = inner.cache.take_stale(CacheContext::of(&worker));
+        while let Some(reads) = self.reads.upgrade() {
+            let (stale, next_ms) = reads.cache.take_stale(CacheContext::of(&worker));
             if !stale.is_empty() {
-                inner.pool.run(move || drop(stale)).detach();
+                reads.pool.run(move || drop(stale)).detach();
             }
             let Some(next_ms) = next_ms else {
                 // What another worker has added since has a closer of its own.
-                self.inner = Weak::new();
+                self.reads = Weak::new();
                 return;
             };
-            drop(inner);
+            drop(reads);
             worker.sleep(Duration::from_millis(next_ms)).await;
         }
     }
@@ -482,8 +502,8 @@ impl FileCloser {
 /// Only if the task has not ended by itself.
 impl Drop for FileCloser {
     fn drop(&mut self) {
-        if let Some(inner) = self.inner.upgrade() {
-            drop(inner.cache.take_all_files(self.worker)); // The worker ends, so it may block.
+        if let Some(reads) = self.reads.upgrade() {
+            drop(reads.cache.take_all_files(self.worker)); // The worker ends, so it may block.
         }
     }
 }

@@ -21,13 +21,11 @@
 use crate::files::http::codings::{Accepted, Coding};
 use crate::files::object::LoadedObject;
 use crate::files::object::cache::CacheContext;
-use crate::files::object::ranges;
-use crate::files::receive::upload::join;
+use crate::files::shared::client_rights::may_read;
 use crate::files::shared::stored_fields::StoredFields;
-use crate::files::{Inner, may_read};
 use lru::LruCache;
 use onrush::Request;
-use onrush_store::{Key, Kind, Meta, Result, Store, StoreError, Wanted};
+use onrush_store::{Key, Kind, Meta, Store};
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -35,7 +33,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 const REMEMBERED_MAX: NonZeroUsize = NonZeroUsize::new(4096).expect("not zero");
 
 /// One for each coding, in the order of [`Coding::ALL`].
-type PerCoding<T> = [T; Coding::ALL.len()];
+pub(super) type PerCoding<T> = [T; Coding::ALL.len()];
 
 /// By key.
 type Remembered = LruCache<Box<[u8]>, Arc<Known>>;
@@ -51,16 +49,16 @@ pub(in crate::files) struct Siblings {
 /// The siblings of an object.
 #[derive(Debug)]
 pub(in crate::files) struct Known {
-    checked_ms: u64,
-    key: Key,
-    siblings: PerCoding<Key>,
+    pub(super) checked_ms: u64,
+    pub(super) key: Key,
+    pub(super) siblings: PerCoding<Key>,
     /// The store's generations of the key and of the siblings, before they were looked up.
-    generations: Option<(u64, PerCoding<u64>)>,
-    is_usable: PerCoding<bool>,
+    pub(super) generations: Option<(u64, PerCoding<u64>)>,
+    pub(super) is_usable: PerCoding<bool>,
     /// The type by the name of the object.
-    content_type: &'static str,
+    pub(super) content_type: &'static str,
     /// The stored fields of the object with the coding.
-    fields: PerCoding<Arc<StoredFields>>,
+    pub(super) fields: PerCoding<Arc<StoredFields>>,
 }
 
 impl Siblings {
@@ -96,7 +94,7 @@ impl Siblings {
         }
     }
 
-    fn add(&self, known: &Arc<Known>, context: CacheContext) {
+    pub(super) fn add(&self, known: &Arc<Known>, context: CacheContext) {
         // `get` compares paths as sent, where a percent sign begins an escape.
         if known.generations.is_none() || known.key.as_bytes().contains(&b'%') {
             return;
@@ -113,7 +111,7 @@ impl Known {
         accepted.best(|coding| self.offers(coding, request))
     }
 
-    fn offers(&self, coding: Coding, request: &Request) -> bool {
+    pub(super) fn offers(&self, coding: Coding, request: &Request) -> bool {
         self.is_usable[coding as usize] && may_read(request, self.sibling(coding))
     }
 
@@ -133,7 +131,7 @@ impl Known {
 }
 
 /// The generations that decide whether something known is current. `None`: the store has none.
-fn generations(
+pub(super) fn generations(
     store: &dyn Store,
     key: &Key,
     siblings: &PerCoding<Key>,
@@ -146,7 +144,7 @@ fn generations(
 }
 
 /// The keys of the siblings. `None` if the key is that of a sibling, or one would be too long.
-fn keys(key: &Key) -> Option<PerCoding<Key>> {
+pub(super) fn keys(key: &Key) -> Option<PerCoding<Key>> {
     if Coding::of_sibling(key.as_bytes()).is_some() {
         return None;
     }
@@ -168,7 +166,7 @@ fn keys(key: &Key) -> Option<PerCoding<Key>> {
 ///   files of a reproducible build have one (`SOURCE_DATE_EPOCH`), an unpacked or restored object
 ///   has an old one. None sets the other time. Some tools that compress keep whole seconds only, so
 ///   a time of modification in whole seconds counts as any time of that second.
-fn is_current(sibling: &Meta, object: (i64, Option<i64>)) -> bool {
+pub(super) fn is_current(sibling: &Meta, object: (i64, Option<i64>)) -> bool {
     const SECOND_NS: i64 = 1_000_000_000;
     let (modified_ns, changed_ns) = object;
     let is_whole = sibling.modified_ns % SECOND_NS == 0;
@@ -180,104 +178,6 @@ fn is_current(sibling: &Meta, object: (i64, Option<i64>)) -> bool {
     // In a store that does not know the other time, no program can set the first one.
     let is_later = sibling.modified_ns >= least_ns && sibling.changed_ns >= changed_ns;
     sibling.kind == Kind::File && (is_same || is_later)
-}
-
-impl Inner {
-    /// Opens an object in the form that suits the request best: itself, or a sibling.
-    pub(in crate::files) async fn open_for(
-        self: &Arc<Self>,
-        key: &Key,
-        request: &Request,
-        accepted: Accepted,
-        wanted: Wanted,
-    ) -> Result<LoadedObject> {
-        let Some(siblings) = keys(key) else {
-            return self.open(key, request, wanted).await;
-        };
-        let context = CacheContext::of(request.worker());
-        let known = self.siblings.get(key.as_bytes(), context, &*self.store);
-        let (loaded, known) = match known {
-            Some(known) => (None, known),
-            None => {
-                let (loaded, known) = self
-                    .survey(key, siblings, request, accepted, wanted.clone())
-                    .await?;
-                match known {
-                    Some(known) => (Some(loaded), known),
-                    None => return Ok(loaded),
-                }
-            }
-        };
-        let has_range = request.header("range").is_some();
-        let candidates = Coding::ALL.into_iter().filter(|&coding| match has_range {
-            true => accepted.contains(coding) && known.offers(coding, request),
-            false => known.choose(accepted, request) == Some(coding),
-        });
-        for coding in candidates {
-            // If it has disappeared meanwhile, the object itself is sent.
-            let sibling = self
-                .open(known.sibling(coding), request, wanted.clone())
-                .await;
-            let sibling = sibling.ok().and_then(|it| known.represent(coding, it));
-            if let Some(sibling) = sibling
-                && (!has_range || ranges::applies(request, &sibling))
-            {
-                return Ok(self.prepared(sibling));
-            }
-        }
-        match loaded {
-            Some(loaded) => Ok(loaded),
-            None => self.open(key, request, wanted).await,
-        }
-    }
-
-    /// Opens an object and looks for its siblings. They are not known if the object has a coding of
-    /// its own, or if the store does not say whether they exist.
-    async fn survey(
-        self: &Arc<Self>,
-        key: &Key,
-        siblings: PerCoding<Key>,
-        request: &Request,
-        accepted: Accepted,
-        wanted: Wanted,
-    ) -> Result<(LoadedObject, Option<Arc<Known>>)> {
-        let context = CacheContext::of(request.worker());
-        let generations = generations(&*self.store, key, &siblings);
-        let look_up = async |coding: Coding| {
-            // What is remembered serves other clients as well.
-            match generations.is_some() || accepted.contains(coding) {
-                true => self.store.meta(&siblings[coding as usize]).await,
-                false => Err(StoreError::NotFound),
-            }
-        };
-        let (loaded, (zstd, (brotli, gzip))) = join(
-            self.open(key, request, wanted),
-            join(
-                look_up(Coding::Zstd),
-                join(look_up(Coding::Brotli), look_up(Coding::Gzip)),
-            ),
-        )
-        .await;
-        let loaded = loaded?;
-        let found = [zstd, brotli, gzip];
-        let is_certain = |found: &Result<Meta>| matches!(found, Ok(_) | Err(StoreError::NotFound));
-        if loaded.has_coding() || !found.iter().all(is_certain) {
-            return Ok((loaded, None));
-        }
-        let times = (loaded.modified_ns(), loaded.changed_ns());
-        let is_usable = found.map(|found| found.is_ok_and(|it| is_current(&it, times)));
-        let known = Arc::new(Known {
-            checked_ms: context.now_ms,
-            key: key.clone(),
-            siblings,
-            generations,
-            is_usable,
-            content_type: loaded.content_type_of_name(),
-            fields: Coding::ALL.map(|coding| loaded.fields_with(coding)),
-        });
-        self.siblings.add(&known, context);
-        Ok((loaded, Some(known)))
-    }
 }
 
 #[cfg(test)]

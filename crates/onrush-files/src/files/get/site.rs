@@ -13,8 +13,8 @@
 use crate::files::get::read::{GetRequest, Role};
 use crate::files::http::http_error::HttpError;
 use crate::files::http::negotiate::{prefers_html, prefers_json};
-use crate::files::may_read;
 use crate::files::path::Split;
+use crate::files::shared::client_rights::may_read;
 use crate::files::shared::stand_in::StandIn;
 use crate::rights::INDEX;
 use onrush::{Request, Response};
@@ -46,13 +46,13 @@ impl GetRequest<'_> {
         }
         match error {
             StoreError::NotFound => Err(HttpError::NOT_FOUND),
-            error => Ok((self.inner).error_response(self.request, split, key, error)),
+            error => Ok((self.reads).error_response(self.request, split, key, error)),
         }
     }
 
     /// The response of a site for a path that names nothing. `None`: the site has no page for it.
     pub(in crate::files) async fn not_found(&self) -> Result<Option<Response>, HttpError> {
-        let is_spa = self.inner.options.spa;
+        let is_spa = self.reads.objects.options.spa;
         if is_spa
             && is_navigation(self.request)
             && let Some(page) = self.page(INDEX.as_bytes(), Role::Named).await?

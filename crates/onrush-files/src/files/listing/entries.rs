@@ -3,7 +3,8 @@
 //! The memory for names and entries is from the budget of listings, of which each client has a
 //! share. With less of it a folder is read in smaller steps, but always whole.
 
-use crate::files::{Inner, is_listed};
+use crate::files::path::shown::is_listed;
+use crate::files::shared::objects::Objects;
 use crate::shares::{Holder, Share, Shares};
 use onrush_store::{Cursor, CursorHow, DetailedEntry, Entry, Key, NamesMemory, Result};
 use std::sync::Arc;
@@ -40,18 +41,18 @@ pub(in crate::files) struct Part {
 impl Entries {
     /// `how`: what is needed; the rest is set here.
     pub(in crate::files) fn new(
-        inner: &Inner,
+        objects: &Objects,
         holder: Holder,
         folder: Option<Key>,
         how: CursorHow,
     ) -> Entries {
         let how = CursorHow {
-            hidden: inner.options.lists_hidden(),
+            hidden: objects.options.lists_hidden(),
             client: holder.number(),
             ..how
         };
         let memory = NamesShare {
-            shares: inner.shares.listings.clone(),
+            shares: objects.shares.listings.clone(),
             holder,
             share: None,
         };
@@ -69,19 +70,22 @@ impl Entries {
     }
 
     /// Reads the first entries, so that an error is known before the head of a response is sent.
-    pub(in crate::files) async fn begin(&mut self, inner: &Inner) -> Result<()> {
-        self.read(inner).await.map(drop)
+    pub(in crate::files) async fn begin(&mut self, objects: &Objects) -> Result<()> {
+        self.read(objects).await.map(drop)
     }
 
     /// The next entry. `None` at the end. After an error there are no more.
-    pub(in crate::files) async fn next(&mut self, inner: &Inner) -> Result<Option<DetailedEntry>> {
+    pub(in crate::files) async fn next(
+        &mut self,
+        objects: &Objects,
+    ) -> Result<Option<DetailedEntry>> {
         loop {
             for one in self.batch.by_ref() {
-                if is_listed(&inner.options, self.cursor.folder(), &one.entry.name) {
+                if is_listed(&objects.options, self.cursor.folder(), &one.entry.name) {
                     return Ok(Some(one));
                 }
             }
-            self.read(inner).await?;
+            self.read(objects).await?;
             if self.batch.len() == 0 {
                 return Ok(None);
             }
@@ -89,14 +93,14 @@ impl Entries {
     }
 
     /// The next entries, up to `count` and one batch more, as far as there is memory for them.
-    pub(in crate::files) async fn part(&mut self, inner: &Inner, count: usize) -> Result<Part> {
+    pub(in crate::files) async fn part(&mut self, objects: &Objects, count: usize) -> Result<Part> {
         let mut part = Part::default();
         loop {
-            let is_whole = self.read(inner).await?;
+            let is_whole = self.read(objects).await?;
             let folder = self.cursor.folder();
             part.is_last = self.batch.len() == 0;
             let batch = std::mem::take(&mut self.batch).map(|one| one.entry);
-            let listed = batch.filter(|one| is_listed(&inner.options, folder, &one.name));
+            let listed = batch.filter(|one| is_listed(&objects.options, folder, &one.name));
             part.entries.extend(listed);
             part.leases.extend(self.lease.take());
             if part.is_last || part.entries.len() >= count || !is_whole {
@@ -106,9 +110,9 @@ impl Entries {
     }
 
     /// Reads the next batch. Returns whether there was memory for a large one.
-    async fn read(&mut self, inner: &Inner) -> Result<bool> {
+    async fn read(&mut self, objects: &Objects) -> Result<bool> {
         (self.batch, self.lease) = (Vec::new().into_iter(), None);
-        let shares = &inner.shares.listings;
+        let shares = &objects.shares.listings;
         let mut limit = BATCH;
         while limit > BATCH_MIN && self.lease.is_none() {
             // A store may read the next ones ahead.
@@ -119,7 +123,7 @@ impl Entries {
             }
         }
         let limit = limit.max(BATCH_MIN);
-        let batch = inner.store.next_entries(&mut self.cursor, limit).await?;
+        let batch = objects.store.next_entries(&mut self.cursor, limit).await?;
         let len = |details: &Option<Vec<u8>>| details.as_ref().map_or(0, Vec::len);
         let bytes = |one: &DetailedEntry| {
             ENTRY_BYTES + one.entry.name.len() + len(&one.metadata) + len(&one.properties)

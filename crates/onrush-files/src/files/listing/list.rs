@@ -26,28 +26,30 @@ use crate::files::listing::archive_format::Format;
 use crate::files::listing::html;
 use crate::files::listing::json;
 use crate::files::listing::sorting::Sorting;
+use crate::files::object::cache::Cache;
 use crate::files::path::location::Location;
+use crate::files::path::shown::is_listed;
 use crate::files::path::{self, Split};
+use crate::files::shared::client_rights::check_right;
+use crate::files::shared::objects::Objects;
 use crate::files::shared::permitted::Permitted;
-use crate::files::{Inner, check_right, is_listed};
+use crate::files::uploads::Uploads;
 use crate::rights::{Identity, Rights};
 use crate::shares::{Full, Holder, Share};
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine};
 use futures_core::Stream;
 use onrush::{Body, Bytes, Request, Response};
+use onrush_rt::blocking::BlockingPool;
 use onrush_store::{Entry, Features, Key, ListHow, Page, StoreError};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::task::{Context, Poll};
 use std::vec;
 
 /// The approximate size of a piece. Other tasks run between two pieces.
 pub(in crate::files) const PIECE_BYTES: usize = 32 * 1024;
-
-/// The maximum memory of all pages that are being sent, and of the names and entries of folders
-/// that are being read: about ten large folders, or two hundred pages with 1000 entries.
-pub(in crate::files) const PAGES_BYTES_MAX: usize = 40 << 20;
 
 /// The memory that a page may use without the budget.
 const UNBUDGETED_BYTES: usize = 16 * 1024;
@@ -68,7 +70,19 @@ pub(in crate::files) struct ListQuery {
     markdown: Option<Vec<u8>>,
 }
 
-impl Inner {
+/// Folders: listings, archives, and changes that clients watch.
+pub(in crate::files) struct Listings {
+    pub(in crate::files) objects: Arc<Objects>,
+    pub(in crate::files) pool: BlockingPool,
+    /// Archives make room in it for the files that they open.
+    pub(in crate::files) cache: Arc<Cache>,
+    /// The page offers uploads that continue.
+    pub(in crate::files) uploads: Arc<Uploads>,
+    /// Increases when clients that watch have to connect again.
+    pub(in crate::files) watch_epoch: Arc<AtomicU64>,
+}
+
+impl Listings {
     /// The response to GET or HEAD of a folder.
     pub(in crate::files) async fn list(
         self: &Arc<Self>,
@@ -115,13 +129,13 @@ impl Inner {
         let how = ListHow {
             after: query.after.clone(),
             limit: query.limit.unwrap_or(default_limit),
-            hidden: self.options.lists_hidden(),
+            hidden: self.objects.options.lists_hidden(),
             client: holder.number(),
         };
-        let page = self.store.list(folder.as_ref(), how).await;
+        let page = self.objects.store.list(folder.as_ref(), how).await;
         let mut page = page.map_err(|error| self.listing_failure(error, folder.as_ref()))?;
         page.entries
-            .retain(|entry| is_listed(&self.options, folder.as_ref(), &entry.name));
+            .retain(|entry| is_listed(&self.objects.options, folder.as_ref(), &entry.name));
         let entries = page.entries.len();
         let lease = self.shorten(&mut page, holder);
         if page.entries.len() < entries && !json && query.limit.is_none() {
@@ -156,7 +170,7 @@ impl Inner {
         folder: Option<&Key>,
         json: bool,
     ) -> Result<Response, HttpError> {
-        let found = self.store.check_folder(folder).await;
+        let found = self.objects.store.check_folder(folder).await;
         found.map_err(|error| self.listing_failure(error, folder))?;
         let policy = match json {
             true => None,
@@ -177,15 +191,15 @@ impl Inner {
     ) -> HttpError {
         match error {
             StoreError::Unsupported => HttpError::new(501, "the store has no listings"),
-            error => self.store_failure(error, Operation::Read, folder),
+            error => self.objects.store_failure(error, Operation::Read, folder),
         }
     }
 
     /// Shortens a page of a listing to the memory that the budget of listings has for `holder`, and
     /// takes that memory.
     fn shorten(&self, page: &mut Page, holder: Holder) -> Option<Share> {
-        let take = |bytes| self.shares.listings.take(holder, bytes);
-        truncate_to_budget(page, take, self.store.features())
+        let take = |bytes| self.objects.shares.listings.take(holder, bytes);
+        truncate_to_budget(page, take, self.objects.store.features())
     }
 
     /// The parts of an HTML page that do not depend on the entries.
@@ -197,14 +211,15 @@ impl Inner {
     ) -> Result<html::Page, HttpError> {
         Ok(html::Page {
             location,
-            permitted: Permitted::new(request, &self.options)?,
+            permitted: Permitted::new(request, &self.objects.options)?,
             sorting,
             nonce: negotiate::names_html(request).then(nonce).transpose()?,
-            features: match self.options.sink {
+            features: match self.objects.options.sink {
                 true => Features::default(), // It stores nothing.
-                false => self.store.features(),
+                false => self.objects.store.features(),
             },
-            continues_uploads: self.offers_uploads() && self.uploads.take_parts(),
+            continues_uploads: self.uploads.serves(&self.objects.options)
+                && self.uploads.take_parts(),
         })
     }
 
@@ -439,6 +454,7 @@ impl Stream for Rendering {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::shared::client_shares::PAGES_BYTES_MAX;
     use crate::shares::Shares;
     use onrush_store::{Kind, Version};
 

@@ -4,10 +4,10 @@
 //! links have known schemes only. In addition the document is sandboxed: it has an origin of its
 //! own, runs nothing, and loads only images of this server. Its links open in a new tab.
 
-use crate::files::Inner;
 use crate::files::http::http_error::{HttpError, Operation};
 use crate::files::listing::html;
 use crate::files::listing::list;
+use crate::files::listing::list::Listings;
 use crate::files::object::read;
 use crate::files::path::Target;
 use crate::files::path::assets;
@@ -27,9 +27,6 @@ const BYTES_MAX: u64 = 256 * 1024;
 const GROWTH: usize = 4;
 const EXTRA_BYTES: usize = 16 * 1024;
 
-/// The maximum memory of all documents that are being rendered or sent.
-pub(in crate::files) const DOCUMENTS_BYTES_MAX: usize = 16 << 20;
-
 const TOO_LONG: HttpError = HttpError::new(413, "the file is too long to be rendered");
 
 /// A rendered file, and the share of memory that it takes until the client has received it.
@@ -44,7 +41,7 @@ impl AsRef<[u8]> for Rendered {
     }
 }
 
-impl Inner {
+impl Listings {
     /// The response to `?markdown=NAME` of a folder.
     pub(in crate::files) async fn markdown(
         &self,
@@ -53,20 +50,28 @@ impl Inner {
         depth: usize,
         name: &[u8],
     ) -> Result<Response, HttpError> {
-        let permitted = Permitted::new(request, &self.options)?;
+        let permitted = Permitted::new(request, &self.objects.options)?;
         if !permitted.at(name).contains(Rights::READ) {
             return Err(HttpError::new(403, "you may not do this"));
         }
         let key = Key::of_entry(folder, name).map_err(|_| HttpError::NOT_FOUND)?;
-        Target::Object(key.clone()).check_visible(&self.options, Operation::Read)?;
-        let failed = |error| self.store_failure(error, Operation::Read, Some(&key));
-        let object = self.store.open(&key, Wanted::All).await.map_err(failed)?;
+        Target::Object(key.clone()).check_visible(&self.objects.options, Operation::Read)?;
+        let failed = |error| {
+            self.objects
+                .store_failure(error, Operation::Read, Some(&key))
+        };
+        let object = self
+            .objects
+            .store
+            .open(&key, Wanted::All)
+            .await
+            .map_err(failed)?;
         let size = object.meta().size;
         if size > BYTES_MAX {
             return Err(TOO_LONG);
         }
         let bytes_max = size as usize * GROWTH + EXTRA_BYTES;
-        let share = (self.shares.documents).take(Holder::of(request), bytes_max);
+        let share = (self.objects.shares.documents).take(Holder::of(request), bytes_max);
         let share = share.map_err(|full| {
             HttpError::full(
                 full,

@@ -12,8 +12,9 @@
 
 use crate::files::http::http_error::{HttpError, Operation};
 use crate::files::listing::json;
+use crate::files::listing::list::Listings;
+use crate::files::path::shown::is_listed;
 use crate::files::path::{self, Split};
-use crate::files::{Inner, is_listed};
 use crate::shares::{Holder, Share};
 use futures_core::Stream;
 use onrush::{Body, Bytes, Draining, Request, Response, WorkerHandle};
@@ -45,7 +46,7 @@ const FIRST: &str = "retry: 2000\nid: 0\n\n";
 
 /// A folder that a client watches.
 struct Watch {
-    inner: Arc<Inner>,
+    listings: Arc<Listings>,
     folder: Option<Key>,
     /// The encoded path of the folder, with a slash at both ends.
     href: String,
@@ -70,16 +71,16 @@ enum Happened {
     Drain,
 }
 
-impl Inner {
+impl Listings {
     /// The response to GET or HEAD of a folder with `?watch`. The right to list the folder has been
     /// checked.
     pub(in crate::files) async fn watch(
-        self: &Arc<Inner>,
+        self: &Arc<Listings>,
         request: &Request,
         split: Split<'_>,
         folder: Option<Key>,
     ) -> Result<Response, HttpError> {
-        let place = self.shares.watchers.take(Holder::of(request), 1);
+        let place = self.objects.shares.watchers.take(Holder::of(request), 1);
         let place = place.map_err(|full| {
             HttpError::full(
                 full,
@@ -88,13 +89,17 @@ impl Inner {
             )
         })?;
         let (draining, epoch) = (request.draining(), self.watch_epoch.load(Relaxed));
-        let changes = match self.store.watch(folder.as_ref()).await {
+        let changes = match self.objects.store.watch(folder.as_ref()).await {
             Ok(changes) => changes,
             Err(StoreError::Unsupported) => {
                 let detail = "only folders on a disk of the server can be watched";
                 return Err(HttpError::new(501, detail));
             }
-            Err(error) => return Err(self.store_failure(error, Operation::Read, folder.as_ref())),
+            Err(error) => {
+                return Err(self
+                    .objects
+                    .store_failure(error, Operation::Read, folder.as_ref()));
+            }
         };
         let mut href = path::href(split.mount, folder.as_ref().map_or(b"", Key::as_bytes));
         if folder.is_some() {
@@ -102,7 +107,7 @@ impl Inner {
         }
         let worker = request.worker().clone();
         let mut watch = Watch {
-            inner: self.clone(),
+            listings: self.clone(),
             folder,
             href,
             draining,
@@ -142,7 +147,7 @@ impl Watch {
                 }
             };
             // The client connects again, and its rights are checked.
-            if self.epoch != self.inner.watch_epoch.load(Relaxed) {
+            if self.epoch != self.listings.watch_epoch.load(Relaxed) {
                 return None;
             }
             // Whatever happens in a folder that was moved away is not for this client.
@@ -184,11 +189,15 @@ impl Watch {
             let Ok(key) = Key::of_entry(self.folder.as_ref(), &changed.name) else {
                 continue;
             };
-            if !is_listed(&self.inner.options, self.folder.as_ref(), &changed.name) {
+            if !is_listed(
+                &self.listings.objects.options,
+                self.folder.as_ref(),
+                &changed.name,
+            ) {
                 continue;
             }
             let mut data = String::new();
-            let kind = match self.inner.store.meta(&key).await {
+            let kind = match self.listings.objects.store.meta(&key).await {
                 Ok(meta) => {
                     let entry = Entry {
                         name: changed.name,

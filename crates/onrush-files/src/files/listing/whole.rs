@@ -6,10 +6,10 @@
 //! task whose pace is that of the client. An error ends the connection, so that the client does not
 //! take a part for the whole.
 
-use crate::files::Inner;
 use crate::files::http::http_error::HttpError;
 use crate::files::listing::entries::{BATCH, Entries, Part};
 use crate::files::listing::html;
+use crate::files::listing::list::Listings;
 use crate::files::listing::list::{ListQuery, PIECE_BYTES, with_listing_fields};
 use crate::files::path::Split;
 use crate::files::path::location::Location;
@@ -25,7 +25,7 @@ use std::vec;
 /// The bytes that may wait for the client, and one piece more.
 const QUEUE_BYTES: usize = 64 << 10;
 
-impl Inner {
+impl Listings {
     /// The response to GET of a folder by a program that wants HTML and sets no limit.
     pub(in crate::files) async fn whole(
         self: &Arc<Self>,
@@ -38,14 +38,14 @@ impl Inner {
             after: query.after.clone(),
             ..CursorHow::default()
         };
-        let mut entries = Entries::new(self, Holder::of(request), folder.clone(), how);
-        let first = entries.part(self, ListHow::LIMIT_MAX).await;
+        let mut entries = Entries::new(&self.objects, Holder::of(request), folder.clone(), how);
+        let first = entries.part(&self.objects, ListHow::LIMIT_MAX).await;
         let first = first.map_err(|error| self.listing_failure(error, folder.as_ref()))?;
         let location = Location::new(split, folder.as_ref(), "", None);
         let page = self.html_page(request, location, query.sort.unwrap_or_default())?;
         let policy = html::policy(page.nonce.as_deref());
         let mut whole = Whole {
-            inner: self.clone(),
+            listings: self.clone(),
             page,
             rows: Vec::new().into_iter(),
             part: Part::default(),
@@ -68,7 +68,7 @@ impl Inner {
 
 /// A page that is being sent.
 struct Whole {
-    inner: Arc<Inner>,
+    listings: Arc<Listings>,
     page: html::Page,
     /// The entries of `part` that are not rendered yet.
     rows: vec::IntoIter<Entry>,
@@ -113,7 +113,7 @@ impl Whole {
             }
             if self.rows.len() == 0 && !self.part.is_last {
                 self.part = Part::default(); // Its memory is for the next one.
-                let part = self.entries.part(&self.inner, BATCH).await;
+                let part = self.entries.part(&self.listings.objects, BATCH).await;
                 let failed = |_| io::Error::other("the folder cannot be listed any more");
                 self.show(part.map_err(failed)?);
             }

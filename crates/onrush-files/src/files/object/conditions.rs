@@ -6,11 +6,15 @@
 //! asks the store to make the change only if the object is still the same. If it changes at that
 //! moment, the response is 412, even if the new object would meet the precondition as well.
 
+use crate::files::http::http_error::HttpError;
+use crate::files::http::http_error::Operation;
 use crate::files::object::current_of;
+use crate::files::shared::objects::Objects;
 use onrush::Request;
 use onrush_proto::date;
 use onrush_proto::etag::{Tags, tags};
 use onrush_proto::precondition::{Current, Outcome, evaluate};
+use onrush_store::Key;
 use onrush_store::{Condition, Meta, Result, StoreError, Version};
 
 const IF_MATCH: &str = "if-match";
@@ -115,6 +119,22 @@ fn condition(fields: &[(&str, Vec<u8>)]) -> Option<Condition> {
             Some(Condition::Versions(versions))
         }
         _ => None,
+    }
+}
+
+impl Objects {
+    /// Refuses a request whose preconditions fail, or whose key is a folder or a symbolic link.
+    /// Returns the current object.
+    pub(in crate::files) async fn check_conditions(
+        &self,
+        key: &Key,
+        conditions: &Conditions,
+    ) -> Result<Option<Meta>, HttpError> {
+        let current = self.store.existing_object(key).await.and_then(|current| {
+            conditions.check(current.as_ref())?;
+            Ok(current)
+        });
+        current.map_err(|error| self.store_failure(error, Operation::Write, Some(key)))
     }
 }
 

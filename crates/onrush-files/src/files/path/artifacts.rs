@@ -7,9 +7,8 @@
 //!   keeps, when it gets the artifact.
 
 use crate::files::http::http_error::HttpError;
-use crate::files::{FilesOptions, Inner};
+use crate::files::options::FilesOptions;
 use onrush::Response;
-use onrush_store::Key;
 
 /// A record of nx is never replaced.
 pub(in crate::files) const RECORD_EXISTS: HttpError =
@@ -17,14 +16,7 @@ pub(in crate::files) const RECORD_EXISTS: HttpError =
 
 const STATUS: &str = "v8/artifacts/status";
 
-impl Inner {
-    /// Whether `key` is a record of nx.
-    pub(in crate::files) fn is_record(&self, key: &Key) -> bool {
-        self.options.content_addressed && is_record(key.as_bytes())
-    }
-}
-
-fn is_record(key: &[u8]) -> bool {
+pub(in crate::files) fn is_record(key: &[u8]) -> bool {
     let mut segments = key.rsplit(|&byte| byte == b'/');
     let name = segments.next().unwrap_or_default();
     !name.is_empty() && segments.next() == Some(b"cache") && segments.next() == Some(b"v1")

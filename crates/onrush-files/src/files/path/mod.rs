@@ -26,8 +26,8 @@ pub(super) mod location;
 pub(super) mod shown;
 
 use crate::client_address::{is_forwarded, is_https};
-use crate::files::FilesOptions;
 use crate::files::http::http_error::{HttpError, Operation};
+use crate::files::options::FilesOptions;
 use crate::rights::index_of;
 use onrush::{Request, Response};
 use onrush_store::{Key, StoreError};

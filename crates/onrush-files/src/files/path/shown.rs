@@ -1,6 +1,6 @@
 //! Which names are served: the one decision about hidden names.
 
-use crate::files::FilesOptions;
+use crate::files::options::FilesOptions;
 use onrush_store::{Key, ShownNames};
 
 impl FilesOptions {

@@ -11,15 +11,15 @@
 mod disposition;
 
 use self::disposition::{FileName, parameter};
-use crate::files::Inner;
 use crate::files::http::digest::Digests;
 use crate::files::http::http_error::{HttpError, Operation};
 use crate::files::http::media_type;
 use crate::files::http::negotiate::prefers_html;
 use crate::files::path::{self, Target};
-use crate::files::put::multistatus;
+use crate::files::put::writes::Writes;
 use crate::files::receive::upload::{ReceiveError, Sink, VerifiedUpload, body_failure};
 use crate::files::shared::destination::Destination;
+use crate::files::shared::multistatus;
 use crate::files::shared::stored_fields::metadata_of_type;
 use crate::shares::Holder;
 use onrush::{Request, RequestBody, Response};
@@ -78,19 +78,23 @@ pub(in crate::files) fn is_form(request: &Request) -> bool {
     boundary(request).is_some()
 }
 
-impl Inner {
+impl Writes {
     /// `POST` of a form. 201 if all files are new objects; otherwise the status of the first one
     /// that is not.
     pub(in crate::files) async fn form(&self, mut request: Request) -> Result<Response, HttpError> {
         let split = path::split(&request)?;
         let target = path::target(&request, Operation::Write)?;
-        let Target::Folder(folder) = target.check_visible(&self.options, Operation::Write)? else {
+        let Target::Folder(folder) =
+            target.check_visible(&self.objects.options, Operation::Write)?
+        else {
             return Err(NOT_FOLDER);
         };
         if let Some(folder) = &folder {
-            let found = self.look_up(folder).await;
-            let found =
-                found.map_err(|error| self.store_failure(error, Operation::Write, Some(folder)))?;
+            let found = self.objects.look_up(folder).await;
+            let found = found.map_err(|error| {
+                self.objects
+                    .store_failure(error, Operation::Write, Some(folder))
+            })?;
             if found.is_none_or(|found| found.kind != Kind::Directory) {
                 return Err(NOT_FOLDER);
             }
@@ -100,6 +104,7 @@ impl Inner {
         let mount = split.mount.to_owned();
         let boundary = boundary(&request).ok_or(MALFORMED)?;
         let _place = self
+            .objects
             .shares
             .files
             .hold_upload(429, || Holder::of(&request))?;
@@ -123,8 +128,8 @@ impl Inner {
             let to = match name.is_empty() {
                 _ if part.is_coded => Err(CODED),
                 true => Err(NO_NAME),
-                false => self.destination_in(&request, &name).and_then(|to| {
-                    let change = self.begin_member(&request, &to.key)?;
+                false => self.objects.destination_in(&request, &name).and_then(|to| {
+                    let change = self.locking.begin_member(&request, &to.key)?;
                     Ok((to, change))
                 }),
             };
@@ -173,27 +178,29 @@ impl Inner {
         let key = &to.key;
         let failed = |error| match error {
             StoreError::PreconditionFailed => EXISTS,
-            error => self.store_failure(error, Operation::Write, Some(key)),
+            error => self
+                .objects
+                .store_failure(error, Operation::Write, Some(key)),
         };
         let mut digests = Digests::default();
-        if let Err(failure) = self.demand_of_name(key, &mut digests) {
+        if let Err(failure) = self.objects.demand_of_name(key, &mut digests) {
             return Ok(Err(failure));
         }
-        match self.store.existing_object(key).await {
+        match self.objects.store.existing_object(key).await {
             Ok(None) => {}
             Ok(Some(_)) => return Ok(Err(EXISTS)),
             Err(error) => return Ok(Err(failed(error))),
         }
-        let staged = self.store.stage(key, Condition::Absent, None).await;
+        let staged = self.objects.store.stage(key, Condition::Absent, None).await;
         let mut upload = match staged {
             Ok(upload) => upload,
             Err(error) => return Ok(Err(failed(error))),
         };
         // A client that does not know the type says so. Then the name decides.
         if media_type != b"application/octet-stream" {
-            let bytes_max = self.store.features().metadata_bytes_max;
+            let bytes_max = self.objects.store.features().metadata_bytes_max;
             let metadata = metadata_of_type(media_type, bytes_max);
-            let metadata = match self.fields_of_name(key, metadata) {
+            let metadata = match self.objects.fields_of_name(key, metadata) {
                 Ok(metadata) => metadata,
                 Err(failure) => return Ok(Err(failure)),
             };

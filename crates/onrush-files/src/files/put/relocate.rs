@@ -24,11 +24,13 @@ use crate::files::http::http_error::{HttpError, Operation};
 use crate::files::object::conditions::Conditions;
 use crate::files::object::object_fields::etag;
 use crate::files::path::{self, ResolvedPath, Target};
-use crate::files::put::multistatus;
-use crate::files::put::tree::{FAILURES_MAX, Failures};
+use crate::files::put::tree::FAILURES_MAX;
+use crate::files::put::writes::Writes;
 use crate::files::shared::client_rights::Permission;
+use crate::files::shared::client_rights::{check_right_at, check_right_beneath};
 use crate::files::shared::destination::Destination;
-use crate::files::{Inner, check_right_at, check_right_beneath};
+use crate::files::shared::multistatus;
+use crate::files::shared::multistatus::Failures;
 use crate::rights::Rights;
 use crate::shares::Holder;
 use futures_core::Stream;
@@ -74,11 +76,11 @@ pub(in crate::files) struct Source {
     whole: Vec<u8>,
 }
 
-impl Inner {
+impl Writes {
     /// `COPY` and `MOVE`: 201 if the destination is new, 204 if it was replaced, 207 if a part of a
     /// folder was not copied; then the destination was not replaced.
     pub(in crate::files) async fn relocate(
-        self: &Arc<Inner>,
+        self: &Arc<Writes>,
         request: &Request,
     ) -> Result<Response, HttpError> {
         let is_move = request.method() == "MOVE";
@@ -104,20 +106,23 @@ impl Inner {
         }
         check_rights(request, &from, &to)?;
         if is_move {
-            self.check_no_state(&from.key)?;
+            self.objects.check_no_state(&from.key)?;
         }
         let permission = permission(request, &from, &to);
-        self.check_copied_name(&to.key, to.kind)?;
-        let failed = |error, key: &Key| self.store_failure(error, Operation::Write, Some(key));
+        self.objects.check_copied_name(&to.key, to.kind)?;
+        let failed = |error, key: &Key| {
+            self.objects
+                .store_failure(error, Operation::Write, Some(key))
+        };
         if let Some(parent) = to.key.parent() {
-            let found = self.look_up(&parent).await;
+            let found = self.objects.look_up(&parent).await;
             let found = found.map_err(|error| failed(error, &parent))?;
             if found.is_none_or(|found| found.kind != Kind::Directory) {
                 return Err(NO_FOLDER);
             }
         }
         if overlap == Overlap::None {
-            let found = self.store.overlap(&from.key, &to.key).await;
+            let found = self.objects.store.overlap(&from.key, &to.key).await;
             overlap = found.map_err(|error| failed(error, &to.key))?;
             if matches!(overlap, Overlap::Same | Overlap::Beneath) {
                 return Err(SAME);
@@ -126,7 +131,7 @@ impl Inner {
         if !is_move {
             self.check_size(&from.key).await?;
         }
-        let look_up = async || self.look_up(&from.key).await;
+        let look_up = async || self.objects.look_up(&from.key).await;
         let conditions = Conditions::from_request(request);
         let from_condition = conditions.into_condition(look_up).await;
         let how = Relocation {
@@ -142,7 +147,7 @@ impl Inner {
         if is_move && from.kind == Kind::Directory {
             self.check_no_states(&from.key, client).await?;
         }
-        let replaced = self.look_up(&to.key).await;
+        let replaced = self.objects.look_up(&to.key).await;
         let replaced = replaced.map_err(|error| failed(error, &to.key))?;
         if let Some(found) = &replaced
             && self.is_replaced_whole(found, from.kind)
@@ -202,7 +207,7 @@ impl Inner {
         }
         permission.check()?;
         let done = match is_move {
-            true => self.store.rename(how, from.kind).await,
+            true => self.objects.store.rename(how, from.kind).await,
             false => self.copy(how).await,
         };
         let committed = done.map_err(|error| match error {
@@ -223,10 +228,12 @@ impl Inner {
         let mut from = self.source(request)?;
         let path = destination(request)?;
         let mut kind_of_both = None;
-        if self.options.webdav {
-            let found = self.look_up(&from.key).await;
-            let found = found
-                .map_err(|error| self.store_failure(error, Operation::Write, Some(&from.key)))?;
+        if self.objects.options.webdav {
+            let found = self.objects.look_up(&from.key).await;
+            let found = found.map_err(|error| {
+                self.objects
+                    .store_failure(error, Operation::Write, Some(&from.key))
+            })?;
             if let Some(found) = found
                 && found.kind == Kind::Directory
             {
@@ -234,7 +241,7 @@ impl Inner {
             }
             kind_of_both = Some(from.kind);
         }
-        let to = self.destination(request, &path, kind_of_both)?;
+        let to = self.objects.destination(request, &path, kind_of_both)?;
         Ok((from, to.ok_or(NOT_IN_TOP)?))
     }
 
@@ -242,10 +249,10 @@ impl Inner {
     /// everything in it.
     fn is_replaced_whole(&self, replaced: &Meta, kind: Kind) -> bool {
         let may_delete = match replaced.kind {
-            Kind::Directory => self.options.allow.delete_folders,
-            Kind::File => self.options.webdav && self.options.allow.delete,
+            Kind::Directory => self.objects.options.allow.delete_folders,
+            Kind::File => self.objects.options.webdav && self.objects.options.allow.delete,
         };
-        let is_meant = replaced.kind == kind || self.options.webdav;
+        let is_meant = replaced.kind == kind || self.objects.options.webdav;
         // One operation of the store replaces an object.
         may_delete && is_meant && !(replaced.kind == Kind::File && kind == Kind::File)
     }
@@ -253,25 +260,35 @@ impl Inner {
     /// Renames to a name whose object or folder is replaced as a whole.
     async fn replace(&self, how: Relocation, kind: Kind) -> Result<Committed, HttpError> {
         let to = how.to.clone();
-        let replaced = self.store.replace(how, kind, self.options.shown()).await;
+        let replaced = self
+            .objects
+            .store
+            .replace(how, kind, self.objects.options.shown())
+            .await;
         replaced.map_err(|error| match error {
             StoreError::NotEmpty => NOT_SHOWN,
             StoreError::NotFound => HttpError::NOT_FOUND,
-            error => self.store_failure(error, Operation::Write, Some(&to)),
+            error => self
+                .objects
+                .store_failure(error, Operation::Write, Some(&to)),
         })
     }
 
     /// Copies, and replaces what is at the destination as a whole if nothing has failed. Returns
     /// what has failed otherwise.
     async fn replace_by_copy(
-        self: &Arc<Inner>,
+        self: &Arc<Writes>,
         how: Relocation,
         kind: Kind,
         is_deep: bool,
         client: (Holder, &Permission),
     ) -> Result<Result<Committed, Failures>, HttpError> {
-        let failed = |error| self.store_failure(error, Operation::Write, Some(&how.to));
-        let mut staged = (self.store.stage_copy(&how.from, &how.to).await).map_err(failed)?;
+        let failed = |error| {
+            self.objects
+                .store_failure(error, Operation::Write, Some(&how.to))
+        };
+        let mut staged =
+            (self.objects.store.stage_copy(&how.from, &how.to).await).map_err(failed)?;
         let at = staged.key().clone();
         let copied = match kind {
             Kind::Directory => self.copy_folder(&how.from, &at, &Condition::Absent).await,
@@ -284,7 +301,7 @@ impl Inner {
             }
         };
         copied.map_err(failed)?;
-        (self.store.take_rights(&staged, &how.to).await).map_err(failed)?;
+        (self.objects.store.take_rights(&staged, &how.to).await).map_err(failed)?;
         if kind == Kind::Directory && is_deep {
             let failures = self.copy_tree(&how, &at, 1, client).await;
             if !failures.is_empty() {
@@ -303,20 +320,22 @@ impl Inner {
 
     /// Checks that the source exists and meets the condition, before something else is changed.
     async fn check_source(&self, how: &Relocation, kind: Kind) -> Result<(), HttpError> {
-        let current = self.look_up(&how.from).await.and_then(|current| {
+        let current = self.objects.look_up(&how.from).await.and_then(|current| {
             let current = current.filter(|current| current.kind == kind);
             how.from_condition.check(current.as_ref())?;
             current.map(drop).ok_or(StoreError::NotFound)
         });
         current.map_err(|error| match error {
             StoreError::NotFound => HttpError::NOT_FOUND,
-            error => self.store_failure(error, Operation::Write, Some(&how.from)),
+            error => self
+                .objects
+                .store_failure(error, Operation::Write, Some(&how.from)),
         })
     }
 
     /// Copies an object, by the store or through this server.
     pub(in crate::files) async fn copy(&self, how: Relocation) -> Result<Committed, StoreError> {
-        match self.store.copy(how.clone()).await {
+        match self.objects.store.copy(how.clone()).await {
             Err(StoreError::Unsupported) => self.copy_bytes(how).await,
             copied => copied,
         }
@@ -329,8 +348,11 @@ impl Inner {
         if limits.object_bytes_max == u64::MAX {
             return Ok(());
         }
-        let found = self.look_up(from).await;
-        let found = found.map_err(|error| self.store_failure(error, Operation::Write, Some(from)));
+        let found = self.objects.look_up(from).await;
+        let found = found.map_err(|error| {
+            self.objects
+                .store_failure(error, Operation::Write, Some(from))
+        });
         let is_larger = |meta: Meta| meta.kind == Kind::File && meta.size > limits.object_bytes_max;
         match found?.is_some_and(is_larger) {
             true => Err(limits.too_large()),
@@ -340,10 +362,10 @@ impl Inner {
 
     /// Copies through this server.
     async fn copy_bytes(&self, how: Relocation) -> Result<Committed, StoreError> {
-        let source = self.store.open(&how.from, Wanted::All).await?;
+        let source = self.objects.store.open(&how.from, Wanted::All).await?;
         how.from_condition.check(Some(source.meta()))?;
         let size = source.meta().size;
-        let staged = (self.store).stage(&how.to, how.to_condition, Some(size));
+        let staged = (self.objects.store).stage(&how.to, how.to_condition, Some(size));
         let mut upload = staged.await?;
         upload.set_metadata(source.metadata().await?)?;
         let mut bytes = source.stream(0..size);
@@ -359,7 +381,7 @@ impl Inner {
     /// What the path of a request names.
     fn source(&self, request: &Request) -> Result<Source, HttpError> {
         let target = path::target(request, Operation::Write)?;
-        let (key, kind) = match target.check_visible(&self.options, Operation::Write)? {
+        let (key, kind) = match target.check_visible(&self.objects.options, Operation::Write)? {
             Target::Object(key) => (key, Kind::File),
             Target::Folder(Some(key)) => (key, Kind::Directory),
             Target::Folder(None) => return Err(NOT_IN_TOP),

@@ -18,25 +18,23 @@
 //! have no `ID`. Changes of a folder leave the states in it as they are, or are refused.
 
 use crate::files::http::http_error::{HttpError, Operation};
-use crate::files::http::media_type;
 use crate::files::object;
-use crate::files::path::{self, Target};
-use crate::files::{Inner, check_right};
+use crate::files::path::{self};
+use crate::files::put::state_locks::LockVersion;
+use crate::files::put::writes::Writes;
+use crate::files::shared::client_rights::check_right;
+use crate::files::shared::client_shares::STATE_LOCKS_MAX;
 use crate::hex::hex;
 use crate::rights::Rights;
 use crate::shares::{Holder, Share};
 use onrush::{Request, Response};
 use onrush_store::{Condition, Key, Kind, ListHow, StoreError, Version};
 use sha2::{Digest, Sha256};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-const SUFFIX: &[u8] = b".tfstate";
 /// The maximum size of what a client says about its lock.
 const LOCK_BYTES_MAX: usize = 8 << 10;
-/// The maximum number of locks, of which each client has a share. No quota counts them.
-pub(in crate::files) const STATE_LOCKS_MAX: usize = ListHow::LIMIT_MAX;
 /// Where they are, beneath the state of the server.
 const FOLDER: &str = "terraform";
 /// Attempts to change a lock while others change it.
@@ -45,10 +43,6 @@ const ATTEMPTS: usize = 8;
 const BAD_LOCK: HttpError = HttpError::new(400, "the body is no JSON object with an ID");
 const LOCKED: HttpError =
     HttpError::new(423, "the state is locked, and ID is not that of its lock");
-const ONLY_WHOLE: HttpError = HttpError::new(
-    403,
-    "a state of Terraform is changed by POST, PUT and DELETE of its own path only",
-);
 const TOO_BUSY: HttpError = HttpError::new(503, "the lock is being changed by others; try again");
 
 /// A lock that is held.
@@ -58,94 +52,20 @@ struct Held {
     id: String,
 }
 
-/// The locks that clients of this process have, with their shares of [`STATE_LOCKS_MAX`]. Locks of
-/// before its start, and those of other servers, are in no share.
-#[derive(Debug, Default)]
-pub(in crate::files) struct StateLocks(Mutex<HashMap<LockVersion, Share>>);
-
-/// The name of a lock, and the version of its object. So the end of a lock frees no share of a
-/// later one with its name.
-type LockVersion = (Vec<u8>, Version);
-
-impl StateLocks {
-    fn lock(&self) -> MutexGuard<'_, HashMap<LockVersion, Share>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Counts a lock, if both are known.
-    fn insert(&self, at: &Key, version: Option<Version>, share: Option<Share>) {
-        if let (Some(version), Some(share)) = (version, share) {
-            self.lock().insert((at.name().to_vec(), version), share);
-        }
-    }
-}
-
 /// The update of a state.
 pub(in crate::files) struct StateUpdate {
     /// The `ID` in the query.
     id: Option<String>,
 }
 
-impl Inner {
-    fn is_state_key(&self, key: &Key) -> bool {
-        let is_on = self.options.terraform_state && !self.options.sink;
-        is_on && key.as_bytes().ends_with(SUFFIX)
-    }
-
-    /// Whether a request is for a state.
-    pub(in crate::files) fn is_state(&self, request: &Request) -> bool {
-        self.options.terraform_state && matches!(self.state_key(request), Ok(Some(_)))
-    }
-
-    /// Whether a request changes the lock of a state, and not one of WebDAV, whose locks are XML.
-    pub(in crate::files) fn is_state_lock(&self, request: &Request) -> bool {
-        let is_json = request
-            .header("content-type")
-            .is_some_and(|value| media_type::parameters(value, "application/json").is_some());
-        is_json && matches!(request.method(), "LOCK" | "UNLOCK") && self.is_state(request)
-    }
-
-    fn state_key(&self, request: &Request) -> Result<Option<Key>, HttpError> {
-        let target = path::target(request, Operation::Write)?;
-        Ok(
-            match target.check_visible(&self.options, Operation::Write)? {
-                Target::Object(key) if self.is_state_key(&key) => Some(key),
-                _ => None,
-            },
-        )
-    }
-
-    /// Refuses a state as the destination of anything but a PUT or POST of its own path.
-    pub(in crate::files) fn check_state_way(
-        &self,
-        request: &Request,
-        key: &Key,
-    ) -> Result<(), HttpError> {
-        if !self.is_state_key(key) {
-            return Ok(());
-        }
-        let is_own = self.state_key(request)?.as_ref() == Some(key);
-        match is_own && matches!(request.method(), "PUT" | "POST") {
-            true => Ok(()),
-            false => Err(ONLY_WHOLE),
-        }
-    }
-
-    /// Refuses to move a state, whose lock would stay, and to change it with its folder.
-    pub(in crate::files) fn check_no_state(&self, key: &Key) -> Result<(), HttpError> {
-        match self.is_state_key(key) {
-            true => Err(ONLY_WHOLE),
-            false => Ok(()),
-        }
-    }
-
+impl Writes {
     /// What an update needs to know; `None` if the object is no state.
     pub(in crate::files) fn state_update(
         &self,
         request: &Request,
         key: &Key,
     ) -> Result<Option<StateUpdate>, HttpError> {
-        if !self.is_state_key(key) {
+        if !self.objects.is_state_key(key) {
             return Ok(None);
         }
         let parts = request.query().unwrap_or_default().split('&');
@@ -181,7 +101,10 @@ impl Inner {
         &self,
         mut request: Request,
     ) -> Result<Response, HttpError> {
-        let key = self.state_key(&request)?.ok_or(HttpError::NOT_FOUND)?;
+        let key = self
+            .objects
+            .state_key(&request)?
+            .ok_or(HttpError::NOT_FOUND)?;
         check_right(&request, Rights::WRITE)?;
         let is_lock = request.method() == "LOCK";
         let read = request.body().read_all(LOCK_BYTES_MAX).await;
@@ -191,7 +114,7 @@ impl Inner {
         })?;
         let asked = Held::parse(info).ok_or(BAD_LOCK)?;
         if is_lock {
-            self.check_distinct_names(&key).await?;
+            self.objects.check_distinct_names(&key).await?;
         }
         check_right(&request, Rights::WRITE)?; // The users may be others by now.
         let at = lock_key(&key)?;
@@ -229,7 +152,9 @@ impl Inner {
                     if !is_lock {
                         self.state_locks.insert(&at, version, share); // It may still be there.
                     }
-                    return Err(self.store_failure(error, Operation::Write, Some(&key)));
+                    return Err(self
+                        .objects
+                        .store_failure(error, Operation::Write, Some(&key)));
                 }
             }
         }
@@ -239,7 +164,7 @@ impl Inner {
     /// The version of the object of a lock, if there is one, and the lock, if it is held.
     async fn read_lock(&self, at: &Key) -> Result<(Option<Version>, Option<Held>), HttpError> {
         let read = async || {
-            let object = match self.store.get(at).await {
+            let object = match self.objects.store.get(at).await {
                 Err(StoreError::NotFound) => return Ok((None, None)),
                 object => object?,
             };
@@ -250,7 +175,9 @@ impl Inner {
         for _ in 0..ATTEMPTS {
             match read().await {
                 Err(StoreError::Changed) => {} // At this moment, by another server.
-                Err(error) => return Err(self.store_failure(error, Operation::Read, Some(at))),
+                Err(error) => {
+                    return Err(self.objects.store_failure(error, Operation::Read, Some(at)));
+                }
                 Ok(found) => return Ok(found),
             }
         }
@@ -268,9 +195,9 @@ impl Inner {
         let folder = Key::state(FOLDER.as_bytes());
         let folder = folder.map_err(|error| HttpError::from_store(error, Operation::Write))?;
         let (mut others, mut is_complete) = (0, true);
-        match self.store.list(Some(&folder), how).await {
+        match self.objects.store.list(Some(&folder), how).await {
             Err(StoreError::NotFound) => {}
-            Err(error) => return Err(self.store_failure(error, Operation::Read, None)),
+            Err(error) => return Err(self.objects.store_failure(error, Operation::Read, None)),
             Ok(page) => {
                 is_complete = page.next.is_none();
                 for entry in page.entries.into_iter().filter(|entry| entry.size > 0) {
@@ -284,7 +211,7 @@ impl Inner {
                 .lock()
                 .retain(|held, _| !ours.contains(held));
         }
-        let shares = &self.shares.state_locks;
+        let shares = &self.objects.shares.state_locks;
         shares.set_total(STATE_LOCKS_MAX.saturating_sub(others));
         let share = shares.take(Holder::of(request), 1);
         share.map_err(|full| {
@@ -306,7 +233,11 @@ impl Inner {
             None => Condition::Absent,
         };
         if content.is_none() {
-            let deleted = self.store.delete(at, Kind::File, condition.clone()).await;
+            let deleted = self
+                .objects
+                .store
+                .delete(at, Kind::File, condition.clone())
+                .await;
             match deleted {
                 Err(StoreError::Unsupported) => {}
                 Err(StoreError::NotFound) => return Err(StoreError::PreconditionFailed),
@@ -315,7 +246,7 @@ impl Inner {
         }
         let content = content.unwrap_or_default();
         let size = Some(content.len() as u64);
-        let mut object = self.store.stage(at, condition, size).await?;
+        let mut object = self.objects.store.stage(at, condition, size).await?;
         if !content.is_empty() {
             object.write(content.to_vec()).await?;
         }

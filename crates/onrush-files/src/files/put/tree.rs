@@ -12,10 +12,12 @@
 //! neither objects nor folders. A folder with one of these remains. A symbolic link is deleted, and
 //! never what is behind it; a copy has its target, except for a link to a folder that contains it.
 
-use crate::files::Inner;
 use crate::files::http::http_error::{HttpError, Operation};
 use crate::files::listing::entries::Entries;
+use crate::files::put::writes::Writes;
 use crate::files::shared::client_rights::Permission;
+use crate::files::shared::multistatus::Failures;
+use crate::files::shared::objects::Objects;
 use crate::files::shared::run_to_end::client_has_gone;
 use crate::shares::Holder;
 use onrush_store::{Condition, CursorHow, DetailedEntry, Entry, Key, Kind, Relocation};
@@ -27,10 +29,6 @@ pub(in crate::files) const FAILURES_MAX: usize = 100;
 
 /// Why a change ends early. Its client does not get this.
 const HAS_GONE: HttpError = HttpError::new(503, "the client has disconnected");
-
-/// What could not be changed, and why. An object or a folder that fails only because of something
-/// beneath it is not among them.
-pub(in crate::files) type Failures = Vec<(Key, Kind, HttpError)>;
 
 /// A folder whose entries are being changed.
 struct Level {
@@ -52,7 +50,7 @@ enum Step {
 
 /// The way through a folder and those beneath it that are entered.
 struct Walk {
-    inner: Arc<Inner>,
+    objects: Arc<Objects>,
     /// Whose memory the entries are.
     holder: Holder,
     permission: Permission,
@@ -64,13 +62,13 @@ struct Walk {
 
 impl Walk {
     fn new(
-        inner: &Arc<Inner>,
+        objects: &Arc<Objects>,
         holder: Holder,
         permission: Permission,
         failures_max: usize,
     ) -> Walk {
         Walk {
-            inner: inner.clone(),
+            objects: objects.clone(),
             holder,
             permission,
             levels: Vec::new(),
@@ -82,7 +80,7 @@ impl Walk {
     /// Continues with the entries of a folder.
     fn enter(&mut self, folder: Key, version: Option<Version>) {
         let how = CursorHow::default();
-        let entries = Entries::new(&self.inner, self.holder, Some(folder.clone()), how);
+        let entries = Entries::new(&self.objects, self.holder, Some(folder.clone()), how);
         self.levels.push(Level {
             folder,
             version,
@@ -109,7 +107,7 @@ impl Walk {
                 self.levels.clear();
                 return None;
             }
-            let found = level.entries.next(&self.inner).await;
+            let found = level.entries.next(&self.objects).await;
             if let Ok(Some(DetailedEntry { entry, .. })) = found {
                 match Key::of_entry(Some(&level.folder), &entry.name) {
                     Ok(key) => return Some(Step::Entry(key, entry)),
@@ -137,7 +135,7 @@ impl Walk {
     }
 
     fn fail(&mut self, key: Key, kind: Kind, error: StoreError) {
-        let failure = (self.inner).store_failure(error, Operation::Write, Some(&key));
+        let failure = (self.objects).store_failure(error, Operation::Write, Some(&key));
         self.fail_with(key, kind, failure);
     }
 
@@ -153,27 +151,35 @@ impl Walk {
     }
 }
 
-impl Inner {
+impl Writes {
     /// Deletes a folder with everything in it. The condition is that of the folder. A link is
     /// deleted itself.
     pub(in crate::files) async fn delete_tree(
-        self: &Arc<Inner>,
+        self: &Arc<Writes>,
         folder: &Key,
         condition: Condition,
         holder: Holder,
         permission: Permission,
     ) -> Result<Failures, HttpError> {
-        let deleted = (self.store.delete(folder, Kind::Directory, condition)).await;
+        let deleted = (self
+            .objects
+            .store
+            .delete(folder, Kind::Directory, condition))
+        .await;
         match deleted {
             Ok(_) => return Ok(Failures::new()),
             Err(StoreError::NotEmpty) => {}
-            Err(error) => return Err(self.store_failure(error, Operation::Write, Some(folder))),
+            Err(error) => {
+                return Err(self
+                    .objects
+                    .store_failure(error, Operation::Write, Some(folder)));
+            }
         }
-        let mut walk = Walk::new(self, holder, permission, FAILURES_MAX);
+        let mut walk = Walk::new(&self.objects, holder, permission, FAILURES_MAX);
         walk.enter(folder.clone(), None);
         while let Some(step) = walk.next().await {
             if let Step::Entry(key, entry) = &step
-                && let Err(failure) = self.check_no_state(key)
+                && let Err(failure) = self.objects.check_no_state(key)
             {
                 walk.fail_with(key.clone(), entry.kind, failure);
                 continue;
@@ -197,7 +203,7 @@ impl Inner {
     }
 
     async fn delete_one(&self, key: &Key, kind: Kind) -> Result<(), StoreError> {
-        match self.store.delete(key, kind, Condition::None).await {
+        match self.objects.store.delete(key, kind, Condition::None).await {
             // Another client was faster.
             Ok(_) | Err(StoreError::NotFound) => Ok(()),
             Err(error) => Err(error),
@@ -209,15 +215,15 @@ impl Inner {
     /// the destination, or a place from which the copy moves there; what fails has the names at the
     /// destination. Ends after so many failures.
     pub(in crate::files) async fn copy_tree(
-        self: &Arc<Inner>,
+        self: &Arc<Writes>,
         how: &Relocation,
         at: &Key,
         failures_max: usize,
         (holder, permission): (Holder, &Permission),
     ) -> Failures {
         let (from, to) = (&how.from, &how.to);
-        let version = self.store.meta(from).await.map(|meta| meta.version);
-        let mut walk = Walk::new(self, holder, permission.clone(), failures_max);
+        let version = self.objects.store.meta(from).await.map(|meta| meta.version);
+        let mut walk = Walk::new(&self.objects, holder, permission.clone(), failures_max);
         walk.enter(from.clone(), version.ok());
         while let Some(step) = walk.next().await {
             let Step::Entry(key, entry) = step else {
@@ -230,7 +236,9 @@ impl Inner {
             let named = Key::parse(&[to.as_bytes(), below].concat());
             let place = Key::parse(&[at.as_bytes(), below].concat());
             let (copy, place) = match (named, place) {
-                (Ok(copy), Ok(place)) if copy.segments().count() <= self.options.depth_max => {
+                (Ok(copy), Ok(place))
+                    if copy.segments().count() <= self.objects.options.depth_max =>
+                {
                     (copy, place)
                 }
                 _ => {
@@ -238,7 +246,7 @@ impl Inner {
                     continue;
                 }
             };
-            if let Err(failure) = self.check_no_state(&copy) {
+            if let Err(failure) = self.objects.check_no_state(&copy) {
                 walk.fail_with(copy, entry.kind, failure);
                 continue;
             }
@@ -262,20 +270,20 @@ impl Inner {
 
     /// Fails if there is a state of Terraform beneath a folder that is to be moved or replaced.
     pub(in crate::files) async fn check_no_states(
-        self: &Arc<Inner>,
+        self: &Arc<Writes>,
         folder: &Key,
         (holder, permission): (Holder, &Permission),
     ) -> Result<(), HttpError> {
-        if !self.options.terraform_state {
+        if !self.objects.options.terraform_state {
             return Ok(());
         }
-        let mut walk = Walk::new(self, holder, permission.clone(), 1);
+        let mut walk = Walk::new(&self.objects, holder, permission.clone(), 1);
         walk.enter(folder.clone(), None);
         while let Some(step) = walk.next().await {
             let Step::Entry(key, entry) = step else {
                 continue;
             };
-            self.check_no_state(&key)?;
+            self.objects.check_no_state(&key)?;
             if entry.kind == Kind::Directory && !walk.is_loop(&entry) {
                 walk.enter(key, Some(entry.version));
             }
@@ -314,7 +322,7 @@ impl Inner {
         to: &Key,
         condition: &Condition,
     ) -> Result<(), StoreError> {
-        match self.store.create_folder(to).await {
+        match self.objects.store.create_folder(to).await {
             Ok(false) if *condition == Condition::Absent => {
                 return Err(StoreError::PreconditionFailed);
             }
@@ -322,10 +330,15 @@ impl Inner {
             Err(StoreError::Unsupported) => return Ok(()),
             Err(error) => return Err(error),
         }
-        let properties = self.store.properties(from).await?;
+        let properties = self.objects.store.properties(from).await?;
         match &properties[..] {
             [] => Ok(()),
-            properties => self.store.replace_properties(to, b"", properties).await,
+            properties => {
+                self.objects
+                    .store
+                    .replace_properties(to, b"", properties)
+                    .await
+            }
         }
     }
 }

@@ -9,22 +9,23 @@
 //! target. `DELETE` of a link to a target beneath the folder removes the link, never the target. A
 //! link to a target outside the folder, or without a target, is not found (404).
 
-use crate::files::http::digest::Digests;
 use crate::files::http::http_error::{HttpError, Operation};
 use crate::files::object::conditions::Conditions;
 use crate::files::object::object_fields::etag;
 use crate::files::path::artifacts::RECORD_EXISTS;
 use crate::files::path::{self, ResolvedPath, Target};
-use crate::files::put::multistatus;
+use crate::files::put::writes::Writes;
 use crate::files::receive::upload::{self, ReceiveError, VerifiedUpload};
 use crate::files::shared::client_rights::Permission;
+use crate::files::shared::client_rights::check_right_beneath;
 use crate::files::shared::destination::Destination;
+use crate::files::shared::destination::IS_FOLDER;
+use crate::files::shared::multistatus;
 use crate::files::shared::stored_fields;
-use crate::files::{Inner, check_right_beneath};
 use crate::rights::Rights;
 use crate::shares::Holder;
 use onrush::{Request, Response};
-use onrush_store::{Condition, Key, Kind, METADATA_BYTES_MAX, Meta, StoreError};
+use onrush_store::{Condition, Kind, METADATA_BYTES_MAX, StoreError};
 use std::sync::Arc;
 
 /// For uploads of at least this size or of unknown size, conflicts are detected before the body is
@@ -38,15 +39,10 @@ pub(in crate::files) const EXISTS: HttpError =
 /// A body that the store has in memory until it is complete.
 const SMALL_BYTES: u64 = 16 * 1024;
 
-const IS_FOLDER: HttpError = HttpError::new(
-    409,
-    "a path that ends with a slash is a folder, which has no content",
-);
-
-impl Inner {
+impl Writes {
     /// `PUT` of an object (RFC 9110 §9.3.4): 201 when it is new, 204 when it was replaced.
     pub(in crate::files) async fn put(&self, request: Request) -> Result<Response, HttpError> {
-        let to = self.put_destination(&request)?;
+        let to = self.objects.put_destination(&request)?;
         if to.kind == Kind::Directory {
             return Box::pin(self.put_folder(request, to)).await;
         }
@@ -60,14 +56,14 @@ impl Inner {
         let state = self.state_update(&request, &key)?;
         self.check_state_lock(&key, state.as_ref()).await?;
         let conditions = Conditions::from_request(&request);
-        let metadata_bytes_max = self.store.features().metadata_bytes_max;
-        let (metadata, mut digests) = self.content_fields(&request, metadata_bytes_max)?;
-        let metadata = self.fields_of_name(&key, metadata)?;
-        let is_record = self.is_record(&key);
+        let metadata_bytes_max = self.objects.store.features().metadata_bytes_max;
+        let (metadata, mut digests) = self.objects.content_fields(&request, metadata_bytes_max)?;
+        let metadata = self.objects.fields_of_name(&key, metadata)?;
+        let is_record = self.objects.is_record(&key);
         let may_replace = may_replace && !is_record;
         let exists = if is_record { RECORD_EXISTS } else { EXISTS };
         let keeps_time = stored_fields::has_client_time(&metadata);
-        self.demand_of_name(&key, &mut digests)?;
+        self.objects.demand_of_name(&key, &mut digests)?;
         let length = request.content_length();
         if length.is_some_and(|bytes| bytes > self.uploads.limits().object_bytes_max) {
             return Err(self.uploads.limits().too_large());
@@ -75,6 +71,7 @@ impl Inner {
         let _place = match length {
             Some(..=SMALL_BYTES) => None, // Its file is open for a moment only.
             _ => self
+                .objects
                 .shares
                 .files
                 .hold_upload(429, || Holder::of(&request))?,
@@ -85,10 +82,13 @@ impl Inner {
             || length.is_none_or(|bytes| bytes >= CHECK_FIRST_BYTES);
         let mut body = request.into_body(); // Drops the head, which is not needed any more.
 
-        let failed = |error| self.store_failure(error, Operation::Write, Some(&key));
+        let failed = |error| {
+            self.objects
+                .store_failure(error, Operation::Write, Some(&key))
+        };
         let condition = match check_first {
             true => {
-                let current = self.check_conditions(&key, &conditions).await?;
+                let current = self.objects.check_conditions(&key, &conditions).await?;
                 if !may_replace && current.is_some() {
                     return Err(exists);
                 }
@@ -101,7 +101,7 @@ impl Inner {
             }
             false => Condition::None,
         };
-        let staged = self.store.stage(&key, condition, length).await;
+        let staged = self.objects.store.stage(&key, condition, length).await;
         let mut upload = staged.map_err(failed)?;
         if !metadata.is_empty() {
             upload.set_metadata(metadata).map_err(failed)?;
@@ -110,12 +110,12 @@ impl Inner {
         let buffers = &self.upload_buffers;
         let received = upload::receive(&mut body, length, &mut upload, buffers, &|_| false);
         let received = received.await;
-        received.map_err(|error| self.upload_failure(error, &key))?;
+        received.map_err(|error| self.objects.upload_failure(error, &key))?;
         self.check_state_lock(&key, state.as_ref()).await?; // It may be another one by now.
         let committed = upload.commit(&permission).await;
         let committed = committed.map_err(|error| match error {
             ReceiveError::Store(StoreError::PreconditionFailed) if !may_replace => exists,
-            error => self.upload_failure(error, &key),
+            error => self.objects.upload_failure(error, &key),
         })?;
         let response = if is_record {
             Response::new(200)
@@ -131,25 +131,6 @@ impl Inner {
         })
     }
 
-    /// What a `PUT` names. Fails if the client cannot write there.
-    fn put_destination(&self, request: &Request) -> Result<Destination, HttpError> {
-        reject_content_range(request)?;
-        let to = self.own_destination(request, None)?;
-        to.ok_or(IS_FOLDER)
-    }
-
-    /// As [`Inner::put_destination`]. Fails if it is a folder.
-    pub(in crate::files) fn object_destination(
-        &self,
-        request: &Request,
-    ) -> Result<Destination, HttpError> {
-        let to = self.put_destination(request)?;
-        match to.kind {
-            Kind::File => Ok(to),
-            Kind::Directory => Err(IS_FOLDER),
-        }
-    }
-
     /// `PUT` without content of a path that ends with a slash: creates the folder, and those above
     /// it. 201 when it is new, 204 when it exists. A body of unknown length may be empty, too.
     async fn put_folder(
@@ -160,10 +141,13 @@ impl Inner {
         if request.content_length().is_some_and(|bytes| bytes > 0) {
             return Err(IS_FOLDER);
         }
-        let failed = |error| self.store_failure(error, Operation::Write, Some(&to.key));
+        let failed = |error| {
+            self.objects
+                .store_failure(error, Operation::Write, Some(&to.key))
+        };
         let conditions = Conditions::from_request(&request);
         if !conditions.is_none() {
-            let current = self.look_up(&to.key).await.map_err(failed)?;
+            let current = self.objects.look_up(&to.key).await.map_err(failed)?;
             conditions.check(current.as_ref()).map_err(failed)?;
         }
         while let Some(piece) = request.body().next().await {
@@ -172,54 +156,16 @@ impl Inner {
             }
         }
         to.permission.check()?;
-        match self.store.create_folder(&to.key).await.map_err(failed)? {
+        match self
+            .objects
+            .store
+            .create_folder(&to.key)
+            .await
+            .map_err(failed)?
+        {
             true => Ok(Response::new(201).with_header("Location", &to.location)),
             false => Ok(Response::new(204)),
         }
-    }
-
-    /// The fields that describe the content of a request: the metadata to store with the object,
-    /// and the digests.
-    pub(in crate::files) fn content_fields(
-        &self,
-        request: &Request,
-        metadata_bytes_max: usize,
-    ) -> Result<(Vec<u8>, Digests), HttpError> {
-        // Most requests have none of these fields. One pass that compares first letters finds out.
-        let may_describe = |name: &str| match name.as_bytes() {
-            [b'r' | b'R', ..] => true,
-            _ => stored_fields::may_be_stored(name),
-        };
-        if !request.headers().any(|(name, _)| may_describe(name)) {
-            return Ok((Vec::new(), Digests::default()));
-        }
-        let is_artifact = self.options.content_addressed;
-        let metadata =
-            stored_fields::metadata_from_request(request, metadata_bytes_max, is_artifact)?;
-        Ok((metadata, Digests::from_request(request)?))
-    }
-
-    /// The properties of what has the key now.
-    pub(in crate::files) async fn look_up(&self, key: &Key) -> Result<Option<Meta>, StoreError> {
-        match self.store.meta(key).await {
-            Ok(meta) => Ok(Some(meta)),
-            Err(StoreError::NotFound) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Refuses a request whose preconditions fail, or whose key is a folder or a symbolic link.
-    /// Returns the current object.
-    pub(in crate::files) async fn check_conditions(
-        &self,
-        key: &Key,
-        conditions: &Conditions,
-    ) -> Result<Option<Meta>, HttpError> {
-        let current = self.store.existing_object(key).await.and_then(|current| {
-            conditions.check(current.as_ref())?;
-            Ok(current)
-        });
-        current.map_err(|error| self.store_failure(error, Operation::Write, Some(key)))
     }
 
     /// `PUT` with the option `sink`: makes the same checks as a `PUT`, then reads, counts and
@@ -229,9 +175,10 @@ impl Inner {
         &self,
         request: Request,
     ) -> Result<Response, HttpError> {
-        let to = self.object_destination(&request)?;
-        self.content_fields(&request, METADATA_BYTES_MAX)?;
-        self.check_conditions(&to.key, &Conditions::from_request(&request))
+        let to = self.objects.object_destination(&request)?;
+        self.objects.content_fields(&request, METADATA_BYTES_MAX)?;
+        self.objects
+            .check_conditions(&to.key, &Conditions::from_request(&request))
             .await?;
         let received = upload::discard(&mut request.into_body()).await?;
         Ok(Response::new(204).with_header("Onrush-Received-Bytes", received.to_string()))
@@ -239,27 +186,30 @@ impl Inner {
 
     /// `DELETE` of an object or of a folder (RFC 9110 §9.3.5, RFC 4918 §9.6).
     pub(in crate::files) async fn delete(
-        self: &Arc<Inner>,
+        self: &Arc<Writes>,
         request: &Request,
     ) -> Result<Response, HttpError> {
         let split = path::split(request)?;
         let target = path::target(request, Operation::Write)?;
-        let (key, mut kind) = match target.check_visible(&self.options, Operation::Write)? {
+        let (key, mut kind) = match target.check_visible(&self.objects.options, Operation::Write)? {
             Target::Object(key) => (key, Kind::File),
             Target::Folder(Some(key)) => (key, Kind::Directory),
             Target::Folder(None) => {
                 return Err(HttpError::new(403, "the top folder cannot be deleted"));
             }
         };
-        let failed = |error| self.store_failure(error, Operation::Write, Some(&key));
-        if self.options.webdav && kind == Kind::File {
-            let found = self.look_up(&key).await.map_err(failed)?;
+        let failed = |error| {
+            self.objects
+                .store_failure(error, Operation::Write, Some(&key))
+        };
+        if self.objects.options.webdav && kind == Kind::File {
+            let found = self.objects.look_up(&key).await.map_err(failed)?;
             kind = found.map_or(kind, |found| found.kind);
         }
-        let look_up = async || self.look_up(&key).await;
+        let look_up = async || self.objects.look_up(&key).await;
         let condition = Conditions::from_request(request);
         let condition = condition.into_condition(look_up).await.map_err(failed)?;
-        if kind == Kind::Directory && self.options.allow.delete_folders {
+        if kind == Kind::Directory && self.objects.options.allow.delete_folders {
             check_right_beneath(request, Rights::DELETE)?;
             let mut permission = Permission::new(request);
             permission.require(&ResolvedPath::of(request)?.whole, Rights::DELETE, true);
@@ -273,7 +223,7 @@ impl Inner {
         }
         let state = self.state_update(request, &key)?;
         self.check_state_lock(&key, state.as_ref()).await?;
-        match self.store.delete(&key, kind, condition).await {
+        match self.objects.store.delete(&key, kind, condition).await {
             Ok(_) if state.is_some() => Ok(Response::new(200)), // Terraform takes no other.
             Ok(_) => Ok(Response::new(204)),
             // `a` and `a/` are different: a request to delete an object must not delete a folder.
@@ -283,16 +233,5 @@ impl Inner {
             )),
             Err(error) => Err(failed(error)),
         }
-    }
-}
-
-/// Refuses a `PUT` of a part of an object (RFC 9110 §14.5).
-fn reject_content_range(request: &Request) -> Result<(), HttpError> {
-    match request.header("content-range") {
-        Some(_) => Err(HttpError::new(
-            400,
-            "Content-Range is not supported: PUT writes whole objects",
-        )),
-        None => Ok(()),
     }
 }

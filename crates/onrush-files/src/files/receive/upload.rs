@@ -8,12 +8,15 @@
 
 use crate::files::http::digest::Digests;
 use crate::files::http::http_error::HttpError;
-use crate::files::receive::upload_limits::UploadLimits;
+use crate::files::http::http_error::Operation;
 use crate::files::shared::budget::{Budget, Lease};
 use crate::files::shared::buffers::{BufferUser, Buffers, PooledBuffer};
 use crate::files::shared::client_rights::Permission;
+use crate::files::shared::objects::Objects;
+use crate::files::upload_limits::UploadLimits;
 use onrush::{Reject, RequestBody};
 use onrush_rt::coop;
+use onrush_store::Key;
 use onrush_store::{Committed, StoreError, Upload};
 use std::future::{Future, poll_fn};
 use std::io;
@@ -347,6 +350,16 @@ pub(in crate::files) async fn join<A: Future, B: Future>(a: A, b: B) -> (A::Outp
     match (output_a, output_b) {
         (Some(a), Some(b)) => (a, b),
         _ => unreachable!("both outputs are set"),
+    }
+}
+
+impl Objects {
+    /// The response to an error of an upload of `key`.
+    pub(in crate::files) fn upload_failure(&self, error: ReceiveError, key: &Key) -> HttpError {
+        match error {
+            ReceiveError::Body(failure) => failure,
+            ReceiveError::Store(error) => self.store_failure(error, Operation::Write, Some(key)),
+        }
     }
 }
 

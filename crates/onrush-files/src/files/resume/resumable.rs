@@ -9,14 +9,15 @@
 //! `Upload-Complete: ?0`, a client cannot learn the URL: its request is an ordinary `PUT`. So is
 //! one with a short body, because sending it again costs no more than asking for the offset.
 
-use crate::files::Inner;
 use crate::files::http::digest::Digests;
 use crate::files::http::http_error::HttpError;
 use crate::files::http::negotiate::prefers_json;
 use crate::files::receive::upload::ReceiveError;
 use crate::files::resume::tus;
 use crate::files::resume::upload_parts::with_parts;
-use crate::files::resume::upload_target::{content_length, integer, owner};
+use crate::files::resume::upload_protocols::UploadProtocols;
+use crate::files::resume::upload_target::{content_length, integer};
+use crate::files::shared::client_rights::owner;
 use crate::files::shared::destination::Destination;
 use crate::files::uploads::{Found, NO_UPLOAD, Plan, Progress, Session, TOO_LONG, UploadId};
 use crate::shares::Holder;
@@ -146,7 +147,7 @@ impl Problem {
     }
 }
 
-impl Inner {
+impl UploadProtocols {
     /// The fields of a `PUT` that begins an upload. `None`: it is an ordinary `PUT`.
     pub(in crate::files) fn begins_upload(&self, request: &Request) -> Option<UploadFields> {
         // Most have none of the fields.
@@ -158,7 +159,7 @@ impl Inner {
             true => {
                 fields.interop_version.is_some()
                     && content_length(request).is_none_or(|bytes| bytes > SHORT_BYTES)
-                    && self.offers_uploads()
+                    && self.uploads.serves(&self.objects.options)
             }
         };
         begins.then_some(fields)
@@ -170,10 +171,10 @@ impl Inner {
         request: Request,
         fields: UploadFields,
     ) -> Result<Response, HttpError> {
-        if !self.offers_uploads() {
+        if !self.uploads.serves(&self.objects.options) {
             return Err(NOT_OFFERED);
         }
-        let to = self.object_destination(&request)?;
+        let to = self.objects.object_destination(&request)?;
         let is_complete = fields.is_complete == Some(true);
         let content_length = content_length(&request);
         let Ok(length) = fields.total(0, content_length) else {
@@ -182,7 +183,7 @@ impl Inner {
         let (plan, content) = self.plan(&request, &to, length).await?;
         let (worker, json) = (request.worker().clone(), prefers_json(&request));
         let mut body = request.into_body();
-        let failed = |error| self.upload_failure(error, &to.key);
+        let failed = |error| self.objects.upload_failure(error, &to.key);
         let mut session = self.uploads.create(plan, &worker).await.map_err(failed)?;
         if !is_complete {
             // The client may lose the response, and the URL with it; then this one expires.
@@ -220,11 +221,11 @@ impl Inner {
         to: &Destination,
         length: Option<u64>,
     ) -> Result<(Plan, Digests), HttpError> {
-        let metadata_bytes_max = self.store.features().metadata_bytes_max;
-        let (metadata, digests) = self.content_fields(request, metadata_bytes_max)?;
-        let metadata = self.fields_of_name(&to.key, metadata)?;
+        let metadata_bytes_max = self.objects.store.features().metadata_bytes_max;
+        let (metadata, digests) = self.objects.content_fields(request, metadata_bytes_max)?;
+        let metadata = self.objects.fields_of_name(&to.key, metadata)?;
         let (content, mut digests) = digests.split();
-        self.demand_of_name(&to.key, &mut digests)?;
+        self.objects.demand_of_name(&to.key, &mut digests)?;
         let plan = Plan {
             key: to.key.clone(),
             owner: owner(request),
@@ -249,7 +250,7 @@ impl Inner {
         is_complete: bool,
         (to, json): (&Destination, bool),
     ) -> Response {
-        let failed = |error| self.upload_failure(error, &to.key).render(json);
+        let failed = |error| self.objects.upload_failure(error, &to.key).render(json);
         match received {
             Ok(()) if is_complete && session.is_short() => {
                 let _ = session.save().await;
@@ -299,16 +300,16 @@ impl Inner {
 
     async fn use_unfinished(&self, request: Request) -> Result<Response, HttpError> {
         let id = UploadId::of_request(&request).ok_or(NO_UPLOAD)?;
-        if !self.offers_uploads() {
+        if !self.uploads.serves(&self.objects.options) {
             return Err(NO_UPLOAD);
         }
-        let to = self.object_destination(&request)?;
+        let to = self.objects.object_destination(&request)?;
         let owner = owner(&request);
         let worker = request.worker().clone();
         let find = self.uploads.open(id, &to.key, owner.as_deref(), &worker);
         let found = find
             .await
-            .map_err(|error| self.upload_failure(error, &to.key))?;
+            .map_err(|error| self.objects.upload_failure(error, &to.key))?;
         match request.method() {
             _ if tus::is_tus(&request) => self.tus(request, Some((found, to))).await,
             "HEAD" => Ok(self.offset_response(&found)),
@@ -334,7 +335,7 @@ impl Inner {
             Err(ReceiveError::Store(StoreError::InUse)) => Ok(IN_USE
                 .into_response(request)
                 .with_header("Retry-After", "1")),
-            Err(error) => Err(self.upload_failure(error, &to.key)),
+            Err(error) => Err(self.objects.upload_failure(error, &to.key)),
         }
     }
 
@@ -394,7 +395,7 @@ impl Inner {
             Ok(total) => total,
             Err(problem) => return Ok(problem.response()),
         };
-        let failed = |error| self.upload_failure(error, &to.key);
+        let failed = |error| self.objects.upload_failure(error, &to.key);
         if let Some(total) = total
             && !session.announce(total).map_err(failed)?
         {

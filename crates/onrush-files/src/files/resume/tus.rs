@@ -10,14 +10,15 @@
 //! ([`override_method`]). The `Location` of an upload is an absolute URL, because some clients drop
 //! the query of a relative one.
 
-use crate::files::Inner;
 use crate::files::http::digest::{Algorithm, Digests, MISMATCH};
 use crate::files::http::http_error::{HttpError, Operation};
 use crate::files::http::negotiate::prefers_json;
 use crate::files::path::{self, Target};
 use crate::files::receive::upload::body_failure;
 use crate::files::resume::tus_concat::{Concat, Joined};
-use crate::files::resume::upload_target::{content_length, integer, owner};
+use crate::files::resume::upload_protocols::UploadProtocols;
+use crate::files::resume::upload_target::{content_length, integer};
+use crate::files::shared::client_rights::owner;
 use crate::files::shared::destination::Destination;
 use crate::files::shared::stored_fields;
 use crate::files::uploads::{Found, NO_UPLOAD, Plan, Progress, Session, UploadId};
@@ -118,7 +119,7 @@ pub(in crate::files) fn response(
     response.with_header("Tus-Resumable", VERSION)
 }
 
-impl Inner {
+impl UploadProtocols {
     /// A request of a tus client: `POST`, or a method of an upload that was found.
     pub(in crate::files) async fn tus(
         &self,
@@ -159,7 +160,8 @@ impl Inner {
         let to = self.tus_destination(&request, &metadata)?;
         let mut digests = Digests::default();
         if !is_partial {
-            self.demand_of_name(&to.key, &mut digests)?; // Nothing is stored by the name of a part.
+            // Nothing is stored by the name of a part.
+            self.objects.demand_of_name(&to.key, &mut digests)?;
         }
         if !needs_length && !digests.is_empty() {
             return Err(NOT_JOINED);
@@ -183,11 +185,11 @@ impl Inner {
                 true => Condition::None, // Those of the object are for the request that joins.
                 false => self.upload_condition(&request, &to).await?,
             },
-            metadata: self.fields_of_name(
+            metadata: self.objects.fields_of_name(
                 &to.key,
                 stored_fields::metadata_of_type(
                     &metadata.media_type,
-                    self.store.features().metadata_bytes_max,
+                    self.objects.store.features().metadata_bytes_max,
                 ),
             )?,
             digests,
@@ -197,7 +199,7 @@ impl Inner {
             return self.tus_join(&request, plan, joining, &to).await;
         }
         let worker = request.worker().clone();
-        let failed = |error| self.upload_failure(error, &to.key);
+        let failed = |error| self.objects.upload_failure(error, &to.key);
         let has_content = request.has_body();
         if has_content && request.header("content-type") != Some(OFFSET_STREAM) {
             return Err(WRONG_TYPE);
@@ -230,9 +232,9 @@ impl Inner {
         metadata: &Metadata,
     ) -> Result<Destination, HttpError> {
         match path::target(request, Operation::Write)? {
-            Target::Object(_) => self.object_destination(request),
+            Target::Object(_) => self.objects.object_destination(request),
             Target::Folder(_) if metadata.name.is_empty() => Err(NO_NAME),
-            Target::Folder(_) => self.destination_in(request, &metadata.name),
+            Target::Folder(_) => self.objects.destination_in(request, &metadata.name),
         }
     }
 
@@ -290,7 +292,7 @@ impl Inner {
         if offset != Some(progress.offset) && !is_last_byte {
             return Err(WRONG_OFFSET);
         }
-        let failed = |error| self.upload_failure(error, &to.key);
+        let failed = |error| self.objects.upload_failure(error, &to.key);
         if let Some(length) = number("upload-length")
             && !session.announce(length).map_err(failed)?
         {
@@ -326,7 +328,7 @@ impl Inner {
         content.check().map_err(|_| WRONG_CHECKSUM)?;
         let length = session.progress().offset;
         let resumed = session.resume(to.may_replace, None).await;
-        resumed.map_err(|error| self.upload_failure(error, &to.key))?;
+        resumed.map_err(|error| self.objects.upload_failure(error, &to.key))?;
         let published = self.complete(session, to).await?;
         Ok(published_response(length, &published))
     }
@@ -356,7 +358,7 @@ impl Inner {
         let received = session.receive(&mut body, content_length, content, buffers, &|_| {});
         received
             .await
-            .map_err(|error| match self.upload_failure(error, &to.key) {
+            .map_err(|error| match self.objects.upload_failure(error, &to.key) {
                 MISMATCH if has_checksum => WRONG_CHECKSUM,
                 failure => failure,
             })?;
@@ -366,7 +368,7 @@ impl Inner {
             return Ok(published_response(length, &published));
         }
         let saved = session.save().await;
-        saved.map_err(|error| self.upload_failure(error, &to.key))?;
+        saved.map_err(|error| self.objects.upload_failure(error, &to.key))?;
         Ok(self.tus_progress(&session, now_s))
     }
 

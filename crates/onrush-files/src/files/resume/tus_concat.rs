@@ -7,11 +7,12 @@
 //! removes the partial uploads. They have to be complete: `concatenation-unfinished` is not
 //! supported.
 
-use crate::files::Inner;
 use crate::files::http::http_error::{HttpError, Operation};
 use crate::files::object::object_fields::etag;
 use crate::files::path::{self, ResolvedPath, Target};
-use crate::files::resume::upload_target::{integer, owner};
+use crate::files::resume::upload_protocols::UploadProtocols;
+use crate::files::resume::upload_target::integer;
+use crate::files::shared::client_rights::owner;
 use crate::files::shared::destination::Destination;
 use crate::files::uploads::{Before, Joining, NO_UPLOAD, Plan, UploadId};
 use onrush::{Request, Response};
@@ -75,7 +76,7 @@ pub(in crate::files) enum Joined {
     Not(FinalUpload),
 }
 
-impl Inner {
+impl UploadProtocols {
     /// The beginning of the `POST` of a final upload.
     pub(in crate::files) async fn tus_begin_join(
         &self,
@@ -95,7 +96,7 @@ impl Inner {
         let begun = (self.uploads).begin_join(&to.key, owner.as_deref(), &sources, &worker);
         let (id, before) = begun
             .await
-            .map_err(|error| self.upload_failure(error, &to.key))?;
+            .map_err(|error| self.objects.upload_failure(error, &to.key))?;
         Ok(match before {
             Before::Joined => Joined::Before(created(request, to, id)),
             Before::Nothing(joining) => Joined::Not(FinalUpload {

@@ -5,10 +5,11 @@
 //! `Upload-Complete: ?0` sends the part at its offset. Responses say in `Onrush-Parts` which have
 //! arrived. When all have, an empty `PATCH` completes the upload as any other.
 
-use crate::files::Inner;
 use crate::files::http::digest::Digests;
 use crate::files::http::http_error::HttpError;
-use crate::files::resume::upload_target::{content_length, integer, owner};
+use crate::files::resume::upload_protocols::UploadProtocols;
+use crate::files::resume::upload_target::{content_length, integer};
+use crate::files::shared::client_rights::owner;
 use crate::files::shared::destination::Destination;
 use crate::files::uploads::{PartPlan, Parts, Session};
 use onrush::{Request, Response};
@@ -38,7 +39,7 @@ pub(in crate::files) fn with_parts(response: Response, session: &Session) -> Res
     }
 }
 
-impl Inner {
+impl UploadProtocols {
     /// The parts that the `PUT` of an upload announces. `length`: of the object; `digests`: those
     /// of the whole object, which cannot be computed in any order.
     pub(in crate::files) fn announced(
@@ -84,6 +85,6 @@ impl Inner {
         let buffers = &self.upload_buffers;
         let received = (self.uploads).receive_part(plan, &mut body, buffers, &worker);
         let received = received.await;
-        received.map_err(|error| self.upload_failure(error, &to.key))
+        received.map_err(|error| self.objects.upload_failure(error, &to.key))
     }
 }

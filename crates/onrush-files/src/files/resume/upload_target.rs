@@ -1,17 +1,16 @@
 //! What the protocols of uploads that continue have in common: the condition of an upload, whose it
 //! is, and its result.
 
-use crate::files::Inner;
 use crate::files::http::http_error::{HttpError, Operation};
 use crate::files::object::conditions::Conditions;
 use crate::files::object::object_fields::etag;
 use crate::files::put::write::EXISTS;
 use crate::files::receive::upload::ReceiveError;
+use crate::files::resume::upload_protocols::UploadProtocols;
 use crate::files::shared::destination::Destination;
 use crate::files::uploads::Session;
-use crate::rights::Identity;
 use onrush::{Request, Response};
-use onrush_store::{Condition, Key, StoreError};
+use onrush_store::{Condition, StoreError};
 
 /// An Integer that is not negative (RFC 9651 §3.3.1).
 pub(in crate::files) fn integer(value: &[u8]) -> Option<u64> {
@@ -27,13 +26,7 @@ pub(in crate::files) fn content_length(request: &Request) -> Option<u64> {
     }
 }
 
-/// The user of a request, to whom an upload belongs.
-pub(in crate::files) fn owner(request: &Request) -> Option<String> {
-    let identity = request.extension::<Identity>()?;
-    identity.name().map(str::to_owned)
-}
-
-impl Inner {
+impl UploadProtocols {
     /// The condition of the upload that a request begins. Fails if it does not hold now.
     pub(in crate::files) async fn upload_condition(
         &self,
@@ -41,14 +34,16 @@ impl Inner {
         to: &Destination,
     ) -> Result<Condition, HttpError> {
         let conditions = Conditions::from_request(request);
-        let current = self.check_conditions(&to.key, &conditions).await?;
+        let current = self.objects.check_conditions(&to.key, &conditions).await?;
         if !to.may_replace && current.is_some() {
             return Err(EXISTS);
         }
         let look_up = async || Ok(current);
         let condition = conditions.into_condition(look_up).await;
-        let condition = condition
-            .map_err(|error| self.store_failure(error, Operation::Write, Some(&to.key)))?;
+        let condition = condition.map_err(|error| {
+            self.objects
+                .store_failure(error, Operation::Write, Some(&to.key))
+        })?;
         Ok(match condition {
             _ if !to.may_replace => Condition::Absent,
             // One of many versions: a record need not contain the others.
@@ -82,15 +77,7 @@ impl Inner {
     ) -> HttpError {
         match error {
             ReceiveError::Store(StoreError::PreconditionFailed) if !to.may_replace => EXISTS,
-            error => self.upload_failure(error, &to.key),
-        }
-    }
-
-    /// The response to an error of an upload of `key`.
-    pub(in crate::files) fn upload_failure(&self, error: ReceiveError, key: &Key) -> HttpError {
-        match error {
-            ReceiveError::Body(failure) => failure,
-            ReceiveError::Store(error) => self.store_failure(error, Operation::Write, Some(key)),
+            error => self.objects.upload_failure(error, &to.key),
         }
     }
 }

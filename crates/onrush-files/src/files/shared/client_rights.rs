@@ -25,6 +25,12 @@ pub(in crate::files) fn client(request: &Request) -> Result<Option<Cow<'_, Ident
         .transpose()
 }
 
+/// The user of a request, to whom an upload belongs.
+pub(in crate::files) fn owner(request: &Request) -> Option<String> {
+    let identity = request.extension::<Identity>()?;
+    identity.name().map(str::to_owned)
+}
+
 /// The rights by which a client began a change that may last. It needs them again when the change
 /// is published.
 #[derive(Clone, Debug)]

@@ -2,9 +2,9 @@
 //! the HTTP caches of Bazel. A body that differs is refused when it has arrived, and not stored,
 //! however it is sent.
 
-use crate::files::Inner;
 use crate::files::http::digest::{Algorithm, Digests, MISMATCH};
 use crate::files::http::http_error::HttpError;
+use crate::files::shared::objects::Objects;
 use crate::files::shared::stored_fields;
 use onrush_store::{Key, Kind};
 
@@ -26,7 +26,7 @@ const NOT_COPIED: HttpError = HttpError::new(
     "an object in a folder cas is created by an upload, so that its content is compared",
 );
 
-impl Inner {
+impl Objects {
     /// Adds the demand of the name `key` to those of an upload, if names are digests here.
     pub(in crate::files) fn demand_of_name(
         &self,

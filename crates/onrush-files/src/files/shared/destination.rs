@@ -13,12 +13,17 @@
 use crate::files::http::codings::Coding;
 use crate::files::http::http_error::{HttpError, Operation};
 use crate::files::path::{self, ResolvedPath, Target, beneath};
+use crate::files::shared::client_rights::check_right_at;
 use crate::files::shared::client_rights::{Permission, client};
-use crate::files::{Inner, check_right_at};
+use crate::files::shared::objects::Objects;
 use crate::rights::Rights;
 use onrush::Request;
 use onrush_store::{Key, Kind};
 
+pub(in crate::files) const IS_FOLDER: HttpError = HttpError::new(
+    409,
+    "a path that ends with a slash is a folder, which has no content",
+);
 const NOT_FOLDER: HttpError = HttpError::new(409, "this is not the path of a folder");
 const BAD_NAME: HttpError = HttpError::new(400, "the name of a file cannot be stored");
 
@@ -64,7 +69,29 @@ impl Destination {
     }
 }
 
-impl Inner {
+impl Objects {
+    /// What a `PUT` names. Fails if the client cannot write there.
+    pub(in crate::files) fn put_destination(
+        &self,
+        request: &Request,
+    ) -> Result<Destination, HttpError> {
+        reject_content_range(request)?;
+        let to = self.own_destination(request, None)?;
+        to.ok_or(IS_FOLDER)
+    }
+
+    /// As [`Inner::put_destination`]. Fails if it is a folder.
+    pub(in crate::files) fn object_destination(
+        &self,
+        request: &Request,
+    ) -> Result<Destination, HttpError> {
+        let to = self.put_destination(request)?;
+        match to.kind {
+            Kind::File => Ok(to),
+            Kind::Directory => Err(IS_FOLDER),
+        }
+    }
+
     /// The destination at an encoded path of the whole server. `kind`: what is created there;
     /// `None`: the path says, by a slash at its end. Returns `None` for the top folder.
     pub(in crate::files) fn destination(
@@ -170,5 +197,16 @@ impl Inner {
                 false => Rights::CREATE,
             },
         }))
+    }
+}
+
+/// Refuses a `PUT` of a part of an object (RFC 9110 §14.5).
+fn reject_content_range(request: &Request) -> Result<(), HttpError> {
+    match request.header("content-range") {
+        Some(_) => Err(HttpError::new(
+            400,
+            "Content-Range is not supported: PUT writes whole objects",
+        )),
+        None => Ok(()),
     }
 }

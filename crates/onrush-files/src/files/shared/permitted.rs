@@ -1,9 +1,9 @@
 //! What the client of a listing may do with the folder and its entries. The page offers only that.
 
 use crate::files::http::http_error::HttpError;
+use crate::files::options::{Allow, FilesOptions};
 use crate::files::path::ResolvedPath;
 use crate::files::shared::client_rights::client;
-use crate::files::{Allow, FilesOptions};
 use crate::rights::{Identity, Rights};
 use onrush::Request;
 use onrush_store::{Entry, Features, Kind};

@@ -18,11 +18,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// The number of changes that may go on without their clients. A client that has its share of them
-/// begins no other one. Otherwise clients that send and disconnect could begin changes without
-/// limit.
-pub(in crate::files) const ABANDONED_MAX: usize = 1024;
-
 thread_local! {
     /// Whether the task that runs is that of a change without its client.
     static IS_ABANDONED: Cell<bool> = const { Cell::new(false) };

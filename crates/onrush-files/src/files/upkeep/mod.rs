@@ -1,9 +1,8 @@
 //! Removes unfinished uploads that are too old, also those of an earlier process.
 
-pub(super) mod client_shares;
 pub(super) mod former_users;
 
-use crate::files::Files;
+use crate::files::handler::Files;
 use onrush::handler::Service;
 use onrush::{Application, WorkerHandle};
 use std::rc::Rc;
@@ -28,9 +27,9 @@ impl<A> Upkeep<A> {
 
 impl<A: Application> Application for Upkeep<A> {
     fn instantiate(&self, worker: &WorkerHandle) -> Rc<dyn Service> {
-        let inner = &self.files.0;
-        if inner.offers_uploads() {
-            inner.uploads.sweep_from_now_on(worker);
+        let (uploads, objects) = (&self.files.0.lasting.uploads, &self.files.0.objects);
+        if uploads.serves(&objects.options) {
+            uploads.sweep_from_now_on(worker);
         }
         self.application.instantiate(worker)
     }

@@ -59,10 +59,11 @@ pub(in crate::files) use session::{Session, TOO_LONG};
 
 use crate::files::http::digest::Digests;
 use crate::files::http::http_error::HttpError;
+use crate::files::options::FilesOptions;
 use crate::files::receive::upload::ReceiveError;
-use crate::files::receive::upload_limits::{SharedLimits, UploadLimits};
 use crate::files::shared::open_files::OpenFiles;
 use crate::files::shared::run_to_end::run_to_end;
+use crate::files::upload_limits::{SharedLimits, UploadLimits};
 use crate::shares::{self, Holder};
 use index::Index;
 use onrush::WorkerHandle;
@@ -210,6 +211,11 @@ impl Uploads {
     /// Whether uploads can be continued: by the store and the settings.
     pub(in crate::files) fn are_offered(&self) -> bool {
         self.store.features().resumable_uploads && self.limits().count_max > 0
+    }
+
+    /// Whether requests to a server with these options can continue uploads.
+    pub(in crate::files) fn serves(&self, options: &FilesOptions) -> bool {
+        options.allow.put && !options.sink && self.are_offered()
     }
 
     /// Whether their parts may arrive in any order.

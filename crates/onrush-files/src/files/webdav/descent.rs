@@ -2,8 +2,8 @@
 //! list, up to a number. Memory does not grow with the folder: some names and entries of each
 //! folder on the way down, which the budget of listings limits.
 
-use crate::files::Inner;
 use crate::files::listing::entries::Entries;
+use crate::files::shared::objects::Objects;
 use crate::files::shared::permitted::Permitted;
 use crate::rights::Rights;
 use crate::shares::Holder;
@@ -28,7 +28,7 @@ struct Level {
 
 /// The way, in the order of listings: a folder comes before what it contains.
 pub(super) struct Descent {
-    inner: Arc<Inner>,
+    objects: Arc<Objects>,
     permitted: Permitted,
     /// Whose memory the entries are.
     holder: Holder,
@@ -42,14 +42,14 @@ impl Descent {
     /// `how`: what is needed of each entry. `left`: the maximum number of entries; `None`: folders
     /// are not entered, and there is no maximum.
     pub(super) fn new(
-        inner: &Arc<Inner>,
+        objects: &Arc<Objects>,
         holder: Holder,
         permitted: Permitted,
         how: CursorHow,
         left: Option<usize>,
     ) -> Descent {
         Descent {
-            inner: inner.clone(),
+            objects: objects.clone(),
             permitted,
             holder,
             how,
@@ -65,14 +65,14 @@ impl Descent {
         version: Option<Version>,
     ) -> Result<Descent, StoreError> {
         let mut top = self.level(folder, Vec::new(), version);
-        top.entries.begin(&self.inner).await?;
+        top.entries.begin(&self.objects).await?;
         self.levels.push(top);
         Ok(self)
     }
 
     fn level(&self, folder: Option<Key>, below: Vec<u8>, version: Option<Version>) -> Level {
         Level {
-            entries: Entries::new(&self.inner, self.holder, folder, self.how.clone()),
+            entries: Entries::new(&self.objects, self.holder, folder, self.how.clone()),
             below,
             version,
         }
@@ -87,7 +87,7 @@ impl Descent {
     /// The next entry, and what the client may do there. `None`: there is no more.
     pub(super) async fn next(&mut self) -> Result<Option<(Key, DetailedEntry, Rights)>, Stopped> {
         while let Some(level) = self.levels.last_mut() {
-            let one = match level.entries.next(&self.inner).await {
+            let one = match level.entries.next(&self.objects).await {
                 Ok(Some(one)) => one,
                 Ok(None) => {
                     self.levels.pop();

@@ -3,15 +3,17 @@
 //! A lock lasts for at most [`TIMEOUT_MAX_S`], and the client refreshes it. A lock of a path
 //! without a resource creates an empty object (§7.3).
 
-use super::locks::{Holder, Lock, Refused, Scope, Token, Touched};
 use super::xml::{self, Element};
-use super::{Inner, NO_PARENT, Refusal, read_body};
+use super::{NO_PARENT, WebDav, read_body};
 use crate::files::http::http_error::{HttpError, Operation};
-use crate::files::put::multistatus;
-use crate::files::resume::upload_target::owner;
+use crate::files::locks::Refusal;
+use crate::files::locks::table::{self, Holder, Lock, Refused, Scope, Token, Touched};
+use crate::files::path;
+use crate::files::shared::client_rights::owner;
 use crate::files::shared::client_rights::{Permission, client};
+use crate::files::shared::client_rights::{check_right, check_right_beneath};
 use crate::files::shared::destination::Destination;
-use crate::files::{check_right, check_right_beneath, path};
+use crate::files::shared::multistatus;
 use crate::rights::Rights;
 use crate::shares;
 use onrush::{Request, Response};
@@ -37,8 +39,11 @@ const NOTHING_TO_REFRESH: HttpError = HttpError::new(
 const TOO_MANY_AT_KEY: HttpError =
     HttpError::new(503, "too many locks cover this path; try again later");
 
-impl Inner {
-    pub(super) async fn lock(self: Arc<Inner>, mut request: Request) -> Result<Response, Refusal> {
+impl WebDav {
+    pub(in crate::files) async fn lock(
+        self: Arc<WebDav>,
+        mut request: Request,
+    ) -> Result<Response, Refusal> {
         let tokens = self.check_if(&request).await?;
         let body = read_body(&mut request).await?;
         let timeout_s = timeout_s(request.header_str("timeout"));
@@ -54,6 +59,7 @@ impl Inner {
                 return Err(NOTHING_TO_REFRESH.into());
             }
             let refreshed = self
+                .locking
                 .locks
                 .refresh(resource.bytes(), holder, timeout_s, now_ms);
             let (at, lock) = refreshed.ok_or(Refusal::Condition {
@@ -61,11 +67,11 @@ impl Inner {
                 name: "lock-token-matches-request-uri",
                 href: None,
             })?;
-            return Ok(granted(200, &self.lock_root(&request, &at)?, &lock));
+            return Ok(granted(200, &self.locking.lock_root(&request, &at)?, &lock));
         }
         let info = LockInfo::parse(&body)?;
         if let Some(key) = &resource.key {
-            self.check_distinct_names(key).await?;
+            self.objects.check_distinct_names(key).await?;
         }
         let is_deep = match request.header("depth") {
             None => true,
@@ -76,7 +82,7 @@ impl Inner {
         let found = self.find(&resource).await?;
         let is_new = found.is_none() && resource.key.is_some();
         let created = match is_new {
-            true => self.own_destination(&request, Some(Kind::File))?,
+            true => self.objects.own_destination(&request, Some(Kind::File))?,
             false => {
                 check_right(&request, Rights::WRITE)?;
                 None
@@ -97,10 +103,10 @@ impl Inner {
         let change = match &created {
             Some(Destination { key, .. }) => {
                 self.check_parent(key).await?;
-                let parent = super::locks::parent(key.as_bytes()).unwrap_or_default();
-                let original = self.locks.original(key.as_bytes());
+                let parent = table::parent(key.as_bytes()).unwrap_or_default();
+                let original = self.locking.locks.original(key.as_bytes());
                 let touched = [parent].into_iter().chain(original).map(Touched::alone);
-                Some(self.begin(&request, touched.collect(), &tokens)?)
+                Some(self.locking.begin(&request, touched.collect(), &tokens)?)
             }
             None => None,
         };
@@ -117,7 +123,7 @@ impl Inner {
         };
         let key = resource.bytes();
         let client = shares::Holder::of(&request);
-        match self.locks.grant(key, lock.clone(), client, now_ms) {
+        match self.locking.locks.grant(key, lock.clone(), client, now_ms) {
             Ok(()) => {}
             Err(Refused::Full(full)) => {
                 let own = "this client has too many locks";
@@ -128,7 +134,7 @@ impl Inner {
                 return Err(Refusal::Condition {
                     status: 423,
                     name: "no-conflicting-lock",
-                    href: self.shown_lock_root(&request, &at),
+                    href: self.locking.shown_lock_root(&request, &at),
                 });
             }
         }
@@ -138,7 +144,9 @@ impl Inner {
                 tokens: &[token],
                 ..holder
             };
-            self.locks.release(key, holder, |_, _| false, now_ms);
+            self.locking
+                .locks
+                .release(key, holder, |_, _| false, now_ms);
             return Err(failure.into());
         }
         let mut status = 200;
@@ -151,25 +159,31 @@ impl Inner {
                         tokens: &[token],
                         ..holder
                     };
-                    (self.locks).release(key.as_bytes(), holder, |_, _| false, now_ms);
-                    let failure = self.store_failure(error, Operation::Write, Some(key));
+                    (self.locking.locks).release(key.as_bytes(), holder, |_, _| false, now_ms);
+                    let failure = self
+                        .objects
+                        .store_failure(error, Operation::Write, Some(key));
                     return Err(failure.into());
                 }
             }
         }
         drop(change);
-        let response = granted(status, &self.lock_root(&request, key)?, &lock);
+        let response = granted(status, &self.locking.lock_root(&request, key)?, &lock);
         Ok(response.with_header("Lock-Token", format!("<{token}>")))
     }
 
     async fn create_empty(&self, key: &Key) -> Result<(), StoreError> {
-        let upload = self.store.stage(key, Condition::Absent, Some(0)).await?;
+        let upload = self
+            .objects
+            .store
+            .stage(key, Condition::Absent, Some(0))
+            .await?;
         upload.commit().await.map(drop)
     }
 
     /// `UNLOCK`. A user with all rights where a lock is may end it without having it: its user may
     /// have gone.
-    pub(super) fn unlock(&self, request: &Request) -> Result<Response, Refusal> {
+    pub(in crate::files) fn unlock(&self, request: &Request) -> Result<Response, Refusal> {
         let resource = self.resource(request, Operation::Write)?;
         let token = request.header_str("lock-token");
         // Some clients omit the brackets (webdav of npm).
@@ -187,7 +201,7 @@ impl Inner {
         };
         let now_ms = request.worker().now_ms();
         let may_break = |at: &[u8], lock: &Lock| self.may_break(request, at, lock.is_deep);
-        match (self.locks).release(resource.bytes(), holder, may_break, now_ms) {
+        match (self.locking.locks).release(resource.bytes(), holder, may_break, now_ms) {
             true => Ok(Response::new(204)),
             false => Err(Refusal::Condition {
                 status: 409,
@@ -198,7 +212,7 @@ impl Inner {
     }
 }
 
-impl Inner {
+impl WebDav {
     /// Whether the client is a user with all rights that a lock of `key` concerns.
     fn may_break(&self, request: &Request, key: &[u8], is_deep: bool) -> bool {
         let identity = client(request).ok().flatten();

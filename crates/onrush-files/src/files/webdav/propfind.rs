@@ -10,13 +10,15 @@ use super::dead::Properties;
 use super::descent::{Descent, Stopped};
 use super::lock::active_lock;
 use super::xml::{self, Element, Name};
-use super::{Inner, Refusal, Resource, read_body};
+use super::{Resource, WebDav, read_body};
 use crate::files::http::http_error::{HttpError, Operation};
+use crate::files::locks::Refusal;
 use crate::files::object::object_fields::etag;
-use crate::files::put::multistatus::{self, href, push_status};
+use crate::files::path;
+use crate::files::shared::client_rights::check_right;
+use crate::files::shared::multistatus::{self, href, push_status};
 use crate::files::shared::permitted::Permitted;
 use crate::files::shared::stored_fields::StoredFields;
-use crate::files::{check_right, path};
 use crate::rights::Rights;
 use crate::shares::Holder;
 use onrush::body::BodySender;
@@ -159,7 +161,7 @@ impl Subject {
 }
 
 struct Propfind {
-    inner: Arc<Inner>,
+    webdav: Arc<WebDav>,
     asked: Asked,
     mount: String,
     now_ms: u64,
@@ -169,9 +171,9 @@ struct Propfind {
     reads_dead: bool,
 }
 
-impl Inner {
-    pub(super) async fn propfind(
-        self: Arc<Inner>,
+impl WebDav {
+    pub(in crate::files) async fn propfind(
+        self: Arc<WebDav>,
         mut request: Request,
     ) -> Result<Response, Refusal> {
         let (has_entries, is_infinite) = match request.header("depth") {
@@ -187,17 +189,17 @@ impl Inner {
         let resource = self.resource(&request, Operation::Read)?;
         let found = match resource.key {
             Some(_) => self.find(&resource).await?,
-            None => (self.store.root_meta().await)
-                .map_err(|error| self.store_failure(error, Operation::Read, None))?,
+            None => (self.objects.store.root_meta().await)
+                .map_err(|error| self.objects.store_failure(error, Operation::Read, None))?,
         };
         if found.is_none() && resource.key.is_some() {
             return Err(HttpError::NOT_FOUND.into());
         }
-        let permitted = Permitted::new(&request, &self.options)?;
+        let permitted = Permitted::new(&request, &self.objects.options)?;
         let Resource { key, has_slash } = resource;
         let subject = Subject::new(key, found, permitted.here());
         let is_folder = subject.kind == Kind::Directory;
-        let entries_max = is_infinite.then_some(self.options.propfind_entries_max);
+        let entries_max = is_infinite.then_some(self.objects.options.propfind_entries_max);
         if is_folder && entries_max == Some(0) {
             return Err(infinite());
         }
@@ -206,14 +208,14 @@ impl Inner {
         }
         let mount = path::split(&request)?.mount.to_owned();
         let location = href(&mount, subject.key.as_ref(), subject.kind);
-        let features = self.store.features();
+        let features = self.objects.store.features();
         let propfind = Propfind {
             reads_dead: features.properties_bytes_max > 0 && asked.has_dead(),
             asked,
             mount,
             now_ms: request.worker().now_ms(),
             reads_metadata: !(is_folder && has_entries) || features.local_metadata,
-            inner: self.clone(),
+            webdav: self.clone(),
         };
         let mut text = multistatus::BEGIN.to_owned();
         propfind.render(&mut text, &subject).await;
@@ -224,10 +226,14 @@ impl Inner {
                 ..CursorHow::default()
             };
             let Subject { key, version, .. } = subject;
-            let failed = |error| self.store_failure(error, Operation::Read, key.as_ref());
+            let failed = |error| {
+                self.objects
+                    .store_failure(error, Operation::Read, key.as_ref())
+            };
             let begin = |how| {
                 let holder = Holder::of(&request);
-                let descent = Descent::new(&self, holder, permitted.clone(), how, entries_max);
+                let descent =
+                    Descent::new(&self.objects, holder, permitted.clone(), how, entries_max);
                 descent.begin(key.clone(), version)
             };
             if entries_max.is_some() {
@@ -377,7 +383,7 @@ impl Propfind {
         match (live, &subject.key, subject.version) {
             ("getcontentlength", ..) => out.push_str(&subject.size.to_string()),
             ("getcontenttype", Some(key), _) => {
-                let of_name = self.inner.options.types.content_type(key.name());
+                let of_name = self.webdav.objects.options.types.content_type(key.name());
                 let stored = stored.and_then(StoredFields::content_type);
                 out.push_str(&escape(stored.unwrap_or(of_name)));
             }
@@ -396,7 +402,7 @@ impl Propfind {
             ("lockdiscovery", key, _) => {
                 let key = key.as_ref().map(Key::as_bytes).unwrap_or_default();
                 let may_read = subject.may_read();
-                for (at, lock) in self.inner.locks.covering(key, self.now_ms) {
+                for (at, lock) in self.webdav.locking.locks.covering(key, self.now_ms) {
                     active_lock(out, &path::href(&self.mount, &at), &lock, may_read);
                 }
             }
@@ -414,7 +420,7 @@ impl Propfind {
         if let Some(metadata) = &subject.metadata {
             return StoredFields::parse(metadata);
         }
-        let store = &self.inner.store;
+        let store = &self.webdav.objects.store;
         let object = match store.try_get(key) {
             Some(object) => object,
             None => store.open(key, Wanted::Properties).await,
@@ -429,7 +435,7 @@ impl Propfind {
         if subject.kind != Kind::Directory || !may_create || !self.asked.has_quota() {
             return None;
         }
-        let found = self.inner.store.space(subject.key.as_ref()).await;
+        let found = self.webdav.objects.store.space(subject.key.as_ref()).await;
         found.ok().flatten() // A folder that was deleted meanwhile has none.
     }
 
@@ -438,7 +444,7 @@ impl Propfind {
         match (&subject.properties, &subject.key) {
             (Some(stored), _) if is_read => Properties::parse(stored),
             (None, Some(key)) if is_read => {
-                let stored = self.inner.store.properties(key).await;
+                let stored = self.webdav.objects.store.properties(key).await;
                 Properties::parse(&stored.unwrap_or_default())
             }
             _ => Properties::default(),
@@ -450,7 +456,7 @@ impl Propfind {
 /// asked for is refused.
 #[cfg(feature = "testing")]
 pub(super) async fn rendered(
-    inner: &Arc<Inner>,
+    webdav: &Arc<WebDav>,
     key: &Key,
     asked: &[u8],
     properties: Vec<u8>,
@@ -461,7 +467,7 @@ pub(super) async fn rendered(
         now_ms: 0,
         reads_metadata: false,
         reads_dead: true,
-        inner: inner.clone(),
+        webdav: webdav.clone(),
     };
     let subject = Subject {
         properties: Some(properties),

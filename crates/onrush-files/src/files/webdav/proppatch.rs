@@ -7,10 +7,12 @@
 use super::dead::{Properties, Property};
 use super::propfind::{is_protected, propstat};
 use super::xml::{self, Element, Name};
-use super::{Inner, Refusal, read_body};
+use super::{WebDav, read_body};
 use crate::files::http::http_error::{HttpError, Operation};
-use crate::files::put::multistatus::{self, href};
-use crate::files::{check_right, path};
+use crate::files::locks::Refusal;
+use crate::files::path;
+use crate::files::shared::client_rights::check_right;
+use crate::files::shared::multistatus::{self, href};
 use crate::rights::Rights;
 use onrush::{Request, Response};
 use onrush_store::{Key, Kind, StoreError};
@@ -32,8 +34,11 @@ impl Instruction {
     }
 }
 
-impl Inner {
-    pub(super) async fn proppatch(&self, mut request: Request) -> Result<Response, Refusal> {
+impl WebDav {
+    pub(in crate::files) async fn proppatch(
+        &self,
+        mut request: Request,
+    ) -> Result<Response, Refusal> {
         check_right(&request, Rights::WRITE)?;
         let body = read_body(&mut request).await?;
         check_right(&request, Rights::WRITE)?; // The body may have taken long.
@@ -43,7 +48,7 @@ impl Inner {
         if found.is_none() && resource.key.is_some() {
             return Err(HttpError::NOT_FOUND.into());
         }
-        let is_possible = self.store.features().properties_bytes_max > 0;
+        let is_possible = self.objects.store.features().properties_bytes_max > 0;
         let status = match &resource.key {
             _ if has_protected(&instructions) => 424,
             Some(key) if is_possible => self.patch(key, &instructions).await?,
@@ -62,11 +67,19 @@ impl Inner {
 
     /// Makes all changes, and returns the status of each.
     async fn patch(&self, key: &Key, instructions: &[Instruction]) -> Result<u16, HttpError> {
-        let failed = |error| self.store_failure(error, Operation::Write, Some(key));
+        let failed = |error| {
+            self.objects
+                .store_failure(error, Operation::Write, Some(key))
+        };
         for _ in 0..ATTEMPTS {
-            let stored = self.store.properties(key).await.map_err(failed)?;
+            let stored = self.objects.store.properties(key).await.map_err(failed)?;
             let new = changed(&stored, instructions);
-            match self.store.replace_properties(key, &stored, &new).await {
+            match self
+                .objects
+                .store
+                .replace_properties(key, &stored, &new)
+                .await
+            {
                 Ok(()) => return Ok(200),
                 Err(StoreError::PreconditionFailed) => {}
                 Err(StoreError::TooLarge) => return Ok(507),

@@ -1,23 +1,17 @@
 //! What clients receive of the XML of another one, for fuzzing.
 
+use super::WebDav;
 use super::lock::LockInfo;
-use super::locks::{Holder, Lock, Token};
 use super::propfind::rendered;
 use super::proppatch;
-use crate::files::Files;
+use crate::files::locks::table::{Holder, Lock, Token};
 use crate::shares;
 use onrush_rt::blocking::block_on;
 use onrush_store::Key;
+use std::sync::Arc;
 
-/// Takes `body` for that of a PROPPATCH, of a LOCK and of a PROPFIND of the same folder. Returns
-/// the documents that result, which is none if all refuse it: the responses to a PROPFIND of all
-/// properties, of all names and of those that `body` names, and the one to the PROPPATCH. Nothing
-/// remains in `files`.
-///
-/// # Panics
-/// If the system has no random numbers, or two threads share `files`.
-pub fn received(files: &Files, body: &[u8]) -> Vec<String> {
-    let inner = &files.0;
+/// See [`crate::received`].
+pub(in crate::files) fn received(webdav: &Arc<WebDav>, body: &[u8]) -> Vec<String> {
     let key = Key::parse(b"a").expect("a key");
     let mut documents = Vec::new();
     let mut stored = None;
@@ -41,11 +35,11 @@ pub fn received(files: &Files, body: &[u8]) -> Vec<String> {
             expires_ms: u64::MAX,
         };
         let client = shares::Holder::address(None);
-        let granted = inner.locks.grant(key.as_bytes(), lock, client, 0);
+        let granted = webdav.locking.locks.grant(key.as_bytes(), lock, client, 0);
         assert!(granted.is_ok(), "there is no other lock");
     }
     let stored_or_none = stored.clone().unwrap_or_default();
-    let get = |asked: &[u8]| block_on(rendered(inner, &key, asked, stored_or_none.clone()));
+    let get = |asked: &[u8]| block_on(rendered(webdav, &key, asked, stored_or_none.clone()));
     if stored.is_some() || is_lock {
         const NAMES: &[u8] = b"<propfind xmlns='DAV:'><propname/></propfind>";
         documents.splice(..0, [get(b""), get(NAMES)].into_iter().flatten());
@@ -55,6 +49,9 @@ pub fn received(files: &Files, body: &[u8]) -> Vec<String> {
         user: None,
         tokens: &[token],
     };
-    inner.locks.release(key.as_bytes(), holder, |_, _| false, 0);
+    webdav
+        .locking
+        .locks
+        .release(key.as_bytes(), holder, |_, _| false, 0);
     documents
 }

@@ -24,11 +24,11 @@ const LOCKS_OF_KEY_MAX: usize = 32;
 
 /// A token that cannot be guessed: the 128 bits of a UUID (RFC 9562 §5.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Token([u8; 16]);
+pub(in crate::files) struct Token([u8; 16]);
 
 impl Token {
     /// `None`: the system has no random numbers.
-    pub(super) fn random() -> Option<Token> {
+    pub(in crate::files) fn random() -> Option<Token> {
         // Not the generator of aws-lc: its first use on a thread takes 0.1 s.
         let mut bytes = [0; 16];
         let filled = rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty());
@@ -39,7 +39,7 @@ impl Token {
     }
 
     /// The token with this text; `None` if no lock can have it.
-    pub(super) fn parse(text: &str) -> Option<Token> {
+    pub(in crate::files) fn parse(text: &str) -> Option<Token> {
         let digits = text.strip_prefix("urn:uuid:")?.as_bytes();
         if digits.len() != 36 {
             return None;
@@ -80,32 +80,32 @@ impl fmt::Display for Token {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scope {
+pub(in crate::files) enum Scope {
     Exclusive,
     Shared,
 }
 
 /// A lock that was granted.
 #[derive(Clone, Debug)]
-pub(super) struct Lock {
-    pub(super) token: Token,
-    pub(super) scope: Scope,
+pub(in crate::files) struct Lock {
+    pub(in crate::files) token: Token,
+    pub(in crate::files) scope: Scope,
     /// It covers everything beneath its path.
-    pub(super) is_deep: bool,
+    pub(in crate::files) is_deep: bool,
     /// What the client says about the owner: XML.
-    pub(super) owner: Arc<str>,
+    pub(in crate::files) owner: Arc<str>,
     /// The user whose lock it is. Only this user can use the token.
-    pub(super) user: Option<String>,
-    pub(super) timeout_s: u64,
+    pub(in crate::files) user: Option<String>,
+    pub(in crate::files) timeout_s: u64,
     /// In the time of `now_ms`.
-    pub(super) expires_ms: u64,
+    pub(in crate::files) expires_ms: u64,
 }
 
 /// The client of a request: its user, and the tokens that it has sent in `If`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Holder<'r> {
-    pub(super) user: Option<&'r str>,
-    pub(super) tokens: &'r [Token],
+pub(in crate::files) struct Holder<'r> {
+    pub(in crate::files) user: Option<&'r str>,
+    pub(in crate::files) tokens: &'r [Token],
 }
 
 impl Holder<'_> {
@@ -116,16 +116,16 @@ impl Holder<'_> {
 
 /// A part of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Touched {
+pub(in crate::files) struct Touched {
     /// The key without a slash at its ends; empty for the top folder.
-    pub(super) key: Vec<u8>,
+    pub(in crate::files) key: Vec<u8>,
     /// Everything beneath changes as well.
-    pub(super) is_deep: bool,
+    pub(in crate::files) is_deep: bool,
 }
 
 impl Touched {
     /// A resource without what is beneath.
-    pub(super) fn alone(key: &[u8]) -> Touched {
+    pub(in crate::files) fn alone(key: &[u8]) -> Touched {
         Touched {
             key: key.to_vec(),
             is_deep: false,
@@ -135,7 +135,7 @@ impl Touched {
 
 /// Why a lock was not granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Refused {
+pub(in crate::files) enum Refused {
     /// There is a lock or a change at this key.
     Conflict(Vec<u8>),
     /// There are too many locks, or the client has its share of them.
@@ -202,7 +202,7 @@ impl Locks {
     }
 
     /// The key that a precompressed sibling at `key` belongs to.
-    pub(super) fn original<'k>(&self, key: &'k [u8]) -> Option<&'k [u8]> {
+    pub(in crate::files) fn original<'k>(&self, key: &'k [u8]) -> Option<&'k [u8]> {
         self.table().original(key)
     }
 
@@ -214,7 +214,7 @@ impl Locks {
     }
 
     /// Begins a change. Fails with the key of a lock whose token is missing.
-    pub(super) fn begin_change(
+    pub(in crate::files) fn begin_change(
         self: &Arc<Locks>,
         touched: Vec<Touched>,
         holder: Holder<'_>,
@@ -250,7 +250,7 @@ impl Locks {
     }
 
     /// Grants a lock to a client, unless there is one or a change that it conflicts with.
-    pub(super) fn grant(
+    pub(in crate::files) fn grant(
         &self,
         key: &[u8],
         lock: Lock,
@@ -295,7 +295,7 @@ impl Locks {
     }
 
     /// Extends a lock that covers this key and that the client has. Returns it and its key.
-    pub(super) fn refresh(
+    pub(in crate::files) fn refresh(
         &self,
         key: &[u8],
         holder: Holder<'_>,
@@ -316,7 +316,7 @@ impl Locks {
 
     /// Removes a lock that covers this key and whose token the client has named, if it is that of
     /// the client, or `may_break` says of its key that the client may remove those of others.
-    pub(super) fn release(
+    pub(in crate::files) fn release(
         &self,
         key: &[u8],
         holder: Holder<'_>,
@@ -338,7 +338,7 @@ impl Locks {
     }
 
     /// The locks that cover a key, with their keys.
-    pub(super) fn covering(&self, key: &[u8], now_ms: u64) -> Vec<(Vec<u8>, Lock)> {
+    pub(in crate::files) fn covering(&self, key: &[u8], now_ms: u64) -> Vec<(Vec<u8>, Lock)> {
         let table = self.table();
         let covering = table.covering(key, now_ms);
         covering
@@ -347,7 +347,7 @@ impl Locks {
     }
 
     /// Whether the lock with this token covers a key.
-    pub(super) fn is_covered_by(&self, key: &[u8], token: Token, now_ms: u64) -> bool {
+    pub(in crate::files) fn is_covered_by(&self, key: &[u8], token: Token, now_ms: u64) -> bool {
         let table = self.table();
         let mut covering = table.covering(key, now_ms);
         covering.any(|(_, lock)| lock.token == token)
@@ -357,7 +357,7 @@ impl Locks {
 impl Change {
     /// Removes the locks of a resource that is gone, and of everything beneath it. They are those
     /// of before the change, which covers all of that: no lock is granted there until it ends.
-    pub(super) fn forget(&self, key: &[u8]) {
+    pub(in crate::files) fn forget(&self, key: &[u8]) {
         let mut table = self.locks.table();
         let mut gone: Vec<Vec<u8>> = table.beneath(key).map(|(at, _)| at.clone()).collect();
         gone.push(key.to_vec());
@@ -452,7 +452,7 @@ fn ancestors(key: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// The key of the folder above; `None` for the top folder.
-pub(super) fn parent(key: &[u8]) -> Option<&[u8]> {
+pub(in crate::files) fn parent(key: &[u8]) -> Option<&[u8]> {
     match key.iter().rposition(|&byte| byte == b'/') {
         Some(slash) => Some(&key[..slash]),
         None if key.is_empty() => None,

@@ -1,17 +1,31 @@
-//! The budgets of which each client has a share ([`crate::shares`]), and their metrics.
+//! The budgets of which each client has a share ([`crate::shares`]).
 
-use crate::files::archive::{COMPRESSION_BYTES_MAX, DIRECTORIES_BYTES_MAX};
-use crate::files::listing::list::PAGES_BYTES_MAX;
-use crate::files::listing::markdown::DOCUMENTS_BYTES_MAX;
-use crate::files::put::terraform::STATE_LOCKS_MAX;
 use crate::files::shared::open_files::OpenFiles;
-use crate::files::shared::run_to_end::ABANDONED_MAX;
-use crate::files::uploads::Uploads;
-use crate::shares::{self, Shares};
-use onrush::metrics::{Collector, TextWriter};
+use crate::shares::Shares;
 use onrush_rt::descriptors::Descriptors;
-use std::fmt;
+use onrush_store::ListHow;
 use std::sync::Arc;
+
+/// The maximum memory of all archives for compression: eight of them at a time.
+pub(in crate::files) const COMPRESSION_BYTES_MAX: usize = 32 << 20;
+
+/// The maximum memory for the directories of all zips: 400,000 entries together, or 512 small zips.
+pub(in crate::files) const DIRECTORIES_BYTES_MAX: usize = 32 << 20;
+
+/// The maximum memory of all pages that are being sent, and of the names and entries of folders
+/// that are being read: about ten large folders, or two hundred pages with 1000 entries.
+pub(in crate::files) const PAGES_BYTES_MAX: usize = 40 << 20;
+
+/// The maximum memory of all documents that are being rendered or sent.
+pub(in crate::files) const DOCUMENTS_BYTES_MAX: usize = 16 << 20;
+
+/// The maximum number of locks, of which each client has a share. No quota counts them.
+pub(in crate::files) const STATE_LOCKS_MAX: usize = ListHow::LIMIT_MAX;
+
+/// The number of changes that may go on without their clients. A client that has its share of them
+/// begins no other one. Otherwise clients that send and disconnect could begin changes without
+/// limit.
+pub(in crate::files) const ABANDONED_MAX: usize = 1024;
 
 /// The maximum number of locks of WebDAV.
 const LOCKS_MAX: usize = 10_000;
@@ -59,64 +73,5 @@ impl ClientShares {
             digests: Shares::new("digests", digests_max),
             documents: Shares::new("document_bytes", DOCUMENTS_BYTES_MAX),
         })
-    }
-}
-
-/// Shows the budgets, with those of unfinished uploads.
-pub(in crate::files) struct SharesCollector {
-    shares: Arc<ClientShares>,
-    uploads: Arc<Uploads>,
-}
-
-impl SharesCollector {
-    pub(in crate::files) fn new(
-        shares: &Arc<ClientShares>,
-        uploads: &Arc<Uploads>,
-    ) -> SharesCollector {
-        SharesCollector {
-            shares: shares.clone(),
-            uploads: uploads.clone(),
-        }
-    }
-}
-
-impl Collector for SharesCollector {
-    fn collect(&self, text: &mut TextWriter) {
-        let ClientShares {
-            changes,
-            watchers,
-            files,
-            locks,
-            state_locks,
-            listings,
-            compression,
-            directories,
-            digests,
-            documents,
-        } = &*self.shares;
-        let files = files.shares();
-        let all = [
-            changes,
-            watchers,
-            files,
-            locks,
-            state_locks,
-            listings,
-            compression,
-            directories,
-            digests,
-            documents,
-        ];
-        let mut states: Vec<_> = all.iter().map(|shares| shares.state()).collect();
-        states.extend(self.uploads.shares());
-        shares::collect(&states, text);
-    }
-}
-
-impl fmt::Debug for SharesCollector {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharesCollector")
-            .field("shares", &self.shares)
-            .finish_non_exhaustive()
     }
 }

@@ -2,11 +2,14 @@
 
 use crate::files::http::http_error::HttpError;
 use crate::files::path;
-use crate::files::put::tree::Failures;
 use onrush::{Body, Response};
 use onrush_proto::response::reason_phrase;
 use onrush_store::{Key, Kind};
 use std::fmt::Write;
+
+/// What could not be changed, and why. An object or a folder that fails only because of something
+/// beneath it is not among them.
+pub(in crate::files) type Failures = Vec<(Key, Kind, HttpError)>;
 
 /// The beginning of the document. The prefix `D` is the namespace `DAV:`.
 pub(in crate::files) const BEGIN: &str =

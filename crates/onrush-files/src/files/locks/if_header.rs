@@ -1,6 +1,6 @@
 //! The field `If` (RFC 4918 §10.4): parsing.
 
-use super::locks::Token;
+use super::table::Token;
 
 /// The maximum number of conditions in all lists. Each is compared with locks, and each list may
 /// need a lookup.
@@ -8,7 +8,7 @@ const CONDITIONS_MAX: usize = 64;
 
 /// One test of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Test {
+pub(in crate::files) enum Test {
     /// The resource is covered by the lock with this token. `None`: no lock can have it.
     Token(Option<Token>),
     /// The resource has this entity tag, with its quotes.
@@ -17,16 +17,16 @@ pub(super) enum Test {
 
 /// A list of conditions that must all hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct List {
+pub(in crate::files) struct List {
     /// The URL of the resource; `None`: that of the request.
-    pub(super) resource: Option<String>,
+    pub(in crate::files) resource: Option<String>,
     /// Each test, and whether it must hold or must not hold.
-    pub(super) conditions: Vec<(bool, Test)>,
+    pub(in crate::files) conditions: Vec<(bool, Test)>,
 }
 
 /// Parses the value. One of the lists must hold. `None` if it is malformed, or has too many
 /// conditions.
-pub(super) fn parse(value: &str) -> Option<Vec<List>> {
+pub(in crate::files) fn parse(value: &str) -> Option<Vec<List>> {
     let mut rest = value.trim_start();
     let mut lists = Vec::new();
     let mut resource: Option<String> = None;
@@ -84,7 +84,7 @@ fn list(mut rest: &str, max: usize) -> Option<(Vec<(bool, Test)>, &str)> {
 }
 
 /// All tokens of the lists that a lock can have: the client has sent them.
-pub(super) fn tokens(lists: &[List]) -> Vec<Token> {
+pub(in crate::files) fn tokens(lists: &[List]) -> Vec<Token> {
     let conditions = lists.iter().flat_map(|list| &list.conditions);
     let token = |(_, test): &(bool, Test)| match test {
         Test::Token(token) => *token,
