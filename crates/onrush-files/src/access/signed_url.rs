@@ -74,8 +74,9 @@ pub fn sign_query(
     path: &str,
     expires_s: u64,
 ) -> Result<String, &'static str> {
-    let ResolvedPath { whole, is_folder } =
-        ResolvedPath::parse(path).map_err(|error| error.detail())?;
+    let ResolvedPath {
+        whole, is_folder, ..
+    } = ResolvedPath::parse(path).map_err(|error| error.detail())?;
     let grant = Grant {
         method,
         user,
@@ -98,8 +99,9 @@ pub fn missing_right(
     method: &str,
     path: &str,
 ) -> Result<Option<Rights>, &'static str> {
-    let ResolvedPath { whole, is_folder } =
-        ResolvedPath::parse(path).map_err(|error| error.detail())?;
+    let ResolvedPath {
+        whole, is_folder, ..
+    } = ResolvedPath::parse(path).map_err(|error| error.detail())?;
     let needed = Rights::needed(method, is_folder);
     Ok(Some(needed).filter(|needed| !rights.at(&whole).contains(*needed)))
 }

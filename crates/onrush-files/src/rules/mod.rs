@@ -210,7 +210,9 @@ fn ruled_path(request: &Request) -> Option<Vec<u8>> {
     if !matches!(request.method(), "GET" | "HEAD") || UploadId::is_named_by(request) {
         return None;
     }
-    let ResolvedPath { whole, is_folder } = ResolvedPath::of(request).ok()?;
+    let ResolvedPath {
+        whole, is_folder, ..
+    } = ResolvedPath::of(request).ok()?;
     let key = &whole[..];
     if key == b"-" || key.starts_with(b"-/") {
         return None;

@@ -78,6 +78,8 @@ pub(crate) struct ResolvedPath<'p> {
     /// Decoded, and without a slash at its ends. Empty: the top folder of the server.
     pub(crate) whole: Cow<'p, [u8]>,
     pub(crate) is_folder: bool,
+    /// How many segments were left when a `..` had removed the most.
+    depth_min: usize,
 }
 
 impl<'p> ResolvedPath<'p> {
@@ -85,13 +87,13 @@ impl<'p> ResolvedPath<'p> {
     /// are not copied. Fails with 400.
     pub(crate) fn parse(path: &'p str) -> Result<ResolvedPath<'p>, HttpError> {
         let path = path.strip_prefix('/').ok_or(NO_SLASH)?;
-        let mut whole = decode(path)?;
+        let (mut whole, mut depth_min) = (decode(path)?, usize::MAX);
         let may_be_removed = |byte: u8| matches!(byte, b'/' | b'.');
         let is_found = whole.first().is_some_and(|&first| may_be_removed(first))
             || whole
                 .windows(2)
                 .any(|two| two[0] == b'/' && may_be_removed(two[1]));
-        if is_found && let Some(normalized) = remove_segments(&whole)? {
+        if is_found && let Some(normalized) = remove_segments(&whole, &mut depth_min)? {
             whole = Cow::Owned(normalized);
         }
         let is_folder = whole.is_empty() || whole.ends_with(b"/");
@@ -101,7 +103,11 @@ impl<'p> ResolvedPath<'p> {
                 Cow::Owned(whole) => whole.truncate(whole.len() - 1),
             }
         }
-        Ok(ResolvedPath { whole, is_folder })
+        Ok(ResolvedPath {
+            whole,
+            is_folder,
+            depth_min,
+        })
     }
 
     /// The path of a request.
@@ -109,7 +115,7 @@ impl<'p> ResolvedPath<'p> {
         match request.extension::<ResolvedPath<'static>>() {
             Some(attached) => Ok(ResolvedPath {
                 whole: Cow::Borrowed(&attached.whole),
-                is_folder: attached.is_folder,
+                ..*attached
             }),
             None => ResolvedPath::parse(request.path()),
         }
@@ -120,10 +126,13 @@ impl<'p> ResolvedPath<'p> {
         if request.extension::<ResolvedPath<'static>>().is_some() {
             return Ok(());
         }
-        let ResolvedPath { whole, is_folder } = ResolvedPath::parse(request.path())?;
-        if let Cow::Owned(whole) = whole {
-            let whole = Cow::Owned(whole);
-            request.set_extension(Rc::new(ResolvedPath { whole, is_folder }));
+        let parsed = ResolvedPath::parse(request.path())?;
+        if let Cow::Owned(whole) = parsed.whole {
+            let attached: ResolvedPath<'static> = ResolvedPath {
+                whole: Cow::Owned(whole),
+                ..parsed
+            };
+            request.set_extension(Rc::new(attached));
         }
         Ok(())
     }
@@ -135,6 +144,10 @@ impl<'p> ResolvedPath<'p> {
         mount: &str,
         operation: Operation,
     ) -> Result<Target, HttpError> {
+        // Not above the folder, even if the path leads back into it.
+        if self.depth_min.saturating_add(1) < mount.matches('/').count() {
+            return Err(OUTSIDE);
+        }
         let mount = ResolvedPath::parse(mount)?.whole;
         let key = match self.whole.strip_prefix(&*mount).ok_or(OUTSIDE)? {
             key if mount.is_empty() => key,
@@ -207,8 +220,9 @@ fn refuse(error: StoreError, path: &[u8], operation: Operation) -> HttpError {
 
 /// Removes `.` and `..` segments as RFC 3986 §5.2.4 does, then empty segments; `None` if there are
 /// none. A path that ends with one of them names a folder, and ends with a slash in the result.
-/// Fails with 400 if a `..` leads above the root, where the RFC would ignore it.
-fn remove_segments(path: &[u8]) -> Result<Option<Vec<u8>>, HttpError> {
+/// Fails with 400 if a `..` leads above the root, where the RFC would ignore it. Lowers `depth_min`
+/// to the number of segments that a `..` has left.
+fn remove_segments(path: &[u8], depth_min: &mut usize) -> Result<Option<Vec<u8>>, HttpError> {
     let mut segments = Vec::new();
     let mut is_folder = false;
     for segment in path.split(|&byte| byte == b'/') {
@@ -218,7 +232,7 @@ fn remove_segments(path: &[u8]) -> Result<Option<Vec<u8>>, HttpError> {
             b".." if segments.pop().is_none() => {
                 return Err(HttpError::new(400, "the path leads above the top folder"));
             }
-            b".." => {}
+            b".." => *depth_min = segments.len().min(*depth_min),
             segment => segments.push(segment),
         }
     }
@@ -296,7 +310,9 @@ pub(crate) fn scope_redirect(request: &Request, failure: HttpError) -> Option<Re
         return None;
     }
     let plain = decode_scopes(request.path())?;
-    let ResolvedPath { whole, is_folder } = ResolvedPath::parse(&plain).ok()?;
+    let ResolvedPath {
+        whole, is_folder, ..
+    } = ResolvedPath::parse(&plain).ok()?;
     let mut location = href("/", &whole);
     if is_folder {
         location.push('/');
