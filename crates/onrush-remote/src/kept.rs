@@ -48,7 +48,7 @@ pub(crate) struct State {
 
 /// Where the state of an upload is: see [`Kept::place`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct KeptAt {
     /// The name of the object; `None` if there are no bytes.
     pub(crate) name: Option<String>,
     /// How many bytes follow the lines of the object.
@@ -60,9 +60,9 @@ pub(crate) struct Place {
     claim: String,
 }
 
-impl Place {
-    pub(crate) fn new(name: Option<String>, rest: u64) -> Place {
-        Place {
+impl KeptAt {
+    pub(crate) fn new(name: Option<String>, rest: u64) -> KeptAt {
+        KeptAt {
             name,
             rest,
             mark: unique(),
@@ -81,7 +81,7 @@ impl Place {
     }
 
     /// Fails with [`StoreError::NotFound`] if it is the place of another store.
-    pub(crate) fn parse(kept: &Kept) -> Result<Place> {
+    pub(crate) fn parse(kept: &Kept) -> Result<KeptAt> {
         let parse = || {
             let text = std::str::from_utf8(&kept.place).ok()?;
             let [name, rest, claim] = text.split(' ').collect::<Vec<_>>()[..] else {
@@ -89,7 +89,7 @@ impl Place {
             };
             // A place of an earlier build has only a claim, which becomes the mark.
             let (mark, claim) = claim.split_once('.').unwrap_or((claim, ""));
-            Some(Place {
+            Some(KeptAt {
                 name: (name != "-").then(|| name.to_owned()),
                 rest: rest.parse().ok()?,
                 mark: mark.to_owned(),
@@ -176,11 +176,11 @@ impl State {
         service: &Service,
         until: Instant,
         rest: Bytes,
-    ) -> Result<Place> {
+    ) -> Result<KeptAt> {
         let upload = self.parts.as_ref().map(|parts| name_of_upload(&parts.id));
         let name = format!("{}.{}", upload.as_deref().unwrap_or(NO_PARTS), unique());
         let (client, path) = (service.client.clone(), path_of(service, &name)?);
-        let mut place = Place::new(Some(name), rest.len() as u64);
+        let mut place = KeptAt::new(Some(name), rest.len() as u64);
         if let Some(parts) = &self.parts {
             place.mark.clone_from(&parts.mark);
         }
@@ -332,22 +332,25 @@ mod tests {
     #[test]
     fn places_have_a_claim() {
         for name in [None, Some("new.1".to_owned())] {
-            let mut place = Place::new(name, 7);
-            let kept = |place: &Place| Kept {
+            let mut place = KeptAt::new(name, 7);
+            let kept = |place: &KeptAt| Kept {
                 bytes: 9,
                 place: place.to_bytes(),
             };
             let first = kept(&place);
-            assert_eq!(Place::parse(&first), Ok(place.clone()));
+            assert_eq!(KeptAt::parse(&first), Ok(place.clone()));
             place.claim();
             assert_ne!(kept(&place), first);
-            assert_eq!(Place::parse(&first).map(|first| first.mark), Ok(place.mark));
+            assert_eq!(
+                KeptAt::parse(&first).map(|first| first.mark),
+                Ok(place.mark)
+            );
         }
         let old = Kept {
             bytes: 9,
             place: b"new.1 7 0123".to_vec(),
         };
-        let mut place = Place::parse(&old).expect("a place without a mark");
+        let mut place = KeptAt::parse(&old).expect("a place without a mark");
         place.claim();
         assert_eq!(place.mark, "0123");
         for wrong in ["", "a", "a b c", "a 1", "a/12/c5/100"] {
@@ -355,7 +358,7 @@ mod tests {
                 bytes: 1,
                 place: wrong.into(),
             };
-            assert_eq!(Place::parse(&kept), Err(StoreError::NotFound), "{wrong}");
+            assert_eq!(KeptAt::parse(&kept), Err(StoreError::NotFound), "{wrong}");
         }
     }
 

@@ -8,7 +8,7 @@
 
 use crate::features::check_metadata;
 use crate::fields::with_metadata;
-use crate::kept::{self, Place, State};
+use crate::kept::{self, KeptAt, State};
 use crate::multipart::{Found, Parts, find};
 use crate::part_buffer::{PartBuffer, check_size, part_bytes_at};
 use crate::properties::properties;
@@ -32,7 +32,7 @@ pub(crate) struct ResumableUpload {
     written_bytes: u64,
     buffer: PartBuffer,
     /// What was kept, and how many bytes that are.
-    kept: Option<(Place, u64)>,
+    kept: Option<(KeptAt, u64)>,
     /// Whether what was kept has a multipart upload without a part, which this one does not use.
     has_unused_parts: bool,
     failed: bool,
@@ -68,7 +68,7 @@ impl ResumableUpload {
         condition: Condition,
         kept: &Kept,
     ) -> Result<ResumableUpload> {
-        let mut place = Place::parse(kept)?;
+        let mut place = KeptAt::parse(kept)?;
         let mut upload = ResumableUpload::begin(service, path, condition, Some(kept.bytes))?;
         upload.written_bytes = kept.bytes;
         if let Some(name) = &place.name {
@@ -127,10 +127,10 @@ impl ResumableUpload {
         if std::mem::replace(&mut self.failed, true) {
             return Err(StoreError::Io(io::ErrorKind::BrokenPipe.into()));
         }
-        let is_kept = |kept: &(Place, u64)| kept.1 == self.written_bytes;
+        let is_kept = |kept: &(KeptAt, u64)| kept.1 == self.written_bytes;
         if !self.kept.as_ref().is_some_and(is_kept) {
             let place = match self.written_bytes {
-                0 => Place::new(None, 0),
+                0 => KeptAt::new(None, 0),
                 _ => self.store_state().await?,
             };
             self.kept = Some((place, self.written_bytes));
@@ -144,7 +144,7 @@ impl ResumableUpload {
     /// Without a condition, the multipart upload begins here at the latest, also for few bytes. The
     /// service completes it once: an attempt after one whose response was lost cannot replace what
     /// another client has stored meanwhile. A PUT that is repeated could.
-    async fn store_state(&mut self) -> Result<Place> {
+    async fn store_state(&mut self) -> Result<KeptAt> {
         let until = self.service.limit();
         if self.condition.is_none() && self.buffer.parts.is_none() {
             self.buffer.parts = Some(self.begin_parts(until).await?);
@@ -200,7 +200,7 @@ impl ResumableUpload {
             true => self.complete().await?,
             false => self.put().await?,
         };
-        if let Some((Place { name, .. }, _)) = &self.kept
+        if let Some((KeptAt { name, .. }, _)) = &self.kept
             && let Some(name) = name
         {
             // What is left is removed by its age.

@@ -3,7 +3,7 @@
 use crate::conditions;
 use crate::credentials;
 use crate::features::features;
-use crate::kept::{self, Place};
+use crate::kept::{self, KeptAt};
 use crate::kept_sweep::discard_older;
 use crate::listing::{is_folder, list};
 use crate::location::Location;
@@ -282,7 +282,7 @@ impl ResumableUploads for RemoteStore {
 
     fn supersede<'a>(&'a self, old: &'a Kept, new: &'a Kept) -> LocalFuture<'a, ()> {
         Box::pin(async move {
-            let name = |kept| Place::parse(kept).ok()?.name;
+            let name = |kept| KeptAt::parse(kept).ok()?.name;
             if let Some(old) = name(old).filter(|old| name(new).as_ref() != Some(old)) {
                 let _ = kept::remove(&self.service, self.service.limit(), &old).await;
             }
@@ -295,7 +295,7 @@ impl ResumableUploads for RemoteStore {
         kept: &'a Kept,
     ) -> LocalFuture<'a, Result<Option<u64>>> {
         Box::pin(async move {
-            let Ok(place) = Place::parse(kept) else {
+            let Ok(place) = KeptAt::parse(kept) else {
                 return Ok(None);
             };
             let (path, until) = (self.service.path(key)?, self.service.limit());
@@ -307,8 +307,8 @@ impl ResumableUploads for RemoteStore {
 
     fn is_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<bool>> {
         Box::pin(async move {
-            match Place::parse(kept) {
-                Ok(Place {
+            match KeptAt::parse(kept) {
+                Ok(KeptAt {
                     name: Some(name), ..
                 }) => kept::is_there(&self.service, self.service.limit(), &name).await,
                 _ => Ok(true),
@@ -318,8 +318,8 @@ impl ResumableUploads for RemoteStore {
 
     fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
         Box::pin(async move {
-            match Place::parse(kept) {
-                Ok(Place {
+            match KeptAt::parse(kept) {
+                Ok(KeptAt {
                     name: Some(name), ..
                 }) => kept::discard(&self.service, self.service.limit(), &name).await,
                 _ => Ok(()),

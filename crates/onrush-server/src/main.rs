@@ -34,7 +34,7 @@ use restart::Restart;
 use restart::inherited::Inherited;
 use serving::announcement::Announcement;
 use serving::reconfigure::{Reconfiguration, Sources};
-use serving::{Parts, Plan};
+use serving::{Parts, Sizes};
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
@@ -159,11 +159,11 @@ fn serve(
     path_rules.set(Origin::Site, of_site);
     let rules = rules.map(RuleSource::new);
     let descriptors = process::descriptors::raise_limit();
-    let plan = Plan::new(&settings, descriptors);
+    let sizes = Sizes::new(&settings, descriptors);
     let files_options = FilesOptions {
         cache_files_max: process::descriptors::cached_files_max(descriptors),
-        blocking_threads: plan.file_threads,
-        descriptors: plan.descriptors.clone(),
+        blocking_threads: sizes.file_threads,
+        descriptors: sizes.descriptors.clone(),
         ..settings.files.clone()
     };
     let open = |known: &[HandedOver]| {
@@ -238,8 +238,8 @@ fn serve(
     };
     // The admin server starts first, so that its failure needs no cleanup, and stops last, so that
     // `/-/ready` reports the shutdown.
-    let admin_server = parts.start_admin(&settings, &plan, &mut inherited)?;
-    let (running, application) = parts.start(&settings, &plan, tls, &mut inherited)?;
+    let admin_server = parts.start_admin(&settings, &sizes, &mut inherited)?;
+    let (running, application) = parts.start(&settings, &sizes, tls, &mut inherited)?;
     drop(inherited); // The settings may have fewer addresses than the earlier process.
     parts.admin.watch(running.handle());
     shutdown.attach(running.handle());
@@ -257,7 +257,7 @@ fn serve(
         }
         shutdown.on_hangup(reload);
     }
-    let connections_max = plan.connections_max();
+    let connections_max = sizes.connections_max();
     let agreement = restart::agreement(&settings);
     let quotas = stores.folder.as_ref().map(|(_, quotas)| quotas.clone());
     let admin_handle = admin_server.as_ref().map(|(running, _)| running.handle());
@@ -276,7 +276,7 @@ fn serve(
         options,
         settings: settings.clone(),
         files_options,
-        plan,
+        sizes,
         parts,
         stores: stores.clone(),
         path_rules: path_rules.clone(),

@@ -70,14 +70,14 @@ struct Logins {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
     /// After this time. [`Throttle::finish`] takes the place back.
-    After { wait_ms: u64, place: Place },
+    After { wait_ms: u64, place: Taken },
     /// Not now; a retry may succeed after this time.
     Refused { retry_after_s: u64 },
 }
 
 /// What an admitted login has taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Taken {
     Free,
     /// It has delayed the next login by this time.
     Delaying {
@@ -140,7 +140,7 @@ impl Throttle {
                 return None;
             }
             logins.unfinished += 1;
-            let (wait_ms, place) = (0, Place::Free);
+            let (wait_ms, place) = (0, Taken::Free);
             return Some(Admission::After { wait_ms, place });
         }
         let begin_ms = logins.next_ms.max(now_ms);
@@ -150,7 +150,7 @@ impl Throttle {
             return Some(Admission::Refused { retry_after_s });
         }
         let delay_ms = logins.fail(begin_ms);
-        let place = Place::Delaying { delay_ms };
+        let place = Taken::Delaying { delay_ms };
         Some(Admission::After { wait_ms, place })
     }
 
@@ -160,23 +160,23 @@ impl Throttle {
     pub(crate) fn finish(
         &mut self,
         address: Option<IpAddr>,
-        place: Place,
+        place: Taken,
         has_failed: bool,
         now_ms: u64,
     ) -> Vec<Waker> {
         let logins = self.logins(address, now_ms);
         match place {
-            Place::Free => {
+            Taken::Free => {
                 logins.unfinished = logins.unfinished.saturating_sub(1);
                 if has_failed {
                     logins.fail(logins.next_ms.max(now_ms));
                 }
             }
-            Place::Delaying { delay_ms } if !has_failed => {
+            Taken::Delaying { delay_ms } if !has_failed => {
                 logins.failures = logins.failures.saturating_sub(1);
                 logins.next_ms = logins.next_ms.saturating_sub(delay_ms).max(now_ms);
             }
-            Place::Delaying { .. } => {}
+            Taken::Delaying { .. } => {}
         }
         let wakers = std::mem::take(&mut logins.wakers);
         self.remove_idle(address);

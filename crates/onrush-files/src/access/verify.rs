@@ -4,7 +4,7 @@ use super::WRONG_LOGIN;
 use super::remembered::{REMEMBERED_MS, Remembered, Tag, TagKey};
 use super::report::{Method, Report};
 use super::standing::Latest;
-use super::throttle::{Admission, Place, Throttle};
+use super::throttle::{Admission, Taken, Throttle};
 use super::users::{UserId, Users};
 use crate::files::http::http_error::HttpError;
 use crate::shares::{Holder, Share, Shares};
@@ -99,7 +99,7 @@ struct Turn<'s> {
     shared: &'s Shared,
     worker: &'s WorkerHandle,
     address: Option<IpAddr>,
-    place: Place,
+    place: Taken,
     has_failed: bool,
 }
 

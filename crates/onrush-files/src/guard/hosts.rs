@@ -12,7 +12,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 pub struct ListenAddress {
     /// In the form of `Server::bind`.
     configured: String,
-    place: Place,
+    place: BoundAt,
 }
 
 impl ListenAddress {
@@ -21,11 +21,11 @@ impl ListenAddress {
     /// one. May block, so call it at start-up.
     pub fn resolve(address: &str) -> ListenAddress {
         let place = match address.starts_with("unix:") {
-            true => Place::Unix,
+            true => BoundAt::Unix,
             false => {
                 let resolved = address.to_socket_addrs().ok();
                 let first = resolved.and_then(|mut found| found.next());
-                first.map_or(Place::Unknown, Place::Tcp)
+                first.map_or(BoundAt::Unknown, BoundAt::Tcp)
             }
         };
         ListenAddress {
@@ -38,8 +38,8 @@ impl ListenAddress {
     /// that could not be resolved.
     pub fn is_local(&self) -> bool {
         match self.place {
-            Place::Tcp(address) => address.ip().to_canonical().is_loopback(),
-            Place::Unix | Place::Unknown => true,
+            BoundAt::Tcp(address) => address.ip().to_canonical().is_loopback(),
+            BoundAt::Unix | BoundAt::Unknown => true,
         }
     }
 
@@ -47,8 +47,8 @@ impl ListenAddress {
     /// name. If the name could not be resolved, it is unchanged, and `bind` reports the error.
     pub fn to_bind(&self) -> String {
         match self.place {
-            Place::Tcp(address) => address.to_string(),
-            Place::Unix | Place::Unknown => self.configured.clone(),
+            BoundAt::Tcp(address) => address.to_string(),
+            BoundAt::Unix | BoundAt::Unknown => self.configured.clone(),
         }
     }
 }
@@ -63,13 +63,13 @@ pub struct Hosts {
 /// The rule of one listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Listener {
-    place: Place,
+    place: BoundAt,
     served: Served,
 }
 
 /// Where a listener is bound, as configured: the port may be 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum BoundAt {
     Tcp(SocketAddr),
     Unix,
     /// The name could not be resolved. No connection has this place.
@@ -178,13 +178,13 @@ impl Hosts {
 impl Listener {
     fn new(address: &ListenAddress, names: &[String]) -> Listener {
         let place = address.place;
-        if place == Place::Unix {
+        if place == BoundAt::Unix {
             return Listener {
                 place,
                 served: Served::any(),
             };
         }
-        let is_public = matches!(place, Place::Tcp(address) if !is_loopback(address.ip()));
+        let is_public = matches!(place, BoundAt::Tcp(address) if !is_loopback(address.ip()));
         let rule = match is_public {
             true if names.is_empty() => {
                 return Listener {
@@ -209,8 +209,8 @@ impl Listener {
     /// IP address is. `None`: it cannot have accepted the connection.
     fn specificity(&self, local: &Address) -> Option<(bool, bool)> {
         match (self.place, local) {
-            (Place::Unix, Address::Unix(_)) => Some((true, true)),
-            (Place::Tcp(bound), Address::Tcp(local)) => specificity(bound, *local),
+            (BoundAt::Unix, Address::Unix(_)) => Some((true, true)),
+            (BoundAt::Tcp(bound), Address::Tcp(local)) => specificity(bound, *local),
             _ => None,
         }
     }
@@ -471,7 +471,7 @@ mod tests {
     fn name_is_resolved_once() {
         let resolved = |to: &str| ListenAddress {
             configured: "localhost:80".to_owned(),
-            place: Place::Tcp(to.parse().expect("an address")),
+            place: BoundAt::Tcp(to.parse().expect("an address")),
         };
         for (to, is_public) in [
             ("192.0.2.1:80", true),

@@ -33,7 +33,7 @@ const ADMIN_OVER_LIMIT: usize = 4;
 const OPEN_PATHS: &[&str] = &["/-/health", "/-/ready", PAGE_PATHS[0], PAGE_PATHS[1]];
 
 /// Sizes that depend on the settings and on the limits of this machine.
-pub(crate) struct Plan {
+pub(crate) struct Sizes {
     pub(crate) workers: usize,
     pub(crate) file_threads: usize,
     /// The number that the settings ask for, or fewer.
@@ -43,9 +43,9 @@ pub(crate) struct Plan {
     pub(crate) descriptors: Descriptors,
 }
 
-impl Plan {
+impl Sizes {
     /// `descriptors`: the limit on open files of this process; `None` if there is no limit.
-    pub(crate) fn new(settings: &Settings, descriptors: Option<u64>) -> Plan {
+    pub(crate) fn new(settings: &Settings, descriptors: Option<u64>) -> Sizes {
         let listeners = settings.all_addresses().len();
         let workers = settings.workers.unwrap_or_else(|| {
             let max = descriptors::workers_max(descriptors, listeners);
@@ -66,15 +66,15 @@ impl Plan {
             other,
         };
         let budget = descriptors::budget(descriptors, own);
-        let mut plan = Plan {
+        let mut sizes = Sizes {
             workers,
             file_threads,
             connections_max: 0,
             admin_connections_max,
             descriptors: budget,
         };
-        plan.change(settings);
-        plan
+        sizes.change(settings);
+        sizes
     }
 
     /// Takes what can change of other settings.
@@ -129,12 +129,12 @@ impl Parts {
     pub(crate) fn start(
         &self,
         settings: &Settings,
-        plan: &Plan,
+        sizes: &Sizes,
         tls: Option<TlsConfig>,
         inherited: &mut Inherited,
     ) -> Result<(Running, Replaceable), Failure> {
         let addresses = listen_addresses(settings);
-        let server = configure_server(settings, &addresses, plan);
+        let server = configure_server(settings, &addresses, sizes);
         let mut server = server.blocking_pool(self.files.pool().clone());
         if settings.admin.is_some() {
             server = server.metrics(&self.metrics);
@@ -233,7 +233,7 @@ impl Parts {
     pub(crate) fn start_admin(
         &self,
         settings: &Settings,
-        plan: &Plan,
+        sizes: &Sizes,
         inherited: &mut Inherited,
     ) -> Result<Option<(Running, Replaceable)>, Failure> {
         let Some(AdminAt::Own(address)) = &settings.admin else {
@@ -244,7 +244,7 @@ impl Parts {
             .workers(1)
             .pinned(false)
             .driver(settings.driver)
-            .connections_max(plan.admin_connections_max);
+            .connections_max(sizes.admin_connections_max);
         let application = Replaceable::new(self.admin_application(settings, &address));
         let running = inherited.give(server, true).start(application.clone());
         let running = running.map_err(|error| match start_failure(&error, &[]) {
@@ -317,7 +317,7 @@ fn is_no_socket(address: &str) -> bool {
 }
 
 /// The server for `addresses`, which are [`Settings::all_addresses`].
-fn configure_server(settings: &Settings, addresses: &[ListenAddress], plan: &Plan) -> Server {
+fn configure_server(settings: &Settings, addresses: &[ListenAddress], sizes: &Sizes) -> Server {
     let (first, plain) = addresses.split_at(settings.addresses.len());
     let mut first = first.iter().map(ListenAddress::to_bind);
     let server = Server::bind(first.next().unwrap_or_default());
@@ -328,12 +328,12 @@ fn configure_server(settings: &Settings, addresses: &[ListenAddress], plan: &Pla
         .backlog(settings.backlog)
         .defer_accept(settings.defer_accept)
         .driver(settings.driver)
-        .workers(plan.workers)
+        .workers(sizes.workers)
         .placement(settings.placement)
         .rebalance(settings.rebalance)
-        .connections_max(plan.connections_max)
-        .descriptors(&plan.descriptors)
-        .driver_config(settings.driver_config(plan.workers))
+        .connections_max(sizes.connections_max)
+        .descriptors(&sizes.descriptors)
+        .driver_config(settings.driver_config(sizes.workers))
         .limits(settings.limits)
         .drain_timeout(settings.drain_timeout)
         .access_log(settings.access_log);

@@ -24,7 +24,7 @@ use crate::process::memory;
 use crate::process::reload::{Reload, Requests, Wake};
 use crate::serving::announcement;
 use crate::serving::replaceable::Replaceable;
-use crate::serving::{Parts, Plan};
+use crate::serving::{Parts, Sizes};
 use crate::stores::storage::Stores;
 use onrush::{Address, Handle};
 use onrush_files::{AccessControl, Files, FilesOptions, RuleSource, Rules, Users};
@@ -44,7 +44,7 @@ pub(crate) struct Reconfiguration {
     pub(crate) settings: Settings,
     /// As they were opened, with the values that depend on this machine.
     pub(crate) files_options: FilesOptions,
-    pub(crate) plan: Plan,
+    pub(crate) sizes: Sizes,
     pub(crate) parts: Parts,
     pub(crate) stores: Stores,
     pub(crate) path_rules: RulesInUse,
@@ -185,10 +185,10 @@ impl Reconfiguration {
         self.path_rules.set(Origin::Quotas, of_quotas);
         self.files_options = options;
         self.settings = new;
-        self.plan.change(&self.settings);
+        self.sizes.change(&self.settings);
         logging::change(self.settings.log);
         let running = self.server.settings();
-        let running = self.plan.running_settings(&self.settings, running);
+        let running = self.sizes.running_settings(&self.settings, running);
         self.server.set_settings(running);
         let application = (self.parts).application_at(&self.settings, &self.addresses);
         self.application.replace(application);

@@ -1,7 +1,7 @@
 //! The objects in the files of a cache: find, publish and delete. Changes of a key exclude each
 //! other, so that a condition is that of the change.
 
-use crate::cache::{Cache, Name, NewFile, Turn};
+use crate::cache::{Cache, Name, NewFile, Verifying};
 use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::meta::Meta;
@@ -71,12 +71,12 @@ impl Entries {
     }
 
     /// The turn of a caller to find an object.
-    pub(super) async fn turn(&self, key: &Key) -> Turn {
+    pub(super) async fn turn(&self, key: &Key) -> Verifying {
         self.cache.turn(&name_of(key)).await
     }
 
     /// Finds an object, and removes it if its file is torn. Blocks.
-    pub(super) fn find(&self, key: &Key, turn: Turn) -> Option<Entry> {
+    pub(super) fn find(&self, key: &Key, turn: Verifying) -> Option<Entry> {
         let name = name_of(key);
         self.look_up(key, &name, turn).unwrap_or_else(|Torn| {
             let _lock = self.lock(&name);
@@ -87,14 +87,14 @@ impl Entries {
     /// As [`Entries::find`]. The caller has the lock of the key, and so it does not wait for a
     /// turn, whose owner may need a thread of the pool.
     fn current(&self, key: &Key, name: &Name) -> Option<Entry> {
-        self.look_up(key, name, Turn::default())
+        self.look_up(key, name, Verifying::default())
             .unwrap_or_else(|Torn| {
                 let _ = self.cache.remove(name); // If it stays, it is still torn.
                 None
             })
     }
 
-    fn look_up(&self, key: &Key, name: &Name, turn: Turn) -> Result<Option<Entry>, Torn> {
+    fn look_up(&self, key: &Key, name: &Name, turn: Verifying) -> Result<Option<Entry>, Torn> {
         if self.cache.lacks(name) {
             return Ok(None);
         }

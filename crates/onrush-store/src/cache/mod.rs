@@ -122,7 +122,7 @@ struct Inner {
 
 /// The turn of a caller to open and verify a file ([`Cache::turn`]). Dropping it ends the turn.
 #[derive(Default)]
-pub struct Turn(#[expect(dead_code, reason = "it is only dropped")] Option<Held<Name>>);
+pub struct Verifying(#[expect(dead_code, reason = "it is only dropped")] Option<Held<Name>>);
 
 /// A file and whether it is known to be whole.
 pub struct Opened {
@@ -131,7 +131,7 @@ pub struct Opened {
     /// If not, the caller has to verify it before it uses the content.
     pub is_trusted: bool,
     /// Other callers wait until the caller has dropped this.
-    _turn: Turn,
+    _turn: Verifying,
 }
 
 /// Why a file is not created.
@@ -276,23 +276,23 @@ impl Cache {
 
     /// Waits until no other caller verifies a file. If the file is known to be whole, there is
     /// nothing to wait for.
-    pub async fn turn(&self, name: &Name) -> Turn {
+    pub async fn turn(&self, name: &Name) -> Verifying {
         let is_trusted = |found: Found| found.is_trusted;
         if self
             .index()
             .get(name, self.now_ms())
             .is_some_and(is_trusted)
         {
-            return Turn(None);
+            return Verifying(None);
         }
-        Turn(Some(self.inner.verifications.acquire(*name).await))
+        Verifying(Some(self.inner.verifications.acquire(*name).await))
     }
 
     /// Opens a file, also one that the scan has not found yet. `None` if there is none. Blocks.
     ///
     /// Callers that are to verify it one after another have waited for their turn before, and not
-    /// on a thread of the pool. With `Turn::default()`, the caller may verify it while others do.
-    pub fn open_file(&self, name: &Name, turn: Turn) -> Option<Opened> {
+    /// on a thread of the pool. With `Verifying::default()`, the caller may verify it while others do.
+    pub fn open_file(&self, name: &Name, turn: Verifying) -> Option<Opened> {
         let opened = self.open_now(name)?;
         Some(match opened.is_trusted {
             true => opened,
@@ -336,7 +336,7 @@ impl Cache {
         Some(Opened {
             file: file.with_guard(charge.lend()),
             is_trusted,
-            _turn: Turn(None),
+            _turn: Verifying(None),
         })
     }
 

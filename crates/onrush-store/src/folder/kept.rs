@@ -99,7 +99,7 @@ pub(super) fn keep(staged: &mut StagedFile, bytes: u64) -> Result<Kept> {
         move_to_kept(&inner, staged).map_err(StoreError::from_open_file)?;
     }
     let found = staged.file.metadata().map_err(StoreError::from_open_file)?;
-    let place = Place {
+    let place = KeptAt {
         name: &staged.name.name,
         inode: found.inode,
         checksum: staged.checksum.map(|checksum| (checksum, bytes)),
@@ -112,7 +112,7 @@ pub(super) fn keep(staged: &mut StagedFile, bytes: u64) -> Result<Kept> {
 }
 
 /// What identifies a kept file: see [`Kept::place`].
-struct Place<'a> {
+struct KeptAt<'a> {
     name: &'a [u8],
     inode: u64,
     /// Of the first bytes of the file, and how many these are. Parts may have been written since.
@@ -121,7 +121,7 @@ struct Place<'a> {
     mount: &'a [u8],
 }
 
-impl<'a> Place<'a> {
+impl<'a> KeptAt<'a> {
     /// The name, the inode number, and if there is a checksum, this in hexadecimal and the number
     /// of bytes, separated by slashes. On another file system, a NUL and the path follow.
     fn to_bytes(&self) -> Vec<u8> {
@@ -137,7 +137,7 @@ impl<'a> Place<'a> {
         bytes
     }
 
-    fn parse(bytes: &'a [u8]) -> Result<Place<'a>> {
+    fn parse(bytes: &'a [u8]) -> Result<KeptAt<'a>> {
         let parse = || {
             let (bytes, mount) = match bytes.iter().position(|&byte| byte == 0) {
                 Some(at) => (&bytes[..at], &bytes[at + 1..]),
@@ -153,7 +153,7 @@ impl<'a> Place<'a> {
                 }
                 _ => None,
             };
-            Some(Place {
+            Some(KeptAt {
                 name: &bytes[..at],
                 inode,
                 checksum,
@@ -202,7 +202,7 @@ fn lock_key(name: &[u8]) -> Option<Key> {
 
 /// Waits until no upload of this process has the kept file, and no job that an upload has begun.
 pub(super) async fn lock(inner: &Arc<Inner>, kept: &Kept) -> Result<Locks> {
-    let at = lock_key(Place::parse(&kept.place)?.name);
+    let at = lock_key(KeptAt::parse(&kept.place)?.name);
     let at = at.ok_or(StoreError::NotFound)?;
     Ok(Locks::one(key_locks::acquire(inner, &at).await))
 }
@@ -217,7 +217,7 @@ fn try_lock(inner: &Arc<Inner>, name: &[u8]) -> Option<Locks> {
 pub(super) fn open(inner: &Inner, kept: &Kept, what_for: FileUse) -> Result<(File, u64, Dir)> {
     let permit = inner.options.descriptors.open_file(what_for);
     let permit = permit.ok_or(StoreError::Busy)?;
-    let place = Place::parse(&kept.place)?;
+    let place = KeptAt::parse(&kept.place)?;
     let uploads = open_uploads(&*mounts::staging_at(inner, place.mount)?)?;
     let file = uploads.open(place.name, READ_AND_WRITE);
     let file = file.map_err(StoreError::from_lookup)?.with_permit(permit);
@@ -280,7 +280,7 @@ pub(super) async fn sync(inner: &Arc<Inner>, kept: &Kept) -> Result<()> {
 pub(super) fn reopen(inner: &Arc<Inner>, kept: &Kept, mut lease: Locks) -> Result<StagedFile> {
     lease.try_exclude_processes(inner)?;
     let (file, size, uploads) = open(inner, kept, FileUse::Upload)?;
-    let place = Place::parse(&kept.place)?;
+    let place = KeptAt::parse(&kept.place)?;
     Ok(StagedFile {
         file,
         tail_at: match size > kept.bytes {
@@ -304,7 +304,7 @@ pub(super) fn reopen(inner: &Arc<Inner>, kept: &Kept, mut lease: Locks) -> Resul
 
 /// The size of the object at `key` if it is the kept file. Blocks.
 pub(super) fn published(inner: &Inner, key: &Key, kept: &Kept) -> Result<Option<u64>> {
-    let Ok(place) = Place::parse(&kept.place) else {
+    let Ok(place) = KeptAt::parse(&kept.place) else {
         return Ok(None);
     };
     // Each file system numbers its own inodes.
@@ -330,7 +330,7 @@ pub(super) fn published(inner: &Inner, key: &Key, kept: &Kept) -> Result<Option<
 
 /// The name of a kept file, which no other one has.
 pub(super) fn name_of(kept: &Kept) -> Result<Vec<u8>> {
-    let place = Place::parse(&kept.place)?;
+    let place = KeptAt::parse(&kept.place)?;
     Ok(file_name(place.name, place.mount))
 }
 
@@ -341,7 +341,7 @@ fn file_name(name: &[u8], mount: &[u8]) -> Vec<u8> {
 /// The size of a kept file in bytes. `None` if it is not there any more. On a file system that is
 /// not mounted now, it has its size of before. Blocks.
 pub(super) fn find(inner: &Inner, kept: &Kept) -> Result<Option<u64>> {
-    let found = Place::parse(&kept.place).and_then(|place| {
+    let found = KeptAt::parse(&kept.place).and_then(|place| {
         let uploads = match mounts::staging_at(inner, place.mount) {
             Err(StoreError::Unavailable) => return Ok(Some(kept.bytes)),
             staging => open_uploads(&*staging?)?,
@@ -364,7 +364,7 @@ pub(super) fn find(inner: &Inner, kept: &Kept) -> Result<Option<u64>> {
 pub(super) fn discard_unknown(inner: &Arc<Inner>, known: &[Kept], swaps: u64) -> Result<usize> {
     let places = known
         .iter()
-        .filter_map(|kept| Place::parse(&kept.place).ok());
+        .filter_map(|kept| KeptAt::parse(&kept.place).ok());
     let places: HashSet<_> = (places)
         .map(|place| (place.mount, place.name, place.inode))
         .collect();
@@ -396,7 +396,7 @@ pub(super) fn discard_unknown(inner: &Arc<Inner>, known: &[Kept], swaps: u64) ->
 
 /// As [`discard`], unless another process uses the kept file. Blocks.
 pub(super) fn discard_unused(inner: &Arc<Inner>, kept: &Kept) -> Result<()> {
-    let at = Place::parse(&kept.place).ok();
+    let at = KeptAt::parse(&kept.place).ok();
     let at = at.and_then(|place| lock_key(place.name));
     // If a job of this process has it, so has this process.
     let lock = at.and_then(|at| key_locks::try_acquire(inner, &at));
@@ -409,7 +409,7 @@ pub(super) fn discard_unused(inner: &Arc<Inner>, kept: &Kept) -> Result<()> {
 
 /// Removes a kept file, but not the old object that a commit has given its name. Blocks.
 pub(super) fn discard(inner: &Inner, kept: &Kept) -> Result<()> {
-    let Ok(place) = Place::parse(&kept.place) else {
+    let Ok(place) = KeptAt::parse(&kept.place) else {
         return Ok(());
     };
     let uploads = mounts::staging_at(inner, place.mount);

@@ -19,7 +19,9 @@ use crate::files::resume::upload_protocols::UploadProtocols;
 use crate::files::resume::upload_target::{content_length, integer};
 use crate::files::shared::client_rights::owner;
 use crate::files::shared::destination::Destination;
-use crate::files::uploads::{Found, NO_UPLOAD, Plan, Progress, Session, TOO_LONG, UploadId};
+use crate::files::uploads::{
+    FoundUpload, NO_UPLOAD, NewUpload, Progress, Session, TOO_LONG, UploadId,
+};
 use crate::shares::Holder;
 use onrush::{Request, Response};
 use onrush_proto::token;
@@ -220,13 +222,13 @@ impl UploadProtocols {
         request: &Request,
         to: &Destination,
         length: Option<u64>,
-    ) -> Result<(Plan, Digests), HttpError> {
+    ) -> Result<(NewUpload, Digests), HttpError> {
         let metadata_bytes_max = self.objects.store.features().metadata_bytes_max;
         let (metadata, digests) = self.objects.content_fields(request, metadata_bytes_max)?;
         let metadata = self.objects.fields_of_name(&to.key, metadata)?;
         let (content, mut digests) = digests.split();
         self.objects.demand_of_name(&to.key, &mut digests)?;
-        let plan = Plan {
+        let plan = NewUpload {
             key: to.key.clone(),
             owner: owner(request),
             holder: Holder::of(request),
@@ -315,8 +317,8 @@ impl UploadProtocols {
             "HEAD" => Ok(self.offset_response(&found)),
             "PATCH" => self.append(request, found, &to).await,
             "DELETE" => match found {
-                Found::Unfinished(session) => self.cancel(&request, *session, &to).await,
-                Found::Completed(_) => Ok(Problem::CompletedUpload.response()),
+                FoundUpload::Unfinished(session) => self.cancel(&request, *session, &to).await,
+                FoundUpload::Completed(_) => Ok(Problem::CompletedUpload.response()),
             },
             _ => Err(HttpError::METHOD_NOT_ALLOWED),
         }
@@ -339,18 +341,18 @@ impl UploadProtocols {
         }
     }
 
-    fn offset_response(&self, found: &Found) -> Response {
+    fn offset_response(&self, found: &FoundUpload) -> Response {
         let progress = match found {
-            Found::Unfinished(session) => session.progress(),
-            Found::Completed(upload) => completed(upload.length),
+            FoundUpload::Unfinished(session) => session.progress(),
+            FoundUpload::Completed(upload) => completed(upload.length),
         };
         let limits = self.limits(&progress, *INTEROP_VERSIONS.end());
         let response = with_progress(Response::new(204), &progress)
             .with_header("Upload-Limit", limits)
             .with_header("Cache-Control", "no-store");
         match found {
-            Found::Unfinished(session) => with_parts(response, session),
-            Found::Completed(_) => response,
+            FoundUpload::Unfinished(session) => with_parts(response, session),
+            FoundUpload::Completed(_) => response,
         }
     }
 
@@ -358,7 +360,7 @@ impl UploadProtocols {
     async fn append(
         &self,
         request: Request,
-        found: Found,
+        found: FoundUpload,
         to: &Destination,
     ) -> Result<Response, HttpError> {
         let fields = UploadFields::from_request(&request);
@@ -371,15 +373,15 @@ impl UploadProtocols {
         let offset = fields.offset.ok_or(NO_OFFSET)?;
         let is_complete = fields.is_complete.ok_or(NO_COMPLETE)?;
         let mut session = match found {
-            Found::Unfinished(session) => session,
-            Found::Completed(_) => return Ok(Problem::CompletedUpload.response()),
+            FoundUpload::Unfinished(session) => session,
+            FoundUpload::Completed(_) => return Ok(Problem::CompletedUpload.response()),
         };
         if session.is_partial() {
             return Err(PARTIAL);
         }
         if session.parts().is_some() && !is_complete {
             let session = self.receive_part(request, *session, offset, to).await?;
-            return Ok(self.offset_response(&Found::Unfinished(Box::new(session))));
+            return Ok(self.offset_response(&FoundUpload::Unfinished(Box::new(session))));
         }
         let expected = session.progress().offset;
         if offset != expected {

@@ -21,7 +21,7 @@ use crate::files::resume::upload_target::{content_length, integer};
 use crate::files::shared::client_rights::owner;
 use crate::files::shared::destination::Destination;
 use crate::files::shared::stored_fields;
-use crate::files::uploads::{Found, NO_UPLOAD, Plan, Progress, Session, UploadId};
+use crate::files::uploads::{FoundUpload, NO_UPLOAD, NewUpload, Progress, Session, UploadId};
 use crate::shares::Holder;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -124,7 +124,7 @@ impl UploadProtocols {
     pub(in crate::files) async fn tus(
         &self,
         request: Request,
-        found: Option<(Found, Destination)>,
+        found: Option<(FoundUpload, Destination)>,
     ) -> Result<Response, HttpError> {
         let json = prefers_json(&request);
         let is_supported = request.header("tus-resumable") == Some(VERSION.as_bytes());
@@ -135,8 +135,8 @@ impl UploadProtocols {
                 "HEAD" => Ok(self.tus_head(&found, request.worker().unix_seconds())),
                 "PATCH" => self.tus_append(request, found, &to).await,
                 "DELETE" => match found {
-                    Found::Unfinished(session) => self.cancel(&request, *session, &to).await,
-                    Found::Completed(_) => Err(NO_UPLOAD),
+                    FoundUpload::Unfinished(session) => self.cancel(&request, *session, &to).await,
+                    FoundUpload::Completed(_) => Err(NO_UPLOAD),
                 },
                 _ => Err(HttpError::METHOD_NOT_ALLOWED),
             },
@@ -174,7 +174,7 @@ impl UploadProtocols {
             },
             Concat::Whole | Concat::Partial => None,
         };
-        let plan = Plan {
+        let plan = NewUpload {
             key: to.key.clone(),
             owner: owner(&request),
             holder: Holder::of(&request),
@@ -238,9 +238,9 @@ impl UploadProtocols {
         }
     }
 
-    fn tus_head(&self, found: &Found, now_s: u64) -> Response {
+    fn tus_head(&self, found: &FoundUpload, now_s: u64) -> Response {
         let response = match found {
-            Found::Unfinished(session) => {
+            FoundUpload::Unfinished(session) => {
                 let response = self.tus_progress(session, now_s);
                 let response = match session.is_partial() {
                     true => response.with_header("Upload-Concat", "partial"),
@@ -251,7 +251,7 @@ impl UploadProtocols {
                     None => response,
                 }
             }
-            Found::Completed(upload) => {
+            FoundUpload::Completed(upload) => {
                 let response = Response::new(200)
                     .with_header("Upload-Offset", upload.length.to_string())
                     .with_header("Upload-Length", upload.length.to_string());
@@ -269,7 +269,7 @@ impl UploadProtocols {
     async fn tus_append(
         &self,
         request: Request,
-        found: Found,
+        found: FoundUpload,
         to: &Destination,
     ) -> Result<Response, HttpError> {
         if request.header("content-type") != Some(OFFSET_STREAM) {
@@ -278,9 +278,9 @@ impl UploadProtocols {
         let number = |name| request.header(name).and_then(integer);
         let offset = number("upload-offset");
         let mut session = match found {
-            Found::Unfinished(session) => *session,
-            Found::Completed(upload) if upload.tus_concat.is_some() => return Err(IS_FINAL),
-            Found::Completed(upload) => {
+            FoundUpload::Unfinished(session) => *session,
+            FoundUpload::Completed(upload) if upload.tus_concat.is_some() => return Err(IS_FINAL),
+            FoundUpload::Completed(upload) => {
                 let length = upload.length;
                 let is_end = offset == Some(length) && !request.has_body();
                 let done = Response::new(204).with_header("Upload-Offset", length.to_string());

@@ -14,7 +14,7 @@ use crate::files::resume::upload_protocols::UploadProtocols;
 use crate::files::resume::upload_target::integer;
 use crate::files::shared::client_rights::owner;
 use crate::files::shared::destination::Destination;
-use crate::files::uploads::{Before, Joining, NO_UPLOAD, Plan, UploadId};
+use crate::files::uploads::{Before, Joining, NO_UPLOAD, NewUpload, UploadId};
 use onrush::{Request, Response};
 use onrush_store::Key;
 
@@ -112,7 +112,7 @@ impl UploadProtocols {
     pub(in crate::files) async fn tus_join(
         &self,
         request: &Request,
-        plan: Plan,
+        plan: NewUpload,
         whole: FinalUpload,
         to: &Destination,
     ) -> Result<Response, HttpError> {

@@ -4,7 +4,7 @@
 //! object is published until they have been removed. So a client that sends its request again,
 //! because it has lost the response or the process was killed, learns that the object is there.
 
-use super::{Found, NO_UPLOAD, Plan, Session, UploadId, Uploads};
+use super::{FoundUpload, NO_UPLOAD, NewUpload, Session, UploadId, Uploads};
 use crate::files::http::http_error::HttpError;
 use crate::files::receive::upload::ReceiveError;
 use onrush::WorkerHandle;
@@ -53,7 +53,7 @@ impl Uploads {
                     // Those that the earlier process has left.
                     for (id, key) in sources {
                         let found = self.open(*id, key, owner, worker).await;
-                        if let Ok(Found::Unfinished(session)) = found
+                        if let Ok(FoundUpload::Unfinished(session)) = found
                             && session.is_partial()
                         {
                             let _ = session.cancel().await;
@@ -76,7 +76,7 @@ impl Uploads {
     pub(in crate::files) async fn join(
         self: &Arc<Self>,
         (id, Joining(guard)): (UploadId, Joining),
-        plan: Plan,
+        plan: NewUpload,
         (sources, tus_concat): (&Sources, &str),
         check: &dyn Fn() -> Result<(), HttpError>,
         worker: &WorkerHandle,
@@ -90,7 +90,7 @@ impl Uploads {
             return Err(ReceiveError::Body(self.limits().too_large()));
         }
         let holder = plan.holder;
-        let plan = Plan {
+        let plan = NewUpload {
             length: Some(length),
             ..plan
         };
@@ -123,7 +123,7 @@ impl Uploads {
         let mut opened = Vec::new();
         for number in numbers {
             let (id, key) = &sources[number];
-            let Found::Unfinished(session) = self.open(*id, key, owner, worker).await? else {
+            let FoundUpload::Unfinished(session) = self.open(*id, key, owner, worker).await? else {
                 return Err(ReceiveError::Body(NO_UPLOAD));
             };
             if !session.is_partial() {

@@ -101,7 +101,7 @@ const NO_SPACE_OWN: HttpError = HttpError::new(
 const NO_RANDOM: HttpError = HttpError::new(500, "the system has no random numbers");
 
 /// What the first request of an upload asks for.
-pub(in crate::files) struct Plan {
+pub(in crate::files) struct NewUpload {
     pub(in crate::files) key: Key,
     /// The name of the user; `None` for an anonymous client.
     pub(in crate::files) owner: Option<String>,
@@ -123,7 +123,7 @@ pub(in crate::files) struct Plan {
 }
 
 /// An upload that a request names.
-pub(in crate::files) enum Found {
+pub(in crate::files) enum FoundUpload {
     Unfinished(Box<Session>),
     Completed(Completed),
 }
@@ -231,7 +231,7 @@ impl Uploads {
     /// Begins an upload. Nothing is stored before the session keeps it.
     pub(in crate::files) async fn create(
         self: &Arc<Self>,
-        plan: Plan,
+        plan: NewUpload,
         worker: &WorkerHandle,
     ) -> Result<Session, ReceiveError> {
         self.sweep_from_now_on(worker);
@@ -255,12 +255,12 @@ impl Uploads {
         key: &Key,
         owner: Option<&str>,
         worker: &WorkerHandle,
-    ) -> Result<Found, ReceiveError> {
+    ) -> Result<FoundUpload, ReceiveError> {
         self.sweep_from_now_on(worker);
         self.load_index(worker).await?;
         let guard = self.active.acquire(id).await;
         if let Some(completed) = self.index.completed(id, key, owner) {
-            return Ok(Found::Completed(completed));
+            return Ok(FoundUpload::Completed(completed));
         }
         let (record, version) = self.read(id).await?;
         let is_theirs = record.key == key.as_bytes() && record.owner.as_deref() == owner;
@@ -269,7 +269,7 @@ impl Uploads {
             return Err(ReceiveError::Body(NO_UPLOAD));
         }
         if let Some(length) = self.find_published(id, key, &record, worker).await? {
-            return Ok(Found::Completed(Completed {
+            return Ok(FoundUpload::Completed(Completed {
                 length,
                 tus_concat: None,
             }));
@@ -277,7 +277,7 @@ impl Uploads {
         let (holder, bytes) = (record.holder(), record.kept_bytes());
         let session = Session::saved(self, id, guard, key, record, version, worker)?;
         self.index.find(id, holder, bytes);
-        Ok(Found::Unfinished(Box::new(session)))
+        Ok(FoundUpload::Unfinished(Box::new(session)))
     }
 
     /// A request does not use an upload any more. `swaps`: [`Store::swaps`] of before the upload

@@ -1,6 +1,6 @@
 //! One request with a part of an upload whose parts arrive in any order.
 
-use super::{Found, NO_UPLOAD, Session, UploadId, Uploads};
+use super::{FoundUpload, NO_UPLOAD, Session, UploadId, Uploads};
 use crate::files::http::digest::Digests;
 use crate::files::receive::upload::{self, ReceiveError, Sink, UploadBuffers};
 use onrush::{RequestBody, WorkerHandle};
@@ -34,8 +34,8 @@ impl Uploads {
         let open = async || {
             let found = self.open(id, &plan.key, plan.owner.as_deref(), worker);
             match found.await? {
-                Found::Unfinished(session) => Ok(*session),
-                Found::Completed(_) => Err(ReceiveError::Body(NO_UPLOAD)),
+                FoundUpload::Unfinished(session) => Ok(*session),
+                FoundUpload::Completed(_) => Err(ReceiveError::Body(NO_UPLOAD)),
             }
         };
         let guard = self.active_parts.acquire((id, offset)).await;

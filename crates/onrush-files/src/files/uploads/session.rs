@@ -2,7 +2,9 @@
 
 use super::record::{Record, SavedCondition, Used};
 use super::records::TAKEN_OVER;
-use super::{CHECKPOINT_BYTES, Completed, NO_UPLOAD, Parts, Plan, Progress, UploadId, Uploads};
+use super::{
+    CHECKPOINT_BYTES, Completed, NO_UPLOAD, NewUpload, Parts, Progress, UploadId, Uploads,
+};
 use crate::files::http::digest::Digests;
 use crate::files::http::http_error::HttpError;
 use crate::files::receive::upload::{self, ReceiveError, Sink, UploadBuffers};
@@ -57,7 +59,7 @@ impl Session {
         uploads: &Arc<Uploads>,
         id: UploadId,
         guard: Held<UploadId>,
-        plan: Plan,
+        plan: NewUpload,
         worker: &WorkerHandle,
     ) -> Session {
         let record = Record {
