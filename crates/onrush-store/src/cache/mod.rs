@@ -291,7 +291,8 @@ impl Cache {
     /// Opens a file, also one that the scan has not found yet. `None` if there is none. Blocks.
     ///
     /// Callers that are to verify it one after another have waited for their turn before, and not
-    /// on a thread of the pool. With `Verifying::default()`, the caller may verify it while others do.
+    /// on a thread of the pool. With `Verifying::default()`, the caller may verify it while others
+    /// do.
     pub fn open_file(&self, name: &Name, turn: Verifying) -> Option<Opened> {
         let opened = self.open_now(name)?;
         Some(match opened.is_trusted {
