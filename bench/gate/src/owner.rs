@@ -24,7 +24,7 @@ const SIMULATOR: [&str; 3] = [
 /// The source of an instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
-    /// Such as `onrush/engine/send.rs flush`.
+    /// Such as `onrush/engine/http1/send.rs flush`.
     pub(crate) label: String,
     pub(crate) simulator: bool,
 }
@@ -273,18 +273,18 @@ mod tests {
         let file = "crates/onrush-rt/src/driver/slots.rs";
         let shared = "onrush-rt/driver/slots.rs insert";
         assert_eq!(of(file, "insert<T>"), label(shared, true));
-        let file = "crates/onrush/src/engine/send.rs";
+        let file = "crates/onrush/src/engine/http1/send.rs";
         let name = "onrush::engine::send::<impl onrush::engine::Engine>::flush";
         assert_eq!(
             of(file, "flush"),
-            label("onrush/engine/send.rs flush", false)
+            label("onrush/engine/http1/send.rs flush", false)
         );
         assert!(of(file, name).is_some());
         assert_eq!(
             of(file, "poll<()>"),
-            label("onrush/engine/send.rs poll", false)
+            label("onrush/engine/http1/send.rs poll", false)
         );
-        let part = "onrush/engine/send.rs {async_fn#0}";
+        let part = "onrush/engine/http1/send.rs {async_fn#0}";
         assert_eq!(of(file, "{async_fn#0}<T>"), label(part, false));
         assert_eq!(of("/rustc/1/library/alloc/src/vec/mod.rs", "push"), None);
         assert_eq!(of("", ""), None);

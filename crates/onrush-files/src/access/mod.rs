@@ -390,7 +390,6 @@ impl Inner {
             request.set_user(name);
         }
         if request.method() != "OPTIONS" {
-            ResolvedPath::attach(request)?;
             let method = request.method();
             let path = ResolvedPath::of(request)?;
             let rights = identity.rights_at(&path.whole);
@@ -406,6 +405,9 @@ impl Inner {
                 || may_be_form && rights.contains(Rights::CREATE) && names_html(request);
             if !is_permitted {
                 return Err(HttpError::not_permitted(&identity));
+            }
+            if let Some(decoded) = path.into_decoded() {
+                request.set_extension(Rc::new(decoded));
             }
         }
         request.set_extension(identity);

@@ -26,6 +26,7 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -223,7 +224,10 @@ impl Handler for Files {
             Some(response) => Reply::Ready(response),
             None => {
                 // One that is invalid is refused where its method is known.
-                let _ = ResolvedPath::attach(&mut request);
+                let decoded = ResolvedPath::of(&request).map(ResolvedPath::into_decoded);
+                if let Ok(Some(decoded)) = decoded {
+                    request.set_extension(Rc::new(decoded));
+                }
                 Reply::Pending(self.0.clone(), request)
             }
         };

@@ -260,7 +260,7 @@ impl Methods {
         }
     }
 
-    /// The methods that are served at the path of a request: what [`Inner::dispatch`] and WebDAV
+    /// The methods that are served at the path of a request: what [`Methods::dispatch`] and WebDAV
     /// accept, and the value of `Allow`.
     pub(in crate::files) fn methods(&self, request: &Request) -> &[&'static str] {
         let is_asked = request.method() == "OPTIONS" && UploadId::of_request(request).is_some();
@@ -273,17 +273,13 @@ impl Methods {
     }
 
     /// A 405 with the field `Allow`.
-    pub(in crate::files) fn method_not_allowed(
-        &self,
-        request: &Request,
-        failure: HttpError,
-    ) -> Response {
+    fn method_not_allowed(&self, request: &Request, failure: HttpError) -> Response {
         let response = failure.into_response(request);
         response.with_header("Allow", self.methods(request).join(", "))
     }
 
-    /// Why a method is not among [`Inner::methods`]: another `--allow` may permit it.
-    pub(in crate::files) fn why_not_allowed(&self, method: &str) -> HttpError {
+    /// Why a method is not among [`Methods::methods`]: another `--allow` may permit it.
+    fn why_not_allowed(&self, method: &str) -> HttpError {
         let all = Allow {
             put: true,
             delete: true,

@@ -1,4 +1,4 @@
-//! The options of [`Files`](super::Files).
+//! The options of [`Files`](crate::Files)(super::Files).
 
 use crate::files::http::types::Types;
 use crate::files::upload_limits::UploadLimits;
@@ -17,8 +17,8 @@ pub struct Allow {
     pub delete_folders: bool,
 }
 
-/// The options of [`Files`]. By default the folder is read-only and names that begin with a dot are
-/// hidden.
+/// The options of [`Files`](crate::Files). By default the folder is read-only and names that begin
+/// with a dot are hidden.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilesOptions {
     /// Which changes clients may make.
@@ -66,10 +66,11 @@ pub struct FilesOptions {
     pub types: Types,
     /// The failures that an acknowledged change survives.
     pub durability: Durability,
-    /// The free space of the file system below which no object is written, in bytes. [`Files::new`]
-    /// ignores it, because a store has its own ([`FolderOptions::min_free_bytes`]).
+    /// The free space of the file system below which no object is written, in bytes.
+    /// [`Files::new`](crate::Files::new) ignores it, because a store has its own
+    /// ([`onrush_store::FolderOptions::min_free_bytes`]).
     pub min_free_bytes: u64,
-    /// Whether new objects get a checksum ([`FolderOptions::checksums`]).
+    /// Whether new objects get a checksum ([`onrush_store::FolderOptions::checksums`]).
     pub checksums: bool,
     /// The maximum number of path segments of a `PUT`, folders and object; more get 400. It limits
     /// the folders that one `PUT` creates and syncs. Deeper objects that other programs created
@@ -99,8 +100,8 @@ pub struct FilesOptions {
     pub blocking_threads: usize,
     /// The budget of open files. If the server uses the same budget, it includes the connections.
     /// Uploads, and downloads of objects that are not in memory, get 503 if it is used up. The
-    /// default has no limit. [`Files::new`] ignores it, because a store has its own
-    /// ([`FolderOptions::descriptors`]).
+    /// default has no limit. [`Files::new`](crate::Files::new) ignores it, because a store has its
+    /// own ([`onrush_store::FolderOptions::descriptors`]).
     pub descriptors: Descriptors,
 }
 

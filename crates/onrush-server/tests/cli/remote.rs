@@ -60,7 +60,12 @@ fn a_bucket_is_served() {
         );
         assert_eq!(status(&["-o", got, &format!("{two}/a%20b/large")]), "200");
         assert!(std::fs::read(got).expect("a file") == content);
-        let requests = || std::mem::take(&mut bucket.service.lock().requests);
+        // The server looks for old uploads at any time.
+        let requests = || {
+            let mut requests = std::mem::take(&mut bucket.service.lock().requests);
+            requests.remove("LIST");
+            requests
+        };
         requests();
         let head = curl(&["-I", &format!("{two}/a%20b/large")]).to_ascii_lowercase();
         assert_eq!(requests(), [("HEAD", 1)].into());

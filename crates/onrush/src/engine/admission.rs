@@ -10,6 +10,7 @@
 use crate::engine::connection::Conn;
 use crate::engine::connection::state::AfterFlush;
 use crate::engine::lifecycle::{Engine, count};
+use crate::engine::shared::exchange_log::Received;
 use crate::engine::shared::idle_order::pass_pause_ms;
 use crate::engine::shared::listeners::Incoming;
 use crate::engine::shared::transfer::Transfer;
@@ -218,7 +219,11 @@ impl Engine {
         conn.state.refuse();
         if self.log.is_on() {
             // Nothing was received, so the request is not known.
-            let (outcome, received) = (Outcome::Rejected, &[]);
+            let received = Received {
+                bytes: &[],
+                limits: &self.limits(),
+            };
+            let outcome = Outcome::Rejected;
             self.log
                 .reject(&mut conn, 503, outcome, received, 0, OVER_LIMIT_RESPONSE);
         }

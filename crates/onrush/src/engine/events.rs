@@ -75,7 +75,7 @@ impl Engine {
             (
                 conn.state.phase(),
                 is_waiting,
-                self.deadlines.take_reader(id, conn),
+                self.deadlines().take_reader(id, conn),
             )
         };
         match phase {
@@ -108,7 +108,7 @@ impl Engine {
             if receive_stopped {
                 conn.state.receiving_stopped();
             }
-            self.deadlines.take_reader(id, conn)
+            self.deadlines().take_reader(id, conn)
         };
         if let Some(reader) = reader {
             user::wake(reader);

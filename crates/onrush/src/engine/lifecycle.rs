@@ -17,6 +17,8 @@ use crate::engine::shared::peers::Peers;
 use crate::engine::shared::receive_memory::ReceiveMemory;
 use crate::engine::shared::rendering::Rendering;
 use crate::engine::shared::shutdown::Shutdown;
+#[cfg(feature = "tls")]
+use crate::engine::shared::socket_io::RecordBuffers;
 use crate::engine::shared::socket_io::SocketIo;
 use crate::engine::shared::transfer::Transfer;
 use crate::handler::Service;
@@ -103,8 +105,7 @@ pub(crate) struct Engine {
     /// At first those of `settings`.
     pub(super) running: RefCell<RunningSettings>,
     /// Those of `running`, which each request reads.
-    pub(super) limits: Rc<Cell<Limits>>,
-    pub(super) deadlines: Deadlines,
+    pub(super) limits: Cell<Limits>,
     pub(super) service: Rc<dyn Service>,
     pub(super) conns: RefCell<Conns>,
     /// Memory of finished requests, for reuse.
@@ -117,7 +118,7 @@ pub(crate) struct Engine {
     /// While it drains and connections are passed on to another process.
     pub(super) outbox: RefCell<Option<Arc<Outbox>>>,
     /// Receive memory was so short that receiving ahead of handlers was paused for all connections.
-    /// Reset when memory is no longer short. See [`pressure`].
+    /// Reset when memory is no longer short. See `pressure`.
     pub(super) ahead_paused: Cell<bool>,
     pub(super) memory: ReceiveMemory,
     /// Open connections over the limit, which receive a 503.
@@ -125,10 +126,10 @@ pub(crate) struct Engine {
     pub(super) idle_order: IdleOrder,
     pub(super) crowd: Crowd,
     pub(super) counters: Arc<Counters>,
-    pub(super) log: Rc<ExchangeLog>,
-    pub(super) measurements: Rc<Measurements>,
-    pub(super) io: Rc<SocketIo>,
-    pub(super) bodies: Bodies,
+    pub(super) log: ExchangeLog,
+    pub(super) measurements: Measurements,
+    #[cfg(feature = "tls")]
+    pub(super) record_buffers: RecordBuffers,
     /// The task for the next handler that is not ready at once.
     pub(super) task_slot: RefCell<TaskSlot>,
     pub(super) rebalance_state: RebalanceState,
@@ -156,18 +157,14 @@ impl Engine {
             let busy = settings.worker_set.load(context.index());
             metrics.worker(context, &counters, busy)
         });
-        let limits = Rc::new(Cell::new(settings.running.limits));
         let peers = Rc::new(Peers::new(context, settings.proxy_protocol));
-        let log = Rc::new(ExchangeLog::new(context, &limits, &peers));
-        let measurements = Rc::new(Measurements::new(recorder));
-        let io = Rc::new(SocketIo::new(context, &log, &measurements));
         let conns = Conns::default();
         let memory = ReceiveMemory::new(context, &conns);
         let engine = Rc::new(Engine {
             context: context.clone(),
             handle: WorkerHandle::new(context),
             running: RefCell::new(settings.running.clone()),
-            deadlines: Deadlines::new(context, &limits),
+            limits: Cell::new(settings.running.limits),
             settings,
             service,
             conns: RefCell::new(conns),
@@ -182,17 +179,16 @@ impl Engine {
             over_limit: RefCell::default(),
             idle_order: IdleOrder::default(),
             crowd: Crowd::new(context, &peers),
+            log: ExchangeLog::new(context, &peers),
             peers,
-            bodies: Bodies::new(context, &limits, &io, &counters),
-            io,
             counters,
-            log,
-            measurements,
+            measurements: Measurements::new(recorder),
+            #[cfg(feature = "tls")]
+            record_buffers: RecordBuffers::default(),
             task_slot: RefCell::new(context.task_slot()),
             rebalance_state: RebalanceState::default(),
             stalls: StallReports::default(),
             proxy_refusals: Cell::default(),
-            limits,
             tls: WorkerTls::new(),
         });
         let weak = Rc::downgrade(&engine);
@@ -227,6 +223,36 @@ impl Engine {
     #[cfg(all(test, debug_assertions))]
     pub(crate) fn hold_connections(&self) -> impl Sized + use<'_> {
         self.conns.borrow_mut()
+    }
+
+    /// What sets deadlines.
+    #[inline]
+    pub(super) fn deadlines(&self) -> Deadlines<'_> {
+        Deadlines {
+            context: &self.context,
+            limits: &self.limits,
+        }
+    }
+
+    /// What moves bytes between connections and their sockets.
+    #[inline]
+    pub(super) fn io(&self) -> SocketIo<'_> {
+        SocketIo {
+            context: &self.context,
+            log: &self.log,
+            measurements: &self.measurements,
+            #[cfg(feature = "tls")]
+            buffers: &self.record_buffers,
+        }
+    }
+
+    /// What receives request bodies.
+    pub(super) fn bodies(&self) -> Bodies<'_> {
+        Bodies {
+            deadlines: self.deadlines(),
+            io: self.io(),
+            counters: &self.counters,
+        }
     }
 
     pub(super) fn limits(&self) -> Limits {
@@ -292,9 +318,9 @@ impl Engine {
         }
         let is_between = conn.state.is_ready() && !conn.state.is_handshaking();
         if (is_between || conn.state.is_in_proxy_header()) && queued == 0 {
-            let deadline_ms = self.deadlines.drain_deadline_ms(conn, conn.deadline_ms);
+            let deadline_ms = self.deadlines().drain_deadline_ms(conn, conn.deadline_ms);
             conn.state.restart_head(); // A new head gets the full time limit.
-            self.deadlines.set_deadline(id, conn, deadline_ms);
+            self.deadlines().set_deadline(id, conn, deadline_ms);
         }
     }
 
@@ -346,7 +372,7 @@ impl Engine {
             true => conn.state.expect_request(),
             false => conn.state.expect_head(),
         }
-        self.deadlines
+        self.deadlines()
             .set_timeout(id, conn, self.first_timeout_ms(conn));
     }
 

@@ -45,7 +45,6 @@ impl Engine {
         if self.log.is_on() {
             self.log.begin(conn, &parts.head, head_bytes);
         }
-        self.request_pool.give(parts);
         let rendered_before = out.len();
         conn.machine
             .send_reject(reject, &self.rendering.date(), out);
@@ -54,6 +53,8 @@ impl Engine {
                 .respond_whole(conn, reject.status, rendered_before, out);
         }
         let after = conn.machine.finish_response();
+        drop(conns);
+        self.request_pool.give(parts);
         self.counters.rejected.count(Refusal::of(reject.status));
         Some(AfterFlush::following(after, true))
     }
@@ -135,7 +136,7 @@ impl Engine {
                 let reject = Reject::new(503, "server is low on memory");
                 (conn.active().exchange).fail_body(io::ErrorKind::OutOfMemory, reject);
             }
-            self.deadlines.take_reader(id, conn)
+            self.deadlines().take_reader(id, conn)
         };
         if let Some(reader) = reader {
             user::wake(reader);

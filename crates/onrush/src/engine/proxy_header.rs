@@ -48,7 +48,7 @@ impl Engine {
             self.start_tls(id, conn);
         }
         conn.state.expect_proxy_header(id);
-        self.deadlines
+        self.deadlines()
             .set_timeout(id, conn, self.first_timeout_ms(conn));
     }
 

@@ -80,7 +80,7 @@ impl Connections for Engine {
         match next_piece(conn, &self.limits(), usize::MAX) {
             NextPiece::Piece(piece) => {
                 coop::spend(piece.len());
-                self.deadlines
+                self.deadlines()
                     .set_wait_timeout(body.connection, conn, Wait::Body, 0);
                 Poll::Ready(Some(Ok(piece)))
             }
@@ -88,7 +88,7 @@ impl Connections for Engine {
             NextPiece::Failed(error) => Poll::Ready(Some(Err(error))),
             NextPiece::Empty => {
                 drop(conns);
-                match self.bodies.wait_for_body(&self.conns, body, cx, true) {
+                match self.bodies().wait_for_body(&self.conns, body, cx, true) {
                     Ok(()) => Poll::Pending,
                     Err(error) => Poll::Ready(Some(Err(error))),
                 }
@@ -125,14 +125,14 @@ impl Connections for Engine {
                 NextPiece::Empty => {
                     let id = body.connection;
                     let target = BodyTarget::Append(into);
-                    let attempt = self.bodies.try_direct(id, conn, low_water, target);
+                    let attempt = self.bodies().try_direct(id, conn, low_water, target);
                     drop(conns);
-                    return self.bodies.finish_attempt(&self.conns, body, cx, attempt);
+                    return self.bodies().finish_attempt(&self.conns, body, cx, attempt);
                 }
             }
         }
         coop::spend(filled);
-        self.deadlines
+        self.deadlines()
             .set_wait_timeout(body.connection, conn, Wait::Body, 0);
         Poll::Ready(Ok(filled))
     }
@@ -146,7 +146,7 @@ impl Connections for Engine {
         match next_piece(conn, &self.limits(), usize::MAX) {
             NextPiece::Piece(piece) => {
                 coop::spend(piece.len());
-                self.deadlines
+                self.deadlines()
                     .set_wait_timeout(body.connection, conn, Wait::Body, 0);
                 Poll::Ready(Ok(piece.len()))
             }
@@ -159,9 +159,9 @@ impl Connections for Engine {
                 }
                 let (id, low_water) = (body.connection, DISCARD_LOW_WATER);
                 let target = BodyTarget::Discard(&mut discard_buffer);
-                let attempt = self.bodies.try_direct(id, conn, low_water, target);
+                let attempt = self.bodies().try_direct(id, conn, low_water, target);
                 drop((discard_buffer, conns));
-                self.bodies.finish_attempt(&self.conns, body, cx, attempt)
+                self.bodies().finish_attempt(&self.conns, body, cx, attempt)
             }
         }
     }
@@ -206,6 +206,6 @@ impl Connections for Engine {
         let mut out = Vec::new();
         conn.machine.send_informational(status, fields, &mut out);
         // A connection that fails here fails again when the body is read.
-        !out.is_empty() && self.io.send_or_queue(conn, &out).is_ok()
+        !out.is_empty() && self.io().send_or_queue(conn, &out).is_ok()
     }
 }

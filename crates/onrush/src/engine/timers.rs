@@ -20,7 +20,7 @@ impl Engine {
     /// limit.
     pub(super) fn set_write_timeout(&self, id: ConnId, limit_ms: u32) {
         if let Some(conn) = self.conns.borrow_mut().get(id) {
-            self.deadlines
+            self.deadlines()
                 .set_wait_timeout(id, conn, Wait::Write, limit_ms);
         }
     }
@@ -31,7 +31,7 @@ impl Engine {
             let mut conns = self.conns.borrow_mut();
             conns
                 .get(id)
-                .and_then(|conn| self.deadlines.take_reader(id, conn))
+                .and_then(|conn| self.deadlines().take_reader(id, conn))
         };
         if let Some(reader) = reader {
             user::wake(reader); // The reader may live on in the response.
@@ -43,7 +43,7 @@ impl Engine {
         let (phase, total_over, body_over, write_over) = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
-            if !self.deadlines.has_expired(id, conn) {
+            if !self.deadlines().has_expired(id, conn) {
                 return;
             }
             let over = |deadline: fn(&Active) -> Option<u64>| {
@@ -82,7 +82,7 @@ impl Engine {
         if let Some(conn) = conns.get(id)
             && conn.state.is_busy()
         {
-            self.deadlines.set_busy_deadline(id, conn);
+            self.deadlines().set_busy_deadline(id, conn);
         }
     }
 
@@ -101,7 +101,7 @@ impl Engine {
         let extends = !extended && self.context.driver().has_unread(conn.stream);
         if extends {
             conn.active().wire.extended = true;
-            self.deadlines
+            self.deadlines()
                 .set_deadline(id, conn, self.context.now_ms() + EXTENSION_MS);
         }
         extends
@@ -113,8 +113,8 @@ impl Engine {
         let reader = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
-            let reader = self.deadlines.take_reader(id, conn);
-            self.deadlines.set_wait_timeout(id, conn, Wait::Body, 0);
+            let reader = self.deadlines().take_reader(id, conn);
+            self.deadlines().set_wait_timeout(id, conn, Wait::Body, 0);
             let Some(reader) = reader else { return };
             let active = conn.active();
             // The socket may hold fewer bytes than the reader waits for.

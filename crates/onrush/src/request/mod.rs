@@ -1,7 +1,7 @@
 //! Requests: the head as a view into received memory (here), the body as it arrives
 //! (`incoming_body`), and the end of the server (`draining`).
 //!
-//! Bodies are read through the trait `Host`, so this module does not depend on connections.
+//! Bodies are read through the trait `Connections`, so this module does not depend on the engine.
 
 mod draining;
 mod incoming_body;

@@ -32,14 +32,14 @@ use crate::rights::index_of;
 use onrush::{Request, Response};
 use onrush_store::{Key, StoreError};
 use std::borrow::Cow;
-use std::rc::Rc;
 
 /// The route parameter that holds the key.
 const PARAMETER: &str = "key";
 
 const NO_SLASH: HttpError = HttpError::new(400, "the path does not begin with a slash");
 const ENCODED_SLASH: HttpError = HttpError::new(400, "a name cannot contain a slash");
-const OUTSIDE: HttpError = HttpError::new(400, "the path leads out of the folder that is served");
+pub(in crate::files) const OUTSIDE: HttpError =
+    HttpError::new(400, "the path leads out of the folder that is served");
 
 /// The two parts of a path, as sent: the mount point of the folder, and the path within the folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,20 +121,16 @@ impl<'p> ResolvedPath<'p> {
         }
     }
 
-    /// Attaches the path of a request to it, unless nothing has to be decoded.
-    pub(crate) fn attach(request: &mut Request) -> Result<(), HttpError> {
-        if request.extension::<ResolvedPath<'static>>().is_some() {
-            return Ok(());
-        }
-        let parsed = ResolvedPath::parse(request.path())?;
-        if let Cow::Owned(whole) = parsed.whole {
-            let attached: ResolvedPath<'static> = ResolvedPath {
+    /// The value to attach to the request. `None`: it is attached, or nothing had to be decoded.
+    pub(crate) fn into_decoded(self) -> Option<ResolvedPath<'static>> {
+        match self.whole {
+            Cow::Borrowed(_) => None,
+            Cow::Owned(whole) => Some(ResolvedPath {
                 whole: Cow::Owned(whole),
-                ..parsed
-            };
-            request.set_extension(Rc::new(attached));
+                is_folder: self.is_folder,
+                depth_min: self.depth_min,
+            }),
         }
-        Ok(())
     }
 
     /// The object or folder that the path names in the folder that is mounted at `mount`.
@@ -183,9 +179,10 @@ pub(in crate::files) fn whole(request: &Request, key: &[u8]) -> Result<Vec<u8>, 
 
 /// The decoded path of something in a folder; an empty one is the top folder.
 pub(in crate::files) fn beneath(folder: &[u8], name: &[u8]) -> Vec<u8> {
-    match folder {
-        [] => name.to_vec(),
-        folder => [folder, b"/", name].concat(),
+    match (folder, name) {
+        ([], name) => name.to_vec(),
+        (folder, []) => folder.to_vec(),
+        (folder, name) => [folder, b"/", name].concat(),
     }
 }
 
@@ -557,6 +554,14 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_path_of_a_folder_has_no_slash_at_its_end() {
+        assert_eq!(beneath(b"", b"a"), b"a");
+        assert_eq!(beneath(b"a/b", b"c"), b"a/b/c");
+        assert_eq!(beneath(b"a/b", b""), b"a/b");
+        assert_eq!(beneath(b"", b""), b"");
     }
 
     #[test]

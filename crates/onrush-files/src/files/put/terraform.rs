@@ -19,7 +19,7 @@
 
 use crate::files::http::http_error::{HttpError, Operation};
 use crate::files::object;
-use crate::files::path::{self};
+use crate::files::path;
 use crate::files::put::state_locks::LockVersion;
 use crate::files::put::writes::Writes;
 use crate::files::shared::client_rights::check_right;

@@ -137,9 +137,10 @@ fn source(request: &Request, url: &str) -> Result<(UploadId, Key), HttpError> {
     let (whole, query) = url.split_once('?').ok_or(NO_UPLOAD)?;
     let id = UploadId::of_query(query).ok_or(NO_UPLOAD)?;
     let path = ResolvedPath::parse(path_of(whole).ok_or(NO_UPLOAD)?)?;
-    match path.target(path::split(request)?.mount, Operation::Write)? {
-        Target::Object(key) => Ok((id, key)),
-        Target::Folder(_) => Err(NO_UPLOAD),
+    match path.target(path::split(request)?.mount, Operation::Write) {
+        Ok(Target::Object(key)) => Ok((id, key)),
+        Ok(Target::Folder(_)) | Err(path::OUTSIDE) => Err(NO_UPLOAD),
+        Err(failure) => Err(failure),
     }
 }
 

@@ -1,5 +1,5 @@
-//! What the protocols of uploads that continue have in common: the condition of an upload, whose it
-//! is, and its result.
+//! What the protocols of uploads that continue have in common: the condition of an upload and its
+//! result.
 
 use crate::files::http::http_error::{HttpError, Operation};
 use crate::files::object::conditions::Conditions;

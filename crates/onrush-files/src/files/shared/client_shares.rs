@@ -17,7 +17,7 @@ pub(in crate::files) const DIRECTORIES_BYTES_MAX: usize = 32 << 20;
 pub(in crate::files) const PAGES_BYTES_MAX: usize = 40 << 20;
 
 /// The maximum memory of all documents that are being rendered or sent.
-pub(in crate::files) const DOCUMENTS_BYTES_MAX: usize = 16 << 20;
+const DOCUMENTS_BYTES_MAX: usize = 16 << 20;
 
 /// The maximum number of locks, of which each client has a share. No quota counts them.
 pub(in crate::files) const STATE_LOCKS_MAX: usize = ListHow::LIMIT_MAX;
@@ -25,7 +25,7 @@ pub(in crate::files) const STATE_LOCKS_MAX: usize = ListHow::LIMIT_MAX;
 /// The number of changes that may go on without their clients. A client that has its share of them
 /// begins no other one. Otherwise clients that send and disconnect could begin changes without
 /// limit.
-pub(in crate::files) const ABANDONED_MAX: usize = 1024;
+const ABANDONED_MAX: usize = 1024;
 
 /// The maximum number of locks of WebDAV.
 const LOCKS_MAX: usize = 10_000;

@@ -24,6 +24,10 @@ pub(in crate::files) const IS_FOLDER: HttpError = HttpError::new(
     409,
     "a path that ends with a slash is a folder, which has no content",
 );
+const ELSEWHERE: HttpError = HttpError::new(
+    400,
+    "Destination is missing, or is not a path or URL of this server",
+);
 const NOT_FOLDER: HttpError = HttpError::new(409, "this is not the path of a folder");
 const BAD_NAME: HttpError = HttpError::new(400, "the name of a file cannot be stored");
 
@@ -80,7 +84,7 @@ impl Objects {
         to.ok_or(IS_FOLDER)
     }
 
-    /// As [`Inner::put_destination`]. Fails if it is a folder.
+    /// As [`Objects::put_destination`]. Fails if it is a folder.
     pub(in crate::files) fn object_destination(
         &self,
         request: &Request,
@@ -100,7 +104,11 @@ impl Objects {
         path: &str,
         kind: Option<Kind>,
     ) -> Result<Option<Destination>, HttpError> {
-        self.destination_at(request, &ResolvedPath::parse(path)?, kind)
+        let found = self.destination_at(request, &ResolvedPath::parse(path)?, kind);
+        found.map_err(|failure| match failure {
+            path::OUTSIDE => ELSEWHERE,
+            failure => failure,
+        })
     }
 
     /// The destination that the path of a request names.

@@ -8,7 +8,7 @@
 //!   everything else (`record`) is an object with a key of [`Key::state`], which each store makes
 //!   durable and replaces atomically. The record contains the offset, and is written after the
 //!   bytes are kept: what it says has been kept.
-//! - A [`Session`] is the use of an upload by one request. Only one exists at a time (`active`). A
+//! - A [`Session`] is the use of an upload by one request. Only one exists at a time. A
 //!   later request ends an earlier one, which keeps what has arrived: it is most likely the same
 //!   client after its connection was lost.
 //! - An upload with `parts` gets them in any order, from several requests at a time (`part`). They

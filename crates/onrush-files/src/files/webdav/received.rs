@@ -10,7 +10,7 @@ use onrush_rt::blocking::block_on;
 use onrush_store::Key;
 use std::sync::Arc;
 
-/// See [`crate::received`].
+/// See `crate::files::received`.
 pub(in crate::files) fn received(webdav: &Arc<WebDav>, body: &[u8]) -> Vec<String> {
     let key = Key::parse(b"a").expect("a key");
     let mut documents = Vec::new();

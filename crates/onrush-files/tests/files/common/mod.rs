@@ -402,7 +402,10 @@ impl TestServer {
                         Ok(0) => break,
                         Ok(bytes) => all.extend_from_slice(&piece[..bytes]),
                         Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                        Err(_) => break,
+                        Err(error) => {
+                            eprintln!("receiving ends: {error}");
+                            break;
+                        }
                     }
                 }
             }

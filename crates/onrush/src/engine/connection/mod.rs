@@ -78,7 +78,7 @@ pub(crate) struct Conn {
 pub(crate) struct Active {
     pub(crate) wire: Wire,
     pub(crate) exchange: Exchange,
-    /// The position in a list of `connection_table`, while the connection is in one.
+    /// The position in a list of `table`, while the connection is in one.
     pub(crate) links: Option<Links>,
 }
 
@@ -142,7 +142,7 @@ pub(crate) struct Exchange {
     pub(crate) measured: Option<Measured>,
 }
 
-/// The position of a connection in a list of `connection_table`, and the memory that it holds:
+/// The position of a connection in a list of `table`, and the memory that it holds:
 /// blocks of input, and rendered responses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Links {

@@ -163,7 +163,7 @@ pub(crate) struct Tls {
     pub(in crate::engine) early_data: Vec<u8>,
     /// The tickets of the handshake, until other records are sent behind them.
     pub(in crate::engine) tickets: Vec<u8>,
-    /// It is in [`HandshakeQueue::waiting`].
+    /// It is in `HandshakeQueue::waiting`.
     pub(in crate::engine) is_waiting: bool,
     /// Decrypted bytes have not been passed on yet. What is in the socket follows them, so it must
     /// not be received directly, and the connection must not move to another worker.

@@ -1,8 +1,8 @@
 //! How the bytes of a connection get to the kernel: as they are, or as TLS records.
 //!
-//! `send` and `tls` do the sending. On a plain connection a send is one call of the driver: a file
-//! part stays a file part and is sent by `sendfile(2)`. On a TLS connection the bytes are encrypted
-//! first, and the records that the kernel does not accept are queued in
+//! `shared::socket_io` does the sending. On a plain connection a send is one call of the driver: a
+//! file part stays a file part and is sent by `sendfile(2)`. On a TLS connection the bytes are
+//! encrypted first, and the records that the kernel does not accept are queued in
 //! [`Wire::out`](crate::engine::connection::Wire::out). That queue holds what goes to the socket,
 //! so it is sent and counted alike on both. Kernel TLS would be a third variant, with the driver's
 //! sends of the first.

@@ -22,12 +22,14 @@ impl Engine {
         let sent = {
             let mut conns = self.conns.borrow_mut();
             match conns.get(id) {
-                Some(conn) => match self.io.send_or_queue(conn, out) {
+                Some(conn) => match self.io().send_or_queue(conn, out) {
                     Ok(Sent::All) if conn.needs_no_work() && !self.shutdown.has_begun() => {
                         conn.release_active();
-                        return self
-                            .deadlines
-                            .set_timeout(id, conn, self.limits().idle_timeout_ms);
+                        return self.deadlines().set_timeout(
+                            id,
+                            conn,
+                            self.limits().idle_timeout_ms,
+                        );
                     }
                     sent => sent,
                 },
@@ -50,7 +52,7 @@ impl Engine {
             let Some(conn) = conns.get(id) else { return };
             if conn.state.is_paused() {
                 // A body was read directly, or much input was queued.
-                self.io.resume(id, conn);
+                self.io().resume(id, conn);
             }
             if conn.state.expects() != Expects::Head {
                 if conn.state.expects() != Expects::RestOfBody {
@@ -81,11 +83,11 @@ impl Engine {
             Expects::Request | Expects::Head | Expects::Handshake | Expects::Nothing => {
                 self.limits().idle_timeout_ms
             }
-            Expects::RestOfBody => match self.deadlines.begin_measured_wait(conn, Wait::Body) {
+            Expects::RestOfBody => match self.deadlines().begin_measured_wait(conn, Wait::Body) {
                 true => self.limits().body_timeout_ms,
                 false => CLOSE_SOON_MS,
             },
         };
-        self.deadlines.set_timeout(id, conn, limit_ms);
+        self.deadlines().set_timeout(id, conn, limit_ms);
     }
 }

@@ -95,7 +95,7 @@ impl Engine {
     pub(in crate::engine) fn queue_partial_head(&self, id: ConnId, conn: &mut Conn, data: Buf) {
         if conn.state.expects() != Expects::Head {
             conn.state.expect_head();
-            self.deadlines
+            self.deadlines()
                 .set_timeout(id, conn, self.limits().head_timeout_ms);
         }
         let data = self.memory.copy_if_small(data);
@@ -105,7 +105,7 @@ impl Engine {
     /// Queues input of a connection that is not idle. Pauses receiving when the client is far ahead
     /// of the handler. Returns the waker of the handler if it waits for input.
     pub(super) fn queue_input(&self, id: ConnId, conn: &mut Conn, data: Buf) -> Option<Waker> {
-        let waker = self.deadlines.take_reader(id, conn);
+        let waker = self.deadlines().take_reader(id, conn);
         let active = conn.active();
         active
             .wire

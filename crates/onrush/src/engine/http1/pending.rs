@@ -22,7 +22,7 @@ use std::task::{Context, Poll};
 struct PendingHandler(Rc<Engine>);
 
 impl PendingHandler {
-    pub(in crate::engine) fn new(engine: &Rc<Engine>) -> PendingHandler {
+    fn new(engine: &Rc<Engine>) -> PendingHandler {
         engine.memory.begin_pending();
         PendingHandler(engine.clone())
     }
@@ -104,7 +104,7 @@ impl Engine {
             tag: self.context.poll_monitor().tag(),
             work,
         }));
-        self.deadlines.set_busy_deadline(id, conn);
+        self.deadlines().set_busy_deadline(id, conn);
         self.memory.pause_if_short(id, conn);
         if waits_for_client {
             conns.list_unread(id);
@@ -163,7 +163,7 @@ impl Engine {
             }
             conn.active().exchange.total_deadline_ms = None;
             conn.active().exchange.final_poll = false;
-            let reader = self.deadlines.take_reader(id, conn);
+            let reader = self.deadlines().take_reader(id, conn);
             (conn.active().exchange.task.take(), reader)
         };
         if let Some(task) = task {

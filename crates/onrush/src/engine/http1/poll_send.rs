@@ -133,7 +133,7 @@ impl Engine {
         };
         if !is_queued {
             let last_try = std::mem::take(&mut conn.active().wire.last_try);
-            match self.io.send_output(conn, output) {
+            match self.io().send_output(conn, output) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if last_try {
                         return Poll::Ready(Err(self.record_slow_client()));
@@ -144,7 +144,7 @@ impl Engine {
                     coop::spend(bytes);
                     let now_ms = self.context.now_ms();
                     let waited_ms = (conn.active().wire.write_rate).present_wait_ms(now_ms);
-                    self.deadlines.set_wait_timeout(id, conn, Wait::Write, 0);
+                    self.deadlines().set_wait_timeout(id, conn, Wait::Write, 0);
                     // Queued records count when the kernel accepts them.
                     let unsent = conn.active().wire.unsent().len();
                     let accepted = bytes.saturating_sub(unsent);
@@ -182,9 +182,13 @@ impl Engine {
         replaced = conn.active().exchange.writer.replace(waker);
         let mut polled = Poll::Pending;
         if conn.active().wire.write_deadline_ms.is_none() {
-            self.deadlines
-                .set_wait_timeout(id, conn, Wait::Write, self.limits().write_timeout_ms);
-            if !self.deadlines.begin_measured_wait(conn, Wait::Write) {
+            self.deadlines().set_wait_timeout(
+                id,
+                conn,
+                Wait::Write,
+                self.limits().write_timeout_ms,
+            );
+            if !self.deadlines().begin_measured_wait(conn, Wait::Write) {
                 polled = Poll::Ready(Err(self.record_slow_client()));
             }
         }

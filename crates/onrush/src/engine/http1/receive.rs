@@ -106,7 +106,7 @@ impl Engine {
             let Some(conn) = conns.get(id) else { return };
             // Queued input is parsed first. While much is queued, the kernel buffers what follows.
             if conn.state.is_paused() && conn.input_bytes() < AHEAD_BYTES_MAX / 2 {
-                self.io.resume(id, conn);
+                self.io().resume(id, conn);
             }
             if conn.state.leaving().is_some() && !conn.state.has_ended() {
                 self.set_idle_deadline(id, conn);

@@ -5,6 +5,7 @@ use crate::connections::ConnId;
 use crate::engine::connection::Conn;
 use crate::engine::connection::state::AfterFlush;
 use crate::engine::lifecycle::Engine;
+use crate::engine::shared::exchange_log::Received;
 use crate::log::Outcome;
 use crate::metrics::Refusal;
 use onrush_proto::connection::After;
@@ -29,8 +30,12 @@ impl Engine {
             .send_reject(reject, &self.rendering.date(), out);
         if self.log.is_on() {
             let outcome = Outcome::Rejected;
+            let received = Received {
+                bytes: data,
+                limits: &self.limits(),
+            };
             self.log
-                .reject(conn, reject.status, outcome, data, rendered_before, out);
+                .reject(conn, reject.status, outcome, received, rendered_before, out);
         }
         conn.machine.finish_response()
     }
@@ -56,7 +61,10 @@ impl Engine {
                     .as_ref()
                     .and_then(|active| active.wire.input.front());
                 let received = received.cloned();
-                let received = received.as_deref().unwrap_or_default();
+                let received = Received {
+                    bytes: received.as_deref().unwrap_or_default(),
+                    limits: &self.limits(),
+                };
                 self.log
                     .reject(conn, reject.status, outcome, received, 0, &out);
             }

@@ -55,8 +55,8 @@ impl Engine {
                         .wire
                         .write_rate
                         .continue_window(response_count);
-                    self.deadlines.begin_measured_wait(conn, Wait::Write);
-                    self.deadlines
+                    self.deadlines().begin_measured_wait(conn, Wait::Write);
+                    self.deadlines()
                         .set_timeout(id, conn, self.limits().write_timeout_ms);
                 }
                 conns.list_unread(id);
@@ -98,12 +98,14 @@ impl Engine {
     /// Sends `out` and queues what the kernel does not accept.
     pub(in crate::engine) fn send_or_queue(&self, id: ConnId, out: &[u8]) -> io::Result<Sent> {
         let mut conns = self.conns.borrow_mut();
-        (self.io).send_or_queue(conns.get(id).ok_or_else(connection_gone)?, out)
+        self.io()
+            .send_or_queue(conns.get(id).ok_or_else(connection_gone)?, out)
     }
 
     fn send_last_or_queue(&self, id: ConnId, out: &[u8]) -> io::Result<Sent> {
         let mut conns = self.conns.borrow_mut();
-        (self.io).send_last_or_queue(conns.get(id).ok_or_else(connection_gone)?, out)
+        self.io()
+            .send_last_or_queue(conns.get(id).ok_or_else(connection_gone)?, out)
     }
 
     /// Counts a client that reads a response too slowly, and returns the error for it.
@@ -148,15 +150,15 @@ impl Engine {
             self.limits().write_timeout_ms
         };
         if matches!(conn.state.phase(), Phase::Flushing(_)) {
-            self.deadlines.set_timeout(id, conn, limit_ms);
+            self.deadlines().set_timeout(id, conn, limit_ms);
         } else {
-            self.deadlines
+            self.deadlines()
                 .set_wait_timeout(id, conn, Wait::Write, limit_ms);
         }
         if progress && self.log.is_on() {
             self.log.accepted(conn, accepted);
         }
-        if !done && !self.deadlines.begin_measured_wait(conn, Wait::Write) {
+        if !done && !self.deadlines().begin_measured_wait(conn, Wait::Write) {
             return Err(self.record_slow_client());
         }
         if progress {
@@ -231,7 +233,7 @@ impl Engine {
             let Some(conn) = conns.get(id) else {
                 return true;
             };
-            self.deadlines.set_wait_timeout(id, conn, Wait::Write, 0);
+            self.deadlines().set_wait_timeout(id, conn, Wait::Write, 0);
             let active = conn.active();
             active.wire.last_try = active.exchange.writer.is_some();
             active.exchange.writer.take()
@@ -260,10 +262,10 @@ impl Engine {
                 active.exchange.total_deadline_ms = None;
             }
             conn.transport.drop_received();
-            self.io.send_close_notify(conn);
+            self.io().send_close_notify(conn);
             self.context.driver().shutdown_write(conn.stream);
-            self.io.resume(id, conn);
-            self.deadlines
+            self.io().resume(id, conn);
+            self.deadlines()
                 .set_timeout(id, conn, self.limits().linger_timeout_ms.max(1));
             conns.unlist(id);
             (ended, input)

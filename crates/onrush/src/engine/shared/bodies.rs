@@ -18,12 +18,9 @@ use crate::metrics::{Counters, TimeLimit};
 use onrush_proto::limits::Limits;
 use onrush_proto::reject::Reject;
 use onrush_rt::buf::Buf;
-use onrush_rt::worker::WorkerContext;
 use onrush_rt::{coop, diagnose, user};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::io;
-use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 /// Shorter runs of body bytes are not worth pausing the driver for.
@@ -110,30 +107,13 @@ pub(in crate::engine) fn next_piece(
 }
 
 /// Receives the bodies of the requests of one worker.
-pub(in crate::engine) struct Bodies {
-    context: WorkerContext,
-    limits: Rc<Cell<Limits>>,
-    deadlines: Deadlines,
-    io: Rc<SocketIo>,
-    counters: Arc<Counters>,
+pub(in crate::engine) struct Bodies<'e> {
+    pub(in crate::engine) deadlines: Deadlines<'e>,
+    pub(in crate::engine) io: SocketIo<'e>,
+    pub(in crate::engine) counters: &'e Counters,
 }
 
-impl Bodies {
-    pub(in crate::engine) fn new(
-        context: &WorkerContext,
-        limits: &Rc<Cell<Limits>>,
-        io: &Rc<SocketIo>,
-        counters: &Arc<Counters>,
-    ) -> Bodies {
-        Bodies {
-            context: context.clone(),
-            limits: limits.clone(),
-            deadlines: Deadlines::new(context, limits),
-            io: io.clone(),
-            counters: counters.clone(),
-        }
-    }
-
+impl Bodies<'_> {
     /// Stores the reader's waker until more bytes arrive. Fails when no more bytes will arrive.
     pub(in crate::engine) fn wait_for_body(
         &self,
@@ -170,7 +150,7 @@ impl Bodies {
                 id,
                 conn,
                 Wait::Body,
-                self.limits.get().body_timeout_ms,
+                self.deadlines.limits.get().body_timeout_ms,
             );
             if !self.deadlines.begin_measured_wait(conn, Wait::Body) {
                 return Err(self.body_timeout_error(conn));
@@ -201,7 +181,7 @@ impl Bodies {
             diagnose!(TRACE, connection = id.token(), bytes = run;
                 "receiving paused, the body is read directly");
             conn.state
-                .pause_receiving(self.context.driver().pause(conn.stream));
+                .pause_receiving(self.io.context.driver().pause(conn.stream));
         }
         if conn.state.receiving() != Receiving::Off {
             // `ReceiveStopped`, or a completion that was in progress, wakes the reader.
@@ -247,7 +227,7 @@ impl Bodies {
                     run => low_water.min(u32::try_from(run).unwrap_or(u32::MAX)).max(1),
                 };
                 self.io.set_low_water(conn, low_water);
-                self.context.driver().want_read(conn.stream);
+                self.io.context.driver().want_read(conn.stream);
             }
             Err(error) => {
                 conn.machine.close_after_next();

@@ -7,7 +7,6 @@ use crate::engine::connection::state::Expects;
 use onrush_proto::limits::Limits;
 use onrush_rt::worker::WorkerContext;
 use std::cell::Cell;
-use std::rc::Rc;
 use std::task::Waker;
 
 /// How long an idle connection stays open while the server drains, in ms.
@@ -27,19 +26,13 @@ pub(in crate::engine) enum Wait {
 }
 
 /// Sets the deadlines of the connections of one worker.
-pub(in crate::engine) struct Deadlines {
-    context: WorkerContext,
-    limits: Rc<Cell<Limits>>,
+#[derive(Clone, Copy)]
+pub(in crate::engine) struct Deadlines<'e> {
+    pub(in crate::engine) context: &'e WorkerContext,
+    pub(in crate::engine) limits: &'e Cell<Limits>,
 }
 
-impl Deadlines {
-    pub(in crate::engine) fn new(context: &WorkerContext, limits: &Rc<Cell<Limits>>) -> Deadlines {
-        Deadlines {
-            context: context.clone(),
-            limits: limits.clone(),
-        }
-    }
-
+impl Deadlines<'_> {
     /// Sets the deadline of the connection to `limit_ms` from now; 0 for no limit.
     #[inline]
     pub(in crate::engine) fn set_timeout(&self, id: ConnId, conn: &mut Conn, limit_ms: u32) {

@@ -22,10 +22,16 @@ use std::rc::Rc;
 /// The longest part of a rejected request line that is logged, in bytes.
 const RAW_LINE_BYTES_MAX: usize = 2048;
 
+/// What was received of a head that is rejected.
+pub(in crate::engine) struct Received<'r> {
+    pub(in crate::engine) bytes: &'r [u8],
+    /// Those of the time.
+    pub(in crate::engine) limits: &'r Limits,
+}
+
 /// The exchanges of one worker's connections.
 pub(in crate::engine) struct ExchangeLog {
     context: WorkerContext,
-    limits: Rc<Cell<Limits>>,
     peers: Rc<Peers>,
     /// Whether exchanges are recorded.
     is_on: Cell<bool>,
@@ -34,14 +40,9 @@ pub(in crate::engine) struct ExchangeLog {
 }
 
 impl ExchangeLog {
-    pub(in crate::engine) fn new(
-        context: &WorkerContext,
-        limits: &Rc<Cell<Limits>>,
-        peers: &Rc<Peers>,
-    ) -> ExchangeLog {
+    pub(in crate::engine) fn new(context: &WorkerContext, peers: &Rc<Peers>) -> ExchangeLog {
         ExchangeLog {
             context: context.clone(),
-            limits: limits.clone(),
             peers: peers.clone(),
             is_on: Cell::new(false),
             queue: OnceCell::new(),
@@ -114,19 +115,20 @@ impl ExchangeLog {
 
     /// An exchange whose request was rejected. `received` is the known part of the head, and
     /// perhaps bytes after it.
-    fn rejected_entry(&self, conn: &Conn, received: &[u8]) -> LogEntry {
+    fn rejected_entry(&self, conn: &Conn, received: Received<'_>) -> LogEntry {
+        let Received { bytes, limits } = received;
         // A valid head was rejected because of the length of its body.
         let mut head = Head::default();
-        if let Ok(Parsed::Complete(head_bytes)) = head.parse(received, &self.limits.get()) {
-            return self.parsed_entry(conn, &head, &received[..head_bytes]);
+        if let Ok(Parsed::Complete(head_bytes)) = head.parse(bytes, limits) {
+            return self.parsed_entry(conn, &head, &bytes[..head_bytes]);
         }
         // Empty lines before a request line are skipped (RFC 9112 §2.2).
         let is_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
-        let begin = received.iter().take_while(|&byte| is_end(byte)).count();
-        let line = received[begin..].split(is_end).next().unwrap_or_default();
+        let begin = bytes.iter().take_while(|&byte| is_end(byte)).count();
+        let line = bytes[begin..].split(is_end).next().unwrap_or_default();
         let line = &line[..line.len().min(RAW_LINE_BYTES_MAX)];
         let line = (!line.is_empty()).then(|| line.to_vec());
-        self.entry(conn, RequestLine::Raw(line), received.len())
+        self.entry(conn, RequestLine::Raw(line), bytes.len())
     }
 
     fn entry(&self, conn: &Conn, line: RequestLine, received_bytes: usize) -> LogEntry {
@@ -156,7 +158,7 @@ impl ExchangeLog {
         conn: &mut Conn,
         status: u16,
         outcome: Outcome,
-        received: &[u8],
+        received: Received<'_>,
         rendered_before: usize,
         out: &[u8],
     ) {

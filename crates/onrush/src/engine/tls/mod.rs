@@ -65,19 +65,19 @@ impl Engine {
             return None;
         }
         active.exchange.body_deadline_ms?;
-        self.deadlines.set_wait_timeout(id, conn, Wait::Body, 0);
-        if !self.deadlines.begin_measured_wait(conn, Wait::Body) {
-            let _for_the_reader = self.bodies.body_timeout_error(conn);
-            return self.deadlines.take_reader(id, conn);
+        self.deadlines().set_wait_timeout(id, conn, Wait::Body, 0);
+        if !self.deadlines().begin_measured_wait(conn, Wait::Body) {
+            let _for_the_reader = self.bodies().body_timeout_error(conn);
+            return self.deadlines().take_reader(id, conn);
         }
-        self.deadlines
+        self.deadlines()
             .set_wait_timeout(id, conn, Wait::Body, self.limits().body_timeout_ms);
         None
     }
 
     /// Processes the received bytes of a TLS connection.
     pub(in crate::engine) fn process_records(self: &Rc<Self>, id: ConnId) {
-        let mut out = self.io.buffers.take();
+        let mut out = self.record_buffers.take();
         let mut plaintext = self.tls.plaintext_ranges.take();
         plaintext.clear();
         let is_handshaking = |conn: &mut Conn| conn.state.is_handshaking();
@@ -96,7 +96,7 @@ impl Engine {
             true => self.keep_tickets(id, &out),
             false => self.send_records(id, &out),
         };
-        self.io.buffers.keep(out);
+        self.record_buffers.keep(out);
         let Some(Processed {
             block,
             early_data,
@@ -212,7 +212,7 @@ impl Engine {
             }
             if conn.state.expects() == Expects::Request {
                 conn.state.expect_head();
-                self.deadlines
+                self.deadlines()
                     .set_timeout(id, conn, self.limits().head_timeout_ms);
             }
             conn.active();
@@ -249,7 +249,7 @@ impl Engine {
                 diagnose!(DEBUG, connection = id.token(),
                     error = tracing::field::display(error); "TLS failed");
             }
-            let reader = self.deadlines.take_reader(id, conn);
+            let reader = self.deadlines().take_reader(id, conn);
             let active = conn.active.as_mut();
             let has_unsent = (active.as_ref()).is_some_and(|active| active.has_unsent());
             let task = active.and_then(|active| active.exchange.task.take());
@@ -289,7 +289,7 @@ impl Engine {
         }
         let mut conns = self.conns.borrow_mut();
         let conn = conns.get(id).ok_or_else(connection_gone)?;
-        self.io.send_records(conn, records).map(drop)
+        self.io().send_records(conn, records).map(drop)
     }
 
     /// Whether the last records of a handshake are tickets. In TLS 1.2 they end the handshake.

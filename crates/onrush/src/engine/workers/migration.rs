@@ -248,11 +248,11 @@ impl Engine {
                 self.shutdown
                     .limit_requests(id, (live.input.len() + records) as u64);
                 if input.is_none() && records == 0 {
-                    deadline_ms = self.deadlines.drain_deadline_ms(conn, deadline_ms);
+                    deadline_ms = self.deadlines().drain_deadline_ms(conn, deadline_ms);
                     conn.state.restart_head(); // A new head gets the full time limit.
                 }
             }
-            self.deadlines.set_deadline(id, conn, deadline_ms);
+            self.deadlines().set_deadline(id, conn, deadline_ms);
             self.context.driver().receive(conn.stream);
         }
         if !self.admits_client(id) {

@@ -14,9 +14,8 @@ use crate::engine::shared::measurements::Measurements;
 use onrush_rt::diagnose;
 use onrush_rt::worker::WorkerContext;
 #[cfg(feature = "tls")]
-use records::RecordBuffers;
+pub(in crate::engine) use records::RecordBuffers;
 use std::io::{self, IoSlice};
-use std::rc::Rc;
 
 /// The result of a send that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,29 +33,16 @@ pub(in crate::engine) fn connection_gone() -> io::Error {
 }
 
 /// The sockets of the connections of one worker.
-pub(in crate::engine) struct SocketIo {
-    context: WorkerContext,
-    log: Rc<ExchangeLog>,
-    measurements: Rc<Measurements>,
+#[derive(Clone, Copy)]
+pub(in crate::engine) struct SocketIo<'e> {
+    pub(in crate::engine) context: &'e WorkerContext,
+    pub(in crate::engine) log: &'e ExchangeLog,
+    pub(in crate::engine) measurements: &'e Measurements,
     #[cfg(feature = "tls")]
-    pub(in crate::engine) buffers: RecordBuffers,
+    pub(in crate::engine) buffers: &'e RecordBuffers,
 }
 
-impl SocketIo {
-    pub(in crate::engine) fn new(
-        context: &WorkerContext,
-        log: &Rc<ExchangeLog>,
-        measurements: &Rc<Measurements>,
-    ) -> SocketIo {
-        SocketIo {
-            context: context.clone(),
-            log: log.clone(),
-            measurements: measurements.clone(),
-            #[cfg(feature = "tls")]
-            buffers: RecordBuffers::default(),
-        }
-    }
-
+impl SocketIo<'_> {
     /// Sends without waiting; returns the number of bytes taken. `WouldBlock`: none, because the
     /// socket buffer is full. Nothing else may be queued in the connection.
     ///
