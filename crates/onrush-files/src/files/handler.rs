@@ -224,8 +224,10 @@ impl Handler for Files {
             Some(response) => Reply::Ready(response),
             None => {
                 // One that is invalid is refused where its method is known.
-                let decoded = ResolvedPath::of(&request).map(ResolvedPath::into_decoded);
-                if let Ok(Some(decoded)) = decoded {
+                if request.path().contains('%')
+                    && let Ok(path) = ResolvedPath::of(&request)
+                    && let Some(decoded) = path.into_decoded()
+                {
                     request.set_extension(Rc::new(decoded));
                 }
                 Reply::Pending(self.0.clone(), request)

@@ -217,14 +217,15 @@ impl Engine {
         };
         let mut conn = Conn::new(stream);
         conn.state.refuse();
-        if self.log.is_on() {
+        if self.io.log.is_on() {
             // Nothing was received, so the request is not known.
             let received = Received {
                 bytes: &[],
                 limits: &self.limits(),
             };
             let outcome = Outcome::Rejected;
-            self.log
+            self.io
+                .log
                 .reject(&mut conn, 503, outcome, received, 0, OVER_LIMIT_RESPONSE);
         }
         self.conns.borrow_mut().insert(id, conn);

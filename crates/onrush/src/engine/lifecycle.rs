@@ -17,8 +17,6 @@ use crate::engine::shared::peers::Peers;
 use crate::engine::shared::receive_memory::ReceiveMemory;
 use crate::engine::shared::rendering::Rendering;
 use crate::engine::shared::shutdown::Shutdown;
-#[cfg(feature = "tls")]
-use crate::engine::shared::socket_io::RecordBuffers;
 use crate::engine::shared::socket_io::SocketIo;
 use crate::engine::shared::transfer::Transfer;
 use crate::handler::Service;
@@ -126,10 +124,7 @@ pub(crate) struct Engine {
     pub(super) idle_order: IdleOrder,
     pub(super) crowd: Crowd,
     pub(super) counters: Arc<Counters>,
-    pub(super) log: ExchangeLog,
-    pub(super) measurements: Measurements,
-    #[cfg(feature = "tls")]
-    pub(super) record_buffers: RecordBuffers,
+    pub(super) io: SocketIo,
     /// The task for the next handler that is not ready at once.
     pub(super) task_slot: RefCell<TaskSlot>,
     pub(super) rebalance_state: RebalanceState,
@@ -179,12 +174,13 @@ impl Engine {
             over_limit: RefCell::default(),
             idle_order: IdleOrder::default(),
             crowd: Crowd::new(context, &peers),
-            log: ExchangeLog::new(context, &peers),
+            io: SocketIo::new(
+                context,
+                ExchangeLog::new(context, &peers),
+                Measurements::new(recorder),
+            ),
             peers,
             counters,
-            measurements: Measurements::new(recorder),
-            #[cfg(feature = "tls")]
-            record_buffers: RecordBuffers::default(),
             task_slot: RefCell::new(context.task_slot()),
             rebalance_state: RebalanceState::default(),
             stalls: StallReports::default(),
@@ -234,23 +230,11 @@ impl Engine {
         }
     }
 
-    /// What moves bytes between connections and their sockets.
-    #[inline]
-    pub(super) fn io(&self) -> SocketIo<'_> {
-        SocketIo {
-            context: &self.context,
-            log: &self.log,
-            measurements: &self.measurements,
-            #[cfg(feature = "tls")]
-            buffers: &self.record_buffers,
-        }
-    }
-
     /// What receives request bodies.
     pub(super) fn bodies(&self) -> Bodies<'_> {
         Bodies {
             deadlines: self.deadlines(),
-            io: self.io(),
+            io: &self.io,
             counters: &self.counters,
         }
     }
@@ -278,7 +262,7 @@ impl Engine {
     }
 
     pub(super) fn set_logging(&self, access_log: AccessLog) {
-        if !self.log.set(access_log) {
+        if !self.io.log.set(access_log) {
             return;
         }
         let mut conns = self.conns.borrow_mut();
@@ -331,7 +315,7 @@ impl Engine {
         for id in ids {
             panic_guard::catch(|| self.close(id, CloseReason::Stopped));
         }
-        self.log.write(); // Tasks no longer run.
+        self.io.log.write(); // Tasks no longer run.
     }
 
     /// Begins to serve a new connection. Its places under the connection limit and in the worker
@@ -430,8 +414,8 @@ impl Engine {
         } else {
             self.record_close(reason);
         }
-        if self.log.is_on() {
-            self.log.closed(&mut conn, reason);
+        if self.io.log.is_on() {
+            self.io.log.closed(&mut conn, reason);
         }
         let active = conn.active.as_mut();
         let (reader, measured) = match active {
@@ -442,7 +426,7 @@ impl Engine {
             None => (None, None),
         };
         if let Some(measured) = measured {
-            self.measurements.abort(&measured);
+            self.io.measurements.abort(&measured);
         }
         drop(conn);
         if let Some(reader) = reader {
@@ -470,7 +454,7 @@ impl Engine {
     #[cold]
     pub(super) fn recover_from_panic(&self, id: Option<ConnId>) {
         count(&self.counters.caught);
-        self.measurements.abort_present();
+        self.io.measurements.abort_present();
         let worker = self.context.index();
         let connection_reset = id.is_some();
         panic_guard::log(|| {

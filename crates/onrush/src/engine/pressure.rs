@@ -42,14 +42,15 @@ impl Engine {
         let reject = Reject::new(503, "server is low on memory");
         let mut conns = self.conns.borrow_mut();
         let conn = conns.get(id)?;
-        if self.log.is_on() {
-            self.log.begin(conn, &parts.head, head_bytes);
+        if self.io.log.is_on() {
+            self.io.log.begin(conn, &parts.head, head_bytes);
         }
         let rendered_before = out.len();
         conn.machine
             .send_reject(reject, &self.rendering.date(), out);
-        if self.log.is_on() {
-            self.log
+        if self.io.log.is_on() {
+            self.io
+                .log
                 .respond_whole(conn, reject.status, rendered_before, out);
         }
         let after = conn.machine.finish_response();

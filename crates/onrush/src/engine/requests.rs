@@ -50,11 +50,11 @@ impl Connections for Engine {
 
     fn routed(&self, template: &Rc<Template>) {
         self.context.poll_monitor().retag(template.id);
-        self.measurements.set_route(template);
+        self.io.measurements.set_route(template);
     }
 
     fn set_user(&self, connection: ConnId, user: &str) {
-        if self.log.is_on()
+        if self.io.log.is_on()
             && let Some(conn) = self.conns.borrow_mut().get(connection)
             && let Some(active) = conn.active.as_mut()
         {
@@ -63,7 +63,7 @@ impl Connections for Engine {
     }
 
     fn set_client_address(&self, connection: ConnId, address: IpAddr) {
-        if self.log.is_on()
+        if self.io.log.is_on()
             && let Some(conn) = self.conns.borrow_mut().get(connection)
             && let Some(active) = conn.active.as_mut()
         {
@@ -206,6 +206,6 @@ impl Connections for Engine {
         let mut out = Vec::new();
         conn.machine.send_informational(status, fields, &mut out);
         // A connection that fails here fails again when the body is read.
-        !out.is_empty() && self.io().send_or_queue(conn, &out).is_ok()
+        !out.is_empty() && self.io.send_or_queue(conn, &out).is_ok()
     }
 }

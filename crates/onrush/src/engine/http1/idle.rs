@@ -22,7 +22,7 @@ impl Engine {
         let sent = {
             let mut conns = self.conns.borrow_mut();
             match conns.get(id) {
-                Some(conn) => match self.io().send_or_queue(conn, out) {
+                Some(conn) => match self.io.send_or_queue(conn, out) {
                     Ok(Sent::All) if conn.needs_no_work() && !self.shutdown.has_begun() => {
                         conn.release_active();
                         return self.deadlines().set_timeout(
@@ -52,7 +52,7 @@ impl Engine {
             let Some(conn) = conns.get(id) else { return };
             if conn.state.is_paused() {
                 // A body was read directly, or much input was queued.
-                self.io().resume(id, conn);
+                self.io.resume(id, conn);
             }
             if conn.state.expects() != Expects::Head {
                 if conn.state.expects() != Expects::RestOfBody {

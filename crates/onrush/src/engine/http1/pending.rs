@@ -90,7 +90,7 @@ impl Engine {
         };
         conn.state.begin_task(id);
         let active = conn.active();
-        self.measurements.suspend(&mut active.exchange);
+        self.io.measurements.suspend(&mut active.exchange);
         let waits_for_client = active.exchange.writer.is_some() || !active.wire.unsent().is_empty();
         active.wire.unpop_input(data);
         // Requests that are ready at once need no total time limit. The limit counts from the

@@ -133,7 +133,7 @@ impl Engine {
         };
         if !is_queued {
             let last_try = std::mem::take(&mut conn.active().wire.last_try);
-            match self.io().send_output(conn, output) {
+            match self.io.send_output(conn, output) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if last_try {
                         return Poll::Ready(Err(self.record_slow_client()));
@@ -150,8 +150,8 @@ impl Engine {
                     let accepted = bytes.saturating_sub(unsent);
                     conn.active().wire.write_rate.record_bytes(accepted);
                     conn.active().exchange.rendered_bytes = 0;
-                    if self.log.is_on() && !conn.transport.is_tls() {
-                        self.log.accepted(conn, bytes); // With TLS it is logged already.
+                    if self.io.log.is_on() && !conn.transport.is_tls() {
+                        self.io.log.accepted(conn, bytes); // With TLS it is logged already.
                     }
                     let stream = conn.stream;
                     if conn.is_listed() {

@@ -106,7 +106,7 @@ impl Engine {
             let Some(conn) = conns.get(id) else { return };
             // Queued input is parsed first. While much is queued, the kernel buffers what follows.
             if conn.state.is_paused() && conn.input_bytes() < AHEAD_BYTES_MAX / 2 {
-                self.io().resume(id, conn);
+                self.io.resume(id, conn);
             }
             if conn.state.leaving().is_some() && !conn.state.has_ended() {
                 self.set_idle_deadline(id, conn);
@@ -331,7 +331,7 @@ impl Engine {
     #[inline(never)]
     fn log_request(&self, id: ConnId, head: &Head, bytes: &[u8]) {
         if let Some(conn) = self.conns.borrow_mut().get(id) {
-            self.log.begin(conn, head, bytes);
+            self.io.log.begin(conn, head, bytes);
         }
     }
 
@@ -373,10 +373,10 @@ impl Engine {
                 response_count,
             });
         }
-        if self.log.is_on() {
+        if self.io.log.is_on() {
             self.log_request(id, &parts.head, &head);
         }
-        if self.measurements.are_on() {
+        if self.io.measurements.are_on() {
             self.measure(id, &parts.head, &head);
         }
         let has_body = body.is_some();
@@ -422,7 +422,7 @@ impl Engine {
         let is_tls = cfg!(feature = "tls")
             && self.settings.tls.is_some()
             && (self.conns.borrow_mut().get(id)).is_some_and(|conn| conn.transport.is_tls());
-        self.measurements.begin(head, bytes, is_tls);
+        self.io.measurements.begin(head, bytes, is_tls);
     }
 
     /// Returns what follows a response that was ready at once. Sends large content first.
@@ -490,7 +490,7 @@ impl Engine {
     #[inline(never)]
     fn record_without_send(self: &Rc<Self>) {
         self.reclaim_memory();
-        self.measurements.record();
-        self.measurements.abort_present();
+        self.io.measurements.record();
+        self.io.measurements.abort_present();
     }
 }

@@ -28,13 +28,14 @@ impl Engine {
         let rendered_before = out.len();
         conn.machine
             .send_reject(reject, &self.rendering.date(), out);
-        if self.log.is_on() {
+        if self.io.log.is_on() {
             let outcome = Outcome::Rejected;
             let received = Received {
                 bytes: data,
                 limits: &self.limits(),
             };
-            self.log
+            self.io
+                .log
                 .reject(conn, reject.status, outcome, received, rendered_before, out);
         }
         conn.machine.finish_response()
@@ -55,7 +56,7 @@ impl Engine {
             let Some(conn) = conns.get(id) else { return };
             conn.machine
                 .send_reject(reject, &self.rendering.date(), &mut out);
-            if self.log.is_on() {
+            if self.io.log.is_on() {
                 let received = conn
                     .active
                     .as_ref()
@@ -65,7 +66,8 @@ impl Engine {
                     bytes: received.as_deref().unwrap_or_default(),
                     limits: &self.limits(),
                 };
-                self.log
+                self.io
+                    .log
                     .reject(conn, reject.status, outcome, received, 0, &out);
             }
             conn.machine.finish_response()

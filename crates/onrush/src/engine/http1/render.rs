@@ -58,7 +58,7 @@ impl Engine {
         out: &mut Vec<u8>,
         behind: usize,
     ) -> Rendered {
-        match self.log.is_on() {
+        match self.io.log.is_on() {
             true => self.render_logged(id, behind, response, out),
             false => self.render::<false>(id, behind, response, out),
         }
@@ -98,9 +98,10 @@ impl Engine {
         if let Some(reject) = reject.filter(|_| response.status.0 < 400) {
             // The body broke a rule after the handler had started, so the response is an error.
             conn.machine.send_reject(reject, &date, out);
-            self.measurements.respond(conn, reject.status, None);
+            self.io.measurements.respond(conn, reject.status, None);
             if LOGS {
-                self.log
+                self.io
+                    .log
                     .respond_whole(conn, reject.status, rendered_before, out);
             }
             return Rendered::Whole(self.finish_request(conn));
@@ -130,12 +131,13 @@ impl Engine {
                 out,
             ),
         };
-        if self.measurements.are_on() {
+        if self.io.measurements.are_on() {
             let body_bytes = match send_as {
                 SendAs::Nothing => Some(0),
                 _ => length,
             };
-            self.measurements
+            self.io
+                .measurements
                 .respond(conn, response.status.0, body_bytes);
         }
         let head_bytes = out.len() - rendered_before;
@@ -154,7 +156,8 @@ impl Engine {
             _ => {
                 if LOGS {
                     let status = response.status.0;
-                    self.log
+                    self.io
+                        .log
                         .respond(conn, status, rendered_before, head_bytes, None);
                 }
                 let (head, content) = (std::mem::take(out), std::mem::take(&mut response.body.0));
@@ -163,7 +166,8 @@ impl Engine {
         }
         if LOGS {
             let bytes = Some(out.len() - rendered_before);
-            self.log
+            self.io
+                .log
                 .respond(conn, response.status.0, rendered_before, head_bytes, bytes);
         }
         Rendered::Whole(self.finish_request(conn))
@@ -203,8 +207,8 @@ impl Engine {
     /// read.
     #[inline]
     pub(super) fn finish_request(&self, conn: &mut Conn) -> After {
-        if self.measurements.are_on() {
-            self.measurements.end(conn);
+        if self.io.measurements.are_on() {
+            self.io.measurements.end(conn);
         }
         conn.response_count = conn.response_count.wrapping_add(1);
         conn.machine.finish_response()

@@ -98,13 +98,13 @@ impl Engine {
     /// Sends `out` and queues what the kernel does not accept.
     pub(in crate::engine) fn send_or_queue(&self, id: ConnId, out: &[u8]) -> io::Result<Sent> {
         let mut conns = self.conns.borrow_mut();
-        self.io()
+        self.io
             .send_or_queue(conns.get(id).ok_or_else(connection_gone)?, out)
     }
 
     fn send_last_or_queue(&self, id: ConnId, out: &[u8]) -> io::Result<Sent> {
         let mut conns = self.conns.borrow_mut();
-        self.io()
+        self.io
             .send_last_or_queue(conns.get(id).ok_or_else(connection_gone)?, out)
     }
 
@@ -155,8 +155,8 @@ impl Engine {
             self.deadlines()
                 .set_wait_timeout(id, conn, Wait::Write, limit_ms);
         }
-        if progress && self.log.is_on() {
-            self.log.accepted(conn, accepted);
+        if progress && self.io.log.is_on() {
+            self.io.log.accepted(conn, accepted);
         }
         if !done && !self.deadlines().begin_measured_wait(conn, Wait::Write) {
             return Err(self.record_slow_client());
@@ -262,9 +262,9 @@ impl Engine {
                 active.exchange.total_deadline_ms = None;
             }
             conn.transport.drop_received();
-            self.io().send_close_notify(conn);
+            self.io.send_close_notify(conn);
             self.context.driver().shutdown_write(conn.stream);
-            self.io().resume(id, conn);
+            self.io.resume(id, conn);
             self.deadlines()
                 .set_timeout(id, conn, self.limits().linger_timeout_ms.max(1));
             conns.unlist(id);

@@ -58,8 +58,8 @@ impl Engine {
         }
         let mut conns = self.conns.borrow_mut();
         let conn = conns.get(id)?;
-        if self.log.is_on() {
-            self.log.sent(conn);
+        if self.io.log.is_on() {
+            self.io.log.sent(conn);
         }
         Some(self.finish_request(conn))
     }

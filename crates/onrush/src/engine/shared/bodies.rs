@@ -109,7 +109,7 @@ pub(in crate::engine) fn next_piece(
 /// Receives the bodies of the requests of one worker.
 pub(in crate::engine) struct Bodies<'e> {
     pub(in crate::engine) deadlines: Deadlines<'e>,
-    pub(in crate::engine) io: SocketIo<'e>,
+    pub(in crate::engine) io: &'e SocketIo,
     pub(in crate::engine) counters: &'e Counters,
 }
 
@@ -181,7 +181,7 @@ impl Bodies<'_> {
             diagnose!(TRACE, connection = id.token(), bytes = run;
                 "receiving paused, the body is read directly");
             conn.state
-                .pause_receiving(self.io.context.driver().pause(conn.stream));
+                .pause_receiving(self.deadlines.context.driver().pause(conn.stream));
         }
         if conn.state.receiving() != Receiving::Off {
             // `ReceiveStopped`, or a completion that was in progress, wakes the reader.
@@ -227,7 +227,7 @@ impl Bodies<'_> {
                     run => low_water.min(u32::try_from(run).unwrap_or(u32::MAX)).max(1),
                 };
                 self.io.set_low_water(conn, low_water);
-                self.io.context.driver().want_read(conn.stream);
+                self.deadlines.context.driver().want_read(conn.stream);
             }
             Err(error) => {
                 conn.machine.close_after_next();

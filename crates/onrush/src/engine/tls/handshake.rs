@@ -243,7 +243,7 @@ impl Engine {
             let mut conns = self.conns.borrow_mut();
             let conn = conns.get(id)?;
             if conn.state.is_paused() {
-                self.io().resume(id, conn);
+                self.io.resume(id, conn);
             }
             let Transport::Tls(tls) = &mut conn.transport else {
                 return None;
@@ -442,7 +442,7 @@ impl Engine {
             };
             self.counters.handshakes.count(outcome);
         } else if reason != CloseReason::Broken && !is_cut {
-            self.io().send_close_notify(conn);
+            self.io.send_close_notify(conn);
         }
     }
 }

@@ -77,7 +77,7 @@ impl Engine {
 
     /// Processes the received bytes of a TLS connection.
     pub(in crate::engine) fn process_records(self: &Rc<Self>, id: ConnId) {
-        let mut out = self.record_buffers.take();
+        let mut out = self.io.buffers.take();
         let mut plaintext = self.tls.plaintext_ranges.take();
         plaintext.clear();
         let is_handshaking = |conn: &mut Conn| conn.state.is_handshaking();
@@ -96,7 +96,7 @@ impl Engine {
             true => self.keep_tickets(id, &out),
             false => self.send_records(id, &out),
         };
-        self.record_buffers.keep(out);
+        self.io.buffers.keep(out);
         let Some(Processed {
             block,
             early_data,
@@ -289,7 +289,7 @@ impl Engine {
         }
         let mut conns = self.conns.borrow_mut();
         let conn = conns.get(id).ok_or_else(connection_gone)?;
-        self.io().send_records(conn, records).map(drop)
+        self.io.send_records(conn, records).map(drop)
     }
 
     /// Whether the last records of a handshake are tickets. In TLS 1.2 they end the handshake.

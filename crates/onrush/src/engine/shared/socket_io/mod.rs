@@ -14,7 +14,7 @@ use crate::engine::shared::measurements::Measurements;
 use onrush_rt::diagnose;
 use onrush_rt::worker::WorkerContext;
 #[cfg(feature = "tls")]
-pub(in crate::engine) use records::RecordBuffers;
+use records::RecordBuffers;
 use std::io::{self, IoSlice};
 
 /// The result of a send that did not fail.
@@ -32,17 +32,30 @@ pub(in crate::engine) fn connection_gone() -> io::Error {
     io::ErrorKind::ConnectionAborted.into()
 }
 
-/// The sockets of the connections of one worker.
-#[derive(Clone, Copy)]
-pub(in crate::engine) struct SocketIo<'e> {
-    pub(in crate::engine) context: &'e WorkerContext,
-    pub(in crate::engine) log: &'e ExchangeLog,
-    pub(in crate::engine) measurements: &'e Measurements,
+/// The sockets of the connections of one worker, and what is told about sent bytes.
+pub(in crate::engine) struct SocketIo {
+    context: WorkerContext,
+    pub(in crate::engine) log: ExchangeLog,
+    pub(in crate::engine) measurements: Measurements,
     #[cfg(feature = "tls")]
-    pub(in crate::engine) buffers: &'e RecordBuffers,
+    pub(in crate::engine) buffers: RecordBuffers,
 }
 
-impl SocketIo<'_> {
+impl SocketIo {
+    pub(in crate::engine) fn new(
+        context: &WorkerContext,
+        log: ExchangeLog,
+        measurements: Measurements,
+    ) -> SocketIo {
+        SocketIo {
+            context: context.clone(),
+            log,
+            measurements,
+            #[cfg(feature = "tls")]
+            buffers: RecordBuffers::default(),
+        }
+    }
+
     /// Sends without waiting; returns the number of bytes taken. `WouldBlock`: none, because the
     /// socket buffer is full. Nothing else may be queued in the connection.
     ///

@@ -5,7 +5,7 @@ use crate::engine::connection::Conn;
 use crate::engine::connection::transport::{BodyTarget, Output};
 use std::io;
 
-impl SocketIo<'_> {
+impl SocketIo {
     pub(in crate::engine) fn receive_encrypted(
         &self,
         _: &mut Conn,

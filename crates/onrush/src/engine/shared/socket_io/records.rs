@@ -67,7 +67,7 @@ impl RecordBuffers {
     }
 }
 
-impl SocketIo<'_> {
+impl SocketIo {
     /// Receives records while the driver is paused, and decrypts them in the worker's buffer. Up to
     /// `bytes_max` bytes of plaintext go to `target`, the rest to the queued input. Returns as
     /// [`SocketIo::receive_body`].
