@@ -224,7 +224,7 @@ impl Handler for Files {
             Some(response) => Reply::Ready(response),
             None => {
                 // One that is invalid is refused where its method is known.
-                if request.path().contains('%')
+                if request.path().as_bytes().contains(&b'%')
                     && let Ok(path) = ResolvedPath::of(&request)
                     && let Some(decoded) = path.into_decoded()
                 {

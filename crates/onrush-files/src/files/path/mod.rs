@@ -140,11 +140,14 @@ impl<'p> ResolvedPath<'p> {
         mount: &str,
         operation: Operation,
     ) -> Result<Target, HttpError> {
-        // Not above the folder, even if the path leads back into it.
-        if self.depth_min.saturating_add(1) < mount.matches('/').count() {
-            return Err(OUTSIDE);
-        }
-        let mount = ResolvedPath::parse(mount)?.whole;
+        let mount = match mount {
+            "/" => Cow::Borrowed(&b""[..]),
+            // Not above the folder, even if the path leads back into it.
+            _ if self.depth_min.saturating_add(1) < mount.matches('/').count() => {
+                return Err(OUTSIDE);
+            }
+            mount => ResolvedPath::parse(mount)?.whole,
+        };
         let key = match self.whole.strip_prefix(&*mount).ok_or(OUTSIDE)? {
             key if mount.is_empty() => key,
             [] => &[],
