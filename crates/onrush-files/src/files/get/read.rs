@@ -327,7 +327,7 @@ impl Reads {
 /// loaded, perhaps encoded, and sent.
 pub(in crate::files) struct GetRequest<'r> {
     pub(in crate::files) reads: &'r Arc<Reads>,
-    listings: &'r Arc<Listings>,
+    pub(in crate::files) listings: &'r Arc<Listings>,
     pub(in crate::files) request: &'r Request,
     /// The codings that the response may have.
     accepted: Option<Accepted>,
@@ -344,53 +344,6 @@ impl<'r> GetRequest<'r> {
             listings,
             request,
             accepted: reads.accepted(request),
-        }
-    }
-
-    /// The response.
-    pub(in crate::files) async fn respond(&self) -> Result<Response, HttpError> {
-        match self.resolve().await {
-            Err(failure) if failure.status == 404 && self.reads.objects.options.site => {
-                let page = Box::pin(self.not_found()).await?;
-                page.ok_or(failure)
-            }
-            Err(failure) => path::scope_redirect(self.request, failure).ok_or(failure),
-            result => result,
-        }
-    }
-
-    /// The response with what the path names.
-    async fn resolve(&self) -> Result<Response, HttpError> {
-        let (reads, request) = (self.reads, self.request);
-        let split = path::split(request)?;
-        let target = path::target(request, Operation::Read)?;
-        match target.check_visible(&reads.objects.options, Operation::Read)? {
-            Target::Object(key) => match self.serve(&key, Role::Named).await {
-                Ok(response) => Ok(response),
-                Err(error @ (StoreError::NotFound | StoreError::IsDirectory))
-                    if reads.objects.options.site =>
-                {
-                    Box::pin(self.page_or_error(split, &key, error)).await
-                }
-                Err(error) => Ok(reads.error_response(request, split, &key, error)),
-            },
-            Target::Folder(folder) => {
-                if reads.objects.options.site
-                    && may_read_index(request)
-                    && let Some(response) = self.index(folder.as_ref()).await?
-                {
-                    return Ok(response);
-                }
-                self.listings.list(request, split, folder).await
-            }
-        }
-    }
-
-    /// The response with a folder's `index.html`, if it has one.
-    async fn index(&self, folder: Option<&Key>) -> Result<Option<Response>, HttpError> {
-        match path::index(folder) {
-            Some(key) => self.serve_if_found(&key, Role::Named).await,
-            None => Ok(None),
         }
     }
 
@@ -412,7 +365,7 @@ impl<'r> GetRequest<'r> {
     /// The response with an object. Waits for the first bytes of one that is not local: once the
     /// head is sent, a failure can only end the connection. If the object is replaced between two
     /// requests to the store, it is loaded again.
-    async fn serve(&self, key: &Key, role: Role) -> Result<Response> {
+    pub(in crate::files) async fn serve(&self, key: &Key, role: Role) -> Result<Response> {
         let (mut wanted, mut more) = (wanted(self.request), 1..OPENED_MAX);
         loop {
             match Box::pin(self.serve_once(key, role, wanted)).await {

@@ -30,11 +30,10 @@ use crate::files::object::cache::Cache;
 use crate::files::path::location::Location;
 use crate::files::path::shown::is_listed;
 use crate::files::path::{self, Split};
-use crate::files::shared::client_rights::check_right;
 use crate::files::shared::objects::Objects;
 use crate::files::shared::permitted::Permitted;
 use crate::files::uploads::Uploads;
-use crate::rights::{Identity, Rights};
+use crate::rights::Rights;
 use crate::shares::{Full, Holder, Share};
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine};
 use futures_core::Stream;
@@ -61,13 +60,13 @@ const OVERHEAD_BYTES: usize = 16;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::files) struct ListQuery {
     pub(in crate::files) after: Option<Vec<u8>>,
-    limit: Option<usize>,
-    json: Option<bool>,
+    pub(in crate::files) limit: Option<usize>,
+    pub(in crate::files) json: Option<bool>,
     pub(in crate::files) sort: Option<Sorting>,
-    login: bool,
-    archive: Option<Format>,
-    watch: bool,
-    markdown: Option<Vec<u8>>,
+    pub(in crate::files) login: bool,
+    pub(in crate::files) archive: Option<Format>,
+    pub(in crate::files) watch: bool,
+    pub(in crate::files) markdown: Option<Vec<u8>>,
 }
 
 /// Folders: listings, archives, and changes that clients watch.
@@ -83,44 +82,15 @@ pub(in crate::files) struct Listings {
 }
 
 impl Listings {
-    /// The response to GET or HEAD of a folder.
-    pub(in crate::files) async fn list(
+    /// One page of a folder.
+    pub(in crate::files) async fn page(
         self: &Arc<Self>,
         request: &Request,
         split: Split<'_>,
         folder: Option<Key>,
+        query: &ListQuery,
+        json: bool,
     ) -> Result<Response, HttpError> {
-        let may_list = check_right(request, Rights::LIST);
-        let query = ListQuery::parse(request.query().unwrap_or_default())?;
-        if query.login
-            && let Some(identity) = request.extension::<Identity>()
-            && identity.name().is_none()
-        {
-            return Err(HttpError::not_permitted(identity));
-        }
-        if let Err(failure) = may_list {
-            let form = self.upload_form(request, split, folder.as_ref(), &query)?;
-            return form.ok_or(failure);
-        }
-        if let Some(format) = query.archive {
-            return self.archive(request, folder, format).await;
-        }
-        if query.watch {
-            return self.watch(request, split, folder).await;
-        }
-        if let Some(name) = &query.markdown {
-            let depth = split.subpath.matches('/').count();
-            return self.markdown(request, folder.as_ref(), depth, name).await;
-        }
-        let json = query
-            .json
-            .unwrap_or_else(|| negotiate::prefers_json(request));
-        if request.method() == "HEAD" {
-            return self.head_of_folder(request, folder.as_ref(), json).await;
-        }
-        if !json && query.limit.is_none() && !negotiate::names_html(request) {
-            return self.whole(request, split, folder, &query).await;
-        }
         let holder = Holder::of(request);
         let default_limit = match json {
             true => ListHow::default().limit,
@@ -164,7 +134,7 @@ impl Listings {
     }
 
     /// The response to HEAD of a folder. It has no length, because that takes all names.
-    async fn head_of_folder(
+    pub(in crate::files) async fn head_of_folder(
         &self,
         request: &Request,
         folder: Option<&Key>,
@@ -225,7 +195,7 @@ impl Listings {
 
     /// The page for a browser whose user may upload to the folder and not list it. `None` for other
     /// requests. The folder is not looked up, so the page does not tell whether it exists.
-    fn upload_form(
+    pub(in crate::files) fn upload_form(
         &self,
         request: &Request,
         split: Split<'_>,
@@ -293,7 +263,7 @@ impl ListQuery {
         query
     }
 
-    fn parse(text: &str) -> Result<ListQuery, HttpError> {
+    pub(in crate::files) fn parse(text: &str) -> Result<ListQuery, HttpError> {
         let mut query = ListQuery::default();
         for pair in text.split('&') {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));

@@ -33,13 +33,8 @@ use crate::files::shared::multistatus;
 use crate::files::shared::multistatus::Failures;
 use crate::rights::Rights;
 use crate::shares::Holder;
-use futures_core::Stream;
 use onrush::{Request, Response};
-use onrush_store::{
-    Committed, Condition, Key, Kind, Meta, Overlap, Relocation, StoreError, Wanted,
-};
-use std::future::poll_fn;
-use std::pin::Pin;
+use onrush_store::{Committed, Condition, Key, Kind, Meta, Overlap, Relocation, StoreError};
 use std::sync::Arc;
 
 const NO_DESTINATION: HttpError = HttpError::new(
@@ -333,14 +328,6 @@ impl Writes {
         })
     }
 
-    /// Copies an object, by the store or through this server.
-    pub(in crate::files) async fn copy(&self, how: Relocation) -> Result<Committed, StoreError> {
-        match self.objects.store.copy(how.clone()).await {
-            Err(StoreError::Unsupported) => self.copy_bytes(how).await,
-            copied => copied,
-        }
-    }
-
     /// Refuses to copy an object that is larger than objects may be. Those in a folder are
     /// checked one by one.
     async fn check_size(&self, from: &Key) -> Result<(), HttpError> {
@@ -357,24 +344,6 @@ impl Writes {
         match found?.is_some_and(is_larger) {
             true => Err(limits.too_large()),
             false => Ok(()),
-        }
-    }
-
-    /// Copies through this server.
-    async fn copy_bytes(&self, how: Relocation) -> Result<Committed, StoreError> {
-        let source = self.objects.store.open(&how.from, Wanted::All).await?;
-        how.from_condition.check(Some(source.meta()))?;
-        let size = source.meta().size;
-        let staged = (self.objects.store).stage(&how.to, how.to_condition, Some(size));
-        let mut upload = staged.await?;
-        upload.set_metadata(source.metadata().await?)?;
-        let mut bytes = source.stream(0..size);
-        while let Some(piece) = poll_fn(|cx| Pin::new(&mut bytes).poll_next(cx)).await {
-            upload.write(piece?.to_vec()).await?;
-        }
-        match upload.written_bytes() == size {
-            true => upload.commit().await,
-            false => Err(StoreError::Changed),
         }
     }
 

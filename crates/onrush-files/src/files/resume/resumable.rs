@@ -25,7 +25,6 @@ use crate::files::uploads::{
 use crate::shares::Holder;
 use onrush::{Request, Response};
 use onrush_proto::token;
-use onrush_store::StoreError;
 
 /// Shorter bodies are not worth an upload that can be continued.
 const SHORT_BYTES: u64 = 256 * 1024;
@@ -47,7 +46,6 @@ const NOT_OFFERED: HttpError = HttpError::new(
 );
 const NO_OFFSET: HttpError = HttpError::new(400, "an append needs Upload-Offset");
 const PARTIAL: HttpError = HttpError::new(409, "this is a partial upload of a tus client");
-const IN_USE: HttpError = HttpError::new(423, HttpError::UPLOAD_IN_USE.detail);
 const NO_COMPLETE: HttpError = HttpError::new(400, "an append needs Upload-Complete");
 
 /// The fields of a request that concern uploads. Values of a wrong form are ignored, as the draft
@@ -321,23 +319,6 @@ impl UploadProtocols {
                 FoundUpload::Completed(_) => Ok(Problem::CompletedUpload.response()),
             },
             _ => Err(HttpError::METHOD_NOT_ALLOWED),
-        }
-    }
-
-    /// `DELETE` of an unfinished upload. What another process receives stays: its client would
-    /// learn at the end of its body that there is nothing any more.
-    pub(in crate::files) async fn cancel(
-        &self,
-        request: &Request,
-        session: Session,
-        to: &Destination,
-    ) -> Result<Response, HttpError> {
-        match session.cancel().await {
-            Ok(()) => Ok(Response::new(204)),
-            Err(ReceiveError::Store(StoreError::InUse)) => Ok(IN_USE
-                .into_response(request)
-                .with_header("Retry-After", "1")),
-            Err(error) => Err(self.objects.upload_failure(error, &to.key)),
         }
     }
 

@@ -12,6 +12,8 @@ use crate::files::uploads::Session;
 use onrush::{Request, Response};
 use onrush_store::{Condition, StoreError};
 
+const IN_USE: HttpError = HttpError::new(423, HttpError::UPLOAD_IN_USE.detail);
+
 /// An Integer that is not negative (RFC 9651 §3.3.1).
 pub(in crate::files) fn integer(value: &[u8]) -> Option<u64> {
     let is_integer = (1..=15).contains(&value.len()) && value.iter().all(u8::is_ascii_digit);
@@ -27,6 +29,23 @@ pub(in crate::files) fn content_length(request: &Request) -> Option<u64> {
 }
 
 impl UploadProtocols {
+    /// `DELETE` of an unfinished upload. What another process receives stays: its client would
+    /// learn at the end of its body that there is nothing any more.
+    pub(in crate::files) async fn cancel(
+        &self,
+        request: &Request,
+        session: Session,
+        to: &Destination,
+    ) -> Result<Response, HttpError> {
+        match session.cancel().await {
+            Ok(()) => Ok(Response::new(204)),
+            Err(ReceiveError::Store(StoreError::InUse)) => Ok(IN_USE
+                .into_response(request)
+                .with_header("Retry-After", "1")),
+            Err(error) => Err(self.objects.upload_failure(error, &to.key)),
+        }
+    }
+
     /// The condition of the upload that a request begins. Fails if it does not hold now.
     pub(in crate::files) async fn upload_condition(
         &self,
