@@ -22,7 +22,7 @@ pub(super) struct Record {
     /// The parts, if they arrive in any order.
     #[serde(default)]
     pub(super) parts: Option<Parts>,
-    /// See [`Plan::is_partial`](super::Plan::is_partial).
+    /// See [`NewUpload::is_partial`](super::NewUpload::is_partial).
     #[serde(default)]
     pub(super) is_partial: bool,
     /// See [`Kept::place`].

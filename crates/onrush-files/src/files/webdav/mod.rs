@@ -2,7 +2,7 @@
 //! mean for all methods that change something.
 //!
 //! A change passes through here to the code that serves it without WebDAV. Before that, `If` is
-//! evaluated, and the change begins in the table of locks ([`Locks`]), where it stays to its end.
+//! evaluated, and the change begins in the table of locks (`locks`), where it stays to its end.
 //!
 //! The path of a folder may lack the slash at its end (§5.2). `PUT` creates missing folders, as
 //! without WebDAV; §9.7.1 asks for 409 there.
