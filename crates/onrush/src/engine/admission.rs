@@ -189,7 +189,7 @@ impl Engine {
     }
 
     /// Sends a 503 to a connection over the limit, and keeps the connection open until the client
-    /// has read it. There are at most [`Settings::over_limit_max`] of them; the oldest makes room.
+    /// has read it. There are at most `Settings::over_limit_max` of them; the oldest makes room.
     #[cold]
     fn reject_over_limit(self: &Rc<Self>, incoming: Incoming) {
         count(&self.counters.placed);

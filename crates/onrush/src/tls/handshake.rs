@@ -47,7 +47,7 @@ pub(super) struct Handshake {
 }
 
 impl Handshake {
-    /// See [`Session::new`](super::session::Session::new).
+    /// See `Session::new`.
     pub(super) fn new(config: ForHandshake) -> Result<Handshake, Error> {
         let ForHandshake {
             server: config,

@@ -73,7 +73,7 @@ impl Session {
     /// A session with the current version of `config`, which may have ACME challenges.
     ///
     /// # Errors
-    /// As [`new`](Session::new).
+    /// As `new`.
     pub(crate) fn accept(config: &TlsConfig) -> Result<Session, rustls::Error> {
         Session::with(config.for_handshake())
     }
@@ -88,7 +88,7 @@ impl Session {
     /// Checks what `config` says about all sessions, before there is one.
     ///
     /// # Errors
-    /// As [`new`](Session::new), and if the crypto provider offers a cipher suite that the record
+    /// As `new`, and if the crypto provider offers a cipher suite that the record
     /// layer does not have.
     pub(crate) fn check(config: &TlsConfig) -> Result<(), rustls::Error> {
         let server = config.current();

@@ -445,7 +445,7 @@ impl Tls {
         self.unsent_response_bytes
     }
 
-    /// See [`Conn::accepted_response_bytes`]. Within queued records the number is proportional.
+    /// See `Conn::accepted_response_bytes`. Within queued records the number is proportional.
     pub(in crate::engine) fn accepted_response_bytes(&mut self, bytes: usize) -> usize {
         let unsent = self.unsent_bytes;
         self.unsent_bytes = unsent.saturating_sub(bytes);

@@ -70,7 +70,7 @@ impl Engine {
         }
     }
 
-    /// Calls [`Engine::join_head`] again after older heads have been evicted. The eviction may
+    /// Calls `join_head` again after older heads have been evicted. The eviction may
     /// close this connection, too.
     #[cold]
     fn join_head_after_reclaim(self: &Rc<Self>, id: ConnId) -> NextInput {

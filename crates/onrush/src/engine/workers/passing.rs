@@ -6,7 +6,7 @@
 //! received bytes or with a request in progress stays until the response was sent. A connection
 //! that is to be passed on is served as usual meanwhile; all others drain.
 //!
-//! The sockets go into an [`Outbox`], from which a thread that is no worker takes them, so no
+//! The sockets go into an `Outbox`, from which a thread that is no worker takes them, so no
 //! worker waits for another process. Their places, under the connection limit and at their worker,
 //! stay reserved until the thread says what became of them. A connection that the other process
 //! does not take comes back through the inbox of its worker, and drains.
