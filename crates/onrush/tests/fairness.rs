@@ -7,7 +7,7 @@ use crate::common::{Served, calm, drivers, get, read_some, serve, statuses, watc
 use onrush::coroutine::{self, handler, mpsc};
 use onrush::{Body, Bytes, Limits, Request, Response, Router};
 use std::cell::Cell;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::TcpStream;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -139,7 +139,9 @@ fn upload(mut stream: TcpStream, path: &str, stop: &AtomicBool) {
 fn download(mut stream: TcpStream, path: &str, stop: &AtomicBool) {
     let _ = stream.write_all(get(path).as_bytes());
     let mut memory = vec![0; 1 << 20];
-    while !stop.load(Ordering::Relaxed) && stream.read(&mut memory).is_ok_and(|n| n > 0) {}
+    while !stop.load(Ordering::Relaxed)
+        && testing::read_some(&mut stream, &mut memory).is_ok_and(|n| n > 0)
+    {}
 }
 
 /// Sends requests without end and reads the responses as fast as possible.
@@ -152,7 +154,7 @@ fn pipeline(mut stream: TcpStream, _: &str, stop: &AtomicBool) {
             let _ = writer.shutdown(std::net::Shutdown::Both);
         });
         let mut memory = vec![0; 1 << 20];
-        while stream.read(&mut memory).is_ok_and(|n| n > 0) {}
+        while testing::read_some(&mut stream, &mut memory).is_ok_and(|n| n > 0) {}
     });
 }
 
@@ -162,7 +164,7 @@ fn echoed(stream: TcpStream, path: &str, stop: &AtomicBool) {
     thread::scope(|scope| {
         scope.spawn(move || {
             let mut memory = vec![0; 1 << 20];
-            while reader.read(&mut memory).is_ok_and(|n| n > 0) {}
+            while testing::read_some(&mut reader, &mut memory).is_ok_and(|n| n > 0) {}
         });
         upload(stream.try_clone().unwrap(), path, stop);
         let _ = stream.shutdown(std::net::Shutdown::Both);
@@ -442,7 +444,7 @@ fn beside_loops_over_errors_and_ends() {
                 client.write_all(get(path).as_bytes()).unwrap();
                 let mut byte = [0];
                 let _ = client.set_read_timeout(Some(Duration::from_millis(100)));
-                let _ = client.read(&mut byte);
+                let _ = testing::read_some(&mut client, &mut byte);
                 drop(client);
                 assert_eq!(statuses(&server.get("/hello")), [200], "beside {path}");
             }

@@ -4,7 +4,7 @@ use crate::common::gate::until;
 use crate::common::memory::{MEMORY, assert_prompt, evicted, hello, metric, serve, serve_limited};
 use crate::common::{content, drivers, get, read_some, statuses, through_tls, watchdog};
 use onrush::{Limits, Metrics, Request, Response};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -109,7 +109,7 @@ fn disconnect_is_noticed_while_memory_is_exhausted() {
                 .set_read_timeout(Some(Duration::from_millis(300)))
                 .unwrap();
             other.write_all(get("/hello").as_bytes()).unwrap();
-            let read = other.read(&mut [0; 4096]);
+            let read = testing::read_some(&mut other, &mut [0; 4096]);
             if read
                 .as_ref()
                 .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)

@@ -4,7 +4,7 @@
 //! themselves in a process of their own), `watchdog` (tests that hang), `skip` (tests that cannot
 //! run here), `drivers` (those that work here), `matrix` (which drivers and seeds a test uses),
 //! `seccomp` (refused system calls), `panics` (panics on purpose), `log` (what a test logs),
-//! `reserved_port` (ports for programs), `connect_from` (clients with other addresses), `reply`
+//! `reserved_port` (ports for programs), `connect_from` (clients with other addresses), `read_some` (what a client receives), `reply`
 //! (responses of HTTP servers), `body` (content of objects), `example` (the examples as programs).
 
 mod body;
@@ -15,6 +15,7 @@ pub mod example;
 pub mod log;
 pub mod matrix;
 pub mod panics;
+mod read_some;
 mod reply;
 mod reserved_port;
 pub mod seccomp;
@@ -24,6 +25,7 @@ mod watchdog;
 
 pub use body::body;
 pub use connect_from::connect_from;
+pub use read_some::read_some;
 pub use reply::Reply;
 pub use reserved_port::ReservedPort;
 pub use skip::or_skip;

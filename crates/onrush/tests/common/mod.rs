@@ -20,7 +20,7 @@ use onrush_rt::net::Address;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
-pub use testing::watchdog;
+pub use testing::{read_some, watchdog};
 
 /// The available kernel drivers. Prints why one is not.
 pub fn drivers() -> Vec<DriverPreference> {
@@ -171,16 +171,6 @@ impl Drop for Served {
             if !std::thread::panicking() {
                 ended.expect("no worker failed");
             }
-        }
-    }
-}
-
-/// Reads available bytes. Repeats a read that a signal interrupted.
-pub fn read_some(stream: &mut TcpStream, into: &mut [u8]) -> io::Result<usize> {
-    loop {
-        match stream.read(into) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            result => return result,
         }
     }
 }

@@ -86,7 +86,7 @@ pub fn connect(server: SocketAddr) -> TcpStream {
 fn encrypt(mut from: TcpStream, mut to: TcpStream, connection: &Mutex<ClientConnection>) {
     let mut piece = vec![0; 32 * 1024];
     loop {
-        let read = from.read(&mut piece);
+        let read = testing::read_some(&mut from, &mut piece);
         let mut records = Vec::new();
         {
             let mut connection = connection.lock().unwrap();
@@ -123,7 +123,7 @@ fn encrypt(mut from: TcpStream, mut to: TcpStream, connection: &Mutex<ClientConn
 fn decrypt(mut from: TcpStream, mut to: TcpStream, connection: &Mutex<ClientConnection>) {
     let mut piece = vec![0; 64 * 1024];
     loop {
-        let read = match from.read(&mut piece) {
+        let read = match testing::read_some(&mut from, &mut piece) {
             Ok(0) | Err(_) => {
                 // Without `close_notify` the response may be truncated.
                 drop(reset(&to));

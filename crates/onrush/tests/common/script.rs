@@ -198,7 +198,7 @@ fn read_while(stream: &mut TcpStream, responses: &mut Vec<u8>, wanted: impl Fn()
     stream.set_read_timeout(Some(moment)).unwrap();
     let mut piece = [0; 65536];
     while wanted() {
-        if let Ok(n) = stream.read(&mut piece) {
+        if let Ok(n) = testing::read_some(stream, &mut piece) {
             responses.extend_from_slice(&piece[..n]);
         }
     }

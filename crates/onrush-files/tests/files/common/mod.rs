@@ -398,7 +398,7 @@ impl TestServer {
             (_, Connection::Real(stream)) => {
                 let mut piece = vec![0; 64 * 1024];
                 while !is_complete(&all) {
-                    match stream.read(&mut piece) {
+                    match testing::read_some(stream, &mut piece) {
                         Ok(0) => break,
                         Ok(bytes) => all.extend_from_slice(&piece[..bytes]),
                         Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
