@@ -164,6 +164,7 @@ fn serve(
         cache_files_max: process::descriptors::cached_files_max(descriptors),
         blocking_threads: sizes.file_threads,
         descriptors: sizes.descriptors.clone(),
+        watchers_max: sizes.watchers_max(&settings),
         ..settings.files.clone()
     };
     let open = |known: &[HandedOver]| {

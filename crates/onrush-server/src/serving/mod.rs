@@ -91,6 +91,15 @@ impl Sizes {
         self.connections_max = wanted.min(possible);
     }
 
+    /// The number of clients that may watch folders. Each keeps a connection, and the others need
+    /// some as well.
+    pub(crate) fn watchers_max(&self, settings: &Settings) -> usize {
+        settings
+            .files
+            .watchers_max
+            .min(self.connections_max.div_ceil(2))
+    }
+
     pub(crate) fn connections_max(&self) -> usize {
         self.connections_max
     }

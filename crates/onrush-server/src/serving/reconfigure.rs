@@ -173,6 +173,7 @@ impl Reconfiguration {
             tracing::warn!("{warning}");
         }
         let former = self.take_loaded(loaded, &mut users);
+        self.sizes.change(&new);
         let options = self.files_options(&new);
         let retired = (options != self.files_options).then(|| {
             let files = self.parts.files.with_options(options.clone());
@@ -185,7 +186,6 @@ impl Reconfiguration {
         self.path_rules.set(Origin::Quotas, of_quotas);
         self.files_options = options;
         self.settings = new;
-        self.sizes.change(&self.settings);
         logging::change(self.settings.log);
         let running = self.server.settings();
         let running = self.sizes.running_settings(&self.settings, running);
@@ -306,6 +306,7 @@ impl Reconfiguration {
             cache_files_max: self.files_options.cache_files_max,
             blocking_threads: self.files_options.blocking_threads,
             descriptors: self.files_options.descriptors.clone(),
+            watchers_max: self.sizes.watchers_max(new),
             ..new.files.clone()
         }
     }

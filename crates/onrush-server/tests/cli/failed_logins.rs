@@ -44,7 +44,7 @@ fn failed_logins_are_delayed_limited_counted_and_logged() {
             // Those that are delayed have no response yet. A machine that is slow enough has sent
             // some; it never sends all.
             std::thread::yield_now();
-            match stream.read(&mut response) {
+            match testing::read_some(&mut stream, &mut response) {
                 Ok(bytes) => {
                     let response = String::from_utf8_lossy(&response[..bytes]).into_owned();
                     if response.starts_with("HTTP/1.1 429 ") {

@@ -1,7 +1,7 @@
 //! `onrush health` reports whether a running server is ready.
 
 use crate::program::{Folder, Server, onrush, output, wait_until};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::TcpListener;
 use std::process::Command;
 
@@ -69,7 +69,7 @@ fn another_program_is_not_ready() {
         scope.spawn(|| {
             let (mut stream, _) = listener.accept().expect("a client");
             let mut request = [0; 512];
-            let read = stream.read(&mut request).expect("a request");
+            let read = testing::read_some(&mut stream, &mut request).expect("a request");
             assert!(request[..read].starts_with(b"GET /-/ready HTTP/1.1\r\n"));
             stream.write_all(b"220 mail\x1b[31m\r\n").expect("sent");
         });

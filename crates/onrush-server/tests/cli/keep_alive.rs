@@ -1,6 +1,6 @@
 //! A client that sends several requests over one connection.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -97,7 +97,7 @@ impl Connection {
 
     fn fill(&mut self) {
         let mut piece = vec![0; 64 * 1024];
-        let read = self.stream.read(&mut piece).expect("the server responds");
+        let read = testing::read_some(&mut self.stream, &mut piece).expect("the server responds");
         assert!(read > 0, "the server has closed the connection");
         self.received.extend_from_slice(&piece[..read]);
     }

@@ -3,7 +3,7 @@
 use crate::program::certificates::{Authority, Client};
 use crate::program::users::UsersFile;
 use crate::program::{Folder, Server, TIMEOUT, both_drivers, onrush};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ fn try_get(stream: &mut TcpStream, fields: &str) -> std::io::Result<String> {
     let mut response = Vec::new();
     while !response.ends_with(b"content") {
         let mut piece = [0; 1024];
-        match stream.read(&mut piece)? {
+        match testing::read_some(stream, &mut piece)? {
             0 => return Err(ErrorKind::UnexpectedEof.into()),
             read => response.extend_from_slice(&piece[..read]),
         }
@@ -53,7 +53,7 @@ fn wait_for_close(stream: &mut TcpStream) {
         stream
             .set_read_timeout(Some(Duration::from_secs(1)))
             .expect("set");
-        match stream.read(&mut [0; 100]) {
+        match testing::read_some(stream, &mut [0; 100]) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             closed => return assert_eq!(closed.unwrap_or(0), 0),
         }
@@ -366,7 +366,10 @@ fn settings_of_the_engine_change() {
         get(&mut open, "");
         // The new one replaces the one that is idle.
         assert!(server.get("/x").ends_with("content"));
-        assert_eq!(open.read(&mut [0; 100]).expect("the end"), 0);
+        assert_eq!(
+            testing::read_some(&mut open, &mut [0; 100]).expect("the end"),
+            0
+        );
         assert!(!server.log().contains("off.example"));
     }
 }

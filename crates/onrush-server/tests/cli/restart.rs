@@ -125,7 +125,7 @@ fn read_response(stream: &mut dyn Read, load: Load) -> io::Result<String> {
     };
     let (mut response, mut piece) = (Vec::new(), [0; 4096]);
     while !response.ends_with(end) {
-        match stream.read(&mut piece)? {
+        match testing::read_some(stream, &mut piece)? {
             0 => return Err(ErrorKind::UnexpectedEof.into()),
             n => response.extend_from_slice(&piece[..n]),
         }
@@ -494,6 +494,9 @@ fn connections_drain_if_the_addresses_change() {
     std::fs::write(&config, "bind = ['127.0.0.1', '127.0.0.2']\n").expect("written");
     let process = restart(server.child.id(), &mut manager);
     assert_eq!(server.wait_for_exit(TIMEOUT), Some(0));
-    assert_eq!(open.read(&mut [0; 10]).expect("the end"), 0);
+    assert_eq!(
+        testing::read_some(&mut open, &mut [0; 10]).expect("the end"),
+        0
+    );
     end(process);
 }

@@ -35,7 +35,7 @@ fn read_response(stream: &mut TcpStream) -> std::io::Result<bool> {
     let mut response = Vec::new();
     let mut piece = [0; 4096];
     while !response.ends_with(b"\r\n\r\ncontent") {
-        match stream.read(&mut piece)? {
+        match testing::read_some(stream, &mut piece)? {
             0 => return Err(ErrorKind::UnexpectedEof.into()),
             n => response.extend_from_slice(&piece[..n]),
         }

@@ -3,7 +3,7 @@
 
 use crate::program::certificates::{Authority, Client, Pair, text};
 use crate::program::{Folder, Server, both_drivers, onrush, output, wait_until};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Write};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// The line of a server that does not start, and the exit code.
@@ -390,7 +390,7 @@ fn a_removed_authority_ends_the_connections_of_its_clients() {
         wait_for_count(&server, "certificates loaded again", 2);
         for client in &mut idle {
             // They need not send anything: the end comes by itself.
-            let read = client.read(&mut [0; 100]);
+            let read = testing::read_some(client, &mut [0; 100]);
             assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
             let is_late = |error: &std::io::Error| error.kind() == ErrorKind::WouldBlock;
             assert!(
@@ -399,7 +399,7 @@ fn a_removed_authority_ends_the_connections_of_its_clients() {
             );
         }
         let sent = writer.write_all(b"more");
-        let read = sent.and_then(|()| writer.read(&mut [0; 100]));
+        let read = sent.and_then(|()| testing::read_some(&mut writer, &mut [0; 100]));
         assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
         assert!(!folder.path().join("written").exists());
         for client in &mut those_who_stay {

@@ -3,7 +3,7 @@
 
 use crate::program::users::{UsersFile, login, request, start};
 use crate::program::{Folder, Server, TIMEOUT, curl, drivers, is_installed, pattern, wait_until};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn read_head(stream: &mut TcpStream) -> String {
     let mut head = Vec::new();
     let mut byte = [0];
     while !head.ends_with(b"\r\n\r\n") {
-        match stream.read(&mut byte) {
+        match testing::read_some(stream, &mut byte) {
             Ok(1) => head.push(byte[0]),
             other => panic!("{other:?} after {}", String::from_utf8_lossy(&head)),
         }

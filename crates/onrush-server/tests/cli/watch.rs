@@ -15,7 +15,7 @@ fn watch(server: &Server, path: &str) -> TcpStream {
     let mut text = Vec::new();
     let mut piece = [0; 1024];
     while !String::from_utf8_lossy(&text).contains("id: 0\n\n") {
-        let read = client.read(&mut piece).expect("the server responds");
+        let read = testing::read_some(&mut client, &mut piece).expect("the server responds");
         assert!(read > 0, "{}", String::from_utf8_lossy(&text));
         text.extend_from_slice(&piece[..read]);
     }
@@ -26,7 +26,7 @@ fn watch(server: &Server, path: &str) -> TcpStream {
 fn read_to_end(client: &mut TcpStream) -> String {
     let (mut rest, mut piece) = (Vec::new(), [0; 1024]);
     while !rest.ends_with(b"0\r\n\r\n") {
-        let read = client.read(&mut piece).expect("the stream ends");
+        let read = testing::read_some(client, &mut piece).expect("the stream ends");
         assert!(read > 0, "an incomplete body");
         rest.extend_from_slice(&piece[..read]);
     }
@@ -157,5 +157,37 @@ fn curl_shows_changes() {
         let _ = watching.kill();
         let _ = watching.wait();
         std::fs::remove_file(folder.path().join("photos/new")).expect("removed");
+    }
+}
+
+/// Watching keeps a connection, so a client cannot have all of them in this way.
+#[test]
+fn clients_that_watch_leave_connections_to_others() {
+    let (folder, files) = (Folder::new(), Folder::new());
+    for driver in drivers() {
+        let config = files.file("onrush.toml", "connections-max = 16\n");
+        let config = config.to_str().expect("UTF-8");
+        let arguments = ["--config", config, "--driver", driver];
+        let server = Server::start(folder.path(), &arguments);
+        let begin = |connections: usize| {
+            let connect = || {
+                let mut client = server.connect();
+                let head = b"GET /?watch HTTP/1.1\r\nHost: localhost\r\n\r\n";
+                client.write_all(head).expect("sent");
+                let mut status = [0; 12];
+                client.read_exact(&mut status).expect("the server responds");
+                (client, String::from_utf8_lossy(&status[9..]).into_owned())
+            };
+            let begun: Vec<_> = (0..connections).map(|_| connect()).collect();
+            let served = begun.iter().filter(|(_, status)| status == "200");
+            (served.count(), begun)
+        };
+        let (served, _watching) = begin(12);
+        assert!((1..=8).contains(&served), "{served}");
+        let url = format!("http://{}/", server.address());
+        for _ in 0..20 {
+            let status = curl(&["-o", "/dev/null", "-w", "%{http_code}", &url]);
+            assert_eq!(status, "200");
+        }
     }
 }

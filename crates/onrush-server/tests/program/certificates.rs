@@ -159,7 +159,7 @@ impl Client {
                 }
             }
             let mut buffer = [0; 4096];
-            match self.0.read(&mut buffer)? {
+            match testing::read_some(&mut self.0, &mut buffer)? {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 read => response.extend_from_slice(&buffer[..read]),
             }
