@@ -230,6 +230,53 @@ fn silent_clients_do_not_block_others() {
     }
 }
 
+/// Who keeps most connections busy and opens more does not displace the idle ones of others.
+#[test]
+fn client_with_most_connections_displaces_only_its_own() {
+    if through_tls() {
+        return; // The tunnel has one address.
+    }
+    let _dog = watchdog("client_with_most_connections_displaces_only_its_own");
+    for driver in drivers() {
+        const MANY: usize = 40;
+        let (gate, metrics) = (Arc::new(Gate::default()), Metrics::new());
+        let configure = |server: Server| server.connections_max(MANY).metrics(&metrics);
+        let server = serve_with(driver, router(&gate), configure);
+        let mut idle: Vec<TcpStream> = (0..4)
+            .map(|_| connect_from(OTHER, server.address()))
+            .collect();
+        let ask_all = |idle: &mut Vec<TcpStream>| {
+            for stream in idle {
+                assert_eq!(ask(stream, "/"), 200, "{driver:?}");
+            }
+        };
+        ask_all(&mut idle);
+        let mut busy: Vec<TcpStream> = Vec::new();
+        for index in 0..MANY - 5 {
+            let mut stream = server.connect();
+            stream.write_all(get("/wait").as_bytes()).unwrap();
+            busy.push(stream);
+            gate.await_begun(index + 1);
+        }
+        let mut own = server.connect();
+        assert_eq!(ask(&mut own, "/"), 200, "{driver:?}");
+        // Its own idle connection makes room, then nothing does.
+        let mut last = server.connect();
+        assert_eq!(ask(&mut last, "/"), 200, "{driver:?}");
+        assert!(is_closed(&mut own), "{driver:?}");
+        last.write_all(get("/wait").as_bytes()).unwrap();
+        gate.await_begun(MANY - 4);
+        for _ in 0..10 {
+            assert!(is_rejected(&server), "{driver:?}");
+        }
+        ask_all(&mut idle);
+        gate.open.store(true, Ordering::SeqCst);
+        for stream in busy.iter_mut().chain([&mut last]) {
+            assert_eq!(response(stream), 200, "{driver:?}");
+        }
+    }
+}
+
 /// A client that keeps its connections busy with a few bytes loses one for each of another client,
 /// until both have as many.
 #[test]

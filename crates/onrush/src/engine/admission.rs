@@ -4,12 +4,14 @@
 //! At the limit, the engine closes the connection of this worker that has been idle for the longest
 //! time, as nginx closes its reusable connections when it runs out of `worker_connections`. If this
 //! worker has no idle connection, the other workers try the same, one after the other. So clients
-//! that connect and stay silent cannot lock others out. When no connection is idle, one of the
-//! client that has the most makes room (`crowding`), and otherwise the new one receives a 503.
+//! that connect and stay silent cannot lock others out. A client with a large part of the
+//! connections displaces only its own. When no connection is idle, one of the client that has the
+//! most makes room (`crowding`), and otherwise the new one receives a 503.
 
 use crate::engine::connection::Conn;
 use crate::engine::connection::state::AfterFlush;
 use crate::engine::lifecycle::{Engine, count};
+use crate::engine::shared::crowding::MakesRoom;
 use crate::engine::shared::exchange_log::Received;
 use crate::engine::shared::idle_order::pass_pause_ms;
 use crate::engine::shared::listeners::Incoming;
@@ -53,7 +55,7 @@ impl Engine {
     /// or rejects it if all workers have found no place. `asked` is the number of workers that have
     /// already found none.
     pub(super) fn admit(self: &Rc<Self>, incoming: Incoming, asked: usize) {
-        if self.reserve_place() || self.reserve_place_of_idle() {
+        if self.reserve_place() || self.reserve_place_of_idle(incoming.socket.peer()) {
             return self.place_connection(incoming);
         }
         match self.forward_over_limit(incoming, asked + 1) {
@@ -90,8 +92,33 @@ impl Engine {
 
     /// [`Engine::reserve_place`] after idle connections have been closed.
     #[cold]
-    fn reserve_place_of_idle(&self) -> bool {
-        (0..CLOSED_PER_ACCEPT_MAX).any(|_| self.close_idle(|_| true) && self.reserve_place())
+    fn reserve_place_of_idle(&self, peer: Peer) -> bool {
+        let makes_room = {
+            let (mut conns, running) = (self.conns.borrow_mut(), self.running.borrow());
+            let shared = &running.trusted_proxies;
+            self.crowd.idle_for(&mut conns, shared, peer)
+        };
+        let has_place = (0..CLOSED_PER_ACCEPT_MAX)
+            .any(|_| self.close_idle_of(makes_room) && self.reserve_place());
+        if has_place {
+            self.crowd.add(peer);
+        }
+        has_place
+    }
+
+    /// Closes an idle connection of those that make room; `false` if there is none.
+    fn close_idle_of(&self, makes_room: MakesRoom) -> bool {
+        let MakesRoom::Only(client) = makes_room else {
+            return self.close_idle(|_| true);
+        };
+        if !self.crowd.may_search() {
+            return false;
+        }
+        let is_closed = self.close_idle(|conn| self.crowd.is_of(conn, client));
+        if !is_closed {
+            self.crowd.end_search();
+        }
+        is_closed
     }
 
     /// [`Engine::reserve_place`] after connections of the client with the most have been closed.
@@ -135,7 +162,7 @@ impl Engine {
     ///
     /// One call makes at most one pass. A connection whose request waits in the kernel is found
     /// idle by each pass and is never closed, so further passes would find it again.
-    fn close_idle(&self, may_close: fn(&Conn) -> bool) -> bool {
+    fn close_idle(&self, may_close: impl Fn(&Conn) -> bool) -> bool {
         let now_ms = self.context.now_ms();
         let mut may_pass = true;
         let mut kept = Vec::new(); // Idle ones that are not to be closed.

@@ -6,6 +6,10 @@
 //! few bytes does not keep the others out. What has many clients loses none: a trusted proxy, and a
 //! Unix socket. Nor does a connection whose response does not wait for its client.
 //!
+//! A client with a large part of the connections makes room for its own new ones only with its own
+//! idle ones. Otherwise one that keeps most connections busy and opens more would displace the few
+//! of others between two requests, because only those look idle.
+//!
 //! One pass counts the connections of each client. Its result is used for a while, because a pass
 //! asks the kernel for the peer of each connection.
 
@@ -26,6 +30,9 @@ use std::rc::Rc;
 const PASS_USED_MS: u64 = 1_000;
 /// The shortest time between two passes for each connection that they examine, in µs.
 const PAUSE_US_PER_CONNECTION: u64 = 20;
+/// A client with more connections than this, and more than a fourth of all, displaces only its own.
+/// A browser has fewer.
+const DISPLACING_MAX: usize = 8;
 
 /// The clients of one worker's connections.
 pub(in crate::engine) struct Crowd {
@@ -38,6 +45,8 @@ pub(in crate::engine) struct Crowd {
 #[derive(Debug, Default)]
 struct Counted {
     connections: HashMap<IpAddr, usize>,
+    /// All of them, also those of peers that have many clients.
+    total: usize,
     /// The client with the most connections.
     largest: Option<IpAddr>,
     /// Its connections that wait for it. Those that have waited the longest come first.
@@ -46,6 +55,24 @@ struct Counted {
     next_pass_ms: u64,
     /// When the result is used no longer, in the same.
     outdated_ms: u64,
+    /// When the idle connections may be searched for those of one client, in the same.
+    next_search_ms: u64,
+}
+
+/// Whose idle connections may be closed for a new one.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::engine) enum MakesRoom {
+    Anybody,
+    /// A client that has a large part of the connections.
+    Only(IpAddr),
+}
+
+/// The client that a peer is alone, `None` for a Unix socket.
+fn newcomer(peer: Peer) -> Option<IpAddr> {
+    match peer {
+        Peer::Tcp(address) => Some(client_network(address.ip())),
+        Peer::Local | Peer::Gone => None,
+    }
 }
 
 impl Crowd {
@@ -81,15 +108,12 @@ impl Crowd {
         shared: &TrustedPeers,
         peer: Peer,
     ) -> Option<ConnId> {
-        let newcomer = match peer {
-            Peer::Tcp(address) => Some(client_network(address.ip())),
-            Peer::Local => None,
-            Peer::Gone => return None,
-        };
-        let now_ms = self.context.now_ms();
-        if now_ms >= self.counted.borrow().outdated_ms {
-            self.count(conns, shared);
+        if matches!(peer, Peer::Gone) {
+            return None;
         }
+        let newcomer = newcomer(peer);
+        self.count_if_outdated(conns, shared);
+        let now_ms = self.context.now_ms();
         loop {
             let mut crowd = self.counted.borrow_mut();
             let largest = (crowd.largest).filter(|&largest| Some(largest) != newcomer)?;
@@ -125,6 +149,58 @@ impl Crowd {
         }
     }
 
+    /// Whose idle connections make room for a new one of `peer`.
+    #[cold]
+    pub(in crate::engine) fn idle_for(
+        &self,
+        conns: &mut Conns,
+        shared: &TrustedPeers,
+        peer: Peer,
+    ) -> MakesRoom {
+        let Some(client) = newcomer(peer).filter(|_| !shared.trusts(peer)) else {
+            return MakesRoom::Anybody;
+        };
+        self.count_if_outdated(conns, shared);
+        let crowd = self.counted.borrow();
+        let own = crowd.connections.get(&client).copied().unwrap_or(0);
+        match own > DISPLACING_MAX.max(crowd.total / 4) {
+            true => MakesRoom::Only(client),
+            false => MakesRoom::Anybody,
+        }
+    }
+
+    /// Counts a new connection of `peer`, for which an idle one was closed.
+    pub(in crate::engine) fn add(&self, peer: Peer) {
+        if let Some(client) = newcomer(peer) {
+            let mut crowd = self.counted.borrow_mut();
+            *crowd.connections.entry(client).or_default() += 1;
+        }
+    }
+
+    /// Whether the idle connections may be searched for those of one client: not too soon after a
+    /// search that found none, because it asks the kernel for their peers.
+    pub(in crate::engine) fn may_search(&self) -> bool {
+        self.context.now_ms() >= self.counted.borrow().next_search_ms
+    }
+
+    /// A search has found none.
+    pub(in crate::engine) fn end_search(&self) {
+        let mut crowd = self.counted.borrow_mut();
+        crowd.next_search_ms = self.context.now_ms() + pause_ms(crowd.total);
+    }
+
+    /// Whether a connection is one of `client`.
+    pub(in crate::engine) fn is_of(&self, conn: &Conn, client: IpAddr) -> bool {
+        let address = self.peers.client(conn);
+        address.is_some_and(|address| client_network(address.ip()) == client)
+    }
+
+    fn count_if_outdated(&self, conns: &mut Conns, shared: &TrustedPeers) {
+        if self.context.now_ms() >= self.counted.borrow().outdated_ms {
+            self.count(conns, shared);
+        }
+    }
+
     /// Counts the connections of each client.
     fn count(&self, conns: &mut Conns, shared: &TrustedPeers) {
         let now_ms = self.context.now_ms();
@@ -152,12 +228,20 @@ impl Crowd {
         }
         waiting.sort_unstable_by_key(|&(deadline_ms, _)| deadline_ms);
         let count = |(client, ids): (IpAddr, Vec<ConnId>)| (client, ids.len());
-        *self.counted.borrow_mut() = Counted {
+        let mut counted = self.counted.borrow_mut();
+        *counted = Counted {
             connections: by_client.into_iter().map(count).collect(),
+            total: ids.len(),
             largest,
             waiting: waiting.into_iter().map(|(_, id)| id).collect(),
-            next_pass_ms: now_ms + 1 + ids.len() as u64 * PAUSE_US_PER_CONNECTION / 1_000,
-            outdated_ms: now_ms + PASS_USED_MS,
+            next_pass_ms: now_ms + pause_ms(ids.len()),
+            outdated_ms: now_ms + PASS_USED_MS.max(pause_ms(ids.len())),
+            next_search_ms: counted.next_search_ms,
         };
     }
+}
+
+/// The pause after a pass over `connections` connections.
+fn pause_ms(connections: usize) -> u64 {
+    1 + connections as u64 * PAUSE_US_PER_CONNECTION / 1_000
 }
