@@ -95,6 +95,37 @@ fn names_of_one_folder_are_one_folder() {
     });
 }
 
+/// A link in the source leads to a part of the destination, which would be deleted with it, or to
+/// the folder of the copy, which would be copied to itself again and again.
+#[test]
+fn a_copy_is_not_of_its_destination() {
+    on_all_backends(&with_folders(), |server| {
+        server.add("a/sub/x", b"x");
+        server.add("b/own", b"own");
+        server.add_symlink("b/link", "../a/sub");
+        server.add("o/f", b"f");
+        server.add("d/g", b"g");
+        server.add_symlink("d/link", "../o");
+        for (from, to, at, refused) in [
+            ("/b/", "/a/", "/a/link/", "409 Conflict"),
+            ("/b/", "/a/sub/", "/a/sub/link/", "403 Forbidden"),
+            ("/d/", "/o/new/", "/o/new/link/", "403 Forbidden"),
+        ] {
+            let reply = send(server, "COPY", from, to);
+            let text = reply.text();
+            assert_eq!(reply.status, 207, "{from} {to}: {text}");
+            let href = format!("<D:href>{at}</D:href>");
+            assert!(text.contains(&href) && text.contains(refused), "{text}");
+            assert_eq!(text.matches("<D:response>").count(), 1, "{text}");
+            assert_eq!(server.get("/a/sub/x").text(), "x", "{from} {to}");
+            assert_eq!(server.get("/b/link/x").text(), "x", "{from} {to}");
+            assert_eq!(server.get("/b/own").text(), "own", "{from} {to}");
+        }
+        assert_eq!(server.get("/o/new/g").text(), "g");
+        assert_eq!(server.get("/o/new/link/").status, 404);
+    });
+}
+
 /// What the source or the destination contains refuses it, before anything is changed.
 #[test]
 fn a_refused_change_leaves_the_destination() {

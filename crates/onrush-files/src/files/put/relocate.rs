@@ -24,7 +24,7 @@ use crate::files::http::http_error::{HttpError, Operation};
 use crate::files::object::conditions::Conditions;
 use crate::files::object::object_fields::etag;
 use crate::files::path::{self, ResolvedPath, Target};
-use crate::files::put::tree::FAILURES_MAX;
+use crate::files::put::tree::{CONTAINS, FAILURES_MAX, SAME};
 use crate::files::put::writes::Writes;
 use crate::files::shared::client_rights::Permission;
 use crate::files::shared::client_rights::{check_right_at, check_right_beneath};
@@ -44,8 +44,6 @@ const NO_DESTINATION: HttpError = HttpError::new(
 const OTHER_SERVER: HttpError = HttpError::new(502, "Destination is on another server");
 const BAD_OVERWRITE: HttpError = HttpError::new(400, "Overwrite is T or F");
 const BAD_DEPTH: HttpError = HttpError::new(400, "Depth is infinity, or, for COPY, 0");
-const SAME: HttpError = HttpError::new(403, "the destination is the source, or lies beneath it");
-const CONTAINS: HttpError = HttpError::new(409, "the destination contains the source");
 const NO_FOLDER: HttpError = HttpError::new(409, "the folder of the destination does not exist");
 const KINDS_DIFFER: HttpError = HttpError::new(
     409,

@@ -20,13 +20,17 @@ use crate::files::shared::multistatus::Failures;
 use crate::files::shared::objects::Objects;
 use crate::files::shared::run_to_end::client_has_gone;
 use crate::shares::Holder;
-use onrush_store::{Condition, CursorHow, DetailedEntry, Entry, Key, Kind, Relocation};
-use onrush_store::{StoreError, Version};
+use onrush_store::{Condition, CursorHow, DetailedEntry, Entry, Key, Kind, Overlap};
+use onrush_store::{Relocation, StoreError, Version};
 use std::sync::Arc;
 
 /// The number of failures after which a change ends.
 pub(in crate::files) const FAILURES_MAX: usize = 100;
 
+pub(in crate::files) const SAME: HttpError =
+    HttpError::new(403, "the destination is the source, or lies beneath it");
+pub(in crate::files) const CONTAINS: HttpError =
+    HttpError::new(409, "the destination contains the source");
 /// Why a change ends early. Its client does not get this.
 const HAS_GONE: HttpError = HttpError::new(503, "the client has disconnected");
 
@@ -246,13 +250,8 @@ impl Writes {
                     continue;
                 }
             };
-            if let Err(failure) = self.objects.check_no_state(&copy) {
+            if let Err(failure) = self.check_copied(&key, &entry, how, &copy).await {
                 walk.fail_with(copy, entry.kind, failure);
-                continue;
-            }
-            let limits = self.uploads.limits();
-            if entry.kind == Kind::File && entry.size > limits.object_bytes_max {
-                walk.fail_with(copy, entry.kind, limits.too_large());
                 continue;
             }
             let copied = match entry.kind {
@@ -266,6 +265,33 @@ impl Writes {
             }
         }
         walk.failures
+    }
+
+    /// Whether something beneath the source of a copy may be copied to `copy`.
+    async fn check_copied(
+        &self,
+        key: &Key,
+        entry: &Entry,
+        how: &Relocation,
+        copy: &Key,
+    ) -> Result<(), HttpError> {
+        self.objects.check_no_state(copy)?;
+        let limits = self.uploads.limits();
+        if entry.kind == Kind::File {
+            return match entry.size > limits.object_bytes_max {
+                true => Err(limits.too_large()),
+                false => Ok(()),
+            };
+        }
+        // A link or a mount in the source may lead to the destination.
+        match self.objects.store.overlap(key, &how.to).await {
+            Ok(Overlap::None) => Ok(()),
+            Ok(Overlap::Contains) => Err(CONTAINS),
+            Ok(Overlap::Same | Overlap::Beneath) => Err(SAME),
+            Err(error) => Err(self
+                .objects
+                .store_failure(error, Operation::Write, Some(key))),
+        }
     }
 
     /// Fails if there is a state of Terraform beneath a folder that is to be moved or replaced.
