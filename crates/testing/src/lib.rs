@@ -4,8 +4,9 @@
 //! themselves in a process of their own), `watchdog` (tests that hang), `skip` (tests that cannot
 //! run here), `drivers` (those that work here), `matrix` (which drivers and seeds a test uses),
 //! `seccomp` (refused system calls), `panics` (panics on purpose), `log` (what a test logs),
-//! `reserved_port` (ports for programs), `connect_from` (clients with other addresses), `read_some` (what a client receives), `reply`
-//! (responses of HTTP servers), `body` (content of objects), `example` (the examples as programs).
+//! `reserved_port` (ports for programs), `connect_from` (clients with other addresses), `read_some`
+//! (what a client receives), `reply` (responses of HTTP servers), `body` (content of objects),
+//! `example` (the examples as programs).
 
 mod body;
 pub mod child;

@@ -1,3 +1,5 @@
+//! What a client receives.
+
 use std::io::{self, Read};
 
 /// [`Read::read`], repeated when a signal interrupts it. A socket with a time limit returns `EINTR`

@@ -313,7 +313,8 @@ pub(in crate::files) fn methods(
         ("HEAD", true),
         ("LOCK", stores && (options.webdav || of_state)),
         ("MKCOL", stores && options.webdav),
-        ("MOVE", stores && delete),
+        // A cache has objects by name or by content, and renames neither.
+        ("MOVE", stores && delete && !options.content_addressed),
         ("OPTIONS", true),
         ("POST", stores),
         ("PROPFIND", options.webdav || options.content_addressed),

@@ -96,6 +96,22 @@ fn a_refusal_of_a_record_is_plain_text() {
     assert_eq!(found, 404);
 }
 
+/// The folders of a cache are implied, so one for a copy exists. Nothing is renamed.
+#[test]
+fn objects_are_copied_to_new_folders() {
+    let folder = Folder::new();
+    let server = start(folder.path(), "64M", &["--allow", "put,delete"]);
+    let mut client = Connection::new(server.address());
+    assert_eq!(client.put("/a/x", b"x").status, 201);
+    let to = "Destination: /b/c/y\r\n";
+    assert_eq!(client.request("COPY", "/a/x", to, b"").status, 201);
+    assert!(client.get("/b/c/y").is(200, b"x"));
+    let refused = client.request("MOVE", "/a/x", to, b"");
+    assert_eq!(refused.status, 405);
+    let allow = refused.field("allow").expect("a list");
+    assert!(allow.contains("COPY") && !allow.contains("MOVE"), "{allow}");
+}
+
 /// Turborepo compares the signature that it has sent, and shows the time that is saved.
 #[test]
 fn turborepo_finds_its_fields_again() {
@@ -105,9 +121,11 @@ fn turborepo_finds_its_fields_again() {
         let server = start(&dir, "64MiB", &["--driver", driver]);
         let mut client = Connection::new(server.address());
         for prefix in ["", "/team"] {
-            let status = client.get(&format!("{prefix}/v8/artifacts/status?slug=a"));
-            assert!(status.is(200, b"{\"status\":\"enabled\"}\n"));
-            assert_eq!(status.field("content-type"), Some("application/json"));
+            for path in ["v8/artifacts/status?slug=a", "v8/./%61rtifacts//status"] {
+                let status = client.get(&format!("{prefix}/{path}"));
+                assert!(status.is(200, b"{\"status\":\"enabled\"}\n"), "{path}");
+                assert_eq!(status.field("content-type"), Some("application/json"));
+            }
             let path = format!("{prefix}/v8/artifacts/12ab?slug=a");
             let fields = "x-artifact-duration: 400\r\nx-artifact-tag: Tc0B+/=\r\n";
             assert_eq!(client.put_with(&path, fields, b"artifact").status, 201);

@@ -80,9 +80,7 @@ impl Reads {
             self.cache.remove(subpath.as_bytes(), context.worker);
         }
         // No object has one of these names, so none is in the cache.
-        if let Some(response) = assets::respond(request, subpath)
-            .or_else(|| artifacts::status(&self.objects.options, subpath))
-        {
+        if let Some(response) = assets::respond(request, subpath) {
             return Some(response);
         }
         let target = match path::target(request, Operation::Read).ok()? {
@@ -95,6 +93,9 @@ impl Reads {
         else {
             return None;
         };
+        if let Some(response) = artifacts::status(&self.objects.options, key.as_bytes()) {
+            return Some(response);
+        }
         match self.try_open(&key, context, request)? {
             Ok(loaded) => self.ready_response(request, loaded, accepted),
             Err(StoreError::NotFound | StoreError::IsDirectory) if self.objects.options.site => {

@@ -22,14 +22,14 @@ pub(in crate::files) fn is_record(key: &[u8]) -> bool {
     !name.is_empty() && segments.next() == Some(b"cache") && segments.next() == Some(b"v1")
 }
 
-/// The response to GET and HEAD of the status of a cache of Turborepo; `None` for other paths.
+/// The response to GET and HEAD of the status of a cache of Turborepo; `None` for other keys.
 #[inline]
-pub(in crate::files) fn status(options: &FilesOptions, subpath: &str) -> Option<Response> {
-    if !options.content_addressed || !subpath.ends_with(STATUS) {
+pub(in crate::files) fn status(options: &FilesOptions, key: &[u8]) -> Option<Response> {
+    if !options.content_addressed {
         return None;
     }
-    let before = &subpath[..subpath.len() - STATUS.len()];
-    let is_segment = before.is_empty() || before.ends_with('/');
+    let before = key.strip_suffix(STATUS.as_bytes())?;
+    let is_segment = before.is_empty() || before.ends_with(b"/");
     is_segment.then(|| {
         Response::with_body("{\"status\":\"enabled\"}\n")
             .content_type("application/json")

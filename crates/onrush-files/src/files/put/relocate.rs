@@ -107,7 +107,10 @@ impl Writes {
             self.objects
                 .store_failure(error, Operation::Write, Some(key))
         };
-        if let Some(parent) = to.key.parent() {
+        if let Some(parent) = to.key.parent()
+            && !self.objects.options.content_addressed
+        // The folders of a cache are implied.
+        {
             let found = self.objects.look_up(&parent).await;
             let found = found.map_err(|error| failed(error, &parent))?;
             if found.is_none_or(|found| found.kind != Kind::Directory) {
