@@ -257,35 +257,3 @@ fn a_handshake_that_a_drain_ends_is_no_request() {
     assert_eq!(counters.rejected.get(), 0);
     assert_eq!(counters.handshakes.of(HandshakeOutcome::TimedOut), 1);
 }
-
-/// A client that answers in time is not idle between the messages of its handshake, however many
-/// others connect. One that does not answer makes room.
-#[test]
-fn a_handshake_is_not_idle_between_its_messages() {
-    let _dog = watchdog("a_handshake_is_not_idle_between_its_messages");
-    let mut sim = limited(&app, Limits::default(), plain(1 << 16), 64 * MIB, 1);
-    let mut client = TlsClient::connect(&sim);
-    client.exchange(&mut sim);
-    // The server has answered, and the last message of the client is not sent yet.
-    let half_of_hello = |sim: &mut Simulation| {
-        let other = sim.connect();
-        sim.send(&other, &hello()[..30]);
-        sim.run();
-        other
-    };
-    for _ in 0..3 {
-        half_of_hello(&mut sim);
-    }
-    client.exchange(&mut sim);
-    let response = client.ask(&mut sim, get("/hello").as_bytes());
-    assert!(text(&response).ends_with("\r\n\r\nhello"));
-    drop(client);
-    sim.run();
-    let mut silent = TlsClient::connect(&sim);
-    silent.exchange(&mut sim);
-    sim.advance(1_000);
-    let other = half_of_hello(&mut sim);
-    assert!(silent.client.at_end() || silent.client.receive().is_err());
-    assert!(!other.at_end());
-    drop(other.receive());
-}

@@ -163,12 +163,12 @@ impl Engine {
     /// One call makes at most one pass. A connection whose request waits in the kernel is found
     /// idle by each pass and is never closed, so further passes would find it again.
     fn close_idle(&self, may_close: impl Fn(&Conn) -> bool) -> bool {
-        let now_ms = self.context.now_ms();
         let mut may_pass = true;
         let mut kept = Vec::new(); // Idle ones that are not to be closed.
         let is_closed = loop {
             let oldest = self.idle_order.longest_first.borrow_mut().pop_front();
             let Some((id, idleness)) = oldest else {
+                let now_ms = self.context.now_ms();
                 let mut conns = self.conns.borrow_mut();
                 if may_pass && self.idle_order.find(&mut conns, &self.limits(), now_ms) {
                     may_pass = false;
@@ -190,8 +190,7 @@ impl Engine {
             };
             let is_idle = {
                 let mut conns = self.conns.borrow_mut();
-                let idle =
-                    |conn: &&mut Conn| conn.idleness(&self.limits(), now_ms) == Some(idleness);
+                let idle = |conn: &&mut Conn| conn.idleness(&self.limits()) == Some(idleness);
                 let Some(conn) = conns.get(id).filter(idle) else {
                     continue;
                 };

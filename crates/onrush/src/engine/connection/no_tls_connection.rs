@@ -30,10 +30,6 @@ impl Tls {
         match *self {}
     }
 
-    pub(in crate::engine) fn has_session(&self) -> bool {
-        match *self {}
-    }
-
     pub(in crate::engine) fn client_subject(&self) -> Option<String> {
         match *self {}
     }

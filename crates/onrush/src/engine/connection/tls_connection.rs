@@ -263,10 +263,6 @@ impl Tls {
         self.info.as_ref().map(|info| info.version())
     }
 
-    pub(in crate::engine) fn has_session(&self) -> bool {
-        self.session.is_some()
-    }
-
     /// Whether the handshake has received bytes that wait for their turn.
     pub(in crate::engine) fn is_waiting(&self) -> bool {
         self.is_waiting

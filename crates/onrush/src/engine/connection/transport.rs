@@ -35,14 +35,6 @@ impl Transport {
         matches!(self, Transport::Tls(_))
     }
 
-    /// Whether the client has begun a handshake, which the server goes on with.
-    pub(in crate::engine) fn has_session(&self) -> bool {
-        match self {
-            Transport::Plain => false,
-            Transport::Tls(tls) => tls.has_session(),
-        }
-    }
-
     /// The version of TLS, after the handshake.
     pub(in crate::engine) fn tls_version(&self) -> Option<&'static str> {
         match self {

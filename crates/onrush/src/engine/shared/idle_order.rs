@@ -36,7 +36,7 @@ impl IdleOrder {
             return false;
         }
         let ids = conns.ids();
-        let idleness = |&id| Some((id, conns.get(id)?.idleness(limits, now_ms)?));
+        let idleness = |&id| Some((id, conns.get(id)?.idleness(limits)?));
         let mut idle: Vec<(ConnId, Idleness)> = ids.iter().filter_map(idleness).collect();
         idle.sort_unstable_by_key(|&(_, idleness)| idleness);
         if idle.len() < ids.len() / 16 {
@@ -59,15 +59,11 @@ pub(in crate::engine) fn pass_pause_ms(connections: usize) -> u64 {
 /// former is unknown; then connections that never sent a request come first.
 pub(in crate::engine) type Idleness = (u64, u32);
 
-/// How long a client that has begun a handshake may take for its next message before it counts as
-/// idle, in ms. It answers at once, and others may connect in between.
-const HANDSHAKE_STEP_MS: u64 = 500;
-
 impl Conn {
     /// `None` when the connection is not idle. An idle connection is between two requests or before
     /// the first one, with nothing received and nothing unsent. The start of the idle time follows
     /// from the deadline.
-    pub(in crate::engine) fn idleness(&self, limits: &Limits, now_ms: u64) -> Option<Idleness> {
+    pub(in crate::engine) fn idleness(&self, limits: &Limits) -> Option<Idleness> {
         let is_between = self.state.is_ready() || self.state.is_in_proxy_header();
         let is_idle = is_between
             && !self.state.has_ended()
@@ -81,13 +77,6 @@ impl Conn {
             Expects::Handshake | Expects::RestOfBody | Expects::Nothing => return None,
         };
         let began_ms = self.deadline_ms.saturating_sub(u64::from(limit_ms));
-        let answers = self.state.expects() == Expects::Handshake
-            && self.transport.has_session()
-            && limit_ms > 0
-            && now_ms < began_ms.saturating_add(HANDSHAKE_STEP_MS);
-        if answers {
-            return None;
-        }
         is_idle.then_some((began_ms, self.response_count))
     }
 }
