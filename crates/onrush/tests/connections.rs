@@ -230,6 +230,35 @@ fn silent_clients_do_not_block_others() {
     }
 }
 
+/// Who opens connections and leaves them at once does not displace the idle ones of others: its
+/// own, which it has left, make room.
+#[test]
+fn connections_whose_clients_have_gone_make_room_first() {
+    if through_tls() {
+        return; // The tunnel has one address.
+    }
+    let _dog = watchdog("connections_whose_clients_have_gone_make_room_first");
+    for driver in drivers() {
+        const MANY: usize = 40;
+        let server = serve_with(driver, router(&Arc::default()), |server| {
+            server.connections_max(MANY).defer_accept(false)
+        });
+        let mut idle: Vec<TcpStream> = (0..4)
+            .map(|_| connect_from(OTHER, server.address()))
+            .collect();
+        for _ in 0..50 {
+            let storm: Vec<TcpStream> = (0..2 * MANY).map(|_| server.connect()).collect();
+            for mut stream in storm {
+                let _ = stream.write_all(b"no request\r\n\r\n");
+                rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+            }
+            for stream in &mut idle {
+                assert_eq!(ask(stream, "/"), 200, "{driver:?}");
+            }
+        }
+    }
+}
+
 /// Who keeps most connections busy and opens more does not displace the idle ones of others.
 #[test]
 fn client_with_most_connections_displaces_only_its_own() {

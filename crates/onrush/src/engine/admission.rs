@@ -98,18 +98,29 @@ impl Engine {
             let shared = &running.trusted_proxies;
             self.crowd.idle_for(&mut conns, shared, peer)
         };
-        let has_place = (0..CLOSED_PER_ACCEPT_MAX)
-            .any(|_| self.close_idle_of(makes_room) && self.reserve_place());
+        let close = || self.close_gone() || self.close_idle_of(makes_room);
+        let has_place = (0..CLOSED_PER_ACCEPT_MAX).any(|_| close() && self.reserve_place());
         if has_place {
             self.crowd.add(peer);
         }
         has_place
     }
 
+    /// Closes a connection whose client has gone; `false` if there is none.
+    fn close_gone(&self) -> bool {
+        let gone = self.crowd.next_gone(&mut self.conns.borrow_mut());
+        if let Some(id) = gone {
+            self.abort(id, CloseReason::Broken);
+        }
+        gone.is_some()
+    }
+
     /// Closes an idle connection of those that make room; `false` if there is none.
     fn close_idle_of(&self, makes_room: MakesRoom) -> bool {
-        let MakesRoom::Only(client) = makes_room else {
-            return self.close_idle(|_| true);
+        let client = match makes_room {
+            MakesRoom::Anybody => return self.close_idle(|_| true),
+            MakesRoom::Nobody => return false,
+            MakesRoom::Only(client) => client,
         };
         if !self.crowd.may_search() {
             return false;

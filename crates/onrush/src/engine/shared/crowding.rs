@@ -8,7 +8,8 @@
 //!
 //! A client with a large part of the connections makes room for its own new ones only with its own
 //! idle ones. Otherwise one that keeps most connections busy and opens more would displace the few
-//! of others between two requests, because only those look idle.
+//! of others between two requests, because only those look idle. Connections whose clients have
+//! gone, which the driver has not reported yet, are closed before any other.
 //!
 //! One pass counts the connections of each client. Its result is used for a while, because a pass
 //! asks the kernel for the peer of each connection.
@@ -26,9 +27,8 @@ use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::rc::Rc;
 
-/// How long the result of a pass is used, in ms.
-const PASS_USED_MS: u64 = 1_000;
-/// The shortest time between two passes for each connection that they examine, in µs.
+/// The time between two passes for each connection that they examine, in µs. So they take a few
+/// per cent of the worker's time.
 const PAUSE_US_PER_CONNECTION: u64 = 20;
 /// A client with more connections than this, and more than a fourth of all, displaces only its own.
 /// A browser has fewer.
@@ -51,10 +51,10 @@ struct Counted {
     largest: Option<IpAddr>,
     /// Its connections that wait for it. Those that have waited the longest come first.
     waiting: VecDeque<ConnId>,
-    /// When another pass may take place because `waiting` is used up, in ms of the worker's clock.
+    /// Those whose clients have gone.
+    gone: Vec<ConnId>,
+    /// When the result is used no longer, in ms of the worker's clock.
     next_pass_ms: u64,
-    /// When the result is used no longer, in the same.
-    outdated_ms: u64,
     /// When the idle connections may be searched for those of one client, in the same.
     next_search_ms: u64,
 }
@@ -63,6 +63,8 @@ struct Counted {
 #[derive(Debug, Clone, Copy)]
 pub(in crate::engine) enum MakesRoom {
     Anybody,
+    /// The client of the new one has gone.
+    Nobody,
     /// A client that has a large part of the connections.
     Only(IpAddr),
 }
@@ -113,7 +115,6 @@ impl Crowd {
         }
         let newcomer = newcomer(peer);
         self.count_if_outdated(conns, shared);
-        let now_ms = self.context.now_ms();
         loop {
             let mut crowd = self.counted.borrow_mut();
             let largest = (crowd.largest).filter(|&largest| Some(largest) != newcomer)?;
@@ -122,29 +123,18 @@ impl Crowd {
             if of(&largest) < own + 2 {
                 return None;
             }
-            match crowd.waiting.pop_front() {
-                Some(id) => {
-                    let open = conns.get(id);
-                    let is_gone = open.is_none();
-                    let waits = open.is_some_and(|conn| self.waits_for_client(conn));
-                    if is_gone || waits {
-                        crowd.connections.entry(largest).and_modify(|n| *n -= 1);
-                    }
-                    if waits {
-                        if let Some(newcomer) = newcomer {
-                            *crowd.connections.entry(newcomer).or_default() += 1;
-                        }
-                        return Some(id);
-                    }
+            let id = crowd.waiting.pop_front()?;
+            let open = conns.get(id);
+            let is_gone = open.is_none();
+            let waits = open.is_some_and(|conn| self.waits_for_client(conn));
+            if is_gone || waits {
+                crowd.connections.entry(largest).and_modify(|n| *n -= 1);
+            }
+            if waits {
+                if let Some(newcomer) = newcomer {
+                    *crowd.connections.entry(newcomer).or_default() += 1;
                 }
-                None if now_ms >= crowd.next_pass_ms => {
-                    drop(crowd);
-                    self.count(conns, shared);
-                    if self.counted.borrow().waiting.is_empty() {
-                        return None;
-                    }
-                }
-                None => return None,
+                return Some(id);
             }
         }
     }
@@ -157,16 +147,27 @@ impl Crowd {
         shared: &TrustedPeers,
         peer: Peer,
     ) -> MakesRoom {
+        if peer == Peer::Gone {
+            return MakesRoom::Nobody;
+        }
+        self.count_if_outdated(conns, shared);
         let Some(client) = newcomer(peer).filter(|_| !shared.trusts(peer)) else {
             return MakesRoom::Anybody;
         };
-        self.count_if_outdated(conns, shared);
         let crowd = self.counted.borrow();
         let own = crowd.connections.get(&client).copied().unwrap_or(0);
         match own > DISPLACING_MAX.max(crowd.total / 4) {
             true => MakesRoom::Only(client),
             false => MakesRoom::Anybody,
         }
+    }
+
+    /// A connection whose client has gone.
+    #[cold]
+    pub(in crate::engine) fn next_gone(&self, conns: &mut Conns) -> Option<ConnId> {
+        let has_gone = |conn: &mut Conn| self.peers.of_socket(conn) == Peer::Gone;
+        let gone = &mut self.counted.borrow_mut().gone;
+        std::iter::from_fn(|| gone.pop()).find(|&id| conns.get(id).is_some_and(has_gone))
     }
 
     /// Counts a new connection of `peer`, for which an idle one was closed.
@@ -196,7 +197,7 @@ impl Crowd {
     }
 
     fn count_if_outdated(&self, conns: &mut Conns, shared: &TrustedPeers) {
-        if self.context.now_ms() >= self.counted.borrow().outdated_ms {
+        if self.context.now_ms() >= self.counted.borrow().next_pass_ms {
             self.count(conns, shared);
         }
     }
@@ -206,11 +207,18 @@ impl Crowd {
         let now_ms = self.context.now_ms();
         let ids = conns.ids();
         let mut by_client = HashMap::<IpAddr, Vec<ConnId>>::new();
+        let (mut total, mut gone) = (0, Vec::new());
         for &id in &ids {
             let Some(conn) = conns.get(id).filter(|conn| !conn.state.is_refused()) else {
                 continue;
             };
-            let Some(address) = self.peers.client(conn) else {
+            let client = self.peers.client(conn);
+            if client.is_none() && self.peers.of_socket(conn) == Peer::Gone {
+                gone.push(id);
+                continue;
+            }
+            total += 1;
+            let Some(address) = client else {
                 continue;
             };
             if !shared.trusts(Peer::Tcp(address)) {
@@ -231,11 +239,11 @@ impl Crowd {
         let mut counted = self.counted.borrow_mut();
         *counted = Counted {
             connections: by_client.into_iter().map(count).collect(),
-            total: ids.len(),
+            total,
             largest,
+            gone,
             waiting: waiting.into_iter().map(|(_, id)| id).collect(),
             next_pass_ms: now_ms + pause_ms(ids.len()),
-            outdated_ms: now_ms + PASS_USED_MS.max(pause_ms(ids.len())),
             next_search_ms: counted.next_search_ms,
         };
     }
