@@ -13,8 +13,7 @@ use crate::options::quota_values::QuotaOf;
 use crate::options::toml_values::Switch;
 use crate::options::units::{Count, Rate, Size, Time};
 use crate::options::values::{
-    AccessLogFormat, AdminAt, Bind, Driver, Durability, LogFormat, LogLevel, PlacementName,
-    ShowName,
+    AccessLogFormat, AdminAt, Bind, Driver, LogFormat, LogLevel, PlacementName, ShowName,
 };
 use crate::process::failure::{self, Failure};
 use crate::process::memory::{self, ReducedDefaults};
@@ -383,34 +382,22 @@ fn files_options(
         bytes_max: options.unfinished_size.map_or(u64::MAX, |size| size.bytes),
     };
     let show = options.show.clone().unwrap_or_default().into_iter();
-    Ok(FilesOptions {
+    let mut files = FilesOptions {
         allow,
         upload_limits,
-        min_free_bytes: options.min_free.map_or(0, |size| size.bytes),
         hidden: options.hidden.unwrap_or(options.cache.is_some()),
         show: ShownNames::new(show.map(|ShowName(pattern)| pattern).collect()),
-        terraform_state: options.terraform_state.unwrap_or(false),
         content_addressed: options.cache.is_some(),
         reserve_admin_paths: options.admin == Some(AdminAt::Same),
-        site: options.site.unwrap_or(false),
-        webdav: options.webdav.unwrap_or(false),
         propfind_entries_max: entries_max.unwrap_or(0),
-        spa: options.spa.unwrap_or(false),
-        precompressed: options.precompressed.unwrap_or(false),
-        compress: options.compress.unwrap_or(false),
-        sink: options.sink.unwrap_or(false),
-        durability: match options.durability {
-            Some(Durability::Full) | None => onrush_files::Durability::Full,
-            Some(Durability::None) => onrush_files::Durability::None,
-        },
-        checksums: options.checksums.unwrap_or(default.checksums),
-        types: options.types.clone().unwrap_or_default(),
         cache_bytes_max,
         depth_max: depth_max.unwrap_or(default.depth_max),
         upload_bytes_max: share(memory::UPLOAD_DIVISOR, default.upload_bytes_max),
         blocking_threads: file_threads.unwrap_or(default.blocking_threads),
         ..default
-    })
+    };
+    options.set_fields(&mut files);
+    Ok(files)
 }
 
 fn addresses(bind: Option<Vec<Bind>>, port: u16) -> Vec<String> {

@@ -42,6 +42,9 @@ pub(crate) enum Effect {
 /// - `table NAME: TYPE`: a table of the configuration file only, since flags and variables have no
 ///   form for pairs. `toml_values::types` reads it.
 ///
+/// `=> files.FIELD` after that writes the value, if it is set, to that field of
+/// [`onrush_files::FilesOptions`]. Other values are for `config`.
+///
 /// Then follow the [`Effect`] of a change, a value for tests as the configuration file has it, and
 /// the lines that this value needs. An option `some_name` has the flag `--some-name`, the variable
 /// `ONRUSH_SOME_NAME` and the key `some-name`. Its documentation is the help text.
@@ -50,7 +53,9 @@ macro_rules! options {
         options!(@ [] [] $($heading { $($entries)* })*);
     };
     // The end of the list.
-    (@ [$($fields:tt)*] [$({$name:ident $effect:ident $example:literal $($others:literal)?})*]) => {
+    (@ [$($fields:tt)*] [
+        $({$name:ident $effect:ident $example:literal [$($others:literal)?] [$($field:ident)?]})*
+    ]) => {
         /// The options of one source: the command line with the environment, or the file. `None`:
         /// the source does not set the option.
         #[derive(Args, Clone, Debug, Default, Deserialize, PartialEq, Eq)]
@@ -89,6 +94,13 @@ macro_rules! options {
                 }
             }
 
+            /// Writes the options whose definition names a field of `files` there, if they are set.
+            pub(crate) fn set_fields(&self, files: &mut FilesOptions) {
+                $($(if let Some(value) = &self.$name {
+                    files.$field = value.clone().into();
+                })?)*
+            }
+
             /// The paths that the options name, besides the served folder, each with its option.
             /// An option is one of these by the type of its value.
             pub(crate) fn files(&self) -> Vec<(&'static str, &Path)> {
@@ -104,7 +116,7 @@ macro_rules! options {
         options!(@ [$($fields)*] [$($known)*] $($rest)*);
     };
     (@ [$($fields:tt)*] [$($known:tt)*] $heading:literal {
-        $(#[$($about:tt)*])* positional $name:ident: $type:ty,
+        $(#[$($about:tt)*])* positional $name:ident: $type:ty $(=> files.$to:ident)?,
         $effect:ident, $example:literal $(with $others:literal)?; $($more:tt)*
     } $($rest:tt)*) => {
         options!(@ [
@@ -112,10 +124,13 @@ macro_rules! options {
             $(#[$($about)*])*
             #[arg(help_heading = $heading)]
             pub(crate) $name: Option<$type>,
-        ] [$($known)* {$name $effect $example $($others)?}] $heading { $($more)* } $($rest)*);
+        ] [
+            $($known)* {$name $effect $example [$($others)?] [$($to)?]}
+        ] $heading { $($more)* } $($rest)*);
     };
     (@ [$($fields:tt)*] [$($known:tt)*] $heading:literal {
-        $(#[$($about:tt)*])* value $name:ident: $type:ty = $placeholder:literal,
+        $(#[$($about:tt)*])* value $name:ident: $type:ty = $placeholder:literal
+        $(=> files.$to:ident)?,
         $effect:ident, $example:literal $(with $others:literal)?; $($more:tt)*
     } $($rest:tt)*) => {
         options!(@ [
@@ -124,10 +139,13 @@ macro_rules! options {
             #[arg(long, help_heading = $heading, value_name = $placeholder)]
             #[arg(allow_negative_numbers = true)]
             pub(crate) $name: Option<$type>,
-        ] [$($known)* {$name $effect $example $($others)?}] $heading { $($more)* } $($rest)*);
+        ] [
+            $($known)* {$name $effect $example [$($others)?] [$($to)?]}
+        ] $heading { $($more)* } $($rest)*);
     };
     (@ [$($fields:tt)*] [$($known:tt)*] $heading:literal {
-        $(#[$($about:tt)*])* list $name:ident: $type:ty = $placeholder:literal,
+        $(#[$($about:tt)*])* list $name:ident: $type:ty = $placeholder:literal
+        $(=> files.$to:ident)?,
         $effect:ident, $example:literal $(with $others:literal)?; $($more:tt)*
     } $($rest:tt)*) => {
         options!(@ [
@@ -137,10 +155,13 @@ macro_rules! options {
             #[arg(value_delimiter = ',', hide_possible_values = true)]
             #[serde(deserialize_with = "list")]
             pub(crate) $name: Option<Vec<$type>>,
-        ] [$($known)* {$name $effect $example $($others)?}] $heading { $($more)* } $($rest)*);
+        ] [
+            $($known)* {$name $effect $example [$($others)?] [$($to)?]}
+        ] $heading { $($more)* } $($rest)*);
     };
     (@ [$($fields:tt)*] [$($known:tt)*] $heading:literal {
-        $(#[$($about:tt)*])* optional $name:ident: $type:ty = $placeholder:literal,
+        $(#[$($about:tt)*])* optional $name:ident: $type:ty = $placeholder:literal
+        $(=> files.$to:ident)?,
         $effect:ident, $example:literal $(with $others:literal)?; $($more:tt)*
     } $($rest:tt)*) => {
         options!(@ [
@@ -149,10 +170,12 @@ macro_rules! options {
             #[arg(long, help_heading = $heading, value_name = $placeholder, num_args = 0..=1)]
             #[arg(require_equals = true, default_missing_value = "true")]
             pub(crate) $name: Option<$type>,
-        ] [$($known)* {$name $effect $example $($others)?}] $heading { $($more)* } $($rest)*);
+        ] [
+            $($known)* {$name $effect $example [$($others)?] [$($to)?]}
+        ] $heading { $($more)* } $($rest)*);
     };
     (@ [$($fields:tt)*] [$($known:tt)*] $heading:literal {
-        $(#[$($about:tt)*])* table $name:ident: $type:ty,
+        $(#[$($about:tt)*])* table $name:ident: $type:ty $(=> files.$to:ident)?,
         $effect:ident, $example:literal $(with $others:literal)?; $($more:tt)*
     } $($rest:tt)*) => {
         options!(@ [
@@ -161,10 +184,12 @@ macro_rules! options {
             #[arg(skip)]
             #[serde(deserialize_with = "types")]
             pub(crate) $name: Option<$type>,
-        ] [$($known)* {$name $effect $example $($others)?}] $heading { $($more)* } $($rest)*);
+        ] [
+            $($known)* {$name $effect $example [$($others)?] [$($to)?]}
+        ] $heading { $($more)* } $($rest)*);
     };
     (@ [$($fields:tt)*] [$($known:tt)*] $heading:literal {
-        $(#[$($about:tt)*])* switch $name:ident,
+        $(#[$($about:tt)*])* switch $name:ident $(=> files.$to:ident)?,
         $effect:ident, $example:literal $(with $others:literal)?; $($more:tt)*
     } $($rest:tt)*) => {
         options!(@ [
@@ -175,6 +200,8 @@ macro_rules! options {
             #[arg(value_parser = bool_value)]
             #[serde(deserialize_with = "boolish")]
             pub(crate) $name: Option<bool>,
-        ] [$($known)* {$name $effect $example $($others)?}] $heading { $($more)* } $($rest)*);
+        ] [
+            $($known)* {$name $effect $example [$($others)?] [$($to)?]}
+        ] $heading { $($more)* } $($rest)*);
     };
 }

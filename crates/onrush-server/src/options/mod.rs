@@ -2,8 +2,9 @@
 //! environment variable, the key of the configuration file, the help text and the merge of the
 //! three sources. `config` interprets the values.
 //!
-//! To add an option, add one entry to the list below and use its field in `config`. The tests of
-//! `config` fail until the option changes the settings. One that needs a restart also has its
+//! To add an option, add one entry to the list below. A value of the object server names the field
+//! of [`FilesOptions`] that it is written to; others are used in `config`. The tests of `config`
+//! fail until the option changes the settings. One that needs a restart also has its
 //! reason in docs/service.md.
 
 #[macro_use]
@@ -31,7 +32,7 @@ use crate::options::values::{
 };
 use clap::{Args, ValueHint};
 use onrush::PeerNetwork;
-use onrush_files::Types;
+use onrush_files::{FilesOptions, Types};
 use serde::Deserialize;
 use std::any::Any;
 use std::path::{Path, PathBuf};
@@ -119,14 +120,14 @@ options! {
         /// Without this option, HTML, SVG, other XML and scripts are sent with the header
         /// Content-Security-Policy: sandbox. It prevents an uploaded page from sending requests
         /// with the rights of its reader.
-        switch site, AtOnce, "true";
+        switch site => files.site, AtOnce, "true";
 
         /// Serve WebDAV as well, so that the folder can be mounted; see docs/webdav.md
         ///
         /// Clients may make the changes that --allow permits; put,delete-folders permits all. With
         /// users and without --allow, delete-folders is on. Locks are in memory, so use one process
         /// for a folder.
-        switch webdav, AtOnce, "true";
+        switch webdav => files.webdav, AtOnce, "true";
 
         /// Permit PROPFIND with Depth: infinity for folders with up to N entries [default: 0]
         ///
@@ -137,7 +138,7 @@ options! {
         /// Serve a site of one page: paths that name nothing show the index.html of the top folder
         ///
         /// Only to browsers that navigate to them. It needs --site.
-        switch spa, AtOnce, "true" with "site = true";
+        switch spa => files.spa, AtOnce, "true" with "site = true";
 
         /// Redirects of a site: a file with lines FROM TO [STATUS]; see docs/site.md
         ///
@@ -154,33 +155,33 @@ options! {
         /// Serve NAME.zst, NAME.br or NAME.gz as NAME to clients that accept the coding
         ///
         /// If it is not older than NAME. See docs/compression.md.
-        switch precompressed, AtOnce, "true";
+        switch precompressed => files.precompressed, AtOnce, "true";
 
         /// Compress text while it is sent, for clients that accept zstd or gzip
-        switch compress, AtOnce, "true";
+        switch compress => files.compress, AtOnce, "true";
 
         /// Serve names that end with .tfstate as states of Terraform and OpenTofu, with locks
         ///
         /// For their backend http. Clients need --allow put. See docs/recipes/terraform.md.
-        switch terraform_state, AtOnce, "true";
+        switch terraform_state => files.terraform_state, AtOnce, "true";
 
         /// Receive uploads, count their bytes and discard them; allows PUT without --allow
         ///
         /// PUT returns 204 and stores nothing, whatever --durability is.
-        switch sink, AtOnce, "true";
+        switch sink => files.sink, AtOnce, "true";
 
         /// Media types by extension
-        table types: Types, AtOnce, "{ ts = 'text/x-typescript' }";
+        table types: Types => files.types, AtOnce, "{ ts = 'text/x-typescript' }";
 
         /// What a completed PUT or DELETE survives: full or none [default: full]
         ///
         /// full: a power failure. none: only a crash of the server; nothing is synced to the disk.
-        value durability: Durability = "LEVEL", Restart, "'none'";
+        value durability: Durability = "LEVEL" => files.durability, Restart, "'none'";
 
         /// Keep a checksum of each object in a folder, which onrush scrub verifies [default: on]
         ///
         /// CRC-64/NVME, in an extended attribute. off: --checksums=off.
-        switch checksums, AtOnce, "false";
+        switch checksums => files.checksums, AtOnce, "false";
     }
 
     "Where to listen" {
@@ -365,7 +366,7 @@ options! {
         /// Keep this much space of the disk free: uploads get 507 before it is used [default: 0]
         ///
         /// A size such as 5GiB. Unfinished uploads count. It needs a folder, not a bucket.
-        value min_free: Size = "SIZE", AtOnce, "'1GiB'";
+        value min_free: Size = "SIZE" => files.min_free_bytes, AtOnce, "'1GiB'";
 
         /// The maximum size of all objects beneath a folder, as /folder=5GiB; more gets 507
         ///

@@ -98,6 +98,13 @@ impl Size {
     }
 }
 
+impl From<Size> for u64 {
+    /// The size in bytes.
+    fn from(size: Size) -> u64 {
+        size.bytes
+    }
+}
+
 impl FromStr for Size {
     type Err = String;
 

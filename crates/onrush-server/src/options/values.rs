@@ -48,6 +48,15 @@ pub(crate) enum Durability {
     None,
 }
 
+impl From<Durability> for onrush_files::Durability {
+    fn from(level: Durability) -> Self {
+        match level {
+            Durability::Full => onrush_files::Durability::Full,
+            Durability::None => onrush_files::Durability::None,
+        }
+    }
+}
+
 /// As `onrush::DriverPreference`.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
 #[serde(rename_all = "lowercase")]
