@@ -24,7 +24,7 @@ pub enum SendAs {
     Length(u64),
     /// Each piece as a chunk, then `send_end`.
     Chunked,
-    /// Unframed bytes until the connection closes (HTTP/1.0).
+    /// Unframed bytes until the connection closes (HTTP/1.0, or the protocol after a 101).
     UntilClose,
 }
 

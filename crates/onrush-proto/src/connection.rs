@@ -11,6 +11,9 @@
 //!
 //! Draining -- receive_body to its end --> Ready
 //! ```
+//!
+//! After [`Connection::begin_upgrade`], a response 101 (RFC 9110 §15.2.2) is the last one. Its
+//! content and what [`Connection::receive_body`] returns are the bytes of the other protocol.
 
 use crate::{
     chunked::{self, Decoder, Piece},
@@ -45,6 +48,8 @@ enum Body {
     Ended,
     Length,
     Chunked,
+    /// Not a body: what the peer sends in another protocol after a 101, until it ends.
+    Upgraded,
 }
 
 /// The state of one connection; at most 64 bytes.
@@ -234,6 +239,14 @@ impl Connection {
                     end: self.budget == 0,
                 }
             }
+            Body::Upgraded if self.phase != Phase::Responding => {
+                return Ok(Piece::framing(0, false));
+            }
+            Body::Upgraded => Piece {
+                consumed: input.len(),
+                data: 0..input.len(),
+                end: false,
+            },
             Body::Chunked => match self.decoder.decode(input, limits) {
                 Ok(piece) => {
                     let count = piece.data.len() as u64;
@@ -268,6 +281,7 @@ impl Connection {
             Body::Ended => true,
             Body::Length => self.budget == 0,
             Body::Chunked => self.decoder.ended(),
+            Body::Upgraded => false,
         };
         if ended {
             self.body = Body::Ended;
@@ -284,12 +298,13 @@ impl Connection {
         self.body == Body::Ended
     }
 
-    /// Remaining body bytes. `None` if the length is not known: in a chunked body before its end.
+    /// Remaining body bytes. `None` if the length is not known: in a chunked body before its end,
+    /// and after an upgrade.
     pub fn body_remaining(&self) -> Option<u64> {
         match self.body {
             Body::Ended => Some(0),
             Body::Length => Some(self.budget),
-            Body::Chunked => None,
+            Body::Chunked | Body::Upgraded => None,
         }
     }
 
@@ -299,7 +314,7 @@ impl Connection {
     #[inline]
     pub fn body_run(&self) -> u64 {
         match self.body {
-            Body::Ended => 0,
+            Body::Ended | Body::Upgraded => 0,
             Body::Length => self.budget,
             Body::Chunked => self.decoder.chunk_remaining(),
         }
@@ -320,7 +335,7 @@ impl Connection {
             self.expects = false;
         }
         match self.body {
-            Body::Ended => {}
+            Body::Ended | Body::Upgraded => {}
             Body::Length => self.budget -= bytes,
             Body::Chunked => {
                 self.decoder.skip(bytes);
@@ -342,10 +357,37 @@ impl Connection {
         match self.phase {
             Phase::Ready if self.parsed == 0 => Eof::Clean,
             Phase::Ready => Eof::Truncated,
+            Phase::Received | Phase::Responding if self.body == Body::Upgraded => Eof::ResponseDue,
             Phase::Received | Phase::Responding if self.body == Body::Ended => Eof::ResponseDue,
             Phase::Received | Phase::Responding => Eof::Truncated,
             Phase::Draining | Phase::Done => Eof::Clean,
         }
+    }
+
+    /// Permits the response to the current request to be 101, after which both sides speak another
+    /// protocol (RFC 9110 §7.8). Returns whether it does: the caller has checked that the peer asks
+    /// for it, and the request is one of HTTP/1.1 without a body. With any other response, the
+    /// connection goes on as if this was not called.
+    pub fn begin_upgrade(&mut self) -> bool {
+        let may = self.phase == Phase::Received
+            && self.version == Version::Http11
+            && self.body == Body::Ended;
+        if may {
+            self.body = Body::Upgraded;
+        }
+        may || self.may_upgrade()
+    }
+
+    /// Whether [`begin_upgrade`](Connection::begin_upgrade) permits the response to be 101.
+    #[inline]
+    pub fn may_upgrade(&self) -> bool {
+        self.phase == Phase::Received && self.body == Body::Upgraded
+    }
+
+    /// Whether the connection speaks another protocol since its response 101.
+    #[inline]
+    pub fn is_upgraded(&self) -> bool {
+        self.phase == Phase::Responding && self.body == Body::Upgraded
     }
 
     /// Whether a 100 is due: the peer sent `Expect: 100-continue` in HTTP/1.1 with a body to
@@ -456,9 +498,12 @@ impl Connection {
             "a response without a request"
         );
         debug_assert!(
-            status == 101 || (200..=999).contains(&status),
+            (status == 101 && self.body == Body::Upgraded) || (200..=999).contains(&status),
             "not a final status"
         );
+        if self.body == Body::Upgraded && status != 101 {
+            self.body = Body::Ended;
+        }
         let send_as = self.content_framing(status, length);
         self.last = close
             || self.draining
@@ -474,6 +519,9 @@ impl Connection {
     /// RFC 9112 §6.3, for a sender.
     #[inline]
     fn content_framing(&self, status: u16, length: ContentLength) -> SendAs {
+        if self.body == Body::Upgraded {
+            return SendAs::UntilClose;
+        }
         if self.head_only || response::has_no_content(status) {
             return SendAs::Nothing;
         }
@@ -529,6 +577,7 @@ impl Connection {
                 self.budget = self.budget.min(DRAIN_BYTES_MAX);
                 self.budget >= self.decoder.chunk_remaining()
             }
+            Body::Upgraded => false,
         };
         if reusable && !self.draining && small {
             self.phase = Phase::Draining;
@@ -556,6 +605,9 @@ impl Connection {
         }
         self.phase = Phase::Responding;
         self.last = true;
+        if self.body == Body::Upgraded {
+            self.body = Body::Ended;
+        }
         // The peer may still send bytes, whatever it announced: `next` must linger.
         self.peer_closes = false;
         response::render_reject(reject, self.head_only, date, out);

@@ -19,3 +19,5 @@ mod requests_refused;
 mod requests_valid;
 // Bytes and framing of responses (RFC 9112 §6, §9).
 mod response;
+// Other protocols after a 101 (RFC 9110 §7.8).
+mod upgrade;

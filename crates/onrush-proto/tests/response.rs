@@ -77,7 +77,7 @@ fn whole_head() {
 fn framing_and_persistence() {
     use After::*;
     use SendAs::*;
-    let rows: [(&str, u16, ContentLength, bool, &str, SendAs, After); 25] = [
+    let rows: [(&str, u16, ContentLength, bool, &str, SendAs, After); 24] = [
         (
             GET,
             200,
@@ -185,15 +185,6 @@ fn framing_and_persistence() {
             KeepAlive,
         ),
         (GET, 304, UNKNOWN, false, "", Nothing, KeepAlive),
-        (
-            GET,
-            101,
-            EMPTY,
-            false,
-            "Connection: upgrade\r\n",
-            Nothing,
-            KeepAlive,
-        ),
         // HTTP/1.0 responses are never chunked, and say whether the connection persists.
         (
             OLD,

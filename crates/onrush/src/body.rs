@@ -5,6 +5,7 @@ use crate::panic_guard::{self, PanicGuard};
 use crate::pooled_buffer::PooledBuffer;
 use bytes::Bytes;
 use futures_core::Stream;
+use onrush_proto::response::{FieldError, FieldLines};
 use onrush_rt::coop;
 use onrush_rt::fs::File;
 use onrush_rt::user;
@@ -57,6 +58,31 @@ type BoxedStream = Pin<Box<dyn Stream<Item = io::Result<Bytes>>>>;
 pub(crate) struct Streamed {
     pub(crate) stream: PanicGuard<BoxedStream>,
     pub(crate) length: Option<u64>,
+    /// The fields behind it, which are complete when it has ended.
+    pub(crate) trailers: Option<Trailers>,
+}
+
+/// The fields that follow the content of a response (RFC 9110 §6.5), for values that are known only
+/// when the content has been made. [`Body::with_trailers`] has an example.
+#[derive(Clone, Debug, Default)]
+pub struct Trailers(Rc<RefCell<FieldLines>>);
+
+impl Trailers {
+    /// No fields.
+    pub fn new() -> Trailers {
+        Trailers::default()
+    }
+
+    /// Adds a field line. Fails as [`Response::append_header`](crate::Response::append_header)
+    /// does. A line that is added after the end of the content is not sent.
+    pub fn append(&self, name: &str, value: impl AsRef<[u8]>) -> Result<(), FieldError> {
+        let value = value.as_ref();
+        self.0.borrow_mut().append(name, value)
+    }
+
+    pub(crate) fn take(&self) -> FieldLines {
+        self.0.take()
+    }
 }
 
 impl Streamed {
@@ -270,7 +296,46 @@ impl Body {
     {
         let stream: BoxedStream = Box::pin(stream);
         let stream = PanicGuard::new(stream);
-        Body(Content::Stream(Box::new(Streamed { stream, length })))
+        Body(Content::Stream(Box::new(Streamed {
+            stream,
+            length,
+            trailers: None,
+        })))
+    }
+
+    /// The body with `trailers` behind it. They are sent only behind a stream without a length, to
+    /// a client of HTTP/1.1. A client that cannot use them ignores them.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::{Body, Limits, Request, Response, body::Trailers, sim::Simulation};
+    ///
+    /// async fn numbers(request: Request) -> Response {
+    ///     let (mut sender, body) = Body::channel(1024);
+    ///     let trailers = Trailers::new();
+    ///     let body = body.with_trailers(trailers.clone());
+    ///     let task = request.worker().spawn(async move {
+    ///         let mut sum = 0;
+    ///         for number in 0..3 {
+    ///             sum += number;
+    ///             let _ = sender.send(format!("{number}\n")).await;
+    ///         }
+    ///         let _ = trailers.append("X-Sum", sum.to_string());
+    ///     });
+    ///     task.detach();
+    ///     Response::text(body).with_header("Trailer", "X-Sum")
+    /// }
+    /// # let mut sim = Simulation::new(1, &numbers, Limits::default());
+    /// # let client = sim.connect();
+    /// # sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    /// # assert!(client.receive()?.ends_with(b"2\n\r\n0\r\nX-Sum: 3\r\n\r\n"));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn with_trailers(mut self, trailers: Trailers) -> Body {
+        if let Content::Stream(streamed) = &mut self.0 {
+            streamed.trailers = Some(trailers);
+        }
+        self
     }
 
     /// A body, and the sender that fills it. With it a task can write a response step by

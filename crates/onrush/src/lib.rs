@@ -91,7 +91,7 @@ pub mod worker;
 mod worker_set;
 
 pub use admin::Admin;
-pub use body::{Body, BodySender, Part};
+pub use body::{Body, BodySender, Part, Trailers};
 pub use bytes::Bytes;
 pub use drain::Draining;
 pub use handler::{Application, Handler, per_worker};
@@ -105,7 +105,7 @@ pub use onrush_proto::response::FieldError;
 pub use onrush_rt::buf::Buf;
 pub use onrush_rt::driver::Preference as DriverPreference;
 pub use onrush_rt::net::{Address, Peer};
-pub use request::{InterimResponses, Request, RequestBody};
+pub use request::{InterimResponses, Request, RequestBody, Upgrade};
 pub use response::{IntoResponse, Response};
 pub use route::Router;
 pub use running_settings::RunningSettings;

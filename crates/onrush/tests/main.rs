@@ -111,3 +111,5 @@ mod tls_tickets;
 mod tls_warnings;
 // Rendered responses that clients do not read.
 mod unread;
+// Other protocols after a 101.
+mod upgrade;

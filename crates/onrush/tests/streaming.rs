@@ -5,7 +5,7 @@ use crate::common::app::Pieces;
 use crate::common::{
     calm, content, dechunk, drivers, get, pattern, read_some, serve, text, through_tls, watchdog,
 };
-use onrush::{Body, Bytes, Limits, Request, Response, Router, sim::Simulation};
+use onrush::{Body, Bytes, Limits, Request, Response, Router, Trailers, sim::Simulation};
 use std::io::{self, Read, Write};
 
 /// Sends each piece back as it arrives, from a task of its own.
@@ -427,6 +427,53 @@ fn a_handler_waits_for_the_first_bytes_of_a_stream() {
             }
             assert!(received.is_ok(), "{driver:?} {path}: {received:?}");
             assert!(answered(path, &response), "{driver:?} {path}");
+        }
+    }
+}
+
+/// Trailers follow a stream without a length, and nothing else.
+#[test]
+fn trailers_follow_the_content_of_chunked_responses() {
+    async fn stream(request: Request) -> Response {
+        let (mut sender, body) = Body::channel(1024);
+        let trailers = Trailers::new();
+        let body = body.with_trailers(trailers.clone());
+        let task = request.worker().spawn(async move {
+            let _ = sender.send("content").await;
+            trailers.append("X-Sum", "7").unwrap();
+            trailers.append("x-sum", "8").unwrap();
+            assert!(trailers.append("Content-Length", "1").is_err());
+            assert!(trailers.append("X", "a\r\nb").is_err());
+        });
+        task.detach();
+        Response::with_body(body)
+    }
+    async fn bytes(_: Request) -> Response {
+        let trailers = Trailers::new();
+        trailers.append("X-Sum", "7").unwrap();
+        Response::with_body(Body::from("content").with_trailers(trailers))
+    }
+    let router = Router::new().get("/stream", stream).get("/bytes", bytes);
+    let rows = [
+        (
+            "GET /stream HTTP/1.1",
+            "7\r\ncontent\r\n0\r\nX-Sum: 7\r\nx-sum: 8\r\n\r\n",
+        ),
+        ("GET /stream HTTP/1.0", "\r\n\r\ncontent"),
+        ("HEAD /stream HTTP/1.1", "\r\n\r\n"),
+        ("GET /bytes HTTP/1.1", "\r\n\r\ncontent"),
+    ];
+    for (line, end) in rows {
+        for seed in 0..20 {
+            let mut sim = Simulation::new(seed, &router, Limits::default());
+            let client = sim.connect();
+            sim.send(
+                &client,
+                format!("{line}\r\nHost: a\r\nConnection: close\r\n\r\n").as_bytes(),
+            );
+            sim.advance(10);
+            let received = text(&client.receive().unwrap());
+            assert!(received.ends_with(end), "{line}: {received}");
         }
     }
 }

@@ -30,6 +30,7 @@ mod offload_real;
 mod panics;
 mod rates;
 mod streaming;
+mod upgrade;
 
 /// The other modules of `main.rs`, with the reasons.
 const NOT_HERE: [(&str, &[&str]); 7] = [

@@ -43,7 +43,7 @@
 //! The other items are those of [`onrush_coroutine`]. Its documentation says what a coroutine
 //! must not do, and which modules replace `std::thread`, `std::net`, `std::sync` and `std::fs`.
 //!
-//! Modules, lowest first: `request` · `response` · `plain`. They do not depend on connections.
+//! Modules, lowest first: `response` · `request` · `plain`. They do not depend on connections.
 
 mod plain;
 mod request;

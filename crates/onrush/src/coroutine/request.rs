@@ -1,5 +1,6 @@
 //! The request of a coroutine handler. Its body is read in blocking style.
 
+use super::response::ResponseWriter;
 use crate::request::Request as Inner;
 use onrush_coroutine::try_wait;
 use onrush_rt::buf::Buf;
@@ -110,6 +111,55 @@ impl RequestReader {
     /// [`RequestBody::take_trailers`](crate::RequestBody::take_trailers).
     pub fn take_trailers(&mut self) -> Option<Box<[u8]>> {
         self.inner.body().take_trailers()
+    }
+
+    /// If the client asks to continue with another protocol, sends the response 101 with the fields
+    /// that `response` has. From then on, this reads what the client sends, and `response` writes
+    /// to it, without HTTP; the connection ends when the handler returns. Returns whether it does
+    /// so. [`Request::upgrade`](crate::Request::upgrade) has the details.
+    ///
+    /// Fails with `InvalidInput` if `protocol` is no valid value of a field.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::coroutine::{Contract, RequestReader, ResponseWriter, handler, scope};
+    /// use onrush::{Limits, sim::Simulation};
+    /// use std::io::{self, BufRead, Write};
+    ///
+    /// fn lines(request: &mut RequestReader, response: &mut ResponseWriter) -> io::Result<()> {
+    ///     if !request.upgrade(response, "lines")? {
+    ///         response.set_status(426);
+    ///         return Ok(());
+    ///     }
+    ///     for line in request.lines() {
+    ///         writeln!(response, "{}", line?.to_uppercase())?;
+    ///         response.flush()?;
+    ///     }
+    ///     Ok(())
+    /// }
+    /// # scope(|| {
+    /// # // SAFETY: the handler passes no closure that waits to anything.
+    /// # let contract = unsafe { Contract::accept() };
+    /// # let mut sim = Simulation::new(1, &handler(contract, lines), Limits::default());
+    /// # let client = sim.connect();
+    /// # let asks = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: lines\r\n\r\n";
+    /// # sim.send(&client, asks);
+    /// # assert!(client.receive()?.starts_with(b"HTTP/1.1 101 "));
+    /// # sim.send(&client, b"hello\n");
+    /// # assert_eq!(client.receive()?, b"HELLO\n");
+    /// # Ok::<(), io::Error>(())
+    /// # }).unwrap();
+    /// ```
+    ///
+    /// # Panics
+    /// If the head of `response` has been sent.
+    #[track_caller]
+    pub fn upgrade(&mut self, response: &mut ResponseWriter, protocol: &str) -> io::Result<bool> {
+        let Some(upgrade) = self.inner.upgrade() else {
+            return Ok(false);
+        };
+        *self.inner.body() = response.begin_upgrade(upgrade, protocol)?;
+        Ok(true)
     }
 
     fn record_error<T>(&mut self, result: io::Result<T>) -> io::Result<T> {

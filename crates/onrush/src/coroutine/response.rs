@@ -7,6 +7,7 @@
 
 use crate::body::Body;
 use crate::pooled_buffer::PooledBuffer;
+use crate::request::{RequestBody, Upgrade};
 use crate::response::Response as Inner;
 use bytes::Bytes;
 use onrush_coroutine::{is_unwinding, try_wait};
@@ -246,6 +247,22 @@ impl ResponseWriter {
     #[track_caller]
     pub fn close(&mut self) {
         self.head().close = true;
+    }
+
+    /// Sends the head of the response 101. Returns where what follows it is read from.
+    #[track_caller]
+    pub(super) fn begin_upgrade(
+        &mut self,
+        upgrade: Upgrade,
+        protocol: &str,
+    ) -> io::Result<RequestBody> {
+        let reader = upgrade.begin(self.head(), protocol);
+        let invalid = |error| io::Error::new(io::ErrorKind::InvalidInput, format!("{error:?}"));
+        let reader = reader.map_err(invalid)?;
+        (self.declared, self.written) = (None, 0);
+        self.content.0.clear();
+        self.flush()?;
+        Ok(reader)
     }
 
     /// The status code.

@@ -185,6 +185,15 @@ impl Connections for Engine {
         present(&mut conns, body)?.machine.take_trailers()
     }
 
+    fn begin_upgrade(&self, connection: ConnId) -> Option<BodyId> {
+        let mut conns = self.conns.borrow_mut();
+        let conn = conns.get(connection)?;
+        conn.machine.begin_upgrade().then_some(BodyId {
+            connection,
+            response_count: conn.response_count,
+        })
+    }
+
     fn body_dropped(&self, body: BodyId) {
         let mut conns = self.conns.borrow_mut();
         if let Some(conn) = present(&mut conns, body)

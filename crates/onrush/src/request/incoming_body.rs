@@ -171,18 +171,26 @@ impl RequestBody {
     /// # Panics
     /// If `into` has no spare capacity.
     pub async fn fill(&mut self, into: &mut Vec<u8>) -> io::Result<usize> {
+        poll_fn(|cx| self.poll_fill(cx, into)).await
+    }
+
+    /// One step of [`RequestBody::fill`]. The caller need not hold `into` while it waits.
+    ///
+    /// # Panics
+    /// If `into` has no spare capacity.
+    pub fn poll_fill(
+        &mut self,
+        cx: &mut Context<'_>,
+        into: &mut Vec<u8>,
+    ) -> Poll<io::Result<usize>> {
         assert!(
             into.capacity() > into.len(),
             "the vector has no spare capacity"
         );
         match self.0.as_ref() {
-            Some(BodySource { connections, id }) => {
-                poll_fn(|cx| connections.poll_fill(*id, cx, into, 1)).await
-            }
-            None => {
-                poll_fn(coop::poll_operation).await; // A loop of such calls uses up the budget.
-                Ok(0)
-            }
+            Some(BodySource { connections, id }) => connections.poll_fill(*id, cx, into, 1),
+            // A loop of such calls uses up the budget.
+            None => coop::poll_operation(cx).map(|()| Ok(0)),
         }
     }
 

@@ -1,10 +1,11 @@
 //! Requests: the head as a view into received memory (here), the body as it arrives
-//! (`incoming_body`), and the end of the server (`draining`).
+//! (`incoming_body`), the end of the server (`draining`), and other protocols (`upgrade`).
 //!
 //! Bodies are read through the trait `Connections`, so this module does not depend on the engine.
 
 mod draining;
 mod incoming_body;
+mod upgrade;
 
 use crate::connections::{BodyId, ConnId, Connections};
 use crate::params::Params;
@@ -18,6 +19,7 @@ use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+pub use upgrade::Upgrade;
 
 /// A request (RFC 9110 §3.4, RFC 9112 §3).
 ///

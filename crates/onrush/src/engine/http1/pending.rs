@@ -89,6 +89,7 @@ impl Engine {
             return drop(work);
         };
         conn.state.begin_task(id);
+        let is_upgraded = conn.machine.is_upgraded();
         let active = conn.active();
         self.io.measurements.suspend(&mut active.exchange);
         let waits_for_client = active.exchange.writer.is_some() || !active.wire.unsent().is_empty();
@@ -97,7 +98,7 @@ impl Engine {
         // event-loop iteration in which the head arrived.
         let total_ms = u64::from(self.limits().total_timeout_ms);
         active.exchange.total_deadline_ms =
-            (total_ms > 0).then(|| self.context.now_ms() + total_ms);
+            (total_ms > 0 && !is_upgraded).then(|| self.context.now_ms() + total_ms);
         active.exchange.task = Some(task_slot.start(GuardedTask {
             engine: self.clone(),
             id,
@@ -106,8 +107,17 @@ impl Engine {
         }));
         self.deadlines().set_busy_deadline(id, conn);
         self.memory.pause_if_short(id, conn);
+        // The future may have read before: `data` was not queued then.
+        let reader = match is_upgraded {
+            true => self.deadlines().take_reader(id, conn),
+            false => None,
+        };
         if waits_for_client {
             conns.list_unread(id);
+        }
+        drop(conns);
+        if let Some(reader) = reader {
+            user::wake(reader);
         }
     }
 

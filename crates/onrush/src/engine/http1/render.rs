@@ -85,6 +85,9 @@ impl Engine {
         response: &mut Response,
         out: &mut Vec<u8>,
     ) -> Rendered {
+        if response.status.0 == 101 {
+            self.check_upgrade(id, response);
+        }
         let date = self.rendering.date();
         let mut rendered_before = out.len();
         let mut conns = self.conns.borrow_mut();
@@ -171,6 +174,15 @@ impl Engine {
                 .respond(conn, response.status.0, rendered_before, head_bytes, bytes);
         }
         Rendered::Whole(self.finish_request(conn))
+    }
+
+    /// Replaces a 101 that was made for another request.
+    #[cold]
+    fn check_upgrade(&self, id: ConnId, response: &mut Response) {
+        let may = |conn: &mut Conn| conn.machine.may_upgrade();
+        if !self.conns.borrow_mut().get(id).is_some_and(may) {
+            *response = Response::internal_error();
+        }
     }
 
     /// Whether a response is the last one of its connection while the server drains: no request was

@@ -1,12 +1,12 @@
 //! Sends the responses that do not fit into one buffer with others: large content, files, streams.
 
-use crate::body::{Content, Part};
+use crate::body::{Content, Part, Streamed};
 use crate::connections::ConnId;
+use crate::engine::connection::Conn;
 use crate::engine::lifecycle::{Engine, guarded};
 use crate::metrics::CloseReason;
 use crate::panic_guard::{self, PanicGuard};
 use bytes::Bytes;
-use futures_core::Stream;
 use onrush_proto::chunked;
 use onrush_proto::connection::{After, SendAs};
 use onrush_rt::coop;
@@ -14,7 +14,6 @@ use onrush_rt::fs::File;
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, ready};
@@ -37,6 +36,7 @@ impl Engine {
         content: Content,
         send_as: SendAs,
     ) -> Option<After> {
+        self.begin_other_protocol(id);
         let result = match content {
             Content::Empty => self.send_rendered(id, &head).await,
             Content::Static(bytes) => self.send_both(id, &mut head, bytes).await,
@@ -44,7 +44,7 @@ impl Engine {
             #[cfg(feature = "coroutine")]
             Content::Pooled(kept) => self.send_both(id, &mut head, &kept.0).await,
             Content::Parts(parts) => self.send_parts(id, head, parts).await,
-            Content::Stream(streamed) => self.send_stream(id, head, streamed.stream, send_as).await,
+            Content::Stream(streamed) => self.send_stream(id, head, *streamed, send_as).await,
         };
         if let Err(error) = result {
             panic_guard::log(|| tracing::debug!(%error, "a response was not sent completely"));
@@ -62,6 +62,24 @@ impl Engine {
             self.io.log.sent(conn);
         }
         Some(self.finish_request(conn))
+    }
+
+    /// After a 101 the client has no more time limits than the application gives it, and what it
+    /// has sent already can be read.
+    fn begin_other_protocol(&self, id: ConnId) {
+        let is_upgraded = |conn: &mut Conn| {
+            let is_upgraded = conn.machine.is_upgraded();
+            if is_upgraded {
+                conn.active().exchange.total_deadline_ms = None;
+                if conn.state.is_busy() {
+                    self.deadlines().set_busy_deadline(id, conn);
+                }
+            }
+            is_upgraded
+        };
+        if self.conns.borrow_mut().get(id).is_some_and(is_upgraded) {
+            self.clear_body_reader(id);
+        }
     }
 
     async fn send_all(&self, id: ConnId, mut bytes: &[u8]) -> io::Result<()> {
@@ -190,9 +208,14 @@ impl Engine {
         &self,
         id: ConnId,
         mut pending: Vec<u8>,
-        mut stream: PanicGuard<Pin<Box<dyn Stream<Item = io::Result<Bytes>>>>>,
+        streamed: Streamed,
         send_as: SendAs,
     ) -> io::Result<()> {
+        let Streamed {
+            mut stream,
+            trailers,
+            ..
+        } = streamed;
         let mut left = match send_as {
             SendAs::Length(bytes) => bytes,
             _ => u64::MAX,
@@ -238,9 +261,10 @@ impl Engine {
                 .await?;
         }
         if send_as == SendAs::Chunked {
+            let trailers = trailers.map(|trailers| trailers.take()).unwrap_or_default();
             let mut conns = self.conns.borrow_mut();
             let conn = conns.get(id).ok_or(io::ErrorKind::ConnectionAborted)?;
-            conn.machine.send_end(&[], &mut pending);
+            conn.machine.send_end(trailers.as_bytes(), &mut pending);
         }
         self.send_rendered(id, &pending).await?;
         match send_as {

@@ -87,8 +87,14 @@ pub(in crate::engine) fn next_piece(
         if conn.machine.body_ended() {
             return NextPiece::End;
         }
+        if conn.machine.may_upgrade() {
+            return NextPiece::Empty; // What is queued belongs to the other protocol, after the 101.
+        }
         let Some(mut data) = conn.active().wire.pop_input() else {
-            return NextPiece::Empty;
+            return match conn.machine.is_upgraded() && conn.state.has_ended() {
+                true => NextPiece::End,
+                false => NextPiece::Empty,
+            };
         };
         let within = &data[..data.len().min(bytes_max)];
         let piece = match conn.machine.receive_body(within, limits) {
@@ -145,7 +151,9 @@ impl Bodies<'_> {
             self.io.resume(id, conn);
         }
         _replaced = conn.active().exchange.reader.replace(waker);
-        if conn.active().exchange.body_deadline_ms.is_none() {
+        // Another protocol has time limits of its own.
+        let is_limited = !(conn.machine.may_upgrade() || conn.machine.is_upgraded());
+        if is_limited && conn.active().exchange.body_deadline_ms.is_none() {
             self.deadlines.set_wait_timeout(
                 id,
                 conn,
