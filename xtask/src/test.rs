@@ -87,7 +87,7 @@ fn names() -> Vec<&'static str> {
 /// What runs beside the tests, in this order.
 fn checks() -> [(&'static str, Vec<Command>); 5] {
     [
-        ("clippy", vec![clippy()]),
+        ("clippy", vec![clippy(), clippy_of_tower()]),
         ("doc", vec![doc()]),
         ("doc-tests", vec![cargo("test --quiet --workspace --doc")]),
         ("loom", verify::interleavings()),
@@ -108,6 +108,13 @@ pub(crate) fn format() -> Outcome {
 /// benchmarks need takes minutes to compile, so they are not among it.
 fn clippy() -> Command {
     let mut command = cargo("clippy --quiet --workspace --all-targets");
+    command.args(["--", "-D", "warnings"]);
+    command
+}
+
+/// Lints of what `onrush-tower` is without axum, which nothing else in the workspace compiles.
+fn clippy_of_tower() -> Command {
+    let mut command = cargo("clippy --quiet -p onrush-tower --no-default-features");
     command.args(["--", "-D", "warnings"]);
     command
 }

@@ -225,6 +225,18 @@ impl Response {
         self
     }
 
+    /// Replaces the content. Status and fields remain.
+    ///
+    /// # Examples
+    /// ```
+    /// let response = onrush::Response::new(404).with_content("no such thing\n");
+    /// assert_eq!((response.status(), response.body().length()), (404, Some(14)));
+    /// ```
+    pub fn with_content(mut self, body: impl Into<Body>) -> Response {
+        self.body = body.into();
+        self
+    }
+
     /// Closes the connection after this response (RFC 9112 §9.6).
     ///
     /// # Examples

@@ -239,6 +239,7 @@ impl Simulation {
             tls: None,
             metrics,
             proxy_protocol: false,
+            half_close: true,
             worker_set: Arc::new(WorkerSet::new(workers, Placement::Single)),
             watchdog: Arc::new(Watchdog::new(workers)),
         }

@@ -1,18 +1,18 @@
 //! Addresses, workers, the connection limit, and events that end a connection but not the server.
 
 use crate::common::{
-    calm, content, drivers, get, read_some, serve, serve_with, statuses, text, through_tls,
+    Served, calm, content, drivers, get, read_some, serve, serve_with, statuses, text, through_tls,
     watchdog,
 };
-use onrush::{DriverPreference, Limits, Request, Response, Server, per_worker};
+use onrush::{DriverPreference, Limits, Request, Response, Router, Server, per_worker};
 use onrush_rt::net::{Address, ListenMode};
 use std::cell::Cell;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 async fn hello(_: Request) -> Response {
@@ -429,5 +429,64 @@ fn ended_server_releases_all_connection_permits() {
             assert_eq!(budget.used().connections, 0, "{driver:?}, {round}");
             drop(clients);
         }
+    }
+}
+
+/// A client that ends its side: it gets its response, unless the server is told that no client does
+/// so. Then the handler is dropped, but what was sent before is served, and a body has its end.
+#[test]
+fn a_client_that_ends_its_side_may_be_taken_as_gone() {
+    let _dog = watchdog("a_client_that_ends_its_side_may_be_taken_as_gone");
+    struct Told(mpsc::Sender<&'static str>);
+    impl Drop for Told {
+        fn drop(&mut self) {
+            let _ = self.0.send("dropped");
+        }
+    }
+    for driver in drivers() {
+        let (begun, events) = mpsc::channel();
+        let wait = move |_: Request| {
+            let told = Told(begun.clone());
+            let _ = begun.send("begun");
+            async move {
+                let _told = told;
+                std::future::pending::<Response>().await
+            }
+        };
+        let read = |mut request: Request| async move {
+            let all = request.body().read_all(100).await;
+            Response::text(format!("{:?}", all.map_err(|error| error.kind())))
+        };
+        let slow = |request: Request| async move {
+            request.worker().sleep(Duration::from_millis(100)).await;
+            Response::text("late")
+        };
+        let router = Router::new()
+            .get("/wait", wait)
+            .post("/read", read)
+            .get("/slow", slow);
+        let ask = |server: &Served, request: &str| {
+            let mut stream = server.connect();
+            stream.write_all(request.as_bytes()).unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+            let mut received = Vec::new();
+            let mut piece = [0; 4096];
+            while let Ok(n @ 1..) = read_some(&mut stream, &mut piece) {
+                received.extend_from_slice(&piece[..n]);
+            }
+            text(&received)
+        };
+        let cut = "POST /read HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nabc";
+        let strict = |server: onrush::Server| server.half_close(false).workers(1);
+        let server = serve_with(driver, router.clone(), strict);
+        assert_eq!(ask(&server, &get("/wait")), "");
+        assert_eq!(events.recv(), Ok("begun"));
+        assert_eq!(events.recv(), Ok("dropped"));
+        let two = [get("/none"), get("/slow")].concat();
+        assert!(ask(&server, &two).starts_with("HTTP/1.1 404 "));
+        assert!(ask(&server, cut).starts_with("HTTP/1.1 400 "));
+
+        let server = serve_with(driver, router, |server| server.workers(1));
+        assert!(ask(&server, &get("/slow")).ends_with("late"));
     }
 }

@@ -5,13 +5,14 @@ use super::{Complaint, source::Source};
 
 /// The crates below `crates/`, each with those it may depend on. What tests share is not a part of
 /// the product, and only dependencies of tests name it.
-const ALLOWED: [(&str, &[&str]); 10] = [
+const ALLOWED: [(&str, &[&str]); 11] = [
     ("testing", &[]),
     ("testing-s3", &["onrush-remote", "onrush-store"]),
     ("onrush-rt", &[]),
     ("onrush-coroutine", &["onrush-rt"]),
     ("onrush-proto", &[]),
     ("onrush", &["onrush-coroutine", "onrush-rt", "onrush-proto"]),
+    ("onrush-tower", &["onrush"]),
     ("onrush-store", &["onrush-rt"]),
     ("onrush-remote", &["onrush-store"]),
     (

@@ -9,9 +9,10 @@ use super::{Complaint, source::Source};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The conditions under which some run compiles a module that is a file.
-const CONDITIONS: [&str; 6] = [
+const CONDITIONS: [&str; 7] = [
     "test",
     "all(test, loom)",
+    "feature = \"axum\"",
     "feature = \"coroutine\"",
     "feature = \"testing\"",
     "feature = \"tls\"",

@@ -3,6 +3,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod axum_app;
 pub mod hyper_files;
 pub mod tls;
 pub mod tokio_http1;

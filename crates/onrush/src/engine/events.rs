@@ -65,16 +65,21 @@ impl Engine {
         if result.is_err() {
             return self.close(id, CloseReason::Broken);
         }
-        let (phase, is_waiting, reader) = {
+        let (phase, is_waiting, is_gone, reader) = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
             conn.state.end();
+            // What it has sent before is served, and who reads the rest of a body learns of the
+            // end.
+            let has_asked = conn.machine.body_ended() || conn.machine.may_upgrade();
+            let is_gone = !self.settings.half_close && has_asked && conn.input_bytes() == 0;
             diagnose!(TRACE, connection = id.token(), phase = conn.state.phase().name();
                 "the client has half-closed (EOF)");
             let is_waiting = conn.transport.is_handshake_waiting();
             (
                 conn.state.phase(),
                 is_waiting,
+                is_gone,
                 self.deadlines().take_reader(id, conn),
             )
         };
@@ -85,6 +90,7 @@ impl Engine {
             Phase::Ready => self.close(id, CloseReason::Client),
             Phase::Lingering => self.close(id, CloseReason::Complete),
             Phase::Leaving => self.cancel_migration(id),
+            Phase::Busy if is_gone => self.abort(id, CloseReason::Client),
             Phase::Busy | Phase::Flushing(_) => {} // The task or the pending send notices it.
         }
         if let Some(reader) = reader {

@@ -70,6 +70,8 @@ pub(crate) struct Settings {
     pub(crate) metrics: Option<Metrics>,
     /// Connections begin with a header of the PROXY protocol, of a trusted peer.
     pub(crate) proxy_protocol: bool,
+    /// A client that sends no more may still want its response.
+    pub(crate) half_close: bool,
     /// The workers of this server.
     pub(crate) worker_set: Arc<WorkerSet<Transfer>>,
     /// Detects blocked workers.

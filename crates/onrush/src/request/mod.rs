@@ -146,6 +146,17 @@ impl Request {
         head.headers(bytes)
     }
 
+    /// The number of field lines.
+    pub fn headers_len(&self) -> usize {
+        self.parts().head.header_count()
+    }
+
+    /// The bytes of the head as received, to the end of its empty line, for those who keep them.
+    /// What the other accessors return are parts of them.
+    pub fn head_bytes(&self) -> &[u8] {
+        self.head().1
+    }
+
     /// The values of all field lines with this name, in the order in which they were sent (RFC 9110
     /// §5.3). The name is case-insensitive.
     pub fn header_values(&self, name: &str) -> impl Iterator<Item = &[u8]> {

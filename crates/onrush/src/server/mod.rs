@@ -85,6 +85,7 @@ pub struct Server {
     descriptors: Descriptors,
     metrics: Option<Metrics>,
     proxy_protocol: bool,
+    half_close: bool,
     blocking_threads: usize,
     blocking_pool: Option<blocking::BlockingPool>,
     offload: offload::OffloadOptions,
@@ -129,6 +130,7 @@ impl Server {
             descriptors: Descriptors::default(),
             metrics: None,
             proxy_protocol: false,
+            half_close: true,
             blocking_threads: 16,
             blocking_pool: None,
             offload: offload::OffloadOptions::default(),
@@ -349,6 +351,25 @@ impl Server {
         self
     }
 
+    /// Whether a client that ends its sending side (`SHUT_WR`) still gets its response. Default:
+    /// yes.
+    ///
+    /// The server cannot distinguish such a client from one that has closed the connection, before
+    /// something is sent to it. If no client half-closes, `false` drops the handler, or the
+    /// response that is being made, as soon as the client has gone: for responses that wait for
+    /// long.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn news(_: onrush::Request) -> &'static str { "news" }
+    /// onrush::Server::bind("127.0.0.1:8080").half_close(false).serve(news)?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn half_close(mut self, half_close: bool) -> Server {
+        self.half_close = half_close;
+        self
+    }
+
     /// The maximum duration of [`Handle::shutdown`]. Connections that are still open are then
     /// closed. [`Duration::MAX`] means no limit. Default: 30 s.
     pub fn drain_timeout(mut self, timeout: Duration) -> Server {
@@ -549,6 +570,7 @@ impl Server {
             tls: self.tls_settings(uses_tls),
             metrics: self.metrics.clone(),
             proxy_protocol: self.proxy_protocol,
+            half_close: self.half_close,
             worker_set: Arc::new(WorkerSet::new(workers, self.placement)),
             watchdog: Arc::new(Watchdog::new(workers)),
         }

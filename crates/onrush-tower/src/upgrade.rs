@@ -1,0 +1,200 @@
+//! Upgrades as hyper makes them, so that `WebSocketUpgrade` of axum and `hyper::upgrade::on` work.
+//!
+//! Only a connection of hyper can make an [`OnUpgrade`]. So hyper serves one in memory: a request
+//! that asks for an upgrade, whose [`OnUpgrade`] is moved to the request of the client. When the
+//! application has responded with 101, the connection in memory does so, too; from then on it
+//! carries the bytes between the client and the application. The head that the client gets is that
+//! of the application.
+
+use crate::response::Wishes;
+use crate::response::convert;
+use bytes::Bytes;
+use http::header::UPGRADE;
+use http::request::Parts;
+use http::{HeaderValue, StatusCode};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use onrush::{BodySender, Request, RequestBody, Response, Upgrade, WorkerHandle};
+use std::cell::Cell;
+use std::error::Error;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Waker};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
+use tokio::sync::oneshot;
+
+/// The bytes that wait in memory, in each direction.
+const PIPE_BYTES: usize = 64 * 1024;
+/// What is copied at a time.
+const PIECE_BYTES: usize = 16 * 1024;
+/// The request in memory.
+const ASKS: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: a\r\n\r\n";
+/// What ends the head of its response.
+const HEAD_END: &[u8] = b"\r\n\r\n";
+
+/// An upgrade that the client asks for and the service may accept.
+pub(crate) struct Offer {
+    upgrade: Upgrade,
+    /// Tells the service of the connection in memory to respond.
+    accept: oneshot::Sender<()>,
+    connection: Pin<Box<dyn Future<Output = Result<(), hyper::Error>>>>,
+    /// The client's end of the connection in memory.
+    client: DuplexStream,
+}
+
+/// If the client asks for an upgrade, adds the extension that accepts it.
+pub(crate) fn offer(mut request: Request, mut parts: Parts) -> (Request, Parts, Option<Offer>) {
+    let is_asked = parts.headers.contains_key(UPGRADE);
+    let upgrade = is_asked.then(|| request.upgrade()).flatten();
+    let offer = upgrade.and_then(|upgrade| begin(upgrade, &mut parts));
+    (request, parts, offer)
+}
+
+/// `None` if hyper does not offer the upgrade.
+fn begin(upgrade: Upgrade, parts: &mut Parts) -> Option<Offer> {
+    let (mut client, server) = tokio::io::duplex(PIPE_BYTES);
+    let (accept, accepted) = oneshot::channel();
+    let accepted = Cell::new(Some(accepted));
+    let offered: Rc<Cell<Option<OnUpgrade>>> = Rc::default();
+    let service = {
+        let offered = offered.clone();
+        service_fn(move |mut request: http::Request<hyper::body::Incoming>| {
+            offered.set(Some(hyper::upgrade::on(&mut request)));
+            let accepted = accepted.take();
+            async move {
+                match accepted {
+                    Some(accepted) => accepted.await.map_err(|_| io::Error::other("refused"))?,
+                    None => return Err(io::Error::other("a second request")),
+                }
+                let mut response = http::Response::new(String::new());
+                *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+                let fields = response.headers_mut();
+                fields.insert(UPGRADE, HeaderValue::from_static("a"));
+                fields.insert(
+                    http::header::CONNECTION,
+                    HeaderValue::from_static("upgrade"),
+                );
+                Ok(response)
+            }
+        })
+    };
+    let connection = http1::Builder::new().serve_connection(TokioIo::new(server), service);
+    let mut connection = Box::pin(connection.with_upgrades());
+    // Nothing of this waits: the pipe has room for the request, which is read and passed on at
+    // once.
+    let mut cx = Context::from_waker(Waker::noop());
+    let _ = Box::pin(client.write_all(ASKS)).as_mut().poll(&mut cx);
+    let _ = connection.as_mut().poll(&mut cx);
+    let on_upgrade = offered.take()?;
+    parts.extensions.insert(on_upgrade);
+    Some(Offer {
+        upgrade,
+        accept,
+        connection,
+        client,
+    })
+}
+
+impl Offer {
+    /// Converts the response of the service, and begins the other protocol if it is 101.
+    pub(crate) async fn finish<B>(
+        self,
+        response: http::Response<B>,
+        wishes: Wishes,
+        worker: &WorkerHandle,
+    ) -> Response
+    where
+        B: http_body::Body<Error: Into<Box<dyn Error + Send + Sync>>> + 'static,
+    {
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            return convert(response, wishes).await;
+        }
+        match self.accept(&response, worker).await {
+            Ok(response) => response,
+            Err(error) => {
+                tracing::error!(error, "an upgrade has failed");
+                Response::text("internal server error\n").with_status(500)
+            }
+        }
+    }
+
+    async fn accept<B>(
+        self,
+        made: &http::Response<B>,
+        worker: &WorkerHandle,
+    ) -> Result<Response, Box<dyn Error + Send + Sync>> {
+        let protocol = made.headers().get(UPGRADE).ok_or("it names no protocol")?;
+        let (mut response, reader, sender) = self
+            .upgrade
+            .accept(protocol.to_str()?)
+            .map_err(|error| format!("{error:?}"))?;
+        for (name, value) in made.headers().iter().filter(|(name, _)| *name != UPGRADE) {
+            match response.append_header(name.as_str(), value.as_bytes()) {
+                Ok(()) | Err(onrush::FieldError::Reserved) => {}
+                Err(error) => return Err(format!("{name}: {error:?}").into()),
+            }
+        }
+        let Offer {
+            accept,
+            connection,
+            mut client,
+            ..
+        } = self;
+        accept
+            .send(())
+            .map_err(|()| "the connection in memory has ended")?;
+        connection.await?;
+        let first = after_head(&mut client).await?;
+        let (from, to) = tokio::io::split(client);
+        worker.spawn(receive(reader, to)).detach();
+        worker.spawn(send(first, from, sender)).detach();
+        Ok(response)
+    }
+}
+
+/// Reads the head of the response in memory, and returns what follows it.
+async fn after_head(client: &mut DuplexStream) -> io::Result<Bytes> {
+    let mut received = Vec::with_capacity(PIECE_BYTES);
+    loop {
+        if client.read_buf(&mut received).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let mut windows = received.windows(HEAD_END.len());
+        if let Some(end) = windows.position(|window| window == HEAD_END) {
+            return Ok(Bytes::from(received).slice(end + HEAD_END.len()..));
+        }
+    }
+}
+
+/// Passes on what the client sends.
+async fn receive(mut reader: RequestBody, mut to: impl AsyncWrite + Unpin) {
+    let mut piece = Vec::with_capacity(PIECE_BYTES);
+    loop {
+        piece.clear();
+        let received = reader.fill(&mut piece).await;
+        if !matches!(received, Ok(1..)) || to.write_all(&piece).await.is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown().await; // The application reads the end.
+}
+
+/// Passes on what the application sends, until it ends.
+async fn send(first: Bytes, mut from: impl AsyncRead + Unpin, mut sender: BodySender) {
+    let mut piece = first;
+    loop {
+        if sender.send(piece).await.is_err() {
+            return;
+        }
+        let mut next = Vec::with_capacity(PIECE_BYTES);
+        piece = match from.read_buf(&mut next).await {
+            Ok(0) => return,
+            Ok(_) => Bytes::from(next),
+            Err(error) => return sender.abort(error),
+        };
+    }
+}

@@ -1,0 +1,17 @@
+//! The tests of the crate, in one binary: it is linked once.
+
+// Applications like the examples of axum.
+mod apps;
+// Raw requests, and responses to compare.
+mod client;
+
+// The same application on `axum::serve` and on Onrush.
+mod same;
+// Bodies of requests on other threads, and of responses.
+mod bodies;
+// WebSocket and other protocols.
+mod upgrades;
+// What an application gains.
+mod gains;
+// Services that are not ready, and that fail.
+mod services;

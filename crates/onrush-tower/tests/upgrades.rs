@@ -1,0 +1,171 @@
+//! WebSocket by axum's own extractor, and `hyper::upgrade::on`, unchanged on both servers.
+
+use crate::client::{connect, exchange, receive_until, replies};
+use crate::same::{Both, request, serve};
+use crate::{apps, client};
+use std::io::Write;
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use tungstenite::{Message, WebSocket, client::IntoClientRequest};
+
+fn everywhere(both: &Both, check: impl Fn(&str, SocketAddr)) {
+    check("axum", both.axum);
+    for (driver, address) in &both.onrush {
+        check(driver, *address);
+    }
+}
+
+fn join(address: SocketAddr) -> WebSocket<TcpStream> {
+    let mut request = format!("ws://{address}/")
+        .into_client_request()
+        .expect("a request");
+    let protocols = "none, other".parse().expect("a value");
+    request
+        .headers_mut()
+        .insert("sec-websocket-protocol", protocols);
+    // Without a time limit, signals interrupt no read. The watchdog ends a test that hangs.
+    let stream = TcpStream::connect(address).expect("a server");
+    let (mut socket, response) = tungstenite::client(request, stream).expect("a socket");
+    assert_eq!(response.status(), 101);
+    let field = |name: &str| {
+        response
+            .headers()
+            .get(name)
+            .map(|value| value.as_bytes().to_vec())
+    };
+    assert_eq!(field("sec-websocket-protocol"), Some(b"other".to_vec()));
+    assert_eq!(field("content-length"), None);
+    assert_eq!(socket.read().expect("a message"), Message::from("welcome"));
+    socket
+}
+
+#[test]
+fn a_chat_over_websocket() {
+    let _dog = testing::watchdog("a_chat_over_websocket");
+    everywhere(&serve(apps::chat), |server, address| {
+        let mut clients: Vec<_> = (0..5).map(|_| join(address)).collect();
+        for round in 0..20 {
+            let said = format!("round {round} {}", "x".repeat(round * 500));
+            clients[round % 5]
+                .send(Message::from(said.clone()))
+                .expect("sent");
+            for client in &mut clients {
+                assert_eq!(
+                    client.read().expect("a message").into_text().expect("text"),
+                    said
+                );
+            }
+        }
+        // Large messages, pings, and the end by either side.
+        let large = vec![7; 700_000];
+        clients[0].send(Message::from(large.clone())).expect("sent");
+        let echoed = clients[0].read().expect("a message").into_data();
+        assert!(echoed == large, "{server}");
+        clients[0].send(Message::Ping("p".into())).expect("sent");
+        assert_eq!(
+            clients[0].read().expect("a pong"),
+            Message::Pong("p".into())
+        );
+        clients[1].send(Message::from("leave")).expect("sent");
+        assert!(
+            matches!(clients[1].read(), Ok(Message::Close(_))),
+            "{server}"
+        );
+        clients[2].close(None).expect("closing");
+        while clients[2].read().is_ok() {}
+        drop(clients.remove(3)); // It disconnects.
+        clients[0].send(Message::from("still here")).expect("sent");
+        for client in [0, 3] {
+            let said = clients[client].read().expect("a message");
+            assert_eq!(said.into_text().expect("text"), "still here", "{server}");
+        }
+    });
+}
+
+#[test]
+fn requests_that_are_no_websocket_get_the_same_response() {
+    let _dog = testing::watchdog("requests_that_are_no_websocket_get_the_same_response");
+    let both = serve(apps::chat);
+    let asks = "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+                Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+    let with = |connection: &str, lines: &str| {
+        format!("GET / HTTP/1.1\r\nHost: a\r\nConnection: {connection}\r\n{lines}\r\n").into_bytes()
+    };
+    let requests = [
+        request("GET /", "", b""),
+        request("GET /", asks, b""),
+        with("close, upgrade", &asks.replace("websocket", "other")),
+        with("close, upgrade", &asks.replace("13", "12")),
+        with(
+            "close, upgrade",
+            asks.split_once("Sec-WebSocket-Key").expect("it has one").0,
+        ),
+        request("POST /", asks, b"body"),
+        format!("GET / HTTP/1.0\r\nConnection: upgrade\r\n{asks}\r\n").into_bytes(),
+    ];
+    both.compare(&requests, |number, reply| {
+        assert!((400..=426).contains(&reply.status), "{number}: {reply:?}");
+    });
+}
+
+#[test]
+fn plain_upgrades_by_hyper() {
+    let _dog = testing::watchdog("plain_upgrades_by_hyper");
+    let asks = "GET /repeat HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: repeat\r\n\r\n";
+    let said: Vec<u8> = (0..200_000_u32).flat_map(u32::to_le_bytes).collect();
+    everywhere(&serve(apps::chat), |server, address| {
+        let mut stream = connect(address);
+        let mut writer = stream.try_clone().expect("a second handle");
+        let sent = [asks.as_bytes(), &said].concat(); // The first bytes follow the head at once.
+        let sending = std::thread::spawn(move || writer.write_all(&sent));
+        let mut received = Vec::new();
+        receive_until(&mut stream, &mut received, &said[said.len() - 64..]);
+        sending.join().expect("no panic").expect("sent");
+        let head = received
+            .windows(4)
+            .position(|four| four == b"\r\n\r\n")
+            .expect("a head")
+            + 4;
+        let text = String::from_utf8_lossy(&received[..head]).to_ascii_lowercase();
+        assert!(text.starts_with("http/1.1 101 "), "{server}: {text}");
+        assert_eq!(
+            text.matches("connection: upgrade\r\n").count(),
+            1,
+            "{server}: {text}"
+        );
+        assert!(text.contains("\r\nupgrade: repeat\r\n"), "{server}: {text}");
+        assert!(received[head..] == said, "{server}");
+        stream.shutdown(Shutdown::Write).expect("shut down");
+        receive_until(&mut stream, &mut received, b"bye");
+        let mut rest = [0];
+        assert_eq!(
+            testing::read_some(&mut stream, &mut rest).expect("the end"),
+            0,
+            "{server}"
+        );
+    });
+}
+
+/// The connection goes on with HTTP.
+#[test]
+fn a_refused_upgrade_is_a_response() {
+    let _dog = testing::watchdog("a_refused_upgrade_is_a_response");
+    let asks = "GET /refuse HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
+    let sent = [asks.as_bytes(), &request("GET /none", "", b"")].concat();
+    everywhere(&serve(apps::chat), |server, address| {
+        let replies = replies(&exchange(address, &sent), &[]);
+        let statuses: Vec<u16> = replies.iter().map(|reply| reply.status).collect();
+        assert_eq!(statuses, [403, 404], "{server}");
+        assert_eq!(replies[0].text(), "not you");
+    });
+    // h2c is no protocol that anybody offers.
+    let both = serve(apps::basics);
+    let h2c = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close, Upgrade, HTTP2-Settings\r\n\
+               Upgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n";
+    for (driver, address) in &both.onrush {
+        assert_eq!(
+            client::ask(*address, h2c.as_bytes()).text(),
+            "Hello, World!",
+            "{driver}"
+        );
+    }
+}
