@@ -11,7 +11,15 @@ use std::{fmt::Write, path::PathBuf};
 use xtask::shell::Outcome;
 
 /// The peers of a quick run: quick to install, and of different kinds.
-const QUICK_PEERS: [&str; 5] = ["hyper", "nginx", "h2o", "nginx-proxy", "rclone"];
+const QUICK_PEERS: [&str; 7] = [
+    "hyper",
+    "nginx",
+    "h2o",
+    "nginx-proxy",
+    "rclone",
+    "axum-serve",
+    "onrush-axum",
+];
 
 /// Default number of rounds of a quick run.
 const QUICK_ROUNDS: u32 = 5;

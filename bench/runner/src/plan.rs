@@ -37,12 +37,13 @@ pub(crate) fn omits(peer: &Peer, role: Role) -> Vec<&'static str> {
     let own = match role {
         Role::Hello | Role::TlsHello => "hello",
         Role::Json => "json",
+        Role::Axum => "axum",
         Role::Echo => "echo",
         Role::Files | Role::TlsFiles | Role::Remote => "files",
         Role::Put | Role::PutDurable | Role::Sink | Role::TlsPut | Role::RemotePut => "put",
         Role::Mixed => "mixed",
     };
-    let all = ["hello", "json", "echo", "files", "put", "mixed"];
+    let all = ["hello", "json", "axum", "echo", "files", "put", "mixed"];
     let applies = |text: &&&'static str| match text.split_once(':') {
         Some((scope, _)) if all.contains(&scope) => scope == own,
         _ => true,

@@ -31,11 +31,27 @@ pub(crate) enum Requests {
         target: &'static str,
         body_bytes: u32,
     },
+    /// `POST` of a JSON object of `body_bytes` to the target.
+    PostJson {
+        target: &'static str,
+        body_bytes: u32,
+    },
     /// `GET` of the root, where one of `every` requests has `Connection: close`. wrk counts the
     /// requests of all connections together, so a connection carries this number on average.
     Closing { every: u32 },
     /// `GET` of `count` names from `/0000000` on, one after the other, repeatedly.
     Names { count: u32 },
+}
+
+/// The media type of [`json`].
+const JSON: &str = "application/json";
+
+/// An object of this many bytes, at least 80, with members of several kinds.
+fn json(bytes: u32) -> String {
+    let begin = r#"{"active":true,"id":123456,"name":"Ada Lovelace","tags":["a","b","c"],"text":""#;
+    let end = r#""}"#;
+    let rest = (bytes as usize).saturating_sub(begin.len() + end.len());
+    [begin, &"x".repeat(rest), end].concat()
 }
 
 /// The load on a server.
@@ -56,19 +72,24 @@ impl Shape {
 
     /// An example of the requests.
     pub(crate) fn request(&self, address: SocketAddr) -> Vec<u8> {
+        let none = String::new;
         let (method, target, more, body) = match &self.requests {
-            Requests::Get { target, .. } => ("GET", *target, String::new(), 0),
-            Requests::Distinct { .. } => ("GET", "/?0000001", String::new(), 0),
-            Requests::Closing { every: 1 } => ("GET", "/", "Connection: close\r\n".to_owned(), 0),
-            Requests::Closing { .. } => ("GET", "/", String::new(), 0),
-            Requests::Names { .. } => ("GET", "/0000000", String::new(), 0),
+            Requests::Get { target, .. } => ("GET", *target, none(), none()),
+            Requests::Distinct { .. } => ("GET", "/?0000001", none(), none()),
+            Requests::Closing { every: 1 } => ("GET", "/", "Connection: close\r\n".into(), none()),
+            Requests::Closing { .. } => ("GET", "/", none(), none()),
+            Requests::Names { .. } => ("GET", "/0000000", none(), none()),
             Requests::Post { target, body_bytes } => {
                 let length = format!("Content-Length: {body_bytes}\r\n");
-                ("POST", *target, length, *body_bytes as usize)
+                ("POST", *target, length, "x".repeat(*body_bytes as usize))
+            }
+            Requests::PostJson { target, body_bytes } => {
+                let more = format!("Content-Type: {JSON}\r\nContent-Length: {body_bytes}\r\n");
+                ("POST", *target, more, json(*body_bytes))
             }
         };
         let head = format!("{method} {target} HTTP/1.1\r\nHost: {address}\r\n{more}\r\n");
-        [head.as_bytes(), &b"x".repeat(body)].concat()
+        [head, body].concat().into_bytes()
     }
 
     /// The script for wrk. If it defines no function `request`, wrk sends bytes that it prepares
@@ -84,6 +105,10 @@ impl Shape {
             Requests::Post { body_bytes, .. } => {
                 format!("wrk.method = 'POST'\nwrk.body = string.rep('x', {body_bytes})\n")
             }
+            Requests::PostJson { body_bytes, .. } => format!(
+                "wrk.method = 'POST'\nwrk.body = '{}'\nwrk.headers['Content-Type'] = '{JSON}'\n",
+                json(*body_bytes)
+            ),
             Requests::Closing { every: 1 } => "wrk.headers['Connection'] = 'close'\n".to_owned(),
             Requests::Closing { every } => format!(
                 "init = function()\n  sent, plain = 0, wrk.format()\n  \
@@ -118,7 +143,9 @@ impl Shape {
         };
         let script = write("load.lua", &self.script())?;
         let target = match &self.requests {
-            Requests::Get { target, .. } | Requests::Post { target, .. } => target,
+            Requests::Get { target, .. }
+            | Requests::Post { target, .. }
+            | Requests::PostJson { target, .. } => target,
             _ => "/",
         };
         let mut wrk = Command::new("wrk");

@@ -24,6 +24,9 @@ pub(crate) enum Role {
     Json,
     /// `POST /echo` → the request's body, of at most 1 MiB.
     Echo,
+    /// The router of the programs on axum: [`Role::Hello`], and `POST /json` → the JSON of the
+    /// body.
+    Axum,
     /// `GET /NAME` → the file of that name in the folder.
     Files,
     /// `PUT /NAME` stores the body as that file in the folder, so that it outlives the process.

@@ -7,7 +7,7 @@ use xtask::shell::{Outcome, cargo, run};
 const ROLES: &[Role] = &[Role::Hello, Role::Json, Role::Echo];
 
 /// In the order of the tables.
-pub(crate) const PEERS: &[Peer] = &[HYPER, AXUM, MAY_MINIHTTP];
+pub(crate) const PEERS: &[Peer] = &[HYPER, AXUM, AXUM_SERVE, ONRUSH_AXUM, MAY_MINIHTTP];
 
 const HYPER: Peer = Peer {
     name: "hyper",
@@ -46,6 +46,31 @@ const AXUM: Peer = Peer {
     install: |setup| build(setup, "peer-axum"),
     version: |setup| locked(setup, "axum"),
     launch: |setup, launch| start(setup, "peer-axum", launch),
+};
+
+const AXUM_SERVE: Peer = Peer {
+    name: "axum-serve",
+    kind: Kind::Peer,
+    driver: None,
+    roles: &[Role::Axum],
+    configuration: "The router of `axum` on `axum::serve`, with one thread of tokio \
+        (`current_thread`); TCP_NODELAY, deferred accept, backlog 4096.",
+    omits: &["no time limits", "accepts a missing or second Host"],
+    install: |setup| build(setup, "peer-axum-serve"),
+    version: |setup| locked(setup, "axum"),
+    launch: |setup, launch| start(setup, "peer-axum-serve", launch),
+};
+
+const ONRUSH_AXUM: Peer = Peer {
+    name: "onrush-axum",
+    kind: Kind::Peer,
+    driver: None,
+    roles: &[Role::Axum],
+    configuration: "The router of `axum` on Onrush by `onrush-tower`, with one worker.",
+    omits: &[],
+    install: |setup| build(setup, "peer-onrush-axum"),
+    version: |setup| locked(setup, "axum"),
+    launch: |setup, launch| start(setup, "peer-onrush-axum", launch),
 };
 
 const MAY_MINIHTTP: Peer = Peer {

@@ -1,5 +1,6 @@
 //! The profiles: groups of scenarios, their servers and their targets.
 
+mod axum;
 mod features;
 mod files;
 mod hello;
@@ -65,6 +66,12 @@ pub(crate) const PROFILES: &[Profile] = &[
         what: "POST whose body is sent back, 1 KiB and 64 KiB",
         is_remote: false,
         steps: hello::echo,
+    },
+    Profile {
+        name: "axum",
+        what: "an axum router on Onrush and on axum::serve",
+        is_remote: false,
+        steps: axum::axum,
     },
     Profile {
         name: "get",

@@ -86,6 +86,27 @@ fn hello_examples_greet() {
 
 #[test]
 #[ignore = "nightly"] // it needs the examples as programs
+fn axum_counts_and_repeats() {
+    for driver in DRIVERS.into_iter().filter(|_| Example::is_built("axum")) {
+        let example = Example::start("axum", driver, 2, &[]);
+        for count in 1..=3 {
+            let post = "POST /counts/a HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+            let response = String::from_utf8(example.ask(post)).unwrap();
+            assert_eq!(content(&response), format!("{count}\n"));
+        }
+        assert_eq!(content(&example.get("/counts")), r#"{"a":3}"#);
+        let mut events = example.connect();
+        events
+            .write_all(b"GET /watch HTTP/1.1\r\nHost: x\r\n\r\n")
+            .unwrap();
+        let mut lines = BufReader::new(&events).lines().map(Result::unwrap);
+        assert!(lines.any(|line| line == "data: 3"));
+        assert!(example.get("/chat").starts_with("HTTP/1.1 400 "));
+    }
+}
+
+#[test]
+#[ignore = "nightly"] // it needs the examples as programs
 fn tls_reports_the_session() {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     for driver in DRIVERS.into_iter().filter(|_| Example::is_built("tls")) {

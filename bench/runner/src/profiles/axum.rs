@@ -1,0 +1,102 @@
+//! One axum router on `axum::serve` and on Onrush: what an application gains by the changed line.
+
+use super::{Step, pair_step};
+use crate::{
+    bench::Bench,
+    peers::{Driver, Role},
+    plan::{Expect, Load, Pairing, Scenario, Subject},
+    row::{About, Target},
+    wrk::Requests,
+};
+
+/// The server that runs the router on Onrush, and the other one.
+const OURS: &str = "onrush-axum";
+const THEIRS: &str = "axum-serve";
+
+/// The bytes of a request's and a response's body.
+const BODY_BYTES: u32 = 1024;
+
+/// What each driver is compared with, and the greatest ratio.
+fn scenarios() -> Vec<(Scenario, f64)> {
+    let target = "/";
+    let hello = |name: &str, load: Load| {
+        let mut scenario = Scenario::new("axum", name, Role::Axum, load);
+        scenario.expect = Expect::Body(b"Hello, World!");
+        scenario
+    };
+    let body_bytes = BODY_BYTES;
+    let json = Requests::PostJson {
+        target: "/json",
+        body_bytes,
+    };
+    let mut json = Scenario::new(
+        "axum",
+        "JSON of 1 KiB",
+        Role::Axum,
+        Load::requests(64, json),
+    );
+    json.expect = Expect::BodyBytes(BODY_BYTES.into());
+    let deep = Load::requests(64, Requests::Get { target, depth: 16 });
+    let closing = Load::requests(64, Requests::Closing { every: 1 });
+    vec![
+        (hello("64 connections", Load::get(64, target)), 0.86),
+        (hello("16 deep", deep), 0.45),
+        (json, 0.90),
+        (hello("512 connections", Load::get(512, target)), 0.86),
+        (hello("one request per connection", closing), 0.55),
+    ]
+}
+
+/// The setting of Onrush that selects a driver.
+fn driver(driver: Driver) -> (&'static str, &'static str) {
+    ("ONRUSH_DRIVER", driver.name())
+}
+
+/// The pairs of a scenario, if both servers are chosen.
+pub(super) fn axum(bench: &Bench) -> Vec<Step> {
+    let chosen = |name: &str| {
+        let is_chosen = bench.field.chosen.contains(&name);
+        bench.field.peer(name).filter(|_| is_chosen)
+    };
+    let Some((ours, theirs)) = chosen(OURS).zip(chosen(THEIRS)) else {
+        return Vec::new();
+    };
+    let scenarios = scenarios().into_iter();
+    let scenarios = scenarios.take(if bench.effort.quick { 3 } else { usize::MAX });
+    let mut steps = Vec::new();
+    for (scenario, most) in scenarios {
+        for &on in &bench.field.drivers {
+            let server = |label: String, more: Option<(&'static str, &'static str)>| Subject {
+                label,
+                environment: [driver(on)].into_iter().chain(more).collect(),
+                ..Subject::of(ours)
+            };
+            let name = format!("{OURS} on {}", on.name());
+            let reference = Subject::of(theirs);
+            steps.push(pair_step(
+                &scenario,
+                Pairing {
+                    about: About::Feature,
+                    server: server(name.clone(), None),
+                    reference: reference.clone(),
+                    target: Some(Target::AtMost(most)),
+                },
+            ));
+            if bench.effort.quick {
+                continue;
+            }
+            // The design that was not chosen.
+            let spawned = Some(("ONRUSH_TOWER_SPAWN", "1"));
+            steps.push(pair_step(
+                &scenario,
+                Pairing {
+                    about: About::Feature,
+                    server: server(format!("{name}, tasks of tokio"), spawned),
+                    reference,
+                    target: None,
+                },
+            ));
+        }
+    }
+    steps
+}
