@@ -72,6 +72,13 @@ use std::task::{Context, Poll};
 /// # assert!(client.receive()?.starts_with(b"HTTP/1.1 308 Permanent Redirect\r\n"));
 /// # Ok::<(), std::io::Error>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a handler",
+    label = "a handler is an `async fn(Request)` whose result is `IntoResponse`",
+    note = "a closure has the form `|request: Request| async move {{ … }}`",
+    note = "its future owns what it captures",
+    note = "blocking code can be a handler with the feature `coroutine`"
+)]
 pub trait Handler: 'static {
     /// Starts to process `request`; the future yields the response. It is called on the worker of
     /// the request. A panic here or in the future is responded to with 500.

@@ -108,7 +108,7 @@ pub use onrush_rt::driver::Preference as DriverPreference;
 pub use onrush_rt::net::{Address, Peer};
 pub use request::{InterimResponses, Request, RequestBody, Upgrade};
 pub use response::{IntoResponse, Response};
-pub use route::Router;
+pub use route::{Next, Router};
 pub use running_settings::RunningSettings;
 pub use server::{ConnectionFacts, Handle, ListeningSockets, Running, Server};
 #[cfg(feature = "tls")]

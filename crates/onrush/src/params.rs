@@ -44,31 +44,53 @@ pub(crate) struct Template {
     segments: Vec<Segment>,
 }
 
-impl Template {
-    pub(crate) fn parse(text: &str) -> Template {
-        assert!(
-            text.starts_with('/'),
-            "the template does not begin with a slash: {text:?}"
-        );
-        let segment = |part: &str| match part.strip_prefix('{') {
+impl Segment {
+    /// A segment of the template `text`.
+    #[track_caller]
+    fn parse(part: &str, text: &str) -> Segment {
+        match part.strip_prefix('{') {
             None => {
                 assert!(
-                    !part.contains('}'),
-                    "the template has an unmatched brace: {text:?}"
+                    !part.contains(['{', '}']),
+                    "a parameter is a whole segment, as in /things/{{id}}: {text:?}"
                 );
+                for (sign, form) in [(':', "{id}"), ('*', "{*path}")] {
+                    assert!(
+                        !part.starts_with(sign),
+                        "a parameter is written as {form}, not with {sign:?}: {text:?}"
+                    );
+                }
                 Segment::Literal(part.to_owned())
             }
             Some(name) => {
-                let name = name
-                    .strip_suffix('}')
-                    .expect("a parameter must end with a brace");
+                let Some(name) = name.strip_suffix('}') else {
+                    panic!("a parameter ends with a brace, as in /things/{{id}}: {text:?}");
+                };
+                assert!(
+                    !name.contains(['{', '}']) && !name.trim_start_matches('*').is_empty(),
+                    "a parameter has a name, as in /things/{{id}}: {text:?}"
+                );
                 match name.strip_prefix('*') {
                     Some(name) => Segment::Rest(name.to_owned()),
                     None => Segment::Parameter(name.to_owned()),
                 }
             }
-        };
-        let segments: Vec<Segment> = text[1..].split('/').map(segment).collect();
+        }
+    }
+}
+
+impl Template {
+    #[track_caller]
+    pub(crate) fn parse(text: &str) -> Template {
+        assert!(
+            text.starts_with('/'),
+            "the template does not begin with a slash: {text:?}"
+        );
+        // A loop: a closure is not `track_caller`.
+        let mut segments = Vec::new();
+        for part in text[1..].split('/') {
+            segments.push(Segment::parse(part, text));
+        }
         let rest = segments.iter().position(|s| matches!(s, Segment::Rest(_)));
         assert!(
             rest.is_none_or(|at| at + 1 == segments.len()),
@@ -85,6 +107,18 @@ impl Template {
         self.segments
             .iter()
             .all(|s| matches!(s, Segment::Literal(_)))
+    }
+
+    /// Whether both match the same paths.
+    pub(crate) fn matches_like(&self, other: &Template) -> bool {
+        let same = |(one, other): (&Segment, &Segment)| match (one, other) {
+            (Segment::Literal(one), Segment::Literal(other)) => one == other,
+            (Segment::Parameter(_), Segment::Parameter(_)) => true,
+            (Segment::Rest(_), Segment::Rest(_)) => true,
+            _ => false,
+        };
+        let segments = self.segments.iter().zip(&other.segments);
+        self.segments.len() == other.segments.len() && segments.into_iter().all(same)
     }
 
     /// Orders templates by how specific they are, segment by segment.

@@ -1,7 +1,11 @@
 //! Responses: status, field lines and content. The engine renders and sends them.
 
 use crate::body::Body;
+use crate::panic_guard;
+use bytes::Bytes;
+use onrush_proto::reject::Reject;
 use onrush_proto::response::{FieldError, FieldLines};
+use std::convert::Infallible;
 use std::io;
 
 /// A response (RFC 9110 §3.4): status code, field lines and content.
@@ -341,8 +345,15 @@ impl Response {
 
 /// A value that a handler may return.
 ///
-/// The crate implements it for [`Response`], for text (status 200), for `u16` (a status code
-/// without content), and for a `Result` of two such values.
+/// The crate implements it for:
+///
+/// - [`Response`], and [`Body`] and bytes (status 200 without `Content-Type`);
+/// - text (status 200), and `()` (status 204);
+/// - `u16`: a status code without content, and `(u16, T)`: the response of `T` with this status;
+/// - `Option`: `None` is 404; `Result` of two such values;
+/// - [`io::Error`], so that `?` works: an error of a request body has the status of its
+///   [`Reject`], such as 413 and 408; `FileTooLarge` is 413, `NotFound` is 404; all others are
+///   logged and become 500.
 ///
 /// # Examples
 /// An error type of the application, so that handlers can use `?`:
@@ -381,6 +392,11 @@ impl Response {
 /// assert!(client.receive()?.starts_with(b"HTTP/1.1 400 Bad Request\r\n"));
 /// # Ok::<(), std::io::Error>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a response",
+    label = "a handler returns a `Response`, text, bytes, a status code, or a `Result` of them",
+    note = "implement `onrush::IntoResponse` for `{Self}` to return it from handlers"
+)]
 pub trait IntoResponse {
     /// Converts the value to a response.
     fn into_response(self) -> Response;
@@ -409,6 +425,74 @@ impl IntoResponse for String {
 impl IntoResponse for u16 {
     fn into_response(self) -> Response {
         Response::new(self)
+    }
+}
+
+/// 204, because there is no content.
+impl IntoResponse for () {
+    fn into_response(self) -> Response {
+        Response::new(204)
+    }
+}
+
+impl IntoResponse for Body {
+    fn into_response(self) -> Response {
+        Response::with_body(self)
+    }
+}
+
+impl IntoResponse for Bytes {
+    fn into_response(self) -> Response {
+        Response::with_body(self)
+    }
+}
+
+impl IntoResponse for Vec<u8> {
+    fn into_response(self) -> Response {
+        Response::with_body(self)
+    }
+}
+
+/// The response of the second value with this status code. Panics as [`Response::with_status`]
+/// does.
+impl<T: IntoResponse> IntoResponse for (u16, T) {
+    fn into_response(self) -> Response {
+        self.1.into_response().with_status(self.0)
+    }
+}
+
+/// `None` is 404.
+impl<T: IntoResponse> IntoResponse for Option<T> {
+    fn into_response(self) -> Response {
+        let not_found = || Response::text("not found\n").with_status(404);
+        self.map_or_else(not_found, T::into_response)
+    }
+}
+
+impl IntoResponse for Infallible {
+    fn into_response(self) -> Response {
+        match self {}
+    }
+}
+
+/// The text of an error may name files of the machine, so the client does not get it.
+impl IntoResponse for io::Error {
+    fn into_response(self) -> Response {
+        let reject = self
+            .get_ref()
+            .and_then(|inner| inner.downcast_ref::<Reject>());
+        if let Some(reject) = reject {
+            return Response::text(format!("{}\n", reject.reason)).with_status(reject.status);
+        }
+        match self.kind() {
+            io::ErrorKind::NotFound => return None::<()>.into_response(),
+            io::ErrorKind::FileTooLarge => {
+                return Response::text("request body too large\n").with_status(413);
+            }
+            _ => {}
+        }
+        panic_guard::log(|| tracing::error!(error = %self, "a handler has failed"));
+        Response::internal_error()
     }
 }
 

@@ -3,21 +3,22 @@
 use crate::handler::{Application, Handler, Pending, Service, erase};
 use crate::params::{Params, Template};
 use crate::request::Request;
-use crate::response::Response;
+use crate::response::{IntoResponse, Response};
 use crate::worker::WorkerHandle;
 use std::collections::HashMap;
+use std::fmt;
+use std::future::{Future, poll_fn};
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Context;
+use std::task::{Context, Poll};
 
 /// Selects a handler by method and path.
 ///
 /// **Templates.** A template is a path in which segments may be parameters. `{name}` matches one
 /// segment that is not empty. `{*name}` must be the last segment and matches the rest of the path,
 /// which may be empty. Paths are compared as sent, without decoding. If several templates match, a
-/// literal segment has precedence over a parameter, and a parameter over a rest. Of two equal
-/// templates the first one has precedence.
+/// literal segment has precedence over a parameter, and a parameter over a rest.
 ///
 /// **Methods.** Without a route for `HEAD`, the `GET` handler receives the request, and the server
 /// sends no content. If templates match the path but none has a route for the method, the router
@@ -26,7 +27,8 @@ use std::task::Context;
 ///
 /// # Panics
 /// The methods that add a route panic if the template does not begin with `/`, has an unmatched
-/// brace, or has a `{*name}` that is not last.
+/// brace, a `{*name}` that is not last, or a parameter in another form such as `:name`; and if
+/// another route of the same method matches the same paths.
 ///
 /// # Examples
 /// ```
@@ -59,7 +61,8 @@ use std::task::Context;
 #[derive(Clone, Default)]
 pub struct Router {
     routes: Vec<Route>,
-    fallback: Option<Arc<dyn Make>>,
+    /// For paths that no template matches, with the path of the nested router that they are of.
+    fallbacks: Vec<(String, Arc<dyn Make>)>,
 }
 
 #[derive(Clone)]
@@ -88,6 +91,7 @@ impl Router {
     }
 
     /// Adds `handler` for `GET` and `HEAD` requests whose path matches `template`.
+    #[track_caller]
     pub fn get(self, template: &str, handler: impl Handler + Clone + Send + Sync) -> Router {
         self.add(Some("GET"), template, handler)
     }
@@ -115,16 +119,25 @@ impl Router {
     /// # assert!(client.receive()?.ends_with(b"DELETE"));
     /// # Ok::<(), std::io::Error>(())
     /// ```
+    #[track_caller]
     pub fn post(self, template: &str, handler: impl Handler + Clone + Send + Sync) -> Router {
         self.add(Some("POST"), template, handler)
     }
 
     /// Adds `handler` for `PUT` requests.
+    #[track_caller]
     pub fn put(self, template: &str, handler: impl Handler + Clone + Send + Sync) -> Router {
         self.add(Some("PUT"), template, handler)
     }
 
+    /// Adds `handler` for `PATCH` requests (RFC 5789).
+    #[track_caller]
+    pub fn patch(self, template: &str, handler: impl Handler + Clone + Send + Sync) -> Router {
+        self.add(Some("PATCH"), template, handler)
+    }
+
     /// Adds `handler` for `DELETE` requests.
+    #[track_caller]
     pub fn delete(self, template: &str, handler: impl Handler + Clone + Send + Sync) -> Router {
         self.add(Some("DELETE"), template, handler)
     }
@@ -142,6 +155,7 @@ impl Router {
     /// # assert!(client.receive()?.starts_with(b"HTTP/1.1 204 No Content\r\n"));
     /// # Ok::<(), std::io::Error>(())
     /// ```
+    #[track_caller]
     pub fn method(
         self,
         method: &'static str,
@@ -152,6 +166,7 @@ impl Router {
     }
 
     /// Adds `handler` for every method, `OPTIONS` included.
+    #[track_caller]
     pub fn any(self, template: &str, handler: impl Handler + Clone + Send + Sync) -> Router {
         self.add(None, template, handler)
     }
@@ -174,24 +189,177 @@ impl Router {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn fallback(mut self, handler: impl Handler + Clone + Send + Sync) -> Router {
-        self.fallback = Some(Arc::new(handler));
+        self.fallbacks.retain(|(prefix, _)| !prefix.is_empty());
+        self.fallbacks.push((String::new(), Arc::new(handler)));
+        self
+    }
+
+    /// Adds the routes of `router` beneath `path`, which has no parameters. A handler gets the
+    /// whole path; `/` of the router is `path` itself. The fallback of the router is for paths
+    /// beneath
+    /// `path`.
+    ///
+    /// # Panics
+    /// If `path` does not begin with `/`, ends with `/`, or has a parameter, and as for each route.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::{Limits, Request, Response, Router, sim::Simulation};
+    ///
+    /// async fn path(request: Request) -> Response {
+    ///     Response::text(request.route().unwrap_or("none").to_owned())
+    /// }
+    ///
+    /// let things = Router::new().get("/", path).get("/{id}", path);
+    /// let router = Router::new().get("/", path).nest("/things", things);
+    /// # let mut sim = Simulation::new(1, &router, Limits::default());
+    /// # let client = sim.connect();
+    /// # let seven = ("/things/7", "/things/{id}");
+    /// # for (target, route) in [("/", "/"), ("/things", "/things"), seven] {
+    /// #     let request = format!("GET {target} HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    /// #     sim.send(&client, request.as_bytes());
+    /// #     assert!(client.receive()?.ends_with(format!("\r\n\r\n{route}").as_bytes()));
+    /// # }
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn nest(mut self, path: &str, router: Router) -> Router {
+        assert!(
+            path.len() > 1 && !path.ends_with('/') && Template::parse(path).is_literal(),
+            "a router is nested beneath a path such as /things: {path:?}"
+        );
+        for route in router.routes {
+            let text = match route.template.text.as_str() {
+                "/" => path.to_owned(),
+                inner => format!("{path}{inner}"),
+            };
+            let template = Arc::new(Template::parse(&text));
+            self.push(Route { template, ..route });
+        }
+        for (prefix, make) in router.fallbacks {
+            self.fallbacks.push((format!("{path}{prefix}"), make));
+        }
+        self
+    }
+
+    /// Lets `layer` handle the requests of all routes and fallbacks that were added before. It gets
+    /// the request, and what handles it next. The last layer is the outermost one. A response of
+    /// the router itself, such as 405, passes no layer.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::{Limits, Next, Request, Response, Router, sim::Simulation};
+    ///
+    /// async fn only_with_a_key(request: Request, next: Next) -> Response {
+    ///     match request.header_str("x-key") {
+    ///         Some("secret") => next.run(request).await.with_header("X-Checked", "yes"),
+    ///         _ => Response::new(401),
+    ///     }
+    /// }
+    ///
+    /// async fn hello(_: Request) -> &'static str {
+    ///     "hello"
+    /// }
+    ///
+    /// let router = Router::new().get("/private", hello).layer(only_with_a_key).get("/", hello);
+    /// # let mut sim = Simulation::new(1, &router, Limits::default());
+    /// # let client = sim.connect();
+    /// # let secret = ("/private", "secret", 200);
+    /// # for (target, key, status) in [("/", "", 200), ("/private", "", 401), secret] {
+    /// #     let head = format!("GET {target} HTTP/1.1\r\nHost: example.com\r\nX-Key: {key}");
+    /// #     sim.send(&client, format!("{head}\r\n\r\n").as_bytes());
+    /// #     assert!(client.receive()?.starts_with(format!("HTTP/1.1 {status} ").as_bytes()));
+    /// # }
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn layer<L, Fut>(mut self, layer: L) -> Router
+    where
+        L: Fn(Request, Next) -> Fut + Clone + Send + Sync + 'static,
+        Fut: Future<Output: IntoResponse> + 'static,
+    {
+        let wrap = |make: &mut Arc<dyn Make>| {
+            let (layer, inner) = (layer.clone(), make.clone());
+            *make = Arc::new(Layered { layer, inner });
+        };
+        self.routes
+            .iter_mut()
+            .for_each(|route| wrap(&mut route.make));
+        self.fallbacks.iter_mut().for_each(|(_, make)| wrap(make));
         self
     }
 
     /// Adds a route. Panics for an invalid template, because that is a mistake in the program.
+    #[track_caller]
     fn add(
         mut self,
         method: Option<&'static str>,
         template: &str,
         handler: impl Handler + Clone + Send + Sync,
     ) -> Router {
-        let template = Arc::new(Template::parse(template));
-        self.routes.push(Route {
+        self.push(Route {
             method,
-            template,
+            template: Arc::new(Template::parse(template)),
             make: Arc::new(handler),
         });
         self
+    }
+
+    #[track_caller]
+    fn push(&mut self, route: Route) {
+        let method = route.method.unwrap_or("every method");
+        for known in &self.routes {
+            assert!(
+                known.method != route.method || !known.template.matches_like(&route.template),
+                "two routes for {method} match the same paths: {:?} and {:?}",
+                known.template.text,
+                route.template.text
+            );
+        }
+        self.routes.push(route);
+    }
+}
+
+/// A layer, and what it is around.
+struct Layered<L> {
+    layer: L,
+    inner: Arc<dyn Make>,
+}
+
+/// What handles a request after a layer: the handler, or another layer. [`Router::layer`] has an
+/// example.
+pub struct Next(Rc<dyn Service>);
+
+impl fmt::Debug for Next {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Next").finish_non_exhaustive()
+    }
+}
+
+impl Next {
+    /// The response to `request`, which the layer may have changed.
+    pub async fn run(self, request: Request) -> Response {
+        let (mut request, mut pending) = (Some(request), None::<Pending>);
+        poll_fn(|cx| {
+            if let Some(pending) = &mut pending {
+                return pending.as_mut().poll(cx);
+            }
+            let (mut response, request) = (None, request.take());
+            let request = request.expect("not polled after its end");
+            pending = self.0.start(request, cx, &mut response);
+            response.map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+}
+
+impl<L, Fut> Make for Layered<L>
+where
+    L: Fn(Request, Next) -> Fut + Clone + Send + Sync + 'static,
+    Fut: Future<Output: IntoResponse> + 'static,
+{
+    fn make(&self, worker: &WorkerHandle) -> Rc<dyn Service> {
+        let (layer, inner) = (self.layer.clone(), self.inner.make(worker));
+        erase(move |request| layer(request, Next(inner.clone())))
     }
 }
 
@@ -222,11 +390,14 @@ impl Application for Router {
         for entries in literal.values_mut() {
             entries.sort_by_key(stands_in);
         }
-        let fallback = self.fallback.as_ref().map(|make| make.make(worker));
+        let fallback =
+            |(prefix, make): &(String, Arc<dyn Make>)| (prefix.clone(), make.make(worker));
+        let mut fallbacks: Vec<_> = self.fallbacks.iter().map(fallback).collect();
+        fallbacks.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
         Rc::new(Routes {
             literal,
             patterns,
-            fallback,
+            fallbacks,
         })
     }
 }
@@ -240,7 +411,8 @@ struct Entry {
 struct Routes {
     literal: HashMap<String, Vec<Entry>>,
     patterns: Vec<Entry>,
-    fallback: Option<Rc<dyn Service>>,
+    /// The longest path first.
+    fallbacks: Vec<(String, Rc<dyn Service>)>,
 }
 
 impl Routes {
@@ -274,6 +446,18 @@ impl Routes {
         methods.sort_unstable();
         methods.dedup();
         methods.join(", ")
+    }
+
+    /// The fallback of the innermost nested router that has one.
+    fn fallback(&self, path: &str) -> Option<&Rc<dyn Service>> {
+        let is_beneath = |(prefix, _): &&(String, _)| match path.strip_prefix(prefix.as_str()) {
+            Some(rest) => prefix.is_empty() || rest.is_empty() || rest.starts_with('/'),
+            None => false,
+        };
+        self.fallbacks
+            .iter()
+            .find(is_beneath)
+            .map(|(_, service)| service)
     }
 
     fn refuse(&self, request: &Request) -> Response {
@@ -310,11 +494,10 @@ impl Service for Routes {
             });
             return entry.service.start(request, cx, response);
         }
-        match &self.fallback {
-            Some(service) if self.fitting(request.path()).next().is_none() => {
-                service.start(request, cx, response)
-            }
-            _ => {
+        let is_unknown = self.fitting(request.path()).next().is_none();
+        match self.fallback(request.path()).filter(|_| is_unknown) {
+            Some(service) => service.start(request, cx, response),
+            None => {
                 *response = Some(self.refuse(&request));
                 None
             }

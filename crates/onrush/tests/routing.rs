@@ -1,7 +1,7 @@
 //! Routes: parameters, precedence, and responses if no route matches.
 
 use crate::common::{ask, calm, text};
-use onrush::{Limits, Request, Response, Router, sim::Simulation};
+use onrush::{Limits, Next, Request, Response, Router, sim::Simulation};
 use onrush_rt::driver::sim::Client;
 
 async fn describe(request: Request) -> Response {
@@ -159,5 +159,221 @@ fn explicit_route_for_head_is_used() {
     for path in ["/plain", "/with/one"] {
         assert_eq!(asker.ask("GET", path).0, 200);
         assert_eq!(asker.ask("HEAD", path).0, 204);
+    }
+}
+
+#[test]
+fn nested_routers_have_their_path_and_their_fallback() {
+    let named = |name: &'static str| {
+        move |request: Request| {
+            let path = request.path().to_owned();
+            async move { Response::text(format!("{name} {path}")).with_status(404) }
+        }
+    };
+    let parts = Router::new().get("/{y}", describe).fallback(named("parts"));
+    let things = Router::new()
+        .get("/", describe)
+        .get("/{x}", describe)
+        .patch("/{x}", describe)
+        .nest("/all/parts", parts)
+        .fallback(named("things"));
+    let router = Router::new()
+        .get("/", describe)
+        .nest("/things", things)
+        .fallback(named("top"));
+    let mut asker = Asker::new(&router);
+    for (request, expected) in [
+        ("GET /", "GET / - - -"),
+        ("GET /things", "GET /things - - -"),
+        ("GET /things/7", "GET /things/{x} 7 - -"),
+        ("PATCH /things/7", "PATCH /things/{x} 7 - -"),
+        ("GET /things/all/parts/8", "GET /things/all/parts/{y} - 8 -"),
+        ("GET /things/all/parts/8/9", "parts /things/all/parts/8/9"),
+        ("GET /things/all/parties/8", "things /things/all/parties/8"),
+        ("GET /things/7/8", "things /things/7/8"),
+        ("GET /thingsx", "top /thingsx"),
+    ] {
+        let (method, target) = request.split_once(' ').expect("two words");
+        assert_eq!(asker.ask(method, target).1, expected, "{request}");
+    }
+    let (status, _, allow) = asker.ask("DELETE", "/things/7");
+    assert_eq!((status, allow.as_str()), (405, "GET, HEAD, OPTIONS, PATCH"));
+}
+
+#[test]
+fn layers_are_around_what_was_added_before() {
+    let layer = |name: &'static str| {
+        move |mut request: Request, next: Next| async move {
+            if request.path() == "/refused" && name == "inner" {
+                return Response::new(403);
+            }
+            request.set_extension(std::rc::Rc::new(name));
+            request.worker().yield_now().await;
+            let mut response = next.run(request).await;
+            response
+                .append_header("X-Layer", name)
+                .expect("a valid field");
+            response
+        }
+    };
+    async fn sees(request: Request) -> Response {
+        request
+            .worker()
+            .sleep(std::time::Duration::from_millis(1))
+            .await;
+        let seen = request
+            .extension::<&'static str>()
+            .copied()
+            .unwrap_or("nothing");
+        Response::text(format!("{seen} {}", request.param("x").unwrap_or("-")))
+    }
+    let router = Router::new()
+        .get("/both/{x}", sees)
+        .get("/refused", sees)
+        .layer(layer("inner"))
+        .get("/outer", |request: Request| sees(request))
+        .fallback(sees)
+        .layer(layer("outer"))
+        .get("/none", sees);
+    for seed in 0..10 {
+        let mut sim = Simulation::new(seed, &router, Limits::default());
+        let client = sim.connect();
+        for (target, body, layers) in [
+            ("/both/7", "inner 7", "inner,outer"),
+            ("/outer", "outer -", "outer"),
+            ("/unknown", "outer -", "outer"),
+            ("/none", "nothing -", ""),
+            ("/refused", "", "outer"),
+        ] {
+            sim.send(
+                &client,
+                format!("GET {target} HTTP/1.1\r\nHost: t\r\n\r\n").as_bytes(),
+            );
+            sim.advance(20);
+            let response = text(&client.receive().expect("a response"));
+            let (head, content) = response.split_once("\r\n\r\n").expect("a head");
+            let lines = head
+                .lines()
+                .filter_map(|line| line.strip_prefix("X-Layer: "));
+            let seen: Vec<&str> = lines.collect();
+            assert_eq!(
+                (content, seen.join(",").as_str()),
+                (body, layers),
+                "{target}"
+            );
+        }
+    }
+}
+
+/// What a mistake says, and where: at the line that adds the route.
+#[test]
+fn mistakes_in_routes_panic_where_they_are() {
+    let message = |add: fn() -> Router| {
+        let _silence = testing::panics::silence(|_| true);
+        let payload = std::panic::catch_unwind(add).err().expect("a panic");
+        match payload.downcast::<String>() {
+            Ok(text) => *text,
+            Err(payload) => payload
+                .downcast_ref::<&str>()
+                .map_or_else(String::new, |text| (*text).into()),
+        }
+    };
+    type Mistake = (fn() -> Router, &'static str);
+    let rows: [Mistake; 9] = [
+        (
+            || Router::new().get("x", describe),
+            "does not begin with a slash",
+        ),
+        (|| Router::new().get("/{x", describe), "ends with a brace"),
+        (|| Router::new().get("/{}", describe), "has a name"),
+        (
+            || Router::new().get("/a{x}", describe),
+            "is a whole segment",
+        ),
+        (|| Router::new().get("/:id", describe), "is written as {id}"),
+        (
+            || Router::new().get("/*path", describe),
+            "is written as {*path}",
+        ),
+        (
+            || Router::new().get("/{*x}/y", describe),
+            "must be the last segment",
+        ),
+        (
+            || Router::new().get("/{x}", describe).get("/{y}", describe),
+            "two routes for GET match the same paths: \"/{x}\" and \"/{y}\"",
+        ),
+        (
+            || Router::new().nest("/{x}", Router::new()),
+            "is nested beneath a path such as",
+        ),
+    ];
+    for (add, expected) in rows {
+        let said = message(add);
+        assert!(said.contains(expected), "{said}");
+    }
+    // The same path with other methods is no conflict.
+    let _ = Router::new()
+        .get("/a", describe)
+        .post("/a", describe)
+        .any("/a", describe);
+}
+
+#[test]
+fn what_handlers_may_return() {
+    type Io<T> = std::io::Result<T>;
+    let router = Router::new()
+        .get("/unit", |_: Request| async {})
+        .get("/bytes", |_: Request| async {
+            onrush::Bytes::from_static(b"bytes")
+        })
+        .get("/vec", |_: Request| async { vec![b'v'] })
+        .get("/pair", |_: Request| async { (201, "made") })
+        .get("/some", |_: Request| async { Some("here") })
+        .get("/none", |_: Request| async { None::<String> })
+        .get("/found", |_: Request| async { Io::Ok("file") })
+        .get("/missing", |_: Request| async {
+            std::fs::read_to_string("/no/such/file") // It does not wait: the path does not exist.
+        })
+        .get("/secret", |_: Request| async {
+            Io::<()>::Err(std::io::Error::other("a secret"))
+        })
+        .post("/body", |mut request: Request| async move {
+            let body = request.body().read_all(4).await?;
+            Io::Ok(body)
+        });
+    let limits = Limits {
+        body_bytes_max: 8,
+        body_timeout_ms: 100,
+        ..Limits::default()
+    };
+    let mut sim = calm(&router, limits);
+    let post = |length: usize, sent: &str| {
+        format!("POST /body HTTP/1.1\r\nHost: t\r\nContent-Length: {length}\r\n\r\n{sent}")
+    };
+    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: t\r\n\r\n");
+    for (request, status, content) in [
+        (get("/unit"), "204", ""),
+        (get("/bytes"), "200", "bytes"),
+        (get("/vec"), "200", "v"),
+        (get("/pair"), "201", "made"),
+        (get("/some"), "200", "here"),
+        (get("/none"), "404", "not found\n"),
+        (get("/found"), "200", "file"),
+        (get("/missing"), "404", "not found\n"),
+        (get("/secret"), "500", "internal server error\n"),
+        (post(4, "four"), "200", "four"),
+        (post(6, "longer"), "413", "request body too large\n"),
+        (post(4, "fo"), "408", "request body took too long\n"),
+    ] {
+        let client = sim.connect();
+        sim.send(&client, request.as_bytes());
+        sim.advance(500);
+        let response = text(&client.receive().expect("a response"));
+        assert_eq!(&response[9..12], status, "{request}: {response}");
+        assert!(
+            response.ends_with(&format!("\r\n\r\n{content}")),
+            "{request}: {response}"
+        );
     }
 }
