@@ -27,7 +27,9 @@ impl Connections for Engine {
     }
 
     fn peer(&self, connection: ConnId) -> Option<SocketAddr> {
-        self.peers.client(self.conns.borrow_mut().get(connection)?)
+        let mut conns = self.conns.borrow_mut();
+        self.peers
+            .client_of_request(connection, conns.get(connection)?)
     }
 
     fn socket_peer(&self, connection: ConnId) -> Peer {

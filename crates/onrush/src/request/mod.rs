@@ -217,7 +217,8 @@ impl Request {
     /// The address of the client: the peer of the socket (`getpeername(2)`), or the address that
     /// this peer has named by the PROXY protocol
     /// ([`Server::proxy_protocol`](crate::Server::proxy_protocol)), `0.0.0.0:0` if it knows none.
-    /// `None` on a Unix socket, in a simulation, and after the client has disconnected.
+    /// `None` on a Unix socket, in a simulation, and if it is first asked for after the client has
+    /// disconnected. The first call of a connection costs a system call.
     pub fn peer(&self) -> Option<SocketAddr> {
         let parts = self.parts();
         parts.connections.peer(parts.connection)

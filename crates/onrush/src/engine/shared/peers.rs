@@ -1,6 +1,7 @@
 //! Whose connections a worker has: the peers of their sockets, and the clients that trusted proxies
 //! have named in a header of the PROXY protocol.
 
+use crate::connections::ConnId;
 use crate::engine::connection::Conn;
 use onrush_rt::driver::StreamId;
 use onrush_rt::net::Peer;
@@ -17,6 +18,9 @@ pub(in crate::engine) struct Peers {
     /// A table beside the connections, so that a server without the PROXY protocol does not pay
     /// for it.
     named: RefCell<HashMap<StreamId, SocketAddr>>,
+    /// The clients that requests have asked for, by the index of the connection: each costs a
+    /// system call. An entry of another stream is old.
+    asked: RefCell<Vec<Option<(StreamId, SocketAddr)>>>,
 }
 
 impl Peers {
@@ -25,6 +29,7 @@ impl Peers {
             context: context.clone(),
             has_header,
             named: RefCell::default(),
+            asked: RefCell::default(),
         }
     }
 
@@ -49,6 +54,27 @@ impl Peers {
     /// The address of the client: as its proxy has named it, otherwise that of the peer.
     pub(in crate::engine) fn client(&self, conn: &Conn) -> Option<SocketAddr> {
         self.named(conn).or_else(|| self.socket_address(conn))
+    }
+
+    /// As [`Peers::client`], for requests, of which a connection has many. Known also after the
+    /// client has disconnected, if it was asked for before.
+    pub(in crate::engine) fn client_of_request(
+        &self,
+        id: ConnId,
+        conn: &Conn,
+    ) -> Option<SocketAddr> {
+        let (index, stream) = (id.index as usize, conn.stream);
+        let known = self.asked.borrow().get(index).copied().flatten();
+        if let Some((_, client)) = known.filter(|(of, _)| *of == stream) {
+            return Some(client);
+        }
+        let client = self.client(conn)?;
+        let mut asked = self.asked.borrow_mut();
+        if asked.len() <= index {
+            asked.resize(index + 1, None);
+        }
+        asked[index] = Some((stream, client));
+        Some(client)
     }
 
     /// The address of the proxy that has named the client of a connection.
