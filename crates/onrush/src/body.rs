@@ -219,18 +219,16 @@ impl Body {
     ///
     /// # Examples
     /// ```
-    /// use onrush::Body;
-    /// use onrush_rt::fs::{Dir, OpenHow};
+    /// use onrush::{Body, File};
     /// use std::sync::Arc;
     ///
     /// # let path = std::env::temp_dir().join(format!("onrush-doc-body-{}", std::process::id()));
-    /// # std::fs::create_dir_all(&path)?;
-    /// # std::fs::write(path.join("report.txt"), "0123456789")?;
-    /// let folder = Dir::open_root(&path)?;
-    /// let file = Arc::new(folder.open(b"report.txt", OpenHow::READ)?);
-    /// let length = file.metadata()?.size;
+    /// # std::fs::write(&path, "0123456789")?;
+    /// let file = std::fs::File::open(&path)?; // In a handler: `WorkerHandle::blocking`.
+    /// let length = file.metadata()?.len();
+    /// let file = Arc::new(File::from(file));
     /// assert_eq!(Body::file(file, 0, length).length(), Some(10));
-    /// # std::fs::remove_dir_all(&path)?;
+    /// # std::fs::remove_file(&path)?;
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn file(file: Arc<File>, offset: u64, length: u64) -> Body {

@@ -106,18 +106,14 @@ impl Dir {
         };
         let flags = flags | create | OFlags::NONBLOCK | OFlags::NOCTTY;
         let mode = Mode::from_raw_mode(mode);
-        Ok(File {
-            fd: look_up(|| self.lookup.open(self.fd.as_fd(), path, flags, mode))?,
-            recent: RecentProbe::default(),
-        })
+        let fd = look_up(|| self.lookup.open(self.fd.as_fd(), path, flags, mode))?;
+        Ok(fd.into())
     }
 
     pub(super) fn open_cached(&self, path: &[u8]) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        Ok(File {
-            fd: look_up(|| self.lookup.open_cached(self.fd.as_fd(), path, flags))?,
-            recent: RecentProbe::default(),
-        })
+        let fd = look_up(|| self.lookup.open_cached(self.fd.as_fd(), path, flags))?;
+        Ok(fd.into())
     }
 
     pub(super) fn open_dir(&self, path: &[u8]) -> io::Result<Dir> {
@@ -400,6 +396,15 @@ impl Names {
 pub(super) struct File {
     fd: OwnedFd,
     recent: RecentProbe,
+}
+
+impl From<OwnedFd> for File {
+    fn from(fd: OwnedFd) -> File {
+        File {
+            fd,
+            recent: RecentProbe::default(),
+        }
+    }
 }
 
 impl File {

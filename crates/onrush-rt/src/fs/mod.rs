@@ -137,6 +137,26 @@ impl Drop for LastReference {
     }
 }
 
+/// A file that was opened in another way. Positions of reads and writes are explicit, so that of
+/// the descriptor has no meaning.
+///
+/// # Examples
+/// ```
+/// use onrush_rt::fs::File;
+///
+/// # let path = std::env::temp_dir().join(format!("onrush-doc-std-{}", std::process::id()));
+/// # std::fs::write(&path, "content")?;
+/// let file = File::from(std::fs::File::open(&path)?);
+/// assert_eq!(file.metadata()?.size, 7);
+/// # std::fs::remove_file(&path)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+impl From<std::fs::File> for File {
+    fn from(file: std::fs::File) -> File {
+        FileInner::Kernel(kernel::File::from(OwnedFd::from(file))).into()
+    }
+}
+
 impl From<FileInner> for File {
     fn from(inner: FileInner) -> File {
         File {
