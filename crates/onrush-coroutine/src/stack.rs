@@ -81,10 +81,10 @@ impl StackCounters {
 
 /// Stacks of one size, for one thread. Clones share them.
 #[derive(Clone, Debug)]
-pub(super) struct StackPool(Rc<Inner>);
+pub(super) struct StackPool(Rc<StackInner>);
 
 #[derive(Debug)]
-struct Inner {
+struct StackInner {
     /// Without the guard page.
     stack_bytes: usize,
     kept_max: usize,
@@ -104,7 +104,7 @@ impl StackPool {
         let bytes = options
             .stack_bytes
             .clamp(STACK_BYTES_MIN, isize::MAX as usize / 2);
-        StackPool(Rc::new(Inner {
+        StackPool(Rc::new(StackInner {
             stack_bytes: bytes.next_multiple_of(page_bytes()),
             kept_max: options.kept_max,
             guard: Cell::new(Guard::Marked),
@@ -195,7 +195,7 @@ impl StackPool {
     }
 }
 
-impl Inner {
+impl StackInner {
     #[cold]
     fn sample(&self, base: NonZeroUsize) {
         let touched = memory::touched_bytes(base, self.stack_bytes) as u64;
@@ -204,7 +204,7 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for StackInner {
     fn drop(&mut self) {
         let left = self.warm.get_mut().len() + self.cold.get_mut().len();
         StackCounters::add(&self.counters.pooled, -(left as i64));

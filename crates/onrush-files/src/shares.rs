@@ -272,7 +272,7 @@ impl Refused {
 }
 
 /// The state of a budget, for the metrics.
-pub(crate) struct State<'a> {
+pub(crate) struct SharesState<'a> {
     pub(crate) budget: &'static str,
     pub(crate) used: u64,
     pub(crate) total: u64,
@@ -280,8 +280,8 @@ pub(crate) struct State<'a> {
 }
 
 impl Shares {
-    pub(crate) fn state(&self) -> State<'_> {
-        State {
+    pub(crate) fn state(&self) -> SharesState<'_> {
+        SharesState {
             budget: self.budget,
             used: self.used.load(Relaxed),
             total: self.total.load(Relaxed),
@@ -291,7 +291,7 @@ impl Shares {
 }
 
 /// Writes the metrics of all budgets.
-pub(crate) fn collect(states: &[State<'_>], text: &mut TextWriter) {
+pub(crate) fn collect(states: &[SharesState<'_>], text: &mut TextWriter) {
     let help = "What clients have of a budget that they share, in places or bytes.";
     text.family("onrush_shares_used", MetricType::Gauge, help);
     for state in states {

@@ -33,7 +33,7 @@ impl Piece {
 
 /// What the next byte belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum DecoderState {
     /// First digit of a chunk size.
     SizeStart,
     /// Further digits.
@@ -80,7 +80,7 @@ pub struct Decoder {
     trailers: Option<Box<Trailers>>,
     /// Extension bytes of all chunks so far.
     extension_bytes: u32,
-    state: State,
+    state: DecoderState,
     /// Digits of the current chunk size.
     digits: u8,
 }
@@ -126,7 +126,7 @@ impl Decoder {
             remaining: 0,
             trailers: None,
             extension_bytes: 0,
-            state: State::SizeStart,
+            state: DecoderState::SizeStart,
             digits: 0,
         }
     }
@@ -141,8 +141,8 @@ impl Decoder {
         let mut at = 0;
         loop {
             match self.state {
-                State::Data => return Ok(self.data(at, input.len())),
-                State::End => return Ok(Piece::framing(at, true)),
+                DecoderState::Data => return Ok(self.data(at, input.len())),
+                DecoderState::End => return Ok(Piece::framing(at, true)),
                 _ => {}
             }
             let Some(&byte) = input.get(at) else {
@@ -152,7 +152,7 @@ impl Decoder {
             match self.step(byte, limits) {
                 Ok(state) => self.state = state,
                 Err(reject) => {
-                    self.state = State::Broken;
+                    self.state = DecoderState::Broken;
                     return Err(reject);
                 }
             }
@@ -173,46 +173,46 @@ impl Decoder {
     }
 
     /// Performs every transition except those of data.
-    fn step(&mut self, byte: u8, limits: &Limits) -> Result<State, Reject> {
+    fn step(&mut self, byte: u8, limits: &Limits) -> Result<DecoderState, Reject> {
         match self.state {
-            State::SizeStart | State::Size => self.size(byte, limits),
-            State::ExtensionStart
-            | State::ExtensionName
-            | State::ExtensionNameEnd
-            | State::ExtensionValueStart
-            | State::ExtensionToken
-            | State::ExtensionQuoted
-            | State::ExtensionEscape
-            | State::ExtensionQuotedEnd
-            | State::ExtensionEnd => self.extension(byte, limits),
-            State::SizeLf => match (byte, self.remaining) {
-                (b'\n', 0) => Ok(State::TrailerStart),
-                (b'\n', _) => Ok(State::Data),
+            DecoderState::SizeStart | DecoderState::Size => self.size(byte, limits),
+            DecoderState::ExtensionStart
+            | DecoderState::ExtensionName
+            | DecoderState::ExtensionNameEnd
+            | DecoderState::ExtensionValueStart
+            | DecoderState::ExtensionToken
+            | DecoderState::ExtensionQuoted
+            | DecoderState::ExtensionEscape
+            | DecoderState::ExtensionQuotedEnd
+            | DecoderState::ExtensionEnd => self.extension(byte, limits),
+            DecoderState::SizeLf => match (byte, self.remaining) {
+                (b'\n', 0) => Ok(DecoderState::TrailerStart),
+                (b'\n', _) => Ok(DecoderState::Data),
                 _ => malformed("bare CR in a chunk size line"),
             },
-            State::DataCr if byte == b'\r' => Ok(State::DataLf),
-            State::DataLf if byte == b'\n' => {
+            DecoderState::DataCr if byte == b'\r' => Ok(DecoderState::DataLf),
+            DecoderState::DataLf if byte == b'\n' => {
                 (self.remaining, self.digits) = (0, 0);
-                Ok(State::SizeStart)
+                Ok(DecoderState::SizeStart)
             }
-            State::DataCr | State::DataLf => malformed("chunk data without its CRLF"),
-            State::TrailerStart
-            | State::TrailerName
-            | State::TrailerValue
-            | State::TrailerLf
-            | State::EndLf => self.trailer(byte, limits),
-            State::Data | State::End => Ok(self.state),
-            State::Broken => malformed("malformed chunked body"),
+            DecoderState::DataCr | DecoderState::DataLf => malformed("chunk data without its CRLF"),
+            DecoderState::TrailerStart
+            | DecoderState::TrailerName
+            | DecoderState::TrailerValue
+            | DecoderState::TrailerLf
+            | DecoderState::EndLf => self.trailer(byte, limits),
+            DecoderState::Data | DecoderState::End => Ok(self.state),
+            DecoderState::Broken => malformed("malformed chunked body"),
         }
     }
 
-    fn size(&mut self, byte: u8, limits: &Limits) -> Result<State, Reject> {
+    fn size(&mut self, byte: u8, limits: &Limits) -> Result<DecoderState, Reject> {
         let digit = match byte {
             b'0'..=b'9' => byte - b'0',
             b'a'..=b'f' => byte - b'a' + 10,
             b'A'..=b'F' => byte - b'A' + 10,
-            b'\r' if self.state == State::Size => return Ok(State::SizeLf),
-            b';' if self.state == State::Size => return self.extension(byte, limits),
+            b'\r' if self.state == DecoderState::Size => return Ok(DecoderState::SizeLf),
+            b';' if self.state == DecoderState::Size => return self.extension(byte, limits),
             _ => return malformed("malformed chunk size"),
         };
         self.digits += 1;
@@ -221,12 +221,12 @@ impl Decoder {
         }
         // Sixteen digits fit 64 bits: the shift loses no bit.
         self.remaining = self.remaining << 4 | u64::from(digit);
-        Ok(State::Size)
+        Ok(DecoderState::Size)
     }
 
     /// `*( ";" BWS name [ BWS "=" BWS ( token / quoted-string ) ] )`; the values are ignored.
-    fn extension(&mut self, byte: u8, limits: &Limits) -> Result<State, Reject> {
-        use State::*;
+    fn extension(&mut self, byte: u8, limits: &Limits) -> Result<DecoderState, Reject> {
+        use DecoderState::*;
         let next = match (self.state, byte) {
             (ExtensionQuoted, b'"') => ExtensionQuotedEnd,
             (ExtensionQuoted, b'\\') => ExtensionEscape,
@@ -250,16 +250,16 @@ impl Decoder {
         Ok(next)
     }
 
-    fn trailer(&mut self, byte: u8, limits: &Limits) -> Result<State, Reject> {
-        if self.state == State::EndLf {
+    fn trailer(&mut self, byte: u8, limits: &Limits) -> Result<DecoderState, Reject> {
+        if self.state == DecoderState::EndLf {
             return if byte == b'\n' {
-                Ok(State::End)
+                Ok(DecoderState::End)
             } else {
                 malformed("malformed trailer")
             };
         }
-        if self.state == State::TrailerStart && byte == b'\r' {
-            return Ok(State::EndLf);
+        if self.state == DecoderState::TrailerStart && byte == b'\r' {
+            return Ok(DecoderState::EndLf);
         }
         let trailers = self.trailers.get_or_insert_default();
         if trailers.bytes.len() >= limits.trailer_bytes_max {
@@ -267,16 +267,16 @@ impl Decoder {
         }
         trailers.bytes.push(byte);
         match self.state {
-            State::TrailerStart if token::is_tchar(byte) => {
+            DecoderState::TrailerStart if token::is_tchar(byte) => {
                 trailers.line = trailers.bytes.len() - 1;
                 trailers.count += 1;
                 if trailers.count > limits.field_count_max {
                     return Err(Reject::new(431, "too many trailer fields"));
                 }
-                Ok(State::TrailerName)
+                Ok(DecoderState::TrailerName)
             }
-            State::TrailerName if token::is_tchar(byte) => Ok(State::TrailerName),
-            State::TrailerName if byte == b':' => {
+            DecoderState::TrailerName if token::is_tchar(byte) => Ok(DecoderState::TrailerName),
+            DecoderState::TrailerName if byte == b':' => {
                 let name = &trailers.bytes[trailers.line..trailers.bytes.len() - 1];
                 if TRAILERS_FORBIDDEN
                     .iter()
@@ -284,11 +284,13 @@ impl Decoder {
                 {
                     return malformed("a field that must not be a trailer");
                 }
-                Ok(State::TrailerValue)
+                Ok(DecoderState::TrailerValue)
             }
-            State::TrailerValue if byte == b'\r' => Ok(State::TrailerLf),
-            State::TrailerValue if token::is_value_byte(byte) => Ok(State::TrailerValue),
-            State::TrailerLf if byte == b'\n' => Ok(State::TrailerStart),
+            DecoderState::TrailerValue if byte == b'\r' => Ok(DecoderState::TrailerLf),
+            DecoderState::TrailerValue if token::is_value_byte(byte) => {
+                Ok(DecoderState::TrailerValue)
+            }
+            DecoderState::TrailerLf if byte == b'\n' => Ok(DecoderState::TrailerStart),
             _ => malformed("malformed trailer"),
         }
     }
@@ -297,7 +299,7 @@ impl Decoder {
     /// report them with [`skip`](Decoder::skip). 0 while the size of the next chunk is not known.
     #[inline]
     pub fn chunk_remaining(&self) -> u64 {
-        if self.state == State::Data {
+        if self.state == DecoderState::Data {
             self.remaining
         } else {
             0
@@ -312,26 +314,26 @@ impl Decoder {
     pub fn skip(&mut self, bytes: u64) {
         assert!(bytes <= self.chunk_remaining(), "skipped past the chunk");
         self.remaining -= bytes;
-        if self.state == State::Data && self.remaining == 0 {
-            self.state = State::DataCr;
+        if self.state == DecoderState::Data && self.remaining == 0 {
+            self.state = DecoderState::DataCr;
         }
     }
 
     /// Makes every later call fail with 400.
     pub(crate) fn break_off(&mut self) {
-        self.state = State::Broken;
+        self.state = DecoderState::Broken;
     }
 
     /// Whether the body, trailers included, has ended.
     #[inline]
     pub fn ended(&self) -> bool {
-        self.state == State::End
+        self.state == DecoderState::End
     }
 
     /// Takes the validated trailer field lines as received (`name:value CRLF` each). `None` before
     /// the end of the body, without trailers, and on every later call.
     pub fn take_trailers(&mut self) -> Option<Box<[u8]>> {
-        if self.state != State::End {
+        if self.state != DecoderState::End {
             return None;
         }
         self.trailers

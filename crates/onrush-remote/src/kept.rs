@@ -38,7 +38,7 @@ const LINES_BYTES_MAX: u64 = 1 << 20;
 
 /// What the state of an upload says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct State {
+pub(crate) struct KeptState {
     /// The path of the object that it becomes.
     pub(crate) path: Path,
     /// The number of bytes, of the parts and of the rest.
@@ -133,7 +133,7 @@ pub(crate) fn is_unpublished(service: &Service, path: &Path) -> Result<bool> {
     Ok(path.as_ref().starts_with(&folder))
 }
 
-impl State {
+impl KeptState {
     fn lines(&self) -> String {
         let mut lines = format!("{FIRST_LINE}\nkey {}\nbytes {}\n", self.path, self.bytes);
         if let Some(parts) = &self.parts {
@@ -147,7 +147,7 @@ impl State {
     }
 
     /// The state in the lines, and where the rest begins. `None` if it is malformed.
-    fn parse(bytes: &[u8]) -> Option<(State, usize)> {
+    fn parse(bytes: &[u8]) -> Option<(KeptState, usize)> {
         let end = bytes.windows(2).position(|two| two == b"\n\n")? + 2;
         let mut lines = std::str::from_utf8(&bytes[..end - 2]).ok()?.split('\n');
         (lines.next()? == FIRST_LINE).then_some(())?;
@@ -167,7 +167,7 @@ impl State {
             }
             parts = Some(saved);
         }
-        Some((State { path, bytes, parts }, end))
+        Some((KeptState { path, bytes, parts }, end))
     }
 
     /// Stores the state and the rest of the bytes. Returns its place.
@@ -198,9 +198,9 @@ impl State {
         until: Instant,
         name: &str,
         rest: u64,
-    ) -> Result<(State, Bytes)> {
+    ) -> Result<(KeptState, Bytes)> {
         let bytes = get(service, until, name, None).await?;
-        let (state, end) = State::parse(&bytes).ok_or(StoreError::NotFound)?;
+        let (state, end) = KeptState::parse(&bytes).ok_or(StoreError::NotFound)?;
         let found = bytes.slice(end..);
         match found.len() as u64 == rest {
             true => Ok((state, found)),
@@ -248,7 +248,7 @@ pub(crate) async fn path_of_parts(
 ) -> Result<Option<Path>> {
     Ok(match get_lines(service, until, name).await {
         Err(StoreError::NotFound) => None,
-        bytes => State::parse(&bytes?).and_then(|(state, _)| Some(state.parts?.path)),
+        bytes => KeptState::parse(&bytes?).and_then(|(state, _)| Some(state.parts?.path)),
     })
 }
 
@@ -274,7 +274,7 @@ pub(crate) async fn discard(service: &Service, until: Instant, name: &str) -> Re
         bytes => bytes?,
     };
     // Otherwise it is not an object of this program, which is removed as well.
-    if let Some((State { parts, .. }, _)) = State::parse(&bytes)
+    if let Some((KeptState { parts, .. }, _)) = KeptState::parse(&bytes)
         && let Some(parts) = parts
     {
         let (client, path, id) = (service.client.clone(), parts.path.clone(), parts.id);
@@ -311,7 +311,7 @@ mod tests {
             ..parts.clone()
         };
         for parts in [None, Some(none), Some(parts)] {
-            let state = State {
+            let state = KeptState {
                 path: path("p/a b/ü"),
                 bytes: 17,
                 parts,
@@ -319,13 +319,13 @@ mod tests {
             let lines = state.lines();
             for rest in ["", "\n\nrest\n\n"] {
                 let all = format!("{lines}{rest}");
-                let parsed = State::parse(all.as_bytes());
+                let parsed = KeptState::parse(all.as_bytes());
                 assert_eq!(parsed, Some((state.clone(), lines.len())));
             }
-            assert_eq!(State::parse(&lines.as_bytes()[..lines.len() - 1]), None);
+            assert_eq!(KeptState::parse(&lines.as_bytes()[..lines.len() - 1]), None);
         }
         for wrong in ["", "\n\n", "onrush upload 2\nkey a\nbytes 1\n\n", "x\n\ny"] {
-            assert_eq!(State::parse(wrong.as_bytes()), None, "{wrong:?}");
+            assert_eq!(KeptState::parse(wrong.as_bytes()), None, "{wrong:?}");
         }
     }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 
 /// An object of the state of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct FoundKept {
     /// Its name in the folder.
     pub(crate) name: String,
     pub(crate) modified: SystemTime,
@@ -37,7 +37,7 @@ impl<'a> StateListing<'a> {
     }
 
     /// The next objects; `None` after the last ones.
-    pub(crate) async fn next(&mut self) -> Result<Option<Vec<Found>>> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Vec<FoundKept>>> {
         if self.is_done {
             return Ok(None);
         }
@@ -52,7 +52,7 @@ impl<'a> StateListing<'a> {
         self.is_done = self.token.is_none();
         let objects = page.result.objects.iter();
         let found = objects.filter_map(|object: &ObjectMeta| {
-            Some(Found {
+            Some(FoundKept {
                 name: object.location.as_ref().strip_prefix(&self.prefix)?.into(),
                 modified: object.last_modified.into(),
             })
@@ -73,7 +73,7 @@ struct Group {
 /// if a server ended between two requests.
 pub(crate) async fn discard_older(service: &Arc<Service>, age: Duration) -> Result<usize> {
     let now = SystemTime::now();
-    let is_old = |found: &Found| {
+    let is_old = |found: &FoundKept| {
         let passed = now.duration_since(found.modified);
         passed.is_ok_and(|passed| passed > age)
     };

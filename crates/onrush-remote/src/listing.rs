@@ -116,7 +116,7 @@ pub(crate) async fn is_folder(
 }
 
 /// The response to one request.
-struct Found {
+struct FoundKeys {
     result: ListResult,
     /// The last key or folder (with its slash), also if it is omitted. `None` if there are none.
     last: Option<String>,
@@ -129,7 +129,7 @@ async fn request(
     until: Instant,
     prefix: &str,
     options: PaginatedListOptions,
-) -> Result<Found> {
+) -> Result<FoundKeys> {
     let (client, at, how) = (service.client.clone(), prefix.to_owned(), options.clone());
     let listing = service.start(until, async move {
         let prefix = (!at.is_empty()).then_some(&at[..]);
@@ -142,7 +142,7 @@ async fn request(
             let objects = objects.map(|object| object.location.to_string());
             let folders = found.result.common_prefixes.iter();
             let folders = folders.map(|folder| format!("{folder}/"));
-            Found {
+            FoundKeys {
                 last: objects.chain(folders).max(),
                 result: found.result,
                 next: found.page_token,
@@ -157,7 +157,7 @@ async fn request_some(
     until: Instant,
     prefix: &str,
     options: PaginatedListOptions,
-) -> Result<Found> {
+) -> Result<FoundKeys> {
     let mut query = vec![("list-type", "2".to_owned())];
     let delimiter = options.delimiter.map(|delimiter| delimiter.into_owned());
     for (name, value) in [
@@ -205,7 +205,7 @@ struct Folder {
     prefix: String,
 }
 
-fn parse(text: &str) -> Result<Found> {
+fn parse(text: &str) -> Result<FoundKeys> {
     let listing: Listing = quick_xml::de::from_str(text).map_err(|_| StoreError::BadResponse)?;
     let objects = listing.contents.iter().map(|listed| &listed.key);
     let folders = listing.common_prefixes.iter().map(|folder| &folder.prefix);
@@ -221,7 +221,7 @@ fn parse(text: &str) -> Result<Found> {
     });
     let folders = listing.common_prefixes.into_iter();
     let folders = folders.filter_map(|folder| Path::parse(&folder.prefix).ok());
-    Ok(Found {
+    Ok(FoundKeys {
         result: ListResult {
             objects: objects.collect(),
             common_prefixes: folders.collect(),

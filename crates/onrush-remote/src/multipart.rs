@@ -48,12 +48,12 @@ pub(crate) struct SavedParts {
 }
 
 /// An object, and what tells which multipart upload it was.
-pub(crate) struct Found {
+pub(crate) struct FoundMultipart {
     pub(crate) meta: ObjectMeta,
     mark: Option<String>,
 }
 
-impl Found {
+impl FoundMultipart {
     /// Whether this was the upload with the mark, of `size` bytes. A client can give any object any
     /// mark.
     pub(crate) fn is_of(&self, mark: &str, size: u64) -> bool {
@@ -62,7 +62,11 @@ impl Found {
 }
 
 /// The object at a path; `None` if there is none.
-pub(crate) async fn find(service: &Service, until: Instant, path: &Path) -> Result<Option<Found>> {
+pub(crate) async fn find(
+    service: &Service,
+    until: Instant,
+    path: &Path,
+) -> Result<Option<FoundMultipart>> {
     let options = GetOptions {
         head: true,
         ..GetOptions::default()
@@ -74,7 +78,7 @@ pub(crate) async fn find(service: &Service, until: Instant, path: &Path) -> Resu
         found => found?,
     };
     let mark = found.attributes.get(&Attribute::Metadata(MARK.into()));
-    Ok(Some(Found {
+    Ok(Some(FoundMultipart {
         mark: mark.map(|mark| mark.as_ref().to_owned()),
         meta: found.meta,
     }))

@@ -18,12 +18,12 @@ pub(crate) const SHORT_BYTES: u64 = 1024 * 1024;
 #[derive(Debug)]
 pub(crate) struct PartMemory {
     limit: u64,
-    state: Mutex<State>,
+    state: Mutex<MemoryState>,
     freed: Notify,
 }
 
 #[derive(Debug)]
-struct State {
+struct MemoryState {
     free: u64,
     parts: HashMap<u64, Part>,
     next: u64,
@@ -36,7 +36,7 @@ struct Part {
     missing: u64,
 }
 
-impl State {
+impl MemoryState {
     /// Whether all parts can be completed one after the other.
     fn is_safe(&self) -> bool {
         let mut parts: Vec<Part> = self.parts.values().copied().collect();
@@ -55,7 +55,7 @@ impl PartMemory {
     pub(crate) fn new(limit: u64) -> Arc<PartMemory> {
         Arc::new(PartMemory {
             limit,
-            state: Mutex::new(State {
+            state: Mutex::new(MemoryState {
                 free: limit,
                 parts: HashMap::new(),
                 next: 0,
@@ -77,7 +77,7 @@ impl PartMemory {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, MemoryState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

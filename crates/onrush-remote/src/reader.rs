@@ -82,7 +82,7 @@ enum Hold {
 }
 
 /// The response to a request.
-struct Found {
+struct FoundObject {
     meta: ObjectMeta,
     attributes: Attributes,
     range: Range<u64>,
@@ -108,7 +108,7 @@ fn get(
     tag: Option<&str>,
     part: Part,
     hold: Hold,
-) -> impl Future<Output = Result<Found>> + use<> {
+) -> impl Future<Output = Result<FoundObject>> + use<> {
     let is_head = matches!(part, Part::None);
     let options = GetOptions {
         if_match: tag.map(str::to_owned),
@@ -138,7 +138,7 @@ fn get(
             },
             false => Content::Arriving(pieces),
         };
-        Ok(Found {
+        Ok(FoundObject {
             meta,
             attributes,
             range,
@@ -151,7 +151,7 @@ fn get(
             Err(StoreError::PreconditionFailed | StoreError::NotFound) if is_pinned => {
                 Err(StoreError::Changed)
             }
-            Ok(Found {
+            Ok(FoundObject {
                 content: Content::Failed(error),
                 ..
             }) => Err(match error {
@@ -254,8 +254,8 @@ impl ReadAt for Reader {
             return Box::pin(Once((!piece.is_empty()).then_some(piece)));
         }
         let state = match self.take_first(&range) {
-            Some((pieces, end)) => State::Pieces(pieces, end.min(range.end)),
-            None => State::Idle,
+            Some((pieces, end)) => ReaderState::Pieces(pieces, end.min(range.end)),
+            None => ReaderState::Idle,
         };
         Box::pin(Remaining {
             service: self.service.clone(),
@@ -285,13 +285,13 @@ struct Remaining {
     tag: String,
     /// What has not been returned yet.
     range: Range<u64>,
-    state: State,
+    state: ReaderState,
 }
 
-enum State {
+enum ReaderState {
     /// The next poll makes a request.
     Idle,
-    Requested(LocalFuture<'static, Result<Found>>),
+    Requested(LocalFuture<'static, Result<FoundObject>>),
     /// Bytes up to this offset arrive.
     Pieces(Pieces, u64),
 }
@@ -306,23 +306,25 @@ impl Stream for Remaining {
                 return Poll::Ready(None);
             }
             match &mut this.state {
-                State::Idle => {
+                ReaderState::Idle => {
                     let part = Part::Range(this.range.clone());
                     let (service, tag) = (&this.service, Some(&*this.tag));
                     let until = service.limit();
                     let request = get(service, until, &this.path, tag, part, Hold::Nothing);
-                    this.state = State::Requested(Box::pin(request));
+                    this.state = ReaderState::Requested(Box::pin(request));
                 }
-                State::Requested(request) => match ready!(request.as_mut().poll(cx)) {
-                    Ok(Found {
+                ReaderState::Requested(request) => match ready!(request.as_mut().poll(cx)) {
+                    Ok(FoundObject {
                         range,
                         content: Content::Arriving(pieces),
                         ..
-                    }) if range == this.range => this.state = State::Pieces(pieces, range.end),
+                    }) if range == this.range => {
+                        this.state = ReaderState::Pieces(pieces, range.end)
+                    }
                     Ok(_) => return Poll::Ready(Some(Err(StoreError::Changed))),
                     Err(error) => return Poll::Ready(Some(Err(error))),
                 },
-                State::Pieces(pieces, end) => {
+                ReaderState::Pieces(pieces, end) => {
                     let entered = this.service.enter(); // For the time limit of the transfer.
                     let piece = ready!(pieces.as_mut().poll_next(cx));
                     drop(entered);
@@ -333,7 +335,7 @@ impl Stream for Remaining {
                             piece.truncate(usize::try_from(left).unwrap_or(usize::MAX));
                             this.range.start += piece.len() as u64;
                             if this.range.start == *end {
-                                this.state = State::Idle;
+                                this.state = ReaderState::Idle;
                             }
                             return Poll::Ready(Some(Ok(piece)));
                         }

@@ -1,6 +1,6 @@
 //! An upload that outlives its request. It is a multipart upload as soon as its bytes fill a part,
 //! and without a condition as soon as it is kept; what does not fill a part is kept beside the list
-//! of parts ([`State`]).
+//! of parts ([`KeptState`]).
 //!
 //! The service ignores conditions when a multipart upload is completed. So one with a condition is
 //! completed at a path that no client has, and then sent to its own by one request with the
@@ -8,8 +8,8 @@
 
 use crate::features::check_metadata;
 use crate::fields::with_metadata;
-use crate::kept::{self, KeptAt, State};
-use crate::multipart::{Found, Parts, find};
+use crate::kept::{self, KeptAt, KeptState};
+use crate::multipart::{FoundMultipart, Parts, find};
 use crate::part_buffer::{PartBuffer, check_size, part_bytes_at};
 use crate::properties::properties;
 use crate::reader;
@@ -77,7 +77,7 @@ impl ResumableUpload {
             let whole = part_bytes_at(kept.bytes);
             let reserved = upload.buffer.reserve(service, kept.bytes, rest, whole);
             reserved.await?;
-            let (state, rest) = State::load(service, until, name, place.rest).await?;
+            let (state, rest) = KeptState::load(service, until, name, place.rest).await?;
             if state.path != upload.path || state.bytes != kept.bytes {
                 return Err(StoreError::NotFound);
             }
@@ -160,7 +160,7 @@ impl ResumableUpload {
             Some(parts) => Some(parts.save().await?.clone()),
             None => None,
         };
-        let state = State {
+        let state = KeptState {
             path: self.path.clone(),
             bytes: self.written_bytes,
             parts,
@@ -239,7 +239,7 @@ impl ResumableUpload {
     }
 
     /// The object, if it is this upload.
-    async fn find_published(&self, mark: &str) -> Result<Option<Found>> {
+    async fn find_published(&self, mark: &str) -> Result<Option<FoundMultipart>> {
         let found = find(&self.service, self.service.limit(), &self.path).await?;
         Ok(found.filter(|found| found.is_of(mark, self.written_bytes)))
     }
@@ -300,7 +300,7 @@ impl ResumableUpload {
     }
 
     /// What an earlier attempt has published.
-    fn committed_before(&self, found: &Found) -> Result<Committed> {
+    fn committed_before(&self, found: &FoundMultipart) -> Result<Committed> {
         Ok(Committed {
             // Without a condition, this is not known any more.
             created: matches!(self.condition, Condition::None | Condition::Absent),

@@ -52,13 +52,13 @@ pub(crate) trait JobResult<T, E>: RunJob<E> {
 
 /// A closure and later its result.
 pub(crate) struct JobCell<T, E, F> {
-    state: Mutex<State<T, E, F>>,
+    state: Mutex<JobState<T, E, F>>,
     token: CancellationToken,
     /// The error that reports a panic.
     panicked: E,
 }
 
-enum State<T, E, F> {
+enum JobState<T, E, F> {
     Queued(F, Option<Waker>),
     Running(Option<Waker>),
     Done(Result<T, E>),
@@ -69,22 +69,22 @@ enum State<T, E, F> {
 impl<T, E, F> JobCell<T, E, F> {
     pub(crate) fn new(job: F, panicked: E) -> JobCell<T, E, F> {
         JobCell {
-            state: Mutex::new(State::Queued(job, None)),
+            state: Mutex::new(JobState::Queued(job, None)),
             token: CancellationToken::default(),
             panicked,
         }
     }
 
     /// The only user code under this lock is a waker's clone, so a poisoned lock's state is intact.
-    fn lock(&self) -> MutexGuard<'_, State<T, E, F>> {
+    fn lock(&self) -> MutexGuard<'_, JobState<T, E, F>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a job that has not started; the state becomes `next` of its waker.
-    fn begin(&self, next: impl FnOnce(Option<Waker>) -> State<T, E, F>) -> Option<F> {
+    fn begin(&self, next: impl FnOnce(Option<Waker>) -> JobState<T, E, F>) -> Option<F> {
         let mut state = self.lock();
-        match mem::replace(&mut *state, State::Taken) {
-            State::Queued(job, waker) => {
+        match mem::replace(&mut *state, JobState::Taken) {
+            JobState::Queued(job, waker) => {
                 *state = next(waker);
                 Some(job)
             }
@@ -97,9 +97,9 @@ impl<T, E, F> JobCell<T, E, F> {
 
     fn finish(&self, result: Result<T, E>) {
         let mut state = self.lock();
-        let (waker, unwanted) = match mem::replace(&mut *state, State::Taken) {
-            State::Running(waker) => {
-                *state = State::Done(result);
+        let (waker, unwanted) = match mem::replace(&mut *state, JobState::Taken) {
+            JobState::Running(waker) => {
+                *state = JobState::Done(result);
                 (waker, None)
             }
             _ => (None, Some(result)),
@@ -119,7 +119,7 @@ where
     F: FnOnce(&CancellationToken) -> T + Send,
 {
     fn run(&self) -> JobOutcome {
-        let Some(job) = self.begin(State::Running) else {
+        let Some(job) = self.begin(JobState::Running) else {
             return JobOutcome::NotRun;
         };
         // The closure is consumed and its result dropped, so no half-changed state is visible.
@@ -136,7 +136,7 @@ where
     }
 
     fn refuse(&self, error: E) {
-        if let Some(job) = self.begin(State::Running) {
+        if let Some(job) = self.begin(JobState::Running) {
             discard(job);
             self.finish(Err(error));
         }
@@ -152,7 +152,7 @@ where
     fn poll(&self, waker: &Waker) -> Poll<Result<T, E>> {
         let mut state = self.lock();
         match &mut *state {
-            State::Queued(_, slot) | State::Running(slot) => {
+            JobState::Queued(_, slot) | JobState::Running(slot) => {
                 let before = match slot {
                     Some(old) if old.will_wake(waker) => None,
                     _ => slot.replace(waker.clone()),
@@ -161,19 +161,19 @@ where
                 drop(before); // Not under the lock: dropping the last waker drops its task.
                 Poll::Pending
             }
-            State::Done(_) => match mem::replace(&mut *state, State::Taken) {
-                State::Done(result) => Poll::Ready(result),
+            JobState::Done(_) => match mem::replace(&mut *state, JobState::Taken) {
+                JobState::Done(result) => Poll::Ready(result),
                 _ => Poll::Pending,
             },
-            State::Taken => panic!("a Job was polled after it was ready"),
+            JobState::Taken => panic!("a Job was polled after it was ready"),
         }
     }
 
     fn cancel(&self) -> bool {
         self.token.0.store(true, Ordering::Relaxed);
-        let before = mem::replace(&mut *self.lock(), State::Taken);
+        let before = mem::replace(&mut *self.lock(), JobState::Taken);
         // Outside the lock: the destructor of a closure or of a result may do anything.
-        let is_unfinished = matches!(before, State::Queued(..) | State::Running(_));
+        let is_unfinished = matches!(before, JobState::Queued(..) | JobState::Running(_));
         discard(before); // A panic often drops a future: a second one would abort.
         is_unfinished
     }

@@ -15,9 +15,9 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 /// State shared by both ends. No user code runs while it is borrowed.
-struct Shared<T>(RefCell<State<T>>);
+struct Shared<T>(RefCell<TaskState<T>>);
 
-enum State<T> {
+enum TaskState<T> {
     /// The task runs. Holds the waker of the waiting future.
     Running(Option<Waker>),
     /// The future is ready and is being dropped.
@@ -90,13 +90,13 @@ impl<T> FallibleTask<T> {
 
     /// Like [`Task::is_finished`].
     pub fn is_finished(&self) -> bool {
-        matches!(*self.shared.0.borrow(), State::Ended(_))
+        matches!(*self.shared.0.borrow(), TaskState::Ended(_))
     }
 }
 
 impl<T> Drop for FallibleTask<T> {
     fn drop(&mut self) {
-        let before = mem::replace(&mut *self.shared.0.borrow_mut(), State::Unwanted);
+        let before = mem::replace(&mut *self.shared.0.borrow_mut(), TaskState::Unwanted);
         discard(before);
         drop(self.running.take()); // Schedules the task once more, to drop its future.
     }
@@ -109,9 +109,9 @@ impl<T> Future for FallibleTask<T> {
         let waker = cx.waker().clone();
         let mut state = self.shared.0.borrow_mut();
         let before = match &mut *state {
-            State::Running(waiting) | State::Ready(_, waiting) => waiting.replace(waker),
-            State::Ended(output) => return Poll::Ready(output.take()),
-            State::Unwanted => return Poll::Ready(None),
+            TaskState::Running(waiting) | TaskState::Ready(_, waiting) => waiting.replace(waker),
+            TaskState::Ended(output) => return Poll::Ready(output.take()),
+            TaskState::Unwanted => return Poll::Ready(None),
         };
         drop(state);
         discard(before);
@@ -158,7 +158,7 @@ struct End<T>(Rc<Shared<T>>);
 
 impl<F: Future> Joined<F> {
     pub(crate) fn new(future: F) -> (Joined<F>, Waiting<F::Output>) {
-        let shared = Rc::new(Shared(RefCell::new(State::Running(None))));
+        let shared = Rc::new(Shared(RefCell::new(TaskState::Running(None))));
         let end = End(shared.clone());
         (Joined { future, end }, Waiting(shared))
     }
@@ -186,9 +186,9 @@ impl<F: Future> Future for Joined<F> {
         };
         let mut state = this.end.0.0.borrow_mut();
         let unwanted = match &mut *state {
-            State::Running(waiting) => {
+            TaskState::Running(waiting) => {
                 let waiting = waiting.take();
-                *state = State::Ready(output, waiting);
+                *state = TaskState::Ready(output, waiting);
                 None
             }
             _ => Some(output),
@@ -202,12 +202,12 @@ impl<F: Future> Future for Joined<F> {
 impl<T> Drop for End<T> {
     fn drop(&mut self) {
         let mut state = self.0.0.borrow_mut();
-        let (output, waker) = match mem::replace(&mut *state, State::Unwanted) {
-            State::Running(waker) => (None, waker),
-            State::Ready(output, waker) => (Some(output), waker),
-            State::Ended(_) | State::Unwanted => return,
+        let (output, waker) = match mem::replace(&mut *state, TaskState::Unwanted) {
+            TaskState::Running(waker) => (None, waker),
+            TaskState::Ready(output, waker) => (Some(output), waker),
+            TaskState::Ended(_) | TaskState::Unwanted => return,
         };
-        *state = State::Ended(output);
+        *state = TaskState::Ended(output);
         drop(state);
         call(|| waker.map(Waker::wake));
     }

@@ -35,7 +35,7 @@ pub(crate) trait JobQueue: Send + 'static {
 
 /// The threads and their queue.
 pub(crate) struct ThreadPool<Q: JobQueue> {
-    state: Mutex<State<Q>>,
+    state: Mutex<PoolState<Q>>,
     /// Signalled when there is work and no thread is being woken.
     work: Condvar,
     /// The name of the threads.
@@ -47,7 +47,7 @@ pub(crate) struct ThreadPool<Q: JobQueue> {
     pub(crate) spawn_failure: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
-pub(crate) struct State<Q> {
+pub(crate) struct PoolState<Q> {
     pub(crate) queue: Q,
     pub(crate) threads: usize,
     /// Threads asleep in `work`; a thread that is being woken counts until it runs.
@@ -70,7 +70,7 @@ impl<Q: JobQueue> Owner<Q> {
         prepare: impl Fn() + Send + Sync + 'static,
     ) -> Owner<Q> {
         Owner(Arc::new(ThreadPool {
-            state: Mutex::new(State {
+            state: Mutex::new(PoolState {
                 queue,
                 threads: 0,
                 idle: 0,
@@ -100,7 +100,7 @@ impl<Q: JobQueue> Drop for Owner<Q> {
 
 impl<Q: JobQueue> ThreadPool<Q> {
     /// Only the queue's code runs under this lock.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State<Q>> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, PoolState<Q>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -132,7 +132,7 @@ impl<Q: JobQueue> ThreadPool<Q> {
     }
 
     /// Wakes or starts one more thread for the queue, unless one is being woken already.
-    fn wake_thread(self: &Arc<Self>, mut state: MutexGuard<'_, State<Q>>) {
+    fn wake_thread(self: &Arc<Self>, mut state: MutexGuard<'_, PoolState<Q>>) {
         if state.waking || state.queue.is_empty() {
             return;
         }

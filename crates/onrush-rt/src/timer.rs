@@ -25,7 +25,7 @@ pub struct TimerId {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct TimerEntry {
     generation: NonZeroU32,
     previous: u32,
     next: u32,
@@ -52,7 +52,7 @@ struct Entry {
 #[derive(Debug)]
 pub struct Wheel {
     now_ms: u64,
-    entries: Vec<Entry>,
+    entries: Vec<TimerEntry>,
     free: u32,
     heads: [u32; LEVELS * SLOTS],
     /// One bit per slot that is not empty.
@@ -205,7 +205,7 @@ impl Wheel {
             return index;
         }
         let index = u32::try_from(self.entries.len()).expect("fewer than 2^32 timers");
-        self.entries.push(Entry {
+        self.entries.push(TimerEntry {
             generation: NonZeroU32::MIN,
             previous: NONE,
             next: NONE,

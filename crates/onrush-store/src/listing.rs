@@ -117,10 +117,10 @@ impl From<Entry> for DetailedEntry {
 pub struct Cursor {
     pub(crate) folder: Option<Key>,
     pub(crate) how: CursorHow,
-    pub(crate) state: State,
+    pub(crate) state: ListingState,
 }
 
-pub(crate) enum State {
+pub(crate) enum ListingState {
     /// Nothing was read.
     Begin(Box<dyn NamesMemory>),
     /// What the store needs to go on.
@@ -141,7 +141,7 @@ impl Cursor {
         Cursor {
             folder,
             how,
-            state: State::Begin(memory),
+            state: ListingState::Begin(memory),
         }
     }
 
@@ -152,10 +152,10 @@ impl Cursor {
 
     /// The page that a store without cursors of its own lists next. `None` at the end.
     pub(crate) fn page(&mut self, limit: usize) -> Option<ListHow> {
-        let after = match std::mem::replace(&mut self.state, State::End) {
-            State::Begin(_) => self.how.after.clone(),
-            State::Page(after) => after,
-            State::Place(_) | State::End => return None,
+        let after = match std::mem::replace(&mut self.state, ListingState::End) {
+            ListingState::Begin(_) => self.how.after.clone(),
+            ListingState::Page(after) => after,
+            ListingState::Place(_) | ListingState::End => return None,
         };
         Some(ListHow {
             after,

@@ -7,7 +7,7 @@
 use crate::changes::FolderChanges;
 use crate::error::{Result, StoreError};
 use crate::key::Key;
-use crate::listing::State;
+use crate::listing::ListingState;
 pub(crate) use crate::listing::{
     Cursor, CursorHow, DetailedEntry, Entry, ListHow, NamesMemory, Page,
 };
@@ -257,7 +257,7 @@ pub trait Store: fmt::Debug + Send + Sync {
             while let Some(how) = cursor.page(limit) {
                 let page = self.list(cursor.folder.as_ref(), how).await?;
                 if let Some(next) = page.next {
-                    cursor.state = State::Page(Some(next));
+                    cursor.state = ListingState::Page(Some(next));
                 }
                 if !page.entries.is_empty() {
                     return Ok(page.entries.into_iter().map(DetailedEntry::from).collect());

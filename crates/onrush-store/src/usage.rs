@@ -54,11 +54,11 @@ pub(crate) struct Usages {
 #[derive(Debug)]
 pub(crate) struct Usage {
     prefix: Option<Key>,
-    state: Mutex<State>,
+    state: Mutex<UsageState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct UsageState {
     /// [`Quota::bytes_max`]. `None`: the quota does not hold yet.
     bytes_max: Option<u64>,
     /// Whether `used` has what was there before: if not, nothing may be added.
@@ -74,7 +74,7 @@ struct State {
     added: Option<u64>,
 }
 
-impl State {
+impl UsageState {
     fn used_bytes(&self) -> u64 {
         u64::try_from(self.used.max(0)).unwrap_or(u64::MAX)
     }
@@ -152,11 +152,11 @@ impl Usage {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, UsageState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn quota(&self, state: &State) -> Option<Quota> {
+    fn quota(&self, state: &UsageState) -> Option<Quota> {
         let prefix = self.prefix.clone();
         state.bytes_max.map(|bytes_max| Quota { prefix, bytes_max })
     }

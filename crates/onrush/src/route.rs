@@ -365,10 +365,10 @@ where
 
 impl Application for Router {
     fn instantiate(&self, worker: &WorkerHandle) -> Rc<dyn Service> {
-        let mut literal: HashMap<String, Vec<Entry>> = HashMap::new();
+        let mut literal: HashMap<String, Vec<RouteEntry>> = HashMap::new();
         let mut patterns = Vec::new();
         for route in &self.routes {
-            let entry = Entry {
+            let entry = RouteEntry {
                 method: route.method,
                 // Each worker has a copy, so that workers do not share a reference count.
                 template: Rc::new((*route.template).clone()),
@@ -385,8 +385,8 @@ impl Application for Router {
         }
         // A stable sort: of two equally specific routes, the first one has precedence. But a route
         // for HEAD comes before a route for GET, which serves HEAD only in its absence.
-        let stands_in = |entry: &Entry| entry.method != Some("HEAD");
-        patterns.sort_by_key(|entry: &Entry| (entry.template.rank(), stands_in(entry)));
+        let stands_in = |entry: &RouteEntry| entry.method != Some("HEAD");
+        patterns.sort_by_key(|entry: &RouteEntry| (entry.template.rank(), stands_in(entry)));
         for entries in literal.values_mut() {
             entries.sort_by_key(stands_in);
         }
@@ -402,15 +402,15 @@ impl Application for Router {
     }
 }
 
-struct Entry {
+struct RouteEntry {
     method: Option<&'static str>,
     template: Rc<Template>,
     service: Rc<dyn Service>,
 }
 
 struct Routes {
-    literal: HashMap<String, Vec<Entry>>,
-    patterns: Vec<Entry>,
+    literal: HashMap<String, Vec<RouteEntry>>,
+    patterns: Vec<RouteEntry>,
     /// The longest path first.
     fallbacks: Vec<(String, Rc<dyn Service>)>,
 }
@@ -420,7 +420,7 @@ impl Routes {
     fn fitting<'a, 'p>(
         &'a self,
         path: &'p str,
-    ) -> impl Iterator<Item = (&'a Entry, Vec<Range<u32>>)> + use<'a, 'p> {
+    ) -> impl Iterator<Item = (&'a RouteEntry, Vec<Range<u32>>)> + use<'a, 'p> {
         let literal = self
             .literal
             .get(path)
@@ -484,7 +484,7 @@ impl Service for Routes {
         let chosen = {
             let (path, method) = (request.path(), request.method());
             let get = if method == "HEAD" { "GET" } else { method };
-            let takes = |e: &Entry| e.method.is_none_or(|m| m == method || m == get);
+            let takes = |e: &RouteEntry| e.method.is_none_or(|m| m == method || m == get);
             self.fitting(path).find(|(entry, _)| takes(entry))
         };
         if let Some((entry, spans)) = chosen {

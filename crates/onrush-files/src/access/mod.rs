@@ -198,7 +198,7 @@ impl<A: Application> Application for Access<A> {
     fn instantiate(&self, worker: &WorkerHandle) -> Rc<dyn Service> {
         let shared = self.control.0.clone();
         let local = RefCell::new(Local::new(&shared));
-        Rc::new(AccessService(Rc::new(Inner {
+        Rc::new(AccessService(Rc::new(AccessInner {
             shared,
             local,
             rules: self.rules,
@@ -208,9 +208,9 @@ impl<A: Application> Application for Access<A> {
 }
 
 /// One worker's instance.
-struct AccessService(Rc<Inner>);
+struct AccessService(Rc<AccessInner>);
 
-struct Inner {
+struct AccessInner {
     shared: Arc<Shared>,
     local: RefCell<Local>,
     rules: Rules,
@@ -266,7 +266,7 @@ fn identity_by_password(users: &Users, id: UserId, shared: &Shared) -> Rc<Identi
     identity_of(users, id, shared, proof)
 }
 
-impl Inner {
+impl AccessInner {
     fn identify(&self, request: &Request) -> Result<Client, HttpError> {
         let mut local = self.local.borrow_mut();
         if local.generation != self.shared.generation() {

@@ -64,10 +64,10 @@ impl Hasher for TagHasher {
 
 /// Values by tag, each for [`REMEMBERED_MS`].
 pub(crate) struct Remembered<T> {
-    entries: HashMap<Tag, Entry<T>, BuildHasherDefault<TagHasher>>,
+    entries: HashMap<Tag, RememberedEntry<T>, BuildHasherDefault<TagHasher>>,
 }
 
-struct Entry<T> {
+struct RememberedEntry<T> {
     value: T,
     until_ms: u64,
 }
@@ -97,7 +97,8 @@ impl<T> Remembered<T> {
             // All are valid credentials. Those that are dropped are verified again.
             self.entries.clear();
         }
-        self.entries.insert(tag, Entry { value, until_ms });
+        self.entries
+            .insert(tag, RememberedEntry { value, until_ms });
     }
 
     pub(crate) fn clear(&mut self) {

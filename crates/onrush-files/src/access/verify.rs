@@ -36,7 +36,7 @@ pub(crate) struct Attempt {
 /// What the workers share. Only requests whose credentials a worker does not remember use it, but
 /// for the generation.
 pub(crate) struct Shared {
-    state: Mutex<State>,
+    state: Mutex<VerifierState>,
     /// The number of times that the users were replaced.
     generation: AtomicU64,
     /// Also of the applications that have replaced this one.
@@ -52,7 +52,7 @@ pub(crate) struct Shared {
     pub(crate) report: Arc<Report>,
 }
 
-struct State {
+struct VerifierState {
     generation: u64,
     users: Arc<Users>,
     /// Of `users`.
@@ -121,7 +121,7 @@ impl Shared {
     /// For users that replace those of `latest`.
     fn after(latest: Arc<Latest>, users: Users) -> Shared {
         Shared {
-            state: Mutex::new(State {
+            state: Mutex::new(VerifierState {
                 generation: 0,
                 users: latest.install(users),
                 remembered: Remembered::default(),
@@ -146,7 +146,7 @@ impl Shared {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, VerifierState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

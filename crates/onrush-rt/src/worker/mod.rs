@@ -111,7 +111,7 @@ enum Clock {
 }
 
 #[derive(Debug)]
-struct Inner {
+struct WorkerInner {
     executor: Executor,
     driver: RefCell<Driver>,
     pool: BufferPool,
@@ -194,7 +194,7 @@ impl Default for Pools {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct WorkerContext(Rc<Inner>);
+pub struct WorkerContext(Rc<WorkerInner>);
 
 /// A worker. The thread that owns it polls it.
 ///
@@ -323,7 +323,7 @@ impl Worker {
             Driver::Epoll(driver) => driver.pool().clone(),
             Driver::Sim(driver) => driver.pool().clone(),
         };
-        let inner = Inner {
+        let inner = WorkerInner {
             executor: Executor::new(mailbox.clone()),
             driver: RefCell::new(driver),
             pool,

@@ -6,10 +6,10 @@ use tokio::sync::Notify;
 
 /// The thread that orders certificates. Clones are for the same thread.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Orders(Arc<State>);
+pub(crate) struct Orders(Arc<ControlState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct ControlState {
     flags: Mutex<Flags>,
     changed: Condvar,
     /// Ends an order in progress.

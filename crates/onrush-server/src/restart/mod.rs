@@ -110,10 +110,10 @@ pub(crate) fn agreement(settings: &Settings) -> Vec<u8> {
 
 /// Restarts this process on request.
 #[derive(Clone, Debug)]
-pub(crate) struct Restart(Arc<State>);
+pub(crate) struct Restart(Arc<RestartState>);
 
 #[derive(Debug)]
-struct State {
+struct RestartState {
     running: Running,
     is_in_progress: AtomicBool,
     /// The connection to the new process. Its end tells the new process that this one has ended.
@@ -122,7 +122,7 @@ struct State {
 
 impl Restart {
     pub(crate) fn new(running: Running) -> Restart {
-        Restart(Arc::new(State {
+        Restart(Arc::new(RestartState {
             running,
             is_in_progress: AtomicBool::new(false),
             successor: OnceLock::new(),
@@ -152,7 +152,7 @@ impl Restart {
     }
 }
 
-impl State {
+impl RestartState {
     fn restart(&self, before_drain: impl FnOnce()) -> Result<(), String> {
         let (channel, mut child) = self.start().map_err(|error| error_text(&error))?;
         let process = child.id();

@@ -23,10 +23,10 @@ const BURST: Duration = Duration::from_millis(100);
 
 /// The shutdown that signals have requested, and the server that it applies to, once it runs.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Shutdown(Arc<State>);
+pub(crate) struct Shutdown(Arc<SignalsState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct SignalsState {
     handle: OnceLock<Handle>,
     forced: AtomicBool,
     /// What can be loaded again: certificates, users.

@@ -47,12 +47,12 @@ struct Counter {
 /// What the thread that counts shares with others.
 #[derive(Debug, Default)]
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<QuotasState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct QuotasState {
     is_started: bool,
     /// The result of the first count, which has ended.
     first: Option<Result<(), StoreError>>,
@@ -63,18 +63,22 @@ struct State {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, QuotasState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    fn change(&self, change: impl FnOnce(&mut QuotasState)) {
         change(&mut self.lock());
         self.changed.notify_all();
     }
 
     /// Waits until something has changed so, at most for `limit`.
-    fn wait(&self, limit: Duration, has_changed: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
-        let wait = |state: &mut State| !has_changed(state);
+    fn wait(
+        &self,
+        limit: Duration,
+        has_changed: impl Fn(&QuotasState) -> bool,
+    ) -> MutexGuard<'_, QuotasState> {
+        let wait = |state: &mut QuotasState| !has_changed(state);
         let waited = self.changed.wait_timeout_while(self.lock(), limit, wait);
         waited.unwrap_or_else(PoisonError::into_inner).0
     }

@@ -27,7 +27,7 @@ pub(super) struct Entries {
 }
 
 /// An object.
-pub(super) struct Entry {
+pub(super) struct CacheFile {
     pub(super) name: Name,
     pub(super) file: File,
     pub(super) record: Record,
@@ -47,8 +47,8 @@ impl Entries {
     }
 
     /// The file of an object for as long as a client reads it.
-    pub(super) fn lend(&self, entry: Entry) -> (File, Record) {
-        let Entry { file, record, .. } = entry;
+    pub(super) fn lend(&self, entry: CacheFile) -> (File, Record) {
+        let CacheFile { file, record, .. } = entry;
         match record.meta.size >= RELEASE_ON_POOL_BYTES_MIN {
             true => (file.release_on(&self.releaser), record),
             false => (file, record),
@@ -60,14 +60,14 @@ impl Entries {
     }
 
     /// Finds an object without waiting for a disk. `None` if that is impossible.
-    pub(super) fn try_find(&self, key: &Key) -> Option<Result<Entry>> {
+    pub(super) fn try_find(&self, key: &Key) -> Option<Result<CacheFile>> {
         let name = name_of(key);
         if self.cache.lacks(&name) {
             return Some(Err(StoreError::NotFound));
         }
         let file = self.cache.try_open(&name)?;
         let record = Record::try_read(&file).filter(|record| record.key == *key)?;
-        Some(Ok(Entry { name, file, record }))
+        Some(Ok(CacheFile { name, file, record }))
     }
 
     /// The turn of a caller to find an object.
@@ -76,7 +76,7 @@ impl Entries {
     }
 
     /// Finds an object, and removes it if its file is torn. Blocks.
-    pub(super) fn find(&self, key: &Key, turn: Verifying) -> Option<Entry> {
+    pub(super) fn find(&self, key: &Key, turn: Verifying) -> Option<CacheFile> {
         let name = name_of(key);
         self.look_up(key, &name, turn).unwrap_or_else(|Torn| {
             let _lock = self.lock(&name);
@@ -86,7 +86,7 @@ impl Entries {
 
     /// As [`Entries::find`]. The caller has the lock of the key, and so it does not wait for a
     /// turn, whose owner may need a thread of the pool.
-    fn current(&self, key: &Key, name: &Name) -> Option<Entry> {
+    fn current(&self, key: &Key, name: &Name) -> Option<CacheFile> {
         self.look_up(key, name, Verifying::default())
             .unwrap_or_else(|Torn| {
                 let _ = self.cache.remove(name); // If it stays, it is still torn.
@@ -94,7 +94,7 @@ impl Entries {
             })
     }
 
-    fn look_up(&self, key: &Key, name: &Name, turn: Verifying) -> Result<Option<Entry>, Torn> {
+    fn look_up(&self, key: &Key, name: &Name, turn: Verifying) -> Result<Option<CacheFile>, Torn> {
         if self.cache.lacks(name) {
             return Ok(None);
         }
@@ -105,7 +105,7 @@ impl Entries {
         match record.ok().flatten() {
             Some(record) if record.key == *key => {
                 self.cache.trust(name);
-                Ok(Some(Entry {
+                Ok(Some(CacheFile {
                     name: *name,
                     file: opened.file,
                     record,

@@ -25,7 +25,7 @@ use crate::local::LocalFile;
 use crate::meta::{Kind, METADATA_BYTES_MAX, Meta};
 use crate::object::{LocalFuture, Object};
 use crate::store::{Condition, Features, ListHow, Page, Store, Upload, Wanted};
-use entries::{Entries, Entry};
+use entries::{CacheFile, Entries};
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::fs::Dir;
 use std::fmt;
@@ -112,7 +112,7 @@ impl BuildCache {
     }
 
     /// The object of a key. Without waiting if the kernel has it in memory.
-    async fn find(&self, key: &Key) -> Result<Entry> {
+    async fn find(&self, key: &Key) -> Result<CacheFile> {
         if let Some(found) = self.entries.try_find(key) {
             return found;
         }

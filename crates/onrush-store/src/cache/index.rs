@@ -14,7 +14,7 @@ const STAMP_AFTER_MS: i64 = 60_000;
 
 #[derive(Debug)]
 pub(super) struct Index {
-    entries: LruCache<Name, Entry>,
+    entries: LruCache<Name, IndexEntry>,
     /// Used entries whose time is to be written to the disk.
     stamps: Vec<Name>,
     /// What the scan has found; `None` when the index is complete.
@@ -26,7 +26,7 @@ pub(super) struct Index {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct IndexEntry {
     charge: Arc<Charge>,
     /// Written by this process, or found to be whole.
     is_trusted: bool,
@@ -37,7 +37,7 @@ struct Entry {
 }
 
 /// An entry that was found.
-pub(super) struct Found {
+pub(super) struct FoundCopy {
     pub(super) charge: Arc<Charge>,
     pub(super) is_trusted: bool,
 }
@@ -67,10 +67,10 @@ impl Index {
     }
 
     /// The entry, which is the most recently used one from now on.
-    pub(super) fn get(&mut self, name: &Name, now_ms: i64) -> Option<Found> {
+    pub(super) fn get(&mut self, name: &Name, now_ms: i64) -> Option<FoundCopy> {
         let entry = self.entries.get_mut(name)?;
         entry.used_ms = now_ms;
-        Some(Found {
+        Some(FoundCopy {
             charge: entry.charge.clone(),
             is_trusted: entry.is_trusted,
         })
@@ -93,7 +93,7 @@ impl Index {
     pub(super) fn stamp_part(&mut self, name: &Name, whole: &Name, now_ms: i64) {
         self.get(name, now_ms);
         self.get(whole, now_ms);
-        let Some(&Entry { stamp_ms, .. }) = self.entries.peek(whole) else {
+        let Some(&IndexEntry { stamp_ms, .. }) = self.entries.peek(whole) else {
             return;
         };
         let due = self.stamps.len();
@@ -133,7 +133,7 @@ impl Index {
     /// All entries, with the times of their uses that the disk has.
     pub(super) fn list(&self) -> Vec<Listed> {
         let listed =
-            |(name, entry): (&Name, &Entry)| (*name, entry.stamped_ms, entry.charge.bytes());
+            |(name, entry): (&Name, &IndexEntry)| (*name, entry.stamped_ms, entry.charge.bytes());
         self.entries.iter().map(listed).collect()
     }
 
@@ -146,7 +146,7 @@ impl Index {
         is_trusted: bool,
         used_ms: i64,
     ) {
-        let entry = Entry {
+        let entry = IndexEntry {
             charge,
             is_trusted,
             used_ms,
@@ -169,7 +169,7 @@ impl Index {
             if self.is_removed(&name) || self.entries.contains(&name) {
                 continue;
             }
-            let entry = Entry {
+            let entry = IndexEntry {
                 charge: find(bytes),
                 is_trusted: false,
                 used_ms,
@@ -240,9 +240,10 @@ impl Index {
     }
 
     /// Removes an entry that was `found`, unless another one has replaced it.
-    pub(super) fn remove_found(&mut self, name: &Name, found: Option<&Found>) {
-        let is_found =
-            |entry: &Entry| found.is_some_and(|found| Arc::ptr_eq(&found.charge, &entry.charge));
+    pub(super) fn remove_found(&mut self, name: &Name, found: Option<&FoundCopy>) {
+        let is_found = |entry: &IndexEntry| {
+            found.is_some_and(|found| Arc::ptr_eq(&found.charge, &entry.charge))
+        };
         if self.entries.peek(name).is_none_or(is_found) {
             self.remove(name);
         }

@@ -42,7 +42,7 @@ use bound::Bound;
 use failure::{Pause, is_of_process};
 pub use filling::{NewFile, Promise};
 use folder::Folder;
-use index::{Found, Index};
+use index::{FoundCopy, Index};
 pub use name::Name;
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::descriptors::{Descriptors, FileUse};
@@ -87,10 +87,10 @@ pub struct CacheOptions {
 /// A bounded store of files. Clones share it.
 #[derive(Clone)]
 pub struct Cache {
-    inner: Arc<Inner>,
+    inner: Arc<CacheInner>,
 }
 
-struct Inner {
+struct CacheInner {
     folder: Folder,
     pool: BlockingPool,
     descriptors: Descriptors,
@@ -194,7 +194,7 @@ impl Cache {
         pool: BlockingPool,
         options: CacheOptions,
     ) -> io::Result<Cache> {
-        let inner = Inner {
+        let inner = CacheInner {
             folder: Folder::open(root, path, &options.origin)?,
             pool,
             descriptors: options.descriptors,
@@ -277,7 +277,7 @@ impl Cache {
     /// Waits until no other caller verifies a file. If the file is known to be whole, there is
     /// nothing to wait for.
     pub async fn turn(&self, name: &Name) -> Verifying {
-        let is_trusted = |found: Found| found.is_trusted;
+        let is_trusted = |found: FoundCopy| found.is_trusted;
         if self
             .index()
             .get(name, self.now_ms())
@@ -343,7 +343,7 @@ impl Cache {
 
     /// Removes a file that cannot be opened. If that fails as well, it keeps its space, and the
     /// other files are used as before.
-    fn discard(&self, name: &Name, found: Option<&Found>) {
+    fn discard(&self, name: &Name, found: Option<&FoundCopy>) {
         if self.inner.folder.unlink(name).is_ok() {
             self.index().remove_found(name, found);
         }

@@ -1,6 +1,6 @@
 //! Changes in the other store. They end the use of the copy on this server before they complete.
 
-use super::Inner;
+use super::EdgeInner;
 use super::heads::Head;
 use crate::error::{Result, StoreError};
 use crate::key::Key;
@@ -9,7 +9,7 @@ use crate::store::{Committed, Kept, Upload};
 use onrush_rt::blocking::BlockingJob;
 use std::sync::Arc;
 
-impl Inner {
+impl EdgeInner {
     /// Ends the use of the copy of a key. Nothing that was fetched before is used afterwards.
     pub(super) async fn invalidate(self: &Arc<Self>, key: &Key) {
         let removed = self.forget(key);
@@ -74,13 +74,13 @@ impl Effect {
 /// A change of a key in the other store. Dropping it ends the use of the copy: the change may have
 /// been made.
 pub(super) struct Change {
-    inner: Arc<Inner>,
+    inner: Arc<EdgeInner>,
     key: Key,
     is_open: bool,
 }
 
 impl Change {
-    pub(super) fn new(inner: &Arc<Inner>, key: &Key) -> Change {
+    pub(super) fn new(inner: &Arc<EdgeInner>, key: &Key) -> Change {
         Change {
             inner: inner.clone(),
             key: key.clone(),
@@ -113,12 +113,12 @@ impl Drop for Change {
 /// An upload to the other store.
 pub(super) struct EdgeUpload {
     upload: Box<dyn Upload>,
-    inner: Arc<Inner>,
+    inner: Arc<EdgeInner>,
     key: Key,
 }
 
 impl EdgeUpload {
-    pub(super) fn new(upload: Box<dyn Upload>, inner: &Arc<Inner>, key: &Key) -> EdgeUpload {
+    pub(super) fn new(upload: Box<dyn Upload>, inner: &Arc<EdgeInner>, key: &Key) -> EdgeUpload {
         EdgeUpload {
             upload,
             inner: inner.clone(),

@@ -5,7 +5,7 @@ use super::heads::Head;
 use super::opening::{Current, Opened, Opening};
 use super::reader::{BlockSource, EdgeReader};
 use super::run::{FillEnd, Reading};
-use super::{ATTEMPTS, Inner};
+use super::{ATTEMPTS, EdgeInner};
 use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::local::LocalFile;
@@ -26,7 +26,7 @@ const STALE_PAUSE_MS: i64 = 1_000;
 /// The most blocks that are looked up before a response begins; about 1 ms.
 const COUNTED_MAX: u64 = 4096;
 
-impl Inner {
+impl EdgeInner {
     /// The version of a key to serve, and how it was found. `None`: the cache is not to be used.
     pub(super) async fn head(
         self: &Arc<Self>,

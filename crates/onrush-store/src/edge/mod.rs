@@ -79,11 +79,11 @@ impl EdgeOptions {
 /// A store with a cache on a local disk in front of it. Dropping it ends fetches and keeps what is
 /// in the cache.
 pub struct EdgeStore {
-    inner: Arc<Inner>,
+    inner: Arc<EdgeInner>,
     runner: Arc<Runner>,
 }
 
-struct Inner {
+struct EdgeInner {
     store: Arc<dyn Store>,
     cache: Cache,
     heads: Heads,
@@ -132,7 +132,7 @@ impl EdgeStore {
     }
 
     fn with(store: Arc<dyn Store>, cache: Cache, options: &EdgeOptions) -> io::Result<EdgeStore> {
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(EdgeInner {
             store,
             cache,
             heads: Heads::new(),
@@ -207,12 +207,12 @@ impl EdgeStore {
     }
 }
 
-impl Inner {
+impl EdgeInner {
     fn now_ms(&self) -> i64 {
         self.ms_at(Instant::now())
     }
 
-    /// The time on the clock of [`Inner::now_ms`].
+    /// The time on the clock of [`EdgeInner::now_ms`].
     fn ms_at(&self, at: Instant) -> i64 {
         at.saturating_duration_since(self.began).as_millis() as i64
     }

@@ -5,7 +5,7 @@
 use super::heads::{Head, may_hide_a_change};
 use super::readers::{Member, Run};
 use super::run::{publish_record, run};
-use super::{ATTEMPTS, Inner};
+use super::{ATTEMPTS, EdgeInner};
 use crate::checksum::Checksum;
 use crate::error::{Result, StoreError};
 use crate::key::Key;
@@ -69,7 +69,7 @@ impl Current {
     }
 }
 
-impl Inner {
+impl EdgeInner {
     /// Joins the request for the current version of a key, or begins it. `known`: the version to
     /// confirm. `asked`: when the client has asked. `None` if another version is known meanwhile.
     pub(super) fn opening(
@@ -147,7 +147,7 @@ struct OpeningStart {
 
 /// Completes an opening also if its task ends early.
 struct OpeningGuard {
-    inner: Arc<Inner>,
+    inner: Arc<EdgeInner>,
     key: Key,
     opening: Arc<Opening>,
     run: Arc<Run>,
@@ -276,14 +276,14 @@ async fn fail(guard: OpeningGuard, error: StoreError, known: bool) {
 
 /// Stores the record of a large object again if it is not in the cache any more. `generation`: the
 /// one in which the version was confirmed.
-async fn restore_record(inner: &Arc<Inner>, head: &Arc<Head>, generation: u64) {
+async fn restore_record(inner: &Arc<EdgeInner>, head: &Arc<Head>, generation: u64) {
     if !head.is_small() && inner.cache.is_complete() && !inner.cache.contains(&head.file) {
         store_record(inner, head, generation).await;
     }
 }
 
 /// Stores the record of a large object, which is needed after a restart.
-async fn store_record(inner: &Arc<Inner>, head: &Arc<Head>, generation: u64) {
+async fn store_record(inner: &Arc<EdgeInner>, head: &Arc<Head>, generation: u64) {
     let record = head.record(0);
     let Ok(new) = inner.cache.create(record.file_bytes_max()).await else {
         return;

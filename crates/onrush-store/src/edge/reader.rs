@@ -4,7 +4,7 @@
 use super::heads::Head;
 use super::readers::Member;
 use super::run::{FillEnd, FillState, Joined, Reading, open_version};
-use super::{ATTEMPTS, Inner};
+use super::{ATTEMPTS, EdgeInner};
 use crate::error::{Result, StoreError};
 use crate::local::LocalFile;
 use crate::object::{ByteStream, FilePart, LocalFuture, ReadAt};
@@ -27,7 +27,7 @@ const PIECE_BYTES: u64 = 128 * 1024;
 const PARTS_MAX: u64 = 16;
 
 pub(super) struct EdgeReader {
-    pub(super) inner: Arc<Inner>,
+    pub(super) inner: Arc<EdgeInner>,
     pub(super) head: Arc<Head>,
     /// The transfer of the block with which the caller begins. It goes on until it is read.
     pub(super) first: Mutex<Option<(u64, Reading)>>,
@@ -43,7 +43,7 @@ pub(super) enum BlockSource {
     Store(ByteStream),
 }
 
-impl Inner {
+impl EdgeInner {
     /// Opens a block. Begins to transfer it if it is not in the cache; `end`: where the reader
     /// ends, in bytes.
     pub(super) async fn open_block(
@@ -166,7 +166,7 @@ impl ReadAt for EdgeReader {
             .take();
         let number = range.start / self.head.block_bytes;
         Box::pin(Pieces {
-            state: Some(State {
+            state: Some(ReaderState {
                 inner: self.inner.clone(),
                 head: self.head.clone(),
                 current: first
@@ -197,12 +197,12 @@ impl EdgeReader {
 /// The stream of a range.
 struct Pieces {
     /// `None` while the next piece is read, and after an error.
-    state: Option<State>,
-    next: Option<LocalFuture<'static, Result<(State, Bytes)>>>,
+    state: Option<ReaderState>,
+    next: Option<LocalFuture<'static, Result<(ReaderState, Bytes)>>>,
 }
 
-struct State {
-    inner: Arc<Inner>,
+struct ReaderState {
+    inner: Arc<EdgeInner>,
     head: Arc<Head>,
     /// The number of the block that is read.
     current: Option<(u64, BlockSource)>,
@@ -232,9 +232,9 @@ impl Stream for Pieces {
     }
 }
 
-impl State {
+impl ReaderState {
     /// Reads the next piece.
-    async fn next(mut self) -> Result<(State, Bytes)> {
+    async fn next(mut self) -> Result<(ReaderState, Bytes)> {
         loop {
             let at = self.range.start;
             let number = at / self.head.block_bytes;
@@ -300,7 +300,7 @@ impl State {
         }
     }
 
-    fn advance(mut self, piece: Bytes) -> (State, Bytes) {
+    fn advance(mut self, piece: Bytes) -> (ReaderState, Bytes) {
         self.range.start += piece.len() as u64;
         (self, piece)
     }

@@ -6,7 +6,7 @@
 //! go must not cause any number of requests, though: of the fetches without readers,
 //! [`UNREAD_MAX`] go on, and the others are cancelled.
 
-use super::Inner;
+use super::EdgeInner;
 use crate::cache::Name;
 use crate::key::Key;
 use crate::object::LocalFuture;
@@ -91,7 +91,7 @@ impl Run {
     }
 }
 
-impl Inner {
+impl EdgeInner {
     /// Begins what `make` returns: a fetch whose readers are those of `run`.
     pub(super) fn fetch(
         self: &Arc<Self>,

@@ -4,7 +4,7 @@
 //! readers may read while it is written. A reader that needs a block that is being transferred
 //! joins its run, which ends with a block when it has no readers.
 
-use super::Inner;
+use super::EdgeInner;
 use super::heads::Head;
 use super::readers::{Member, Run};
 use crate::cache::{Name, NewFile};
@@ -102,7 +102,7 @@ pub(super) enum Joined {
     Follows(Arc<Fill>),
 }
 
-impl Inner {
+impl EdgeInner {
     /// Joins the transfer of a block, or begins it. `end`: where the reader ends, in bytes.
     pub(super) fn block(self: &Arc<Self>, head: &Arc<Head>, number: u64, end: u64) -> Joined {
         let id = head.block(number); // This takes a moment, for which no one is to wait.
@@ -185,7 +185,7 @@ impl Inner {
         self.is_stored_as(head, &head.block(number))
     }
 
-    /// As [`Inner::is_stored`]. `block` identifies the block.
+    /// As [`EdgeInner::is_stored`]. `block` identifies the block.
     fn is_stored_as(&self, head: &Head, block: &Name) -> bool {
         match head.is_small() {
             true => head.is_stored.load(Relaxed) && self.cache.contains(&head.file),
@@ -196,7 +196,11 @@ impl Inner {
 
 /// Opens an object if it still has this version. Otherwise fails with [`StoreError::Changed`], and
 /// the next request asks for the current version: what is left of this one is not complete.
-pub(super) async fn open_version(inner: &Inner, head: &Head, range: Range<u64>) -> Result<Object> {
+pub(super) async fn open_version(
+    inner: &EdgeInner,
+    head: &Head,
+    range: Range<u64>,
+) -> Result<Object> {
     let opened = match inner.store.open(&head.key, Wanted::Range(range)).await {
         Ok(object) if head.has_content(object.meta()) => Ok(object),
         Ok(_) | Err(StoreError::NotFound | StoreError::IsDirectory) => Err(StoreError::Changed),
@@ -210,7 +214,7 @@ pub(super) async fn open_version(inner: &Inner, head: &Head, range: Range<u64>) 
 
 /// Completes a fill also if its task ends early.
 pub(super) struct FillGuard {
-    inner: Arc<Inner>,
+    inner: Arc<EdgeInner>,
     id: Name,
     pub(super) fill: Arc<Fill>,
 }
@@ -222,7 +226,7 @@ impl FillGuard {
         &self,
         end: FillEnd,
         follows: Option<Name>,
-        is_missing: impl FnOnce(&Inner, &Name) -> bool,
+        is_missing: impl FnOnce(&EdgeInner, &Name) -> bool,
     ) -> Option<FillGuard> {
         let mut fills = self.inner.fills();
         let mut next = None;
@@ -364,7 +368,7 @@ async fn fill_block(
 
 /// Completes a file and gives it its name. Blocks.
 fn publish(
-    inner: &Inner,
+    inner: &EdgeInner,
     head: &Arc<Head>,
     new: NewFile,
     (number, len): (u64, u64),
@@ -385,7 +389,7 @@ fn publish(
 
 /// Gives the file with the record of a key its name, if the version is still the current one.
 pub(super) fn publish_record(
-    inner: &Inner,
+    inner: &EdgeInner,
     head: &Arc<Head>,
     new: NewFile,
     generation: Option<u64>,

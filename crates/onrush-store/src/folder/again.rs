@@ -15,7 +15,7 @@
 //!
 //! [`Folder::check_swaps`]: super::Folder::check_swaps
 
-use super::Inner;
+use super::FolderInner;
 use super::move_records;
 use super::needed::NeededToWrite;
 use crate::error::{Result, StoreError};
@@ -142,7 +142,7 @@ impl Drop for Looking<'_> {
 }
 
 /// Looks on the pool, if it is time to. Fails if the folder must not be used.
-pub(super) fn look_if_due(inner: &Arc<Inner>) -> Result<()> {
+pub(super) fn look_if_due(inner: &Arc<FolderInner>) -> Result<()> {
     if inner.again.is_due() {
         inner.listing_queue.grant();
         // Where all threads wait for a file system that hangs, the look waits as well.
@@ -158,7 +158,7 @@ pub(super) fn look_if_due(inner: &Arc<Inner>) -> Result<()> {
 }
 
 /// Looks now, and completes what dead processes have left. Blocks.
-pub(super) fn look(inner: &Arc<Inner>) {
+pub(super) fn look(inner: &Arc<FolderInner>) {
     let again = &inner.again;
     let Some(path) = &again.path else { return };
     let turn = again.turn.lock();

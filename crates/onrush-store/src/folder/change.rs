@@ -15,16 +15,16 @@
 //! A lock that is held for longer, that of a kept file, is never waited for.
 
 use super::locks::Locks;
-use super::{Inner, again};
+use super::{FolderInner, again};
 use crate::error::Result;
 use std::sync::Arc;
 
 /// Runs a change on its pool, with `locks` against other processes as well. `job` keeps them until
 /// the change is made.
-pub(super) async fn run<T, F>(inner: &Arc<Inner>, mut locks: Locks, job: F) -> Result<T>
+pub(super) async fn run<T, F>(inner: &Arc<FolderInner>, mut locks: Locks, job: F) -> Result<T>
 where
     T: Send + 'static,
-    F: FnOnce(&Arc<Inner>, Locks) -> Result<T> + Send + 'static,
+    F: FnOnce(&Arc<FolderInner>, Locks) -> Result<T> + Send + 'static,
 {
     again::look_if_due(inner)?;
     let shared = inner.clone();
@@ -38,7 +38,7 @@ where
         Err(waits) => waits,
     };
     let permit = inner.process_locks.wait_permits.acquire().await;
-    let wait = move |inner: &Arc<Inner>| {
+    let wait = move |inner: &Arc<FolderInner>| {
         let excluded = locks.exclude_processes(inner, true);
         drop(permit);
         excluded.and_then(|_| job(inner, locks))

@@ -22,7 +22,7 @@ use super::parents::{self, CreatedFolders, Parent};
 use super::properties;
 use super::rights;
 use super::staged::{DeferredFree, StagedFile};
-use super::{Inner, existing_file};
+use super::{FolderInner, existing_file};
 use crate::attributes;
 use crate::checksum::Record;
 use crate::error::{Result, StoreError};
@@ -89,7 +89,7 @@ impl Put {
     /// Checks the condition, and sets the time, the checksum and `metadata` of the staged file. On
     /// failure, removes the file, unless it is kept.
     pub(super) fn prepare(
-        inner: &Inner,
+        inner: &FolderInner,
         staged: StagedFile,
         metadata: &[u8],
         parts: PutParts,
@@ -128,7 +128,7 @@ impl Put {
     }
 
     /// All remaining steps.
-    pub(super) fn commit(mut self, inner: &Inner) -> Result<CommitOutcome> {
+    pub(super) fn commit(mut self, inner: &FolderInner) -> Result<CommitOutcome> {
         let placed = self.sync_content().and_then(|()| self.place(inner));
         let synced = match placed {
             Ok(None) if inner.durable() => inner.parents.sync(self.parent.dir()),
@@ -138,7 +138,7 @@ impl Put {
     }
 
     /// Gives the object's name to the staged file, whose content is durable. `None`: it has it.
-    fn place(&mut self, inner: &Inner) -> Result<Option<Obstacle>> {
+    fn place(&mut self, inner: &FolderInner) -> Result<Option<Obstacle>> {
         // If no object is known, `RENAME_NOREPLACE` makes a lookup unnecessary: it fails if there
         // is one after all.
         let has_condition = !self.condition.is_none();
@@ -192,7 +192,7 @@ impl Put {
     }
 
     /// Looks up the object to replace, of which nothing was known before, and takes its rights.
-    fn look_up(&mut self, inner: &Inner) -> Result<()> {
+    fn look_up(&mut self, inner: &FolderInner) -> Result<()> {
         let (dir, name) = (self.parent.dir(), self.key.name());
         let found = existing_file(dir, &self.key)?;
         self.current = found.and_then(|found| Meta::from_file(&found));
@@ -207,7 +207,7 @@ impl Put {
     /// After a failure, readers see the old object again.
     fn complete(
         mut self,
-        inner: &Inner,
+        inner: &FolderInner,
         placed: Result<Option<Obstacle>>,
         synced: Result<()>,
     ) -> Result<CommitOutcome> {
@@ -241,7 +241,7 @@ impl Put {
     }
 
     /// Checks that the new name is durable, and removes the old object, if the store is durable.
-    fn end(&mut self, inner: &Inner) -> Result<()> {
+    fn end(&mut self, inner: &FolderInner) -> Result<()> {
         if !inner.durable() {
             return Ok(());
         }
@@ -266,7 +266,7 @@ impl Put {
 /// and the properties that stay. Returns the object to replace, as far as it is known, and what
 /// describes the new one.
 fn stamp(
-    inner: &Inner,
+    inner: &FolderInner,
     staged: &StagedFile,
     metadata: &[u8],
     parts: &PutParts,
@@ -369,7 +369,7 @@ enum RenameMode {
 
 /// Gives the object's name to the staged file, and returns how to undo that.
 fn rename_into_place(
-    inner: &Inner,
+    inner: &FolderInner,
     staged: &mut StagedFile,
     dir: &Dir,
     name: &[u8],
@@ -400,7 +400,7 @@ fn rename_into_place(
 
 impl Undo {
     /// Best effort: the caller returns the error of the commit in any case.
-    fn revert(self, inner: &Inner, staged: &mut StagedFile, dir: &Dir, name: &[u8]) {
+    fn revert(self, inner: &FolderInner, staged: &mut StagedFile, dir: &Dir, name: &[u8]) {
         let _ = match self {
             Undo::Exchange => (staged.exchange(dir, name)).or_else(|_| staged.move_aside()),
             Undo::Unlink => dir.unlink(name),
@@ -418,7 +418,7 @@ impl Undo {
 /// longer: none if it was a link, whose target stays. After a failure of the last sync it is gone
 /// for readers, but a power cut may bring it back.
 pub(super) fn delete(
-    inner: &Inner,
+    inner: &FolderInner,
     key: &Key,
     kind: Kind,
     condition: &Condition,

@@ -1,7 +1,7 @@
 //! Copies the bytes of a file into a staged file, within the kernel if possible, in steps between
 //! which the pool or the worker does other work.
 
-use super::Inner;
+use super::FolderInner;
 use super::staged::StagedFile;
 use crate::error::{Result, StoreError};
 use crate::key::Key;
@@ -18,7 +18,7 @@ const INLINE_STEP_BYTES: u64 = 128 << 10;
 /// object `key`, and adds them to its checksum, if it has one. Returns both files. On failure, this
 /// removes the staged file before it returns, unless earlier bytes of it are kept.
 pub(super) async fn append(
-    inner: &Arc<Inner>,
+    inner: &Arc<FolderInner>,
     key: &Key,
     mut staged: StagedFile,
     at: u64,
@@ -34,7 +34,7 @@ pub(super) async fn append(
     while done < bytes {
         let step = (bytes - done).min(step_bytes);
         let key = key.clone();
-        let job = move |inner: &Arc<Inner>| {
+        let job = move |inner: &Arc<FolderInner>| {
             // Others have used space since the first check.
             let copied = (inner.check_free(&key, step))
                 .and_then(|()| copy_step(&mut staged, at + done, &source, done, step));

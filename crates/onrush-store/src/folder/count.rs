@@ -1,6 +1,6 @@
 //! Counts what the objects and folders in a folder count for a quota.
 
-use super::{Folder, Inner, parents};
+use super::{Folder, FolderInner, parents};
 use crate::error::{Result, StoreError};
 use crate::key::{Key, is_reserved};
 use crate::usage::{COUNTED_BYTES_MIN, counted_bytes};
@@ -63,7 +63,7 @@ impl Folder {
 /// A count of all regular files and folders beneath some folders, without what is reserved for the
 /// store. Symbolic links do not count.
 struct Count<'c> {
-    inner: &'c Inner,
+    inner: &'c FolderInner,
     /// Empty: the top folder.
     folders: Vec<&'c [u8]>,
     /// What each of them counts, in bytes.

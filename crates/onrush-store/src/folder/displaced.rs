@@ -11,7 +11,7 @@
 //!   repeats its MOVE would undo it. So a record of the move is made before (`moves`), by which
 //!   another process or the next start makes the second step.
 
-use super::Inner;
+use super::FolderInner;
 use super::mounts;
 use super::move_records::{Names, Record};
 use super::staged::StagedName;
@@ -39,7 +39,10 @@ enum How {
 impl Displaced {
     /// Renames a file to a name that a file has. `None`: the old one cannot have a second name,
     /// because the file system has no links or is full, and nothing was changed.
-    pub(super) fn replace_file(inner: &Arc<Inner>, names: &Names<'_>) -> Result<Option<Displaced>> {
+    pub(super) fn replace_file(
+        inner: &Arc<FolderInner>,
+        names: &Names<'_>,
+    ) -> Result<Option<Displaced>> {
         let (to, to_name) = (names.to.dir(), names.how.to.name());
         let Ok((_, staged)) = StagedName::for_copy(inner, &names.how.to) else {
             return Ok(None);
@@ -55,7 +58,7 @@ impl Displaced {
 
     /// Renames anything to a name that anything else has. Neither contains the other. Fails with
     /// [`StoreError::Unsupported`] if the file system cannot exchange names.
-    pub(super) fn replace(inner: &Arc<Inner>, names: &Names<'_>) -> Result<Displaced> {
+    pub(super) fn replace(inner: &Arc<FolderInner>, names: &Names<'_>) -> Result<Displaced> {
         let how = names.how;
         if how.from.is_staged() {
             let staging = mounts::staging_for(inner, &how.to)?;

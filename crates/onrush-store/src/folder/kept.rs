@@ -37,7 +37,7 @@ use super::parents;
 use super::staged::{NO_TAIL, StagedFile, StagedName};
 use super::staging::{Staging, StagingFolder, UPLOADS};
 use super::writing::{spend_write, write_at, write_steps};
-use super::{Folder, Inner};
+use super::{Folder, FolderInner};
 use crate::checksum::Checksum;
 use crate::error::{Result, StoreError};
 use crate::key::{Key, RESERVED};
@@ -83,7 +83,7 @@ impl Folder {
     /// As [`ResumableUploads::discard_older`](crate::ResumableUploads::discard_older), but returns
     /// the names of the files.
     pub(crate) async fn discard_older_named(&self, age: Duration) -> Result<Vec<Vec<u8>>> {
-        let job = move |inner: &Arc<Inner>| discard_older(inner, age);
+        let job = move |inner: &Arc<FolderInner>| discard_older(inner, age);
         self.run(&self.inner.pool, job).await
     }
 }
@@ -170,7 +170,7 @@ impl<'a> KeptAt<'a> {
     }
 }
 
-fn move_to_kept(inner: &Arc<Inner>, staged: &mut StagedFile) -> io::Result<()> {
+fn move_to_kept(inner: &Arc<FolderInner>, staged: &mut StagedFile) -> io::Result<()> {
     let staging = staged.name.staging.clone();
     let name = staging.unique_name();
     let (uploads, own) = staging.ensure_folder(UPLOADS)?;
@@ -201,20 +201,24 @@ fn lock_key(name: &[u8]) -> Option<Key> {
 }
 
 /// Waits until no upload of this process has the kept file, and no job that an upload has begun.
-pub(super) async fn lock(inner: &Arc<Inner>, kept: &Kept) -> Result<Locks> {
+pub(super) async fn lock(inner: &Arc<FolderInner>, kept: &Kept) -> Result<Locks> {
     let at = lock_key(KeptAt::parse(&kept.place)?.name);
     let at = at.ok_or(StoreError::NotFound)?;
     Ok(Locks::one(key_locks::acquire(inner, &at).await))
 }
 
 /// Locks a kept file, if no upload of any process has it. Blocks.
-fn try_lock(inner: &Arc<Inner>, name: &[u8]) -> Option<Locks> {
+fn try_lock(inner: &Arc<FolderInner>, name: &[u8]) -> Option<Locks> {
     let mut lease = Locks::one(key_locks::try_acquire(inner, &lock_key(name)?)?);
     lease.try_exclude_processes(inner).is_ok().then_some(lease)
 }
 
 /// Opens a kept file. Returns its size and its folder as well. Blocks.
-pub(super) fn open(inner: &Inner, kept: &Kept, what_for: FileUse) -> Result<(File, u64, Dir)> {
+pub(super) fn open(
+    inner: &FolderInner,
+    kept: &Kept,
+    what_for: FileUse,
+) -> Result<(File, u64, Dir)> {
     let permit = inner.options.descriptors.open_file(what_for);
     let permit = permit.ok_or(StoreError::Busy)?;
     let place = KeptAt::parse(&kept.place)?;
@@ -232,7 +236,7 @@ pub(super) fn open(inner: &Inner, kept: &Kept, what_for: FileUse) -> Result<(Fil
 /// Writes at any position of a kept file
 /// ([`ResumableUploads::write_kept`](crate::ResumableUploads::write_kept)).
 pub(super) async fn write(
-    inner: &Arc<Inner>,
+    inner: &Arc<FolderInner>,
     kept: &Kept,
     position: u64,
     mut buf: Vec<u8>,
@@ -242,7 +246,7 @@ pub(super) async fn write(
         let mut lease = lock(inner, kept).await?;
         let (place, bytes) = (kept.clone(), range.len());
         let at = position + range.start as u64;
-        let job = move |inner: &Arc<Inner>| {
+        let job = move |inner: &Arc<FolderInner>| {
             lease.try_exclude_processes(inner)?;
             let (file, _, uploads) = open(inner, &place, FileUse::Brief)?;
             inner.check_free_in(&uploads, bytes as u64)?;
@@ -259,13 +263,13 @@ pub(super) async fn write(
 
 /// Makes a kept file durable, or removes it
 /// ([`ResumableUploads::sync_kept`](crate::ResumableUploads::sync_kept)).
-pub(super) async fn sync(inner: &Arc<Inner>, kept: &Kept) -> Result<()> {
+pub(super) async fn sync(inner: &Arc<FolderInner>, kept: &Kept) -> Result<()> {
     if !inner.durable() {
         return Ok(());
     }
     let kept = kept.clone();
     // Without the lock, so that other parts are written meanwhile.
-    let job = move |inner: &Arc<Inner>| {
+    let job = move |inner: &Arc<FolderInner>| {
         let (file, ..) = open(inner, &kept, FileUse::Brief)?;
         file.sync_data().map_err(|error| {
             // The kernel may report the loss of bytes of any part, and reports it once.
@@ -277,7 +281,11 @@ pub(super) async fn sync(inner: &Arc<Inner>, kept: &Kept) -> Result<()> {
 }
 
 /// Opens a kept file to continue it. `lease` is its lock. Blocks.
-pub(super) fn reopen(inner: &Arc<Inner>, kept: &Kept, mut lease: Locks) -> Result<StagedFile> {
+pub(super) fn reopen(
+    inner: &Arc<FolderInner>,
+    kept: &Kept,
+    mut lease: Locks,
+) -> Result<StagedFile> {
     lease.try_exclude_processes(inner)?;
     let (file, size, uploads) = open(inner, kept, FileUse::Upload)?;
     let place = KeptAt::parse(&kept.place)?;
@@ -303,7 +311,7 @@ pub(super) fn reopen(inner: &Arc<Inner>, kept: &Kept, mut lease: Locks) -> Resul
 }
 
 /// The size of the object at `key` if it is the kept file. Blocks.
-pub(super) fn published(inner: &Inner, key: &Key, kept: &Kept) -> Result<Option<u64>> {
+pub(super) fn published(inner: &FolderInner, key: &Key, kept: &Kept) -> Result<Option<u64>> {
     let Ok(place) = KeptAt::parse(&kept.place) else {
         return Ok(None);
     };
@@ -340,7 +348,7 @@ fn file_name(name: &[u8], mount: &[u8]) -> Vec<u8> {
 
 /// The size of a kept file in bytes. `None` if it is not there any more. On a file system that is
 /// not mounted now, it has its size of before. Blocks.
-pub(super) fn find(inner: &Inner, kept: &Kept) -> Result<Option<u64>> {
+pub(super) fn find(inner: &FolderInner, kept: &Kept) -> Result<Option<u64>> {
     let found = KeptAt::parse(&kept.place).and_then(|place| {
         let uploads = match mounts::staging_at(inner, place.mount) {
             Err(StoreError::Unavailable) => return Ok(Some(kept.bytes)),
@@ -361,7 +369,11 @@ pub(super) fn find(inner: &Inner, kept: &Kept) -> Result<Option<u64>> {
 /// those that were never recorded, and old objects that a commit has given the name of a kept file.
 /// Returns their number. Does nothing if another process used the folder when it was opened.
 /// Blocks.
-pub(super) fn discard_unknown(inner: &Arc<Inner>, known: &[Kept], swaps: u64) -> Result<usize> {
+pub(super) fn discard_unknown(
+    inner: &Arc<FolderInner>,
+    known: &[Kept],
+    swaps: u64,
+) -> Result<usize> {
     let places = known
         .iter()
         .filter_map(|kept| KeptAt::parse(&kept.place).ok());
@@ -395,7 +407,7 @@ pub(super) fn discard_unknown(inner: &Arc<Inner>, known: &[Kept], swaps: u64) ->
 }
 
 /// As [`discard`], unless another process uses the kept file. Blocks.
-pub(super) fn discard_unused(inner: &Arc<Inner>, kept: &Kept) -> Result<()> {
+pub(super) fn discard_unused(inner: &Arc<FolderInner>, kept: &Kept) -> Result<()> {
     let at = KeptAt::parse(&kept.place).ok();
     let at = at.and_then(|place| lock_key(place.name));
     // If a job of this process has it, so has this process.
@@ -408,7 +420,7 @@ pub(super) fn discard_unused(inner: &Arc<Inner>, kept: &Kept) -> Result<()> {
 }
 
 /// Removes a kept file, but not the old object that a commit has given its name. Blocks.
-pub(super) fn discard(inner: &Inner, kept: &Kept) -> Result<()> {
+pub(super) fn discard(inner: &FolderInner, kept: &Kept) -> Result<()> {
     let Ok(place) = KeptAt::parse(&kept.place) else {
         return Ok(());
     };
@@ -434,7 +446,7 @@ pub(super) fn discard(inner: &Inner, kept: &Kept) -> Result<()> {
 
 /// Removes the kept files, except those in use, that were last written longer than `age` ago.
 /// Returns their names, as [`name_of`]. Blocks.
-pub(super) fn discard_older(inner: &Arc<Inner>, age: Duration) -> Result<Vec<Vec<u8>>> {
+pub(super) fn discard_older(inner: &Arc<FolderInner>, age: Duration) -> Result<Vec<Vec<u8>>> {
     let age_ns = i64::try_from(age.as_nanos()).unwrap_or(i64::MAX);
     let before_ns = inner.root.now_ns().saturating_sub(age_ns);
     let mut discarded = Vec::new();
@@ -450,7 +462,7 @@ pub(super) fn discard_older(inner: &Arc<Inner>, age: Duration) -> Result<Vec<Vec
 
 /// Removes the files in `uploads`, except those in use, that were last written before a time.
 /// Returns their names.
-fn discard_before(inner: &Arc<Inner>, uploads: &Dir, before_ns: i64) -> Vec<Vec<u8>> {
+fn discard_before(inner: &Arc<FolderInner>, uploads: &Dir, before_ns: i64) -> Vec<Vec<u8>> {
     let is_old = |name: &Vec<u8>| {
         let found = uploads.entry_metadata(name);
         found.is_ok_and(|found| found.modified_ns < before_ns)

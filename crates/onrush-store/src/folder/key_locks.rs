@@ -9,7 +9,7 @@
 //! Tasks wait for a lock, in order of arrival; threads never do. Otherwise a hundred puts of one
 //! key would occupy the pool with waiting and block all reads.
 
-use super::Inner;
+use super::FolderInner;
 use crate::key::Key;
 use crate::sync::semaphore::{self, Semaphore};
 use std::future::Future;
@@ -136,7 +136,7 @@ impl Stripe {
 
 /// Waits for the lock of a key. The caller holds it from the check of the condition until the
 /// change is made, so the guard moves into the job that does both.
-pub(super) fn acquire(inner: &Arc<Inner>, key: &Key) -> AcquireLock {
+pub(super) fn acquire(inner: &Arc<FolderInner>, key: &Key) -> AcquireLock {
     AcquireLock {
         id: Some(LockId {
             inner: inner.clone(),
@@ -148,7 +148,7 @@ pub(super) fn acquire(inner: &Arc<Inner>, key: &Key) -> AcquireLock {
 }
 
 /// Takes the lock of a key, or returns `None` if it is not free.
-pub(super) fn try_acquire(inner: &Arc<Inner>, key: &Key) -> Option<KeyGuard> {
+pub(super) fn try_acquire(inner: &Arc<FolderInner>, key: &Key) -> Option<KeyGuard> {
     let mut acquire = acquire(inner, key);
     match Pin::new(&mut acquire).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(guard) => Some(guard),
@@ -158,7 +158,7 @@ pub(super) fn try_acquire(inner: &Arc<Inner>, key: &Key) -> Option<KeyGuard> {
 
 /// Identifies a key's lock in the table.
 struct LockId {
-    inner: Arc<Inner>,
+    inner: Arc<FolderInner>,
     /// The index of its stripe.
     stripe: usize,
     key: Key,

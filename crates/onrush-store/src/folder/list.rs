@@ -6,10 +6,10 @@ use super::again;
 use super::listing_queue::{self, Admission, Permit, Query, StartedPage};
 use super::recent_names::{PageMemory, Part, Stamp};
 use super::walk::{self, End, Walk};
-use super::{Folder, Inner};
+use super::{Folder, FolderInner};
 use crate::error::{Result, StoreError};
 use crate::key::Key;
-use crate::listing::State;
+use crate::listing::ListingState;
 use crate::store::{Cursor, CursorHow, DetailedEntry, ListHow, Page};
 use onrush_rt::blocking::BlockingJob;
 use onrush_rt::coop;
@@ -34,7 +34,11 @@ struct Making {
 }
 
 /// One page of a folder.
-pub(super) async fn page(inner: &Arc<Inner>, folder: Option<&Key>, how: ListHow) -> Result<Page> {
+pub(super) async fn page(
+    inner: &Arc<FolderInner>,
+    folder: Option<&Key>,
+    how: ListHow,
+) -> Result<Page> {
     let client = how.client;
     let how = ListHow { client: 0, ..how }; // A page is the same for all.
     let limit = how.limit.clamp(1, ListHow::LIMIT_MAX);
@@ -49,7 +53,7 @@ pub(super) async fn page(inner: &Arc<Inner>, folder: Option<&Key>, how: ListHow)
     let began = permit.began();
     let mut making = Making::new(inner, query, limit);
     loop {
-        let job = move |inner: &Arc<Inner>| {
+        let job = move |inner: &Arc<FolderInner>| {
             let end = making.step(inner, &permit)?;
             let page = match end {
                 End::Wanted => None,
@@ -74,7 +78,7 @@ pub(super) async fn page(inner: &Arc<Inner>, folder: Option<&Key>, how: ListHow)
 }
 
 impl Making {
-    fn new(inner: &Arc<Inner>, query: Arc<Query>, limit: usize) -> Making {
+    fn new(inner: &Arc<FolderInner>, query: Arc<Query>, limit: usize) -> Making {
         let how = CursorHow {
             after: query.how.after.clone(),
             hidden: query.how.hidden,
@@ -92,7 +96,7 @@ impl Making {
         }
     }
 
-    fn step(&mut self, inner: &Inner, permit: &Permit) -> Result<End> {
+    fn step(&mut self, inner: &FolderInner, permit: &Permit) -> Result<End> {
         if !self.walk.has_started() {
             self.begin(inner)?;
         }
@@ -100,7 +104,7 @@ impl Making {
     }
 
     /// Takes the names of an earlier page, if there are any. Otherwise notes what is read now.
-    fn begin(&mut self, inner: &Inner) -> Result<()> {
+    fn begin(&mut self, inner: &FolderInner) -> Result<()> {
         let stamp = match &self.query.folder {
             None => Stamp::of(&inner.root),
             Some(key) => Stamp::of(&walk::open(inner, key)?),
@@ -119,7 +123,7 @@ impl Making {
         Ok(())
     }
 
-    fn finish(&mut self, inner: &Inner) -> Page {
+    fn finish(&mut self, inner: &FolderInner) -> Page {
         let (mut next, folder) = (None, self.query.folder.as_ref());
         if let Some((names, at)) = self.walk.names() {
             if at > 0 && (at < names.len() || names.until.is_some()) {
@@ -157,22 +161,22 @@ enum Place {
 
 /// The next entries of a folder.
 pub(super) async fn next(
-    inner: &Arc<Inner>,
+    inner: &Arc<FolderInner>,
     cursor: &mut Cursor,
     limit: usize,
 ) -> Result<Vec<DetailedEntry>> {
     let client = cursor.how.client;
-    let (mut place, mut begins) = match mem::replace(&mut cursor.state, State::End) {
-        State::Begin(memory) => {
+    let (mut place, mut begins) = match mem::replace(&mut cursor.state, ListingState::End) {
+        ListingState::Begin(memory) => {
             let (folder, how) = (cursor.folder.clone(), cursor.how.clone());
             let walk = Walk::new(folder, how, 1, memory);
             (Place::Walk(Box::new(walk)), true)
         }
-        State::Place(place) => match place.downcast::<Place>() {
+        ListingState::Place(place) => match place.downcast::<Place>() {
             Ok(place) => (*place, false),
             Err(_) => return Err(StoreError::Unsupported),
         },
-        State::Page(_) | State::End => return Ok(Vec::new()),
+        ListingState::Page(_) | ListingState::End => return Ok(Vec::new()),
     };
     loop {
         let job = match place {
@@ -197,7 +201,7 @@ pub(super) async fn next(
             true => None,
             false => listing_queue::try_permit(inner),
         };
-        cursor.state = State::Place(Box::new(match permit {
+        cursor.state = ListingState::Place(Box::new(match permit {
             Some(permit) => Place::Ahead(read(inner, walk, permit, limit)),
             None => Place::Walk(walk),
         }));
@@ -207,7 +211,7 @@ pub(super) async fn next(
 
 /// Begins to read the next entries.
 fn read(
-    inner: &Arc<Inner>,
+    inner: &Arc<FolderInner>,
     mut walk: Box<Walk>,
     permit: Permit,
     limit: usize,
@@ -226,14 +230,14 @@ fn read(
 }
 
 /// Fails as a listing of the folder would.
-pub(super) fn check(inner: &Inner, folder: Option<&Key>) -> Result<()> {
+pub(super) fn check(inner: &FolderInner, folder: Option<&Key>) -> Result<()> {
     folder.map_or(Ok(()), |key| walk::open(inner, key).map(drop))
 }
 
-async fn run<T, F>(inner: &Arc<Inner>, job: F) -> Result<T>
+async fn run<T, F>(inner: &Arc<FolderInner>, job: F) -> Result<T>
 where
     T: Send + 'static,
-    F: FnOnce(&Arc<Inner>) -> Result<T> + Send + 'static,
+    F: FnOnce(&Arc<FolderInner>) -> Result<T> + Send + 'static,
 {
     let folder = Folder {
         inner: inner.clone(),

@@ -26,7 +26,7 @@
 //! always includes what existed when it was requested. At most [`SHARED_MAX`] pages are kept for
 //! this, and none when no request waits.
 
-use super::Inner;
+use super::FolderInner;
 use crate::key::Key;
 use crate::store::{ListHow, Page};
 use std::collections::{HashMap, VecDeque};
@@ -60,9 +60,9 @@ pub(super) struct Query {
     pub(super) how: ListHow,
 }
 
-pub(super) struct ListingQueue(Mutex<State>);
+pub(super) struct ListingQueue(Mutex<QueueState>);
 
-struct State {
+struct QueueState {
     /// Permits that are free.
     free: usize,
     /// Those beyond the first ones, in use.
@@ -112,7 +112,7 @@ struct SharedPage {
     page: Arc<Page>,
 }
 
-impl State {
+impl QueueState {
     fn tick(&mut self) -> u64 {
         self.clock += 1;
         self.clock
@@ -206,7 +206,7 @@ impl ListingQueue {
     }
 
     fn with_permits(free: usize, threads: usize) -> ListingQueue {
-        ListingQueue(Mutex::new(State {
+        ListingQueue(Mutex::new(QueueState {
             free,
             extra: 0,
             extra_max: EXTRA_MAX.min(threads.saturating_sub(free) / 2),
@@ -222,7 +222,7 @@ impl ListingQueue {
         }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         // Every change under the lock is complete, so the state of a poisoned lock is valid.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -254,7 +254,7 @@ impl ListingQueue {
 }
 
 /// Waits for a permit to make the page `query`, or for the page itself.
-pub(super) fn wait(inner: &Arc<Inner>, query: &Arc<Query>, client: u64) -> Wait {
+pub(super) fn wait(inner: &Arc<FolderInner>, query: &Arc<Query>, client: u64) -> Wait {
     Wait {
         inner: inner.clone(),
         client,
@@ -265,7 +265,7 @@ pub(super) fn wait(inner: &Arc<Inner>, query: &Arc<Query>, client: u64) -> Wait 
 }
 
 /// Waits for a permit to go on, or to begin what no other request could share.
-pub(super) fn wait_for_part(inner: &Arc<Inner>, client: u64, begins: bool) -> Wait {
+pub(super) fn wait_for_part(inner: &Arc<FolderInner>, client: u64, begins: bool) -> Wait {
     Wait {
         inner: inner.clone(),
         client,
@@ -276,14 +276,14 @@ pub(super) fn wait_for_part(inner: &Arc<Inner>, client: u64, begins: bool) -> Wa
 }
 
 /// A permit that no request waits for.
-pub(super) fn try_permit(inner: &Arc<Inner>) -> Option<Permit> {
+pub(super) fn try_permit(inner: &Arc<FolderInner>) -> Option<Permit> {
     let mut state = inner.listing_queue.lock();
     state.free = state.free.checked_sub(1)?;
     Some(Permit::new(inner, &mut state, None))
 }
 
 pub(super) struct Wait {
-    inner: Arc<Inner>,
+    inner: Arc<FolderInner>,
     client: u64,
     query: Option<Arc<Query>>,
     lane: usize,
@@ -372,12 +372,12 @@ impl Drop for Wait {
 
 /// The permit to do a part of a listing. Dropping it, on any thread, grants it to the next request.
 pub(super) struct Permit {
-    inner: Arc<Inner>,
+    inner: Arc<FolderInner>,
     began: u64,
 }
 
 impl Permit {
-    fn new(inner: &Arc<Inner>, state: &mut State, client: Option<u64>) -> Permit {
+    fn new(inner: &Arc<FolderInner>, state: &mut QueueState, client: Option<u64>) -> Permit {
         let began = state.tick();
         let since = Instant::now();
         state.running.insert(began, Running { client, since });
@@ -434,12 +434,12 @@ impl Drop for Permit {
 
 /// A page that has begun and waits to go on, until this is dropped.
 pub(super) struct StartedPage {
-    inner: Arc<Inner>,
+    inner: Arc<FolderInner>,
     client: u64,
 }
 
 impl StartedPage {
-    pub(super) fn new(inner: &Arc<Inner>, client: u64) -> StartedPage {
+    pub(super) fn new(inner: &Arc<FolderInner>, client: u64) -> StartedPage {
         *(inner.listing_queue.lock().started)
             .entry(client)
             .or_insert(0) += 1;

@@ -1,7 +1,7 @@
 //! The locks of a change: of this process, and those that other processes see. `change` says what
 //! they are for.
 
-use super::Inner;
+use super::FolderInner;
 use super::dirs::ensure_dir;
 use super::key_locks::KeyGuard;
 use crate::error::{Result, StoreError};
@@ -127,7 +127,11 @@ impl Locks {
 
     /// Excludes other processes. `false`: one of them makes a change, and `waits` is not set. Then
     /// this holds no byte.
-    pub(super) fn exclude_processes(&mut self, inner: &Arc<Inner>, waits: bool) -> Result<bool> {
+    pub(super) fn exclude_processes(
+        &mut self,
+        inner: &Arc<FolderInner>,
+        waits: bool,
+    ) -> Result<bool> {
         let Some(file) = inner.process_locks.file() else {
             return Ok(true);
         };
@@ -145,7 +149,7 @@ impl Locks {
     }
 
     /// Excludes other processes, or fails with [`StoreError::InUse`] if one of them has a lock.
-    pub(super) fn try_exclude_processes(&mut self, inner: &Arc<Inner>) -> Result<()> {
+    pub(super) fn try_exclude_processes(&mut self, inner: &Arc<FolderInner>) -> Result<()> {
         match self.exclude_processes(inner, false)? {
             true => Ok(()),
             false => Err(StoreError::InUse),

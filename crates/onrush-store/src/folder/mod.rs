@@ -99,10 +99,10 @@ const RELEASE_ON_POOL_BYTES_MIN: u64 = 16 << 20;
 /// A directory as a store. Clones share one store, which all workers use.
 #[derive(Clone)]
 pub struct Folder {
-    inner: Arc<Inner>,
+    inner: Arc<FolderInner>,
 }
 
-struct Inner {
+struct FolderInner {
     root: Arc<Dir>,
     /// For operations that may wait for a disk.
     pool: BlockingPool,
@@ -164,7 +164,7 @@ impl Folder {
             false => pool.clone(),
         };
         let pool_threads = pool.threads_max();
-        let inner = Inner {
+        let inner = FolderInner {
             releaser: Releaser::new(&pool, is_in_memory),
             root: Arc::new(root),
             pool,
@@ -304,18 +304,18 @@ impl Folder {
     async fn run<T, F>(&self, pool: &BlockingPool, job: F) -> Result<T>
     where
         T: Send + 'static,
-        F: FnOnce(&Arc<Inner>) -> Result<T> + Send + 'static,
+        F: FnOnce(&Arc<FolderInner>) -> Result<T> + Send + 'static,
     {
         self.inner.run(pool, job).await
     }
 }
 
-impl Inner {
+impl FolderInner {
     /// As [`Folder::run`]. Fails if the folder must not be used any more.
     async fn run<T, F>(self: &Arc<Self>, pool: &BlockingPool, job: F) -> Result<T>
     where
         T: Send + 'static,
-        F: FnOnce(&Arc<Inner>) -> Result<T> + Send + 'static,
+        F: FnOnce(&Arc<FolderInner>) -> Result<T> + Send + 'static,
     {
         again::look_if_due(self)?;
         let inner = self.clone();
@@ -387,7 +387,7 @@ impl Inner {
         }
     }
 
-    /// As [`Inner::check_free`], for a folder at `path` that is about to be created.
+    /// As [`FolderInner::check_free`], for a folder at `path` that is about to be created.
     fn check_free_for_folder(&self, path: &[u8]) -> Result<()> {
         match Key::parse(path) {
             Ok(key) => self.check_free(&key, COUNTED_BYTES_MIN),
@@ -395,7 +395,7 @@ impl Inner {
         }
     }
 
-    /// As [`Inner::check_free`], for an object of a client on the file system of `dir`.
+    /// As [`FolderInner::check_free`], for an object of a client on the file system of `dir`.
     fn check_free_in(&self, dir: &Dir, bytes: u64) -> Result<()> {
         let min_free_bytes = self.settings.min_free_bytes.load(Ordering::Relaxed);
         if min_free_bytes == 0 {
@@ -470,7 +470,7 @@ impl Inner {
     }
 }
 
-/// As [`Inner::existing_object`], with the open parent folder.
+/// As [`FolderInner::existing_object`], with the open parent folder.
 fn existing_object(parent: &Dir, key: &Key) -> Result<Option<Meta>> {
     let found = existing_file(parent, key)?;
     Ok(found.and_then(|found| Meta::from_file(&found)))
@@ -523,7 +523,7 @@ impl Folder {
             let is_first = attempt == 0;
             let locks = Locks::one(key_locks::acquire(&self.inner, key).await);
             let (at, condition) = (key.clone(), condition.clone());
-            let job = move |inner: &Arc<Inner>, _locks| match move_records::is_pending(
+            let job = move |inner: &Arc<FolderInner>, _locks| match move_records::is_pending(
                 inner,
                 &[&at],
                 is_first,

@@ -12,7 +12,7 @@
 //!
 //! A file system whose staging folder is open is in use, so it cannot be unmounted without force.
 
-use super::Inner;
+use super::FolderInner;
 use super::parents;
 use super::staging::{Staging, Top};
 use crate::error::{Result, StoreError};
@@ -45,14 +45,18 @@ impl Mounts {
 }
 
 /// The staging folder for the object `key`, whose folder need not exist yet. Blocks.
-pub(super) fn staging_for(inner: &Inner, key: &Key) -> Result<Arc<Staging>> {
+pub(super) fn staging_for(inner: &FolderInner, key: &Key) -> Result<Arc<Staging>> {
     let (dir, path) = deepest(inner, key)?;
     let found = dir.self_metadata().map_err(StoreError::from_change)?;
     staging_of(inner, &found, path)
 }
 
 /// The staging folder for objects in `folder`, which is at `path` (empty: the root folder). Blocks.
-pub(super) fn staging_of(inner: &Inner, folder: &Metadata, path: &[u8]) -> Result<Arc<Staging>> {
+pub(super) fn staging_of(
+    inner: &FolderInner,
+    folder: &Metadata,
+    path: &[u8],
+) -> Result<Arc<Staging>> {
     let own = inner.staging()?;
     let wanted = folder.file_system();
     if path.is_empty() || wanted == own.file_system() {
@@ -70,7 +74,7 @@ pub(super) fn staging_of(inner: &Inner, folder: &Metadata, path: &[u8]) -> Resul
 
 /// The staging folder whose [`Staging::path`] is `path`. Fails with [`StoreError::Unavailable`] if
 /// its file system is not mounted now: its files will be back with it. Blocks.
-pub(super) fn staging_at(inner: &Inner, path: &[u8]) -> Result<Arc<Staging>> {
+pub(super) fn staging_at(inner: &FolderInner, path: &[u8]) -> Result<Arc<Staging>> {
     let own = inner.staging()?;
     if path.is_empty() {
         return Ok(own);
@@ -90,7 +94,7 @@ pub(super) fn staging_at(inner: &Inner, path: &[u8]) -> Result<Arc<Staging>> {
 
 /// Opens the staging folders at `paths`, and those that are at the top of a file system which is
 /// mounted beneath the folder now, as far as there are any. So they are swept. Blocks.
-pub(super) fn open_used<'p>(inner: &Inner, paths: impl Iterator<Item = &'p [u8]>) {
+pub(super) fn open_used<'p>(inner: &FolderInner, paths: impl Iterator<Item = &'p [u8]>) {
     let mut all: HashSet<Vec<u8>> = paths.map(<[u8]>::to_vec).collect();
     all.extend(inner.root.mounted_beneath().unwrap_or_default());
     for path in all.iter().filter(|path| !path.is_empty()) {
@@ -102,7 +106,7 @@ pub(super) fn open_used<'p>(inner: &Inner, paths: impl Iterator<Item = &'p [u8]>
 
 /// Makes a staging folder on the file system `wanted`, which has the folder at `path`, as far up as
 /// possible: objects and folders there come and go.
-fn open(inner: &Inner, wanted: (u64, u64), path: &[u8]) -> io::Result<Staging> {
+fn open(inner: &FolderInner, wanted: (u64, u64), path: &[u8]) -> io::Result<Staging> {
     let mut failure = io::Error::from_raw_os_error(libc::EXDEV);
     for prefix in parents::prefixes(path) {
         let dir = inner.root.open_dir(prefix)?;
@@ -127,12 +131,12 @@ fn is_no_folder(error: &io::Error) -> bool {
 }
 
 /// The folder of the object `key`, or the last one above it that exists, and its path.
-pub(super) fn deepest<'k>(inner: &Inner, key: &'k Key) -> Result<(Dir, &'k [u8])> {
+pub(super) fn deepest<'k>(inner: &FolderInner, key: &'k Key) -> Result<(Dir, &'k [u8])> {
     deepest_of(inner, key.split().0.unwrap_or_default())
 }
 
 /// The folder at `path`, or the last one above it that exists, and its path.
-fn deepest_of<'k>(inner: &Inner, mut path: &'k [u8]) -> Result<(Dir, &'k [u8])> {
+fn deepest_of<'k>(inner: &FolderInner, mut path: &'k [u8]) -> Result<(Dir, &'k [u8])> {
     while !path.is_empty() {
         match inner.root.open_dir(path) {
             Err(error) if is_no_folder(&error) => {

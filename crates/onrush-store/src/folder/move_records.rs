@@ -15,7 +15,7 @@
 //! than then, as where a file system is not mounted, nothing is known, and the record stays.
 //! Inodes tell that, and no devices: their numbers may be others after a restart of the machine.
 
-use super::Inner;
+use super::FolderInner;
 use super::dirs::names;
 use super::key_locks;
 use super::locks::Locks;
@@ -63,7 +63,7 @@ pub(super) struct Record {
 impl Record {
     /// Durable before anything is exchanged, if the store is durable. Where it is seen, it is
     /// whole.
-    pub(super) fn write(inner: &Arc<Inner>, names: &Names<'_>) -> io::Result<Record> {
+    pub(super) fn write(inner: &Arc<FolderInner>, names: &Names<'_>) -> io::Result<Record> {
         let Relocation { from, to, .. } = names.how;
         let new = names.from.dir().entry_metadata(from.name())?;
         let old = names.to.dir().entry_metadata(to.name())?;
@@ -108,7 +108,7 @@ impl Drop for Record {
 }
 
 /// A record that was found.
-pub(super) struct Found {
+pub(super) struct FoundRecord {
     name: Vec<u8>,
     /// When it was made: nothing in the old one has changed since.
     made_ns: i64,
@@ -128,7 +128,7 @@ pub(super) struct Exchange {
 }
 
 /// What a look at the names of a record shows.
-enum State {
+enum RecordState {
     /// The old one is in this folder, at the name that the new one had.
     Exchanged(Parent, FileKind),
     /// Anything else.
@@ -139,7 +139,7 @@ enum State {
 
 /// Whether a move that has not ended concerns one of `keys`. `also_near`: or what is above or
 /// beneath one of them. The caller has the locks of `keys`. Blocks.
-pub(super) fn is_pending(inner: &Inner, keys: &[&Key], also_near: bool) -> bool {
+pub(super) fn is_pending(inner: &FolderInner, keys: &[&Key], also_near: bool) -> bool {
     all(inner).iter().any(|found| match &found.exchange {
         Some(moved) => moved.concerns(keys, also_near) && !matches!(moved.folders(inner), Ok(None)),
         None => false,
@@ -147,7 +147,7 @@ pub(super) fn is_pending(inner: &Inner, keys: &[&Key], also_near: bool) -> bool 
 }
 
 /// Completes the moves of dead processes, except those whose names are in use now. Blocks.
-pub(super) fn complete_free(inner: &Arc<Inner>) {
+pub(super) fn complete_free(inner: &Arc<FolderInner>) {
     for found in all(inner) {
         let locks = found.exchange.as_ref().map(|moved| {
             let (first, second) = moved.ordered();
@@ -162,20 +162,20 @@ pub(super) fn complete_free(inner: &Arc<Inner>) {
 }
 
 /// All records.
-pub(super) fn all(inner: &Inner) -> Vec<Found> {
+pub(super) fn all(inner: &FolderInner) -> Vec<FoundRecord> {
     let folder = inner.staging().map(|staging| staging.open_folder(MOVES));
     let Ok(Ok(folder)) = folder else {
         return Vec::new();
     };
     let found = names(&folder, Some(FileKind::File)).into_iter();
     found
-        .filter_map(|name| Found::read(&folder, name))
+        .filter_map(|name| FoundRecord::read(&folder, name))
         .collect()
 }
 
-impl Found {
+impl FoundRecord {
     /// `None`: it is not there any more, or cannot be read now.
-    fn read(folder: &Dir, name: Vec<u8>) -> Option<Found> {
+    fn read(folder: &Dir, name: Vec<u8>) -> Option<FoundRecord> {
         let mut text = Vec::with_capacity(RECORD_BYTES_MAX);
         let file = folder.open(&name, OpenHow::READ).ok()?;
         loop {
@@ -184,7 +184,7 @@ impl Found {
                 break;
             }
         }
-        Some(Found {
+        Some(FoundRecord {
             name,
             made_ns: file.metadata().ok()?.changed_ns,
             exchange: Exchange::parse(&text),
@@ -193,7 +193,7 @@ impl Found {
 
     /// Gives the old one a staged name if both have exchanged theirs, and removes the record. The
     /// caller has the locks of both keys.
-    pub(super) fn complete(self, inner: &Arc<Inner>) -> Result<()> {
+    pub(super) fn complete(self, inner: &Arc<FolderInner>) -> Result<()> {
         let staging = inner.staging()?;
         let folder = match staging.open_folder(MOVES) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -207,9 +207,11 @@ impl Found {
         }
         if let Some(moved) = &self.exchange {
             match moved.look(inner, self.made_ns)? {
-                State::Exchanged(parent, kind) => moved.end(inner, &parent, kind, self.made_ns)?,
-                State::Ended => {}
-                State::Away => return Ok(()),
+                RecordState::Exchanged(parent, kind) => {
+                    moved.end(inner, &parent, kind, self.made_ns)?
+                }
+                RecordState::Ended => {}
+                RecordState::Away => return Ok(()),
             }
         }
         folder.unlink(&self.name).map_err(StoreError::from_change)
@@ -255,7 +257,7 @@ impl Exchange {
     }
 
     /// The folders of both names. `None`: they are others than then.
-    fn folders(&self, inner: &Inner) -> Result<Option<[Parent; 2]>> {
+    fn folders(&self, inner: &FolderInner) -> Result<Option<[Parent; 2]>> {
         let open = |key: &Key, inode: u64| {
             let opened = parents::open(inner, key.split().0)
                 .and_then(|parent| parent.dir().self_metadata().map(|found| (parent, found)));
@@ -272,19 +274,19 @@ impl Exchange {
         })
     }
 
-    fn look(&self, inner: &Inner, made_ns: i64) -> Result<State> {
+    fn look(&self, inner: &FolderInner, made_ns: i64) -> Result<RecordState> {
         let Some([from, to]) = self.folders(inner)? else {
-            return Ok(State::Away);
+            return Ok(RecordState::Away);
         };
         let old = entry(from.dir(), self.from.name())?;
         let new = entry(to.dir(), self.to.name())?;
         let (Some(old), Some(new)) = (old, new) else {
-            return Ok(State::Ended);
+            return Ok(RecordState::Ended);
         };
         if new.inode != self.new || self.is_changed(from.dir(), self.from.name(), made_ns) {
-            return Ok(State::Ended);
+            return Ok(RecordState::Ended);
         }
-        Ok(State::Exchanged(from, old.kind))
+        Ok(RecordState::Exchanged(from, old.kind))
     }
 
     /// Whether something else has the name, or it has changed since. What cannot be examined counts
@@ -300,7 +302,13 @@ impl Exchange {
 
     /// Makes the second step. Puts the old one back if it has changed meanwhile: what is beneath
     /// has locks of its own.
-    fn end(&self, inner: &Arc<Inner>, parent: &Parent, kind: FileKind, made_ns: i64) -> Result<()> {
+    fn end(
+        &self,
+        inner: &Arc<FolderInner>,
+        parent: &Parent,
+        kind: FileKind,
+        made_ns: i64,
+    ) -> Result<()> {
         let (_, mut staged) = StagedName::for_copy(inner, &self.from)?;
         let changing = match kind {
             FileKind::Directory => inner.key_locks.change_all(),

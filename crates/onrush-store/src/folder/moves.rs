@@ -1,6 +1,6 @@
 //! Moves in which two names exchange what they have, and whose process has ended (`move_records`).
 
-use super::Inner;
+use super::FolderInner;
 use super::change;
 use super::key_locks;
 use super::locks::Locks;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Completes the moves of dead processes that concern one of `keys`, or what is above or beneath
 /// one of them, and waits for those of others. The caller has no locks.
-pub(super) async fn complete(inner: &Arc<Inner>, keys: &[&Key]) -> Result<()> {
+pub(super) async fn complete(inner: &Arc<FolderInner>, keys: &[&Key]) -> Result<()> {
     let shared = inner.clone();
     for found in inner.pool.run(move || all(&shared)).await? {
         let concerns = |moved: &&Exchange| moved.concerns(keys, true);
@@ -23,7 +23,7 @@ pub(super) async fn complete(inner: &Arc<Inner>, keys: &[&Key]) -> Result<()> {
             key_locks::acquire(inner, first).await,
             key_locks::acquire(inner, second).await,
         );
-        let job = move |inner: &Arc<Inner>, _locks| found.complete(inner);
+        let job = move |inner: &Arc<FolderInner>, _locks| found.complete(inner);
         change::run(inner, locks, job).await?;
     }
     Ok(())

@@ -5,7 +5,7 @@
 //! That is a property of each folder: of its file system, its mount, or of itself (ext4 and f2fs
 //! with `casefold`). It is found out by a lookup of a name that exists in another spelling.
 
-use super::Inner;
+use super::FolderInner;
 use crate::error::{Result, StoreError};
 use crate::key::Key;
 use onrush_rt::fs::{Dir, OpenHow};
@@ -198,7 +198,7 @@ pub fn folds_names(dir: &Path, path: &[u8], may_write: bool) -> io::Result<bool>
 }
 
 /// As [`folds_names`], without writing, and of the folder of a store. Blocks.
-pub(super) fn folds_at(inner: &Inner, key: &Key) -> Result<bool> {
+pub(super) fn folds_at(inner: &FolderInner, key: &Key) -> Result<bool> {
     folds_on_the_way(&inner.root, key.as_bytes(), false).map_err(StoreError::from_lookup)
 }
 

@@ -307,14 +307,14 @@ mod tests {
         (0..count).map(name).collect()
     }
 
-    type Found = Vec<(Vec<u8>, Option<FileKind>)>;
+    type FoundNames = Vec<(Vec<u8>, Option<FileKind>)>;
 
     /// What passes over all names find, and their number.
     fn read(
         all: &BTreeMap<Vec<u8>, Option<FileKind>>,
         count_min: usize,
         memory: usize,
-    ) -> (Found, usize) {
+    ) -> (FoundNames, usize) {
         let used = Arc::new(AtomicUsize::new(0));
         let (mut found, mut passes) = (Vec::new(), 0);
         let mut after = Some(Vec::new());

@@ -1,7 +1,7 @@
 //! How two names lie to each other, by the devices and inodes that they lead to. Other programs may
 //! move folders meanwhile; `rename(2)` itself never moves a folder beneath itself.
 
-use super::Inner;
+use super::FolderInner;
 use super::parents::{self, Parent};
 use crate::error::{Result, StoreError};
 use crate::key::Key;
@@ -9,7 +9,7 @@ use crate::store::Overlap;
 use onrush_rt::fs::Dir;
 
 /// Symbolic links are followed, also the last segment of a name.
-pub(super) fn find(inner: &Inner, from: &Key, to: &Key) -> Result<Overlap> {
+pub(super) fn find(inner: &FolderInner, from: &Key, to: &Key) -> Result<Overlap> {
     if from == to {
         return Ok(Overlap::Same);
     }
@@ -32,7 +32,7 @@ struct Place {
 }
 
 impl Place {
-    fn of(inner: &Inner, key: &Key) -> Place {
+    fn of(inner: &FolderInner, key: &Key) -> Place {
         let mut path = Some(key.clone());
         let mut is_folder = true;
         while let Some(key) = path {

@@ -10,7 +10,7 @@
 //! steps of few folders, so a request that needs one folder does not wait for requests that need
 //! many.
 
-use super::Inner;
+use super::FolderInner;
 use crate::error::{Result, StoreError};
 use crate::sync::semaphore::TaskSemaphore;
 use onrush_rt::fs::Dir;
@@ -119,7 +119,7 @@ impl Parents {
 
 /// Finds out the state of the folder at `path` (`None`: the root folder), and opens it if it is
 /// ready.
-pub(super) fn look_up(inner: &Inner, path: Option<&[u8]>) -> io::Result<ParentState> {
+pub(super) fn look_up(inner: &FolderInner, path: Option<&[u8]>) -> io::Result<ParentState> {
     let Some(path) = path else {
         return Ok(ParentState::Ready(Parent::Root(inner.root.clone())));
     };
@@ -141,7 +141,7 @@ pub(super) fn look_up(inner: &Inner, path: Option<&[u8]>) -> io::Result<ParentSt
 /// the count of failed syncs when the change began. If the count has grown, no folder is known to
 /// be durable, and this fails.
 pub(super) async fn prepare(
-    inner: &Arc<Inner>,
+    inner: &Arc<FolderInner>,
     path: &[u8],
     mut created: CreatedFolders,
     sync_failures: u64,
@@ -153,7 +153,7 @@ pub(super) async fn prepare(
         // The job owns the folders of earlier steps as well. If its future is dropped, all folders
         // are removed after the job has ended. While it creates more, the outer ones would not be
         // empty.
-        let job = move |inner: &Arc<Inner>| {
+        let job = move |inner: &Arc<FolderInner>| {
             let _permit = permit;
             create_and_sync_with_retries(inner, &prefix, &mut created.paths, sync_failures)
                 .map(|()| created)
@@ -167,13 +167,13 @@ pub(super) async fn prepare(
 /// The folders that were created for a change. Dropping it removes the empty ones on the pool,
 /// unless the change was made ([`CreatedFolders::keep`]).
 pub(super) struct CreatedFolders {
-    inner: Arc<Inner>,
+    inner: Arc<FolderInner>,
     /// Outer ones first.
     paths: Vec<Vec<u8>>,
 }
 
 impl CreatedFolders {
-    pub(super) fn new(inner: &Arc<Inner>) -> CreatedFolders {
+    pub(super) fn new(inner: &Arc<FolderInner>) -> CreatedFolders {
         CreatedFolders {
             inner: inner.clone(),
             paths: Vec::new(),
@@ -199,7 +199,7 @@ impl Drop for CreatedFolders {
 }
 
 /// Removes those folders at `paths` (outer ones first) that are empty.
-fn remove_empty<'p>(inner: &Inner, paths: impl DoubleEndedIterator<Item = &'p [u8]>) {
+fn remove_empty<'p>(inner: &FolderInner, paths: impl DoubleEndedIterator<Item = &'p [u8]>) {
     for path in paths.rev() {
         let (above, name) = split(path);
         let removed = open(inner, above).and_then(|parent| parent.dir().remove_dir(name));
@@ -212,7 +212,7 @@ fn remove_empty<'p>(inner: &Inner, paths: impl DoubleEndedIterator<Item = &'p [u
 
 /// As [`create_and_sync`], but retries when a folder is removed meanwhile.
 fn create_and_sync_with_retries(
-    inner: &Inner,
+    inner: &FolderInner,
     path: &[u8],
     created: &mut Vec<Vec<u8>>,
     sync_failures: u64,
@@ -236,7 +236,7 @@ fn create_and_sync_with_retries(
 /// durable, the folder is durable when this returns. Fails with `NotFound` if a folder is removed
 /// meanwhile.
 fn create_and_sync<'p>(
-    inner: &Inner,
+    inner: &FolderInner,
     path: &'p [u8],
     sync_failures: u64,
 ) -> io::Result<Vec<&'p [u8]>> {
@@ -264,7 +264,7 @@ fn create_and_sync<'p>(
 
 /// Creates the missing folders of `path` and adds those that it created to `created`.
 fn create_missing<'p>(
-    inner: &Inner,
+    inner: &FolderInner,
     path: &'p [u8],
     created: &mut Vec<&'p [u8]>,
 ) -> io::Result<Dir> {
@@ -301,7 +301,7 @@ fn create_missing<'p>(
 }
 
 /// Syncs every directory on `path` that holds an entry of the path and is not known as synced.
-fn make_durable(inner: &Inner, path: &[u8], dir: &Dir, sync_failures: u64) -> io::Result<()> {
+fn make_durable(inner: &FolderInner, path: &[u8], dir: &Dir, sync_failures: u64) -> io::Result<()> {
     let folder = dir.self_metadata()?.identity();
     if inner.parents.is_durable(path, folder) {
         return Ok(());
@@ -326,7 +326,7 @@ fn make_durable(inner: &Inner, path: &[u8], dir: &Dir, sync_failures: u64) -> io
 }
 
 /// Opens the folder at `path`, which must exist.
-pub(super) fn open(inner: &Inner, path: Option<&[u8]>) -> io::Result<Parent> {
+pub(super) fn open(inner: &FolderInner, path: Option<&[u8]>) -> io::Result<Parent> {
     match path {
         Some(path) => inner.root.open_dir(path).map(Parent::Below),
         None => Ok(Parent::Root(inner.root.clone())),

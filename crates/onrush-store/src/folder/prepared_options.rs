@@ -1,7 +1,7 @@
 //! Other options of a folder, before they apply.
 
 use super::needed::NeededToWrite;
-use super::{FolderOptions, Inner, again};
+use super::{FolderInner, FolderOptions, again};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -9,14 +9,17 @@ use std::sync::Arc;
 /// Options that a folder may get ([`Folder::prepare_options`](super::Folder::prepare_options)).
 /// Dropping it leaves the earlier ones.
 pub struct PreparedOptions {
-    inner: Arc<Inner>,
+    inner: Arc<FolderInner>,
     options: FolderOptions,
     /// `None`: the folder is writable already, or does not become so.
     needed: Option<NeededToWrite>,
 }
 
 impl PreparedOptions {
-    pub(super) fn new(inner: &Arc<Inner>, options: &FolderOptions) -> io::Result<PreparedOptions> {
+    pub(super) fn new(
+        inner: &Arc<FolderInner>,
+        options: &FolderOptions,
+    ) -> io::Result<PreparedOptions> {
         again::look(inner);
         let becomes_writable = options.writable && inner.staging().is_err();
         Ok(PreparedOptions {

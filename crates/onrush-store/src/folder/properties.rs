@@ -1,7 +1,7 @@
 //! The properties of objects and folders: an extended attribute of their own, which is not part of
 //! the content. Setting them changes neither the version nor the time.
 
-use super::Inner;
+use super::FolderInner;
 use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::meta::{Kind, Meta, PROPERTIES_BYTES_MAX};
@@ -12,7 +12,7 @@ use std::ffi::CStr;
 const PROPERTIES: &CStr = c"user.onrush.properties";
 
 /// The properties of an object or a folder.
-pub(super) fn read(inner: &Inner, key: &Key) -> Result<Vec<u8>> {
+pub(super) fn read(inner: &FolderInner, key: &Key) -> Result<Vec<u8>> {
     of_file(&open(inner, key)?.0)
 }
 
@@ -36,7 +36,7 @@ pub(super) fn copy(from: &File, staged: &File) -> Result<()> {
 }
 
 /// Gives a staged file the properties of the object that it is going to replace.
-pub(super) fn keep(inner: &Inner, key: &Key, staged: &File) -> Result<()> {
+pub(super) fn keep(inner: &FolderInner, key: &Key, staged: &File) -> Result<()> {
     match open(inner, key) {
         Ok((replaced, _)) => copy(&replaced, staged),
         Err(StoreError::NotFound) => Ok(()), // Deleted meanwhile.
@@ -53,7 +53,7 @@ pub(super) fn clear(staged: &File) -> Result<()> {
 }
 
 /// Replaces `old` by `new`. The caller holds the lock of the key.
-pub(super) fn replace(inner: &Inner, key: &Key, old: &[u8], new: &[u8]) -> Result<()> {
+pub(super) fn replace(inner: &FolderInner, key: &Key, old: &[u8], new: &[u8]) -> Result<()> {
     let (file, kind) = open(inner, key)?;
     if of_file(&file)? != old {
         return Err(StoreError::PreconditionFailed);
@@ -69,7 +69,7 @@ pub(super) fn replace(inner: &Inner, key: &Key, old: &[u8], new: &[u8]) -> Resul
     Ok(())
 }
 
-fn open(inner: &Inner, key: &Key) -> Result<(File, Kind)> {
+fn open(inner: &FolderInner, key: &Key) -> Result<(File, Kind)> {
     let permit = inner.options.descriptors.open_file(FileUse::Brief);
     let permit = permit.ok_or(StoreError::Busy)?;
     let file = inner.root.open(key.as_bytes(), OpenHow::READ);

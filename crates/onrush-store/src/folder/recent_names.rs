@@ -24,10 +24,10 @@ const KEPT_MAX: usize = 8;
 const SETTLED_NS: i64 = 3_000_000_000;
 
 #[derive(Default)]
-pub(super) struct RecentNames(Mutex<State>);
+pub(super) struct RecentNames(Mutex<NamesState>);
 
 #[derive(Default)]
-struct State {
+struct NamesState {
     /// The bytes that are in use.
     used: usize,
     /// The one that was used last is at the end.
@@ -79,7 +79,7 @@ impl Stamp {
 }
 
 impl RecentNames {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, NamesState> {
         // Every change under the lock is complete.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

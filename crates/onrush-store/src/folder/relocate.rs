@@ -22,7 +22,7 @@ use super::properties;
 use super::staged::{self, DeferredFree, StagedFile, StagedName};
 use super::trees;
 use super::upload::StagedUpload;
-use super::{Inner, existing_object};
+use super::{FolderInner, existing_object};
 use crate::attributes;
 use crate::checksum::Checksum;
 use crate::error::{Result, StoreError};
@@ -40,11 +40,11 @@ use std::sync::Arc;
 const ATTEMPTS: usize = 4;
 
 /// Copies an object.
-pub(super) async fn copy(inner: &Arc<Inner>, how: Relocation) -> Result<Committed> {
+pub(super) async fn copy(inner: &Arc<FolderInner>, how: Relocation) -> Result<Committed> {
     check(inner, &how)?;
     let pool = inner.change_pool.clone();
     let request = how.clone();
-    let job = move |inner: &Arc<Inner>| {
+    let job = move |inner: &Arc<FolderInner>| {
         let (meta, source) = inner.open(&request.from, FileUse::Download)?;
         inner.check(&request.from_condition, Some(&meta))?;
         let metadata = attributes::read_metadata(&source)?;
@@ -103,7 +103,7 @@ pub(crate) enum Replaces {
 
 /// Renames an object or a folder.
 pub(super) async fn rename(
-    inner: &Arc<Inner>,
+    inner: &Arc<FolderInner>,
     how: Relocation,
     kind: Kind,
     replaces: Replaces,
@@ -127,7 +127,7 @@ pub(super) async fn rename(
             key_locks::acquire(inner, second).await,
         );
         let (request, replaces) = (how.clone(), replaces.clone());
-        let job = move |inner: &Arc<Inner>, _locks| match move_records::is_pending(
+        let job = move |inner: &Arc<FolderInner>, _locks| match move_records::is_pending(
             inner,
             &[&request.from, &request.to],
             is_first,
@@ -153,7 +153,7 @@ pub(super) async fn rename(
 
 /// Checks what the folders contain, which takes long, without the locks.
 async fn check_trees(
-    inner: &Arc<Inner>,
+    inner: &Arc<FolderInner>,
     how: &Relocation,
     kind: Kind,
     replaces: Replaces,
@@ -162,7 +162,7 @@ async fn check_trees(
     let checks_links = kind == Kind::Directory && !how.from.is_staged();
     let is_needed = checks_links || replaces != Replaces::Alike;
     let how = how.clone();
-    let job = move |inner: &Arc<Inner>| {
+    let job = move |inner: &Arc<FolderInner>| {
         if checks_links {
             trees::check_links(inner, &how.from)?;
         }
@@ -177,7 +177,7 @@ async fn check_trees(
     }
 }
 
-fn check(inner: &Inner, how: &Relocation) -> Result<()> {
+fn check(inner: &FolderInner, how: &Relocation) -> Result<()> {
     inner.staging()?;
     match how.from.is_internal() || how.to.is_internal() || how.from == how.to {
         true => Err(StoreError::Forbidden),
@@ -203,7 +203,7 @@ enum Renamed {
 }
 
 fn try_rename(
-    inner: &Arc<Inner>,
+    inner: &Arc<FolderInner>,
     how: &Relocation,
     kind: Kind,
     replaces: &Replaces,
@@ -308,7 +308,7 @@ fn rename_alike(names: &Names<'_>, is_linked: bool, is_free: bool) -> Result<()>
 }
 
 /// Makes a rename durable, if the store is durable.
-fn sync(inner: &Inner, names: &Names<'_>, sync_failures: u64) -> Result<()> {
+fn sync(inner: &FolderInner, names: &Names<'_>, sync_failures: u64) -> Result<()> {
     if !inner.durable() {
         return Ok(());
     }
@@ -322,7 +322,12 @@ fn sync(inner: &Inner, names: &Names<'_>, sync_failures: u64) -> Result<()> {
 }
 
 /// What has the new name. Fails if it must not be replaced.
-fn replaced(inner: &Inner, to: &Key, kind: Kind, replaces: &Replaces) -> Result<Option<Replaced>> {
+fn replaced(
+    inner: &FolderInner,
+    to: &Key,
+    kind: Kind,
+    replaces: &Replaces,
+) -> Result<Option<Replaced>> {
     let alike = |meta| Replaced {
         meta,
         is_other: false,
@@ -373,7 +378,7 @@ fn are_links(from: &Parent, to: &Parent, how: &Relocation) -> Result<bool> {
 }
 
 /// What is renamed. A symbolic link is a conflict.
-fn source(inner: &Inner, from: &Key, kind: Kind) -> Result<Meta> {
+fn source(inner: &FolderInner, from: &Key, kind: Kind) -> Result<Meta> {
     if kind == Kind::File {
         return match inner.existing_object(from) {
             Ok(Some(found)) => Ok(found),

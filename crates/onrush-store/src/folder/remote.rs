@@ -5,7 +5,7 @@
 //!
 //! [`Dir::is_local`]: onrush_rt::fs::Dir::is_local
 
-use super::{Folder, Inner, Opened, key_locks};
+use super::{Folder, FolderInner, Opened, key_locks};
 use crate::attributes::read_metadata;
 use crate::error::{Result, StoreError};
 use crate::key::Key;
@@ -79,10 +79,10 @@ impl Folder {
     pub(super) async fn look_up<T, F>(&self, key: &Key, look: F) -> Result<T>
     where
         T: Send + 'static,
-        F: Fn(&Arc<Inner>) -> Result<T> + Send + 'static,
+        F: Fn(&Arc<FolderInner>) -> Result<T> + Send + 'static,
     {
         let key = key.clone();
-        let job = move |inner: &Arc<Inner>| {
+        let job = move |inner: &Arc<FolderInner>| {
             let mut found = look(inner);
             for _ in 0..ATTEMPTS {
                 if !matches!(found, Err(StoreError::NotFound)) || !inner.remotes.are_some() {
@@ -103,7 +103,7 @@ impl Folder {
     }
 }
 
-impl Inner {
+impl FolderInner {
     /// The object of an opened file. Blocks.
     pub(super) fn object_of(&self, opened: Opened) -> Result<Object> {
         if !self.remotes.have(&opened.file, &opened.found) {

@@ -9,7 +9,7 @@
 //! A mount that shows another owner refuses all of that, and has rules of its own.
 
 use super::staged::StagedFile;
-use super::{Inner, parents};
+use super::{FolderInner, parents};
 use crate::error::{Result, StoreError};
 use crate::key::Key;
 use onrush_rt::descriptors::FileUse;
@@ -38,7 +38,7 @@ const ENTRY_BYTES: usize = 8;
 /// Gives a staged file, described by `found`, the rights of a new file in `dir`, which is described
 /// by `folder`.
 pub(super) fn inherit(
-    inner: &Inner,
+    inner: &FolderInner,
     staged: &StagedFile,
     found: &Metadata,
     dir: &Dir,
@@ -50,7 +50,7 @@ pub(super) fn inherit(
 
 /// As [`inherit`], for a file or a folder. Without `keeps_lists`, the file system has none.
 fn inherit_from(
-    inner: &Inner,
+    inner: &FolderInner,
     new: &File,
     found: &Metadata,
     (dir, folder): (&Dir, &Metadata),
@@ -89,7 +89,7 @@ fn inherit_from(
 /// Gives a copy with a staged name, an object or a folder, the rights that it needs at `to`: those
 /// of the folder that it replaces as a folder, otherwise those of something new there. What is
 /// created in it later inherits from it. Blocks.
-pub(super) fn of_copy(inner: &Inner, copy: &Key, to: &Key) -> Result<()> {
+pub(super) fn of_copy(inner: &FolderInner, copy: &Key, to: &Key) -> Result<()> {
     if inner.root.as_fd().is_none() {
         return Ok(()); // The simulator has no such rights.
     }
@@ -148,7 +148,7 @@ fn take_owner(new: &File, found: &Metadata, old: &Metadata, bits: u32) -> (bool,
 /// Gives a staged file, described by `found`, the rights of the object `name` in `dir`, which it
 /// replaces and `old` describes.
 pub(super) fn keep(
-    inner: &Inner,
+    inner: &FolderInner,
     staged: &StagedFile,
     found: &Metadata,
     dir: &Dir,
@@ -169,7 +169,7 @@ pub(super) fn keep(
 }
 
 /// The list of the object `name`. `None` if it has none, is gone, or may not be read.
-fn list_of(inner: &Inner, dir: &Dir, name: &[u8]) -> Result<Option<Vec<u8>>> {
+fn list_of(inner: &FolderInner, dir: &Dir, name: &[u8]) -> Result<Option<Vec<u8>>> {
     let list = match dir.entry_access_list(name) {
         Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
             let permit = inner.options.descriptors.open_file(FileUse::Brief);

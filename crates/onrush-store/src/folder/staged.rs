@@ -4,7 +4,7 @@ use super::dirs::MODE;
 use super::locks::Locks;
 use super::staging::{Staging, StagingFolder};
 use super::trees::{self, ENTRIES_PER_JOB, Removal};
-use super::{Inner, RELEASE_ON_POOL_BYTES_MIN, mounts};
+use super::{FolderInner, RELEASE_ON_POOL_BYTES_MIN, mounts};
 use crate::checksum::Checksum;
 use crate::error::{Result, StoreError};
 use crate::key::{Key, STAGING as NEAR};
@@ -35,7 +35,7 @@ pub(super) struct StagedFile {
 
 /// A name in a staging folder. Dropping it removes the name on the pool, unless it is kept.
 pub(super) struct StagedName {
-    pub(super) inner: Arc<Inner>,
+    pub(super) inner: Arc<FolderInner>,
     /// That of the file system.
     pub(super) staging: Arc<Staging>,
     pub(super) folder: Arc<StagingFolder>,
@@ -49,13 +49,17 @@ pub(super) struct StagedName {
 impl StagedFile {
     /// Creates the file of the object `key`. `what_for` is the purpose for which it stays open.
     /// Fails with [`StoreError::Busy`] if the descriptor budget is exhausted.
-    pub(super) fn create(inner: &Arc<Inner>, key: &Key, what_for: FileUse) -> Result<StagedFile> {
+    pub(super) fn create(
+        inner: &Arc<FolderInner>,
+        key: &Key,
+        what_for: FileUse,
+    ) -> Result<StagedFile> {
         StagedFile::create_in(inner, mounts::staging_for(inner, key)?, what_for)
     }
 
     /// As [`StagedFile::create`], in a staging folder.
     pub(super) fn create_in(
-        inner: &Arc<Inner>,
+        inner: &Arc<FolderInner>,
         staging: Arc<Staging>,
         what_for: FileUse,
     ) -> Result<StagedFile> {
@@ -76,7 +80,7 @@ impl StagedFile {
     /// renamed: in the staging folder of the file system, or if that is where `refused` is, next to
     /// the object.
     pub(super) fn create_nearer(
-        inner: &Arc<Inner>,
+        inner: &Arc<FolderInner>,
         key: &Key,
         refused: &StagedFile,
     ) -> Result<StagedFile> {
@@ -183,7 +187,7 @@ impl StagedFile {
 impl StagedName {
     /// `staging` is that of the file system of `folder`.
     pub(super) fn new(
-        inner: &Arc<Inner>,
+        inner: &Arc<FolderInner>,
         staging: &Arc<Staging>,
         folder: Arc<StagingFolder>,
         name: Vec<u8>,
@@ -199,7 +203,7 @@ impl StagedName {
     }
 
     /// A free name for a copy that will be at `to`, or for what it replaces, and the key of it.
-    pub(super) fn for_copy(inner: &Arc<Inner>, to: &Key) -> Result<(Key, StagedName)> {
+    pub(super) fn for_copy(inner: &Arc<FolderInner>, to: &Key) -> Result<(Key, StagedName)> {
         let staging = mounts::staging_for(inner, to)?;
         let name = |number: u64| number.to_string().into_bytes();
         // The file shows that the folder is there.
@@ -261,7 +265,12 @@ impl DeferredFree {
     pub(super) const NONE: DeferredFree = DeferredFree(None);
 
     /// Must be called before the name is removed. `meta` are the object's properties, if it exists.
-    pub(super) fn hold(inner: &Inner, dir: &Dir, name: &[u8], meta: Option<&Meta>) -> DeferredFree {
+    pub(super) fn hold(
+        inner: &FolderInner,
+        dir: &Dir,
+        name: &[u8],
+        meta: Option<&Meta>,
+    ) -> DeferredFree {
         let is_large =
             |meta: &Meta| meta.kind == Kind::File && meta.size >= RELEASE_ON_POOL_BYTES_MIN;
         if !inner.change_pool.is_inline() || !meta.is_some_and(is_large) {
@@ -288,7 +297,7 @@ fn unlink(folder: &StagingFolder, name: &[u8]) {
 
 /// Removes what has a staged name, in steps. Returns what it has counted, in bytes. What cannot be
 /// removed is left for the next start.
-pub(super) async fn remove(inner: &Arc<Inner>, mut staged: StagedName) -> u64 {
+pub(super) async fn remove(inner: &Arc<FolderInner>, mut staged: StagedName) -> u64 {
     let mut removal = Removal::default();
     loop {
         let job = move || {

@@ -16,7 +16,7 @@ use super::rights;
 use super::staged::StagedName;
 use super::upload;
 use super::watches;
-use super::{Folder, Inner, check_regular};
+use super::{Folder, FolderInner, check_regular};
 use crate::changes::FolderChanges;
 use crate::error::{Result, StoreError};
 use crate::key::Key;
@@ -39,7 +39,7 @@ impl Store for Folder {
                 return result;
             }
             let wanted = key.clone();
-            let job = move |inner: &Arc<Inner>| {
+            let job = move |inner: &Arc<FolderInner>| {
                 inner.object_of(inner.open_object(&wanted, FileUse::Brief)?)
             };
             self.look_up(key, job).await
@@ -62,7 +62,7 @@ impl Store for Folder {
                 return Err(StoreError::Forbidden);
             }
             let key = key.clone();
-            let job = move |inner: &Arc<Inner>| inner.existing_object(&key);
+            let job = move |inner: &Arc<FolderInner>| inner.existing_object(&key);
             self.run(&self.inner.change_pool, job).await
         })
     }
@@ -127,7 +127,7 @@ impl Store for Folder {
             // What is to be copied may be what a move has replaced.
             moves::complete(&self.inner, &[from, to]).await?;
             let to = to.clone();
-            let job = move |inner: &Arc<Inner>| StagedName::for_copy(inner, &to);
+            let job = move |inner: &Arc<FolderInner>| StagedName::for_copy(inner, &to);
             let (key, name) = self.run(&self.inner.change_pool, job).await?;
             Ok(StagedCopy::new(key, Box::new(name)))
         })
@@ -135,19 +135,19 @@ impl Store for Folder {
 
     fn take_rights<'a>(&'a self, copy: &'a StagedCopy, to: &'a Key) -> LocalFuture<'a, Result<()>> {
         let (copy, to) = (copy.key().clone(), to.clone());
-        let job = move |inner: &Arc<Inner>| rights::of_copy(inner, &copy, &to);
+        let job = move |inner: &Arc<FolderInner>| rights::of_copy(inner, &copy, &to);
         Box::pin(self.run(&self.inner.change_pool, job))
     }
 
     fn overlap<'a>(&'a self, from: &'a Key, to: &'a Key) -> LocalFuture<'a, Result<Overlap>> {
         let (from, to) = (from.clone(), to.clone());
-        let job = move |inner: &Arc<Inner>| overlap::find(inner, &from, &to);
+        let job = move |inner: &Arc<FolderInner>| overlap::find(inner, &from, &to);
         Box::pin(self.run(&self.inner.pool, job))
     }
 
     fn folds_names<'a>(&'a self, key: &'a Key) -> LocalFuture<'a, Result<bool>> {
         let key = key.clone();
-        let job = move |inner: &Arc<Inner>| name_case::folds_at(inner, &key);
+        let job = move |inner: &Arc<FolderInner>| name_case::folds_at(inner, &key);
         Box::pin(self.run(&self.inner.pool, job))
     }
 
@@ -161,7 +161,7 @@ impl Store for Folder {
                 return Err(StoreError::NotFound);
             }
             let folder = folder.cloned();
-            let job = move |inner: &Arc<Inner>| inner.space(folder.as_ref()).map(Some);
+            let job = move |inner: &Arc<FolderInner>| inner.space(folder.as_ref()).map(Some);
             self.run(&self.inner.pool, job).await
         })
     }
@@ -172,7 +172,7 @@ impl Store for Folder {
                 return Err(StoreError::NotFound);
             }
             let key = key.clone();
-            let job = move |inner: &Arc<Inner>| properties::read(inner, &key);
+            let job = move |inner: &Arc<FolderInner>| properties::read(inner, &key);
             self.run(&self.inner.pool, job).await
         })
     }
@@ -214,7 +214,7 @@ impl Store for Folder {
                 return Err(StoreError::NotFound);
             }
             let folder = folder.cloned();
-            let job = move |inner: &Arc<Inner>| list::check(inner, folder.as_ref());
+            let job = move |inner: &Arc<FolderInner>| list::check(inner, folder.as_ref());
             self.run(&self.inner.pool, job).await
         })
     }
@@ -333,19 +333,19 @@ impl ResumableUploads for Folder {
         kept: &'a Kept,
     ) -> LocalFuture<'a, Result<Option<u64>>> {
         let (key, kept) = (key.clone(), kept.clone());
-        let job = move |inner: &Arc<Inner>| kept::published(inner, &key, &kept);
+        let job = move |inner: &Arc<FolderInner>| kept::published(inner, &key, &kept);
         Box::pin(self.run(&self.inner.pool, job))
     }
 
     fn is_kept<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<bool>> {
         let kept = kept.clone();
-        let job = move |inner: &Arc<Inner>| kept::find(inner, &kept);
+        let job = move |inner: &Arc<FolderInner>| kept::find(inner, &kept);
         Box::pin(async move { Ok(self.run(&self.inner.pool, job).await?.is_some()) })
     }
 
     fn discard<'a>(&'a self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {
         let kept = kept.clone();
-        let job = move |inner: &Arc<Inner>| kept::discard_unused(inner, &kept);
+        let job = move |inner: &Arc<FolderInner>| kept::discard_unused(inner, &kept);
         Box::pin(self.run(&self.inner.change_pool, job))
     }
 

@@ -4,7 +4,7 @@
 //! Only one directory is open at a time, and paths are relative to the top of the tree, so neither
 //! the depth nor the place of a tree limits this. Symbolic links are never followed.
 
-use super::Inner;
+use super::FolderInner;
 use super::parents::{self, join};
 use crate::error::{Result, StoreError};
 use crate::key::{Key, is_reserved};
@@ -21,7 +21,7 @@ pub(super) const ENTRIES_PER_JOB: usize = 1024;
 /// Fails with [`StoreError::LeadsOutside`] if a relative symbolic link in a folder leads out of it:
 /// at another place it would lead elsewhere, perhaps to what the client may not read. Links from
 /// the root are never followed, so they do not matter.
-pub(super) fn check_links(inner: &Inner, folder: &Key) -> Result<()> {
+pub(super) fn check_links(inner: &FolderInner, folder: &Key) -> Result<()> {
     let Ok(top) = inner.root.open_dir(folder.as_bytes()) else {
         return Ok(()); // The rename says why.
     };
@@ -55,7 +55,7 @@ pub(super) fn has_changed_since(dir: &Dir, name: &[u8], time_ns: i64) -> Result<
 /// Fails with [`StoreError::OtherFileSystem`] if another file system is mounted there or beneath
 /// it: nothing else can get that name, and what it has is not a part of this one. Fails with
 /// [`StoreError::PermissionDenied`] if it contains what this process may not remove.
-pub(super) fn check_shown(inner: &Inner, key: &Key, shown: &ShownNames) -> Result<()> {
+pub(super) fn check_shown(inner: &FolderInner, key: &Key, shown: &ShownNames) -> Result<()> {
     let Ok(parent) = parents::open(inner, key.split().0) else {
         return Ok(());
     };

@@ -7,7 +7,7 @@ use super::locks::Locks;
 use super::parents::{CreatedFolders, ParentState};
 use super::staged::{StagedFile, StagedName};
 use super::writing::{INLINE_BYTES_MAX, WRITEBACK_BYTES, spend_write, write_at, write_steps};
-use super::{Inner, copying, kept, key_locks, mounts, parents};
+use super::{FolderInner, copying, kept, key_locks, mounts, parents};
 use crate::checksum::Checksum;
 use crate::error::{Cause, Result, StoreError};
 use crate::key::Key;
@@ -30,7 +30,7 @@ const ATTEMPTS: usize = 4;
 const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
 pub(super) struct StagedUpload {
-    inner: Arc<Inner>,
+    inner: Arc<FolderInner>,
     key: Key,
     condition: Condition,
     body: Body,
@@ -52,7 +52,7 @@ enum Body {
 impl Body {
     /// The staged file of the object `key` with the bytes so far. It stays open while the client
     /// sends.
-    fn into_file(self, inner: &Arc<Inner>, key: &Key) -> Result<StagedFile> {
+    fn into_file(self, inner: &Arc<FolderInner>, key: &Key) -> Result<StagedFile> {
         self.into_file_with(|| StagedFile::create(inner, key, FileUse::Upload))
     }
 
@@ -71,7 +71,7 @@ impl StagedUpload {
     /// Begins an upload. If its announced size is too large for memory, fails now for every reason
     /// that can be checked before the first byte. Otherwise the commit fails for them.
     pub(super) async fn begin(
-        inner: &Arc<Inner>,
+        inner: &Arc<FolderInner>,
         key: &Key,
         condition: Condition,
         size_bytes: Option<u64>,
@@ -86,7 +86,7 @@ impl StagedUpload {
         }
         let body = if size_bytes > MEMORY_BYTES_MAX as u64 {
             let key = key.clone();
-            let job = move |inner: &Arc<Inner>| check_early(inner, &key, size_bytes);
+            let job = move |inner: &Arc<FolderInner>| check_early(inner, &key, size_bytes);
             inner.run(&inner.change_pool, job).await?;
             Body::Announced
         } else {
@@ -104,7 +104,7 @@ impl StagedUpload {
 
     /// An upload of the bytes of a staged file.
     pub(super) fn of_file(
-        inner: &Arc<Inner>,
+        inner: &Arc<FolderInner>,
         key: &Key,
         condition: Condition,
         staged: StagedFile,
@@ -122,7 +122,7 @@ impl StagedUpload {
 
     /// Continues an upload whose first bytes were kept.
     pub(super) async fn resume(
-        inner: &Arc<Inner>,
+        inner: &Arc<FolderInner>,
         key: &Key,
         condition: Condition,
         kept: &Kept,
@@ -132,7 +132,7 @@ impl StagedUpload {
         }
         let lease = kept::lock(inner, kept).await?;
         let place = kept.clone();
-        let job = move |inner: &Arc<Inner>| kept::reopen(inner, &place, lease);
+        let job = move |inner: &Arc<FolderInner>| kept::reopen(inner, &place, lease);
         let mut staged = inner.run(&inner.change_pool, job).await?;
         if inner.has_checksums() && staged.checksum.is_none() {
             staged = read_checksum(inner, staged, kept.bytes).await?;
@@ -145,7 +145,7 @@ impl StagedUpload {
     async fn keep_written(&mut self) -> Result<Kept> {
         let (key, bytes) = (self.key.clone(), self.written_bytes);
         let body = mem::replace(&mut self.body, Body::Unavailable);
-        let job = move |inner: &Arc<Inner>| {
+        let job = move |inner: &Arc<FolderInner>| {
             let mut staged = body.into_file(inner, &key)?;
             kept::keep(&mut staged, bytes).map(|kept| (staged, kept))
         };
@@ -158,7 +158,7 @@ impl StagedUpload {
         let _lease = kept::lock(&self.inner, kept).await?;
         let body = mem::replace(&mut self.body, Body::Unavailable);
         let (key, from) = (self.key.clone(), kept.clone());
-        let job = move |inner: &Arc<Inner>| {
+        let job = move |inner: &Arc<FolderInner>| {
             let mut staged = body.into_file(inner, &key)?;
             let opened = staged.drop_tail();
             match opened.and_then(|()| kept::open(inner, &from, FileUse::Download)) {
@@ -207,7 +207,7 @@ impl StagedUpload {
             let at = self.written_bytes + range.start as u64;
             let bytes = range.len();
             let key = self.key.clone();
-            let job = move |inner: &Arc<Inner>| {
+            let job = move |inner: &Arc<FolderInner>| {
                 let staged = body.into_file(inner, &key)?;
                 inner.check_free(&key, bytes as u64)?;
                 write(staged, &buf[range], at).map(|staged| (staged, buf))
@@ -269,7 +269,7 @@ impl Upload for StagedUpload {
             for attempts_left in (0..ATTEMPTS).rev() {
                 let locks = Locks::one(key_locks::acquire(&inner, &key).await);
                 let (name, metadata) = (key.clone(), metadata.clone());
-                let job = move |inner: &Arc<Inner>, locks| {
+                let job = move |inner: &Arc<FolderInner>, locks| {
                     try_commit(
                         inner,
                         name,
@@ -327,7 +327,7 @@ impl Upload for StagedUpload {
 /// Copies a staged file of `bytes` bytes, which cannot be renamed to `key`, to where it can be.
 /// Returns the copy, and the name of the original.
 async fn copy_nearer(
-    inner: &Arc<Inner>,
+    inner: &Arc<FolderInner>,
     key: &Key,
     staged: StagedFile,
     bytes: u64,
@@ -367,7 +367,7 @@ enum CommitAttempt {
 
 /// Commits the upload if the parent folder is ready. Blocks.
 fn try_commit(
-    inner: &Arc<Inner>,
+    inner: &Arc<FolderInner>,
     key: Key,
     pending: PendingCommit,
     metadata: &[u8],
@@ -423,7 +423,7 @@ fn try_commit(
 
 /// Computes the checksum of a file whose first `bytes` bytes were written in any order.
 async fn read_checksum(
-    inner: &Arc<Inner>,
+    inner: &Arc<FolderInner>,
     mut staged: StagedFile,
     bytes: u64,
 ) -> Result<StagedFile> {
@@ -450,7 +450,7 @@ async fn read_checksum(
 
 /// Checks that the disk and the descriptor budget have room for a body of known size. Nothing is
 /// reserved: a client that only announces bytes must not be able to exhaust either.
-fn check_early(inner: &Inner, key: &Key, size_bytes: u64) -> Result<()> {
+fn check_early(inner: &FolderInner, key: &Key, size_bytes: u64) -> Result<()> {
     inner.existing_object(key)?; // Reports a conflict now, too.
     inner.check_free(key, size_bytes)?;
     let staging = mounts::staging_for(inner, key)?; // Or a file system without a place for one.

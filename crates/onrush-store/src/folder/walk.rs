@@ -3,7 +3,7 @@
 //! A step is a part of a job, whose permit others may want ([`Permit::is_wanted`]). Nothing is held
 //! between two jobs but names, and the descriptor of a directory while its names are being read.
 
-use super::Inner;
+use super::FolderInner;
 use super::listing_queue::Permit;
 use super::names::{Collector, Names};
 use super::parents;
@@ -32,12 +32,12 @@ pub(super) struct Walk {
     how: CursorHow,
     /// At least so many names are read at a time.
     count_min: usize,
-    state: State,
+    state: WalkState,
     /// The next one of the names.
     at: usize,
 }
 
-enum State {
+enum WalkState {
     /// The names after this one are not read.
     Before(Vec<u8>, Box<dyn NamesMemory>),
     Reading(Box<Reading>),
@@ -74,34 +74,34 @@ impl Walk {
             folder,
             how,
             count_min,
-            state: State::Before(after, memory),
+            state: WalkState::Before(after, memory),
             at: 0,
         }
     }
 
     /// Begins with names that were read before, after the first `at` of them.
     pub(super) fn use_names(&mut self, names: Arc<Names>, at: usize) {
-        (self.state, self.at) = (State::Names(names), at);
+        (self.state, self.at) = (WalkState::Names(names), at);
     }
 
     /// The names that were read, and how many of them were looked at.
     pub(super) fn names(&self) -> Option<(&Arc<Names>, usize)> {
         match &self.state {
-            State::Names(names) => Some((names, self.at)),
+            WalkState::Names(names) => Some((names, self.at)),
             _ => None,
         }
     }
 
     /// Whether a step was made.
     pub(super) fn has_started(&self) -> bool {
-        !matches!(self.state, State::Before(..))
+        !matches!(self.state, WalkState::Before(..))
     }
 
     /// Goes on until `left` more names were looked at, which this reduces, and adds what is listed
     /// of them to `found`.
     pub(super) fn step(
         &mut self,
-        inner: &Inner,
+        inner: &FolderInner,
         permit: &Permit,
         left: &mut usize,
         found: &mut Vec<DetailedEntry>,
@@ -115,41 +115,41 @@ impl Walk {
             }
         };
         while *left > 0 {
-            match std::mem::replace(&mut self.state, State::Changing) {
-                State::Before(after, memory) => {
+            match std::mem::replace(&mut self.state, WalkState::Changing) {
+                WalkState::Before(after, memory) => {
                     let names = dir.names().map_err(StoreError::from_lookup)?;
                     let collector = Collector::new(after, self.count_min, memory);
-                    self.state = State::Reading(Box::new(Reading { names, collector }));
+                    self.state = WalkState::Reading(Box::new(Reading { names, collector }));
                 }
-                State::Reading(mut reading) => {
+                WalkState::Reading(mut reading) => {
                     if self.read(&mut reading, permit)? {
-                        self.state = State::Reading(reading);
+                        self.state = WalkState::Reading(reading);
                         return Ok(End::Wanted);
                     }
                     self.use_names(Arc::new(reading.collector.finish()), 0);
                 }
-                State::Names(names) if self.at == names.len() => {
+                WalkState::Names(names) if self.at == names.len() => {
                     let Some(until) = names.until.clone() else {
-                        self.state = State::Names(names);
+                        self.state = WalkState::Names(names);
                         return Ok(End::Folder);
                     };
                     match Arc::try_unwrap(names) {
-                        Ok(names) => self.state = State::Before(until, names.into_memory()),
+                        Ok(names) => self.state = WalkState::Before(until, names.into_memory()),
                         // Those that pages share are enough for a page.
                         Err(names) => {
-                            self.state = State::Names(names);
+                            self.state = WalkState::Names(names);
                             return Ok(End::Enough);
                         }
                     }
                 }
-                State::Names(names) => {
+                WalkState::Names(names) => {
                     let ended = self.look(inner, dir, &names, permit, left, found);
-                    self.state = State::Names(names);
+                    self.state = WalkState::Names(names);
                     if let Some(end) = ended? {
                         return Ok(end);
                     }
                 }
-                State::Changing => return Ok(End::Folder), // After an error.
+                WalkState::Changing => return Ok(End::Folder), // After an error.
             }
         }
         Ok(End::Enough)
@@ -187,7 +187,7 @@ impl Walk {
     /// Looks at names. `None`: all of them.
     fn look(
         &mut self,
-        inner: &Inner,
+        inner: &FolderInner,
         dir: &Dir,
         names: &Names,
         permit: &Permit,
@@ -229,7 +229,7 @@ impl Walk {
     /// Adds metadata and properties to an entry. Returns their length in bytes.
     fn read_details(
         &self,
-        inner: &Inner,
+        inner: &FolderInner,
         dir: &Dir,
         is_link: bool,
         one: &mut DetailedEntry,
@@ -262,7 +262,7 @@ impl Walk {
 }
 
 /// Opens a folder to list it.
-pub(super) fn open(inner: &Inner, key: &Key) -> Result<Dir> {
+pub(super) fn open(inner: &FolderInner, key: &Key) -> Result<Dir> {
     inner
         .root
         .open_dir(key.as_bytes())
@@ -285,7 +285,7 @@ fn path(folder: Option<&Key>, name: &[u8]) -> Vec<u8> {
 /// The properties of a name in `dir`, and whether it is a link; `None` if it is not an object, or
 /// does not exist any more.
 fn entry_meta(
-    inner: &Inner,
+    inner: &FolderInner,
     folder: Option<&Key>,
     dir: &Dir,
     name: &[u8],

@@ -5,7 +5,7 @@
 //! and wakes their tasks, and never waits for one of them. Watchers of the same directory share its
 //! watch. The end of the last watch is reported to the thread like any change, and ends it.
 
-use super::Inner;
+use super::FolderInner;
 use crate::changes::{ChangedName, Changes, FolderChanges};
 use crate::error::{Result, StoreError};
 use crate::key::Key;
@@ -22,10 +22,10 @@ const NAMES_MAX: usize = 256;
 
 /// The watches of a store.
 #[derive(Default)]
-pub(super) struct Watches(Arc<Mutex<State>>);
+pub(super) struct Watches(Arc<Mutex<WatchesState>>);
 
 #[derive(Default)]
-struct State {
+struct WatchesState {
     /// `None` while nothing is watched.
     notifier: Option<Arc<Notifier>>,
     queues: HashMap<WatchId, Vec<Arc<Queue>>>,
@@ -45,7 +45,7 @@ struct Queued {
 
 /// A watcher of a folder.
 pub(super) struct FolderWatch {
-    inner: Arc<Inner>,
+    inner: Arc<FolderInner>,
     folder: Option<Key>,
     watch: WatchId,
     queue: Arc<Queue>,
@@ -53,14 +53,14 @@ pub(super) struct FolderWatch {
 
 /// Begins to watch a folder.
 pub(super) async fn watch(
-    inner: &Arc<Inner>,
+    inner: &Arc<FolderInner>,
     folder: Option<&Key>,
 ) -> Result<Box<dyn FolderChanges>> {
     if folder.is_some_and(Key::is_internal) {
         return Err(StoreError::NotFound);
     }
     let folder = folder.cloned();
-    let job = move |inner: &Arc<Inner>| {
+    let job = move |inner: &Arc<FolderInner>| {
         let queue = Arc::<Queue>::default();
         let dir = open(inner, folder.as_ref())?;
         let watch = inner.watches.add(&dir, &queue)?;
@@ -74,7 +74,7 @@ pub(super) async fn watch(
     Ok(Box::new(inner.run(&inner.pool, job).await?))
 }
 
-fn open(inner: &Inner, folder: Option<&Key>) -> Result<Dir> {
+fn open(inner: &FolderInner, folder: Option<&Key>) -> Result<Dir> {
     let path = folder.map_or(&b"."[..], Key::as_bytes);
     inner.root.open_dir(path).map_err(StoreError::from_lookup)
 }
@@ -125,7 +125,7 @@ impl Watches {
     }
 }
 
-impl State {
+impl WatchesState {
     fn end(&mut self, watch: WatchId) {
         self.queues.remove(&watch);
         if let Some(notifier) = &self.notifier {
@@ -243,7 +243,7 @@ impl Drop for FolderWatch {
 }
 
 /// The thread: distributes reports until nothing is watched.
-fn read(shared: &Weak<Mutex<State>>, notifier: &Notifier) {
+fn read(shared: &Weak<Mutex<WatchesState>>, notifier: &Notifier) {
     loop {
         let mut wakers = Vec::new();
         let mut each = |notice: Notice<'_>| {

@@ -39,13 +39,13 @@ mod tests;
 /// One TLS connection. It can move to another thread.
 #[derive(Debug)]
 pub(crate) struct Session {
-    state: State,
+    state: SessionState,
     /// What was negotiated, until the caller takes it.
     parts: Option<Box<TlsParts>>,
 }
 
 #[derive(Debug)]
-enum State {
+enum SessionState {
     Handshake(Box<Handshake>),
     // In place, because each request needs it.
     Traffic(Traffic),
@@ -80,7 +80,7 @@ impl Session {
 
     fn with(config: ForHandshake) -> Result<Session, rustls::Error> {
         Ok(Session {
-            state: State::Handshake(Box::new(Handshake::new(config)?)),
+            state: SessionState::Handshake(Box::new(Handshake::new(config)?)),
             parts: None,
         })
     }
@@ -104,7 +104,7 @@ impl Session {
     /// Whether the handshake is in progress.
     #[cfg(test)]
     pub(crate) fn is_handshaking(&self) -> bool {
-        matches!(self.state, State::Handshake(_))
+        matches!(self.state, SessionState::Handshake(_))
     }
 
     /// What the handshake has negotiated. Returned once, after [`Received::Handshaken`].
@@ -120,16 +120,16 @@ impl Session {
     #[inline]
     pub(crate) fn receive(&mut self, input: &mut [u8], out: &mut Vec<u8>) -> Received {
         let received = match &mut self.state {
-            State::Traffic(traffic) => traffic.receive(input, out),
-            State::Handshake(_) => self.receive_handshake(input, out),
-            State::Failed(error) => Err(SessionError::clone(error)),
+            SessionState::Traffic(traffic) => traffic.receive(input, out),
+            SessionState::Handshake(_) => self.receive_handshake(input, out),
+            SessionState::Failed(error) => Err(SessionError::clone(error)),
         };
         received.unwrap_or_else(|error| self.fail(error))
     }
 
     #[cold]
     fn fail(&mut self, error: SessionError) -> Received {
-        self.state = State::Failed(Box::new(error.clone()));
+        self.state = SessionState::Failed(Box::new(error.clone()));
         Received::Failed(error)
     }
 
@@ -138,16 +138,16 @@ impl Session {
         input: &mut [u8],
         out: &mut Vec<u8>,
     ) -> Result<Received, SessionError> {
-        let State::Handshake(handshake) = &mut self.state else {
+        let SessionState::Handshake(handshake) = &mut self.state else {
             return Err(SessionError::Internal("there is no handshake"));
         };
         let received = handshake.receive(input, out)?;
         if matches!(received, Received::Handshaken { .. }) {
             let ended = SessionError::Internal("the handshake has ended");
-            let state = mem::replace(&mut self.state, State::Failed(Box::new(ended)));
-            if let State::Handshake(handshake) = state {
+            let state = mem::replace(&mut self.state, SessionState::Failed(Box::new(ended)));
+            if let SessionState::Handshake(handshake) = state {
                 let (traffic, parts) = handshake.into_traffic().map_err(SessionError::Handshake)?;
-                self.state = State::Traffic(traffic);
+                self.state = SessionState::Traffic(traffic);
                 self.parts = Some(Box::new(parts));
             }
         }
@@ -157,8 +157,8 @@ impl Session {
     /// The memory of an incomplete message of the handshake, in bytes.
     pub(crate) fn held_bytes(&self) -> usize {
         match &self.state {
-            State::Handshake(handshake) => handshake.held_bytes(),
-            State::Traffic(_) | State::Failed(_) => 0,
+            SessionState::Handshake(handshake) => handshake.held_bytes(),
+            SessionState::Traffic(_) | SessionState::Failed(_) => 0,
         }
     }
 
@@ -167,8 +167,8 @@ impl Session {
     #[inline]
     pub(crate) fn is_worn(&self) -> bool {
         match &self.state {
-            State::Traffic(traffic) => traffic.is_worn(),
-            State::Handshake(_) | State::Failed(_) => false,
+            SessionState::Traffic(traffic) => traffic.is_worn(),
+            SessionState::Handshake(_) | SessionState::Failed(_) => false,
         }
     }
 
@@ -205,8 +205,10 @@ impl Session {
         out: &mut Vec<u8>,
     ) -> io::Result<()> {
         match &mut self.state {
-            State::Traffic(traffic) => traffic.send_both(first, second, now_ms, out),
-            State::Handshake(_) | State::Failed(_) => Err(io::ErrorKind::BrokenPipe.into()),
+            SessionState::Traffic(traffic) => traffic.send_both(first, second, now_ms, out),
+            SessionState::Handshake(_) | SessionState::Failed(_) => {
+                Err(io::ErrorKind::BrokenPipe.into())
+            }
         }
     }
 
@@ -228,15 +230,17 @@ impl Session {
         fill: impl FnOnce(&mut Vec<u8>, usize) -> io::Result<usize>,
     ) -> io::Result<usize> {
         match &mut self.state {
-            State::Traffic(traffic) => traffic.send_with(max, now_ms, out, fill),
-            State::Handshake(_) | State::Failed(_) => Err(io::ErrorKind::BrokenPipe.into()),
+            SessionState::Traffic(traffic) => traffic.send_with(max, now_ms, out, fill),
+            SessionState::Handshake(_) | SessionState::Failed(_) => {
+                Err(io::ErrorKind::BrokenPipe.into())
+            }
         }
     }
 
     /// Tells the client that no more data follows (RFC 8446 §6.1). Only the first call has an
     /// effect, and none during the handshake or after a fatal alert. Receiving is still possible.
     pub(crate) fn close_notify(&mut self, out: &mut Vec<u8>) {
-        if let State::Traffic(traffic) = &mut self.state {
+        if let SessionState::Traffic(traffic) = &mut self.state {
             traffic.close_notify(out);
         }
     }
@@ -244,7 +248,7 @@ impl Session {
     /// Sets the number of records that one key may protect.
     #[cfg(test)]
     fn set_key_limit(&mut self, records: u64) {
-        if let State::Traffic(traffic) = &mut self.state {
+        if let SessionState::Traffic(traffic) = &mut self.state {
             traffic.set_key_limit(records);
         }
     }

@@ -33,12 +33,12 @@ struct Compression {
     /// Bytes that the next job compresses.
     input: Vec<u8>,
     /// Shared with the job, so that it remains if a job is refused.
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<OutputState>>,
     /// Its memory.
     _lease: Share,
 }
 
-struct State {
+struct OutputState {
     /// Empty between two jobs.
     input: Vec<u8>,
     /// `None` after the end.
@@ -103,7 +103,7 @@ impl Compression {
         let failed = |_| HttpError::new(500, "the archive cannot be compressed");
         let mut encoder = Encoder::new(Vec::new(), LEVEL).map_err(failed)?;
         encoder.include_checksum(true).map_err(failed)?;
-        let state = State {
+        let state = OutputState {
             input: Vec::new(),
             encoder: Some(encoder),
         };
@@ -134,11 +134,11 @@ impl Compression {
 }
 
 /// No job runs while the task uses the state, so nothing waits for this lock.
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn lock(state: &Mutex<OutputState>) -> MutexGuard<'_, OutputState> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl State {
+impl OutputState {
     fn compress(&mut self, is_end: bool) -> io::Result<Vec<u8>> {
         let Some(mut encoder) = self.encoder.take() else {
             return Err(io::Error::other("the archive has ended"));

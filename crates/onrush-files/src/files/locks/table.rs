@@ -152,13 +152,13 @@ pub(in crate::files) struct Locks {
 
 #[derive(Debug, Default)]
 struct Table {
-    entries: BTreeMap<Vec<u8>, Entry>,
+    entries: BTreeMap<Vec<u8>, LockEntry>,
     covers_siblings: bool,
 }
 
 /// The locks of a path, and the changes in progress there.
 #[derive(Debug, Default)]
-struct Entry {
+struct LockEntry {
     locks: Vec<(Lock, Share)>,
     /// Of this resource alone, and of everything beneath it as well.
     changes: [usize; 2],
@@ -272,7 +272,7 @@ impl Locks {
             return Err(Refused::Conflict(at.to_vec()));
         }
         let is_in_use =
-            |entry: &Entry| entry.changes != [0, 0] || entry.live(now_ms).any(conflicts);
+            |entry: &LockEntry| entry.changes != [0, 0] || entry.live(now_ms).any(conflicts);
         if lock.is_deep {
             let beneath = table.beneath(key).find(|(_, entry)| is_in_use(entry));
             if let Some((at, _)) = beneath {
@@ -391,7 +391,7 @@ impl Table {
     }
 
     /// The siblings of a key that are in the table.
-    fn siblings<'t>(&'t self, key: &'t [u8]) -> impl Iterator<Item = (Vec<u8>, &'t Entry)> {
+    fn siblings<'t>(&'t self, key: &'t [u8]) -> impl Iterator<Item = (Vec<u8>, &'t LockEntry)> {
         let codings = Coding::ALL.into_iter().filter(|_| self.covers_siblings);
         codings.filter_map(move |coding| {
             let at = [key, coding.extension().as_bytes()].concat();
@@ -401,7 +401,7 @@ impl Table {
     }
 
     /// What is beneath a key.
-    fn beneath<'t>(&'t self, key: &'t [u8]) -> impl Iterator<Item = (&'t Vec<u8>, &'t Entry)> {
+    fn beneath<'t>(&'t self, key: &'t [u8]) -> impl Iterator<Item = (&'t Vec<u8>, &'t LockEntry)> {
         let mut prefix = key.to_vec();
         if !prefix.is_empty() {
             prefix.push(b'/');
@@ -420,7 +420,7 @@ impl Table {
     }
 
     fn remove_unused(&mut self, key: &[u8]) {
-        let is_unused = |entry: &Entry| entry.locks.is_empty() && entry.changes == [0, 0];
+        let is_unused = |entry: &LockEntry| entry.locks.is_empty() && entry.changes == [0, 0];
         if self.entries.get(key).is_some_and(is_unused) {
             self.entries.remove(key);
         }
@@ -434,7 +434,7 @@ impl Table {
     }
 }
 
-impl Entry {
+impl LockEntry {
     fn live(&self, now_ms: u64) -> impl Iterator<Item = &Lock> {
         let is_live = move |lock: &&Lock| lock.expires_ms > now_ms;
         self.locks.iter().map(|(lock, _)| lock).filter(is_live)

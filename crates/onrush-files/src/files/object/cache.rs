@@ -47,7 +47,7 @@ pub(in crate::files) struct Cache {
 /// of arrival, but an entry that was used since the last pass stays for another round.
 #[derive(Debug)]
 struct Shard {
-    entries: HashMap<Box<[u8]>, Entry>,
+    entries: HashMap<Box<[u8]>, CacheEntry>,
     /// The keys of the entries in memory, with the number of each entry. An element is outdated if
     /// its key has no entry or an entry with another number.
     eviction_queue: VecDeque<(Key, u64)>,
@@ -68,7 +68,7 @@ struct Shard {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct CacheEntry {
     key: Key,
     object: LoadedObject,
     /// The store's generation before the object was opened.
@@ -220,7 +220,7 @@ impl Cache {
             shard.remove(key.as_bytes());
         }
         if may_add {
-            shard.insert(Entry {
+            shard.insert(CacheEntry {
                 key: key.clone(),
                 object: object.for_later(),
                 generation,
@@ -262,7 +262,7 @@ impl Cache {
         let mut idle = Vec::new();
         for worker in 0..self.shards.len() {
             let mut shard = self.shard(worker);
-            let is_idle = |entries: &HashMap<Box<[u8]>, Entry>, key: &Key| {
+            let is_idle = |entries: &HashMap<Box<[u8]>, CacheEntry>, key: &Key| {
                 let entry = entries.get(key.as_bytes());
                 entry.is_some_and(|entry| entry.object.is_idle_file())
             };
@@ -314,7 +314,7 @@ impl Shard {
 
     /// Adds an entry. An entry in memory may replace one, and keeps its place in the queue. An
     /// entry that is a file must have been removed before.
-    fn insert(&mut self, mut entry: Entry) {
+    fn insert(&mut self, mut entry: CacheEntry) {
         let (key, in_memory) = (entry.key.clone(), entry.object.bytes_in_memory().is_some());
         if in_memory {
             self.bytes += cost_bytes(&key, &entry.object);
@@ -382,7 +382,7 @@ impl Shard {
 }
 
 /// Whether an element of the eviction queue belongs to the present entry of its key.
-fn is_current(entries: &HashMap<Box<[u8]>, Entry>, key: &Key, number: u64) -> bool {
+fn is_current(entries: &HashMap<Box<[u8]>, CacheEntry>, key: &Key, number: u64) -> bool {
     let entry = entries.get(key.as_bytes());
     entry.is_some_and(|entry| entry.number == number)
 }

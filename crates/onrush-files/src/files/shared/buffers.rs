@@ -28,11 +28,11 @@ const IDLE_WITH_MEMORY_MAX: usize = 1;
 pub(in crate::files) struct Buffers {
     /// The size of each buffer.
     buffer_bytes: usize,
-    state: Mutex<State>,
+    state: Mutex<BuffersState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct BuffersState {
     /// Empty buffers that no user holds, the one used last at the end. Some have no memory yet.
     free: Vec<Vec<u8>>,
     users: usize,
@@ -72,7 +72,7 @@ impl Buffers {
     pub(in crate::files) fn new(count: usize, buffer_bytes: usize) -> Arc<Buffers> {
         Arc::new(Buffers {
             buffer_bytes,
-            state: Mutex::new(State {
+            state: Mutex::new(BuffersState {
                 free: vec![Vec::new(); count],
                 users: 0,
                 waiting: VecDeque::new(),
@@ -93,13 +93,13 @@ impl Buffers {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, BuffersState> {
         // The state is consistent at every point where the lock is released, even by a panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl BuffersState {
     fn remove_waiter(&mut self, ticket: u64) {
         self.waiting.retain(|&(waiting, _)| waiting != ticket);
     }

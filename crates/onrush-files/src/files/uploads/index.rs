@@ -38,7 +38,7 @@ pub(in crate::files) struct Completed {
 
 #[derive(Default)]
 pub(super) struct Index {
-    state: Mutex<State>,
+    state: Mutex<IndexState>,
     refused_uploads: Refused,
     refused_bytes: Refused,
 }
@@ -51,7 +51,7 @@ struct Counted {
 }
 
 #[derive(Default)]
-struct State {
+struct IndexState {
     is_loaded: bool,
     unfinished: HashMap<UploadId, Counted>,
     /// The number of uploads of each holder, and their bytes.
@@ -79,7 +79,7 @@ struct Remembered {
     completed: Completed,
 }
 
-impl State {
+impl IndexState {
     fn holder_of(&self, id: UploadId) -> Holder {
         let counted = self.unfinished.get(&id);
         counted.map_or_else(|| Holder::address(None), |counted| counted.holder)
@@ -116,14 +116,14 @@ impl State {
 }
 
 impl Index {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, IndexState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Fails if there is no room for `bytes` in all of an upload of `holder`.
     fn check_bytes(
         &self,
-        state: &State,
+        state: &IndexState,
         (id, holder): (UploadId, Holder),
         bytes: u64,
         limits: &UploadLimits,
@@ -139,16 +139,16 @@ impl Index {
     }
 
     /// What clients have of the limits.
-    pub(super) fn shares(&self, limits: &UploadLimits) -> [shares::State<'_>; 2] {
+    pub(super) fn shares(&self, limits: &UploadLimits) -> [shares::SharesState<'_>; 2] {
         let state = self.lock();
         [
-            shares::State {
+            shares::SharesState {
                 budget: "unfinished_uploads",
                 used: state.uploads.used(),
                 total: limits.count_max as u64,
                 refused: &self.refused_uploads,
             },
-            shares::State {
+            shares::SharesState {
                 budget: "unfinished_bytes",
                 used: state.bytes.used(),
                 total: limits.bytes_max,
@@ -159,7 +159,7 @@ impl Index {
 
     /// Forgets everything: the store is another one. What is being read is not of this one, either.
     pub(super) fn forget(&self) {
-        *self.lock() = State::default();
+        *self.lock() = IndexState::default();
     }
 
     pub(super) fn is_loaded(&self) -> bool {

@@ -187,7 +187,7 @@ impl Uploads {
     }
 
     /// What clients have of the limits, for the metrics.
-    pub(in crate::files) fn shares(&self) -> [shares::State<'_>; 2] {
+    pub(in crate::files) fn shares(&self) -> [shares::SharesState<'_>; 2] {
         self.index.shares(&self.limits())
     }
 

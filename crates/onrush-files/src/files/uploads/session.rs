@@ -24,11 +24,11 @@ const PARTS_MISSING: HttpError = HttpError::new(409, "parts of the upload are mi
 
 /// An unfinished upload that one request uses. Dropping it keeps what was saved.
 pub(in crate::files) struct Session {
-    state: State,
+    state: SessionState,
     guard: Held<UploadId>,
 }
 
-struct State {
+struct SessionState {
     uploads: Arc<Uploads>,
     /// See [`Uploads::end_use`].
     swaps: u64,
@@ -80,7 +80,7 @@ impl Session {
             },
             is_removed: false,
         };
-        let state = State {
+        let state = SessionState {
             uploads: uploads.clone(),
             swaps: uploads.store.swaps(),
             id,
@@ -127,7 +127,7 @@ impl Session {
         worker: &WorkerHandle,
     ) -> Result<Session, ReceiveError> {
         let digests = Digests::restore(&record.digests);
-        let state = State {
+        let state = SessionState {
             uploads: uploads.clone(),
             swaps: uploads.store.swaps(),
             id,
@@ -395,7 +395,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        let State { uploads, id, .. } = &self.state;
+        let SessionState { uploads, id, .. } = &self.state;
         match self.state.version {
             None => uploads.index.remove(*id),
             Some(_) => uploads.end_use(*id, self.state.swaps),
@@ -403,7 +403,7 @@ impl Drop for Session {
     }
 }
 
-impl State {
+impl SessionState {
     /// Takes the place of the file that is going to be open while a client sends. The response is
     /// one after which clients of tus try again, which they do not after 429.
     fn hold(&mut self, holder: Holder) -> Result<(), ReceiveError> {
@@ -555,7 +555,7 @@ impl State {
 
 /// Takes the bytes of one request.
 struct Appending<'s> {
-    state: &'s mut State,
+    state: &'s mut SessionState,
     /// The digests of the content of this request.
     content: Digests,
     /// Whether bytes are saved before the request is complete.

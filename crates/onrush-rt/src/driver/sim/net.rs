@@ -70,7 +70,7 @@ pub(super) struct Connection {
 }
 
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct NetState {
     pub(super) random: Random,
     pub(super) behaviour: Behaviour,
     pub(super) now_ms: u64,
@@ -84,7 +84,7 @@ pub(super) struct State {
     pub(super) trace: u64,
 }
 
-impl State {
+impl NetState {
     pub(super) fn record(&mut self, what: u64, how_much: u64) {
         for word in [what, how_much] {
             self.trace = (self.trace ^ word)
@@ -104,12 +104,12 @@ impl State {
 
 /// The network. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Net(Arc<Mutex<State>>);
+pub struct Net(Arc<Mutex<NetState>>);
 
 impl Net {
     /// An empty network at time 0.
     pub fn new(seed: u64, behaviour: Behaviour) -> Net {
-        Net(Arc::new(Mutex::new(State {
+        Net(Arc::new(Mutex::new(NetState {
             random: Random::new(seed),
             behaviour,
             now_ms: 0,
@@ -121,7 +121,7 @@ impl Net {
         })))
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, NetState> {
         self.0
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -226,7 +226,7 @@ pub struct End {
 }
 
 impl End {
-    pub(super) fn with<T>(&self, act: impl FnOnce(&mut State, usize, usize) -> T) -> T {
+    pub(super) fn with<T>(&self, act: impl FnOnce(&mut NetState, usize, usize) -> T) -> T {
         act(&mut self.net.state(), self.connection, self.side)
     }
 

@@ -78,7 +78,7 @@ pub(super) struct Entries {
 }
 
 /// The result of a path lookup.
-pub(super) struct Found {
+pub(super) struct FoundNode {
     /// The directory of the last segment, and that segment; `None` for the start directory itself.
     pub(super) entry: Option<(u64, Vec<u8>)>,
     /// The inode there.
@@ -219,7 +219,12 @@ impl Disk {
     }
 
     /// Follows `path` beneath `start`, as `RESOLVE_BENEATH` does.
-    pub(super) fn resolve(&self, start: u64, path: &[u8], follow_last: bool) -> io::Result<Found> {
+    pub(super) fn resolve(
+        &self,
+        start: u64,
+        path: &[u8],
+        follow_last: bool,
+    ) -> io::Result<FoundNode> {
         if path.is_empty() {
             return Err(errno(libc::ENOENT));
         }
@@ -239,7 +244,7 @@ impl Disk {
             let dir = stack[stack.len() - 1];
             let Some(&inode) = self.dir(dir)?.now.get(&segment) else {
                 if todo.is_empty() {
-                    return Ok(Found {
+                    return Ok(FoundNode {
                         entry: Some((dir, segment)),
                         inode: None,
                     });
@@ -256,7 +261,7 @@ impl Disk {
                 }
                 Body::Dir(_) if !todo.is_empty() => stack.push(inode),
                 _ if todo.is_empty() => {
-                    return Ok(Found {
+                    return Ok(FoundNode {
                         entry: Some((dir, segment)),
                         inode: Some(inode),
                     });
@@ -264,7 +269,7 @@ impl Disk {
                 _ => return Err(errno(libc::ENOTDIR)),
             }
         }
-        Ok(Found {
+        Ok(FoundNode {
             entry: None,
             inode: stack.last().copied(),
         })

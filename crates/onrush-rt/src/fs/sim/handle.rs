@@ -3,7 +3,7 @@
 //! The module `disk` decides what survives a power cut.
 
 use super::disk::{Body, Content, Entries, Node};
-use super::{Fate, SimFs, State, errno};
+use super::{DiskState, Fate, SimFs, errno};
 use crate::fs::{Create, EachEntry, FileKind, Metadata, OpenHow};
 use std::ffi::CStr;
 use std::io;
@@ -106,7 +106,7 @@ impl SimDir {
         })
     }
 
-    fn find(&self, state: &mut State, path: &[u8], how: OpenHow) -> io::Result<u64> {
+    fn find(&self, state: &mut DiskState, path: &[u8], how: OpenHow) -> io::Result<u64> {
         let found = state
             .disk
             .resolve(self.at.inode, path, how.create != Create::New)?;
@@ -522,7 +522,7 @@ impl SimFile {
     }
 }
 
-pub(super) fn entry(state: &State, dir: u64, name: &[u8]) -> io::Result<u64> {
+pub(super) fn entry(state: &DiskState, dir: u64, name: &[u8]) -> io::Result<u64> {
     state
         .disk
         .dir(dir)?
@@ -533,7 +533,7 @@ pub(super) fn entry(state: &State, dir: u64, name: &[u8]) -> io::Result<u64> {
 }
 
 /// Nothing can be renamed from one mount to another.
-pub(super) fn check_mounts(state: &mut State, one: u64, other: u64) -> io::Result<()> {
+pub(super) fn check_mounts(state: &mut DiskState, one: u64, other: u64) -> io::Result<()> {
     let is_refused = state.single_folders && one != other;
     match is_refused || state.disk.node(one)?.mount != state.disk.node(other)?.mount {
         true => Err(errno(libc::EXDEV)),
@@ -542,7 +542,7 @@ pub(super) fn check_mounts(state: &mut State, one: u64, other: u64) -> io::Resul
 }
 
 /// The top of a mount cannot be renamed.
-fn check_movable(state: &mut State, dir: u64, inode: u64) -> io::Result<()> {
+fn check_movable(state: &mut DiskState, dir: u64, inode: u64) -> io::Result<()> {
     let is_dir = state.disk.dir(inode).is_ok();
     match is_dir && state.disk.node(inode)?.mount != state.disk.node(dir)?.mount {
         true => Err(errno(libc::EBUSY)),
@@ -551,14 +551,14 @@ fn check_movable(state: &mut State, dir: u64, inode: u64) -> io::Result<()> {
 }
 
 /// The files of other users cannot be changed, except their content.
-fn check_owner(state: &State) -> io::Result<()> {
+fn check_owner(state: &DiskState) -> io::Result<()> {
     match state.foreign_owner {
         true => Err(errno(libc::EPERM)),
         false => Ok(()),
     }
 }
 
-fn set_modified(state: &mut State, inode: u64, modified_ns: i64) -> io::Result<()> {
+fn set_modified(state: &mut DiskState, inode: u64, modified_ns: i64) -> io::Result<()> {
     let now_ns = state.clock_ns;
     let node = state.disk.node(inode)?;
     (node.modified_ns, node.changed_ns) = (modified_ns, now_ns);
@@ -575,7 +575,7 @@ fn kind(body: &Body) -> FileKind {
     }
 }
 
-fn metadata(state: &mut State, inode: u64) -> io::Result<Metadata> {
+fn metadata(state: &mut DiskState, inode: u64) -> io::Result<Metadata> {
     let nlink = match state.has_links {
         true => state.disk.names(inode),
         false => 1,

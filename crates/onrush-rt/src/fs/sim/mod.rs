@@ -53,7 +53,7 @@ const ROOT: u64 = 1;
 /// ```
 #[derive(Clone, Debug)]
 pub struct SimFs {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<DiskState>>,
     /// Holds calls that create a directory.
     new_folders: Arc<Hold>,
     /// Holds calls that list one.
@@ -103,7 +103,7 @@ impl fmt::Debug for Observer {
 }
 
 #[derive(Debug)]
-struct State {
+struct DiskState {
     disk: Disk,
     random: Random,
     /// Handles of an earlier epoch are dead.
@@ -155,7 +155,7 @@ struct State {
 impl SimFs {
     /// An empty file system; `seed` decides everything that a real disk leaves open.
     pub fn new(seed: u64) -> SimFs {
-        let state = State {
+        let state = DiskState {
             disk: Disk::new(ROOT),
             random: Random(seed),
             epoch: 0,
@@ -416,12 +416,12 @@ impl SimFs {
             .add_durable(ROOT, path, disk::Body::Special)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, DiskState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The state, for a handle of `epoch`. Fails with `EIO` if the handle is dead.
-    fn lock_live(&self, epoch: u64) -> io::Result<MutexGuard<'_, State>> {
+    fn lock_live(&self, epoch: u64) -> io::Result<MutexGuard<'_, DiskState>> {
         let state = self.lock();
         match state.off || state.epoch != epoch {
             true => Err(errno(libc::EIO)),
@@ -433,7 +433,7 @@ impl SimFs {
     fn operate<R>(
         &self,
         epoch: u64,
-        run: impl FnOnce(&mut State, Fate) -> io::Result<R>,
+        run: impl FnOnce(&mut DiskState, Fate) -> io::Result<R>,
     ) -> io::Result<R> {
         let mut state = self.lock_live(epoch)?;
         if state.is_observed {
@@ -479,7 +479,7 @@ impl SimFs {
     fn sync_with(
         &self,
         epoch: u64,
-        run: impl FnOnce(&mut State, Fate) -> io::Result<()>,
+        run: impl FnOnce(&mut DiskState, Fate) -> io::Result<()>,
     ) -> io::Result<()> {
         self.operate(epoch, |state, fate| match fate {
             Fate::Ignored => {
@@ -497,7 +497,7 @@ impl SimFs {
     fn atomically<R>(
         &self,
         epoch: u64,
-        run: impl FnOnce(&mut State) -> io::Result<R>,
+        run: impl FnOnce(&mut DiskState) -> io::Result<R>,
     ) -> io::Result<R> {
         self.operate(epoch, |state, fate| match fate {
             Fate::Fails(code) => Err(errno(code)),
@@ -507,7 +507,7 @@ impl SimFs {
     }
 }
 
-impl State {
+impl DiskState {
     fn power_cut(&mut self) {
         if self.off {
             return;

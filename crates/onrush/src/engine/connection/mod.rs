@@ -28,7 +28,7 @@ pub(in crate::engine) mod unsent_limit;
 
 use crate::connections::ConnId;
 use crate::engine::connection::rate_meter::RateMeter;
-use crate::engine::connection::state::State;
+use crate::engine::connection::state::ConnState;
 use crate::engine::connection::transport::Transport;
 use crate::log::LogEntries;
 use crate::metrics::Measured;
@@ -60,7 +60,7 @@ pub(crate) struct Conn {
     pub(crate) timer_ms: u64,
     pub(crate) timer: Option<TimerId>,
     /// What the connection is doing.
-    pub(crate) state: State,
+    pub(crate) state: ConnState,
     /// Counts responses. A body that outlives its request is recognized by this number.
     pub(crate) response_count: u32,
     /// Requests started in one event-loop iteration, and the low bits of that iteration's number.
@@ -249,7 +249,7 @@ impl Conn {
             deadline_ms: u64::MAX,
             timer_ms: u64::MAX,
             timer: None,
-            state: State::new(),
+            state: ConnState::new(),
             response_count: 0,
             burst: 0,
             burst_iteration: 0,

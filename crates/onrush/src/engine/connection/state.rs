@@ -1,5 +1,5 @@
 //! What a connection is doing, and every transition between these states. Other modules read a
-//! [`State`]; only its methods change it.
+//! [`ConnState`]; only its methods change it.
 //!
 //! ```text
 //!            ┌──────────────────────────────┐
@@ -171,7 +171,7 @@ impl PackedTarget {
 
 /// What a connection is doing.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct ConnState {
     phase: Phase,
     expects: Expects,
     receiving: Receiving,
@@ -181,10 +181,10 @@ pub(crate) struct State {
     leaving: Option<PackedTarget>,
 }
 
-impl State {
+impl ConnState {
     /// The state of a connection before its first request.
-    pub(in crate::engine) fn new() -> State {
-        State {
+    pub(in crate::engine) fn new() -> ConnState {
+        ConnState {
             phase: Phase::Ready,
             expects: Expects::Request,
             receiving: Receiving::On,

@@ -11,7 +11,7 @@ use std::rc::Rc;
 /// The connections of one worker.
 #[derive(Debug, Default)]
 pub(crate) struct Conns {
-    entries: Vec<Entry>,
+    entries: Vec<TableEntry>,
     free: Vec<u32>,
     open: usize,
     evictable: EvictionLists,
@@ -23,20 +23,20 @@ pub(crate) struct Conns {
 /// touch three, and with thousands of connections each of them is a cache miss.
 #[derive(Debug)]
 #[repr(align(64))]
-struct Entry {
+struct TableEntry {
     generation: u32,
     /// Of the connection; here, because a [`Conn`] has no room for one more byte.
     unsent_limit: UnsentLimit,
     conn: Option<Conn>,
 }
 
-const _: () = assert!(size_of::<Entry>() == 128);
+const _: () = assert!(size_of::<TableEntry>() == 128);
 
 impl Conns {
     /// Reserves an entry and returns its id, which the driver needs to attach the connection.
     pub(crate) fn reserve(&mut self) -> ConnId {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.entries.push(Entry {
+            self.entries.push(TableEntry {
                 generation: 0,
                 unsent_limit: UnsentLimit::default(),
                 conn: None,
@@ -99,7 +99,7 @@ impl Conns {
 
     /// The ids of all open connections.
     pub(crate) fn ids(&self) -> Vec<ConnId> {
-        let id = |(index, entry): (usize, &Entry)| {
+        let id = |(index, entry): (usize, &TableEntry)| {
             entry.conn.as_ref()?;
             Some(ConnId {
                 index: index as u32,
