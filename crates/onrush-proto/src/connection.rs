@@ -455,6 +455,8 @@ impl Connection {
         match (send_as, length) {
             (SendAs::Chunked, _) => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
             (_, ContentLength::Known(bytes)) => response::render_allowed_length(status, bytes, out),
+            // A client finds its end by the length (RFC 9112 §6.3), as that of a 200.
+            _ if status == 205 => response::render_length(0, out),
             _ => {}
         }
         if self.last || status == 101 || self.version == Version::Http10 {

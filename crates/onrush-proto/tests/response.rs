@@ -77,7 +77,7 @@ fn whole_head() {
 fn framing_and_persistence() {
     use After::*;
     use SendAs::*;
-    let rows: [(&str, u16, ContentLength, bool, &str, SendAs, After); 24] = [
+    let rows: [(&str, u16, ContentLength, bool, &str, SendAs, After); 25] = [
         (
             GET,
             200,
@@ -169,6 +169,15 @@ fn framing_and_persistence() {
             GET,
             205,
             KNOWN,
+            false,
+            "Content-Length: 0\r\n",
+            Nothing,
+            KeepAlive,
+        ),
+        (
+            GET,
+            205,
+            UNKNOWN,
             false,
             "Content-Length: 0\r\n",
             Nothing,

@@ -39,7 +39,12 @@
 //!   left out, but `Connection: close` and `Content-Length` have their effect.
 //! - A body that is too slow or too long while it is read is an error of the body, and the response
 //!   is what the service makes of it: extractors of axum respond with 400.
-//! - A client that ends its sending side is gone, as for hyper.
+//! - A client that ends its sending side is gone, as for hyper. After an upgrade, the connection
+//! ends
+//!   when the application ends its side.
+//! - A future that is always ready is not made to yield: tokio's budget holds for its own tasks.
+//! Such
+//!   work belongs into `tokio::spawn`.
 //! - A status code outside 200 to 599 becomes 500.
 //! - Requests that are ambiguous are refused, some of which hyper accepts. The default limit on
 //!   bodies is 64 MiB, whatever the limits of extractors are.

@@ -23,8 +23,10 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Waker};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker, ready};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
 use tokio::sync::oneshot;
 
 /// The bytes that wait in memory, in each direction.
@@ -44,6 +46,48 @@ pub(crate) struct Offer {
     connection: Pin<Box<dyn Future<Output = Result<(), hyper::Error>>>>,
     /// The client's end of the connection in memory.
     client: DuplexStream,
+    is_broken: Arc<AtomicBool>,
+}
+
+/// The application's end of the connection in memory.
+struct ServerEnd {
+    pipe: DuplexStream,
+    /// The client has not ended its side, but the connection is broken.
+    is_broken: Arc<AtomicBool>,
+}
+
+impl AsyncRead for ServerEnd {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = into.filled().len();
+        ready!(Pin::new(&mut self.pipe).poll_read(cx, into))?;
+        let is_end = into.filled().len() == before && into.remaining() > 0;
+        Poll::Ready(match is_end && self.is_broken.load(Ordering::Acquire) {
+            true => Err(io::ErrorKind::ConnectionReset.into()),
+            false => Ok(()),
+        })
+    }
+}
+
+impl AsyncWrite for ServerEnd {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.pipe).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.pipe).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.pipe).poll_shutdown(cx)
+    }
 }
 
 /// If the client asks for an upgrade, adds the extension that accepts it.
@@ -56,7 +100,12 @@ pub(crate) fn offer(mut request: Request, mut parts: Parts) -> (Request, Parts, 
 
 /// `None` if hyper does not offer the upgrade.
 fn begin(upgrade: Upgrade, parts: &mut Parts) -> Option<Offer> {
-    let (mut client, server) = tokio::io::duplex(PIPE_BYTES);
+    let (mut client, pipe) = tokio::io::duplex(PIPE_BYTES);
+    let is_broken = Arc::new(AtomicBool::new(false));
+    let server = ServerEnd {
+        pipe,
+        is_broken: is_broken.clone(),
+    };
     let (accept, accepted) = oneshot::channel();
     let accepted = Cell::new(Some(accepted));
     let offered: Rc<Cell<Option<OnUpgrade>>> = Rc::default();
@@ -96,6 +145,7 @@ fn begin(upgrade: Upgrade, parts: &mut Parts) -> Option<Offer> {
         accept,
         connection,
         client,
+        is_broken,
     })
 }
 
@@ -150,8 +200,14 @@ impl Offer {
         connection.await?;
         let first = after_head(&mut client).await?;
         let (from, to) = tokio::io::split(client);
-        worker.spawn(receive(reader, to)).detach();
-        worker.spawn(send(first, from, sender)).detach();
+        let receiving = worker.spawn(receive(reader, to, self.is_broken));
+        let sending = async move {
+            send(first, from, sender).await;
+            // The connection has ended. The other direction may wait until the application reads,
+            // which may wait until its output is read.
+            drop(receiving);
+        };
+        worker.spawn(sending).detach();
         Ok(response)
     }
 }
@@ -171,16 +227,25 @@ async fn after_head(client: &mut DuplexStream) -> io::Result<Bytes> {
 }
 
 /// Passes on what the client sends.
-async fn receive(mut reader: RequestBody, mut to: impl AsyncWrite + Unpin) {
+async fn receive(
+    mut reader: RequestBody,
+    mut to: impl AsyncWrite + Unpin,
+    is_broken: Arc<AtomicBool>,
+) {
     let mut piece = Vec::with_capacity(PIECE_BYTES);
     loop {
         piece.clear();
-        let received = reader.fill(&mut piece).await;
-        if !matches!(received, Ok(1..)) || to.write_all(&piece).await.is_err() {
-            break;
+        match reader.fill(&mut piece).await {
+            Ok(0) => break,
+            Ok(_) if to.write_all(&piece).await.is_err() => break,
+            Ok(_) => {}
+            Err(_) => {
+                is_broken.store(true, Ordering::Release);
+                break;
+            }
         }
     }
-    let _ = to.shutdown().await; // The application reads the end.
+    let _ = to.shutdown().await; // The application reads the end, or the error.
 }
 
 /// Passes on what the application sends, until it ends.

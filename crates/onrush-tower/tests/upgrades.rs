@@ -3,8 +3,17 @@
 use crate::client::{connect, exchange, receive_until, replies};
 use crate::same::{Both, request, serve};
 use crate::{apps, client};
-use std::io::Write;
+use axum::Router;
+use axum::extract::Request;
+use axum::http::{StatusCode, header};
+use axum::routing::get;
+use hyper_util::rt::TokioIo;
+use std::io::{ErrorKind, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tungstenite::{Message, WebSocket, client::IntoClientRequest};
 
 fn everywhere(both: &Both, check: impl Fn(&str, SocketAddr)) {
@@ -168,4 +177,108 @@ fn a_refused_upgrade_is_a_response() {
             "{driver}"
         );
     }
+}
+
+/// Counts down when an application's task ends, and says how its reading ended.
+struct Counted {
+    alive: Arc<AtomicUsize>,
+    ends: mpsc::Sender<Result<(), ErrorKind>>,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.alive.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Sends back what it reads, and waits until that is taken.
+fn repeats(alive: Arc<AtomicUsize>, ends: mpsc::Sender<Result<(), ErrorKind>>) -> Router {
+    let repeat = move |mut request: Request| {
+        alive.fetch_add(1, Ordering::SeqCst);
+        let counted = Counted {
+            alive: alive.clone(),
+            ends: ends.clone(),
+        };
+        let on_upgrade = hyper::upgrade::on(&mut request);
+        tokio::spawn(async move {
+            let mut stream = TokioIo::new(on_upgrade.await.expect("an upgrade"));
+            let mut piece = vec![0; 4096];
+            let end = loop {
+                match stream.read(&mut piece).await {
+                    Ok(0) => break Ok(()),
+                    Ok(n) => {
+                        if let Err(error) = stream.write_all(&piece[..n]).await {
+                            break Err(error.kind());
+                        }
+                    }
+                    Err(error) => break Err(error.kind()),
+                }
+            };
+            let _ = counted.ends.send(end);
+        });
+        let upgrade = [(header::CONNECTION, "upgrade"), (header::UPGRADE, "repeat")];
+        async move { (StatusCode::SWITCHING_PROTOCOLS, upgrade) }
+    };
+    Router::new().route("/", get(repeat))
+}
+
+/// The application waits until the client reads, and the client goes: nothing of it remains.
+#[test]
+fn applications_end_with_clients_that_do_not_read() {
+    let _dog = testing::watchdog("applications_end_with_clients_that_do_not_read");
+    let alive = Arc::new(AtomicUsize::new(0));
+    let (ends, ended) = mpsc::channel();
+    let app = {
+        let alive = alive.clone();
+        move || repeats(alive.clone(), ends.clone())
+    };
+    let asks = "GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: repeat\r\n\r\n";
+    everywhere(&serve(app), |server, address| {
+        let mut stream = connect(address);
+        stream.write_all(asks.as_bytes()).expect("sent");
+        let mut received = Vec::new();
+        receive_until(&mut stream, &mut received, b"\r\n\r\n");
+        // More than all buffers on the way hold, until nothing more is taken.
+        stream.set_nonblocking(true).expect("non-blocking");
+        let mut full = 0;
+        while full < 20 {
+            match stream.write(&[b'x'; 65_536]) {
+                Ok(_) => full = 0,
+                Err(_) => {
+                    full += 1;
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            }
+        }
+        assert_eq!(alive.load(Ordering::SeqCst), 1, "{server}");
+        drop(stream);
+        assert!(ended.recv().is_ok());
+        while alive.load(Ordering::SeqCst) > 0 {
+            std::thread::yield_now();
+        }
+    });
+}
+
+/// A broken connection is not the end of a message.
+#[test]
+fn a_reset_is_an_error_of_the_application() {
+    let _dog = testing::watchdog("a_reset_is_an_error_of_the_application");
+    let (ends, ended) = mpsc::channel();
+    let app = move || repeats(Arc::default(), ends.clone());
+    let asks = "GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: repeat\r\n\r\n";
+    everywhere(&serve(app), |server, address| {
+        let mut stream = connect(address);
+        stream.write_all(asks.as_bytes()).expect("sent");
+        let mut received = Vec::new();
+        receive_until(&mut stream, &mut received, b"\r\n\r\n");
+        // Unread bytes make the close a reset.
+        stream.write_all(b"unread").expect("sent");
+        while !matches!(stream.peek(&mut [0; 6]), Ok(1..)) {}
+        drop(stream);
+        assert_eq!(
+            ended.recv(),
+            Ok(Err(ErrorKind::ConnectionReset)),
+            "{server}"
+        );
+    });
 }

@@ -62,6 +62,28 @@ pub(crate) struct Streamed {
     pub(crate) trailers: Option<Trailers>,
 }
 
+/// Fields that are of no use behind the content: of routing, authentication, caching, other
+/// protocols, and of what the content is. Those of framing are refused everywhere.
+const BEFORE_CONTENT: [&str; 17] = [
+    "Authorization",
+    "Cache-Control",
+    "Content-Encoding",
+    "Content-Range",
+    "Content-Type",
+    "Cookie",
+    "Expect",
+    "Host",
+    "Location",
+    "Max-Forwards",
+    "Proxy-Authenticate",
+    "Set-Cookie",
+    "TE",
+    "Trailer",
+    "Upgrade",
+    "Vary",
+    "WWW-Authenticate",
+];
+
 /// The fields that follow the content of a response (RFC 9110 §6.5), for values that are known only
 /// when the content has been made. [`Body::with_trailers`] has an example.
 #[derive(Clone, Debug, Default)]
@@ -74,9 +96,16 @@ impl Trailers {
     }
 
     /// Adds a field line. Fails as [`Response::append_header`](crate::Response::append_header)
-    /// does. A line that is added after the end of the content is not sent.
+    /// does, and for a field that recipients need before the content (RFC 9110 §6.5.1). A line that
+    /// is added after the end of the content is not sent.
     pub fn append(&self, name: &str, value: impl AsRef<[u8]>) -> Result<(), FieldError> {
         let value = value.as_ref();
+        if BEFORE_CONTENT
+            .iter()
+            .any(|known| known.eq_ignore_ascii_case(name))
+        {
+            return Err(FieldError::Reserved);
+        }
         self.0.borrow_mut().append(name, value)
     }
 

@@ -445,7 +445,7 @@ fn a_client_that_ends_its_side_may_be_taken_as_gone() {
     }
     for driver in drivers() {
         let (begun, events) = mpsc::channel();
-        let wait = move |_: Request| {
+        let wait = move || {
             let told = Told(begun.clone());
             let _ = begun.send("begun");
             async move {
@@ -461,8 +461,18 @@ fn a_client_that_ends_its_side_may_be_taken_as_gone() {
             request.worker().sleep(Duration::from_millis(100)).await;
             Response::text("late")
         };
+        let (first, second, third) = (wait.clone(), wait.clone(), wait);
+        let read_all = move |mut request: Request| {
+            let wait = third.clone();
+            async move {
+                request.body().discard().await.unwrap();
+                wait().await
+            }
+        };
         let router = Router::new()
-            .get("/wait", wait)
+            .get("/wait", move |_: Request| first())
+            .post("/wait", move |_: Request| second())
+            .post("/all", read_all)
             .post("/read", read)
             .get("/slow", slow);
         let ask = |server: &Served, request: &str| {
@@ -482,6 +492,20 @@ fn a_client_that_ends_its_side_may_be_taken_as_gone() {
         assert_eq!(ask(&server, &get("/wait")), "");
         assert_eq!(events.recv(), Ok("begun"));
         assert_eq!(events.recv(), Ok("dropped"));
+        let length = "HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc";
+        let coding = "HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+        let chunks = format!("{coding}3\r\nabc\r\n0\r\n\r\n");
+        for request in [
+            format!("POST /wait {length}"),
+            format!("POST /wait {chunks}"),
+            format!("POST /all {length}"),
+            format!("POST /all {chunks}"),
+            [get("/none"), get("/wait")].concat(),
+        ] {
+            ask(&server, &request);
+            assert_eq!(events.recv(), Ok("begun"), "{request}");
+            assert_eq!(events.recv(), Ok("dropped"), "{request}");
+        }
         let two = [get("/none"), get("/slow")].concat();
         assert!(ask(&server, &two).starts_with("HTTP/1.1 404 "));
         assert!(ask(&server, cut).starts_with("HTTP/1.1 400 "));

@@ -389,3 +389,29 @@ fn both_directions_at_once_on_both_drivers() {
         }
     }
 }
+
+/// A client that sends everything at once and ends its side still gets its answer.
+#[test]
+fn the_end_of_a_client_may_arrive_before_the_101() {
+    for path in ["/repeat", "/late"] {
+        for seed in 0..seeds(20) {
+            let mut sim = Simulation::new(seed, &router(), Limits::default());
+            let client = sim.connect();
+            let sent = [ASKS.replace("/repeat", path), "data".to_owned()].concat();
+            let mut rest = sent.as_bytes();
+            while !rest.is_empty() {
+                rest = &rest[client.send(rest).unwrap()..];
+                sim.run();
+            }
+            client.shutdown_write();
+            sim.advance(100);
+            let received = client.receive().unwrap();
+            let (head, content) = split_head(&received);
+            assert!(
+                head.starts_with("HTTP/1.1 101 "),
+                "{path}, seed {seed}: {head}"
+            );
+            assert_eq!(text(content), "databye", "{path}, seed {seed}");
+        }
+    }
+}

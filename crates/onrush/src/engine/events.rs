@@ -69,10 +69,7 @@ impl Engine {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
             conn.state.end();
-            // What it has sent before is served, and who reads the rest of a body learns of the
-            // end.
-            let has_asked = conn.machine.body_ended() || conn.machine.may_upgrade();
-            let is_gone = !self.settings.half_close && has_asked && conn.input_bytes() == 0;
+            let is_gone = !self.settings.half_close && conn.is_waited_for_in_vain();
             diagnose!(TRACE, connection = id.token(), phase = conn.state.phase().name();
                 "the client has half-closed (EOF)");
             let is_waiting = conn.transport.is_handshake_waiting();

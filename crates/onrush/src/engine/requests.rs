@@ -199,7 +199,7 @@ impl Connections for Engine {
     fn body_dropped(&self, body: BodyId) {
         let mut conns = self.conns.borrow_mut();
         if let Some(conn) = present(&mut conns, body)
-            && conn.machine.continue_due()
+            && (conn.machine.continue_due() || !self.settings.half_close)
         {
             conn.active().exchange.dropped_body = Some(body.response_count);
         }

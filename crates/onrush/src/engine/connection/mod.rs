@@ -240,6 +240,24 @@ impl Exchange {
 }
 
 impl Conn {
+    /// Whether the client has half-closed, everything that it has sent is of the present request,
+    /// and nobody will read it: a client that does not half-close has gone.
+    pub(in crate::engine) fn is_waited_for_in_vain(&mut self) -> bool {
+        if !(self.state.has_ended() && self.state.is_busy()) {
+            return false;
+        }
+        let is_dropped =
+            |active: &Active| active.exchange.dropped_body == Some(self.response_count);
+        let unread = match () {
+            _ if self.machine.body_ended() || self.machine.may_upgrade() => 0,
+            _ if self.active.as_deref().is_some_and(is_dropped) => {
+                self.machine.body_remaining().unwrap_or(u64::MAX)
+            }
+            _ => return false,
+        };
+        self.input_bytes() as u64 <= unread
+    }
+
     /// A connection before its first request.
     pub(crate) fn new(stream: StreamId) -> Conn {
         Conn {

@@ -2,6 +2,7 @@
 //! fast as the client takes it; then the connection continues.
 
 use crate::connections::ConnId;
+use crate::engine::connection::Conn;
 use crate::engine::connection::state::AfterFlush;
 use crate::engine::http1::render::{Rendered, SendFuture};
 use crate::engine::lifecycle::{Engine, guarded, panic_response};
@@ -119,6 +120,18 @@ impl Engine {
         if let Some(reader) = reader {
             user::wake(reader);
         }
+        self.end_if_gone(id);
+    }
+
+    /// Ends a connection whose client has gone, if no client half-closes. Returns whether it did.
+    fn end_if_gone(&self, id: ConnId) -> bool {
+        let is_gone = |conn: &mut Conn| conn.is_waited_for_in_vain();
+        let ends =
+            !self.settings.half_close && self.conns.borrow_mut().get(id).is_some_and(is_gone);
+        if ends {
+            self.abort(id, CloseReason::Client);
+        }
+        ends
     }
 
     /// Processes the input of a connection in a task, after the tasks that are already due. `input`
@@ -211,9 +224,14 @@ impl<Work: Future<Output = ()>> Future for GuardedTask<Work> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = self.project();
         this.engine.context.begin_poll(*this.tag);
-        panic_guard::catch(|| this.work.poll(cx)).unwrap_or_else(|| {
+        let polled = panic_guard::catch(|| this.work.poll(cx)).unwrap_or_else(|| {
             panic_guard::catch(|| this.engine.recover_from_panic(Some(*this.id)));
             Poll::Ready(())
-        })
+        });
+        // It may have read or dropped the body that its client had sent before it went.
+        match polled.is_pending() && this.engine.end_if_gone(*this.id) {
+            true => Poll::Ready(()),
+            false => polled,
+        }
     }
 }

@@ -133,7 +133,8 @@ impl Bodies<'_> {
         let _replaced: Option<Waker>; // Dropped after the borrow ends: it is user code.
         let mut conns = conns.borrow_mut();
         let conn = present(&mut conns, body).ok_or_else(request_gone)?;
-        if conn.state.has_ended() {
+        // Before a 101, what has arrived may not be read yet.
+        if conn.state.has_ended() && !conn.machine.may_upgrade() {
             let reject = Reject::new(400, "request body ended early");
             conn.machine.close_after_next();
             let kind = io::ErrorKind::UnexpectedEof;
