@@ -25,7 +25,8 @@ use tower_service::Service;
 /// Each worker has a clone of the service. If the caller is within a tokio runtime, the service is
 /// called within its context.
 ///
-/// If the service fails, the client gets 500, and the error is logged.
+/// If the service fails, the client gets 500, and the error is logged. Its error need not be
+/// `Infallible`. [`serve`](crate::serve()) also sets [`onrush::Server::half_close`] to `false`.
 ///
 /// # Examples
 /// A test of a router without a socket:
@@ -109,9 +110,7 @@ impl<S> Instance<S> {
     {
         let mut request = Some(request);
         let started = poll_fn(|cx| {
-            let Ok(mut service) = self.service.try_borrow_mut() else {
-                return Poll::Ready(None); // The service calls the engine from within itself.
-            };
+            let mut service = self.service.borrow_mut();
             Poll::Ready(match service.poll_ready(cx) {
                 Poll::Ready(Ok(())) => request.take().map(|request| Ok(service.call(request))),
                 Poll::Ready(Err(error)) => Some(Err(error)),

@@ -11,8 +11,9 @@ use onrush::{RequestBody, WorkerHandle};
 use slab::Slab;
 use std::cell::RefCell;
 use std::fmt;
+use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use tokio::sync::mpsc;
@@ -106,9 +107,15 @@ impl Worker {
 
 /// Sends a body to a reader on another thread.
 async fn send(mut body: RequestBody, to: mpsc::Sender<Piece>) {
+    let watched = to.clone();
+    let mut closed = pin!(watched.closed());
     loop {
         let mut spare = Vec::new();
-        let piece = std::future::poll_fn(|cx| poll_piece(&mut body, cx, &mut spare)).await;
+        let next = poll_fn(|cx| match closed.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(None),
+            Poll::Pending => poll_piece(&mut body, cx, &mut spare).map(Some),
+        });
+        let Some(piece) = next.await else { return };
         let is_last = matches!(piece, Piece::End | Piece::Failed(_));
         if to.send(piece).await.is_err() || is_last {
             return;

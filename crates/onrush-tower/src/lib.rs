@@ -35,21 +35,24 @@
 //!   ([`onrush::Server::metrics`]), an access log, TLS without another crate.
 //!
 //! # What differs
-//! - The engine writes `Server`, `Date` and the fields of framing itself. Those of the service are
-//!   left out, but `Connection: close` and `Content-Length` have their effect.
+//! - Requests that are ambiguous or too large are refused by the engine, before all layers, some of
+//!   which hyper accepts: a missing, malformed or second `Host`, a target of more than 8 KiB (414),
+//!   a head of more than 32 KiB or 100 fields (431), two lengths, a bare LF, `CONNECT`. The default
+//!   limit on bodies is 64 MiB, whatever the limits of extractors are. [`onrush::Limits`] has all.
 //! - A body that is too slow or too long while it is read is an error of the body, and the response
 //!   is what the service makes of it: extractors of axum respond with 400.
+//! - The engine writes `Server`, `Date` and the fields of framing itself. Those of the service are
+//!   left out, but `Connection: close` and `Content-Length` have their effect. A status code
+//!   outside 200 to 599 becomes 500.
+//! - With the feature `axum`, `ConnectInfo<SocketAddr>` is an extension of each request over TCP:
+//!   pass the router, not `into_make_service_with_connect_info`. Own types for `ConnectInfo` and
+//!   own listeners are not supported. With the feature `tls`, `Arc<onrush::TlsInfo>` is an
+//!   extension, too.
 //! - A client that ends its sending side is gone, as for hyper. After an upgrade, the connection
-//! ends
-//!   when the application ends its side.
-//! - A future that is always ready is not made to yield: tokio's budget holds for its own tasks.
-//! Such
-//!   work belongs into `tokio::spawn`.
-//! - A status code outside 200 to 599 becomes 500.
-//! - Requests that are ambiguous are refused, some of which hyper accepts. The default limit on
-//!   bodies is 64 MiB, whatever the limits of extractors are.
-//! - With the feature `axum`, [`ConnectInfo<SocketAddr>`](axum::extract::ConnectInfo) is always
-//!   there; `into_make_service_with_connect_info` is not needed.
+//!   ends when the application ends its side.
+//! - Handlers are no tasks of tokio: they have no task id, tokio's budget does not make a future
+//!   yield that is always ready, and work is not stolen by another thread. Long computations belong
+//!   into `tokio::spawn`, `spawn_blocking` or [`onrush::offload()`].
 //! - HTTP/1.1 and 1.0 only, so far.
 //!
 //! Layers inside this crate, lowest first: `body` · `request` · `response` · `upgrade` ·
@@ -68,5 +71,5 @@ mod upgrade;
 
 pub use application::application;
 pub use body::Body;
-pub use listen::Listen;
-pub use serve::{Serve, serve};
+pub use listen::IntoServer;
+pub use serve::{Serve, WithGracefulShutdown, serve};

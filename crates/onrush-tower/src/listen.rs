@@ -21,19 +21,35 @@ use std::io;
 /// # }
 /// # }
 /// ```
-pub trait Listen {
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no listener of `onrush_tower::serve`",
+    note = "it takes an `onrush::Server`, or a TCP listener of tokio or std; for a Unix socket: \
+            `onrush::Server::bind(\"unix:/run/app.sock\")`"
+)]
+pub trait IntoServer: Sealed {
     /// The server. Fails if the listener has no address.
     fn into_server(self) -> io::Result<Server>;
 }
 
-impl Listen for Server {
+impl IntoServer for Server {
     fn into_server(self) -> io::Result<Server> {
         Ok(self)
     }
 }
 
+mod sealed {
+    /// Other crates cannot implement it.
+    pub trait Sealed {}
+}
+
+use sealed::Sealed;
+
+impl Sealed for Server {}
+impl Sealed for std::net::TcpListener {}
+impl Sealed for tokio::net::TcpListener {}
+
 /// All workers accept from it.
-impl Listen for std::net::TcpListener {
+impl IntoServer for std::net::TcpListener {
     fn into_server(self) -> io::Result<Server> {
         let address = self.local_addr()?.to_string();
         Ok(Server::bind(address.clone()).listen_with(ListeningSockets {
@@ -45,7 +61,7 @@ impl Listen for std::net::TcpListener {
 }
 
 /// All workers accept from it.
-impl Listen for tokio::net::TcpListener {
+impl IntoServer for tokio::net::TcpListener {
     fn into_server(self) -> io::Result<Server> {
         self.into_std()?.into_server()
     }

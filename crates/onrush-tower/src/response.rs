@@ -85,11 +85,16 @@ fn head(parts: http::response::Parts) -> Head {
                 }
             }
             header::TRANSFER_ENCODING | header::DATE | header::SERVER => {}
-            header::CONTENT_TYPE if well_known(&value).is_some() => {
-                response = response.content_type(well_known(&value).unwrap_or_default());
-            }
             _ => {
-                let appended = response.append_header(name.as_str(), value.as_bytes());
+                if *name == header::CONTENT_TYPE
+                    && let Some(known) = well_known(&value)
+                {
+                    response = response.content_type(known);
+                    continue;
+                }
+                // White space around a value is not a part of it (RFC 9110 §5.5).
+                let value = value.as_bytes().trim_ascii();
+                let appended = response.append_header(name.as_str(), value);
                 if let Err(error) = appended
                     && error != onrush::FieldError::Reserved
                 {

@@ -2,14 +2,13 @@
 
 use crate::application::application;
 use crate::body::Body;
-use crate::listen::Listen;
+use crate::listen::IntoServer;
 use onrush::{Handle, Running};
 use std::error::Error;
 use std::fmt;
 use std::future::{Future, IntoFuture, pending, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
-use std::task::Poll;
 use tokio::sync::oneshot;
 use tower_service::Service;
 
@@ -48,58 +47,54 @@ use tower_service::Service;
 /// ```
 pub fn serve<L, S, B>(listener: L, service: S) -> Serve<L, S>
 where
-    L: Listen,
+    L: IntoServer,
     S: Service<http::Request<Body>, Response = http::Response<B>> + Clone + Send + 'static,
     S::Error: Into<Box<dyn Error + Send + Sync>>,
     B: http_body::Body<Error: Into<Box<dyn Error + Send + Sync>>> + 'static,
 {
-    Serve {
-        listener,
-        service,
-        signal: None,
-    }
+    Serve { listener, service }
 }
-
-type Signal = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A service that is served while this is awaited. [`serve`] returns it.
 #[must_use = "nothing is served before it is awaited or started"]
 pub struct Serve<L, S> {
     listener: L,
     service: S,
-    signal: Option<Signal>,
 }
 
 impl<L: fmt::Debug, S> fmt::Debug for Serve<L, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut debug = f.debug_struct("Serve");
-        debug
+        f.debug_struct("Serve")
             .field("listener", &self.listener)
             .finish_non_exhaustive()
     }
 }
 
-impl<L, S> Serve<L, S> {
-    /// Shuts down when `signal` ends: no connection is accepted any more, requests that have
-    /// arrived are finished, for at most [`onrush::Server::drain_timeout`].
-    pub fn with_graceful_shutdown<F>(mut self, signal: F) -> Serve<L, S>
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
-        self.signal = Some(Box::pin(signal));
-        self
-    }
-}
-
 impl<L, S, B> Serve<L, S>
 where
-    L: Listen,
+    L: IntoServer,
     S: Service<http::Request<Body>, Response = http::Response<B>> + Clone + Send + 'static,
     S::Error: Into<Box<dyn Error + Send + Sync>>,
     B: http_body::Body<Error: Into<Box<dyn Error + Send + Sync>>> + 'static,
 {
-    /// Starts the server and returns at once, for its addresses and its [`Handle`]. The signal of
-    /// [`Serve::with_graceful_shutdown`] has no effect then.
+    /// Shuts down when `signal` ends: no connection is accepted any more, requests that have
+    /// arrived are finished, for at most [`onrush::Server::drain_timeout`] (30 s by default).
+    /// Streams and upgraded connections that do not end by then are cut: end them by the same
+    /// signal.
+    pub fn with_graceful_shutdown<F>(self, signal: F) -> WithGracefulShutdown<L, S, F>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        WithGracefulShutdown {
+            serve: self,
+            signal,
+        }
+    }
+
+    /// Starts the server and returns at once, for its addresses and its [`Handle`].
+    ///
+    /// The runtime of the caller must outlive the server. What handlers do with a runtime that has
+    /// ended panics, which is a response 500.
     ///
     /// Fails if an address cannot be bound or no driver works.
     pub fn start(self) -> io::Result<Running> {
@@ -110,7 +105,7 @@ where
 
 impl<L, S, B> IntoFuture for Serve<L, S>
 where
-    L: Listen + Send + 'static,
+    L: IntoServer + Send + 'static,
     S: Service<http::Request<Body>, Response = http::Response<B>> + Clone + Send + 'static,
     S::Error: Into<Box<dyn Error + Send + Sync>>,
     B: http_body::Body<Error: Into<Box<dyn Error + Send + Sync>>> + 'static,
@@ -118,39 +113,65 @@ where
     type Output = io::Result<()>;
     type IntoFuture = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
 
-    fn into_future(mut self) -> Self::IntoFuture {
-        let signal = self.signal.take();
-        Box::pin(async move {
-            let running = self.start()?;
-            wait(running, signal).await
-        })
+    fn into_future(self) -> Self::IntoFuture {
+        self.with_graceful_shutdown(pending()).into_future()
+    }
+}
+
+/// A service that is served until a signal. [`Serve::with_graceful_shutdown`] returns it.
+#[must_use = "nothing is served before it is awaited"]
+pub struct WithGracefulShutdown<L, S, F> {
+    serve: Serve<L, S>,
+    signal: F,
+}
+
+impl<L: fmt::Debug, S, F> fmt::Debug for WithGracefulShutdown<L, S, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WithGracefulShutdown")
+            .field("serve", &self.serve)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<L, S, F, B> IntoFuture for WithGracefulShutdown<L, S, F>
+where
+    L: IntoServer + Send + 'static,
+    S: Service<http::Request<Body>, Response = http::Response<B>> + Clone + Send + 'static,
+    S::Error: Into<Box<dyn Error + Send + Sync>>,
+    B: http_body::Body<Error: Into<Box<dyn Error + Send + Sync>>> + 'static,
+    F: Future<Output = ()> + Send + 'static,
+{
+    type Output = io::Result<()>;
+    type IntoFuture = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move { wait(self.serve.start()?, self.signal).await })
     }
 }
 
 /// Waits for the end of a server, and begins it when `signal` ends.
-async fn wait(running: Running, signal: Option<Signal>) -> io::Result<()> {
+async fn wait(running: Running, signal: impl Future<Output = ()>) -> io::Result<()> {
     let handle = EndOnDrop(running.handle());
     let (ended, mut end) = oneshot::channel();
     let waiting = std::thread::Builder::new().name("onrush-wait".to_owned());
     waiting.spawn(move || {
         let _ = ended.send(running.wait()); // Nobody waits any more.
     })?;
-    let mut signal = pin!(async {
-        match signal {
-            Some(signal) => signal.await,
-            None => pending().await,
-        }
-    });
+    let mut signal = pin!(signal);
     let mut is_ending = false;
     poll_fn(|cx| {
         if !is_ending && signal.as_mut().poll(cx).is_ready() {
             is_ending = true;
             handle.0.shutdown();
         }
-        match Pin::new(&mut end).poll(cx) {
-            Poll::Ready(result) => Poll::Ready(result.unwrap_or(Ok(()))),
-            Poll::Pending => Poll::Pending,
-        }
+        let lost = |_| {
+            Err(io::Error::other(
+                "the thread that waits for the server has ended",
+            ))
+        };
+        Pin::new(&mut end)
+            .poll(cx)
+            .map(|end| end.unwrap_or_else(lost))
     })
     .await
 }

@@ -19,8 +19,9 @@ use hyper_util::rt::TokioIo;
 use onrush::{BodySender, Request, RequestBody, Response, Upgrade, WorkerHandle};
 use std::cell::Cell;
 use std::error::Error;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -94,6 +95,9 @@ impl AsyncWrite for ServerEnd {
 pub(crate) fn offer(mut request: Request, mut parts: Parts) -> (Request, Parts, Option<Offer>) {
     let is_asked = parts.headers.contains_key(UPGRADE);
     let upgrade = is_asked.then(|| request.upgrade()).flatten();
+    // Clients of HTTP/2 offer it with each request, and no application has it as an upgrade.
+    let is_h2c = |protocol: &str| protocol.eq_ignore_ascii_case("h2c");
+    let upgrade = upgrade.filter(|upgrade| !upgrade.protocols(&request).all(is_h2c));
     let offer = upgrade.and_then(|upgrade| begin(upgrade, &mut parts));
     (request, parts, offer)
 }
@@ -183,7 +187,7 @@ impl Offer {
             .accept(protocol.to_str()?)
             .map_err(|error| format!("{error:?}"))?;
         for (name, value) in made.headers().iter().filter(|(name, _)| *name != UPGRADE) {
-            match response.append_header(name.as_str(), value.as_bytes()) {
+            match response.append_header(name.as_str(), value.as_bytes().trim_ascii()) {
                 Ok(()) | Err(onrush::FieldError::Reserved) => {}
                 Err(error) => return Err(format!("{name}: {error:?}").into()),
             }
@@ -232,12 +236,9 @@ async fn receive(
     mut to: impl AsyncWrite + Unpin,
     is_broken: Arc<AtomicBool>,
 ) {
-    let mut piece = Vec::with_capacity(PIECE_BYTES);
-    loop {
-        piece.clear();
-        match reader.fill(&mut piece).await {
-            Ok(0) => break,
-            Ok(_) if to.write_all(&piece).await.is_err() => break,
+    while let Some(piece) = reader.next().await {
+        match piece {
+            Ok(piece) if to.write_all(&piece).await.is_err() => break,
             Ok(_) => {}
             Err(_) => {
                 is_broken.store(true, Ordering::Release);
@@ -255,11 +256,19 @@ async fn send(first: Bytes, mut from: impl AsyncRead + Unpin, mut sender: BodySe
         if sender.send(piece).await.is_err() {
             return;
         }
-        let mut next = Vec::with_capacity(PIECE_BYTES);
-        piece = match from.read_buf(&mut next).await {
-            Ok(0) => return,
-            Ok(_) => Bytes::from(next),
+        piece = match poll_fn(|cx| poll_piece(Pin::new(&mut from), cx)).await {
+            Ok(next) if next.is_empty() => return,
+            Ok(next) => next,
             Err(error) => return sender.abort(error),
         };
     }
+}
+
+/// The next bytes; none at the end. A wait holds no memory, and what waits to be sent no more than
+/// its length.
+fn poll_piece(from: Pin<&mut impl AsyncRead>, cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
+    let mut space = [MaybeUninit::uninit(); PIECE_BYTES];
+    let mut piece = ReadBuf::uninit(&mut space);
+    ready!(from.poll_read(cx, &mut piece))?;
+    Poll::Ready(Ok(Bytes::copy_from_slice(piece.filled())))
 }

@@ -70,6 +70,7 @@ fn responses_that_cannot_be_sent() {
         fields.insert("connection", http::HeaderValue::from_static("x-own, close"));
         fields.insert("server", http::HeaderValue::from_static("other"));
         fields.insert("x-own", http::HeaderValue::from_static("1"));
+        fields.insert("x-padded", http::HeaderValue::from_static(" \tpadded "));
         Ok::<_, Infallible>(response)
     });
     let mut sim = Simulation::new(1, &application(service), Limits::default());
@@ -86,6 +87,7 @@ fn responses_that_cannot_be_sent() {
         );
     }
     let response = ask(&mut sim, "/200");
+    assert!(response.contains("\r\nx-padded: padded\r\n"), "{response}");
     assert!(response.contains("\r\nx-own: 1\r\n") && response.contains("Connection: close"));
     assert!(
         !response.contains("gzip") && !response.contains("other"),

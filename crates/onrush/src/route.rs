@@ -63,6 +63,8 @@ pub struct Router {
     routes: Vec<Route>,
     /// For paths that no template matches, with the path of the nested router that they are of.
     fallbacks: Vec<(String, Arc<dyn Make>)>,
+    /// What is between the layers and the router's own responses. `None` without layers.
+    refusal: Option<Arc<dyn Make>>,
 }
 
 #[derive(Clone)]
@@ -237,7 +239,12 @@ impl Router {
             self.push(Route { template, ..route });
         }
         for (prefix, make) in router.fallbacks {
-            self.fallbacks.push((format!("{path}{prefix}"), make));
+            let prefix = format!("{path}{prefix}");
+            assert!(
+                self.fallbacks.iter().all(|(known, _)| *known != prefix),
+                "two routers at {prefix:?} have a fallback"
+            );
+            self.fallbacks.push((prefix, make));
         }
         self
     }
@@ -285,6 +292,7 @@ impl Router {
             .iter_mut()
             .for_each(|route| wrap(&mut route.make));
         self.fallbacks.iter_mut().for_each(|(_, make)| wrap(make));
+        wrap(self.refusal.get_or_insert_with(|| Arc::new(refused)));
         self
     }
 
@@ -398,6 +406,7 @@ impl Application for Router {
             literal,
             patterns,
             fallbacks,
+            refusal: self.refusal.as_ref().map(|make| make.make(worker)),
         })
     }
 }
@@ -413,6 +422,29 @@ struct Routes {
     patterns: Vec<RouteEntry>,
     /// The longest path first.
     fallbacks: Vec<(String, Rc<dyn Service>)>,
+    refusal: Option<Rc<dyn Service>>,
+}
+
+/// The router's own response, as an extension of the request that it answers.
+struct Refused {
+    status: u16,
+    /// For `Allow`, except with 404.
+    allow: String,
+}
+
+impl Refused {
+    fn response(&self) -> Response {
+        match self.status {
+            404 => Response::text("not found\n").with_status(404),
+            status => Response::new(status).with_header("Allow", &self.allow),
+        }
+    }
+}
+
+/// Answers a request that no handler takes, behind the layers.
+async fn refused(request: Request) -> Response {
+    let refused = request.extension::<Refused>();
+    refused.map_or_else(|| Response::new(404), Refused::response)
 }
 
 impl Routes {
@@ -460,17 +492,18 @@ impl Routes {
             .map(|(_, service)| service)
     }
 
-    fn refuse(&self, request: &Request) -> Response {
+    fn refuse(&self, request: &Request) -> Refused {
         let path = request.path();
         if self.fitting(path).next().is_none() {
-            return Response::text("not found\n").with_status(404);
+            let allow = String::new();
+            return Refused { status: 404, allow };
         }
-        let status = if request.method() == "OPTIONS" {
-            204
-        } else {
-            405
+        let status = match request.method() {
+            "OPTIONS" => 204,
+            _ => 405,
         };
-        Response::new(status).with_header("Allow", self.allow(path))
+        let allow = self.allow(path);
+        Refused { status, allow }
     }
 }
 
@@ -498,7 +531,12 @@ impl Service for Routes {
         match self.fallback(request.path()).filter(|_| is_unknown) {
             Some(service) => service.start(request, cx, response),
             None => {
-                *response = Some(self.refuse(&request));
+                let refused = self.refuse(&request);
+                if let Some(service) = &self.refusal {
+                    request.set_extension(Rc::new(refused));
+                    return service.start(request, cx, response);
+                }
+                *response = Some(refused.response());
                 None
             }
         }

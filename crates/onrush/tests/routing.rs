@@ -265,6 +265,45 @@ fn layers_are_around_what_was_added_before() {
     }
 }
 
+/// 404, 405 and the answer to OPTIONS pass the layers, as the responses of handlers do.
+#[test]
+fn layers_see_what_the_router_answers_itself() {
+    let mark = |request: Request, next: Next| async move {
+        match request.method() {
+            "TRACE" => Response::new(403),
+            _ => next.run(request).await.with_header("X-Layer", "yes"),
+        }
+    };
+    let router = Router::new()
+        .get("/a", describe)
+        .layer(mark)
+        .get("/b", describe);
+    let mut sim = calm(&router, Limits::default());
+    let client = sim.connect();
+    for (line, status, allow) in [
+        ("POST /a", "405", "Allow: GET, HEAD, OPTIONS\r\n"),
+        ("POST /b", "405", "Allow: GET, HEAD, OPTIONS\r\n"),
+        ("OPTIONS /a", "204", "Allow: GET, HEAD, OPTIONS\r\n"),
+        ("GET /none", "404", "X-Layer: yes\r\n"),
+        ("TRACE /none", "403", ""),
+        ("GET /b", "200", ""),
+    ] {
+        sim.send(
+            &client,
+            format!("{line} HTTP/1.1\r\nHost: t\r\n\r\n").as_bytes(),
+        );
+        let response = text(&client.receive().expect("a response"));
+        assert_eq!(&response[9..12], status, "{line}: {response}");
+        assert!(response.contains(allow), "{line}: {response}");
+        let is_layered = !matches!(line, "TRACE /none" | "GET /b");
+        assert_eq!(
+            response.contains("X-Layer"),
+            is_layered,
+            "{line}: {response}"
+        );
+    }
+}
+
 /// What a mistake says, and where: at the line that adds the route.
 #[test]
 fn mistakes_in_routes_panic_where_they_are() {
@@ -279,7 +318,7 @@ fn mistakes_in_routes_panic_where_they_are() {
         }
     };
     type Mistake = (fn() -> Router, &'static str);
-    let rows: [Mistake; 9] = [
+    let rows: [Mistake; 10] = [
         (
             || Router::new().get("x", describe),
             "does not begin with a slash",
@@ -306,6 +345,13 @@ fn mistakes_in_routes_panic_where_they_are() {
         (
             || Router::new().nest("/{x}", Router::new()),
             "is nested beneath a path such as",
+        ),
+        (
+            || {
+                let other = || Router::new().fallback(describe);
+                Router::new().nest("/a", other()).nest("/a", other())
+            },
+            "two routers at \"/a\" have a fallback",
         ),
     ];
     for (add, expected) in rows {
