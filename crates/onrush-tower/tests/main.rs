@@ -9,6 +9,8 @@ mod client;
 mod same;
 // Bodies of requests on other threads, and of responses.
 mod bodies;
+// HTTPS.
+mod secure;
 // WebSocket and other protocols.
 mod upgrades;
 // What an application gains.

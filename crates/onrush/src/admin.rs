@@ -61,6 +61,9 @@ impl fmt::Debug for Admin {
     }
 }
 
+/// Paths that are none of the others.
+const UNKNOWN: &str = "/-/{*rest}";
+
 impl Admin {
     /// Creates the endpoints of a server that counts in `metrics`. The server is not ready before
     /// [`Admin::watch`] is called.
@@ -120,8 +123,9 @@ impl Admin {
         self.add_to(Router::new())
     }
 
-    /// Returns `router` with these endpoints added. They take all paths under `/-/`, so
-    /// `router` should have no routes there.
+    /// Returns `router` with these endpoints added. They take all paths under `/-/`, except for
+    /// those of routes that `router` has there; if one is for `GET` of `/-/{*rest}`, it answers
+    /// unknown paths.
     ///
     /// # Examples
     /// ```
@@ -144,17 +148,20 @@ impl Admin {
     /// ```
     pub fn add_to(&self, router: Router) -> Router {
         let (ready, metrics) = (self.clone(), self.metrics.clone());
-        router
+        let router = router
             .get("/-/metrics", metrics)
             .get("/-/health", async |_: Request| {
                 plain_response(200, "alive\n")
             })
             .get("/-/ready", move |_: Request| {
                 std::future::ready(ready.readiness())
-            })
-            .get("/-/{*rest}", async |_: Request| {
+            });
+        match router.has_route("GET", UNKNOWN) {
+            true => router,
+            false => router.get(UNKNOWN, async |_: Request| {
                 plain_response(404, "not found; see /-/metrics, /-/health and /-/ready\n")
-            })
+            }),
+        }
     }
 
     /// The response to `/-/ready`: 200 only between the start and the shutdown of the server.

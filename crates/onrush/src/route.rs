@@ -312,6 +312,14 @@ impl Router {
         self
     }
 
+    /// Whether a route of this method matches the same paths as `template`.
+    pub(crate) fn has_route(&self, method: &str, template: &str) -> bool {
+        let template = Template::parse(template);
+        let is_it =
+            |route: &Route| route.method == Some(method) && route.template.matches_like(&template);
+        self.routes.iter().any(is_it)
+    }
+
     #[track_caller]
     fn push(&mut self, route: Route) {
         let method = route.method.unwrap_or("every method");

@@ -315,10 +315,11 @@ fn sample(page: &str, name: &str) -> Vec<u64> {
 /// Large enough to be received directly, without the driver's buffers.
 const UPLOAD_BYTES: usize = 200_000;
 
-/// Requests numbers, several at a time, until `end` is set. Fails if a response is out of order.
+/// Requests numbers, several at a time, until `end` is set, but at least once. Fails if a response
+/// is out of order.
 fn ask_on(mut stream: TcpStream, path: &str, end: &AtomicBool) -> u64 {
     let (mut number, mut buffer) = (0_u64, [0; 4096]);
-    while !end.load(Ordering::Relaxed) {
+    loop {
         let batch = 1 + number % 3;
         let length = format!("Content-Length: {UPLOAD_BYTES}");
         for n in number..number + batch {
@@ -346,8 +347,10 @@ fn ask_on(mut stream: TcpStream, path: &str, end: &AtomicBool) -> u64 {
         assert!(order.is_sorted(), "{seen}");
         assert_eq!(statuses(seen.as_bytes()).len(), batch as usize, "{seen}");
         number += batch;
+        if end.load(Ordering::Relaxed) {
+            return number;
+        }
     }
-    number
 }
 
 /// All connections start on one worker, and a few cause most of the load. They are distributed.

@@ -1,6 +1,7 @@
 //! The router of the programs on axum: the same on each server.
 
 use crate::{BYTES, ECHO_BYTES_MAX, HELLO, MESSAGE, Message};
+use axum::Json;
 use axum::body::Bytes;
 use axum::extract::DefaultBodyLimit;
 use axum::http::HeaderMap;
@@ -8,7 +9,6 @@ use axum::http::header::{CONTENT_TYPE, HeaderValue};
 use axum::response::IntoResponse;
 use axum::response::sse::{Event, Sse};
 use axum::routing::{Router, get, post};
-use axum::Json;
 use futures_core::Stream;
 use std::convert::Infallible;
 use std::pin::Pin;
