@@ -357,9 +357,10 @@ impl Connection {
         match self.phase {
             Phase::Ready if self.parsed == 0 => Eof::Clean,
             Phase::Ready => Eof::Truncated,
-            Phase::Received | Phase::Responding if self.body == Body::Upgraded => Eof::ResponseDue,
-            Phase::Received | Phase::Responding if self.body == Body::Ended => Eof::ResponseDue,
-            Phase::Received | Phase::Responding => Eof::Truncated,
+            Phase::Received | Phase::Responding => match self.body {
+                Body::Ended | Body::Upgraded => Eof::ResponseDue,
+                Body::Length | Body::Chunked => Eof::Truncated,
+            },
             Phase::Draining | Phase::Done => Eof::Clean,
         }
     }

@@ -178,5 +178,5 @@ fn unsupported(what: &str) -> Response {
 fn failed(error: Box<dyn Error + Send + Sync>) -> Response {
     let error: Box<dyn Error> = error;
     tracing::error!(error, "a service has failed");
-    Response::text("internal server error\n").with_status(500)
+    response::internal_error()
 }

@@ -26,21 +26,21 @@ const PIECE_BYTES: usize = 16 * 1024;
 const PIECES_AHEAD: usize = 2;
 
 thread_local! {
-    static HOME: Home = Home::new();
+    static LOCAL: LocalBodies = LocalBodies::new();
 }
 
 /// The bodies of the requests of one thread.
-struct Home {
+struct LocalBodies {
     /// Differs from that of each other thread.
     id: u64,
     /// `None` while an entry is in use.
     bodies: RefCell<Slab<Option<RequestBody>>>,
 }
 
-impl Home {
-    fn new() -> Home {
+impl LocalBodies {
+    fn new() -> LocalBodies {
         static IDS: AtomicU64 = AtomicU64::new(0);
-        Home {
+        LocalBodies {
             id: IDS.fetch_add(1, Ordering::Relaxed),
             bodies: RefCell::default(),
         }
@@ -63,7 +63,7 @@ impl Home {
 }
 
 /// What another thread asks of a worker.
-enum Demand {
+enum Command {
     /// Send the rest of a body.
     Send(usize, mpsc::Sender<Piece>),
     /// Nobody reads the body any more.
@@ -81,19 +81,19 @@ enum Piece {
 
 /// The worker of a body, for other threads.
 #[derive(Clone)]
-pub(crate) struct Worker(mpsc::UnboundedSender<Demand>);
+pub(crate) struct Worker(mpsc::UnboundedSender<Command>);
 
 impl Worker {
     /// Starts the task that serves other threads.
     pub(crate) fn new(handle: &WorkerHandle) -> Worker {
-        let (sender, mut demands) = mpsc::unbounded_channel();
+        let (sender, mut commands) = mpsc::unbounded_channel();
         let worker = handle.clone();
         let serving = async move {
-            while let Some(demand) = demands.recv().await {
-                match demand {
-                    Demand::Drop(key) => drop(HOME.with(|home| home.remove(key))),
-                    Demand::Send(key, to) => {
-                        if let Some(body) = HOME.with(|home| home.remove(key)) {
+            while let Some(command) = commands.recv().await {
+                match command {
+                    Command::Drop(key) => drop(LOCAL.with(|local| local.remove(key))),
+                    Command::Send(key, to) => {
+                        if let Some(body) = LOCAL.with(|local| local.remove(key)) {
                             worker.spawn(send(body, to)).detach();
                         }
                     }
@@ -179,7 +179,7 @@ fn parse_trailers(lines: &[u8]) -> Option<HeaderMap> {
 pub struct Body(Option<Incoming>);
 
 struct Incoming {
-    /// [`Home::id`] of the thread of the worker.
+    /// [`LocalBodies::id`] of the thread of the worker.
     home: u64,
     key: usize,
     worker: Worker,
@@ -200,7 +200,8 @@ impl Body {
     /// A body of a request of this thread.
     pub(crate) fn new(body: RequestBody, worker: &Worker) -> Body {
         let rest = body.remaining();
-        let (home, key) = HOME.with(|home| (home.id, home.bodies.borrow_mut().insert(Some(body))));
+        let (home, key) =
+            LOCAL.with(|local| (local.id, local.bodies.borrow_mut().insert(Some(body))));
         Body(Some(Incoming {
             home,
             key,
@@ -225,15 +226,15 @@ impl Incoming {
             return pieces.poll_recv(cx).map(|piece| piece.unwrap_or_else(gone));
         }
         let (key, spare) = (self.key, &mut self.spare);
-        let here = HOME.with(|home| {
-            let is_here = home.id == self.home;
-            is_here.then(|| home.with(key, |body| poll_piece(body, cx, spare)))
+        let here = LOCAL.with(|local| {
+            let is_here = local.id == self.home;
+            is_here.then(|| local.with(key, |body| poll_piece(body, cx, spare)))
         });
         match here {
             Some(polled) => polled.unwrap_or_else(|| Poll::Ready(gone())),
             None => {
                 let (sender, mut pieces) = mpsc::channel(PIECES_AHEAD);
-                if self.worker.0.send(Demand::Send(key, sender)).is_err() {
+                if self.worker.0.send(Command::Send(key, sender)).is_err() {
                     return Poll::Ready(gone());
                 }
                 let polled = pieces.poll_recv(cx);
@@ -255,11 +256,11 @@ impl Drop for Incoming {
             return; // The worker notices that the channel is closed.
         }
         // `Err`: this thread ends, and its table has ended before.
-        let is_here = HOME.try_with(|home| home.id == self.home);
+        let is_here = LOCAL.try_with(|local| local.id == self.home);
         match is_here {
-            Ok(true) => drop(HOME.with(|home| home.remove(self.key))),
+            Ok(true) => drop(LOCAL.with(|local| local.remove(self.key))),
             Ok(false) => {
-                let _ = self.worker.0.send(Demand::Drop(self.key)); // Or it has ended.
+                let _ = self.worker.0.send(Command::Drop(self.key)); // Or it has ended.
             }
             Err(_) => {}
         }

@@ -2,9 +2,10 @@
 
 use bytes::{Buf, Bytes};
 use futures_core::Stream;
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::header::{self, HeaderName, HeaderValue};
 use http_body::Frame;
-use onrush::{Response, Trailers};
+use onrush::{FieldError, Response, Trailers};
+use onrush_proto::token;
 use std::error::Error;
 use std::future::poll_fn;
 use std::io;
@@ -22,15 +23,10 @@ pub(crate) struct Wishes {
 
 impl Wishes {
     pub(crate) fn of(request: &http::request::Parts) -> Wishes {
-        let is_trailers = |value: &HeaderValue| {
-            let members = value.as_bytes().split(|&byte| byte == b',');
-            members
-                .into_iter()
-                .any(|member| member.trim_ascii().eq_ignore_ascii_case(b"trailers"))
-        };
+        let mut te = request.headers.get_all(header::TE).iter();
         Wishes {
             is_head: request.method == http::Method::HEAD,
-            trailers: request.headers.get_all(header::TE).iter().any(is_trailers),
+            trailers: te.any(|value| token::list_contains(value.as_bytes(), "trailers")),
         }
     }
 }
@@ -53,6 +49,24 @@ struct Head {
     content_length: Option<u64>,
 }
 
+/// Appends a field, unless it is one that the engine writes itself. White space around a value is
+/// not a part of it (RFC 9110 §5.5).
+pub(crate) fn append(
+    response: &mut Response,
+    name: &HeaderName,
+    value: &HeaderValue,
+) -> Result<(), FieldError> {
+    match response.append_header(name.as_str(), value.as_bytes().trim_ascii()) {
+        Err(FieldError::Reserved) => Ok(()),
+        appended => appended,
+    }
+}
+
+/// The response to a request whose service has failed. The log has the reason.
+pub(crate) fn internal_error() -> Response {
+    Response::text("internal server error\n").with_status(500)
+}
+
 fn head(parts: http::response::Parts) -> Head {
     let status = parts.status.as_u16();
     let mut content_length = None;
@@ -66,38 +80,23 @@ fn head(parts: http::response::Parts) -> Head {
         };
     }
     response = response.with_status(status);
-    let mut last: Option<HeaderName> = None;
-    for (name, value) in parts.headers {
-        // A name is given once for all of its values.
-        if name.is_some() {
-            last = name;
-        }
-        let Some(name) = &last else { continue };
+    for (name, value) in &parts.headers {
         match *name {
             header::CONTENT_LENGTH => {
                 let text = value.to_str().ok();
                 content_length = text.and_then(|text| text.parse().ok());
             }
             header::CONNECTION => {
-                let mut members = value.as_bytes().split(|&byte| byte == b',');
-                if members.any(|member| member.trim_ascii().eq_ignore_ascii_case(b"close")) {
+                if token::list_contains(value.as_bytes(), "close") {
                     response = response.close();
                 }
             }
-            header::TRANSFER_ENCODING | header::DATE | header::SERVER => {}
             _ => {
                 if *name == header::CONTENT_TYPE
-                    && let Some(known) = well_known(&value)
+                    && let Some(known) = well_known(value)
                 {
                     response = response.content_type(known);
-                    continue;
-                }
-                // White space around a value is not a part of it (RFC 9110 §5.5).
-                let value = value.as_bytes().trim_ascii();
-                let appended = response.append_header(name.as_str(), value);
-                if let Err(error) = appended
-                    && error != onrush::FieldError::Reserved
-                {
+                } else if let Err(error) = append(&mut response, name, value) {
                     tracing::error!(field = name.as_str(), ?error, "a field was left out");
                 }
             }
@@ -168,15 +167,12 @@ fn bytes_of(mut data: impl Buf) -> Bytes {
     data.copy_to_bytes(data.remaining()) // Of `Bytes`, without copying.
 }
 
+/// Keeps the trailers of a frame without data for the end of the content.
 fn keep_trailers<D>(frame: Frame<D>, trailers: Option<&Trailers>) {
     let Some((fields, trailers)) = frame.into_trailers().ok().zip(trailers) else {
         return;
     };
-    append_all(&fields, trailers);
-}
-
-fn append_all(fields: &HeaderMap, trailers: &Trailers) {
-    for (name, value) in fields {
+    for (name, value) in &fields {
         if let Err(error) = trailers.append(name.as_str(), value.as_bytes()) {
             tracing::error!(field = name.as_str(), ?error, "a trailer was left out");
         }

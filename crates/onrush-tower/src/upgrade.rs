@@ -6,8 +6,7 @@
 //! carries the bytes between the client and the application. The head that the client gets is that
 //! of the application.
 
-use crate::response::Wishes;
-use crate::response::convert;
+use crate::response::{Wishes, append, convert, internal_error};
 use bytes::Bytes;
 use http::header::UPGRADE;
 use http::request::Parts;
@@ -171,7 +170,7 @@ impl Offer {
             Ok(response) => response,
             Err(error) => {
                 tracing::error!(error, "an upgrade has failed");
-                Response::text("internal server error\n").with_status(500)
+                internal_error()
             }
         }
     }
@@ -187,10 +186,7 @@ impl Offer {
             .accept(protocol.to_str()?)
             .map_err(|error| format!("{error:?}"))?;
         for (name, value) in made.headers().iter().filter(|(name, _)| *name != UPGRADE) {
-            match response.append_header(name.as_str(), value.as_bytes().trim_ascii()) {
-                Ok(()) | Err(onrush::FieldError::Reserved) => {}
-                Err(error) => return Err(format!("{name}: {error:?}").into()),
-            }
+            append(&mut response, name, value).map_err(|error| format!("{name}: {error:?}"))?;
         }
         let Offer {
             accept,

@@ -222,6 +222,15 @@ fn repeats(alive: Arc<AtomicUsize>, ends: mpsc::Sender<Result<(), ErrorKind>>) -
     Router::new().route("/", get(repeat))
 }
 
+/// A connection to [`repeats`] after the head of its 101.
+fn begin(address: SocketAddr) -> TcpStream {
+    let asks = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: repeat\r\n\r\n";
+    let mut stream = connect(address);
+    stream.write_all(asks).expect("sent");
+    receive_until(&mut stream, &mut Vec::new(), b"\r\n\r\n");
+    stream
+}
+
 /// The application waits until the client reads, and the client goes: nothing of it remains.
 #[test]
 fn applications_end_with_clients_that_do_not_read() {
@@ -232,12 +241,8 @@ fn applications_end_with_clients_that_do_not_read() {
         let alive = alive.clone();
         move || repeats(alive.clone(), ends.clone())
     };
-    let asks = "GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: repeat\r\n\r\n";
     everywhere(&serve(app), |server, address| {
-        let mut stream = connect(address);
-        stream.write_all(asks.as_bytes()).expect("sent");
-        let mut received = Vec::new();
-        receive_until(&mut stream, &mut received, b"\r\n\r\n");
+        let mut stream = begin(address);
         // More than all buffers on the way hold, until nothing more is taken.
         stream.set_nonblocking(true).expect("non-blocking");
         let mut full = 0;
@@ -263,12 +268,8 @@ fn a_reset_is_an_error_of_the_application() {
     let _dog = testing::watchdog("a_reset_is_an_error_of_the_application");
     let (ends, ended) = mpsc::channel();
     let app = move || repeats(Arc::default(), ends.clone());
-    let asks = "GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: repeat\r\n\r\n";
     everywhere(&serve(app), |server, address| {
-        let mut stream = connect(address);
-        stream.write_all(asks.as_bytes()).expect("sent");
-        let mut received = Vec::new();
-        receive_until(&mut stream, &mut received, b"\r\n\r\n");
+        let mut stream = begin(address);
         // Unread bytes make the close a reset.
         stream.write_all(b"unread").expect("sent");
         while !matches!(stream.peek(&mut [0; 6]), Ok(1..)) {}

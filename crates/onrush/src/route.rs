@@ -500,9 +500,9 @@ impl Routes {
             .map(|(_, service)| service)
     }
 
-    fn refuse(&self, request: &Request) -> Refused {
-        let path = request.path();
-        if self.fitting(path).next().is_none() {
+    /// `is_unknown`: no template matches the path.
+    fn refuse(&self, request: &Request, is_unknown: bool) -> Refused {
+        if is_unknown {
             let allow = String::new();
             return Refused { status: 404, allow };
         }
@@ -510,7 +510,7 @@ impl Routes {
             "OPTIONS" => 204,
             _ => 405,
         };
-        let allow = self.allow(path);
+        let allow = self.allow(request.path());
         Refused { status, allow }
     }
 }
@@ -539,7 +539,7 @@ impl Service for Routes {
         match self.fallback(request.path()).filter(|_| is_unknown) {
             Some(service) => service.start(request, cx, response),
             None => {
-                let refused = self.refuse(&request);
+                let refused = self.refuse(&request, is_unknown);
                 if let Some(service) = &self.refusal {
                     request.set_extension(Rc::new(refused));
                     return service.start(request, cx, response);

@@ -12,7 +12,7 @@ const ALLOWED: [(&str, &[&str]); 11] = [
     ("onrush-coroutine", &["onrush-rt"]),
     ("onrush-proto", &[]),
     ("onrush", &["onrush-coroutine", "onrush-rt", "onrush-proto"]),
-    ("onrush-tower", &["onrush"]),
+    ("onrush-tower", &["onrush", "onrush-proto"]),
     ("onrush-store", &["onrush-rt"]),
     ("onrush-remote", &["onrush-store"]),
     (

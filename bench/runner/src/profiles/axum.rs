@@ -3,7 +3,7 @@
 use super::{Step, pair_step};
 use crate::{
     bench::Bench,
-    peers::{Driver, Role},
+    peers::Role,
     plan::{Expect, Load, Pairing, Scenario, Subject},
     row::{About, Target},
     wrk::Requests,
@@ -47,11 +47,6 @@ fn scenarios() -> Vec<(Scenario, f64)> {
     ]
 }
 
-/// The setting of Onrush that selects a driver.
-fn driver(driver: Driver) -> (&'static str, &'static str) {
-    ("ONRUSH_DRIVER", driver.name())
-}
-
 /// The pairs of a scenario, if both servers are chosen.
 pub(super) fn axum(bench: &Bench) -> Vec<Step> {
     let chosen = |name: &str| {
@@ -63,39 +58,30 @@ pub(super) fn axum(bench: &Bench) -> Vec<Step> {
     };
     let scenarios = scenarios().into_iter();
     let scenarios = scenarios.take(if bench.effort.quick { 3 } else { usize::MAX });
+    // The design that was not chosen has no target.
+    let designs = [
+        ("", None),
+        (", tasks of tokio", Some(("ONRUSH_TOWER_SPAWN", "1"))),
+    ];
+    let designs = &designs[..if bench.effort.quick { 1 } else { 2 }];
     let mut steps = Vec::new();
     for (scenario, most) in scenarios {
-        for &on in &bench.field.drivers {
-            let server = |label: String, more: Option<(&'static str, &'static str)>| Subject {
-                label,
-                environment: [driver(on)].into_iter().chain(more).collect(),
-                ..Subject::of(ours)
-            };
-            let name = format!("{OURS} on {}", on.name());
-            let reference = Subject::of(theirs);
-            steps.push(pair_step(
-                &scenario,
-                Pairing {
+        for &driver in &bench.field.drivers {
+            for &(design, setting) in designs {
+                let on = ("ONRUSH_DRIVER", driver.name());
+                let server = Subject {
+                    label: format!("{OURS} on {}{design}", driver.name()),
+                    environment: [on].into_iter().chain(setting).collect(),
+                    ..Subject::of(ours)
+                };
+                let pairing = Pairing {
                     about: About::Feature,
-                    server: server(name.clone(), None),
-                    reference: reference.clone(),
-                    target: Some(Target::AtMost(most)),
-                },
-            ));
-            if bench.effort.quick {
-                continue;
+                    server,
+                    reference: Subject::of(theirs),
+                    target: setting.is_none().then_some(Target::AtMost(most)),
+                };
+                steps.push(pair_step(&scenario, pairing));
             }
-            // The design that was not chosen.
-            let spawned = Some(("ONRUSH_TOWER_SPAWN", "1"));
-            steps.push(pair_step(
-                &scenario,
-                Pairing {
-                    about: About::Feature,
-                    server: server(format!("{name}, tasks of tokio"), spawned),
-                    reference,
-                    target: None,
-                },
-            ));
         }
     }
     steps

@@ -42,8 +42,8 @@ pub(crate) enum Effect {
 /// - `table NAME: TYPE`: a table of the configuration file only, since flags and variables have no
 ///   form for pairs. `toml_values::types` reads it.
 ///
-/// `=> files.FIELD` after that writes the value, if it is set, to that field of
-/// [`onrush_files::FilesOptions`]. Other values are for `config`.
+/// `=> files.FIELD` after a `value`, `switch` or `table` writes the value, if it is set, to that
+/// field of [`onrush_files::FilesOptions`]. Other values are for `config`.
 ///
 /// Then follow the [`Effect`] of a change, a value for tests as the configuration file has it, and
 /// the lines that this value needs. An option `some_name` has the flag `--some-name`, the variable
@@ -116,7 +116,7 @@ macro_rules! options {
         options!(@ [$($fields)*] [$($known)*] $($rest)*);
     };
     (@ [$($fields:tt)*] [$($known:tt)*] $heading:literal {
-        $(#[$($about:tt)*])* positional $name:ident: $type:ty $(=> files.$to:ident)?,
+        $(#[$($about:tt)*])* positional $name:ident: $type:ty,
         $effect:ident, $example:literal $(with $others:literal)?; $($more:tt)*
     } $($rest:tt)*) => {
         options!(@ [
@@ -125,7 +125,7 @@ macro_rules! options {
             #[arg(help_heading = $heading)]
             pub(crate) $name: Option<$type>,
         ] [
-            $($known)* {$name $effect $example [$($others)?] [$($to)?]}
+            $($known)* {$name $effect $example [$($others)?] []}
         ] $heading { $($more)* } $($rest)*);
     };
     (@ [$($fields:tt)*] [$($known:tt)*] $heading:literal {
@@ -144,8 +144,7 @@ macro_rules! options {
         ] $heading { $($more)* } $($rest)*);
     };
     (@ [$($fields:tt)*] [$($known:tt)*] $heading:literal {
-        $(#[$($about:tt)*])* list $name:ident: $type:ty = $placeholder:literal
-        $(=> files.$to:ident)?,
+        $(#[$($about:tt)*])* list $name:ident: $type:ty = $placeholder:literal,
         $effect:ident, $example:literal $(with $others:literal)?; $($more:tt)*
     } $($rest:tt)*) => {
         options!(@ [
@@ -156,12 +155,11 @@ macro_rules! options {
             #[serde(deserialize_with = "list")]
             pub(crate) $name: Option<Vec<$type>>,
         ] [
-            $($known)* {$name $effect $example [$($others)?] [$($to)?]}
+            $($known)* {$name $effect $example [$($others)?] []}
         ] $heading { $($more)* } $($rest)*);
     };
     (@ [$($fields:tt)*] [$($known:tt)*] $heading:literal {
-        $(#[$($about:tt)*])* optional $name:ident: $type:ty = $placeholder:literal
-        $(=> files.$to:ident)?,
+        $(#[$($about:tt)*])* optional $name:ident: $type:ty = $placeholder:literal,
         $effect:ident, $example:literal $(with $others:literal)?; $($more:tt)*
     } $($rest:tt)*) => {
         options!(@ [
@@ -171,7 +169,7 @@ macro_rules! options {
             #[arg(require_equals = true, default_missing_value = "true")]
             pub(crate) $name: Option<$type>,
         ] [
-            $($known)* {$name $effect $example [$($others)?] [$($to)?]}
+            $($known)* {$name $effect $example [$($others)?] []}
         ] $heading { $($more)* } $($rest)*);
     };
     (@ [$($fields:tt)*] [$($known:tt)*] $heading:literal {

@@ -65,18 +65,16 @@ impl Engine {
         if result.is_err() {
             return self.close(id, CloseReason::Broken);
         }
-        let (phase, is_waiting, is_gone, reader) = {
+        let (phase, is_waiting, reader) = {
             let mut conns = self.conns.borrow_mut();
             let Some(conn) = conns.get(id) else { return };
             conn.state.end();
-            let is_gone = !self.settings.half_close && conn.is_waited_for_in_vain();
             diagnose!(TRACE, connection = id.token(), phase = conn.state.phase().name();
                 "the client has half-closed (EOF)");
             let is_waiting = conn.transport.is_handshake_waiting();
             (
                 conn.state.phase(),
                 is_waiting,
-                is_gone,
                 self.deadlines().take_reader(id, conn),
             )
         };
@@ -87,8 +85,9 @@ impl Engine {
             Phase::Ready => self.close(id, CloseReason::Client),
             Phase::Lingering => self.close(id, CloseReason::Complete),
             Phase::Leaving => self.cancel_migration(id),
-            Phase::Busy if is_gone => self.abort(id, CloseReason::Client),
-            Phase::Busy | Phase::Flushing(_) => {} // The task or the pending send notices it.
+            // Otherwise the task notices it.
+            Phase::Busy => _ = self.end_if_gone(id),
+            Phase::Flushing(_) => {} // The pending send notices it.
         }
         if let Some(reader) = reader {
             user::wake(reader);

@@ -5,6 +5,7 @@ use super::incoming_body::RequestBody;
 use crate::body::{Body, BodySender};
 use crate::response::{Response, Status};
 use onrush_proto::response::FieldError;
+use onrush_proto::token;
 
 /// What the server sends ahead of the client: [`BodySender::send`] waits while this much is queued.
 const QUEUED_BYTES_MAX: usize = 64 * 1024;
@@ -60,8 +61,8 @@ impl Request {
     /// not depend on it: any other response may follow, and the connection goes on with HTTP.
     pub fn upgrade(&mut self) -> Option<Upgrade> {
         let is_asked = self.header("upgrade").is_some()
-            && list(self.header_values("connection"))
-                .any(|option| option.eq_ignore_ascii_case("upgrade"));
+            && (self.header_values("connection"))
+                .any(|value| token::list_contains(value, "upgrade"));
         if !is_asked {
             return None;
         }
@@ -73,9 +74,13 @@ impl Request {
 }
 
 impl Upgrade {
-    /// The protocols that the client names in the field `Upgrade` of `request`, in its order.
+    /// The protocols that the client names in the field `Upgrade` of `request`, in its order. Those
+    /// that are not ASCII are left out.
     pub fn protocols<'r>(&self, request: &'r Request) -> impl Iterator<Item = &'r str> {
-        list(request.header_values("upgrade"))
+        let members = request.header_values("upgrade").flat_map(token::list);
+        members
+            .filter_map(onrush_rt::text::ascii)
+            .filter(|member| !member.is_empty())
     }
 
     /// The response 101 with `Upgrade: protocol`, what the client sends after it, and what it
@@ -106,11 +111,4 @@ impl Upgrade {
         response.status = Status(101);
         Ok(self.reader)
     }
-}
-
-/// The members of a list (RFC 9110 §5.6.1). Members that are not ASCII are left out.
-fn list<'v>(values: impl Iterator<Item = &'v [u8]>) -> impl Iterator<Item = &'v str> {
-    let texts = values.filter_map(onrush_rt::text::ascii);
-    let members = texts.flat_map(|text| text.split(','));
-    members.map(str::trim).filter(|member| !member.is_empty())
 }

@@ -242,7 +242,7 @@ impl Exchange {
 impl Conn {
     /// Whether the client has half-closed, everything that it has sent is of the present request,
     /// and nobody will read it: a client that does not half-close has gone.
-    pub(in crate::engine) fn is_waited_for_in_vain(&mut self) -> bool {
+    pub(in crate::engine) fn client_has_gone(&mut self) -> bool {
         if !(self.state.has_ended() && self.state.is_busy()) {
             return false;
         }

@@ -124,8 +124,8 @@ impl Engine {
     }
 
     /// Ends a connection whose client has gone, if no client half-closes. Returns whether it did.
-    fn end_if_gone(&self, id: ConnId) -> bool {
-        let is_gone = |conn: &mut Conn| conn.is_waited_for_in_vain();
+    pub(in crate::engine) fn end_if_gone(&self, id: ConnId) -> bool {
+        let is_gone = |conn: &mut Conn| conn.client_has_gone();
         let ends =
             !self.settings.half_close && self.conns.borrow_mut().get(id).is_some_and(is_gone);
         if ends {
