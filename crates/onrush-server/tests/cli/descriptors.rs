@@ -3,7 +3,7 @@
 
 use crate::program::{Folder, Server, TIMEOUT, both_drivers};
 use std::io::{self, Write};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, TcpStream};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -98,6 +98,13 @@ fn wait_for(streams: &[TcpStream], is_enough: impl Fn(&[Option<u16>]) -> bool) {
     }
 }
 
+/// A connection of another client than those of the attack, which has a share of its own.
+fn connect_as_other(server: &Server) -> TcpStream {
+    let stream = testing::connect_from(Ipv4Addr::new(127, 0, 0, 2), server.address());
+    stream.set_write_timeout(Some(TIMEOUT)).unwrap();
+    stream
+}
+
 struct AttackedServer {
     server: Server,
     /// A connection from before the attack, and the number of open descriptors then.
@@ -109,7 +116,7 @@ impl AttackedServer {
     fn start(folder: &Folder, driver: &str) -> AttackedServer {
         let flags = ["--allow=put", "--workers=2", "--driver", driver];
         let server = Server::with_descriptors(DESCRIPTORS, folder.path(), &flags);
-        let mut established = server.connect();
+        let mut established = connect_as_other(&server);
         for _ in 0..2 {
             assert_eq!(get(&mut established, "/small-0"), 200);
         }
@@ -147,7 +154,7 @@ impl AttackedServer {
     /// Reads and writes small objects on new connections and on the established one.
     fn assert_small_objects_are_served(&mut self) {
         for at in 0..10 {
-            let mut new = self.server.connect();
+            let mut new = connect_as_other(&self.server);
             for stream in [&mut self.established, &mut new] {
                 assert_eq!(get(stream, "/small-0"), 200, "cached");
                 assert_eq!(get(stream, &format!("/small-{at}")), 200);
@@ -168,7 +175,7 @@ impl AttackedServer {
             sleep(Duration::from_millis(20));
         }
         self.assert_small_objects_are_served();
-        let mut new = self.server.connect();
+        let mut new = connect_as_other(&self.server);
         for stream in [&mut self.established, &mut new] {
             assert!([201, 204].contains(&put(stream, "/put", LARGE)));
             assert_eq!(get(stream, "/put"), 200);
@@ -259,7 +266,7 @@ fn unread_downloads_leave_descriptors_for_others() {
         assert_eq!(count(200) + count(503), ATTACKERS, "{driver}: {statuses:?}");
         assert!(count(200) > 40 && count(503) > 20, "{driver}: {statuses:?}");
         it.assert_small_objects_are_served();
-        // This client has its share, for uploads as well.
+        // The client of the attack has its share, for uploads as well.
         assert_eq!(put(&mut it.server.connect(), "/refused", LARGE), 429);
         it.assert_recovery(attackers);
     }
