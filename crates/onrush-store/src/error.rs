@@ -32,6 +32,8 @@ pub enum StoreError {
     /// The two names are on different file systems, between which nothing can be renamed, or the
     /// file system of the object has no place for uploads.
     OtherFileSystem,
+    /// Something is mounted at the name, which can be neither replaced nor deleted.
+    MountPoint,
     /// The caller's condition does not hold for the current object.
     PreconditionFailed,
     /// The disk or the quota is full. Without an error number: that of the store's service, or the
@@ -149,6 +151,7 @@ impl fmt::Display for StoreError {
             StoreError::NotEmpty => "the folder is not empty",
             StoreError::LeadsOutside => "the folder contains a relative link that leads out of it",
             StoreError::OtherFileSystem => "both names are not on one file system",
+            StoreError::MountPoint => "something is mounted at the name",
             StoreError::PreconditionFailed => "the object does not meet the request's condition",
             StoreError::Full(cause) if cause.errno.is_none() => {
                 "the store is full, or its space is kept free (--min-free)"
@@ -269,10 +272,8 @@ impl StoreError {
         match error.raw_os_error() {
             Some(libc::EISDIR) => StoreError::IsDirectory,
             Some(libc::ENOTDIR) => StoreError::NotDirectory,
-            // EBUSY: something is mounted at the name.
-            Some(libc::EEXIST | libc::ENOENT | libc::ELOOP | libc::EXDEV | libc::EBUSY) => {
-                StoreError::Conflict
-            }
+            Some(libc::EEXIST | libc::ENOENT | libc::ELOOP | libc::EXDEV) => StoreError::Conflict,
+            Some(libc::EBUSY) => StoreError::MountPoint,
             Some(libc::ENOTEMPTY) => StoreError::NotEmpty,
             Some(libc::ENAMETOOLONG | libc::EINVAL | libc::EILSEQ) => StoreError::InvalidKey,
             _ => StoreError::from_open_file(error),

@@ -55,28 +55,32 @@ fn a_mount_point_is_not_replaced_or_deleted() {
     };
     run(
         &dir,
-        "echo shown >\"$1/shown\" && touch \"$1/point\" && \
-         mount --bind \"$1/shown\" \"$1/point\"",
+        "echo shown >\"$1/shown\" && touch \"$1/point\" \"$1/disk/point\" && \
+         mount --bind \"$1/shown\" \"$1/point\" && \
+         mount --bind \"$1/shown\" \"$1/disk/point\"",
     );
     let folder = open(&dir);
     put(&folder, "source", b"source").unwrap();
-    assert_eq!(
-        put(&folder, "point", b"new").map(drop),
-        Err(StoreError::Conflict)
-    );
-    assert_eq!(
-        copy(&folder, "source", "point").map(drop),
-        Err(StoreError::Conflict)
-    );
-    let renamed = block_on(folder.rename(relocation("source", "point"), Kind::File));
-    assert_eq!(renamed.map(drop), Err(StoreError::OtherFileSystem));
-    for (point, kind) in [("point", Kind::File), ("bound", Kind::Directory)] {
-        let deleted = block_on(folder.delete(&key(point), kind, Condition::None));
-        assert!(
-            matches!(deleted, Err(StoreError::Conflict | StoreError::NotEmpty)),
-            "{point}"
-        );
+    let refused = Err(StoreError::MountPoint);
+    for point in ["point", "disk/point"] {
+        let at = key(point);
+        assert_eq!(block_on(folder.existing_object(&at)).map(drop), refused);
+        // Before the first byte, if there are too many for memory.
+        let staged = block_on(folder.stage(&at, Condition::None, Some(20_000)));
+        assert_eq!(staged.map(drop), refused, "{point}");
+        assert_eq!(put(&folder, point, b"new").map(drop), refused, "{point}");
+        assert_eq!(copy(&folder, "source", point).map(drop), refused, "{point}");
+        for (from, to) in [("source", point), (point, "moved")] {
+            let renamed = block_on(folder.rename(relocation(from, to), Kind::File));
+            assert_eq!(renamed.map(drop), refused, "{from} {to}");
+        }
+        assert_eq!(delete(&folder, point).map(drop), refused, "{point}");
+        assert_eq!(get(&folder, point).unwrap(), b"shown\n", "{point}");
     }
-    assert_eq!(get(&folder, "point").unwrap(), b"shown\n");
+    let deleted = block_on(folder.delete(&key("bound"), Kind::Directory, Condition::None));
+    assert!(
+        matches!(deleted, Err(StoreError::MountPoint | StoreError::NotEmpty)),
+        "{deleted:?}"
+    );
     assert_eq!(get(&folder, "source").unwrap(), b"source");
 }

@@ -126,6 +126,54 @@ fn a_copy_is_not_of_its_destination() {
     });
 }
 
+/// An object of the source is a link to an object of the destination, which would be deleted with
+/// it: then the source would have less than before.
+#[test]
+fn a_copy_leaves_what_its_source_links_to() {
+    let mut options = webdav();
+    options.allow.delete_folders = true;
+    on_all_backends(&options, |server| {
+        server.add("a/sub/x", b"x");
+        server.add("b/in/own", b"own");
+        server.add_symlink("b/in/next", "../../c/link");
+        server.add("c/own", b"own");
+        server.add_symlink("c/link", "../a/sub/x");
+        server.add_symlink("b/apart", "in/own");
+        let refused = |server: &mut TestServer, from: &str, to: &str, at: &str| {
+            let reply = send(server, "COPY", from, to);
+            let text = reply.text();
+            match at {
+                "" => assert_eq!(reply.status, 409, "{from} {to}: {text}"),
+                at => {
+                    assert_eq!(reply.status, 207, "{from} {to}: {text}");
+                    let href = format!("<D:href>{at}</D:href>");
+                    let is_named = text.contains(&href) && text.contains("409 Conflict");
+                    assert!(is_named, "{from} {to}: {text}");
+                }
+            }
+            for at in ["/a/sub/x", "/c/link", "/b/in/next"] {
+                assert_eq!(server.get(at).text(), "x", "{from} {to}: {at}");
+            }
+            assert_eq!(server.get("/b/in/own").text(), "own", "{from} {to}");
+        };
+        refused(server, "/b/", "/a/", "/a/in/next");
+        refused(server, "/b/in/", "/a/sub/", "/a/sub/next");
+        refused(server, "/c/", "/a/", "/a/link");
+        refused(server, "/c/link", "/a", "");
+        refused(server, "/b/in/next", "/a/sub", "");
+        assert_eq!(send(server, "COPY", "/b/in/next", "/a/sub/x").status, 403);
+        // A copy beside it has the content.
+        assert_eq!(send(server, "COPY", "/b/", "/a/new/").status, 201);
+        for (at, text) in [("in/next", "x"), ("in/own", "own"), ("apart", "own")] {
+            assert_eq!(server.get(&format!("/a/new/{at}")).text(), text, "{at}");
+        }
+        server.add("d/old", b"old");
+        assert_eq!(send(server, "COPY", "/b/", "/d/").status, 204);
+        assert_eq!(server.get("/d/in/next").text(), "x");
+        assert_eq!(server.get("/d/old").status, 404);
+    });
+}
+
 /// What the source or the destination contains refuses it, before anything is changed.
 #[test]
 fn a_refused_change_leaves_the_destination() {

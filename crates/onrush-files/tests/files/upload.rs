@@ -136,6 +136,61 @@ fn requests_are_refused_before_the_body() {
     });
 }
 
+/// As containers mount one file of their configuration: it can be neither replaced nor deleted, and
+/// a client learns it before it has sent its bytes.
+#[test]
+fn a_mounted_file_is_refused_before_the_body() {
+    const TUS: &str = "Tus-Resumable: 1.0.0\nUpload-Length: 1000000";
+    let text = "something is mounted at this path of the server, so it can be neither replaced \
+                nor deleted\n";
+    let server = &mut TestServer::simulated("/", &writable(), 1);
+    for name in ["point", "folder/point"] {
+        server.add(name, b"shown");
+        server.disk().mount(name.as_bytes()).unwrap();
+    }
+    server.add("source", b"source");
+    for path in ["/point", "/folder/point"] {
+        for head in [
+            format!("PUT {path}\nExpect: 100-continue\nContent-Length: 1000000"),
+            format!("PUT {path}\nExpect: 100-continue\nContent-Length: 30000"),
+            format!("PUT {path}\nExpect: 100-continue\nContent-Length: 3"),
+            format!("PUT {path}\nExpect: 100-continue\nTransfer-Encoding: chunked"),
+            format!("PUT {path}\nContent-Length: 1000000"),
+            format!("PUT {path}\nIf-Match: *\nContent-Length: 1000000"),
+            format!("PUT {path}\nUpload-Complete: ?0\nContent-Length: 1000000"),
+            format!("POST {path}\n{TUS}"),
+            format!("DELETE {path}"),
+            format!("COPY /source\nDestination: {path}"),
+            format!("MOVE /source\nDestination: {path}"),
+            format!("MOVE {path}\nDestination: /moved"),
+        ] {
+            let mut lines = head.lines();
+            let mut request = format!(
+                "{} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n",
+                lines.next().unwrap()
+            );
+            lines.for_each(|line| request.push_str(&format!("{line}\r\n")));
+            request.push_str("\r\n");
+            let mut connection = server.connect();
+            server.send(&mut connection, request.as_bytes());
+            let reply = Reply::parse(&server.receive(&mut connection), false);
+            assert_eq!((reply.status, reply.text()), (409, text), "{head}");
+        }
+        // All of it is here before it is looked at.
+        let reply = server.put(path, b"new");
+        assert_eq!((reply.status, reply.text()), (409, text));
+        assert_eq!(server.get(path).text(), "shown");
+    }
+    let form = "--b\r\nContent-Disposition: form-data; name=\"f\"; filename=\"point\"\r\n\r\n\
+                x\r\n--b--\r\n";
+    let head = "POST /folder/\nContent-Type: multipart/form-data; boundary=b";
+    let reply = server.request(head, form.as_bytes());
+    assert_eq!(reply.text(), format!("409 point {text}"));
+    assert_eq!(server.get("/folder/point").text(), "shown");
+    assert_eq!(server.get("/source").text(), "source");
+    assert_eq!(server.staged(), 0);
+}
+
 #[test]
 fn sink_counts_and_stores_nothing() {
     let options = FilesOptions {

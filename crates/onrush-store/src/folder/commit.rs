@@ -194,7 +194,7 @@ impl Put {
     /// Looks up the object to replace, of which nothing was known before, and takes its rights.
     fn look_up(&mut self, inner: &FolderInner) -> Result<()> {
         let (dir, name) = (self.parent.dir(), self.key.name());
-        let found = existing_file(dir, &self.key)?;
+        let found = existing_file(inner, dir, &self.key)?;
         self.current = found.and_then(|found| Meta::from_file(&found));
         let Some(old) = found else { return Ok(()) };
         let own = (self.staged.file.metadata()).map_err(StoreError::from_open_file)?;
@@ -280,7 +280,7 @@ fn stamp(
         || inner.durable()
         || inner.key_locks.was_put(&parts.key);
     let current = match looks_up {
-        true => existing_file(parts.parent.dir(), &parts.key)?,
+        true => existing_file(inner, parts.parent.dir(), &parts.key)?,
         false => None,
     };
     let replaced = current;

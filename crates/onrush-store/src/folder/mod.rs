@@ -360,7 +360,7 @@ impl FolderInner {
     /// returns another object, and a condition on that object does not concern the link.
     fn existing_object(&self, key: &Key) -> Result<Option<Meta>> {
         match parents::open(self, key.split().0) {
-            Ok(parent) => existing_object(parent.dir(), key),
+            Ok(parent) => existing_object(self, parent.dir(), key),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(StoreError::from_change(error)),
         }
@@ -471,15 +471,20 @@ impl FolderInner {
 }
 
 /// As [`FolderInner::existing_object`], with the open parent folder.
-fn existing_object(parent: &Dir, key: &Key) -> Result<Option<Meta>> {
-    let found = existing_file(parent, key)?;
+fn existing_object(inner: &FolderInner, parent: &Dir, key: &Key) -> Result<Option<Meta>> {
+    let found = existing_file(inner, parent, key)?;
     Ok(found.and_then(|found| Meta::from_file(&found)))
 }
 
 /// As [`existing_object`], with everything that the file system says about it.
-fn existing_file(parent: &Dir, key: &Key) -> Result<Option<Metadata>> {
+fn existing_file(inner: &FolderInner, parent: &Dir, key: &Key) -> Result<Option<Metadata>> {
     match parent.entry_metadata(key.name()) {
-        Ok(found) if found.kind == FileKind::File => Ok(Some(found)),
+        Ok(found) if found.kind == FileKind::File => {
+            match mounts::is_mount_point(inner, parent, &found)? {
+                true => Err(StoreError::MountPoint),
+                false => Ok(Some(found)),
+            }
+        }
         Ok(found) if found.kind == FileKind::Directory => Err(StoreError::IsDirectory),
         Ok(_) => Err(StoreError::Conflict),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -122,6 +122,18 @@ fn open(inner: &FolderInner, wanted: (u64, u64), path: &[u8]) -> io::Result<Stag
     Err(failure)
 }
 
+/// Whether a file that was found in the folder `parent` is mounted there, as containers mount one
+/// file of their configuration. Such a mount is no other's, so a file of the mount of the root
+/// folder is none, and costs no further system call.
+pub(super) fn is_mount_point(inner: &FolderInner, parent: &Dir, file: &Metadata) -> Result<bool> {
+    let own = inner.staging().map(|staging| staging.file_system().0);
+    if own == Ok(file.mount) {
+        return Ok(false);
+    }
+    let folder = parent.self_metadata().map_err(StoreError::from_change)?;
+    Ok(folder.mount != file.mount)
+}
+
 /// Whether there is no folder at a path. If something else is in its place, the commit says so.
 fn is_no_folder(error: &io::Error) -> bool {
     matches!(

@@ -6,21 +6,30 @@ use super::parents::{self, Parent};
 use crate::error::{Result, StoreError};
 use crate::key::Key;
 use crate::store::Overlap;
-use onrush_rt::fs::Dir;
+use onrush_rt::fs::{Dir, FileKind};
 
-/// Symbolic links are followed, also the last segment of a name.
+/// The number of links to an object that are followed, as by the kernel (path_resolution(7)).
+const LINKS_MAX: usize = 40;
+
+/// Symbolic links are followed, also the last segment of a name: an object behind a link lies where
+/// its content is, and is lost with that.
 pub(super) fn find(inner: &FolderInner, from: &Key, to: &Key) -> Result<Overlap> {
     if from == to {
         return Ok(Overlap::Same);
     }
-    let (one, other) = (Place::of(inner, from), Place::of(inner, to));
+    let mut one = Place::of(inner, from);
+    let mut name = from.name().to_vec();
+    if !one.is_folder
+        && let Some((parent, target)) = behind_links(inner, from)
+    {
+        (one.parent, name) = (parent, target);
+    }
+    let other = Place::of(inner, to);
     match (one.is_folder, other.is_folder) {
         (true, true) if is_same(one.dir(), other.dir()) => Ok(Overlap::Same),
         (true, _) if is_within(&other, &one)? => Ok(Overlap::Beneath),
         (_, true) if is_within(&one, &other)? => Ok(Overlap::Contains),
-        (false, false) if from.name() == to.name() && is_same(one.dir(), other.dir()) => {
-            Ok(Overlap::Same)
-        }
+        (false, false) if name == to.name() && is_same(one.dir(), other.dir()) => Ok(Overlap::Same),
         _ => Ok(Overlap::None),
     }
 }
@@ -52,6 +61,26 @@ impl Place {
     fn dir(&self) -> &Dir {
         self.parent.dir()
     }
+}
+
+/// The folder and the name of the object that the links at `key` lead to. `None`: there is none, or
+/// no link.
+fn behind_links(inner: &FolderInner, key: &Key) -> Option<(Parent, Vec<u8>)> {
+    let mut path = key.as_bytes().to_vec();
+    for links in 0..=LINKS_MAX {
+        let (folder, name) = parents::split(&path);
+        let parent = parents::open(inner, folder).ok()?;
+        match parent.dir().entry_metadata(name).ok()?.kind {
+            FileKind::Symlink => {}
+            _ => return (links > 0).then(|| (parent, name.to_vec())),
+        }
+        let target = parent.dir().read_link(name).ok()?;
+        if target.first() == Some(&b'/') {
+            return None; // It leaves the folder.
+        }
+        path = parents::join(folder.unwrap_or_default(), &target);
+    }
+    None
 }
 
 fn is_within(place: &Place, folder: &Place) -> Result<bool> {

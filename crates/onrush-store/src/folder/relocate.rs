@@ -276,7 +276,8 @@ fn try_rename(
         return Err(error);
     }
     let meta = match source.has_fragile_version() {
-        true => existing_object(to.dir(), &how.to)?.unwrap_or(source), // The rename changed it.
+        // The rename changed it.
+        true => existing_object(inner, to.dir(), &how.to)?.unwrap_or(source),
         false => source,
     };
     let committed = Committed {

@@ -92,6 +92,11 @@ impl HttpError {
                 "both names are not on one file system of the server, so this cannot be one step; \
                  copy and delete instead",
             ),
+            (StoreError::MountPoint, _) => (
+                409,
+                "something is mounted at this path of the server, so it can be neither replaced \
+                 nor deleted",
+            ),
             (StoreError::NotEmpty, _) => (409, "the folder is not empty"),
             (StoreError::LeadsOutside, _) => (
                 409,

@@ -250,7 +250,9 @@ impl Writes {
                     continue;
                 }
             };
-            if let Err(failure) = self.check_copied(&key, &entry, how, &copy).await {
+            // What is not replaced contains nothing yet.
+            let is_replaced = at != to;
+            if let Err(failure) = (self.check_copied(&key, &entry, how, &copy, is_replaced)).await {
                 walk.fail_with(copy, entry.kind, failure);
                 continue;
             }
@@ -267,21 +269,25 @@ impl Writes {
         walk.failures
     }
 
-    /// Whether something beneath the source of a copy may be copied to `copy`.
+    /// Whether something beneath the source of a copy may be copied to `copy`. `is_replaced`: the
+    /// copy replaces what is at the destination.
     async fn check_copied(
         &self,
         key: &Key,
         entry: &Entry,
         how: &Relocation,
         copy: &Key,
+        is_replaced: bool,
     ) -> Result<(), HttpError> {
         self.objects.check_no_state(copy)?;
-        let limits = self.uploads.limits();
         if entry.kind == Kind::File {
-            return match entry.size > limits.object_bytes_max {
-                true => Err(limits.too_large()),
-                false => Ok(()),
-            };
+            let limits = self.uploads.limits();
+            if entry.size > limits.object_bytes_max {
+                return Err(limits.too_large());
+            }
+            if !is_replaced {
+                return Ok(());
+            }
         }
         // A link or a mount in the source may lead to the destination.
         match self.objects.store.overlap(key, &how.to).await {

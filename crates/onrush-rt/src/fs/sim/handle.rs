@@ -267,6 +267,7 @@ impl SimDir {
             if state.disk.dir(inode).is_ok() {
                 return Err(errno(libc::EISDIR));
             }
+            check_movable(state, self.at.inode, inode)?;
             state.disk.set_entry(self.at.inode, name, None)
         })
     }
@@ -274,6 +275,7 @@ impl SimDir {
     pub(in crate::fs) fn remove_dir(&self, name: &[u8]) -> io::Result<()> {
         self.at.fs.atomically(self.at.epoch, |state| {
             let inode = entry(state, self.at.inode, name)?;
+            check_movable(state, self.at.inode, inode)?;
             if !state.disk.dir(inode)?.now.is_empty() {
                 return Err(errno(libc::ENOTEMPTY));
             }
@@ -541,10 +543,9 @@ pub(super) fn check_mounts(state: &mut DiskState, one: u64, other: u64) -> io::R
     }
 }
 
-/// The top of a mount cannot be renamed.
+/// The top of a mount can be neither renamed nor removed.
 fn check_movable(state: &mut DiskState, dir: u64, inode: u64) -> io::Result<()> {
-    let is_dir = state.disk.dir(inode).is_ok();
-    match is_dir && state.disk.node(inode)?.mount != state.disk.node(dir)?.mount {
+    match state.disk.node(inode)?.mount != state.disk.node(dir)?.mount {
         true => Err(errno(libc::EBUSY)),
         false => Ok(()),
     }

@@ -339,8 +339,8 @@ impl SimFs {
         self.lock().not_local = !local;
     }
 
-    /// Makes the empty directory at `path` another file system: a rename or a link from or to
-    /// others fails with `EXDEV`, a rename of the directory with `EBUSY`. Test set-up, not an
+    /// Makes the file or the empty directory at `path` another file system: a rename or a link from
+    /// or to others fails with `EXDEV`, a change of its own name with `EBUSY`. Test set-up, not an
     /// operation.
     pub fn mount(&self, path: &[u8]) -> io::Result<()> {
         let mut state = self.lock();
