@@ -11,6 +11,7 @@
 use crate::engine::connection::Conn;
 use crate::engine::connection::state::AfterFlush;
 use crate::engine::lifecycle::{Engine, count};
+use crate::engine::open::OpenConn;
 use crate::engine::shared::crowding::MakesRoom;
 use crate::engine::shared::exchange_log::Received;
 use crate::engine::shared::idle_order::pass_pause_ms;
@@ -94,7 +95,7 @@ impl Engine {
     #[cold]
     fn reserve_place_of_idle(&self, peer: Peer) -> bool {
         let makes_room = {
-            let (mut conns, running) = (self.conns.borrow_mut(), self.running.borrow());
+            let (mut conns, running) = (self.shared.table(), self.running.borrow());
             let shared = &running.trusted_proxies;
             self.crowd.idle_for(&mut conns, shared, peer)
         };
@@ -108,7 +109,7 @@ impl Engine {
 
     /// Closes a connection whose client has gone; `false` if there is none.
     fn close_gone(&self) -> bool {
-        let gone = self.crowd.next_gone(&mut self.conns.borrow_mut());
+        let gone = self.crowd.next_gone(&mut self.shared.table());
         if let Some(id) = gone {
             self.abort(id, CloseReason::Broken);
         }
@@ -141,7 +142,7 @@ impl Engine {
     /// Closes a connection of the client that has the most; `false` if there is none to close.
     fn close_crowding(&self, peer: Peer) -> bool {
         let found = {
-            let (mut conns, running) = (self.conns.borrow_mut(), self.running.borrow());
+            let (mut conns, running) = (self.shared.table(), self.running.borrow());
             self.crowd.next(&mut conns, &running.trusted_proxies, peer)
         };
         let Some(id) = found else { return false };
@@ -160,7 +161,7 @@ impl Engine {
         }
         let is_closed = self.close_idle(|conn| conn.transport.is_tls());
         if !is_closed {
-            let pause_ms = pass_pause_ms(self.conns.borrow().open());
+            let pause_ms = pass_pause_ms(self.shared.table().open());
             order.next_session_pass_ms.set(now_ms + pause_ms);
         }
         is_closed
@@ -180,7 +181,7 @@ impl Engine {
             let oldest = self.idle_order.longest_first.borrow_mut().pop_front();
             let Some((id, idleness)) = oldest else {
                 let now_ms = self.context.now_ms();
-                let mut conns = self.conns.borrow_mut();
+                let mut conns = self.shared.table();
                 if may_pass && self.idle_order.find(&mut conns, &self.limits(), now_ms) {
                     may_pass = false;
                     kept.clear(); // They were found again.
@@ -200,12 +201,11 @@ impl Engine {
                 return false;
             };
             let is_idle = {
-                let mut conns = self.conns.borrow_mut();
-                let idle = |conn: &&mut Conn| conn.idleness(&self.limits()) == Some(idleness);
-                let Some(conn) = conns.get(id).filter(idle) else {
+                let idle = |conn: &OpenConn<'_>| conn.idleness(&self.limits()) == Some(idleness);
+                let Some(conn) = self.shared.open(id).filter(idle) else {
                     continue;
                 };
-                if !may_close(conn) {
+                if !may_close(&conn) {
                     kept.push((id, idleness));
                     continue;
                 }
@@ -246,27 +246,28 @@ impl Engine {
         if let Some(oldest) = oldest {
             self.close(oldest, CloseReason::Refused);
         }
-        let id = self.conns.borrow_mut().reserve();
+        let id = self.shared.table().reserve();
         let attached = self.context.driver().attach(incoming.socket, id.token());
         let Ok(stream) = attached else {
-            self.conns.borrow_mut().release(id);
+            self.shared.table().release(id);
             self.counters.done.count(CloseReason::Refused);
             return;
         };
         let mut conn = Conn::new(stream);
         conn.state.refuse();
-        if self.io.log.is_on() {
+        if self.shared.io.log.is_on() {
             // Nothing was received, so the request is not known.
             let received = Received {
                 bytes: &[],
                 limits: &self.limits(),
             };
             let outcome = Outcome::Rejected;
-            self.io
+            self.shared
+                .io
                 .log
                 .reject(&mut conn, 503, outcome, received, 0, OVER_LIMIT_RESPONSE);
         }
-        self.conns.borrow_mut().insert(id, conn);
+        self.shared.insert(id, conn);
         self.over_limit.borrow_mut().push_back(id);
         self.send_then(id, OVER_LIMIT_RESPONSE, AfterFlush::Linger);
     }

@@ -66,17 +66,14 @@ impl Engine {
             return self.close(id, CloseReason::Broken);
         }
         let (phase, is_waiting, reader) = {
-            let mut conns = self.conns.borrow_mut();
-            let Some(conn) = conns.get(id) else { return };
+            let Some(mut conn) = self.shared.open(id) else {
+                return;
+            };
             conn.state.end();
             diagnose!(TRACE, connection = id.token(), phase = conn.state.phase().name();
                 "the client has half-closed (EOF)");
             let is_waiting = conn.transport.is_handshake_waiting();
-            (
-                conn.state.phase(),
-                is_waiting,
-                self.deadlines().take_reader(id, conn),
-            )
+            (conn.state.phase(), is_waiting, conn.take_reader())
         };
         match phase {
             // Its records, perhaps with a request, wait for their turn.
@@ -98,10 +95,11 @@ impl Engine {
     /// stopped receiving.
     fn on_readable(self: &Rc<Self>, id: ConnId, receive_stopped: bool) {
         let reader = {
-            let mut conns = self.conns.borrow_mut();
-            let Some(conn) = conns.get(id) else { return };
+            let Some(mut conn) = self.shared.open(id) else {
+                return;
+            };
             if receive_stopped && conn.state.phase() == Phase::Leaving {
-                drop(conns);
+                drop(conn);
                 return self.finish_migration(id);
             }
             if conn.active.is_none() {
@@ -110,7 +108,7 @@ impl Engine {
             if receive_stopped {
                 conn.state.receiving_stopped();
             }
-            self.deadlines().take_reader(id, conn)
+            conn.take_reader()
         };
         if let Some(reader) = reader {
             user::wake(reader);

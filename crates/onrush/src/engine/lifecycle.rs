@@ -2,22 +2,17 @@
 
 use crate::connections::ConnId;
 use crate::engine::connection::Conn;
-use crate::engine::connection::table::Conns;
-use crate::engine::shared::bodies::Bodies;
+use crate::engine::connection::state::Target;
+use crate::engine::open::deadlines::DRAIN_FIRST_MS;
+use crate::engine::open::{OpenConn, Shared};
 use crate::engine::shared::checks::{RebalanceState, StallReports};
 use crate::engine::shared::crowding::Crowd;
-use crate::engine::shared::deadlines::{DRAIN_FIRST_MS, Deadlines};
 use crate::engine::shared::exchange_log::ExchangeLog;
 use crate::engine::shared::handshakes::{TlsSettings, WorkerTls};
 use crate::engine::shared::idle_order::IdleOrder;
 use crate::engine::shared::listeners::{Incoming, Listeners};
-use crate::engine::shared::measurements::Measurements;
 use crate::engine::shared::outbox::Outbox;
 use crate::engine::shared::peers::Peers;
-use crate::engine::shared::receive_memory::ReceiveMemory;
-use crate::engine::shared::rendering::Rendering;
-use crate::engine::shared::shutdown::Shutdown;
-use crate::engine::shared::socket_io::SocketIo;
 use crate::engine::shared::transfer::Transfer;
 use crate::handler::Service;
 use crate::log::{AccessLog, EntryWindow};
@@ -104,34 +99,25 @@ pub(crate) struct Engine {
     pub(super) settings: Settings,
     /// At first those of `settings`.
     pub(super) running: RefCell<RunningSettings>,
-    /// Those of `running`, which each request reads.
-    pub(super) limits: Cell<Limits>,
     pub(super) service: Rc<dyn Service>,
-    pub(super) conns: RefCell<Conns>,
+    pub(super) shared: Shared,
     /// Memory of finished requests, for reuse.
     pub(super) request_pool: Rc<RequestPool>,
-    pub(super) rendering: Rendering,
-    /// Receives discarded bytes that the kernel cannot drop by itself.
-    pub(super) discard_buffer: RefCell<Vec<u8>>,
     pub(super) listeners: Listeners,
-    pub(super) shutdown: Shutdown,
     /// While it drains and connections are passed on to another process.
     pub(super) outbox: RefCell<Option<Arc<Outbox>>>,
     /// Receive memory was so short that receiving ahead of handlers was paused for all connections.
     /// Reset when memory is no longer short. See `pressure`.
     pub(super) ahead_paused: Cell<bool>,
-    pub(super) memory: ReceiveMemory,
     /// Open connections over the limit, which receive a 503.
     pub(super) over_limit: RefCell<VecDeque<ConnId>>,
     pub(super) idle_order: IdleOrder,
     pub(super) crowd: Crowd,
     pub(super) counters: Arc<Counters>,
-    pub(super) io: SocketIo,
     /// The task for the next handler that is not ready at once.
     pub(super) task_slot: RefCell<TaskSlot>,
     pub(super) rebalance_state: RebalanceState,
     pub(super) stalls: StallReports,
-    pub(super) peers: Rc<Peers>,
     /// Limits the log entries about connections without a valid header of the PROXY protocol.
     pub(super) proxy_refusals: Cell<EntryWindow>,
     pub(super) tls: WorkerTls,
@@ -154,34 +140,23 @@ impl Engine {
             let busy = settings.worker_set.load(context.index());
             metrics.worker(context, &counters, busy)
         });
-        let peers = Rc::new(Peers::new(context, settings.proxy_protocol));
-        let conns = Conns::default();
-        let memory = ReceiveMemory::new(context, &conns);
+        let peers = Peers::new(context, settings.proxy_protocol);
+        let limits = settings.running.limits;
+        let shared = Shared::new(context, limits, &counters, recorder, peers);
         let engine = Rc::new(Engine {
             context: context.clone(),
             handle: WorkerHandle::new(context),
             running: RefCell::new(settings.running.clone()),
-            limits: Cell::new(settings.running.limits),
             settings,
             service,
-            conns: RefCell::new(conns),
             request_pool: Rc::default(),
-            rendering: Rendering::new(context),
-            discard_buffer: RefCell::default(),
             listeners: Listeners::new(context),
-            shutdown: Shutdown::default(),
             outbox: RefCell::default(),
             ahead_paused: Cell::new(false),
-            memory,
             over_limit: RefCell::default(),
             idle_order: IdleOrder::default(),
-            crowd: Crowd::new(context, &peers),
-            io: SocketIo::new(
-                context,
-                ExchangeLog::new(context, &peers),
-                Measurements::new(recorder),
-            ),
-            peers,
+            crowd: Crowd::new(context, &shared.peers),
+            shared,
             counters,
             task_slot: RefCell::new(context.task_slot()),
             rebalance_state: RebalanceState::default(),
@@ -192,7 +167,7 @@ impl Engine {
         let weak = Rc::downgrade(&engine);
         engine.set_logging(engine.settings.running.access_log);
         context.check_before_user_code(move || {
-            (weak.upgrade()).is_none_or(|engine| engine.conns.try_borrow_mut().is_ok())
+            (weak.upgrade()).is_none_or(|engine| engine.shared.is_free())
         });
         engine
     }
@@ -209,7 +184,7 @@ impl Engine {
 
     /// Connections open now.
     pub(crate) fn open_connections(&self) -> usize {
-        self.conns.borrow().open()
+        self.shared.table().open()
     }
 
     /// Connections that are assigned to this worker, including those on their way to it.
@@ -220,34 +195,16 @@ impl Engine {
     /// Borrows the connections; no user code may run meanwhile.
     #[cfg(all(test, debug_assertions))]
     pub(crate) fn hold_connections(&self) -> impl Sized + use<'_> {
-        self.conns.borrow_mut()
-    }
-
-    /// What sets deadlines.
-    #[inline]
-    pub(super) fn deadlines(&self) -> Deadlines<'_> {
-        Deadlines {
-            context: &self.context,
-            limits: &self.limits,
-        }
-    }
-
-    /// What receives request bodies.
-    pub(super) fn bodies(&self) -> Bodies<'_> {
-        Bodies {
-            deadlines: self.deadlines(),
-            io: &self.io,
-            counters: &self.counters,
-        }
+        self.shared.table()
     }
 
     pub(super) fn limits(&self) -> Limits {
-        self.limits.get()
+        self.shared.limits.get()
     }
 
     /// Replaces the settings that can change. Waits that have begun keep their deadline.
     pub(crate) fn set_settings(&self, settings: RunningSettings) {
-        self.limits.set(settings.limits);
+        self.shared.limits.set(settings.limits);
         self.set_logging(settings.access_log);
         drop(self.running.replace(settings));
     }
@@ -264,12 +221,8 @@ impl Engine {
     }
 
     pub(super) fn set_logging(&self, access_log: AccessLog) {
-        if !self.io.log.set(access_log) {
-            return;
-        }
-        let mut conns = self.conns.borrow_mut();
-        for id in conns.ids() {
-            if let Some(conn) = conns.get(id) {
+        if self.shared.io.log.set(access_log) {
+            for (_, conn) in self.shared.table().all() {
                 ExchangeLog::forget(conn);
             }
         }
@@ -282,8 +235,8 @@ impl Engine {
     pub(crate) fn drain(self: &Rc<Self>, outbox: Option<Arc<Outbox>>) {
         drop(self.outbox.replace(outbox));
         self.settings.worker_set.drain(); // The other workers drain as well.
-        self.shutdown.begin();
-        let ids = self.conns.borrow().ids();
+        self.shared.shutdown.begin();
+        let ids = self.shared.ids();
         for id in ids {
             if !self.pass_on(id) {
                 self.drain_connection(id);
@@ -294,30 +247,31 @@ impl Engine {
     /// Ends a connection after the requests that have arrived. One that looks idle stays open a
     /// little longer, because a request may be on its way.
     pub(super) fn drain_connection(&self, id: ConnId) {
-        let mut conns = self.conns.borrow_mut();
-        let Some(conn) = conns.get(id) else { return };
+        let Some(mut conn) = self.shared.open(id) else {
+            return;
+        };
         let queued = conn.unprocessed_bytes();
         let arrived = queued as u64 + self.context.driver().unread_bytes(conn.stream);
-        self.shutdown.limit_requests(id, arrived);
+        self.shared.shutdown.limit_requests(id, arrived);
         if arrived == 0 && conn.state.phase().has_request() {
             conn.machine.close_after_next(); // Its response may have started.
         }
         let is_between = conn.state.is_ready() && !conn.state.is_handshaking();
         if (is_between || conn.state.is_in_proxy_header()) && queued == 0 {
-            let deadline_ms = self.deadlines().drain_deadline_ms(conn, conn.deadline_ms);
+            let deadline_ms = conn.drain_deadline_ms(conn.deadline_ms);
             conn.state.restart_head(); // A new head gets the full time limit.
-            self.deadlines().set_deadline(id, conn, deadline_ms);
+            conn.set_deadline(deadline_ms);
         }
     }
 
     /// Closes all connections at once.
     pub(crate) fn close_all(&self) {
         self.request_pool.close();
-        let ids = self.conns.borrow().ids();
+        let ids = self.shared.ids();
         for id in ids {
             panic_guard::catch(|| self.close(id, CloseReason::Stopped));
         }
-        self.io.log.write(); // Tasks no longer run.
+        self.shared.io.log.write(); // Tasks no longer run.
     }
 
     /// Begins to serve a new connection. Its places under the connection limit and in the worker
@@ -327,44 +281,43 @@ impl Engine {
         let Some(id) = self.attach(incoming.socket) else {
             return;
         };
-        let mut conns = self.conns.borrow_mut();
-        let Some(conn) = conns.get(id) else { return };
+        let Some(mut conn) = self.shared.open(id) else {
+            return;
+        };
         self.context.driver().receive(conn.stream);
         match self.settings.proxy_protocol {
-            true => self.expect_proxy_header(id, conn, incoming.tls),
-            false => self.start_transport(id, conn, incoming.tls),
+            true => self.expect_proxy_header(&mut conn, incoming.tls),
+            false => self.start_transport(&mut conn, incoming.tls),
         }
-        drop(conns);
+        drop(conn);
         if self.is_passing() {
             self.pass_on_if_idle(id);
         }
     }
 
     /// Waits for the handshake of a connection, or for its first request.
-    pub(super) fn start_transport(&self, id: ConnId, conn: &mut Conn, tls: bool) {
+    pub(super) fn start_transport(&self, conn: &mut OpenConn<'_>, tls: bool) {
         match tls {
-            true => self.start_tls(id, conn),
-            false => self.expect_first_head(id, conn),
+            true => conn.start_tls(),
+            false => self.expect_first_head(conn),
         }
     }
 
     /// Waits for the first request of a connection. The head time limit applies from now on.
-    pub(super) fn expect_first_head(&self, id: ConnId, conn: &mut Conn) {
+    pub(super) fn expect_first_head(&self, conn: &mut OpenConn<'_>) {
         if self.is_passing() {
-            conn.state
-                .plan_move(crate::engine::connection::state::Target::Successor);
+            conn.state.plan_move(Target::Successor);
         }
-        match self.shutdown.ends(conn) {
+        match self.shared.shutdown.ends(conn) {
             true => conn.state.expect_request(),
             false => conn.state.expect_head(),
         }
-        self.deadlines()
-            .set_timeout(id, conn, self.first_timeout_ms(conn));
+        conn.set_timeout(self.first_timeout_ms(conn));
     }
 
     /// The time limit for what a connection begins with.
     pub(super) fn first_timeout_ms(&self, conn: &Conn) -> u32 {
-        match self.shutdown.ends(conn) {
+        match self.shared.shutdown.ends(conn) {
             true => DRAIN_FIRST_MS,
             false => self.limits().head_timeout_ms,
         }
@@ -373,18 +326,18 @@ impl Engine {
     /// Creates the entry of a connection. The caller starts receiving. On failure, releases the
     /// places of the connection.
     pub(super) fn attach(&self, socket: Socket) -> Option<ConnId> {
-        let id = self.conns.borrow_mut().reserve();
+        let id = self.shared.table().reserve();
         let attached = self.context.driver().attach(socket, id.token());
         match attached {
             Ok(stream) => {
-                self.conns.borrow_mut().insert(id, Conn::new(stream));
+                self.shared.insert(id, Conn::new(stream));
                 diagnose!(DEBUG, worker = self.context.index(), connection = id.token();
                     "connection opened");
                 Some(id)
             }
             Err(error) => {
                 panic_guard::log(|| tracing::warn!(%error, "a connection could not be attached"));
-                self.conns.borrow_mut().release(id);
+                self.shared.table().release(id);
                 self.record_close(CloseReason::Exhausted);
                 None
             }
@@ -400,12 +353,13 @@ impl Engine {
 
     /// Closes a connection and cancels its task.
     pub(super) fn close(&self, id: ConnId, reason: CloseReason) {
-        let conn = self.conns.borrow_mut().remove(id);
-        let Some(mut conn) = conn else { return };
+        let Some(mut conn) = self.shared.remove(id) else {
+            return;
+        };
         diagnose!(DEBUG, worker = self.context.index(), connection = id.token(),
             reason = reason.name(), phase = conn.state.phase().name(); "connection closed");
         self.close_tls(&mut conn, reason);
-        self.peers.forget(conn.stream);
+        self.shared.peers.forget(conn.stream);
         self.context.driver().close(conn.stream);
         if let Some(timer) = conn.timer {
             self.context.unschedule(timer);
@@ -416,8 +370,8 @@ impl Engine {
         } else {
             self.record_close(reason);
         }
-        if self.io.log.is_on() {
-            self.io.log.closed(&mut conn, reason);
+        if self.shared.io.log.is_on() {
+            self.shared.io.log.closed(&mut conn, reason);
         }
         let active = conn.active.as_mut();
         let (reader, measured) = match active {
@@ -428,7 +382,7 @@ impl Engine {
             None => (None, None),
         };
         if let Some(measured) = measured {
-            self.io.measurements.abort(&measured);
+            self.shared.io.measurements.abort(&measured);
         }
         drop(conn);
         if let Some(reader) = reader {
@@ -439,7 +393,7 @@ impl Engine {
     /// Resets a connection, so that the client does not mistake a truncated response for a complete
     /// one.
     pub(super) fn abort(&self, id: ConnId, reason: CloseReason) {
-        let stream = self.conns.borrow_mut().get(id).map(|conn| conn.stream);
+        let stream = self.shared.open(id).map(|conn| conn.stream);
         if let Some(stream) = stream {
             self.context.driver().reset(stream);
         }
@@ -456,7 +410,7 @@ impl Engine {
     #[cold]
     pub(super) fn recover_from_panic(&self, id: Option<ConnId>) {
         count(&self.counters.caught);
-        self.io.measurements.abort_present();
+        self.shared.io.measurements.abort_present();
         let worker = self.context.index();
         let connection_reset = id.is_some();
         panic_guard::log(|| {
@@ -481,10 +435,10 @@ impl std::fmt::Debug for Engine {
 }
 
 /// Calls user code; `None` when it panicked. The panic hook has printed the message.
-pub(super) fn guarded<T>(engine: &Engine, call: impl FnOnce() -> T) -> Option<T> {
+pub(super) fn guarded<T>(counters: &Counters, call: impl FnOnce() -> T) -> Option<T> {
     let value = panic_guard::catch(call);
     if value.is_none() {
-        count(&engine.counters.panicked);
+        count(&counters.panicked);
         panic_guard::log(|| tracing::error!("a handler panicked"));
     }
     value

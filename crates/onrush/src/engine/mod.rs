@@ -4,12 +4,14 @@
 //! borrow of its cells while user code runs, because user code calls back into the engine: it reads
 //! a body or drops a request. Dropping a task runs user code as well.
 //!
-//! [`Engine`] has what the connections of a worker share, in types that know no engine and touch
-//! only what they own (`connection`, `shared`). Its own methods, in the other modules, decide what
-//! happens to a connection: only they close one or reach another one.
+//! What the connections of a worker share is in types that know no engine and touch only what they
+//! own (`shared`). An operation on one connection borrows it with what it uses of them (`open`).
+//! The methods of [`Engine`], in the other modules, decide what happens to a connection: only they
+//! close one, reach another one or start a request.
 //!
 //! Modules, lowest first: `connection` (one connection, and the table of all) · `shared` (what the
-//! connections of a worker share) · `lifecycle` (the engine, and the life of a connection) ·
+//! connections of a worker share) · `open` (one connection, borrowed with that) · `lifecycle` (the
+//! engine, and the life of a connection) ·
 //! `no_tls`, `tls` (handshakes and received records) · `timers` (expired time limits) · `pressure`
 //! (shortage of receive memory) · `requests` (what they need of the engine) · `http1` (requests and
 //! responses) · `proxy_header` (the PROXY protocol) · `workers` (connections that move, blocked
@@ -23,6 +25,7 @@ mod http1;
 mod lifecycle;
 #[cfg(not(feature = "tls"))]
 mod no_tls;
+mod open;
 mod pressure;
 mod proxy_header;
 mod requests;

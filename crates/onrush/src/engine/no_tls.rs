@@ -4,10 +4,15 @@ use crate::connections::ConnId;
 use crate::engine::connection::Conn;
 use crate::engine::connection::tls_connection::MovedTls;
 use crate::engine::lifecycle::Engine;
+use crate::engine::open::OpenConn;
 use crate::metrics::CloseReason;
 use onrush_rt::buf::Buf;
 use onrush_rt::worker::Notifier;
 use std::rc::Rc;
+
+impl OpenConn<'_> {
+    pub(super) fn start_tls(&mut self) {}
+}
 
 impl Engine {
     pub(super) fn uses_tls(&self, _: usize) -> bool {
@@ -24,8 +29,6 @@ impl Engine {
     pub(crate) fn watch_clients(&self, _: Notifier) -> impl Sized + use<> {}
 
     pub(super) fn end_clients(self: &Rc<Self>) {}
-
-    pub(super) fn start_tls(&self, _: ConnId, _: &mut Conn) {}
 
     pub(super) fn on_records(self: &Rc<Self>, _: ConnId, _: Buf) {}
 

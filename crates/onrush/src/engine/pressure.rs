@@ -19,6 +19,7 @@
 use crate::connections::ConnId;
 use crate::engine::connection::state::AfterFlush;
 use crate::engine::lifecycle::Engine;
+use crate::engine::open::OpenConn;
 use crate::log::Outcome;
 use crate::metrics::{CloseReason, Refusal};
 use crate::request::RequestParts;
@@ -40,21 +41,7 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> Option<AfterFlush> {
         let reject = Reject::new(503, "server is low on memory");
-        let mut conns = self.conns.borrow_mut();
-        let conn = conns.get(id)?;
-        if self.io.log.is_on() {
-            self.io.log.begin(conn, &parts.head, head_bytes);
-        }
-        let rendered_before = out.len();
-        conn.machine
-            .send_reject(reject, &self.rendering.date(), out);
-        if self.io.log.is_on() {
-            self.io
-                .log
-                .respond_whole(conn, reject.status, rendered_before, out);
-        }
-        let after = conn.machine.finish_response();
-        drop(conns);
+        let after = (self.shared.open(id)?).reject_request(reject, (&parts.head, head_bytes), out);
         self.request_pool.give(parts);
         self.counters.rejected.count(Refusal::of(reject.status));
         Some(AfterFlush::following(after, true))
@@ -65,17 +52,17 @@ impl Engine {
     /// and after storing a partial head, input, or an unsent response.
     #[inline]
     pub(super) fn reclaim_memory(self: &Rc<Self>) {
-        if !self.memory.is_short_for_heads() {
-            if self.ahead_paused.get() && !self.memory.is_short() {
+        if !self.shared.memory.is_short_for_heads() {
+            if self.ahead_paused.get() && !self.shared.memory.is_short() {
                 self.ahead_paused.set(false);
             }
             return;
         }
-        while self.memory.is_short_for_heads() {
+        while self.shared.memory.is_short_for_heads() {
             let (head, unread, unread_first) = {
-                let conns = self.conns.borrow();
-                let unread_first = conns.is_mostly_unread();
-                (conns.head_to_evict(), conns.unread_to_evict(), unread_first)
+                let lists = self.shared.evictable().borrow();
+                let unread_first = lists.is_mostly_unread();
+                (lists.head_to_evict(), lists.unread_to_evict(), unread_first)
             };
             match (head, unread) {
                 (_, Some(id)) if unread_first => self.evict_unread(id),
@@ -97,26 +84,21 @@ impl Engine {
     /// Evicts a partial head. Frees its memory at once, and ends its connection with a 408 (RFC
     /// 9110, section 15.5.9).
     fn evict_head(self: &Rc<Self>, id: ConnId) {
-        let input = {
-            let mut conns = self.conns.borrow_mut();
-            conns.unlist(id);
-            let Some(conn) = conns.get(id) else { return };
-            if conn.state.is_handshaking() || conn.state.is_in_proxy_header() {
-                drop(conns);
-                self.counters.evicted.add(1);
-                return self.abort(id, CloseReason::Exhausted);
-            }
-            conn.transport.drop_received();
-            if conn.state.is_busy() {
-                drop(conns);
-                return self.fail_evicted_body(id);
-            }
-            let active = conn.active();
-            active.wire.input_bytes = 0;
-            std::mem::take(&mut active.wire.input)
+        let Some(mut conn) = self.shared.open(id) else {
+            return;
         };
-        drop(input);
+        conn.unlist();
         self.counters.evicted.add(1);
+        if conn.state.is_handshaking() || conn.state.is_in_proxy_header() {
+            drop(conn);
+            return self.abort(id, CloseReason::Exhausted);
+        }
+        if conn.state.is_busy() {
+            conn.transport.drop_received();
+            return self.fail_evicted_body(id, conn);
+        }
+        conn.drop_input();
+        drop(conn);
         let reject = Reject::new(408, "server is low on memory");
         self.reject_request(id, reject, Outcome::Evicted);
         diagnose!(DEBUG, connection = id.token();
@@ -125,20 +107,16 @@ impl Engine {
 
     /// Fails the body of a request whose last record was incomplete and has been evicted. The
     /// response is the last one of the connection.
-    fn fail_evicted_body(&self, id: ConnId) {
-        self.counters.evicted.add(1);
+    fn fail_evicted_body(&self, id: ConnId, mut conn: OpenConn<'_>) {
         diagnose!(DEBUG, connection = id.token();
             "receive memory is short, a part of a record is evicted");
-        let reader = {
-            let mut conns = self.conns.borrow_mut();
-            let Some(conn) = conns.get(id) else { return };
-            conn.machine.close_after_next();
-            if !conn.machine.body_ended() {
-                let reject = Reject::new(503, "server is low on memory");
-                (conn.active().exchange).fail_body(io::ErrorKind::OutOfMemory, reject);
-            }
-            self.deadlines().take_reader(id, conn)
-        };
+        conn.machine.close_after_next();
+        if !conn.machine.body_ended() {
+            let reject = Reject::new(503, "server is low on memory");
+            (conn.active().exchange).fail_body(io::ErrorKind::OutOfMemory, reject);
+        }
+        let reader = conn.take_reader();
+        drop(conn);
         if let Some(reader) = reader {
             user::wake(reader);
         }
@@ -150,10 +128,9 @@ impl Engine {
         if self.ahead_paused.replace(true) {
             return;
         }
-        let ids = self.conns.borrow().ids();
-        for id in ids {
-            if let Some(conn) = self.conns.borrow_mut().get(id) {
-                self.memory.pause_ahead(id, conn);
+        for id in self.shared.ids() {
+            if let Some(mut conn) = self.shared.open(id) {
+                conn.pause_ahead();
             }
         }
     }

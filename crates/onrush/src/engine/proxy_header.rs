@@ -7,8 +7,8 @@
 //! evicted like a partial head, and has the time limit of a head.
 
 use crate::connections::ConnId;
-use crate::engine::connection::Conn;
 use crate::engine::lifecycle::{Engine, count};
+use crate::engine::open::OpenConn;
 use crate::metrics::{CloseReason, ProxyRefusal};
 use onrush_proto::proxy_header;
 use onrush_rt::buf::Buf;
@@ -27,8 +27,8 @@ enum Next {
 impl Engine {
     /// The peer of the socket of a connection.
     pub(super) fn socket_peer_of(&self, id: ConnId) -> Peer {
-        let mut conns = self.conns.borrow_mut();
-        (conns.get(id)).map_or(Peer::Gone, |conn| self.peers.of_socket(conn))
+        let peer = |conn: OpenConn<'_>| self.shared.peers.of_socket(&conn);
+        self.shared.open(id).map_or(Peer::Gone, peer)
     }
 
     /// Counts a new connection of a peer that is not trusted. The caller closes it.
@@ -43,29 +43,27 @@ impl Engine {
     }
 
     /// Makes a new connection of a trusted peer begin with the header. `tls`: a handshake follows.
-    pub(super) fn expect_proxy_header(&self, id: ConnId, conn: &mut Conn, tls: bool) {
+    pub(super) fn expect_proxy_header(&self, conn: &mut OpenConn<'_>, tls: bool) {
         if tls {
-            self.start_tls(id, conn);
+            conn.start_tls();
         }
-        conn.state.expect_proxy_header(id);
-        self.deadlines()
-            .set_timeout(id, conn, self.first_timeout_ms(conn));
+        conn.expect_proxy_header();
+        conn.set_timeout(self.first_timeout_ms(conn));
     }
 
     /// Handles `data` of a connection whose header is not complete.
     #[inline(never)]
     pub(super) fn receive_proxy_header(self: &Rc<Self>, id: ConnId, data: Buf) {
         let next = {
-            let mut conns = self.conns.borrow_mut();
-            let Some(conn) = conns.get(id) else { return };
-            let next = self.parse_proxy_header(id, conn, data);
+            let Some(mut conn) = self.shared.open(id) else {
+                return;
+            };
+            let next = self.parse_proxy_header(&mut conn, data);
             match &next {
-                Next::Wait => conns.list_head(id),
+                Next::Wait => conn.list_head(),
                 Next::Continue(_) => {
-                    conns.unlist(id);
-                    if let Some(conn) = conns.get(id) {
-                        conn.release_active();
-                    }
+                    conn.unlist();
+                    conn.release_active();
                 }
                 Next::Refuse(..) => {}
             }
@@ -79,10 +77,9 @@ impl Engine {
         }
     }
 
-    fn parse_proxy_header(&self, id: ConnId, conn: &mut Conn, data: Buf) -> Next {
-        let wire = &mut conn.active().wire;
-        wire.push_input(data);
-        let Ok(joined) = self.memory.join_head(wire) else {
+    fn parse_proxy_header(&self, conn: &mut OpenConn<'_>, data: Buf) -> Next {
+        conn.active().wire.push_input(data);
+        let Ok(joined) = conn.join_head() else {
             return Next::Refuse(ProxyRefusal::Malformed, "the server is low on memory");
         };
         let Some(mut input) = joined else {
@@ -90,16 +87,12 @@ impl Engine {
         };
         match proxy_header::parse(&input) {
             Ok(None) => {
-                self.queue_partial_head(id, conn, input);
+                conn.queue_partial_head(input);
                 Next::Wait
             }
             Ok(Some(header)) => {
-                self.peers.name(conn.stream, header.client);
-                diagnose!(DEBUG, connection = id.token(),
-                    client = header.client.map(tracing::field::display);
-                    "PROXY protocol header received");
-                conn.state.become_ready(id);
-                self.start_transport(id, conn, conn.transport.is_tls());
+                conn.name_client(header.client);
+                self.start_transport(conn, conn.transport.is_tls());
                 input.advance(header.bytes);
                 Next::Continue(input)
             }
@@ -109,7 +102,7 @@ impl Engine {
 
     /// The client has ended a connection whose header is not complete.
     pub(super) fn end_in_proxy_header(&self, id: ConnId) {
-        match self.has_queued_input(id) {
+        match self.shared.has_queued_input(id) {
             // Such as a load balancer that checks whether the port is open.
             false => self.close(id, CloseReason::Client),
             true => {
@@ -120,7 +113,7 @@ impl Engine {
 
     /// Called when the time limit of the header has expired.
     pub(super) fn on_proxy_header_timeout(&self, id: ConnId) {
-        match self.shutdown.has_begun() {
+        match self.shared.shutdown.has_begun() {
             true => self.close(id, CloseReason::Drained),
             false => {
                 self.refuse_proxy_header(id, ProxyRefusal::TimedOut, "no complete header in time")

@@ -4,9 +4,8 @@ use crate::connections::{BodyId, ConnId, Connections};
 use crate::drain::Draining;
 use crate::engine::connection::transport::BodyTarget;
 use crate::engine::lifecycle::Engine;
-use crate::engine::shared::bodies::{DISCARD_BYTES, DISCARD_LOW_WATER, NextPiece};
-use crate::engine::shared::bodies::{next_piece, present, reject_body, request_gone};
-use crate::engine::shared::deadlines::Wait;
+use crate::engine::open::bodies::{NextPiece, reject_body, request_gone};
+use crate::engine::open::deadlines::Wait;
 use crate::params::Template;
 use crate::worker::WorkerHandle;
 use onrush_rt::buf::Buf;
@@ -23,13 +22,12 @@ impl Connections for Engine {
     }
 
     fn draining(&self) -> Draining {
-        self.shutdown.signal().draining()
+        self.shared.shutdown.signal().draining()
     }
 
     fn peer(&self, connection: ConnId) -> Option<SocketAddr> {
-        let mut conns = self.conns.borrow_mut();
-        self.peers
-            .client_of_request(connection, conns.get(connection)?)
+        let conn = self.shared.open(connection)?;
+        self.shared.peers.client_of_request(connection, &conn)
     }
 
     fn socket_peer(&self, connection: ConnId) -> Peer {
@@ -37,13 +35,13 @@ impl Connections for Engine {
     }
 
     fn local_address(&self, connection: ConnId) -> Option<Address> {
-        let stream = self.conns.borrow_mut().get(connection)?.stream;
+        let stream = self.shared.open(connection)?.stream;
         net::local_address(self.context.driver().descriptor(stream)?)
     }
 
     #[cfg(feature = "tls")]
     fn tls(&self, connection: ConnId) -> Option<std::sync::Arc<crate::tls::TlsInfo>> {
-        self.tls_info(connection)
+        self.shared.open(connection)?.tls_info()
     }
 
     fn limit_hit(&self) {
@@ -52,12 +50,12 @@ impl Connections for Engine {
 
     fn routed(&self, template: &Rc<Template>) {
         self.context.poll_monitor().retag(template.id);
-        self.io.measurements.set_route(template);
+        self.shared.io.measurements.set_route(template);
     }
 
     fn set_user(&self, connection: ConnId, user: &str) {
-        if self.io.log.is_on()
-            && let Some(conn) = self.conns.borrow_mut().get(connection)
+        if self.shared.io.log.is_on()
+            && let Some(mut conn) = self.shared.open(connection)
             && let Some(active) = conn.active.as_mut()
         {
             active.wire.log_entries.set_user(user);
@@ -65,8 +63,8 @@ impl Connections for Engine {
     }
 
     fn set_client_address(&self, connection: ConnId, address: IpAddr) {
-        if self.io.log.is_on()
-            && let Some(conn) = self.conns.borrow_mut().get(connection)
+        if self.shared.io.log.is_on()
+            && let Some(mut conn) = self.shared.open(connection)
             && let Some(active) = conn.active.as_mut()
         {
             active.wire.log_entries.set_client_address(address);
@@ -75,22 +73,20 @@ impl Connections for Engine {
 
     fn poll_piece(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<Option<io::Result<Buf>>> {
         ready!(coop::poll_operation(cx)); // Also at the end: some callers poll again.
-        let mut conns = self.conns.borrow_mut();
-        let Some(conn) = present(&mut conns, body) else {
+        let Some(mut conn) = self.shared.present(body) else {
             return Poll::Ready(Some(Err(request_gone())));
         };
-        match next_piece(conn, &self.limits(), usize::MAX) {
+        match conn.next_piece(usize::MAX) {
             NextPiece::Piece(piece) => {
                 coop::spend(piece.len());
-                self.deadlines()
-                    .set_wait_timeout(body.connection, conn, Wait::Body, 0);
+                conn.set_wait_timeout(Wait::Body, 0);
                 Poll::Ready(Some(Ok(piece)))
             }
             NextPiece::End => Poll::Ready(None),
             NextPiece::Failed(error) => Poll::Ready(Some(Err(error))),
             NextPiece::Empty => {
-                drop(conns);
-                match self.bodies().wait_for_body(&self.conns, body, cx, true) {
+                drop(conn);
+                match self.shared.wait_for_body(body, cx, true) {
                     Ok(()) => Poll::Pending,
                     Err(error) => Poll::Ready(Some(Err(error))),
                 }
@@ -106,8 +102,7 @@ impl Connections for Engine {
         low_water: u32,
     ) -> Poll<io::Result<usize>> {
         ready!(coop::poll_operation(cx)); // Also at the end: some callers poll again.
-        let mut conns = self.conns.borrow_mut();
-        let Some(conn) = present(&mut conns, body) else {
+        let Some(mut conn) = self.shared.present(body) else {
             return Poll::Ready(Err(request_gone()));
         };
         let mut filled = 0;
@@ -116,7 +111,7 @@ impl Connections for Engine {
             if room == 0 {
                 break;
             }
-            match next_piece(conn, &self.limits(), room) {
+            match conn.next_piece(room) {
                 NextPiece::Piece(piece) => {
                     into.extend_from_slice(&piece);
                     filled += piece.len();
@@ -125,71 +120,54 @@ impl Connections for Engine {
                 NextPiece::End => return Poll::Ready(Ok(0)),
                 NextPiece::Failed(error) => return Poll::Ready(Err(error)),
                 NextPiece::Empty => {
-                    let id = body.connection;
-                    let target = BodyTarget::Append(into);
-                    let attempt = self.bodies().try_direct(id, conn, low_water, target);
-                    drop(conns);
-                    return self.bodies().finish_attempt(&self.conns, body, cx, attempt);
+                    let attempt = conn.try_direct(low_water, BodyTarget::Append(into));
+                    drop(conn);
+                    return self.shared.finish_attempt(body, cx, attempt);
                 }
             }
         }
         coop::spend(filled);
-        self.deadlines()
-            .set_wait_timeout(body.connection, conn, Wait::Body, 0);
+        conn.set_wait_timeout(Wait::Body, 0);
         Poll::Ready(Ok(filled))
     }
 
     fn poll_discard(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         ready!(coop::poll_operation(cx)); // Also at the end: some callers poll again.
-        let mut conns = self.conns.borrow_mut();
-        let Some(conn) = present(&mut conns, body) else {
+        let Some(mut conn) = self.shared.present(body) else {
             return Poll::Ready(Err(request_gone()));
         };
-        match next_piece(conn, &self.limits(), usize::MAX) {
+        match conn.next_piece(usize::MAX) {
             NextPiece::Piece(piece) => {
                 coop::spend(piece.len());
-                self.deadlines()
-                    .set_wait_timeout(body.connection, conn, Wait::Body, 0);
+                conn.set_wait_timeout(Wait::Body, 0);
                 Poll::Ready(Ok(piece.len()))
             }
             NextPiece::End => Poll::Ready(Ok(0)),
             NextPiece::Failed(error) => Poll::Ready(Err(error)),
             NextPiece::Empty => {
-                let mut discard_buffer = self.discard_buffer.borrow_mut();
-                if discard_buffer.is_empty() {
-                    *discard_buffer = vec![0; DISCARD_BYTES];
-                }
-                let (id, low_water) = (body.connection, DISCARD_LOW_WATER);
-                let target = BodyTarget::Discard(&mut discard_buffer);
-                let attempt = self.bodies().try_direct(id, conn, low_water, target);
-                drop((discard_buffer, conns));
-                self.bodies().finish_attempt(&self.conns, body, cx, attempt)
+                let attempt = conn.try_discard();
+                drop(conn);
+                self.shared.finish_attempt(body, cx, attempt)
             }
         }
     }
 
     fn body_remaining(&self, body: BodyId) -> Option<u64> {
-        let mut conns = self.conns.borrow_mut();
-        let conn = present(&mut conns, body)?;
-        conn.machine.body_remaining()
+        self.shared.present(body)?.machine.body_remaining()
     }
 
     fn limit_body(&self, body: BodyId, bytes_max: u64) -> io::Result<()> {
-        let mut conns = self.conns.borrow_mut();
-        let conn = present(&mut conns, body).ok_or_else(request_gone)?;
-        conn.machine
-            .set_body_limit(bytes_max)
-            .map_err(|reject| reject_body(conn, reject))
+        let mut conn = self.shared.present(body).ok_or_else(request_gone)?;
+        let limited = conn.machine.set_body_limit(bytes_max);
+        limited.map_err(|reject| reject_body(&mut conn, reject))
     }
 
     fn take_trailers(&self, body: BodyId) -> Option<Box<[u8]>> {
-        let mut conns = self.conns.borrow_mut();
-        present(&mut conns, body)?.machine.take_trailers()
+        self.shared.present(body)?.machine.take_trailers()
     }
 
     fn begin_upgrade(&self, connection: ConnId) -> Option<BodyId> {
-        let mut conns = self.conns.borrow_mut();
-        let conn = conns.get(connection)?;
+        let mut conn = self.shared.open(connection)?;
         conn.machine.begin_upgrade().then_some(BodyId {
             connection,
             response_count: conn.response_count,
@@ -197,8 +175,7 @@ impl Connections for Engine {
     }
 
     fn body_dropped(&self, body: BodyId) {
-        let mut conns = self.conns.borrow_mut();
-        if let Some(conn) = present(&mut conns, body)
+        if let Some(mut conn) = self.shared.present(body)
             && (conn.machine.continue_due() || !self.settings.half_close)
         {
             conn.active().exchange.dropped_body = Some(body.response_count);
@@ -206,8 +183,7 @@ impl Connections for Engine {
     }
 
     fn send_interim(&self, body: BodyId, status: u16, fields: &[u8]) -> bool {
-        let mut conns = self.conns.borrow_mut();
-        let Some(conn) = present(&mut conns, body) else {
+        let Some(mut conn) = self.shared.present(body) else {
             return false;
         };
         // A client that does not read must not fill the memory.
@@ -217,6 +193,6 @@ impl Connections for Engine {
         let mut out = Vec::new();
         conn.machine.send_informational(status, fields, &mut out);
         // A connection that fails here fails again when the body is read.
-        !out.is_empty() && self.io.send_or_queue(conn, &out).is_ok()
+        !out.is_empty() && self.shared.io.send_or_queue(&mut conn, &out).is_ok()
     }
 }

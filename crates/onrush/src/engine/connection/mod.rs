@@ -14,8 +14,9 @@
 //!
 //! Submodules, lowest first: `rate_meter` (transfer rates) · `unsent_limit` (what the kernel holds
 //! for a client) · `state` · `no_tls_connection`, `tls_connection` (TLS) · `transport` (plain or
-//! TLS) · `table` (all connections of a worker).
+//! TLS) · `evictable` (those that may be evicted) · `table` (all connections of a worker).
 
+pub(in crate::engine) mod evictable;
 #[cfg(not(feature = "tls"))]
 pub(in crate::engine) mod no_tls_connection;
 mod rate_meter;
@@ -26,7 +27,7 @@ pub(in crate::engine) mod tls_connection;
 pub(in crate::engine) mod transport;
 pub(in crate::engine) mod unsent_limit;
 
-use crate::connections::ConnId;
+use crate::engine::connection::evictable::Listing;
 use crate::engine::connection::rate_meter::RateMeter;
 use crate::engine::connection::state::ConnState;
 use crate::engine::connection::transport::Transport;
@@ -78,8 +79,8 @@ pub(crate) struct Conn {
 pub(crate) struct Active {
     pub(crate) wire: Wire,
     pub(crate) exchange: Exchange,
-    /// The position in a list of `table`, while the connection is in one.
-    pub(crate) links: Option<Links>,
+    /// The place in a list of `evictable`, while the connection is in one.
+    pub(in crate::engine) listing: Option<Listing>,
 }
 
 /// The bytes of a connection that is not idle, and what is measured about them.
@@ -142,17 +143,6 @@ pub(crate) struct Exchange {
     pub(crate) measured: Option<Measured>,
 }
 
-/// The position of a connection in a list of `table`, and the memory that it holds:
-/// blocks of input, and rendered responses.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Links {
-    pub(in crate::engine) list: usize,
-    pub(in crate::engine) bytes: usize,
-    pub(in crate::engine) unsent_bytes: usize,
-    pub(in crate::engine) previous: Option<ConnId>,
-    pub(in crate::engine) next: Option<ConnId>,
-}
-
 impl Active {
     /// Memory of rendered responses that the client has not taken, in bytes.
     pub(in crate::engine) fn unsent_bytes(&self) -> usize {
@@ -173,7 +163,7 @@ impl Active {
             && self.wire.unsent().is_empty()
             && self.exchange.task.is_none()
             && self.wire.log_entries.is_empty()
-            && self.links.is_none()
+            && self.listing.is_none()
     }
 }
 
@@ -293,18 +283,11 @@ impl Conn {
     }
 
     /// Counts body bytes that the client has sent, for its minimum rate. With TLS, a record counts
-    /// while it arrives ([`Engine::on_records`](crate::engine::Engine::on_records)), because a slow
-    /// client takes long for one.
+    /// while it arrives (`note_record_bytes`), because a slow client takes long for one.
     pub(in crate::engine) fn count_body_bytes(&mut self, bytes: usize) {
         if !self.transport.is_tls() {
             self.active().exchange.body_rate.record_bytes(bytes);
         }
-    }
-
-    /// Whether the connection is in a list of connections that may be evicted.
-    #[inline]
-    pub(crate) fn is_listed(&self) -> bool {
-        (self.active.as_ref()).is_some_and(|active| active.links.is_some())
     }
 
     /// How many more requests the connection may start in the iteration with this number. The limit

@@ -29,7 +29,7 @@
 //!   handshake waits for its turn. Otherwise the connection is closed instead; `Leaving` becomes
 //!   `Ready` first.
 //! - A handler waits for the body of its request in `Busy` only.
-//! - A connection is in a list of `table` in `ProxyHeader` and `Ready` with a partial
+//! - A connection is in a list of `evictable` in `ProxyHeader` and `Ready` with a partial
 //!   head, and in `Busy` and `Flushing` while the client does not take responses or has sent a
 //!   part of a record.
 

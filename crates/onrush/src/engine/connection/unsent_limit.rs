@@ -8,6 +8,9 @@
 //! to the first one when the client needs [`STALL_MS`] to take anything: then the limit is more
 //! than it takes in that time.
 
+use crate::connections::ConnId;
+use std::cell::RefCell;
+
 /// The limit of a new connection, in bytes.
 pub(crate) const UNSENT_BYTES_MAX: u32 = 128 * 1024;
 
@@ -24,7 +27,42 @@ const UNITS_PER_LIMIT: u32 = 8;
 /// The units that are accepted at a level before the next one: eight times the limit.
 const UNITS_PER_LEVEL: u8 = 8 * UNITS_PER_LIMIT as u8;
 
-/// The present limit of a connection. One byte, so that an idle connection has room to keep it.
+/// The limits of the connections of one worker, by their index. They are no part of the
+/// connections, which have no room for one more byte.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct UnsentLimits(RefCell<Vec<UnsentLimit>>);
+
+impl UnsentLimits {
+    /// The limit of a connection.
+    pub(in crate::engine) fn get(&self, id: ConnId) -> UnsentLimit {
+        let limits = self.0.borrow();
+        limits.get(id.index as usize).copied().unwrap_or_default()
+    }
+
+    /// Sets the limit of a connection: the first one of a new connection.
+    pub(in crate::engine) fn set(&self, id: ConnId, limit: UnsentLimit) {
+        let (mut limits, index) = (self.0.borrow_mut(), id.index as usize);
+        if limits.len() <= index {
+            limits.resize(index + 1, UnsentLimit::default());
+        }
+        limits[index] = limit;
+    }
+
+    /// As [`UnsentLimit::accepted`], for the limit of a connection.
+    pub(in crate::engine) fn accepted(
+        &self,
+        id: ConnId,
+        bytes: usize,
+        waited_ms: u64,
+    ) -> Option<u32> {
+        let mut limits = self.0.borrow_mut();
+        limits
+            .get_mut(id.index as usize)?
+            .accepted(bytes, waited_ms)
+    }
+}
+
+/// The present limit of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UnsentLimit {
     /// The level, times [`UNITS_PER_LEVEL`], and the units that were accepted at it.
@@ -42,7 +80,7 @@ impl UnsentLimit {
 
     /// Counts bytes that the kernel has accepted after a wait of `waited_ms` for the client.
     /// Returns the limit in bytes if it changes.
-    pub(in crate::engine) fn accepted(&mut self, bytes: usize, waited_ms: u64) -> Option<u32> {
+    fn accepted(&mut self, bytes: usize, waited_ms: u64) -> Option<u32> {
         let level = self.level();
         if waited_ms >= STALL_MS {
             self.progress = 0;

@@ -3,38 +3,26 @@
 //! its other state.
 
 use crate::connections::ConnId;
-use crate::engine::connection::Conn;
 use crate::engine::connection::state::{AfterFlush, Expects};
 use crate::engine::lifecycle::Engine;
-use crate::engine::shared::deadlines::{DRAIN_IDLE_MS, Wait};
 use crate::engine::shared::socket_io::{Sent, connection_gone};
 use crate::metrics::CloseReason;
 use std::rc::Rc;
-
-/// The time limit of a connection whose response was sent and whose client sends the rest of the
-/// body too slowly: it can be closed.
-const CLOSE_SOON_MS: u32 = 1;
 
 impl Engine {
     /// Sends `out`, and makes the connection idle when all of it was sent at once.
     #[inline]
     pub(super) fn flush_and_idle(self: &Rc<Self>, id: ConnId, out: &[u8]) {
-        let sent = {
-            let mut conns = self.conns.borrow_mut();
-            match conns.get(id) {
-                Some(conn) => match self.io.send_or_queue(conn, out) {
-                    Ok(Sent::All) if conn.needs_no_work() && !self.shutdown.has_begun() => {
-                        conn.release_active();
-                        return self.deadlines().set_timeout(
-                            id,
-                            conn,
-                            self.limits().idle_timeout_ms,
-                        );
-                    }
-                    sent => sent,
-                },
-                None => Err(connection_gone()),
-            }
+        let shared = &self.shared;
+        let sent = match shared.table().get(id) {
+            Some(conn) => match shared.io.send_or_queue(conn, out) {
+                Ok(Sent::All) if conn.needs_no_work() && !shared.shutdown.has_begun() => {
+                    conn.release_active();
+                    return shared.set_timeout(id, conn, self.limits().idle_timeout_ms);
+                }
+                sent => sent,
+            },
+            None => Err(connection_gone()),
         };
         if self.after_send(id, sent, AfterFlush::Continue) {
             self.wait_for_input(id);
@@ -48,20 +36,21 @@ impl Engine {
     #[inline(never)]
     fn wait_for_input(self: &Rc<Self>, id: ConnId) {
         let (ended, expects) = {
-            let mut conns = self.conns.borrow_mut();
-            let Some(conn) = conns.get(id) else { return };
+            let Some(mut conn) = self.shared.open(id) else {
+                return;
+            };
             if conn.state.is_paused() {
                 // A body was read directly, or much input was queued.
-                self.io.resume(id, conn);
+                conn.resume_receiving();
             }
             if conn.state.expects() != Expects::Head {
                 if conn.state.expects() != Expects::RestOfBody {
                     conn.release_active();
                 }
-                self.set_idle_deadline(id, conn);
+                conn.set_idle_deadline();
             }
             if !conn.state.has_ended() && conn.transport.received_len() > 0 {
-                drop(conns);
+                drop(conn);
                 // A part of a record, which arrived behind the request.
                 return self.list_partial_record(id);
             }
@@ -74,20 +63,5 @@ impl Engine {
         } else if self.is_passing() {
             self.pass_on_if_idle(id);
         }
-    }
-
-    /// Sets the deadline of a connection that waits for its next request or for the rest of a body.
-    pub(in crate::engine) fn set_idle_deadline(&self, id: ConnId, conn: &mut Conn) {
-        let limit_ms = match conn.state.expects() {
-            _ if self.shutdown.ends(conn) => DRAIN_IDLE_MS,
-            Expects::Request | Expects::Head | Expects::Handshake | Expects::Nothing => {
-                self.limits().idle_timeout_ms
-            }
-            Expects::RestOfBody => match self.deadlines().begin_measured_wait(conn, Wait::Body) {
-                true => self.limits().body_timeout_ms,
-                false => CLOSE_SOON_MS,
-            },
-        };
-        self.deadlines().set_timeout(id, conn, limit_ms);
     }
 }

@@ -1,14 +1,12 @@
 //! HTTP/1: from received bytes to requests, and from responses to sent bytes.
 //!
-//! Modules, lowest first: `send` (rendered responses) · `poll_send` (sends of tasks) · `reject`
-//! (requests that break a rule) · `input` (queued input) · `idle` (waiting for requests) ·
-//! `send_response` (large responses) · `render` (responses) · `pending` (responses that are not
-//! ready at once) · `receive` (requests).
+//! Modules, lowest first: `send` (rendered responses) · `reject` (requests that break a rule) ·
+//! `input` (queued input) · `idle` (waiting for requests) · `send_response` (large responses) ·
+//! `render` (responses) · `pending` (responses that are not ready at once) · `receive` (requests).
 
 mod idle;
 mod input;
 mod pending;
-mod poll_send;
 mod receive;
 mod reject;
 mod render;

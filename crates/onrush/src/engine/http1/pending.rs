@@ -2,10 +2,10 @@
 //! fast as the client takes it; then the connection continues.
 
 use crate::connections::ConnId;
-use crate::engine::connection::Conn;
 use crate::engine::connection::state::AfterFlush;
 use crate::engine::http1::render::{Rendered, SendFuture};
 use crate::engine::lifecycle::{Engine, guarded, panic_response};
+use crate::engine::open::OpenConn;
 use crate::engine::shared::socket_io::Sent;
 use crate::handler::Pending;
 use crate::metrics::CloseReason;
@@ -24,13 +24,15 @@ struct PendingHandler(Rc<Engine>);
 
 impl PendingHandler {
     fn new(engine: &Rc<Engine>) -> PendingHandler {
-        engine.memory.begin_pending();
+        engine.shared.memory.begin_pending();
         PendingHandler(engine.clone())
     }
 
     async fn finish_handler(self, id: ConnId, mut handler_future: PanicGuard<Pending>) {
         let mut response = std::future::poll_fn(|cx| {
-            let polled = guarded(&self.0, || handler_future.get_mut().as_mut().poll(cx));
+            let polled = guarded(&self.0.counters, || {
+                handler_future.get_mut().as_mut().poll(cx)
+            });
             polled.unwrap_or_else(|| Poll::Ready(panic_response()))
         })
         .await;
@@ -48,7 +50,7 @@ impl PendingHandler {
 
 impl Drop for PendingHandler {
     fn drop(&mut self) {
-        self.0.memory.end_pending();
+        self.0.shared.memory.end_pending();
     }
 }
 
@@ -65,11 +67,12 @@ impl Engine {
     ) {
         let waiting = PendingHandler::new(self);
         let pending = PanicGuard::new(pending);
-        let Ok(sent) = self.send_or_queue(id, out) else {
+        let Ok(sent) = self.shared.send_or_queue(id, out) else {
             return self.send_failed(id);
         };
         let write_ms = self.limits().write_timeout_ms;
-        self.set_write_timeout(id, if sent == Sent::All { 0 } else { write_ms });
+        self.shared
+            .set_write_timeout(id, if sent == Sent::All { 0 } else { write_ms });
         self.make_task(id, data, waiting.finish_handler(id, pending));
     }
 
@@ -82,17 +85,15 @@ impl Engine {
         data: Buf,
         work: impl Future<Output = ()> + 'static,
     ) {
-        let data = self.memory.copy_if_small(data);
+        let data = self.shared.memory.copy_if_small(data);
         let task_slot = self.task_slot.replace(self.context.task_slot());
-        let mut conns = self.conns.borrow_mut();
-        let Some(conn) = conns.get(id) else {
-            drop(conns);
+        let Some(mut conn) = self.shared.open(id) else {
             return drop(work);
         };
         conn.state.begin_task(id);
         let is_upgraded = conn.machine.is_upgraded();
         let active = conn.active();
-        self.io.measurements.suspend(&mut active.exchange);
+        self.shared.io.measurements.suspend(&mut active.exchange);
         let waits_for_client = active.exchange.writer.is_some() || !active.wire.unsent().is_empty();
         active.wire.unpop_input(data);
         // Requests that are ready at once need no total time limit. The limit counts from the
@@ -106,17 +107,17 @@ impl Engine {
             tag: self.context.poll_monitor().tag(),
             work,
         }));
-        self.deadlines().set_busy_deadline(id, conn);
-        self.memory.pause_if_short(id, conn);
+        conn.set_busy_deadline();
+        conn.pause_if_short();
         // The future may have read before: `data` was not queued then.
         let reader = match is_upgraded {
-            true => self.deadlines().take_reader(id, conn),
+            true => conn.take_reader(),
             false => None,
         };
         if waits_for_client {
-            conns.list_unread(id);
+            conn.list_unread();
         }
-        drop(conns);
+        drop(conn);
         if let Some(reader) = reader {
             user::wake(reader);
         }
@@ -125,9 +126,8 @@ impl Engine {
 
     /// Ends a connection whose client has gone, if no client half-closes. Returns whether it did.
     pub(in crate::engine) fn end_if_gone(&self, id: ConnId) -> bool {
-        let is_gone = |conn: &mut Conn| conn.client_has_gone();
-        let ends =
-            !self.settings.half_close && self.conns.borrow_mut().get(id).is_some_and(is_gone);
+        let is_gone = |mut conn: OpenConn<'_>| conn.client_has_gone();
+        let ends = !self.settings.half_close && self.shared.open(id).is_some_and(is_gone);
         if ends {
             self.abort(id, CloseReason::Client);
         }
@@ -141,8 +141,9 @@ impl Engine {
         let engine = self.clone();
         let resume = async move {
             let task = {
-                let mut conns = engine.conns.borrow_mut();
-                let Some(conn) = conns.get(id) else { return };
+                let Some(mut conn) = engine.shared.open(id) else {
+                    return;
+                };
                 conn.burst = 0; // This poll has its own budget.
                 conn.active().exchange.total_deadline_ms = None;
                 conn.active().exchange.task.take()
@@ -169,7 +170,7 @@ impl Engine {
         sending: &mut SendFuture,
         cx: &mut Context<'_>,
     ) -> Poll<Option<After>> {
-        guarded(self, || sending.as_mut().poll(cx)).unwrap_or_else(|| {
+        guarded(&self.counters, || sending.as_mut().poll(cx)).unwrap_or_else(|| {
             self.abort(id, CloseReason::Cut);
             Poll::Ready(None)
         })
@@ -179,14 +180,15 @@ impl Engine {
     /// connection.
     fn finish_task_response(self: &Rc<Self>, id: ConnId, after: After, out: &[u8]) {
         let (task, reader) = {
-            let mut conns = self.conns.borrow_mut();
-            let Some(conn) = conns.get(id) else { return };
+            let Some(mut conn) = self.shared.open(id) else {
+                return;
+            };
             if after == After::DrainThenKeepAlive {
                 conn.state.expect_rest_of_body();
             }
             conn.active().exchange.total_deadline_ms = None;
             conn.active().exchange.final_poll = false;
-            let reader = self.deadlines().take_reader(id, conn);
+            let reader = conn.take_reader();
             (conn.active().exchange.task.take(), reader)
         };
         if let Some(task) = task {
@@ -198,7 +200,7 @@ impl Engine {
         if self.send_then(
             id,
             out,
-            AfterFlush::following(after, self.has_queued_input(id)),
+            AfterFlush::following(after, self.shared.has_queued_input(id)),
         ) {
             return self.resume_reading(id);
         }

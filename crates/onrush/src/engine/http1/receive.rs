@@ -3,19 +3,24 @@
 //! [`Engine::process_input`] is the loop of a connection: it parses a head, calls the handler and
 //! renders the response. The responses to all requests of one receive are sent together. A handler
 //! that is not ready at once becomes a task, and the loop continues after its response.
+//!
+//! The steps that each request takes look the connection up in the table: an
+//! [`OpenConn`](crate::engine::open::OpenConn) has four words, and costs a small request about ten
+//! instructions (`cargo xtask bench --gate`).
 
 use crate::connections::{BodyId, ConnId};
+use crate::engine::connection::BURST_MAX;
 use crate::engine::connection::state::{AfterFlush, Expects, Phase};
-use crate::engine::connection::{BURST_MAX, Conn};
 use crate::engine::http1::input::NextInput;
 use crate::engine::http1::render::{Rendered, SendFuture};
 use crate::engine::lifecycle::{Engine, count, guarded, panic_response};
 use crate::engine::shared::receive_memory::AHEAD_BYTES_MAX;
+use crate::log::Outcome;
 use crate::metrics::Refusal;
 use crate::params::UNROUTED;
 use crate::request::RequestParts;
 use onrush_proto::connection::{After, Step};
-use onrush_proto::head::{Framing, Head};
+use onrush_proto::head::Framing;
 use onrush_rt::buf::Buf;
 use onrush_rt::{coop, diagnose, user};
 use std::rc::Rc;
@@ -40,7 +45,7 @@ impl Engine {
     /// Handles received `data`.
     #[inline(always)]
     pub(in crate::engine) fn on_data(self: &Rc<Self>, id: ConnId, data: Buf) {
-        let mut conns = self.conns.borrow_mut();
+        let mut conns = self.shared.table();
         let Some(conn) = conns.get(id) else { return };
         if conn.state.phase() != Phase::Ready || conn.transport.is_tls() {
             let is_tls = conn.transport.is_tls();
@@ -63,12 +68,7 @@ impl Engine {
 
     /// Handles bytes of HTTP that were received before, or decrypted.
     pub(in crate::engine) fn on_plaintext(self: &Rc<Self>, id: ConnId, data: Buf) {
-        let phase = self
-            .conns
-            .borrow_mut()
-            .get(id)
-            .map(|conn| conn.state.phase());
-        match phase {
+        match self.shared.open(id).map(|conn| conn.state.phase()) {
             Some(Phase::Ready) => self.process_queued_input(id, Some(data)),
             Some(_) => self.receive_while_busy(id, data),
             None => {}
@@ -79,12 +79,11 @@ impl Engine {
     #[inline(never)]
     fn receive_while_busy(self: &Rc<Self>, id: ConnId, data: Buf) {
         let waker = {
-            let mut conns = self.conns.borrow_mut();
-            let Some(conn) = conns.get(id) else { return };
+            let Some(mut conn) = self.shared.open(id) else {
+                return;
+            };
             match conn.state.phase() {
-                Phase::Busy | Phase::Flushing(_) | Phase::Leaving => {
-                    self.queue_input(id, conn, data)
-                }
+                Phase::Busy | Phase::Flushing(_) | Phase::Leaving => conn.queue_input(data),
                 Phase::ProxyHeader | Phase::Ready | Phase::Lingering => return,
             }
         };
@@ -97,20 +96,18 @@ impl Engine {
     /// Continues with the next request of a connection after the previous response was sent.
     pub(in crate::engine) fn resume_reading(self: &Rc<Self>, id: ConnId) {
         {
-            let mut conns = self.conns.borrow_mut();
-            let Some(conn) = conns.get(id) else { return };
+            let Some(mut conn) = self.shared.open(id) else {
+                return;
+            };
             conn.state.become_ready(id);
-            if conn.is_listed() {
-                conns.unlist(id);
-            }
-            let Some(conn) = conns.get(id) else { return };
+            conn.unlist();
             // Queued input is parsed first. While much is queued, the kernel buffers what follows.
             if conn.state.is_paused() && conn.input_bytes() < AHEAD_BYTES_MAX / 2 {
-                self.io.resume(id, conn);
+                conn.resume_receiving();
             }
             if conn.state.leaving().is_some() && !conn.state.has_ended() {
-                self.set_idle_deadline(id, conn);
-                drop(conns);
+                conn.set_idle_deadline();
+                drop(conn);
                 return self.begin_migration(id);
             }
         }
@@ -127,12 +124,12 @@ impl Engine {
     /// input before it, which is parsed without a copy. `data`: input that may continue a partial
     /// head; see [`Engine::next_input`].
     fn process_input(self: &Rc<Self>, id: ConnId, in_place: Option<Buf>, data: Option<Buf>) {
-        let mut out = self.rendering.take_buffer();
+        let mut out = self.shared.rendering.take_buffer();
         let mut steps = 0;
         let then = self.process_input_into(id, in_place, data, &mut out, &mut steps);
         if steps > 1 {
             // Only bursts are limited, so a single request is not counted.
-            self.note_started(id, steps);
+            self.shared.note_started(id, steps);
         }
         match then {
             Some(AfterFlush::Continue) => self.flush_and_idle(id, &out),
@@ -143,7 +140,7 @@ impl Engine {
             }
             None => self.record_without_send(),
         }
-        self.rendering.keep_buffer(out);
+        self.shared.rendering.keep_buffer(out);
     }
 
     /// The loop of [`Engine::process_input`]. Renders responses into `out`, and returns what
@@ -165,7 +162,7 @@ impl Engine {
             let input = match remaining.take() {
                 Some(remaining) => remaining, // No partial head precedes it.
                 None => {
-                    let is_empty = data.is_none() && !self.may_have_queued_input(id)?;
+                    let is_empty = data.is_none() && self.shared.table().get(id)?.active.is_none();
                     if is_empty {
                         return Some(AfterFlush::Continue);
                     }
@@ -189,13 +186,9 @@ impl Engine {
                 LoopStep::Parse(behind) => remaining = Some(behind).filter(|data| !data.is_empty()),
                 LoopStep::NeedInput => {
                     // More input is queued behind the partial head: join them in the next pass.
-                    let mut conns = self.conns.borrow_mut();
-                    let conn = conns.get(id)?;
-                    if conn
-                        .active
-                        .as_ref()
-                        .is_none_or(|active| active.wire.input.len() < 2)
-                    {
+                    let conn = self.shared.open(id)?;
+                    let active = conn.active.as_ref();
+                    if active.is_none_or(|active| active.wire.input.len() < 2) {
                         return Some(AfterFlush::Continue);
                     }
                 }
@@ -206,8 +199,7 @@ impl Engine {
             if responses >= self.limits().pipelined_requests_max || out.len() > OUT_FLUSH_BYTES {
                 responses = 0;
                 if let Some(remaining) = remaining.take() {
-                    let mut conns = self.conns.borrow_mut();
-                    conns.get(id)?.active().wire.unpop_input(remaining);
+                    self.shared.open(id)?.active().wire.unpop_input(remaining);
                 }
                 coop::spend(out.len());
                 let sent = self.send_then(id, out, AfterFlush::Continue);
@@ -228,8 +220,7 @@ impl Engine {
     /// while receive memory is short: parsing frees memory, and deferring holds it.
     #[inline(never)]
     fn must_defer(&self, id: ConnId, steps: usize, steps_max: &mut usize) -> bool {
-        let mut conns = self.conns.borrow_mut();
-        let conn = conns.get(id);
+        let conn = self.shared.open(id);
         if *steps_max == 1 {
             let iteration = self.context.iteration();
             let left = conn.as_ref().map(|conn| conn.may_start(iteration));
@@ -237,7 +228,7 @@ impl Engine {
         }
         (steps >= *steps_max || coop::is_exhausted())
             && conn.is_some_and(|conn| conn.state.expects() != Expects::Head)
-            && !self.memory.is_short()
+            && !self.shared.memory.is_short()
     }
 
     /// Sends the rendered responses, and leaves `input` and the queued input behind it to a task.
@@ -246,8 +237,9 @@ impl Engine {
     fn defer_input(self: &Rc<Self>, id: ConnId, input: Buf, out: &mut Vec<u8>) {
         let nothing = input.slice(0..0);
         {
-            let mut conns = self.conns.borrow_mut();
-            let Some(conn) = conns.get(id) else { return };
+            let Some(mut conn) = self.shared.open(id) else {
+                return;
+            };
             conn.active().wire.unpop_input(input);
         }
         coop::spend(out.len());
@@ -264,35 +256,37 @@ impl Engine {
     fn process_once(self: &Rc<Self>, id: ConnId, data: Buf, out: &mut Vec<u8>) -> LoopStep {
         let mut parts = self.request_pool.take(self);
         let parsed = {
-            let mut conns = self.conns.borrow_mut();
+            let mut conns = self.shared.table();
             let Some(conn) = conns.get(id) else {
                 return LoopStep::Yield;
             };
             if conn.state.expects() == Expects::RestOfBody {
+                drop(conns);
                 self.request_pool.give(parts);
-                return self.discard_rest_of_body(conn, data);
+                return match self.shared.discard_rest_of_body(id, data) {
+                    Ok(behind) => LoopStep::Parse(behind),
+                    Err(_) => LoopStep::End(AfterFlush::Linger), // The response was already sent.
+                };
             }
-            match conn
-                .machine
-                .receive_head(&data, &mut parts.head, &self.limits())
-            {
+            let step = (conn.machine).receive_head(&data, &mut parts.head, &self.limits());
+            match step {
                 Ok(Step::Request { head_bytes }) => {
                     if conn.state.expects() == Expects::Head {
                         conn.state.expect_request();
-                        conns.unlist(id);
+                        self.shared.evictable().borrow_mut().unlist(conn);
                     }
                     Ok(head_bytes)
                 }
                 Ok(Step::NeedMore) => {
-                    self.queue_partial_head(id, conn, data);
-                    conns.list_head(id);
                     drop(conns);
+                    self.shared.wait_for_rest_of_head(id, data);
                     self.request_pool.give(parts);
                     return LoopStep::NeedInput;
                 }
                 Err(reject) => {
-                    let after = self.reject_head(conn, reject, &data, out);
-                    conns.unlist(id);
+                    drop(conns);
+                    let outcome = Outcome::Rejected;
+                    let after = self.shared.reject_head(id, reject, outcome, &data, out);
                     Err((reject, after))
                 }
             }
@@ -309,32 +303,6 @@ impl Engine {
         }
     }
 
-    /// Discards body bytes that a finished request left unread.
-    fn discard_rest_of_body(&self, conn: &mut Conn, mut data: Buf) -> LoopStep {
-        match conn.machine.receive_body(&data, &self.limits()) {
-            Ok(piece) => {
-                if piece.end {
-                    conn.state.expect_request();
-                }
-                data.advance(piece.consumed);
-                conn.active().wire.log_entries.receive(piece.consumed);
-                let now_ms = self.context.now_ms();
-                conn.active().exchange.body_rate.end_wait(now_ms);
-                conn.count_body_bytes(piece.consumed);
-                LoopStep::Parse(data)
-            }
-            Err(_) => LoopStep::End(AfterFlush::Linger), // The response was already sent.
-        }
-    }
-
-    /// Records the start of a request in the access log.
-    #[inline(never)]
-    fn log_request(&self, id: ConnId, head: &Head, bytes: &[u8]) {
-        if let Some(conn) = self.conns.borrow_mut().get(id) {
-            self.io.log.begin(conn, head, bytes);
-        }
-    }
-
     /// Passes a request to the application, and renders its response if it is ready at once.
     /// `data`: the head, `head_bytes` long, and the input behind it.
     #[inline(always)]
@@ -346,22 +314,26 @@ impl Engine {
         head_bytes: usize,
         out: &mut Vec<u8>,
     ) -> LoopStep {
-        if parts.head.framing() != Framing::None && self.memory.is_short_for_bodies(&self.conns) {
+        if parts.head.framing() != Framing::None
+            && self
+                .shared
+                .memory
+                .is_short_for_bodies(self.shared.evictable())
+        {
             let then = self.shed_body(id, parts, &data[..head_bytes], out);
             return then.map_or(LoopStep::Yield, LoopStep::End);
         }
         count(&self.counters.requests);
-        let head = self.memory.take_head(&mut data, head_bytes);
+        let head = self.shared.memory.take_head(&mut data, head_bytes);
         let mut body = None;
         if parts.head.framing() != Framing::None {
             // Reading the body may send a 100 (Continue), which has to follow earlier responses.
-            if self.send_or_queue(id, out).is_err() {
+            if self.shared.send_or_queue(id, out).is_err() {
                 self.send_failed(id);
                 return LoopStep::Yield;
             }
             out.clear();
-            let mut conns = self.conns.borrow_mut();
-            let Some(conn) = conns.get(id) else {
+            let Some(mut conn) = self.shared.open(id) else {
                 return LoopStep::Yield;
             };
             conn.active()
@@ -373,11 +345,12 @@ impl Engine {
                 response_count,
             });
         }
-        if self.io.log.is_on() {
-            self.log_request(id, &parts.head, &head);
+        if self.shared.io.log.is_on() {
+            self.shared.log_request(id, &parts.head, &head);
         }
-        if self.io.measurements.are_on() {
-            self.measure(id, &parts.head, &head);
+        if self.shared.io.measurements.are_on() {
+            let may_be_tls = cfg!(feature = "tls") && self.settings.tls.is_some();
+            self.shared.measure(id, may_be_tls, &parts.head, &head);
         }
         let has_body = body.is_some();
         let request = parts.into_request(head, id, body);
@@ -386,7 +359,9 @@ impl Engine {
         let started = {
             let task_slot = self.task_slot.borrow();
             let mut cx = Context::from_waker(task_slot.waker());
-            guarded(self, || self.service.start(request, &mut cx, &mut reply))
+            guarded(&self.counters, || {
+                self.service.start(request, &mut cx, &mut reply)
+            })
         };
         match started {
             Some(None) => {} // The response is in `reply`.
@@ -397,7 +372,8 @@ impl Engine {
             None => reply = None, // The handler has panicked.
         }
         if has_body {
-            self.clear_body_reader(id); // The handler has responded and needs no more of the body.
+            // The handler has responded and needs no more of the body.
+            self.shared.clear_body_reader(id);
         }
         let response = match &mut reply {
             Some(response) => response,
@@ -415,16 +391,6 @@ impl Engine {
         }
     }
 
-    /// Starts to measure a request. `bytes`: the bytes that `head` refers to.
-    #[inline(never)]
-    fn measure(&self, id: ConnId, head: &Head, bytes: &Buf) {
-        // Without the feature no connection has TLS, so the lookup is not made.
-        let is_tls = cfg!(feature = "tls")
-            && self.settings.tls.is_some()
-            && (self.conns.borrow_mut().get(id)).is_some_and(|conn| conn.transport.is_tls());
-        self.io.measurements.begin(head, bytes, is_tls);
-    }
-
     /// Returns what follows a response that was ready at once. Sends large content first.
     #[inline(never)]
     fn finish_response(self: &Rc<Self>, id: ConnId, response: Rendered, data: Buf) -> LoopStep {
@@ -439,7 +405,7 @@ impl Engine {
     /// into the socket buffer.
     #[inline(never)]
     fn poll_send_now(self: &Rc<Self>, id: ConnId, mut sending: SendFuture, data: Buf) -> LoopStep {
-        self.set_write_timeout(id, 0);
+        self.shared.set_write_timeout(id, 0);
         let polled = {
             let task_slot = self.task_slot.borrow();
             let mut cx = Context::from_waker(task_slot.waker());
@@ -461,27 +427,18 @@ impl Engine {
         match after {
             After::KeepAlive => {}
             After::DrainThenKeepAlive => {
-                if let Some(conn) = self.conns.borrow_mut().get(id) {
+                if let Some(mut conn) = self.shared.open(id) {
                     conn.state.expect_rest_of_body();
                 }
             }
             last => {
                 return LoopStep::End(AfterFlush::following(
                     last,
-                    !data.is_empty() || self.has_queued_input(id),
+                    !data.is_empty() || self.shared.has_queued_input(id),
                 ));
             }
         }
         LoopStep::Parse(data)
-    }
-
-    /// Counts requests that the connection has started in this iteration, for [`BURST_MAX`].
-    #[inline(never)]
-    fn note_started(&self, id: ConnId, requests: usize) {
-        if let Some(conn) = self.conns.borrow_mut().get(id) {
-            let requests = u8::try_from(requests).unwrap_or(u8::MAX);
-            conn.note_started(self.context.iteration(), requests);
-        }
     }
 
     /// Called instead of a send, when nothing is left to send. Evicts connections if memory is
@@ -490,7 +447,7 @@ impl Engine {
     #[inline(never)]
     fn record_without_send(self: &Rc<Self>) {
         self.reclaim_memory();
-        self.io.measurements.record();
-        self.io.measurements.abort_present();
+        self.shared.io.measurements.record();
+        self.shared.io.measurements.abort_present();
     }
 }

@@ -58,7 +58,7 @@ impl Engine {
         out: &mut Vec<u8>,
         behind: usize,
     ) -> Rendered {
-        match self.io.log.is_on() {
+        match self.shared.io.log.is_on() {
             true => self.render_logged(id, behind, response, out),
             false => self.render::<false>(id, behind, response, out),
         }
@@ -88,9 +88,9 @@ impl Engine {
         if response.status.0 == 101 {
             self.check_upgrade(id, response);
         }
-        let date = self.rendering.date();
+        let date = self.shared.rendering.date();
         let mut rendered_before = out.len();
-        let mut conns = self.conns.borrow_mut();
+        let mut conns = self.shared.table(); // The fast path.
         let Some(conn) = conns.get(id) else {
             return Rendered::Gone;
         };
@@ -101,27 +101,32 @@ impl Engine {
         if let Some(reject) = reject.filter(|_| response.status.0 < 400) {
             // The body broke a rule after the handler had started, so the response is an error.
             conn.machine.send_reject(reject, &date, out);
-            self.io.measurements.respond(conn, reject.status, None);
+            self.shared
+                .io
+                .measurements
+                .respond(conn, reject.status, None);
             if LOGS {
-                self.io
+                self.shared
+                    .io
                     .log
                     .respond_whole(conn, reject.status, rendered_before, out);
             }
-            return Rendered::Whole(self.finish_request(conn));
+            return Rendered::Whole(self.shared.finish_request(conn));
         }
         if conn.machine.continue_due() && may_be_read_later(conn, response) {
             conn.machine.send_continue(out);
             rendered_before = out.len();
         }
         let length = response.body.length();
-        let close = response.close || (self.shutdown.ends(conn) && self.is_last(id, conn, behind));
+        let close = response.close
+            || (self.shared.shutdown.ends(conn) && self.shared.is_last(id, conn, behind));
         let send_as = match length {
             Some(bytes) if response.fields.is_empty() && !close => conn.machine.send_plain_head(
                 response.status.0,
                 response.content_type,
                 bytes,
                 &date,
-                &mut self.rendering.heads(),
+                &mut self.shared.rendering.heads(),
                 out,
             ),
             _ => conn.machine.send_head(
@@ -134,12 +139,13 @@ impl Engine {
                 out,
             ),
         };
-        if self.io.measurements.are_on() {
+        if self.shared.io.measurements.are_on() {
             let body_bytes = match send_as {
                 SendAs::Nothing => Some(0),
                 _ => length,
             };
-            self.io
+            self.shared
+                .io
                 .measurements
                 .respond(conn, response.status.0, body_bytes);
         }
@@ -159,7 +165,8 @@ impl Engine {
             _ => {
                 if LOGS {
                     let status = response.status.0;
-                    self.io
+                    self.shared
+                        .io
                         .log
                         .respond(conn, status, rendered_before, head_bytes, None);
                 }
@@ -169,39 +176,21 @@ impl Engine {
         }
         if LOGS {
             let bytes = Some(out.len() - rendered_before);
-            self.io
+            self.shared
+                .io
                 .log
                 .respond(conn, response.status.0, rendered_before, head_bytes, bytes);
         }
-        Rendered::Whole(self.finish_request(conn))
+        Rendered::Whole(self.shared.finish_request(conn))
     }
 
     /// Replaces a 101 that was made for another request.
     #[cold]
     fn check_upgrade(&self, id: ConnId, response: &mut Response) {
-        let may = |conn: &mut Conn| conn.machine.may_upgrade();
-        if !self.conns.borrow_mut().get(id).is_some_and(may) {
+        let conn = self.shared.open(id);
+        if !conn.is_some_and(|conn| conn.machine.may_upgrade()) {
             *response = Response::internal_error();
         }
-    }
-
-    /// Whether a response is the last one of its connection while the server drains: no request was
-    /// pipelined behind it before the drain began.
-    #[cold]
-    fn is_last(&self, id: ConnId, conn: &Conn, behind: usize) -> bool {
-        let received = (behind + conn.input_bytes()) as u64;
-        let is_behind = match conn.machine.body_ended() {
-            true => {
-                received > 0
-                    || conn.transport.is_delivering()
-                    || conn.transport.received_len() > 0
-                    || self.context.driver().has_unread(conn.stream)
-            }
-            // The rest of this request's body precedes the next request. Its length must be known,
-            // and all of it received.
-            false => (conn.machine.body_remaining()).is_some_and(|rest| received > rest),
-        };
-        !self.shutdown.count_request(id) || !is_behind
     }
 
     #[inline(never)]
@@ -213,16 +202,5 @@ impl Engine {
         send_as: SendAs,
     ) -> SendFuture {
         Box::pin(self.clone().send_response(id, head, content, send_as))
-    }
-
-    /// Ends the present request after its response; returns what follows. Its body can no longer be
-    /// read.
-    #[inline]
-    pub(super) fn finish_request(&self, conn: &mut Conn) -> After {
-        if self.io.measurements.are_on() {
-            self.io.measurements.end(conn);
-        }
-        conn.response_count = conn.response_count.wrapping_add(1);
-        conn.machine.finish_response()
     }
 }

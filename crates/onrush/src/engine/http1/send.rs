@@ -1,13 +1,13 @@
 //! Sends rendered responses: tries at once, queues what the socket does not accept, and sends the
-//! rest when the socket becomes writable. `poll_send` has the sends of tasks.
+//! rest when the socket becomes writable.
 
 use crate::connections::ConnId;
 use crate::engine::connection::Conn;
 use crate::engine::connection::state::{AfterFlush, Phase};
 use crate::engine::lifecycle::Engine;
-use crate::engine::shared::deadlines::Wait;
-use crate::engine::shared::socket_io::{Sent, connection_gone};
-use crate::metrics::{CloseReason, TimeLimit};
+use crate::engine::open::deadlines::Wait;
+use crate::engine::shared::socket_io::Sent;
+use crate::metrics::CloseReason;
 use onrush_rt::user;
 use std::io;
 use std::rc::Rc;
@@ -23,8 +23,8 @@ impl Engine {
         then: AfterFlush,
     ) -> bool {
         let sent = match then {
-            AfterFlush::Close => self.send_last_or_queue(id, out),
-            AfterFlush::Continue | AfterFlush::Linger => self.send_or_queue(id, out),
+            AfterFlush::Close => self.shared.send_last_or_queue(id, out),
+            AfterFlush::Continue | AfterFlush::Linger => self.shared.send_or_queue(id, out),
         };
         self.after_send(id, sent, then)
     }
@@ -46,20 +46,10 @@ impl Engine {
                 }
             },
             Ok(Sent::Queued) => {
-                let mut conns = self.conns.borrow_mut();
-                if let Some(conn) = conns.get(id) {
-                    conn.state.begin_flush(id, then);
-                    self.memory.pause_ahead(id, conn); // No request can start before this is sent.
-                    let response_count = conn.response_count;
-                    conn.active()
-                        .wire
-                        .write_rate
-                        .continue_window(response_count);
-                    self.deadlines().begin_measured_wait(conn, Wait::Write);
-                    self.deadlines()
-                        .set_timeout(id, conn, self.limits().write_timeout_ms);
+                if let Some(mut conn) = self.shared.open(id) {
+                    conn.begin_flush(then);
+                    conn.list_unread();
                 }
-                conns.list_unread(id);
                 false
             }
             Err(_) => {
@@ -85,8 +75,8 @@ impl Engine {
         let unread = |conn: &Conn| {
             conn.unprocessed_bytes() > 0 || self.context.driver().has_unread(conn.stream)
         };
-        let lingers = match self.conns.borrow_mut().get(id) {
-            Some(conn) => then == AfterFlush::Linger || unread(conn),
+        let lingers = match self.shared.open(id) {
+            Some(conn) => then == AfterFlush::Linger || unread(&conn),
             None => return,
         };
         match lingers {
@@ -95,84 +85,13 @@ impl Engine {
         }
     }
 
-    /// Sends `out` and queues what the kernel does not accept.
-    pub(in crate::engine) fn send_or_queue(&self, id: ConnId, out: &[u8]) -> io::Result<Sent> {
-        let mut conns = self.conns.borrow_mut();
-        self.io
-            .send_or_queue(conns.get(id).ok_or_else(connection_gone)?, out)
-    }
-
-    fn send_last_or_queue(&self, id: ConnId, out: &[u8]) -> io::Result<Sent> {
-        let mut conns = self.conns.borrow_mut();
-        self.io
-            .send_last_or_queue(conns.get(id).ok_or_else(connection_gone)?, out)
-    }
-
-    /// Counts a client that reads a response too slowly, and returns the error for it.
-    pub(super) fn record_slow_client(&self) -> io::Error {
-        self.counters.timed_out.count(TimeLimit::Write);
-        io::ErrorKind::TimedOut.into()
-    }
-
-    /// Sends the queued bytes. Fails with `TimedOut` if the client reads too slowly.
-    pub(super) fn send_queued(&self, id: ConnId) -> io::Result<Sent> {
-        let mut conns = self.conns.borrow_mut();
-        let conn = conns.get(id).ok_or_else(connection_gone)?;
-        let stream = conn.stream;
-        let Some(active) = conn.active.as_mut() else {
-            return Ok(Sent::All);
-        };
-        if active.wire.unsent().is_empty() {
-            return Ok(Sent::All);
-        }
-        let sent_before = active.wire.out_sent;
-        match self
-            .context
-            .driver()
-            .send(stream, &active.wire.out[active.wire.out_sent..])
-        {
-            Ok(sent) => {
-                active.wire.out_sent += sent;
-                active.wire.write_rate.record_bytes(sent);
-                active.wire.write_rate.end_wait(self.context.now_ms());
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
-        }
-        let done = active.wire.unsent().is_empty();
-        let accepted = active.wire.out_sent - sent_before;
-        let progress = accepted > 0;
-        let limit_ms = if done {
-            (active.wire.out, active.wire.out_sent) = (Vec::new(), 0);
-            0
-        } else {
-            self.context.driver().want_write(stream);
-            self.limits().write_timeout_ms
-        };
-        if matches!(conn.state.phase(), Phase::Flushing(_)) {
-            self.deadlines().set_timeout(id, conn, limit_ms);
-        } else {
-            self.deadlines()
-                .set_wait_timeout(id, conn, Wait::Write, limit_ms);
-        }
-        if progress && self.io.log.is_on() {
-            self.io.log.accepted(conn, accepted);
-        }
-        if !done && !self.deadlines().begin_measured_wait(conn, Wait::Write) {
-            return Err(self.record_slow_client());
-        }
-        if progress {
-            conns.list_unread_anew(id);
-        }
-        Ok(if done { Sent::All } else { Sent::Queued })
-    }
-
     /// The socket has become writable.
     pub(in crate::engine) fn on_writable(self: &Rc<Self>, id: ConnId) {
-        let sent = self.send_queued(id);
+        let sent = self.shared.send_queued(id);
         let (writer, then) = {
-            let mut conns = self.conns.borrow_mut();
-            let Some(conn) = conns.get(id) else { return };
+            let Some(mut conn) = self.shared.open(id) else {
+                return;
+            };
             let then = match conn.state.phase() {
                 Phase::Flushing(then) => Some(then),
                 _ => None,
@@ -185,11 +104,11 @@ impl Engine {
                 Ok(Sent::All) => (active.exchange.writer.take(), None),
                 Ok(Sent::Queued) => return,
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                    drop(conns);
+                    drop(conn);
                     return self.abort(id, CloseReason::TimedOut);
                 }
                 Err(_) => {
-                    drop(conns);
+                    drop(conn);
                     return self.close(id, CloseReason::Broken);
                 }
             }
@@ -210,13 +129,12 @@ impl Engine {
     /// bytes, wakes the task that sends, which decides (`last_try`), and returns `true`.
     pub(in crate::engine) fn retry_send(self: &Rc<Self>, id: ConnId) -> bool {
         let unsent = || {
-            let mut conns = self.conns.borrow_mut();
-            let active = conns.get(id)?.active.as_ref()?;
-            Some(active.wire.unsent().len())
+            let conn = self.shared.open(id)?;
+            Some(conn.active.as_ref()?.wire.unsent().len())
         };
         let before = unsent().unwrap_or(0);
         if before > 0 {
-            match self.send_queued(id) {
+            match self.shared.send_queued(id) {
                 Ok(Sent::All) => {
                     self.on_writable(id);
                     return true;
@@ -229,11 +147,10 @@ impl Engine {
             }
         }
         let writer = {
-            let mut conns = self.conns.borrow_mut();
-            let Some(conn) = conns.get(id) else {
+            let Some(mut conn) = self.shared.open(id) else {
                 return true;
             };
-            self.deadlines().set_wait_timeout(id, conn, Wait::Write, 0);
+            conn.set_wait_timeout(Wait::Write, 0);
             let active = conn.active();
             active.wire.last_try = active.exchange.writer.is_some();
             active.exchange.writer.take()
@@ -244,34 +161,15 @@ impl Engine {
         true
     }
 
-    /// Shuts down the sending side (`SHUT_WR`) and discards further input, so that the client can
-    /// read the response. Closing with unread input would reset the connection, and the reset
-    /// may overtake the response.
+    /// Ends a connection so that its client can read the response.
     pub(in crate::engine) fn linger(self: &Rc<Self>, id: ConnId) {
-        let (ended, input) = {
-            let mut conns = self.conns.borrow_mut();
-            let Some(conn) = conns.get(id) else { return };
-            conn.state.begin_linger(id);
-            let ended = conn.state.has_ended();
-            let input = conn
-                .active
-                .as_mut()
-                .map(|active| std::mem::take(&mut active.wire.input));
-            if let Some(active) = conn.active.as_mut() {
-                active.wire.input_bytes = 0;
-                active.exchange.total_deadline_ms = None;
-            }
-            conn.transport.drop_received();
-            self.io.send_close_notify(conn);
-            self.context.driver().shutdown_write(conn.stream);
-            self.io.resume(id, conn);
-            self.deadlines()
-                .set_timeout(id, conn, self.limits().linger_timeout_ms.max(1));
-            conns.unlist(id);
-            (ended, input)
+        let Some(mut conn) = self.shared.open(id) else {
+            return;
         };
-        drop(input);
-        if ended {
+        conn.begin_linger();
+        let has_ended = conn.state.has_ended();
+        drop(conn);
+        if has_ended {
             self.close(id, CloseReason::Complete);
         }
     }

@@ -2,8 +2,9 @@
 
 use crate::body::{Content, Part, Streamed};
 use crate::connections::ConnId;
-use crate::engine::connection::Conn;
 use crate::engine::lifecycle::{Engine, guarded};
+use crate::engine::open::Shared;
+use crate::engine::shared::socket_io::connection_gone;
 use crate::metrics::CloseReason;
 use crate::panic_guard::{self, PanicGuard};
 use bytes::Bytes;
@@ -37,14 +38,18 @@ impl Engine {
         send_as: SendAs,
     ) -> Option<After> {
         self.begin_other_protocol(id);
+        let sender = ResponseSender {
+            shared: &self.shared,
+            id,
+        };
         let result = match content {
-            Content::Empty => self.send_rendered(id, &head).await,
-            Content::Static(bytes) => self.send_both(id, &mut head, bytes).await,
-            Content::Bytes(bytes) => self.send_both(id, &mut head, bytes.get()).await,
+            Content::Empty => sender.send_rendered(&head).await,
+            Content::Static(bytes) => sender.send_both(&mut head, bytes).await,
+            Content::Bytes(bytes) => sender.send_both(&mut head, bytes.get()).await,
             #[cfg(feature = "coroutine")]
-            Content::Pooled(kept) => self.send_both(id, &mut head, &kept.0).await,
-            Content::Parts(parts) => self.send_parts(id, head, parts).await,
-            Content::Stream(streamed) => self.send_stream(id, head, *streamed, send_as).await,
+            Content::Pooled(kept) => sender.send_both(&mut head, &kept.0).await,
+            Content::Parts(parts) => sender.send_parts(head, parts).await,
+            Content::Stream(streamed) => sender.send_stream(head, *streamed, send_as).await,
         };
         if let Err(error) = result {
             panic_guard::log(|| tracing::debug!(%error, "a response was not sent completely"));
@@ -56,44 +61,50 @@ impl Engine {
             self.abort(id, reason);
             return None;
         }
-        let mut conns = self.conns.borrow_mut();
-        let conn = conns.get(id)?;
-        if self.io.log.is_on() {
-            self.io.log.sent(conn);
+        let mut conn = self.shared.open(id)?;
+        if self.shared.io.log.is_on() {
+            self.shared.io.log.sent(&mut conn);
         }
-        Some(self.finish_request(conn))
+        Some(self.shared.finish_request(&mut conn))
     }
 
     /// After a 101 the client has no more time limits than the application gives it, and what it
     /// has sent already can be read.
     fn begin_other_protocol(&self, id: ConnId) {
-        let is_upgraded = |conn: &mut Conn| {
-            let is_upgraded = conn.machine.is_upgraded();
-            if is_upgraded {
-                conn.active().exchange.total_deadline_ms = None;
-                if conn.state.is_busy() {
-                    self.deadlines().set_busy_deadline(id, conn);
-                }
-            }
-            is_upgraded
+        let Some(mut conn) = self.shared.open(id) else {
+            return;
         };
-        if self.conns.borrow_mut().get(id).is_some_and(is_upgraded) {
-            self.clear_body_reader(id);
+        if !conn.machine.is_upgraded() {
+            return;
         }
+        conn.active().exchange.total_deadline_ms = None;
+        if conn.state.is_busy() {
+            conn.set_busy_deadline();
+        }
+        drop(conn);
+        self.shared.clear_body_reader(id);
     }
+}
 
-    async fn send_all(&self, id: ConnId, mut bytes: &[u8]) -> io::Result<()> {
+/// Sends the content of a response to one connection, as fast as its client takes it.
+struct ResponseSender<'e> {
+    shared: &'e Shared,
+    id: ConnId,
+}
+
+impl ResponseSender<'_> {
+    async fn send_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
-            let sent = poll_fn(|cx| self.poll_send(id, cx, bytes)).await?;
+            let sent = poll_fn(|cx| self.shared.poll_send(self.id, cx, bytes)).await?;
             bytes = &bytes[sent..];
         }
         Ok(())
     }
 
     /// Sends bytes that the engine rendered. They count as its memory while they wait.
-    async fn send_rendered(&self, id: ConnId, mut bytes: &[u8]) -> io::Result<()> {
+    async fn send_rendered(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
-            let sent = poll_fn(|cx| self.poll_send_rendered(id, cx, bytes)).await?;
+            let sent = poll_fn(|cx| self.shared.poll_send_rendered(self.id, cx, bytes)).await?;
             bytes = &bytes[sent..];
         }
         Ok(())
@@ -101,23 +112,25 @@ impl Engine {
 
     /// Sends rendered bytes and content behind them. Frees the rendered bytes when the kernel has
     /// accepted them.
-    async fn send_both(&self, id: ConnId, first: &mut Vec<u8>, second: &[u8]) -> io::Result<()> {
+    async fn send_both(&self, first: &mut Vec<u8>, second: &[u8]) -> io::Result<()> {
         let mut sent = 0;
         while sent < first.len() {
-            sent += poll_fn(|cx| self.poll_send_head_and_content(id, cx, &first[sent..], second))
-                .await?;
+            sent += poll_fn(|cx| {
+                self.shared
+                    .poll_send_head_and_content(self.id, cx, &first[sent..], second)
+            })
+            .await?;
         }
         let of_second = sent - first.len();
         first.clear();
         if first.capacity() > SMALL_BYTES {
             *first = Vec::new();
         }
-        self.send_all(id, &second[of_second..]).await
+        self.send_all(&second[of_second..]).await
     }
 
     async fn send_parts(
         &self,
-        id: ConnId,
         mut head: Vec<u8>,
         mut parts: PanicGuard<VecDeque<Part>>,
     ) -> io::Result<()> {
@@ -125,7 +138,7 @@ impl Engine {
             match part {
                 Part::Bytes(bytes) => {
                     let bytes = PanicGuard::new(bytes);
-                    self.send_both(id, &mut head, bytes.get()).await?;
+                    self.send_both(&mut head, bytes.get()).await?;
                 }
                 Part::File {
                     file,
@@ -134,24 +147,19 @@ impl Engine {
                 } => {
                     let mut left = &head[..];
                     while !left.is_empty() {
-                        let sent = poll_fn(|cx| self.poll_send_more(id, cx, left)).await?;
+                        let sent =
+                            poll_fn(|cx| self.shared.poll_send_more(self.id, cx, left)).await?;
                         left = &left[sent..];
                     }
                     head = Vec::new();
-                    self.send_file(id, &file, offset, length).await?;
+                    self.send_file(&file, offset, length).await?;
                 }
             }
         }
-        self.send_rendered(id, &head).await
+        self.send_rendered(&head).await
     }
 
-    async fn send_file(
-        &self,
-        id: ConnId,
-        file: &Arc<File>,
-        mut offset: u64,
-        length: u64,
-    ) -> io::Result<()> {
+    async fn send_file(&self, file: &Arc<File>, mut offset: u64, length: u64) -> io::Result<()> {
         let end = offset.saturating_add(length);
         while offset < end {
             let mut step = (end - offset).min(FILE_STEP_BYTES);
@@ -163,7 +171,9 @@ impl Engine {
             let step_end = offset + step;
             while offset < step_end {
                 let left = (step_end - offset) as usize;
-                let sent = poll_fn(|cx| self.poll_send_file(id, cx, file, offset, left)).await?;
+                let sent =
+                    poll_fn(|cx| self.shared.poll_send_file(self.id, cx, file, offset, left))
+                        .await?;
                 if sent == 0 {
                     // The file was truncated meanwhile, so the announced length cannot be sent.
                     return Err(io::ErrorKind::UnexpectedEof.into());
@@ -185,7 +195,7 @@ impl Engine {
         next: u64,
     ) -> io::Result<()> {
         let file = file.clone();
-        let job = self.context.blocking().run(move || {
+        let job = self.shared.context.blocking().run(move || {
             file.advise_needed(offset, length);
             let mut scratch = vec![0; 64 * 1024];
             let (mut at, end) = (offset, offset + length);
@@ -206,7 +216,6 @@ impl Engine {
 
     async fn send_stream(
         &self,
-        id: ConnId,
         mut pending: Vec<u8>,
         streamed: Streamed,
         send_as: SendAs,
@@ -230,7 +239,9 @@ impl Engine {
                     return Poll::Ready(None);
                 }
                 ready!(coop::poll_proceed(cx));
-                let polled = guarded(self, || stream.get_mut().as_mut().poll_next(cx));
+                let polled = guarded(&self.shared.counters, || {
+                    stream.get_mut().as_mut().poll_next(cx)
+                });
                 match polled.unwrap_or_else(|| Poll::Ready(Some(Err(stream_panicked())))) {
                     Poll::Ready(item) => Poll::Ready(Some(item)),
                     Poll::Pending if pending.is_empty() => Poll::Pending,
@@ -238,7 +249,7 @@ impl Engine {
                 }
             });
             let Some(item) = polled.await else {
-                self.send_rendered(id, &pending).await?;
+                self.send_rendered(&pending).await?;
                 pending.clear();
                 continue;
             };
@@ -253,20 +264,18 @@ impl Engine {
                 Ok(bytes) => bytes,
                 Err(error) => {
                     // The client receives the bytes that precede the error.
-                    self.send_rendered(id, &pending).await?;
+                    self.send_rendered(&pending).await?;
                     return Err(error);
                 }
             };
-            self.send_piece(id, &mut pending, bytes.get(), send_as)
-                .await?;
+            self.send_piece(&mut pending, bytes.get(), send_as).await?;
         }
         if send_as == SendAs::Chunked {
             let trailers = trailers.map(|trailers| trailers.take()).unwrap_or_default();
-            let mut conns = self.conns.borrow_mut();
-            let conn = conns.get(id).ok_or(io::ErrorKind::ConnectionAborted)?;
+            let mut conn = self.shared.open(self.id).ok_or_else(connection_gone)?;
             conn.machine.send_end(trailers.as_bytes(), &mut pending);
         }
-        self.send_rendered(id, &pending).await?;
+        self.send_rendered(&pending).await?;
         match send_as {
             SendAs::Length(_) if left > 0 => Err(io::ErrorKind::UnexpectedEof.into()),
             _ => Ok(()),
@@ -277,7 +286,6 @@ impl Engine {
     /// the end of the chunk when the piece is large or many small pieces have accumulated.
     async fn send_piece(
         &self,
-        id: ConnId,
         pending: &mut Vec<u8>,
         bytes: &Bytes,
         send_as: SendAs,
@@ -292,7 +300,7 @@ impl Engine {
         if pending.len() + bytes.len() <= SMALL_BYTES {
             pending.extend_from_slice(bytes);
         } else {
-            self.send_both(id, pending, bytes).await?;
+            self.send_both(pending, bytes).await?;
         }
         if chunked {
             pending.extend_from_slice(CHUNK_END);

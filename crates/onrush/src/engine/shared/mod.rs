@@ -3,18 +3,15 @@
 //! connection or start a request.
 //!
 //! Modules, lowest first: `listeners` (listening sockets) · `rendering` (what responses are
-//! rendered with) · `shutdown` (how connections end while the server drains) · `deadlines` (time
-//! limits) · `peers` (whose connections they are) · `exchange_log` (the access log) ·
-//! `measurements` (metrics of requests) · `receive_memory` (received bytes) · `socket_io` (bytes
-//! and TLS records at sockets) · `bodies` (request bodies) · `crowding` (clients with many
-//! connections) · `idle_order` (idle connections) · `handshakes`, `no_handshakes` (TLS) · `checks`
-//! (of load and other workers) · `transfer` (connections that move) · `outbox` (to another
-//! process).
+//! rendered with) · `shutdown` (how connections end while the server drains) · `peers` (whose
+//! connections they are) · `exchange_log` (the access log) · `measurements` (metrics of requests) ·
+//! `receive_memory` (received bytes) · `socket_io` (bytes and TLS records at sockets) · `crowding`
+//! (clients with many connections) · `idle_order` (idle connections) · `handshakes`,
+//! `no_handshakes` (TLS) · `checks` (of load and other workers) · `transfer` (connections that
+//! move) · `outbox` (to another process).
 
-pub(in crate::engine) mod bodies;
 pub(in crate::engine) mod checks;
 pub(in crate::engine) mod crowding;
-pub(in crate::engine) mod deadlines;
 pub(in crate::engine) mod exchange_log;
 #[cfg(feature = "tls")]
 pub(in crate::engine) mod handshakes;

@@ -3,11 +3,9 @@
 //! Two thresholds divide the worker's budget (`pressure` says what happens above them). Rendered
 //! responses that clients do not read count in the same budget.
 
-use crate::connections::ConnId;
-use crate::engine::connection::table::Conns;
-use crate::engine::connection::{Conn, Wire};
+use crate::engine::connection::Wire;
+use crate::engine::connection::evictable::Evictable;
 use onrush_rt::buf::{Block, Buf, BufferPool};
-use onrush_rt::diagnose;
 use onrush_rt::worker::WorkerContext;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -36,7 +34,7 @@ pub(in crate::engine) struct NoMemory;
 /// The receive memory of one worker.
 pub(in crate::engine) struct ReceiveMemory {
     context: WorkerContext,
-    /// Bytes of rendered responses that clients do not read; [`Conns`] maintains the number.
+    /// Bytes of rendered responses that clients do not read; `evictable` maintains the number.
     unsent_bytes: Rc<Cell<usize>>,
     /// Pending handlers: they were not ready at once and have not finished.
     pending: Cell<usize>,
@@ -46,10 +44,13 @@ pub(in crate::engine) struct ReceiveMemory {
 }
 
 impl ReceiveMemory {
-    pub(in crate::engine) fn new(context: &WorkerContext, conns: &Conns) -> ReceiveMemory {
+    pub(in crate::engine) fn new(
+        context: &WorkerContext,
+        unsent_bytes: &Rc<Cell<usize>>,
+    ) -> ReceiveMemory {
         ReceiveMemory {
             context: context.clone(),
-            unsent_bytes: conns.unsent_bytes().clone(),
+            unsent_bytes: unsent_bytes.clone(),
             pending: Cell::new(0),
             pending_with_blocks_max: pending_with_blocks_max(context.pool()),
         }
@@ -92,8 +93,8 @@ impl ReceiveMemory {
 
     /// Whether new bodies would use the memory that is left for complete requests and partial
     /// heads.
-    pub(in crate::engine) fn is_short_for_bodies(&self, conns: &RefCell<Conns>) -> bool {
-        let listed_bytes = || conns.borrow().listed_input_bytes();
+    pub(in crate::engine) fn is_short_for_bodies(&self, evictable: &RefCell<Evictable>) -> bool {
+        let listed_bytes = || evictable.borrow().input_bytes();
         let pool = self.context.pool();
         let most = pool.budget().max_bytes() / 8 * BODIES_MARK;
         self.is_above(BODIES_MARK) && pool.held_bytes().saturating_sub(listed_bytes()) > most
@@ -105,31 +106,6 @@ impl ReceiveMemory {
             true => 1,
             false => AHEAD_BYTES_MAX,
         }
-    }
-
-    /// Pauses a connection that has just become busy, if memory is short.
-    pub(in crate::engine) fn pause_if_short(&self, id: ConnId, conn: &mut Conn) {
-        if self.is_short() {
-            self.pause_ahead(id, conn);
-        }
-    }
-
-    pub(in crate::engine) fn pause_ahead(&self, id: ConnId, conn: &mut Conn) {
-        let at_work = conn.state.phase().has_request();
-        let awaited = (conn.active.as_ref()).is_some_and(|active| active.exchange.reader.is_some());
-        if at_work && !awaited && !conn.state.is_paused() && !conn.state.has_ended() {
-            self.pause_receiving(id, conn);
-        }
-    }
-
-    /// Pauses receiving for a connection that has enough input. The driver still reports its end: a
-    /// handler must not continue for a client that has reset the connection.
-    pub(in crate::engine) fn pause_receiving(&self, id: ConnId, conn: &mut Conn) {
-        let bytes = conn.active().wire.input_bytes;
-        diagnose!(DEBUG, connection = id.token(), input_bytes = bytes; "receiving paused");
-        let mut driver = self.context.driver();
-        conn.state.pause_receiving(driver.pause(conn.stream));
-        driver.watch_end(conn.stream);
     }
 
     /// Takes the first queued buffer, and the second one joined to it, because a head begins in the

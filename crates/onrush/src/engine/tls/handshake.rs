@@ -19,8 +19,8 @@ use crate::panic_guard;
 use crate::tls::session::Session;
 use crate::tls::{ACME_TLS, TlsInfo};
 use onrush_proto::reject::Reject;
+use onrush_rt::coop;
 use onrush_rt::worker::Notifier;
-use onrush_rt::{coop, diagnose};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -48,29 +48,20 @@ impl Engine {
         settings.is_some_and(|tls| tls.listeners.get(listener).copied().unwrap_or(true))
     }
 
-    /// Makes a new connection begin with a handshake.
-    pub(in crate::engine) fn start_tls(&self, id: ConnId, conn: &mut Conn) {
-        conn.transport = Transport::Tls(Box::default());
-        conn.state.expect_handshake();
-        self.deadlines()
-            .set_timeout(id, conn, self.limits().handshake_timeout_ms);
-    }
-
     /// Leaves a handshake to a task.
     pub(super) fn queue_handshake(self: &Rc<Self>, id: ConnId) {
         {
-            let mut conns = self.conns.borrow_mut();
-            let Some(conn) = conns.get(id) else { return };
-            let Transport::Tls(tls) = &mut conn.transport else {
+            let Some(mut conn) = self.shared.open(id) else {
                 return;
             };
+            let Some(tls) = conn.tls() else { return };
             let is_long = tls.received_len() >= WAITING_BYTES_MAX;
             let is_queued = std::mem::replace(&mut tls.is_waiting, true);
             if !is_queued {
                 tls.shrink_received(self.context.pool());
             }
             if is_long && !conn.state.is_paused() && !conn.state.has_ended() {
-                self.memory.pause_receiving(id, conn);
+                conn.pause_receiving();
             }
             if is_queued {
                 return;
@@ -107,9 +98,8 @@ impl Engine {
     /// Closes a connection whose client has half-closed while its handshake waited, unless it has
     /// sent a request that is in progress.
     fn close_if_ended(self: &Rc<Self>, id: ConnId) {
-        let has_ended = |conn: &mut Conn| conn.state.has_ended() && conn.state.is_ready();
-        let has_ended = self.conns.borrow_mut().get(id).is_some_and(has_ended);
-        if has_ended {
+        let conn = self.shared.open(id);
+        if conn.is_some_and(|conn| conn.state.has_ended() && conn.state.is_ready()) {
             self.close(id, CloseReason::Client);
         }
     }
@@ -117,14 +107,14 @@ impl Engine {
     /// Takes the next handshake out of the queue. Skips those that have been continued already, and
     /// those whose connection has closed: they must not delay others.
     fn next_waiting_handshake(&self) -> Option<ConnId> {
-        let mut conns = self.conns.borrow_mut();
         let mut waiting = self.tls.handshakes.waiting.borrow_mut();
+        let is_waiting = |id| {
+            let conn = self.shared.open(id);
+            conn.is_some_and(|conn| conn.transport.is_handshake_waiting())
+        };
         loop {
             let id = waiting.pop_front()?;
-            if let Some(conn) = conns.get(id)
-                && let Transport::Tls(tls) = &conn.transport
-                && tls.is_waiting
-            {
+            if is_waiting(id) {
                 return Some(id);
             }
         }
@@ -136,15 +126,10 @@ impl Engine {
         let place = HandshakePlace::new(&handshakes.in_progress);
         handshakes.oldest_first.borrow_mut().push_back(id);
         while handshakes.in_progress.count() > HANDSHAKES_MAX && self.evict_oldest_handshake() {}
-        // HandshakeQueue that have ended are removed in bulk.
+        // Handshakes that have ended are removed in bulk.
         let mut order = handshakes.oldest_first.borrow_mut();
         if order.len() > 4 * HANDSHAKES_MAX {
-            let mut conns = self.conns.borrow_mut();
-            order.retain(|&id| {
-                conns
-                    .get(id)
-                    .is_some_and(|conn| conn.state.is_handshaking())
-            });
+            order.retain(|&id| self.shared.is_handshaking(id));
         }
         drop(order);
         place
@@ -155,9 +140,7 @@ impl Engine {
         loop {
             let oldest = self.tls.handshakes.oldest_first.borrow_mut().pop_front();
             let Some(oldest) = oldest else { return false };
-            let handshaking = (self.conns.borrow_mut().get(oldest))
-                .is_some_and(|conn| conn.state.is_handshaking());
-            if handshaking {
+            if self.shared.is_handshaking(oldest) {
                 self.counters.evicted.add(1);
                 self.abort(oldest, CloseReason::Exhausted);
                 return true;
@@ -240,14 +223,11 @@ impl Engine {
         plaintext: &mut Vec<Range<usize>>,
     ) -> Option<Processed> {
         let is_new = {
-            let mut conns = self.conns.borrow_mut();
-            let conn = conns.get(id)?;
+            let mut conn = self.shared.open(id)?;
             if conn.state.is_paused() {
-                self.io.resume(id, conn);
+                conn.resume_receiving();
             }
-            let Transport::Tls(tls) = &mut conn.transport else {
-                return None;
-            };
+            let tls = conn.tls()?;
             tls.is_waiting = false;
             tls.received.as_ref()?;
             tls.session.is_none()
@@ -255,11 +235,9 @@ impl Engine {
         coop::spend(HANDSHAKE_COST);
         if is_new {
             let created = self.create_session(id);
-            let mut conns = self.conns.borrow_mut();
             // The connection may have been closed for the memory.
-            let Transport::Tls(tls) = &mut conns.get(id)?.transport else {
-                return None;
-            };
+            let mut conn = self.shared.open(id)?;
+            let tls = conn.tls()?;
             match created {
                 Some(created) => {
                     let received = tls.received.take();
@@ -269,7 +247,7 @@ impl Engine {
                     };
                 }
                 None => {
-                    drop(conns);
+                    drop(conn);
                     self.counters.handshakes.count(HandshakeOutcome::Refused);
                     self.close(id, CloseReason::Exhausted);
                     return None;
@@ -277,10 +255,7 @@ impl Engine {
             }
         }
         // The certificate resolver is user code, so the state is not borrowed.
-        let mut tls = match &mut self.conns.borrow_mut().get(id)?.transport {
-            Transport::Tls(tls) => std::mem::take(tls),
-            Transport::Plain => return None,
-        };
+        let mut tls = std::mem::take(self.shared.open(id)?.tls()?);
         let mut block = tls.received.take();
         let pool = self.context.pool();
         let mut result = panic_guard::catch(|| tls.process(&mut block, out, plaintext, pool));
@@ -301,12 +276,17 @@ impl Engine {
         let is_validation =
             handshaken && (tls.info.as_ref()).is_some_and(|info| info.alpn() == Some(ACME_TLS));
         let is_admitted = !handshaken || self.admits(&mut tls);
-        self.put_tls_back(id, tls);
+        if let Some(mut conn) = self.shared.open(id) {
+            if let Some(own) = conn.tls() {
+                *own = tls;
+            }
+            if handshaken {
+                conn.record_handshake();
+                self.expect_first_head(&mut conn);
+            }
+        }
         if !handshaken {
             self.bound_messages();
-        }
-        if handshaken {
-            self.finish_handshake(id);
         }
         // RFC 8737 §3: the handshake is all that the ACME server wants.
         if is_validation || !is_admitted {
@@ -335,15 +315,8 @@ impl Engine {
 
     /// Whether a connection that has moved here is one of a client that is still admitted.
     pub(in crate::engine) fn admits_client(&self, id: ConnId) -> bool {
-        match self
-            .conns
-            .borrow_mut()
-            .get(id)
-            .map(|conn| &mut conn.transport)
-        {
-            Some(Transport::Tls(tls)) => self.admits(tls),
-            _ => true,
-        }
+        let conn = self.shared.open(id);
+        conn.is_none_or(|mut conn| conn.tls().is_none_or(|tls| self.admits(tls)))
     }
 
     /// Wakes this worker when the requirements for client certificates change.
@@ -364,7 +337,7 @@ impl Engine {
             return;
         }
         let engine = self.clone();
-        let ids = self.conns.borrow().ids();
+        let ids = self.shared.ids();
         let work = async move {
             for few in ids.chunks(HANDSHAKES_PER_ITERATION as usize) {
                 for id in few {
@@ -378,34 +351,9 @@ impl Engine {
         self.context.spawn(work).detach();
     }
 
-    fn put_tls_back(&self, id: ConnId, state: Box<Tls>) {
-        if let Some(conn) = self.conns.borrow_mut().get(id)
-            && let Transport::Tls(tls) = &mut conn.transport
-        {
-            *tls = state;
-        }
-    }
-
-    /// Records a complete handshake. The connection waits for its first request.
-    fn finish_handshake(&self, id: ConnId) {
-        let mut conns = self.conns.borrow_mut();
-        let Some(conn) = conns.get(id) else { return };
-        if let Transport::Tls(tls) = &mut conn.transport
-            && let Some(info) = &tls.info
-        {
-            if let Some(place) = tls.place.take() {
-                self.counters.tls.record(info, place.elapsed());
-            }
-            self.counters.handshakes.count(HandshakeOutcome::of(info));
-            diagnose!(DEBUG, connection = id.token(), version = info.version(),
-                resumed = info.is_resumed(); "TLS handshake complete");
-        }
-        self.expect_first_head(id, conn);
-    }
-
     /// Responds to a plain request on a TLS port.
     pub(super) fn reject_plain_http(self: &Rc<Self>, id: ConnId) {
-        if let Some(conn) = self.conns.borrow_mut().get(id) {
+        if let Some(mut conn) = self.shared.open(id) {
             self.counters.handshakes.count(HandshakeOutcome::PlainHttp);
             conn.transport = Transport::Plain;
             conn.state.expect_request();
@@ -416,7 +364,7 @@ impl Engine {
 
     /// Called when the time limit of a handshake has expired.
     pub(in crate::engine) fn on_handshake_timeout(&self, id: ConnId) {
-        if self.shutdown.has_begun() {
+        if self.shared.shutdown.has_begun() {
             return self.close(id, CloseReason::Drained);
         }
         self.counters.timed_out.count(TimeLimit::Handshake);
@@ -442,7 +390,7 @@ impl Engine {
             };
             self.counters.handshakes.count(outcome);
         } else if reason != CloseReason::Broken && !is_cut {
-            self.io.send_close_notify(conn);
+            self.shared.io.send_close_notify(conn);
         }
     }
 }

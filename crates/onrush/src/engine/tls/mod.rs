@@ -8,42 +8,34 @@ use crate::engine::connection::state::{AfterFlush, Expects, Phase};
 use crate::engine::connection::tls_connection::{MovedTls, Next, NoMemory, Processed, extend};
 use crate::engine::connection::transport::Transport;
 use crate::engine::lifecycle::Engine;
-use crate::engine::shared::deadlines::Wait;
 use crate::engine::shared::socket_io::{Sent, connection_gone};
 use crate::metrics::{CloseReason, HandshakeOutcome};
-use crate::tls::TlsInfo;
-use crate::tls::session::{Session, SessionError};
+use crate::tls::session::SessionError;
 use onrush_rt::buf::{Block, Buf};
 use onrush_rt::{diagnose, user};
-use std::io;
-use std::ops::Range;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::task::Waker;
 
 impl Engine {
     /// Handles received `data` of a TLS connection.
     #[inline(never)]
     pub(in crate::engine) fn on_records(self: &Rc<Self>, id: ConnId, data: Buf) {
-        let reader;
-        let is_handshaking = {
-            let mut conns = self.conns.borrow_mut();
-            let Some(conn) = conns.get(id) else { return };
-            let is_handshaking = conn.state.is_handshaking();
-            let Transport::Tls(tls) = &mut conn.transport else {
-                return;
-            };
-            if conn.state.phase() == Phase::Lingering || tls.ignores_input {
-                return;
-            }
-            let bytes = data.len();
-            if tls.receive(data, self.context.pool()).is_err() {
-                drop(conns);
-                return self.abort(id, CloseReason::Exhausted);
-            }
-            reader = self.note_record_bytes(id, conn, bytes);
-            is_handshaking
+        let Some(mut conn) = self.shared.open(id) else {
+            return;
         };
+        let is_handshaking = conn.state.is_handshaking();
+        let is_lingering = conn.state.phase() == Phase::Lingering;
+        let bytes = data.len();
+        match conn.tls() {
+            Some(tls) if !is_lingering && !tls.ignores_input => {
+                if tls.receive(data, self.context.pool()).is_err() {
+                    drop(conn);
+                    return self.abort(id, CloseReason::Exhausted);
+                }
+            }
+            _ => return,
+        }
+        let reader = conn.note_record_bytes(bytes);
+        drop(conn);
         if let Some(reader) = reader {
             user::wake(reader);
         }
@@ -53,38 +45,19 @@ impl Engine {
         self.process_records(id);
     }
 
-    /// Counts received bytes of records for the minimum rate of a body. They may be a part of a
-    /// record, which the body does not show, so the wait of its reader begins again. Returns the
-    /// reader if the client is too slow.
-    fn note_record_bytes(&self, id: ConnId, conn: &mut Conn, bytes: usize) -> Option<Waker> {
-        let active = conn.active.as_mut()?;
-        active.exchange.body_rate.record_bytes(bytes);
-        if conn.state.is_ready() && conn.state.expects() == Expects::RestOfBody {
-            active.exchange.body_rate.end_wait(self.context.now_ms());
-            self.set_idle_deadline(id, conn);
-            return None;
-        }
-        active.exchange.body_deadline_ms?;
-        self.deadlines().set_wait_timeout(id, conn, Wait::Body, 0);
-        if !self.deadlines().begin_measured_wait(conn, Wait::Body) {
-            let _for_the_reader = self.bodies().body_timeout_error(conn);
-            return self.deadlines().take_reader(id, conn);
-        }
-        self.deadlines()
-            .set_wait_timeout(id, conn, Wait::Body, self.limits().body_timeout_ms);
-        None
-    }
-
     /// Processes the received bytes of a TLS connection.
     pub(in crate::engine) fn process_records(self: &Rc<Self>, id: ConnId) {
-        let mut out = self.io.buffers.take();
+        let mut out = self.shared.io.buffers.take();
         let mut plaintext = self.tls.plaintext_ranges.take();
         plaintext.clear();
-        let is_handshaking = |conn: &mut Conn| conn.state.is_handshaking();
-        let handshaking = self.conns.borrow_mut().get(id).is_some_and(is_handshaking);
-        let processed = match handshaking {
-            true => self.process_handshake(id, &mut out, &mut plaintext),
-            false => self.process_established(id, &mut out, &mut plaintext),
+        let conn = self.shared.open(id);
+        let handshaking = (conn.as_ref()).is_some_and(|conn| conn.state.is_handshaking());
+        let processed = match (conn, handshaking) {
+            (Some(mut conn), false) => conn.process_established(&mut out, &mut plaintext),
+            (conn, _) => {
+                drop(conn);
+                self.process_handshake(id, &mut out, &mut plaintext)
+            }
         };
         let continues = |processed: &Option<Processed>| {
             let result = processed.as_ref().and_then(|it| it.result.as_ref());
@@ -92,11 +65,13 @@ impl Engine {
         };
         // A request has arrived with the end of the handshake, so a response follows.
         let has_request = handshaking && !plaintext.is_empty() && continues(&processed);
-        let sent = match has_request && self.has_only_tickets(id) {
-            true => self.keep_tickets(id, &out),
-            false => self.send_records(id, &out),
+        let sent = match self.shared.open(id) {
+            Some(mut conn) if has_request => conn.keep_tickets(&out),
+            Some(mut conn) => conn.send_records(&out),
+            None if out.is_empty() => Ok(()),
+            None => Err(connection_gone()),
         };
-        self.io.buffers.keep(out);
+        self.shared.io.buffers.keep(out);
         let Some(Processed {
             block,
             early_data,
@@ -149,49 +124,25 @@ impl Engine {
 
     /// See [`Tls::is_delivering`](crate::engine::connection::tls_connection::Tls::is_delivering).
     fn set_delivering(&self, id: ConnId, is_delivering: bool) {
-        if let Some(conn) = self.conns.borrow_mut().get(id)
-            && let Transport::Tls(tls) = &mut conn.transport
+        if let Some(mut conn) = self.shared.open(id)
+            && let Some(tls) = conn.tls()
         {
             tls.is_delivering = is_delivering;
         }
-    }
-
-    /// Processes the received bytes of an established connection. `None` when there are none.
-    fn process_established(
-        &self,
-        id: ConnId,
-        out: &mut Vec<u8>,
-        plaintext: &mut Vec<Range<usize>>,
-    ) -> Option<Processed> {
-        let mut conns = self.conns.borrow_mut();
-        let conn = conns.get(id)?;
-        let Transport::Tls(tls) = &mut conn.transport else {
-            return None;
-        };
-        let mut block = Some(tls.received.take()?);
-        // No user code is called, so the state may be borrowed.
-        let result = tls.process(&mut block, out, plaintext, self.context.pool());
-        if tls.session.as_ref().is_some_and(Session::is_worn) {
-            conn.machine.close_after_next();
-        }
-        Some(Processed {
-            block,
-            early_data: Vec::new(),
-            result: Some(result),
-        })
     }
 
     /// Lists a connection that waits for the rest of a record, so that it can be evicted like one
     /// with a partial head. The head time limit applies from now on.
     pub(in crate::engine) fn list_partial_record(self: &Rc<Self>, id: ConnId) {
         {
-            let mut conns = self.conns.borrow_mut();
-            let Some(conn) = conns.get(id) else { return };
+            let Some(mut conn) = self.shared.open(id) else {
+                return;
+            };
             match conn.state.phase() {
                 Phase::Ready => {}
                 Phase::Busy => {
-                    conns.list_awaited_record(id);
-                    drop(conns);
+                    conn.list_awaited_record();
+                    drop(conn);
                     return self.reclaim_memory();
                 }
                 Phase::ProxyHeader | Phase::Flushing(_) | Phase::Lingering | Phase::Leaving => {
@@ -203,59 +154,56 @@ impl Engine {
                 if input == 0 && conn.state.expects() == Expects::Head && conn.response_count > 0 {
                     // The record had no data, such as a key update. The connection is idle.
                     conn.state.expect_request();
-                    self.set_idle_deadline(id, conn);
+                    conn.set_idle_deadline();
                 }
-                if input == 0 && conn.is_listed() {
-                    conns.unlist(id);
+                if input == 0 {
+                    conn.unlist();
                 }
                 return;
             }
             if conn.state.expects() == Expects::Request {
                 conn.state.expect_head();
-                self.deadlines()
-                    .set_timeout(id, conn, self.limits().head_timeout_ms);
+                conn.set_timeout(self.limits().head_timeout_ms);
             }
             conn.active();
-            conns.list_head(id);
+            conn.list_head();
         }
         self.reclaim_memory();
     }
 
     /// Whether the session of a connection has failed.
     pub(in crate::engine) fn has_failed(&self, id: ConnId) -> bool {
-        match self.conns.borrow_mut().get(id).map(|conn| &conn.transport) {
-            Some(Transport::Tls(tls)) => tls.failure.is_some(),
-            _ => false,
-        }
+        let conn = self.shared.open(id);
+        conn.is_some_and(|mut conn| conn.tls().is_some_and(|tls| tls.failure.is_some()))
     }
 
     /// Ends a connection whose session has failed, after the alert was sent.
     pub(in crate::engine) fn fail_tls(self: &Rc<Self>, id: ConnId) {
         let (task, reader, has_unsent) = {
-            let mut conns = self.conns.borrow_mut();
-            let Some(conn) = conns.get(id) else { return };
+            let Some(mut conn) = self.shared.open(id) else {
+                return;
+            };
+            conn.unlist();
             if conn.state.is_handshaking() {
                 self.counters.handshakes.count(HandshakeOutcome::Failed);
                 conn.state.expect_request();
             }
-            let mut failure = None;
-            if let Transport::Tls(tls) = &mut conn.transport {
+            let failure = conn.tls().and_then(|tls| {
                 tls.ignores_input = true;
                 tls.place = None;
-                failure = tls.failure.take();
-            }
+                tls.failure.take()
+            });
             if let Some(error) = failure {
-                self.log_refused_certificate(conn, &error);
+                self.log_refused_certificate(&conn, &error);
                 diagnose!(DEBUG, connection = id.token(),
                     error = tracing::field::display(error); "TLS failed");
             }
-            let reader = self.deadlines().take_reader(id, conn);
+            let reader = conn.take_reader();
             let active = conn.active.as_mut();
             let has_unsent = (active.as_ref()).is_some_and(|active| active.has_unsent());
             let task = active.and_then(|active| active.exchange.task.take());
             (task, reader, has_unsent)
         };
-        self.conns.borrow_mut().unlist(id);
         drop(task);
         if let Some(reader) = reader {
             user::wake(reader);
@@ -276,47 +224,10 @@ impl Engine {
         let admitted = window.admit(self.context.clock_ns());
         self.tls.handshakes.refusals.set(window);
         let Some(suppressed) = admitted else { return };
-        diagnose!(INFO, peer = self.peers.client(conn).map(tracing::field::display),
+        diagnose!(INFO, peer = self.shared.peers.client(conn).map(tracing::field::display),
             error = tracing::field::display(error.clone()),
             suppressed = (suppressed > 0).then_some(suppressed);
             "a client certificate was refused");
-    }
-
-    /// Sends records that are no part of a response.
-    fn send_records(&self, id: ConnId, records: &[u8]) -> io::Result<()> {
-        if records.is_empty() {
-            return Ok(());
-        }
-        let mut conns = self.conns.borrow_mut();
-        let conn = conns.get(id).ok_or_else(connection_gone)?;
-        self.io.send_records(conn, records).map(drop)
-    }
-
-    /// Whether the last records of a handshake are tickets. In TLS 1.2 they end the handshake.
-    fn has_only_tickets(&self, id: ConnId) -> bool {
-        match self.conns.borrow_mut().get(id).map(|conn| &conn.transport) {
-            Some(Transport::Tls(tls)) => tls.version() == Some("TLSv1.3"),
-            _ => false,
-        }
-    }
-
-    /// Keeps the tickets of a handshake until the next records are sent: one call and one segment
-    /// for both save each side a packet, and the client a wake-up.
-    fn keep_tickets(&self, id: ConnId, records: &[u8]) -> io::Result<()> {
-        let mut conns = self.conns.borrow_mut();
-        let conn = conns.get(id).ok_or_else(connection_gone)?;
-        if let Transport::Tls(tls) = &mut conn.transport {
-            tls.tickets = records.to_vec();
-        }
-        Ok(())
-    }
-
-    /// The TLS session of a connection, for handlers.
-    pub(in crate::engine) fn tls_info(&self, id: ConnId) -> Option<Arc<TlsInfo>> {
-        match &self.conns.borrow_mut().get(id)?.transport {
-            Transport::Plain => None,
-            Transport::Tls(tls) => tls.info.clone(),
-        }
     }
 
     /// Takes the TLS state of a connection that moves to another worker.

@@ -6,7 +6,6 @@
 //! the deadline are transferred, and the other worker resumes the connection.
 
 use crate::connections::ConnId;
-use crate::engine::connection::Conn;
 use crate::engine::connection::state::{Phase, Target};
 use crate::engine::connection::tls_connection::MovedTls;
 use crate::engine::connection::transport::Transport;
@@ -70,8 +69,9 @@ impl Engine {
 
     /// Moves a connection to the worker `to`, at once or after the response to its present request.
     pub(crate) fn migrate_to(self: &Rc<Self>, id: ConnId, to: usize) {
-        let mut conns = self.conns.borrow_mut();
-        let Some(conn) = conns.get(id) else { return };
+        let Some(mut conn) = self.shared.open(id) else {
+            return;
+        };
         let moves_already = matches!(conn.state.phase(), Phase::Leaving | Phase::Lingering);
         if moves_already
             || conn.state.is_in_proxy_header()
@@ -83,15 +83,14 @@ impl Engine {
         }
         conn.state.plan_move(Target::Worker(to));
         if conn.state.is_ready() {
-            drop(conns);
+            drop(conn);
             self.begin_migration(id);
         }
     }
 
     /// [`Engine::migrate_to`] for all connections.
     pub(crate) fn migrate_all_to(self: &Rc<Self>, to: usize) {
-        let ids = self.conns.borrow().ids();
-        for id in ids {
+        for id in self.shared.ids() {
             self.migrate_to(id, to);
         }
     }
@@ -99,8 +98,9 @@ impl Engine {
     /// Starts to move a connection that is between two requests.
     pub(in crate::engine) fn begin_migration(self: &Rc<Self>, id: ConnId) {
         {
-            let mut conns = self.conns.borrow_mut();
-            let Some(conn) = conns.get(id) else { return };
+            let Some(mut conn) = self.shared.open(id) else {
+                return;
+            };
             if conn.transport.is_delivering() {
                 // The rest of what was decrypted could not move with it.
                 conn.state.cancel_move();
@@ -118,8 +118,9 @@ impl Engine {
     pub(in crate::engine) fn finish_migration(self: &Rc<Self>, id: ConnId) {
         let (worker_set, own) = (&self.settings.worker_set, self.context.index());
         let has_unsent = {
-            let mut conns = self.conns.borrow_mut();
-            let Some(conn) = conns.get(id) else { return };
+            let Some(mut conn) = self.shared.open(id) else {
+                return;
+            };
             let has_unsent = (conn.active.as_ref()).is_some_and(|active| active.has_unsent());
             if has_unsent {
                 conn.state.cancel_move();
@@ -129,8 +130,8 @@ impl Engine {
         if has_unsent {
             return self.resume_reading(id); // Such as a response to a key update.
         }
-        let unsent_limit = *self.conns.borrow_mut().unsent_limit(id);
-        let Some(mut conn) = self.conns.borrow_mut().remove(id) else {
+        let unsent_limit = self.shared.unsent_limits.get(id);
+        let Some(mut conn) = self.shared.remove(id) else {
             return;
         };
         match conn.state.leaving() {
@@ -156,7 +157,7 @@ impl Engine {
         let live = Box::new(EstablishedConn {
             socket,
             tls: Engine::move_tls(&mut conn),
-            client: self.peers.forget(conn.stream),
+            client: self.shared.peers.forget(conn.stream),
             machine: conn.machine,
             input,
             deadline_ms: conn.deadline_ms,
@@ -170,7 +171,7 @@ impl Engine {
             Target::Worker(to) => to,
             Target::Successor => return self.give_to_outbox(live),
         };
-        if self.shutdown.has_begun() || worker_set.is_draining() {
+        if self.shared.shutdown.has_begun() || worker_set.is_draining() {
             return self.resume_connection(*live);
         }
         if let Err(live) = self.send_transfer(to, live) {
@@ -233,10 +234,11 @@ impl Engine {
             block.into_buf()
         });
         {
-            let mut conns = self.conns.borrow_mut();
-            *conns.unsent_limit(id) = live.unsent_limit;
-            let Some(conn) = conns.get(id) else { return };
-            self.peers.name(conn.stream, live.client);
+            self.shared.unsent_limits.set(id, live.unsent_limit);
+            let Some(mut conn) = self.shared.open(id) else {
+                return;
+            };
+            self.shared.peers.name(conn.stream, live.client);
             conn.transport = transport;
             conn.machine = live.machine;
             conn.state.end_move(live.expects);
@@ -244,15 +246,16 @@ impl Engine {
             if self.is_passing() && !live.stays && !conn.transport.is_tls() {
                 conn.state.plan_move(Target::Successor);
             }
-            if self.shutdown.ends(conn) {
-                self.shutdown
+            if self.shared.shutdown.ends(&conn) {
+                self.shared
+                    .shutdown
                     .limit_requests(id, (live.input.len() + records) as u64);
                 if input.is_none() && records == 0 {
-                    deadline_ms = self.deadlines().drain_deadline_ms(conn, deadline_ms);
+                    deadline_ms = conn.drain_deadline_ms(deadline_ms);
                     conn.state.restart_head(); // A new head gets the full time limit.
                 }
             }
-            self.deadlines().set_deadline(id, conn, deadline_ms);
+            conn.set_deadline(deadline_ms);
             self.context.driver().receive(conn.stream);
         }
         if !self.admits_client(id) {
@@ -273,15 +276,15 @@ impl Engine {
     /// the responses to requests that had arrived, and closes.
     pub(in crate::engine) fn cancel_migration(self: &Rc<Self>, id: ConnId) {
         {
-            let mut conns = self.conns.borrow_mut();
-            let Some(conn) = conns.get(id) else { return };
+            let Some(mut conn) = self.shared.open(id) else {
+                return;
+            };
             conn.state.cancel_move();
             conn.state.end();
         }
         self.resume_reading(id);
-        let is_ready = |conn: &mut Conn| conn.state.is_ready();
-        let ready = self.conns.borrow_mut().get(id).is_some_and(is_ready);
-        if ready {
+        let is_ready = (self.shared.open(id)).is_some_and(|conn| conn.state.is_ready());
+        if is_ready {
             self.close(id, CloseReason::Client);
         }
     }

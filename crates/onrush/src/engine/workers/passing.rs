@@ -39,8 +39,7 @@ impl Engine {
             return false;
         }
         {
-            let mut conns = self.conns.borrow_mut();
-            let Some(conn) = conns.get(id) else {
+            let Some(mut conn) = self.shared.open(id) else {
                 return true;
             };
             let stays = matches!(conn.state.phase(), Phase::Leaving | Phase::Lingering)
@@ -59,14 +58,9 @@ impl Engine {
 
     /// Passes a connection on now, if that is planned and it is idle.
     pub(in crate::engine) fn pass_on_if_idle(self: &Rc<Self>, id: ConnId) {
-        let is_idle = {
-            let mut conns = self.conns.borrow_mut();
-            let is_planned = |conn: &Conn| conn.state.leaving() == Some(Target::Successor);
-            conns
-                .get(id)
-                .is_some_and(|conn| is_planned(conn) && is_between_requests(conn))
-        };
-        if is_idle {
+        let is_planned = |conn: &Conn| conn.state.leaving() == Some(Target::Successor);
+        let conn = self.shared.open(id);
+        if conn.is_some_and(|conn| is_planned(&conn) && is_between_requests(&conn)) {
             self.begin_migration(id);
         }
     }
@@ -92,11 +86,11 @@ impl Engine {
     /// No more connections are passed on: those that were to be drain.
     pub(crate) fn stop_passing(&self) {
         drop(self.outbox.take());
-        let ids = self.conns.borrow().ids();
-        for id in ids {
+        for id in self.shared.ids() {
             let is_planned = {
-                let mut conns = self.conns.borrow_mut();
-                let Some(conn) = conns.get(id) else { continue };
+                let Some(mut conn) = self.shared.open(id) else {
+                    continue;
+                };
                 let is_planned = conn.state.leaving() == Some(Target::Successor);
                 // One that has begun to move comes back.
                 let is_planned = is_planned && conn.state.phase() != Phase::Leaving;

@@ -54,10 +54,10 @@ impl Engine {
         let (time, idle) = (now.0 - last.0, now.1 - last.1);
         let busy = 1000 - (1000 * idle).checked_div(time).unwrap_or(0).min(1000) as u32;
         worker_set.publish_load(own, busy, now_ms);
-        let receive_bytes = self.memory.used_bytes();
+        let receive_bytes = self.shared.memory.used_bytes();
         self.counters.receive_bytes.set(receive_bytes as u64);
         if !self.running.borrow().rebalance
-            || self.shutdown.has_begun()
+            || self.shared.shutdown.has_begun()
             || now_ms < rebalance_state.cooldown_until_ms.get()
         {
             rebalance_state.counting.set(false);
@@ -72,7 +72,7 @@ impl Engine {
         if busy < least + IMBALANCE_PERMILLE || busy <= mean {
             rebalance_state.counting.set(false);
         } else if !rebalance_state.counting.replace(true) {
-            self.reset_request_counts();
+            self.shared.table().reset_request_counts();
         } else {
             rebalance_state.counting.set(false);
             rebalance_state.cooldown_until_ms.set(now_ms + COOLDOWN_MS);
@@ -84,7 +84,7 @@ impl Engine {
     fn migrate_excess(self: &Rc<Self>, busy: u32, mean: u32, mut peers: Vec<PeerLoad>) {
         peers.sort_unstable_by_key(|other| other.busy);
         let (worker_set, now_ms) = (&self.settings.worker_set, self.context.now_ms());
-        let mut counts = self.requests_counted();
+        let mut counts = self.shared.table().requests_counted();
         let all: u64 = counts
             .iter()
             .map(|&(_, requests)| u64::from(requests))
@@ -104,30 +104,6 @@ impl Engine {
                 self.migrate_to(id, other.index);
             }
         }
-    }
-
-    fn reset_request_counts(&self) {
-        let mut conns = self.conns.borrow_mut();
-        for id in conns.ids() {
-            if let Some(conn) = conns.get(id) {
-                conn.response_count_before = conn.response_count;
-            }
-        }
-    }
-
-    /// The connections that sent requests, and how many. A connection with a request in progress
-    /// counts one for it, however long the request takes.
-    fn requests_counted(&self) -> Vec<(ConnId, u32)> {
-        let mut conns = self.conns.borrow_mut();
-        let ids = conns.ids().into_iter();
-        ids.filter_map(|id| {
-            let conn = conns.get(id)?;
-            let response_count = conn.response_count.wrapping_sub(conn.response_count_before);
-            let requests = response_count + u32::from(conn.state.is_busy());
-            let is_movable = !conn.state.is_refused() && conn.state.leaving().is_none();
-            (requests > 0 && is_movable).then_some((id, requests))
-        })
-        .collect()
     }
 }
 

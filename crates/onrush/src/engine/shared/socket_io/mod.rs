@@ -6,12 +6,10 @@ mod no_records;
 #[cfg(feature = "tls")]
 mod records;
 
-use crate::connections::ConnId;
 use crate::engine::connection::Conn;
 use crate::engine::connection::transport::{BodyTarget, Output};
 use crate::engine::shared::exchange_log::ExchangeLog;
 use crate::engine::shared::measurements::Measurements;
-use onrush_rt::diagnose;
 use onrush_rt::worker::WorkerContext;
 #[cfg(feature = "tls")]
 use records::RecordBuffers;
@@ -171,20 +169,6 @@ impl SocketIo {
         };
         let emptied = result.as_ref().is_ok_and(|&bytes| bytes < room);
         (result, emptied)
-    }
-
-    /// Resumes receiving into the driver's buffers.
-    pub(in crate::engine) fn resume(&self, id: ConnId, conn: &mut Conn) {
-        conn.state.resume_receiving();
-        diagnose!(DEBUG, connection = id.token(); "receiving resumed");
-        if let Some(active) = &mut conn.active {
-            active.wire.emptied = false;
-            (active.exchange.final_poll, active.exchange.slow_sender) = (false, false);
-            if std::mem::take(&mut active.wire.low_water) > 1 {
-                self.context.driver().set_low_water(conn.stream, 1);
-            }
-        }
-        self.context.driver().receive(conn.stream);
     }
 
     pub(in crate::engine) fn set_low_water(&self, conn: &mut Conn, bytes: u32) {

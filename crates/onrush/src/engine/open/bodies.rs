@@ -7,19 +7,17 @@
 //! this connection. A reader that discards a body or fills a large buffer is woken once per large
 //! part (`SO_RCVLOWAT`), unless the client is slow.
 
-use crate::connections::{BodyId, ConnId};
+use crate::connections::BodyId;
 use crate::engine::connection::Conn;
 use crate::engine::connection::state::Receiving;
-use crate::engine::connection::table::Conns;
 use crate::engine::connection::transport::BodyTarget;
-use crate::engine::shared::deadlines::{Deadlines, Wait};
-use crate::engine::shared::socket_io::SocketIo;
-use crate::metrics::{Counters, TimeLimit};
+use crate::engine::open::deadlines::Wait;
+use crate::engine::open::{OpenConn, Shared};
+use crate::metrics::TimeLimit;
 use onrush_proto::limits::Limits;
 use onrush_proto::reject::Reject;
 use onrush_rt::buf::Buf;
 use onrush_rt::{coop, diagnose, user};
-use std::cell::RefCell;
 use std::io;
 use std::task::{Context, Poll, Waker};
 
@@ -28,10 +26,10 @@ const DIRECT_BYTES_MIN: u64 = 32 * 1024;
 
 /// The most body bytes that one call discards. The size of zeroed memory, whose pages are not
 /// touched where the kernel drops the bytes itself.
-pub(in crate::engine) const DISCARD_BYTES: usize = 4 << 20;
+const DISCARD_BYTES: usize = 4 << 20;
 /// A reader that discards a body waits for this many bytes at a time, which needs half the CPU time
 /// of waiting for any.
-pub(in crate::engine) const DISCARD_LOW_WATER: u32 = 2 << 20;
+const DISCARD_LOW_WATER: u32 = 2 << 20;
 /// If fewer bytes than this are outstanding, waiting for many bytes at a time does not pay for its
 /// two system calls.
 const LOW_WATER_MIN: u64 = 128 * 1024;
@@ -54,11 +52,12 @@ pub(in crate::engine) enum Attempt {
     },
 }
 
-/// The connection, if the body belongs to its present request.
-pub(in crate::engine) fn present(conns: &mut Conns, body: BodyId) -> Option<&mut Conn> {
-    conns
-        .get(body.connection)
-        .filter(|conn| conn.response_count == body.response_count)
+impl Shared {
+    /// The connection, if the body belongs to its present request.
+    pub(in crate::engine) fn present(&self, body: BodyId) -> Option<OpenConn<'_>> {
+        let conn = self.open(body.connection)?;
+        (conn.response_count == body.response_count).then_some(conn)
+    }
 }
 
 pub(in crate::engine) fn request_gone() -> io::Error {
@@ -75,11 +74,7 @@ pub(in crate::engine) fn reject_body(conn: &mut Conn, reject: Reject) -> io::Err
 }
 
 /// Returns the next piece of the body from up to `bytes_max` received bytes.
-pub(in crate::engine) fn next_piece(
-    conn: &mut Conn,
-    limits: &Limits,
-    bytes_max: usize,
-) -> NextPiece {
+fn next_piece(conn: &mut Conn, limits: &Limits, bytes_max: usize) -> NextPiece {
     loop {
         if let Some(error) = conn.active().exchange.body_error() {
             return NextPiece::Failed(error);
@@ -112,27 +107,17 @@ pub(in crate::engine) fn next_piece(
     }
 }
 
-/// Receives the bodies of the requests of one worker.
-pub(in crate::engine) struct Bodies<'e> {
-    pub(in crate::engine) deadlines: Deadlines<'e>,
-    pub(in crate::engine) io: &'e SocketIo,
-    pub(in crate::engine) counters: &'e Counters,
-}
-
-impl Bodies<'_> {
+impl Shared {
     /// Stores the reader's waker until more bytes arrive. Fails when no more bytes will arrive.
     pub(in crate::engine) fn wait_for_body(
         &self,
-        conns: &RefCell<Conns>,
         body: BodyId,
         cx: &mut Context<'_>,
         resume: bool,
     ) -> io::Result<()> {
-        let id = body.connection;
         let waker = user::clone_waker(cx.waker());
         let _replaced: Option<Waker>; // Dropped after the borrow ends: it is user code.
-        let mut conns = conns.borrow_mut();
-        let conn = present(&mut conns, body).ok_or_else(request_gone)?;
+        let mut conn = self.present(body).ok_or_else(request_gone)?;
         // Before a 101, what has arrived may not be read yet.
         if conn.state.has_ended() && !conn.machine.may_upgrade() {
             let reject = Reject::new(400, "request body ended early");
@@ -141,45 +126,72 @@ impl Bodies<'_> {
             return Err(conn.active().exchange.fail_body(kind, reject));
         }
         if std::mem::take(&mut conn.active().exchange.final_poll) {
-            return Err(self.body_timeout_error(conn));
+            return Err(conn.body_timeout_error());
         }
         if conn.machine.continue_due() {
             let mut out = Vec::new();
             conn.machine.send_continue(&mut out);
-            self.io.send_or_queue(conn, &out)?;
+            self.io.send_or_queue(&mut conn, &out)?;
         }
         if resume && conn.state.is_paused() {
-            self.io.resume(id, conn);
+            conn.resume_receiving();
         }
         _replaced = conn.active().exchange.reader.replace(waker);
         // Another protocol has time limits of its own.
         let is_limited = !(conn.machine.may_upgrade() || conn.machine.is_upgraded());
         if is_limited && conn.active().exchange.body_deadline_ms.is_none() {
-            self.deadlines.set_wait_timeout(
-                id,
-                conn,
-                Wait::Body,
-                self.deadlines.limits.get().body_timeout_ms,
-            );
-            if !self.deadlines.begin_measured_wait(conn, Wait::Body) {
-                return Err(self.body_timeout_error(conn));
+            conn.set_wait_timeout(Wait::Body, self.limits.get().body_timeout_ms);
+            if !conn.begin_measured_wait(Wait::Body) {
+                return Err(conn.body_timeout_error());
             }
         }
         if conn.transport.is_tls() {
-            conns.list_awaited_record(id);
+            conn.list_awaited_record();
         }
         Ok(())
+    }
+
+    /// Stores the reader's waker after an attempt to receive body bytes directly that found none.
+    pub(in crate::engine) fn finish_attempt(
+        &self,
+        body: BodyId,
+        cx: &mut Context<'_>,
+        attempt: Attempt,
+    ) -> Poll<io::Result<usize>> {
+        match attempt {
+            Attempt::Done(result) => Poll::Ready(result),
+            Attempt::Wait { resume } => match self.wait_for_body(body, cx, resume) {
+                Ok(()) => Poll::Pending,
+                Err(error) => Poll::Ready(Err(error)),
+            },
+        }
+    }
+}
+
+impl OpenConn<'_> {
+    /// The next piece of the body, from up to `bytes_max` received bytes.
+    pub(in crate::engine) fn next_piece(&mut self, bytes_max: usize) -> NextPiece {
+        let limits = self.shared.limits.get();
+        next_piece(self, &limits, bytes_max)
+    }
+
+    /// Discards body bytes directly, as [`OpenConn::try_direct`] receives them.
+    pub(in crate::engine) fn try_discard(&mut self) -> Attempt {
+        let mut buffer = self.shared.discard_buffer.borrow_mut();
+        if buffer.is_empty() {
+            *buffer = vec![0; DISCARD_BYTES];
+        }
+        self.try_direct(DISCARD_LOW_WATER, BodyTarget::Discard(&mut buffer))
     }
 
     /// Receives body bytes directly into the reader's memory, if enough of them are outstanding. A
     /// reader that does not need few bytes may wait until `low_water` have arrived.
     pub(in crate::engine) fn try_direct(
-        &self,
-        id: ConnId,
-        conn: &mut Conn,
+        &mut self,
         low_water: u32,
         target: BodyTarget<'_>,
     ) -> Attempt {
+        let (shared, id, conn) = (self.shared, self.id, &mut *self.conn);
         let run = conn.machine.body_run();
         let already = conn.state.receiving() == Receiving::Off;
         let is_too_short = run < DIRECT_BYTES_MIN && !(already && run > 0);
@@ -190,7 +202,7 @@ impl Bodies<'_> {
             diagnose!(TRACE, connection = id.token(), bytes = run;
                 "receiving paused, the body is read directly");
             conn.state
-                .pause_receiving(self.deadlines.context.driver().pause(conn.stream));
+                .pause_receiving(shared.context.driver().pause(conn.stream));
         }
         if conn.state.receiving() != Receiving::Off {
             // `ReceiveStopped`, or a completion that was in progress, wakes the reader.
@@ -203,7 +215,7 @@ impl Bodies<'_> {
         let received = match std::mem::take(&mut conn.active().wire.emptied) {
             true => Err(io::ErrorKind::WouldBlock.into()),
             false => {
-                let (result, emptied) = self.io.receive_body(conn, target, bytes_max);
+                let (result, emptied) = shared.io.receive_body(conn, target, bytes_max);
                 conn.active().wire.emptied = emptied;
                 result
             }
@@ -215,7 +227,8 @@ impl Bodies<'_> {
                     return Attempt::Done(Err(reject_body(conn, reject)));
                 }
                 coop::spend(n);
-                self.deadlines.set_wait_timeout(id, conn, Wait::Body, 0);
+                self.set_wait_timeout(Wait::Body, 0);
+                let conn = &mut *self.conn;
                 conn.active().wire.log_entries.receive(n);
                 conn.count_body_bytes(n);
                 return Attempt::Done(Ok(n));
@@ -223,11 +236,12 @@ impl Bodies<'_> {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 if conn.transport.received_len() > unprocessed {
                     // A part of a record has arrived: the wait begins again.
-                    self.deadlines.set_wait_timeout(id, conn, Wait::Body, 0);
+                    self.set_wait_timeout(Wait::Body, 0);
                 }
-                if std::mem::take(&mut conn.active().exchange.final_poll) {
-                    return Attempt::Done(Err(self.body_timeout_error(conn)));
+                if std::mem::take(&mut self.active().exchange.final_poll) {
+                    return Attempt::Done(Err(self.body_timeout_error()));
                 }
+                let conn = &mut *self.conn;
                 // Never more than the outstanding bytes: the kernel would not report the end of the
                 // body. With TLS, not even that: an alert is short.
                 let low_water = match run {
@@ -235,8 +249,8 @@ impl Bodies<'_> {
                     run if run < LOW_WATER_MIN && conn.active().wire.low_water <= 1 => 1,
                     run => low_water.min(u32::try_from(run).unwrap_or(u32::MAX)).max(1),
                 };
-                self.io.set_low_water(conn, low_water);
-                self.deadlines.context.driver().want_read(conn.stream);
+                shared.io.set_low_water(conn, low_water);
+                shared.context.driver().want_read(conn.stream);
             }
             Err(error) => {
                 conn.machine.close_after_next();
@@ -256,29 +270,12 @@ impl Bodies<'_> {
         Attempt::Wait { resume: false }
     }
 
-    /// Stores the reader's waker after an attempt to receive body bytes directly that found none.
-    pub(in crate::engine) fn finish_attempt(
-        &self,
-        conns: &RefCell<Conns>,
-        body: BodyId,
-        cx: &mut Context<'_>,
-        attempt: Attempt,
-    ) -> Poll<io::Result<usize>> {
-        match attempt {
-            Attempt::Done(result) => Poll::Ready(result),
-            Attempt::Wait { resume } => match self.wait_for_body(conns, body, cx, resume) {
-                Ok(()) => Poll::Pending,
-                Err(error) => Poll::Ready(Err(error)),
-            },
-        }
-    }
-
     /// Records that the body did not arrive in time, and the response to send for it.
-    pub(in crate::engine) fn body_timeout_error(&self, conn: &mut Conn) -> io::Error {
-        conn.machine.close_after_next();
-        self.counters.timed_out.count(TimeLimit::Body);
+    pub(in crate::engine) fn body_timeout_error(&mut self) -> io::Error {
+        self.machine.close_after_next();
+        self.shared.counters.timed_out.count(TimeLimit::Body);
         let reject = Reject::new(408, "request body took too long");
-        conn.active()
+        self.active()
             .exchange
             .fail_body(io::ErrorKind::TimedOut, reject)
     }

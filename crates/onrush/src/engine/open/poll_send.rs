@@ -3,8 +3,8 @@
 
 use crate::connections::ConnId;
 use crate::engine::connection::transport::Output;
-use crate::engine::lifecycle::Engine;
-use crate::engine::shared::deadlines::Wait;
+use crate::engine::open::Shared;
+use crate::engine::open::deadlines::Wait;
 use crate::engine::shared::socket_io::{Sent, connection_gone};
 use onrush_rt::coop;
 use onrush_rt::fs::File;
@@ -16,9 +16,9 @@ use std::task::{Context, Poll, ready};
 /// does most of the receiver's work as well.
 const FILE_COST: usize = 2;
 
-impl Engine {
+impl Shared {
     /// Sends from memory; returns the number of bytes accepted.
-    pub(super) fn poll_send(
+    pub(in crate::engine) fn poll_send(
         &self,
         id: ConnId,
         cx: &mut Context<'_>,
@@ -30,7 +30,7 @@ impl Engine {
 
     /// Sends rendered responses, which count as memory of the engine; returns the number of bytes
     /// accepted.
-    pub(super) fn poll_send_rendered(
+    pub(in crate::engine) fn poll_send_rendered(
         &self,
         id: ConnId,
         cx: &mut Context<'_>,
@@ -41,7 +41,7 @@ impl Engine {
 
     /// Sends rendered responses with `MSG_MORE`, because a file follows; returns the number of
     /// bytes accepted.
-    pub(super) fn poll_send_more(
+    pub(in crate::engine) fn poll_send_more(
         &self,
         id: ConnId,
         cx: &mut Context<'_>,
@@ -52,7 +52,7 @@ impl Engine {
 
     /// Sends rendered responses and content behind them; returns the number of bytes accepted of
     /// both.
-    pub(super) fn poll_send_head_and_content(
+    pub(in crate::engine) fn poll_send_head_and_content(
         &self,
         id: ConnId,
         cx: &mut Context<'_>,
@@ -72,7 +72,7 @@ impl Engine {
     /// A plain file leaves in one call, also if that exceeds the budget: the kernel only passes
     /// pages on, and a response in many calls costs up to twice as much. So an event whose budget
     /// is reduced does not begin it.
-    pub(super) fn poll_send_file(
+    pub(in crate::engine) fn poll_send_file(
         &self,
         id: ConnId,
         cx: &mut Context<'_>,
@@ -80,17 +80,16 @@ impl Engine {
         offset: u64,
         bytes: usize,
     ) -> Poll<io::Result<usize>> {
-        let mut conns = self.conns.borrow_mut();
-        let Some(conn) = conns.get(id) else {
+        let Some(mut conn) = self.open(id) else {
             return Poll::Ready(Err(connection_gone()));
         };
         if std::mem::take(&mut conn.active().wire.socket_full) {
             self.context.driver().want_write_anew(conn.stream);
-            drop(conns);
+            drop(conn);
             return self.wait_for_room(id, cx);
         }
         let is_tls = conn.transport.is_tls();
-        drop(conns);
+        drop(conn);
         let of_budget = coop::operation_bytes_max() / FILE_COST;
         let bytes = match is_tls {
             true => bytes.min(of_budget), // They are read and encrypted.
@@ -105,7 +104,7 @@ impl Engine {
         coop::spend(*sent.as_ref().unwrap_or(&0) * (FILE_COST - 1));
         if let Ok(sent) = sent
             && (1..bytes).contains(&sent)
-            && let Some(conn) = self.conns.borrow_mut().get(id)
+            && let Some(mut conn) = self.open(id)
             && !is_tls
         {
             conn.active().wire.socket_full = true;
@@ -123,17 +122,16 @@ impl Engine {
         output: Output<'_>,
     ) -> Poll<io::Result<usize>> {
         ready!(coop::poll_proceed(cx));
-        let is_queued = match self.send_queued(id) {
+        let Some(mut conn) = self.open(id) else {
+            return Poll::Ready(Err(connection_gone()));
+        };
+        let is_queued = match conn.send_queued() {
             Ok(sent) => sent == Sent::Queued,
             Err(error) => return Poll::Ready(Err(error)),
         };
-        let mut conns = self.conns.borrow_mut();
-        let Some(conn) = conns.get(id) else {
-            return Poll::Ready(Err(connection_gone()));
-        };
         if !is_queued {
             let last_try = std::mem::take(&mut conn.active().wire.last_try);
-            match self.io.send_output(conn, output) {
+            match self.io.send_output(&mut conn, output) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if last_try {
                         return Poll::Ready(Err(self.record_slow_client()));
@@ -144,21 +142,18 @@ impl Engine {
                     coop::spend(bytes);
                     let now_ms = self.context.now_ms();
                     let waited_ms = (conn.active().wire.write_rate).present_wait_ms(now_ms);
-                    self.deadlines().set_wait_timeout(id, conn, Wait::Write, 0);
+                    conn.set_wait_timeout(Wait::Write, 0);
                     // Queued records count when the kernel accepts them.
                     let unsent = conn.active().wire.unsent().len();
                     let accepted = bytes.saturating_sub(unsent);
                     conn.active().wire.write_rate.record_bytes(accepted);
                     conn.active().exchange.rendered_bytes = 0;
                     if self.io.log.is_on() && !conn.transport.is_tls() {
-                        self.io.log.accepted(conn, bytes); // With TLS it is logged already.
+                        self.io.log.accepted(&mut conn, bytes); // With TLS it is logged already.
                     }
-                    let stream = conn.stream;
-                    if conn.is_listed() {
-                        conns.unlist(id);
-                    }
-                    if let Some(limit) = conns.unsent_limit(id).accepted(bytes, waited_ms) {
-                        self.context.driver().set_unsent_max(stream, limit);
+                    conn.unlist();
+                    if let Some(limit) = self.unsent_limits.accepted(id, bytes, waited_ms) {
+                        self.context.driver().set_unsent_max(conn.stream, limit);
                     }
                     return Poll::Ready(result);
                 }
@@ -166,7 +161,7 @@ impl Engine {
         }
         self.context.driver().want_write(conn.stream);
         conn.active().exchange.rendered_bytes = rendered_bytes;
-        drop(conns);
+        drop(conn);
         self.wait_for_room(id, cx)
     }
 
@@ -175,25 +170,19 @@ impl Engine {
     fn wait_for_room(&self, id: ConnId, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let waker = user::clone_waker(cx.waker());
         let replaced; // Dropped after the borrow ends: it is user code.
-        let mut conns = self.conns.borrow_mut();
-        let Some(conn) = conns.get(id) else {
+        let Some(mut conn) = self.open(id) else {
             return Poll::Ready(Err(connection_gone()));
         };
         replaced = conn.active().exchange.writer.replace(waker);
         let mut polled = Poll::Pending;
         if conn.active().wire.write_deadline_ms.is_none() {
-            self.deadlines().set_wait_timeout(
-                id,
-                conn,
-                Wait::Write,
-                self.limits().write_timeout_ms,
-            );
-            if !self.deadlines().begin_measured_wait(conn, Wait::Write) {
+            conn.set_wait_timeout(Wait::Write, self.limits.get().write_timeout_ms);
+            if !conn.begin_measured_wait(Wait::Write) {
                 polled = Poll::Ready(Err(self.record_slow_client()));
             }
         }
-        conns.list_unread(id);
-        drop(conns);
+        conn.list_unread();
+        drop(conn);
         drop(replaced);
         polled
     }

@@ -1,0 +1,76 @@
+//! Responses to request heads that break a rule, arrive too slowly, or do not fit into memory. They
+//! are made without a handler.
+
+use crate::connections::ConnId;
+use crate::engine::open::{OpenConn, Shared};
+use crate::engine::shared::exchange_log::Received;
+use crate::log::Outcome;
+use onrush_proto::connection::After;
+use onrush_proto::head::Head;
+use onrush_proto::reject::Reject;
+
+impl Shared {
+    /// As [`OpenConn::reject_head`], and ends the wait for the rest of a head.
+    #[cold]
+    pub(in crate::engine) fn reject_head(
+        &self,
+        id: ConnId,
+        reject: Reject,
+        outcome: Outcome,
+        received: &[u8],
+        out: &mut Vec<u8>,
+    ) -> After {
+        let Some(mut conn) = self.open(id) else {
+            return After::Close;
+        };
+        conn.unlist();
+        conn.reject_head(reject, outcome, received, out)
+    }
+}
+
+impl OpenConn<'_> {
+    /// Renders the response to a head that breaks a rule into `out`; returns what follows it.
+    /// `received`: the known part of the head. `outcome` is recorded in the access log.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::engine) fn reject_head(
+        &mut self,
+        reject: Reject,
+        outcome: Outcome,
+        received: &[u8],
+        out: &mut Vec<u8>,
+    ) -> After {
+        let (shared, rendered_before) = (self.shared, out.len());
+        (self.machine).send_reject(reject, &shared.rendering.date(), out);
+        if shared.io.log.is_on() {
+            let received = Received {
+                bytes: received,
+                limits: &shared.limits.get(),
+            };
+            let log = &shared.io.log;
+            log.reject(self, reject.status, outcome, received, rendered_before, out);
+        }
+        self.machine.finish_response()
+    }
+
+    /// Renders the response to a request whose body does not fit into memory; returns what follows
+    /// it. `bytes`: those of the head.
+    #[cold]
+    pub(in crate::engine) fn reject_request(
+        &mut self,
+        reject: Reject,
+        (head, bytes): (&Head, &[u8]),
+        out: &mut Vec<u8>,
+    ) -> After {
+        let (shared, rendered_before) = (self.shared, out.len());
+        let log = &shared.io.log;
+        if log.is_on() {
+            log.begin(self, head, bytes);
+        }
+        (self.machine).send_reject(reject, &shared.rendering.date(), out);
+        if log.is_on() {
+            log.respond_whole(self, reject.status, rendered_before, out);
+        }
+        self.machine.finish_response()
+    }
+}
