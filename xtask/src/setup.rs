@@ -104,6 +104,7 @@ pub(crate) fn command() -> Command {
 fn short() -> Outcome {
     packages::need(&PROGRAMS)?;
     python::browser()?;
+    python::kosoku()?;
     python::tuspy()
 }
 

@@ -455,3 +455,19 @@ pub(crate) fn chat() -> Router {
         .route("/refuse", get(refuse))
         .with_state(broadcast::channel(100).0)
 }
+
+/// Sends back each message of a WebSocket.
+pub(crate) fn echo() -> Router {
+    use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
+
+    async fn repeat(mut socket: WebSocket) {
+        while let Some(Ok(message)) = socket.recv().await {
+            let is_content = matches!(message, Message::Text(_) | Message::Binary(_));
+            if is_content && socket.send(message).await.is_err() {
+                return;
+            }
+        }
+    }
+    let join = |socket: WebSocketUpgrade| async { socket.on_upgrade(repeat) };
+    Router::new().route("/", any(join))
+}

@@ -13,6 +13,8 @@ mod bodies;
 mod secure;
 // WebSocket and other protocols.
 mod upgrades;
+// What the cases of Autobahn say about WebSocket.
+mod autobahn;
 // What an application gains.
 mod gains;
 // Services that are not ready, and that fail.

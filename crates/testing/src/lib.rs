@@ -2,11 +2,11 @@
 //!
 //! Modules, lowest first: `temp_dir` (folders that remove themselves), `child` (tests that run
 //! themselves in a process of their own), `watchdog` (tests that hang), `skip` (tests that cannot
-//! run here), `drivers` (those that work here), `matrix` (which drivers and seeds a test uses),
-//! `seccomp` (refused system calls), `panics` (panics on purpose), `log` (what a test logs),
-//! `reserved_port` (ports for programs), `connect_from` (clients with other addresses), `read_some`
-//! (what a client receives), `reply` (responses of HTTP servers), `body` (content of objects),
-//! `example` (the examples as programs).
+//! run here), `programs` (those of others), `drivers` (those that work here), `matrix` (which
+//! drivers and seeds a test uses), `seccomp` (refused system calls), `panics` (panics on purpose),
+//! `log` (what a test logs), `reserved_port` (ports for programs), `connect_from` (clients with
+//! other addresses), `read_some` (what a client receives), `reply` (responses of HTTP servers),
+//! `body` (content of objects), `example` (the examples as programs).
 
 mod body;
 pub mod child;
@@ -16,6 +16,7 @@ pub mod example;
 pub mod log;
 pub mod matrix;
 pub mod panics;
+pub mod programs;
 mod read_some;
 mod reply;
 mod reserved_port;

@@ -8,13 +8,14 @@ pub mod users;
 use onrush_rt::driver::{Config, Preference, choose};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use testing::{TempDir, drivers::available, matrix, or_skip};
+use testing::{TempDir, drivers::available, matrix};
+
+pub use testing::programs::{is_installed, output_within, tool, wait};
 
 /// The maximum time for something that takes milliseconds on an idle machine.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
@@ -34,46 +35,6 @@ pub fn onrush() -> Command {
 /// Runs a command that should end by itself. If it does not, kills it and fails.
 pub fn output(command: &mut Command) -> Output {
     output_within(command, TIMEOUT)
-}
-
-/// As [`output`], with another time limit.
-pub fn output_within(command: &mut Command, time: Duration) -> Output {
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().expect("the program starts");
-    let out = read_all(child.stdout.take());
-    let err = read_all(child.stderr.take());
-    let Some(status) = wait(&mut child, time) else {
-        let _ = child.kill();
-        let _ = child.wait();
-        let said = String::from_utf8_lossy(&err.recv().unwrap_or_default()).into_owned();
-        panic!("{command:?} did not end: {said}");
-    };
-    Output {
-        status,
-        stdout: out.recv_timeout(TIMEOUT).expect("stdout ends"),
-        stderr: err.recv_timeout(TIMEOUT).expect("stderr ends"),
-    }
-}
-
-fn read_all(from: Option<impl Read + Send + 'static>) -> mpsc::Receiver<Vec<u8>> {
-    let (sender, receiver) = mpsc::channel();
-    std::thread::spawn(move || {
-        let mut all = Vec::new();
-        let _ = from.expect("a pipe").read_to_end(&mut all);
-        let _ = sender.send(all);
-    });
-    receiver
-}
-
-/// Waits for the end of a process.
-pub fn wait(child: &mut Child, time: Duration) -> Option<ExitStatus> {
-    let end = Instant::now() + time;
-    loop {
-        match child.try_wait().expect("a child process") {
-            None if Instant::now() < end => sleep(Duration::from_millis(5)),
-            ended => return ended,
-        }
-    }
 }
 
 /// A running server. Dropping it kills it.
@@ -291,38 +252,11 @@ impl Folder {
     }
 }
 
-/// Whether a client program is on the `PATH`. If it is missing, prints that the test is skipped,
-/// but fails if `CI` is set. The program is not run: zsyncmake takes `--version` for options and
-/// writes a file.
-pub fn is_installed(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let is_executable = |file: PathBuf| {
-        file.metadata()
-            .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
-    };
-    let found = std::env::split_paths(&path).any(|folder| is_executable(folder.join(program)));
-    or_skip(found, &format!("{program} is missing"))
-}
-
 /// The command that installs the programs of the short test run.
 pub const SETUP: &str = "cargo xtask setup";
 
 /// The command that installs those of the nightly run as well.
 pub const SETUP_NIGHTLY: &str = "cargo xtask setup --nightly";
-
-/// The folder in which these commands install what no package of Debian has.
-pub fn tools() -> PathBuf {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent();
-    target.expect("target").join("tools")
-}
-
-/// The file `path` of [`tools`], which the command `setup` installs. If it is missing, prints that
-/// the test is skipped, but fails if `CI` is set.
-pub fn tool(path: &str, setup: &str) -> Option<PathBuf> {
-    let file = tools().join(path);
-    let reason = format!("{} is missing; `{setup}` installs it", file.display());
-    or_skip(file.is_file(), &reason).then_some(file)
-}
 
 /// Runs `curl -sS`, which must succeed. It may take three minutes, because requests that follow
 /// each other in a test wait for a busy machine as well. Returns its output.

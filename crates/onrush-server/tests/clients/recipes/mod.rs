@@ -11,7 +11,7 @@ mod packages; // apt, pip, npm, Go, Cargo, pacman, zypper, OSTree, Nix
 mod webdav; // backups, a mounted folder
 
 use crate::program::{Folder, Server, drivers, is_installed, onrush, output_within};
-use crate::program::{pattern, tools, wait_until};
+use crate::program::{pattern, wait_until};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 use std::{env, fs, vec};
+use testing::programs::tools;
 
 const ADDRESS: &str = "127.0.0.1:8080";
 /// A block that runs for longer hangs.
