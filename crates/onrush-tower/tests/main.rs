@@ -15,6 +15,10 @@ mod secure;
 mod upgrades;
 // What the cases of Autobahn say about WebSocket.
 mod autobahn;
+// Tables of a database, and the description of an API.
+mod crud;
+// A page in Chromium.
+mod page;
 // What an application gains.
 mod gains;
 // Services that are not ready, and that fail.
