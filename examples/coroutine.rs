@@ -64,10 +64,7 @@ fn front(request: &mut RequestReader, response: &mut ResponseWriter, port: &str)
 fn main() -> io::Result<()> {
     let port = std::env::args().nth(1).unwrap_or_else(|| "8080".to_owned());
     let address = format!("127.0.0.1:{port}");
-    let limits = onrush::Limits {
-        body_bytes_max: u64::MAX,
-        ..Default::default()
-    };
+    let limits = onrush::Limits::default().body_bytes_max(u64::MAX);
     let front = move |request: &mut RequestReader, response: &mut ResponseWriter| {
         front(request, response, &port)
     };

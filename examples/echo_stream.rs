@@ -31,10 +31,7 @@ async fn echo(request: Request) -> Response {
 
 fn main() -> std::io::Result<()> {
     let port = std::env::args().nth(1).unwrap_or_else(|| "8080".to_owned());
-    let limits = onrush::Limits {
-        body_bytes_max: u64::MAX,
-        ..Default::default()
-    };
+    let limits = onrush::Limits::default().body_bytes_max(u64::MAX);
     Server::bind(format!("127.0.0.1:{port}"))
         .from_env()?
         .limits(limits)

@@ -18,6 +18,7 @@ use onrush::{AccessLog, Limits, Metrics, Request, RequestBody, Response, Server}
 use serde::Serialize;
 use std::io::{self, ErrorKind};
 use std::process::ExitCode;
+use std::time::Duration;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
@@ -159,22 +160,17 @@ fn access_log(form: &str) -> Result<AccessLog, String> {
 }
 
 fn limits(time_limits: &str) -> Result<Limits, String> {
-    let on = Limits {
-        body_bytes_max: ECHO_BYTES_MAX as u64,
-        ..Limits::default()
-    };
+    let on = Limits::default().body_bytes_max(ECHO_BYTES_MAX as u64);
     match time_limits {
         "on" => Ok(on),
         // The linger limit remains: it is not a part of a request, and clients may lose their
         // response without it.
-        "off" => Ok(Limits {
-            head_timeout_ms: 0,
-            body_timeout_ms: 0,
-            write_timeout_ms: 0,
-            idle_timeout_ms: 0,
-            total_timeout_ms: 0,
-            ..on
-        }),
+        "off" => Ok(on
+            .head_timeout(Duration::ZERO)
+            .body_timeout(Duration::ZERO)
+            .write_timeout(Duration::ZERO)
+            .idle_timeout(Duration::ZERO)
+            .total_timeout(Duration::ZERO)),
         _ => Err(format!("APP_TIME_LIMITS: not on or off: {time_limits}")),
     }
 }
@@ -195,9 +191,9 @@ mod tests {
     #[test]
     fn size_limits_remain_without_time_limits() {
         let (on, off) = (limits("on").unwrap(), limits("off").unwrap());
-        assert_eq!((off.idle_timeout_ms, off.total_timeout_ms), (0, 0));
+        assert_eq!([off.idle_timeout, off.total_timeout], [Duration::ZERO; 2]);
         assert_eq!(off.body_bytes_max, on.body_bytes_max);
-        assert!(on.idle_timeout_ms > 0);
+        assert!(on.idle_timeout > Duration::ZERO);
     }
 
     #[test]

@@ -45,10 +45,7 @@ fn serve(port: &str, folder: &Path) -> io::Result<()> {
         ..FilesOptions::default()
     };
     let files = Files::open(folder, options)?;
-    let limits = Limits {
-        body_bytes_max: u64::MAX,
-        ..Limits::default()
-    };
+    let limits = Limits::default().body_bytes_max(u64::MAX);
     Server::bind(format!("127.0.0.1:{port}"))
         .from_env()?
         .limits(limits)

@@ -15,7 +15,7 @@ use std::io;
 ///
 /// let server = Server::bind("0.0.0.0:8080")
 ///     .connections_max(10_000)
-///     .limits(Limits { body_bytes_max: 1 << 20, ..Limits::default() })
+///     .limits(Limits::default().body_bytes_max(1 << 20))
 ///     .drain_timeout(Duration::from_secs(10));
 /// onrush_tower::serve(server, app).await
 /// # }

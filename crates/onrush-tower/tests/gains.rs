@@ -66,13 +66,11 @@ fn status(received: &[u8]) -> u16 {
 #[test]
 fn limits_apply_to_heads_bodies_and_time() {
     let _dog = testing::watchdog("limits_apply_to_heads_bodies_and_time");
-    let limits = Limits {
-        body_bytes_max: 1000,
-        head_bytes_max: 4096,
-        head_timeout_ms: 300,
-        body_timeout_ms: 300,
-        ..Limits::default()
-    };
+    let limits = Limits::default()
+        .body_bytes_max(1000)
+        .head_bytes_max(4096)
+        .head_timeout(Duration::from_millis(300))
+        .body_timeout(Duration::from_millis(300));
     for driver in drivers() {
         let app = hello().route("/", post(|body: Bytes| async move { body }));
         let served = start(server(driver).limits(limits), app);

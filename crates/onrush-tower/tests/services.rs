@@ -13,6 +13,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 use tower::{Service, ServiceBuilder, service_fn};
 
 type Content = Full<bytes::Bytes>;
@@ -21,7 +22,7 @@ fn ask(sim: &mut Simulation, path: &str) -> String {
     let client = sim.connect();
     let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     sim.send(&client, request.as_bytes());
-    sim.advance(50);
+    sim.advance(Duration::from_millis(50));
     String::from_utf8_lossy(&client.receive().expect("a response")).into_owned()
 }
 
@@ -146,7 +147,7 @@ fn requests_wait_until_the_service_is_ready() {
     for client in &clients {
         sim.send(client, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     }
-    sim.advance(1000);
+    sim.advance(Duration::from_secs(1));
     for client in &clients {
         assert!(client.receive().expect("a response").ends_with(b"done"));
     }
@@ -179,7 +180,7 @@ fn a_concurrency_limit_of_tower() {
     for client in &clients {
         sim.send(client, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     }
-    sim.advance(1000);
+    sim.advance(Duration::from_secs(1));
     for client in &clients {
         assert!(client.receive().expect("a response").ends_with(b"done"));
     }

@@ -55,7 +55,7 @@
 //! ```
 //!
 //! Layers inside this crate, lowest first: `trusted_peers` · `panic_guard` · `pooled_buffer` ·
-//! `drain` · `log` · `running_settings` · [`body`] · [`response`] · `tls` · `offload` ·
+//! `drain` · `log` · `limits` · `running_settings` · [`body`] · [`response`] · `tls` · `offload` ·
 //! [`worker`] · `params` · `worker_set` · `watchdog` · `connections` · [`request`] · [`handler`] ·
 //! `coroutine` · `limited` · `route` · [`metrics`] · `engine` · [`server`] · `admin` · [`sim`].
 
@@ -70,6 +70,7 @@ mod drain;
 mod engine;
 pub mod handler;
 pub mod limited;
+mod limits;
 mod log;
 pub mod metrics;
 pub mod offload;
@@ -96,11 +97,11 @@ pub use bytes::Bytes;
 pub use drain::Draining;
 pub use handler::{Application, Handler, per_worker};
 pub use limited::limited;
+pub use limits::Limits;
 pub use log::AccessLog;
 pub use metrics::Metrics;
 pub use offload::{offload, offload_with};
 pub use onrush_proto::head::Version;
-pub use onrush_proto::limits::Limits;
 pub use onrush_proto::reject::Reject;
 pub use onrush_proto::response::{FieldError, FieldLines};
 pub use onrush_rt::blocking::BlockingPool;
@@ -113,8 +114,7 @@ pub use onrush_rt::net::{Address, ListenMode, Peer};
 pub use request::{InterimResponses, Request, RequestBody, Upgrade};
 pub use response::{IntoResponse, Response};
 pub use route::{Next, Router};
-pub use running_settings::RunningSettings;
-pub use server::{ConnectionFacts, Handle, ListeningSockets, Running, Server};
+pub use server::{ConnectionFacts, Handle, ListeningSockets, Running, RunningSettings, Server};
 #[cfg(feature = "tls")]
 pub use tls::{TlsConfig, TlsError, TlsInfo};
 pub use trusted_peers::{PeerNetwork, TrustedPeers};

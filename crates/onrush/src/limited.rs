@@ -45,7 +45,7 @@ use std::task::{Context, Poll};
 ///     sim.send(client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
 /// }
 /// assert!(second.receive()?.starts_with(b"HTTP/1.1 503 Service Unavailable\r\n"));
-/// sim.advance(2000);
+/// sim.advance(Duration::from_secs(2));
 /// assert!(first.receive()?.ends_with(b"a large one"));
 /// # Ok::<(), std::io::Error>(())
 /// ```

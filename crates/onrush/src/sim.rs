@@ -19,18 +19,19 @@ mod tls;
 
 use crate::engine::{Engine, EngineHandler, OVER_LIMIT_MAX, Settings};
 use crate::handler::Application;
+use crate::limits::Limits;
 use crate::log::AccessLog;
 use crate::metrics::{Counters, Metrics};
-use crate::running_settings::RunningSettings;
+use crate::server::RunningSettings;
 use crate::watchdog::Watchdog;
 use crate::worker::WorkerHandle;
 use crate::worker_set::{Placement, WorkerSet};
-use onrush_proto::limits::Limits;
 use onrush_rt::driver::sim::{Address, Behaviour, Client, Net};
 use onrush_rt::offload;
 use onrush_rt::worker::{Pools, Worker};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The default receive memory of a simulated worker, in bytes.
 const RECEIVE_BYTES_MAX: usize = 64 << 20;
@@ -53,9 +54,9 @@ const RECEIVE_BYTES_MAX: usize = 64 << 20;
 ///     let mut sim = Simulation::new(seed, &slow, Limits::default());
 ///     let client = sim.connect();
 ///     sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
-///     sim.advance(59_000);
+///     sim.advance(Duration::from_secs(59));
 ///     assert!(client.receive()?.is_empty());
-///     sim.advance(2_000);
+///     sim.advance(Duration::from_secs(2));
 ///     assert!(client.receive()?.ends_with(b"done"));
 /// }
 /// # Ok::<(), std::io::Error>(())
@@ -231,7 +232,8 @@ impl Simulation {
             running: RunningSettings {
                 rebalance: false,
                 ..RunningSettings::new(limits)
-            },
+            }
+            .to_engine(),
             connections: Arc::default(),
             descriptors: Default::default(),
             over_limit_max: OVER_LIMIT_MAX,
@@ -331,23 +333,26 @@ impl Simulation {
         self.members.iter_mut().map(poll).fold(false, |a, b| a | b)
     }
 
-    /// Advances the clock by `ms` milliseconds, and runs the server at each deadline on the way.
+    /// Advances the clock by `time`, in whole milliseconds, and runs the server at each deadline on
+    /// the way. A fraction of a millisecond is left out.
     ///
     /// # Examples
     /// ```
     /// # use onrush::{Limits, Request, Response, sim::Simulation};
+    /// # use std::time::Duration;
     /// # async fn hello(_: Request) -> Response { Response::text("hello") }
-    /// let limits = Limits { idle_timeout_ms: 10_000, ..Limits::default() };
+    /// let limits = Limits::default().idle_timeout(Duration::from_secs(10));
     /// let mut sim = Simulation::new(1, &hello, limits);
     /// let client = sim.connect();
     /// sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
-    /// sim.advance(9_000);
+    /// sim.advance(Duration::from_secs(9));
     /// assert_eq!(sim.open_connections(), 1);
-    /// sim.advance(2_000);
+    /// sim.advance(Duration::from_secs(2));
     /// assert_eq!(sim.open_connections(), 0);
     /// ```
-    pub fn advance(&mut self, ms: u64) {
-        let end = self.net.now_ms() + ms;
+    pub fn advance(&mut self, time: Duration) {
+        let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let end = self.net.now_ms().saturating_add(ms);
         self.run();
         while let Some(next) = self.next_timer_ms().filter(|&next| next <= end) {
             let now = self.net.now_ms();
@@ -372,12 +377,13 @@ impl Simulation {
     /// # Examples
     /// ```
     /// # use onrush::{Limits, Request, Response, sim::Simulation};
+    /// # use std::time::Duration;
     /// # async fn hello(_: Request) -> Response { Response::text("hello") }
     /// let mut sim = Simulation::new(1, &hello, Limits::default());
     /// let client = sim.connect();
     /// sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
     /// sim.drain();
-    /// sim.advance(1000);
+    /// sim.advance(Duration::from_secs(1));
     /// assert_eq!(sim.open_connections(), 0);
     /// assert!(!client.receive()?.is_empty());
     /// assert!(client.at_end());

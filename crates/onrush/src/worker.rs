@@ -102,7 +102,7 @@ impl WorkerHandle {
     /// # let client = sim.connect();
     /// # sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
     /// # assert!(client.receive()?.is_empty());
-    /// # sim.advance(1000);
+    /// # sim.advance(Duration::from_secs(1));
     /// # assert!(client.receive()?.starts_with(b"HTTP/1.1 204 No Content\r\n"));
     /// # Ok::<(), std::io::Error>(())
     /// ```
@@ -126,7 +126,7 @@ impl WorkerHandle {
     /// # let mut sim = Simulation::new(1, &handler, Limits::default());
     /// # let client = sim.connect();
     /// # sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
-    /// # sim.advance(2000);
+    /// # sim.advance(Duration::from_secs(2));
     /// # assert!(client.receive()?.starts_with(b"HTTP/1.1 504 Gateway Timeout\r\n"));
     /// # Ok::<(), std::io::Error>(())
     /// ```

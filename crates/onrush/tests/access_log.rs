@@ -219,7 +219,7 @@ fn simulator_logs_the_same_for_any_split() {
         let mut rest = requests.as_bytes();
         for _ in 0..100_000 {
             rest = &rest[client.send(rest).unwrap_or(0)..];
-            sim.advance(1);
+            sim.advance(Duration::from_millis(1));
             responses.extend(client.receive().unwrap_or_default());
             if rest.is_empty() && responses.ends_with(body.as_bytes()) {
                 break;
@@ -303,10 +303,7 @@ fn simulator_logs_the_exact_number_of_accepted_bytes() {
 fn rejected_heads_are_logged() {
     let _dog = watchdog("rejected_heads_are_logged");
     for driver in drivers() {
-        let limits = Limits {
-            head_timeout_ms: 300,
-            ..Limits::default()
-        };
+        let limits = Limits::default().head_timeout(Duration::from_millis(300));
         let server = logged(driver, limits);
         let mark = format!("rejected-{driver:?}");
         let long = "x".repeat(limits.head_bytes_max + 1);
@@ -359,10 +356,7 @@ fn rejected_heads_are_logged() {
 fn refused_body_length_is_logged_with_its_request() {
     let _dog = watchdog("refused_body_length_is_logged_with_its_request");
     for driver in drivers() {
-        let limits = Limits {
-            body_bytes_max: 4,
-            ..Limits::default()
-        };
+        let limits = Limits::default().body_bytes_max(4);
         let server = logged(driver, limits);
         let mark = format!("refused-{driver:?}");
         let head = format!(
@@ -423,10 +417,7 @@ fn disconnect_during_the_handler_is_logged() {
 fn exchanges_cut_by_a_limit_or_by_the_end_are_logged() {
     let _dog = watchdog("exchanges_cut_by_a_limit_or_by_the_end_are_logged");
     for driver in drivers() {
-        let limits = Limits {
-            total_timeout_ms: 200,
-            ..Limits::default()
-        };
+        let limits = Limits::default().total_timeout(Duration::from_millis(200));
         let mark = format!("/never?late-{driver:?}");
         let server = logged(driver, limits);
         let mut stream = server.connect();

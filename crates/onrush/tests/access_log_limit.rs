@@ -107,10 +107,7 @@ fn simulator_logs_connections_over_the_limit() {
     });
     for (seed, network) in (0..).zip(networks.chain([plain(20), plain(1000)])) {
         let (before, fits) = (over_limit().len(), network.pipe_bytes == 1000);
-        let limits = Limits {
-            linger_timeout_ms: 60_000,
-            ..Limits::default()
-        };
+        let limits = Limits::default().linger_timeout(Duration::from_secs(60));
         let mut sim = Simulation::with_connections_max(seed, &application, limits, network, 1);
         let busy = sim.connect();
         sim.send(&busy, get("/never").as_bytes());
@@ -122,7 +119,7 @@ fn simulator_logs_connections_over_the_limit() {
 
         let mut clients = Vec::new();
         while clients.len() < CLIENTS {
-            sim.advance(1_000); // All of them get an entry.
+            sim.advance(Duration::from_secs(1)); // All of them get an entry.
             clients.extend((0..PER_S).map(|_| sim.connect()));
             sim.run();
         }
@@ -133,7 +130,7 @@ fn simulator_logs_connections_over_the_limit() {
             false => assert!(at_once >= CLIENTS - KEPT_OPEN, "{at_once}"),
         }
         // It takes the place of the oldest.
-        sim.advance(1_000);
+        sim.advance(Duration::from_secs(1));
         let late = sim.connect();
         late.reset();
         sim.run();
@@ -197,7 +194,7 @@ fn flood_over_the_limit_is_counted() {
         }
         expected.push((round > 0).then(|| (CLIENTS - PER_S).to_string()));
         expected.extend((1..PER_S).map(|_| None));
-        sim.advance(1_000);
+        sim.advance(Duration::from_secs(1));
     }
     let entries = over_limit().split_off(before);
     let suppressed: Vec<_> = entries

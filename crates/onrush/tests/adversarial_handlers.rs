@@ -8,6 +8,7 @@ use crate::evil::{FIRED, OTHERS, PAYLOAD, POLLED, WAKERS, alone, app, ask};
 use onrush::metrics::Format;
 use onrush::{Limits, Metrics};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Attacks until one takes place.
 const ATTEMPTS: usize = 20;
@@ -105,7 +106,7 @@ fn every_attack_on_the_simulator() {
         sim.send(&client, closing(&format!("/other/{what}")).as_bytes());
         for _ in 0..50 {
             let _ = client.receive();
-            sim.advance(1);
+            sim.advance(Duration::from_millis(1));
         }
         drop(client);
         sim.run();
@@ -120,19 +121,19 @@ fn every_attack_on_the_simulator() {
             let client = sim.connect();
             let path = format!("/poll/{what}/{how}");
             sim.send(&client, closing_post(&path, 200_000).as_bytes());
-            sim.advance(1);
+            sim.advance(Duration::from_millis(1));
             let mut rest = &PAYLOAD[..];
             for _ in 0..50 {
                 let sent = client.send(rest).unwrap_or(0);
                 rest = &rest[sent..];
                 let _ = client.receive();
-                sim.advance(1);
+                sim.advance(Duration::from_millis(1));
             }
             drop(client);
             sim.run();
             assert!(is_served(&mut sim), "{what} {how}");
         }
     }
-    sim.advance(100);
+    sim.advance(Duration::from_millis(100));
     assert_eq!(sim.worker().live_tasks(), 0);
 }

@@ -13,11 +13,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 fn limits() -> Limits {
-    Limits {
-        body_timeout_ms: 2_000,
-        total_timeout_ms: 0,
-        ..Limits::default()
-    }
+    Limits::default()
+        .body_timeout(Duration::from_secs(2))
+        .total_timeout(Duration::ZERO)
 }
 
 /// A cancelled wait of one handler does not count for the next one.
@@ -36,9 +34,9 @@ fn cancelled_body_wait_leaves_no_time_limit() {
     let client = sim.connect();
     let head = "POST /give-up HTTP/1.1\r\nHost: t\r\nContent-Length: 4\r\n\r\n";
     assert!(ask(&mut sim, &client, head).ends_with("gave up"));
-    sim.advance(1_000);
+    sim.advance(Duration::from_secs(1));
     sim.send(&client, ["late", &get("/sleep")].concat().as_bytes());
-    sim.advance(10_100);
+    sim.advance(Duration::from_millis(10_100));
     let response = client.receive().unwrap();
     assert_eq!(statuses(&response), [200], "{}", text(&response));
     assert!(response.ends_with(b"slept"));
@@ -64,7 +62,7 @@ fn cancelled_body_wait_does_not_time_out() {
         let client = sim.connect();
         let head = format!("POST /?{patience_ms} HTTP/1.1\r\nHost: t\r\nContent-Length: 4\r\n\r\n");
         sim.send(&client, head.as_bytes());
-        sim.advance(13_000);
+        sim.advance(Duration::from_secs(13));
         let response = client.receive().unwrap();
         assert_eq!(statuses(&response), [200], "{}", text(&response));
         assert!(response.ends_with(b"gave up"));
@@ -133,9 +131,9 @@ fn reader_that_moves_into_the_response_is_woken() {
     let client = sim.connect();
     let head = "POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 4\r\n\r\n";
     sim.send(&client, head.as_bytes());
-    sim.advance(100);
+    sim.advance(Duration::from_millis(100));
     sim.send(&client, b"body");
-    sim.advance(100);
+    sim.advance(Duration::from_millis(100));
     let response = text(&client.receive().unwrap());
     assert!(response.contains("4\r\nbody\r\n0\r\n"), "{response}");
 }
@@ -160,14 +158,14 @@ fn handler_is_polled_only_when_it_can_continue() {
     let head = "POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 4\r\n\r\n";
     for (piece, polls) in [(head, 1), ("bo", 2), ("dy", 3)] {
         sim.send(&client, piece.as_bytes());
-        sim.advance(100);
+        sim.advance(Duration::from_millis(100));
         assert_eq!(POLLS.get(), polls);
     }
     assert_eq!(statuses(&client.receive().unwrap()), [200]);
     sim.send(&client, head.as_bytes());
-    sim.advance(1_990);
+    sim.advance(Duration::from_millis(1_990));
     assert_eq!((POLLS.get(), client.at_end()), (4, false));
-    sim.advance(20);
+    sim.advance(Duration::from_millis(20));
     assert_eq!(POLLS.get(), 5);
     assert_eq!(statuses(&client.receive().unwrap()), [408]);
 }

@@ -181,11 +181,9 @@ fn silent_connections_are_closed_first_without_idle_timeout() {
     }
     let _dog = watchdog("silent_connections_are_closed_first_without_idle_timeout");
     for driver in drivers() {
-        let limits = onrush::Limits {
-            idle_timeout_ms: 0,
-            head_timeout_ms: 0,
-            ..onrush::Limits::default()
-        };
+        let limits = onrush::Limits::default()
+            .idle_timeout(Duration::ZERO)
+            .head_timeout(Duration::ZERO);
         let metrics = Metrics::new();
         let configure = |server: Server| {
             let server = server.limits(limits).connections_max(CAP);

@@ -161,7 +161,7 @@ fn everywhere(what: &'static str, sent: &[u8], check: impl Fn(&[u8])) {
             let (mut rest, mut response) = (sent, Vec::new());
             for _ in 0..100_000 {
                 rest = &rest[client.send(rest).unwrap_or(rest.len())..];
-                sim.advance(1);
+                sim.advance(Duration::from_millis(1));
                 response.extend(client.receive().unwrap_or_default());
                 if rest.is_empty() && client.at_end() {
                     break;
@@ -288,10 +288,10 @@ fn flush_sends_the_head() {
         );
         assert!(head.ends_with("\r\n\r\n"), "{head}");
         for chunk in ["4\r\none \r\n", "4\r\ntwo \r\n"] {
-            sim.advance(10);
+            sim.advance(Duration::from_millis(10));
             assert_eq!(text(&client.receive().unwrap()), chunk);
         }
-        sim.advance(10);
+        sim.advance(Duration::from_millis(10));
         assert_eq!(text(&client.receive().unwrap()), "5\r\nthree\r\n0\r\n\r\n");
         assert!(ask(&mut sim, &client, &get("/hello")).ends_with("\r\n\r\nhello"));
         everywhere("flush_sends_the_head", &last(get("/flushes")), |response| {
@@ -323,7 +323,7 @@ fn wrong_declared_length_resets_the_connection() {
             );
             while !client.at_end() {
                 let _ = client.receive();
-                sim.advance(1);
+                sim.advance(Duration::from_millis(1));
             }
             assert!(client.receive().is_err(), "a reset, not an end");
         }

@@ -115,7 +115,7 @@ fn disconnected_client_unwinds_its_handler() {
             let (mut rest, mut heard) = (&sent[..], 0);
             for _ in 0..steps {
                 rest = &rest[client.send(&rest[..rest.len().min(5_000)]).unwrap()..];
-                sim.advance(1);
+                sim.advance(Duration::from_millis(1));
                 heard += client.receive().unwrap().len();
             }
             let before = ENDED.with(|ended| ended.0.get());
@@ -195,7 +195,7 @@ fn response_to_a_disconnected_client_is_dropped() {
             }
             sim.run();
             clients.iter().step_by(2).for_each(|client| client.reset());
-            sim.advance(20);
+            sim.advance(Duration::from_millis(20));
             for (index, client) in clients.iter().enumerate().skip(1).step_by(2) {
                 let reply = client.receive().unwrap();
                 assert_eq!(content(&reply), format!("/number-{index}").as_bytes());
@@ -298,7 +298,7 @@ fn many_sleeping_handlers_touch_little_memory() {
         let each = touched_bytes() / MANY;
         println!("{each} bytes of memory each");
         assert!(each <= 8 << 10, "{each} bytes of memory each");
-        sim.advance(20_001);
+        sim.advance(Duration::from_millis(20_001));
         for client in &clients {
             assert!(client.receive().unwrap().ends_with(b"\r\n\r\nawake"));
         }

@@ -94,10 +94,7 @@ fn assert_order(lines: &[String], texts: &[&str]) {
 fn events_describe_a_stuck_connection() {
     let collector = Collector::new(|| {});
     with_subscriber(collector.clone(), || {
-        let limits = Limits {
-            total_timeout_ms: 60_000,
-            ..Limits::default()
-        };
+        let limits = Limits::default().total_timeout(Duration::from_secs(60));
         let mut sim = Simulation::with_behaviour(1, &stuck, limits, plain(64 * 1024));
         let client = sim.connect();
         sim.send(&client, PUT);
@@ -120,7 +117,7 @@ fn events_describe_a_stuck_connection() {
                 .iter()
                 .any(|line| line.starts_with("connection closed"))
         );
-        sim.advance(70_000);
+        sim.advance(Duration::from_secs(70));
         assert_order(
             &collector.lines()[lines.len()..],
             &[

@@ -309,10 +309,10 @@ fn drain_serves_earlier_pipelined_requests_on_the_simulator() {
         sim.send(&client, &pipeline(false));
         sim.run();
         sim.drain();
-        sim.advance(20_000);
+        sim.advance(Duration::from_secs(20));
         check_pipeline(&client.receive().unwrap(), &format!("seed {seed}"));
         client.shutdown_write();
-        sim.advance(3_000);
+        sim.advance(Duration::from_secs(3));
         assert_eq!((sim.open_connections(), sim.worker().live_tasks()), (0, 0));
     }
 }
@@ -368,18 +368,18 @@ fn drain_on_the_simulator() {
             rest = &rest[queued.send(rest).unwrap()..];
         }
         sim.drain();
-        sim.advance(100);
+        sim.advance(Duration::from_millis(100));
         sim.send(&late, b"GET / HT"); // It was already in flight.
-        sim.advance(1_100);
+        sim.advance(Duration::from_millis(1_100));
         // A first packet that was lost is sent again after a second.
         assert!(kept.at_end() && !later.at_end(), "seed {seed}");
         sim.send(&later, b"GET / HT");
-        sim.advance(900);
+        sim.advance(Duration::from_millis(900));
         assert!(idle.at_end(), "seed {seed}");
         for client in [&half, &late, &later] {
             sim.send(client, b"TP/1.1\r\nHost: t\r\n\r\n");
         }
-        sim.advance(8_000);
+        sim.advance(Duration::from_secs(8));
         for (name, client) in [
             ("busy", &busy),
             ("half", &half),
@@ -395,7 +395,7 @@ fn drain_on_the_simulator() {
             );
             client.shutdown_write();
         }
-        sim.advance(3_000);
+        sim.advance(Duration::from_secs(3));
         assert_eq!((sim.open_connections(), sim.worker().live_tasks()), (0, 0));
     }
 }

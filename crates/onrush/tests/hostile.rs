@@ -66,7 +66,7 @@ fn clients_that_disconnect_at_any_moment_leave_nothing() {
                 rest = &rest[client.send(rest).unwrap_or(rest.len())..];
                 match random.below(4) {
                     0 => drop(client.receive()),
-                    1 => sim.advance(1),
+                    1 => sim.advance(Duration::from_millis(1)),
                     _ => drop(sim.poll()),
                 }
             }
@@ -76,7 +76,7 @@ fn clients_that_disconnect_at_any_moment_leave_nothing() {
                 _ => {}
             }
             drop(client);
-            sim.advance(100);
+            sim.advance(Duration::from_millis(100));
             let left = (sim.open_connections(), sim.worker().live_tasks());
             assert_eq!(left, (0, 0), "seed {seed} at {moment}: {request:.100}");
             assert!(is_served(&mut sim));
@@ -101,19 +101,19 @@ fn damaged_requests_on_the_simulator() {
             bytes[at] = random.below(256) as u8;
         }
         sim.send(&client, &bytes);
-        sim.advance(10);
+        sim.advance(Duration::from_millis(10));
         let _ = client.receive();
         assert!(is_served(&mut sim), "seed {seed}");
         client.shutdown_write();
         for _ in 0..1_000 {
-            sim.advance(1);
+            sim.advance(Duration::from_millis(1));
             let _ = client.receive();
             if client.at_end() {
                 break;
             }
         }
         drop(client);
-        sim.advance(100_000);
+        sim.advance(Duration::from_secs(100));
         let left = (sim.open_connections(), sim.worker().live_tasks());
         assert_eq!(left, (0, 0), "seed {seed}");
     }
@@ -122,11 +122,9 @@ fn damaged_requests_on_the_simulator() {
 #[test]
 fn both_drivers_continue_to_serve() {
     let _dog = watchdog("both_drivers_continue_to_serve");
-    let limits = Limits {
-        head_timeout_ms: 300,
-        linger_timeout_ms: 100,
-        ..Limits::default()
-    };
+    let limits = Limits::default()
+        .head_timeout(Duration::from_millis(300))
+        .linger_timeout(Duration::from_millis(100));
     for driver in drivers() {
         let server = serve_with(driver, app, |server| server.limits(limits));
         let alive = |what: &str| {
@@ -263,7 +261,7 @@ fn views_outlive_their_connection() {
         client.reset();
         sim.run();
     }
-    sim.advance(2_000);
+    sim.advance(Duration::from_secs(2));
     assert_eq!((sim.open_connections(), sim.worker().live_tasks()), (0, 0));
     let used = sim.receive_bytes();
     assert!(used < 200 << 10, "only free blocks remain: {used}");
@@ -272,12 +270,10 @@ fn views_outlive_their_connection() {
 #[test]
 fn slow_clients_time_out_while_a_good_one_is_served() {
     let _dog = watchdog("slow_clients_time_out_while_a_good_one_is_served");
-    let limits = Limits {
-        head_timeout_ms: 1_000,
-        body_timeout_ms: 2_000,
-        linger_timeout_ms: 500,
-        ..Limits::default()
-    };
+    let limits = Limits::default()
+        .head_timeout(Duration::from_secs(1))
+        .body_timeout(Duration::from_secs(2))
+        .linger_timeout(Duration::from_millis(500));
     let mut sim = calm(&app, limits);
     let kinds = [get("/hello"), HALF_BODY.to_owned(), String::new()];
     let slow: Vec<_> = (0..2_000).map(|_| sim.connect()).collect();
@@ -292,15 +288,15 @@ fn slow_clients_time_out_while_a_good_one_is_served() {
                 _ => Ok(0),
             };
         }
-        sim.advance(100);
+        sim.advance(Duration::from_millis(100));
         assert!(is_served(&mut sim));
     }
-    sim.advance(600);
+    sim.advance(Duration::from_millis(600));
     assert!(
         slow.iter()
             .all(|client| client.receive().is_err() || client.at_end())
     );
     drop(slow);
-    sim.advance(10_000);
+    sim.advance(Duration::from_secs(10));
     assert_eq!((sim.open_connections(), sim.worker().live_tasks()), (0, 0));
 }

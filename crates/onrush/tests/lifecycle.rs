@@ -315,7 +315,7 @@ fn accepting_continues_after_an_error() {
         sim.net().fail_accept(errno);
         let client = sim.connect();
         sim.send(&client, get("/").as_bytes());
-        sim.advance(200);
+        sim.advance(Duration::from_millis(200));
         assert!(client.receive().unwrap().ends_with(b"hello"));
     }
 }

@@ -72,7 +72,7 @@ fn requests_beyond_the_limit_are_refused_at_once() {
         assert_eq!(status(&request(&mut sim, "/other/now")), Some(200));
         assert_eq!(sim.counters().limit_hits.get(), 2 * round);
         assert!(working.iter().all(|client| status(client).is_none()));
-        sim.advance(110);
+        sim.advance(Duration::from_millis(110));
         assert!(working.iter().all(|client| status(client) == Some(200)));
         sim.send(&beyond, get("/work/now").as_bytes());
         sim.run();
@@ -88,7 +88,7 @@ fn permit_is_released_however_its_request_ends() {
         assert_eq!(status(&request(&mut sim, "/work/panic")), Some(500));
         let late = request(&mut sim, "/work/late-panic");
         assert_eq!(status(&request(&mut sim, "/work/now")), Some(503));
-        sim.advance(110);
+        sim.advance(Duration::from_millis(110));
         assert_eq!(status(&late), Some(500));
         let gone = request(&mut sim, "/work/sleep");
         assert_eq!(status(&request(&mut sim, "/work/now")), Some(503));

@@ -85,12 +85,10 @@ fn disconnect_is_noticed_while_memory_is_exhausted() {
         KEPT.store(0, Ordering::Relaxed);
         let metrics = Metrics::new();
         // No time limit ends the connection that waits: it ends because its client leaves.
-        let limits = Limits {
-            body_timeout_ms: 1_000_000,
-            head_timeout_ms: 1_000_000,
-            idle_timeout_ms: 1_000_000,
-            ..Limits::default()
-        };
+        let limits = Limits::default()
+            .body_timeout(Duration::from_secs(1_000))
+            .head_timeout(Duration::from_secs(1_000))
+            .idle_timeout(Duration::from_secs(1_000));
         let server = serve_limited(driver, keeper, limits, &metrics);
         let keeper = |_| {
             let mut stream = server.connect();

@@ -89,7 +89,7 @@ fn requests_are_counted_by_route_method_and_status() {
         asked += "BREW /never/pots HTTP/1.0\r\n\r\n";
         sim.send(&client, asked.as_bytes());
         for _ in 0..1000 {
-            sim.advance(1);
+            sim.advance(Duration::from_millis(1));
             if client.receive().is_err() {
                 break;
             }
@@ -126,9 +126,9 @@ fn duration_excludes_earlier_requests_and_idle_time() {
             asked += &get("/things/1");
         }
         for _ in 0..2 {
-            sim.advance(700);
+            sim.advance(Duration::from_millis(700));
             sim.send(&client, asked.as_bytes());
-            sim.advance(50);
+            sim.advance(Duration::from_millis(50));
         }
         let samples = samples(&metrics.render(Format::Prometheus));
         let seconds = "http_server_request_duration_seconds_sum";
@@ -185,7 +185,7 @@ fn request_without_response_is_active_and_then_aborted() {
         assert_eq!(sum(&page, "onrush_handler_panics_total", &[]), 1.0);
         assert_eq!(sum(&page, "onrush_connections_open", &[]), 3.0);
         clients.iter().for_each(|client| client.reset());
-        sim.advance(10);
+        sim.advance(Duration::from_millis(10));
         let page = samples(&metrics.render(Format::Prometheus));
         assert_eq!(sum(&page, active, &[]), 0.0);
         assert_eq!(sum(&page, "onrush_requests_aborted_total", &[]), 2.0);
@@ -266,7 +266,7 @@ fn coroutines_are_counted() {
             )
         };
         assert_eq!(stacks("in_use"), 1.0);
-        sim.advance(20);
+        sim.advance(Duration::from_millis(20));
         assert_eq!(stacks("in_use"), 0.0);
         assert!(stacks("pooled") >= 1.0);
     });

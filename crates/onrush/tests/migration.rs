@@ -69,7 +69,7 @@ fn responses(seed: u64, behaviour: Behaviour, stream: &[u8], cuts: &[usize]) -> 
             }
         }
         for _ in 0..40 {
-            sim.advance(1);
+            sim.advance(Duration::from_millis(1));
             collect(&mut sim, &client, &mut responses);
         }
     }
@@ -84,7 +84,7 @@ fn responses(seed: u64, behaviour: Behaviour, stream: &[u8], cuts: &[usize]) -> 
     let placed: usize = (0..WORKERS).map(|worker| sim.assigned(worker)).sum();
     assert_eq!(placed, 1);
     drop(client);
-    sim.advance(1);
+    sim.advance(Duration::from_millis(1));
     assert!((0..WORKERS).all(|worker| sim.assigned(worker) == 0));
     (mask_dates(&responses), gone)
 }
@@ -140,7 +140,7 @@ fn unparsed_input_migrates_with_the_connection() {
     collect(&mut sim, &client, &mut seen);
     assert!(seen.is_empty());
     assert_eq!(sim.counters().handed_over.get(), 0);
-    sim.advance(10);
+    sim.advance(Duration::from_millis(10));
     collect(&mut sim, &client, &mut seen);
     assert_eq!(statuses(&seen), [200; 201]);
     assert_eq!(sim.counters().handed_over.get(), 1);
@@ -155,34 +155,34 @@ fn unparsed_input_migrates_with_the_connection() {
 #[test]
 fn deadlines_do_not_restart() {
     let _dog = watchdog("deadlines_do_not_restart");
-    let limits = || Limits {
-        head_timeout_ms: 1000,
-        idle_timeout_ms: 2000,
-        ..Limits::default()
+    let limits = || {
+        Limits::default()
+            .head_timeout(Duration::from_secs(1))
+            .idle_timeout(Duration::from_secs(2))
     };
     // Within a head.
     let mut sim = simulation(1, plain(1024), limits());
     let client = sim.connect();
     assert_eq!(sim.send(&client, b"GET /hello HT"), 13);
     for to in [1, 2, 0, 1] {
-        sim.advance(200);
+        sim.advance(Duration::from_millis(200));
         sim.migrate((to + 2) % WORKERS, to);
     }
-    sim.advance(180);
+    sim.advance(Duration::from_millis(180));
     assert!(client.receive().unwrap_or_default().is_empty());
-    sim.advance(40);
+    sim.advance(Duration::from_millis(40));
     assert_eq!(statuses(&client.receive().expect("a response")), [408]);
     // Between two requests.
     let mut sim = simulation(1, plain(1024), limits());
     let client = sim.connect();
     assert!(crate::common::ask(&mut sim, &client, &get("/hello")).ends_with("hello"));
     for to in [1, 2, 0] {
-        sim.advance(500);
+        sim.advance(Duration::from_millis(500));
         sim.migrate((to + 2) % WORKERS, to);
     }
-    sim.advance(480);
+    sim.advance(Duration::from_millis(480));
     assert_eq!(sim.open_connections(), 1);
-    sim.advance(40);
+    sim.advance(Duration::from_millis(40));
     assert_eq!(sim.open_connections(), 0);
     assert!(client.at_end());
     // Migration during a request: after the response, the usual idle timeout applies.
@@ -191,12 +191,12 @@ fn deadlines_do_not_restart() {
     client.send(get("/late").as_bytes()).expect("room");
     sim.run();
     sim.migrate(0, 1);
-    sim.advance(1000);
+    sim.advance(Duration::from_secs(1));
     assert_eq!(statuses(&client.receive().expect("a response")), [200]);
     assert_eq!(sim.counters_of(1).taken_over.get(), 1);
-    sim.advance(980);
+    sim.advance(Duration::from_millis(980));
     assert_eq!(sim.open_connections(), 1);
-    sim.advance(40);
+    sim.advance(Duration::from_millis(40));
     assert_eq!(sim.open_connections(), 0);
 }
 
@@ -226,13 +226,13 @@ fn clients_that_disconnect_during_migration_leave_nothing() {
                 client.shutdown_write();
                 let mut seen = Vec::new();
                 for _ in 0..100 {
-                    sim.advance(1);
+                    sim.advance(Duration::from_millis(1));
                     collect(&mut sim, &client, &mut seen);
                 }
                 assert_eq!(statuses(&seen), [200; 8], "seed {seed}");
             }
         }
-        sim.advance(100_000);
+        sim.advance(Duration::from_secs(100));
         assert_eq!(sim.open_connections(), 0, "seed {seed}");
         assert!(
             (0..WORKERS).all(|worker| sim.assigned(worker) == 0),
@@ -266,7 +266,7 @@ fn drain_waits_for_connections_in_transfer() {
         sim.drain();
         let mut seen = vec![Vec::new(); clients.len()];
         for _ in 0..1000 {
-            sim.advance(1);
+            sim.advance(Duration::from_millis(1));
             for (client, seen) in clients.iter().zip(&mut seen) {
                 seen.extend(client.receive().unwrap_or_default());
             }
@@ -279,7 +279,7 @@ fn drain_waits_for_connections_in_transfer() {
             );
         }
         drop(clients);
-        sim.advance(10);
+        sim.advance(Duration::from_millis(10));
         assert_eq!(sim.open_connections(), 0, "seed {seed}");
     }
 }

@@ -53,11 +53,11 @@ impl Rig {
         let request = get(path);
         assert_eq!(self.sim.send(client, request.as_bytes()), request.len());
         // The network has delays, which are shorter than a job's longest wait.
-        self.sim.advance(20);
+        self.sim.advance(Duration::from_millis(20));
     }
 
     fn responses(&mut self, client: &Client) -> String {
-        self.sim.advance(20);
+        self.sim.advance(Duration::from_millis(20));
         text(&client.receive().expect("a response"))
     }
 
@@ -111,7 +111,7 @@ fn queued_job_is_dropped_when_its_client_disconnects() {
             let client = rig.job();
             assert_eq!(rig.pool.stats().queued, 1);
             client.reset();
-            rig.sim.advance(20);
+            rig.sim.advance(Duration::from_millis(20));
             assert_eq!(rig.pool.stats().queued, 0);
             assert_eq!(rig.gate.seen(), (0, 0, times));
             assert_eq!(rig.sim.worker().live_tasks(), 0);
@@ -135,7 +135,7 @@ fn running_job_is_cancelled_when_its_client_disconnects() {
         until(|| rig.gate.seen().0 == 1);
         assert_eq!(rig.sample("onrush_offload_running"), 1);
         client.reset();
-        rig.sim.advance(20);
+        rig.sim.advance(Duration::from_millis(20));
         assert!(at_work.join().unwrap());
         assert_eq!(rig.gate.seen(), (1, 1, 1));
         let name = "onrush_offload_cancelled_total{while=\"running\"}";
@@ -175,7 +175,7 @@ fn late_job_is_refused_by_the_timer_or_the_thread() {
         let mut rig = rig(seed, 8);
         let (first, second) = (rig.job(), rig.job());
         // No thread is free: the worker's own timer ends the wait.
-        rig.sim.advance(1000);
+        rig.sim.advance(Duration::from_secs(1));
         for client in [&first, &second] {
             assert_shed(&rig.responses(client));
         }
@@ -202,7 +202,7 @@ fn started_job_never_times_out() {
     let hand = rig.hand.clone();
     let at_work = thread::spawn(move || hand.run_one());
     until(|| rig.gate.seen().0 == 1);
-    rig.sim.advance(5000);
+    rig.sim.advance(Duration::from_secs(5));
     assert_eq!(rig.responses(&client), "");
     rig.gate.open();
     assert!(at_work.join().unwrap());

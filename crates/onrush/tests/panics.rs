@@ -92,7 +92,7 @@ fn panics_in_every_place_on_the_simulator() {
         "/drop-ready",
     ] {
         sim.send(&client, get(path).as_bytes());
-        sim.advance(5);
+        sim.advance(Duration::from_millis(5));
         assert_eq!(statuses(&client.receive().unwrap()), [500], "{path}");
         // The same connection continues, and the slot of the handler's future is reused.
         assert!(
@@ -141,7 +141,7 @@ fn future_that_panics_after_its_output() {
         let client = sim.connect();
         for _ in 0..3 {
             sim.send(&client, get("/").as_bytes());
-            sim.advance(5);
+            sim.advance(Duration::from_millis(5));
             let response = text(&client.receive().unwrap());
             assert!(["200", "500"].contains(&&response[9..12]), "{response}");
         }

@@ -40,7 +40,7 @@ fn handler_that_does_not_read_blocks_its_client() {
         assert!((64_000..256_000).contains(&sent), "{sent}");
         assert!(sim.receive_bytes() < 512 << 10);
         // It continues when the handler reads.
-        sim.advance(10_100);
+        sim.advance(Duration::from_millis(10_100));
         while sent < 2_000_000 {
             let rest = 2_000_000 - sent;
             let n = sim.send(&client, &[b'x'; 65_536][..rest.min(65_536)]);
@@ -64,7 +64,7 @@ fn single_bytes_are_gathered() {
     }
     let held = sim.receive_bytes();
     assert!(held < 512 << 10, "{held}");
-    sim.advance(10_100);
+    sim.advance(Duration::from_millis(10_100));
     assert_eq!(content(&client.receive().unwrap()), b"30000");
 }
 
@@ -91,13 +91,13 @@ fn many_waiting_handlers_hold_little_memory_each() {
     assert!(held < 1_000 * 200, "{held}");
     // Bytes pipelined after a head are not moved.
     let last = send(&mut sim, 1_100, &get("/last"));
-    sim.advance(10_100);
+    sim.advance(Duration::from_millis(10_100));
     for (number, client) in clients.iter().enumerate() {
         let response = client.receive().unwrap();
         let due = format!("/{number} Some(\"{number}\")");
         assert_eq!(content(&response), due.as_bytes());
     }
-    sim.advance(10_100);
+    sim.advance(Duration::from_millis(10_100));
     let responses = last.receive().unwrap();
     let responses = String::from_utf8_lossy(&responses);
     assert!(
@@ -150,7 +150,7 @@ fn stream_is_produced_at_the_pace_of_its_client() {
     let mut sim = Simulation::with_behaviour(1, &gibibyte, Limits::default(), plain(64 << 10));
     let client = sim.connect();
     sim.send(&client, get("/").as_bytes());
-    sim.advance(1_000);
+    sim.advance(Duration::from_secs(1));
     let mut taken = 0;
     for _ in 0..50 {
         let made = MADE.load(Ordering::Relaxed);
@@ -251,10 +251,7 @@ fn handler_that_does_not_read_blocks_a_real_client() {
         .flat_map(|d| [(d, "/fill"), (d, "/discard")])
     {
         MAY_READ.store(false, Ordering::Release);
-        let limits = Limits {
-            body_bytes_max: BYTES as u64,
-            ..Limits::default()
-        };
+        let limits = Limits::default().body_bytes_max(BYTES as u64);
         let server = crate::common::serve_with(driver, patient, |server| server.limits(limits));
         let mut client = server.connect();
         let head = format!("PUT {path} HTTP/1.1\r\nHost: t\r\nContent-Length: {BYTES}\r\n\r\n");
@@ -300,10 +297,7 @@ fn slow_reader_is_not_disconnected_on_both_drivers() {
     async fn endless(_: Request) -> Response {
         Response::with_body(Body::stream(Endless { left: 1 << 30 }, Some(1 << 30)))
     }
-    let limits = Limits {
-        write_timeout_ms: 1_000,
-        ..Limits::default()
-    };
+    let limits = Limits::default().write_timeout(Duration::from_secs(1));
     let clients = drivers().into_iter().map(|driver| {
         let server = crate::common::serve_with(driver, endless, |server| server.limits(limits));
         std::thread::spawn(move || {

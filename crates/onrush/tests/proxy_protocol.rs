@@ -47,11 +47,9 @@ fn headers() -> Vec<(Vec<u8>, &'static str)> {
 }
 
 fn limits() -> Limits {
-    Limits {
-        head_timeout_ms: 1_000,
-        idle_timeout_ms: 5_000,
-        ..Limits::default()
-    }
+    Limits::default()
+        .head_timeout(Duration::from_secs(1))
+        .idle_timeout(Duration::from_secs(5))
 }
 
 fn simulation(seed: u64, behaviour: Behaviour, workers: usize) -> Simulation {
@@ -126,17 +124,17 @@ fn a_header_has_the_time_limit_of_a_head_and_the_first_head_its_own() {
     let mut sim = calm();
     let (silent, slow, late_head) = (sim.connect(), sim.connect(), sim.connect());
     sim.send(&slow, &TEXT[..10]);
-    sim.advance(900);
+    sim.advance(Duration::from_millis(900));
     sim.send(&slow, &TEXT[10..20]);
     sim.send(&late_head, TEXT);
     assert_eq!(sim.open_connections(), 3);
-    sim.advance(200);
+    sim.advance(Duration::from_millis(200));
     assert!(silent.at_end() && slow.at_end());
     assert_eq!(sim.counters().not_proxied.of(ProxyRefusal::TimedOut), 2);
     sim.send(&late_head, b"GET / ");
-    sim.advance(700);
+    sim.advance(Duration::from_millis(700));
     assert!(!late_head.at_end());
-    sim.advance(200);
+    sim.advance(Duration::from_millis(200));
     assert_eq!(statuses(&late_head.receive().unwrap()), [408]);
     assert_eq!(sim.counters().timed_out.of(TimeLimit::Head), 1);
 }
@@ -213,9 +211,9 @@ fn a_drain_does_not_wait_for_headers() {
     );
     sim.send(&begun, b"st: t\r\n\r\n");
     assert!(text(&begun.receive().unwrap()).contains(CLIENT));
-    sim.advance(2_000);
+    sim.advance(Duration::from_secs(2));
     assert!(silent.at_end());
-    sim.advance(10_000); // The others linger until their clients close.
+    sim.advance(Duration::from_secs(10)); // The others linger until their clients close.
     assert_eq!(sim.open_connections(), 0);
     assert_eq!(sim.counters().not_proxied.get(), 0);
 }

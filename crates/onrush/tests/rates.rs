@@ -14,16 +14,14 @@ use std::task::{Context, Poll, ready};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-fn limits(rate_bytes_per_s_min: u32, rate_window_ms: u32) -> Limits {
-    Limits {
-        rate_bytes_per_s_min,
-        rate_window_ms,
-        body_timeout_ms: 60_000,
-        write_timeout_ms: 60_000,
-        idle_timeout_ms: 0,
-        total_timeout_ms: 0,
-        ..Limits::default()
-    }
+fn limits(rate_bytes_per_s_min: u32, rate_window_ms: u64) -> Limits {
+    Limits::default()
+        .rate_bytes_per_s_min(rate_bytes_per_s_min)
+        .rate_window(Duration::from_millis(rate_window_ms))
+        .body_timeout(Duration::from_secs(60))
+        .write_timeout(Duration::from_secs(60))
+        .idle_timeout(Duration::ZERO)
+        .total_timeout(Duration::ZERO)
 }
 
 fn post(path: &str, bytes: usize) -> String {
@@ -98,7 +96,7 @@ fn slow_body_gives_408() {
             let client = sim.connect();
             sim.send(&client, post(path, bytes).as_bytes());
             for _ in 0..9 {
-                sim.advance(1_000);
+                sim.advance(Duration::from_secs(1));
                 sim.send(&client, b"x");
             }
             assert_eq!(
@@ -108,13 +106,13 @@ fn slow_body_gives_408() {
             );
             // A reader that waits for many bytes gets fewer when the pause limit is over.
             for _ in 0..120 {
-                sim.advance(1_000);
+                sim.advance(Duration::from_secs(1));
                 sim.send(&client, b"x");
             }
             let response = client.receive().unwrap();
             assert_eq!(statuses(&response), [408], "{path} {bytes}");
             assert_eq!(sim.counters().timed_out.get(), 1);
-            sim.advance(3_000);
+            sim.advance(Duration::from_secs(3));
             assert_eq!((sim.open_connections(), sim.worker().live_tasks()), (0, 0));
         }
     }
@@ -128,7 +126,7 @@ fn body_at_the_minimum_rate_is_received() {
         sim.send(&client, post(path, 6_000).as_bytes());
         for _ in 0..60 {
             assert_eq!(client.receive().unwrap(), b"", "{path}");
-            sim.advance(1_000);
+            sim.advance(Duration::from_secs(1));
             sim.send(&client, &[b'x'; 100]);
         }
         assert_eq!(statuses(&client.receive().unwrap()), [200], "{path}");
@@ -141,7 +139,7 @@ fn slow_handler_does_not_count_as_a_slow_client() {
     let client = sim.connect();
     sim.send(&client, post("/slow-reader?9000", 1_000).as_bytes());
     sim.send(&client, &[b'x'; 1_000]);
-    sim.advance(120_000);
+    sim.advance(Duration::from_secs(120));
     let response = client.receive().unwrap();
     assert_eq!(statuses(&response), [200]);
     assert!(response.ends_with(b"read 1000"), "{}", text(&response));
@@ -153,7 +151,7 @@ fn each_request_has_its_own_rate() {
     let client = sim.connect();
     for _ in 0..5 {
         sim.send(&client, post("/echo", 4).as_bytes());
-        sim.advance(9_000);
+        sim.advance(Duration::from_secs(9));
         sim.send(&client, b"late");
         sim.run();
         assert!(text(&client.receive().unwrap()).ends_with("late"));
@@ -167,7 +165,7 @@ fn rate_of_zero_means_no_limit() {
     sim.send(&client, post("/echo", 60).as_bytes());
     for _ in 0..60 {
         assert_eq!(client.receive().unwrap(), b"");
-        sim.advance(30_000);
+        sim.advance(Duration::from_secs(30));
         sim.send(&client, b"x");
     }
     assert_eq!(statuses(&client.receive().unwrap()), [200]);
@@ -180,12 +178,12 @@ fn rest_of_an_unread_body_needs_the_minimum_rate() {
     sim.send(&client, post("/early", 1_000).as_bytes());
     assert_eq!(statuses(&client.receive().unwrap()), [200]);
     for _ in 0..9 {
-        sim.advance(1_000);
+        sim.advance(Duration::from_secs(1));
         sim.send(&client, b"x");
     }
     assert!(!client.at_end());
     for _ in 0..5 {
-        sim.advance(1_000);
+        sim.advance(Duration::from_secs(1));
         sim.send(&client, b"x");
     }
     assert_eq!(sim.open_connections(), 0);
@@ -210,7 +208,7 @@ fn client_that_reads_too_slowly_is_reset() {
             let mut sent = sim.send(&client, requests.as_bytes());
             let mut cut_ms = None;
             for now_ms in (0..12_000).step_by(pause_ms) {
-                sim.advance(pause_ms as u64);
+                sim.advance(Duration::from_millis(pause_ms as u64));
                 // A server that waits for its client does not read ahead.
                 sent += client.send(&requests.as_bytes()[sent..]).unwrap_or(0);
                 if client.receive().is_err() {
@@ -239,7 +237,7 @@ fn stream_with_nothing_to_send_is_not_slow() {
     let mut sim = calm(&slow_app, limits(1_000_000, 5_000));
     let client = sim.connect();
     sim.send(&client, get("/rare?20000").as_bytes());
-    sim.advance(200_000);
+    sim.advance(Duration::from_secs(200));
     let response = text(&client.receive().unwrap());
     assert_eq!(response.matches("ten bytes").count(), 8, "{response}");
 }

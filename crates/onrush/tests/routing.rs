@@ -3,6 +3,7 @@
 use crate::common::{ask, calm, text};
 use onrush::{Limits, Next, Request, Response, Router, sim::Simulation};
 use onrush_rt::driver::sim::Client;
+use std::time::Duration;
 
 async fn describe(request: Request) -> Response {
     let route = request.route().unwrap_or("-");
@@ -249,7 +250,7 @@ fn layers_are_around_what_was_added_before() {
                 &client,
                 format!("GET {target} HTTP/1.1\r\nHost: t\r\n\r\n").as_bytes(),
             );
-            sim.advance(20);
+            sim.advance(Duration::from_millis(20));
             let response = text(&client.receive().expect("a response"));
             let (head, content) = response.split_once("\r\n\r\n").expect("a head");
             let lines = head
@@ -388,11 +389,9 @@ fn what_handlers_may_return() {
             let body = request.body().read_all(4).await?;
             Io::Ok(body)
         });
-    let limits = Limits {
-        body_bytes_max: 8,
-        body_timeout_ms: 100,
-        ..Limits::default()
-    };
+    let limits = Limits::default()
+        .body_bytes_max(8)
+        .body_timeout(Duration::from_millis(100));
     let mut sim = calm(&router, limits);
     let post = |length: usize, sent: &str| {
         format!("POST /body HTTP/1.1\r\nHost: t\r\nContent-Length: {length}\r\n\r\n{sent}")
@@ -414,7 +413,7 @@ fn what_handlers_may_return() {
     ] {
         let client = sim.connect();
         sim.send(&client, request.as_bytes());
-        sim.advance(500);
+        sim.advance(Duration::from_millis(500));
         let response = text(&client.receive().expect("a response"));
         assert_eq!(&response[9..12], status, "{request}: {response}");
         assert!(

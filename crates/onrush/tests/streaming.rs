@@ -7,6 +7,7 @@ use crate::common::{
 };
 use onrush::{Body, Bytes, Limits, Request, Response, Router, Trailers, sim::Simulation};
 use std::io::{self, Read, Write};
+use std::time::Duration;
 
 /// Sends each piece back as it arrives, from a task of its own.
 async fn echo(request: Request) -> Response {
@@ -62,7 +63,7 @@ fn echo_both_ways_on_the_simulator() {
         assert_eq!(dechunk(content(&response)), body, "seed {seed}");
         // The connection continues after it.
         sim.send(&client, &chunked_echo(b"again"));
-        sim.advance(1);
+        sim.advance(Duration::from_millis(1));
         assert_eq!(dechunk(content(&client.receive().unwrap())), b"again");
         assert_eq!(sim.worker().live_tasks(), 0);
     }
@@ -134,7 +135,7 @@ fn body_kept_too_long_does_not_read_the_next_request() {
         };
         let sent = post("/keep", "stale") + &post("/read", "fresh");
         sim.send(&client, sent.as_bytes());
-        sim.advance(1);
+        sim.advance(Duration::from_millis(1));
         assert!(client.receive().unwrap().ends_with(b"fresh"), "seed {seed}");
         assert_eq!(sim.worker().live_tasks(), 0, "seed {seed}");
     }
@@ -220,7 +221,7 @@ fn response_that_breaks_off_does_not_look_complete() {
         let mut sim = calm(&breaking(), Limits::default());
         let client = sim.connect();
         sim.send(&client, get(path).as_bytes());
-        sim.advance(10);
+        sim.advance(Duration::from_millis(10));
         assert!(client.receive().is_err(), "{path}");
         assert_eq!(
             (sim.open_connections(), sim.worker().live_tasks()),
@@ -398,7 +399,7 @@ fn a_handler_waits_for_the_first_bytes_of_a_stream() {
             let mut sim = Simulation::new(seed, &careful, Limits::default());
             let client = sim.connect();
             sim.send(&client, get(path).as_bytes());
-            sim.advance(1);
+            sim.advance(Duration::from_millis(1));
             let response = client.receive().unwrap_or_default();
             assert!(
                 response.is_empty() || answered(path, &response),
@@ -479,7 +480,7 @@ fn trailers_follow_the_content_of_chunked_responses() {
                 &client,
                 format!("{line}\r\nHost: a\r\nConnection: close\r\n\r\n").as_bytes(),
             );
-            sim.advance(10);
+            sim.advance(Duration::from_millis(10));
             let received = text(&client.receive().unwrap());
             assert!(received.ends_with(end), "{line}: {received}");
         }

@@ -11,27 +11,23 @@ use std::time::Duration;
 
 /// All limits differ, so that a test detects which one fired.
 fn limits() -> Limits {
-    Limits {
-        head_timeout_ms: 1_000,
-        body_timeout_ms: 2_000,
-        write_timeout_ms: 3_000,
-        idle_timeout_ms: 5_000,
-        total_timeout_ms: 0,
-        rate_bytes_per_s_min: 0,
-        linger_timeout_ms: 500,
-        ..Limits::default()
-    }
+    Limits::default()
+        .head_timeout(Duration::from_secs(1))
+        .body_timeout(Duration::from_secs(2))
+        .write_timeout(Duration::from_secs(3))
+        .idle_timeout(Duration::from_secs(5))
+        .total_timeout(Duration::ZERO)
+        .rate_bytes_per_s_min(0)
+        .linger_timeout(Duration::from_millis(500))
 }
 
 fn all_off() -> Limits {
-    Limits {
-        head_timeout_ms: 0,
-        body_timeout_ms: 0,
-        write_timeout_ms: 0,
-        idle_timeout_ms: 0,
-        total_timeout_ms: 0,
-        ..Limits::default()
-    }
+    Limits::default()
+        .head_timeout(Duration::ZERO)
+        .body_timeout(Duration::ZERO)
+        .write_timeout(Duration::ZERO)
+        .idle_timeout(Duration::ZERO)
+        .total_timeout(Duration::ZERO)
 }
 
 const HALF_BODY: &str = "POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 100\r\n\r\nhalf";
@@ -41,9 +37,9 @@ const YEAR_MS: u64 = 365 * 24 * 3600 * 1000;
 fn silent_connection_is_closed_after_the_head_timeout() {
     let mut sim = calm(&app, limits());
     let client = sim.connect();
-    sim.advance(999);
+    sim.advance(Duration::from_millis(999));
     assert!(!client.at_end());
-    sim.advance(2);
+    sim.advance(Duration::from_millis(2));
     assert!(client.at_end());
     assert_eq!(
         client.receive().unwrap(),
@@ -59,14 +55,14 @@ fn slow_head_is_refused_despite_progress() {
     let client = sim.connect();
     for byte in get("/hello").as_bytes()[..30].iter() {
         sim.send(&client, &[*byte]);
-        sim.advance(30);
+        sim.advance(Duration::from_millis(30));
     }
     assert!(!client.at_end());
-    sim.advance(150);
+    sim.advance(Duration::from_millis(150));
     let response = client.receive().unwrap();
     assert_eq!(statuses(&response), [408]);
     assert!(client.at_end());
-    sim.advance(600);
+    sim.advance(Duration::from_millis(600));
     assert_eq!(sim.open_connections(), 0, "lingering has ended, too");
     assert_eq!(sim.counters().timed_out.get(), 1);
 }
@@ -77,13 +73,13 @@ fn later_heads_have_their_own_time_limit() {
     let client = sim.connect();
     for _ in 0..3 {
         assert!(ask(&mut sim, &client, &get("/hello")).ends_with("hello"));
-        sim.advance(4_900);
+        sim.advance(Duration::from_millis(4_900));
         sim.send(&client, b"GET /hel");
-        sim.advance(900);
+        sim.advance(Duration::from_millis(900));
         assert!(ask(&mut sim, &client, "lo HTTP/1.1\r\nHost: t\r\n\r\n").ends_with("hello"));
     }
     sim.send(&client, b"GET /hel");
-    sim.advance(1_001);
+    sim.advance(Duration::from_millis(1_001));
     assert_eq!(statuses(&client.receive().unwrap()), [408]);
 }
 
@@ -92,11 +88,11 @@ fn idle_connection_is_closed() {
     let mut sim = calm(&app, limits());
     let client = sim.connect();
     ask(&mut sim, &client, &get("/late"));
-    sim.advance(20);
+    sim.advance(Duration::from_millis(20));
     assert_eq!(statuses(&client.receive().unwrap()), [200]);
-    sim.advance(4_900);
+    sim.advance(Duration::from_millis(4_900));
     assert_eq!(sim.open_connections(), 1);
-    sim.advance(200);
+    sim.advance(Duration::from_millis(200));
     assert!(client.at_end());
     assert_eq!(sim.open_connections(), 0);
     assert_eq!(
@@ -112,12 +108,12 @@ fn stopped_body_is_reported_to_the_handler_and_gets_a_response() {
         let mut sim = calm(&app, limits());
         let client = sim.connect();
         sim.send(&client, HALF_BODY.replace("/echo", path).as_bytes());
-        sim.advance(1_990);
+        sim.advance(Duration::from_millis(1_990));
         assert_eq!(client.receive().unwrap(), b"", "{path}");
-        sim.advance(20);
+        sim.advance(Duration::from_millis(20));
         assert_eq!(statuses(&client.receive().unwrap()), [408], "{path}");
         assert!(client.at_end());
-        sim.advance(600);
+        sim.advance(Duration::from_millis(600));
         assert_eq!((sim.open_connections(), sim.worker().live_tasks()), (0, 0));
     }
     // The handler may send its own error response.
@@ -127,7 +123,7 @@ fn stopped_body_is_reported_to_the_handler_and_gets_a_response() {
         &client,
         HALF_BODY.replace("/echo", "/own-failure").as_bytes(),
     );
-    sim.advance(2_010);
+    sim.advance(Duration::from_millis(2_010));
     assert!(crate::common::text(&client.receive().unwrap()).ends_with("my own words"));
 }
 
@@ -138,7 +134,7 @@ fn slow_body_with_progress_does_not_time_out() {
         let client = sim.connect();
         sim.send(&client, HALF_BODY.replace("/echo", path).as_bytes());
         for _ in 0..96 {
-            sim.advance(1_900);
+            sim.advance(Duration::from_millis(1_900));
             assert_eq!(client.receive().unwrap(), b"");
             sim.send(&client, b"x");
         }
@@ -160,7 +156,7 @@ fn large_body_that_becomes_slow_does_not_time_out() {
             sim.send(&client, head.as_bytes());
             assert_eq!(sim.send(&client, &[b'x'; FAST]), FAST);
             for _ in 0..slow {
-                sim.advance(1_000);
+                sim.advance(Duration::from_secs(1));
                 assert_eq!(client.receive().unwrap(), b"", "{path} {slow}");
                 sim.send(&client, b"x");
             }
@@ -172,10 +168,10 @@ fn large_body_that_becomes_slow_does_not_time_out() {
                 assert!(ask(&mut sim, &client, &get("/hello")).ends_with("hello"));
                 continue;
             }
-            sim.advance(1_990);
+            sim.advance(Duration::from_millis(1_990));
             assert_eq!(client.receive().unwrap(), b"", "{path} {slow}");
             // A piece without a wake is found at the time limit, and counts from then.
-            sim.advance(2_030);
+            sim.advance(Duration::from_millis(2_030));
             assert_eq!(statuses(&client.receive().unwrap()), [408], "{path} {slow}");
             assert_eq!(sim.counters().timed_out.get(), 1);
         }
@@ -188,9 +184,9 @@ fn rest_of_an_unread_body_has_a_time_limit() {
     let client = sim.connect();
     sim.send(&client, HALF_BODY.replace("/echo", "/early").as_bytes());
     assert_eq!(statuses(&client.receive().unwrap()), [200]);
-    sim.advance(1_900);
+    sim.advance(Duration::from_millis(1_900));
     assert!(!client.at_end());
-    sim.advance(200);
+    sim.advance(Duration::from_millis(200));
     assert!(client.at_end());
 }
 
@@ -209,9 +205,9 @@ fn cancelled_wait_has_no_time_limit() {
     let client = sim.connect();
     let head = HALF_BODY.strip_suffix("half").unwrap();
     sim.send(&client, head.as_bytes());
-    sim.advance(100);
+    sim.advance(Duration::from_millis(100));
     sim.send(&client, b"half");
-    sim.advance(61_000);
+    sim.advance(Duration::from_secs(61));
     assert_eq!(statuses(&client.receive().unwrap()), [200]);
 }
 
@@ -224,9 +220,9 @@ fn handler_has_no_time_limit() {
     let mut sim = calm(&slow, limits());
     let client = sim.connect();
     sim.send(&client, get("/").as_bytes());
-    sim.advance(3_599_000);
+    sim.advance(Duration::from_secs(3_599));
     assert_eq!(client.receive().unwrap(), b"");
-    sim.advance(2_000);
+    sim.advance(Duration::from_secs(2));
     assert_eq!(statuses(&client.receive().unwrap()), [200]);
 }
 
@@ -250,9 +246,9 @@ fn client_that_reads_nothing_of_a_response_is_reset() {
         let mut sim = calm(&app, limits());
         let client = sim.connect();
         sim.send(&client, requests.as_bytes());
-        sim.advance(2_990);
+        sim.advance(Duration::from_millis(2_990));
         assert_eq!(sim.open_connections(), 1);
-        sim.advance(100);
+        sim.advance(Duration::from_millis(100));
         assert_eq!((sim.open_connections(), sim.worker().live_tasks()), (0, 0));
         assert!(
             client.receive().is_err(),
@@ -271,7 +267,7 @@ fn client_that_reads_slowly_is_not_reset() {
         let mut sent = sim.send(&client, requests.as_bytes());
         let mut bytes = 0;
         for _ in 0..200 {
-            sim.advance(2_900);
+            sim.advance(Duration::from_millis(2_900));
             // A server that waits for its client does not read ahead.
             sent += client.send(&requests.as_bytes()[sent..]).unwrap_or(0);
             bytes += client.receive().unwrap().len();
@@ -292,7 +288,7 @@ fn head_behind_slow_responses_has_its_time_limit() {
     let mut responses = Vec::new();
     while sent < requests.len() {
         sent += sim.send(&client, &requests.as_bytes()[sent..]);
-        sim.advance(100); // The responses fill the socket.
+        sim.advance(Duration::from_millis(100)); // The responses fill the socket.
         responses.extend(client.receive().unwrap());
     }
     for _ in 0..10 {
@@ -301,9 +297,9 @@ fn head_behind_slow_responses_has_its_time_limit() {
     }
     assert_eq!(statuses(&responses), [200; 300]);
     assert_eq!(sim.open_connections(), 1);
-    sim.advance(1_100);
+    sim.advance(Duration::from_millis(1_100));
     assert_eq!(statuses(&client.receive().unwrap()), [408]);
-    sim.advance(600);
+    sim.advance(Duration::from_millis(600));
     assert_eq!(sim.open_connections(), 0);
 }
 
@@ -323,12 +319,12 @@ fn handler_behind_slow_responses_has_no_time_limit() {
     sim.send(&client, requests.as_bytes());
     let mut responses = Vec::new();
     for _ in 0..10 {
-        sim.advance(1_000);
+        sim.advance(Duration::from_secs(1));
         responses.extend(client.receive().unwrap());
         sim.run();
     }
     assert_eq!(statuses(&responses), [200; 16]);
-    sim.advance(600_000);
+    sim.advance(Duration::from_secs(600));
     assert_eq!(statuses(&client.receive().unwrap()), [200]);
     // A client that reads nothing meanwhile is reset nevertheless.
     let client = sim.connect();
@@ -337,7 +333,7 @@ fn handler_behind_slow_responses_has_no_time_limit() {
         (sim.counters().requests.get(), sim.worker().live_tasks()),
         (34, 1)
     );
-    sim.advance(3_100);
+    sim.advance(Duration::from_millis(3_100));
     assert!(client.receive().is_err());
     assert_eq!(
         (sim.counters().timed_out.get(), sim.worker().live_tasks()),
@@ -369,7 +365,7 @@ fn sending_does_not_count_as_reading() {
     let mut waited = 0;
     while sim.open_connections() > 0 {
         let _ = client.send(&[b'x'; 1000]);
-        sim.advance(100);
+        sim.advance(Duration::from_millis(100));
         waited += 100;
         assert!(waited < 60_000, "the client is never reset");
     }
@@ -385,21 +381,18 @@ fn total_timeout_ends_every_phase() {
             _ => app(request).await,
         }
     }
-    let total = Limits {
-        total_timeout_ms: 10_000,
-        ..limits()
-    };
+    let total = limits().total_timeout(Duration::from_secs(10));
     for request in [get("/sleep"), get("/stream"), HALF_BODY.to_owned()] {
         let mut sim = calm(&forever, total);
         let client = sim.connect();
         sim.send(&client, request.as_bytes());
         for _ in 0..9 {
-            sim.advance(1_000);
+            sim.advance(Duration::from_secs(1));
             client.receive().unwrap();
             sim.send(&client, b"x");
         }
         assert_eq!(sim.open_connections(), 1, "{request}");
-        sim.advance(1_100);
+        sim.advance(Duration::from_millis(1_100));
         assert_eq!((sim.open_connections(), sim.worker().live_tasks()), (0, 0));
         assert!(client.receive().is_err());
     }
@@ -409,12 +402,12 @@ fn total_timeout_ends_every_phase() {
     for _ in 0..6 {
         sim.send(&client, HALF_BODY.as_bytes());
         for _ in 0..4 {
-            sim.advance(1_500);
+            sim.advance(Duration::from_millis(1_500));
             sim.send(&client, b"x");
         }
         sim.send(&client, &[b'x'; 92]);
         assert_eq!(statuses(&client.receive().unwrap()), [200]);
-        sim.advance(3_000);
+        sim.advance(Duration::from_secs(3));
     }
 }
 
@@ -428,11 +421,11 @@ fn lingering_has_a_time_limit() {
         // Bytes that it still sends are received and discarded.
         let bytes = vec![b'x'; 100_000];
         assert_eq!(sim.send(&client, &bytes), bytes.len());
-        sim.advance(100);
+        sim.advance(Duration::from_millis(100));
     }
     assert_eq!(sim.open_connections(), 1);
     assert_eq!(statuses(&client.receive().unwrap()), [200]);
-    sim.advance(150);
+    sim.advance(Duration::from_millis(150));
     assert_eq!(sim.open_connections(), 0);
 }
 
@@ -445,7 +438,7 @@ fn disabled_limits_never_fire() {
     ask(&mut sim, &slow, &get("/hello"));
     sim.send(&body, HALF_BODY.as_bytes());
     sim.send(&unread, get("/big").as_bytes());
-    sim.advance(YEAR_MS);
+    sim.advance(Duration::from_millis(YEAR_MS));
     for client in [&silent, &slow] {
         assert!(ask(&mut sim, client, &get("/hello")).ends_with("hello"));
     }

@@ -6,6 +6,7 @@ use onrush::Limits;
 use onrush::metrics::{CloseReason, HandshakeOutcome};
 use onrush::sim::Simulation;
 use onrush_rt::driver::sim::Client;
+use std::time::Duration;
 
 const MIB: usize = 1 << 20;
 
@@ -49,7 +50,7 @@ fn idle_sessions_do_not_take_all_memory() {
     let mut idle = Vec::new();
     for _ in 0..400 {
         idle.push(TlsClient::established(&mut sim));
-        sim.advance(1);
+        sim.advance(Duration::from_millis(1));
     }
     let request = "POST /fill HTTP/1.1\r\nHost: t\r\nContent-Length: 4\r\n\r\nsome";
     let mut newest = idle.pop().unwrap();
@@ -177,7 +178,7 @@ fn single_byte_records_are_one_input() {
         client.write(&[byte]);
     }
     client.exchange(&mut sim);
-    sim.advance(10);
+    sim.advance(Duration::from_millis(10));
     client.exchange(&mut sim);
     assert_eq!(statuses(&client.received), [200; 3]);
     assert!(client.received.ends_with(b"bye"));
@@ -206,7 +207,7 @@ fn key_updates_do_not_queue_without_bound() {
     assert!(pipe > 4000, "{pipe} bytes");
     let mut queued = 0;
     while sim.open_connections() > 0 {
-        sim.advance(100);
+        sim.advance(Duration::from_millis(100));
         queued += client.client.receive().unwrap_or_default().len();
     }
     assert!(queued < 4096, "{queued} bytes");
@@ -216,11 +217,9 @@ fn key_updates_do_not_queue_without_bound() {
 #[test]
 fn a_key_update_in_pieces_leaves_the_idle_time() {
     let _dog = watchdog("a_key_update_in_pieces_leaves_the_idle_time");
-    let limits = Limits {
-        head_timeout_ms: 1_000,
-        idle_timeout_ms: 60_000,
-        ..Limits::default()
-    };
+    let limits = Limits::default()
+        .head_timeout(Duration::from_secs(1))
+        .idle_timeout(Duration::from_secs(60));
     let mut sim = simulation(&app, limits, plain(1 << 16));
     let mut client = TlsClient::established(&mut sim);
     client.ask(&mut sim, get("/hello").as_bytes());
@@ -230,7 +229,7 @@ fn a_key_update_in_pieces_leaves_the_idle_time() {
     client.exchange(&mut sim);
     client.records = rest;
     client.exchange(&mut sim);
-    sim.advance(5_000);
+    sim.advance(Duration::from_secs(5));
     let response = client.ask(&mut sim, get("/hello").as_bytes());
     assert_eq!(statuses(&response), [200]);
 }
@@ -238,10 +237,7 @@ fn a_key_update_in_pieces_leaves_the_idle_time() {
 #[test]
 fn a_partial_record_is_a_partial_head() {
     let _dog = watchdog("a_partial_record_is_a_partial_head");
-    let limits = Limits {
-        head_timeout_ms: 5_000,
-        ..Limits::default()
-    };
+    let limits = Limits::default().head_timeout(Duration::from_secs(5));
     for drains in [false, true] {
         let mut sim = simulation(&app, limits, plain(1 << 16));
         let mut client = TlsClient::established(&mut sim);
@@ -251,7 +247,7 @@ fn a_partial_record_is_a_partial_head() {
         if drains {
             sim.drain();
         }
-        sim.advance(1_000);
+        sim.advance(Duration::from_secs(1));
         assert_eq!(sim.open_connections(), 1, "drains: {drains}");
         client.records = rest;
         client.exchange(&mut sim);
@@ -261,7 +257,7 @@ fn a_partial_record_is_a_partial_head() {
             client.write(get("/hello").as_bytes());
             client.records.truncate(10);
             client.exchange(&mut sim);
-            sim.advance(6_000);
+            sim.advance(Duration::from_secs(6));
             client.exchange(&mut sim);
             assert_eq!(statuses(&client.received), [408]);
             assert!(client.received_close_notify);
@@ -282,22 +278,20 @@ fn with_a_record_behind_a_request(sim: &mut Simulation, path: &str) -> TlsClient
 #[test]
 fn a_partial_record_behind_a_request_is_a_partial_head() {
     let _dog = watchdog("a_partial_record_behind_a_request_is_a_partial_head");
-    let limits = Limits {
-        head_timeout_ms: 5_000,
-        idle_timeout_ms: 60_000,
-        ..Limits::default()
-    };
+    let limits = Limits::default()
+        .head_timeout(Duration::from_secs(5))
+        .idle_timeout(Duration::from_secs(60));
     for path in ["/hello", "/late", "/big", "/late-big"] {
         let mut sim = simulation(&app, limits, plain(1 << 16));
         let mut client = with_a_record_behind_a_request(&mut sim, path);
         client.exchange(&mut sim);
-        sim.advance(100);
+        sim.advance(Duration::from_millis(100));
         for _ in 0..20 {
             client.exchange(&mut sim);
         }
         assert_eq!(statuses(&client.received), [200], "{path}");
         client.received.clear();
-        sim.advance(5_500);
+        sim.advance(Duration::from_millis(5_500));
         client.exchange(&mut sim);
         assert_eq!(statuses(&client.received), [408], "{path}");
         assert!(client.received_close_notify, "{path}");
@@ -350,7 +344,7 @@ fn the_oldest_handshakes_end_when_too_many_are_in_progress() {
         [200]
     );
     assert!(is_served(&mut sim));
-    sim.advance(20_000);
+    sim.advance(Duration::from_secs(20));
     let handshakes = &sim.counters().handshakes;
     let timed_out = handshakes.of(HandshakeOutcome::TimedOut);
     let refused = handshakes.of(HandshakeOutcome::Refused);
@@ -371,18 +365,16 @@ fn queued_records_do_not_hide_a_slow_reader() {
     let _dog = watchdog("queued_records_do_not_hide_a_slow_reader");
     // 4 KiB per second are too few, and five times as many are enough.
     for pause_ms in [1_000, 200] {
-        let limits = Limits {
-            rate_bytes_per_s_min: 8192,
-            rate_window_ms: 20_000,
-            ..Limits::default()
-        };
+        let limits = Limits::default()
+            .rate_bytes_per_s_min(8192)
+            .rate_window(Duration::from_secs(20));
         let mut sim = simulation(&app, limits, plain(4096));
         let mut client = TlsClient::established(&mut sim);
         client.write(get("/late-big").as_bytes());
         client.exchange(&mut sim);
         let mut is_cut = false;
         for _ in (0..30_000).step_by(pause_ms) {
-            sim.advance(pause_ms as u64);
+            sim.advance(Duration::from_millis(pause_ms as u64));
             if client.client.receive().is_err() {
                 is_cut = true;
                 break;
@@ -427,13 +419,11 @@ fn a_connection_with_queued_records_does_not_migrate() {
 }
 
 fn rate_limits() -> Limits {
-    Limits {
-        rate_bytes_per_s_min: 100,
-        rate_window_ms: 10_000,
-        body_timeout_ms: 60_000,
-        idle_timeout_ms: 0,
-        ..Limits::default()
-    }
+    Limits::default()
+        .rate_bytes_per_s_min(100)
+        .rate_window(Duration::from_secs(10))
+        .body_timeout(Duration::from_secs(60))
+        .idle_timeout(Duration::ZERO)
 }
 
 /// A client that has sent the head of a request, and the records of its body.
@@ -459,13 +449,13 @@ fn slow_records_of_a_body_give_408() {
             let mut sim = simulation(&app, rate_limits(), plain(1 << 20));
             let (mut client, records) = upload(&mut sim, path, bytes);
             for byte in &records[..9] {
-                sim.advance(1_000);
+                sim.advance(Duration::from_secs(1));
                 sim.send(&client.client, &[*byte]);
             }
             client.receive();
             assert_eq!(client.received, b"", "{path}: the window has not ended");
             for byte in &records[9..130] {
-                sim.advance(1_000);
+                sim.advance(Duration::from_secs(1));
                 if client.client.at_end() {
                     break;
                 }
@@ -473,7 +463,7 @@ fn slow_records_of_a_body_give_408() {
                 client.receive();
             }
             assert_eq!(statuses(&client.received), [408], "{path} {bytes}");
-            sim.advance(3_000);
+            sim.advance(Duration::from_secs(3));
             assert_eq!((sim.open_connections(), sim.worker().live_tasks()), (0, 0));
         }
     }
@@ -490,7 +480,7 @@ fn records_at_the_minimum_rate_are_received() {
             for piece in records.chunks(110) {
                 client.receive();
                 assert_eq!(text(&client.received), "", "{path} {bytes}");
-                sim.advance(1_000);
+                sim.advance(Duration::from_secs(1));
                 sim.send(&client.client, piece);
             }
             sim.run();

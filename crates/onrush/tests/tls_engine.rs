@@ -247,10 +247,7 @@ fn handshakes_have_a_time_limit() {
     let _dog = watchdog("handshakes_have_a_time_limit");
     for driver in drivers() {
         let metrics = Metrics::new();
-        let limits = Limits {
-            handshake_timeout_ms: 200,
-            ..Limits::default()
-        };
+        let limits = Limits::default().handshake_timeout(Duration::from_millis(200));
         let served = serve_tls(driver, app, |server| {
             let server = server.limits(limits).metrics(&metrics);
             server.defer_accept(false)
@@ -327,10 +324,7 @@ fn a_handshake_storm_delays_others_little() {
     for driver in drivers() {
         let metrics = Metrics::new();
         // A new handshake waits behind those of the storm, on a busy machine for a long time.
-        let limits = Limits {
-            handshake_timeout_ms: 60_000,
-            ..Limits::default()
-        };
+        let limits = Limits::default().handshake_timeout(Duration::from_secs(60));
         let served = serve_tls(driver, app, |server| {
             server.metrics(&metrics).limits(limits)
         });
@@ -424,10 +418,7 @@ fn large_bodies_both_ways() {
     let sum: u64 = body.iter().map(|&byte| u64::from(byte)).sum();
     for driver in drivers() {
         let served = serve_tls(driver, app, |server| {
-            server.limits(Limits {
-                body_bytes_max: 1 << 30,
-                ..Limits::default()
-            })
+            server.limits(Limits::default().body_bytes_max(1 << 30))
         });
         for path in ["/fill", "/whole", "/discard", "/echo", "/early"] {
             let mut stream = served.connect();
@@ -511,7 +502,7 @@ impl SimClient {
         let bytes = self.records.len().min(bytes_max);
         let sent = sim.send(&self.client, &self.records[..bytes]);
         self.records.drain(..sent);
-        sim.advance(1);
+        sim.advance(Duration::from_millis(1));
         let received = self.client.receive().unwrap_or_default();
         let mut records = &received[..];
         while !records.is_empty() {
@@ -589,16 +580,16 @@ fn handshakes_are_counted_once() {
     let broken = sim.connect();
     sim.send(&broken, &[0x16, 3, 1, 0xff, 0xff, 1]);
     drop(broken);
-    sim.advance(10_000);
+    sim.advance(Duration::from_secs(10));
     assert_eq!(count(&sim, HandshakeOutcome::Failed), 2);
     let plain = sim.connect();
     sim.send(&plain, get("/").as_bytes());
     drop(plain);
-    sim.advance(10_000);
+    sim.advance(Duration::from_secs(10));
     assert_eq!(count(&sim, HandshakeOutcome::PlainHttp), 1);
     let silent = sim.connect();
     sim.send(&silent, &hello());
-    sim.advance(20_000);
+    sim.advance(Duration::from_secs(20));
     assert_eq!(count(&sim, HandshakeOutcome::TimedOut), 1);
     assert_eq!(sim.counters().timed_out.of(TimeLimit::Handshake), 1);
     let again = SimClient::new(&mut sim);

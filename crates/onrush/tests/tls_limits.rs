@@ -7,6 +7,7 @@ use onrush::metrics::{HandshakeOutcome, TimeLimit};
 use onrush::sim::Simulation;
 use onrush::tls::rustls::{AlertDescription, Error};
 use onrush_rt::driver::sim::Client;
+use std::time::Duration;
 
 const MIB: usize = 1 << 20;
 
@@ -74,7 +75,7 @@ fn busy_sessions_leave_memory_for_their_requests() {
         assert_eq!(statuses(&response), [200]);
     }
     // They are idle now, so the oldest make room, after the pause between two searches.
-    sim.advance(1_000);
+    sim.advance(Duration::from_secs(1));
     assert!(is_served(&mut sim));
 }
 
@@ -148,7 +149,7 @@ fn long_first_flights_wait_like_short_ones() {
     assert!(early < 400, "{early} handshakes in few iterations");
     sim.run();
     // All violate the protocol. None is forgotten.
-    sim.advance(20_000);
+    sim.advance(Duration::from_secs(20));
     assert_eq!(sim.open_connections(), 0);
     assert_eq!(sim.counters().handshakes.of(HandshakeOutcome::Failed), 800);
 }
@@ -217,10 +218,7 @@ fn requests_in_front_of_a_violation_are_not_handled() {
 fn parts_of_a_record_are_progress() {
     let _dog = watchdog("parts_of_a_record_are_progress");
     for bytes in [16_000, 200_000] {
-        let limits = Limits {
-            body_timeout_ms: 1_000,
-            ..Limits::default()
-        };
+        let limits = Limits::default().body_timeout(Duration::from_secs(1));
         let mut sim = simulation(&app, limits, plain(1 << 20));
         let mut client = TlsClient::established(&mut sim);
         let head = format!("POST /discard HTTP/1.1\r\nHost: t\r\nContent-Length: {bytes}\r\n\r\n");
@@ -232,7 +230,7 @@ fn parts_of_a_record_are_progress() {
         client.records = records;
         client.exchange(&mut sim);
         for piece in last.chunks(2_000) {
-            sim.advance(800);
+            sim.advance(Duration::from_millis(800));
             client.records = piece.to_vec();
             client.exchange(&mut sim);
         }
@@ -250,7 +248,7 @@ fn a_handshake_that_a_drain_ends_is_no_request() {
     sim.send(&client, &hello[..hello.len() / 2]);
     sim.run();
     sim.drain();
-    sim.advance(60_000);
+    sim.advance(Duration::from_secs(60));
     assert_eq!(sim.open_connections(), 0);
     let counters = sim.counters();
     assert_eq!(counters.timed_out.get(), 0);

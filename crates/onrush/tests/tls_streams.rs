@@ -21,10 +21,7 @@ use std::time::Duration;
 use testing::TempDir;
 
 fn large_bodies() -> Limits {
-    Limits {
-        body_bytes_max: 1 << 30,
-        ..Limits::default()
-    }
+    Limits::default().body_bytes_max(1 << 30)
 }
 
 fn post(path: &str, bytes: usize) -> String {
@@ -97,10 +94,7 @@ fn a_broken_record_in_a_body_causes_an_alert() {
 fn a_body_may_arrive_in_any_two_pieces() {
     let _dog = watchdog("a_body_may_arrive_in_any_two_pieces");
     let body = pattern(400_000);
-    let limits = Limits {
-        body_timeout_ms: 0,
-        ..Limits::default()
-    };
+    let limits = Limits::default().body_timeout(Duration::ZERO);
     for path in ["/fill", "/whole", "/discard", "/echo"] {
         for cut in (150_000..400_000).step_by(4_999) {
             let mut sim = simulation(&app, limits, plain(1 << 20));
@@ -314,7 +308,7 @@ fn connections_that_are_truncated_leave_nothing() {
             if !resets {
                 drop(client);
             }
-            sim.advance(3_000);
+            sim.advance(Duration::from_secs(3));
             assert_eq!(sim.open_connections(), 0, "{point:?}, resets: {resets}");
             assert_eq!(sim.worker().live_tasks(), 0, "{point:?}, resets: {resets}");
             let is_body = matches!(point, SentSoFar::WithinBody | PartOfBodyRecord);
@@ -356,10 +350,7 @@ fn a_slow_reader_that_reads_is_not_disconnected() {
     async fn endless(_: Request) -> Response {
         Response::with_body(Body::stream(Endless { left: 1 << 30 }, Some(1 << 30)))
     }
-    let limits = Limits {
-        write_timeout_ms: 1_000,
-        ..Limits::default()
-    };
+    let limits = Limits::default().write_timeout(Duration::from_secs(1));
     for driver in drivers() {
         let served = serve_tls(driver, endless, |server| server.limits(limits));
         let mut client = Raw::connect(&served);

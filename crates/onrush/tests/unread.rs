@@ -5,7 +5,7 @@
 use crate::common::gate::until;
 use crate::common::memory::{MEMORY, assert_prompt, limits, metric, serve_limited};
 use crate::common::{drivers, get, resident_bytes, serve_plain, watchdog};
-use onrush::{Body, Limits, Metrics, Request, Response, Router};
+use onrush::{Body, Metrics, Request, Response, Router};
 use onrush_rt::fs::{Dir, OpenHow};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -52,10 +52,7 @@ fn unread_responses_stay_within_the_budget() {
     ];
     for driver in drivers() {
         let metrics = Metrics::new();
-        let limits = Limits {
-            write_timeout_ms: 100_000,
-            ..limits()
-        };
+        let limits = limits().write_timeout(Duration::from_secs(100));
         let server = serve_limited(driver, sized, limits, &metrics);
         let mut established = server.connect();
         assert_prompt(&mut established);

@@ -10,6 +10,7 @@ use std::cell::RefCell;
 use std::io::{self, BufRead, Read, Write};
 use std::net::Shutdown;
 use std::rc::Rc;
+use std::time::Duration;
 
 const ASKS: &str =
     "GET /repeat HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, Upgrade\r\nUpgrade: repeat\r\n\r\n";
@@ -78,7 +79,7 @@ fn bytes_of_the_other_protocol_pass_whole_and_in_order() {
             let (mut rest, mut received) = (&sent[..], Vec::new());
             for _ in 0..10_000 {
                 rest = &rest[client.send(&rest[..rest.len().min(7_000)]).unwrap()..];
-                sim.advance(1);
+                sim.advance(Duration::from_millis(1));
                 received.extend(client.receive().unwrap());
                 if received.ends_with(&said[said.len() - 100..]) {
                     break;
@@ -92,14 +93,14 @@ fn bytes_of_the_other_protocol_pass_whole_and_in_order() {
             assert!(head.ends_with(HEAD_END), "{head}");
             assert!(content == said, "seed {seed}");
             client.shutdown_write();
-            sim.advance(50);
+            sim.advance(Duration::from_millis(50));
             let last = client.receive().unwrap();
             assert_eq!(
                 (text(&last), client.at_end()),
                 ("bye".to_owned(), true),
                 "seed {seed}"
             );
-            sim.advance(Limits::default().linger_timeout_ms.into());
+            sim.advance(Limits::default().linger_timeout);
             assert_eq!((sim.open_connections(), sim.worker().live_tasks()), (0, 0));
         }
     }
@@ -192,7 +193,7 @@ fn another_response_continues_with_http() {
         let mut sim = Simulation::new(seed, &router, Limits::default());
         let client = sim.connect();
         sim.send(&client, [ASKS, get("/").as_str()].concat().as_bytes());
-        sim.advance(20);
+        sim.advance(Duration::from_millis(20));
         let received = text(&client.receive().unwrap());
         assert!(received.starts_with("HTTP/1.1 403 "), "{received}");
         assert!(received.ends_with("plain"), "{received}");
@@ -230,21 +231,19 @@ fn a_response_101_belongs_to_its_request() {
 /// The time limits of requests end with the 101; that of clients that do not read remains.
 #[test]
 fn time_limits_of_requests_end_with_the_101() {
-    let limits = Limits {
-        body_timeout_ms: 1_000,
-        idle_timeout_ms: 1_000,
-        total_timeout_ms: 2_000,
-        head_timeout_ms: 1_000,
-        ..Limits::default()
-    };
+    let limits = Limits::default()
+        .body_timeout(Duration::from_secs(1))
+        .idle_timeout(Duration::from_secs(1))
+        .total_timeout(Duration::from_secs(2))
+        .head_timeout(Duration::from_secs(1));
     for path in ["/repeat", "/late"] {
         let mut sim = calm(&router(), limits);
         let client = sim.connect();
         sim.send(&client, ASKS.replace("/repeat", path).as_bytes());
-        sim.advance(50);
+        sim.advance(Duration::from_millis(50));
         assert!(client.receive().unwrap().starts_with(b"HTTP/1.1 101 "));
         for word in ["one", "two"] {
-            sim.advance(600_000);
+            sim.advance(Duration::from_secs(600));
             sim.send(&client, word.as_bytes());
             assert_eq!(text(&client.receive().unwrap()), word, "{path}");
         }
@@ -256,11 +255,11 @@ fn time_limits_of_requests_end_with_the_101() {
     client.receive().unwrap();
     for _ in 0..200 {
         let _ = client.send(&pattern(60_000));
-        sim.advance(1);
+        sim.advance(Duration::from_millis(1));
     }
     assert_eq!(sim.open_connections(), 1);
-    sim.advance(u64::from(limits.write_timeout_ms) * 2);
-    sim.advance(1_000);
+    sim.advance(limits.write_timeout * 2);
+    sim.advance(Duration::from_secs(1));
     assert_eq!((sim.open_connections(), sim.worker().live_tasks()), (0, 0));
 }
 
@@ -280,7 +279,7 @@ fn tasks_end_when_the_client_disconnects() {
             sim.run();
         }
         client.reset();
-        sim.advance(100);
+        sim.advance(Duration::from_millis(100));
         assert_eq!(
             (sim.open_connections(), sim.worker().live_tasks()),
             (0, 0),
@@ -404,7 +403,7 @@ fn the_end_of_a_client_may_arrive_before_the_101() {
                 sim.run();
             }
             client.shutdown_write();
-            sim.advance(100);
+            sim.advance(Duration::from_millis(100));
             let received = client.receive().unwrap();
             let (head, content) = split_head(&received);
             assert!(

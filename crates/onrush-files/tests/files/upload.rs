@@ -277,10 +277,7 @@ fn sink_refuses_what_a_put_refuses() {
 fn length_beyond_any_file_gives_413() {
     use onrush::{Limits, sim::Simulation};
     let server = TestServer::simulated("/", &writable(), 1);
-    let limits = Limits {
-        body_bytes_max: u64::MAX,
-        ..Limits::default()
-    };
+    let limits = Limits::default().body_bytes_max(u64::MAX);
     let mut sim = Simulation::new(1, &server.files, limits);
     for (length, status) in [
         (i64::MAX as u64 + 1, "413"),

@@ -278,16 +278,14 @@ impl Settings {
             rebalance: options.rebalance != Some(Switch::Off),
             receive_bytes_max,
             body_bytes_max: options.body_max.map_or(u64::MAX, |size| size.bytes),
-            limits: Limits {
-                body_bytes_max: u64::MAX, // The guard applies the limit.
-                head_timeout_ms: timeout_ms(options.header_timeout, 15),
-                body_timeout_ms: timeout_ms(options.body_timeout, 60),
-                write_timeout_ms: timeout_ms(options.write_timeout, 60),
-                rate_bytes_per_s_min: options.min_rate.unwrap_or(RATE_DEFAULT).bytes_per_s,
-                idle_timeout_ms: timeout_ms(options.idle_timeout, 75),
-                total_timeout_ms: timeout_ms(options.total_timeout, 86_400),
-                ..Limits::default()
-            },
+            limits: Limits::default()
+                .body_bytes_max(u64::MAX) // The guard applies the limit.
+                .head_timeout(timeout(options.header_timeout, 15))
+                .body_timeout(timeout(options.body_timeout, 60))
+                .write_timeout(timeout(options.write_timeout, 60))
+                .rate_bytes_per_s_min(options.min_rate.unwrap_or(RATE_DEFAULT).bytes_per_s)
+                .idle_timeout(timeout(options.idle_timeout, 75))
+                .total_timeout(timeout(options.total_timeout, 86_400)),
             connections_max: check_range("connections-max", options.connections_max, 1..=at_most)?,
             drain_timeout: match options.drain_timeout.unwrap_or(Time::seconds(30)) {
                 Time { ms: 0 } => Duration::MAX,
@@ -440,8 +438,8 @@ fn ring_config(buffers: Option<Count>, size: Option<Size>) -> Result<driver::Con
 /// The default of `--min-rate`. A slower transfer is not worth the descriptor that it holds.
 const RATE_DEFAULT: Rate = Rate { bytes_per_s: 100 };
 
-fn timeout_ms(time: Option<Time>, default_seconds: u32) -> u32 {
-    time.unwrap_or(Time::seconds(default_seconds)).ms
+fn timeout(time: Option<Time>, default_seconds: u32) -> Duration {
+    time.unwrap_or(Time::seconds(default_seconds)).duration()
 }
 
 fn check_range(

@@ -5,6 +5,7 @@ use crate::commands::cli::{self, Action};
 use onrush_files::Types;
 use std::collections::HashSet;
 use std::ffi::OsString;
+use std::time::Duration;
 
 fn parse_error(text: &str) -> (usize, String) {
     parse(text).expect_err("wrong")
@@ -35,10 +36,10 @@ fn a_file_sets_the_same_options_as_flags() {
     assert_eq!(settings.driver, DriverPreference::Uring);
     assert_eq!(settings.placement, Placement::RoundRobin);
     assert!(!settings.rebalance);
-    assert_eq!(settings.limits.head_timeout_ms, 5000);
+    assert_eq!(settings.limits.head_timeout, Duration::from_secs(5));
     assert_eq!(settings.limits.rate_bytes_per_s_min, 1000);
     assert_eq!(settings.body_bytes_max, 1 << 30);
-    assert_eq!(settings.limits.idle_timeout_ms, 0);
+    assert_eq!(settings.limits.idle_timeout, Duration::ZERO);
     assert_eq!(settings.driver_config.ring_buffer_bytes, 2048);
     assert_eq!(settings.log.format, LogFormat::Json);
     assert!(settings.files.site && !settings.files.sink);
@@ -48,12 +49,10 @@ fn a_file_sets_the_same_options_as_flags() {
 fn by_default_the_server_is_read_only_and_on_loopback() {
     let settings = Settings::new(parse("").unwrap(), None).unwrap();
     assert_eq!(settings.addresses, ["127.0.0.1:8080"]);
-    let defaults = Limits {
-        body_bytes_max: u64::MAX,
-        total_timeout_ms: 24 * 3600 * 1000,
-        rate_bytes_per_s_min: 100,
-        ..Limits::default()
-    };
+    let defaults = Limits::default()
+        .body_bytes_max(u64::MAX)
+        .total_timeout(Duration::from_secs(24 * 3600))
+        .rate_bytes_per_s_min(100);
     assert_eq!(settings.limits, defaults, "--help shows these times");
     assert_eq!(settings.body_bytes_max, u64::MAX);
     assert_eq!(settings.files, FilesOptions::default());
@@ -337,15 +336,15 @@ fn off_disables_limits() {
         let settings = Settings::new(parse(&text).unwrap(), None).unwrap();
         let limits = &settings.limits;
         let all = [
-            limits.rate_bytes_per_s_min,
-            limits.head_timeout_ms,
-            limits.body_timeout_ms,
-            limits.write_timeout_ms,
-            limits.idle_timeout_ms,
-            limits.total_timeout_ms,
-            settings.files.cache_bytes_max as u32,
+            limits.head_timeout,
+            limits.body_timeout,
+            limits.write_timeout,
+            limits.idle_timeout,
+            limits.total_timeout,
         ];
-        assert_eq!(all, [0; 7], "{text}");
+        assert_eq!(all, [Duration::ZERO; 5], "{text}");
+        assert_eq!(limits.rate_bytes_per_s_min, 0, "{text}");
+        assert_eq!(settings.files.cache_bytes_max, 0, "{text}");
     }
     for off in ["off", "unlimited"] {
         let text = format!("body-max = '{off}'\nreceive-memory = '{off}'");

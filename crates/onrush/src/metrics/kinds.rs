@@ -118,14 +118,15 @@ kinds! {
     /// # Examples
     /// ```
     /// # use onrush::{Limits, Request, Response, sim::Simulation};
+    /// # use std::time::Duration;
     /// # async fn hello(_: Request) -> Response { Response::text("hello") }
     /// use onrush::metrics::{CloseReason, Kind};
     ///
-    /// let limits = Limits { idle_timeout_ms: 1000, ..Limits::default() };
+    /// let limits = Limits::default().idle_timeout(Duration::from_secs(1));
     /// let mut sim = Simulation::new(1, &hello, limits);
     /// let client = sim.connect();
     /// sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
-    /// sim.advance(2000);
+    /// sim.advance(Duration::from_secs(2));
     /// assert_eq!(sim.counters().done.of(CloseReason::Idle), 1);
     /// assert_eq!(CloseReason::Idle.name(), "idle");
     /// ```
@@ -135,7 +136,7 @@ kinds! {
         Complete = "complete",
         /// The client closed it while no response was due.
         Client = "client",
-        /// No request began within `Limits::idle_timeout_ms`, or `Limits::head_timeout_ms` for the
+        /// No request began within `Limits::idle_timeout`, or `Limits::head_timeout` for the
         /// first one.
         Idle = "idle",
         /// The client exceeded a time limit while a request was in progress. See [`TimeLimit`].
@@ -191,29 +192,30 @@ kinds! {
     /// # Examples
     /// ```
     /// # use onrush::{Limits, Request, Response, sim::Simulation};
+    /// # use std::time::Duration;
     /// # async fn hello(_: Request) -> Response { Response::text("hello") }
     /// use onrush::metrics::TimeLimit;
     ///
-    /// let limits = Limits { head_timeout_ms: 1000, ..Limits::default() };
+    /// let limits = Limits::default().head_timeout(Duration::from_secs(1));
     /// let mut sim = Simulation::new(1, &hello, limits);
     /// let client = sim.connect();
     /// sim.send(&client, b"GET / HTTP/1.1\r\nHost: exam");
-    /// sim.advance(2000);
+    /// sim.advance(Duration::from_secs(2));
     /// assert!(client.receive()?.starts_with(b"HTTP/1.1 408 Request Timeout\r\n"));
     /// assert_eq!(sim.counters().timed_out.of(TimeLimit::Head), 1);
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub enum TimeLimit {
-        /// `Limits::handshake_timeout_ms`: a TLS handshake.
+        /// `Limits::handshake_timeout`: a TLS handshake.
         Handshake = "handshake",
-        /// `Limits::head_timeout_ms`: the head of a request.
+        /// `Limits::head_timeout`: the head of a request.
         Head = "head",
-        /// `Limits::body_timeout_ms`, or the minimum rate: the body of a request.
+        /// `Limits::body_timeout`, or the minimum rate: the body of a request.
         Body = "body",
-        /// `Limits::write_timeout_ms`, or the minimum rate: the client accepts the response too
+        /// `Limits::write_timeout`, or the minimum rate: the client accepts the response too
         /// slowly.
         Write = "write",
-        /// `Limits::total_timeout_ms`: the whole exchange.
+        /// `Limits::total_timeout`: the whole exchange.
         Total = "total",
     }
 }
@@ -238,7 +240,7 @@ kinds! {
         Tls12Resumed = "tls1.2_resumed",
         /// The client broke a rule, offered nothing acceptable, or went away.
         Failed = "failed",
-        /// The client exceeded `Limits::handshake_timeout_ms`, or the server shut down.
+        /// The client exceeded `Limits::handshake_timeout`, or the server shut down.
         TimedOut = "timed_out",
         /// The client sent a plain HTTP request, which received a 400.
         PlainHttp = "plain_http",
@@ -274,7 +276,7 @@ kinds! {
         Untrusted = "untrusted",
         /// The connection began with other bytes, or ended within the header.
         Malformed = "malformed",
-        /// The header was not complete within `Limits::head_timeout_ms`.
+        /// The header was not complete within `Limits::head_timeout`.
         TimedOut = "timed_out",
     }
 }

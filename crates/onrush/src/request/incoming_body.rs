@@ -14,7 +14,7 @@ use std::task::{Context, Poll};
 ///
 /// # Errors
 /// - `UnexpectedEof`: the connection ended or was reset before the end of the body.
-/// - `TimedOut`: the client paused for longer than `Limits::body_timeout_ms`, or its rate was below
+/// - `TimedOut`: the client paused for longer than `Limits::body_timeout`, or its rate was below
 ///   `Limits::rate_bytes_per_s_min`.
 /// - `InvalidData`: the framing is invalid (RFC 9112 §7.1), or a limit on it is exceeded.
 /// - `FileTooLarge`: the body is longer than `Limits::body_bytes_max` or
@@ -198,7 +198,7 @@ impl RequestBody {
     /// of bytes appended.
     ///
     /// For callers that cannot use fewer bytes: a large body causes fewer wake-ups (`SO_RCVLOWAT`,
-    /// socket(7)), but the bytes of a slow client may wait for up to `Limits::body_timeout_ms`.
+    /// socket(7)), but the bytes of a slow client may wait for up to `Limits::body_timeout`.
     ///
     /// # Examples
     /// Blocks of 8 bytes; only the last one is shorter:

@@ -343,7 +343,7 @@ impl Request {
     /// let client = sim.connect();
     /// sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
     /// assert!(client.receive()?.is_empty());
-    /// sim.advance(2000); // Milliseconds.
+    /// sim.advance(Duration::from_secs(2));
     /// assert!(client.receive()?.ends_with(b"done"));
     /// # Ok::<(), std::io::Error>(())
     /// ```

@@ -89,7 +89,7 @@ impl Upgrade {
     ///
     /// The connection ends when the sender is dropped and what it has sent was taken. The reader
     /// returns `None` when the client sends no more. From the 101 on, the time limits for bodies
-    /// and for the whole request do not apply; [`Limits::write_timeout_ms`](crate::Limits) does. A
+    /// and for the whole request do not apply; [`Limits::write_timeout`](crate::Limits) does. A
     /// server that shuts down waits for the connection until its drain timeout:
     /// [`Request::draining`] tells when to end it.
     ///

@@ -2,8 +2,8 @@
 //! it changes. Other threads learn here what the workers do and where they listen.
 
 use super::listening::{ListeningSockets, Slot};
+use super::settings::RunningSettings;
 use crate::engine::{Outbox, Settings};
-use crate::running_settings::RunningSettings;
 use crate::watchdog::Watchdog;
 use crate::worker_set::WorkerLoad;
 use onrush_rt::net;
@@ -39,12 +39,17 @@ pub(super) struct Control {
 }
 
 impl Control {
-    pub(super) fn new(settings: &Settings, slots: Vec<Slot>, addresses: Vec<String>) -> Control {
+    pub(super) fn new(
+        settings: &Settings,
+        running: RunningSettings,
+        slots: Vec<Slot>,
+        addresses: Vec<String>,
+    ) -> Control {
         let set = &settings.worker_set;
         Control {
             state: AtomicU8::new(RUNNING),
             settings_generation: AtomicU64::new(0),
-            settings: Mutex::new(settings.running.clone()),
+            settings: Mutex::new(running),
             is_handed_over: AtomicBool::new(false),
             outbox: Mutex::default(),
             engine_settings: settings.clone(),

@@ -1,23 +1,24 @@
 //! The server: its settings (here), its listening sockets, and its threads.
 //!
-//! Modules, lowest first: `socket_file` (files of Unix sockets) · `listening` (binding) · `control`
-//! (the state of a server) · `worker_thread` (the thread of a worker) · `passing` (connections
-//! between two processes) · `running` (all threads).
+//! Modules, lowest first: `settings` (those that can change) · `socket_file` (files of Unix
+//! sockets) · `listening` (binding) · `control` (the state of a server) · `worker_thread` (the
+//! thread of a worker) · `passing` (connections between two processes) · `running` (all threads).
 
 mod control;
 mod listening;
 mod passing;
 mod running;
+mod settings;
 mod socket_file;
 mod worker_thread;
 
 pub use crate::engine::ConnectionFacts;
 use crate::engine::{OVER_LIMIT_MAX, OVER_LIMIT_MIN, Settings, TlsSettings, UNSENT_BYTES_MAX};
 use crate::handler::Application;
+use crate::limits::Limits;
 use crate::log::AccessLog;
 use crate::metrics::Metrics;
 use crate::offload;
-use crate::running_settings::RunningSettings;
 #[cfg(feature = "tls")]
 use crate::tls::{TlsConfig, session::Session};
 use crate::trusted_peers::TrustedPeers;
@@ -28,7 +29,6 @@ pub use listening::ListeningSockets;
 use listening::{How, Listening};
 #[cfg(feature = "coroutine")]
 use onrush_coroutine as stacks;
-use onrush_proto::limits::Limits;
 use onrush_rt::blocking;
 use onrush_rt::descriptors::Descriptors;
 use onrush_rt::driver::{self, Preference, choose};
@@ -38,6 +38,7 @@ use onrush_rt::worker::{Pools, affinity};
 pub use passing::{PassedConnection, Passing};
 use running::not_on_a_worker;
 pub use running::{Handle, Running};
+pub use settings::RunningSettings;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -60,7 +61,7 @@ use worker_thread::WorkerThread;
 ///         .also_bind("unix:/run/hello.sock")
 ///         .workers(4)
 ///         .connections_max(10_000)
-///         .limits(Limits { body_bytes_max: 1 << 20, ..Limits::default() })
+///         .limits(Limits::default().body_bytes_max(1 << 20))
 ///         .access_log(AccessLog::On)
 ///         .drain_timeout(Duration::from_secs(10))
 ///         .serve(hello)
@@ -295,7 +296,7 @@ impl Server {
         self
     }
 
-    /// The limits on requests, in bytes and in milliseconds.
+    /// The limits on the memory and the time of requests.
     pub fn limits(mut self, limits: Limits) -> Server {
         self.running.limits = limits;
         self
@@ -334,7 +335,7 @@ impl Server {
     /// Each connection begins with a header of the PROXY protocol, version 1 or 2, before TLS if
     /// there is TLS. It names the client, which [`Request::peer`](crate::Request::peer) returns
     /// then. Connections of peers that are not `trusted` are closed, and so are those that begin
-    /// with other bytes, or take longer than `Limits::head_timeout_ms`. Default: without it.
+    /// with other bytes, or take longer than `Limits::head_timeout`. Default: without it.
     ///
     /// # Examples
     /// ```no_run
@@ -489,7 +490,7 @@ impl Server {
         }
         let uses_tls = slots.iter().map(|slot| slot.uses_tls).collect();
         let settings = self.settings(workers, uses_tls);
-        let control = Arc::new(Control::new(&settings, slots, given));
+        let control = Arc::new(Control::new(&settings, self.running.clone(), slots, given));
         let application: Arc<dyn Application> = Arc::new(application);
         let pinned = self.pinned && workers <= cores.len();
         let thread = |(index, sockets)| WorkerThread {
@@ -559,10 +560,10 @@ impl Server {
 
     /// `uses_tls`: for each socket of a worker.
     fn settings(&self, workers: usize, uses_tls: Vec<bool>) -> Settings {
-        let running = self.running.clone();
-        let connections_max = (running.connections_max).min(self.descriptors.connections_max());
+        let connections_max =
+            (self.running.connections_max).min(self.descriptors.connections_max());
         Settings {
-            running,
+            running: self.running.to_engine(),
             connections: Arc::default(),
             descriptors: self.descriptors.clone(),
             over_limit_max: (connections_max / 32 / workers).clamp(OVER_LIMIT_MIN, OVER_LIMIT_MAX),

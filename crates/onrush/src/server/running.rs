@@ -3,9 +3,9 @@
 use super::control::{Control, DRAINING, ENDING, RUNNING};
 use super::listening::ListeningSockets;
 use super::passing::Passing;
+use super::settings::RunningSettings;
 use super::worker_thread::{WorkerThread, panicked};
 use crate::engine::ConnectionFacts;
-use crate::running_settings::RunningSettings;
 use crate::worker::WorkerHandle;
 use onrush_rt::driver::Choice;
 use onrush_rt::net::Address;
@@ -195,7 +195,7 @@ impl Handle {
 
     /// Serves an idle connection that another process has passed on, as if it had been accepted: it
     /// is placed like others, counts against the limit on connections, and keeps its deadline,
-    /// unless [`Limits::idle_timeout_ms`](crate::Limits::idle_timeout_ms) is shorter. `socket`
+    /// unless [`Limits::idle_timeout`](crate::Limits#structfield.idle_timeout) is shorter. `socket`
     /// becomes non-blocking.
     ///
     /// Returns whether it is served. Otherwise its descriptor is closed here, which does not end a

@@ -103,7 +103,7 @@ impl WorkerThread {
         let mut generation = 0;
         while self.control.state() == RUNNING {
             if let Some(settings) = self.control.new_settings(&mut generation) {
-                engine.set_settings(settings);
+                engine.set_settings(settings.to_engine());
             }
             worker.poll(&event_handler, true)?;
         }

@@ -25,11 +25,9 @@ pub async fn hello(_: Request) -> Response {
 
 /// Limits under which no head times out during a test.
 pub fn limits() -> Limits {
-    Limits {
-        head_timeout_ms: 100_000,
-        idle_timeout_ms: 100_000,
-        ..Limits::default()
-    }
+    Limits::default()
+        .head_timeout(Duration::from_secs(100))
+        .idle_timeout(Duration::from_secs(100))
 }
 
 /// Starts a server with these limits and with [`MEMORY`].

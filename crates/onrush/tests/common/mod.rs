@@ -57,14 +57,12 @@ pub fn serve_plain(driver: DriverPreference, application: impl Application) -> S
 
 /// Limits for clients that take their time on a busy machine. Tests of limits set their own.
 fn patient() -> Limits {
-    Limits {
-        handshake_timeout_ms: 120_000,
-        head_timeout_ms: 120_000,
-        body_timeout_ms: 120_000,
-        write_timeout_ms: 120_000,
-        idle_timeout_ms: 120_000,
-        ..Limits::default()
-    }
+    Limits::default()
+        .handshake_timeout(Duration::from_secs(120))
+        .head_timeout(Duration::from_secs(120))
+        .body_timeout(Duration::from_secs(120))
+        .write_timeout(Duration::from_secs(120))
+        .idle_timeout(Duration::from_secs(120))
 }
 
 fn start(

@@ -5,6 +5,7 @@ use onrush::{Limits, sim::Simulation};
 use onrush_rt::driver::sim::Behaviour;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
 
 #[derive(Clone, Debug)]
 pub enum Step {
@@ -79,7 +80,7 @@ impl Script {
                     let mut rest = &bytes[..];
                     for _ in 0..100_000 {
                         rest = &rest[client.send(rest).unwrap_or(rest.len())..];
-                        sim.advance(1);
+                        sim.advance(Duration::from_millis(1));
                         responses.extend(client.receive().unwrap_or_default());
                         if rest.is_empty() {
                             break;
@@ -91,7 +92,7 @@ impl Script {
                         if responses.ends_with(end) {
                             break;
                         }
-                        sim.advance(1);
+                        sim.advance(Duration::from_millis(1));
                         responses.extend(client.receive().unwrap_or_default());
                     }
                     assert!(
@@ -115,7 +116,7 @@ impl Script {
             if client.at_end() {
                 break;
             }
-            sim.advance(1);
+            sim.advance(Duration::from_millis(1));
         }
         assert!(client.at_end(), "{}: {}", self.name, text(&responses));
         if self.end != End::Cut {

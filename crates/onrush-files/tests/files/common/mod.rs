@@ -114,15 +114,13 @@ fn guarded(mount: &str, files: &Files) -> Guard<Router> {
 
 /// Limits for all tests but one.
 fn limits() -> Limits {
-    Limits {
-        body_bytes_max: u64::MAX, // The guard has a limit.
+    Limits::default()
+        .body_bytes_max(u64::MAX) // The guard has a limit.
         // The machine may be busy.
-        head_timeout_ms: 120_000,
-        body_timeout_ms: 120_000,
-        write_timeout_ms: 120_000,
-        linger_timeout_ms: 20_000,
-        ..Limits::default()
-    }
+        .head_timeout(Duration::from_secs(120))
+        .body_timeout(Duration::from_secs(120))
+        .write_timeout(Duration::from_secs(120))
+        .linger_timeout(Duration::from_secs(20))
 }
 
 fn start(application: Guard<Router>, driver: DriverPreference) -> Running {
@@ -333,7 +331,7 @@ impl TestServer {
     pub fn advance(&mut self, ms: u64) {
         match &mut self.backend {
             Backend::Real { .. } => std::thread::sleep(Duration::from_millis(ms)),
-            Backend::Sim { sim, .. } => sim.advance(ms),
+            Backend::Sim { sim, .. } => sim.advance(Duration::from_millis(ms)),
         }
     }
 
