@@ -33,6 +33,7 @@
 //!   returns what was negotiated, and the certificate of the client.
 //! - [`Metrics`], [`Admin`] and [`AccessLog`] show what a server does.
 //! - [`sim`] runs an application in a test, without sockets and without waiting.
+//! - The [`manual`] is about moving a service here, what may wait, attacks, drivers, and tests.
 //!
 //! # Examples
 //! A router and a test of it on the simulated network:
@@ -57,7 +58,8 @@
 //! Layers inside this crate, lowest first: `trusted_peers` · `panic_guard` · `pooled_buffer` ·
 //! `drain` · `log` · `limits` · `running_settings` · [`body`] · [`response`] · `tls` · `offload` ·
 //! [`worker`] · `params` · `worker_set` · `watchdog` · `connections` · [`request`] · [`handler`] ·
-//! `coroutine` · `limited` · `route` · [`metrics`] · `engine` · [`server`] · `admin` · [`sim`].
+//! `coroutine` · `limited` · `route` · [`metrics`] · `engine` · [`server`] · `admin` · [`sim`] ·
+//! [`manual`].
 
 #![forbid(unsafe_code)]
 
@@ -72,6 +74,7 @@ pub mod handler;
 pub mod limited;
 mod limits;
 mod log;
+pub mod manual;
 pub mod metrics;
 pub mod offload;
 mod panic_guard;
