@@ -235,6 +235,7 @@ const COMMANDS: &[(&str, Cover)] = &[
     ("cargo fmt", Step("fmt")),
     ("cargo xtask tidy", Step("tidy")),
     ("cargo xtask loom", Step("loom")),
+    ("cargo xtask crates", Step("crates")),
     ("cargo xtask miri", Step("miri")),
     ("cargo xtask kill", Step("kill")),
     ("cargo xtask ceph up", Step("ceph")),

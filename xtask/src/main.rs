@@ -7,6 +7,7 @@ mod build_cache;
 mod ceph;
 mod chaos;
 mod commands;
+mod crates;
 mod file_systems;
 mod fuzz;
 mod nightly;
@@ -79,6 +80,8 @@ usage: cargo xtask TASK [OPTIONS]
         --mib N           the size of the largest (default: 1024)
   kill                kill processes at random moments of PUTs, and check what they have stored
         --kills N         the number of kills (default: 10000)
+  crates              pack each crate and build it from its package, and check all of them with the
+                      oldest Rust that they name
   miri                run unsafe code without system calls under Miri; needs a nightly toolchain
 ";
 
@@ -123,6 +126,7 @@ fn perform(task: &str, arguments: Arguments) -> Result<(), Failure> {
         "loom" => verify::loom(arguments),
         "kill" => verify::kill(arguments),
         "miri" => verify::miri(arguments),
+        "crates" => crates::main(arguments),
         "tls" => tls::main(arguments),
         "cache" => build_cache::main(arguments),
         "ceph" => ceph::main(arguments),

@@ -21,13 +21,14 @@ type Step = (&'static str, fn(&mut Context) -> Outcome<Tally>);
 
 /// The steps in their order. Those that are commands of this program have the sizes of their
 /// defaults, or smaller ones where a night would not suffice.
-const STEPS: [Step; 15] = [
+const STEPS: [Step; 16] = [
     ("deny", |_| uncounted(setup::check_dependencies())),
     ("fuzz", |_| uncounted(fuzz::run_targets(&[], FUZZ_SECONDS))),
     ("file-systems", |context| {
         file_systems::run_all(context.binaries()?)
     }),
     ("miri", |_| own("miri")),
+    ("crates", |_| uncounted(own("crates").map(drop))),
     ("commands", |_| uncounted(commands::run_all())),
     ("package", |_| own("package")),
     ("kill", |_| own("kill")),
