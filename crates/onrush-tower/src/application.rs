@@ -5,10 +5,10 @@
 //! runtime, with the response in a channel.
 
 use crate::body::{Body, Worker};
-use crate::request::{self, Unsupported};
+use crate::request;
 use crate::response::{self, Wishes};
 use onrush::handler::{Handler, per_worker};
-use onrush::{Application, Response};
+use onrush::{Application, IntoResponse, Response};
 use std::cell::RefCell;
 use std::error::Error;
 use std::future::{pending, poll_fn};
@@ -143,9 +143,9 @@ where
     ) -> impl Future<Output = Response> + use<S, B> + 'static {
         let instance = self.0.clone();
         async move {
-            let parts = match request::head(&request) {
+            let parts = match http::request::Parts::try_from(&request) {
                 Ok(parts) => parts,
-                Err(Unsupported(what)) => return unsupported(what),
+                Err(error) => return error.into_response(),
             };
             let wishes = Wishes::of(&parts);
             #[cfg(feature = "tls")]
@@ -167,11 +167,6 @@ where
             response::convert(response, wishes).await
         }
     }
-}
-
-#[cold]
-fn unsupported(what: &str) -> Response {
-    Response::text(format!("unsupported {what}\n")).with_status(400)
 }
 
 #[cold]

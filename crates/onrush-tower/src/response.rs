@@ -31,24 +31,6 @@ impl Wishes {
     }
 }
 
-/// A media type that needs no memory.
-fn well_known(value: &HeaderValue) -> Option<&'static str> {
-    const ALL: [&str; 4] = [
-        "text/plain; charset=utf-8",
-        "application/json",
-        "text/html; charset=utf-8",
-        "application/octet-stream",
-    ];
-    ALL.into_iter()
-        .find(|known| value.as_bytes() == known.as_bytes())
-}
-
-/// The fields of a head that the engine does not write itself, and what the others say.
-struct Head {
-    response: Response,
-    content_length: Option<u64>,
-}
-
 /// Appends a field, unless it is one that the engine writes itself. White space around a value is
 /// not a part of it (RFC 9110 §5.5).
 pub(crate) fn append(
@@ -67,45 +49,12 @@ pub(crate) fn internal_error() -> Response {
     Response::text("internal server error\n").with_status(500)
 }
 
-fn head(parts: http::response::Parts) -> Head {
+fn head(parts: http::response::Parts) -> Response {
     let status = parts.status.as_u16();
-    let mut content_length = None;
-    let mut response = Response::default();
-    if !(200..=599).contains(&status) {
-        tracing::error!(status, "a service has returned no final status code");
-        let response = Response::new(500);
-        return Head {
-            response,
-            content_length,
-        };
-    }
-    response = response.with_status(status);
-    for (name, value) in &parts.headers {
-        match *name {
-            header::CONTENT_LENGTH => {
-                let text = value.to_str().ok();
-                content_length = text.and_then(|text| text.parse().ok());
-            }
-            header::CONNECTION => {
-                if token::list_contains(value.as_bytes(), "close") {
-                    response = response.close();
-                }
-            }
-            _ => {
-                if *name == header::CONTENT_TYPE
-                    && let Some(known) = well_known(value)
-                {
-                    response = response.content_type(known);
-                } else if let Err(error) = append(&mut response, name, value) {
-                    tracing::error!(field = name.as_str(), ?error, "a field was left out");
-                }
-            }
-        }
-    }
-    Head {
-        response,
-        content_length,
-    }
+    Response::try_from(parts).unwrap_or_else(|error| {
+        tracing::error!(status, %error, "the head of a response cannot be sent");
+        Response::new(500)
+    })
 }
 
 /// Converts a response. Waits for nothing: content that is not there yet becomes a stream.
@@ -114,10 +63,10 @@ where
     B: http_body::Body<Error: Into<Box<dyn Error + Send + Sync>>> + 'static,
 {
     let (parts, content) = response.into_parts();
-    let Head {
-        response,
-        content_length,
-    } = head(parts);
+    let announced = parts.headers.get(header::CONTENT_LENGTH);
+    let announced = announced.and_then(|value| value.to_str().ok());
+    let content_length = announced.and_then(|text| text.parse().ok());
+    let response = head(parts);
     let exact = content.size_hint().exact();
     if wishes.is_head || response.status() == 304 {
         // It has the length of the content that it leaves out, if that is known (RFC 9110 §8.6).

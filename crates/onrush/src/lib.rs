@@ -31,6 +31,8 @@
 //!   [`std::io::Read`] and [`std::io::Write`].
 //! - With the feature `tls`, `Server::tls` serves HTTPS by a `TlsConfig`, and `Request::tls`
 //!   returns what was negotiated, and the certificate of the client.
+//! - With the feature `http`, heads convert to and from the types of the crate `http`, whose status
+//!   codes, methods, names and values are accepted.
 //! - [`Metrics`], [`Admin`] and [`AccessLog`] show what a server does.
 //! - [`sim`] runs an application in a test, without sockets and without waiting.
 //! - The [`manual`] is about moving a service here, what may wait, attacks, drivers, and tests.
@@ -55,14 +57,15 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! Layers inside this crate, lowest first: `trusted_peers` · `panic_guard` · `pooled_buffer` ·
-//! `drain` · `log` · `limits` · `running_settings` · [`body`] · [`response`] · `tls` · `offload` ·
-//! [`worker`] · `params` · `worker_set` · `watchdog` · `connections` · [`request`] · [`handler`] ·
-//! `coroutine` · `limited` · `route` · [`metrics`] · `engine` · [`server`] · `admin` · [`sim`] ·
-//! [`manual`].
+//! Layers inside this crate, lowest first: `accepted` · `trusted_peers` · `panic_guard` ·
+//! `pooled_buffer` · `drain` · `log` · `limits` · `running_settings` · [`body`] · [`response`] ·
+//! `tls` · `offload` · [`worker`] · `params` · `worker_set` · `watchdog` · `connections` ·
+//! [`request`] · `http_types` · [`handler`] · `coroutine` · `limited` · `route` · [`metrics`] ·
+//! `engine` · [`server`] · `admin` · [`sim`] · [`manual`].
 
 #![forbid(unsafe_code)]
 
+mod accepted;
 mod admin;
 pub mod body;
 mod connections;
@@ -71,6 +74,8 @@ pub mod coroutine;
 mod drain;
 mod engine;
 pub mod handler;
+#[cfg(feature = "http")]
+pub mod http_types;
 pub mod limited;
 mod limits;
 mod log;
@@ -94,6 +99,7 @@ mod watchdog;
 pub mod worker;
 mod worker_set;
 
+pub use accepted::{IntoMethod, IntoStatus};
 pub use admin::Admin;
 pub use body::{Body, BodySender, Part, Trailers};
 pub use bytes::Bytes;

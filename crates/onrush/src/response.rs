@@ -1,5 +1,6 @@
 //! Responses: status, field lines and content. The engine renders and sends them.
 
+use crate::accepted::IntoStatus;
 use crate::body::Body;
 use crate::panic_guard;
 use bytes::Bytes;
@@ -55,7 +56,7 @@ impl Response {
     /// let response = onrush::Response::new(204);
     /// assert_eq!((response.status(), response.body().length()), (204, Some(0)));
     /// ```
-    pub fn new(status: u16) -> Response {
+    pub fn new(status: impl IntoStatus) -> Response {
         Response::default().with_status(status)
     }
 
@@ -124,8 +125,8 @@ impl Response {
     ///
     /// # Panics
     /// If `status` is not a final status code, 200 to 599 (RFC 9110 §15).
-    pub fn with_status(mut self, status: u16) -> Response {
-        self.set_status(status);
+    pub fn with_status(mut self, status: impl IntoStatus) -> Response {
+        self.set_status(status.into_status());
         self
     }
 
@@ -160,7 +161,7 @@ impl Response {
     ///
     /// # Panics
     /// If [`Response::try_set_header`] fails. Use that for values from outside the program.
-    pub fn with_header(mut self, name: &str, value: impl AsRef<[u8]>) -> Response {
+    pub fn with_header(mut self, name: impl AsRef<str>, value: impl AsRef<[u8]>) -> Response {
         self.set_header(name, value);
         self
     }
@@ -169,7 +170,8 @@ impl Response {
     ///
     /// # Panics
     /// If [`Response::try_set_header`] fails.
-    pub fn set_header(&mut self, name: &str, value: impl AsRef<[u8]>) {
+    pub fn set_header(&mut self, name: impl AsRef<str>, value: impl AsRef<[u8]>) {
+        let name = name.as_ref();
         if let Err(error) = self.try_set_header(name, value) {
             panic!("header {name:?} was refused: {error:?}");
         }
@@ -194,9 +196,10 @@ impl Response {
     /// ```
     pub fn try_set_header(
         &mut self,
-        name: &str,
+        name: impl AsRef<str>,
         value: impl AsRef<[u8]>,
     ) -> Result<(), FieldError> {
+        let name = name.as_ref();
         if name.eq_ignore_ascii_case("content-type") {
             self.content_type = None;
         }
@@ -205,8 +208,12 @@ impl Response {
 
     /// Adds a field line and keeps earlier lines of the same name, for example of `Set-Cookie`.
     /// Fails as [`Response::try_set_header`] does.
-    pub fn append_header(&mut self, name: &str, value: impl AsRef<[u8]>) -> Result<(), FieldError> {
-        self.fields.append(name, value.as_ref())
+    pub fn append_header(
+        &mut self,
+        name: impl AsRef<str>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<(), FieldError> {
+        self.fields.append(name.as_ref(), value.as_ref())
     }
 
     /// Replaces all fields except a `Content-Type` set by [`Response::content_type`] by `fields`. A
@@ -278,8 +285,8 @@ impl Response {
     }
 
     /// The values of all field lines with this name, which is case-insensitive.
-    pub fn header_values(&self, name: &str) -> impl Iterator<Item = &[u8]> {
-        let is_named = move |line: &(&str, &[u8])| line.0.eq_ignore_ascii_case(name);
+    pub fn header_values<N: AsRef<str>>(&self, name: N) -> impl Iterator<Item = &[u8]> {
+        let is_named = move |line: &(&str, &[u8])| line.0.eq_ignore_ascii_case(name.as_ref());
         self.headers().filter(is_named).map(|(_, value)| value)
     }
 
@@ -297,7 +304,8 @@ impl Response {
     /// assert_eq!(response.headers().count(), 4); // `Content-Type` is the first.
     /// # Ok::<(), onrush::FieldError>(())
     /// ```
-    pub fn header(&self, name: &str) -> Option<&[u8]> {
+    pub fn header(&self, name: impl AsRef<str>) -> Option<&[u8]> {
+        let name = name.as_ref();
         match self.content_type {
             Some(value) if name.eq_ignore_ascii_case("content-type") => Some(value.as_bytes()),
             _ => self.fields.get(name),

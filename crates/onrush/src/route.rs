@@ -1,10 +1,12 @@
 //! The router: selects a handler by method and path template.
 
+use crate::accepted::IntoMethod;
 use crate::handler::{Application, Handler, Pending, Service, erase};
 use crate::params::{Params, Template};
 use crate::request::Request;
 use crate::response::{IntoResponse, Response};
 use crate::worker::WorkerHandle;
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -70,7 +72,7 @@ pub struct Router {
 #[derive(Clone)]
 struct Route {
     /// `None` for every method.
-    method: Option<&'static str>,
+    method: Option<Cow<'static, str>>,
     template: Arc<Template>,
     make: Arc<dyn Make>,
 }
@@ -95,7 +97,7 @@ impl Router {
     /// Adds `handler` for `GET` and `HEAD` requests whose path matches `template`.
     #[track_caller]
     pub fn get(self, template: &str, handler: impl Handler + Clone + Send + Sync) -> Router {
-        self.add(Some("GET"), template, handler)
+        self.add(Some("GET".into()), template, handler)
     }
 
     /// Adds `handler` for `POST` requests.
@@ -123,25 +125,25 @@ impl Router {
     /// ```
     #[track_caller]
     pub fn post(self, template: &str, handler: impl Handler + Clone + Send + Sync) -> Router {
-        self.add(Some("POST"), template, handler)
+        self.add(Some("POST".into()), template, handler)
     }
 
     /// Adds `handler` for `PUT` requests.
     #[track_caller]
     pub fn put(self, template: &str, handler: impl Handler + Clone + Send + Sync) -> Router {
-        self.add(Some("PUT"), template, handler)
+        self.add(Some("PUT".into()), template, handler)
     }
 
     /// Adds `handler` for `PATCH` requests (RFC 5789).
     #[track_caller]
     pub fn patch(self, template: &str, handler: impl Handler + Clone + Send + Sync) -> Router {
-        self.add(Some("PATCH"), template, handler)
+        self.add(Some("PATCH".into()), template, handler)
     }
 
     /// Adds `handler` for `DELETE` requests.
     #[track_caller]
     pub fn delete(self, template: &str, handler: impl Handler + Clone + Send + Sync) -> Router {
-        self.add(Some("DELETE"), template, handler)
+        self.add(Some("DELETE".into()), template, handler)
     }
 
     /// Adds `handler` for requests with this method, which is case-sensitive (RFC 9110 §9.1).
@@ -160,11 +162,11 @@ impl Router {
     #[track_caller]
     pub fn method(
         self,
-        method: &'static str,
+        method: impl IntoMethod,
         template: &str,
         handler: impl Handler + Clone + Send + Sync,
     ) -> Router {
-        self.add(Some(method), template, handler)
+        self.add(Some(method.into_method()), template, handler)
     }
 
     /// Adds `handler` for every method, `OPTIONS` included.
@@ -300,7 +302,7 @@ impl Router {
     #[track_caller]
     fn add(
         mut self,
-        method: Option<&'static str>,
+        method: Option<Cow<'static, str>>,
         template: &str,
         handler: impl Handler + Clone + Send + Sync,
     ) -> Router {
@@ -315,14 +317,15 @@ impl Router {
     /// Whether a route of this method matches the same paths as `template`.
     pub(crate) fn has_route(&self, method: &str, template: &str) -> bool {
         let template = Template::parse(template);
-        let is_it =
-            |route: &Route| route.method == Some(method) && route.template.matches_like(&template);
+        let is_it = |route: &Route| {
+            route.method.as_deref() == Some(method) && route.template.matches_like(&template)
+        };
         self.routes.iter().any(is_it)
     }
 
     #[track_caller]
     fn push(&mut self, route: Route) {
-        let method = route.method.unwrap_or("every method");
+        let method = route.method.as_deref().unwrap_or("every method");
         for known in &self.routes {
             assert!(
                 known.method != route.method || !known.template.matches_like(&route.template),
@@ -385,7 +388,7 @@ impl Application for Router {
         let mut patterns = Vec::new();
         for route in &self.routes {
             let entry = RouteEntry {
-                method: route.method,
+                method: route.method.clone(),
                 // Each worker has a copy, so that workers do not share a reference count.
                 template: Rc::new((*route.template).clone()),
                 service: route.make.make(worker),
@@ -401,7 +404,7 @@ impl Application for Router {
         }
         // A stable sort: of two equally specific routes, the first one has precedence. But a route
         // for HEAD comes before a route for GET, which serves HEAD only in its absence.
-        let stands_in = |entry: &RouteEntry| entry.method != Some("HEAD");
+        let stands_in = |entry: &RouteEntry| entry.method.as_deref() != Some("HEAD");
         patterns.sort_by_key(|entry: &RouteEntry| (entry.template.rank(), stands_in(entry)));
         for entries in literal.values_mut() {
             entries.sort_by_key(stands_in);
@@ -420,7 +423,7 @@ impl Application for Router {
 }
 
 struct RouteEntry {
-    method: Option<&'static str>,
+    method: Option<Cow<'static, str>>,
     template: Rc<Template>,
     service: Rc<dyn Service>,
 }
@@ -477,7 +480,7 @@ impl Routes {
     fn allow(&self, path: &str) -> String {
         let mut methods: Vec<&str> = self
             .fitting(path)
-            .filter_map(|(entry, _)| entry.method)
+            .filter_map(|(entry, _)| entry.method.as_deref())
             .collect();
         if methods.contains(&"GET") {
             methods.push("HEAD");
@@ -525,7 +528,10 @@ impl Service for Routes {
         let chosen = {
             let (path, method) = (request.path(), request.method());
             let get = if method == "HEAD" { "GET" } else { method };
-            let takes = |e: &RouteEntry| e.method.is_none_or(|m| m == method || m == get);
+            let takes = |e: &RouteEntry| {
+                let is_it = |own: &str| own == method || own == get;
+                e.method.as_deref().is_none_or(is_it)
+            };
             self.fitting(path).find(|(entry, _)| takes(entry))
         };
         if let Some((entry, spans)) = chosen {

@@ -43,6 +43,8 @@ mod files;
 mod framing;
 // Hostile and broken peers.
 mod hostile;
+// Types of the crate `http`.
+mod http_types;
 // Addresses, workers, and events that end a connection only.
 mod lifecycle;
 // A limit on the concurrent requests of a handler.

@@ -9,11 +9,12 @@ use super::{Complaint, source::Source};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The conditions under which some run compiles a module that is a file.
-const CONDITIONS: [&str; 7] = [
+const CONDITIONS: [&str; 8] = [
     "test",
     "all(test, loom)",
     "feature = \"axum\"",
     "feature = \"coroutine\"",
+    "feature = \"http\"",
     "feature = \"testing\"",
     "feature = \"tls\"",
     "not(feature = \"tls\")",

@@ -130,13 +130,14 @@ impl Request {
     /// # assert!(client.receive()?.starts_with(b"HTTP/1.1 204 No Content\r\n"));
     /// # Ok::<(), std::io::Error>(())
     /// ```
-    pub fn header(&self, name: &str) -> Option<&[u8]> {
+    #[inline]
+    pub fn header(&self, name: impl AsRef<str>) -> Option<&[u8]> {
         let (head, bytes) = self.head();
-        head.header(bytes, name)
+        head.header(bytes, name.as_ref())
     }
 
     /// The first value of the field `name`, if it is UTF-8. See [`Request::header`].
-    pub fn header_str(&self, name: &str) -> Option<&str> {
+    pub fn header_str(&self, name: impl AsRef<str>) -> Option<&str> {
         std::str::from_utf8(self.header(name)?).ok()
     }
 
@@ -159,8 +160,8 @@ impl Request {
 
     /// The values of all field lines with this name, in the order in which they were sent (RFC 9110
     /// §5.3). The name is case-insensitive.
-    pub fn header_values(&self, name: &str) -> impl Iterator<Item = &[u8]> {
-        let is_named = move |line: &(&str, &[u8])| line.0.eq_ignore_ascii_case(name);
+    pub fn header_values<N: AsRef<str>>(&self, name: N) -> impl Iterator<Item = &[u8]> {
+        let is_named = move |line: &(&str, &[u8])| line.0.eq_ignore_ascii_case(name.as_ref());
         self.headers().filter(is_named).map(|(_, value)| value)
     }
 

@@ -1,0 +1,243 @@
+//! Types of the crate `http`, which other servers and their libraries use: conversions of heads,
+//! and status codes, methods, names and values where this crate takes its own form of them. With
+//! the feature `http`.
+//!
+//! The head of a request is copied once. Its target and the values of its fields are parts of this
+//! copy.
+
+use crate::body::Body;
+use crate::request::{Request, RequestBody};
+use crate::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, StatusCode, Uri, Version, request, response};
+use onrush_proto::response::FieldError;
+use onrush_proto::token;
+use std::error::Error;
+use std::fmt;
+
+/// Why a value of one crate has no counterpart in the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Unrepresentable {
+    /// The method of a request.
+    Method,
+    /// The target of a request: the crate `http` accepts fewer than HTTP does, and none of 64 KiB.
+    Target,
+    /// The name of a field.
+    FieldName,
+    /// The value of a field.
+    FieldValue,
+    /// The status of a response is not a final one, 200 to 599 (RFC 9110 §15).
+    Status,
+}
+
+impl fmt::Display for Unrepresentable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Unrepresentable::Method => "unsupported method",
+            Unrepresentable::Target => "unsupported target",
+            Unrepresentable::FieldName => "unsupported field name",
+            Unrepresentable::FieldValue => "unsupported field value",
+            Unrepresentable::Status => "not a final status",
+        })
+    }
+}
+
+impl Error for Unrepresentable {}
+
+/// The part of `copy` that is the counterpart of `part` in `whole`, which `copy` is a copy of.
+fn part_of(whole: &[u8], copy: &Bytes, part: &[u8]) -> Bytes {
+    let start = part.as_ptr().addr().wrapping_sub(whole.as_ptr().addr());
+    let end = start.wrapping_add(part.len());
+    match start <= end && end <= copy.len() && whole.len() == copy.len() {
+        true => copy.slice(start..end),
+        false => Bytes::copy_from_slice(part),
+    }
+}
+
+/// The head, without extensions.
+impl TryFrom<&Request> for request::Parts {
+    type Error = Unrepresentable;
+
+    fn try_from(request: &Request) -> Result<request::Parts, Unrepresentable> {
+        let whole = request.head_bytes();
+        let copy = Bytes::copy_from_slice(whole);
+        let (mut parts, ()) = http::Request::new(()).into_parts();
+        parts.method = match request.method() {
+            "GET" => Method::GET,
+            other => Method::from_bytes(other.as_bytes()).map_err(|_| Unrepresentable::Method)?,
+        };
+        let target = part_of(whole, &copy, request.target().as_bytes());
+        parts.uri = Uri::from_maybe_shared(target).map_err(|_| Unrepresentable::Target)?;
+        parts.version = match request.version() {
+            crate::Version::Http10 => Version::HTTP_10,
+            crate::Version::Http11 => Version::HTTP_11,
+        };
+        let mut fields = HeaderMap::with_capacity(request.headers_len());
+        for (name, value) in request.headers() {
+            let name = HeaderName::from_bytes(name.as_bytes());
+            let value = HeaderValue::from_maybe_shared(part_of(whole, &copy, value));
+            fields.append(
+                name.map_err(|_| Unrepresentable::FieldName)?,
+                value.map_err(|_| Unrepresentable::FieldValue)?,
+            );
+        }
+        parts.headers = fields;
+        Ok(parts)
+    }
+}
+
+/// The whole request. Its body is read as it arrives.
+///
+/// # Examples
+/// ```
+/// use onrush::http_types::Unrepresentable;
+/// use onrush::{Limits, Request, RequestBody, Response, sim::Simulation};
+///
+/// async fn handler(request: Request) -> Result<Response, Unrepresentable> {
+///     let mut request: http::Request<RequestBody> = request.try_into()?;
+///     assert_eq!(request.method(), http::Method::POST);
+///     assert_eq!(request.uri().query(), Some("a=1"));
+///     assert_eq!(request.headers()[http::header::HOST], "example.com");
+///     let body = request.body_mut().read_all(100).await;
+///     Ok(Response::with_body(body.unwrap_or_default()))
+/// }
+/// # let mut sim = Simulation::new(1, &handler, Limits::default());
+/// # let client = sim.connect();
+/// # let head = "POST /?a=1 HTTP/1.1\r\nHost: example.com\r\nContent-Length: 2\r\n\r\n";
+/// # sim.send(&client, format!("{head}hi").as_bytes());
+/// # assert!(client.receive()?.ends_with(b"\r\n\r\nhi"));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+impl TryFrom<Request> for http::Request<RequestBody> {
+    type Error = Unrepresentable;
+
+    fn try_from(request: Request) -> Result<http::Request<RequestBody>, Unrepresentable> {
+        let parts = request::Parts::try_from(&request)?;
+        Ok(http::Request::from_parts(parts, request.into_body()))
+    }
+}
+
+/// 400: the client has sent what the handler cannot receive.
+impl IntoResponse for Unrepresentable {
+    fn into_response(self) -> Response {
+        Response::text(format!("{self}\n")).with_status(400)
+    }
+}
+
+/// A media type that needs no memory.
+fn well_known(value: &HeaderValue) -> Option<&'static str> {
+    const ALL: [&str; 4] = [
+        "text/plain; charset=utf-8",
+        "application/json",
+        "text/html; charset=utf-8",
+        "application/octet-stream",
+    ];
+    let is_it = |known: &&str| value.as_bytes() == known.as_bytes();
+    ALL.into_iter().find(is_it)
+}
+
+/// Status and fields, without content. Of the fields that the server writes itself, `Connection:
+/// close` closes the connection, and all others are left out. White space around a value is not a
+/// part of it (RFC 9110 §5.5). Extensions are dropped.
+impl TryFrom<response::Parts> for Response {
+    type Error = Unrepresentable;
+
+    fn try_from(parts: response::Parts) -> Result<Response, Unrepresentable> {
+        let status = parts.status.as_u16();
+        if !(200..=599).contains(&status) {
+            return Err(Unrepresentable::Status);
+        }
+        let mut response = Response::new(status);
+        for (name, value) in &parts.headers {
+            if *name == header::CONNECTION && token::list_contains(value.as_bytes(), "close") {
+                response = response.close();
+            } else if *name == header::CONTENT_TYPE
+                && let Some(known) = well_known(value)
+            {
+                response = response.content_type(known);
+            } else {
+                match response.append_header(name, value.as_bytes().trim_ascii()) {
+                    Ok(()) | Err(FieldError::Reserved) => {}
+                    Err(FieldError::Name) => return Err(Unrepresentable::FieldName),
+                    Err(FieldError::Value) => return Err(Unrepresentable::FieldValue),
+                }
+            }
+        }
+        Ok(response)
+    }
+}
+
+/// As the conversion of [`response::Parts`], with the content.
+///
+/// # Examples
+/// ```
+/// use onrush::Response;
+///
+/// let built = http::Response::builder()
+///     .status(http::StatusCode::CREATED)
+///     .header(http::header::LOCATION, "/things/7")
+///     .body("created")?;
+/// let response = Response::try_from(built)?;
+/// assert_eq!((response.status(), response.body().length()), (201, Some(7)));
+/// assert_eq!(response.header("location"), Some(&b"/things/7"[..]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+impl<B: Into<Body>> TryFrom<http::Response<B>> for Response {
+    type Error = Unrepresentable;
+
+    fn try_from(response: http::Response<B>) -> Result<Response, Unrepresentable> {
+        let (parts, content) = response.into_parts();
+        Ok(Response::try_from(parts)?.with_content(content))
+    }
+}
+
+/// The fields that the server writes itself are missing, except `Connection: close` for
+/// [`Response::close`].
+impl TryFrom<Response> for http::Response<Body> {
+    type Error = Unrepresentable;
+
+    fn try_from(response: Response) -> Result<http::Response<Body>, Unrepresentable> {
+        let (mut parts, ()) = http::Response::new(()).into_parts();
+        let status = StatusCode::from_u16(response.status());
+        parts.status = status.map_err(|_| Unrepresentable::Status)?;
+        for (name, value) in response.headers() {
+            let name = HeaderName::from_bytes(name.as_bytes());
+            let value = HeaderValue::from_bytes(value);
+            parts.headers.append(
+                name.map_err(|_| Unrepresentable::FieldName)?,
+                value.map_err(|_| Unrepresentable::FieldValue)?,
+            );
+        }
+        if response.close {
+            let close = HeaderValue::from_static("close");
+            parts.headers.insert(header::CONNECTION, close);
+        }
+        Ok(http::Response::from_parts(parts, response.body))
+    }
+}
+
+/// A response that cannot be represented is logged and becomes 500: it is a mistake in the program.
+impl<B: Into<Body>> IntoResponse for http::Response<B> {
+    fn into_response(self) -> Response {
+        Response::try_from(self).unwrap_or_else(|error| {
+            crate::panic_guard::log(|| tracing::error!(%error, "a handler has failed"));
+            Response::internal_error()
+        })
+    }
+}
+
+/// A response without content. Panics as [`Response::new`] does.
+impl IntoResponse for StatusCode {
+    fn into_response(self) -> Response {
+        Response::new(self)
+    }
+}
+
+/// The response of the second value with this status. Panics as [`Response::with_status`] does.
+impl<T: IntoResponse> IntoResponse for (StatusCode, T) {
+    fn into_response(self) -> Response {
+        self.1.into_response().with_status(self.0)
+    }
+}
