@@ -22,7 +22,7 @@
 //!
 //! # Where to start
 //! - [`Server`] listens and starts the workers; [`Handle`] shuts them down.
-//! - [`Router`] selects a [`Handler`] by method and path.
+//! - [`Router`] selects a [`Handler`] by method and path, and gives it a state.
 //! - [`Request`] and [`Response`] are what a handler receives and returns; [`RequestBody`] and
 //!   [`Body`] are their bodies.
 //! - [`WorkerHandle`] gives a handler timers, tasks and thread pools. [`offload()`] runs CPU-bound
@@ -60,8 +60,8 @@
 //! Layers inside this crate, lowest first: `accepted` · `trusted_peers` · `panic_guard` ·
 //! `pooled_buffer` · `drain` · `log` · `limits` · `running_settings` · [`body`] · [`response`] ·
 //! `tls` · `offload` · [`worker`] · `params` · `worker_set` · `watchdog` · `connections` ·
-//! [`request`] · `http_types` · [`handler`] · `coroutine` · `limited` · `route` · [`metrics`] ·
-//! `engine` · [`server`] · `admin` · [`sim`] · [`manual`].
+//! [`request`] · `http_types` · [`handler`] · `coroutine` · `limited` · `make` · `routes` ·
+//! `route` · [`metrics`] · `engine` · [`server`] · `admin` · [`sim`] · [`manual`].
 
 #![forbid(unsafe_code)]
 
@@ -79,6 +79,7 @@ pub mod http_types;
 pub mod limited;
 mod limits;
 mod log;
+mod make;
 pub mod manual;
 pub mod metrics;
 pub mod offload;
@@ -89,6 +90,7 @@ mod pooled_buffer;
 pub mod request;
 pub mod response;
 mod route;
+mod routes;
 mod running_settings;
 pub mod server;
 pub mod sim;
@@ -108,6 +110,7 @@ pub use handler::{Application, Handler, per_worker};
 pub use limited::limited;
 pub use limits::Limits;
 pub use log::AccessLog;
+pub use make::Next;
 pub use metrics::Metrics;
 pub use offload::{offload, offload_with};
 pub use onrush_proto::head::Version;
@@ -122,7 +125,7 @@ pub use onrush_rt::fs::File;
 pub use onrush_rt::net::{Address, ListenMode, Peer};
 pub use request::{InterimResponses, Request, RequestBody, Upgrade};
 pub use response::{IntoResponse, Response};
-pub use route::{Next, Router};
+pub use route::Router;
 pub use server::{ConnectionFacts, Handle, ListeningSockets, Running, RunningSettings, Server};
 #[cfg(feature = "tls")]
 pub use tls::{TlsConfig, TlsError, TlsInfo};

@@ -1,19 +1,18 @@
 //! The router: selects a handler by method and path template.
 
 use crate::accepted::IntoMethod;
-use crate::handler::{Application, Handler, Pending, Service, erase};
-use crate::params::{Params, Template};
+use crate::handler::{Application, Handler, Service};
+use crate::make::{Layered, Make, Making, Next, StateSource, Stated};
+use crate::params::Template;
 use crate::request::Request;
 use crate::response::{IntoResponse, Response};
+use crate::routes::{Refused, RouteEntry, Routes, refused};
 use crate::worker::WorkerHandle;
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fmt;
-use std::future::{Future, poll_fn};
-use std::ops::Range;
+use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 /// Selects a handler by method and path.
 ///
@@ -65,6 +64,9 @@ pub struct Router {
     routes: Vec<Route>,
     /// For paths that no template matches, with the path of the nested router that they are of.
     fallbacks: Vec<(String, Arc<dyn Make>)>,
+    /// For paths of a template without a route for the method, as `fallbacks`.
+    not_allowed: Vec<(String, Arc<dyn Make>)>,
+    states: Vec<StateSource>,
     /// What is between the layers and the router's own responses. `None` without layers.
     refusal: Option<Arc<dyn Make>>,
 }
@@ -75,17 +77,6 @@ struct Route {
     method: Option<Cow<'static, str>>,
     template: Arc<Template>,
     make: Arc<dyn Make>,
-}
-
-/// Creates the instance of a handler for one worker.
-trait Make: Send + Sync {
-    fn make(&self, worker: &WorkerHandle) -> Rc<dyn Service>;
-}
-
-impl<H: Handler + Clone + Send + Sync> Make for H {
-    fn make(&self, _: &WorkerHandle) -> Rc<dyn Service> {
-        erase(self.clone())
-    }
 }
 
 impl Router {
@@ -227,7 +218,8 @@ impl Router {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     #[track_caller]
-    pub fn nest(mut self, path: &str, router: Router) -> Router {
+    pub fn nest(mut self, path: &str, mut router: Router) -> Router {
+        router.bind_states();
         assert!(
             path.len() > 1 && !path.ends_with('/') && Template::parse(path).is_literal(),
             "a router is nested beneath a path such as /things: {path:?}"
@@ -248,7 +240,151 @@ impl Router {
             );
             self.fallbacks.push((prefix, make));
         }
+        for (prefix, make) in router.not_allowed {
+            let prefix = format!("{path}{prefix}");
+            assert!(
+                self.not_allowed.iter().all(|(known, _)| *known != prefix),
+                "two routers at {prefix:?} have a handler for methods that are not allowed"
+            );
+            self.not_allowed.push((prefix, make));
+        }
         self
+    }
+
+    /// Sets the handler of requests whose path matches a template, but whose method has no route.
+    /// It replaces an earlier one. A 405 that it returns gets the field `Allow`, unless it has one
+    /// (RFC 9110 §15.5.6). `OPTIONS` is still responded to by the router. That of a nested router
+    /// is for paths beneath its path.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::{Limits, Request, Response, Router, sim::Simulation};
+    ///
+    /// async fn not_allowed(request: Request) -> Response {
+    ///     Response::text(format!("no {} here\n", request.method())).with_status(405)
+    /// }
+    ///
+    /// let router = Router::new()
+    ///     .get("/tea", async |_: Request| "tea")
+    ///     .method_not_allowed(not_allowed);
+    /// # let mut sim = Simulation::new(1, &router, Limits::default());
+    /// # let client = sim.connect();
+    /// # sim.send(&client, b"DELETE /tea HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    /// # let response = String::from_utf8_lossy(&client.receive()?).into_owned();
+    /// # assert!(response.contains("\r\nAllow: GET, HEAD, OPTIONS\r\n"));
+    /// # assert!(response.ends_with("no DELETE here\n"));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn method_not_allowed(mut self, handler: impl Handler + Clone + Send + Sync) -> Router {
+        self.not_allowed.retain(|(prefix, _)| !prefix.is_empty());
+        let (layer, inner) = (with_allow, Arc::new(handler));
+        let make = Arc::new(Layered { layer, inner });
+        self.not_allowed.push((String::new(), make));
+        self
+    }
+
+    /// Gives `state` to all handlers and layers of this router and of those nested in it, whether
+    /// they are added before or after: [`Request::state`]. All workers share it, without a lock or
+    /// a shared reference count on the path of a request. A nested router may have a state of the
+    /// same type, which is the one that its handlers get.
+    ///
+    /// # Panics
+    /// If the router has a state of this type already.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::{Limits, Request, Response, Router, sim::Simulation};
+    ///
+    /// struct Greeting(String);
+    ///
+    /// async fn greet(request: Request) -> Response {
+    ///     Response::text(request.state::<Greeting>().0.clone())
+    /// }
+    ///
+    /// let router = Router::new().get("/", greet).with_state(Greeting("Good day".to_owned()));
+    /// # let mut sim = Simulation::new(1, &router, Limits::default());
+    /// # let client = sim.connect();
+    /// # sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    /// # assert!(client.receive()?.ends_with(b"Good day"));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn with_state<T: Send + Sync + 'static>(self, state: T) -> Router {
+        self.add_state(StateSource::shared(state))
+    }
+
+    /// As [`Router::with_state`], with a state of each worker, so it need be neither `Send` nor
+    /// `Sync`. `open` makes it on the worker, before the worker accepts connections. A panic of
+    /// `open` ends the server. The state is dropped on the thread of the worker when the worker has
+    /// ended: the destructor is the place for what closes it.
+    ///
+    /// # Panics
+    /// If the router has a state of this type already.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::{Limits, Request, Response, Router, sim::Simulation};
+    /// use std::cell::Cell;
+    ///
+    /// #[derive(Default)]
+    /// struct Requests(Cell<u64>);
+    ///
+    /// async fn count(request: Request) -> Response {
+    ///     let Requests(count) = request.state();
+    ///     count.set(count.get() + 1);
+    ///     Response::text(format!("request {} of this worker", count.get()))
+    /// }
+    ///
+    /// let router = Router::new().get("/", count).with_worker_state(|_| Requests::default());
+    /// # let mut sim = Simulation::new(1, &router, Limits::default());
+    /// # let client = sim.connect();
+    /// # for number in 1..3 {
+    /// #     sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
+    /// #     let end = format!("request {number} of this worker");
+    /// #     assert!(client.receive()?.ends_with(end.as_bytes()));
+    /// # }
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn with_worker_state<T: 'static>(
+        self,
+        open: impl Fn(&WorkerHandle) -> T + Send + Sync + 'static,
+    ) -> Router {
+        self.add_state(StateSource::per_worker(open))
+    }
+
+    #[track_caller]
+    fn add_state(mut self, state: StateSource) -> Router {
+        let is_known = |known: &StateSource| known.type_id == state.type_id;
+        assert!(
+            !self.states.iter().any(is_known),
+            "the router has a state of this type already"
+        );
+        self.states.push(state);
+        self
+    }
+
+    /// Moves the states to the handlers, so that a router around this one does not need them.
+    fn bind_states(&mut self) {
+        let states = std::mem::take(&mut self.states);
+        if !states.is_empty() {
+            self.wrap_all(|inner| {
+                let states = states.clone();
+                Arc::new(Stated { states, inner })
+            });
+        }
+    }
+
+    /// Puts something around each handler and what answers for the router.
+    fn wrap_all(&mut self, wrap: impl Fn(Arc<dyn Make>) -> Arc<dyn Make>) {
+        let routes = self.routes.iter_mut().map(|route| &mut route.make);
+        let others = self.fallbacks.iter_mut().chain(&mut self.not_allowed);
+        for make in routes.chain(others.map(|(_, make)| make)) {
+            *make = wrap(make.clone());
+        }
+        if let Some(make) = &mut self.refusal {
+            *make = wrap(make.clone());
+        }
     }
 
     /// Lets `layer` handle the requests of all routes and fallbacks that were added before. It gets
@@ -286,15 +422,11 @@ impl Router {
         L: Fn(Request, Next) -> Fut + Clone + Send + Sync + 'static,
         Fut: Future<Output: IntoResponse> + 'static,
     {
-        let wrap = |make: &mut Arc<dyn Make>| {
-            let (layer, inner) = (layer.clone(), make.clone());
-            *make = Arc::new(Layered { layer, inner });
-        };
-        self.routes
-            .iter_mut()
-            .for_each(|route| wrap(&mut route.make));
-        self.fallbacks.iter_mut().for_each(|(_, make)| wrap(make));
-        wrap(self.refusal.get_or_insert_with(|| Arc::new(refused)));
+        self.refusal.get_or_insert_with(|| Arc::new(refused));
+        self.wrap_all(|inner| {
+            let layer = layer.clone();
+            Arc::new(Layered { layer, inner })
+        });
         self
     }
 
@@ -338,52 +470,16 @@ impl Router {
     }
 }
 
-/// A layer, and what it is around.
-struct Layered<L> {
-    layer: L,
-    inner: Arc<dyn Make>,
-}
-
-/// What handles a request after a layer: the handler, or another layer. [`Router::layer`] has an
-/// example.
-pub struct Next(Rc<dyn Service>);
-
-impl fmt::Debug for Next {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Next").finish_non_exhaustive()
-    }
-}
-
-impl Next {
-    /// The response to `request`, which the layer may have changed.
-    pub async fn run(self, request: Request) -> Response {
-        let (mut request, mut pending) = (Some(request), None::<Pending>);
-        poll_fn(|cx| {
-            if let Some(pending) = &mut pending {
-                return pending.as_mut().poll(cx);
-            }
-            let (mut response, request) = (None, request.take());
-            let request = request.expect("not polled after its end");
-            pending = self.0.start(request, cx, &mut response);
-            response.map_or(Poll::Pending, Poll::Ready)
-        })
-        .await
-    }
-}
-
-impl<L, Fut> Make for Layered<L>
-where
-    L: Fn(Request, Next) -> Fut + Clone + Send + Sync + 'static,
-    Fut: Future<Output: IntoResponse> + 'static,
-{
-    fn make(&self, worker: &WorkerHandle) -> Rc<dyn Service> {
-        let (layer, inner) = (self.layer.clone(), self.inner.make(worker));
-        erase(move |request| layer(request, Next(inner.clone())))
-    }
-}
-
 impl Application for Router {
     fn instantiate(&self, worker: &WorkerHandle) -> Rc<dyn Service> {
+        let mut router = self.clone();
+        router.bind_states();
+        router.instantiate_on(&Making::new(worker))
+    }
+}
+
+impl Router {
+    fn instantiate_on(&self, making: &Making<'_>) -> Rc<dyn Service> {
         let mut literal: HashMap<String, Vec<RouteEntry>> = HashMap::new();
         let mut patterns = Vec::new();
         for route in &self.routes {
@@ -391,7 +487,7 @@ impl Application for Router {
                 method: route.method.clone(),
                 // Each worker has a copy, so that workers do not share a reference count.
                 template: Rc::new((*route.template).clone()),
-                service: route.make.make(worker),
+                service: route.make.make(making),
             };
             if route.template.is_literal() {
                 literal
@@ -409,150 +505,32 @@ impl Application for Router {
         for entries in literal.values_mut() {
             entries.sort_by_key(stands_in);
         }
-        let fallback =
-            |(prefix, make): &(String, Arc<dyn Make>)| (prefix.clone(), make.make(worker));
-        let mut fallbacks: Vec<_> = self.fallbacks.iter().map(fallback).collect();
-        fallbacks.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
+        let by_prefix = |makes: &[(String, Arc<dyn Make>)]| {
+            let make =
+                |(prefix, make): &(String, Arc<dyn Make>)| (prefix.clone(), make.make(making));
+            let mut services: Vec<_> = makes.iter().map(make).collect();
+            services.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
+            services
+        };
         Rc::new(Routes {
             literal,
             patterns,
-            fallbacks,
-            refusal: self.refusal.as_ref().map(|make| make.make(worker)),
+            fallbacks: by_prefix(&self.fallbacks),
+            not_allowed: by_prefix(&self.not_allowed),
+            refusal: self.refusal.as_ref().map(|make| make.make(making)),
         })
     }
 }
 
-struct RouteEntry {
-    method: Option<Cow<'static, str>>,
-    template: Rc<Template>,
-    service: Rc<dyn Service>,
-}
-
-struct Routes {
-    literal: HashMap<String, Vec<RouteEntry>>,
-    patterns: Vec<RouteEntry>,
-    /// The longest path first.
-    fallbacks: Vec<(String, Rc<dyn Service>)>,
-    refusal: Option<Rc<dyn Service>>,
-}
-
-/// The router's own response, as an extension of the request that it answers.
-struct Refused {
-    status: u16,
-    /// For `Allow`, except with 404.
-    allow: String,
-}
-
-impl Refused {
-    fn response(&self) -> Response {
-        match self.status {
-            404 => Response::text("not found\n").with_status(404),
-            status => Response::new(status).with_header("Allow", &self.allow),
-        }
+/// Adds `Allow` to the 405 of a handler.
+async fn with_allow(request: Request, next: Next) -> Response {
+    let refused = request.shared_extension::<Refused>();
+    let mut response = next.run(request).await;
+    if let Some(refused) = refused
+        && response.status() == 405
+        && response.header("Allow").is_none()
+    {
+        response.set_header("Allow", &refused.allow);
     }
-}
-
-/// Answers a request that no handler takes, behind the layers.
-async fn refused(request: Request) -> Response {
-    let refused = request.extension::<Refused>();
-    refused.map_or_else(|| Response::new(404), Refused::response)
-}
-
-impl Routes {
-    /// Entries whose template matches, in order of precedence, with the spans of their parameters.
-    fn fitting<'a, 'p>(
-        &'a self,
-        path: &'p str,
-    ) -> impl Iterator<Item = (&'a RouteEntry, Vec<Range<u32>>)> + use<'a, 'p> {
-        let literal = self
-            .literal
-            .get(path)
-            .into_iter()
-            .flatten()
-            .map(|e| (e, Vec::new()));
-        let patterns = self
-            .patterns
-            .iter()
-            .filter_map(move |e| Some((e, e.template.fit(path)?)));
-        literal.chain(patterns)
-    }
-
-    fn allow(&self, path: &str) -> String {
-        let mut methods: Vec<&str> = self
-            .fitting(path)
-            .filter_map(|(entry, _)| entry.method.as_deref())
-            .collect();
-        if methods.contains(&"GET") {
-            methods.push("HEAD");
-        }
-        methods.push("OPTIONS");
-        methods.sort_unstable();
-        methods.dedup();
-        methods.join(", ")
-    }
-
-    /// The fallback of the innermost nested router that has one.
-    fn fallback(&self, path: &str) -> Option<&Rc<dyn Service>> {
-        let is_beneath = |(prefix, _): &&(String, _)| match path.strip_prefix(prefix.as_str()) {
-            Some(rest) => prefix.is_empty() || rest.is_empty() || rest.starts_with('/'),
-            None => false,
-        };
-        self.fallbacks
-            .iter()
-            .find(is_beneath)
-            .map(|(_, service)| service)
-    }
-
-    /// `is_unknown`: no template matches the path.
-    fn refuse(&self, request: &Request, is_unknown: bool) -> Refused {
-        if is_unknown {
-            let allow = String::new();
-            return Refused { status: 404, allow };
-        }
-        let status = match request.method() {
-            "OPTIONS" => 204,
-            _ => 405,
-        };
-        let allow = self.allow(request.path());
-        Refused { status, allow }
-    }
-}
-
-impl Service for Routes {
-    fn start(
-        &self,
-        mut request: Request,
-        cx: &mut Context<'_>,
-        response: &mut Option<Response>,
-    ) -> Option<Pending> {
-        let chosen = {
-            let (path, method) = (request.path(), request.method());
-            let get = if method == "HEAD" { "GET" } else { method };
-            let takes = |e: &RouteEntry| {
-                let is_it = |own: &str| own == method || own == get;
-                e.method.as_deref().is_none_or(is_it)
-            };
-            self.fitting(path).find(|(entry, _)| takes(entry))
-        };
-        if let Some((entry, spans)) = chosen {
-            request.set_params(Params {
-                template: Some(entry.template.clone()),
-                spans,
-            });
-            return entry.service.start(request, cx, response);
-        }
-        let is_unknown = self.fitting(request.path()).next().is_none();
-        match self.fallback(request.path()).filter(|_| is_unknown) {
-            Some(service) => service.start(request, cx, response),
-            None => {
-                let refused = self.refuse(&request, is_unknown);
-                if let Some(service) = &self.refusal {
-                    request.set_extension(Rc::new(refused));
-                    return service.start(request, cx, response);
-                }
-                *response = Some(refused.response());
-                None
-            }
-        }
-    }
+    response
 }

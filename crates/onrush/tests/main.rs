@@ -77,6 +77,8 @@ mod proxy_protocol;
 mod rates;
 // Routes, parameters and precedence.
 mod routing;
+// States of routers, and methods that are not allowed.
+mod states;
 // Responses produced while they are sent.
 mod streaming;
 // Time limits, on a clock that the test controls.

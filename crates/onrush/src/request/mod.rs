@@ -1,10 +1,12 @@
 //! Requests: the head as a view into received memory (here), the body as it arrives
-//! (`incoming_body`), the end of the server (`draining`), and other protocols (`upgrade`).
+//! (`incoming_body`), the end of the server (`draining`), states of a router (`state`), and other
+//! protocols (`upgrade`).
 //!
 //! Bodies are read through the trait `Connections`, so this module does not depend on the engine.
 
 mod draining;
 mod incoming_body;
+mod state;
 mod upgrade;
 
 use crate::connections::{BodyId, ConnId, Connections};
@@ -14,6 +16,7 @@ pub use incoming_body::{InterimResponses, RequestBody};
 use onrush_proto::head::{Head, Version};
 use onrush_rt::buf::Buf;
 use onrush_rt::net::{Address, Peer};
+pub(crate) use state::State;
 use std::any::Any;
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
