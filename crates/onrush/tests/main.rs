@@ -77,6 +77,8 @@ mod proxy_protocol;
 mod rates;
 // Routes, parameters and precedence.
 mod routing;
+// The end of a server by a signal.
+mod signals;
 // States of routers, and methods that are not allowed.
 mod states;
 // Responses produced while they are sent.

@@ -2,13 +2,15 @@
 //!
 //! Modules, lowest first: `settings` (those that can change) · `socket_file` (files of Unix
 //! sockets) · `listening` (binding) · `control` (the state of a server) · `worker_thread` (the
-//! thread of a worker) · `passing` (connections between two processes) · `running` (all threads).
+//! thread of a worker) · `passing` (connections between two processes) · `running` (all threads)
+//! · `signals` (the end by one).
 
 mod control;
 mod listening;
 mod passing;
 mod running;
 mod settings;
+mod signals;
 mod socket_file;
 mod worker_thread;
 
@@ -39,6 +41,7 @@ pub use passing::{PassedConnection, Passing};
 use running::not_on_a_worker;
 pub use running::{Handle, Running};
 pub use settings::RunningSettings;
+use signals::EndBySignal;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -87,6 +90,7 @@ pub struct Server {
     metrics: Option<Metrics>,
     proxy_protocol: bool,
     half_close: bool,
+    graceful: bool,
     blocking_threads: usize,
     blocking_pool: Option<blocking::BlockingPool>,
     offload: offload::OffloadOptions,
@@ -132,6 +136,7 @@ impl Server {
             metrics: None,
             proxy_protocol: false,
             half_close: true,
+            graceful: false,
             blocking_threads: 16,
             blocking_pool: None,
             offload: offload::OffloadOptions::default(),
@@ -378,6 +383,28 @@ impl Server {
         self
     }
 
+    /// [`Server::serve`] ends on SIGTERM and on SIGINT (Ctrl-C) and returns `Ok`: as
+    /// [`Handle::shutdown`], for at most `timeout`, which sets [`Server::drain_timeout`]. A second
+    /// signal ends it at once. Afterwards the signals end the process again, as by default.
+    /// Default: the signals end the process, and requests in progress are lost.
+    ///
+    /// [`Server::start`] handles no signals: its caller has a [`Handle`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn hello(_: onrush::Request) -> &'static str { "hello" }
+    /// use onrush::Server;
+    /// use std::time::Duration;
+    ///
+    /// Server::bind("0.0.0.0:8080").graceful(Duration::from_secs(10)).serve(hello)?;
+    /// println!("every request has its response");
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn graceful(mut self, timeout: Duration) -> Server {
+        self.graceful = true;
+        self.drain_timeout(timeout)
+    }
+
     /// The maximum number of threads for
     /// [`WorkerHandle::blocking`](crate::WorkerHandle::blocking), at least 1. All workers share
     /// them. Default: 16.
@@ -416,8 +443,8 @@ impl Server {
         self
     }
 
-    /// Binds and serves until a worker fails. [`Server::start`] returns a handle that ends the
-    /// server.
+    /// Binds and serves until a worker fails, or until a signal arrives with
+    /// [`Server::graceful`]. [`Server::start`] returns a handle that ends the server.
     ///
     /// The calling thread runs one of the workers, and its CPU affinity is restored afterwards. So
     /// a server with one worker has no other thread, except for blocking calls and CPU-bound work.
@@ -429,9 +456,13 @@ impl Server {
     /// worker.
     pub fn serve(self, application: impl Application) -> io::Result<()> {
         not_on_a_worker()?;
+        let mut signals = self.graceful.then(EndBySignal::install).transpose()?;
         let (mut running, mut threads) = self.prepare(application)?;
         let own = threads.remove(0);
         running.spawn(threads)?;
+        if let Some(signals) = &mut signals {
+            signals.ends(running.handle())?;
+        }
         let result = own.run_here();
         result.and(running.wait())
     }
