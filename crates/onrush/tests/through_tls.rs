@@ -56,7 +56,16 @@ const NOT_HERE: [(&str, &[&str]); 7] = [
     ),
     (
         "they use only the simulator, or programs without TLS",
-        &["body_waits", "offload", "ported", "routing", "timeouts"],
+        &[
+            "body_waits",
+            "http_types",
+            "offload",
+            "ported",
+            "routing",
+            "signals",
+            "states",
+            "timeouts",
+        ],
     ),
     (
         "their subject is a handler, its stack or a log subscriber, whatever carries its bytes",

@@ -95,7 +95,7 @@ impl Engine {
     #[cold]
     fn reserve_place_of_idle(&self, peer: Peer) -> bool {
         let makes_room = {
-            let (mut conns, running) = (self.shared.table(), self.running.borrow());
+            let (mut conns, running) = (self.conns.all(), self.running.borrow());
             let shared = &running.trusted_proxies;
             self.crowd.idle_for(&mut conns, shared, peer)
         };
@@ -109,7 +109,7 @@ impl Engine {
 
     /// Closes a connection whose client has gone; `false` if there is none.
     fn close_gone(&self) -> bool {
-        let gone = self.crowd.next_gone(&mut self.shared.table());
+        let gone = self.crowd.next_gone(&mut self.conns.all());
         if let Some(id) = gone {
             self.abort(id, CloseReason::Broken);
         }
@@ -142,7 +142,7 @@ impl Engine {
     /// Closes a connection of the client that has the most; `false` if there is none to close.
     fn close_crowding(&self, peer: Peer) -> bool {
         let found = {
-            let (mut conns, running) = (self.shared.table(), self.running.borrow());
+            let (mut conns, running) = (self.conns.all(), self.running.borrow());
             self.crowd.next(&mut conns, &running.trusted_proxies, peer)
         };
         let Some(id) = found else { return false };
@@ -161,7 +161,7 @@ impl Engine {
         }
         let is_closed = self.close_idle(|conn| conn.transport.is_tls());
         if !is_closed {
-            let pause_ms = pass_pause_ms(self.shared.table().open());
+            let pause_ms = pass_pause_ms(self.conns.all().len());
             order.next_session_pass_ms.set(now_ms + pause_ms);
         }
         is_closed
@@ -181,7 +181,7 @@ impl Engine {
             let oldest = self.idle_order.longest_first.borrow_mut().pop_front();
             let Some((id, idleness)) = oldest else {
                 let now_ms = self.context.now_ms();
-                let mut conns = self.shared.table();
+                let mut conns = self.conns.all();
                 if may_pass && self.idle_order.find(&mut conns, &self.limits(), now_ms) {
                     may_pass = false;
                     kept.clear(); // They were found again.
@@ -192,7 +192,7 @@ impl Engine {
                 }
                 if !may_pass {
                     // The last pass examined all connections, and none of them could be closed.
-                    let next_ms = now_ms + pass_pause_ms(conns.open());
+                    let next_ms = now_ms + pass_pause_ms(conns.len());
                     self.idle_order.next_pass_ms.set(next_ms);
                 }
                 let next_ms = (now_ms + 1).max(self.idle_order.next_pass_ms.get());
@@ -202,7 +202,7 @@ impl Engine {
             };
             let is_idle = {
                 let idle = |conn: &OpenConn<'_>| conn.idleness(&self.limits()) == Some(idleness);
-                let Some(conn) = self.shared.open(id).filter(idle) else {
+                let Some(conn) = self.conns.open(id).filter(idle) else {
                     continue;
                 };
                 if !may_close(&conn) {
@@ -246,28 +246,28 @@ impl Engine {
         if let Some(oldest) = oldest {
             self.close(oldest, CloseReason::Refused);
         }
-        let id = self.shared.table().reserve();
+        let id = self.conns.all().reserve();
         let attached = self.context.driver().attach(incoming.socket, id.token());
         let Ok(stream) = attached else {
-            self.shared.table().release(id);
+            self.conns.all().release(id);
             self.counters.done.count(CloseReason::Refused);
             return;
         };
         let mut conn = Conn::new(stream);
         conn.state.refuse();
-        if self.shared.io.log.is_on() {
+        if self.conns.io.log.is_on() {
             // Nothing was received, so the request is not known.
             let received = Received {
                 bytes: &[],
                 limits: &self.limits(),
             };
             let outcome = Outcome::Rejected;
-            self.shared
+            self.conns
                 .io
                 .log
                 .reject(&mut conn, 503, outcome, received, 0, OVER_LIMIT_RESPONSE);
         }
-        self.shared.insert(id, conn);
+        self.conns.insert(id, conn);
         self.over_limit.borrow_mut().push_back(id);
         self.send_then(id, OVER_LIMIT_RESPONSE, AfterFlush::Linger);
     }

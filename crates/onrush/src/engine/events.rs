@@ -66,7 +66,7 @@ impl Engine {
             return self.close(id, CloseReason::Broken);
         }
         let (phase, is_waiting, reader) = {
-            let Some(mut conn) = self.shared.open(id) else {
+            let Some(mut conn) = self.conns.open(id) else {
                 return;
             };
             conn.state.end();
@@ -95,7 +95,7 @@ impl Engine {
     /// stopped receiving.
     fn on_readable(self: &Rc<Self>, id: ConnId, receive_stopped: bool) {
         let reader = {
-            let Some(mut conn) = self.shared.open(id) else {
+            let Some(mut conn) = self.conns.open(id) else {
                 return;
             };
             if receive_stopped && conn.state.phase() == Phase::Leaving {

@@ -4,7 +4,7 @@ use crate::connections::ConnId;
 use crate::engine::connection::Conn;
 use crate::engine::connection::state::Target;
 use crate::engine::open::deadlines::DRAIN_FIRST_MS;
-use crate::engine::open::{OpenConn, Shared};
+use crate::engine::open::{OpenConn, OpenConns};
 use crate::engine::shared::checks::{RebalanceState, StallReports};
 use crate::engine::shared::crowding::Crowd;
 use crate::engine::shared::exchange_log::ExchangeLog;
@@ -100,7 +100,7 @@ pub(crate) struct Engine {
     /// At first those of `settings`.
     pub(super) running: RefCell<RunningSettings>,
     pub(super) service: Rc<dyn Service>,
-    pub(super) shared: Shared,
+    pub(super) conns: OpenConns,
     /// Memory of finished requests, for reuse.
     pub(super) request_pool: Rc<RequestPool>,
     pub(super) listeners: Listeners,
@@ -142,7 +142,7 @@ impl Engine {
         });
         let peers = Peers::new(context, settings.proxy_protocol);
         let limits = settings.running.limits;
-        let shared = Shared::new(context, limits, &counters, recorder, peers);
+        let conns = OpenConns::new(context, limits, &counters, recorder, peers);
         let engine = Rc::new(Engine {
             context: context.clone(),
             handle: WorkerHandle::new(context),
@@ -155,8 +155,8 @@ impl Engine {
             ahead_paused: Cell::new(false),
             over_limit: RefCell::default(),
             idle_order: IdleOrder::default(),
-            crowd: Crowd::new(context, &shared.peers),
-            shared,
+            crowd: Crowd::new(context, &conns.peers),
+            conns,
             counters,
             task_slot: RefCell::new(context.task_slot()),
             rebalance_state: RebalanceState::default(),
@@ -167,7 +167,7 @@ impl Engine {
         let weak = Rc::downgrade(&engine);
         engine.set_logging(engine.settings.running.access_log);
         context.check_before_user_code(move || {
-            (weak.upgrade()).is_none_or(|engine| engine.shared.is_free())
+            (weak.upgrade()).is_none_or(|engine| engine.conns.is_free())
         });
         engine
     }
@@ -184,7 +184,7 @@ impl Engine {
 
     /// Connections open now.
     pub(crate) fn open_connections(&self) -> usize {
-        self.shared.table().open()
+        self.conns.all().len()
     }
 
     /// Connections that are assigned to this worker, including those on their way to it.
@@ -195,16 +195,16 @@ impl Engine {
     /// Borrows the connections; no user code may run meanwhile.
     #[cfg(all(test, debug_assertions))]
     pub(crate) fn hold_connections(&self) -> impl Sized + use<'_> {
-        self.shared.table()
+        self.conns.all()
     }
 
     pub(super) fn limits(&self) -> Limits {
-        self.shared.limits.get()
+        self.conns.limits.get()
     }
 
     /// Replaces the settings that can change. Waits that have begun keep their deadline.
     pub(crate) fn set_settings(&self, settings: RunningSettings) {
-        self.shared.limits.set(settings.limits);
+        self.conns.limits.set(settings.limits);
         self.set_logging(settings.access_log);
         drop(self.running.replace(settings));
     }
@@ -221,8 +221,8 @@ impl Engine {
     }
 
     pub(super) fn set_logging(&self, access_log: AccessLog) {
-        if self.shared.io.log.set(access_log) {
-            for (_, conn) in self.shared.table().all() {
+        if self.conns.io.log.set(access_log) {
+            for (_, conn) in self.conns.all().all() {
                 ExchangeLog::forget(conn);
             }
         }
@@ -235,8 +235,8 @@ impl Engine {
     pub(crate) fn drain(self: &Rc<Self>, outbox: Option<Arc<Outbox>>) {
         drop(self.outbox.replace(outbox));
         self.settings.worker_set.drain(); // The other workers drain as well.
-        self.shared.shutdown.begin();
-        let ids = self.shared.ids();
+        self.conns.shutdown.begin();
+        let ids = self.conns.ids();
         for id in ids {
             if !self.pass_on(id) {
                 self.drain_connection(id);
@@ -247,12 +247,12 @@ impl Engine {
     /// Ends a connection after the requests that have arrived. One that looks idle stays open a
     /// little longer, because a request may be on its way.
     pub(super) fn drain_connection(&self, id: ConnId) {
-        let Some(mut conn) = self.shared.open(id) else {
+        let Some(mut conn) = self.conns.open(id) else {
             return;
         };
         let queued = conn.unprocessed_bytes();
         let arrived = queued as u64 + self.context.driver().unread_bytes(conn.stream);
-        self.shared.shutdown.limit_requests(id, arrived);
+        self.conns.shutdown.limit_requests(id, arrived);
         if arrived == 0 && conn.state.phase().has_request() {
             conn.machine.close_after_next(); // Its response may have started.
         }
@@ -267,11 +267,11 @@ impl Engine {
     /// Closes all connections at once.
     pub(crate) fn close_all(&self) {
         self.request_pool.close();
-        let ids = self.shared.ids();
+        let ids = self.conns.ids();
         for id in ids {
             panic_guard::catch(|| self.close(id, CloseReason::Stopped));
         }
-        self.shared.io.log.write(); // Tasks no longer run.
+        self.conns.io.log.write(); // Tasks no longer run.
     }
 
     /// Begins to serve a new connection. Its places under the connection limit and in the worker
@@ -281,7 +281,7 @@ impl Engine {
         let Some(id) = self.attach(incoming.socket) else {
             return;
         };
-        let Some(mut conn) = self.shared.open(id) else {
+        let Some(mut conn) = self.conns.open(id) else {
             return;
         };
         self.context.driver().receive(conn.stream);
@@ -308,7 +308,7 @@ impl Engine {
         if self.is_passing() {
             conn.state.plan_move(Target::Successor);
         }
-        match self.shared.shutdown.ends(conn) {
+        match self.conns.shutdown.ends(conn) {
             true => conn.state.expect_request(),
             false => conn.state.expect_head(),
         }
@@ -317,7 +317,7 @@ impl Engine {
 
     /// The time limit for what a connection begins with.
     pub(super) fn first_timeout_ms(&self, conn: &Conn) -> u32 {
-        match self.shared.shutdown.ends(conn) {
+        match self.conns.shutdown.ends(conn) {
             true => DRAIN_FIRST_MS,
             false => self.limits().head_timeout_ms,
         }
@@ -326,18 +326,18 @@ impl Engine {
     /// Creates the entry of a connection. The caller starts receiving. On failure, releases the
     /// places of the connection.
     pub(super) fn attach(&self, socket: Socket) -> Option<ConnId> {
-        let id = self.shared.table().reserve();
+        let id = self.conns.all().reserve();
         let attached = self.context.driver().attach(socket, id.token());
         match attached {
             Ok(stream) => {
-                self.shared.insert(id, Conn::new(stream));
+                self.conns.insert(id, Conn::new(stream));
                 diagnose!(DEBUG, worker = self.context.index(), connection = id.token();
                     "connection opened");
                 Some(id)
             }
             Err(error) => {
                 panic_guard::log(|| tracing::warn!(%error, "a connection could not be attached"));
-                self.shared.table().release(id);
+                self.conns.all().release(id);
                 self.record_close(CloseReason::Exhausted);
                 None
             }
@@ -353,13 +353,13 @@ impl Engine {
 
     /// Closes a connection and cancels its task.
     pub(super) fn close(&self, id: ConnId, reason: CloseReason) {
-        let Some(mut conn) = self.shared.remove(id) else {
+        let Some(mut conn) = self.conns.remove(id) else {
             return;
         };
         diagnose!(DEBUG, worker = self.context.index(), connection = id.token(),
             reason = reason.name(), phase = conn.state.phase().name(); "connection closed");
         self.close_tls(&mut conn, reason);
-        self.shared.peers.forget(conn.stream);
+        self.conns.peers.forget(conn.stream);
         self.context.driver().close(conn.stream);
         if let Some(timer) = conn.timer {
             self.context.unschedule(timer);
@@ -370,8 +370,8 @@ impl Engine {
         } else {
             self.record_close(reason);
         }
-        if self.shared.io.log.is_on() {
-            self.shared.io.log.closed(&mut conn, reason);
+        if self.conns.io.log.is_on() {
+            self.conns.io.log.closed(&mut conn, reason);
         }
         let active = conn.active.as_mut();
         let (reader, measured) = match active {
@@ -382,7 +382,7 @@ impl Engine {
             None => (None, None),
         };
         if let Some(measured) = measured {
-            self.shared.io.measurements.abort(&measured);
+            self.conns.io.measurements.abort(&measured);
         }
         drop(conn);
         if let Some(reader) = reader {
@@ -393,7 +393,7 @@ impl Engine {
     /// Resets a connection, so that the client does not mistake a truncated response for a complete
     /// one.
     pub(super) fn abort(&self, id: ConnId, reason: CloseReason) {
-        let stream = self.shared.open(id).map(|conn| conn.stream);
+        let stream = self.conns.open(id).map(|conn| conn.stream);
         if let Some(stream) = stream {
             self.context.driver().reset(stream);
         }
@@ -410,7 +410,7 @@ impl Engine {
     #[cold]
     pub(super) fn recover_from_panic(&self, id: Option<ConnId>) {
         count(&self.counters.caught);
-        self.shared.io.measurements.abort_present();
+        self.conns.io.measurements.abort_present();
         let worker = self.context.index();
         let connection_reset = id.is_some();
         panic_guard::log(|| {

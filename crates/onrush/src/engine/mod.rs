@@ -7,7 +7,8 @@
 //! What the connections of a worker share is in types that know no engine and touch only what they
 //! own (`shared`). An operation on one connection borrows it with what it uses of them (`open`).
 //! The methods of [`Engine`], in the other modules, decide what happens to a connection: only they
-//! close one, reach another one or start a request.
+//! close one, reach another one or start a request. So what `open` does to a connection, such as a
+//! send, is followed up by a module of the engine, such as `http1/after_send`.
 //!
 //! Modules, lowest first: `connection` (one connection, and the table of all) · `shared` (what the
 //! connections of a worker share) · `open` (one connection, borrowed with that) · `lifecycle` (the

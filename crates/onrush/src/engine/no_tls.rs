@@ -2,13 +2,18 @@
 
 use crate::connections::ConnId;
 use crate::engine::connection::Conn;
-use crate::engine::connection::tls_connection::MovedTls;
 use crate::engine::lifecycle::Engine;
-use crate::engine::open::OpenConn;
+use crate::engine::open::{OpenConn, OpenConns};
 use crate::metrics::CloseReason;
 use onrush_rt::buf::Buf;
 use onrush_rt::worker::Notifier;
 use std::rc::Rc;
+
+impl OpenConns {
+    pub(super) fn has_failed(&self, _: ConnId) -> bool {
+        false
+    }
+}
 
 impl OpenConn<'_> {
     pub(super) fn start_tls(&mut self) {}
@@ -36,15 +41,7 @@ impl Engine {
 
     pub(super) fn close_tls(&self, _: &mut Conn, _: CloseReason) {}
 
-    pub(super) fn has_failed(&self, _: ConnId) -> bool {
-        false
-    }
-
     pub(super) fn fail_tls(&self, _: ConnId) {}
 
     pub(super) fn on_handshake_timeout(&self, _: ConnId) {}
-
-    pub(super) fn move_tls(_: &mut Conn) -> Option<MovedTls> {
-        None
-    }
 }

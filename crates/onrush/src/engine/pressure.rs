@@ -17,6 +17,7 @@
 //! memory and does not count. Files do not use this memory.
 
 use crate::connections::ConnId;
+use crate::engine::connection::evictable::Victim;
 use crate::engine::connection::state::AfterFlush;
 use crate::engine::lifecycle::Engine;
 use crate::engine::open::OpenConn;
@@ -41,7 +42,7 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> Option<AfterFlush> {
         let reject = Reject::new(503, "server is low on memory");
-        let after = (self.shared.open(id)?).reject_request(reject, (&parts.head, head_bytes), out);
+        let after = (self.conns.open(id)?).shed_body(reject, (&parts.head, head_bytes), out);
         self.request_pool.give(parts);
         self.counters.rejected.count(Refusal::of(reject.status));
         Some(AfterFlush::following(after, true))
@@ -52,23 +53,17 @@ impl Engine {
     /// and after storing a partial head, input, or an unsent response.
     #[inline]
     pub(super) fn reclaim_memory(self: &Rc<Self>) {
-        if !self.shared.memory.is_short_for_heads() {
-            if self.ahead_paused.get() && !self.shared.memory.is_short() {
+        if !self.conns.memory.is_short_for_heads() {
+            if self.ahead_paused.get() && !self.conns.memory.is_short() {
                 self.ahead_paused.set(false);
             }
             return;
         }
-        while self.shared.memory.is_short_for_heads() {
-            let (head, unread, unread_first) = {
-                let lists = self.shared.evictable().borrow();
-                let unread_first = lists.is_mostly_unread();
-                (lists.head_to_evict(), lists.unread_to_evict(), unread_first)
-            };
-            match (head, unread) {
-                (_, Some(id)) if unread_first => self.evict_unread(id),
-                (Some(id), _) => self.evict_head(id),
-                (None, Some(id)) => self.evict_unread(id),
-                (None, None) => return self.pause_all_ahead(),
+        while self.conns.memory.is_short_for_heads() {
+            match self.conns.take_victim() {
+                Some(Victim::Unread(id)) => self.evict_unread(id),
+                Some(Victim::Head(id)) => self.evict_head(id),
+                None => return self.pause_all_ahead(),
             }
         }
     }
@@ -84,7 +79,7 @@ impl Engine {
     /// Evicts a partial head. Frees its memory at once, and ends its connection with a 408 (RFC
     /// 9110, section 15.5.9).
     fn evict_head(self: &Rc<Self>, id: ConnId) {
-        let Some(mut conn) = self.shared.open(id) else {
+        let Some(mut conn) = self.conns.open(id) else {
             return;
         };
         conn.unlist();
@@ -128,8 +123,8 @@ impl Engine {
         if self.ahead_paused.replace(true) {
             return;
         }
-        for id in self.shared.ids() {
-            if let Some(mut conn) = self.shared.open(id) {
+        for id in self.conns.ids() {
+            if let Some(mut conn) = self.conns.open(id) {
                 conn.pause_ahead();
             }
         }

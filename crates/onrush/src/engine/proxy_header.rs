@@ -27,8 +27,8 @@ enum Next {
 impl Engine {
     /// The peer of the socket of a connection.
     pub(super) fn socket_peer_of(&self, id: ConnId) -> Peer {
-        let peer = |conn: OpenConn<'_>| self.shared.peers.of_socket(&conn);
-        self.shared.open(id).map_or(Peer::Gone, peer)
+        let peer = |conn: OpenConn<'_>| self.conns.peers.of_socket(&conn);
+        self.conns.open(id).map_or(Peer::Gone, peer)
     }
 
     /// Counts a new connection of a peer that is not trusted. The caller closes it.
@@ -55,7 +55,7 @@ impl Engine {
     #[inline(never)]
     pub(super) fn receive_proxy_header(self: &Rc<Self>, id: ConnId, data: Buf) {
         let next = {
-            let Some(mut conn) = self.shared.open(id) else {
+            let Some(mut conn) = self.conns.open(id) else {
                 return;
             };
             let next = self.parse_proxy_header(&mut conn, data);
@@ -102,7 +102,7 @@ impl Engine {
 
     /// The client has ended a connection whose header is not complete.
     pub(super) fn end_in_proxy_header(&self, id: ConnId) {
-        match self.shared.has_queued_input(id) {
+        match self.conns.has_queued_input(id) {
             // Such as a load balancer that checks whether the port is open.
             false => self.close(id, CloseReason::Client),
             true => {
@@ -113,7 +113,7 @@ impl Engine {
 
     /// Called when the time limit of the header has expired.
     pub(super) fn on_proxy_header_timeout(&self, id: ConnId) {
-        match self.shared.shutdown.has_begun() {
+        match self.conns.shutdown.has_begun() {
             true => self.close(id, CloseReason::Drained),
             false => {
                 self.refuse_proxy_header(id, ProxyRefusal::TimedOut, "no complete header in time")

@@ -4,7 +4,7 @@ use crate::connections::{BodyId, ConnId, Connections};
 use crate::drain::Draining;
 use crate::engine::connection::transport::BodyTarget;
 use crate::engine::lifecycle::Engine;
-use crate::engine::open::bodies::{NextPiece, reject_body, request_gone};
+use crate::engine::open::bodies::{NextPiece, request_gone};
 use crate::engine::open::deadlines::Wait;
 use crate::params::Template;
 use crate::worker::WorkerHandle;
@@ -22,12 +22,12 @@ impl Connections for Engine {
     }
 
     fn draining(&self) -> Draining {
-        self.shared.shutdown.signal().draining()
+        self.conns.shutdown.signal().draining()
     }
 
     fn peer(&self, connection: ConnId) -> Option<SocketAddr> {
-        let conn = self.shared.open(connection)?;
-        self.shared.peers.client_of_request(connection, &conn)
+        let conn = self.conns.open(connection)?;
+        self.conns.peers.client_of_request(connection, &conn)
     }
 
     fn socket_peer(&self, connection: ConnId) -> Peer {
@@ -35,13 +35,13 @@ impl Connections for Engine {
     }
 
     fn local_address(&self, connection: ConnId) -> Option<Address> {
-        let stream = self.shared.open(connection)?.stream;
+        let stream = self.conns.open(connection)?.stream;
         net::local_address(self.context.driver().descriptor(stream)?)
     }
 
     #[cfg(feature = "tls")]
     fn tls(&self, connection: ConnId) -> Option<std::sync::Arc<crate::tls::TlsInfo>> {
-        self.shared.open(connection)?.tls_info()
+        self.conns.open(connection)?.tls_info()
     }
 
     fn limit_hit(&self) {
@@ -50,12 +50,12 @@ impl Connections for Engine {
 
     fn routed(&self, template: &Rc<Template>) {
         self.context.poll_monitor().retag(template.id);
-        self.shared.io.measurements.set_route(template);
+        self.conns.io.measurements.set_route(template);
     }
 
     fn set_user(&self, connection: ConnId, user: &str) {
-        if self.shared.io.log.is_on()
-            && let Some(mut conn) = self.shared.open(connection)
+        if self.conns.io.log.is_on()
+            && let Some(mut conn) = self.conns.open(connection)
             && let Some(active) = conn.active.as_mut()
         {
             active.wire.log_entries.set_user(user);
@@ -63,8 +63,8 @@ impl Connections for Engine {
     }
 
     fn set_client_address(&self, connection: ConnId, address: IpAddr) {
-        if self.shared.io.log.is_on()
-            && let Some(mut conn) = self.shared.open(connection)
+        if self.conns.io.log.is_on()
+            && let Some(mut conn) = self.conns.open(connection)
             && let Some(active) = conn.active.as_mut()
         {
             active.wire.log_entries.set_client_address(address);
@@ -73,7 +73,7 @@ impl Connections for Engine {
 
     fn poll_piece(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<Option<io::Result<Buf>>> {
         ready!(coop::poll_operation(cx)); // Also at the end: some callers poll again.
-        let Some(mut conn) = self.shared.present(body) else {
+        let Some(mut conn) = self.conns.present(body) else {
             return Poll::Ready(Some(Err(request_gone())));
         };
         match conn.next_piece(usize::MAX) {
@@ -86,7 +86,7 @@ impl Connections for Engine {
             NextPiece::Failed(error) => Poll::Ready(Some(Err(error))),
             NextPiece::Empty => {
                 drop(conn);
-                match self.shared.wait_for_body(body, cx, true) {
+                match self.conns.wait_for_body(body, cx, true) {
                     Ok(()) => Poll::Pending,
                     Err(error) => Poll::Ready(Some(Err(error))),
                 }
@@ -102,7 +102,7 @@ impl Connections for Engine {
         low_water: u32,
     ) -> Poll<io::Result<usize>> {
         ready!(coop::poll_operation(cx)); // Also at the end: some callers poll again.
-        let Some(mut conn) = self.shared.present(body) else {
+        let Some(mut conn) = self.conns.present(body) else {
             return Poll::Ready(Err(request_gone()));
         };
         let mut filled = 0;
@@ -122,7 +122,7 @@ impl Connections for Engine {
                 NextPiece::Empty => {
                     let attempt = conn.try_direct(low_water, BodyTarget::Append(into));
                     drop(conn);
-                    return self.shared.finish_attempt(body, cx, attempt);
+                    return self.conns.finish_attempt(body, cx, attempt);
                 }
             }
         }
@@ -133,7 +133,7 @@ impl Connections for Engine {
 
     fn poll_discard(&self, body: BodyId, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         ready!(coop::poll_operation(cx)); // Also at the end: some callers poll again.
-        let Some(mut conn) = self.shared.present(body) else {
+        let Some(mut conn) = self.conns.present(body) else {
             return Poll::Ready(Err(request_gone()));
         };
         match conn.next_piece(usize::MAX) {
@@ -147,27 +147,27 @@ impl Connections for Engine {
             NextPiece::Empty => {
                 let attempt = conn.try_discard();
                 drop(conn);
-                self.shared.finish_attempt(body, cx, attempt)
+                self.conns.finish_attempt(body, cx, attempt)
             }
         }
     }
 
     fn body_remaining(&self, body: BodyId) -> Option<u64> {
-        self.shared.present(body)?.machine.body_remaining()
+        self.conns.present(body)?.machine.body_remaining()
     }
 
     fn limit_body(&self, body: BodyId, bytes_max: u64) -> io::Result<()> {
-        let mut conn = self.shared.present(body).ok_or_else(request_gone)?;
+        let mut conn = self.conns.present(body).ok_or_else(request_gone)?;
         let limited = conn.machine.set_body_limit(bytes_max);
-        limited.map_err(|reject| reject_body(&mut conn, reject))
+        limited.map_err(|reject| conn.active().exchange.reject_body(reject))
     }
 
     fn take_trailers(&self, body: BodyId) -> Option<Box<[u8]>> {
-        self.shared.present(body)?.machine.take_trailers()
+        self.conns.present(body)?.machine.take_trailers()
     }
 
     fn begin_upgrade(&self, connection: ConnId) -> Option<BodyId> {
-        let mut conn = self.shared.open(connection)?;
+        let mut conn = self.conns.open(connection)?;
         conn.machine.begin_upgrade().then_some(BodyId {
             connection,
             response_count: conn.response_count,
@@ -175,7 +175,7 @@ impl Connections for Engine {
     }
 
     fn body_dropped(&self, body: BodyId) {
-        if let Some(mut conn) = self.shared.present(body)
+        if let Some(mut conn) = self.conns.present(body)
             && (conn.machine.continue_due() || !self.settings.half_close)
         {
             conn.active().exchange.dropped_body = Some(body.response_count);
@@ -183,7 +183,7 @@ impl Connections for Engine {
     }
 
     fn send_interim(&self, body: BodyId, status: u16, fields: &[u8]) -> bool {
-        let Some(mut conn) = self.shared.present(body) else {
+        let Some(mut conn) = self.conns.present(body) else {
             return false;
         };
         // A client that does not read must not fill the memory.
@@ -193,6 +193,6 @@ impl Connections for Engine {
         let mut out = Vec::new();
         conn.machine.send_informational(status, fields, &mut out);
         // A connection that fails here fails again when the body is read.
-        !out.is_empty() && self.shared.io.send_or_queue(&mut conn, &out).is_ok()
+        !out.is_empty() && self.conns.io.send_or_queue(&mut conn, &out).is_ok()
     }
 }

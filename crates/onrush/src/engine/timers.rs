@@ -15,7 +15,7 @@ impl Engine {
     pub(super) fn timer_fired(self: &Rc<Self>, id: ConnId) {
         let now = self.context.now_ms();
         let (phase, total_over, body_over, write_over) = {
-            let Some(mut conn) = self.shared.open(id) else {
+            let Some(mut conn) = self.conns.open(id) else {
                 return;
             };
             if !conn.has_expired() {
@@ -34,7 +34,7 @@ impl Engine {
         };
         let is_between = matches!(phase, Phase::ProxyHeader | Phase::Ready | Phase::Leaving);
         let extends = |mut conn: OpenConn<'_>| conn.extend_deadline();
-        if is_between && self.shared.open(id).is_some_and(extends) {
+        if is_between && self.conns.open(id).is_some_and(extends) {
             return;
         }
         let alive = match phase {
@@ -52,9 +52,9 @@ impl Engine {
             return self.on_timeout(id, phase, limit);
         }
         if phase == Phase::Busy && body_over {
-            self.shared.notify_body_timeout(id);
+            self.conns.notify_body_timeout(id);
         }
-        if let Some(mut conn) = self.shared.open(id)
+        if let Some(mut conn) = self.conns.open(id)
             && conn.state.is_busy()
         {
             conn.set_busy_deadline();
@@ -63,11 +63,11 @@ impl Engine {
 
     fn on_timeout(self: &Rc<Self>, id: ConnId, phase: Phase, limit: TimeLimit) {
         diagnose!(DEBUG, connection = id.token(), phase = phase.name(); "time limit reached");
-        if self.shared.is_handshaking(id) {
+        if self.conns.is_handshaking(id) {
             return self.on_handshake_timeout(id);
         }
         let has_partial_head = matches!(phase, Phase::Ready | Phase::Leaving)
-            && (self.shared.open(id)).is_some_and(|conn| conn.unprocessed_bytes() > 0);
+            && (self.conns.open(id)).is_some_and(|conn| conn.unprocessed_bytes() > 0);
         match phase {
             Phase::Ready | Phase::Leaving if has_partial_head => {
                 self.counters.timed_out.count(TimeLimit::Head);
@@ -77,7 +77,7 @@ impl Engine {
             Phase::ProxyHeader => self.on_proxy_header_timeout(id),
             // An idle connection, or one that has lingered long enough, receives no response.
             Phase::Lingering => self.close(id, CloseReason::Complete),
-            Phase::Ready | Phase::Leaving if self.shared.shutdown.has_begun() => {
+            Phase::Ready | Phase::Leaving if self.conns.shutdown.has_begun() => {
                 self.close(id, CloseReason::Drained);
             }
             Phase::Ready | Phase::Leaving => self.close(id, CloseReason::Idle),

@@ -1,6 +1,7 @@
 //! The connections that may be evicted when receive memory is short: those that hold a partial
 //! head, and those whose client does not read its responses. The engine does not process the input
-//! of the latter. Each list is in order of age.
+//! of the latter. Each list is in order of age. `state` says in which phases a connection is
+//! listed.
 
 use crate::connections::ConnId;
 use crate::engine::connection::Conn;
@@ -163,27 +164,36 @@ impl Evictable {
         &self.unsent_bytes
     }
 
-    /// Whether connections whose clients do not read their responses hold more memory than partial
-    /// heads do.
-    pub(in crate::engine) fn is_mostly_unread(&self) -> bool {
-        self.unread_bytes + self.unsent_bytes.get() > self.input_bytes - self.unread_bytes
+    /// Takes the connection that is evicted next out of its list; `None`: there is none. The caller
+    /// unlists it.
+    ///
+    /// A partial head is the oldest large one, or else the oldest small one. If clients that do not
+    /// read hold more memory than partial heads do, the oldest of them comes first.
+    pub(in crate::engine) fn take_victim(&mut self) -> Option<Victim> {
+        let heads_bytes = self.input_bytes - self.unread_bytes;
+        let is_mostly_unread = self.unread_bytes + self.unsent_bytes.get() > heads_bytes;
+        let mut pop = |list: List| Some(self.lists[list as usize].pop_first()?.1);
+        if is_mostly_unread && let Some(id) = pop(List::Unread) {
+            return Some(Victim::Unread(id));
+        }
+        let head = pop(List::LargeHeads).or_else(|| pop(List::SmallHeads));
+        let head = head.map(Victim::Head);
+        head.or_else(|| pop(List::Unread).map(Victim::Unread))
     }
 
-    /// The partial head to evict next: the oldest large one, or else the oldest small one.
-    pub(in crate::engine) fn head_to_evict(&self) -> Option<ConnId> {
-        let large = self.oldest(List::LargeHeads);
-        large.or_else(|| self.oldest(List::SmallHeads))
+    /// Whether no connection is listed.
+    pub(in crate::engine) fn is_empty(&self) -> bool {
+        let bytes = self.input_bytes + self.unread_bytes + self.unsent_bytes.get();
+        self.lists.iter().all(BTreeMap::is_empty) && bytes == 0
     }
+}
 
-    /// The connection to reset next among those whose client does not read its responses.
-    pub(in crate::engine) fn unread_to_evict(&self) -> Option<ConnId> {
-        self.oldest(List::Unread)
-    }
-
-    fn oldest(&self, list: List) -> Option<ConnId> {
-        let oldest = self.lists[list as usize].first_key_value();
-        oldest.map(|(_, &id)| id)
-    }
+/// A connection to evict.
+pub(in crate::engine) enum Victim {
+    /// It holds a partial head, or a part of a record.
+    Head(ConnId),
+    /// Its client does not read its responses.
+    Unread(ConnId),
 }
 
 impl Listing {

@@ -219,6 +219,15 @@ impl Exchange {
         io::Error::new(kind, reject)
     }
 
+    /// Records that the body broke a rule, as [`Exchange::fail_body`].
+    pub(in crate::engine) fn reject_body(&mut self, reject: Reject) -> io::Error {
+        let kind = match reject.status {
+            413 => io::ErrorKind::FileTooLarge,
+            _ => io::ErrorKind::InvalidData,
+        };
+        self.fail_body(kind, reject)
+    }
+
     /// The error of each further read after [`Exchange::fail_body`].
     pub(crate) fn body_error(&self) -> Option<io::Error> {
         let kind = self.broken_body?;
@@ -283,7 +292,7 @@ impl Conn {
     }
 
     /// Counts body bytes that the client has sent, for its minimum rate. With TLS, a record counts
-    /// while it arrives (`note_record_bytes`), because a slow client takes long for one.
+    /// while it arrives (`open/records`), because a slow client takes long for one.
     pub(in crate::engine) fn count_body_bytes(&mut self, bytes: usize) {
         if !self.transport.is_tls() {
             self.active().exchange.body_rate.record_bytes(bytes);

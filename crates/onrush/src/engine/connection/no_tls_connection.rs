@@ -26,6 +26,10 @@ impl MovedTls {
 }
 
 impl Tls {
+    pub(in crate::engine) fn into_moved(self) -> Option<MovedTls> {
+        match self {}
+    }
+
     pub(in crate::engine) fn version(&self) -> Option<&'static str> {
         match *self {}
     }

@@ -1,11 +1,59 @@
-//! The table of the connections of a worker.
+//! The connections of a worker, and what is kept beside them: which may be evicted, and their
+//! limits on unsent bytes. A connection can be borrowed alone. What is beside one begins and ends
+//! with it.
 
 use crate::connections::ConnId;
 use crate::engine::connection::Conn;
+use crate::engine::connection::evictable::Evictable;
+use crate::engine::connection::unsent_limit::{UnsentLimit, UnsentLimits};
+use std::cell::{RefCell, RefMut};
 
 /// The connections of one worker.
 #[derive(Debug, Default)]
-pub(crate) struct Conns {
+pub(in crate::engine) struct ConnTable {
+    conns: RefCell<Conns>,
+    pub(in crate::engine) evictable: RefCell<Evictable>,
+    pub(in crate::engine) unsent_limits: UnsentLimits,
+}
+
+impl ConnTable {
+    /// Borrows all connections.
+    #[inline(always)]
+    pub(in crate::engine) fn all(&self) -> RefMut<'_, Conns> {
+        self.conns.borrow_mut()
+    }
+
+    /// Borrows a connection, if it is open.
+    #[inline]
+    pub(in crate::engine) fn get(&self, id: ConnId) -> Option<RefMut<'_, Conn>> {
+        RefMut::filter_map(self.conns.borrow_mut(), |conns| conns.get(id)).ok()
+    }
+
+    /// Adds a connection in a reserved place.
+    pub(in crate::engine) fn insert(&self, id: ConnId, conn: Conn) {
+        self.unsent_limits.set(id, UnsentLimit::default());
+        self.conns.borrow_mut().insert(id, conn);
+    }
+
+    /// Removes a connection. The caller drops it outside any borrow, because its task is user code.
+    pub(in crate::engine) fn remove(&self, id: ConnId) -> Option<Conn> {
+        let mut conns = self.conns.borrow_mut();
+        let mut conn = conns.remove(id)?;
+        let mut evictable = self.evictable.borrow_mut();
+        evictable.unlist(&mut conn);
+        debug_assert!(conns.len() > 0 || evictable.is_empty());
+        Some(conn)
+    }
+
+    /// Whether nothing is borrowed, so that user code may run.
+    pub(in crate::engine) fn is_free(&self) -> bool {
+        self.conns.try_borrow_mut().is_ok() && self.evictable.try_borrow_mut().is_ok()
+    }
+}
+
+/// The open connections.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct Conns {
     entries: Vec<TableEntry>,
     free: Vec<u32>,
     open: usize,
@@ -44,7 +92,7 @@ impl Conns {
     }
 
     /// Fills a reserved entry.
-    pub(crate) fn insert(&mut self, id: ConnId, conn: Conn) {
+    fn insert(&mut self, id: ConnId, conn: Conn) {
         self.entries[id.index as usize].conn = Some(conn);
         self.open += 1;
     }
@@ -60,8 +108,7 @@ impl Conns {
         }
     }
 
-    /// Removes a connection. The caller drops it outside any borrow, because its task is user code.
-    pub(crate) fn remove(&mut self, id: ConnId) -> Option<Conn> {
+    fn remove(&mut self, id: ConnId) -> Option<Conn> {
         let entry = self.entries.get_mut(id.index as usize)?;
         if entry.generation != id.generation {
             return None;
@@ -74,7 +121,7 @@ impl Conns {
     }
 
     /// The number of open connections.
-    pub(crate) fn open(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.open
     }
 
@@ -88,25 +135,6 @@ impl Conns {
             };
             Some((id, entry.conn.as_mut()?))
         })
-    }
-
-    /// Counts the requests of all connections from now on.
-    pub(crate) fn reset_request_counts(&mut self) {
-        for (_, conn) in self.all() {
-            conn.response_count_before = conn.response_count;
-        }
-    }
-
-    /// The connections that sent requests, and how many. A connection with a request in progress
-    /// counts one for it, however long the request takes.
-    pub(crate) fn requests_counted(&mut self) -> Vec<(ConnId, u32)> {
-        let counted = self.all().filter_map(|(id, conn)| {
-            let response_count = conn.response_count.wrapping_sub(conn.response_count_before);
-            let requests = response_count + u32::from(conn.state.is_busy());
-            let is_movable = !conn.state.is_refused() && conn.state.leaving().is_none();
-            (requests > 0 && is_movable).then_some((id, requests))
-        });
-        counted.collect()
     }
 
     /// The ids of all open connections.

@@ -258,6 +258,18 @@ impl MovedTls {
 }
 
 impl Tls {
+    /// The state for another worker; `None` before there is a session.
+    pub(in crate::engine) fn into_moved(self) -> Option<MovedTls> {
+        let received = self.received;
+        Some(MovedTls {
+            session: self.session?,
+            received: received.map_or_else(Vec::new, |block| block.filled().to_vec()),
+            tickets: self.tickets,
+            info: self.info,
+            client_generation: self.client_generation,
+        })
+    }
+
     /// The version, after the handshake.
     pub(in crate::engine) fn version(&self) -> Option<&'static str> {
         self.info.as_ref().map(|info| info.version())

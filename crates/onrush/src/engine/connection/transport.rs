@@ -7,7 +7,7 @@
 //! so it is sent and counted alike on both. Kernel TLS would be a third variant, with the driver's
 //! sends of the first.
 
-use crate::engine::connection::tls_connection::Tls;
+use crate::engine::connection::tls_connection::{MovedTls, Tls};
 use onrush_rt::fs::File;
 
 /// What is between a connection and its socket.
@@ -87,6 +87,14 @@ impl Transport {
     pub(in crate::engine) fn forget_unsent(&mut self) {
         if let Transport::Tls(tls) = self {
             tls.forget_unsent();
+        }
+    }
+
+    /// Takes the TLS state of a connection that moves to another worker.
+    pub(in crate::engine) fn take_moved(&mut self) -> Option<MovedTls> {
+        match std::mem::replace(self, Transport::Plain) {
+            Transport::Plain => None,
+            Transport::Tls(tls) => (*tls).into_moved(),
         }
     }
 

@@ -27,8 +27,8 @@ const UNITS_PER_LIMIT: u32 = 8;
 /// The units that are accepted at a level before the next one: eight times the limit.
 const UNITS_PER_LEVEL: u8 = 8 * UNITS_PER_LIMIT as u8;
 
-/// The limits of the connections of one worker, by their index. They are no part of the
-/// connections, which have no room for one more byte.
+/// The limits of the connections of one worker, by their index. An idle connection keeps its limit,
+/// and a [`Conn`](crate::engine::connection::Conn) has no room for one more byte.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct UnsentLimits(RefCell<Vec<UnsentLimit>>);
 

@@ -13,12 +13,12 @@ impl Engine {
     /// Sends `out`, and makes the connection idle when all of it was sent at once.
     #[inline]
     pub(super) fn flush_and_idle(self: &Rc<Self>, id: ConnId, out: &[u8]) {
-        let shared = &self.shared;
-        let sent = match shared.table().get(id) {
-            Some(conn) => match shared.io.send_or_queue(conn, out) {
-                Ok(Sent::All) if conn.needs_no_work() && !shared.shutdown.has_begun() => {
+        let conns = &self.conns; // As in `receive`.
+        let sent = match conns.all().get(id) {
+            Some(conn) => match conns.io.send_or_queue(conn, out) {
+                Ok(Sent::All) if conn.needs_no_work() && !conns.shutdown.has_begun() => {
                     conn.release_active();
-                    return shared.set_timeout(id, conn, self.limits().idle_timeout_ms);
+                    return conns.set_timeout(id, conn, self.limits().idle_timeout_ms);
                 }
                 sent => sent,
             },
@@ -36,7 +36,7 @@ impl Engine {
     #[inline(never)]
     fn wait_for_input(self: &Rc<Self>, id: ConnId) {
         let (ended, expects) = {
-            let Some(mut conn) = self.shared.open(id) else {
+            let Some(mut conn) = self.conns.open(id) else {
                 return;
             };
             if conn.state.is_paused() {

@@ -29,7 +29,7 @@ impl Engine {
     #[inline(never)]
     pub(super) fn next_input(self: &Rc<Self>, id: ConnId, data: Option<Buf>) -> NextInput {
         let data = data.filter(|data| !data.is_empty());
-        let Some(mut conn) = self.shared.open(id) else {
+        let Some(mut conn) = self.conns.open(id) else {
             return NextInput::Gone;
         };
         if conn.active.is_none() {
@@ -57,7 +57,7 @@ impl Engine {
     fn join_head_after_reclaim(self: &Rc<Self>, id: ConnId) -> NextInput {
         self.reclaim_memory();
         let joined = {
-            let conn = self.shared.open(id).filter(|conn| conn.state.is_ready());
+            let conn = self.conns.open(id).filter(|conn| conn.state.is_ready());
             let Some(mut conn) = conn else {
                 return NextInput::Gone;
             };

@@ -24,7 +24,7 @@ struct PendingHandler(Rc<Engine>);
 
 impl PendingHandler {
     fn new(engine: &Rc<Engine>) -> PendingHandler {
-        engine.shared.memory.begin_pending();
+        engine.conns.memory.begin_pending();
         PendingHandler(engine.clone())
     }
 
@@ -50,7 +50,7 @@ impl PendingHandler {
 
 impl Drop for PendingHandler {
     fn drop(&mut self) {
-        self.0.shared.memory.end_pending();
+        self.0.conns.memory.end_pending();
     }
 }
 
@@ -67,11 +67,11 @@ impl Engine {
     ) {
         let waiting = PendingHandler::new(self);
         let pending = PanicGuard::new(pending);
-        let Ok(sent) = self.shared.send_or_queue(id, out) else {
+        let Ok(sent) = self.conns.send_or_queue(id, out) else {
             return self.send_failed(id);
         };
         let write_ms = self.limits().write_timeout_ms;
-        self.shared
+        self.conns
             .set_write_timeout(id, if sent == Sent::All { 0 } else { write_ms });
         self.make_task(id, data, waiting.finish_handler(id, pending));
     }
@@ -85,15 +85,15 @@ impl Engine {
         data: Buf,
         work: impl Future<Output = ()> + 'static,
     ) {
-        let data = self.shared.memory.copy_if_small(data);
+        let data = self.conns.memory.copy_if_small(data);
         let task_slot = self.task_slot.replace(self.context.task_slot());
-        let Some(mut conn) = self.shared.open(id) else {
+        let Some(mut conn) = self.conns.open(id) else {
             return drop(work);
         };
         conn.state.begin_task(id);
         let is_upgraded = conn.machine.is_upgraded();
         let active = conn.active();
-        self.shared.io.measurements.suspend(&mut active.exchange);
+        self.conns.io.measurements.suspend(&mut active.exchange);
         let waits_for_client = active.exchange.writer.is_some() || !active.wire.unsent().is_empty();
         active.wire.unpop_input(data);
         // Requests that are ready at once need no total time limit. The limit counts from the
@@ -127,7 +127,7 @@ impl Engine {
     /// Ends a connection whose client has gone, if no client half-closes. Returns whether it did.
     pub(in crate::engine) fn end_if_gone(&self, id: ConnId) -> bool {
         let is_gone = |mut conn: OpenConn<'_>| conn.client_has_gone();
-        let ends = !self.settings.half_close && self.shared.open(id).is_some_and(is_gone);
+        let ends = !self.settings.half_close && self.conns.open(id).is_some_and(is_gone);
         if ends {
             self.abort(id, CloseReason::Client);
         }
@@ -141,7 +141,7 @@ impl Engine {
         let engine = self.clone();
         let resume = async move {
             let task = {
-                let Some(mut conn) = engine.shared.open(id) else {
+                let Some(mut conn) = engine.conns.open(id) else {
                     return;
                 };
                 conn.burst = 0; // This poll has its own budget.
@@ -180,7 +180,7 @@ impl Engine {
     /// connection.
     fn finish_task_response(self: &Rc<Self>, id: ConnId, after: After, out: &[u8]) {
         let (task, reader) = {
-            let Some(mut conn) = self.shared.open(id) else {
+            let Some(mut conn) = self.conns.open(id) else {
                 return;
             };
             if after == After::DrainThenKeepAlive {
@@ -200,7 +200,7 @@ impl Engine {
         if self.send_then(
             id,
             out,
-            AfterFlush::following(after, self.shared.has_queued_input(id)),
+            AfterFlush::following(after, self.conns.has_queued_input(id)),
         ) {
             return self.resume_reading(id);
         }

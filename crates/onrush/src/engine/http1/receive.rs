@@ -45,7 +45,7 @@ impl Engine {
     /// Handles received `data`.
     #[inline(always)]
     pub(in crate::engine) fn on_data(self: &Rc<Self>, id: ConnId, data: Buf) {
-        let mut conns = self.shared.table();
+        let mut conns = self.conns.all();
         let Some(conn) = conns.get(id) else { return };
         if conn.state.phase() != Phase::Ready || conn.transport.is_tls() {
             let is_tls = conn.transport.is_tls();
@@ -68,7 +68,7 @@ impl Engine {
 
     /// Handles bytes of HTTP that were received before, or decrypted.
     pub(in crate::engine) fn on_plaintext(self: &Rc<Self>, id: ConnId, data: Buf) {
-        match self.shared.open(id).map(|conn| conn.state.phase()) {
+        match self.conns.open(id).map(|conn| conn.state.phase()) {
             Some(Phase::Ready) => self.process_queued_input(id, Some(data)),
             Some(_) => self.receive_while_busy(id, data),
             None => {}
@@ -79,7 +79,7 @@ impl Engine {
     #[inline(never)]
     fn receive_while_busy(self: &Rc<Self>, id: ConnId, data: Buf) {
         let waker = {
-            let Some(mut conn) = self.shared.open(id) else {
+            let Some(mut conn) = self.conns.open(id) else {
                 return;
             };
             match conn.state.phase() {
@@ -96,7 +96,7 @@ impl Engine {
     /// Continues with the next request of a connection after the previous response was sent.
     pub(in crate::engine) fn resume_reading(self: &Rc<Self>, id: ConnId) {
         {
-            let Some(mut conn) = self.shared.open(id) else {
+            let Some(mut conn) = self.conns.open(id) else {
                 return;
             };
             conn.state.become_ready(id);
@@ -124,12 +124,12 @@ impl Engine {
     /// input before it, which is parsed without a copy. `data`: input that may continue a partial
     /// head; see [`Engine::next_input`].
     fn process_input(self: &Rc<Self>, id: ConnId, in_place: Option<Buf>, data: Option<Buf>) {
-        let mut out = self.shared.rendering.take_buffer();
+        let mut out = self.conns.rendering.take_buffer();
         let mut steps = 0;
         let then = self.process_input_into(id, in_place, data, &mut out, &mut steps);
         if steps > 1 {
             // Only bursts are limited, so a single request is not counted.
-            self.shared.note_started(id, steps);
+            self.conns.note_started(id, steps);
         }
         match then {
             Some(AfterFlush::Continue) => self.flush_and_idle(id, &out),
@@ -140,7 +140,7 @@ impl Engine {
             }
             None => self.record_without_send(),
         }
-        self.shared.rendering.keep_buffer(out);
+        self.conns.rendering.keep_buffer(out);
     }
 
     /// The loop of [`Engine::process_input`]. Renders responses into `out`, and returns what
@@ -162,7 +162,7 @@ impl Engine {
             let input = match remaining.take() {
                 Some(remaining) => remaining, // No partial head precedes it.
                 None => {
-                    let is_empty = data.is_none() && self.shared.table().get(id)?.active.is_none();
+                    let is_empty = data.is_none() && self.conns.all().get(id)?.active.is_none();
                     if is_empty {
                         return Some(AfterFlush::Continue);
                     }
@@ -186,7 +186,7 @@ impl Engine {
                 LoopStep::Parse(behind) => remaining = Some(behind).filter(|data| !data.is_empty()),
                 LoopStep::NeedInput => {
                     // More input is queued behind the partial head: join them in the next pass.
-                    let conn = self.shared.open(id)?;
+                    let conn = self.conns.open(id)?;
                     let active = conn.active.as_ref();
                     if active.is_none_or(|active| active.wire.input.len() < 2) {
                         return Some(AfterFlush::Continue);
@@ -199,7 +199,7 @@ impl Engine {
             if responses >= self.limits().pipelined_requests_max || out.len() > OUT_FLUSH_BYTES {
                 responses = 0;
                 if let Some(remaining) = remaining.take() {
-                    self.shared.open(id)?.active().wire.unpop_input(remaining);
+                    self.conns.open(id)?.active().wire.unpop_input(remaining);
                 }
                 coop::spend(out.len());
                 let sent = self.send_then(id, out, AfterFlush::Continue);
@@ -220,7 +220,7 @@ impl Engine {
     /// while receive memory is short: parsing frees memory, and deferring holds it.
     #[inline(never)]
     fn must_defer(&self, id: ConnId, steps: usize, steps_max: &mut usize) -> bool {
-        let conn = self.shared.open(id);
+        let conn = self.conns.open(id);
         if *steps_max == 1 {
             let iteration = self.context.iteration();
             let left = conn.as_ref().map(|conn| conn.may_start(iteration));
@@ -228,7 +228,7 @@ impl Engine {
         }
         (steps >= *steps_max || coop::is_exhausted())
             && conn.is_some_and(|conn| conn.state.expects() != Expects::Head)
-            && !self.shared.memory.is_short()
+            && !self.conns.memory.is_short()
     }
 
     /// Sends the rendered responses, and leaves `input` and the queued input behind it to a task.
@@ -237,7 +237,7 @@ impl Engine {
     fn defer_input(self: &Rc<Self>, id: ConnId, input: Buf, out: &mut Vec<u8>) {
         let nothing = input.slice(0..0);
         {
-            let Some(mut conn) = self.shared.open(id) else {
+            let Some(mut conn) = self.conns.open(id) else {
                 return;
             };
             conn.active().wire.unpop_input(input);
@@ -256,14 +256,14 @@ impl Engine {
     fn process_once(self: &Rc<Self>, id: ConnId, data: Buf, out: &mut Vec<u8>) -> LoopStep {
         let mut parts = self.request_pool.take(self);
         let parsed = {
-            let mut conns = self.shared.table();
+            let mut conns = self.conns.all();
             let Some(conn) = conns.get(id) else {
                 return LoopStep::Yield;
             };
             if conn.state.expects() == Expects::RestOfBody {
                 drop(conns);
                 self.request_pool.give(parts);
-                return match self.shared.discard_rest_of_body(id, data) {
+                return match self.conns.discard_rest_of_body(id, data) {
                     Ok(behind) => LoopStep::Parse(behind),
                     Err(_) => LoopStep::End(AfterFlush::Linger), // The response was already sent.
                 };
@@ -273,20 +273,20 @@ impl Engine {
                 Ok(Step::Request { head_bytes }) => {
                     if conn.state.expects() == Expects::Head {
                         conn.state.expect_request();
-                        self.shared.evictable().borrow_mut().unlist(conn);
+                        self.conns.unlist(conn);
                     }
                     Ok(head_bytes)
                 }
                 Ok(Step::NeedMore) => {
                     drop(conns);
-                    self.shared.wait_for_rest_of_head(id, data);
+                    self.conns.wait_for_rest_of_head(id, data);
                     self.request_pool.give(parts);
                     return LoopStep::NeedInput;
                 }
                 Err(reject) => {
                     drop(conns);
                     let outcome = Outcome::Rejected;
-                    let after = self.shared.reject_head(id, reject, outcome, &data, out);
+                    let after = self.conns.reject_head(id, reject, outcome, &data, out);
                     Err((reject, after))
                 }
             }
@@ -314,26 +314,21 @@ impl Engine {
         head_bytes: usize,
         out: &mut Vec<u8>,
     ) -> LoopStep {
-        if parts.head.framing() != Framing::None
-            && self
-                .shared
-                .memory
-                .is_short_for_bodies(self.shared.evictable())
-        {
+        if parts.head.framing() != Framing::None && self.conns.is_short_for_bodies() {
             let then = self.shed_body(id, parts, &data[..head_bytes], out);
             return then.map_or(LoopStep::Yield, LoopStep::End);
         }
         count(&self.counters.requests);
-        let head = self.shared.memory.take_head(&mut data, head_bytes);
+        let head = self.conns.memory.take_head(&mut data, head_bytes);
         let mut body = None;
         if parts.head.framing() != Framing::None {
             // Reading the body may send a 100 (Continue), which has to follow earlier responses.
-            if self.shared.send_or_queue(id, out).is_err() {
+            if self.conns.send_or_queue(id, out).is_err() {
                 self.send_failed(id);
                 return LoopStep::Yield;
             }
             out.clear();
-            let Some(mut conn) = self.shared.open(id) else {
+            let Some(mut conn) = self.conns.open(id) else {
                 return LoopStep::Yield;
             };
             conn.active()
@@ -345,12 +340,12 @@ impl Engine {
                 response_count,
             });
         }
-        if self.shared.io.log.is_on() {
-            self.shared.log_request(id, &parts.head, &head);
+        if self.conns.io.log.is_on() {
+            self.conns.log_request(id, &parts.head, &head);
         }
-        if self.shared.io.measurements.are_on() {
+        if self.conns.io.measurements.are_on() {
             let may_be_tls = cfg!(feature = "tls") && self.settings.tls.is_some();
-            self.shared.measure(id, may_be_tls, &parts.head, &head);
+            self.conns.measure(id, may_be_tls, &parts.head, &head);
         }
         let has_body = body.is_some();
         let request = parts.into_request(head, id, body);
@@ -373,7 +368,7 @@ impl Engine {
         }
         if has_body {
             // The handler has responded and needs no more of the body.
-            self.shared.clear_body_reader(id);
+            self.conns.clear_body_reader(id);
         }
         let response = match &mut reply {
             Some(response) => response,
@@ -405,7 +400,7 @@ impl Engine {
     /// into the socket buffer.
     #[inline(never)]
     fn poll_send_now(self: &Rc<Self>, id: ConnId, mut sending: SendFuture, data: Buf) -> LoopStep {
-        self.shared.set_write_timeout(id, 0);
+        self.conns.set_write_timeout(id, 0);
         let polled = {
             let task_slot = self.task_slot.borrow();
             let mut cx = Context::from_waker(task_slot.waker());
@@ -427,14 +422,14 @@ impl Engine {
         match after {
             After::KeepAlive => {}
             After::DrainThenKeepAlive => {
-                if let Some(mut conn) = self.shared.open(id) {
+                if let Some(mut conn) = self.conns.open(id) {
                     conn.state.expect_rest_of_body();
                 }
             }
             last => {
                 return LoopStep::End(AfterFlush::following(
                     last,
-                    !data.is_empty() || self.shared.has_queued_input(id),
+                    !data.is_empty() || self.conns.has_queued_input(id),
                 ));
             }
         }
@@ -447,7 +442,7 @@ impl Engine {
     #[inline(never)]
     fn record_without_send(self: &Rc<Self>) {
         self.reclaim_memory();
-        self.shared.io.measurements.record();
-        self.shared.io.measurements.abort_present();
+        self.conns.io.measurements.record();
+        self.conns.io.measurements.abort_present();
     }
 }

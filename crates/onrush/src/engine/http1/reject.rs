@@ -21,7 +21,7 @@ impl Engine {
     ) {
         let mut out = Vec::new();
         let after = {
-            let Some(mut conn) = self.shared.open(id) else {
+            let Some(mut conn) = self.conns.open(id) else {
                 return;
             };
             conn.unlist();

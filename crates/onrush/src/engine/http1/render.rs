@@ -58,7 +58,7 @@ impl Engine {
         out: &mut Vec<u8>,
         behind: usize,
     ) -> Rendered {
-        match self.shared.io.log.is_on() {
+        match self.conns.io.log.is_on() {
             true => self.render_logged(id, behind, response, out),
             false => self.render::<false>(id, behind, response, out),
         }
@@ -88,9 +88,9 @@ impl Engine {
         if response.status.0 == 101 {
             self.check_upgrade(id, response);
         }
-        let date = self.shared.rendering.date();
+        let date = self.conns.rendering.date();
         let mut rendered_before = out.len();
-        let mut conns = self.shared.table(); // The fast path.
+        let mut conns = self.conns.all(); // As in `receive`.
         let Some(conn) = conns.get(id) else {
             return Rendered::Gone;
         };
@@ -101,17 +101,17 @@ impl Engine {
         if let Some(reject) = reject.filter(|_| response.status.0 < 400) {
             // The body broke a rule after the handler had started, so the response is an error.
             conn.machine.send_reject(reject, &date, out);
-            self.shared
+            self.conns
                 .io
                 .measurements
                 .respond(conn, reject.status, None);
             if LOGS {
-                self.shared
+                self.conns
                     .io
                     .log
                     .respond_whole(conn, reject.status, rendered_before, out);
             }
-            return Rendered::Whole(self.shared.finish_request(conn));
+            return Rendered::Whole(self.conns.finish_request(conn));
         }
         if conn.machine.continue_due() && may_be_read_later(conn, response) {
             conn.machine.send_continue(out);
@@ -119,14 +119,14 @@ impl Engine {
         }
         let length = response.body.length();
         let close = response.close
-            || (self.shared.shutdown.ends(conn) && self.shared.is_last(id, conn, behind));
+            || (self.conns.shutdown.ends(conn) && self.conns.is_last(id, conn, behind));
         let send_as = match length {
             Some(bytes) if response.fields.is_empty() && !close => conn.machine.send_plain_head(
                 response.status.0,
                 response.content_type,
                 bytes,
                 &date,
-                &mut self.shared.rendering.heads(),
+                &mut self.conns.rendering.heads(),
                 out,
             ),
             _ => conn.machine.send_head(
@@ -139,12 +139,12 @@ impl Engine {
                 out,
             ),
         };
-        if self.shared.io.measurements.are_on() {
+        if self.conns.io.measurements.are_on() {
             let body_bytes = match send_as {
                 SendAs::Nothing => Some(0),
                 _ => length,
             };
-            self.shared
+            self.conns
                 .io
                 .measurements
                 .respond(conn, response.status.0, body_bytes);
@@ -165,7 +165,7 @@ impl Engine {
             _ => {
                 if LOGS {
                     let status = response.status.0;
-                    self.shared
+                    self.conns
                         .io
                         .log
                         .respond(conn, status, rendered_before, head_bytes, None);
@@ -176,18 +176,18 @@ impl Engine {
         }
         if LOGS {
             let bytes = Some(out.len() - rendered_before);
-            self.shared
+            self.conns
                 .io
                 .log
                 .respond(conn, response.status.0, rendered_before, head_bytes, bytes);
         }
-        Rendered::Whole(self.shared.finish_request(conn))
+        Rendered::Whole(self.conns.finish_request(conn))
     }
 
     /// Replaces a 101 that was made for another request.
     #[cold]
     fn check_upgrade(&self, id: ConnId, response: &mut Response) {
-        let conn = self.shared.open(id);
+        let conn = self.conns.open(id);
         if !conn.is_some_and(|conn| conn.machine.may_upgrade()) {
             *response = Response::internal_error();
         }

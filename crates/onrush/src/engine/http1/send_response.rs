@@ -3,7 +3,7 @@
 use crate::body::{Content, Part, Streamed};
 use crate::connections::ConnId;
 use crate::engine::lifecycle::{Engine, guarded};
-use crate::engine::open::Shared;
+use crate::engine::open::OpenConns;
 use crate::engine::shared::socket_io::connection_gone;
 use crate::metrics::CloseReason;
 use crate::panic_guard::{self, PanicGuard};
@@ -39,7 +39,7 @@ impl Engine {
     ) -> Option<After> {
         self.begin_other_protocol(id);
         let sender = ResponseSender {
-            shared: &self.shared,
+            conns: &self.conns,
             id,
         };
         let result = match content {
@@ -61,17 +61,17 @@ impl Engine {
             self.abort(id, reason);
             return None;
         }
-        let mut conn = self.shared.open(id)?;
-        if self.shared.io.log.is_on() {
-            self.shared.io.log.sent(&mut conn);
+        let mut conn = self.conns.open(id)?;
+        if self.conns.io.log.is_on() {
+            self.conns.io.log.sent(&mut conn);
         }
-        Some(self.shared.finish_request(&mut conn))
+        Some(self.conns.finish_request(&mut conn))
     }
 
     /// After a 101 the client has no more time limits than the application gives it, and what it
     /// has sent already can be read.
     fn begin_other_protocol(&self, id: ConnId) {
-        let Some(mut conn) = self.shared.open(id) else {
+        let Some(mut conn) = self.conns.open(id) else {
             return;
         };
         if !conn.machine.is_upgraded() {
@@ -82,20 +82,20 @@ impl Engine {
             conn.set_busy_deadline();
         }
         drop(conn);
-        self.shared.clear_body_reader(id);
+        self.conns.clear_body_reader(id);
     }
 }
 
 /// Sends the content of a response to one connection, as fast as its client takes it.
 struct ResponseSender<'e> {
-    shared: &'e Shared,
+    conns: &'e OpenConns,
     id: ConnId,
 }
 
 impl ResponseSender<'_> {
     async fn send_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
-            let sent = poll_fn(|cx| self.shared.poll_send(self.id, cx, bytes)).await?;
+            let sent = poll_fn(|cx| self.conns.poll_send(self.id, cx, bytes)).await?;
             bytes = &bytes[sent..];
         }
         Ok(())
@@ -104,7 +104,7 @@ impl ResponseSender<'_> {
     /// Sends bytes that the engine rendered. They count as its memory while they wait.
     async fn send_rendered(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
-            let sent = poll_fn(|cx| self.shared.poll_send_rendered(self.id, cx, bytes)).await?;
+            let sent = poll_fn(|cx| self.conns.poll_send_rendered(self.id, cx, bytes)).await?;
             bytes = &bytes[sent..];
         }
         Ok(())
@@ -116,7 +116,7 @@ impl ResponseSender<'_> {
         let mut sent = 0;
         while sent < first.len() {
             sent += poll_fn(|cx| {
-                self.shared
+                self.conns
                     .poll_send_head_and_content(self.id, cx, &first[sent..], second)
             })
             .await?;
@@ -148,7 +148,7 @@ impl ResponseSender<'_> {
                     let mut left = &head[..];
                     while !left.is_empty() {
                         let sent =
-                            poll_fn(|cx| self.shared.poll_send_more(self.id, cx, left)).await?;
+                            poll_fn(|cx| self.conns.poll_send_more(self.id, cx, left)).await?;
                         left = &left[sent..];
                     }
                     head = Vec::new();
@@ -171,9 +171,8 @@ impl ResponseSender<'_> {
             let step_end = offset + step;
             while offset < step_end {
                 let left = (step_end - offset) as usize;
-                let sent =
-                    poll_fn(|cx| self.shared.poll_send_file(self.id, cx, file, offset, left))
-                        .await?;
+                let sent = poll_fn(|cx| self.conns.poll_send_file(self.id, cx, file, offset, left))
+                    .await?;
                 if sent == 0 {
                     // The file was truncated meanwhile, so the announced length cannot be sent.
                     return Err(io::ErrorKind::UnexpectedEof.into());
@@ -195,7 +194,7 @@ impl ResponseSender<'_> {
         next: u64,
     ) -> io::Result<()> {
         let file = file.clone();
-        let job = self.shared.context.blocking().run(move || {
+        let job = self.conns.context.blocking().run(move || {
             file.advise_needed(offset, length);
             let mut scratch = vec![0; 64 * 1024];
             let (mut at, end) = (offset, offset + length);
@@ -239,7 +238,7 @@ impl ResponseSender<'_> {
                     return Poll::Ready(None);
                 }
                 ready!(coop::poll_proceed(cx));
-                let polled = guarded(&self.shared.counters, || {
+                let polled = guarded(&self.conns.counters, || {
                     stream.get_mut().as_mut().poll_next(cx)
                 });
                 match polled.unwrap_or_else(|| Poll::Ready(Some(Err(stream_panicked())))) {
@@ -272,7 +271,7 @@ impl ResponseSender<'_> {
         }
         if send_as == SendAs::Chunked {
             let trailers = trailers.map(|trailers| trailers.take()).unwrap_or_default();
-            let mut conn = self.shared.open(self.id).ok_or_else(connection_gone)?;
+            let mut conn = self.conns.open(self.id).ok_or_else(connection_gone)?;
             conn.machine.send_end(trailers.as_bytes(), &mut pending);
         }
         self.send_rendered(&pending).await?;

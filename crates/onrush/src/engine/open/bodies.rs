@@ -8,13 +8,11 @@
 //! part (`SO_RCVLOWAT`), unless the client is slow.
 
 use crate::connections::BodyId;
-use crate::engine::connection::Conn;
 use crate::engine::connection::state::Receiving;
 use crate::engine::connection::transport::BodyTarget;
 use crate::engine::open::deadlines::Wait;
-use crate::engine::open::{OpenConn, Shared};
+use crate::engine::open::{OpenConn, OpenConns};
 use crate::metrics::TimeLimit;
-use onrush_proto::limits::Limits;
 use onrush_proto::reject::Reject;
 use onrush_rt::buf::Buf;
 use onrush_rt::{coop, diagnose, user};
@@ -52,62 +50,17 @@ pub(in crate::engine) enum Attempt {
     },
 }
 
-impl Shared {
+pub(in crate::engine) fn request_gone() -> io::Error {
+    io::ErrorKind::UnexpectedEof.into()
+}
+
+impl OpenConns {
     /// The connection, if the body belongs to its present request.
     pub(in crate::engine) fn present(&self, body: BodyId) -> Option<OpenConn<'_>> {
         let conn = self.open(body.connection)?;
         (conn.response_count == body.response_count).then_some(conn)
     }
-}
 
-pub(in crate::engine) fn request_gone() -> io::Error {
-    io::ErrorKind::UnexpectedEof.into()
-}
-
-/// Records that reading the body failed, and the response to send for it.
-pub(in crate::engine) fn reject_body(conn: &mut Conn, reject: Reject) -> io::Error {
-    let kind = match reject.status {
-        413 => io::ErrorKind::FileTooLarge,
-        _ => io::ErrorKind::InvalidData,
-    };
-    conn.active().exchange.fail_body(kind, reject)
-}
-
-/// Returns the next piece of the body from up to `bytes_max` received bytes.
-fn next_piece(conn: &mut Conn, limits: &Limits, bytes_max: usize) -> NextPiece {
-    loop {
-        if let Some(error) = conn.active().exchange.body_error() {
-            return NextPiece::Failed(error);
-        }
-        if conn.machine.body_ended() {
-            return NextPiece::End;
-        }
-        if conn.machine.may_upgrade() {
-            return NextPiece::Empty; // What is queued belongs to the other protocol, after the 101.
-        }
-        let Some(mut data) = conn.active().wire.pop_input() else {
-            return match conn.machine.is_upgraded() && conn.state.has_ended() {
-                true => NextPiece::End,
-                false => NextPiece::Empty,
-            };
-        };
-        let within = &data[..data.len().min(bytes_max)];
-        let piece = match conn.machine.receive_body(within, limits) {
-            Ok(piece) => piece,
-            Err(reject) => return NextPiece::Failed(reject_body(conn, reject)),
-        };
-        let body = data.slice(piece.data);
-        data.advance(piece.consumed);
-        conn.active().wire.log_entries.receive(piece.consumed);
-        conn.active().wire.unpop_input(data);
-        if !body.is_empty() {
-            conn.count_body_bytes(body.len());
-            return NextPiece::Piece(body);
-        }
-    }
-}
-
-impl Shared {
     /// Stores the reader's waker until more bytes arrive. Fails when no more bytes will arrive.
     pub(in crate::engine) fn wait_for_body(
         &self,
@@ -171,13 +124,45 @@ impl Shared {
 impl OpenConn<'_> {
     /// The next piece of the body, from up to `bytes_max` received bytes.
     pub(in crate::engine) fn next_piece(&mut self, bytes_max: usize) -> NextPiece {
-        let limits = self.shared.limits.get();
-        next_piece(self, &limits, bytes_max)
+        let (limits, conn) = (self.all.limits.get(), &mut *self.conn);
+        loop {
+            if let Some(error) = conn.active().exchange.body_error() {
+                return NextPiece::Failed(error);
+            }
+            if conn.machine.body_ended() {
+                return NextPiece::End;
+            }
+            if conn.machine.may_upgrade() {
+                // What is queued belongs to the other protocol, after the 101.
+                return NextPiece::Empty;
+            }
+            let Some(mut data) = conn.active().wire.pop_input() else {
+                return match conn.machine.is_upgraded() && conn.state.has_ended() {
+                    true => NextPiece::End,
+                    false => NextPiece::Empty,
+                };
+            };
+            let within = &data[..data.len().min(bytes_max)];
+            let piece = match conn.machine.receive_body(within, &limits) {
+                Ok(piece) => piece,
+                Err(reject) => {
+                    return NextPiece::Failed(conn.active().exchange.reject_body(reject));
+                }
+            };
+            let body = data.slice(piece.data);
+            data.advance(piece.consumed);
+            conn.active().wire.log_entries.receive(piece.consumed);
+            conn.active().wire.unpop_input(data);
+            if !body.is_empty() {
+                conn.count_body_bytes(body.len());
+                return NextPiece::Piece(body);
+            }
+        }
     }
 
     /// Discards body bytes directly, as [`OpenConn::try_direct`] receives them.
     pub(in crate::engine) fn try_discard(&mut self) -> Attempt {
-        let mut buffer = self.shared.discard_buffer.borrow_mut();
+        let mut buffer = self.all.discard_buffer.borrow_mut();
         if buffer.is_empty() {
             *buffer = vec![0; DISCARD_BYTES];
         }
@@ -191,7 +176,7 @@ impl OpenConn<'_> {
         low_water: u32,
         target: BodyTarget<'_>,
     ) -> Attempt {
-        let (shared, id, conn) = (self.shared, self.id, &mut *self.conn);
+        let (all, id, conn) = (self.all, self.id, &mut *self.conn);
         let run = conn.machine.body_run();
         let already = conn.state.receiving() == Receiving::Off;
         let is_too_short = run < DIRECT_BYTES_MIN && !(already && run > 0);
@@ -202,7 +187,7 @@ impl OpenConn<'_> {
             diagnose!(TRACE, connection = id.token(), bytes = run;
                 "receiving paused, the body is read directly");
             conn.state
-                .pause_receiving(shared.context.driver().pause(conn.stream));
+                .pause_receiving(all.context.driver().pause(conn.stream));
         }
         if conn.state.receiving() != Receiving::Off {
             // `ReceiveStopped`, or a completion that was in progress, wakes the reader.
@@ -215,7 +200,7 @@ impl OpenConn<'_> {
         let received = match std::mem::take(&mut conn.active().wire.emptied) {
             true => Err(io::ErrorKind::WouldBlock.into()),
             false => {
-                let (result, emptied) = shared.io.receive_body(conn, target, bytes_max);
+                let (result, emptied) = all.io.receive_body(conn, target, bytes_max);
                 conn.active().wire.emptied = emptied;
                 result
             }
@@ -224,7 +209,7 @@ impl OpenConn<'_> {
             Ok(0) => conn.state.end(),
             Ok(n) => {
                 if let Err(reject) = conn.machine.skip_body(n as u64) {
-                    return Attempt::Done(Err(reject_body(conn, reject)));
+                    return Attempt::Done(Err(conn.active().exchange.reject_body(reject)));
                 }
                 coop::spend(n);
                 self.set_wait_timeout(Wait::Body, 0);
@@ -249,8 +234,8 @@ impl OpenConn<'_> {
                     run if run < LOW_WATER_MIN && conn.active().wire.low_water <= 1 => 1,
                     run => low_water.min(u32::try_from(run).unwrap_or(u32::MAX)).max(1),
                 };
-                shared.io.set_low_water(conn, low_water);
-                shared.context.driver().want_read(conn.stream);
+                all.io.set_low_water(conn, low_water);
+                all.context.driver().want_read(conn.stream);
             }
             Err(error) => {
                 conn.machine.close_after_next();
@@ -273,7 +258,7 @@ impl OpenConn<'_> {
     /// Records that the body did not arrive in time, and the response to send for it.
     pub(in crate::engine) fn body_timeout_error(&mut self) -> io::Error {
         self.machine.close_after_next();
-        self.shared.counters.timed_out.count(TimeLimit::Body);
+        self.all.counters.timed_out.count(TimeLimit::Body);
         let reject = Reject::new(408, "request body took too long");
         self.active()
             .exchange

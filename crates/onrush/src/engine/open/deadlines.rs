@@ -4,7 +4,7 @@
 use crate::connections::ConnId;
 use crate::engine::connection::Conn;
 use crate::engine::connection::state::Expects;
-use crate::engine::open::{OpenConn, Shared};
+use crate::engine::open::{OpenConn, OpenConns};
 use onrush_rt::user;
 use std::task::Waker;
 
@@ -24,11 +24,15 @@ pub(in crate::engine) enum Wait {
     Write,
 }
 
+/// The time limit of a connection whose response was sent and whose client sends the rest of the
+/// body too slowly: it can be closed.
+const CLOSE_SOON_MS: u32 = 1;
+
 /// The extension of an expired head or idle time limit when the kernel holds unread input, in ms.
 /// The worker was away and has to process that input first.
 const EXTENSION_MS: u64 = 1_000;
 
-impl Shared {
+impl OpenConns {
     /// As [`OpenConn::set_timeout`].
     #[inline]
     pub(in crate::engine) fn set_timeout(&self, id: ConnId, conn: &mut Conn, limit_ms: u32) {
@@ -87,21 +91,21 @@ impl OpenConn<'_> {
     /// Sets the deadline of the connection to `limit_ms` from now; 0 for no limit.
     #[inline]
     pub(in crate::engine) fn set_timeout(&mut self, limit_ms: u32) {
-        self.shared.set_timeout(self.id, &mut self.conn, limit_ms);
+        self.all.set_timeout(self.id, &mut self.conn, limit_ms);
     }
 
     #[inline]
     pub(in crate::engine) fn set_deadline(&mut self, deadline_ms: u64) {
-        (self.shared).set_deadline(self.id, &mut self.conn, deadline_ms);
+        (self.all).set_deadline(self.id, &mut self.conn, deadline_ms);
     }
 
     /// Whether the deadline of a connection has passed, whose timer has fired. Otherwise starts the
     /// timer again.
     pub(in crate::engine) fn has_expired(&mut self) -> bool {
         (self.timer, self.timer_ms) = (None, u64::MAX);
-        let is_later = self.deadline_ms > self.shared.context.now_ms();
+        let is_later = self.deadline_ms > self.all.context.now_ms();
         if is_later && self.deadline_ms != u64::MAX {
-            self.shared.start_timer(self.id, &mut self.conn);
+            self.all.start_timer(self.id, &mut self.conn);
         }
         !is_later
     }
@@ -109,7 +113,7 @@ impl OpenConn<'_> {
     /// Limits a task's wait for the client to `limit_ms` from now. 0 means that the wait has ended,
     /// or that it has no limit.
     pub(in crate::engine) fn set_wait_timeout(&mut self, wait: Wait, limit_ms: u32) {
-        let now_ms = self.shared.context.now_ms();
+        let now_ms = self.all.context.now_ms();
         let deadline = (limit_ms > 0).then(|| now_ms + u64::from(limit_ms));
         let active = self.active();
         let rate_meter = match wait {
@@ -134,24 +138,20 @@ impl OpenConn<'_> {
     /// Begins or continues a wait for the client, during which its rate is measured. Returns
     /// whether the client is fast enough (`Limits::rate_bytes_per_s_min`).
     pub(in crate::engine) fn begin_measured_wait(&mut self, wait: Wait) -> bool {
-        let (shared, response_count) = (self.shared, self.response_count);
+        let (all, response_count) = (self.all, self.response_count);
         let active = self.active();
         let rate_meter = match wait {
             Wait::Body => &mut active.exchange.body_rate,
             Wait::Write => &mut active.wire.write_rate,
         };
-        rate_meter.start_wait(
-            response_count,
-            shared.context.now_ms(),
-            &shared.limits.get(),
-        )
+        rate_meter.start_wait(response_count, all.context.now_ms(), &all.limits.get())
     }
 
     /// The deadline while the server drains, of a connection that waits for a request and has the
     /// deadline `deadline_ms` otherwise. A request may be on its way.
     pub(in crate::engine) fn drain_deadline_ms(&self, deadline_ms: u64) -> u64 {
-        let idle_ms = self.shared.context.now_ms() + u64::from(DRAIN_IDLE_MS);
-        let head_timeout_ms = u64::from(self.shared.limits.get().head_timeout_ms);
+        let idle_ms = self.all.context.now_ms() + u64::from(DRAIN_IDLE_MS);
+        let head_timeout_ms = u64::from(self.all.limits.get().head_timeout_ms);
         let end_ms = match self.state.expects() {
             Expects::Head if head_timeout_ms > 0 => {
                 let opened_ms = deadline_ms.saturating_sub(head_timeout_ms);
@@ -198,12 +198,28 @@ impl OpenConn<'_> {
     pub(in crate::engine) fn extend_deadline(&mut self) -> bool {
         let active = self.active.as_ref();
         let is_extended = active.is_some_and(|active| active.wire.extended);
-        let context = &self.shared.context;
+        let context = &self.all.context;
         let extends = !is_extended && context.driver().has_unread(self.stream);
         if extends {
             self.active().wire.extended = true;
             self.set_deadline(context.now_ms() + EXTENSION_MS);
         }
         extends
+    }
+
+    /// Sets the deadline of a connection that waits for its next request or for the rest of a body.
+    pub(in crate::engine) fn set_idle_deadline(&mut self) {
+        let limits = self.all.limits.get();
+        let limit_ms = match self.state.expects() {
+            _ if self.all.shutdown.ends(self) => DRAIN_IDLE_MS,
+            Expects::Request | Expects::Head | Expects::Handshake | Expects::Nothing => {
+                limits.idle_timeout_ms
+            }
+            Expects::RestOfBody => match self.begin_measured_wait(Wait::Body) {
+                true => limits.body_timeout_ms,
+                false => CLOSE_SOON_MS,
+            },
+        };
+        self.set_timeout(limit_ms);
     }
 }

@@ -1,28 +1,32 @@
-//! An open connection, with what it shares with the others of its worker.
+//! The open connections of a worker, and operations on one of them.
 //!
 //! [`OpenConn`] is the way to one connection: it borrows the connection, and has the operations
-//! that need no other one and call no user code. [`Shared`] has what these operations use; those
-//! that borrow the connection several times, because user code may run in between, are its own.
-//! Neither can close a connection or start a request. The engine does.
+//! that need no other one and call no user code. [`OpenConns`] has all of them with what these
+//! operations use, and the same operations by the id of a connection, where that is all a caller
+//! has, or where user code runs between two borrows of it (wakers). Nothing here decides what
+//! follows: whether a connection is closed or moves, and when its next request starts, is the
+//! engine's.
 //!
 //! Submodules, lowest first: `deadlines` (time limits) · `receiving` (input, and when the driver
 //! receives) · `bodies` (request bodies) · `sending` (rendered responses, and what is queued) ·
-//! `poll_send` (sends of tasks) · `rejecting` (responses without a handler) · `records` (TLS).
+//! `poll_send` (sends of tasks) · `exchange` (the begin and the end of a request) · `rejecting`
+//! (responses without a handler) · `records` (TLS).
 
 pub(in crate::engine) mod bodies;
 pub(in crate::engine) mod deadlines;
-pub(in crate::engine) mod poll_send;
-pub(in crate::engine) mod receiving;
+mod exchange;
+mod poll_send;
+mod receiving;
 #[cfg(feature = "tls")]
-pub(in crate::engine) mod records;
+mod records;
 mod rejecting;
 mod sending;
 
 use crate::connections::ConnId;
 use crate::engine::connection::Conn;
-use crate::engine::connection::evictable::Evictable;
-use crate::engine::connection::table::Conns;
-use crate::engine::connection::unsent_limit::{UnsentLimit, UnsentLimits};
+use crate::engine::connection::evictable::Victim;
+use crate::engine::connection::table::{ConnTable, Conns};
+use crate::engine::connection::unsent_limit::UnsentLimits;
 use crate::engine::shared::exchange_log::ExchangeLog;
 use crate::engine::shared::measurements::Measurements;
 use crate::engine::shared::peers::Peers;
@@ -39,8 +43,8 @@ use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// The connections of one worker, and what the operations on one of them use.
-pub(in crate::engine) struct Shared {
+/// The open connections of one worker, and what the operations on one of them use.
+pub(in crate::engine) struct OpenConns {
     pub(in crate::engine) context: WorkerContext,
     pub(in crate::engine) limits: Cell<Limits>,
     pub(in crate::engine) memory: ReceiveMemory,
@@ -49,26 +53,25 @@ pub(in crate::engine) struct Shared {
     pub(in crate::engine) counters: Arc<Counters>,
     pub(in crate::engine) shutdown: Shutdown,
     pub(in crate::engine) peers: Rc<Peers>,
-    pub(in crate::engine) unsent_limits: UnsentLimits,
-    conns: RefCell<Conns>,
-    evictable: RefCell<Evictable>,
+    table: ConnTable,
     /// Receives discarded bytes that the kernel cannot drop by itself.
     discard_buffer: RefCell<Vec<u8>>,
 }
 
-impl Shared {
+impl OpenConns {
     pub(in crate::engine) fn new(
         context: &WorkerContext,
         limits: Limits,
         counters: &Arc<Counters>,
         recorder: Option<Recorder>,
         peers: Peers,
-    ) -> Shared {
-        let (evictable, peers) = (Evictable::default(), Rc::new(peers));
-        Shared {
+    ) -> OpenConns {
+        let (table, peers) = (ConnTable::default(), Rc::new(peers));
+        let unsent_bytes = table.evictable.borrow().unsent_bytes().clone();
+        OpenConns {
             context: context.clone(),
             limits: Cell::new(limits),
-            memory: ReceiveMemory::new(context, evictable.unsent_bytes()),
+            memory: ReceiveMemory::new(context, unsent_bytes),
             io: SocketIo::new(
                 context,
                 ExchangeLog::new(context, &peers),
@@ -78,9 +81,7 @@ impl Shared {
             counters: counters.clone(),
             shutdown: Shutdown::default(),
             peers,
-            unsent_limits: UnsentLimits::default(),
-            conns: RefCell::default(),
-            evictable: RefCell::new(evictable),
+            table,
             discard_buffer: RefCell::default(),
         }
     }
@@ -88,13 +89,29 @@ impl Shared {
     /// Borrows a connection, if it is open.
     #[inline]
     pub(in crate::engine) fn open(&self, id: ConnId) -> Option<OpenConn<'_>> {
-        let conns = self.conns.borrow_mut();
-        let conn = RefMut::filter_map(conns, |conns| conns.get(id)).ok()?;
+        let conn = self.table.get(id)?;
         Some(OpenConn {
-            shared: self,
+            all: self,
             conn,
             id,
         })
+    }
+
+    /// Borrows all connections: for a pass over them, and for the steps of each request, which
+    /// would have to save the four words of an [`OpenConn`].
+    #[inline(always)]
+    pub(in crate::engine) fn all(&self) -> RefMut<'_, Conns> {
+        self.table.all()
+    }
+
+    /// The ids of all open connections.
+    pub(in crate::engine) fn ids(&self) -> Vec<ConnId> {
+        self.table.all().ids()
+    }
+
+    /// Whether nothing borrows a connection, so that user code may run.
+    pub(in crate::engine) fn is_free(&self) -> bool {
+        self.table.is_free()
     }
 
     /// Whether a connection is in its TLS handshake.
@@ -103,46 +120,43 @@ impl Shared {
         conn.is_some_and(|conn| conn.state.is_handshaking())
     }
 
-    /// Borrows all connections.
-    #[inline(always)]
-    pub(in crate::engine) fn table(&self) -> RefMut<'_, Conns> {
-        self.conns.borrow_mut()
-    }
-
-    /// Whether nothing borrows a connection, so that user code may run.
-    pub(in crate::engine) fn is_free(&self) -> bool {
-        self.conns.try_borrow_mut().is_ok() && self.evictable.try_borrow_mut().is_ok()
-    }
-
-    /// The ids of all open connections.
-    pub(in crate::engine) fn ids(&self) -> Vec<ConnId> {
-        self.conns.borrow_mut().ids()
-    }
-
     /// Adds a connection in a reserved place of the table.
     pub(in crate::engine) fn insert(&self, id: ConnId, conn: Conn) {
-        self.unsent_limits.set(id, UnsentLimit::default());
-        self.conns.borrow_mut().insert(id, conn);
+        self.table.insert(id, conn);
     }
 
     /// Removes a connection. The caller drops it outside any borrow, because its task is user code.
     pub(in crate::engine) fn remove(&self, id: ConnId) -> Option<Conn> {
-        let mut conn = self.conns.borrow_mut().remove(id)?;
-        if conn.is_listed() {
-            self.evictable.borrow_mut().unlist(&mut conn);
-        }
-        Some(conn)
+        self.table.remove(id)
     }
 
-    /// The connections that may be evicted.
-    pub(in crate::engine) fn evictable(&self) -> &RefCell<Evictable> {
-        &self.evictable
+    /// Takes the connection that is evicted next out of its list. The caller unlists it.
+    pub(in crate::engine) fn take_victim(&self) -> Option<Victim> {
+        self.table.evictable.borrow_mut().take_victim()
+    }
+
+    /// Removes a connection, which the caller has borrowed with all, from those that may be
+    /// evicted.
+    pub(in crate::engine) fn unlist(&self, conn: &mut Conn) {
+        self.table.evictable.borrow_mut().unlist(conn);
+    }
+
+    /// Whether new bodies would use the memory that is left for complete requests and partial
+    /// heads.
+    pub(in crate::engine) fn is_short_for_bodies(&self) -> bool {
+        let listed_bytes = || self.table.evictable.borrow().input_bytes();
+        self.memory.is_short_for_bodies(listed_bytes)
+    }
+
+    /// The limits on what the kernel holds unsent.
+    pub(in crate::engine) fn unsent_limits(&self) -> &UnsentLimits {
+        &self.table.unsent_limits
     }
 }
 
 /// An open connection, which it borrows. No user code may run meanwhile.
 pub(in crate::engine) struct OpenConn<'s> {
-    shared: &'s Shared,
+    all: &'s OpenConns,
     conn: RefMut<'s, Conn>,
     id: ConnId,
 }
@@ -166,35 +180,33 @@ impl DerefMut for OpenConn<'_> {
 impl OpenConn<'_> {
     /// Lists the connection as one with a partial head, which may be evicted.
     pub(in crate::engine) fn list_head(&mut self) {
-        let mut evictable = self.shared.evictable.borrow_mut();
+        let mut evictable = self.all.table.evictable.borrow_mut();
         evictable.list_head(self.id, &mut self.conn);
     }
 
-    /// Lists the connection as [`Evictable::list_awaited_record`] says.
+    /// Lists the connection as `Evictable::list_awaited_record` says.
     pub(in crate::engine) fn list_awaited_record(&mut self) {
-        let mut evictable = self.shared.evictable.borrow_mut();
+        let mut evictable = self.all.table.evictable.borrow_mut();
         evictable.list_awaited_record(self.id, &mut self.conn);
     }
 
     /// Lists the connection as one whose client does not read its responses, if it holds memory.
     pub(in crate::engine) fn list_unread(&mut self) {
-        let mut evictable = self.shared.evictable.borrow_mut();
+        let mut evictable = self.all.table.evictable.borrow_mut();
         evictable.list_unread(self.id, &mut self.conn);
     }
 
     /// Makes the connection the newest of those whose client does not read: it has read bytes.
     pub(in crate::engine) fn list_unread_anew(&mut self) {
-        if self.is_listed() {
-            let mut evictable = self.shared.evictable.borrow_mut();
-            evictable.list_unread_anew(self.id, &mut self.conn);
-        }
+        let mut evictable = self.all.table.evictable.borrow_mut();
+        evictable.list_unread_anew(self.id, &mut self.conn);
     }
 
     /// Removes the connection from those that may be evicted.
     #[inline]
     pub(in crate::engine) fn unlist(&mut self) {
         if self.is_listed() {
-            self.shared.evictable.borrow_mut().unlist(&mut self.conn);
+            self.all.table.evictable.borrow_mut().unlist(&mut self.conn);
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::connections::ConnId;
 use crate::engine::connection::transport::Output;
-use crate::engine::open::Shared;
+use crate::engine::open::OpenConns;
 use crate::engine::open::deadlines::Wait;
 use crate::engine::shared::socket_io::{Sent, connection_gone};
 use onrush_rt::coop;
@@ -16,7 +16,7 @@ use std::task::{Context, Poll, ready};
 /// does most of the receiver's work as well.
 const FILE_COST: usize = 2;
 
-impl Shared {
+impl OpenConns {
     /// Sends from memory; returns the number of bytes accepted.
     pub(in crate::engine) fn poll_send(
         &self,
@@ -152,7 +152,7 @@ impl Shared {
                         self.io.log.accepted(&mut conn, bytes); // With TLS it is logged already.
                     }
                     conn.unlist();
-                    if let Some(limit) = self.unsent_limits.accepted(id, bytes, waited_ms) {
+                    if let Some(limit) = self.unsent_limits().accepted(id, bytes, waited_ms) {
                         self.context.driver().set_unsent_max(conn.stream, limit);
                     }
                     return Poll::Ready(result);

@@ -6,21 +6,15 @@
 
 use crate::connections::ConnId;
 use crate::engine::connection::state::Expects;
-use crate::engine::open::deadlines::{DRAIN_IDLE_MS, Wait};
-use crate::engine::open::{OpenConn, Shared};
+use crate::engine::open::{OpenConn, OpenConns};
 use crate::engine::shared::receive_memory::NoMemory;
-use onrush_proto::head::Head;
 use onrush_proto::reject::Reject;
 use onrush_rt::buf::Buf;
 use onrush_rt::diagnose;
 use std::net::SocketAddr;
 use std::task::Waker;
 
-/// The time limit of a connection whose response was sent and whose client sends the rest of the
-/// body too slowly: it can be closed.
-const CLOSE_SOON_MS: u32 = 1;
-
-impl Shared {
+impl OpenConns {
     /// Whether input of a connection is queued.
     pub(in crate::engine) fn has_queued_input(&self, id: ConnId) -> bool {
         self.open(id).is_some_and(|conn| conn.input_bytes() > 0)
@@ -56,38 +50,6 @@ impl Shared {
         conn.count_body_bytes(piece.consumed);
         Ok(data)
     }
-
-    /// Records the start of a request in the access log.
-    #[inline(never)]
-    pub(in crate::engine) fn log_request(&self, id: ConnId, head: &Head, bytes: &[u8]) {
-        if let Some(mut conn) = self.open(id) {
-            self.io.log.begin(&mut conn, head, bytes);
-        }
-    }
-
-    /// Starts to measure a request. `bytes`: the bytes that `head` refers to.
-    #[inline(never)]
-    pub(in crate::engine) fn measure(
-        &self,
-        id: ConnId,
-        may_be_tls: bool,
-        head: &Head,
-        bytes: &[u8],
-    ) {
-        let is_tls = |conn: OpenConn<'_>| conn.transport.is_tls();
-        let is_tls = may_be_tls && self.open(id).is_some_and(is_tls);
-        self.io.measurements.begin(head, bytes, is_tls);
-    }
-
-    /// Counts requests that a connection has started in this iteration, for
-    /// [`BURST_MAX`](crate::engine::connection::BURST_MAX).
-    #[inline(never)]
-    pub(in crate::engine) fn note_started(&self, id: ConnId, requests: usize) {
-        if let Some(mut conn) = self.open(id) {
-            let requests = u8::try_from(requests).unwrap_or(u8::MAX);
-            conn.note_started(self.context.iteration(), requests);
-        }
-    }
 }
 
 impl OpenConn<'_> {
@@ -100,7 +62,7 @@ impl OpenConn<'_> {
     /// The header has named the client.
     pub(in crate::engine) fn name_client(&mut self, client: Option<SocketAddr>) {
         let id = self.id;
-        self.shared.peers.name(self.stream, client);
+        self.all.peers.name(self.stream, client);
         diagnose!(DEBUG, connection = id.token(), client = client.map(tracing::field::display);
             "PROXY protocol header received");
         self.state.become_ready(id);
@@ -110,20 +72,20 @@ impl OpenConn<'_> {
     pub(in crate::engine) fn resume_receiving(&mut self) {
         self.state.resume_receiving();
         diagnose!(DEBUG, connection = self.id.token(); "receiving resumed");
-        let (shared, stream) = (self.shared, self.stream);
+        let (all, stream) = (self.all, self.stream);
         if let Some(active) = &mut self.active {
             active.wire.emptied = false;
             (active.exchange.final_poll, active.exchange.slow_sender) = (false, false);
             if std::mem::take(&mut active.wire.low_water) > 1 {
-                shared.context.driver().set_low_water(stream, 1);
+                all.context.driver().set_low_water(stream, 1);
             }
         }
-        shared.context.driver().receive(stream);
+        all.context.driver().receive(stream);
     }
 
     /// Pauses receiving if the connection has just become busy and memory is short.
     pub(in crate::engine) fn pause_if_short(&mut self) {
-        if self.shared.memory.is_short() {
+        if self.all.memory.is_short() {
             self.pause_ahead();
         }
     }
@@ -143,7 +105,7 @@ impl OpenConn<'_> {
         let bytes = self.active().wire.input_bytes;
         diagnose!(DEBUG, connection = self.id.token(), input_bytes = bytes; "receiving paused");
         let stream = self.stream;
-        let mut driver = self.shared.context.driver();
+        let mut driver = self.all.context.driver();
         self.conn.state.pause_receiving(driver.pause(stream));
         driver.watch_end(stream);
     }
@@ -152,10 +114,10 @@ impl OpenConn<'_> {
     /// of the handler. Returns the waker of the handler if it waits for input.
     pub(in crate::engine) fn queue_input(&mut self, data: Buf) -> Option<Waker> {
         let waker = self.take_reader();
-        let shared = self.shared;
+        let all = self.all;
         let wire = &mut self.active().wire;
-        wire.gather_input(data, shared.context.pool().block_bytes());
-        if wire.input_bytes >= shared.memory.ahead_bytes_max() && !self.state.is_paused() {
+        wire.gather_input(data, all.context.pool().block_bytes());
+        if wire.input_bytes >= all.memory.ahead_bytes_max() && !self.state.is_paused() {
             self.pause_receiving();
         }
         waker
@@ -166,15 +128,15 @@ impl OpenConn<'_> {
     pub(in crate::engine) fn queue_partial_head(&mut self, data: Buf) {
         if self.state.expects() != Expects::Head {
             self.state.expect_head();
-            self.set_timeout(self.shared.limits.get().head_timeout_ms);
+            self.set_timeout(self.all.limits.get().head_timeout_ms);
         }
-        let data = self.shared.memory.copy_if_small(data);
+        let data = self.all.memory.copy_if_small(data);
         self.active().wire.unpop_input(data);
     }
 
     /// Takes the first queued buffer, joined to the second one: a head begins in the first.
     pub(in crate::engine) fn join_head(&mut self) -> Result<Option<Buf>, NoMemory> {
-        let memory = &self.shared.memory;
+        let memory = &self.all.memory;
         memory.join_head(&mut self.active().wire)
     }
 
@@ -185,21 +147,5 @@ impl OpenConn<'_> {
             active.wire.input_bytes = 0;
             active.wire.input.clear();
         }
-    }
-
-    /// Sets the deadline of a connection that waits for its next request or for the rest of a body.
-    pub(in crate::engine) fn set_idle_deadline(&mut self) {
-        let limits = self.shared.limits.get();
-        let limit_ms = match self.state.expects() {
-            _ if self.shared.shutdown.ends(self) => DRAIN_IDLE_MS,
-            Expects::Request | Expects::Head | Expects::Handshake | Expects::Nothing => {
-                limits.idle_timeout_ms
-            }
-            Expects::RestOfBody => match self.begin_measured_wait(Wait::Body) {
-                true => limits.body_timeout_ms,
-                false => CLOSE_SOON_MS,
-            },
-        };
-        self.set_timeout(limit_ms);
     }
 }

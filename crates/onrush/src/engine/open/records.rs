@@ -1,10 +1,11 @@
 //! The TLS session of a connection: what it has received, and what it says.
 
+use crate::connections::ConnId;
 use crate::engine::connection::state::Expects;
 use crate::engine::connection::tls_connection::{Processed, Tls};
 use crate::engine::connection::transport::Transport;
-use crate::engine::open::OpenConn;
 use crate::engine::open::deadlines::Wait;
+use crate::engine::open::{OpenConn, OpenConns};
 use crate::engine::shared::socket_io::Sent;
 use crate::metrics::HandshakeOutcome;
 use crate::tls::TlsInfo;
@@ -14,6 +15,23 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::task::Waker;
+
+impl OpenConns {
+    /// Whether the session of a connection has failed.
+    pub(in crate::engine) fn has_failed(&self, id: ConnId) -> bool {
+        let conn = self.open(id);
+        conn.is_some_and(|mut conn| conn.tls().is_some_and(|tls| tls.failure.is_some()))
+    }
+
+    /// See [`Tls::is_delivering`].
+    pub(in crate::engine) fn set_delivering(&self, id: ConnId, is_delivering: bool) {
+        if let Some(mut conn) = self.open(id)
+            && let Some(tls) = conn.tls()
+        {
+            tls.is_delivering = is_delivering;
+        }
+    }
+}
 
 impl OpenConn<'_> {
     /// The TLS state; `None` of a plain connection.
@@ -36,12 +54,12 @@ impl OpenConn<'_> {
     pub(in crate::engine) fn start_tls(&mut self) {
         self.transport = Transport::Tls(Box::default());
         self.state.expect_handshake();
-        self.set_timeout(self.shared.limits.get().handshake_timeout_ms);
+        self.set_timeout(self.all.limits.get().handshake_timeout_ms);
     }
 
     /// Records a complete handshake.
     pub(in crate::engine) fn record_handshake(&mut self) {
-        let (counters, id) = (&self.shared.counters, self.id);
+        let (counters, id) = (&self.all.counters, self.id);
         if let Transport::Tls(tls) = &mut self.transport
             && let Some(info) = &tls.info
         {
@@ -58,7 +76,7 @@ impl OpenConn<'_> {
     /// record, which the body does not show, so the wait of its reader begins again. Returns the
     /// reader if the client is too slow.
     pub(in crate::engine) fn note_record_bytes(&mut self, bytes: usize) -> Option<Waker> {
-        let now_ms = self.shared.context.now_ms();
+        let now_ms = self.all.context.now_ms();
         let is_rest = self.state.is_ready() && self.state.expects() == Expects::RestOfBody;
         let exchange = &mut self.active.as_mut()?.exchange;
         exchange.body_rate.record_bytes(bytes);
@@ -73,7 +91,7 @@ impl OpenConn<'_> {
             let _for_the_reader = self.body_timeout_error();
             return self.take_reader();
         }
-        self.set_wait_timeout(Wait::Body, self.shared.limits.get().body_timeout_ms);
+        self.set_wait_timeout(Wait::Body, self.all.limits.get().body_timeout_ms);
         None
     }
 
@@ -83,7 +101,7 @@ impl OpenConn<'_> {
         out: &mut Vec<u8>,
         plaintext: &mut Vec<Range<usize>>,
     ) -> Option<Processed> {
-        let pool = self.shared.context.pool();
+        let pool = self.all.context.pool();
         let tls = self.tls()?;
         let mut block = Some(tls.received.take()?);
         // No user code is called, so the state may be borrowed.
@@ -103,7 +121,7 @@ impl OpenConn<'_> {
         if records.is_empty() {
             return Ok(());
         }
-        let sent = self.shared.io.send_records(self, records);
+        let sent = self.all.io.send_records(self, records);
         sent.map(|_: Sent| ())
     }
 

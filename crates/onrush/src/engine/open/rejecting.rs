@@ -2,14 +2,14 @@
 //! are made without a handler.
 
 use crate::connections::ConnId;
-use crate::engine::open::{OpenConn, Shared};
+use crate::engine::open::{OpenConn, OpenConns};
 use crate::engine::shared::exchange_log::Received;
 use crate::log::Outcome;
 use onrush_proto::connection::After;
 use onrush_proto::head::Head;
 use onrush_proto::reject::Reject;
 
-impl Shared {
+impl OpenConns {
     /// As [`OpenConn::reject_head`], and ends the wait for the rest of a head.
     #[cold]
     pub(in crate::engine) fn reject_head(
@@ -40,14 +40,14 @@ impl OpenConn<'_> {
         received: &[u8],
         out: &mut Vec<u8>,
     ) -> After {
-        let (shared, rendered_before) = (self.shared, out.len());
-        (self.machine).send_reject(reject, &shared.rendering.date(), out);
-        if shared.io.log.is_on() {
+        let (all, rendered_before) = (self.all, out.len());
+        (self.machine).send_reject(reject, &all.rendering.date(), out);
+        if all.io.log.is_on() {
             let received = Received {
                 bytes: received,
-                limits: &shared.limits.get(),
+                limits: &all.limits.get(),
             };
-            let log = &shared.io.log;
+            let log = &all.io.log;
             log.reject(self, reject.status, outcome, received, rendered_before, out);
         }
         self.machine.finish_response()
@@ -56,18 +56,18 @@ impl OpenConn<'_> {
     /// Renders the response to a request whose body does not fit into memory; returns what follows
     /// it. `bytes`: those of the head.
     #[cold]
-    pub(in crate::engine) fn reject_request(
+    pub(in crate::engine) fn shed_body(
         &mut self,
         reject: Reject,
         (head, bytes): (&Head, &[u8]),
         out: &mut Vec<u8>,
     ) -> After {
-        let (shared, rendered_before) = (self.shared, out.len());
-        let log = &shared.io.log;
+        let (all, rendered_before) = (self.all, out.len());
+        let log = &all.io.log;
         if log.is_on() {
             log.begin(self, head, bytes);
         }
-        (self.machine).send_reject(reject, &shared.rendering.date(), out);
+        (self.machine).send_reject(reject, &all.rendering.date(), out);
         if log.is_on() {
             log.respond_whole(self, reject.status, rendered_before, out);
         }

@@ -4,10 +4,9 @@
 //! responses that clients do not read count in the same budget.
 
 use crate::engine::connection::Wire;
-use crate::engine::connection::evictable::Evictable;
 use onrush_rt::buf::{Block, Buf, BufferPool};
 use onrush_rt::worker::WorkerContext;
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::rc::Rc;
 
 /// Body bytes that are received ahead of the handler, per connection, before the client is slowed
@@ -46,11 +45,11 @@ pub(in crate::engine) struct ReceiveMemory {
 impl ReceiveMemory {
     pub(in crate::engine) fn new(
         context: &WorkerContext,
-        unsent_bytes: &Rc<Cell<usize>>,
+        unsent_bytes: Rc<Cell<usize>>,
     ) -> ReceiveMemory {
         ReceiveMemory {
             context: context.clone(),
-            unsent_bytes: unsent_bytes.clone(),
+            unsent_bytes,
             pending: Cell::new(0),
             pending_with_blocks_max: pending_with_blocks_max(context.pool()),
         }
@@ -92,9 +91,8 @@ impl ReceiveMemory {
     }
 
     /// Whether new bodies would use the memory that is left for complete requests and partial
-    /// heads.
-    pub(in crate::engine) fn is_short_for_bodies(&self, evictable: &RefCell<Evictable>) -> bool {
-        let listed_bytes = || evictable.borrow().input_bytes();
+    /// heads. `listed_bytes`: what connections hold that may be evicted.
+    pub(in crate::engine) fn is_short_for_bodies(&self, listed_bytes: impl Fn() -> usize) -> bool {
         let pool = self.context.pool();
         let most = pool.budget().max_bytes() / 8 * BODIES_MARK;
         self.is_above(BODIES_MARK) && pool.held_bytes().saturating_sub(listed_bytes()) > most

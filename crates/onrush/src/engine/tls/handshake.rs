@@ -51,7 +51,7 @@ impl Engine {
     /// Leaves a handshake to a task.
     pub(super) fn queue_handshake(self: &Rc<Self>, id: ConnId) {
         {
-            let Some(mut conn) = self.shared.open(id) else {
+            let Some(mut conn) = self.conns.open(id) else {
                 return;
             };
             let Some(tls) = conn.tls() else { return };
@@ -98,7 +98,7 @@ impl Engine {
     /// Closes a connection whose client has half-closed while its handshake waited, unless it has
     /// sent a request that is in progress.
     fn close_if_ended(self: &Rc<Self>, id: ConnId) {
-        let conn = self.shared.open(id);
+        let conn = self.conns.open(id);
         if conn.is_some_and(|conn| conn.state.has_ended() && conn.state.is_ready()) {
             self.close(id, CloseReason::Client);
         }
@@ -109,7 +109,7 @@ impl Engine {
     fn next_waiting_handshake(&self) -> Option<ConnId> {
         let mut waiting = self.tls.handshakes.waiting.borrow_mut();
         let is_waiting = |id| {
-            let conn = self.shared.open(id);
+            let conn = self.conns.open(id);
             conn.is_some_and(|conn| conn.transport.is_handshake_waiting())
         };
         loop {
@@ -129,7 +129,7 @@ impl Engine {
         // Handshakes that have ended are removed in bulk.
         let mut order = handshakes.oldest_first.borrow_mut();
         if order.len() > 4 * HANDSHAKES_MAX {
-            order.retain(|&id| self.shared.is_handshaking(id));
+            order.retain(|&id| self.conns.is_handshaking(id));
         }
         drop(order);
         place
@@ -140,7 +140,7 @@ impl Engine {
         loop {
             let oldest = self.tls.handshakes.oldest_first.borrow_mut().pop_front();
             let Some(oldest) = oldest else { return false };
-            if self.shared.is_handshaking(oldest) {
+            if self.conns.is_handshaking(oldest) {
                 self.counters.evicted.add(1);
                 self.abort(oldest, CloseReason::Exhausted);
                 return true;
@@ -223,7 +223,7 @@ impl Engine {
         plaintext: &mut Vec<Range<usize>>,
     ) -> Option<Processed> {
         let is_new = {
-            let mut conn = self.shared.open(id)?;
+            let mut conn = self.conns.open(id)?;
             if conn.state.is_paused() {
                 conn.resume_receiving();
             }
@@ -236,7 +236,7 @@ impl Engine {
         if is_new {
             let created = self.create_session(id);
             // The connection may have been closed for the memory.
-            let mut conn = self.shared.open(id)?;
+            let mut conn = self.conns.open(id)?;
             let tls = conn.tls()?;
             match created {
                 Some(created) => {
@@ -255,7 +255,7 @@ impl Engine {
             }
         }
         // The certificate resolver is user code, so the state is not borrowed.
-        let mut tls = std::mem::take(self.shared.open(id)?.tls()?);
+        let mut tls = std::mem::take(self.conns.open(id)?.tls()?);
         let mut block = tls.received.take();
         let pool = self.context.pool();
         let mut result = panic_guard::catch(|| tls.process(&mut block, out, plaintext, pool));
@@ -276,7 +276,7 @@ impl Engine {
         let is_validation =
             handshaken && (tls.info.as_ref()).is_some_and(|info| info.alpn() == Some(ACME_TLS));
         let is_admitted = !handshaken || self.admits(&mut tls);
-        if let Some(mut conn) = self.shared.open(id) {
+        if let Some(mut conn) = self.conns.open(id) {
             if let Some(own) = conn.tls() {
                 *own = tls;
             }
@@ -315,7 +315,7 @@ impl Engine {
 
     /// Whether a connection that has moved here is one of a client that is still admitted.
     pub(in crate::engine) fn admits_client(&self, id: ConnId) -> bool {
-        let conn = self.shared.open(id);
+        let conn = self.conns.open(id);
         conn.is_none_or(|mut conn| conn.tls().is_none_or(|tls| self.admits(tls)))
     }
 
@@ -337,7 +337,7 @@ impl Engine {
             return;
         }
         let engine = self.clone();
-        let ids = self.shared.ids();
+        let ids = self.conns.ids();
         let work = async move {
             for few in ids.chunks(HANDSHAKES_PER_ITERATION as usize) {
                 for id in few {
@@ -353,7 +353,7 @@ impl Engine {
 
     /// Responds to a plain request on a TLS port.
     pub(super) fn reject_plain_http(self: &Rc<Self>, id: ConnId) {
-        if let Some(mut conn) = self.shared.open(id) {
+        if let Some(mut conn) = self.conns.open(id) {
             self.counters.handshakes.count(HandshakeOutcome::PlainHttp);
             conn.transport = Transport::Plain;
             conn.state.expect_request();
@@ -364,7 +364,7 @@ impl Engine {
 
     /// Called when the time limit of a handshake has expired.
     pub(in crate::engine) fn on_handshake_timeout(&self, id: ConnId) {
-        if self.shared.shutdown.has_begun() {
+        if self.conns.shutdown.has_begun() {
             return self.close(id, CloseReason::Drained);
         }
         self.counters.timed_out.count(TimeLimit::Handshake);
@@ -390,7 +390,7 @@ impl Engine {
             };
             self.counters.handshakes.count(outcome);
         } else if reason != CloseReason::Broken && !is_cut {
-            self.shared.io.send_close_notify(conn);
+            self.conns.io.send_close_notify(conn);
         }
     }
 }

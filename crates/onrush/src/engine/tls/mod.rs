@@ -5,8 +5,7 @@ pub(in crate::engine) mod handshake;
 use crate::connections::ConnId;
 use crate::engine::connection::Conn;
 use crate::engine::connection::state::{AfterFlush, Expects, Phase};
-use crate::engine::connection::tls_connection::{MovedTls, Next, NoMemory, Processed, extend};
-use crate::engine::connection::transport::Transport;
+use crate::engine::connection::tls_connection::{Next, NoMemory, Processed, extend};
 use crate::engine::lifecycle::Engine;
 use crate::engine::shared::socket_io::{Sent, connection_gone};
 use crate::metrics::{CloseReason, HandshakeOutcome};
@@ -19,7 +18,7 @@ impl Engine {
     /// Handles received `data` of a TLS connection.
     #[inline(never)]
     pub(in crate::engine) fn on_records(self: &Rc<Self>, id: ConnId, data: Buf) {
-        let Some(mut conn) = self.shared.open(id) else {
+        let Some(mut conn) = self.conns.open(id) else {
             return;
         };
         let is_handshaking = conn.state.is_handshaking();
@@ -47,10 +46,10 @@ impl Engine {
 
     /// Processes the received bytes of a TLS connection.
     pub(in crate::engine) fn process_records(self: &Rc<Self>, id: ConnId) {
-        let mut out = self.shared.io.buffers.take();
+        let mut out = self.conns.io.buffers.take();
         let mut plaintext = self.tls.plaintext_ranges.take();
         plaintext.clear();
-        let conn = self.shared.open(id);
+        let conn = self.conns.open(id);
         let handshaking = (conn.as_ref()).is_some_and(|conn| conn.state.is_handshaking());
         let processed = match (conn, handshaking) {
             (Some(mut conn), false) => conn.process_established(&mut out, &mut plaintext),
@@ -65,13 +64,13 @@ impl Engine {
         };
         // A request has arrived with the end of the handshake, so a response follows.
         let has_request = handshaking && !plaintext.is_empty() && continues(&processed);
-        let sent = match self.shared.open(id) {
+        let sent = match self.conns.open(id) {
             Some(mut conn) if has_request => conn.keep_tickets(&out),
             Some(mut conn) => conn.send_records(&out),
             None if out.is_empty() => Ok(()),
             None => Err(connection_gone()),
         };
-        self.shared.io.buffers.keep(out);
+        self.conns.io.buffers.keep(out);
         let Some(Processed {
             block,
             early_data,
@@ -89,18 +88,18 @@ impl Engine {
             }
             let mut left = plaintext.len();
             if let Some(early) = early {
-                self.set_delivering(id, left > 0);
+                self.conns.set_delivering(id, left > 0);
                 self.on_plaintext(id, early.into_buf());
             }
             if let Some(block) = block.map(Block::into_buf) {
                 let are_many = left > 1 || !early_data.is_empty();
                 if left > 1 {
-                    self.set_delivering(id, true);
+                    self.conns.set_delivering(id, true);
                 }
                 for range in plaintext.drain(..) {
                     left -= 1;
                     if are_many && left == 0 {
-                        self.set_delivering(id, false);
+                        self.conns.set_delivering(id, false);
                     }
                     self.on_plaintext(id, block.slice(range));
                 }
@@ -122,20 +121,11 @@ impl Engine {
         }
     }
 
-    /// See [`Tls::is_delivering`](crate::engine::connection::tls_connection::Tls::is_delivering).
-    fn set_delivering(&self, id: ConnId, is_delivering: bool) {
-        if let Some(mut conn) = self.shared.open(id)
-            && let Some(tls) = conn.tls()
-        {
-            tls.is_delivering = is_delivering;
-        }
-    }
-
     /// Lists a connection that waits for the rest of a record, so that it can be evicted like one
     /// with a partial head. The head time limit applies from now on.
     pub(in crate::engine) fn list_partial_record(self: &Rc<Self>, id: ConnId) {
         {
-            let Some(mut conn) = self.shared.open(id) else {
+            let Some(mut conn) = self.conns.open(id) else {
                 return;
             };
             match conn.state.phase() {
@@ -171,16 +161,10 @@ impl Engine {
         self.reclaim_memory();
     }
 
-    /// Whether the session of a connection has failed.
-    pub(in crate::engine) fn has_failed(&self, id: ConnId) -> bool {
-        let conn = self.shared.open(id);
-        conn.is_some_and(|mut conn| conn.tls().is_some_and(|tls| tls.failure.is_some()))
-    }
-
     /// Ends a connection whose session has failed, after the alert was sent.
     pub(in crate::engine) fn fail_tls(self: &Rc<Self>, id: ConnId) {
         let (task, reader, has_unsent) = {
-            let Some(mut conn) = self.shared.open(id) else {
+            let Some(mut conn) = self.conns.open(id) else {
                 return;
             };
             conn.unlist();
@@ -224,25 +208,9 @@ impl Engine {
         let admitted = window.admit(self.context.clock_ns());
         self.tls.handshakes.refusals.set(window);
         let Some(suppressed) = admitted else { return };
-        diagnose!(INFO, peer = self.shared.peers.client(conn).map(tracing::field::display),
+        diagnose!(INFO, peer = self.conns.peers.client(conn).map(tracing::field::display),
             error = tracing::field::display(error.clone()),
             suppressed = (suppressed > 0).then_some(suppressed);
             "a client certificate was refused");
-    }
-
-    /// Takes the TLS state of a connection that moves to another worker.
-    pub(in crate::engine) fn move_tls(conn: &mut Conn) -> Option<MovedTls> {
-        let Transport::Tls(tls) = std::mem::replace(&mut conn.transport, Transport::Plain) else {
-            return None;
-        };
-        Some(MovedTls {
-            session: tls.session?,
-            received: tls
-                .received
-                .map_or_else(Vec::new, |block| block.filled().to_vec()),
-            tickets: tls.tickets,
-            info: tls.info,
-            client_generation: tls.client_generation,
-        })
     }
 }

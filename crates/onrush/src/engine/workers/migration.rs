@@ -69,7 +69,7 @@ impl Engine {
 
     /// Moves a connection to the worker `to`, at once or after the response to its present request.
     pub(crate) fn migrate_to(self: &Rc<Self>, id: ConnId, to: usize) {
-        let Some(mut conn) = self.shared.open(id) else {
+        let Some(mut conn) = self.conns.open(id) else {
             return;
         };
         let moves_already = matches!(conn.state.phase(), Phase::Leaving | Phase::Lingering);
@@ -90,7 +90,7 @@ impl Engine {
 
     /// [`Engine::migrate_to`] for all connections.
     pub(crate) fn migrate_all_to(self: &Rc<Self>, to: usize) {
-        for id in self.shared.ids() {
+        for id in self.conns.ids() {
             self.migrate_to(id, to);
         }
     }
@@ -98,7 +98,7 @@ impl Engine {
     /// Starts to move a connection that is between two requests.
     pub(in crate::engine) fn begin_migration(self: &Rc<Self>, id: ConnId) {
         {
-            let Some(mut conn) = self.shared.open(id) else {
+            let Some(mut conn) = self.conns.open(id) else {
                 return;
             };
             if conn.transport.is_delivering() {
@@ -118,7 +118,7 @@ impl Engine {
     pub(in crate::engine) fn finish_migration(self: &Rc<Self>, id: ConnId) {
         let (worker_set, own) = (&self.settings.worker_set, self.context.index());
         let has_unsent = {
-            let Some(mut conn) = self.shared.open(id) else {
+            let Some(mut conn) = self.conns.open(id) else {
                 return;
             };
             let has_unsent = (conn.active.as_ref()).is_some_and(|active| active.has_unsent());
@@ -130,8 +130,8 @@ impl Engine {
         if has_unsent {
             return self.resume_reading(id); // Such as a response to a key update.
         }
-        let unsent_limit = self.shared.unsent_limits.get(id);
-        let Some(mut conn) = self.shared.remove(id) else {
+        let unsent_limit = self.conns.unsent_limits().get(id);
+        let Some(mut conn) = self.conns.remove(id) else {
             return;
         };
         match conn.state.leaving() {
@@ -156,8 +156,8 @@ impl Engine {
         }
         let live = Box::new(EstablishedConn {
             socket,
-            tls: Engine::move_tls(&mut conn),
-            client: self.shared.peers.forget(conn.stream),
+            tls: conn.transport.take_moved(),
+            client: self.conns.peers.forget(conn.stream),
             machine: conn.machine,
             input,
             deadline_ms: conn.deadline_ms,
@@ -171,7 +171,7 @@ impl Engine {
             Target::Worker(to) => to,
             Target::Successor => return self.give_to_outbox(live),
         };
-        if self.shared.shutdown.has_begun() || worker_set.is_draining() {
+        if self.conns.shutdown.has_begun() || worker_set.is_draining() {
             return self.resume_connection(*live);
         }
         if let Err(live) = self.send_transfer(to, live) {
@@ -234,11 +234,11 @@ impl Engine {
             block.into_buf()
         });
         {
-            self.shared.unsent_limits.set(id, live.unsent_limit);
-            let Some(mut conn) = self.shared.open(id) else {
+            self.conns.unsent_limits().set(id, live.unsent_limit);
+            let Some(mut conn) = self.conns.open(id) else {
                 return;
             };
-            self.shared.peers.name(conn.stream, live.client);
+            self.conns.peers.name(conn.stream, live.client);
             conn.transport = transport;
             conn.machine = live.machine;
             conn.state.end_move(live.expects);
@@ -246,8 +246,8 @@ impl Engine {
             if self.is_passing() && !live.stays && !conn.transport.is_tls() {
                 conn.state.plan_move(Target::Successor);
             }
-            if self.shared.shutdown.ends(&conn) {
-                self.shared
+            if self.conns.shutdown.ends(&conn) {
+                self.conns
                     .shutdown
                     .limit_requests(id, (live.input.len() + records) as u64);
                 if input.is_none() && records == 0 {
@@ -276,14 +276,14 @@ impl Engine {
     /// the responses to requests that had arrived, and closes.
     pub(in crate::engine) fn cancel_migration(self: &Rc<Self>, id: ConnId) {
         {
-            let Some(mut conn) = self.shared.open(id) else {
+            let Some(mut conn) = self.conns.open(id) else {
                 return;
             };
             conn.state.cancel_move();
             conn.state.end();
         }
         self.resume_reading(id);
-        let is_ready = (self.shared.open(id)).is_some_and(|conn| conn.state.is_ready());
+        let is_ready = (self.conns.open(id)).is_some_and(|conn| conn.state.is_ready());
         if is_ready {
             self.close(id, CloseReason::Client);
         }

@@ -39,7 +39,7 @@ impl Engine {
             return false;
         }
         {
-            let Some(mut conn) = self.shared.open(id) else {
+            let Some(mut conn) = self.conns.open(id) else {
                 return true;
             };
             let stays = matches!(conn.state.phase(), Phase::Leaving | Phase::Lingering)
@@ -59,7 +59,7 @@ impl Engine {
     /// Passes a connection on now, if that is planned and it is idle.
     pub(in crate::engine) fn pass_on_if_idle(self: &Rc<Self>, id: ConnId) {
         let is_planned = |conn: &Conn| conn.state.leaving() == Some(Target::Successor);
-        let conn = self.shared.open(id);
+        let conn = self.conns.open(id);
         if conn.is_some_and(|conn| is_planned(&conn) && is_between_requests(&conn)) {
             self.begin_migration(id);
         }
@@ -86,9 +86,9 @@ impl Engine {
     /// No more connections are passed on: those that were to be drain.
     pub(crate) fn stop_passing(&self) {
         drop(self.outbox.take());
-        for id in self.shared.ids() {
+        for id in self.conns.ids() {
             let is_planned = {
-                let Some(mut conn) = self.shared.open(id) else {
+                let Some(mut conn) = self.conns.open(id) else {
                     continue;
                 };
                 let is_planned = conn.state.leaving() == Some(Target::Successor);

@@ -8,6 +8,7 @@
 //! alone exceeds what another worker can take.
 
 use crate::connections::ConnId;
+use crate::engine::connection::table::Conns;
 use crate::engine::lifecycle::Engine;
 use crate::worker_set::PeerLoad;
 use std::rc::Rc;
@@ -54,10 +55,10 @@ impl Engine {
         let (time, idle) = (now.0 - last.0, now.1 - last.1);
         let busy = 1000 - (1000 * idle).checked_div(time).unwrap_or(0).min(1000) as u32;
         worker_set.publish_load(own, busy, now_ms);
-        let receive_bytes = self.shared.memory.used_bytes();
+        let receive_bytes = self.conns.memory.used_bytes();
         self.counters.receive_bytes.set(receive_bytes as u64);
         if !self.running.borrow().rebalance
-            || self.shared.shutdown.has_begun()
+            || self.conns.shutdown.has_begun()
             || now_ms < rebalance_state.cooldown_until_ms.get()
         {
             rebalance_state.counting.set(false);
@@ -72,7 +73,7 @@ impl Engine {
         if busy < least + IMBALANCE_PERMILLE || busy <= mean {
             rebalance_state.counting.set(false);
         } else if !rebalance_state.counting.replace(true) {
-            self.shared.table().reset_request_counts();
+            reset_request_counts(&mut self.conns.all());
         } else {
             rebalance_state.counting.set(false);
             rebalance_state.cooldown_until_ms.set(now_ms + COOLDOWN_MS);
@@ -84,7 +85,7 @@ impl Engine {
     fn migrate_excess(self: &Rc<Self>, busy: u32, mean: u32, mut peers: Vec<PeerLoad>) {
         peers.sort_unstable_by_key(|other| other.busy);
         let (worker_set, now_ms) = (&self.settings.worker_set, self.context.now_ms());
-        let mut counts = self.shared.table().requests_counted();
+        let mut counts = requests_counted(&mut self.conns.all());
         let all: u64 = counts
             .iter()
             .map(|&(_, requests)| u64::from(requests))
@@ -105,6 +106,25 @@ impl Engine {
             }
         }
     }
+}
+
+/// Counts the requests of all connections from now on.
+fn reset_request_counts(conns: &mut Conns) {
+    for (_, conn) in conns.all() {
+        conn.response_count_before = conn.response_count;
+    }
+}
+
+/// The connections that sent requests, and how many. A connection with a request in progress counts
+/// one for it, however long the request takes.
+fn requests_counted(conns: &mut Conns) -> Vec<(ConnId, u32)> {
+    let counted = conns.all().filter_map(|(id, conn)| {
+        let response_count = conn.response_count.wrapping_sub(conn.response_count_before);
+        let requests = response_count + u32::from(conn.state.is_busy());
+        let is_movable = !conn.state.is_refused() && conn.state.leaving().is_none();
+        (requests > 0 && is_movable).then_some((id, requests))
+    });
+    counted.collect()
 }
 
 /// Removes connections from `counts` that together sent nearly `requests` requests, but not more,

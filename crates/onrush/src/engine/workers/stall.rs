@@ -96,7 +96,7 @@ impl Engine {
     #[cold]
     fn accept_for_blocked(self: &Rc<Self>, worker: usize) {
         let (worker_set, own) = (&self.settings.worker_set, self.context.index());
-        if !worker_set.may_transfer() || self.shared.shutdown.has_begun() {
+        if !worker_set.may_transfer() || self.conns.shutdown.has_begun() {
             return;
         }
         self.accept_transfers(worker_set.take_inbox_of(own, worker));

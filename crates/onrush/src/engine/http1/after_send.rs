@@ -1,5 +1,5 @@
-//! Sends rendered responses: tries at once, queues what the socket does not accept, and sends the
-//! rest when the socket becomes writable.
+//! What follows a send: the next request, a wait for the client, or the end of the connection.
+//! `open` sends and queues.
 
 use crate::connections::ConnId;
 use crate::engine::connection::Conn;
@@ -23,8 +23,8 @@ impl Engine {
         then: AfterFlush,
     ) -> bool {
         let sent = match then {
-            AfterFlush::Close => self.shared.send_last_or_queue(id, out),
-            AfterFlush::Continue | AfterFlush::Linger => self.shared.send_or_queue(id, out),
+            AfterFlush::Close => self.conns.send_last_or_queue(id, out),
+            AfterFlush::Continue | AfterFlush::Linger => self.conns.send_or_queue(id, out),
         };
         self.after_send(id, sent, then)
     }
@@ -46,7 +46,7 @@ impl Engine {
                 }
             },
             Ok(Sent::Queued) => {
-                if let Some(mut conn) = self.shared.open(id) {
+                if let Some(mut conn) = self.conns.open(id) {
                     conn.begin_flush(then);
                     conn.list_unread();
                 }
@@ -62,7 +62,7 @@ impl Engine {
     /// Ends a connection after a send has failed. If the TLS session has failed, its alert is on
     /// its way to the client.
     pub(super) fn send_failed(self: &Rc<Self>, id: ConnId) {
-        match self.has_failed(id) {
+        match self.conns.has_failed(id) {
             true => self.fail_tls(id),
             false => self.close(id, CloseReason::Broken),
         }
@@ -75,7 +75,7 @@ impl Engine {
         let unread = |conn: &Conn| {
             conn.unprocessed_bytes() > 0 || self.context.driver().has_unread(conn.stream)
         };
-        let lingers = match self.shared.open(id) {
+        let lingers = match self.conns.open(id) {
             Some(conn) => then == AfterFlush::Linger || unread(&conn),
             None => return,
         };
@@ -87,9 +87,9 @@ impl Engine {
 
     /// The socket has become writable.
     pub(in crate::engine) fn on_writable(self: &Rc<Self>, id: ConnId) {
-        let sent = self.shared.send_queued(id);
+        let sent = self.conns.send_queued(id);
         let (writer, then) = {
-            let Some(mut conn) = self.shared.open(id) else {
+            let Some(mut conn) = self.conns.open(id) else {
                 return;
             };
             let then = match conn.state.phase() {
@@ -129,12 +129,12 @@ impl Engine {
     /// bytes, wakes the task that sends, which decides (`last_try`), and returns `true`.
     pub(in crate::engine) fn retry_send(self: &Rc<Self>, id: ConnId) -> bool {
         let unsent = || {
-            let conn = self.shared.open(id)?;
+            let conn = self.conns.open(id)?;
             Some(conn.active.as_ref()?.wire.unsent().len())
         };
         let before = unsent().unwrap_or(0);
         if before > 0 {
-            match self.shared.send_queued(id) {
+            match self.conns.send_queued(id) {
                 Ok(Sent::All) => {
                     self.on_writable(id);
                     return true;
@@ -147,7 +147,7 @@ impl Engine {
             }
         }
         let writer = {
-            let Some(mut conn) = self.shared.open(id) else {
+            let Some(mut conn) = self.conns.open(id) else {
                 return true;
             };
             conn.set_wait_timeout(Wait::Write, 0);
@@ -163,7 +163,7 @@ impl Engine {
 
     /// Ends a connection so that its client can read the response.
     pub(in crate::engine) fn linger(self: &Rc<Self>, id: ConnId) {
-        let Some(mut conn) = self.shared.open(id) else {
+        let Some(mut conn) = self.conns.open(id) else {
             return;
         };
         conn.begin_linger();
