@@ -3,7 +3,7 @@
 //! observe servers in the same way.
 //!
 //! Modules, lowest first: `stats` `client` · `probe` `server` · `row` `wrk` · `uploads`
-//! `handshakes` · `work` `calls` `backend` `peers` · `plan` · `bench` · `pair` · `perf` ·
+//! `handshakes` `events` · `work` `calls` `backend` `peers` · `plan` · `bench` · `pair` · `perf` ·
 //! `profiles` `report` · `beside` `options`.
 
 #![forbid(unsafe_code)]
@@ -14,6 +14,7 @@ pub mod beside;
 mod calls;
 mod client;
 mod clients;
+mod events;
 mod handshakes;
 mod options;
 mod pair;
@@ -69,6 +70,7 @@ pub fn main() -> ExitCode {
         Some(handshakes::SUBCOMMAND) => {
             handshakes::main(&arguments[1..]).map(|()| ExitCode::SUCCESS)
         }
+        Some(events::SUBCOMMAND) => events::main(&arguments[1..]).map(|()| ExitCode::SUCCESS),
         Some(uploads::SUBCOMMAND) => uploads::main(&arguments[1..]).map(|()| ExitCode::SUCCESS),
         _ => {
             let options = Options::parse();

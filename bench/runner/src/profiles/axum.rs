@@ -1,9 +1,9 @@
 //! One axum router on `axum::serve` and on Onrush: what an application gains by the changed line.
 
-use super::{Step, pair_step};
+use super::{Step, events, idle, pair_step, tail};
 use crate::{
     bench::Bench,
-    peers::Role,
+    peers::{Driver, Role},
     plan::{Expect, Load, Pairing, Scenario, Subject},
     row::{About, Target},
     wrk::Requests,
@@ -15,6 +15,25 @@ const THEIRS: &str = "axum-serve";
 
 /// The bytes of a request's and a response's body.
 const BODY_BYTES: u32 = 1024;
+
+/// The greatest ratios of the CPU per event, and of the memory of an idle connection.
+const EVENTS_MAX: f64 = 0.90;
+const IDLE_MAX: f64 = 0.1;
+
+/// A design of `onrush-tower`: its name in labels, and the variable that selects it.
+type Design = (&'static str, Option<(&'static str, &'static str)>);
+
+const CHOSEN: Design = ("", None);
+/// It was not chosen, and has no target.
+const OTHER: Design = (", tasks of tokio", Some(("ONRUSH_TOWER_SPAWN", "1")));
+
+/// Idle connections, of which those of `axum::serve` each have a task and buffers.
+const IDLE: idle::Kind = idle::Kind {
+    profile: "axum",
+    role: Role::Axum,
+    few: 1_000,
+    many: 5_000,
+};
 
 /// What each driver is compared with, and the greatest ratio.
 fn scenarios() -> Vec<(Scenario, f64)> {
@@ -58,31 +77,34 @@ pub(super) fn axum(bench: &Bench) -> Vec<Step> {
     };
     let scenarios = scenarios().into_iter();
     let scenarios = scenarios.take(if bench.effort.quick { 3 } else { usize::MAX });
-    // The design that was not chosen has no target.
-    let designs = [
-        ("", None),
-        (", tasks of tokio", Some(("ONRUSH_TOWER_SPAWN", "1"))),
-    ];
+    let designs = [CHOSEN, OTHER];
     let designs = &designs[..if bench.effort.quick { 1 } else { 2 }];
+    let pairing = |driver: Driver, (design, setting): Design, most: f64| Pairing {
+        about: About::Feature,
+        server: Subject {
+            label: format!("{OURS} on {}{design}", driver.name()),
+            environment: [("ONRUSH_DRIVER", driver.name())]
+                .into_iter()
+                .chain(setting)
+                .collect(),
+            ..Subject::of(ours)
+        },
+        reference: Subject::of(theirs),
+        target: setting.is_none().then_some(Target::AtMost(most)),
+    };
     let mut steps = Vec::new();
     for (scenario, most) in scenarios {
         for &driver in &bench.field.drivers {
-            for &(design, setting) in designs {
-                let on = ("ONRUSH_DRIVER", driver.name());
-                let server = Subject {
-                    label: format!("{OURS} on {}{design}", driver.name()),
-                    environment: [on].into_iter().chain(setting).collect(),
-                    ..Subject::of(ours)
-                };
-                let pairing = Pairing {
-                    about: About::Feature,
-                    server,
-                    reference: Subject::of(theirs),
-                    target: setting.is_none().then_some(Target::AtMost(most)),
-                };
-                steps.push(pair_step(&scenario, pairing));
+            for &design in designs {
+                steps.push(pair_step(&scenario, pairing(driver, design, most)));
             }
         }
+    }
+    for &driver in &bench.field.drivers {
+        let at_most = |most| pairing(driver, CHOSEN, most);
+        steps.push(events::step("axum", Role::Axum, at_most(EVENTS_MAX)));
+        steps.push(tail::nine_tenths("axum", Role::Axum, &at_most(1.0)));
+        steps.push(idle::pair_step(IDLE, at_most(IDLE_MAX)));
     }
     steps
 }

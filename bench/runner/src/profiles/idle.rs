@@ -1,12 +1,12 @@
 //! Memory of a server per idle keep-alive connection: the slope between few and many connections,
 //! which excludes the memory that the process needs without connections.
 
-use super::{Step, others};
+use super::{Step, others, title};
 use crate::{
     bench::{Bench, NO_TIME},
     client::{Client, Protocol},
     peers::{Launch, Role},
-    plan::Subject,
+    plan::{Pairing, Subject},
     probe,
     row::{About, Metrics, Round, Row, Side, Target},
     server::{Server, free_port},
@@ -23,8 +23,6 @@ pub(super) struct Kind {
     /// The numbers of connections.
     pub(super) few: usize,
     pub(super) many: usize,
-    /// Target for the resident memory of an idle connection.
-    pub(super) bytes_max: f64,
 }
 
 const PLAIN: Kind = Kind {
@@ -32,8 +30,10 @@ const PLAIN: Kind = Kind {
     role: Role::Hello,
     few: 5_000,
     many: 15_000,
-    bytes_max: 512.0,
 };
+
+/// Target for the resident memory of an idle connection.
+const PLAIN_BYTES_MAX: f64 = 512.0;
 
 impl Kind {
     fn scenario(&self) -> String {
@@ -59,6 +59,8 @@ const SLOPE: Duration = Duration::from_secs(8);
 
 pub(super) struct Task {
     kind: Kind,
+    /// Target for the resident memory of an idle connection.
+    bytes_max: f64,
     /// Onrush first.
     subjects: Vec<Subject>,
     /// The number of entries that are Onrush.
@@ -66,10 +68,10 @@ pub(super) struct Task {
 }
 
 pub(super) fn idle(bench: &Bench) -> Vec<Step> {
-    vec![step(bench, PLAIN)]
+    vec![step(bench, PLAIN, PLAIN_BYTES_MAX)]
 }
 
-pub(super) fn step(bench: &Bench, kind: Kind) -> Step {
+pub(super) fn step(bench: &Bench, kind: Kind, bytes_max: f64) -> Step {
     let ours = bench.field.bases.iter().chain(&bench.field.drivers);
     let mut subjects: Vec<Subject> = Vec::new();
     for subject in ours.filter_map(|&driver| bench.field.ours(driver)) {
@@ -86,9 +88,48 @@ pub(super) fn step(bench: &Bench, kind: Kind) -> Step {
         weight,
         task: super::Task::Idle(Task {
             kind,
+            bytes_max,
             subjects,
             ours,
         }),
+    }
+}
+
+/// Two servers that are compared with each other.
+pub(super) struct PairTask {
+    kind: Kind,
+    pair: Pairing,
+}
+
+pub(super) fn pair_step(kind: Kind, pair: Pairing) -> Step {
+    Step {
+        profile: kind.profile,
+        title: title(&kind.scenario(), &pair),
+        weight: 2,
+        task: super::Task::IdlePair(PairTask { kind, pair }),
+    }
+}
+
+impl PairTask {
+    pub(super) fn run(&self, bench: &mut Bench) -> Vec<Row> {
+        let (kind, pair) = (&self.kind, &self.pair);
+        let mut row = Row {
+            about: pair.about,
+            reference: bench.side(&pair.reference, kind.role),
+            target: pair.target,
+            ..empty_row(bench, kind, &pair.server)
+        };
+        let ours = slopes(bench, kind, &pair.server, &mut row.voids);
+        let theirs = slopes(bench, kind, &pair.reference, &mut row.voids);
+        row.server.peak_bytes = ours.peak_bytes;
+        row.reference.peak_bytes = theirs.peak_bytes;
+        let both = ours.all.iter().zip(&theirs.all);
+        let round = |(&server, &reference)| Round {
+            server: Metrics::only(server),
+            reference: Metrics::only(reference),
+        };
+        row.rounds = both.map(round).collect();
+        vec![row]
     }
 }
 
@@ -99,11 +140,15 @@ impl Task {
         let mut first: Vec<f64> = Vec::new();
         for (at, subject) in self.subjects.iter().enumerate() {
             let is_ours = at < self.ours;
-            let mut row = empty_row(bench, &self.kind, subject, is_ours, &self.subjects[0]);
-            let slopes = slopes(bench, &self.kind, subject, &mut row);
+            let mut row = self.empty_row(bench, subject, is_ours);
+            let Slopes {
+                all: slopes,
+                peak_bytes,
+            } = slopes(bench, &self.kind, subject, &mut row.voids);
+            row.server.peak_bytes = peak_bytes;
             let pair = |(at, &slope): (usize, &f64)| {
                 let own = first.get(at).or(first.last()).copied();
-                let bytes_max = Some(self.kind.bytes_max);
+                let bytes_max = Some(self.bytes_max);
                 let reference = if is_ours { bytes_max } else { own };
                 Some(Round {
                     server: Metrics::only(slope),
@@ -121,64 +166,81 @@ impl Task {
         }
         rows
     }
+
+    fn empty_row(&self, bench: &Bench, subject: &Subject, is_ours: bool) -> Row {
+        let (about, reference, target) = match is_ours {
+            true => (
+                About::Bound,
+                Side::named("target"),
+                Some(Target::AtMost(1.0)),
+            ),
+            false => {
+                let target = (subject.peer.name == "nginx").then_some(Target::AtLeast(1.0));
+                let first = bench.side(&self.subjects[0], self.kind.role);
+                (About::Peer, first, target)
+            }
+        };
+        Row {
+            about,
+            reference,
+            target,
+            ..empty_row(bench, &self.kind, subject)
+        }
+    }
 }
 
-fn empty_row(bench: &Bench, kind: &Kind, subject: &Subject, is_ours: bool, first: &Subject) -> Row {
-    let (about, reference, target) = match is_ours {
-        true => (
-            About::Bound,
-            Side::named("target"),
-            Some(Target::AtMost(1.0)),
-        ),
-        false => {
-            let target = (subject.peer.name == "nginx").then_some(Target::AtLeast(1.0));
-            (About::Peer, bench.side(first, kind.role), target)
-        }
-    };
+/// A row without what `subject` is compared with.
+fn empty_row(bench: &Bench, kind: &Kind, subject: &Subject) -> Row {
     Row {
         profile: kind.profile,
         scenario: kind.scenario(),
-        about,
         unit: "bytes/connection",
         server: bench.side(subject, kind.role),
-        reference,
         access_log: "off",
-        target,
         ..Row::default()
     }
 }
 
-/// Bytes per connection, measured as often as the time permits.
-fn slopes(bench: &mut Bench, kind: &Kind, subject: &Subject, row: &mut Row) -> Vec<f64> {
+/// The measurements of a server.
+#[derive(Default)]
+struct Slopes {
+    /// Bytes per connection.
+    all: Vec<f64>,
+    /// The peak resident memory.
+    peak_bytes: Option<u64>,
+}
+
+/// Bytes per connection, measured as often as the time permits. `voids` gets the reasons why not.
+fn slopes(bench: &mut Bench, kind: &Kind, subject: &Subject, voids: &mut Vec<String>) -> Slopes {
+    let mut slopes = Slopes::default();
     if let Some(reason) = bench.missing.get(subject.peer.name) {
-        row.voids.push(reason.clone());
-        return Vec::new();
+        voids.push(reason.clone());
+        return slopes;
     }
     let rounds = match bench.effort.quick {
         true => 1,
         false => bench.effort.rounds.min(ROUNDS_MAX),
     };
-    let mut slopes = Vec::new();
     for round in 0..rounds {
         if bench.clock.row_is_over(SLOPE) {
             break;
         }
-        let (scenario, number) = (&row.scenario, round + 1);
+        let (scenario, number) = (kind.scenario(), round + 1);
         let what = format!("{scenario}: {}, {number}/{rounds}", subject.label);
         crate::progress(&format!("{} · {what}", kind.profile));
         match slope(bench, kind, subject) {
             Ok((slope, peak_bytes)) => {
-                slopes.push(slope);
-                row.server.peak_bytes = row.server.peak_bytes.max(Some(peak_bytes));
+                slopes.all.push(slope);
+                slopes.peak_bytes = slopes.peak_bytes.max(Some(peak_bytes));
             }
             Err(reason) => {
-                row.voids.push(format!("{}: {reason}", subject.label));
+                voids.push(format!("{}: {reason}", subject.label));
                 break;
             }
         }
     }
-    if slopes.is_empty() && row.voids.is_empty() {
-        row.voids.push(NO_TIME.to_owned());
+    if slopes.all.is_empty() && voids.is_empty() {
+        voids.push(NO_TIME.to_owned());
     }
     slopes
 }

@@ -1,6 +1,7 @@
 //! The profiles: groups of scenarios, their servers and their targets.
 
 mod axum;
+mod events;
 mod features;
 mod files;
 mod hello;
@@ -69,7 +70,7 @@ pub(crate) const PROFILES: &[Profile] = &[
     },
     Profile {
         name: "axum",
-        what: "an axum router on Onrush and on axum::serve",
+        what: "an axum router on Onrush and on axum::serve; events, latency at a rate, memory",
         is_remote: false,
         steps: axum::axum,
     },
@@ -148,6 +149,8 @@ pub(crate) struct Step {
 enum Task {
     Pair(Box<Scenario>, Box<Pairing>),
     Idle(idle::Task),
+    IdlePair(idle::PairTask),
+    Events(events::Task),
     Tail(tail::Task),
     List(list::Task),
     Mixed(mixed::Task),
@@ -161,6 +164,8 @@ impl Step {
         match &self.task {
             Task::Pair(scenario, pairing) => vec![pair::measure(bench, scenario, pairing)],
             Task::Idle(task) => task.run(bench),
+            Task::IdlePair(task) => task.run(bench),
+            Task::Events(task) => task.run(bench),
             Task::Tail(task) => task.run(bench),
             Task::List(task) => task.run(bench),
             Task::Mixed(task) => task.run(bench),

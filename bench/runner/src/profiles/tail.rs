@@ -27,9 +27,16 @@ const WINDOW_S: u64 = 2;
 /// Maximum share of errors in the closed loop.
 const ERRORS_MAX: f64 = 0.001;
 
+/// The columns of the rows of a load.
+const UNITS: [&str; 2] = ["p99 µs", "p99.9 µs"];
+
 pub(super) struct Task {
+    profile: &'static str,
+    role: Role,
     pair: Pairing,
     load: (&'static str, f64),
+    /// Those of the rows of p99 and p99.9.
+    targets: [Option<Target>; 2],
 }
 
 pub(super) fn tail(bench: &Bench) -> Vec<Step> {
@@ -37,18 +44,38 @@ pub(super) fn tail(bench: &Bench) -> Vec<Step> {
     let mut steps = Vec::new();
     for load in LOADS.into_iter().skip(usize::from(bench.effort.quick)) {
         for pair in &pairs {
-            steps.push(Step {
-                profile: "tail",
-                title: title(load.0, pair),
-                weight: 2,
-                task: super::Task::Tail(Task {
-                    pair: pair.clone(),
-                    load,
-                }),
-            });
+            let target = (pair.about == About::Peer).then_some(Target::AtLeast(1.0));
+            steps.push(step("tail", Role::Hello, pair, load, [target; 2]));
         }
     }
     steps
+}
+
+/// A pair at nine tenths of its capacity, in another profile and role. The target is that of the
+/// row of p99.9.
+pub(super) fn nine_tenths(profile: &'static str, role: Role, pair: &Pairing) -> Step {
+    step(profile, role, pair, LOADS[1], [None, pair.target])
+}
+
+fn step(
+    profile: &'static str,
+    role: Role,
+    pair: &Pairing,
+    load: (&'static str, f64),
+    targets: [Option<Target>; 2],
+) -> Step {
+    Step {
+        profile,
+        title: title(load.0, pair),
+        weight: 2,
+        task: super::Task::Tail(Task {
+            profile,
+            role,
+            pair: pair.clone(),
+            load,
+            targets,
+        }),
+    }
 }
 
 /// Builds the load generator.
@@ -59,9 +86,9 @@ fn build() -> Outcome {
 impl Task {
     /// Measures a row of p99 and one of p99.9.
     pub(super) fn run(&self, bench: &mut Bench) -> Vec<Row> {
-        let mut rows: Vec<Row> = ["p99 µs", "p99.9 µs"]
-            .map(|unit| self.empty_row(bench, unit))
-            .to_vec();
+        let rows = UNITS.iter().zip(self.targets);
+        let row = |(unit, target): (&&'static str, _)| self.empty_row(bench, unit, target);
+        let mut rows: Vec<Row> = rows.map(row).collect();
         match self.windows(bench, &mut rows) {
             Ok(windows) => {
                 let times: [fn(&Metrics) -> f64; 2] = [|f| f.p99_us, |f| f.p999_us];
@@ -76,16 +103,15 @@ impl Task {
         rows
     }
 
-    fn empty_row(&self, bench: &Bench, unit: &'static str) -> Row {
-        let target = (self.pair.about == About::Peer).then_some(Target::AtLeast(1.0));
+    fn empty_row(&self, bench: &Bench, unit: &'static str, target: Option<Target>) -> Row {
         let (what, _) = unit.split_once(' ').unwrap_or((unit, ""));
         Row {
-            profile: "tail",
+            profile: self.profile,
             scenario: format!("{what} at {} of capacity", self.load.0),
             about: self.pair.about,
             unit,
-            server: bench.side(&self.pair.server, Role::Hello),
-            reference: bench.side(&self.pair.reference, Role::Hello),
+            server: bench.side(&self.pair.server, self.role),
+            reference: bench.side(&self.pair.reference, self.role),
             access_log: "off",
             target,
             ..Row::default()
@@ -108,8 +134,8 @@ impl Task {
             return Err(NO_TIME.to_owned());
         }
         build()?;
-        let server = start(bench, &self.pair.server)?;
-        let reference = start(bench, &self.pair.reference)?;
+        let server = start(bench, self.role, &self.pair.server)?;
+        let reference = start(bench, self.role, &self.pair.reference)?;
         let both = (server.address, reference.address);
         let rate = (capacity(bench, both)? * self.load.1).floor().max(1.0);
         let mut windows = open_loop(bench, both, rate, windows)?;
@@ -160,9 +186,9 @@ fn valued(round: &Round, time: fn(&Metrics) -> f64) -> Round {
     }
 }
 
-fn start(bench: &mut Bench, subject: &Subject) -> Outcome<Server> {
+fn start(bench: &mut Bench, role: Role, subject: &Subject) -> Outcome<Server> {
     let launch = Launch {
-        role: Role::Hello,
+        role,
         port: free_port()?,
         folder: bench.work.empty(Place::Disk)?,
         scratch: bench.work.empty(Place::Disk)?,

@@ -30,8 +30,10 @@ const IDLE: idle::Kind = idle::Kind {
     role: Role::TlsHello,
     few: 1_000,
     many: 5_000,
-    bytes_max: 8.0 * 1024.0,
 };
+
+/// Target for the resident memory of an idle connection.
+const IDLE_BYTES_MAX: f64 = 8.0 * 1024.0;
 
 type Limits = Vec<(Driver, &'static str, Option<f64>)>;
 
@@ -145,7 +147,7 @@ pub(super) fn tls(bench: &Bench) -> Vec<Step> {
     if !bench.effort.quick {
         steps.extend(file(bench, "GET of 40 MB", LARGE_BYTES, 8));
         steps.extend(put(bench));
-        steps.push(idle::step(bench, IDLE));
+        steps.push(idle::step(bench, IDLE, IDLE_BYTES_MAX));
     }
     steps
 }
