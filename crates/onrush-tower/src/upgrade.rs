@@ -18,7 +18,7 @@ use hyper_util::rt::TokioIo;
 use onrush::{BodySender, Request, RequestBody, Response, Upgrade, WorkerHandle};
 use std::cell::Cell;
 use std::error::Error;
-use std::future::{Future, poll_fn};
+use std::future::{Future, pending, poll_fn};
 use std::io;
 use std::mem::MaybeUninit;
 use std::pin::Pin;
@@ -226,7 +226,9 @@ async fn after_head(client: &mut DuplexStream) -> io::Result<Bytes> {
     }
 }
 
-/// Passes on what the client sends.
+/// Passes on what the client sends. It ends only when it is dropped, with the connection: the
+/// engine takes a client that has ended its side, and whose bytes nobody reads any more, for one
+/// that has gone, though the application may still answer.
 async fn receive(
     mut reader: RequestBody,
     mut to: impl AsyncWrite + Unpin,
@@ -243,6 +245,7 @@ async fn receive(
         }
     }
     let _ = to.shutdown().await; // The application reads the end, or the error.
+    pending::<()>().await;
 }
 
 /// Passes on what the application sends, until it ends.

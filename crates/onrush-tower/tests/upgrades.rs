@@ -6,6 +6,7 @@ use crate::{apps, client};
 use axum::Router;
 use axum::extract::Request;
 use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
 use axum::routing::get;
 use hyper_util::rt::TokioIo;
 use std::io::{ErrorKind, Write};
@@ -259,6 +260,42 @@ fn applications_end_with_clients_that_do_not_read() {
         while alive.load(Ordering::SeqCst) > 0 {
             std::thread::yield_now();
         }
+    });
+}
+
+/// The application has much to say after the client has ended its side, and the client is slow.
+#[test]
+fn what_follows_the_end_of_the_client_is_sent() {
+    const ANSWER_BYTES: usize = 8 << 20;
+    async fn answer(mut request: Request) -> impl IntoResponse {
+        let on_upgrade = hyper::upgrade::on(&mut request);
+        tokio::spawn(async move {
+            let mut stream = TokioIo::new(on_upgrade.await.expect("an upgrade"));
+            let mut question = Vec::new();
+            stream.read_to_end(&mut question).await.expect("a question");
+            let answer = question.repeat(ANSWER_BYTES / question.len());
+            let _ = stream.write_all(&answer).await; // The client says what it has received.
+        });
+        let upgrade = [(header::CONNECTION, "upgrade"), (header::UPGRADE, "repeat")];
+        (StatusCode::SWITCHING_PROTOCOLS, upgrade)
+    }
+    let _dog = testing::watchdog("what_follows_the_end_of_the_client_is_sent");
+    let both = serve(|| Router::new().route("/", get(answer)));
+    everywhere(&both, |server, address| {
+        let mut stream = begin(address);
+        stream.write_all(b"why?").expect("sent");
+        stream.shutdown(Shutdown::Write).expect("shut down");
+        // Until the buffers of the sockets are full.
+        std::thread::sleep(Duration::from_millis(200));
+        let (mut received, mut piece) = (0, vec![0; 1 << 16]);
+        loop {
+            match testing::read_some(&mut stream, &mut piece) {
+                Ok(0) => break,
+                Ok(n) => received += n,
+                Err(error) => panic!("{server}: {error} after {received} bytes"),
+            }
+        }
+        assert_eq!(received, ANSWER_BYTES, "{server}");
     });
 }
 
