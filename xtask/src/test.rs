@@ -95,11 +95,13 @@ fn checks() -> [(&'static str, Vec<Command>); 5] {
     ]
 }
 
-/// The formats of all workspaces.
+/// The formats of all workspaces, and whether their lock files have what their crates depend on.
+/// The peers of the benchmarks, for example, are built only from theirs.
 pub(crate) fn format() -> Outcome {
     let others = ["fuzz/targets/Cargo.toml", "bench/peers/rust/Cargo.toml"];
     for manifest in others.iter().chain(&["Cargo.toml"]) {
         run(cargo("fmt --all --check --manifest-path").arg(manifest))?;
+        run(cargo("update --quiet --workspace --locked --manifest-path").arg(manifest))?;
     }
     Ok(())
 }
