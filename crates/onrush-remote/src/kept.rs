@@ -54,10 +54,10 @@ pub(crate) struct KeptAt {
     /// How many bytes follow the lines of the object.
     pub(crate) rest: u64,
     /// What the object is known by: the mark of the parts, if there are any. It stays when a server
-    /// claims the upload, so a later attempt finds what an earlier one has published.
+    /// takes the upload over, so a later attempt finds what an earlier one has published.
     pub(crate) mark: String,
     /// Differs for each server that continues the upload.
-    claim: String,
+    owner: String,
 }
 
 impl KeptAt {
@@ -66,34 +66,34 @@ impl KeptAt {
             name,
             rest,
             mark: unique(),
-            claim: unique(),
+            owner: unique(),
         }
     }
 
-    /// The same place with another claim.
-    pub(crate) fn claim(&mut self) {
-        self.claim = unique();
+    /// The same place with another owner.
+    pub(crate) fn take_over(&mut self) {
+        self.owner = unique();
     }
 
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let name = self.name.as_deref().unwrap_or("-");
-        format!("{name} {} {}.{}", self.rest, self.mark, self.claim).into_bytes()
+        format!("{name} {} {}.{}", self.rest, self.mark, self.owner).into_bytes()
     }
 
     /// Fails with [`StoreError::NotFound`] if it is the place of another store.
     pub(crate) fn parse(kept: &Kept) -> Result<KeptAt> {
         let parse = || {
             let text = std::str::from_utf8(&kept.place).ok()?;
-            let [name, rest, claim] = text.split(' ').collect::<Vec<_>>()[..] else {
+            let [name, rest, owner] = text.split(' ').collect::<Vec<_>>()[..] else {
                 return None;
             };
-            // A place of an earlier build has only a claim, which becomes the mark.
-            let (mark, claim) = claim.split_once('.').unwrap_or((claim, ""));
+            // A place of an earlier build has only an owner, which becomes the mark.
+            let (mark, owner) = owner.split_once('.').unwrap_or((owner, ""));
             Some(KeptAt {
                 name: (name != "-").then(|| name.to_owned()),
                 rest: rest.parse().ok()?,
                 mark: mark.to_owned(),
-                claim: claim.to_owned(),
+                owner: owner.to_owned(),
             })
         };
         parse().ok_or(StoreError::NotFound)
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn places_have_a_claim() {
+    fn places_have_an_owner() {
         for name in [None, Some("new.1".to_owned())] {
             let mut place = KeptAt::new(name, 7);
             let kept = |place: &KeptAt| Kept {
@@ -339,7 +339,7 @@ mod tests {
             };
             let first = kept(&place);
             assert_eq!(KeptAt::parse(&first), Ok(place.clone()));
-            place.claim();
+            place.take_over();
             assert_ne!(kept(&place), first);
             assert_eq!(
                 KeptAt::parse(&first).map(|first| first.mark),
@@ -351,7 +351,7 @@ mod tests {
             place: b"new.1 7 0123".to_vec(),
         };
         let mut place = KeptAt::parse(&old).expect("a place without a mark");
-        place.claim();
+        place.take_over();
         assert_eq!(place.mark, "0123");
         for wrong in ["", "a", "a b c", "a 1", "a/12/c5/100"] {
             let kept = Kept {

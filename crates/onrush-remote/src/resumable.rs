@@ -357,8 +357,8 @@ impl Upload for ResumableUpload {
         Box::pin(self.keep_now())
     }
 
-    fn claim(&mut self) -> Option<Kept> {
-        self.kept.as_mut()?.0.claim();
+    fn take_over(&mut self) -> Option<Kept> {
+        self.kept.as_mut()?.0.take_over();
         self.kept()
     }
 

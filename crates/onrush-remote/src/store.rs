@@ -280,7 +280,7 @@ impl ResumableUploads for RemoteStore {
         })
     }
 
-    fn supersede<'a>(&'a self, old: &'a Kept, new: &'a Kept) -> LocalFuture<'a, ()> {
+    fn discard_replaced<'a>(&'a self, old: &'a Kept, new: &'a Kept) -> LocalFuture<'a, ()> {
         Box::pin(async move {
             let name = |kept| KeptAt::parse(kept).ok()?.name;
             if let Some(old) = name(old).filter(|old| name(new).as_ref() != Some(old)) {

@@ -27,7 +27,7 @@ async fn continue_in_turn(stores: &[RemoteStore; 2], condition: Condition, whole
         let longer = upload.keep().await.expect("kept");
         assert_eq!(longer.bytes, end as u64);
         assert_eq!(upload.keep().await, Ok(longer.clone()), "nothing new");
-        store.supersede(&kept, &longer).await;
+        store.discard_replaced(&kept, &longer).await;
         // It is not kept, and other bytes than those that follow.
         upload.write(vec![0; 300_000]).await.expect("written");
         drop(upload);
@@ -74,7 +74,7 @@ async fn send_a_late_part(stores: &[RemoteStore; 2], late: &[u8], whole: &[u8]) 
     let one = resume(&stores[0], Condition::None, &kept).await;
     let two = resume(&stores[1], Condition::None, &kept).await;
     let [mut one, mut two] = [one, two].map(|upload| upload.expect("continued"));
-    let claims = [one.claim(), two.claim()].map(|claim| claim.expect("a claim"));
+    let claims = [one.take_over(), two.take_over()].map(|claim| claim.expect("a claim"));
     assert!(claims[0] != claims[1] && claims[0] != kept && claims[1] != kept);
     assert!(claims.iter().all(|claim| claim.bytes == kept.bytes));
     let more = 9 * MIB..17 * MIB;
@@ -174,7 +174,7 @@ fn kill_at_each_step(condition: &Condition) {
                     .expect("written");
                 let kept = upload.keep().await.expect("kept");
                 if let Some(old) = recorded.replace(kept.clone()) {
-                    store.supersede(&old, &kept).await;
+                    store.discard_replaced(&old, &kept).await;
                 }
             }
             write(&mut upload, &whole, 12 * MIB..size)

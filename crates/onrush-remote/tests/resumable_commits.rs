@@ -95,7 +95,7 @@ fn what_was_published_is_known() {
                     assert_eq!(stores[1].is_kept(&kept).await, Ok(true));
                     let resumed = resume(&stores[0], condition.clone(), &kept).await;
                     let mut upload = resumed.expect("continued");
-                    let claimed = upload.claim().expect("a claim");
+                    let claimed = upload.take_over().expect("a claim");
                     upload.commit().await.expect("committed");
                     for kept in [&kept, &claimed] {
                         let published = stores[1].published(&key(), kept).await;

@@ -326,9 +326,9 @@ pub trait ResumableUploads: Store {
     /// process. Bytes that were written after that are dropped. The key is that of the
     /// [`ResumableUploads::stage_resumable`] before; the condition is that of the commit. The
     /// metadata has to be set again. The caller ensures that no two uploads of this process
-    /// continue the same bytes; [`Upload::claim`] excludes other machines. A write or a commit of a
-    /// dropped upload may go on: this waits for its end. Fails with [`StoreError::NotFound`] if the
-    /// bytes are gone, for example because that commit has published them.
+    /// continue the same bytes; [`Upload::take_over`] excludes other machines. A write or a commit
+    /// of a dropped upload may go on: this waits for its end. Fails with [`StoreError::NotFound`]
+    /// if the bytes are gone, for example because that commit has published them.
     fn resume<'a>(
         &'a self,
         key: &'a Key,
@@ -363,7 +363,7 @@ pub trait ResumableUploads: Store {
     /// caller has recorded `new` in its place. This need not be complete when the future is, and
     /// what is left is removed by its age. By default does nothing: most stores keep both in the
     /// same place.
-    fn supersede<'a>(&'a self, _old: &'a Kept, _new: &'a Kept) -> LocalFuture<'a, ()> {
+    fn discard_replaced<'a>(&'a self, _old: &'a Kept, _new: &'a Kept) -> LocalFuture<'a, ()> {
         Box::pin(async {})
     }
 
@@ -402,7 +402,7 @@ pub struct Features {
     /// Uploads can be continued after an interruption ([`Upload::keep`],
     /// [`ResumableUploads::resume`]).
     pub resumable_uploads: bool,
-    /// Such uploads are continued by other servers of the store as well ([`Upload::claim`]).
+    /// Such uploads are continued by other servers of the store as well ([`Upload::take_over`]).
     pub shared_uploads: bool,
     /// Such uploads can be written at any position ([`ResumableUploads::write_kept`]).
     pub uploads_in_any_order: bool,
@@ -500,7 +500,7 @@ pub trait Upload {
     /// time, so of several machines that resume the same bytes one succeeds; the others drop their
     /// uploads.
     /// `None`: the store excludes other machines by itself.
-    fn claim(&mut self) -> Option<Kept> {
+    fn take_over(&mut self) -> Option<Kept> {
         None
     }
 

@@ -95,7 +95,7 @@ impl Drop for Waiting<'_> {
 
 /// A login that the throttle has admitted. It has failed if it is dropped without another outcome,
 /// as when its client disconnects.
-struct Turn<'s> {
+struct AdmittedLogin<'s> {
     shared: &'s Shared,
     worker: &'s WorkerHandle,
     address: Option<IpAddr>,
@@ -103,7 +103,7 @@ struct Turn<'s> {
     has_failed: bool,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for AdmittedLogin<'_> {
     fn drop(&mut self) {
         let now_ms = self.worker.now_ms();
         let mut throttle = self.shared.throttle();
@@ -192,7 +192,7 @@ impl Shared {
         &'s self,
         address: Option<IpAddr>,
         worker: &'s WorkerHandle,
-    ) -> Result<Turn<'s>, HttpError> {
+    ) -> Result<AdmittedLogin<'s>, HttpError> {
         let mut waiting = None;
         let admission = poll_fn(|cx| {
             let now_ms = worker.now_ms();
@@ -215,7 +215,7 @@ impl Shared {
                 return Err(HttpError::too_many_logins(retry_after_s));
             }
         };
-        let turn = Turn {
+        let turn = AdmittedLogin {
             shared: self,
             worker,
             address,

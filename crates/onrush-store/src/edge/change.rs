@@ -144,8 +144,8 @@ impl Upload for EdgeUpload {
         self.upload.keep()
     }
 
-    fn claim(&mut self) -> Option<Kept> {
-        self.upload.claim()
+    fn take_over(&mut self) -> Option<Kept> {
+        self.upload.take_over()
     }
 
     fn append_kept<'a>(&'a mut self, kept: &'a Kept) -> LocalFuture<'a, Result<()>> {

@@ -423,10 +423,10 @@ impl ResumableUploads for EdgeStore {
         Box::pin(async move { self.resumable()?.sync_kept(kept).await })
     }
 
-    fn supersede<'a>(&'a self, old: &'a Kept, new: &'a Kept) -> LocalFuture<'a, ()> {
+    fn discard_replaced<'a>(&'a self, old: &'a Kept, new: &'a Kept) -> LocalFuture<'a, ()> {
         Box::pin(async move {
             if let Ok(uploads) = self.resumable() {
-                uploads.supersede(old, new).await;
+                uploads.discard_replaced(old, new).await;
             }
         })
     }

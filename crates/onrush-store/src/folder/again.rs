@@ -42,7 +42,7 @@ pub(super) struct Again {
     /// none.
     looking_ms: AtomicU64,
     /// Held by the thread that looks.
-    turn: Mutex<Turn>,
+    turn: Mutex<LookState>,
     /// Why the folder could not be used when it was looked for last.
     failure: Mutex<Option<io::ErrorKind>>,
     /// See [`Store::swaps`](crate::Store::swaps).
@@ -59,7 +59,7 @@ type Hook = Box<dyn Fn() + Send + Sync>;
 type Check = Box<dyn Fn(&Path, bool) -> io::Result<()> + Send + Sync>;
 
 #[derive(Default)]
-struct Turn {
+struct LookState {
     /// What changes need was not opened in the new folder yet.
     is_incomplete: bool,
 }

@@ -153,7 +153,7 @@ struct Read {
 }
 
 /// The place of a cursor in a folder.
-enum Place {
+enum CursorAt {
     Walk(Box<Walk>),
     /// A job reads the next entries, while the owner of the cursor uses those before them.
     Ahead(BlockingJob<Result<Read>>),
@@ -170,9 +170,9 @@ pub(super) async fn next(
         ListingState::Begin(memory) => {
             let (folder, how) = (cursor.folder.clone(), cursor.how.clone());
             let walk = Walk::new(folder, how, 1, memory);
-            (Place::Walk(Box::new(walk)), true)
+            (CursorAt::Walk(Box::new(walk)), true)
         }
-        ListingState::Place(place) => match place.downcast::<Place>() {
+        ListingState::Place(place) => match place.downcast::<CursorAt>() {
             Ok(place) => (*place, false),
             Err(_) => return Err(StoreError::Unsupported),
         },
@@ -180,11 +180,11 @@ pub(super) async fn next(
     };
     loop {
         let job = match place {
-            Place::Walk(walk) => {
+            CursorAt::Walk(walk) => {
                 let permit = listing_queue::wait_for_part(inner, client, begins).await;
                 read(inner, walk, permit.into_permit(), limit)
             }
-            Place::Ahead(job) => job,
+            CursorAt::Ahead(job) => job,
         };
         begins = false;
         let Read { walk, found, end } = job.await??;
@@ -192,7 +192,7 @@ pub(super) async fn next(
             return Ok(found);
         }
         if found.is_empty() {
-            place = Place::Walk(walk);
+            place = CursorAt::Walk(walk);
             continue;
         }
         // A job of an inline pool would wait, with its permit, until the owner of the cursor asks
@@ -202,8 +202,8 @@ pub(super) async fn next(
             false => listing_queue::try_permit(inner),
         };
         cursor.state = ListingState::Place(Box::new(match permit {
-            Some(permit) => Place::Ahead(read(inner, walk, permit, limit)),
-            None => Place::Walk(walk),
+            Some(permit) => CursorAt::Ahead(read(inner, walk, permit, limit)),
+            None => CursorAt::Walk(walk),
         }));
         return Ok(found);
     }

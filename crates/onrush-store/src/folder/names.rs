@@ -124,13 +124,13 @@ impl Names {
     }
 }
 
-type Place = [u8; INDEX_BYTES];
+type NameOffset = [u8; INDEX_BYTES];
 
-fn places(index: &[u8]) -> &[Place] {
+fn places(index: &[u8]) -> &[NameOffset] {
     index.as_chunks().0
 }
 
-fn begin(place: &Place) -> usize {
+fn begin(place: &NameOffset) -> usize {
     u32::from_ne_bytes(*place) as usize
 }
 
@@ -216,7 +216,7 @@ impl Collector {
         let mut index = self.index();
         let (places, _) = index.as_chunks_mut();
         let last = (places.len() / 2).max(self.count_min) - 1;
-        let name = |place: &Place| name_at(&self.bytes, begin(place));
+        let name = |place: &NameOffset| name_at(&self.bytes, begin(place));
         let (_, last, _) =
             places.select_nth_unstable_by(last, |one, other| name(one).cmp(name(other)));
         let until = name(last).to_vec();
@@ -249,7 +249,7 @@ impl Collector {
 
     pub(super) fn finish(mut self) -> Names {
         let mut index = self.index();
-        let name = |place: &Place| name_at(&self.bytes, begin(place));
+        let name = |place: &NameOffset| name_at(&self.bytes, begin(place));
         let (places, _) = index.as_chunks_mut();
         places.sort_unstable_by(|one, other| name(one).cmp(name(other)));
         // Some file systems return a name twice if the folder changes meanwhile.

@@ -17,14 +17,14 @@ pub(super) fn find(inner: &FolderInner, from: &Key, to: &Key) -> Result<Overlap>
     if from == to {
         return Ok(Overlap::Same);
     }
-    let mut one = Place::of(inner, from);
+    let mut one = Location::of(inner, from);
     let mut name = from.name().to_vec();
     if !one.is_folder
         && let Some((parent, target)) = behind_links(inner, from)
     {
         (one.parent, name) = (parent, target);
     }
-    let other = Place::of(inner, to);
+    let other = Location::of(inner, to);
     match (one.is_folder, other.is_folder) {
         (true, true) if is_same(one.dir(), other.dir()) => Ok(Overlap::Same),
         (true, _) if is_within(&other, &one)? => Ok(Overlap::Beneath),
@@ -35,24 +35,24 @@ pub(super) fn find(inner: &FolderInner, from: &Key, to: &Key) -> Result<Overlap>
 }
 
 /// The folder at a name, or the innermost one above it that exists.
-struct Place {
+struct Location {
     parent: Parent,
     is_folder: bool,
 }
 
-impl Place {
-    fn of(inner: &FolderInner, key: &Key) -> Place {
+impl Location {
+    fn of(inner: &FolderInner, key: &Key) -> Location {
         let mut path = Some(key.clone());
         let mut is_folder = true;
         while let Some(key) = path {
             // What cannot be opened is not changed either.
             if let Ok(parent) = parents::open(inner, Some(key.as_bytes())) {
-                return Place { parent, is_folder };
+                return Location { parent, is_folder };
             }
             is_folder = false;
             path = key.parent();
         }
-        Place {
+        Location {
             parent: Parent::Root(inner.root.clone()),
             is_folder: false,
         }
@@ -83,7 +83,7 @@ fn behind_links(inner: &FolderInner, key: &Key) -> Option<(Parent, Vec<u8>)> {
     None
 }
 
-fn is_within(place: &Place, folder: &Place) -> Result<bool> {
+fn is_within(place: &Location, folder: &Location) -> Result<bool> {
     let found = place.dir().is_within(folder.dir());
     found.map_err(StoreError::from_open_file)
 }

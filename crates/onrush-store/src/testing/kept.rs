@@ -51,7 +51,7 @@ async fn kept_uploads_continue(store: &dyn ResumableUploads) {
         assert_eq!(upload.written_bytes(), first as u64);
         write(&mut upload, first..70_000).await;
         let longer = upload.keep().await.expect("kept again");
-        store.supersede(&kept, &longer).await;
+        store.discard_replaced(&kept, &longer).await;
         let kept = longer;
         write(&mut upload, 70_000..90_000).await;
         drop(upload);

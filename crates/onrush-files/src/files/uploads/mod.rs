@@ -201,10 +201,10 @@ impl Uploads {
         self.resumable()?.discard(kept).await
     }
 
-    /// Removes what only `old` needs; see [`ResumableUploads::supersede`].
-    async fn supersede(&self, old: &Kept, new: &Kept) {
+    /// Removes what only `old` needs; see [`ResumableUploads::discard_replaced`].
+    async fn discard_replaced(&self, old: &Kept, new: &Kept) {
         if let Ok(uploads) = self.resumable() {
-            uploads.supersede(old, new).await;
+            uploads.discard_replaced(old, new).await;
         }
     }
 

@@ -257,8 +257,8 @@ impl Uploads {
         match self.read(id).await {
             // The other one may have found it in the record, if the change was made and refused
             // when it was repeated.
-            Ok((current, _)) => self.supersede(kept, &current.kept()).await,
-            Err(ReceiveError::Body(_)) => self.supersede(kept, old).await,
+            Ok((current, _)) => self.discard_replaced(kept, &current.kept()).await,
+            Err(ReceiveError::Body(_)) => self.discard_replaced(kept, old).await,
             Err(ReceiveError::Store(_)) => {} // Its age removes it.
         }
     }

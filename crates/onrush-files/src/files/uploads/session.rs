@@ -244,7 +244,7 @@ impl Session {
         let set = upload.set_metadata(self.state.record.metadata.clone());
         set.map_err(ReceiveError::Store)?;
         self.state.upload = Some(upload);
-        self.state.claim().await
+        self.state.take_over().await
     }
 
     /// Appends the body of a request. If that fails, what has arrived is kept, unless `content` has
@@ -444,19 +444,19 @@ impl SessionState {
         }
         if !is_new && old != kept {
             let uploads = self.uploads.clone();
-            let supersede = async move { uploads.supersede(&old, &kept).await };
-            self.worker.spawn(supersede).detach();
+            let discard_replaced = async move { uploads.discard_replaced(&old, &kept).await };
+            self.worker.spawn(discard_replaced).detach();
         }
         Ok(())
     }
 
-    /// Keeps the bytes that have arrived since the last time, or claims the upload. A later request
-    /// can complete it then without them.
+    /// Keeps the bytes that have arrived since the last time, or takes the upload over. A later
+    /// request can complete it then without them.
     async fn save_or_claim(&mut self) -> Result<(), ReceiveError> {
         let upload = self.upload.as_ref();
         match upload.is_some_and(|upload| upload.written_bytes() > self.record.offset) {
             true => self.save().await,
-            false => self.claim().await,
+            false => self.take_over().await,
         }
     }
 
@@ -478,9 +478,9 @@ impl SessionState {
 
     /// Records that this server continues the upload, if the store has other servers. Fails if
     /// another one does.
-    async fn claim(&mut self) -> Result<(), ReceiveError> {
+    async fn take_over(&mut self) -> Result<(), ReceiveError> {
         let upload = self.upload.as_mut().ok_or(ReceiveError::Body(NO_UPLOAD))?;
-        let Some(kept) = upload.claim() else {
+        let Some(kept) = upload.take_over() else {
             return Ok(());
         };
         let record = Record {
