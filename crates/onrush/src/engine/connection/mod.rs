@@ -240,9 +240,10 @@ impl Exchange {
 
 impl Conn {
     /// Whether the client has half-closed, everything that it has sent is of the present request,
-    /// and nobody will read it: a client that does not half-close has gone.
+    /// and nobody will read it: a client that does not half-close has gone. Another protocol may
+    /// end each direction alone, and learns from its sends whether the client is there.
     pub(in crate::engine) fn client_has_gone(&mut self) -> bool {
-        if !(self.state.has_ended() && self.state.is_busy()) {
+        if !(self.state.has_ended() && self.state.is_busy()) || self.machine.is_upgraded() {
             return false;
         }
         let is_dropped =
