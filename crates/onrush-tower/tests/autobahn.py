@@ -3,6 +3,7 @@ URL, and patterns of cases; those that begin with `-` are left out. Prints a lin
 number, the verdicts on messages and on the close, and what the server sent to close."""
 
 import asyncio
+import os
 import sys
 
 from kosoku import FailureError, run_fuzzingclient
@@ -21,3 +22,5 @@ async def main(url, *patterns):
 
 
 asyncio.run(main(*sys.argv[1:]))
+sys.stdout.flush()
+os._exit(0)  # kosoku 0.1.0 sometimes aborts while the interpreter ends.

@@ -10,6 +10,9 @@ use std::process::Command;
 use std::time::Duration;
 use testing::programs::{output_within, tool};
 
+/// How often a case that differs runs again.
+const REPEATED_MAX: u32 = 10;
+
 /// Runs the cases that `patterns` select. Returns a line for each, or `None` without the program.
 fn verdicts(address: SocketAddr, patterns: &[&str]) -> Option<Vec<String>> {
     let python = tool("python/kosoku/bin/python", "cargo xtask setup")?;
@@ -25,6 +28,10 @@ fn verdicts(address: SocketAddr, patterns: &[&str]) -> Option<Vec<String>> {
 }
 
 /// At least `cases` cases have the same verdicts everywhere, and no server violates the protocol.
+///
+/// Some cases send more than a server reads before it closes. Then the kernel resets the
+/// connection, and on each server the reset sometimes overtakes what was said to close. So the
+/// cases that differ run again, on both servers.
 fn compare(patterns: &[&str], cases: usize) {
     let both = serve(apps::echo);
     let Some(expected) = verdicts(both.axum, patterns) else {
@@ -37,12 +44,32 @@ fn compare(patterns: &[&str], cases: usize) {
         assert!(is_good, "{line}");
     }
     for (driver, address) in &both.onrush {
-        assert_eq!(
-            verdicts(*address, patterns).as_ref(),
-            Some(&expected),
-            "{driver}"
-        );
+        let ours = |patterns: &[&str]| verdicts(*address, patterns).expect("it is installed");
+        let mut differ = differences(expected.clone(), ours(patterns));
+        for _ in 0..REPEATED_MAX {
+            if differ.is_empty() {
+                break;
+            }
+            let cases: Vec<&str> = differ.iter().map(|(line, _)| case(line)).collect();
+            let theirs = verdicts(both.axum, &cases).expect("it is installed");
+            differ = differences(theirs, ours(&cases));
+        }
+        assert!(differ.is_empty(), "{driver}: {differ:?}");
     }
+}
+
+/// The lines of cases that differ.
+fn differences(theirs: Vec<String>, ours: Vec<String>) -> Vec<(String, String)> {
+    let cases = |lines: &[String]| lines.iter().map(|line| case(line).to_owned()).collect();
+    let (all, same): (Vec<String>, Vec<String>) = (cases(&theirs), cases(&ours));
+    assert_eq!(all, same);
+    let both = theirs.into_iter().zip(ours);
+    both.filter(|(theirs, ours)| theirs != ours).collect()
+}
+
+/// The number of a case, from its line.
+fn case(line: &str) -> &str {
+    line.split("; ").next().unwrap_or(line)
 }
 
 #[test]
