@@ -414,3 +414,34 @@ fn the_end_of_a_client_may_arrive_before_the_101() {
         }
     }
 }
+
+/// The reader is dropped at the client's end, and the answer does not fit into the buffers.
+#[test]
+fn an_answer_after_the_end_of_a_client_is_whole_without_half_closing() {
+    async fn answer(mut request: Request) -> Response {
+        let Some(upgrade) = request.upgrade() else {
+            return Response::new(426);
+        };
+        let (response, mut from, mut to) = upgrade.accept("repeat").expect("a valid name");
+        let answering = async move {
+            while from.next().await.is_some() {}
+            drop(from);
+            for _ in 0..128 {
+                let _ = to.send(Bytes::from(vec![b'a'; 65_536])).await;
+            }
+        };
+        request.worker().spawn(answering).detach();
+        response
+    }
+    for driver in drivers() {
+        let router = Router::new().get("/repeat", answer);
+        let server = crate::common::serve_with(driver, router, |server| server.half_close(false));
+        let mut stream = server.connect();
+        stream.write_all(ASKS.as_bytes()).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        let mut received = Vec::new();
+        stream.read_to_end(&mut received).expect("no reset");
+        assert_eq!(split_head(&received).1.len(), 128 * 65_536, "{driver:?}");
+    }
+}

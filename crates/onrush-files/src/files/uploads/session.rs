@@ -344,7 +344,7 @@ impl Session {
 
     async fn publish(&mut self) -> Result<Committed, ReceiveError> {
         if self.state.version.is_some() && self.state.is_shared() {
-            self.state.save_or_claim().await?; // Another server may have taken it over meanwhile.
+            self.state.save_or_take_over().await?; // Another server may have taken it over meanwhile.
         }
         let digests = std::mem::take(&mut self.state.digests);
         if let Err(failure) = digests.check() {
@@ -452,7 +452,7 @@ impl SessionState {
 
     /// Keeps the bytes that have arrived since the last time, or takes the upload over. A later
     /// request can complete it then without them.
-    async fn save_or_claim(&mut self) -> Result<(), ReceiveError> {
+    async fn save_or_take_over(&mut self) -> Result<(), ReceiveError> {
         let upload = self.upload.as_ref();
         match upload.is_some_and(|upload| upload.written_bytes() > self.record.offset) {
             true => self.save().await,
