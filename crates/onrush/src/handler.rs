@@ -76,8 +76,7 @@ use std::task::{Context, Poll};
     message = "`{Self}` is not a handler",
     label = "a handler is an `async fn(Request)` whose result is `IntoResponse`",
     note = "a closure has the form `|request: Request| async move {{ … }}`",
-    note = "its future owns what it captures",
-    note = "blocking code can be a handler with the feature `coroutine`"
+    note = "its future owns what it captures"
 )]
 pub trait Handler: 'static {
     /// Starts to process `request`; the future yields the response. It is called on the worker of
@@ -88,13 +87,41 @@ pub trait Handler: 'static {
 impl<F, Fut> Handler for F
 where
     F: Fn(Request) -> Fut + 'static,
-    Fut: Future<Output: IntoResponse> + 'static,
+    Fut: HandlerFuture<Output: IntoResponse> + 'static,
 {
     #[inline]
     fn handle(&self, request: Request) -> impl Future<Output = Response> + use<F, Fut> + 'static {
         IntoResponseFuture {
             future: self(request),
         }
+    }
+}
+
+/// What a function that is a handler returns: every future.
+///
+/// It is a trait of its own, because the compiler would otherwise tell the author of a handler that
+/// is not `async` only that its result is not a future.
+#[diagnostic::on_unimplemented(
+    message = "a handler is an `async fn`, but this function returns `{Self}`",
+    label = "write `async fn`, or `async move {{ … }}` in a closure",
+    note = "blocking code can be a handler with the feature `coroutine`"
+)]
+pub trait HandlerFuture {
+    /// The output of the future.
+    type Output;
+
+    /// [`Future::poll`].
+    fn poll_output(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output>;
+}
+
+// The message above is about this trait, not about `Future`.
+#[diagnostic::do_not_recommend]
+impl<Fut: Future> HandlerFuture for Fut {
+    type Output = Fut::Output;
+
+    #[inline]
+    fn poll_output(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Fut::Output> {
+        self.poll(cx)
     }
 }
 
@@ -107,14 +134,14 @@ pin_project! {
     }
 }
 
-impl<Fut: Future<Output: IntoResponse>> Future for IntoResponseFuture<Fut> {
+impl<Fut: HandlerFuture<Output: IntoResponse>> Future for IntoResponseFuture<Fut> {
     type Output = Response;
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Response> {
         self.project()
             .future
-            .poll(cx)
+            .poll_output(cx)
             .map(IntoResponse::into_response)
     }
 }

@@ -25,6 +25,8 @@ mod blocked;
 mod body_waits;
 // The same bytes give the same responses on all drivers.
 mod both_drivers;
+// What the compiler says about mistakes in handlers.
+mod compile_errors;
 // The limit on connections and descriptors.
 mod connections;
 // Handlers that are plain functions.
