@@ -58,6 +58,7 @@ const NOT_HERE: [(&str, &[&str]); 7] = [
         "they use only the simulator, or programs without TLS",
         &[
             "body_waits",
+            "compile_errors",
             "http_types",
             "offload",
             "ported",

@@ -344,7 +344,8 @@ impl Session {
 
     async fn publish(&mut self) -> Result<Committed, ReceiveError> {
         if self.state.version.is_some() && self.state.is_shared() {
-            self.state.save_or_take_over().await?; // Another server may have taken it over meanwhile.
+            // Another server may have taken it over meanwhile.
+            self.state.save_or_take_over().await?;
         }
         let digests = std::mem::take(&mut self.state.digests);
         if let Err(failure) = digests.check() {
