@@ -191,11 +191,21 @@ impl Server {
 
     /// Its peak resident memory in KiB (`VmHWM` of `/proc/PID/status`).
     pub fn peak_kib(&self) -> u64 {
+        self.status_kib("VmHWM:")
+    }
+
+    /// Its resident memory in KiB without files, such as the program, which is read when it runs
+    /// (`RssAnon` of `/proc/PID/status`).
+    pub fn anonymous_kib(&self) -> u64 {
+        self.status_kib("RssAnon:")
+    }
+
+    fn status_kib(&self, name: &str) -> u64 {
         let path = format!("/proc/{}/status", self.child.id());
         let status = std::fs::read_to_string(path).expect("the process runs");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let peak = line.expect("a line").trim().trim_end_matches(" kB");
-        peak.parse().expect("a number")
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        let kib = line.expect("a line").trim().trim_end_matches(" kB");
+        kib.parse().expect("a number")
     }
 }
 
