@@ -33,6 +33,7 @@ impl Wishes {
 
 /// Appends a field, unless it is one that the engine writes itself. White space around a value is
 /// not a part of it (RFC 9110 §5.5).
+#[cfg(feature = "axum")]
 pub(crate) fn append(
     response: &mut Response,
     name: &HeaderName,

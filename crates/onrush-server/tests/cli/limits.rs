@@ -144,9 +144,9 @@ fn accept_errors_are_logged_once() {
     }
 }
 
-/// Leaves `count` heads of `bytes` incomplete. Returns the growth of the memory in KiB, without that
-/// of code which runs for the first time, as soon as it exceeds `enough_kib` or has not grown for a
-/// second.
+/// Leaves `count` heads of `bytes` incomplete. Returns the growth of the memory in KiB, without
+/// that of code which runs for the first time, as soon as it exceeds `enough_kib` or has not grown
+/// for a second.
 fn incomplete_heads(server: &Server, count: usize, bytes: usize, enough_kib: u64) -> u64 {
     let before = server.anonymous_kib();
     let mut head = b"GET /x HTTP/1.1\r\nHost: localhost\r\nX-Filler: ".to_vec();
