@@ -1,14 +1,17 @@
 //! The content of a response: bytes, parts of files, or a stream. The engine frames and sends it.
+//! Beneath: the stream that a task fills (`channel`).
 
-use crate::panic_guard::{self, PanicGuard};
+mod channel;
+
+use crate::panic_guard::PanicGuard;
 #[cfg(feature = "coroutine")]
 use crate::pooled_buffer::PooledBuffer;
 use bytes::Bytes;
+pub use channel::BodySender;
 use futures_core::Stream;
 use onrush_proto::response::{FieldError, FieldLines};
 use onrush_rt::coop;
 use onrush_rt::fs::File;
-use onrush_rt::user;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,7 +20,7 @@ use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 
 /// The content of a response.
 ///
@@ -52,7 +55,7 @@ pub(crate) enum Content {
     Stream(Box<Streamed>),
 }
 
-type BoxedStream = Pin<Box<dyn Stream<Item = io::Result<Bytes>>>>;
+pub(crate) type BoxedStream = Pin<Box<dyn Stream<Item = io::Result<Bytes>>>>;
 
 /// Content that is made while it is sent.
 pub(crate) struct Streamed {
@@ -116,7 +119,7 @@ impl Trailers {
 
 impl Streamed {
     /// Replaces the stream by one that is made from it.
-    fn wrap<S>(&mut self, wrap: impl FnOnce(PanicGuard<BoxedStream>) -> S)
+    pub(crate) fn wrap<S>(&mut self, wrap: impl FnOnce(PanicGuard<BoxedStream>) -> S)
     where
         S: Stream<Item = io::Result<Bytes>> + 'static,
     {
@@ -391,14 +394,8 @@ impl Body {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn channel(bytes_max: usize) -> (BodySender, Body) {
-        let shared = Rc::new(RefCell::new(Channel {
-            bytes_max,
-            ..Channel::default()
-        }));
-        (
-            BodySender(shared.clone()),
-            Body::stream(Receiver(shared), None),
-        )
+        let (sender, receiver) = channel::channel(bytes_max);
+        (sender, Body::stream(receiver, None))
     }
 
     /// The length in bytes. `None` for a stream whose length was not given.
@@ -480,156 +477,5 @@ impl From<PooledBuffer> for Body {
 impl From<Bytes> for Body {
     fn from(bytes: Bytes) -> Body {
         Body(Content::Bytes(PanicGuard::new(bytes)))
-    }
-}
-
-#[derive(Debug, Default)]
-struct Channel {
-    queue: VecDeque<io::Result<Bytes>>,
-    queued_bytes: usize,
-    bytes_max: usize,
-    sender_gone: bool,
-    receiver_gone: bool,
-    sender: Option<Waker>,
-    receiver: Option<Waker>,
-}
-
-/// The sending half of [`Body::channel`].
-///
-/// Dropping it ends the body. If a panic drops it, the body ends with an error, as by
-/// [`BodySender::abort`].
-#[derive(Debug)]
-pub struct BodySender(Rc<RefCell<Channel>>);
-
-impl BodySender {
-    /// Waits for room and queues `bytes`. An empty piece is not sent.
-    ///
-    /// Fails with `BrokenPipe` if the body was dropped: the client has disconnected, or the
-    /// response had no content (`HEAD`).
-    ///
-    /// # Examples
-    /// ```
-    /// use onrush::{Body, Limits, Request, Response, sim::Simulation};
-    /// use std::io::ErrorKind;
-    ///
-    /// async fn handler(_: Request) -> Response {
-    ///     let (mut sender, body) = Body::channel(16);
-    ///     assert!(sender.send("more than 16 bytes fit if none wait").await.is_ok());
-    ///     drop(body);
-    ///     let error = sender.send("without a receiver").await.unwrap_err();
-    ///     assert_eq!(error.kind(), ErrorKind::BrokenPipe);
-    ///     Response::new(204)
-    /// }
-    /// # let mut sim = Simulation::new(1, &handler, Limits::default());
-    /// # let client = sim.connect();
-    /// # sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
-    /// # assert!(client.receive()?.starts_with(b"HTTP/1.1 204 No Content\r\n"));
-    /// # Ok::<(), std::io::Error>(())
-    /// ```
-    pub async fn send(&mut self, bytes: impl Into<Bytes>) -> io::Result<()> {
-        let mut bytes = Some(bytes.into());
-        poll_fn(|cx| {
-            ready!(coop::poll_operation(cx)); // Errors count: some callers continue after one.
-            let _replaced; // Dropping a waker runs user code, so it waits for the borrow to end.
-            let mut channel = self.0.borrow_mut();
-            if channel.receiver_gone {
-                return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
-            }
-            if channel.queued_bytes > 0 && channel.queued_bytes >= channel.bytes_max {
-                _replaced = channel.sender.replace(cx.waker().clone());
-                return Poll::Pending;
-            }
-            if let Some(bytes) = bytes.take().filter(|bytes| !bytes.is_empty()) {
-                channel.queued_bytes += bytes.len();
-                channel.queue.push_back(Ok(bytes));
-            }
-            let waker = channel.receiver.take();
-            drop(channel);
-            if let Some(waker) = waker {
-                user::wake(waker);
-            }
-            Poll::Ready(Ok(()))
-        })
-        .await
-    }
-
-    /// Ends the body with `error`. The connection is reset, so the client sees that the response is
-    /// incomplete.
-    ///
-    /// # Examples
-    /// ```
-    /// use onrush::{Body, Limits, Request, Response, sim::Simulation};
-    ///
-    /// async fn fails(request: Request) -> Response {
-    ///     let (sender, body) = Body::channel(1024);
-    ///     let task = request.worker().spawn(async move {
-    ///         sender.abort(std::io::Error::other("the data source has failed"));
-    ///     });
-    ///     task.detach();
-    ///     Response::text(body)
-    /// }
-    ///
-    /// let mut sim = Simulation::new(1, &fails, Limits::default());
-    /// let client = sim.connect();
-    /// sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
-    /// let _ = client.receive(); // At most the head.
-    /// assert!(client.at_end());
-    /// ```
-    pub fn abort(self, error: io::Error) {
-        self.0.borrow_mut().queue.push_back(Err(error));
-    }
-}
-
-impl Drop for BodySender {
-    fn drop(&mut self) {
-        let mut channel = self.0.borrow_mut();
-        channel.sender_gone = true;
-        if std::thread::panicking() {
-            let error = io::Error::other("the sender of a body panicked");
-            channel.queue.push_back(Err(error));
-        }
-        let waker = channel.receiver.take();
-        drop(channel);
-        panic_guard::wake(waker);
-    }
-}
-
-struct Receiver(Rc<RefCell<Channel>>);
-
-impl Stream for Receiver {
-    type Item = io::Result<Bytes>;
-
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let mut channel = self.0.borrow_mut();
-        match channel.queue.pop_front() {
-            Some(item) => {
-                if let Ok(bytes) = &item {
-                    channel.queued_bytes -= bytes.len();
-                }
-                let waker = channel.sender.take();
-                drop(channel);
-                if let Some(waker) = waker {
-                    user::wake(waker);
-                }
-                Poll::Ready(Some(item))
-            }
-            None if channel.sender_gone => Poll::Ready(None),
-            None => {
-                let before = channel.receiver.replace(cx.waker().clone());
-                drop(channel);
-                drop(before); // Outside the borrow: its destructor runs user code.
-                Poll::Pending
-            }
-        }
-    }
-}
-
-impl Drop for Receiver {
-    fn drop(&mut self) {
-        let mut channel = self.0.borrow_mut();
-        channel.receiver_gone = true;
-        let waker = channel.sender.take();
-        drop(channel);
-        panic_guard::wake(waker);
     }
 }

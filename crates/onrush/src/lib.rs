@@ -27,15 +27,22 @@
 //!   [`Body`] are their bodies.
 //! - [`WorkerHandle`] gives a handler timers, tasks and thread pools. [`offload()`] runs CPU-bound
 //!   work, [`limited()`] limits how many requests a handler processes at a time.
-//! - With the feature `coroutine`, `coroutine` has handlers in blocking style, with
-//!   [`std::io::Read`] and [`std::io::Write`].
-//! - With the feature `tls`, `Server::tls` serves HTTPS by a `TlsConfig`, and `Request::tls`
-//!   returns what was negotiated, and the certificate of the client.
-//! - With the feature `http`, heads convert to and from the types of the crate `http`, whose status
-//!   codes, methods, names and values are accepted.
+//! - [`Request::query_pairs`] and [`Request::form`] decode, [`Response::redirect`] sends elsewhere,
+//!   and [`Sse`] sends events while there are some.
 //! - [`Metrics`], [`Admin`] and [`AccessLog`] show what a server does.
 //! - [`sim`] runs an application in a test, without sockets and without waiting.
 //! - The [`manual`] is about moving a service here, what may wait, attacks, drivers, and tests.
+//!
+//! # Features
+//! None is on by default.
+//!
+//! | feature | what it adds | with the crate |
+//! | --- | --- | --- |
+//! | `cookies` | `Request::cookies`, and `cookies::Cookie` for `Set-Cookie` | `cookie` |
+//! | `coroutine` | `coroutine`: handlers in blocking style, with `Read` and `Write` | `corosensei` |
+//! | `http` | types of the crate `http` convert and are accepted: `http_types` | `http` |
+//! | `json` | `Request::json`, and `Json` as a result of handlers | `serde`, `serde_json` |
+//! | `tls` | HTTPS by `Server::tls`, and client certificates by `Request::tls` | `rustls` |
 //!
 //! # Examples
 //! A router and a test of it on the simulated network:
@@ -60,8 +67,9 @@
 //! Layers inside this crate, lowest first: `accepted` · `trusted_peers` · `panic_guard` ·
 //! `pooled_buffer` · `drain` · `log` · `limits` · `running_settings` · [`body`] · [`response`] ·
 //! `tls` · `offload` · [`worker`] · `params` · `worker_set` · `watchdog` · `connections` ·
-//! [`request`] · `http_types` · [`handler`] · `coroutine` · `limited` · `make` · `routes` ·
-//! `route` · [`metrics`] · `engine` · [`server`] · `admin` · [`sim`] · [`manual`].
+//! [`request`] · `http_types` · [`content`] · `json` · `cookies` · [`sse`] · [`handler`] ·
+//! `coroutine` · `limited` · `make` · `routes` · `route` · [`metrics`] · `engine` · [`server`] ·
+//! `admin` · [`sim`] · [`manual`].
 
 #![forbid(unsafe_code)]
 
@@ -69,6 +77,9 @@ mod accepted;
 mod admin;
 pub mod body;
 mod connections;
+pub mod content;
+#[cfg(feature = "cookies")]
+pub mod cookies;
 #[cfg(feature = "coroutine")]
 pub mod coroutine;
 mod drain;
@@ -76,6 +87,10 @@ mod engine;
 pub mod handler;
 #[cfg(feature = "http")]
 pub mod http_types;
+// Not in unit tests: the comparisons of serde_json with its own values make `assert_eq!(list, [])`
+// ambiguous. The tests of the folder `tests` have it.
+#[cfg(all(feature = "json", not(test)))]
+pub mod json;
 pub mod limited;
 mod limits;
 mod log;
@@ -94,6 +109,7 @@ mod routes;
 mod running_settings;
 pub mod server;
 pub mod sim;
+pub mod sse;
 #[cfg(feature = "tls")]
 pub mod tls;
 mod trusted_peers;
@@ -107,6 +123,8 @@ pub use body::{Body, BodySender, Part, Trailers};
 pub use bytes::Bytes;
 pub use drain::Draining;
 pub use handler::{Application, Handler, per_worker};
+#[cfg(all(feature = "json", not(test)))]
+pub use json::Json;
 pub use limited::limited;
 pub use limits::Limits;
 pub use log::AccessLog;
@@ -127,6 +145,7 @@ pub use request::{InterimResponses, Request, RequestBody, Upgrade};
 pub use response::{IntoResponse, Response};
 pub use route::Router;
 pub use server::{ConnectionFacts, Handle, ListeningSockets, Running, RunningSettings, Server};
+pub use sse::Sse;
 #[cfg(feature = "tls")]
 pub use tls::{TlsConfig, TlsError, TlsInfo};
 pub use trusted_peers::{PeerNetwork, TrustedPeers};

@@ -6,6 +6,7 @@ use crate::panic_guard;
 use bytes::Bytes;
 use onrush_proto::reject::Reject;
 use onrush_proto::response::{FieldError, FieldLines};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use std::convert::Infallible;
 use std::io;
 
@@ -34,6 +35,19 @@ pub struct Response {
     pub(crate) body: Body,
     pub(crate) close: bool,
 }
+
+/// What no address contains (RFC 3986 §2). Browsers take a backslash for a slash.
+const NOT_IN_ADDRESSES: &AsciiSet = &CONTROLS
+    .add(b' ')
+    .add(b'"')
+    .add(b'<')
+    .add(b'>')
+    .add(b'\\')
+    .add(b'^')
+    .add(b'`')
+    .add(b'{')
+    .add(b'|')
+    .add(b'}');
 
 /// A status code; 200 by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +115,51 @@ impl Response {
     /// ```
     pub fn json(body: impl Into<Body>) -> Response {
         Response::with_body(body).content_type("application/json")
+    }
+
+    /// Sends the client to `location`: an address, or a path of this server. `status` is 301
+    /// (permanent) or 302 (temporary), with which clients turn `POST` into `GET`; 308 and 307, with
+    /// which they keep the method; or 303, with which they get something else than they asked for
+    /// (RFC 9110 §15.4).
+    ///
+    /// Spaces, backslashes, and other characters that no address contains are percent-encoded. Who
+    /// takes `location` from a client decides first whether it may lead there: `//example.com/` is
+    /// another server, and `javascript:` is an address, too.
+    ///
+    /// # Errors
+    /// [`FieldError::Value`] if `location` is empty or contains control characters.
+    ///
+    /// # Panics
+    /// If `status` is another one.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::{FieldError, Response};
+    ///
+    /// let response = Response::redirect(303, "/things/7?name=a b")?;
+    /// assert_eq!(response.status(), 303);
+    /// assert_eq!(response.header("location"), Some(&b"/things/7?name=a%20b"[..]));
+    ///
+    /// let forged = Response::redirect(303, "/\r\nSet-Cookie: admin=1");
+    /// assert_eq!(forged.err(), Some(FieldError::Value));
+    /// # Ok::<(), FieldError>(())
+    /// ```
+    pub fn redirect(
+        status: impl IntoStatus,
+        location: impl AsRef<str>,
+    ) -> Result<Response, FieldError> {
+        let (status, location) = (status.into_status(), location.as_ref());
+        assert!(
+            matches!(status, 301 | 302 | 303 | 307 | 308),
+            "not the status of a redirect: {status}"
+        );
+        if location.is_empty() || location.bytes().any(|byte| byte.is_ascii_control()) {
+            return Err(FieldError::Value);
+        }
+        let location = utf8_percent_encode(location, NOT_IN_ADDRESSES).to_string();
+        let mut response = Response::new(status);
+        response.try_set_header("Location", location)?;
+        Ok(response)
     }
 
     /// 503 for a server that is overloaded. The client may retry after a second (RFC 9110 §10.2.3).
@@ -361,7 +420,9 @@ impl Response {
 /// - `Option`: `None` is 404; `Result` of two such values;
 /// - [`io::Error`], so that `?` works: an error of a request body has the status of its
 ///   [`Reject`], such as 413 and 408; `FileTooLarge` is 413, `NotFound` is 404; all others are
-///   logged and become 500.
+///   logged and become 500;
+/// - [`FieldError`]: logged, and 500; `ContentError`, of a request's content: 400, 413 or 415;
+/// - [`Sse`](crate::Sse), and with the feature `json` `Json`.
 ///
 /// # Examples
 /// An error type of the application, so that handlers can use `?`:
@@ -480,6 +541,14 @@ impl<T: IntoResponse> IntoResponse for Option<T> {
 impl IntoResponse for Infallible {
     fn into_response(self) -> Response {
         match self {}
+    }
+}
+
+/// A field of a response was refused: logged, and 500.
+impl IntoResponse for FieldError {
+    fn into_response(self) -> Response {
+        panic_guard::log(|| tracing::error!(error = %self, "a handler has failed"));
+        Response::internal_error()
     }
 }
 

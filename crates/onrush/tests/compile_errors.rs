@@ -1,8 +1,8 @@
 //! What the compiler says about common mistakes is what this crate has written for them.
 //!
 //! The tests call rustc and look for the crate's own text. The crate `trybuild` would compare all
-//! of rustc's output, whose rest changes with each compiler, and would build all dependencies
-//! again.
+//! of rustc's output, whose rest changes with each compiler, and would build all dependencies a
+//! second time.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

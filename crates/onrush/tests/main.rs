@@ -29,6 +29,8 @@ mod both_drivers;
 mod compile_errors;
 // The limit on connections and descriptors.
 mod connections;
+// Queries, forms, JSON, cookies, redirects.
+mod content;
 // Handlers that are plain functions.
 mod coroutine;
 // Plain functions whose clients disconnect; their stacks.
@@ -37,6 +39,8 @@ mod coroutine_ends;
 mod diagnosis;
 // The end of a server.
 mod drain;
+// Server-sent events.
+mod events;
 // Clients and handlers that never wait do not starve others.
 mod fairness;
 // Files as responses.

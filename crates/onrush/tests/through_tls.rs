@@ -33,7 +33,7 @@ mod streaming;
 mod upgrade;
 
 /// The other modules of `main.rs`, with the reasons.
-const NOT_HERE: [(&str, &[&str]); 7] = [
+const NOT_HERE: [(&str, &[&str]); 8] = [
     (
         "they are about TLS",
         &[
@@ -58,24 +58,30 @@ const NOT_HERE: [(&str, &[&str]); 7] = [
         "they use only the simulator, or programs without TLS",
         &[
             "body_waits",
-            "compile_errors",
+            "content",
+            "events",
             "http_types",
             "offload",
             "ported",
             "routing",
             "signals",
-            "states",
             "timeouts",
         ],
     ),
     (
         "their subject is a handler, its stack or a log subscriber, whatever carries its bytes",
-        &["adversarial_handlers", "coroutine_ends", "diagnosis"],
+        &[
+            "adversarial_handlers",
+            "coroutine_ends",
+            "diagnosis",
+            "states",
+        ],
     ),
     (
         "they measure the memory of the process or need thousands of handshakes",
         &["memory_heads", "memory_unread", "pressure", "unread"],
     ),
+    ("they call the compiler", &["compile_errors"]),
     (
         "connections over the limit have no entry",
         &["access_log_limit"],
