@@ -3,7 +3,7 @@
 //! Cargo builds the examples together with the tests, into a neighbouring folder.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use testing::example::{Example, program};
@@ -240,6 +240,66 @@ fn graceful_shutdown_responds_first() {
         stream.read_to_string(&mut response).unwrap();
         assert_eq!(content(&response), "Done.\n");
         assert!(example.child.wait().unwrap().success());
+    }
+}
+
+/// Waits until `folder` has this many files.
+fn wait_for_files(folder: &Path, count: usize) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while std::fs::read_dir(folder).unwrap().count() != count {
+        assert!(Instant::now() < end, "not {count} files");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A request of the example `service`, with its token.
+fn of_service(line: &str, rest: &str) -> String {
+    format!("{line} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer t\r\nConnection: close\r\n{rest}")
+}
+
+#[test]
+#[ignore = "nightly"] // it needs the examples as programs
+fn service_keeps_files_of_those_who_know_the_token() {
+    for driver in DRIVERS.into_iter().filter(|_| Example::is_built("service")) {
+        let name = format!("example-service-{driver}-{}", std::process::id());
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let arguments = [folder.to_str().unwrap(), "t"];
+        let mut example = Example::start("service", driver, 2, &arguments);
+        let ask = |line: &str, rest: &str| {
+            String::from_utf8(example.ask(of_service(line, rest))).unwrap()
+        };
+        assert!(example.get("/files/a").starts_with("HTTP/1.1 401 "));
+        let put = "Content-Length: 5\r\n\r\nhello";
+        assert!(ask("PUT /files/a", put).starts_with("HTTP/1.1 204 "));
+        assert!(ask("PUT /files/.a", put).starts_with("HTTP/1.1 404 "));
+        assert!(ask("PUT /files/..%2Fa", put).starts_with("HTTP/1.1 404 "));
+        assert_eq!(content(&ask("GET /files/a", "\r\n")), "hello");
+        assert!(ask("GET /files/b", "\r\n").starts_with("HTTP/1.1 404 "));
+        // FNV-1a of 64 bits.
+        assert_eq!(
+            content(&ask("GET /files/a/sum", "\r\n")),
+            "a430d84680aabd0b\n"
+        );
+        // An upload that breaks off leaves nothing.
+        let mut stream = example.connect();
+        let half = of_service("PUT /files/c", "Content-Length: 9\r\n\r\nhalf");
+        stream.write_all(half.as_bytes()).unwrap();
+        wait_for_files(&folder, 2);
+        drop(stream);
+        wait_for_files(&folder, 1);
+        let mut watch = example.connect();
+        let get = of_service("GET /files", "\r\n");
+        watch.write_all(get.as_bytes()).unwrap();
+        let mut lines = BufReader::new(&watch).lines().map(Result::unwrap);
+        assert!(lines.any(|line| line == "data: 1"));
+        assert!(example.get("/metrics").contains("onrush_"));
+        // The events end when the server does.
+        let id = example.child.id().to_string();
+        let kill = Command::new("kill").args(["-TERM", &id]).status();
+        assert!(kill.unwrap().success());
+        assert!(lines.any(|line| line == "0"));
+        assert!(example.child.wait().unwrap().success());
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }
 
