@@ -30,7 +30,8 @@
 //! - [`Request::query_pairs`] and [`Request::form`] decode, [`Response::redirect`] sends elsewhere,
 //!   and [`Sse`] sends events while there are some.
 //! - [`Metrics`], [`Admin`] and [`AccessLog`] show what a server does.
-//! - [`sim`] runs an application in a test, without sockets and without waiting.
+//! - [`testing`] asks an application in a test, and [`sim`] runs one, without sockets and without
+//!   waiting.
 //! - The [`manual`] is about moving a service here, what may wait, attacks, drivers, and tests.
 //!
 //! # Features
@@ -69,7 +70,7 @@
 //! `tls` · `offload` · [`worker`] · `params` · `worker_set` · `watchdog` · `connections` ·
 //! [`request`] · `http_types` · [`content`] · `json` · `cookies` · [`sse`] · [`handler`] ·
 //! `coroutine` · `limited` · `make` · `routes` · `route` · [`metrics`] · `engine` · [`server`] ·
-//! `admin` · [`sim`] · [`manual`].
+//! `admin` · [`sim`] · [`testing`] · [`manual`].
 
 #![forbid(unsafe_code)]
 
@@ -110,6 +111,7 @@ mod running_settings;
 pub mod server;
 pub mod sim;
 pub mod sse;
+pub mod testing;
 #[cfg(feature = "tls")]
 pub mod tls;
 mod trusted_peers;

@@ -19,6 +19,8 @@ mod adversarial_ends;
 mod adversarial_handlers;
 // Handlers that keep or leak what they were given.
 mod adversarial_lifetimes;
+// Tests of applications by single requests.
+mod asking;
 // Handlers that block their worker are reported.
 mod blocked;
 // Waits for a request body.

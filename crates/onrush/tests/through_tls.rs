@@ -57,6 +57,7 @@ const NOT_HERE: [(&str, &[&str]); 8] = [
     (
         "they use only the simulator, or programs without TLS",
         &[
+            "asking",
             "body_waits",
             "content",
             "events",
