@@ -2,9 +2,9 @@
 
 use bytes::{Buf, Bytes};
 use futures_core::Stream;
-use http::header::{self, HeaderName, HeaderValue};
+use http::header;
 use http_body::Frame;
-use onrush::{FieldError, Response, Trailers};
+use onrush::{Response, Trailers};
 use onrush_proto::token;
 use std::error::Error;
 use std::future::poll_fn;
@@ -28,20 +28,6 @@ impl Wishes {
             is_head: request.method == http::Method::HEAD,
             trailers: te.any(|value| token::list_contains(value.as_bytes(), "trailers")),
         }
-    }
-}
-
-/// Appends a field, unless it is one that the engine writes itself. White space around a value is
-/// not a part of it (RFC 9110 §5.5).
-#[cfg(feature = "axum")]
-pub(crate) fn append(
-    response: &mut Response,
-    name: &HeaderName,
-    value: &HeaderValue,
-) -> Result<(), FieldError> {
-    match response.append_header(name.as_str(), value.as_bytes().trim_ascii()) {
-        Err(FieldError::Reserved) => Ok(()),
-        appended => appended,
     }
 }
 

@@ -6,16 +6,16 @@
 //! carries the bytes between the client and the application. The head that the client gets is that
 //! of the application.
 
-use crate::response::{Wishes, append, convert, internal_error};
+use crate::response::{Wishes, convert, internal_error};
 use bytes::Bytes;
 use http::header::UPGRADE;
 use http::request::Parts;
-use http::{HeaderValue, StatusCode};
+use http::{HeaderName, HeaderValue, StatusCode};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use onrush::{BodySender, Request, RequestBody, Response, Upgrade, WorkerHandle};
+use onrush::{BodySender, FieldError, Request, RequestBody, Response, Upgrade, WorkerHandle};
 use std::cell::Cell;
 use std::error::Error;
 use std::future::{Future, pending, poll_fn};
@@ -270,4 +270,17 @@ fn poll_piece(from: Pin<&mut impl AsyncRead>, cx: &mut Context<'_>) -> Poll<io::
     let mut piece = ReadBuf::uninit(&mut space);
     ready!(from.poll_read(cx, &mut piece))?;
     Poll::Ready(Ok(Bytes::copy_from_slice(piece.filled())))
+}
+
+/// Appends a field, unless it is one that the engine writes itself. White space around a value is
+/// not a part of it (RFC 9110 §5.5).
+fn append(
+    response: &mut Response,
+    name: &HeaderName,
+    value: &HeaderValue,
+) -> Result<(), FieldError> {
+    match response.append_header(name.as_str(), value.as_bytes().trim_ascii()) {
+        Err(FieldError::Reserved) => Ok(()),
+        appended => appended,
+    }
 }
