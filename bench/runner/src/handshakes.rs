@@ -184,10 +184,8 @@ mod tests {
 
     #[test]
     fn a_load_without_a_server_ends() {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("listens");
-        let address = listener.local_addr().expect("an address");
-        drop(listener);
-        let report = run(address);
+        let port = testing::ReservedPort::new().expect("a port");
+        let report = run(SocketAddr::from(([127, 0, 0, 1], port.number())));
         assert!(report.requests == 0.0 && report.read > 10.0, "{report:?}");
         assert!(main(&["x".to_owned()]).is_err());
     }

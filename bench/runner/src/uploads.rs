@@ -251,9 +251,10 @@ mod tests {
         let address = listener.local_addr().expect("an address");
         let client = Client::new(Protocol::Http).expect("no TLS");
         assert_eq!(load(&client, &shape, address, 0).requests, 0.0);
-        drop(listener);
         shape.count = Some(1);
-        assert_eq!(load(&client, &shape, address, 0).read, 1.0);
+        let port = testing::ReservedPort::new().expect("a port");
+        let refused = SocketAddr::from(([127, 0, 0, 1], port.number()));
+        assert_eq!(load(&client, &shape, refused, 0).read, 1.0);
         assert!(main(&["x".to_owned()]).is_err());
     }
 }
