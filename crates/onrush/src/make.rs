@@ -2,7 +2,7 @@
 //! reach.
 
 use crate::handler::{Handler, Pending, Service, erase};
-use crate::request::{Request, State};
+use crate::request::{Request, RouterState};
 use crate::response::{IntoResponse, Response};
 use crate::worker::WorkerHandle;
 use std::any::{Any, TypeId};
@@ -65,18 +65,18 @@ impl StateSource {
     /// All workers have this value. Each has a reference count of its own for it.
     pub(crate) fn shared<T: Send + Sync + 'static>(value: T) -> StateSource {
         let value = Arc::new(value);
-        StateSource::new::<T>(move |_| State::Shared(value.clone()))
+        StateSource::new::<T>(move |_| RouterState::Shared(value.clone()))
     }
 
     /// Each worker makes its own value.
     pub(crate) fn per_worker<T: 'static>(
         make: impl Fn(&WorkerHandle) -> T + Send + Sync + 'static,
     ) -> StateSource {
-        StateSource::new::<T>(move |worker| State::Own(make(worker)))
+        StateSource::new::<T>(move |worker| RouterState::Own(make(worker)))
     }
 
     fn new<T: 'static>(
-        make: impl Fn(&WorkerHandle) -> State<T> + Send + Sync + 'static,
+        make: impl Fn(&WorkerHandle) -> RouterState<T> + Send + Sync + 'static,
     ) -> StateSource {
         StateSource {
             type_id: TypeId::of::<T>(),

@@ -16,7 +16,7 @@ pub use incoming_body::{InterimResponses, RequestBody};
 use onrush_proto::head::{Head, Version};
 use onrush_rt::buf::Buf;
 use onrush_rt::net::{Address, Peer};
-pub(crate) use state::State;
+pub(crate) use state::RouterState;
 use std::any::Any;
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};

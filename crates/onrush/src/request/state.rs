@@ -5,7 +5,7 @@ use std::any::type_name;
 use std::sync::Arc;
 
 /// A state, as an extension of requests.
-pub(crate) enum State<T> {
+pub(crate) enum RouterState<T> {
     /// All workers have it.
     Shared(Arc<T>),
     /// One worker has it.
@@ -21,9 +21,9 @@ impl Request {
     /// If the router has no state of this type: a mistake in the program. The client gets 500.
     #[track_caller]
     pub fn state<T: 'static>(&self) -> &T {
-        match self.extension::<State<T>>() {
-            Some(State::Shared(state)) => state,
-            Some(State::Own(state)) => state,
+        match self.extension::<RouterState<T>>() {
+            Some(RouterState::Shared(state)) => state,
+            Some(RouterState::Own(state)) => state,
             None => panic!(
                 "no state of type {0}: add `Router::with_state` with a value of it",
                 type_name::<T>()

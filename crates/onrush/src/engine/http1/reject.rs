@@ -24,7 +24,6 @@ impl Engine {
             let Some(mut conn) = self.conns.open(id) else {
                 return;
             };
-            conn.unlist();
             let active = conn.active.as_ref();
             let received = active.and_then(|active| active.wire.input.front().cloned());
             conn.reject_head(

@@ -10,7 +10,7 @@ use onrush_proto::head::Head;
 use onrush_proto::reject::Reject;
 
 impl OpenConns {
-    /// As [`OpenConn::reject_head`], and ends the wait for the rest of a head.
+    /// As [`OpenConn::reject_head`].
     #[cold]
     pub(in crate::engine) fn reject_head(
         &self,
@@ -20,17 +20,17 @@ impl OpenConns {
         received: &[u8],
         out: &mut Vec<u8>,
     ) -> After {
-        let Some(mut conn) = self.open(id) else {
-            return After::Close;
-        };
-        conn.unlist();
-        conn.reject_head(reject, outcome, received, out)
+        let conn = self.open(id);
+        conn.map_or(After::Close, |mut conn| {
+            conn.reject_head(reject, outcome, received, out)
+        })
     }
 }
 
 impl OpenConn<'_> {
-    /// Renders the response to a head that breaks a rule into `out`; returns what follows it.
-    /// `received`: the known part of the head. `outcome` is recorded in the access log.
+    /// Renders the response to a head that breaks a rule into `out`, and waits for no more of the
+    /// head; returns what follows. `received`: the known part of the head. `outcome` is recorded in
+    /// the access log.
     #[cold]
     #[inline(never)]
     pub(in crate::engine) fn reject_head(
@@ -40,6 +40,7 @@ impl OpenConn<'_> {
         received: &[u8],
         out: &mut Vec<u8>,
     ) -> After {
+        self.unlist();
         let (all, rendered_before) = (self.all, out.len());
         (self.machine).send_reject(reject, &all.rendering.date(), out);
         if all.io.log.is_on() {
