@@ -8,16 +8,12 @@ use crate::{
     Arguments, Failure,
     shell::{Outcome, capture, cargo, root, run},
 };
-use std::{fs, process::Command};
+use std::{fs, process::Command, time::SystemTime};
 
 pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     arguments.end()?;
     let crates = published()?;
-    let mut pack = cargo("package --quiet --allow-dirty");
-    for name in &crates {
-        pack.args(["--package", name]);
-    }
-    run(&mut pack)?;
+    build_packages(&crates)?;
     println!("{} packages are built: {}", crates.len(), crates.join(", "));
     let version = oldest_rust()?;
     let mut toolchain = Command::new("rustup");
@@ -41,6 +37,25 @@ pub(crate) fn main(arguments: Arguments) -> Result<(), Failure> {
     run(&mut check)?;
     println!("Rust {version} builds them");
     Ok(())
+}
+
+/// Packs the crates, and builds each from its package and those of the others.
+///
+/// Cargo keeps what it has unpacked of a version of a registry, and the registry of the packages is
+/// a folder of the target. So each run has a folder of its own; otherwise a crate would be built
+/// with the others as they were in the first run.
+fn build_packages(crates: &[String]) -> Outcome {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let folder = format!("crates-{}", now.unwrap_or_default().as_nanos());
+    let folder = crate::shell::target().join(folder);
+    let mut pack = cargo("package --quiet --allow-dirty");
+    for name in crates {
+        pack.args(["--package", name]);
+    }
+    pack.env("CARGO_TARGET_DIR", &folder);
+    let packed = run(&mut pack);
+    let removed = fs::remove_dir_all(&folder);
+    packed.and(removed.map_err(|error| format!("{}: {error}", folder.display())))
 }
 
 /// The crates in `crates/` whose manifest does not forbid to publish them, in the order of names.
