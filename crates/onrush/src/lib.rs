@@ -88,9 +88,7 @@ mod engine;
 pub mod handler;
 #[cfg(feature = "http")]
 pub mod http_types;
-// Not in unit tests: the comparisons of serde_json with its own values make `assert_eq!(list, [])`
-// ambiguous. The tests of the folder `tests` have it.
-#[cfg(all(feature = "json", not(test)))]
+#[cfg(feature = "json")]
 pub mod json;
 pub mod limited;
 mod limits;
@@ -125,7 +123,7 @@ pub use body::{Body, BodySender, Part, Trailers};
 pub use bytes::Bytes;
 pub use drain::Draining;
 pub use handler::{Application, Handler, per_worker};
-#[cfg(all(feature = "json", not(test)))]
+#[cfg(feature = "json")]
 pub use json::Json;
 pub use limited::limited;
 pub use limits::Limits;

@@ -112,11 +112,11 @@ mod tests {
     #[test]
     fn the_limit_grows_with_what_was_taken() {
         let mut limit = UnsentLimit::default();
-        assert_eq!(take(&mut limit, 960 * KIB), []);
+        assert!(take(&mut limit, 960 * KIB).is_empty());
         assert_eq!(take(&mut limit, 64 * KIB), [512 << 10]);
-        assert_eq!(take(&mut limit, 4032 * KIB), []);
+        assert!(take(&mut limit, 4032 * KIB).is_empty());
         assert_eq!(take(&mut limit, 64 * KIB), [2 << 20]);
-        assert_eq!(take(&mut limit, 1 << 30), [], "the last level");
+        assert!(take(&mut limit, 1 << 30).is_empty(), "the last level");
     }
 
     /// When the limit rises, the client has taken what was accepted, except for the limit before.
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(limit.accepted(1 << 20, STALL_MS), None, "the first level");
         take(&mut limit, 960 * KIB);
         assert_eq!(limit.accepted(1, STALL_MS), None);
-        assert_eq!(take(&mut limit, 960 * KIB), [], "counts anew");
+        assert!(take(&mut limit, 960 * KIB).is_empty(), "counts anew");
         assert_eq!(take(&mut limit, 64 * KIB), [512 << 10]);
     }
 

@@ -168,8 +168,8 @@ mod tests {
         assert_eq!(chosen(&[1, 50, 9, 40], 45), [40, 1]);
         // A connection with nearly all requests stays; the other connections of its worker move.
         assert_eq!(chosen(&[96, 1, 1, 2], 50), [2, 1, 1]);
-        assert_eq!(chosen(&[100], 50), []);
-        assert_eq!(chosen(&[], 50), []);
+        assert!(chosen(&[100], 50).is_empty());
+        assert!(chosen(&[], 50).is_empty());
         assert_eq!(chosen(&[3; 1000], 1500).len(), MOVES_MAX);
     }
 }

@@ -32,7 +32,7 @@ fn an_update_that_asks_for_nothing_causes_none() {
     let mut raw = RawClient::connected(TLS13);
     let record = raw.record_13(&[24, 0, 0, 1, 0, 22]);
     assert_eq!(raw.server.deliver(&record).error, None);
-    assert_eq!(raw.server.out, []);
+    assert!(raw.server.out.is_empty());
     // The old key is not valid any more. The alert has our key, which is still the first.
     let record = raw.record_13(b"x\x17");
     raw.expect_alert(&record, AlertDescription::BadRecordMac);
@@ -46,7 +46,7 @@ fn a_key_update_may_span_records() {
         let first = raw.record(22, &message[..at]);
         let second = raw.record(22, &message[at..]);
         assert_eq!(raw.server.deliver(&first).error, None);
-        assert_eq!(raw.server.out, []);
+        assert!(raw.server.out.is_empty());
         assert_eq!(raw.server.deliver(&second).error, None);
         assert_eq!(raw.next_sent(), Some((22, vec![24, 0, 0, 1, 0])));
     }
@@ -61,7 +61,7 @@ fn after_the_end_our_key_is_not_updated() {
     pair.client.refresh_traffic_keys().unwrap();
     let bytes = pair.client_sends(b"with the next key");
     assert_eq!(pair.server.deliver(&bytes).data, b"with the next key");
-    assert_eq!(pair.server.out, []);
+    assert!(pair.server.out.is_empty());
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn tls_1_2_ends_before_the_limit() {
     assert!(!pair.server.session.is_worn());
     pair.server.session.set_key_limit(8);
     assert!(pair.server.session.is_worn());
-    let mut sent = Vec::new();
+    let mut sent = Vec::<u8>::new();
     let error = loop {
         let Server { session, out, .. } = &mut pair.server;
         match session.send(b"data", 0, out) {
@@ -190,7 +190,7 @@ fn warnings_are_limited() {
         }
         let record = raw.record(23, b"x");
         assert_eq!(raw.server.deliver(&record).data, b"x");
-        assert_eq!(raw.server.out, []);
+        assert!(raw.server.out.is_empty());
         let record = raw.record(21, &warning);
         raw.expect_alert(&record, AlertDescription::UnexpectedMessage);
     }
@@ -206,7 +206,7 @@ fn renegotiation_is_refused() {
     let first = raw.record(22, &hello[..100]);
     let second = raw.record(22, &hello[100..]);
     assert_eq!(raw.server.deliver(&first).error, None);
-    assert_eq!(raw.server.out, []);
+    assert!(raw.server.out.is_empty());
     assert_eq!(raw.server.deliver(&second).error, None);
     let warning = AlertDescription::NoRenegotiation.into();
     assert_eq!(raw.next_sent(), Some((21, vec![1, warning])));

@@ -218,7 +218,7 @@ fn close_notify_of_any_level_closes() {
         let record = raw.record(ALERT, &[level, 0]);
         let delivered = raw.server.deliver(&record);
         assert!(delivered.is_closed && delivered.error.is_none());
-        assert_eq!(raw.server.out, []);
+        assert!(raw.server.out.is_empty());
     }
 }
 

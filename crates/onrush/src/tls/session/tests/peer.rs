@@ -279,7 +279,7 @@ impl Pair {
     pub(super) fn handshake(&mut self) -> Delivered {
         let delivered = self.exchange();
         assert!(delivered.is_handshaken && !self.client.is_handshaking());
-        assert_eq!(self.server.input, []);
+        assert!(self.server.input.is_empty());
         self.parts = self.server.session.take_parts();
         delivered
     }

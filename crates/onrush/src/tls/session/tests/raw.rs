@@ -165,6 +165,6 @@ impl RawClient {
             std::io::ErrorKind::BrokenPipe
         );
         session.close_notify(out);
-        assert_eq!(out[..], []);
+        assert!(out[..].is_empty());
     }
 }

@@ -22,7 +22,7 @@ fn plain_http_is_recognised() {
         }
         let received = session.receive(&mut request.to_vec(), &mut out);
         assert!(matches!(received, Received::PlainHttp));
-        assert_eq!(out, []);
+        assert!(out.is_empty());
     }
 }
 
@@ -136,7 +136,7 @@ fn an_alert_ends_a_handshake() {
     let error = server.deliver(&[21, 3, 3, 0, 2, 2, 40]).error;
     let alert = rustls::Error::AlertReceived(AlertDescription::HandshakeFailure);
     assert_eq!(error, Some(SessionError::Handshake(alert)));
-    assert_eq!(server.out, []);
+    assert!(server.out.is_empty());
 }
 
 /// After the server's first messages, alerts are encrypted, and the client can read them.
