@@ -11,12 +11,12 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The conditions under which some run compiles a module that is a file.
 const CONDITIONS: [&str; 10] = [
     "test",
-    "all(feature = \"json\", not(test))",
     "all(test, loom)",
     "feature = \"axum\"",
     "feature = \"cookies\"",
     "feature = \"coroutine\"",
     "feature = \"http\"",
+    "feature = \"json\"",
     "feature = \"testing\"",
     "feature = \"tls\"",
     "not(feature = \"tls\")",
