@@ -24,6 +24,7 @@ async fn echo(request: Request) -> Response {
                     return; // The client has disconnected.
                 }
             }
+            sender.finish();
         })
         .detach();
     Response::with_body(response).content_type("application/octet-stream")

@@ -15,7 +15,9 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use onrush::{BodySender, FieldError, Request, RequestBody, Response, Upgrade, WorkerHandle};
+use onrush::{
+    BodySender, FieldError, Request, RequestBody, Response, Upgrade, Upgraded, WorkerHandle,
+};
 use std::cell::Cell;
 use std::error::Error;
 use std::future::{Future, pending, poll_fn};
@@ -96,7 +98,7 @@ pub(crate) fn offer(mut request: Request, mut parts: Parts) -> (Request, Parts, 
     let upgrade = is_asked.then(|| request.upgrade()).flatten();
     // Clients of HTTP/2 offer it with each request, and no application has it as an upgrade.
     let is_h2c = |protocol: &str| protocol.eq_ignore_ascii_case("h2c");
-    let upgrade = upgrade.filter(|upgrade| !upgrade.protocols(&request).all(is_h2c));
+    let upgrade = upgrade.filter(|upgrade| !upgrade.protocols().all(is_h2c));
     let offer = upgrade.and_then(|upgrade| begin(upgrade, &mut parts));
     (request, parts, offer)
 }
@@ -181,10 +183,12 @@ impl Offer {
         worker: &WorkerHandle,
     ) -> Result<Response, Box<dyn Error + Send + Sync>> {
         let protocol = made.headers().get(UPGRADE).ok_or("it names no protocol")?;
-        let (mut response, reader, sender) = self
-            .upgrade
-            .accept(protocol.to_str()?)
-            .map_err(|error| format!("{error:?}"))?;
+        let Upgraded {
+            mut response,
+            from_client: reader,
+            to_client: sender,
+            ..
+        } = self.upgrade.accept(protocol.to_str()?)?;
         for (name, value) in made.headers().iter().filter(|(name, _)| *name != UPGRADE) {
             append(&mut response, name, value).map_err(|error| format!("{name}: {error:?}"))?;
         }
@@ -256,7 +260,7 @@ async fn send(first: Bytes, mut from: impl AsyncRead + Unpin, mut sender: BodySe
             return;
         }
         piece = match poll_fn(|cx| poll_piece(Pin::new(&mut from), cx)).await {
-            Ok(next) if next.is_empty() => return,
+            Ok(next) if next.is_empty() => return sender.finish(),
             Ok(next) => next,
             Err(error) => return sender.abort(error),
         };

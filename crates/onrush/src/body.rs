@@ -369,7 +369,8 @@ impl Body {
     }
 
     /// A body, and the sender that fills it. With it a task can write a response step by
-    /// step. The sender waits while `bytes_max` or more bytes wait to be sent.
+    /// step. The sender waits while `bytes_max` or more bytes wait to be sent; each piece counts at
+    /// least 64. [`BodySender::finish`] ends the body; without it, it is incomplete.
     ///
     /// # Examples
     /// ```
@@ -383,6 +384,7 @@ impl Body {
     ///                 return; // The client has disconnected.
     ///             }
     ///         }
+    ///         sender.finish();
     ///     });
     ///     task.detach();
     ///     Response::text(body)

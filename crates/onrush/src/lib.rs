@@ -141,7 +141,7 @@ pub use onrush_rt::driver::Preference as DriverPreference;
 pub use onrush_rt::driver::{Choice as DriverChoice, Config as DriverConfig};
 pub use onrush_rt::fs::File;
 pub use onrush_rt::net::{Address, ListenMode, Peer};
-pub use request::{InterimResponses, Request, RequestBody, Upgrade};
+pub use request::{InterimResponses, NotOffered, Request, RequestBody, Upgrade, Upgraded};
 pub use response::{IntoResponse, Response};
 pub use route::Router;
 pub use server::{ConnectionFacts, Handle, ListeningSockets, Running, RunningSettings, Server};

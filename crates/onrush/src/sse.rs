@@ -170,7 +170,8 @@ impl Sse {
     /// A response, and the sender of its events. The sender waits while `bytes_max` or more bytes
     /// wait to be sent.
     pub fn channel(bytes_max: usize) -> (EventSender, Sse) {
-        let (sender, body) = Body::channel(bytes_max);
+        let (mut sender, body) = Body::channel(bytes_max);
+        sender.end_by_drop(); // Each event is complete in itself, and no response is.
         (EventSender(sender), Sse::new(body))
     }
 
@@ -226,6 +227,13 @@ impl EventSender {
     /// [`Sse::until`] is ready.
     pub async fn send(&mut self, event: Event) -> io::Result<()> {
         self.0.send(event.to_string()).await
+    }
+
+    /// Queues `event` if there is room: one slow client of many must not hold up the others.
+    ///
+    /// Fails with `WouldBlock` if there is no room, and as [`EventSender::send`].
+    pub fn try_send(&mut self, event: &Event) -> io::Result<()> {
+        self.0.try_send(event.to_string())
     }
 
     /// Waits until the response has ended, for a task that has nothing to send at the moment.

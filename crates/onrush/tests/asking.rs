@@ -18,6 +18,7 @@ async fn pieces(request: Request) -> Response {
             sender.send(piece.to_vec()).await.unwrap();
         }
         trailers.append("X-Sum", "1").unwrap();
+        sender.finish();
     });
     task.detach();
     Response::text(body)

@@ -5,8 +5,12 @@ use crate::common::app::Pieces;
 use crate::common::{
     calm, content, dechunk, drivers, get, pattern, read_some, serve, text, through_tls, watchdog,
 };
-use onrush::{Body, Bytes, Limits, Request, Response, Router, Trailers, sim::Simulation};
+use onrush::{
+    Body, BodySender, Bytes, Limits, Request, Response, Router, Trailers, sim::Simulation,
+};
 use std::io::{self, Read, Write};
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// Sends each piece back as it arrives, from a task of its own.
@@ -25,6 +29,7 @@ async fn echo(request: Request) -> Response {
                 Err(error) => return sender.abort(error),
             }
         }
+        sender.finish();
     };
     worker.spawn(pump).detach();
     Response::with_body(body)
@@ -184,6 +189,36 @@ fn breaking() -> Router {
         request.worker().spawn(task).detach();
         Response::with_body(body)
     }
+    /// The task ends early, as by `?`, or is cancelled.
+    async fn sender_dropped(request: Request) -> Response {
+        let (mut sender, body) = Body::channel(100);
+        let task = async move { sender.send("some").await };
+        drop(request.worker().spawn(task));
+        Response::with_body(body)
+    }
+    async fn sender_dropped_later(request: Request) -> Response {
+        let (mut sender, body) = Body::channel(100);
+        let task = async move { sender.send("some").await };
+        request
+            .worker()
+            .spawn(async move { drop(task.await) })
+            .detach();
+        Response::with_body(body)
+    }
+    /// No `async` block: what it owns is dropped after the panic.
+    async fn own_future_panics(request: Request) -> Response {
+        struct Panics(#[expect(dead_code, reason = "it is dropped")] BodySender);
+        impl Future for Panics {
+            type Output = ();
+            fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+                panic!("on purpose: in a future with a sender");
+            }
+        }
+        let (mut sender, body) = Body::channel(100);
+        sender.send("some").await.unwrap();
+        request.worker().spawn(Panics(sender)).detach();
+        Response::with_body(body)
+    }
     async fn too_short(_: Request) -> Response {
         Response::with_body(Body::stream(Pieces::new([&b"some"[..]]), Some(5)))
     }
@@ -199,17 +234,23 @@ fn breaking() -> Router {
         .get("/fails", fails)
         .get("/aborts", aborts)
         .get("/sender-panics", sender_panics)
+        .get("/sender-dropped", sender_dropped)
+        .get("/sender-dropped-later", sender_dropped_later)
+        .get("/own-future-panics", own_future_panics)
         .get("/too-short", too_short)
         .get("/too-long", too_long)
         .get("/hello", hello)
 }
 
-const BREAKING: [&str; 7] = [
+const BREAKING: [&str; 10] = [
     "/panics-at-once",
     "/panics-later",
     "/fails",
     "/aborts",
     "/sender-panics",
+    "/sender-dropped",
+    "/sender-dropped-later",
+    "/own-future-panics",
     "/too-short",
     "/too-long",
 ];
@@ -453,6 +494,7 @@ fn trailers_follow_the_content_of_chunked_responses() {
                 assert!(trailers.append(name, "1").is_err(), "{name}");
             }
             assert!(trailers.append("X", "a\r\nb").is_err());
+            sender.finish();
         });
         task.detach();
         Response::with_body(body)

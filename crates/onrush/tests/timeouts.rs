@@ -354,6 +354,7 @@ fn sending_does_not_count_as_reading() {
                     return;
                 }
             }
+            sender.finish();
         };
         worker.spawn(pump).detach();
         Response::with_body(body)

@@ -5,7 +5,9 @@ use crate::common::{
     calm, drivers, get, pattern, read_some, seeds, serve, text, through_tls, watchdog,
 };
 use onrush::coroutine::{RequestReader, ResponseWriter, handler};
-use onrush::{BodySender, Bytes, Limits, Request, RequestBody, Response, Router, sim::Simulation};
+use onrush::{
+    BodySender, Bytes, Limits, Request, RequestBody, Response, Router, Upgraded, sim::Simulation,
+};
 use std::cell::RefCell;
 use std::io::{self, BufRead, Read, Write};
 use std::net::Shutdown;
@@ -17,6 +19,16 @@ const ASKS: &str =
 /// What ends the response that `repeat` gives.
 const HEAD_END: &str = "\r\nConnection: upgrade\r\nUpgrade: repeat\r\n\r\n";
 
+fn parts(upgraded: Upgraded) -> (Response, RequestBody, BodySender) {
+    let Upgraded {
+        response,
+        from_client,
+        to_client,
+        ..
+    } = upgraded;
+    (response, from_client, to_client)
+}
+
 async fn pump(mut from: RequestBody, mut to: BodySender) {
     while let Some(Ok(piece)) = from.next().await {
         if to.send(Bytes::copy_from_slice(&piece)).await.is_err() {
@@ -24,6 +36,7 @@ async fn pump(mut from: RequestBody, mut to: BodySender) {
         }
     }
     let _ = to.send("bye").await;
+    to.finish();
 }
 
 /// Sends back what it receives, and `bye` at the end.
@@ -31,7 +44,8 @@ async fn repeat(mut request: Request) -> Response {
     let Some(upgrade) = request.upgrade() else {
         return Response::text("no upgrade").with_status(426);
     };
-    let (response, from, to) = upgrade.accept("repeat").expect("a valid name");
+    let upgraded = upgrade.accept("repeat").expect("it is offered");
+    let (response, from, to) = parts(upgraded);
     request.worker().spawn(pump(from, to)).detach();
     response
 }
@@ -41,7 +55,8 @@ async fn late(mut request: Request) -> Response {
     let Some(upgrade) = request.upgrade() else {
         return Response::new(426);
     };
-    let (response, from, to) = upgrade.accept("repeat").expect("a valid name");
+    let upgraded = upgrade.accept("repeat").expect("it is offered");
+    let (response, from, to) = parts(upgraded);
     let worker = request.worker().clone();
     worker.spawn(pump(from, to)).detach();
     worker.sleep(std::time::Duration::from_millis(20)).await;
@@ -175,7 +190,7 @@ fn another_response_continues_with_http() {
         assert!(upgrade.is_some());
         let reader = upgrade
             .and_then(|upgrade| upgrade.accept("repeat").ok())
-            .map(|(_, from, _)| from);
+            .map(|upgraded| upgraded.from_client);
         let read = async move {
             let Some(mut from) = reader else { return };
             assert!(
@@ -210,7 +225,8 @@ fn a_response_101_belongs_to_its_request() {
             let kept = kept.clone();
             async move {
                 if let Some(upgrade) = request.upgrade() {
-                    let (response, _, _) = upgrade.accept("repeat").expect("a valid name");
+                    let upgraded = upgrade.accept("repeat").expect("it is offered");
+                    let response = upgraded.response;
                     kept.replace(Some(response));
                     return Response::new(204);
                 }
@@ -348,7 +364,22 @@ fn coroutines_read_and_write_the_other_protocol() {
             text(&refused)
         );
         let mut stream = server.connect();
-        let sent = [ASKS, "one\ntwo\n"].concat();
+        let other = ASKS.replace("keep-alive", "close");
+        stream.write_all(other.as_bytes()).unwrap();
+        let mut refused = Vec::new();
+        stream.read_to_end(&mut refused).unwrap();
+        assert!(
+            refused.starts_with(b"HTTP/1.1 426 "),
+            "another protocol is asked for"
+        );
+        receive_until(
+            &mut stream,
+            &mut Vec::new(),
+            b"HTTP/1.1 426 Upgrade Required\r\n",
+        );
+        let mut stream = server.connect();
+        let asks = ASKS.replace("Upgrade: repeat", "Upgrade: other, lines");
+        let sent = [&asks, "one\ntwo\n"].concat();
         stream.write_all(sent.as_bytes()).unwrap();
         let mut received = Vec::new();
         receive_until(&mut stream, &mut received, b"ONE\nTWO\n");
@@ -415,6 +446,37 @@ fn the_end_of_a_client_may_arrive_before_the_101() {
     }
 }
 
+/// RFC 9110 §7.8: a server must not switch to a protocol that the client does not name.
+#[test]
+fn only_a_protocol_that_is_offered_is_accepted() {
+    async fn accepts(mut request: Request) -> Response {
+        let wanted = request.query().unwrap_or_default().to_owned();
+        let Some(upgrade) = request.upgrade() else {
+            return Response::new(426);
+        };
+        match upgrade.accept(&wanted) {
+            Ok(upgraded) => {
+                upgraded.to_client.finish();
+                upgraded.response
+            }
+            Err(error) => Response::text(error.to_string()).with_status(400),
+        }
+    }
+    for (wanted, status) in [("a", 101), ("B/2", 101), ("", 400), ("b", 400), ("c", 400)] {
+        let mut sim = Simulation::new(1, &accepts, Limits::default());
+        let client = sim.connect();
+        let head = format!(
+            "GET /?{wanted} HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: a, b/2\r\n\r\n"
+        );
+        sim.send(&client, head.as_bytes());
+        let received = text(&client.receive().unwrap());
+        assert!(
+            received.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{wanted}: {received}"
+        );
+    }
+}
+
 /// The reader is dropped at the client's end, and the answer does not fit into the buffers.
 #[test]
 fn an_answer_after_the_end_of_a_client_is_whole_without_half_closing() {
@@ -422,13 +484,15 @@ fn an_answer_after_the_end_of_a_client_is_whole_without_half_closing() {
         let Some(upgrade) = request.upgrade() else {
             return Response::new(426);
         };
-        let (response, mut from, mut to) = upgrade.accept("repeat").expect("a valid name");
+        let upgraded = upgrade.accept("repeat").expect("it is offered");
+        let (response, mut from, mut to) = parts(upgraded);
         let answering = async move {
             while from.next().await.is_some() {}
             drop(from);
             for _ in 0..128 {
                 let _ = to.send(Bytes::from(vec![b'a'; 65_536])).await;
             }
+            to.finish();
         };
         request.worker().spawn(answering).detach();
         response

@@ -13,6 +13,10 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
+/// What each queued piece counts at least, in bytes: its place in the queue and its allocation. A
+/// sender of small pieces must not queue without bound.
+const PIECE_BYTES_MIN: usize = 64;
+
 /// A sender that waits while `bytes_max` or more bytes wait, and what it sends to.
 pub(super) fn channel(bytes_max: usize) -> (BodySender, Receiver) {
     let shared = Rc::new(RefCell::new(Channel {
@@ -27,21 +31,113 @@ struct Channel {
     queue: VecDeque<io::Result<Bytes>>,
     queued_bytes: usize,
     bytes_max: usize,
+    /// The body is complete when the sender is dropped.
+    ends_by_drop: bool,
     sender_gone: bool,
     receiver_gone: bool,
     sender: Option<Waker>,
     receiver: Option<Waker>,
 }
 
+impl Channel {
+    fn is_full(&self) -> bool {
+        !self.queue.is_empty() && self.queued_bytes >= self.bytes_max
+    }
+
+    fn push(&mut self, bytes: Bytes) -> Option<Waker> {
+        if !bytes.is_empty() {
+            self.queued_bytes += counted(&bytes);
+            self.queue.push_back(Ok(bytes));
+        }
+        self.receiver.take()
+    }
+}
+
+fn counted(bytes: &Bytes) -> usize {
+    bytes.len().max(PIECE_BYTES_MIN)
+}
+
 /// The sending half of [`Body::channel`](crate::Body::channel).
 ///
-/// Dropping it ends the body. If a panic drops it, the body ends with an error, as by
-/// [`BodySender::abort`].
+/// [`BodySender::finish`] ends the body. If the sender is dropped without it, as by `?`, by a panic
+/// or because its task is cancelled, the body ends with an error, as by [`BodySender::abort`]: what
+/// is incomplete must not look complete to a client.
 #[derive(Debug)]
+#[must_use = "a body whose sender is dropped is incomplete"]
 pub struct BodySender(Rc<RefCell<Channel>>);
 
 impl BodySender {
-    /// Waits for room and queues `bytes`. An empty piece is not sent.
+    /// From now on, a drop ends the body as [`BodySender::finish`] does.
+    pub(crate) fn end_by_drop(&mut self) {
+        self.0.borrow_mut().ends_by_drop = true;
+    }
+
+    /// Ends the body: the response is complete when what was sent before has left.
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::{Body, Limits, Request, Response, sim::Simulation};
+    ///
+    /// async fn two(request: Request) -> Response {
+    ///     let (mut sender, body) = Body::channel(1024);
+    ///     let task = request.worker().spawn(async move {
+    ///         let both = async {
+    ///             sender.send("one, ").await?;
+    ///             sender.send("two").await
+    ///         };
+    ///         match both.await {
+    ///             Ok(()) => sender.finish(),
+    ///             Err(error) => sender.abort(error),
+    ///         }
+    ///     });
+    ///     task.detach();
+    ///     Response::text(body)
+    /// }
+    /// # let mut sim = Simulation::new(1, &two, Limits::default());
+    /// # let client = sim.connect();
+    /// # sim.send(&client, b"GET / HTTP/1.0\r\n\r\n");
+    /// # assert!(client.receive()?.ends_with(b"\r\n\r\none, two"));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn finish(mut self) {
+        self.end_by_drop();
+    }
+
+    /// Queues `bytes` if there is room, for a sender that cannot wait: one of many receivers must
+    /// not hold up the others.
+    ///
+    /// Fails with `WouldBlock` if there is no room, and as [`BodySender::send`].
+    ///
+    /// # Examples
+    /// ```
+    /// use onrush::Body;
+    /// use std::io::ErrorKind;
+    ///
+    /// let (mut sender, body) = Body::channel(100);
+    /// assert!(sender.try_send(vec![0; 100]).is_ok());
+    /// assert_eq!(sender.try_send("x").unwrap_err().kind(), ErrorKind::WouldBlock);
+    /// drop(body);
+    /// assert_eq!(sender.try_send("x").unwrap_err().kind(), ErrorKind::BrokenPipe);
+    /// ```
+    pub fn try_send(&mut self, bytes: impl Into<Bytes>) -> io::Result<()> {
+        let bytes = bytes.into();
+        let mut channel = self.0.borrow_mut();
+        if channel.receiver_gone {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        if channel.is_full() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let waker = channel.push(bytes);
+        drop(channel);
+        if let Some(waker) = waker {
+            user::wake(waker);
+        }
+        Ok(())
+    }
+
+    /// Waits for room and queues `bytes`. An empty piece is not sent. If the wait is cancelled,
+    /// nothing is queued.
     ///
     /// Fails with `BrokenPipe` if the body was dropped: the client has disconnected, or the
     /// response had no content (`HEAD`).
@@ -69,20 +165,17 @@ impl BodySender {
         let mut bytes = Some(bytes.into());
         poll_fn(|cx| {
             ready!(coop::poll_operation(cx)); // Errors count: some callers continue after one.
+            let waker = user::clone_waker(cx.waker());
             let _replaced; // Dropping a waker runs user code, so it waits for the borrow to end.
             let mut channel = self.0.borrow_mut();
             if channel.receiver_gone {
                 return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
             }
-            if channel.queued_bytes > 0 && channel.queued_bytes >= channel.bytes_max {
-                _replaced = channel.sender.replace(cx.waker().clone());
+            if channel.is_full() {
+                _replaced = channel.sender.replace(waker);
                 return Poll::Pending;
             }
-            if let Some(bytes) = bytes.take().filter(|bytes| !bytes.is_empty()) {
-                channel.queued_bytes += bytes.len();
-                channel.queue.push_back(Ok(bytes));
-            }
-            let waker = channel.receiver.take();
+            let waker = bytes.take().and_then(|bytes| channel.push(bytes));
             drop(channel);
             if let Some(waker) = waker {
                 user::wake(waker);
@@ -170,8 +263,8 @@ impl Drop for BodySender {
     fn drop(&mut self) {
         let mut channel = self.0.borrow_mut();
         channel.sender_gone = true;
-        if std::thread::panicking() {
-            let error = io::Error::other("the sender of a body panicked");
+        if !channel.ends_by_drop && !channel.receiver_gone {
+            let error = io::Error::other("the sender of a body was dropped before its end");
             channel.queue.push_back(Err(error));
         }
         let waker = channel.receiver.take();
@@ -186,27 +279,30 @@ impl Stream for Receiver {
     type Item = io::Result<Bytes>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let waits = {
+            let channel = self.0.borrow();
+            channel.queue.is_empty() && !channel.sender_gone
+        };
+        // Cloning a waker runs user code, so nothing is borrowed.
+        let waker = waits.then(|| user::clone_waker(cx.waker()));
+        let _replaced; // Dropping one does, too.
         let mut channel = self.0.borrow_mut();
-        match channel.queue.pop_front() {
-            Some(item) => {
-                if let Ok(bytes) = &item {
-                    channel.queued_bytes -= bytes.len();
-                }
-                let waker = channel.sender.take();
-                drop(channel);
-                if let Some(waker) = waker {
-                    user::wake(waker);
-                }
-                Poll::Ready(Some(item))
+        let Some(item) = channel.queue.pop_front() else {
+            if channel.sender_gone {
+                return Poll::Ready(None);
             }
-            None if channel.sender_gone => Poll::Ready(None),
-            None => {
-                let before = channel.receiver.replace(cx.waker().clone());
-                drop(channel);
-                drop(before); // Outside the borrow: its destructor runs user code.
-                Poll::Pending
-            }
+            _replaced = std::mem::replace(&mut channel.receiver, waker);
+            return Poll::Pending;
+        };
+        if let Ok(bytes) = &item {
+            channel.queued_bytes -= counted(bytes);
         }
+        let waker = channel.sender.take();
+        drop(channel);
+        if let Some(waker) = waker {
+            user::wake(waker);
+        }
+        Poll::Ready(Some(item))
     }
 }
 
@@ -215,7 +311,9 @@ impl Drop for Receiver {
         let mut channel = self.0.borrow_mut();
         channel.receiver_gone = true;
         let waker = channel.sender.take();
+        let queue = std::mem::take(&mut channel.queue);
         drop(channel);
+        panic_guard::discard(queue); // Outside the borrow: `Bytes` may run user code.
         panic_guard::wake(waker);
     }
 }

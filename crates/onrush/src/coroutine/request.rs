@@ -113,12 +113,12 @@ impl RequestReader {
         self.inner.body().take_trailers()
     }
 
-    /// If the client asks to continue with another protocol, sends the response 101 with the fields
+    /// If the client asks to continue with `protocol`, among others or alone, sends the response 101 with the fields
     /// that `response` has. From then on, this reads what the client sends, and `response` writes
     /// to it, without HTTP; the connection ends when the handler returns. Returns whether it does
     /// so. [`Request::upgrade`](crate::Request::upgrade) has the details.
     ///
-    /// Fails with `InvalidInput` if `protocol` is no valid value of a field.
+    /// Fails as a write does.
     ///
     /// # Examples
     /// ```
@@ -158,7 +158,10 @@ impl RequestReader {
         let Some(upgrade) = self.inner.upgrade() else {
             return Ok(false);
         };
-        *self.inner.body() = response.begin_upgrade(upgrade, protocol)?;
+        let Some(reader) = response.begin_upgrade(upgrade, protocol)? else {
+            return Ok(false);
+        };
+        *self.inner.body() = reader;
         Ok(true)
     }
 

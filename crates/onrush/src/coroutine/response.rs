@@ -249,20 +249,21 @@ impl ResponseWriter {
         self.head().close = true;
     }
 
-    /// Sends the head of the response 101. Returns where what follows it is read from.
+    /// Sends the head of the response 101. Returns where what follows it is read from; `None` if
+    /// the client does not ask for this protocol.
     #[track_caller]
     pub(super) fn begin_upgrade(
         &mut self,
         upgrade: Upgrade,
         protocol: &str,
-    ) -> io::Result<RequestBody> {
-        let reader = upgrade.begin(self.head(), protocol);
-        let invalid = |error| io::Error::new(io::ErrorKind::InvalidInput, format!("{error:?}"));
-        let reader = reader.map_err(invalid)?;
+    ) -> io::Result<Option<RequestBody>> {
+        let Ok(reader) = upgrade.begin(self.head(), protocol) else {
+            return Ok(None);
+        };
         (self.declared, self.written) = (None, 0);
         self.content.0.clear();
         self.flush()?;
-        Ok(reader)
+        Ok(Some(reader))
     }
 
     /// The status code.

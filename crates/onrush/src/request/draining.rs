@@ -17,7 +17,7 @@ impl Request {
     ///     let draining = request.draining();
     ///     let task = request.worker().spawn(async move {
     ///         draining.await;
-    ///         drop(sender); // This ends the body.
+    ///         sender.finish(); // This ends the body.
     ///     });
     ///     task.detach();
     ///     Response::with_body(body)

@@ -22,7 +22,7 @@ use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
-pub use upgrade::Upgrade;
+pub use upgrade::{NotOffered, Upgrade, Upgraded};
 
 /// A request (RFC 9110 §3.4, RFC 9112 §3).
 ///

@@ -4,7 +4,6 @@ use super::Request;
 use super::incoming_body::RequestBody;
 use crate::body::{Body, BodySender};
 use crate::response::{Response, Status};
-use onrush_proto::response::FieldError;
 use onrush_proto::token;
 
 /// What the server sends ahead of the client: [`BodySender::send`] waits while this much is queued.
@@ -22,21 +21,19 @@ const QUEUED_BYTES_MAX: usize = 64 * 1024;
 ///     let Some(upgrade) = request.upgrade() else {
 ///         return Response::new(426).with_header("Upgrade", "repeat");
 ///     };
-///     if !upgrade.protocols(&request).any(|protocol| protocol == "repeat") {
-///         return Response::new(400);
-///     }
-///     let Ok((response, mut from_client, mut to_client)) = upgrade.accept("repeat") else {
-///         return Response::new(500);
+///     let Ok(mut upgraded) = upgrade.accept("repeat") else {
+///         return Response::new(400); // The client asks for another protocol.
 ///     };
 ///     let task = request.worker().spawn(async move {
-///         while let Some(Ok(piece)) = from_client.next().await {
-///             if to_client.send(piece.to_vec()).await.is_err() {
+///         while let Some(Ok(piece)) = upgraded.from_client.next().await {
+///             if upgraded.to_client.send(piece.to_vec()).await.is_err() {
 ///                 return; // The client has disconnected.
 ///             }
 ///         }
+///         upgraded.to_client.finish();
 ///     });
 ///     task.detach();
-///     response
+///     upgraded.response
 /// }
 ///
 /// let mut sim = Simulation::new(1, &repeat, Limits::default());
@@ -53,7 +50,36 @@ const QUEUED_BYTES_MAX: usize = 64 * 1024;
 #[derive(Debug)]
 pub struct Upgrade {
     reader: RequestBody,
+    /// What the client names, in its order.
+    protocols: Vec<String>,
 }
+
+/// What [`Upgrade::accept`] makes.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Upgraded {
+    /// The 101, to which fields may be added. The handler returns it.
+    pub response: Response,
+    /// What the client sends after its request. Nothing can be read before the 101 is sent. `None`
+    /// when the client sends no more.
+    pub from_client: RequestBody,
+    /// What the client receives after the 101.
+    pub to_client: BodySender,
+}
+
+/// The protocol that a server wants is none that the client has named, so it must not be used
+/// (RFC 9110 §7.8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NotOffered;
+
+impl std::fmt::Display for NotOffered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the client does not offer this protocol")
+    }
+}
+
+impl std::error::Error for NotOffered {}
 
 impl Request {
     /// If the client asks to continue with another protocol (`Connection: upgrade` and `Upgrade`),
@@ -66,39 +92,44 @@ impl Request {
         if !is_asked {
             return None;
         }
+        let members = self.header_values("upgrade").flat_map(token::list);
+        let protocols = (members.filter_map(onrush_rt::text::ascii))
+            .filter(|member| !member.is_empty())
+            .map(str::to_owned)
+            .collect();
         let parts = self.parts();
         let id = parts.connections.begin_upgrade(parts.connection)?;
         let reader = RequestBody::new(parts.connections.clone(), id);
-        Some(Upgrade { reader })
+        Some(Upgrade { reader, protocols })
     }
 }
 
 impl Upgrade {
-    /// The protocols that the client names in the field `Upgrade` of `request`, in its order. Those
-    /// that are not ASCII are left out.
-    pub fn protocols<'r>(&self, request: &'r Request) -> impl Iterator<Item = &'r str> {
-        let members = request.header_values("upgrade").flat_map(token::list);
-        members
-            .filter_map(onrush_rt::text::ascii)
-            .filter(|member| !member.is_empty())
+    /// The protocols that the client names in the field `Upgrade`, in its order. Those that are not
+    /// ASCII are left out.
+    pub fn protocols(&self) -> impl Iterator<Item = &str> {
+        self.protocols.iter().map(String::as_str)
     }
 
-    /// The response 101 with `Upgrade: protocol`, what the client sends after it, and what it
-    /// receives. Further fields may be added to the response. Before it is sent, nothing can be
-    /// read.
+    /// Makes the response 101 with `Upgrade: protocol`.
     ///
-    /// The connection ends when the sender is dropped and what it has sent was taken. The reader
-    /// returns `None` when the client sends no more. From the 101 on, the time limits for bodies
-    /// and for the whole request do not apply; [`Limits::write_timeout`](crate::Limits) does. A
-    /// server that shuts down waits for the connection until its drain timeout:
-    /// [`Request::draining`] tells when to end it.
+    /// The connection ends when the client has taken all that was sent before
+    /// [`BodySender::finish`]; a sender that is dropped without it resets it. From the 101 on, the
+    /// time limits for bodies and for the whole request do not apply;
+    /// [`Limits::write_timeout`](crate::Limits) does. A server that shuts down waits for the
+    /// connection until its drain timeout: [`Request::draining`] tells when to end it.
     ///
-    /// Fails if `protocol` is no valid value of a field.
-    pub fn accept(self, protocol: &str) -> Result<(Response, RequestBody, BodySender), FieldError> {
-        let (sender, body) = Body::channel(QUEUED_BYTES_MAX);
+    /// # Errors
+    /// [`NotOffered`]: the client does not name this protocol. Upper and lower case are the same.
+    pub fn accept(self, protocol: &str) -> Result<Upgraded, NotOffered> {
+        let (to_client, body) = Body::channel(QUEUED_BYTES_MAX);
         let mut response = Response::with_body(body);
-        let reader = self.begin(&mut response, protocol)?;
-        Ok((response, reader, sender))
+        let from_client = self.begin(&mut response, protocol)?;
+        Ok(Upgraded {
+            response,
+            from_client,
+            to_client,
+        })
     }
 
     /// Makes `response` the 101.
@@ -106,8 +137,11 @@ impl Upgrade {
         self,
         response: &mut Response,
         protocol: &str,
-    ) -> Result<RequestBody, FieldError> {
-        response.try_set_header("Upgrade", protocol)?;
+    ) -> Result<RequestBody, NotOffered> {
+        if !(self.protocols()).any(|offered| offered.eq_ignore_ascii_case(protocol)) {
+            return Err(NotOffered);
+        }
+        response.set_header("Upgrade", protocol);
         response.status = Status(101);
         Ok(self.reader)
     }

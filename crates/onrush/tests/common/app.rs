@@ -133,7 +133,10 @@ fn stream_echo(request: Request) -> Response {
     let copy = async move {
         // As one piece, so that the chunks do not depend on how the body arrives.
         match body.read_all(1024).await {
-            Ok(all) => drop(sender.send(Bytes::from(all)).await),
+            Ok(all) => {
+                let _ = sender.send(Bytes::from(all)).await;
+                sender.finish();
+            }
             Err(error) => sender.abort(error),
         }
     };

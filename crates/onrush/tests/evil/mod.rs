@@ -326,6 +326,7 @@ pub async fn others(request: Request, what: &str) -> Response {
                 .send(Bytes::from_owner(bomb()).slice(..1))
                 .await
                 .unwrap();
+            sender.finish();
             return Response::with_body(reply);
         }
         "stream-polled" => return stream(Evil::Nested, Evil::Nothing),

@@ -172,16 +172,17 @@ impl Archive {
             Ok(()) => self.end().await,
             Err(error) => Err(error),
         };
-        if let Err(error) = written {
-            self.output.abort(error); // Without effect if the client has disconnected.
-        } // Otherwise dropping the sender ends the body.
+        match written {
+            Ok(()) => self.output.end(),
+            Err(error) => self.output.abort(error), // Without effect if the client has gone.
+        }
     }
 
     async fn end(&mut self) -> io::Result<()> {
         for piece in std::mem::take(&mut self.encoder).finish() {
             self.output.send(piece).await?;
         }
-        self.output.finish().await
+        self.output.flush().await
     }
 
     async fn write(&mut self, modified_ns: i64) -> io::Result<()> {

@@ -77,8 +77,8 @@ impl Output {
         self.sender.send(output).await
     }
 
-    /// Sends what is left. No more bytes may follow.
-    pub(super) async fn finish(&mut self) -> io::Result<()> {
+    /// Sends what is left. No more bytes may follow but by [`Output::end`].
+    pub(super) async fn flush(&mut self) -> io::Result<()> {
         match &mut self.compression {
             Some(compression) => {
                 let output = compression.run(true).await?;
@@ -86,6 +86,11 @@ impl Output {
             }
             None => Ok(()),
         }
+    }
+
+    /// Ends the archive, of which all was sent.
+    pub(super) fn end(self) {
+        self.sender.finish();
     }
 
     /// Ends with an error, so that the client does not take a part for the whole.

@@ -169,8 +169,9 @@ impl Compression {
 
     /// Sends what follows `first`. `_lease`: the memory of the encoder.
     async fn run(mut self, first: Bytes, mut sender: BodySender, _lease: Lease) {
-        if let Err(error) = self.send_all(first, &mut sender).await {
-            sender.abort(error); // Without effect if the client has disconnected.
+        match self.send_all(first, &mut sender).await {
+            Ok(()) => sender.finish(),
+            Err(error) => sender.abort(error), // Without effect if the client has disconnected.
         }
     }
 

@@ -101,9 +101,10 @@ impl Whole {
     }
 
     async fn send(mut self, mut sender: BodySender, text: String) {
-        if let Err(error) = self.send_all(&mut sender, text).await {
-            sender.abort(error);
-        } // Otherwise dropping the sender ends the body.
+        match self.send_all(&mut sender, text).await {
+            Ok(()) => sender.finish(),
+            Err(error) => sender.abort(error),
+        }
     }
 
     async fn send_all(&mut self, sender: &mut BodySender, mut text: String) -> io::Result<()> {

@@ -280,7 +280,7 @@ impl Propfind {
         worker: WorkerHandle,
     ) {
         match self.entries(&mut sender, text, entries, worker).await {
-            Ok(()) => {} // Dropping the sender ends the body.
+            Ok(()) => sender.finish(),
             Err(error) => sender.abort(error),
         }
     }
