@@ -68,9 +68,9 @@
 //! Layers inside this crate, lowest first: `accepted` · `trusted_peers` · `panic_guard` ·
 //! `pooled_buffer` · `drain` · `log` · `limits` · `running_settings` · [`body`] · [`response`] ·
 //! `tls` · `offload` · [`worker`] · `params` · `worker_set` · `watchdog` · `connections` ·
-//! [`request`] · `http_types` · [`content`] · `json` · `cookies` · [`sse`] · [`handler`] ·
-//! `coroutine` · `limited` · `make` · `routes` · `route` · [`metrics`] · `engine` · [`server`] ·
-//! `admin` · [`sim`] · [`testing`] · [`manual`].
+//! [`request`] · `http_types` · [`content`] · `json` · `cookies` · [`selection`] · 
+//! [`sse`] · [`handler`] · `coroutine` · `limited` · `make` · `routes` · `route` · [`metrics`] ·
+//! `engine` · [`server`] · `admin` · [`sim`] · [`testing`] · [`manual`].
 
 #![forbid(unsafe_code)]
 
@@ -106,6 +106,7 @@ pub mod response;
 mod route;
 mod routes;
 mod running_settings;
+pub mod selection;
 pub mod server;
 pub mod sim;
 pub mod sse;

@@ -5,7 +5,6 @@ use crate::files::get::siblings::{Known, PerCoding, generations, is_current, key
 use crate::files::http::codings::{Accepted, Coding};
 use crate::files::object::LoadedObject;
 use crate::files::object::cache::CacheContext;
-use crate::files::object::ranges;
 use crate::files::receive::upload::join;
 use onrush::Request;
 use onrush_store::{Key, Meta, Result, StoreError, Wanted};
@@ -51,7 +50,7 @@ impl Reads {
                 .await;
             let sibling = sibling.ok().and_then(|it| known.represent(coding, it));
             if let Some(sibling) = sibling
-                && (!has_range || ranges::applies(request, &sibling))
+                && (!has_range || sibling.representation().if_range_holds(request))
             {
                 return Ok(self.prepared(sibling));
             }

@@ -7,7 +7,6 @@ use crate::files::http::codings::{Accepted, Coding};
 use crate::files::http::http_error::{HttpError, Operation};
 use crate::files::listing::list::Listings;
 use crate::files::object::cache::CacheContext;
-use crate::files::object::ranges;
 use crate::files::object::wanted_digest;
 use crate::files::object::{self, LoadedObject};
 use crate::files::path::artifacts;
@@ -17,7 +16,8 @@ use crate::files::shared::client_rights::may_read_index;
 use crate::files::uploads::UploadId;
 use crate::rights::INDEX;
 use crate::shares::Holder;
-use onrush::{Request, Response, WorkerHandle};
+use onrush::selection::Selection;
+use onrush::{Body, Request, Response, WorkerHandle};
 use onrush_proto::precondition::{Current, Outcome, evaluate};
 use onrush_proto::range;
 use onrush_store::{Key, Object, Result, StoreError, Wanted};
@@ -498,21 +498,36 @@ pub(in crate::files) fn respond(request: &Request, loaded: LoadedObject) -> Resp
     if is_plain(request) {
         return full_response(loaded);
     }
-    match evaluate(true, &loaded.current(), request.headers()) {
-        Outcome::Proceed => {}
-        Outcome::NotModified => return Response::new(304).with_fields(loaded.fields),
-        Outcome::Failed => return HttpError::PRECONDITION_FAILED.into_response(request),
-    }
-    // A range has no meaning for HEAD (RFC 9110 §14.2).
-    match request
-        .header("range")
-        .filter(|_| request.method() == "GET")
-    {
-        Some(value) if ranges::applies(request, &loaded) => {
-            ranges::respond(request, value, &loaded).unwrap_or_else(|| full_response(loaded))
+    match loaded.representation().select(request) {
+        Selection::Whole => full_response(loaded),
+        Selection::Part {
+            range,
+            content_range,
+        } => {
+            let body = loaded.slice(range);
+            partial(loaded, body).with_header("Content-Range", content_range)
         }
-        _ => full_response(loaded),
+        Selection::Parts {
+            pieces,
+            content_type,
+        } => {
+            let body = loaded.body_of(pieces);
+            partial(loaded, body).with_header("Content-Type", content_type)
+        }
+        Selection::NotModified => Response::new(304).with_fields(loaded.fields),
+        Selection::PreconditionFailed => HttpError::PRECONDITION_FAILED.into_response(request),
+        Selection::Unsatisfiable { content_range } => {
+            let failure = HttpError::new(416, "the range contains no byte of the object");
+            failure
+                .into_response(request)
+                .with_header("Content-Range", content_range)
+        }
     }
+}
+
+/// Parts of an object (RFC 9110 §15.3.7).
+fn partial(loaded: LoadedObject, body: Body) -> Response {
+    loaded.add_fields(Response::with_body(body).with_status(206))
 }
 
 #[inline]

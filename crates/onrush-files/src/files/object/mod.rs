@@ -4,7 +4,6 @@
 pub(super) mod cache;
 pub(super) mod conditions;
 pub(super) mod object_fields;
-pub(super) mod ranges;
 pub(super) mod wanted_digest;
 
 use crate::files::http::codings::Coding;
@@ -14,8 +13,9 @@ use crate::files::object::object_fields::{
     CACHE_STATUS, NO_CACHE, SANDBOX, append, cache_status, fields, set,
 };
 use crate::files::shared::budget::{Budget, Lease};
-use crate::files::shared::pieces::{self, Piece};
+use crate::files::shared::pieces;
 use crate::files::shared::stored_fields::StoredFields;
+use onrush::selection::{Piece, Representation};
 use onrush::{Body, Bytes, Part, Response};
 use onrush_proto::etag::EntityTag;
 use onrush_proto::precondition::Current;
@@ -407,6 +407,19 @@ impl LoadedObject {
     /// The state that preconditions are compared with.
     pub(in crate::files) fn current(&self) -> Current<'_> {
         current(&self.version, self.modified_s)
+    }
+
+    /// What a request for the object selects from.
+    pub(in crate::files) fn representation(&self) -> Representation<'_> {
+        let Current {
+            etag, modified_s, ..
+        } = self.current();
+        Representation {
+            etag,
+            modified_s,
+            size: self.size,
+            content_type: self.content_type(),
+        }
     }
 
     /// The whole content.

@@ -4,21 +4,14 @@
 //! before it.
 
 use futures_core::Stream;
+use onrush::selection::Piece;
 use onrush::{Body, Bytes};
 use onrush_store::{ByteStream, ReadAt};
 use std::collections::VecDeque;
 use std::io;
-use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-
-/// A piece of a body.
-pub(in crate::files) enum Piece {
-    Bytes(Bytes),
-    /// A range of the object.
-    Range(Range<u64>),
-}
 
 /// A body of `pieces`, whose ranges `reader` reads.
 pub(in crate::files) fn body(reader: &Arc<dyn ReadAt>, pieces: Vec<Piece>) -> Body {
