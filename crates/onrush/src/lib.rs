@@ -29,6 +29,7 @@
 //!   work, [`limited()`] limits how many requests a handler processes at a time.
 //! - [`Request::query_pairs`] and [`Request::form`] decode, [`Response::redirect`] sends elsewhere,
 //!   and [`Sse`] sends events while there are some.
+//! - [`ServedFile`] responds with a file, with conditions and ranges.
 //! - [`Metrics`], [`Admin`] and [`AccessLog`] show what a server does.
 //! - [`testing`] asks an application in a test, and [`sim`] runs one, without sockets and without
 //!   waiting.
@@ -68,7 +69,7 @@
 //! Layers inside this crate, lowest first: `accepted` · `trusted_peers` · `panic_guard` ·
 //! `pooled_buffer` · `drain` · `log` · `limits` · `running_settings` · [`body`] · [`response`] ·
 //! `tls` · `offload` · [`worker`] · `params` · `worker_set` · `watchdog` · `connections` ·
-//! [`request`] · `http_types` · [`content`] · `json` · `cookies` · [`selection`] · 
+//! [`request`] · `http_types` · [`content`] · `json` · `cookies` · [`selection`] · `served_file` ·
 //! [`sse`] · [`handler`] · `coroutine` · `limited` · `make` · `routes` · `route` · [`metrics`] ·
 //! `engine` · [`server`] · `admin` · [`sim`] · [`testing`] · [`manual`].
 
@@ -107,6 +108,7 @@ mod route;
 mod routes;
 mod running_settings;
 pub mod selection;
+mod served_file;
 pub mod server;
 pub mod sim;
 pub mod sse;
@@ -145,6 +147,7 @@ pub use onrush_rt::net::{Address, ListenMode, Peer};
 pub use request::{InterimResponses, NotOffered, Request, RequestBody, Upgrade, Upgraded};
 pub use response::{IntoResponse, Response};
 pub use route::Router;
+pub use served_file::ServedFile;
 pub use server::{ConnectionFacts, Handle, ListeningSockets, Running, RunningSettings, Server};
 pub use sse::Sse;
 #[cfg(feature = "tls")]

@@ -1,5 +1,6 @@
 //! What of a representation a request for it gets: all, a part, several parts, or none, by its
-//! preconditions (RFC 9110 §13) and its ranges (§14).
+//! preconditions (RFC 9110 §13) and its ranges (§14). For handlers whose content is not one file;
+//! [`ServedFile`](crate::ServedFile) does all of it for files.
 
 use crate::request::Request;
 use bytes::Bytes;

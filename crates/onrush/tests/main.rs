@@ -85,6 +85,8 @@ mod proxy_protocol;
 mod rates;
 // Routes, parameters and precedence.
 mod routing;
+// Files with conditions and ranges.
+mod served_files;
 // The end of a server by a signal.
 mod signals;
 // States of routers, and methods that are not allowed.

@@ -29,6 +29,7 @@ mod migration;
 mod offload_real;
 mod panics;
 mod rates;
+mod served_files;
 mod streaming;
 mod upgrade;
 

@@ -5,17 +5,18 @@
 //!
 //! One API has two back ends: the kernel, and [`sim`], a file system in memory that models what a
 //! disk loses when the power fails. A path is bytes, relative, and never leads out of the directory
-//! it is looked up in. A *name* is one segment of a path.
+//! it is looked up in ([`File::open`] is the exception). A *name* is one segment of a path.
 //!
 //! Errors are [`std::io::Error`]s that carry the errno and no path.
 //!
 //! Modules, lowest first: `types` · `attribute_at`, `mount_table`, `release`, `resident`,
-//! `walk` · `kernel`, [`sim`] · `advice`, `again`, `copy`, `links`, `lock`, `notify`, `rights`.
-//! They do not depend on tasks, drivers or objects.
+//! `walk` · `kernel`, [`sim`] · `advice`, `again`, `by_path`, `copy`, `links`, `lock`, `notify`,
+//! `rights`. They do not depend on tasks, drivers or objects.
 
 mod advice;
 mod again;
 mod attribute_at;
+mod by_path;
 mod copy;
 mod kernel;
 mod links;
