@@ -1,4 +1,5 @@
-//! The content of a request as values: forms here, JSON in `json`; and the pairs of a query.
+//! The content of a request as values: forms here and, as other types, in `forms`, JSON in `json`;
+//! and the pairs of a query.
 
 use crate::request::Request;
 use crate::response::{IntoResponse, Response};
@@ -33,6 +34,66 @@ pub enum ContentError {
         /// The error of the decoder, which may quote what the client has sent.
         source: Box<dyn Error + Send + Sync>,
     },
+    /// 400: the query does not fit what the handler expects. With the feature `forms`.
+    Query(Misfit),
+    /// 422: the form does not fit what the handler expects. With the feature `forms`.
+    Form(Misfit),
+}
+
+/// Why the fields of a query or form are not those of the type that the handler expects. Names are
+/// those that the program has chosen, never those that a client has sent. The errors of the decoder
+/// may quote what the client has sent.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Misfit {
+    /// A field is missing.
+    Missing {
+        /// Its name.
+        field: &'static str,
+        /// The error of the decoder.
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// The value of a field does not fit, or there are several.
+    Value {
+        /// Its name.
+        field: &'static str,
+        /// The error of the decoder.
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// There is a field that the type does not have, and the type ignores none.
+    Unknown {
+        /// The error of the decoder.
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// Something else, or a field of a type that is no struct or has flattened members.
+    Other {
+        /// The error of the decoder.
+        source: Box<dyn Error + Send + Sync>,
+    },
+}
+
+impl Misfit {
+    /// Says what is wrong with the fields of `whole`.
+    fn write(&self, whole: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Misfit::Missing { field, .. } => write!(f, "the {whole} has no field `{field}`"),
+            Misfit::Value { field, .. } => write!(
+                f,
+                "the field `{field}` of the {whole} has another form than expected"
+            ),
+            Misfit::Unknown { .. } => write!(f, "the {whole} has an unknown field"),
+            Misfit::Other { .. } => write!(f, "the {whole} has another form than expected"),
+        }
+    }
+
+    fn source(&self) -> &(dyn Error + 'static) {
+        match self {
+            Misfit::Missing { source, .. }
+            | Misfit::Value { source, .. }
+            | Misfit::Unknown { source }
+            | Misfit::Other { source } => source.as_ref(),
+        }
+    }
 }
 
 impl fmt::Display for ContentError {
@@ -47,6 +108,8 @@ impl fmt::Display for ContentError {
             ContentError::Malformed {
                 what, line, column, ..
             } => write!(f, "{what}, line {line}, column {column}"),
+            ContentError::Query(misfit) => misfit.write("query", f),
+            ContentError::Form(misfit) => misfit.write("form", f),
         }
     }
 }
@@ -57,6 +120,7 @@ impl Error for ContentError {
             ContentError::MediaType(_) | ContentError::Encoding => None,
             ContentError::Body(error) => Some(error),
             ContentError::Malformed { source, .. } => Some(source.as_ref()),
+            ContentError::Query(misfit) | ContentError::Form(misfit) => Some(misfit.source()),
         }
     }
 }
@@ -75,7 +139,9 @@ impl IntoResponse for ContentError {
             // What the client may send instead (RFC 9110 §12.5.1, §12.5.3).
             ContentError::MediaType(expected) => (415, Some(("Accept", expected))),
             ContentError::Encoding => (415, Some(("Accept-Encoding", "identity"))),
-            ContentError::Malformed { .. } => (400, None),
+            ContentError::Malformed { .. } | ContentError::Query(_) => (400, None),
+            // The media type and the syntax are right (RFC 9110 §15.5.21).
+            ContentError::Form(_) => (422, None),
         };
         let response = Response::text(text).with_status(status);
         match field {
@@ -181,6 +247,11 @@ impl Form {
     /// through the form.
     pub fn get(&self, name: &str) -> Option<Cow<'_, str>> {
         self.pairs().get(name)
+    }
+
+    #[cfg(feature = "forms")]
+    pub(crate) fn encoded(&self) -> &[u8] {
+        &self.0
     }
 
     /// All names and values in order, decoded.

@@ -42,6 +42,7 @@
 //! | --- | --- | --- |
 //! | `cookies` | `Request::cookies`, and `cookies::Cookie` for `Set-Cookie` | `cookie` |
 //! | `coroutine` | `coroutine`: handlers in blocking style, with `Read` and `Write` | `corosensei` |
+//! | `forms` | `Request::query_as` and `form_as`: values of fields | `serde`, `serde_html_form` |
 //! | `http` | types of the crate `http` convert and are accepted: `http_types` | `http` |
 //! | `json` | `Request::json`, and `Json` as a result of handlers | `serde`, `serde_json` |
 //! | `tls` | HTTPS by `Server::tls`, and client certificates by `Request::tls` | `rustls` |
@@ -69,9 +70,9 @@
 //! Layers inside this crate, lowest first: `accepted` · `trusted_peers` · `panic_guard` ·
 //! `pooled_buffer` · `drain` · `log` · `limits` · `running_settings` · [`body`] · [`response`] ·
 //! `tls` · `offload` · [`worker`] · `params` · `worker_set` · `watchdog` · `connections` ·
-//! [`request`] · `http_types` · [`content`] · `json` · `cookies` · [`selection`] · `served_file` ·
-//! [`sse`] · [`handler`] · `coroutine` · `limited` · `make` · `routes` · `route` · [`metrics`] ·
-//! `engine` · [`server`] · `admin` · [`sim`] · [`testing`] · [`manual`].
+//! [`request`] · `http_types` · [`content`] · `forms` · `json` · `cookies` · [`selection`] ·
+//! `served_file` · [`sse`] · [`handler`] · `coroutine` · `limited` · `make` · `routes` · `route` ·
+//! [`metrics`] · `engine` · [`server`] · `admin` · [`sim`] · [`testing`] · [`manual`].
 
 #![forbid(unsafe_code)]
 
@@ -86,6 +87,8 @@ pub mod cookies;
 pub mod coroutine;
 mod drain;
 mod engine;
+#[cfg(feature = "forms")]
+mod forms;
 pub mod handler;
 #[cfg(feature = "http")]
 pub mod http_types;

@@ -421,7 +421,8 @@ impl Response {
 /// - [`io::Error`], so that `?` works: an error of a request body has the status of its
 ///   [`Reject`], such as 413 and 408; `FileTooLarge` is 413, `NotFound` is 404; all others are
 ///   logged and become 500;
-/// - [`FieldError`]: logged, and 500; `ContentError`, of a request's content: 400, 413 or 415;
+/// - [`FieldError`]: logged, and 500; `ContentError`, of a request's content: 400, 413, 415
+///   or 422;
 /// - [`Sse`](crate::Sse), and with the feature `json` `Json`.
 ///
 /// # Examples

@@ -235,6 +235,117 @@ fn a_form_is_read_and_what_is_no_form_is_refused() {
     assert!(response.contains(accepts), "{response}");
 }
 
+#[derive(Deserialize)]
+struct Search {
+    author: String,
+    page: Option<u8>,
+    #[serde(default)]
+    tag: Vec<String>,
+}
+
+impl Search {
+    fn text(&self) -> String {
+        let Search { author, page, tag } = self;
+        format!("{author}, {page:?}, {tag:?}")
+    }
+}
+
+const FORM: &str = "POST / HTTP/1.1\r\nContent-Type: application/x-www-form-urlencoded";
+
+#[test]
+fn a_query_and_a_form_are_values() {
+    async fn query(request: Request) -> Result<String, ContentError> {
+        Ok(request.query_as::<Search>()?.text())
+    }
+    async fn form(mut request: Request) -> Result<String, ContentError> {
+        Ok(request.form_as::<Search>(50).await?.text())
+    }
+    let router = Router::new().get("/", query).post("/", form);
+    for (fields, value) in [
+        ("author=Ada+L%2E&page=7", "Ada L., Some(7), []"),
+        ("tag=a&author=&tag=b&page&x=y", ", None, [\"a\", \"b\"]"),
+    ] {
+        let by_query = ask(&router, &format!("GET /?{fields} HTTP/1.1"), "");
+        for response in [by_query, ask(&router, FORM, fields)] {
+            assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
+            assert!(
+                response.ends_with(&format!("\r\n\r\n{value}")),
+                "{response}"
+            );
+        }
+    }
+    for (fields, says) in [
+        ("", "the {} has no field `author`"),
+        ("page=1", "the {} has no field `author`"),
+        (
+            "author=a&page=secret",
+            "the field `page` of the {} has another form than expected",
+        ),
+        (
+            "author=a&page=1&page=2",
+            "the field `page` of the {} has another form than expected",
+        ),
+        (
+            "author=a&author=secret",
+            "the field `author` of the {} has another form than expected",
+        ),
+    ] {
+        let by_query = ask(&router, &format!("GET /?{fields} HTTP/1.1"), "");
+        let by_form = ask(&router, FORM, fields);
+        for (response, status, whole) in [(by_query, 400, "query"), (by_form, 422, "form")] {
+            let starts = format!("HTTP/1.1 {status} ");
+            assert!(response.starts_with(&starts), "{fields}: {response}");
+            let says = says.replace("{}", whole);
+            assert!(
+                response.ends_with(&format!("\r\n\r\n{says}\n")),
+                "{response}"
+            );
+        }
+    }
+    let none = ask(&router, "GET / HTTP/1.1", "");
+    assert!(
+        none.ends_with("the query has no field `author`\n"),
+        "{none}"
+    );
+    let long = ask(&router, FORM, format!("author={}", "a".repeat(44)));
+    assert!(long.starts_with("HTTP/1.1 413 "), "{long}");
+    let other = "POST / HTTP/1.1\r\nContent-Type: application/json";
+    let other = ask(&router, other, "author=a");
+    assert!(other.starts_with("HTTP/1.1 415 "), "{other}");
+    let compressed = format!("{FORM}\r\nContent-Encoding: gzip");
+    let compressed = ask(&router, &compressed, "author=a");
+    assert!(compressed.starts_with("HTTP/1.1 415 "), "{compressed}");
+}
+
+#[test]
+fn the_program_can_log_what_a_client_does_not_get_of_a_form() {
+    async fn shows_source(request: Request) -> Response {
+        let error = request.query_as::<Search>().err().unwrap();
+        assert!(!error.to_string().contains("999"), "{error}");
+        Response::text(error.source().unwrap().to_string())
+    }
+    let router = Router::new().get("/", shows_source);
+    let response = ask(&router, "GET /?author=a&page=999 HTTP/1.1", "");
+    assert!(
+        response.ends_with("number too large to fit in target type"),
+        "{response}"
+    );
+}
+
+#[test]
+fn a_form_that_breaks_off_is_not_read() {
+    async fn form(mut request: Request) -> Result<String, ContentError> {
+        Ok(request.form_as::<Search>(50).await?.text())
+    }
+    let router = Router::new().post("/", form);
+    let mut sim = calm(&router, Limits::default());
+    let client = sim.connect();
+    let head = format!("{FORM}\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+    sim.send(&client, format!("{head}8\r\nauthor=a\r\nx").as_bytes());
+    let response = String::from_utf8(client.receive().unwrap()).unwrap();
+    assert!(response.starts_with("HTTP/1.1 400 "), "{response}");
+}
+
 #[test]
 fn cookies_are_read_from_all_lines_and_what_is_no_cookie_is_left_out() {
     async fn list(request: Request) -> String {

@@ -9,12 +9,13 @@ use super::{Complaint, source::Source};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The conditions under which some run compiles a module that is a file.
-const CONDITIONS: [&str; 10] = [
+const CONDITIONS: [&str; 11] = [
     "test",
     "all(test, loom)",
     "feature = \"axum\"",
     "feature = \"cookies\"",
     "feature = \"coroutine\"",
+    "feature = \"forms\"",
     "feature = \"http\"",
     "feature = \"json\"",
     "feature = \"testing\"",
