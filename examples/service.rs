@@ -7,7 +7,7 @@
 
 use onrush::offload::{OffloadError, offload};
 use onrush::sse::{Event, Sse};
-use onrush::{Body, File, Limits, Metrics, Next, Request, Response, Router, Server, WorkerHandle};
+use onrush::{Limits, Metrics, Next, Request, Response, Router, ServedFile, Server, WorkerHandle};
 use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -85,12 +85,10 @@ async fn upload(mut request: Request) -> io::Result<u16> {
     Ok(204)
 }
 
+/// Also parts of the file, and nothing if the client has it.
 async fn download(request: Request) -> io::Result<Response> {
-    let path = file_of(&request)?;
-    let file = on_disk(request.worker(), move || fs::File::open(path)).await?;
-    let length = file.metadata()?.len();
-    let body = Body::file(Arc::new(File::from(file)), 0, length);
-    Ok(Response::with_body(body).content_type("application/octet-stream"))
+    let file = ServedFile::open(request.worker(), file_of(&request)?).await?;
+    Ok(file.respond(&request))
 }
 
 /// The sum is CPU work, so it has threads of its own, and is refused with 503 if they are busy.

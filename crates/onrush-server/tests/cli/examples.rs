@@ -274,6 +274,8 @@ fn service_keeps_files_of_those_who_know_the_token() {
         assert!(ask("PUT /files/.a", put).starts_with("HTTP/1.1 404 "));
         assert!(ask("PUT /files/..%2Fa", put).starts_with("HTTP/1.1 404 "));
         assert_eq!(content(&ask("GET /files/a", "\r\n")), "hello");
+        let part = ask("GET /files/a", "Range: bytes=1-2\r\n\r\n");
+        assert!(part.starts_with("HTTP/1.1 206 ") && part.ends_with("\r\n\r\nel"));
         assert!(ask("GET /files/b", "\r\n").starts_with("HTTP/1.1 404 "));
         // FNV-1a of 64 bits.
         assert_eq!(
