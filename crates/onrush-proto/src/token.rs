@@ -152,6 +152,19 @@ pub fn quoted_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     }
 }
 
+/// The weight in a parameter such as `q=0.5` of `Accept` or `Accept-Encoding`, in thousandths (RFC
+/// 9110 §12.4.2). `None` if it is another parameter or malformed.
+pub fn weight(parameter: &[u8]) -> Option<u16> {
+    let (name, digits) = parameter.split_at_checked(2)?;
+    if !name.eq_ignore_ascii_case(b"q=") {
+        return None;
+    }
+    let weight: f32 = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    (0.0..=1.0)
+        .contains(&weight)
+        .then_some((weight * 1000.0) as u16)
+}
+
 /// Parses a decimal number (`1*DIGIT`): one or more digits, no sign, no space. `None` for other
 /// bytes, and if the number does not fit 64 bits.
 #[inline]

@@ -40,6 +40,7 @@
 //!
 //! | feature | what it adds | with the crate |
 //! | --- | --- | --- |
+//! | `compression` | content codings, and their encoders: `compression` | `flate2`, `zstd` |
 //! | `cookies` | `Request::cookies`, and `cookies::Cookie` for `Set-Cookie` | `cookie` |
 //! | `coroutine` | `coroutine`: handlers in blocking style, with `Read` and `Write` | `corosensei` |
 //! | `forms` | `Request::query_as` and `form_as`: values of fields | `serde`, `serde_html_form` |
@@ -72,13 +73,16 @@
 //! `tls` · `offload` · [`worker`] · `params` · `worker_set` · `watchdog` · `connections` ·
 //! [`request`] · `http_types` · [`content`] · `forms` · `json` · `cookies` · [`selection`] ·
 //! `served_file` · [`sse`] · [`handler`] · `coroutine` · `limited` · `make` · `routes` · `route` ·
-//! [`metrics`] · `engine` · [`server`] · `admin` · [`sim`] · [`testing`] · [`manual`].
+//! `compression` · [`metrics`] · `engine` · [`server`] · `admin` · [`sim`] · [`testing`] ·
+//! [`manual`].
 
 #![forbid(unsafe_code)]
 
 mod accepted;
 mod admin;
 pub mod body;
+#[cfg(feature = "compression")]
+pub mod compression;
 mod connections;
 pub mod content;
 #[cfg(feature = "cookies")]

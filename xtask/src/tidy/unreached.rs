@@ -13,6 +13,7 @@ const CONDITIONS: [&str; 11] = [
     "test",
     "all(test, loom)",
     "feature = \"axum\"",
+    "feature = \"compression\"",
     "feature = \"cookies\"",
     "feature = \"coroutine\"",
     "feature = \"forms\"",

@@ -18,13 +18,12 @@
 //! into a request is compressed together with a secret (BREACH).
 
 use crate::files::get::reads::Reads;
-use crate::files::http::codings::{Accepted, Coding};
-use crate::files::http::encoder::Encoder;
 use crate::files::http::http_error::HttpError;
 use crate::files::object::LoadedObject;
 use crate::files::object::object_fields::set;
 use crate::files::shared::budget::{Budget, Lease};
 use onrush::body::BodySender;
+use onrush::compression::{Accepted, Coding, Encoder, Then, is_compressible};
 use onrush::offload::OffloadError;
 use onrush::{Body, Bytes, Request, Response, WorkerHandle};
 use onrush_proto::etag::EntityTag;
@@ -57,37 +56,6 @@ pub(in crate::files) const FIRST_JOBS_MAX: usize = 16;
 /// How often a refused piece is tried again, and the time between.
 const BUSY_TRIES: u32 = 600;
 const BUSY_WAIT: Duration = Duration::from_millis(50);
-
-/// Whether content of this type usually becomes smaller.
-fn is_compressible(content_type: &str) -> bool {
-    let essence = content_type.split(';').next().unwrap_or_default().trim();
-    let essence = essence.to_ascii_lowercase();
-    let (kind, subtype) = essence.split_once('/').unwrap_or_default();
-    match kind {
-        "text" => true,
-        "application" | "image" | "model" => {
-            let known = [
-                "json",
-                "javascript",
-                "xml",
-                "wasm",
-                "x-ndjson",
-                "sql",
-                "toml",
-                "yaml",
-                "x-yaml",
-                "rtf",
-                "x-sh",
-                "bmp",
-                "vnd.ms-fontobject",
-            ];
-            let suffixes = ["+json", "+xml", "+yaml"];
-            known.contains(&subtype) || suffixes.iter().any(|suffix| subtype.ends_with(suffix))
-        }
-        "font" => matches!(subtype, "ttf" | "otf" | "collection"),
-        _ => false,
-    }
-}
 
 /// An object in a coding.
 struct Form {
@@ -160,9 +128,13 @@ impl Compression {
         is_last: bool,
     ) -> Result<io::Result<Bytes>, OffloadError> {
         let (encoder, piece) = (self.encoder.clone(), piece.clone());
+        let then = match is_last {
+            true => Then::End,
+            false => Then::Continue,
+        };
         let job = move || {
             let mut encoder = encoder.lock().unwrap_or_else(PoisonError::into_inner);
-            encoder.encode(&piece, is_last).map(Bytes::from)
+            encoder.encode(&piece, then).map(Bytes::from)
         };
         self.worker.offload(job).await
     }
@@ -249,7 +221,7 @@ impl Reads {
         }
         let worker = request.worker().clone();
         let mut compression = Compression {
-            encoder: Arc::new(Mutex::new(Encoder::new(coding, loaded.size).ok()?)),
+            encoder: Arc::new(Mutex::new(Encoder::new(coding, Some(loaded.size)).ok()?)),
             source: loaded.stream(&self.pool),
             rest: loaded.bytes_in_memory().cloned().unwrap_or_default(),
             left: loaded.size,
@@ -278,42 +250,5 @@ impl Reads {
             .spawn(compression.run(encoded, sender, lease))
             .detach();
         Some(form.response(body))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn text_is_compressed_and_media_are_not() {
-        for yes in [
-            "text/html; charset=utf-8",
-            "text/x-anything",
-            "Application/JSON",
-            "application/ld+json",
-            "application/manifest+json",
-            "image/svg+xml",
-            "application/wasm",
-            "application/javascript",
-            "font/ttf",
-        ] {
-            assert!(is_compressible(yes), "{yes}");
-        }
-        for no in [
-            "image/png",
-            "image/jpeg",
-            "video/mp4",
-            "application/zip",
-            "application/gzip",
-            "application/octet-stream",
-            "application/pdf",
-            "font/woff2",
-            "multipart/mixed",
-            "",
-            "text",
-        ] {
-            assert!(!is_compressible(no), "{no}");
-        }
     }
 }

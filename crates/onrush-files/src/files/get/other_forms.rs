@@ -2,11 +2,11 @@
 
 use crate::files::get::reads::Reads;
 use crate::files::get::siblings::{Known, PerCoding, generations, is_current, keys};
-use crate::files::http::codings::{Accepted, Coding};
 use crate::files::object::LoadedObject;
 use crate::files::object::cache::CacheContext;
 use crate::files::receive::upload::join;
 use onrush::Request;
+use onrush::compression::{Accepted, Coding};
 use onrush_store::{Key, Meta, Result, StoreError, Wanted};
 use std::sync::Arc;
 

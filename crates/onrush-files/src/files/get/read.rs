@@ -3,7 +3,7 @@
 
 use crate::files::get::reads::Reads;
 use crate::files::get::siblings::Known;
-use crate::files::http::codings::{Accepted, Coding};
+use crate::files::http::codings;
 use crate::files::http::http_error::{HttpError, Operation};
 use crate::files::listing::list::Listings;
 use crate::files::object::cache::CacheContext;
@@ -16,6 +16,7 @@ use crate::files::shared::client_rights::may_read_index;
 use crate::files::uploads::UploadId;
 use crate::rights::INDEX;
 use crate::shares::Holder;
+use onrush::compression::{Accepted, Coding};
 use onrush::selection::Selection;
 use onrush::{Body, Request, Response, WorkerHandle};
 use onrush_proto::precondition::{Current, Outcome, evaluate};
@@ -61,7 +62,7 @@ impl Reads {
         let accepted = self.accepted(request);
         if let Some(accepted) = accepted.filter(|_| self.objects.options.precompressed)
             && !assets::is_name(subpath.as_bytes())
-            && Coding::of_sibling(subpath.as_bytes()).is_none()
+            && codings::of_sibling(subpath.as_bytes()).is_none()
         {
             if request.header("range").is_some() {
                 return None; // The form that `If-Range` names is looked for.

@@ -18,13 +18,14 @@
 //! A client that may create objects but not replace them must not replace what a name shows, by
 //! creating a sibling of it: see `destination`.
 
-use crate::files::http::codings::{Accepted, Coding};
+use crate::files::http::codings;
 use crate::files::object::LoadedObject;
 use crate::files::object::cache::CacheContext;
 use crate::files::shared::client_rights::may_read;
 use crate::files::shared::stored_fields::StoredFields;
 use lru::LruCache;
 use onrush::Request;
+use onrush::compression::{Accepted, Coding};
 use onrush_store::{Key, Kind, Meta, Store};
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -145,11 +146,11 @@ pub(super) fn generations(
 
 /// The keys of the siblings. `None` if the key is that of a sibling, or one would be too long.
 pub(super) fn keys(key: &Key) -> Option<PerCoding<Key>> {
-    if Coding::of_sibling(key.as_bytes()).is_some() {
+    if codings::of_sibling(key.as_bytes()).is_some() {
         return None;
     }
     let sibling = |coding: Coding| {
-        let bytes = [key.as_bytes(), coding.extension().as_bytes()].concat();
+        let bytes = [key.as_bytes(), codings::extension(coding).as_bytes()].concat();
         Key::parse(&bytes).ok()
     };
     let [first, second, third] = Coding::ALL.map(sibling);

@@ -89,19 +89,7 @@ impl Preferences {
 fn weighted(member: &[u8]) -> (&[u8], u16) {
     let mut parts = member.split(|&byte| byte == b';').map(token::trim);
     let range = parts.next().unwrap_or_default();
-    (range, parts.find_map(weight).unwrap_or(1000))
-}
-
-/// The weight in `q=0.5`. `None` if it is malformed.
-pub(in crate::files) fn weight(parameter: &[u8]) -> Option<u16> {
-    let (name, digits) = parameter.split_at_checked(2)?;
-    if !name.eq_ignore_ascii_case(b"q=") {
-        return None;
-    }
-    let weight: f32 = std::str::from_utf8(digits).ok()?.parse().ok()?;
-    (0.0..=1.0)
-        .contains(&weight)
-        .then_some((weight * 1000.0) as u16)
+    (range, parts.find_map(token::weight).unwrap_or(1000))
 }
 
 #[cfg(test)]

@@ -11,8 +11,9 @@
 //!
 //! The table belongs to one process: locks end with it, and other processes do not see them.
 
-use crate::files::http::codings::Coding;
+use crate::files::http::codings;
 use crate::shares::{self, Full, Share, Shares};
+use onrush::compression::Coding;
 use rustix::rand::GetRandomFlags;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -386,7 +387,7 @@ impl Table {
 
     /// The key that a sibling at `key` belongs to.
     fn original<'k>(&self, key: &'k [u8]) -> Option<&'k [u8]> {
-        let found = Coding::of_sibling(key).filter(|_| self.covers_siblings);
+        let found = codings::of_sibling(key).filter(|_| self.covers_siblings);
         found.map(|(_, original)| original)
     }
 
@@ -394,7 +395,7 @@ impl Table {
     fn siblings<'t>(&'t self, key: &'t [u8]) -> impl Iterator<Item = (Vec<u8>, &'t LockEntry)> {
         let codings = Coding::ALL.into_iter().filter(|_| self.covers_siblings);
         codings.filter_map(move |coding| {
-            let at = [key, coding.extension().as_bytes()].concat();
+            let at = [key, codings::extension(coding).as_bytes()].concat();
             let entry = self.entries.get(&at)?;
             Some((at, entry))
         })

@@ -6,7 +6,6 @@ pub(super) mod conditions;
 pub(super) mod object_fields;
 pub(super) mod wanted_digest;
 
-use crate::files::http::codings::Coding;
 use crate::files::http::digest::Algorithm;
 use crate::files::http::types::{self, Types};
 use crate::files::object::object_fields::{
@@ -15,6 +14,7 @@ use crate::files::object::object_fields::{
 use crate::files::shared::budget::{Budget, Lease};
 use crate::files::shared::pieces;
 use crate::files::shared::stored_fields::StoredFields;
+use onrush::compression::Coding;
 use onrush::selection::{Piece, Representation};
 use onrush::{Body, Bytes, Part, Response};
 use onrush_proto::etag::EntityTag;

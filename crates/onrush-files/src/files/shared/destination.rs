@@ -10,7 +10,7 @@
 //!   name; for a folder with everything in it, the right to replace everywhere beneath, because
 //!   what the folder contains is not known here.
 
-use crate::files::http::codings::Coding;
+use crate::files::http::codings;
 use crate::files::http::http_error::{HttpError, Operation};
 use crate::files::path::{self, ResolvedPath, Target, beneath};
 use crate::files::shared::client_rights::check_right_at;
@@ -179,7 +179,7 @@ impl Objects {
         permission.require(whole, right, false);
         if self.options.precompressed
             && kind == Kind::File
-            && let Some((_, original)) = Coding::of_sibling(whole)
+            && let Some((_, original)) = codings::of_sibling(whole)
         {
             check_right_at(request, original, Rights::WRITE)?;
             permission.require(original, Rights::WRITE, false);

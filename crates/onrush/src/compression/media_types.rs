@@ -1,0 +1,78 @@
+//! Media types whose content becomes smaller.
+
+/// Whether content of this media type usually becomes smaller: text, JSON, XML, scripts,
+/// WebAssembly and others, but not images, video and archives.
+///
+/// # Examples
+/// ```
+/// use onrush::compression::is_compressible;
+///
+/// assert!(is_compressible("text/html; charset=utf-8") && is_compressible("image/svg+xml"));
+/// assert!(!is_compressible("image/png") && !is_compressible("application/zip"));
+/// ```
+pub fn is_compressible(content_type: &str) -> bool {
+    let essence = content_type.split(';').next().unwrap_or_default().trim();
+    let essence = essence.to_ascii_lowercase();
+    let (kind, subtype) = essence.split_once('/').unwrap_or_default();
+    match kind {
+        "text" => true,
+        "application" | "image" | "model" => {
+            let known = [
+                "json",
+                "javascript",
+                "xml",
+                "wasm",
+                "x-ndjson",
+                "sql",
+                "toml",
+                "yaml",
+                "x-yaml",
+                "rtf",
+                "x-sh",
+                "bmp",
+                "vnd.ms-fontobject",
+            ];
+            let suffixes = ["+json", "+xml", "+yaml"];
+            known.contains(&subtype) || suffixes.iter().any(|suffix| subtype.ends_with(suffix))
+        }
+        "font" => matches!(subtype, "ttf" | "otf" | "collection"),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_compressed_and_media_are_not() {
+        for yes in [
+            "text/html; charset=utf-8",
+            "text/x-anything",
+            "Application/JSON",
+            "application/ld+json",
+            "application/manifest+json",
+            "image/svg+xml",
+            "application/wasm",
+            "application/javascript",
+            "font/ttf",
+        ] {
+            assert!(is_compressible(yes), "{yes}");
+        }
+        for no in [
+            "image/png",
+            "image/jpeg",
+            "video/mp4",
+            "application/zip",
+            "application/gzip",
+            "application/octet-stream",
+            "application/pdf",
+            "font/woff2",
+            "multipart/mixed",
+            "",
+            "text",
+        ] {
+            assert!(!is_compressible(no), "{no}");
+        }
+    }
+}
