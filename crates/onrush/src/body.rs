@@ -242,6 +242,20 @@ impl Body {
         Ok(())
     }
 
+    /// The parts of content that is not a stream. Only small content is copied.
+    #[cfg(feature = "compression")]
+    pub(crate) fn known_parts(&self) -> VecDeque<Part> {
+        let bytes = match &self.0 {
+            Content::Empty | Content::Stream(_) => return VecDeque::new(),
+            Content::Parts(parts) => return parts.get().clone(),
+            Content::Static(bytes) => Bytes::from_static(bytes),
+            Content::Bytes(bytes) => bytes.get().clone(),
+            #[cfg(feature = "coroutine")]
+            Content::Pooled(kept) => Bytes::copy_from_slice(&kept.0),
+        };
+        VecDeque::from([Part::Bytes(bytes)])
+    }
+
     /// A body without content.
     pub fn empty() -> Body {
         Body::default()

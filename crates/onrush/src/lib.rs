@@ -40,7 +40,7 @@
 //!
 //! | feature | what it adds | with the crate |
 //! | --- | --- | --- |
-//! | `compression` | content codings, and their encoders: `compression` | `flate2`, `zstd` |
+//! | `compression` | `compression::compress`, a layer that compresses responses | `flate2`, `zstd` |
 //! | `cookies` | `Request::cookies`, and `cookies::Cookie` for `Set-Cookie` | `cookie` |
 //! | `coroutine` | `coroutine`: handlers in blocking style, with `Read` and `Write` | `corosensei` |
 //! | `forms` | `Request::query_as` and `form_as`: values of fields | `serde`, `serde_html_form` |

@@ -29,6 +29,10 @@ mod body_waits;
 mod both_drivers;
 // What the compiler says about mistakes in handlers.
 mod compile_errors;
+// Which responses are compressed, and their fields.
+mod compression;
+// Compressed responses that are slow, fail, or lose their client.
+mod compression_streams;
 // The limit on connections and descriptors.
 mod connections;
 // Queries, forms, JSON, cookies, redirects.

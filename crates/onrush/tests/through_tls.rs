@@ -15,6 +15,7 @@ mod access_log;
 mod adversarial_ends;
 mod adversarial_lifetimes;
 mod blocked;
+mod compression;
 mod connections;
 mod coroutine;
 mod drain;
@@ -60,6 +61,7 @@ const NOT_HERE: [(&str, &[&str]); 8] = [
         &[
             "asking",
             "body_waits",
+            "compression_streams",
             "content",
             "events",
             "http_types",

@@ -4,6 +4,7 @@
 
 pub mod app;
 pub mod attack;
+pub mod coded;
 pub mod contract;
 pub mod entries;
 pub mod gate;

@@ -1,0 +1,126 @@
+//! The layer that compresses the responses of handlers.
+
+use crate::compression::{Accepted, Coding, content, is_compressible};
+use crate::make::Next;
+use crate::request::Request;
+use crate::response::Response;
+use onrush_proto::token;
+
+/// Shorter content is not compressed: with its head it fits into one or two packets anyway.
+const BYTES_MIN: u64 = 1024;
+
+/// A layer that compresses responses for clients that accept it, with Zstandard or gzip. See the
+/// [module](crate::compression) for which responses, and for memory and CPU time.
+///
+/// Put it around routes whose responses have no secrets together with input of others:
+/// [attacks](crate::manual::attacks).
+///
+/// # Examples
+/// ```
+/// use onrush::{Limits, Request, Response, Router, compression, sim::Simulation};
+///
+/// async fn page(_: Request) -> Response {
+///     Response::html("<p>hello</p>".repeat(1000))
+/// }
+///
+/// let router = Router::new().get("/", page).layer(compression::compress);
+///
+/// let mut sim = Simulation::new(1, &router, Limits::default());
+/// let client = sim.connect();
+/// sim.send(&client, b"GET / HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\n\r\n");
+/// # // A job of the offload pool runs in a later iteration.
+/// # sim.advance(std::time::Duration::from_millis(100));
+/// let response = String::from_utf8_lossy(&client.receive()?).into_owned();
+/// assert!(response.contains("\r\nContent-Encoding: gzip\r\n"));
+/// assert!(response.len() < 1000);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub async fn compress(request: Request, next: Next) -> Response {
+    let accepted = Accepted::of(&request);
+    let for_head = request.method() == "HEAD";
+    let mut response = next.run(request).await;
+    if response.status() == 304 {
+        // The fields are those that a 200 would have (RFC 9110 §15.4.5).
+        if is_unchanged_by_rule(&response) {
+            return response;
+        }
+        add_vary(&mut response);
+        if best(accepted).is_some() {
+            weaken_tag(&mut response);
+        }
+        return response;
+    }
+    if !is_worth_it(&response) {
+        return response;
+    }
+    add_vary(&mut response);
+    let Some(coding) = best(accepted) else {
+        return response;
+    };
+    let body = std::mem::take(&mut response.body);
+    match content::compressed(body, coding, for_head).await {
+        Ok(body) => {
+            response.body = body;
+            response.set_header("Content-Encoding", coding.name());
+            response.fields.remove("Accept-Ranges");
+            weaken_tag(&mut response);
+        }
+        Err(body) => response.body = body,
+    }
+    response
+}
+
+/// The coding that the client prefers. Brotli is too slow to compress at the pace of a client.
+fn best(accepted: Accepted) -> Option<Coding> {
+    accepted.best(|coding| coding != Coding::Brotli)
+}
+
+/// Whether the content must be sent as it is: it has a coding, is a part, has a digest, or
+/// `no-transform` says so (RFC 9111 §5.2.2.6).
+fn is_unchanged_by_rule(response: &Response) -> bool {
+    let fields = [
+        "Content-Encoding",
+        "Content-Range",
+        "Content-Digest",
+        "Repr-Digest",
+        "Digest",
+        "Content-MD5",
+    ];
+    fields.iter().any(|name| response.header(name).is_some())
+        || response
+            .header_values("Cache-Control")
+            .any(|value| token::list_contains(value, "no-transform"))
+}
+
+fn is_worth_it(response: &Response) -> bool {
+    let content_type = response.header("Content-Type").unwrap_or_default();
+    let content_type = std::str::from_utf8(content_type).unwrap_or_default();
+    let essence = content_type.split(';').next().unwrap_or_default().trim();
+    let length = response.body.length();
+    !matches!(response.status(), 204..=206)
+        && length.is_none_or(|bytes| bytes >= BYTES_MIN)
+        && is_compressible(content_type)
+        && !essence.eq_ignore_ascii_case("text/event-stream")
+        && !is_unchanged_by_rule(response)
+}
+
+/// Caches need to know that the response depends on the codings that the client accepts.
+fn add_vary(response: &mut Response) {
+    let is_named = response.header_values("Vary").any(|value| {
+        ["Accept-Encoding", "*"]
+            .iter()
+            .any(|it| token::list_contains(value, it))
+    });
+    if !is_named {
+        let added = response.append_header("Vary", "Accept-Encoding");
+        added.expect("a name and a value");
+    }
+}
+
+/// The bytes in a coding are not those that a strong tag stands for (RFC 9110 §8.8.3.3).
+fn weaken_tag(response: &mut Response) {
+    let tag = response.header("ETag").filter(|tag| tag.starts_with(b"\""));
+    if let Some(tag) = tag.map(|tag| [b"W/", tag].concat()) {
+        response.set_header("ETag", tag);
+    }
+}
