@@ -5,11 +5,10 @@
 //! The options set the number of threads, of waiting jobs, and the longest wait of a job. With
 //! `--inline` the worker does the work, for comparison; then `/ping` waits for it.
 //!
-//! The program measures at the start how much work takes 4 ms. It uses the CPU time of the thread
-//! (`CLOCK_THREAD_CPUTIME_ID`, clock_gettime(2)), not the wall clock, so a request is the same
-//! amount of work however many threads share the cores.
+//! The program measures at the start how much work takes 4 ms of the CPU time of a thread
+//! (clock_gettime(2)), so a request is the same work however many threads share the cores.
 
-use onrush::offload::{self, offload_with};
+use onrush::offload::{OffloadError, OffloadOptions, offload_with};
 use onrush::{Metrics, Request, Response, Router, Server};
 use std::time::Duration;
 
@@ -18,20 +17,18 @@ const WORK: Duration = Duration::from_millis(4);
 /// Steps between two checks for cancellation.
 const STEPS: u64 = 10_000;
 
-/// Runs `steps` steps of a random number generator. Each step depends on the previous one.
-fn step(mut number: u64, steps: u64) -> u64 {
-    for _ in 0..steps {
-        number ^= number << 13;
-        number ^= number >> 7;
-        number ^= number << 17;
+/// Runs `times` × [`STEPS`] steps of a random number generator, each of which depends on the one
+/// before. Ends early when the job is cancelled.
+fn work(times: u64, mut is_cancelled: impl FnMut() -> bool) -> u64 {
+    let mut number = 88_172_645_463_325_252_u64;
+    for _ in (0..times).take_while(|_| !is_cancelled()) {
+        for _ in 0..STEPS {
+            number ^= number << 13;
+            number ^= number >> 7;
+            number ^= number << 17;
+        }
     }
     number
-}
-
-/// Runs `times` × [`STEPS`] steps. Ends early when the job is cancelled.
-fn work(times: u64, is_cancelled: impl Fn() -> bool) -> u64 {
-    let times = (0..times).take_while(|_| !is_cancelled());
-    times.fold(88_172_645_463_325_252, |number, _| step(number, STEPS))
 }
 
 fn cpu_time() -> Duration {
@@ -42,20 +39,18 @@ fn cpu_time() -> Duration {
 /// Measures how many times [`STEPS`] steps fit into [`WORK`]. Returns the maximum of several tries,
 /// because noise only lowers the number.
 fn calibrate() -> u64 {
-    const TRIES: usize = 10;
-    let try_once = || {
-        let begun = cpu_time();
-        let mut times = 0;
-        while cpu_time() - begun < WORK {
-            std::hint::black_box(step(std::hint::black_box(times + 1), STEPS));
+    let try_once = |_| {
+        let (begun, mut times) = (cpu_time(), 0);
+        std::hint::black_box(work(u64::MAX, || {
             times += 1;
-        }
+            cpu_time() - begun >= WORK
+        }));
         times
     };
-    (0..TRIES).map(|_| try_once()).max().unwrap_or(1)
+    (0..10).map(try_once).max().unwrap_or(1)
 }
 
-async fn data(times: u64, inline: bool) -> Result<Response, offload::OffloadError> {
+async fn data(times: u64, inline: bool) -> Result<Response, OffloadError> {
     let number = match inline {
         true => work(times, || false),
         false => offload_with(move |token| work(times, || token.is_cancelled())).await?,
@@ -63,56 +58,41 @@ async fn data(times: u64, inline: bool) -> Result<Response, offload::OffloadErro
     Ok(Response::text(format!("{number:016x}\n")))
 }
 
-struct Arguments {
-    port: String,
-    options: offload::OffloadOptions,
-    inline: bool,
-}
-
-impl Arguments {
-    fn read(mut given: impl Iterator<Item = String>) -> Result<Arguments, String> {
-        let mut arguments = Arguments {
-            port: given.next().unwrap_or_else(|| "8080".to_owned()),
-            options: offload::OffloadOptions::default(),
-            inline: false,
-        };
-        while let Some(flag) = given.next() {
-            let mut number = |least: u64| {
-                let number = given.next().and_then(|number| number.parse().ok());
-                let number = number.filter(|number| *number >= least);
-                number.ok_or_else(|| format!("{flag} needs a number of at least {least}"))
-            };
-            let options = arguments.options.clone();
-            arguments.options = match flag.as_str() {
-                "--threads" => options.threads(number(1)? as usize),
-                "--queue" => options.queue_max(number(0)? as usize),
-                "--wait-ms" => options.wait_max(Duration::from_millis(number(1)?)),
-                "--inline" => {
-                    arguments.inline = true;
-                    options
-                }
-                _ => return Err(format!("unknown option {flag}")),
-            };
+/// The port, the bounds of the pool, and whether the worker does the work; or a wrong flag.
+fn read() -> Result<(String, OffloadOptions, bool), String> {
+    let mut given = std::env::args().skip(1);
+    let port = given.next().unwrap_or_else(|| "8080".to_owned());
+    let (mut options, mut inline) = (OffloadOptions::default(), false);
+    while let Some(flag) = given.next() {
+        if flag == "--inline" {
+            inline = true;
+            continue;
         }
-        Ok(arguments)
+        let number = given.next().and_then(|number| number.parse().ok());
+        options = match (flag.as_str(), number) {
+            ("--threads", Some(number @ 1..)) => options.threads(number),
+            ("--queue", Some(number)) => options.queue_max(number),
+            ("--wait-ms", Some(ms @ 1..)) => options.wait_max(Duration::from_millis(ms as u64)),
+            _ => return Err(flag),
+        };
     }
+    Ok((port, options, inline))
 }
 
 fn main() -> std::io::Result<()> {
-    let arguments = Arguments::read(std::env::args().skip(1)).unwrap_or_else(|wrong| {
-        eprintln!("offload: {wrong}");
+    let (port, options, inline) = read().unwrap_or_else(|flag| {
+        eprintln!("offload: {flag} is unknown, or its number is missing or too small");
         eprintln!("usage: offload [PORT] [--threads N] [--queue N] [--wait-ms N] [--inline]");
         std::process::exit(2)
     });
-    let (times, inline) = (calibrate(), arguments.inline);
-    let metrics = Metrics::new();
+    let (times, metrics) = (calibrate(), Metrics::new());
     let router = Router::new()
         .get("/data", move |_: Request| data(times, inline))
         .get("/ping", async |_: Request| "pong\n")
         .get("/metrics", metrics.clone());
-    Server::bind(format!("127.0.0.1:{}", arguments.port))
+    Server::bind(format!("127.0.0.1:{port}"))
         .from_env()?
-        .offload(arguments.options)
+        .offload(options)
         .metrics(&metrics)
         .serve(router)
 }
