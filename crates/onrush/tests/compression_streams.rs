@@ -238,6 +238,36 @@ fn only_small_pieces_are_compressed_by_the_worker() {
     }
 }
 
+/// The encoder may keep all of it back until the flush, which then compresses all of it.
+#[test]
+fn a_flush_of_much_that_the_encoder_holds_is_a_job() {
+    let content = lines(64 * 1024 + 2);
+    for coding in ["gzip", "zstd"] {
+        let (mut sim, hand, pool) = by_hand(&written(), 10);
+        let client = sim.connect();
+        let request = format!("GET / HTTP/1.0\r\nAccept-Encoding: {coding}\r\n\r\n");
+        sim.send(&client, request.as_bytes());
+        assert_eq!(write_all(&mut sim, &content), 0);
+        let mut response = client.receive().unwrap();
+        for job in ["the first 64 KiB", "the rest, and the flush"] {
+            assert_eq!(pool.stats().queued, 1, "{coding}: {job}");
+            assert!(hand.run_one());
+            sim.run();
+        }
+        assert!(!hand.run_one());
+        response.extend(client.receive().unwrap());
+        let start = Reply::decoded_start(coding, &Reply::new(&response).content);
+        assert!(start == content, "{coding}");
+        // A little behind it is the worker's again.
+        assert_eq!(write_all(&mut sim, b"a little"), 0);
+        assert!(!hand.run_one());
+        response.extend(client.receive().unwrap());
+        let start = Reply::decoded_start(coding, &Reply::new(&response).content);
+        assert!(start.ends_with(b"a little"), "{coding}");
+        SENDERS.take();
+    }
+}
+
 #[test]
 fn a_pool_that_refuses_leaves_known_content_as_it_is_and_lets_streams_wait() {
     let folder = TempDir::new();
