@@ -9,7 +9,7 @@ use super::{Complaint, source::Source};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The conditions under which some run compiles a module that is a file.
-const CONDITIONS: [&str; 11] = [
+const CONDITIONS: [&str; 12] = [
     "test",
     "all(test, loom)",
     "feature = \"axum\"",
