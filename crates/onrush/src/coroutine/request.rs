@@ -113,10 +113,10 @@ impl RequestReader {
         self.inner.body().take_trailers()
     }
 
-    /// If the client asks to continue with `protocol`, among others or alone, sends the response 101 with the fields
-    /// that `response` has. From then on, this reads what the client sends, and `response` writes
-    /// to it, without HTTP; the connection ends when the handler returns. Returns whether it does
-    /// so. [`Request::upgrade`](crate::Request::upgrade) has the details.
+    /// If the client asks to continue with `protocol`, among others or alone, sends the response
+    /// 101 with the fields that `response` has. From then on, this reads what the client sends, and
+    /// `response` writes to it, without HTTP; the connection ends when the handler returns. Returns
+    /// whether it does so. [`Request::upgrade`](crate::Request::upgrade) has the details.
     ///
     /// Fails as a write does.
     ///
