@@ -289,6 +289,10 @@ const COMMANDS: &[(&str, Cover)] = &[
     ("cargo xtask bench --list", Runs(&[BENCH_LIST])),
     ("cargo xtask bench --gate", Step("gate")),
     (
+        "cargo test -p onrush-httparena",
+        Tested("bench/httparena/tests/rules.rs", "#[test]"),
+    ),
+    (
         "cargo xtask bench json --perf hyper",
         Tested(OPTIONS, "json --perf hyper"),
     ),
