@@ -1,5 +1,6 @@
 //! Path templates, and the parts of a path that their parameters matched.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
@@ -96,11 +97,18 @@ impl Template {
             rest.is_none_or(|at| at + 1 == segments.len()),
             "a rest must be the last segment: {text:?}"
         );
-        Template {
+        let template = Template {
             text: text.to_owned(),
             id: id_of(text),
             segments,
+        };
+        for (place, name) in template.names().enumerate() {
+            assert!(
+                !template.names().take(place).any(|other| other == name),
+                "two parameters have the name {name}: {text:?}"
+            );
         }
+        template
     }
 
     pub(crate) fn is_literal(&self) -> bool {
@@ -121,45 +129,113 @@ impl Template {
         self.segments.len() == other.segments.len() && segments.into_iter().all(same)
     }
 
-    /// Orders templates by how specific they are, segment by segment.
-    pub(crate) fn rank(&self) -> Vec<u8> {
-        let rank = |segment: &Segment| match segment {
-            Segment::Literal(_) => 0,
-            Segment::Parameter(_) => 1,
-            Segment::Rest(_) => 2,
-        };
-        self.segments.iter().map(rank).collect()
-    }
-
-    /// The ranges of the parameters in `path`; `None` if the path does not match.
-    pub(crate) fn fit(&self, path: &str) -> Option<Vec<Range<u32>>> {
-        let mut spans = Vec::new();
-        let mut at = 0;
-        for segment in &self.segments {
-            let rest = path.get(at..)?.strip_prefix('/')?;
-            let start = at + 1;
-            if let Segment::Rest(_) = segment {
-                spans.push(start as u32..path.len() as u32);
-                at = path.len();
-                continue;
-            }
-            let end = rest.bytes().position(|byte| byte == b'/');
-            let end = start + end.unwrap_or(rest.len());
-            at = end;
-            match segment {
-                Segment::Literal(text) if path[start..end] == **text => {}
-                Segment::Parameter(_) if end > start => spans.push(start as u32..end as u32),
-                _ => return None,
-            }
-        }
-        (at == path.len()).then_some(spans)
-    }
-
     fn names(&self) -> impl Iterator<Item = &str> {
         self.segments.iter().filter_map(|segment| match segment {
             Segment::Literal(_) => None,
             Segment::Parameter(name) | Segment::Rest(name) => Some(name.as_str()),
         })
+    }
+}
+
+/// Values by templates, as a tree of their segments: a path is compared with few templates, however
+/// many there are.
+#[derive(Debug)]
+pub(crate) struct PathTree<T> {
+    literals: HashMap<String, PathTree<T>>,
+    parameter: Option<Box<PathTree<T>>>,
+    /// Of templates whose last segment is a rest.
+    rest: Vec<T>,
+    /// Of templates that end here.
+    values: Vec<T>,
+}
+
+impl<T> Default for PathTree<T> {
+    fn default() -> PathTree<T> {
+        PathTree {
+            literals: HashMap::new(),
+            parameter: None,
+            rest: Vec::new(),
+            values: Vec::new(),
+        }
+    }
+}
+
+impl<T> PathTree<T> {
+    /// The values of a template, in the order in which [`PathTree::find`] passes them.
+    pub(crate) fn values_of(&mut self, template: &Template) -> &mut Vec<T> {
+        let mut node = self;
+        for segment in &template.segments {
+            node = match segment {
+                Segment::Literal(text) => node.literals.entry(text.clone()).or_default(),
+                Segment::Parameter(_) => node.parameter.get_or_insert_default(),
+                Segment::Rest(_) => return &mut node.rest, // It is the last one.
+            };
+        }
+        &mut node.values
+    }
+
+    /// Passes each value whose template matches `path` to `take`, with the spans of its parameters,
+    /// until it returns `true`. Returns that value and its spans. At each segment, a literal one
+    /// has precedence over a parameter, and a parameter over a rest.
+    pub(crate) fn find<'t>(
+        &'t self,
+        path: &str,
+        take: &mut impl FnMut(&'t T) -> bool,
+    ) -> Option<(&'t T, Vec<Range<u32>>)> {
+        let mut spans = Vec::new();
+        let found = self.find_from(path, 0, &mut spans, take)?;
+        Some((found, spans))
+    }
+
+    /// [`PathTree::find`] for the segments from the byte `at` on, a slash.
+    fn find_from<'t>(
+        &'t self,
+        path: &str,
+        at: usize,
+        spans: &mut Vec<Range<u32>>,
+        take: &mut impl FnMut(&'t T) -> bool,
+    ) -> Option<&'t T> {
+        if at == path.len() {
+            return self.values.iter().find(|value| take(value));
+        }
+        let rest = path.get(at..)?.strip_prefix('/')?;
+        let start = at + 1;
+        let end = start
+            + rest
+                .bytes()
+                .position(|byte| byte == b'/')
+                .unwrap_or(rest.len());
+        if let Some(node) = self.literals.get(&path[start..end])
+            && let Some(found) = node.find_from(path, end, spans, take)
+        {
+            return Some(found);
+        }
+        if let Some(node) = self.parameter.as_ref().filter(|_| end > start) {
+            spans.push(start as u32..end as u32);
+            if let Some(found) = node.find_from(path, end, spans, take) {
+                return Some(found);
+            }
+            spans.pop();
+        }
+        spans.push(start as u32..path.len() as u32);
+        let found = self.rest.iter().find(|value| take(value));
+        if found.is_none() {
+            spans.pop();
+        }
+        found
+    }
+
+    /// Changes the values of each template.
+    pub(crate) fn for_each_mut(&mut self, change: &mut impl FnMut(&mut Vec<T>)) {
+        change(&mut self.rest);
+        change(&mut self.values);
+        for node in self
+            .literals
+            .values_mut()
+            .chain(self.parameter.as_deref_mut())
+        {
+            node.for_each_mut(change);
+        }
     }
 }
 
@@ -192,13 +268,11 @@ mod tests {
     use super::*;
 
     fn fit<'p>(template: &str, path: &'p str) -> Option<Vec<&'p str>> {
-        let spans = Template::parse(template).fit(path)?;
-        Some(
-            spans
-                .iter()
-                .map(|s| &path[s.start as usize..s.end as usize])
-                .collect(),
-        )
+        let mut tree = PathTree::default();
+        tree.values_of(&Template::parse(template)).push(());
+        let (_, spans) = tree.find(path, &mut |_| true)?;
+        let text = |span: &Range<u32>| &path[span.start as usize..span.end as usize];
+        Some(spans.iter().map(text).collect())
     }
 
     #[test]
@@ -213,6 +287,28 @@ mod tests {
         assert_eq!(fit("/f/{*rest}", "/f"), None);
         assert_eq!(fit("/{*rest}", "/"), Some(vec![""]));
         assert_eq!(fit("/a", "*"), None);
+    }
+
+    #[test]
+    fn the_most_specific_template_comes_first() {
+        let templates = [
+            "/a/b/c", "/a/b/{x}", "/a/{x}/c", "/a/{*r}", "/{x}/b/c", "/{*r}",
+        ];
+        let mut tree = PathTree::default();
+        for template in templates.iter().rev() {
+            tree.values_of(&Template::parse(template)).push(*template);
+        }
+        let mut order = Vec::new();
+        let none = tree.find("/a/b/c", &mut |template: &&str| {
+            order.push(*template);
+            false
+        });
+        assert_eq!((none, &order[..]), (None, &templates[..]));
+        let (found, spans) = tree.find("/a/1/c", &mut |_| true).expect("a match");
+        assert_eq!((*found, spans), ("/a/{x}/c", vec![3..4]));
+        // A branch that leads nowhere leaves no span behind.
+        let (found, spans) = tree.find("/a/1/d", &mut |_| true).expect("a match");
+        assert_eq!((*found, spans), ("/a/{*r}", vec![3..6]));
     }
 
     #[test]

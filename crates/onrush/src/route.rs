@@ -3,7 +3,7 @@
 use crate::accepted::IntoMethod;
 use crate::handler::{Application, Handler, Service};
 use crate::make::{Layered, Make, Making, Next, StateSource, Stated};
-use crate::params::Template;
+use crate::params::{PathTree, Template};
 use crate::request::Request;
 use crate::response::{IntoResponse, Response};
 use crate::routes::{Refused, RouteEntry, Routes, refused};
@@ -67,8 +67,8 @@ pub struct Router {
     /// For paths of a template without a route for the method, as `fallbacks`.
     not_allowed: Vec<(String, Arc<dyn Make>)>,
     states: Vec<StateSource>,
-    /// What is between the layers and the router's own responses. `None` without layers.
-    refusal: Option<Arc<dyn Make>>,
+    /// What is between the layers and the router's own 404, as `fallbacks`. None without layers.
+    refusals: Vec<(String, Arc<dyn Make>)>,
 }
 
 #[derive(Clone)]
@@ -77,6 +77,8 @@ struct Route {
     method: Option<Cow<'static, str>>,
     template: Arc<Template>,
     make: Arc<dyn Make>,
+    /// What is between the layers of this route and the router's own responses to other methods.
+    refusal: Option<Arc<dyn Make>>,
 }
 
 impl Router {
@@ -160,7 +162,7 @@ impl Router {
         self.add(Some(method.into_method()), template, handler)
     }
 
-    /// Adds `handler` for every method, `OPTIONS` included.
+    /// Adds `handler` for every method, `OPTIONS` included, that has no route of its own.
     #[track_caller]
     pub fn any(self, template: &str, handler: impl Handler + Clone + Send + Sync) -> Router {
         self.add(None, template, handler)
@@ -239,6 +241,9 @@ impl Router {
                 "two routers at {prefix:?} have a fallback"
             );
             self.fallbacks.push((prefix, make));
+        }
+        for (prefix, make) in router.refusals {
+            self.refusals.push((format!("{path}{prefix}"), make));
         }
         for (prefix, make) in router.not_allowed {
             let prefix = format!("{path}{prefix}");
@@ -377,19 +382,22 @@ impl Router {
 
     /// Puts something around each handler and what answers for the router.
     fn wrap_all(&mut self, wrap: impl Fn(Arc<dyn Make>) -> Arc<dyn Make>) {
-        let routes = self.routes.iter_mut().map(|route| &mut route.make);
-        let others = self.fallbacks.iter_mut().chain(&mut self.not_allowed);
-        for make in routes.chain(others.map(|(_, make)| make)) {
-            *make = wrap(make.clone());
+        for route in &mut self.routes {
+            route.make = wrap(route.make.clone());
+            route.refusal = route.refusal.take().map(&wrap);
         }
-        if let Some(make) = &mut self.refusal {
+        let by_prefix = self.fallbacks.iter_mut().chain(&mut self.not_allowed);
+        for (_, make) in by_prefix.chain(&mut self.refusals) {
             *make = wrap(make.clone());
         }
     }
 
     /// Lets `layer` handle the requests of all routes and fallbacks that were added before. It gets
-    /// the request, and what handles it next. The last layer is the outermost one. A response of
-    /// the router itself, such as 405, passes no layer.
+    /// the request, and what handles it next. The last layer is the outermost one.
+    ///
+    /// The router's own responses pass the layer, too: 405 and those to `OPTIONS` if the path is
+    /// one of a route that was added before, and each 404 without a fallback. Those beneath the
+    /// path of a nested router pass its layers.
     ///
     /// # Examples
     /// ```
@@ -422,7 +430,12 @@ impl Router {
         L: Fn(Request, Next) -> Fut + Clone + Send + Sync + 'static,
         Fut: Future<Output: IntoResponse> + 'static,
     {
-        self.refusal.get_or_insert_with(|| Arc::new(refused));
+        for route in &mut self.routes {
+            route.refusal.get_or_insert_with(|| Arc::new(refused));
+        }
+        if self.refusals.iter().all(|(prefix, _)| !prefix.is_empty()) {
+            self.refusals.push((String::new(), Arc::new(refused)));
+        }
         self.wrap_all(|inner| {
             let layer = layer.clone();
             Arc::new(Layered { layer, inner })
@@ -442,6 +455,7 @@ impl Router {
             method,
             template: Arc::new(Template::parse(template)),
             make: Arc::new(handler),
+            refusal: None,
         });
         self
     }
@@ -457,6 +471,12 @@ impl Router {
 
     #[track_caller]
     fn push(&mut self, route: Route) {
+        let is_token = |method: &str| onrush_proto::token::is_token(method.as_bytes());
+        assert!(
+            route.method.as_deref().is_none_or(is_token),
+            "the name of a method is a token (RFC 9110 §9.1): {:?}",
+            route.method
+        );
         let method = route.method.as_deref().unwrap_or("every method");
         for known in &self.routes {
             assert!(
@@ -481,30 +501,33 @@ impl Application for Router {
 impl Router {
     fn instantiate_on(&self, making: &Making<'_>) -> Rc<dyn Service> {
         let mut literal: HashMap<String, Vec<RouteEntry>> = HashMap::new();
-        let mut patterns = Vec::new();
+        let mut patterns = PathTree::default();
         for route in &self.routes {
             let entry = RouteEntry {
                 method: route.method.clone(),
                 // Each worker has a copy, so that workers do not share a reference count.
                 template: Rc::new((*route.template).clone()),
                 service: route.make.make(making),
+                refusal: route.refusal.as_ref().map(|make| make.make(making)),
             };
-            if route.template.is_literal() {
-                literal
-                    .entry(route.template.text.clone())
-                    .or_default()
-                    .push(entry);
-            } else {
-                patterns.push(entry);
-            }
+            let entries = match route.template.is_literal() {
+                true => literal.entry(route.template.text.clone()).or_default(),
+                false => patterns.values_of(&route.template),
+            };
+            entries.push(entry);
         }
-        // A stable sort: of two equally specific routes, the first one has precedence. But a route
-        // for HEAD comes before a route for GET, which serves HEAD only in its absence.
-        let stands_in = |entry: &RouteEntry| entry.method.as_deref() != Some("HEAD");
-        patterns.sort_by_key(|entry: &RouteEntry| (entry.template.rank(), stands_in(entry)));
+        // A route for HEAD comes before a route for GET, which serves HEAD only in its absence, and
+        // one for every method behind those for single ones.
+        let stands_in = |entry: &RouteEntry| match entry.method.as_deref() {
+            Some("HEAD") => 0,
+            Some(_) => 1,
+            None => 2,
+        };
+        patterns.for_each_mut(&mut |entries: &mut Vec<RouteEntry>| entries.sort_by_key(stands_in));
         for entries in literal.values_mut() {
             entries.sort_by_key(stands_in);
         }
+        let methods = self.routes.iter().filter_map(|route| route.method.clone());
         let by_prefix = |makes: &[(String, Arc<dyn Make>)]| {
             let make =
                 |(prefix, make): &(String, Arc<dyn Make>)| (prefix.clone(), make.make(making));
@@ -515,9 +538,10 @@ impl Router {
         Rc::new(Routes {
             literal,
             patterns,
+            methods: methods.collect(),
             fallbacks: by_prefix(&self.fallbacks),
             not_allowed: by_prefix(&self.not_allowed),
-            refusal: self.refusal.as_ref().map(|make| make.make(making)),
+            refusals: by_prefix(&self.refusals),
         })
     }
 }

@@ -1,7 +1,7 @@
 //! The routes of one worker: the choice of a handler for a request, and the router's own responses.
 
 use crate::handler::{Pending, Service};
-use crate::params::{Params, Template};
+use crate::params::{Params, PathTree, Template};
 use crate::request::Request;
 use crate::response::Response;
 use std::borrow::Cow;
@@ -15,17 +15,22 @@ pub(crate) struct RouteEntry {
     pub(crate) method: Option<Cow<'static, str>>,
     pub(crate) template: Rc<Template>,
     pub(crate) service: Rc<dyn Service>,
+    /// The router's own response to other methods, behind the layers of this route.
+    pub(crate) refusal: Option<Rc<dyn Service>>,
 }
 
 /// What a router is on one worker.
 pub(crate) struct Routes {
     pub(crate) literal: HashMap<String, Vec<RouteEntry>>,
-    pub(crate) patterns: Vec<RouteEntry>,
+    pub(crate) patterns: PathTree<RouteEntry>,
+    /// Of all routes.
+    pub(crate) methods: Vec<Cow<'static, str>>,
     /// The longest path first.
     pub(crate) fallbacks: Vec<(String, Rc<dyn Service>)>,
     /// The longest path first.
     pub(crate) not_allowed: Vec<(String, Rc<dyn Service>)>,
-    pub(crate) refusal: Option<Rc<dyn Service>>,
+    /// The router's own 404, behind the layers of its prefix. The longest path first.
+    pub(crate) refusals: Vec<(String, Rc<dyn Service>)>,
 }
 
 /// The router's own response, as an extension of the request that it answers.
@@ -51,33 +56,36 @@ pub(crate) async fn refused(request: Request) -> Response {
 }
 
 impl Routes {
-    /// Entries whose template matches, in order of precedence, with the spans of their parameters.
-    fn fitting<'a, 'p>(
-        &'a self,
-        path: &'p str,
-    ) -> impl Iterator<Item = (&'a RouteEntry, Vec<Range<u32>>)> + use<'a, 'p> {
-        let literal = self
-            .literal
-            .get(path)
-            .into_iter()
-            .flatten()
-            .map(|e| (e, Vec::new()));
-        let patterns = self
-            .patterns
-            .iter()
-            .filter_map(move |e| Some((e, e.template.fit(path)?)));
-        literal.chain(patterns)
+    /// The first entry whose template matches and that `take` takes, in order of precedence, with
+    /// the spans of its parameters.
+    fn find<'r>(
+        &'r self,
+        path: &str,
+        mut take: impl FnMut(&'r RouteEntry) -> bool,
+    ) -> Option<(&'r RouteEntry, Vec<Range<u32>>)> {
+        let literal = self.literal.get(path).into_iter().flatten();
+        for entry in literal {
+            if take(entry) {
+                return Some((entry, Vec::new()));
+            }
+        }
+        self.patterns.find(path, &mut take)
     }
 
     fn allow(&self, path: &str) -> String {
-        let mut methods: Vec<&str> = self
-            .fitting(path)
-            .filter_map(|(entry, _)| entry.method.as_deref())
-            .collect();
-        if methods.contains(&"GET") {
-            methods.push("HEAD");
+        let mut methods: Vec<Cow<'static, str>> = Vec::new();
+        let none = self.find(path, |entry| {
+            methods.extend(entry.method.clone());
+            false
+        });
+        debug_assert!(none.is_none());
+        if path == "*" {
+            methods.extend(self.methods.iter().cloned()); // Of the server as a whole (§9.3.7).
         }
-        methods.push("OPTIONS");
+        if methods.iter().any(|method| method == "GET") {
+            methods.push("HEAD".into());
+        }
+        methods.push("OPTIONS".into());
         methods.sort_unstable();
         methods.dedup();
         methods.join(", ")
@@ -98,7 +106,8 @@ impl Routes {
 
     /// `is_unknown`: no template matches the path.
     fn refuse(&self, request: &Request, is_unknown: bool) -> Refused {
-        if is_unknown {
+        let is_asterisk = request.path() == "*" && request.method() == "OPTIONS";
+        if is_unknown && !is_asterisk {
             let allow = String::new();
             return Refused { status: 404, allow };
         }
@@ -125,7 +134,7 @@ impl Service for Routes {
                 let is_it = |own: &str| own == method || own == get;
                 e.method.as_deref().is_none_or(is_it)
             };
-            self.fitting(path).find(|(entry, _)| takes(entry))
+            self.find(path, takes)
         };
         if let Some((entry, spans)) = chosen {
             request.set_params(Params {
@@ -134,25 +143,24 @@ impl Service for Routes {
             });
             return entry.service.start(request, cx, response);
         }
-        let is_unknown = self.fitting(request.path()).next().is_none();
-        let own = match is_unknown {
-            true => Routes::innermost(&self.fallbacks, request.path()),
-            false if request.method() == "OPTIONS" => None,
-            false => Routes::innermost(&self.not_allowed, request.path()),
+        let path = request.path();
+        let known = self.find(path, |_| true).map(|(entry, _)| entry);
+        let own = match known {
+            None => Routes::innermost(&self.fallbacks, path),
+            Some(_) if request.method() == "OPTIONS" => None,
+            Some(_) => Routes::innermost(&self.not_allowed, path),
         };
-        match own {
+        let refused = self.refuse(&request, known.is_none());
+        let refusal = match known {
+            Some(entry) => entry.refusal.as_ref(),
+            None => Routes::innermost(&self.refusals, path),
+        };
+        match own.or(refusal) {
             Some(service) => {
-                if !is_unknown {
-                    request.set_extension(Rc::new(self.refuse(&request, false)));
-                }
+                request.set_extension(Rc::new(refused));
                 service.start(request, cx, response)
             }
             None => {
-                let refused = self.refuse(&request, is_unknown);
-                if let Some(service) = &self.refusal {
-                    request.set_extension(Rc::new(refused));
-                    return service.start(request, cx, response);
-                }
                 *response = Some(refused.response());
                 None
             }
