@@ -7,7 +7,7 @@
 //! which it finds by name.
 
 use onrush::coroutine::{self, Contract, handler, scope};
-use onrush::{Application, Limits, Request, Response, Router, sim::Simulation};
+use onrush::{Application, Request, Response, Router, sim::Simulation};
 use onrush_files::{Allow, Files, FilesOptions};
 use onrush_rt::blocking::BlockingPool;
 use onrush_rt::driver::sim::{Behaviour, Client};
@@ -177,7 +177,7 @@ impl Trace {
             split: false,
             delay: false,
         };
-        let mut sim = Simulation::with_behaviour(1, application, Limits::default(), calm);
+        let mut sim = Simulation::builder(1).network(calm).start(application);
         let calls = |sim: &Simulation| sim.net().calls() + disk.operations();
         let mut counted = 0;
         let clients: Vec<Client> = (0..CONNECTIONS).map(|_| sim.connect()).collect();

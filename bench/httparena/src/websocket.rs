@@ -50,8 +50,13 @@ pub(crate) async fn echo(mut request: Request) -> Result<Response, FieldError> {
     let Some(upgrade) = request.upgrade() else {
         return Ok(Response::new(400));
     };
-    let (mut response, mut from_client, mut to_client) = upgrade.accept("websocket")?;
-    response.try_set_header("Sec-WebSocket-Accept", key)?;
+    let Ok(mut upgraded) = upgrade.accept("websocket") else {
+        return Ok(Response::new(400));
+    };
+    let (mut from_client, mut to_client) = (upgraded.from_client, upgraded.to_client);
+    upgraded
+        .response
+        .try_set_header("Sec-WebSocket-Accept", key)?;
     let task = request.worker().spawn(async move {
         let config = WebSocketConfig::default()
             .max_message_size(Some(MESSAGE_BYTES_MAX))
@@ -63,12 +68,13 @@ pub(crate) async fn echo(mut request: Request) -> Result<Response, FieldError> {
             let goes_on = send_back(&mut socket);
             let written = mem::take(&mut socket.get_mut().written);
             if !written.is_empty() && to_client.send(written).await.is_err() || !goes_on {
-                return;
+                break;
             }
         }
+        to_client.finish();
     });
     task.detach();
-    Ok(response)
+    Ok(upgraded.response)
 }
 
 /// The value of `Sec-WebSocket-Accept`, if the request is a handshake (RFC 6455 §4.2.1).

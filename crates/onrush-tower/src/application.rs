@@ -26,7 +26,7 @@ use tower_service::Service;
 /// called within its context.
 ///
 /// If the service fails, the client gets 500, and the error is logged. Its error need not be
-/// `Infallible`. [`serve`](crate::serve()) also sets [`onrush::Server::half_close`] to `false`.
+/// `Infallible`.
 ///
 /// # Examples
 /// A test of a router without a socket:

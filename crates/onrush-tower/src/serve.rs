@@ -98,8 +98,9 @@ where
     ///
     /// Fails if an address cannot be bound or no driver works.
     pub fn start(self) -> io::Result<Running> {
-        let server = self.listener.into_server()?.half_close(false);
-        server.start(application(self.service))
+        self.listener
+            .into_server()?
+            .start(application(self.service))
     }
 }
 

@@ -123,7 +123,7 @@ where
 ///
 /// let (pool, executor) = OffloadPool::manual(&OffloadOptions::default());
 /// let (limits, network, metrics) = (Limits::default(), Behaviour::default(), Metrics::new());
-/// let mut sim = Simulation::with_offload(1, &impatient, limits, network, &metrics, pool);
+/// let mut sim = Simulation::builder(1).limits(limits).network(network).metrics(&metrics).offload_pool(pool).start(&impatient);
 /// let client = sim.connect();
 /// sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
 /// assert!(client.receive()?.starts_with(b"HTTP/1.1 204 No Content\r\n"));

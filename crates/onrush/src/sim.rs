@@ -13,24 +13,18 @@
 //! Coroutines live in a `coroutine::scope`. A test whose handlers are
 //! coroutines creates and drops the simulation within such a scope.
 
-mod proxy;
-#[cfg(feature = "tls")]
-mod tls;
+mod builder;
 
-use crate::engine::{Engine, EngineHandler, OVER_LIMIT_MAX, Settings};
+use crate::engine::{Engine, EngineHandler, Settings};
 use crate::handler::Application;
 use crate::limits::Limits;
-use crate::log::AccessLog;
-use crate::metrics::{Counters, Metrics};
-use crate::server::RunningSettings;
-use crate::watchdog::Watchdog;
+use crate::metrics::Counters;
 use crate::worker::WorkerHandle;
-use crate::worker_set::{Placement, WorkerSet};
-use onrush_rt::driver::sim::{Address, Behaviour, Client, Net};
-use onrush_rt::offload;
+pub use builder::SimulationBuilder;
+use onrush_rt::driver::sim::Address;
+pub use onrush_rt::driver::sim::{Behaviour, Client, Net};
 use onrush_rt::worker::{Pools, Worker};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// The default receive memory of a simulated worker, in bytes.
@@ -76,187 +70,17 @@ struct Member {
 }
 
 impl Simulation {
+    /// The settings of a simulation, whose network splits and delays data as `seed` determines.
+    pub fn builder(seed: u64) -> SimulationBuilder {
+        SimulationBuilder::new(seed)
+    }
+
     /// A server of `application` on a network that splits and delays data as `seed` determines.
     pub fn new(seed: u64, application: &impl Application, limits: Limits) -> Simulation {
-        Simulation::with_behaviour(seed, application, limits, Behaviour::default())
-    }
-
-    /// [`Simulation::new`] with a network of the given behaviour.
-    ///
-    /// # Examples
-    /// A client that reads slowly:
-    ///
-    /// ```
-    /// use onrush::{Limits, Request, Response, sim::Simulation};
-    /// use onrush_rt::driver::sim::Behaviour;
-    ///
-    /// async fn large(_: Request) -> Response {
-    ///     Response::with_body(vec![b'x'; 100_000])
-    /// }
-    ///
-    /// let network = Behaviour { pipe_bytes: 1000, ..Behaviour::default() };
-    /// let mut sim = Simulation::with_behaviour(1, &large, Limits::default(), network);
-    /// let client = sim.connect();
-    /// sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
-    /// assert_eq!(client.receive()?.len(), 1000);
-    /// sim.run();
-    /// assert_eq!(client.receive()?.len(), 1000);
-    /// # Ok::<(), std::io::Error>(())
-    /// ```
-    pub fn with_behaviour(
-        seed: u64,
-        application: &impl Application,
-        limits: Limits,
-        behaviour: Behaviour,
-    ) -> Simulation {
-        let net = Net::new(seed, behaviour);
-        let settings = Simulation::settings(1, limits, None);
-        Simulation::build(net, application, settings, &Pools::inline())
-    }
-
-    /// [`Simulation::with_behaviour`] with `receive_bytes_max` bytes of receive memory for the
-    /// worker, instead of 64 MiB.
-    pub fn with_receive_memory(
-        seed: u64,
-        application: &impl Application,
-        limits: Limits,
-        behaviour: Behaviour,
-        receive_bytes_max: usize,
-    ) -> Simulation {
-        let net = Net::new(seed, behaviour);
-        let (settings, pools) = (Simulation::settings(1, limits, None), Pools::inline());
-        Simulation::build_within(net, application, settings, &pools, receive_bytes_max)
-    }
-
-    /// [`Simulation::with_receive_memory`], with an access log.
-    pub fn with_access_log(
-        seed: u64,
-        application: &impl Application,
-        limits: Limits,
-        behaviour: Behaviour,
-        receive_bytes_max: usize,
-    ) -> Simulation {
-        let net = Net::new(seed, behaviour);
-        let mut settings = Simulation::settings(1, limits, None);
-        settings.running.access_log = AccessLog::On;
-        let pools = Pools::inline();
-        Simulation::build_within(net, application, settings, &pools, receive_bytes_max)
-    }
-
-    /// [`Simulation::with_behaviour`] with at most `connections_max` open connections, and with an
-    /// access log.
-    pub fn with_connections_max(
-        seed: u64,
-        application: &impl Application,
-        limits: Limits,
-        behaviour: Behaviour,
-        connections_max: usize,
-    ) -> Simulation {
-        let net = Net::new(seed, behaviour);
-        let mut settings = Simulation::settings(1, limits, None);
-        settings.running.access_log = AccessLog::On;
-        settings.running.connections_max = connections_max;
-        Simulation::build(net, application, settings, &Pools::inline())
-    }
-
-    /// [`Simulation::with_behaviour`] with request metrics in `metrics`.
-    pub fn with_metrics(
-        seed: u64,
-        application: &impl Application,
-        limits: Limits,
-        behaviour: Behaviour,
-        metrics: &Metrics,
-    ) -> Simulation {
-        let net = Net::new(seed, behaviour);
-        let settings = Simulation::settings(1, limits, Some(metrics.clone()));
-        Simulation::build(net, application, settings, &Pools::inline())
-    }
-
-    /// [`Simulation::with_metrics`] with a pool for CPU work that is not inline, for example one
-    /// whose jobs the test runs itself ([`offload::OffloadPool::manual`]).
-    ///
-    /// # Examples
-    /// ```
-    /// use onrush::offload::{OffloadError, OffloadOptions, OffloadPool, offload};
-    /// use onrush::{Limits, Metrics, Request, Response, sim::Simulation};
-    /// use onrush_rt::driver::sim::Behaviour;
-    ///
-    /// async fn work(_: Request) -> Result<Response, OffloadError> {
-    ///     Ok(Response::text(offload(|| "worked").await?))
-    /// }
-    ///
-    /// let (pool, executor) = OffloadPool::manual(&OffloadOptions::default());
-    /// let (limits, network, metrics) = (Limits::default(), Behaviour::default(), Metrics::new());
-    /// let mut sim = Simulation::with_offload(1, &work, limits, network, &metrics, pool);
-    /// let client = sim.connect();
-    /// sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
-    /// assert!(client.receive()?.is_empty());
-    /// assert!(executor.run_one());
-    /// sim.run();
-    /// assert!(client.receive()?.ends_with(b"worked"));
-    /// # Ok::<(), std::io::Error>(())
-    /// ```
-    pub fn with_offload(
-        seed: u64,
-        application: &impl Application,
-        limits: Limits,
-        behaviour: Behaviour,
-        metrics: &Metrics,
-        offload: offload::OffloadPool,
-    ) -> Simulation {
-        let net = Net::new(seed, behaviour);
-        let settings = Simulation::settings(1, limits, Some(metrics.clone()));
-        let pools = Pools {
-            offload,
-            ..Pools::inline()
-        };
-        Simulation::build(net, application, settings, &pools)
-    }
-
-    /// [`Simulation::with_behaviour`] with several workers. The first one accepts and serves all
-    /// connections; [`Simulation::migrate`] moves them.
-    pub fn with_workers(
-        seed: u64,
-        application: &impl Application,
-        limits: Limits,
-        behaviour: Behaviour,
-        workers: usize,
-    ) -> Simulation {
-        let net = Net::new(seed, behaviour);
-        let settings = Simulation::settings(workers.max(1), limits, None);
-        Simulation::build(net, application, settings, &Pools::inline())
-    }
-
-    fn settings(workers: usize, limits: Limits, metrics: Option<Metrics>) -> Settings {
-        Settings {
-            running: RunningSettings {
-                rebalance: false,
-                ..RunningSettings::new(limits)
-            }
-            .to_engine(),
-            connections: Arc::default(),
-            descriptors: Default::default(),
-            over_limit_max: OVER_LIMIT_MAX,
-            accept_warned_s: Arc::default(),
-            tls: None,
-            metrics,
-            proxy_protocol: false,
-            half_close: true,
-            worker_set: Arc::new(WorkerSet::new(workers, Placement::Single)),
-            watchdog: Arc::new(Watchdog::new(workers)),
-        }
+        Simulation::builder(seed).limits(limits).start(application)
     }
 
     fn build(
-        net: Net,
-        application: &impl Application,
-        settings: Settings,
-        pools: &Pools,
-    ) -> Simulation {
-        Simulation::build_within(net, application, settings, pools, RECEIVE_BYTES_MAX)
-    }
-
-    fn build_within(
         net: Net,
         application: &impl Application,
         settings: Settings,

@@ -91,7 +91,7 @@ impl Ask {
             split: false,
             delay: false,
         };
-        let mut sim = Simulation::with_behaviour(1, application, Limits::default(), network);
+        let mut sim = Simulation::builder(1).network(network).start(application);
         let client = sim.connect();
         let is_head = self.head.starts_with("HEAD ");
         let request = [self.head.as_bytes(), b"\r\n", &self.body].concat();

@@ -198,13 +198,11 @@ fn simulator_logs_the_same_for_any_split() {
             split: true,
             delay: true,
         };
-        let mut sim = Simulation::with_access_log(
-            seed,
-            &application,
-            Limits::default(),
-            behaviour,
-            RECEIVE_BYTES,
-        );
+        let mut sim = Simulation::builder(seed)
+            .network(behaviour)
+            .receive_memory(RECEIVE_BYTES)
+            .access_log(AccessLog::On)
+            .start(&application);
         let client = sim.connect();
         let mark = format!("simulated-{seed}-end");
         let mut requests = String::new();
@@ -274,7 +272,12 @@ fn simulator_logs_the_exact_number_of_accepted_bytes() {
     const PIPE_BYTES: usize = 10_000;
     let limits = Limits::default();
     let net = plain(PIPE_BYTES);
-    let mut sim = Simulation::with_access_log(1, &application, limits, net, RECEIVE_BYTES);
+    let mut sim = Simulation::builder(1)
+        .limits(limits)
+        .network(net)
+        .receive_memory(RECEIVE_BYTES)
+        .access_log(AccessLog::On)
+        .start(&application);
     let client = sim.connect();
     for mark in ["/large?exact", "/big?exact", "/hello?exact"] {
         sim.send(&client, get(mark).as_bytes());
@@ -462,7 +465,12 @@ fn evicted_heads_are_logged() {
     keep_entries();
     let limits = Limits::default();
     let net = plain(1 << 16);
-    let mut sim = Simulation::with_access_log(1, &application, limits, net, 1 << 20);
+    let mut sim = Simulation::builder(1)
+        .limits(limits)
+        .network(net)
+        .receive_memory(1 << 20)
+        .access_log(AccessLog::On)
+        .start(&application);
     // More incomplete heads than fit into memory.
     let head = format!(
         "GET /evicted HTTP/1.1\r\nHost: t\r\nX: {}",

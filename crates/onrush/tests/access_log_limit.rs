@@ -108,7 +108,12 @@ fn simulator_logs_connections_over_the_limit() {
     for (seed, network) in (0..).zip(networks.chain([plain(20), plain(1000)])) {
         let (before, fits) = (over_limit().len(), network.pipe_bytes == 1000);
         let limits = Limits::default().linger_timeout(Duration::from_secs(60));
-        let mut sim = Simulation::with_connections_max(seed, &application, limits, network, 1);
+        let mut sim = Simulation::builder(seed)
+            .limits(limits)
+            .network(network)
+            .connections_max(1)
+            .access_log(AccessLog::On)
+            .start(&application);
         let busy = sim.connect();
         sim.send(&busy, get("/never").as_bytes());
         let gone = sim.connect();
@@ -177,7 +182,12 @@ fn flood_over_the_limit_is_counted() {
     keep_entries();
     const CLIENTS: usize = 300;
     let limits = Limits::default();
-    let mut sim = Simulation::with_connections_max(1, &application, limits, plain(1000), 1);
+    let mut sim = Simulation::builder(1)
+        .limits(limits)
+        .network(plain(1000))
+        .connections_max(1)
+        .access_log(AccessLog::On)
+        .start(&application);
     let busy = sim.connect();
     sim.send(&busy, get("/never").as_bytes());
     let before = over_limit().len();

@@ -73,7 +73,7 @@ fn what_a_stream_has_yielded_arrives_before_the_next_piece_is_made() {
             assert!(start == sent, "{coding}: {} of {}", start.len(), sent.len());
             assert!(client.receive().unwrap().is_empty() && !client.at_end());
         }
-        SENDERS.take();
+        SENDERS.take().into_iter().for_each(BodySender::finish);
         response.extend(receive_all(&mut sim, &client));
         assert!(client.at_end());
         assert!(Reply::new(&response).decoded() == sent);
@@ -197,7 +197,12 @@ fn by_hand(router: &Router, queue_max: usize) -> (Simulation, ManualExecutor, Of
     let (limits, metrics) = (Limits::default(), Metrics::new());
     let network = plain(1 << 20);
     let of_sim = pool.clone();
-    let sim = Simulation::with_offload(1, router, limits, network, &metrics, of_sim);
+    let sim = Simulation::builder(1)
+        .limits(limits)
+        .network(network)
+        .metrics(&metrics)
+        .offload_pool(of_sim)
+        .start(router);
     (sim, hand, pool)
 }
 
@@ -264,7 +269,7 @@ fn a_flush_of_much_that_the_encoder_holds_is_a_job() {
         response.extend(client.receive().unwrap());
         let start = Reply::decoded_start(coding, &Reply::new(&response).content);
         assert!(start.ends_with(b"a little"), "{coding}");
-        SENDERS.take();
+        SENDERS.take().into_iter().for_each(BodySender::finish);
     }
 }
 

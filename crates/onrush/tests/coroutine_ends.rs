@@ -54,8 +54,10 @@ fn slow_client_blocks_its_handler() {
             Ok(())
         }
         let limits = Limits::default();
-        let mut sim =
-            Simulation::with_behaviour(1, &handler(contract(), writes), limits, plain(10_000));
+        let mut sim = Simulation::builder(1)
+            .limits(limits)
+            .network(plain(10_000))
+            .start(&handler(contract(), writes));
         let client = sim.connect();
         sim.send(&client, get("/").as_bytes());
         sim.run();
@@ -110,7 +112,7 @@ fn disconnected_client_unwinds_its_handler() {
         for steps in 0..80 {
             let behaviour = plain(20_000);
             let app = handler(contract(), all_kinds_of_waits);
-            let mut sim = Simulation::with_behaviour(steps, &app, Limits::default(), behaviour);
+            let mut sim = Simulation::builder(steps).network(behaviour).start(&app);
             let client = sim.connect();
             let (mut rest, mut heard) = (&sent[..], 0);
             for _ in 0..steps {
@@ -187,8 +189,10 @@ fn response_to_a_disconnected_client_is_dropped() {
         for seed in 1..=10 {
             CAUGHT.set(0);
             let (limits, network) = (Limits::default(), plain(4096));
-            let mut sim =
-                Simulation::with_behaviour(seed, &handler(contract(), continues), limits, network);
+            let mut sim = Simulation::builder(seed)
+                .limits(limits)
+                .network(network)
+                .start(&handler(contract(), continues));
             let clients: Vec<_> = (0..9).map(|_| sim.connect()).collect();
             for (index, client) in clients.iter().enumerate() {
                 sim.send(client, get(&format!("/number-{index}")).as_bytes());

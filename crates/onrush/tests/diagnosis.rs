@@ -95,7 +95,10 @@ fn events_describe_a_stuck_connection() {
     let collector = Collector::new(|| {});
     with_subscriber(collector.clone(), || {
         let limits = Limits::default().total_timeout(Duration::from_secs(60));
-        let mut sim = Simulation::with_behaviour(1, &stuck, limits, plain(64 * 1024));
+        let mut sim = Simulation::builder(1)
+            .limits(limits)
+            .network(plain(64 * 1024))
+            .start(&stuck);
         let client = sim.connect();
         sim.send(&client, PUT);
         for _ in 0..40 {

@@ -179,7 +179,9 @@ fn a_sender_waits_for_a_client_that_does_not_read_and_fails_when_it_is_gone() {
         task.detach();
         async move { events }
     };
-    let mut sim = Simulation::with_behaviour(1, &endless, Limits::default(), plain(10_000));
+    let mut sim = Simulation::builder(1)
+        .network(plain(10_000))
+        .start(&endless);
     let client = sim.connect();
     sim.send(&client, GET);
     // What the network and the sender hold is bounded; the engine holds a part as well.

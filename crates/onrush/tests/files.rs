@@ -157,7 +157,7 @@ fn file_that_shrinks_during_the_response_resets_the_connection() {
         .set_len(LARGE)
         .unwrap();
     let app = serving(&scratch);
-    let mut sim = Simulation::with_behaviour(1, &app, Limits::default(), plain(1 << 16));
+    let mut sim = Simulation::builder(1).network(plain(1 << 16)).start(&app);
     let client = sim.connect();
     sim.send(&client, get("/").as_bytes());
     assert!(!client.receive().unwrap().is_empty());

@@ -58,7 +58,7 @@ fn clients_that_disconnect_at_any_moment_leave_nothing() {
                 pipe_bytes: 1 << (8 + random.below(10)),
                 ..Behaviour::default()
             };
-            let mut sim = Simulation::with_behaviour(seed, &app, Limits::default(), behaviour);
+            let mut sim = Simulation::builder(seed).network(behaviour).start(&app);
             let client = sim.connect();
             let moment = random.below(40);
             let mut rest = request.as_bytes();
@@ -194,7 +194,7 @@ fn both_drivers_continue_to_serve() {
 fn many_held_connections_on_both_drivers() {
     let _dog = watchdog("many_held_connections_on_both_drivers");
     for driver in drivers() {
-        let server = serve_with(driver, app, |server| server);
+        let server = serve_with(driver, app, |server| server.half_close(true));
         let held: Vec<_> = (0..500)
             .map(|index| {
                 let mut stream = server.connect();

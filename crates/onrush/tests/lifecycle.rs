@@ -1,7 +1,7 @@
 //! Addresses, workers, the connection limit, and events that end a connection but not the server.
 
 use crate::common::{
-    Served, calm, content, drivers, get, read_some, serve, serve_with, statuses, text, through_tls,
+    Served, calm, content, drivers, get, read_some, serve_with, statuses, text, through_tls,
     watchdog,
 };
 use onrush::{DriverPreference, Limits, Request, Response, Router, Server, per_worker};
@@ -298,7 +298,7 @@ fn half_close_does_not_end_the_connection() {
         Response::text("hello")
     }
     for driver in drivers() {
-        let server = serve(driver, late);
+        let server = serve_with(driver, late, |server| server.half_close(true));
         let mut stream = server.connect();
         stream.write_all(get("/").repeat(3).as_bytes()).unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
@@ -487,8 +487,7 @@ fn a_client_that_ends_its_side_may_be_taken_as_gone() {
             text(&received)
         };
         let cut = "POST /read HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nabc";
-        let strict = |server: onrush::Server| server.half_close(false).workers(1);
-        let server = serve_with(driver, router.clone(), strict);
+        let server = serve_with(driver, router.clone(), |server| server.workers(1));
         assert_eq!(ask(&server, &get("/wait")), "");
         assert_eq!(events.recv(), Ok("begun"));
         assert_eq!(events.recv(), Ok("dropped"));
@@ -510,7 +509,7 @@ fn a_client_that_ends_its_side_may_be_taken_as_gone() {
         assert!(ask(&server, &two).starts_with("HTTP/1.1 404 "));
         assert!(ask(&server, cut).starts_with("HTTP/1.1 400 "));
 
-        let server = serve_with(driver, router, |server| server.workers(1));
+        let server = serve_with(driver, router, |server| server.workers(1).half_close(true));
         assert!(ask(&server, &get("/slow")).ends_with("late"));
     }
 }

@@ -89,7 +89,11 @@ fn partial_heads_are_evicted_in_order_of_age_in_the_simulator() {
             pipe_bytes: 64 << 10,
         };
         let (memory, limits) = (1 << 20, limits());
-        let mut sim = Simulation::with_receive_memory(seed, &hello, limits, behaviour, memory);
+        let mut sim = Simulation::builder(seed)
+            .limits(limits)
+            .network(behaviour)
+            .receive_memory(memory)
+            .start(&hello);
         let established = sim.connect();
         assert!(ask(&mut sim, &established, &get("/")).ends_with("hello"));
         let slow = sim.connect();
@@ -124,7 +128,11 @@ fn partial_heads_are_evicted_in_order_of_age_in_the_simulator() {
 fn small_heads_are_evicted_last() {
     let (memory, limits) = (1 << 20, limits());
     let behaviour = plain(64 << 10);
-    let mut sim = Simulation::with_receive_memory(1, &hello, limits, behaviour, memory);
+    let mut sim = Simulation::builder(1)
+        .limits(limits)
+        .network(behaviour)
+        .receive_memory(memory)
+        .start(&hello);
     let clients: Vec<Client> = (0..1_000).map(|_| sim.connect()).collect();
     for client in &clients {
         sim.send(client, &partial_head(1_000));

@@ -70,7 +70,11 @@ fn router() -> Router {
 fn simulated(seed: u64) -> (Simulation, Metrics) {
     let metrics = Metrics::new();
     let (limits, network) = (Limits::default(), plain(4096));
-    let sim = Simulation::with_metrics(seed, &router(), limits, network, &metrics);
+    let sim = Simulation::builder(seed)
+        .limits(limits)
+        .network(network)
+        .metrics(&metrics)
+        .start(&router());
     (sim, metrics)
 }
 
@@ -252,8 +256,10 @@ fn coroutines_are_counted() {
             response.set_status(204);
         }
         let handler = onrush::coroutine::handler(contract(), waits);
-        let mut sim =
-            Simulation::with_metrics(1, &handler, Limits::default(), plain(1024), &metrics);
+        let mut sim = Simulation::builder(1)
+            .network(plain(1024))
+            .metrics(&metrics)
+            .start(&handler);
         let client = sim.connect();
         client.send(get("/").as_bytes()).unwrap();
         sim.run();

@@ -19,7 +19,11 @@ use std::time::{Duration, Instant};
 const WORKERS: usize = 3;
 
 fn simulation(seed: u64, behaviour: Behaviour, limits: Limits) -> Simulation {
-    Simulation::with_workers(seed, &app, limits, behaviour, WORKERS)
+    Simulation::builder(seed)
+        .limits(limits)
+        .network(behaviour)
+        .workers(WORKERS)
+        .start(&app)
 }
 
 /// Requests of every kind, pipelined.

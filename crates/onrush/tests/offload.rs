@@ -31,7 +31,12 @@ fn rig(seed: u64, queue_max: usize) -> Rig {
     };
     let (app, limits) = (application(&gate), Limits::default());
     let of_sim = pool.clone();
-    let sim = Simulation::with_offload(seed, &app, limits, behaviour, &metrics, of_sim);
+    let sim = Simulation::builder(seed)
+        .limits(limits)
+        .network(behaviour)
+        .metrics(&metrics)
+        .offload_pool(of_sim)
+        .start(&app);
     Rig {
         sim,
         pool,

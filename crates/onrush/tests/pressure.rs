@@ -28,7 +28,10 @@ fn handler_that_does_not_read_blocks_its_client() {
     for seed in 0..20 {
         let limits = Limits::default();
         let behaviour = onrush_rt::driver::sim::Behaviour::default();
-        let mut sim = Simulation::with_behaviour(seed, &late_reader, limits, behaviour);
+        let mut sim = Simulation::builder(seed)
+            .limits(limits)
+            .network(behaviour)
+            .start(&late_reader);
         let client = sim.connect();
         sim.send(&client, PUT.replace("50000000", "2000000").as_bytes());
         let mut sent = 0;
@@ -147,7 +150,9 @@ fn stream_is_produced_at_the_pace_of_its_client() {
         let stream = Counted(Endless { left: 1 << 30 }, &MADE);
         Response::with_body(Body::stream(stream, Some(1 << 30)))
     }
-    let mut sim = Simulation::with_behaviour(1, &gibibyte, Limits::default(), plain(64 << 10));
+    let mut sim = Simulation::builder(1)
+        .network(plain(64 << 10))
+        .start(&gibibyte);
     let client = sim.connect();
     sim.send(&client, get("/").as_bytes());
     sim.advance(Duration::from_secs(1));

@@ -53,7 +53,13 @@ fn limits() -> Limits {
 }
 
 fn simulation(seed: u64, behaviour: Behaviour, workers: usize) -> Simulation {
-    Simulation::with_proxy_protocol(seed, &who, limits(), behaviour, workers, 64 * MIB)
+    Simulation::builder(seed)
+        .limits(limits())
+        .network(behaviour)
+        .workers(workers)
+        .receive_memory(64 * MIB)
+        .proxy_protocol(true)
+        .start(&who)
 }
 
 fn calm() -> Simulation {
@@ -143,7 +149,12 @@ fn a_header_has_the_time_limit_of_a_head_and_the_first_head_its_own() {
 fn incomplete_headers_are_evicted_when_memory_is_short() {
     let _dog = watchdog("incomplete_headers_are_evicted_when_memory_is_short");
     let network = plain(64 * 1024);
-    let mut sim = Simulation::with_proxy_protocol(1, &who, limits(), network, 1, MIB);
+    let mut sim = Simulation::builder(1)
+        .limits(limits())
+        .network(network)
+        .receive_memory(MIB)
+        .proxy_protocol(true)
+        .start(&who);
     let header = binary(4084);
     let mut clients = Vec::new();
     for _ in 0..600 {

@@ -203,7 +203,10 @@ fn client_that_reads_too_slowly_is_reset() {
         for pause_ms in [1_000, 200] {
             let network = plain(pipe_bytes);
             let limits = limits(pipe_bytes as u32 * 2, window_ms);
-            let mut sim = Simulation::with_behaviour(1, &slow_app, limits, network);
+            let mut sim = Simulation::builder(1)
+                .limits(limits)
+                .network(network)
+                .start(&slow_app);
             let client = sim.connect();
             let mut sent = sim.send(&client, requests.as_bytes());
             let mut cut_ms = None;

@@ -343,7 +343,7 @@ fn a_served_file_that_shrinks_meanwhile_resets_the_connection() {
     }
     resize(LARGE);
     let app = application(folder.path().to_owned());
-    let mut sim = Simulation::with_behaviour(1, &app, Limits::default(), plain(1 << 16));
+    let mut sim = Simulation::builder(1).network(plain(1 << 16)).start(&app);
     let client = sim.connect();
     sim.send(&client, ask.as_bytes());
     assert!(!client.receive().unwrap().is_empty());

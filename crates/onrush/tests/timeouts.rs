@@ -6,7 +6,6 @@ use crate::common::memory::hello;
 use crate::common::{ask, calm, get, plain, statuses};
 use onrush::sim::Simulation;
 use onrush::{Body, Bytes, Limits, Request, Response};
-use onrush_rt::driver::sim::Behaviour;
 use std::time::Duration;
 
 /// All limits differ, so that a test detects which one fired.
@@ -262,7 +261,10 @@ fn client_that_reads_nothing_of_a_response_is_reset() {
 fn client_that_reads_slowly_is_not_reset() {
     let many = get("/hello").repeat(700);
     for (requests, pipe_bytes) in [(get("/big"), 4096), (many, 1024)] {
-        let mut sim = Simulation::with_behaviour(1, &app, limits(), plain(pipe_bytes));
+        let mut sim = Simulation::builder(1)
+            .limits(limits())
+            .network(plain(pipe_bytes))
+            .start(&app);
         let client = sim.connect();
         let mut sent = sim.send(&client, requests.as_bytes());
         let mut bytes = 0;
@@ -282,7 +284,10 @@ fn client_that_reads_slowly_is_not_reset() {
 #[test]
 fn head_behind_slow_responses_has_its_time_limit() {
     let requests = get("/hello").repeat(300) + &get("/hello")[..20];
-    let mut sim = Simulation::with_behaviour(1, &app, limits(), plain(1024));
+    let mut sim = Simulation::builder(1)
+        .limits(limits())
+        .network(plain(1024))
+        .start(&app);
     let client = sim.connect();
     let mut sent = 0;
     let mut responses = Vec::new();
@@ -313,7 +318,10 @@ fn handler_behind_slow_responses_has_no_time_limit() {
         }
         Response::with_body(vec![b'x'; 1000])
     }
-    let mut sim = Simulation::with_behaviour(1, &mixed, limits(), plain(4096));
+    let mut sim = Simulation::builder(1)
+        .limits(limits())
+        .network(plain(4096))
+        .start(&mixed);
     let client = sim.connect();
     let requests = get("/").repeat(16) + &get("/slow");
     sim.send(&client, requests.as_bytes());
@@ -453,7 +461,7 @@ fn disabled_limits_never_fire() {
 fn arrived_input_is_read_before_a_time_limit_applies() {
     for seed in 0..100 {
         let limits = Limits::default();
-        let mut sim = Simulation::with_behaviour(seed, &hello, limits, Behaviour::default());
+        let mut sim = Simulation::builder(seed).limits(limits).start(&hello);
         let (idle, begun, fresh, silent) =
             (sim.connect(), sim.connect(), sim.connect(), sim.connect());
         assert!(ask(&mut sim, &idle, &get("/")).ends_with("hello"));

@@ -391,7 +391,12 @@ fn a_connection_with_queued_records_does_not_migrate() {
     let _dog = watchdog("a_connection_with_queued_records_does_not_migrate");
     let tls = crate::common::over_tls::CONFIGS.0.clone();
     let (limits, network) = (Limits::default(), plain(700));
-    let mut sim = Simulation::with_tls(1, &app, limits, network, WORKERS, tls);
+    let mut sim = Simulation::builder(1)
+        .limits(limits)
+        .network(network)
+        .workers(WORKERS)
+        .tls(tls)
+        .start(&app);
     let mut client = TlsClient::established(&mut sim);
     let nothing = get("/nothing");
     client.write(nothing.as_bytes());

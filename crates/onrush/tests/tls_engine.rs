@@ -271,7 +271,7 @@ fn handshakes_have_a_time_limit() {
 fn close_notify_is_half_a_close() {
     let _dog = watchdog("close_notify_is_half_a_close");
     for driver in drivers() {
-        let served = serve_tls(driver, app, |server| server);
+        let served = serve_tls(driver, app, |server| server.half_close(true));
         let (mut stream, mut client) = established(&served);
         client.writer().write_all(get("/late").as_bytes()).unwrap();
         client.send_close_notify();
@@ -519,7 +519,12 @@ const WORKERS: usize = 3;
 fn migrated(seed: u64, behaviour: Behaviour, requests: &[u8], cut: usize) -> (String, u64) {
     let limits = Limits::default();
     let tls = CONFIGS.0.clone();
-    let mut sim = Simulation::with_tls(seed, &app, limits, behaviour, WORKERS, tls);
+    let mut sim = Simulation::builder(seed)
+        .limits(limits)
+        .network(behaviour)
+        .workers(WORKERS)
+        .tls(tls)
+        .start(&app);
     let mut client = SimClient::new(&mut sim);
     // Two records, so that one may be complete when the other is cut.
     let (first, second) = requests.split_at(requests.len() / 2);
@@ -562,7 +567,11 @@ fn handshakes_are_counted_once() {
     let _dog = watchdog("handshakes_are_counted_once");
     let tls = CONFIGS.0.clone();
     let limits = Limits::default();
-    let mut sim = Simulation::with_tls(1, &app, limits, plain(1 << 16), 1, tls);
+    let mut sim = Simulation::builder(1)
+        .limits(limits)
+        .network(plain(1 << 16))
+        .tls(tls)
+        .start(&app);
     let established = SimClient::new(&mut sim);
     let count = |sim: &Simulation, outcome| sim.counters().handshakes.of(outcome);
     // Tests that run at the same time share the tickets of the client.

@@ -367,7 +367,7 @@ fn a_slow_reader_that_reads_is_not_disconnected() {
 fn data_behind_close_notify_is_ignored() {
     let _dog = watchdog("data_behind_close_notify_is_ignored");
     for driver in drivers() {
-        let served = serve_tls(driver, app, |server| server);
+        let served = serve_tls(driver, app, |server| server.half_close(true));
         let mut client = Raw::connect(&served);
         let mut records = client.encrypt(get("/late").as_bytes());
         client.tls.send_close_notify();

@@ -47,7 +47,11 @@ fn other_records_take_the_tickets_with_them() {
     let (first, rest) = request.as_bytes().split_at(8);
     for migrates in [false, true] {
         let tls = crate::common::over_tls::CONFIGS.0.clone();
-        let mut sim = Simulation::with_tls(1, &app, Limits::default(), plain(1 << 16), 2, tls);
+        let mut sim = Simulation::builder(1)
+            .network(plain(1 << 16))
+            .workers(2)
+            .tls(tls)
+            .start(&app);
         let mut client = with_its_handshake(&mut sim, first);
         assert_eq!(tickets(&client), 0, "they wait for the response");
         if migrates {

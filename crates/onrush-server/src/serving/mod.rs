@@ -336,6 +336,8 @@ fn configure_server(settings: &Settings, addresses: &[ListenAddress], sizes: &Si
     let server = server
         .backlog(settings.backlog)
         .defer_accept(settings.defer_accept)
+        // What a client has asked for is done, also if it does not wait for the response.
+        .half_close(true)
         .driver(settings.driver)
         .workers(sizes.workers)
         .placement(settings.placement)

@@ -228,7 +228,7 @@ impl Metrics {
     ///
     /// let metrics = Metrics::new();
     /// let (limits, network) = (Limits::default(), Behaviour::default());
-    /// let mut sim = Simulation::with_metrics(1, &hello, limits, network, &metrics);
+    /// let mut sim = Simulation::builder(1).limits(limits).network(network).metrics(&metrics).start(&hello);
     /// let client = sim.connect();
     /// sim.send(&client, b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n");
     ///

@@ -135,7 +135,7 @@ impl Server {
             descriptors: Descriptors::default(),
             metrics: None,
             proxy_protocol: false,
-            half_close: true,
+            half_close: false,
             graceful: false,
             blocking_threads: 16,
             blocking_pool: None,
@@ -357,18 +357,19 @@ impl Server {
         self
     }
 
-    /// Whether a client that ends its sending side (`SHUT_WR`) still gets its response. Default:
-    /// yes.
+    /// Whether a client that ends its sending side (`SHUT_WR`) still gets a response that is not
+    /// ready at once. Default: no.
     ///
     /// The server cannot distinguish such a client from one that has closed the connection, before
-    /// something is sent to it. If no client half-closes, `false` drops the handler, or the
-    /// response that is being made, as soon as the client has gone: for responses that wait for
-    /// long.
+    /// something is sent to it. So by default, the handler, or the response that is being made, is
+    /// dropped as soon as the client has gone, and responses that wait for long hold nothing for
+    /// nobody. With `true` they go on until something is sent in vain: for clients such as `nc -N`,
+    /// and for handlers that must complete what was asked for.
     ///
     /// # Examples
     /// ```no_run
     /// # async fn news(_: onrush::Request) -> &'static str { "news" }
-    /// onrush::Server::bind("127.0.0.1:8080").half_close(false).serve(news)?;
+    /// onrush::Server::bind("127.0.0.1:8080").half_close(true).serve(news)?;
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn half_close(mut self, half_close: bool) -> Server {
@@ -383,12 +384,13 @@ impl Server {
         self
     }
 
-    /// [`Server::serve`] ends on SIGTERM and on SIGINT (Ctrl-C) and returns `Ok`: as
+    /// SIGTERM and SIGINT (Ctrl-C) end the server, and [`Server::serve`] returns `Ok`: as
     /// [`Handle::shutdown`], for at most `timeout`, which sets [`Server::drain_timeout`]. A second
     /// signal ends it at once. Afterwards the signals end the process again, as by default.
     /// Default: the signals end the process, and requests in progress are lost.
     ///
-    /// [`Server::start`] handles no signals: its caller has a [`Handle`].
+    /// With [`Server::start`], the signals do so until [`Running::wait`] returns or the [`Running`]
+    /// is dropped.
     ///
     /// # Examples
     /// ```no_run
@@ -456,13 +458,11 @@ impl Server {
     /// worker.
     pub fn serve(self, application: impl Application) -> io::Result<()> {
         not_on_a_worker()?;
-        let mut signals = self.graceful.then(EndBySignal::install).transpose()?;
+        let signals = self.graceful.then(EndBySignal::install).transpose()?;
         let (mut running, mut threads) = self.prepare(application)?;
         let own = threads.remove(0);
         running.spawn(threads)?;
-        if let Some(signals) = &mut signals {
-            signals.ends(running.handle())?;
-        }
+        signals.map_or(Ok(()), |signals| running.end_by(signals))?;
         let result = own.run_here();
         result.and(running.wait())
     }
@@ -476,8 +476,10 @@ impl Server {
     ///   refuses.
     /// - Any error of a worker that starts. The other workers are ended before this returns.
     pub fn start(self, application: impl Application) -> io::Result<Running> {
+        let signals = self.graceful.then(EndBySignal::install).transpose()?;
         let (mut running, threads) = self.prepare(application)?;
         running.spawn(threads)?;
+        signals.map_or(Ok(()), |signals| running.end_by(signals))?;
         Ok(running)
     }
 

@@ -4,6 +4,7 @@ use super::control::{Control, DRAINING, ENDING, RUNNING};
 use super::listening::ListeningSockets;
 use super::passing::Passing;
 use super::settings::RunningSettings;
+use super::signals::EndBySignal;
 use super::worker_thread::{WorkerThread, panicked};
 use crate::engine::ConnectionFacts;
 use crate::worker::WorkerHandle;
@@ -36,6 +37,8 @@ pub struct Running {
     driver: Choice,
     handle: Handle,
     threads: Vec<JoinHandle<io::Result<()>>>,
+    /// The signals that end the server, until it has ended.
+    signals: Option<EndBySignal>,
 }
 
 impl Running {
@@ -46,7 +49,19 @@ impl Running {
             driver,
             handle: Handle(control),
             threads: Vec::new(),
+            signals: None,
         }
+    }
+
+    /// Lets `signals` end the server. If that fails, ends the server and waits for it.
+    pub(super) fn end_by(&mut self, mut signals: EndBySignal) -> io::Result<()> {
+        if let Err(error) = signals.ends(self.handle()) {
+            self.handle.shutdown_now();
+            self.join()?;
+            return Err(error);
+        }
+        self.signals = Some(signals);
+        Ok(())
     }
 
     /// Starts the threads and waits until the workers are ready. If one fails, ends the others,

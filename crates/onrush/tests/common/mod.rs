@@ -90,9 +90,9 @@ fn start(
 pub fn servers() -> impl Iterator<Item = (DriverPreference, Served)> {
     let each = |driver| {
         let servers = [
-            serve(driver, app::app),
+            serve_with(driver, app::app, |server| server.half_close(true)),
             #[cfg(feature = "tls")]
-            serve_tls(driver, app::app, |server| server),
+            serve_tls(driver, app::app, |server| server.half_close(true)),
         ];
         servers.into_iter().map(move |server| (driver, server))
     };
@@ -193,7 +193,10 @@ pub fn plain(pipe_bytes: usize) -> Behaviour {
 
 /// A simulation without splits and delays, for tests of time and memory.
 pub fn calm(application: &impl Application, limits: Limits) -> Simulation {
-    Simulation::with_behaviour(1, application, limits, plain(64 * 1024))
+    Simulation::builder(1)
+        .limits(limits)
+        .network(plain(64 * 1024))
+        .start(application)
 }
 
 /// The response to one request on a persistent connection.

@@ -71,7 +71,11 @@ impl Script {
             delay: split,
         };
         let limits = Limits::default();
-        let mut sim = Simulation::with_behaviour(seed, &super::app::app, limits, behaviour);
+        let mut sim = Simulation::builder(seed)
+            .half_close(true)
+            .limits(limits)
+            .network(behaviour)
+            .start(&super::app::app);
         let client = sim.connect();
         let mut responses = Vec::new();
         for step in &self.steps {

@@ -13,7 +13,11 @@ pub fn simulation(
     limits: Limits,
     behaviour: Behaviour,
 ) -> Simulation {
-    Simulation::with_tls(1, application, limits, behaviour, 1, CONFIGS.0.clone())
+    Simulation::builder(1)
+        .limits(limits)
+        .network(behaviour)
+        .tls(CONFIGS.0.clone())
+        .start(application)
 }
 
 /// [`simulation`] with this receive memory and connection limit.
@@ -26,7 +30,13 @@ pub fn limited(
 ) -> Simulation {
     let tls = CONFIGS.0.clone();
     let (bytes, connections) = (receive_bytes_max, connections_max);
-    Simulation::with_tls_limits(1, application, limits, behaviour, tls, bytes, connections)
+    Simulation::builder(1)
+        .limits(limits)
+        .network(behaviour)
+        .receive_memory(bytes)
+        .connections_max(connections)
+        .tls(tls)
+        .start(application)
 }
 
 /// A TLS client on the simulated network.
